@@ -21,7 +21,7 @@ from audit.finding import CheckResult
 
 SECTIONS = ("readme", "flags", "gradients", "preflight", "prompts", "searches")
 RESULTS = Path(__file__).with_name("results")
-MARKS = {True: "ok", False: "FAILED", None: "skipped"}
+RESULT_WORDS = {True: "ok", False: "FAILED", None: "skipped"}
 
 
 def main() -> int:
@@ -44,7 +44,7 @@ def main() -> int:
 def _run(section: str) -> Iterator[CheckResult]:
     try:
         for finding in importlib.import_module(f"audit.{section}").check():
-            print(f"  {MARKS[finding.passed]:8}{finding.name}: {finding.detail}", flush=True)
+            print(f"  {RESULT_WORDS[finding.passed]:8}{finding.name}: {finding.detail}", flush=True)
             yield finding
     except Exception as error:  # a section that breaks is a finding, and the others go on
         traceback.print_exc()
@@ -56,7 +56,7 @@ def _write(section: str, findings: list[CheckResult], seconds: float) -> Path:
     when = f"`python -m audit {section}` at commit {_commit()}, {datetime.now(UTC):%Y-%m-%d}"
     lines = [f"# {section}", "", doc, "", f"{when}, in {seconds / 60:.1f} min on {_machine()}.", ""]
     lines += ["| what | result | seen |", "|---|---|---|"]
-    lines += [f"| {_cell(f.name)} | {MARKS[f.passed]} | {_cell(f.detail)} |" for f in findings]
+    lines += [f"| {_cell(f.name)} | {RESULT_WORDS[f.passed]} | {_cell(f.detail)} |" for f in findings]
     path = RESULTS / f"{section}-{_hardware()}.md"
     path.parent.mkdir(exist_ok=True)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -71,16 +71,16 @@ def embed_alike(texts: list[str]) -> list[list[float]]:
 def check() -> Iterator[CheckResult]:
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
-        with _within(here):
+        with _inside(here):
             _set_up()
         tried = table()
-        yield from _unlisted(tried)
+        yield from _untested_flags(tried)
         for t in tried:
-            yield _tried(here, t)
+            yield _run_trial(here, t)
 
 
 @dataclass(frozen=True)
-class Tried:
+class FlagTrial:
     command: str
     flag: str
     without: str
@@ -88,29 +88,29 @@ class Tried:
     same: bool = False  # no number may change
 
 
-def table() -> list[Tried]:
+def table() -> list[FlagTrial]:
     """What stands in audit/flags.txt."""
     short: dict[str, str] = {}
     out = []
     for line in TABLE.read_text("utf-8").splitlines():
         if line.startswith("$"):
             name, _, what = line.partition(" = ")
-            short[name] = _long(what, short)
+            short[name] = _expand(what, short)
         elif line and not line.startswith("#"):
             named, _, lines = line.partition(": ")
             same = lines.startswith("same ")
             base, mark, more = re.split(r" (\||=>) ", lines.removeprefix("same "), maxsplit=1)
-            base, more = _long(base, short), _long(more, short)
-            out.append(Tried(*named.split(), base, more if mark == "=>" else f"{base} {more}", same))
+            base, more = _expand(base, short), _expand(more, short)
+            out.append(FlagTrial(*named.split(), base, more if mark == "=>" else f"{base} {more}", same))
     return out
 
 
-def _long(line: str, short: dict[str, str]) -> str:
+def _expand(line: str, short: dict[str, str]) -> str:
     first, space, rest = line.partition(" ")
     return short.get(first, first) + space + rest
 
 
-def _unlisted(tried: list[Tried]) -> Iterator[CheckResult]:
+def _untested_flags(tried: list[FlagTrial]) -> Iterator[CheckResult]:
     """A command or flag that nobody looks at."""
     from ponder.cli import COMMANDS, harvest, plan, work
     from ponder.names import import_object
@@ -126,7 +126,7 @@ def _unlisted(tried: list[Tried]) -> Iterator[CheckResult]:
         )
 
 
-def _tried(at: Path, tried: Tried) -> CheckResult:
+def _run_trial(at: Path, tried: FlagTrial) -> CheckResult:
     """Both lines, each in a folder of its own that sees what was set up."""
     name = f"{tried.command} --{tried.flag.replace('_', '-')}"
     found = []
@@ -135,7 +135,7 @@ def _tried(at: Path, tried: Tried) -> CheckResult:
             for path in at.iterdir():
                 if not path.name.startswith("tmp"):
                     (Path(folder) / path.name).symlink_to(path)
-            with _within(Path(folder)):
+            with _inside(Path(folder)):
                 found.append(_run(line, Path(folder)))
     (code, said, files), (code_with, said_with, files_with) = found
     if tried.same:
@@ -150,17 +150,17 @@ def _tried(at: Path, tried: Tried) -> CheckResult:
     if code and code_with and said == said_with:
         return CheckResult(name, False, f"both lines fail alike: {said_with.strip()[-200:]}")
     changed = [k for k in {**files, **files_with} if files.get(k) != files_with.get(k)]
-    told = [f"{', '.join(sorted(changed)[:3])} differ"] if changed else []
-    told += ["what is said differs"] if said != said_with else []
+    differences = [f"{', '.join(sorted(changed)[:3])} differ"] if changed else []
+    differences += ["what is said differs"] if said != said_with else []
     if code_with and said != said_with:
-        told = [f"refused: {said_with.strip()[-160:]}"]
+        differences = [f"refused: {said_with.strip()[-160:]}"]
     return CheckResult(
-        name, bool(told) or code != code_with, "; ".join(told) or f"nothing changes in `ponder {tried.given}`"
+        name, bool(differences) or code != code_with, "; ".join(differences) or f"nothing changes in `ponder {tried.given}`"
     )
 
 
 @contextlib.contextmanager
-def _within(folder: Path) -> Iterator[None]:
+def _inside(folder: Path) -> Iterator[None]:
     import sys
 
     sys.path.insert(0, str(folder))
@@ -184,22 +184,22 @@ def _run(line: str, here: Path) -> tuple[int, str, dict[str, str]]:
         except Exception as error:
             code = 70
             print(f"{type(error).__name__}: {error}")
-    files = {str(f.relative_to(here)): _seen(f) for f in sorted(_own(here))}
-    return code, _timeless(out.getvalue().replace(str(here), "")), files
+    files = {str(f.relative_to(here)): _file_content(f) for f in sorted(_written_files(here))}
+    return code, _without_times(out.getvalue().replace(str(here), "")), files
 
 
-def _own(here: Path) -> Iterator[Path]:
+def _written_files(here: Path) -> Iterator[Path]:
     for folder, _, names in os.walk(here):  # which does not go into links
         yield from (Path(folder) / n for n in names if not (Path(folder) / n).is_symlink())
 
 
-def _seen(file: Path) -> str:
+def _file_content(file: Path) -> str:
     if file.suffix in (".jsonl", ".json", ".csv", ".txt"):
-        return _timeless(file.read_text("utf-8"))
+        return _without_times(file.read_text("utf-8"))
     return hashlib.blake2b(file.read_bytes(), digest_size=8).hexdigest()
 
 
-def _timeless(text: str) -> str:
+def _without_times(text: str) -> str:
     text = re.sub(r'"(?:[a-z_/]*time[a-z_/]*|seconds|began|started|pid|host|at)": ?[^,}\n]+', "", text)
     text = re.sub(r"[0-9.]+ ?(?:s|ms|min|tokens/s|tok/s|it/s|GiB|GB|MB)\b|[0-9:]{5,}", "", text)
     return re.sub(r"[0-9]\.[0-9]{4,}(?:e-?[0-9]+)?", lambda m: f"{float(m[0]):.3g}", text)

@@ -18,11 +18,11 @@ from ponder.nets.lora import LoRA
 from ponder.pipelines.keeping import TrainingState
 from ponder.pipelines.preflight import run_preflight
 from ponder.pipelines.rl import RL, build_learners, collect_rollouts
-from ponder.reason.strategies import Ensemble
+from ponder.reason.strategies import Samples
 from ponder.train.ppo import PPO
 from ponder.types import Sampling, Trace
 
-MOST = {"float32": 1e-3, "bfloat16": 0.1}  # of the CPU's norm in float32: rounding alone leaves some 0.02 in bfloat16
+MAX_RELATIVE_DIFFERENCE = {"float32": 1e-3, "bfloat16": 0.1}  # of the CPU's norm in float32: rounding alone leaves some 0.02 in bfloat16
 
 
 def check() -> Iterator[CheckResult]:
@@ -33,14 +33,14 @@ def check() -> Iterator[CheckResult]:
         "PPO's policy": replace(_recipe(), algorithm=PPO()),
     }
     for name, job in jobs.items():
-        traces, expected = asyncio.run(_sampled(job))
+        traces, expected = asyncio.run(_cpu_traces_and_gradient(job))
         for device, dtype, compiled in _devices():
             yield _compare(name, replace(job, device=device, dtype=dtype), traces, expected, compiled)
 
 
 def _recipe() -> RL:
     job = recipes.load_recipe(recipes.find_recipe("addition"))()
-    return replace(job, prompts=8, strategy=Ensemble(4, Sampling(max_tokens=10)), device="cpu", dtype="float32")
+    return replace(job, prompts=8, strategy=Samples(4, Sampling(max_tokens=10)), device="cpu", dtype="float32")
 
 
 def _devices() -> Iterator[tuple[str, str, bool]]:
@@ -51,17 +51,17 @@ def _devices() -> Iterator[tuple[str, str, bool]]:
         yield "cpu", "float32", any(map(shutil.which, ("c++", "g++", "clang++")))
 
 
-async def _sampled(job: RL) -> tuple[list[Trace], dict[str, torch.Tensor]]:
+async def _cpu_traces_and_gradient(job: RL) -> tuple[list[Trace], dict[str, torch.Tensor]]:
     """Traces of the CPU's policy, credited, and the gradient that its learner has of them."""
     policy = load_policy(job.model, template=job.template, device="cpu", dtype="float32")
     learner, critic = build_learners(job, policy)
     _, traces = await collect_rollouts(job, policy, 0, TrainingState())
     if critic is not None:
-        critic.note_values(traces)
+        critic.write_values(traces)
     for i, trace in enumerate(traces):  # few are right at first: half of the answers are made so
         for k, step in enumerate(s for s in trace.steps if s.sampled):
             step.scores = {n: replace(s, value=float((i + k) % 2)) for n, s in step.scores.items()}
-    learner.note_reference(traces)
+    learner.write_reference_logprobs(traces)
     job.algorithm.credit(traces, job.task.verifier.name, {})
     grads = learner.gradient(traces)
     return traces, grads
@@ -82,5 +82,5 @@ def _compare(name: str, job: RL, traces: list[Trace], expected: dict[str, torch.
     square = sum(float((found[n].double().cpu() - g.double()).square().sum()) for n, g in expected.items())
     norm = math.sqrt(sum(float(g.double().square().sum()) for g in expected.values()))
     off = math.sqrt(square) / norm
-    said = f"{len(found)} parameters learn, norm {norm:.5f}, apart by {off:.1e} of it (at most {MOST[job.dtype]:g})"
-    return CheckResult(where, off <= MOST[job.dtype], said)
+    said = f"{len(found)} parameters learn, norm {norm:.5f}, apart by {off:.1e} of it (at most {MAX_RELATIVE_DIFFERENCE[job.dtype]:g})"
+    return CheckResult(where, off <= MAX_RELATIVE_DIFFERENCE[job.dtype], said)

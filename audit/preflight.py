@@ -17,13 +17,13 @@ from torch import Tensor
 from audit.finding import CheckResult
 from ponder.errors import PonderError
 from ponder.models.load import load_policy
-from ponder.models.native import Native
+from ponder.models.native import PonderPolicy
 from ponder.nets import decoder
 from ponder.nets.decoder import Block
 from ponder.pipelines.checks import Check
 from ponder.pipelines.preflight import preflight_rl
 from ponder.pipelines.rl import RL, build_learners
-from ponder.reason.strategies import Ensemble
+from ponder.reason.strategies import Samples
 from ponder.tasks import Addition
 from ponder.train import learner as learning
 from ponder.train import losses
@@ -50,14 +50,14 @@ def check() -> Iterator[CheckResult]:
     device = "cuda" if GPU else "cpu"
     for dtype, count in RUNS.items():
         policy = load_policy("smollm2", device=device, dtype=dtype)
-        yield from _healthy(policy, dtype, count)
-        yield from _planted(policy, dtype)
+        yield from _check_healthy_runs(policy, dtype, count)
+        yield from _check_planted_faults(policy, dtype)
 
 
 def _job(dtype: str, seed: int) -> RL:
     """Another objective, sampling, freezing and set of samples with each seed."""
     temperature = (1.0, 0.7, 1.3)[seed % 3]
-    strategy = Ensemble(2, Sampling(temperature=temperature, max_tokens=24))
+    strategy = Samples(2, Sampling(temperature=temperature, max_tokens=24))
     return RL(
         Addition(digits=1 + seed % 4),
         "smollm2",
@@ -70,7 +70,7 @@ def _job(dtype: str, seed: int) -> RL:
     )
 
 
-def _examine(job: RL, policy: Native) -> list[Check]:
+def _examine(job: RL, policy: PonderPolicy) -> list[Check]:
     try:
         learner, critic = build_learners(job, policy)
         return asyncio.run(preflight_rl(job, policy, learner, critic))[0]
@@ -78,7 +78,7 @@ def _examine(job: RL, policy: Native) -> list[Check]:
         return [Check("error", False, str(why), "")]
 
 
-def _healthy(policy: Native, dtype: str, count: int) -> Iterator[CheckResult]:
+def _check_healthy_runs(policy: PonderPolicy, dtype: str, count: int) -> Iterator[CheckResult]:
     alarms: Counter[str] = Counter()
     largest: dict[str, float] = {}
     example, begun, done = "", time.monotonic(), 0
@@ -97,7 +97,7 @@ def _healthy(policy: Native, dtype: str, count: int) -> Iterator[CheckResult]:
     yield CheckResult(f"healthy runs in {dtype}", not alarms, said)
 
 
-def _planted(policy: Native, dtype: str) -> Iterator[CheckResult]:
+def _check_planted_faults(policy: PonderPolicy, dtype: str) -> Iterator[CheckResult]:
     for fault, (expected, plant) in FAULTS.items():
         caught, tried, other = 0, 0, Counter[str]()
         for seed in range(3 if GPU else 1):

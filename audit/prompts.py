@@ -20,10 +20,10 @@ import numpy as np
 
 from audit.finding import CheckResult
 from ponder.cli import main
-from ponder.cli.thinking import strategy_named
+from ponder.cli.thinking import strategy_from_flags
 from ponder.errors import PonderError
 from ponder.models import chat
-from ponder.models.load import load_policy, tokenizer_of
+from ponder.models.load import load_policy, load_tokenizer
 from ponder.models.tokenizer import Tokenizer
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.rl import RL
@@ -33,24 +33,24 @@ from ponder.tasks import TASKS, Addition, DatasetTask
 from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, ids
 
 MODEL = "smollm2"
-WAYS = ("chain", "direct", "cot", "vote", "refine", "tot", "got", "token-control", "tools")
+STRATEGIES = ("chain", "direct", "cot", "vote", "refine", "tot", "got", "token-control", "tools")
 TEMPLATES = (None, "plain", "qa", "r1")
-NEEDY = ("questions", "columns", "reasoning-gym")  # tasks that are nothing without the user's own data or an extra
-PLACES = ("\\boxed", "<answer>", "begins with ####", 'begins with "Answer:"', "in a ```python block")
-R1_SAYS = chat.render_chat("r1", []).partition("Assistant:")[0]
+NEEDS_USER_DATA = ("questions", "columns", "reasoning-gym")  # tasks that are nothing without the user's own data or an extra
+ANSWER_PLACES = ("\\boxed", "<answer>", "begins with ####", 'begins with "Answer:"', "in a ```python block")
+R1_INSTRUCTION = chat.render_chat("r1", []).partition("Assistant:")[0]
 
 
 def check() -> Iterator[CheckResult]:
-    tokenizer = tokenizer_of(MODEL)
+    tokenizer = load_tokenizer(MODEL)
     for name in TASKS:
-        if name in NEEDY:
+        if name in NEEDS_USER_DATA:
             yield CheckResult(f"task {name}", None, "needs data or an extra of the user's own")
             continue
         try:
             yield _task(name, tokenizer)
         except PonderError as why:
             yield CheckResult(f"task {name}", None, str(why))
-    with recording() as server:
+    with recording_server() as server:
         yield from _over_http(server)
     yield _plan()
 
@@ -61,11 +61,11 @@ def _task(name: str, tokenizer: Tokenizer) -> CheckResult:
     looked, refused, wrong = 0, 0, []
     base = TASKS[name]()
     loaded = isinstance(base, DatasetTask)  # a file is read anew by every command
-    ways, templates = (WAYS[:3], (None, "r1")) if loaded else (WAYS, TEMPLATES)
+    ways, templates = (STRATEGIES[:3], (None, "r1")) if loaded else (STRATEGIES, TEMPLATES)
     for template in templates:
         known = tokenizer if template is None else chat.with_chat_template(tokenizer, template)
         for way in ways:
-            strategy, _, _ = strategy_named(way)
+            strategy, _, _ = strategy_from_flags(way)
             flags = [] if template is None else ["--template", template]
             said, why = _command("tasks", name, "--strategy", way, *flags, "--json")
             try:
@@ -99,11 +99,11 @@ def _first(task: Any) -> Problem:
 
 def faults(sent: str, problem: Problem) -> list[str]:
     """What a prompt says twice or against itself, the question aside."""
-    said = sent.replace(problem.bare_question, "").replace(R1_SAYS, "")
+    said = sent.replace(problem.bare_question, "").replace(R1_INSTRUCTION, "")
     found = ["to think is said twice"] if said.count("tep by step") > 1 else []
     found += ["to think, and not to"] if "without explanation" in said and "tep by step" in said else []
-    places = [place for place in PLACES if place in said]
-    if R1_SAYS in sent and "<answer>" not in places and [p for p in places if "python" not in p and "Answer:" not in p]:
+    places = [place for place in ANSWER_PLACES if place in said]
+    if R1_INSTRUCTION in sent and "<answer>" not in places and [p for p in places if "python" not in p and "Answer:" not in p]:
         found.append("the template and the question name different places for the answer")
     return found + (["several places for the answer"] if len(places) > 1 else [])
 
@@ -131,14 +131,14 @@ class RecordingPolicy:
         return [Completion("Answer: 42", ids(tokens), np.zeros(len(tokens), np.float32), "eos", cost=cost)] * n
 
 
-class Recorder(ThreadingHTTPServer):
+class RecordingServer(ThreadingHTTPServer):
     """Enough of OpenAI's protocol to be asked, on this machine only. It keeps what it is sent, and says 42."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.heard: list[dict[str, Any]] = []
+        self.received: list[dict[str, Any]] = []
 
     @property
     def model(self) -> str:
@@ -146,7 +146,7 @@ class Recorder(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: Recorder
+    server: RecordingServer
     timeout = 10
 
     def do_GET(self) -> None:
@@ -155,7 +155,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(min(int(self.headers.get("Content-Length", 0)), 1 << 22))
         asked = json.loads(body)
-        self.server.heard.append(asked)
+        self.server.received.append(asked)
         chats = "messages" in asked
         said = [
             {"choices": [{"delta": {"content": "42"}} if chats else {"text": "42"}]},
@@ -177,8 +177,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def recording() -> Iterator[Recorder]:
-    server = Recorder()
+def recording_server() -> Iterator[RecordingServer]:
+    server = RecordingServer()
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
@@ -189,33 +189,33 @@ def recording() -> Iterator[Recorder]:
         thread.join(10)
 
 
-def _over_http(server: Recorder) -> Iterator[CheckResult]:
+def _over_http(server: RecordingServer) -> Iterator[CheckResult]:
     """`ponder eval` and `ponder solve` against a server: what it heard, what was shown, how 42 was judged."""
     for name, way in ((n, w) for n in ("addition", "sorting", "gsm8k") for w in ("chain", "direct", "cot")):
         title = f"eval {name} --strategy {way} over HTTP"
         with tempfile.TemporaryDirectory(prefix="ponder-audit-") as folder:
-            server.heard.clear()
+            server.received.clear()
             run = ["--run", str(Path(folder) / "run"), "--limit", "1", "--max-tokens", "8", "--json"]
             said, why = _command("eval", name, "--model", server.model, "--strategy", way, *run)
             if why:
                 missing = "PONDER_DATA" in why
                 yield CheckResult(title, None if missing else False, why)
                 continue
-            heard = server.heard[0]["messages"][-1]["content"]
+            received = server.received[0]["messages"][-1]["content"]
             done = next(row for row in map(json.loads, said.splitlines()) if "prompt" in row)
-            task = Evaluate(TASKS[name](), strategy=strategy_named(way)[0]).task
-            same = heard == task.test[0].question and heard in done["prompt"]
-            yield CheckResult(title, same and not faults(heard, task.test[0]), f"heard: {heard[-90:]!r}")
+            task = Evaluate(TASKS[name](), strategy=strategy_from_flags(way)[0]).task
+            same = received == task.test[0].question and received in done["prompt"]
+            yield CheckResult(title, same and not faults(received, task.test[0]), f"heard: {received[-90:]!r}")
     for way in ("chain", "direct", "cot"):
-        server.heard.clear()
+        server.received.clear()
         said, why = _command(
             "solve", "What is 6 x 7?", "--model", server.model, "--strategy", way, "--show", "tree", "--json"
         )
-        heard = server.heard[0]["messages"][-1]["content"] if server.heard else ""
+        received = server.received[0]["messages"][-1]["content"] if server.received else ""
         shown = [json.loads(line) for line in said.splitlines()]
         trace = next((row["trace"] for row in shown if "trace" in row), {"steps": [{"text": None}]})
-        fine = not why and heard == trace["steps"][0]["text"] and shown[-1].get("answer") == "42"
-        yield CheckResult(f"solve --strategy {way} over HTTP", fine, why or f"heard: {heard!r}")
+        fine = not why and received == trace["steps"][0]["text"] and shown[-1].get("answer") == "42"
+        yield CheckResult(f"solve --strategy {way} over HTTP", fine, why or f"heard: {received!r}")
 
 
 def _plan() -> CheckResult:

@@ -20,8 +20,8 @@ from pathlib import Path
 from audit.finding import CheckResult
 
 ROOT = Path(__file__).parents[1]
-SECONDS = 900.0  # for one command
-SHORTER = {
+TIMEOUT_SECONDS = 900.0  # for one command
+SHORTER_FLAGS = {
     "demo": "--steps 1 --prompts 4",
     "solve": "--max-tokens 24 --budget 600",
     "eval": "--limit 8 --max-tokens 24",
@@ -48,12 +48,12 @@ FILES = {
           "variables": {"who": ["Ada", "Max"], "a": [1, 60], "b": [1, 60]}, "answer": "a + b"}]
     ),
 }  # fmt: skip
-SETS = ("gsm8k", "math500", "processbench")  # public data, from the folder PONDER_DATA
+PUBLIC_DATASETS = ("gsm8k", "math500", "processbench")  # public data, from the folder PONDER_DATA
 
 
 def check() -> Iterator[CheckResult]:
     with tempfile.TemporaryDirectory() as folder:
-        home = Home(Path(folder))
+        home = CleanInstall(Path(folder))
         made = home.install()
         yield made
         if made.passed:
@@ -67,7 +67,7 @@ def commands(page: Path) -> list[str]:
     return [line.partition(" #")[0].strip().replace('"..."', '"What is 2 + 3?"') for line in lines]
 
 
-def walk(home: Home, lines: list[str]) -> Iterator[CheckResult]:
+def walk(home: CleanInstall, lines: list[str]) -> Iterator[CheckResult]:
     for name, text in FILES.items():
         (home.work / name).write_text(text)
     made: set[str] = set()
@@ -91,12 +91,12 @@ def needed(line: str) -> list[str]:
 def unreachable(line: str) -> str:
     if "http://" in line:
         return "no server listens there"
-    if any(name in line for name in SETS) and "PONDER_DATA" not in os.environ:
+    if any(name in line for name in PUBLIC_DATASETS) and "PONDER_DATA" not in os.environ:
         return "PONDER_DATA names no folder"
     return ""
 
 
-class Home:
+class CleanInstall:
     """A new environment with the wheel of this tree, an empty folder to work in, and a home of its own."""
 
     def __init__(self, folder: Path) -> None:
@@ -128,7 +128,7 @@ class Home:
         words = shlex.split(line)
         words[0] = str(self.python.parent / "ponder")
         words = [str(ROOT / w) if w.startswith("recipes/") else w for w in words]
-        shorter = "" if torch.cuda.is_available() else SHORTER.get(words[1], "")
+        shorter = "" if torch.cuda.is_available() else SHORTER_FLAGS.get(words[1], "")
         given = set(words)
         for flag, value in zip(*[iter(shorter.split())] * 2, strict=True):
             words += [] if flag in given else [flag, value]
@@ -137,11 +137,11 @@ class Home:
         begun = time.monotonic()
         try:
             done = subprocess.run(
-                words, env=self.environment, cwd=self.work, capture_output=True, text=True, timeout=SECONDS,
+                words, env=self.environment, cwd=self.work, capture_output=True, text=True, timeout=TIMEOUT_SECONDS,
                 stdin=subprocess.DEVNULL,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            return CheckResult(line, False, f"not done after {SECONDS:.0f} s")
+            return CheckResult(line, False, f"not done after {TIMEOUT_SECONDS:.0f} s")
         took = f"{time.monotonic() - begun:.0f} s"
         said = [text for text in done.stdout.splitlines() if text.strip()]
         if done.returncode or "Traceback" in done.stderr or not said:

@@ -21,65 +21,65 @@ from typing import Any
 import numpy as np
 
 from audit.finding import CheckResult
-from ponder.models.load import load_any
+from ponder.models.load import load_inference_policy
 from ponder.models.reward import PRM, load_scorer
-from ponder.pipelines.guides import guide_named
+from ponder.pipelines.guides import load_guide
 from ponder.pipelines.report import evaluation_report
 from ponder.pipelines.reward import TrainRewardModel
 from ponder.pipelines.solve import solve
 from ponder.reason.operators.auto_cut import chosen_cut
-from ponder.reason.operators.cut import cut_named
+from ponder.reason.operators.cut import parse_cut
 from ponder.reason.reading import extract_answer
-from ponder.reason.replay import Recall, ReplayPolicy
+from ponder.reason.replay import ReplayScorer, ReplayPolicy
 from ponder.reason.scorers import Likelihood
-from ponder.reason.strategies import DVTS, MCTS, BeamSearch, BestOf, Lookahead, ParticleFilter, Rebase, Vote
-from ponder.train.optimiser import AdamW
+from ponder.reason.strategies import DVTS, MCTS, BeamSearch, BestOfN, LookaheadBeamSearch, ParticleFilter, Rebase, MajorityVote
+from ponder.train.optimizer import AdamW
 from ponder.train.reward import ProcessReward as ProcessReward
 from ponder.types import Problem, Sampling, Trace, user_messages
 
-ASKED = "A pen costs 3 dollars. How much do 4 pens and a book for 5 dollars cost? Write each calculation on a new line."
-DRAW = Sampling(temperature=0.8, max_tokens=64, seed=1)
-COUNTED = {
+QUESTION = "A pen costs 3 dollars. How much do 4 pens and a book for 5 dollars cost? Write each calculation on a new line."
+SAMPLING = Sampling(temperature=0.8, max_tokens=64, seed=1)
+REDUCTIONS = {
     "min": lambda p: sorted(p)[0],
     "product": lambda p: math.exp(sum(math.log(x) for x in p)),
     "last": lambda p: p[len(p) - 1],
     "mean": lambda p: float(np.mean(p)),
 }
 SEARCHES: list[tuple[str, Any]] = [
-    ("last", BeamSearch(4, 2, sampling=DRAW)),  # its default
-    ("product", DVTS(4, 2, sampling=DRAW, reduce="product")),
-    ("mean", Rebase(4, sampling=DRAW, reduce="mean")),
-    ("min", Lookahead(2, 1, lookahead_steps=1, sampling=DRAW, reduce="min")),
-    ("product", ParticleFilter(3, sampling=DRAW, reduce="product")),
-    ("min", BestOf(3, cut=cut_named("line"), sampling=DRAW)),  # its default
+    ("last", BeamSearch(4, 2, sampling=SAMPLING)),  # its default
+    ("product", DVTS(4, 2, sampling=SAMPLING, reduce="product")),
+    ("mean", Rebase(4, sampling=SAMPLING, reduce="mean")),
+    ("min", LookaheadBeamSearch(2, 1, lookahead_steps=1, sampling=SAMPLING, reduce="min")),
+    ("product", ParticleFilter(3, sampling=SAMPLING, reduce="product")),
+    ("min", BestOfN(3, cut=parse_cut("line"), sampling=SAMPLING)),  # its default
 ]
 
 
 def check() -> Iterator[CheckResult]:
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _trained(Path(folder))
-        policy = load_any("smollm2")
+        _train_prm(Path(folder))
+        policy = load_inference_policy("smollm2")
         policy.reseed(0)
-        guide = guide_named(f"reward:{folder}/judge", policy)
+        guide = load_guide(f"reward:{folder}/judge", policy)
         apart = load_scorer(f"{folder}/judge")
         assert isinstance(apart, PRM)
         for how, strategy in SEARCHES:
-            trace = _solved(strategy, policy, guide)
-            yield from _grown(strategy, trace)
-            yield _ranked(strategy, trace, how)
-            yield _read_again(strategy, trace, apart)
-            yield _decided(strategy, trace)
-            if isinstance(strategy, BeamSearch) and not isinstance(strategy, Lookahead):
-                yield _kept(strategy, trace)
-            if isinstance(strategy, BestOf):
-                yield from _reduced_anew(strategy, trace)
-        yield from _votes(policy)
-        yield from _mcts(policy, guide)
-        yield from _never_cut(policy)
+            trace = _solve(strategy, policy, guide)
+            yield from _check_depth(strategy, trace)
+            yield _check_ranks(strategy, trace, how)
+            yield _check_step_scores(strategy, trace, apart)
+            yield _check_choice(strategy, trace)
+            if isinstance(strategy, BeamSearch) and not isinstance(strategy, LookaheadBeamSearch):
+                yield _check_beam(strategy, trace)
+            if isinstance(strategy, BestOfN):
+                yield from _check_reductions(strategy, trace)
+        yield from _check_votes(policy)
+        yield from _check_mcts(policy, guide)
+        yield from _check_uncut_search(policy)
 
 
-def _trained(folder: Path) -> None:
+def _train_prm(folder: Path) -> None:
     """A head over the model's states, from sums with right and wrong steps."""
     rows = []
     for a in range(2, 14):
@@ -89,13 +89,13 @@ def _trained(folder: Path) -> None:
     (folder / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     job = TrainRewardModel(
         (str(folder / "steps.jsonl"),), "smollm2", ProcessReward(), head_only=True, steps=4, batch_size=6, save_every=4,
-        optimiser=AdamW(lr=1e-2),
+        optimizer=AdamW(lr=1e-2),
     )  # fmt: skip
     job(folder / "judge")
 
 
-def _solved(strategy: Any, policy: Any, guide: Any) -> Trace:
-    return asyncio.run(solve(Problem("audit", user_messages(ASKED)), strategy, policy, guide=guide))
+def _solve(strategy: Any, policy: Any, guide: Any) -> Trace:
+    return asyncio.run(solve(Problem("audit", user_messages(QUESTION)), strategy, policy, guide=guide))
 
 
 def _finished(trace: Trace) -> list[int]:
@@ -116,7 +116,7 @@ def _path(trace: Trace, step: int) -> list[int]:
     return out[::-1]
 
 
-def _grown(strategy: Any, trace: Trace) -> Iterator[CheckResult]:
+def _check_depth(strategy: Any, trace: Trace) -> Iterator[CheckResult]:
     name, depths = type(strategy).__name__, [len(_path(trace, i)) for i in _finished(trace)]
     told = f"cut by {chosen_cut(trace) or 'line, which was given'}; steps on the ways to its answers: {depths}"
     yield CheckResult(f"{name} has steps where the model writes lines", max(depths, default=0) > 1, told)
@@ -125,15 +125,15 @@ def _grown(strategy: Any, trace: Trace) -> Iterator[CheckResult]:
     yield CheckResult(f"{name} pays for all it writes", written == trace.cost.generated_tokens, told)
 
 
-def _ranked(strategy: Any, trace: Trace, how: str) -> CheckResult:
-    gaps = [abs(trace.steps[i].value - COUNTED[how](trace.steps[i].scores["prm"].steps)) for i in _finished(trace)]
+def _check_ranks(strategy: Any, trace: Trace, how: str) -> CheckResult:
+    gaps = [abs(trace.steps[i].value - REDUCTIONS[how](trace.steps[i].scores["prm"].steps)) for i in _finished(trace)]
     sizes = [len(trace.steps[i].scores["prm"].steps) == len(_path(trace, i)) for i in _finished(trace)]
     right = bool(gaps) and max(gaps) < 1e-9 and all(sizes)
     told = f"{len(gaps)} ranks, at most {max(gaps, default=math.nan):.1e} from the {how} of their steps' raw scores"
     return CheckResult(f"{type(strategy).__name__} ranks by the {how}, reduced once", right, told)
 
 
-def _read_again(strategy: Any, trace: Trace, apart: PRM) -> CheckResult:
+def _check_step_scores(strategy: Any, trace: Trace, apart: PRM) -> CheckResult:
     """The raw scores, by the head in an engine of its own, from the tokens alone."""
 
     async def found() -> list[float]:
@@ -156,7 +156,7 @@ def _read_again(strategy: Any, trace: Trace, apart: PRM) -> CheckResult:
     )  # fmt: skip
 
 
-def _decided(strategy: Any, trace: Trace) -> CheckResult:
+def _check_choice(strategy: Any, trace: Trace) -> CheckResult:
     """Weighted votes, or the best rank; a particle that was drawn several times has as many votes."""
     ends = _finished(trace)
     name = f"{type(strategy).__name__} gives the answer of its {strategy.choose} vote"
@@ -173,7 +173,7 @@ def _decided(strategy: Any, trace: Trace) -> CheckResult:
     return CheckResult(name, given == max(sums, key=lambda a: sums[a]), f"{given!r} of {len(sums)} answers")
 
 
-def _kept(strategy: BeamSearch, trace: Trace) -> CheckResult:
+def _check_beam(strategy: BeamSearch, trace: Trace) -> CheckResult:
     """Of each level the n/m highest live ranks go on; a level's rivals are all steps at that depth."""
     levels: dict[int, list[int]] = defaultdict(list)
     for i, step in enumerate(trace.steps):
@@ -187,11 +187,11 @@ def _kept(strategy: BeamSearch, trace: Trace) -> CheckResult:
     return CheckResult("Beam keeps the n/m best of each level", wrong == 0, f"{len(levels)} levels, {wrong} wrong")
 
 
-def _reduced_anew(strategy: BestOf, stored: Trace) -> Iterator[CheckResult]:
+def _check_reductions(strategy: BestOfN, stored: Trace) -> Iterator[CheckResult]:
     """The same samples, replayed and ranked by each reduction."""
-    for how, count in COUNTED.items():
+    for how, count in REDUCTIONS.items():
         again = asyncio.run(
-            solve(stored.problem, replace(strategy, reduce=how), ReplayPolicy([stored]), guide=Recall([stored], "prm"))
+            solve(stored.problem, replace(strategy, reduce=how), ReplayPolicy([stored]), guide=ReplayScorer([stored], "prm"))
         )
         ends = _finished(again)
         best = max(ends, key=lambda i: (count(again.steps[i].scores["prm"].steps), -i), default=None)
@@ -199,22 +199,22 @@ def _reduced_anew(strategy: BestOf, stored: Trace) -> Iterator[CheckResult]:
         yield CheckResult(f"best of n by the {how}, replayed", again.chosen == best, told)
 
 
-def _votes(policy: Any) -> Iterator[CheckResult]:
-    trace = _solved(Vote(5, weight="score", sampling=DRAW), policy, Likelihood())
+def _check_votes(policy: Any) -> Iterator[CheckResult]:
+    trace = _solve(MajorityVote(5, weight="score", sampling=SAMPLING), policy, Likelihood())
     ends = _finished(trace)
     weight = {i: math.exp(float(np.mean(trace.steps[i].logprobs, dtype=np.float64))) for i in ends}
     gaps = [abs(weight[i] - (trace.score(i, "likelihood") or 0.0)) for i in ends]
     yield CheckResult("a likelihood is exp of the mean log-probability", max(gaps) < 1e-6, f"at most {max(gaps):.1e} apart")
     said = {i: extract_answer(trace.text(i)) for i in ends}
-    yield _won("a weighted vote", trace, said, weight)
-    plain = asyncio.run(solve(trace.problem, Vote(5), ReplayPolicy([trace])))
-    yield _won("a majority of the same chains", plain, {i: extract_answer(plain.text(i)) for i in _finished(plain)}, None)
-    top = asyncio.run(solve(trace.problem, BestOf(5), ReplayPolicy([trace]), guide=Recall([trace], "likelihood")))
+    yield _check_winner("a weighted vote", trace, said, weight)
+    plain = asyncio.run(solve(trace.problem, MajorityVote(5), ReplayPolicy([trace])))
+    yield _check_winner("a majority of the same chains", plain, {i: extract_answer(plain.text(i)) for i in _finished(plain)}, None)
+    top = asyncio.run(solve(trace.problem, BestOfN(5), ReplayPolicy([trace]), guide=ReplayScorer([trace], "likelihood")))
     best = max(_finished(top), key=lambda i: (top.score(i, "likelihood") or 0.0, -i))
     yield CheckResult("best of n is the highest score", top.chosen == best, f"step {top.chosen}, recounted {best}")
 
 
-def _won(name: str, trace: Trace, said: dict[int, str | None], weight: dict[int, float] | None) -> CheckResult:
+def _check_winner(name: str, trace: Trace, said: dict[int, str | None], weight: dict[int, float] | None) -> CheckResult:
     sums: dict[str, float] = defaultdict(float)
     for i, answer in said.items():
         if answer is not None:
@@ -226,9 +226,9 @@ def _won(name: str, trace: Trace, said: dict[int, str | None], weight: dict[int,
     )
 
 
-def _mcts(policy: Any, guide: Any) -> Iterator[CheckResult]:
-    strategy = MCTS(simulations=8, width=2, sampling=DRAW, complete_answer=False)
-    trace = _solved(strategy, policy, guide)
+def _check_mcts(policy: Any, guide: Any) -> Iterator[CheckResult]:
+    strategy = MCTS(simulations=8, width=2, sampling=SAMPLING, complete_answer=False)
+    trace = _solve(strategy, policy, guide)
     below: dict[int, list[int]] = defaultdict(list)
     for i, step in enumerate(trace.steps):
         if step.parent is not None and not step.last and not step.meta:
@@ -244,17 +244,17 @@ def _mcts(policy: Any, guide: Any) -> Iterator[CheckResult]:
     for i in inner:
         sums = sum(trace.steps[k].visits * trace.steps[k].value for k in below[i])
         if i:
-            sums += COUNTED["min"](trace.steps[i].scores["prm"].steps)  # its own visit, by the judge's reduction
+            sums += REDUCTIONS["min"](trace.steps[i].scores["prm"].steps)  # its own visit, by the judge's reduction
         gaps.append(abs(trace.steps[i].value - sums / trace.steps[i].visits))
     yield CheckResult("MCTS: values are means of what was found", max(gaps) < 1e-9, f"at most {max(gaps):.1e} apart")
 
 
-def _never_cut(policy: Any) -> Iterator[CheckResult]:
+def _check_uncut_search(policy: Any) -> Iterator[CheckResult]:
     """A mark that the model never writes."""
-    strategy = BeamSearch(2, 1, cut=cut_named("mark:@@@"), sampling=replace(DRAW, max_tokens=16))
+    strategy = BeamSearch(2, 1, cut=parse_cut("mark:@@@"), sampling=replace(SAMPLING, max_tokens=16))
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        trace = _solved(strategy, policy, Likelihood())
+        trace = _solve(strategy, policy, Likelihood())
     told = [str(w.message) for w in heard]
     yield CheckResult("a search that cuts no step says so", any("cut no step" in t for t in told), "; ".join(told))
     lines: Sequence[str] = evaluation_report([trace], "likelihood", None, strategy=strategy).lines()

@@ -80,7 +80,7 @@ def beam_concurrently(policy: Policy, problems: Sequence[Problem], shape: Shape)
     return found
 
 
-def lock_step(policy: Policy, problems: Sequence[Problem], shape: Shape) -> list[AnswerCounts]:
+def beam_one_by_one(policy: Policy, problems: Sequence[Problem], shape: Shape) -> list[AnswerCounts]:
     """The same search, one problem after another."""
     how = Sampling(max_tokens=shape.tokens, min_tokens=shape.tokens)
 
@@ -106,12 +106,12 @@ def lock_step(policy: Policy, problems: Sequence[Problem], shape: Shape) -> list
 
 
 def load_model(model: str, device: str, seed: int = 0) -> Any:
-    from ponder.models.load import Fresh, load_any
+    from ponder.models.load import ScratchModel, load_inference_policy
 
-    fresh = Fresh(ALPHABET, **SMALL_MODEL, seed=seed)
+    fresh = ScratchModel(ALPHABET, **SMALL_MODEL, seed=seed)
     if model == "small":
-        return load_any(fresh, template="{{- messages[-1].content }}", device=device)
-    return load_any(model, device=device)
+        return load_inference_policy(fresh, template="{{- messages[-1].content }}", device=device)
+    return load_inference_policy(model, device=device)
 
 
 def main() -> None:
@@ -125,21 +125,21 @@ def main() -> None:
     own.add_argument("--repeats", type=int, default=3, help="measurements of each side, after one to warm up")
     own.add_argument("--note", default="", help="kept with the result, such as: shared machine")
     own.add_argument("--results", type=Path, default=RESULTS, help="folder that the result is written to")
-    told = own.parse_args()
+    args = own.parse_args()
     fill_default_sizes(
-        told,
+        args,
         cpu={"beams": 4, "keep": 2, "steps": 4, "tokens": 16},
         cuda={"beams": 16, "keep": 4, "steps": 20, "tokens": 32},
     )
-    model = told.model or ("smollm2" if told.device == "cuda" else "small")
-    shape = Shape(told.beams, told.keep, told.steps, told.tokens)
-    policy = load_model(model, told.device)
-    sides = {"ponder": beam_concurrently, "lock-step, one problem at a time": lock_step}
+    model = args.model or ("smollm2" if args.device == "cuda" else "small")
+    shape = Shape(args.beams, args.keep, args.steps, args.tokens)
+    policy = load_model(model, args.device)
+    sides = {"ponder": beam_concurrently, "lock-step, one problem at a time": beam_one_by_one}
     times: dict[str, list[float]] = {who: [] for who in sides}
     cpu_times: dict[str, list[float]] = {who: [] for who in sides}
     load, same = [], []
-    for turn in range(1 + told.repeats):
-        problems = [Problem(f"{turn}/{i}", user_messages(f"{turn}{i:03}+{i * 7919 % 1000}=?")) for i in range(told.problems)]
+    for turn in range(1 + args.repeats):
+        problems = [Problem(f"{turn}/{i}", user_messages(f"{turn}{i:03}+{i * 7919 % 1000}=?")) for i in range(args.problems)]
         found = {}
         for who, side in sides.items():
             policy.stream(turn)  # the same draws for both, and nothing in the cache
@@ -153,21 +153,21 @@ def main() -> None:
                 cpu_times[who].append(time.process_time() - worked)
         ours, theirs = found.values()
         pairs = list(zip(ours, theirs, strict=True))
-        assert all(a.total() == b.total() == told.beams for a, b in pairs), "unequal work"
-        same.append(sum((a & b).total() for a, b in pairs) / (told.beams * told.problems))
-    rate = {who: told.problems / statistics.median(t) for who, t in times.items()}
+        assert all(a.total() == b.total() == args.beams for a, b in pairs), "unequal work"
+        same.append(sum((a & b).total() for a, b in pairs) / (args.beams * args.problems))
+    rate = {who: args.problems / statistics.median(t) for who, t in times.items()}
     worked_ours, worked_theirs = (statistics.median(t) for t in cpu_times.values())
     kind = "a small net of random weights" if model == "small" else model
     report(
         "beam_many",
-        f"{kind}: {told.problems} problems, {told.beams} beams of which {told.keep} are kept, {told.steps} steps of "
-        f"{told.tokens} tokens",
+        f"{kind}: {args.problems} problems, {args.beams} beams of which {args.keep} are kept, {args.steps} steps of "
+        f"{args.tokens} tokens",
         rate["ponder"],
         {who: r for who, r in rate.items() if who != "ponder"},
         limit=PROMISED_RATIO,
         unit="problems/s",
-        device=told.device,
-        results=told.results,
+        device=args.device,
+        results=args.results,
         details={
             "seconds": times,
             "cpu_seconds": cpu_times,
@@ -175,7 +175,7 @@ def main() -> None:
             "load": load,
             "same_answers": same,
             "net": SMALL_MODEL if model == "small" else model,
-            "note": told.note,
+            "note": args.note,
         },
     )
 

@@ -18,7 +18,7 @@ import numpy as np
 from peers_sampling import BACKENDS, Ponder, Search, Backend, check_completions
 from ponder.engine.schedule import Scheduler
 from ponder.types import Ids, ids
-from sampling import result_name, sampling_parser, open_backends, prepare_model, fill_default_sizes, take_turns, report_rates
+from sampling import result_name, sampling_parser, open_backends, prepare_model, fill_default_sizes, measure_alternating, report_rates
 
 BOTH, APART = "ponder, both at once", "ponder, prompts apart"
 
@@ -29,7 +29,7 @@ class PonderMixed(Ponder):
 
     def run_searches(self, searches: Sequence[Search], tokens: int) -> None:
         real = Scheduler.plan_step
-        with patch.object(Scheduler, "next", lambda own, choose, beside: real(own, choose, lambda parts: self.both)):
+        with patch.object(Scheduler, "next", lambda own, choose, mixed_batch: real(own, choose, lambda parts: self.both)):
             super().explore(searches, tokens)
 
 
@@ -53,33 +53,33 @@ def main() -> None:
     own.add_argument("--shortest", type=int, help="tokens of a prompt; default: 32, on a GPU 128")
     own.add_argument("--longest", type=int, help="default: 256, on a GPU 2048")
     own.add_argument("--tokens", type=int, help="of each answer; default: 16, on a GPU 64")
-    told = own.parse_args()
+    args = own.parse_args()
     fill_default_sizes(
-        told,
+        args,
         cpu={"clients": 8, "rounds": 3, "shortest": 32, "longest": 256, "tokens": 16},
         cuda={"clients": 64, "rounds": 8, "shortest": 128, "longest": 2048, "tokens": 64},
     )
-    told.sides = told.sides or (["ponder", BOTH, "vLLM"] if told.device == "cuda" else ["ponder", APART])
+    args.sides = args.sides or (["ponder", BOTH, "vLLM"] if args.device == "cuda" else ["ponder", APART])
 
-    with prepare_model(told, told.clients, told.longest + told.tokens) as ready:
+    with prepare_model(args, args.clients, args.longest + args.tokens) as ready:
 
         def work(side: Backend, turn: int) -> float:
             said: list[float] = []
             draw = np.random.default_rng(turn)
-            sizes = draw.integers(told.shortest, told.longest, (told.clients, told.rounds), endpoint=True)
+            sizes = draw.integers(args.shortest, args.longest, (args.clients, args.rounds), endpoint=True)
             asked = [[ids(draw.integers(3, ready.config.vocab, size)) for size in mine] for mine in sizes]
-            side.run_searches([client(mine, told.tokens, said) for mine in asked], told.tokens)
-            assert len(said) == told.clients * told.rounds, "a client was forgotten"
+            side.run_searches([client(mine, args.tokens, said) for mine in asked], args.tokens)
+            assert len(said) == args.clients * args.rounds, "a client was forgotten"
             return float(np.mean(said))
 
         with open_backends(ready.sides, ready.setting) as (sides, failed):
-            done = take_turns(sides, failed, work, told.repeats, told.device)
+            done = measure_alternating(sides, failed, work, args.repeats, args.device)
 
     report_rates(
-        result_name("engine_arrivals", told.model),
-        f"{told.clients} clients x {told.rounds} prompts of {told.shortest} to {told.longest} tokens, "
-        f"{told.tokens} new tokens each",
-        told, ready, done, told.clients * told.rounds * told.tokens, failed, sides,
+        result_name("engine_arrivals", args.model),
+        f"{args.clients} clients x {args.rounds} prompts of {args.shortest} to {args.longest} tokens, "
+        f"{args.tokens} new tokens each",
+        args, ready, done, args.clients * args.rounds * args.tokens, failed, sides,
     )  # fmt: skip
 
 

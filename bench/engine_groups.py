@@ -24,7 +24,7 @@ import torch
 from limits import DecodePass, count_distinct_prefixes, explain_rates, roofline, measure_peaks, time_engine
 from peers_sampling import PromptRequest, Backend, check_completions
 from ponder.types import Ids
-from sampling import result_name, sampling_parser, open_backends, prepare_model, fill_default_sizes, take_turns, report_rates
+from sampling import result_name, sampling_parser, open_backends, prepare_model, fill_default_sizes, measure_alternating, report_rates
 
 # tokens/s that were promised, by device, model and sequences; and the ratio to the better peer
 GOAL_TOKENS_PER_SECOND = {("cuda", "smollm2", 256): 160_000.0, ("cuda", "smollm2", 1024): 300_000.0}
@@ -42,32 +42,32 @@ def main() -> None:
     own.add_argument("--prompts", type=int, help="default: 8, on a GPU 32")
     own.add_argument("--n", type=int, default=8, help="completions of each prompt")
     own.add_argument("--tokens", type=int, help="of each completion; default: 32, on a GPU 256")
-    told = own.parse_args()
-    fill_default_sizes(told, cpu={"prompts": 8, "n": 8, "tokens": 32}, cuda={"prompts": 32, "n": 8, "tokens": 256})
-    rows = told.prompts * told.n
+    args = own.parse_args()
+    fill_default_sizes(args, cpu={"prompts": 8, "n": 8, "tokens": 32}, cuda={"prompts": 32, "n": 8, "tokens": 256})
+    rows = args.prompts * args.n
 
-    with prepare_model(told, rows, told.tokens) as ready:
+    with prepare_model(args, rows, args.tokens) as ready:
         dtype = getattr(torch, ready.setting.dtype)
-        machine = measure_peaks(told.device, dtype)
-        turns = [ready.encode(turn * told.prompts, told.prompts) for turn in range(2 + told.repeats)]
+        machine = measure_peaks(args.device, dtype)
+        turns = [ready.encode(turn * args.prompts, args.prompts) for turn in range(2 + args.repeats)]
 
         def work(side: Backend, turn: int) -> float:
-            asks: list[PromptRequest] = [(prompt, told.n) for prompt in turns[turn]]
-            return check_completions(side.generate_all(asks, told.tokens), asks, told.tokens)
+            asks: list[PromptRequest] = [(prompt, args.n) for prompt in turns[turn]]
+            return check_completions(side.generate_all(asks, args.tokens), asks, args.tokens)
 
         with open_backends(ready.sides, ready.setting) as (sides, failed):
-            done = take_turns(sides, failed, work, told.repeats, told.device)
-            with time_engine(told.device) as inside:
-                work(sides["ponder"], 1 + told.repeats)
-        least = roofline(ready.config, dtype, count_distinct_prefixes(turns[1]), passes(turns[1], told.n, told.tokens), machine)
+            done = measure_alternating(sides, failed, work, args.repeats, args.device)
+            with time_engine(args.device) as inside:
+                work(sides["ponder"], 1 + args.repeats)
+        least = roofline(ready.config, dtype, count_distinct_prefixes(turns[1]), passes(turns[1], args.n, args.tokens), machine)
 
-    total = rows * told.tokens
-    model = Path(told.model).name
-    key = (told.device, model, rows)
+    total = rows * args.tokens
+    model = Path(args.model).name
+    key = (args.device, model, rows)
     report_rates(
         f"{result_name('engine_groups', model)}_{rows}",
-        f"{told.prompts} prompts x {told.n} completions x {told.tokens} new tokens",
-        told, ready, done, total, failed, sides, PROMISED_RATIOS.get(key),
+        f"{args.prompts} prompts x {args.n} completions x {args.tokens} new tokens",
+        args, ready, done, total, failed, sides, PROMISED_RATIOS.get(key),
         goal=GOAL_TOKENS_PER_SECOND.get(key),
         **explain_rates(least, total, done.rates(total), inside),
         prompt_tokens=sorted({len(prompt) for prompts in turns for prompt in prompts}),

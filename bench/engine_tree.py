@@ -21,7 +21,7 @@ import torch
 from limits import DecodePass, count_distinct_prefixes, explain_rates, roofline, measure_peaks, time_engine
 from peers_sampling import CompletionGroup, Search, Backend, check_completions
 from ponder.types import Ids, ids
-from sampling import result_name, sampling_parser, open_backends, prepare_model, fill_default_sizes, take_turns, report_rates
+from sampling import result_name, sampling_parser, open_backends, prepare_model, fill_default_sizes, measure_alternating, report_rates
 
 PROMISED_TREE_RATIOS = {"cuda": 3.0}  # promised, against vLLM
 _FIRST_FAKE_TOKEN = 1 << 24  # tokens from here on are no model's
@@ -71,40 +71,40 @@ def main() -> None:
     own.add_argument("--beams", type=int, default=16)
     own.add_argument("--steps", type=int, help="default: 4, on a GPU 20")
     own.add_argument("--tokens", type=int, help="of each step; default: 8, on a GPU 32")
-    told = own.parse_args()
+    args = own.parse_args()
     fill_default_sizes(
-        told,
+        args,
         cpu={"problems": 4, "beams": 16, "steps": 4, "tokens": 8},
         cuda={"problems": 64, "beams": 16, "steps": 20, "tokens": 32},
     )
-    rows, shape = told.problems * told.beams, (told.beams, told.steps, told.tokens)
+    rows, shape = args.problems * args.beams, (args.beams, args.steps, args.tokens)
 
-    with prepare_model(told, rows, told.steps * told.tokens) as ready:
-        if "plain loop" in ready.sides and not told.sides:
+    with prepare_model(args, rows, args.steps * args.tokens) as ready:
+        if "plain loop" in ready.sides and not args.sides:
             ready.sides.remove("plain loop")  # it shares nothing but prompts: measured where someone asks for it
         dtype = getattr(torch, ready.setting.dtype)
-        machine = measure_peaks(told.device, dtype)
-        turns = [ready.encode(turn * told.problems, told.problems) for turn in range(2 + told.repeats)]
+        machine = measure_peaks(args.device, dtype)
+        turns = [ready.encode(turn * args.problems, args.problems) for turn in range(2 + args.repeats)]
 
         def work(side: Backend, turn: int) -> float:
             said: list[float] = []
             searches = [search(prompt, *shape, seed, said) for seed, prompt in enumerate(turns[turn])]
-            side.run_searches(searches, told.tokens)
-            assert len(said) == told.problems * told.steps, "a search ended early"
+            side.run_searches(searches, args.tokens)
+            assert len(said) == args.problems * args.steps, "a search ended early"
             return float(np.mean(said))
 
         with open_backends(ready.sides, ready.setting) as (sides, failed):
-            done = take_turns(sides, failed, work, told.repeats, told.device)
-            with time_engine(told.device) as inside:
-                work(sides["ponder"], 1 + told.repeats)
+            done = measure_alternating(sides, failed, work, args.repeats, args.device)
+            with time_engine(args.device) as inside:
+                work(sides["ponder"], 1 + args.repeats)
         needed, sharing = passes(turns[1], *shape)
         least = roofline(ready.config, dtype, count_distinct_prefixes(turns[1]), needed, machine)
 
-    total = rows * told.steps * told.tokens
+    total = rows * args.steps * args.tokens
     report_rates(
-        result_name("engine_tree", told.model),
-        f"{told.problems} problems, {told.beams} beams, {told.steps} steps of {told.tokens} tokens",
-        told, ready, done, total, failed, sides, PROMISED_TREE_RATIOS.get(told.device),
+        result_name("engine_tree", args.model),
+        f"{args.problems} problems, {args.beams} beams, {args.steps} steps of {args.tokens} tokens",
+        args, ready, done, total, failed, sides, PROMISED_TREE_RATIOS.get(args.device),
         **explain_rates(least, total, done.rates(total), inside),
         sharing=sharing,
     )  # fmt: skip

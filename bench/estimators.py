@@ -20,7 +20,7 @@ from collections.abc import Callable
 import numpy as np
 
 from harness import make_parser, report
-from ponder.measure import Curve, coverage_curve, selection_curve
+from ponder.measure import SampleCurve, coverage_curve, selection_curve
 from ponder.measure.selection import SubsetScheme, SampleSelectionRule
 
 
@@ -91,7 +91,7 @@ def votes(problems: int, samples: int, subsets: int, few: int) -> None:
     np.testing.assert_allclose(mine.mean, loop_votes(*some, ks, subsets), atol=0.08)
     busy = load()
 
-    def choose(rule: SampleSelectionRule, how: SubsetScheme = "subsets") -> Curve:
+    def choose(rule: SampleSelectionRule, how: SubsetScheme = "subsets") -> SampleCurve:
         return selection_curve(rule, answers, right, ks, scores, how, subsets)
 
     ours = cpu_seconds(lambda: choose("majority"), repeats=3)
@@ -118,9 +118,9 @@ def main() -> None:
     flags.add_argument("--votes", type=int, default=64, help="samples of each problem, and sizes, for votes")
     flags.add_argument("--subsets", type=int, default=100)
     flags.add_argument("--few", type=int, default=10, help="problems that the loop over votes is timed on")
-    told = flags.parse_args()
-    coverage(told.problems, told.samples, told.k)
-    votes(told.problems, told.votes, told.subsets, told.few)
+    args = flags.parse_args()
+    coverage(args.problems, args.samples, args.k)
+    votes(args.problems, args.votes, args.subsets, args.few)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any
 
 from harness import make_parser, report
 from ponder.measure import wilson
-from ponder.reason.games import GAME_SEARCH, LanguagePlayer, Likeliest, GamePolicy, RandomPlayoutScorer, RandomPlayer, Searcher, play_match
+from ponder.reason.games import GAME_SEARCH, LanguageModelPrior, GreedyPriorPlayer, GamePolicy, RandomPlayoutScorer, RandomPlayer, SearchPlayer, play_match
 from ponder.reason.games.play import Player
 from ponder.reason.games.tictactoe import TicTacToeGame
 from ponder.reason.operators.tree_select import PUCT
@@ -32,23 +32,23 @@ def main() -> None:
     flags.add_argument("--searched", type=int, default=1, help="with each colour, with search")
     flags.add_argument("--simulations", type=int, default=8)
     flags.add_argument("--samples", type=int, default=4, help="answers to each position")
-    told = flags.parse_args()
+    args = flags.parse_args()
 
-    from ponder.models.load import load_any
+    from ponder.models.load import load_inference_policy
 
-    model = load_any(told.model, device=told.device)
+    model = load_inference_policy(args.model, device=args.device)
     model.reseed(0)
-    language = LanguagePlayer(model, told.samples, Sampling(max_tokens=2, regex="[1-9]"))
-    search = replace(GAME_SEARCH, simulations=told.simulations, selection=PUCT(low=-1, high=1))
+    language = LanguageModelPrior(model, args.samples, Sampling(max_tokens=2, regex="[1-9]"))
+    search = replace(GAME_SEARCH, simulations=args.simulations, selection=PUCT(low=-1, high=1))
     players: dict[str, tuple[int, Callable[[int], Player]]] = {
-        "the model alone": (told.games, lambda seed: Likeliest(GAME, language)),
+        "the model alone": (args.games, lambda seed: GreedyPriorPlayer(GAME, language)),
         "the model with search": (
-            told.searched,
-            lambda seed: Searcher(GAME, search, GamePolicy(GAME, language), RandomPlayoutScorer(GAME, seed=seed)),
+            args.searched,
+            lambda seed: SearchPlayer(GAME, search, GamePolicy(GAME, language), RandomPlayoutScorer(GAME, seed=seed)),
         ),
         "search without it": (
-            told.games,
-            lambda seed: Searcher(GAME, search, GamePolicy(GAME), RandomPlayoutScorer(GAME, seed=seed)),
+            args.games,
+            lambda seed: SearchPlayer(GAME, search, GamePolicy(GAME), RandomPlayoutScorer(GAME, seed=seed)),
         ),
     }
     details: dict[str, Any] = {}
@@ -69,8 +69,8 @@ def main() -> None:
         print(name, details[name], flush=True)
     report(
         "game_language",
-        f"tic-tac-toe against random moves, {told.model}, {told.simulations} simulations a move: share of the points of"
-        f" {2 * told.searched} games",
+        f"tic-tac-toe against random moves, {args.model}, {args.simulations} simulations a move: share of the points of"
+        f" {2 * args.searched} games",
         details["the model with search"]["points"],
         {name: details[name]["points"] for name in ("the model alone", "search without it")},
         details=details,

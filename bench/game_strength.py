@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness import HERE, commit, hardware, make_parser, versions
-from ponder.reason.games import GAME_SEARCH, ConnectFourGame, GamePolicy, RandomPlayoutScorer, Searcher, LearnedValueScorer, ValueNet, play_match, train_value_net
+from ponder.reason.games import GAME_SEARCH, ConnectFourGame, GamePolicy, RandomPlayoutScorer, SearchPlayer, LearnedValueScorer, ValueNet, play_match, train_value_net
 
 GAME = ConnectFourGame()
 RESULT_PATH = HERE.parent / "docs" / "game_strength.json"
@@ -35,9 +35,9 @@ class Side:
     kind: str
     simulations: int
 
-    def player(self, net: ValueNet, seed: int) -> Searcher:
+    def player(self, net: ValueNet, seed: int) -> SearchPlayer:
         guide = RandomPlayoutScorer(GAME, seed=seed) if self.kind == "random playouts" else LearnedValueScorer(GAME, net)
-        return Searcher(GAME, replace(GAME_SEARCH, simulations=self.simulations), GamePolicy(GAME), guide)
+        return SearchPlayer(GAME, replace(GAME_SEARCH, simulations=self.simulations), GamePolicy(GAME), guide)
 
 
 def opening(seed: int) -> list[int]:
@@ -121,25 +121,25 @@ def main() -> None:
     flags.add_argument("--training", type=int, default=3000, help="games the net plays against itself")
     flags.add_argument("--seed", type=int, default=0)
     flags.add_argument("--draw", action="store_true", help="measure nothing: draw the kept result again")
-    told = flags.parse_args()
-    if told.draw:
+    args = flags.parse_args()
+    if args.draw:
         kept = json.loads(RESULT_PATH.read_text(encoding="utf-8"))
         draw(kept["details"], f"Connect four, {kept['hardware']}", RESULT_PATH.with_suffix(".png"))
         return
 
     began = time.process_time()
-    net = train_value_net(GAME, told.training, seed=told.seed)
+    net = train_value_net(GAME, args.training, seed=args.seed)
     training = time.process_time() - began
-    print(f"net: {told.training} games of self-play in {training:.1f} s of processor time", flush=True)
-    sides = [Side(kind, n) for kind in COLOURS for n in told.sizes]
+    print(f"net: {args.training} games of self-play in {training:.1f} s of processor time", flush=True)
+    sides = [Side(kind, n) for kind in COLOURS for n in args.sizes]
     pairs = [
-        *itertools.pairwise(sides[: len(told.sizes)]),
-        *itertools.pairwise(sides[len(told.sizes) :]),
-        *zip(sides[: len(told.sizes)], sides[len(told.sizes) :], strict=True),
+        *itertools.pairwise(sides[: len(args.sizes)]),
+        *itertools.pairwise(sides[len(args.sizes) :]),
+        *zip(sides[: len(args.sizes)], sides[len(args.sizes) :], strict=True),
     ]
     won: dict[tuple[Side, Side], list[float]] = {}
     for a, b in pairs:
-        won[a, b] = asyncio.run(play_pairing(a, b, net, told.openings))
+        won[a, b] = asyncio.run(play_pairing(a, b, net, args.openings))
         share = statistics.fmean(won[a, b])
         print(f"{a.kind} {a.simulations} - {b.kind} {b.simulations}: {100 * share:.0f} % of the points", flush=True)
 
@@ -147,13 +147,13 @@ def main() -> None:
         shares = [(a, b, statistics.fmean(p[i] for i in chosen), 2 * len(chosen)) for (a, b), p in won.items()]
         return elo(sides, shares)
 
-    found = fit(list(range(told.openings)))
-    rng = random.Random(told.seed)
-    drawn = [fit(rng.choices(range(told.openings), k=told.openings)) for _ in range(200)]
+    found = fit(list(range(args.openings)))
+    rng = random.Random(args.seed)
+    drawn = [fit(rng.choices(range(args.openings), k=args.openings)) for _ in range(200)]
     seconds = {kind: seconds_per_simulation(Side(kind, 200), net) for kind in COLOURS}
     details = {
-        "openings": told.openings,
-        "training": {"games": told.training, "seconds": training},
+        "openings": args.openings,
+        "training": {"games": args.training, "seconds": training},
         "elo": {
             kind: [
                 {"simulations": s.simulations, "elo": found[s], "interval": interval([d[s] for d in drawn])}

@@ -27,10 +27,10 @@ def split_groups(traces: list[Trace]) -> list[Trace]:
     return [Trace(t.problem, [t.steps[0], step]) for t in traces for step in t.steps[1:]]
 
 
-def measure_update(told: Any, traces: list[Trace], micro_tokens: int) -> dict[str, float]:
-    dtype = torch.bfloat16 if told.device == "cuda" else torch.float32
-    net = random_decoder(told.shape, told.device, dtype)
-    done = time_updates(net, traces, told.device, told.steps, micro_tokens=micro_tokens)
+def measure_update(args: Any, traces: list[Trace], max_tokens_per_microbatch: int) -> dict[str, float]:
+    dtype = torch.bfloat16 if args.device == "cuda" else torch.float32
+    net = random_decoder(args.shape, args.device, dtype)
+    done = time_updates(net, traces, args.device, args.steps, max_tokens_per_microbatch=max_tokens_per_microbatch)
     config = net.config
     total = model_flops(config, traces)
     tokens = sum(len(s.token_ids) for t in traces for s in t.steps)
@@ -39,7 +39,7 @@ def measure_update(told: Any, traces: list[Trace], micro_tokens: int) -> dict[st
     print({k: round(v, 4) for k, v in point.items()}, flush=True)
     del net, done
     gc.collect()
-    if told.device == "cuda":
+    if args.device == "cuda":
         torch.cuda.empty_cache()
     return point
 
@@ -89,38 +89,38 @@ def main() -> None:
     flags.add_argument("--groups", type=int, nargs="+", default=[2, 4, 8, 16, 32, 64])
     flags.add_argument("--steps", type=int, default=3)
     flags.add_argument("--draw", type=Path, help="measure nothing: draw a kept result again")
-    told = flags.parse_args()
-    if told.draw:
-        kept = json.loads(told.draw.read_text(encoding="utf-8"))
+    args = flags.parse_args()
+    if args.draw:
+        kept = json.loads(args.draw.read_text(encoding="utf-8"))
         draw(
             kept["details"]["curves"],
             f"GRPO's update, {kept['work'].partition(':')[0]}, {kept['hardware']}",
-            told.draw.with_suffix(".png"),
+            args.draw.with_suffix(".png"),
         )
         return
-    config = SHAPES[told.shape]
+    config = SHAPES[args.shape]
 
     curves: dict[str, list[dict[str, float]]] = {"context": [], "group": [], "group, not shared": []}
-    for tokens in told.contexts:
+    for tokens in args.contexts:
         work = random_groups(config, 2, 1, 16, tokens - 16)
-        curves["context"].append({"x": tokens, **measure_update(told, work, tokens)})
-    for n in told.groups:
+        curves["context"].append({"x": tokens, **measure_update(args, work, tokens)})
+    for n in args.groups:
         work = random_groups(config, 2, n, 512, 256)
-        curves["group"].append({"x": n, **measure_update(told, work, 8192)})
-        curves["group, not shared"].append({"x": n, **measure_update(told, split_groups(work), 8192)})
-    path = RESULTS / f"growth-{hardware(told.device)}.png"
-    draw(curves, f"GRPO's update, {told.shape} shape, {hardware(told.device)}", path)
+        curves["group"].append({"x": n, **measure_update(args, work, 8192)})
+        curves["group, not shared"].append({"x": n, **measure_update(args, split_groups(work), 8192)})
+    path = RESULTS / f"growth-{hardware(args.device)}.png"
+    draw(curves, f"GRPO's update, {args.shape} shape, {hardware(args.device)}", path)
     measured = [(name, y) for name in ("context", "group") for y in ("seconds", "bytes") if curves[name][0][y]]
     slopes = {f"{name}: {y}": slope(curves[name], y) for name, y in measured}
     last, theirs = curves["group"][-1], curves["group, not shared"][-1]
     report(
         "growth",
-        f"{told.shape} shape: GRPO's update of 2 prompts of 512 tokens x {told.groups[-1]} completions of 256 tokens",
+        f"{args.shape} shape: GRPO's update of 2 prompts of 512 tokens x {args.groups[-1]} completions of 256 tokens",
         last["seconds"],
         {"the prompt computed for each completion": theirs["seconds"]},
         unit="s",
         better="lower",
-        device=told.device,
+        device=args.device,
         details={"curves": curves, "slope": slopes},
     )
 

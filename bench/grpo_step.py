@@ -29,11 +29,11 @@ import torch
 from harness import make_parser, report
 from ponder.models.load import find_model, load_policy
 from ponder.pipelines.solve import shuffled_problems, solve_all
-from ponder.reason.strategies import Ensemble
+from ponder.reason.strategies import Samples
 from ponder.tasks.drawn.addition import Addition
 from ponder.train.learner import Learner
 from ponder.train.objective import NO_KL
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Problem, Sampling, Score, Trace
 
@@ -62,28 +62,28 @@ def synchronize_device(device: str) -> float:
     return time.perf_counter()
 
 
-def ponder_steps(told: Any, dtype: str) -> Iterator[dict[str, float]]:
+def ponder_steps(options: Any, dtype: str) -> Iterator[dict[str, float]]:
     """The body of `ponder.pipelines.rl`'s loop, without its files; seconds of each step."""
-    policy = load_policy(told.model, device=told.device, dtype=dtype)
+    policy = load_policy(options.model, device=options.device, dtype=dtype)
     policy.engine.eos = frozenset()
     objective, scorer = GRPO(kl=NO_KL), SampledStep()
-    learner = Learner(policy.net, objective, AdamW(lr=LR), micro_tokens=told.micro_tokens)
-    strategy = Ensemble(told.n, Sampling(max_tokens=told.tokens))
-    for step in range(2 + told.steps):
-        asked = problems(told, step)
-        peak_memory_bytes(told.device, reset=True)
-        began, worked = synchronize_device(told.device), time.process_time()
+    learner = Learner(policy.net, objective, AdamW(lr=LR), max_tokens_per_microbatch=options.max_tokens_per_microbatch)
+    strategy = Samples(options.n, Sampling(max_tokens=options.tokens))
+    for step in range(2 + options.steps):
+        asked = problems(options, step)
+        peak_memory_bytes(options.device, reset=True)
+        began, worked = synchronize_device(options.device), time.process_time()
         policy.reseed(0, step)
         traces = asyncio.run(solve_all(asked, strategy, policy, scorer))
         policy.sleep()
-        sampled = synchronize_device(told.device)
-        sampling = peak_memory_bytes(told.device, reset=True)
+        sampled = synchronize_device(options.device)
+        sampling = peak_memory_bytes(options.device, reset=True)
         objective.credit(traces, scorer.name, {})
         learned = learner.step(traces)
-        ended, cpu = synchronize_device(told.device), time.process_time() - worked
-        assert learned["num_trained_tokens"] == told.problems_per_step * told.n * told.tokens and learned["grad_norm"] > 0
+        ended, cpu = synchronize_device(options.device), time.process_time() - worked
+        assert learned["num_trained_tokens"] == options.problems_per_step * options.n * options.tokens and learned["grad_norm"] > 0
         print(f"ponder step {step}: {ended - began:.2f} s ({sampled - began:.2f} s sampling)", flush=True)
-        bytes_ = {"sample_bytes": sampling, "learn_bytes": peak_memory_bytes(told.device)}
+        bytes_ = {"sample_bytes": sampling, "learn_bytes": peak_memory_bytes(options.device)}
         yield {"step": ended - began, "sample": sampled - began, "learn": ended - sampled, "cpu": cpu, **bytes_}
 
 
@@ -97,43 +97,43 @@ def peak_memory_bytes(device: str, reset: bool = False) -> int:
     return peak
 
 
-def trl_steps(told: Any, dtype: str, between: Callable[[], None]) -> list[dict[str, float]]:
+def trl_steps(options: Any, dtype: str, between: Callable[[], None]) -> list[dict[str, float]]:
     """Seconds of each of TRL's steps; `between` is called after each."""
     from datasets import Dataset
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
     times: list[dict[str, float]] = []
-    ours_too = torch.cuda.memory_allocated() if told.device == "cuda" else 0  # what ponder holds meanwhile
+    ours_too = torch.cuda.memory_allocated() if options.device == "cuda" else 0  # what ponder holds meanwhile
 
     class Clock(TrainerCallback):  # type: ignore[misc]
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            peak_memory_bytes(told.device, reset=True)
-            self.began, self.worked = synchronize_device(told.device), time.process_time()
+            peak_memory_bytes(options.device, reset=True)
+            self.began, self.worked = synchronize_device(options.device), time.process_time()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            took, cpu = synchronize_device(told.device) - self.began, time.process_time() - self.worked
-            times.append({"step": took, "cpu": cpu, "bytes": peak_memory_bytes(told.device) - ours_too})
+            took, cpu = synchronize_device(options.device) - self.began, time.process_time() - self.worked
+            times.append({"step": took, "cpu": cpu, "bytes": peak_memory_bytes(options.device) - ours_too})
             print(f"TRL step {len(times) - 1}: {times[-1]['step']:.2f} s", flush=True)
             between()
 
     def judge(completions: list[Any], **_: Any) -> list[float]:
-        assert len(completions) == told.problems_per_step * told.n
+        assert len(completions) == options.problems_per_step * options.n
         return [reward(c[-1]["content"]) for c in completions]
 
-    asked = [p for step in range(1 + told.steps) for p in problems(told, step)]
+    asked = [p for step in range(1 + options.steps) for p in problems(options, step)]
     with tempfile.TemporaryDirectory() as folder:
         settings = GRPOConfig(
-            output_dir=folder, max_steps=1 + told.steps, per_device_train_batch_size=told.trl_batch,
-            gradient_accumulation_steps=told.problems_per_step * told.n // told.trl_batch, num_generations=told.n,
-            max_completion_length=told.tokens, temperature=1.0, top_p=1.0, top_k=0, beta=0.0, loss_type="grpo",
+            output_dir=folder, max_steps=1 + options.steps, per_device_train_batch_size=options.trl_batch,
+            gradient_accumulation_steps=options.problems_per_step * options.n // options.trl_batch, num_generations=options.n,
+            max_completion_length=options.tokens, temperature=1.0, top_p=1.0, top_k=0, beta=0.0, loss_type="grpo",
             num_iterations=1, learning_rate=LR, lr_scheduler_type="constant", weight_decay=0.0, max_grad_norm=1.0,
             optim="adamw_torch_fused", bf16=dtype == "bfloat16", fp16=False, gradient_checkpointing=False,
-            generation_kwargs={"min_new_tokens": told.tokens}, use_cpu=told.device == "cpu", shuffle_dataset=False,
+            generation_kwargs={"min_new_tokens": options.tokens}, use_cpu=options.device == "cpu", shuffle_dataset=False,
             model_init_kwargs={"dtype": "float32"}, report_to="none", save_strategy="no", disable_tqdm=True,
         )  # fmt: skip
         trainer = GRPOTrainer(
-            model=str(find_model(told.model)),
+            model=str(find_model(options.model)),
             reward_funcs=judge,
             args=settings,
             train_dataset=Dataset.from_list([{"prompt": [dict(m) for m in p.messages]} for p in asked]),
@@ -141,12 +141,12 @@ def trl_steps(told: Any, dtype: str, between: Callable[[], None]) -> list[dict[s
         )
         trainer.train()
     logged = [entry for entry in trainer.state.log_history if "completions/mean_length" in entry]
-    assert logged and all(entry["completions/mean_length"] == told.tokens for entry in logged)
+    assert logged and all(entry["completions/mean_length"] == options.tokens for entry in logged)
     return times
 
 
-def problems(told: Any, step: int) -> list[Problem]:
-    return shuffled_problems(Addition().train, 0, step * told.problems_per_step, told.problems_per_step)
+def problems(options: Any, step: int) -> list[Problem]:
+    return shuffled_problems(Addition().train, 0, step * options.problems_per_step, options.problems_per_step)
 
 
 def main() -> None:
@@ -160,41 +160,41 @@ def main() -> None:
     flags.add_argument("--trl-batch", type=int, help="TRL's micro-batch, in completions; default: all of them")
     flags.add_argument("--model", default="smollm2")
     flags.add_argument("--note", default="", help="kept with the result, such as: shared machine")
-    told = flags.parse_args()
-    told.trl_batch = told.trl_batch or told.prompts * told.n
-    dtype = told.dtype or ("bfloat16" if told.device == "cuda" else "float32")
+    options = flags.parse_args()
+    options.trl_batch = options.trl_batch or options.prompts * options.n
+    dtype = options.dtype or ("bfloat16" if options.device == "cuda" else "float32")
 
-    steps = ponder_steps(told, dtype)
+    steps = ponder_steps(options, dtype)
     times = {"ponder": [next(steps), next(steps)]}  # before TRL takes any memory
     alone = times["ponder"][1]
     threads = torch.get_num_threads()
     if importlib.util.find_spec("trl") is None:
         print(f"TRL is not installed, so only ponder is measured. To measure both: {INSTALL}", flush=True)
     else:
-        times["TRL"] = trl_steps(told, dtype, lambda: times["ponder"].extend(islice(steps, 1)))
+        times["TRL"] = trl_steps(options, dtype, lambda: times["ponder"].extend(islice(steps, 1)))
         assert torch.get_num_threads() == threads
     times["ponder"] += steps
     measured = {"ponder": times["ponder"][2:], **({"TRL": times["TRL"][1:]} if "TRL" in times else {})}
     step = {who: statistics.median(t["step"] for t in every) for who, every in measured.items()}
-    sizes = f"{told.prompts} prompts x {told.n} completions x {told.tokens} tokens"
+    sizes = f"{options.prompts} prompts x {options.n} completions x {options.tokens} tokens"
     report(
         "grpo_step",
-        f"{Path(told.model).name}, {dtype}: one GRPO step of {sizes}",
+        f"{Path(options.model).name}, {dtype}: one GRPO step of {sizes}",
         step["ponder"],
         {"TRL": step.get("TRL")},
-        limit=6.0 if told.device == "cpu" else None,
+        limit=6.0 if options.device == "cpu" else None,
         unit="s",
         better="lower",
-        device=told.device,
+        device=options.device,
         packages=["trl", "transformers", "accelerate"],
         details={
             "seconds": measured,  # cpu: processor time of the whole step, which a shared machine changes less
             "bytes": {name: alone[name] for name in ("sample_bytes", "learn_bytes")},
             "threads": threads,
-            "micro_tokens": told.micro_tokens,
-            "trl_batch": told.trl_batch,
+            "max_tokens_per_microbatch": options.max_tokens_per_microbatch,
+            "trl_batch": options.trl_batch,
             "lr": LR,
-            "note": told.note,
+            "note": options.note,
         },
     )
 

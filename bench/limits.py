@@ -16,7 +16,7 @@ import ponder.engine.engine as engine_module
 from ponder.engine.cache import bytes_per_token
 from ponder.engine.cuda import CudaGraphRunner
 from ponder.engine.engine import Engine
-from ponder.engine.runner import Runner
+from ponder.engine.runner import ModelRunner
 from ponder.nets.config import DecoderConfig
 from ponder.types import Ids
 from training import matmul_rate, synchronize
@@ -100,13 +100,13 @@ def explain_rates(
     """For a result: how much of what is possible each side reaches, and what fills ponder's time. Also in words."""
     shares = {who: rate * least["seconds"] / total for who, rate in rates.items()}
     parts = {name: inside[name] / inside["seconds"] for name in TIME_SHARES}
-    print(f"at most {total / least['seconds']:,.0f} tokens/s here: {_percents(shares)} of it")
-    print(f"inside ponder: {_percents(parts)}", flush=True)
+    print(f"at most {total / least['seconds']:,.0f} tokens/s here: {_format_percents(shares)} of it")
+    print(f"inside ponder: {_format_percents(parts)}", flush=True)
     limit = {"tokens_per_second": total / least["seconds"], **least}
     return {"share_of_limit": shares, "limit": limit, "inside_ponder": dict(inside)}
 
 
-def _percents(shares: Mapping[str, float]) -> str:
+def _format_percents(shares: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {100 * share:.1f} %" for name, share in shares.items())
 
 
@@ -120,10 +120,10 @@ def count_distinct_prefixes(prefixes: Sequence[Ids]) -> int:
 TIME_SHARES = ("prompts", "network", "sampling", "schedule", "between passes")
 
 # What is timed inside the engine, and the name it gets in a result.
-_POINTS: list[tuple[Any, str, str]] = [
-    (Engine, "_pass", "passes"),
-    (Runner, "fill", "prompts"),
-    (Runner, "decode", "network"),
+_TIMED_METHODS: list[tuple[Any, str, str]] = [
+    (Engine, "_step", "passes"),
+    (ModelRunner, "fill", "prompts"),
+    (ModelRunner, "decode", "network"),
     (CudaGraphRunner, "launch", "network"),  # draws as well
     (engine_module, "extend", "sampling"),
     (engine_module, "take", "sampling"),
@@ -134,9 +134,9 @@ _POINTS: list[tuple[Any, str, str]] = [
 def time_engine(device: str) -> Iterator[dict[str, Any]]:
     """Seconds that the engine spends where, in here. It waits for the device after each part, so what is timed this
     way is a little slower than what is not: measure rates elsewhere."""
-    seconds = dict.fromkeys([name for *_, name in _POINTS], 0.0)
+    seconds = dict.fromkeys([name for *_, name in _TIMED_METHODS], 0.0)
     calls = dict.fromkeys(seconds, 0)
-    told: dict[str, Any] = {}
+    timings: dict[str, Any] = {}
     idle, running = threading.Condition(), 0
 
     def timed(work: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -157,14 +157,14 @@ def time_engine(device: str) -> Iterator[dict[str, Any]]:
         return run
 
     with ExitStack() as stack:
-        for owner, name, label in (point for point in _POINTS if hasattr(*point[:2])):
+        for owner, name, label in (point for point in _TIMED_METHODS if hasattr(*point[:2])):
             stack.enter_context(patch.object(owner, name, timed(getattr(owner, name), label)))
         began = synchronize(device)
-        yield told
+        yield timings
         with idle:  # the engine's thread may still be at the end of the pass that gave the last answer
             idle.wait_for(lambda: not running)
         whole = synchronize(device) - began
     inside = sum(seconds[name] for name in ("prompts", "network", "sampling"))
-    told |= {name: seconds[name] for name in ("prompts", "network", "sampling")}
-    told |= {"schedule": seconds["passes"] - inside, "between passes": whole - seconds["passes"]}
-    told |= {"seconds": whole, "calls": calls}
+    timings |= {name: seconds[name] for name in ("prompts", "network", "sampling")}
+    timings |= {"schedule": seconds["passes"] - inside, "between passes": whole - seconds["passes"]}
+    timings |= {"seconds": whole, "calls": calls}

@@ -280,7 +280,7 @@ n \equiv 3 \pmod 7 ||| n \equiv 3 \pmod 8
 
 
 # Completions that must not count for the gold 42.
-WORDED = r"""
+TEXT_FORMS = r"""
 \boxed{42} or 41
 \boxed{42}, 41
 \boxed{42} 41

@@ -63,13 +63,13 @@ class Backend(ABC):
         waiting = [(search, next(search)) for search in searches]
         while waiting:
             answers = iter(self.generate_all([ask for _, asks in waiting for ask in asks], tokens))
-            waiting = _go_on((search, [next(answers) for _ in asks]) for search, asks in waiting)
+            waiting = _advance((search, [next(answers) for _ in asks]) for search, asks in waiting)
 
     def close(self) -> None:  # noqa: B027  (most have nothing to close)
         pass
 
 
-def _go_on(answered: Iterable[tuple[Search, list[CompletionGroup]]]) -> list[tuple[Search, list[PromptRequest]]]:
+def _advance(answered: Iterable[tuple[Search, list[CompletionGroup]]]) -> list[tuple[Search, list[PromptRequest]]]:
     """Send each search its answers; those that ask for more."""
     more = []
     for search, answers in answered:
@@ -102,7 +102,7 @@ class AsyncBackend(Backend):
         async def follow(search: Search) -> None:
             going = [(search, next(search))]
             while going:
-                going = _go_on([(search, await self._all(going[0][1], tokens))])
+                going = _advance([(search, await self._all(going[0][1], tokens))])
 
         async def everyone() -> None:
             await asyncio.gather(*map(follow, searches))
@@ -264,7 +264,7 @@ class VLLM(Backend):
                 answers[who][i] = _read(output)
                 if len(answers[who]) == sizes[who]:
                     whole = [answers[who][j] for j in range(sizes[who])]
-                    for _, asks in _go_on([(searches[who], whole)]):
+                    for _, asks in _advance([(searches[who], whole)]):
                         ask(who, asks)
 
     def _params(self, n: int, tokens: int) -> Any:
@@ -301,16 +301,16 @@ class LlamaCpp(AsyncBackend):
             raise RuntimeError(f"the package runs on a CPU, here from a {self.kind} file, which this model has not")
         import xllamacpp
 
-        told = xllamacpp.CommonParams()
-        told.model.path = setting.gguf[self.kind]
-        told.n_parallel = setting.max_num_seqs
-        told.n_ctx = setting.max_num_seqs * _rounded(setting.max_model_len)  # shared evenly by the slots
-        told.n_batch = told.n_ubatch = max(512, setting.max_num_seqs)
-        told.cont_batching = told.cache_prompt = True
-        told.cache_ram_mib = 0  # no copies of finished slots beside the slots themselves
-        told.cpuparams.n_threads = told.cpuparams_batch.n_threads = setting.threads
-        told.verbosity = 1  # errors only
-        self.server = xllamacpp.Server(told)
+        args = xllamacpp.CommonParams()
+        args.model.path = setting.gguf[self.kind]
+        args.n_parallel = setting.max_num_seqs
+        args.n_ctx = setting.max_num_seqs * _rounded(setting.max_model_len)  # shared evenly by the slots
+        args.n_batch = args.n_ubatch = max(512, setting.max_num_seqs)
+        args.cont_batching = args.cache_prompt = True
+        args.cache_ram_mib = 0  # no copies of finished slots beside the slots themselves
+        args.cpuparams.n_threads = args.cpuparams_batch.n_threads = setting.threads
+        args.verbosity = 1  # errors only
+        self.server = xllamacpp.Server(args)
         self.note = f"{self.note}; {str(xllamacpp.get_system_info()).strip()}"
         self.pool = ThreadPoolExecutor(setting.max_num_seqs)  # a call holds its thread until it is answered
 
@@ -337,14 +337,14 @@ class LlamaCpp(AsyncBackend):
             raise RuntimeError(f"llama.cpp answered {said}")
         choices = sorted(said["choices"], key=lambda c: c["index"])
         assert all(choice["finish_reason"] == "length" for choice in choices)
-        return [_whole(choice["logprobs"]["content"], tokens) for choice in choices]
+        return [_parse_completion(choice["logprobs"]["content"], tokens) for choice in choices]
 
     def close(self) -> None:
         self.pool.shutdown()
         del self.server
 
 
-def _whole(said: list[dict[str, Any]], tokens: int) -> tuple[Ids, Floats]:
+def _parse_completion(said: list[dict[str, Any]], tokens: int) -> tuple[Ids, Floats]:
     """The server names only the last token of a character that takes several; it stands for those before it as well."""
     said = [{"id": 0, "logprob": 0.0}] * (not said) + said
     said = [said[0]] * (tokens - len(said)) + said

@@ -35,13 +35,13 @@ def sampling_parser(description: str | None) -> argparse.ArgumentParser:
     return own
 
 
-def fill_default_sizes(told: argparse.Namespace, cpu: dict[str, int], cuda: dict[str, int]) -> None:
+def fill_default_sizes(args: argparse.Namespace, cpu: dict[str, int], cuda: dict[str, int]) -> None:
     """Fill in the sizes that were not given, by the device."""
-    for name, value in (cuda if told.device == "cuda" else cpu).items():
-        if getattr(told, name) is None:
-            setattr(told, name, value)
-        if getattr(told, name) < 1:
-            raise SystemExit(f"--{name} is {getattr(told, name)}; it must be at least 1")
+    for name, value in (cuda if args.device == "cuda" else cpu).items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
+        if getattr(args, name) < 1:
+            raise SystemExit(f"--{name} is {getattr(args, name)}; it must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class PreparedModel:
 
 
 @contextmanager
-def prepare_model(told: argparse.Namespace, rows: int, new: int) -> Iterator[PreparedModel]:
+def prepare_model(args: argparse.Namespace, rows: int, new: int) -> Iterator[PreparedModel]:
     """A model in every form that a side reads, and where its prompts come from. `new` tokens follow a prompt at most.
 
     Prompts are chats of a task; for random weights, random tokens. Nobody has seen them before: a cache that outlives
@@ -72,23 +72,23 @@ def prepare_model(told: argparse.Namespace, rows: int, new: int) -> Iterator[Pre
     from ponder.tasks.drawn.addition import Addition
     from training import SHAPES, random_decoder
 
-    dtype = told.dtype or ("bfloat16" if told.device == "cuda" else "float32")
+    dtype = args.dtype or ("bfloat16" if args.device == "cuda" else "float32")
     threads = torch.get_num_threads()
-    if told.device == "cpu":
+    if args.device == "cpu":
         threads = set_threads()
         os.environ["OMP_NUM_THREADS"] = str(threads)  # holds for every side, here and in other processes
     with tempfile.TemporaryDirectory(prefix="bench-") as work:
         files: dict[str, str] = {}
-        if told.model in SHAPES:
+        if args.model in SHAPES:
             folder = Path(work) / "model"
-            hf.save(random_decoder(told.model, told.device, getattr(torch, dtype)), folder)
-            if told.device == "cuda":
+            hf.save(random_decoder(args.model, args.device, getattr(torch, dtype)), folder)
+            if args.device == "cuda":
                 torch.cuda.empty_cache()
             Tokenizer.from_alphabet("0123456789").save(folder)
         else:
-            folder = find_model(told.model)
+            folder = find_model(args.model)
             if folder.is_file():
-                raise SystemExit(f"{told.model} is one file; the peers read a folder in Hugging Face's form")
+                raise SystemExit(f"{args.model} is one file; the peers read a folder in Hugging Face's form")
         config = from_hf(json.loads((folder / "config.json").read_text(encoding="utf-8")))
         tokenizer = Tokenizer.from_folder(folder)
 
@@ -97,11 +97,11 @@ def prepare_model(told: argparse.Namespace, rows: int, new: int) -> Iterator[Pre
                 return [chat.encode_chat(tokenizer, p.messages) for p in shuffled_problems(Addition().train, 0, first, count)]
             return [ids(np.random.default_rng([first, i]).integers(3, config.vocab, 40)) for i in range(count)]
 
-        wanted = [name for name in told.sides or BACKENDS if name.startswith("llama.cpp") and is_installed(name)]
-        if told.device == "cpu" and told.model == "smollm2" and wanted:
+        wanted = [name for name in args.sides or BACKENDS if name.startswith("llama.cpp") and is_installed(name)]
+        if args.device == "cpu" and args.model == "smollm2" and wanted:
             files["Q4_1"] = str(smollm2.packaged_gguf())
-        for kind in ("F32", "BF16") if told.sides or dtype == "bfloat16" else ("F32",):
-            if told.device != "cpu" or told.model in SHAPES or f"llama.cpp, {kind}" not in wanted:
+        for kind in ("F32", "BF16") if args.sides or dtype == "bfloat16" else ("F32",):
+            if args.device != "cpu" or args.model in SHAPES or f"llama.cpp, {kind}" not in wanted:
                 continue
             files[kind] = str(Path(work) / f"model-{kind.lower()}.gguf")
             try:
@@ -111,10 +111,10 @@ def prepare_model(told: argparse.Namespace, rows: int, new: int) -> Iterator[Pre
                 del files[kind]
         longest = max(map(len, encode(0, 256)))  # of prompts; those to come may be a little longer
         setting = BackendSetting(
-            str(folder), told.device, dtype, rows, longest + 16 + new, threads, files,
-            told.cache_gib or (32.0 if told.device == "cuda" else 4.0), told.vllm_share,
+            str(folder), args.device, dtype, rows, longest + 16 + new, threads, files,
+            args.cache_gib or (32.0 if args.device == "cuda" else 4.0), args.vllm_share,
         )  # fmt: skip
-        yield PreparedModel(setting, list(dict.fromkeys(["ponder", *(told.sides or default_backends(setting))])), config, encode)
+        yield PreparedModel(setting, list(dict.fromkeys(["ponder", *(args.sides or default_backends(setting))])), config, encode)
 
 
 @dataclass
@@ -136,7 +136,7 @@ class Measurements:
         return {**asdict(self), "tokens_per_cpu_second": per_cpu}
 
 
-def take_turns(
+def measure_alternating(
     sides: dict[str, Backend], failed: dict[str, str], work: Callable[[Backend, int], float], repeats: int, device: str
 ) -> Measurements:
     """`work(side, turn)` for one side after the other, again and again; it returns the mean log-probability. A peer
@@ -153,7 +153,7 @@ def take_turns(
             try:
                 said = work(sides[who], turn)
             except Exception as why:  # whatever a peer raises, the others can still be compared
-                _give_up(who, why, failed)
+                _record_failure(who, why, failed)
                 for kept in (done.seconds, done.cpu_seconds, done.warmup_seconds, done.mean_logprob):
                     kept.pop(who, None)
                 continue
@@ -168,7 +168,7 @@ def take_turns(
     return done
 
 
-def _give_up(who: str, why: Exception, failed: dict[str, str]) -> None:
+def _record_failure(who: str, why: Exception, failed: dict[str, str]) -> None:
     if who == "ponder":
         raise why
     failed[who] = f"{type(why).__name__}: {why}"[:300]
@@ -186,7 +186,7 @@ def open_backends(names: Sequence[str], setting: BackendSetting) -> Iterator[tup
             try:
                 sides[name] = BACKENDS[name](setting)
             except Exception as why:
-                _give_up(name, why, failed)
+                _record_failure(name, why, failed)
                 continue
             print(f"opened {name} in {time.perf_counter() - began:.1f} s", flush=True)
         yield sides, failed
@@ -206,27 +206,27 @@ def backend_packages(names: Sequence[str]) -> list[str]:
 
 
 def report_rates(
-    name: str, work: str, told: argparse.Namespace, ready: PreparedModel, done: Measurements, total: int, failed: dict[str, str],
+    name: str, work: str, args: argparse.Namespace, ready: PreparedModel, done: Measurements, total: int, failed: dict[str, str],
     sides: dict[str, Backend], promised: float | None = None, **more: Any,
 ) -> None:  # fmt: skip
     """Keep and show what a bench that counts tokens has found. `more` goes before the details that all have."""
     rates = done.rates(total)
     report(
         name,
-        f"{Path(told.model).name}, {ready.setting.dtype}: {work}, with log-probabilities",
+        f"{Path(args.model).name}, {ready.setting.dtype}: {work}, with log-probabilities",
         rates.pop("ponder"),
         {**rates, **dict.fromkeys(failed)},
         limit=promised,
         unit="tokens/s",
-        device=told.device,
+        device=args.device,
         packages=backend_packages(ready.sides),
-        results=told.results,
+        results=args.results,
         details={
             **more,
             **done.details(total),
             "threads": ready.setting.threads,
             "notes": {who: side.note for who, side in sides.items() if side.note},
             "failed": failed,
-            "note": told.note,
+            "note": args.note,
         },
     )

@@ -230,21 +230,21 @@ def main() -> None:
     flags.add_argument("--peers", default=os.environ.get("PONDER_PEERS", ""), help="the Python that has the peers")
     flags.add_argument("--inside", choices=PEERS, help="run one peer here, and nothing else")
     flags.add_argument("--nodes", type=int, default=1000, help="for --inside")
-    told = flags.parse_args()
-    if told.inside:
-        run_peer_here(told.inside, told.nodes)
+    args = flags.parse_args()
+    if args.inside:
+        run_peer_here(args.inside, args.nodes)
         return
     load = os.getloadavg()[0]
-    details: dict[str, Any] = {"load_average_before": load, "bytes_per_node": memory(min(10_000, told.sizes[-1]))}
+    details: dict[str, Any] = {"load_average_before": load, "bytes_per_node": memory(min(10_000, args.sizes[-1]))}
     details["ponder"] = []
-    for measured in ponder_overhead(told.sizes):
+    for measured in ponder_overhead(args.sizes):
         details["ponder"].append(measured)
         print(f"ponder, {measured['nodes']:,} nodes: {format_number(measured['us_per_further_node'])} us per further node, "
               f"{format_number(measured['resident_bytes_per_node'])} bytes", flush=True)  # fmt: skip
-    compared = [n for n in told.sizes if n <= 10_000]
+    compared = [n for n in args.sizes if n <= 10_000]
     details["peers"] = {}
     for name in PEERS:
-        details["peers"][name] = {str(n): run_peer(told.peers, name, n) for n in compared}
+        details["peers"][name] = {str(n): run_peer(args.peers, name, n) for n in compared}
         print(name, json.dumps(details["peers"][name]), flush=True)
     size = compared[-1]
     mine = next(m for m in details["ponder"] if m["nodes"] >= size)["us_per_node"]

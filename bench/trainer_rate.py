@@ -32,7 +32,7 @@ def peer(shape: str, tokens: int, sequences: int, device: str, dtype: torch.dtyp
         config = AutoConfig.from_pretrained(folder)
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
     ids = torch.randint(3, config.vocab_size, (sequences, tokens), device=device)
 
     def step() -> None:
@@ -41,8 +41,8 @@ def peer(shape: str, tokens: int, sequences: int, device: str, dtype: torch.dtyp
             loss = torch.nn.functional.cross_entropy(logits, row[1:]) / sequences
             loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
 
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -60,44 +60,44 @@ def main() -> None:
     flags.add_argument("--dtype", choices=["float32", "bfloat16"])
     flags.add_argument("--recompute", action="store_true")
     flags.add_argument("--limit", type=float, help="the share of the matrix rate that was promised")
-    told = flags.parse_args()
-    dtype = getattr(torch, told.dtype or ("bfloat16" if told.device == "cuda" else "float32"))
-    config = SHAPES[told.shape]
+    args = flags.parse_args()
+    dtype = getattr(torch, args.dtype or ("bfloat16" if args.device == "cuda" else "float32"))
+    config = SHAPES[args.shape]
 
-    rate = matmul_rate(told.device, dtype)
-    work = random_groups(config, told.sequences, 1, 16, told.tokens - 16)
+    rate = matmul_rate(args.device, dtype)
+    work = random_groups(config, args.sequences, 1, 16, args.tokens - 16)
     counted = model_flops(config, work)
     theirs: dict[str, Any] = {}
     if importlib.util.find_spec("transformers") is not None:
         try:
-            took, most = peer(told.shape, told.tokens, told.sequences, told.device, dtype, told.steps)
+            took, most = peer(args.shape, args.tokens, args.sequences, args.device, dtype, args.steps)
             theirs = {"share": counted / took / rate, "seconds": took, "bytes": most}
         except torch.OutOfMemoryError as why:
             theirs = {"share": None, "failed": str(why).partition(". ")[0]}
-        if told.device == "cuda":
+        if args.device == "cuda":
             torch.cuda.empty_cache()
-    net = random_decoder(told.shape, told.device, dtype)
-    ours = time_updates(net, work, told.device, told.steps, micro_tokens=told.micro_tokens, recompute=told.recompute)
+    net = random_decoder(args.shape, args.device, dtype)
+    ours = time_updates(net, work, args.device, args.steps, max_tokens_per_microbatch=args.max_tokens_per_microbatch, gradient_checkpointing=args.gradient_checkpointing)
     kind = str(dtype).removeprefix("torch.")
     report(
-        f"trainer_rate_{told.shape.replace('-', '_').replace('.', '_')}_{told.tokens // 1024}k",
-        f"{told.shape} shape, {kind}: GRPO's update on {told.sequences} sequences of {told.tokens} tokens, "
+        f"trainer_rate_{args.shape.replace('-', '_').replace('.', '_')}_{args.tokens // 1024}k",
+        f"{args.shape} shape, {kind}: GRPO's update on {args.sequences} sequences of {args.tokens} tokens, "
         "share of the measured matrix rate",
         counted / ours.seconds / rate,
         {"transformers": theirs.get("share")},
         limit=None,
-        device=told.device,
+        device=args.device,
         packages=["transformers"],
         details={
             "flops": counted,
             "matrix_rate": rate,
-            "promised_share": told.limit,
+            "promised_share": args.limit,
             "seconds": ours.every,
             "bytes": ours.bytes,
             "transformers": theirs,
-            "micro_tokens": told.micro_tokens,
-            "recompute": told.recompute,
-            "tokens_per_second": told.sequences * told.tokens / ours.seconds,
+            "max_tokens_per_microbatch": args.max_tokens_per_microbatch,
+            "recompute": args.gradient_checkpointing,
+            "tokens_per_second": args.sequences * args.tokens / ours.seconds,
         },
     )
 

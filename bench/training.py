@@ -12,7 +12,7 @@ from ponder.nets.config import DecoderConfig, RopeConfig
 from ponder.nets.decoder import Decoder, init_decoder
 from ponder.train.learner import Learner
 from ponder.train.objective import NO_KL
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Problem, Step, Trace, ids, user_messages
 
@@ -116,8 +116,8 @@ def time_updates(net: Decoder, traces: list[Trace], device: str, steps: int, **s
         if i == 2 and device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         began = synchronize(device)
-        told = learner.step(traces)
+        args = learner.step(traces)
         times.append(synchronize(device) - began)
-        assert told["grad_norm"] > 0
+        assert args["grad_norm"] > 0
     peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
     return UpdateCost(sorted(times[2:])[steps // 2], times[2:], peak)

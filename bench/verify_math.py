@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import make_parser, report
-from maths_cases import EXPLOITS, HOSTILE, RIGHT, WORDED
+from maths_cases import EXPLOITS, HOSTILE, RIGHT, TEXT_FORMS
 from ponder.verify import MathAnswer
 from ponder.verify.maths import jailed
 
@@ -75,7 +75,7 @@ def rewrite_answer(gold: str) -> list[str]:
 
 def exploits() -> list[tuple[str, str]]:
     listed = [(r["gold"], r["output"]) for r in rows("..", "attacks", "math_exploits.json") if r["correct"] is False]
-    return [*listed, *((gold, boxed(answer)) for gold, answer in EXPLOITS), *(("42", text) for text in WORDED)]
+    return [*listed, *((gold, boxed(answer)) for gold, answer in EXPLOITS), *(("42", text) for text in TEXT_FORMS)]
 
 
 def honest() -> list[tuple[str, str]]:
@@ -169,16 +169,16 @@ def main() -> None:
     flags.add_argument("--hostile", type=int, default=500, help="hostile answers")
     flags.add_argument("--pairs", type=int, default=1000, help="typical comparisons")
     flags.add_argument("--no-peer", action="store_true", help="only ponder")
-    told = flags.parse_args()
+    args = flags.parse_args()
     logging.disable(logging.CRITICAL)
 
     golds = [r["answer"] for r in rows("math500", "test.jsonl")] or [gold for gold, _ in RIGHT]
     typical = [(gold, boxed(rewrite_answer(gold)[0])) for gold in golds]
     typical += [(gold, boxed(other)) for gold, other in itertools.pairwise(golds)]
-    typical = typical[: told.pairs]
+    typical = typical[: args.pairs]
     numbers = [(str(n), f"So {n - 7} + 7 is what she has. The answer is {boxed(f'{n:,}')}.") for n in range(900, 1900)]
     jail = [(SUM, boxed(SUM.replace("k", letter))) for letter in "abcdfghjlmpqrstuvwxyz"]
-    judges: dict[str, Judge] = {"ponder": grade_with_ponder} if told.no_peer else {"ponder": grade_with_ponder, "math-verify": grade_with_math_verify}
+    judges: dict[str, Judge] = {"ponder": grade_with_ponder} if args.no_peer else {"ponder": grade_with_ponder, "math-verify": grade_with_math_verify}
     details: dict[str, Any] = {}
     cheats, fair = exploits(), honest()
     for who, judge in judges.items():
@@ -201,15 +201,15 @@ def main() -> None:
     details["jailed_ms"] = mean_ms(grade_with_ponder, jail)
     bare = [(gold, text.removeprefix(r"\boxed{")[:-1]) for gold, text in typical]
     details["typical_all_jailed_ms"] = mean_ms(lambda text, gold: jailed.call(5.0, "compare", gold, text).value, bare)
-    count, longest, lost = hostile(told.hostile)
+    count, longest, lost = hostile(args.hostile)
     details["hostile"] = {"answers": count, "longest_s": longest, "honest_lost": lost}
-    if not told.no_peer:
+    if not args.no_peer:
         details["peer_hostile"] = dict(peer_hostile())
     print(json.dumps({k: v for k, v in details.items() if k not in judges}), flush=True)
     report(
         "verify_math",
         f"{len(typical)} comparisons of MATH-500 golds with rewrites and neighbours", details["ponder"]["typical_ms"],
-        {"math-verify in process": None if told.no_peer else details["math-verify"]["typical_ms"]},
+        {"math-verify in process": None if args.no_peer else details["math-verify"]["typical_ms"]},
         unit="ms", better="lower", packages=("math-verify", "sympy"), details=details,
     )  # fmt: skip
 

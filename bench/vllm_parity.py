@@ -19,19 +19,19 @@ import numpy as np
 
 from harness import make_parser, report
 from ponder.models.load import find_model, load_policy
-from ponder.models.native import Native
+from ponder.models.native import PonderPolicy
 from ponder.models.vllm_policy import VLLMPolicy
 from ponder.pipelines.solve import shuffled_problems
 from ponder.tasks.drawn.addition import Addition
 from ponder.types import Completion, Ids, Sampling, ids
 
 
-async def written(policy: Native | VLLMPolicy, prompts: list[Ids], sampling: Sampling) -> list[Completion]:
+async def written(policy: PonderPolicy | VLLMPolicy, prompts: list[Ids], sampling: Sampling) -> list[Completion]:
     groups = await asyncio.gather(*(policy.generate(p, sampling) for p in prompts))
     return [c for (c,) in groups]
 
 
-async def native_says(native: Native, prompt: Ids, tokens: Ids, sampling: Sampling) -> np.ndarray:
+async def native_says(native: PonderPolicy, prompt: Ids, tokens: Ids, sampling: Sampling) -> np.ndarray:
     """The log-probability of each of these tokens under this sampling, by native, one token after the other."""
     found = []
     for i, token in enumerate(tokens):
@@ -41,7 +41,7 @@ async def native_says(native: Native, prompt: Ids, tokens: Ids, sampling: Sampli
     return np.array(found)
 
 
-async def compare(native: Native, other: VLLMPolicy, prompts: list[Ids], count: int) -> dict[str, Any]:
+async def compare(native: PonderPolicy, other: VLLMPolicy, prompts: list[Ids], count: int) -> dict[str, Any]:
     greedy, warm = Sampling(temperature=0, max_tokens=count), Sampling(0.7, top_k=20, max_tokens=count, seed=1)
     ours, theirs = await written(native, prompts, greedy), await written(other, prompts, greedy)
     same, ties, apart, itself = [], [], [], []
@@ -81,27 +81,27 @@ def main() -> None:
     flags.add_argument("--prompts", type=int, default=32)
     flags.add_argument("--tokens", type=int, default=64, help="tokens of each completion")
     flags.add_argument("--memory", type=float, default=0.5, help="share of the GPU's memory that vLLM takes")
-    told = flags.parse_args()
+    args = flags.parse_args()
 
-    if told.device != "cuda" or importlib.util.find_spec("vllm") is None:
+    if args.device != "cuda" or importlib.util.find_spec("vllm") is None:
         print("vllm_parity: not measured here; it needs vLLM and a GPU (--device cuda)")
         return
-    other = VLLMPolicy.load(find_model(told.model), told.dtype, gpu_memory_utilization=told.memory)
-    native = load_policy(told.model, device=told.device, dtype=told.dtype)
-    prompts = [native.encode(p.messages) for p in shuffled_problems(Addition().train, 0, 0, told.prompts)]
-    found = asyncio.run(compare(native, other, prompts, told.tokens))
+    other = VLLMPolicy.load(find_model(args.model), args.dtype, gpu_memory_utilization=args.memory)
+    native = load_policy(args.model, device=args.device, dtype=args.dtype)
+    prompts = [native.encode(p.messages) for p in shuffled_problems(Addition().train, 0, 0, args.prompts)]
+    found = asyncio.run(compare(native, other, prompts, args.tokens))
     other.close()
     for name, value in found.items():
         print(f"{name}: {value}")
-    name = Path(told.model).name
+    name = Path(args.model).name
     report(
         "vllm_parity",
-        f"{name}, {told.dtype}: {told.prompts} prompts x {told.tokens} greedy tokens, scored by native",
+        f"{name}, {args.dtype}: {args.prompts} prompts x {args.tokens} greedy tokens, scored by native",
         found["native against itself, mean"],
         {"vLLM": found["greedy log-probability difference, mean"]},
         unit="nats from native's log-probability",
         better="lower",
-        device=told.device,
+        device=args.device,
         packages=["vllm", "transformers"],
         details=found,
     )

@@ -5,7 +5,7 @@ import asyncio
 from ponder.models.load import load_policy
 from ponder.pipelines.solve import solve
 from ponder.reason.operators import majority_step
-from ponder.reason.strategies import Ensemble
+from ponder.reason.strategies import Samples
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Problem, Sampling, user_messages
 from ponder.verify import ANSWER_FORMS, FinalNumber
@@ -14,7 +14,7 @@ policy = load_policy("smollm2", template="qa")
 verifier = FinalNumber(forms=ANSWER_FORMS)
 problem = Problem("sum", user_messages("What is 27 + 58?"), answer="85")
 
-trace = asyncio.run(solve(problem, Ensemble(n=4, sampling=Sampling(max_tokens=16, seed=0)), policy, verifier))
+trace = asyncio.run(solve(problem, Samples(n=4, sampling=Sampling(max_tokens=16, seed=0)), policy, verifier))
 GRPO().credit([trace], verifier.name, memory={})
 
 for i in trace.answers():

@@ -19,16 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from ponder.measure.plots import INK, STYLE
-from ponder.models.load import Fresh
+from ponder.measure.plots import TEXT_COLOUR, STYLE
+from ponder.models.load import ScratchModel
 from ponder.pipelines.rl import RL
 from ponder.protocols import Policy, Scorer, Strategy
 from ponder.reason.operators import evaluate, generate
-from ponder.reason.strategies import Ensemble
+from ponder.reason.strategies import Samples
 from ponder.runs import read_metrics
 from ponder.train.algorithms import ONLINE
 from ponder.train.objective import NO_KL
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.train.ppo import Critic
 from ponder.types import Problem, Sampling, Score, Trace, user_messages
 
@@ -44,9 +44,9 @@ class Share:
     name: str = "share"
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        return [self.judge(trace.text(i), str(trace.problem.answer)) for i in steps]
+        return [self.grade(trace.text(i), str(trace.problem.answer)) for i in steps]
 
-    def judge(self, text: str, wanted: str) -> Score:
+    def grade(self, text: str, wanted: str) -> Score:
         return Score(sum(a == b for a, b in zip(text, wanted, strict=False)) / len(wanted))
 
 
@@ -84,7 +84,7 @@ class Fork:
 
 # Without KL, which the toy does not need; ranges and lengths as they suit five characters, not thousands.
 SETTINGS: dict[str, dict[str, Any]] = {
-    "ppo": {"kl": NO_KL, "critic": Critic(optimiser=ADAM)},
+    "ppo": {"kl": NO_KL, "critic": Critic(optimizer=ADAM)},
     "rloo": {"kl": NO_KL},
     "reinforce++": {"kl": NO_KL},
     "grpo": {"kl": NO_KL},
@@ -104,9 +104,9 @@ CREDIT = {  # who is told what: each token, each step, or only each answer, agai
 
 def rewards(name: str, steps: int, seed: int) -> list[float]:
     """Mean reward of each step's samples."""
-    strategy: Strategy = Fork() if name == "tree" else Ensemble(16, PLAIN)
+    strategy: Strategy = Fork() if name == "tree" else Samples(16, PLAIN)
     job = RL(
-        Word(), Fresh(LETTERS, width=32, layers=2, heads=4, context=16, seed=seed), "{{- messages[-1].content }}",
+        Word(), ScratchModel(LETTERS, width=32, layers=2, heads=4, context=16, seed=seed), "{{- messages[-1].content }}",
         strategy, ONLINE[name](**SETTINGS.get(name, {})), ADAM, steps=steps, problems_per_step=6, epochs_per_batch=2,
         preflight=False, save_every=steps, seed=seed, device="cpu", dtype="float32",
     )  # fmt: skip
@@ -138,12 +138,12 @@ def draw(path: str, curves: dict[str, np.ndarray], seeds: int) -> None:
                 axes.plot([steps[-1], steps[-1] + 2.2], [at, height], color=colour, lw=0.7, clip_on=False)
                 axes.text(steps[-1] + 2.8, height, name, color=colour, va="center", fontsize=8.5)
             axes.plot([], [], color=colour, lw=2.2, label=kind)
-        axes.legend(loc="upper left", frameon=False, fontsize=8.5, labelcolor=INK, title="credit", alignment="left")
+        axes.legend(loc="upper left", frameon=False, fontsize=8.5, labelcolor=TEXT_COLOUR, title="credit", alignment="left")
         axes.set_ylim(0, 1.02)
         axes.set_xlim(0, steps[-1])
         axes.grid(axis="y")
         axes.set_xlabel(f"training step (moving mean over {window}, mean of {seeds} seeds)")
-        axes.set_title("mean reward: share of a five-character secret", loc="left", fontsize=9, color=INK)
+        axes.set_title("mean reward: share of a five-character secret", loc="left", fontsize=9, color=TEXT_COLOUR)
         figure.savefig(path, dpi=200, facecolor="white")
 
 

@@ -4,20 +4,20 @@ import random
 import tempfile
 from dataclasses import dataclass
 
-from ponder.models.load import Fresh
+from ponder.models.load import ScratchModel
 from ponder.pipelines.rl import RL
-from ponder.reason.strategies import Ensemble
+from ponder.reason.strategies import Samples
 from ponder.runs import read_metrics, read_traces
-from ponder.tasks.drawn.procedural import Procedural
+from ponder.tasks.drawn.procedural import GeneratedTask
 from ponder.train.objective import NO_KL
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Problem, Sampling, user_messages
 from ponder.verify import FinalNumber
 
 
 @dataclass(frozen=True)
-class Successor(Procedural[int]):
+class Successor(GeneratedTask[int]):
     """Which digit comes next?"""
 
     name = "successor"
@@ -38,11 +38,11 @@ class Successor(Procedural[int]):
 
 job = RL(
     task=Successor(),
-    model=Fresh("0123456789", width=32, layers=2, heads=2),
+    model=ScratchModel("0123456789", width=32, layers=2, heads=2),
     template="{{ bos_token }}{{ messages[-1].content }}",
-    strategy=Ensemble(n=8, sampling=Sampling(max_tokens=1)),
+    strategy=Samples(n=8, sampling=Sampling(max_tokens=1)),
     algorithm=GRPO(kl=NO_KL),
-    optimiser=AdamW(lr=3e-3),
+    optimizer=AdamW(lr=3e-3),
     steps=40,
     problems_per_step=16,
     dtype="float32",

@@ -38,7 +38,7 @@ from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.label import Label
 from ponder.pipelines.rl import RL
 from ponder.pipelines.stages import Stages, resolve_stage_references
-from ponder.protocols import Silent
+from ponder.protocols import NoProgress
 from ponder.runs import read_metrics, read_traces
 from ponder.types import Cost, Trace
 
@@ -96,7 +96,7 @@ def run(name: str, on: str, model: str, seed: int, start: str, folder: Path) -> 
     return told
 
 
-class Lean(Silent):
+class Lean(NoProgress):
     """Keeps the weights of a stage that is done, but not what it would train on from: that is six times as much.
 
     And gives a GPU's memory back that nobody uses any more: there are others on it.

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Annotated, Any
 
 from ponder.cli.flags import GreaterThan
-from ponder.models.load import Fresh
+from ponder.models.load import ScratchModel
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.reward import TrainRewardModel
@@ -20,11 +20,11 @@ from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage
 from ponder.protocols import Strategy
 from ponder.reason.operators.cut import CUTS
-from ponder.reason.strategies import MCTS, Ensemble
+from ponder.reason.strategies import MCTS, Samples
 from ponder.tasks import Sums
 from ponder.train.imitation import DPO
 from ponder.train.objective import Objective
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.train.reward import RewardObjective
 from ponder.types import Problem, Sampling
 
@@ -63,8 +63,8 @@ class StepsAndRate:
 class RecipeBase:
     """A model and a task, and how it learns best."""
 
-    model: str | Fresh
-    student: str | Fresh  # who learns from a teacher
+    model: str | ScratchModel
+    student: str | ScratchModel  # who learns from a teacher
     template: str
     task: Sums
     sampling: Sampling
@@ -80,8 +80,8 @@ class RecipeBase:
         """Imitation of worked answers, broken off early."""
         model, steps = self.student if small else self.model, steps or self.cold_start.steps
         return FineTune(
-            self.task, replace(model, seed=seed) if isinstance(model, Fresh) else model, self.template,
-            optimiser=AdamW(lr=self.cold_start.lr, warmup_steps=steps // 10, decay_steps=steps), steps=steps, batch_size=64,
+            self.task, replace(model, seed=seed) if isinstance(model, ScratchModel) else model, self.template,
+            optimizer=AdamW(lr=self.cold_start.lr, warmup_steps=steps // 10, decay_steps=steps), steps=steps, batch_size=64,
             save_every=steps, seed=seed,
         )  # fmt: skip
 
@@ -109,7 +109,7 @@ class RecipeBase:
         pace = self.dpo if isinstance(more.get("objective"), DPO) else self.sft
         steps = steps or pace.steps
         return FineTune(
-            data, model, self.template, optimiser=pace.optimizer(lr, steps), steps=steps, save_every=steps, seed=seed,
+            data, model, self.template, optimizer=pace.optimizer(lr, steps), steps=steps, save_every=steps, seed=seed,
             **{"batch": 64, **more},
         )  # fmt: skip
 
@@ -118,11 +118,11 @@ class RecipeBase:
     ) -> RL:
         """Learn from the rewards of n samples a problem, so many problems a step that the budget lasts."""
         steps = steps or self.rl.steps
-        prompts = more.pop("prompts", None) or self.answer_budget // (steps * group_size)
-        given = {"task": self.task, "strategy": Ensemble(group_size, self.sampling), "prompts": prompts, **more}
+        problems_per_step = more.pop("prompts", None) or self.answer_budget // (steps * group_size)
+        given = {"task": self.task, "strategy": Samples(group_size, self.sampling), "prompts": problems_per_step, **more}
         return RL(
             model=model, template=self.template, algorithm=objective, steps=steps, save_every=steps, seed=seed,
-            optimiser=AdamW(lr=lr or self.rl.lr, betas=(0.9, 0.95)), **given,
+            optimizer=AdamW(lr=lr or self.rl.lr, betas=(0.9, 0.95)), **given,
         )  # fmt: skip
 
     def train_reward_model(
@@ -132,16 +132,16 @@ class RecipeBase:
         """A model that learns to judge."""
         steps = steps or self.reward_model.steps
         return TrainRewardModel(
-            (data,), model, objective, self.template, optimiser=self.reward_model.optimizer(lr, steps), steps=steps, batch_size=32,
+            (data,), model, objective, self.template, optimizer=self.reward_model.optimizer(lr, steps), steps=steps, batch_size=32,
             save_every=steps, seed=seed, **more,
         )  # fmt: skip
 
     def evaluate(self, model: str, seed: int, n: int = 4) -> Evaluate:
         """Right answers at temperature 1 on the held-out problems, with votes and coverage of n samples."""
-        return Evaluate(self.task, model, strategy=Ensemble(n, self.sampling), max_concurrency=512, seed=seed)
+        return Evaluate(self.task, model, strategy=Samples(n, self.sampling), max_concurrency=512, seed=seed)
 
 
-CHARACTERS = Fresh("0123456789+=#\n ", width=64, layers=2, context=80)
+CHARACTERS = ScratchModel("0123456789+=#\n ", width=64, layers=2, context=80)
 BASES = {
     "tiny": RecipeBase(
         model=CHARACTERS, student=replace(CHARACTERS, width=48), template="{{ bos_token }}{{ messages[-1].content }}",

@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass
 from typing import Literal
 
-from ponder.tasks.drawn.procedural import Procedural, require_at_least
+from ponder.tasks.drawn.procedural import GeneratedTask, require_at_least
 from ponder.tasks.split import hashes_to_test
 from ponder.types import Problem, user_messages
 from ponder.verify import FinalText
@@ -14,7 +14,7 @@ TEMPLATE = "{{ bos_token }}{{ messages[-1].content }}"
 
 
 @dataclass(frozen=True)
-class LastDigits(Procedural[Item]):
+class LastDigits(GeneratedTask[Item]):
     """Last digits from left to right: of `3*7+5` first 1, then 6. By factors of 3, 7 and 9 no digit is forgotten.
 
     Answered `3*7+5=6`, plain; or worked, with every digit on the way, `3*7+5:16;=6`.

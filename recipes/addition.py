@@ -13,10 +13,10 @@ above 1/64, so these do not move at once. Hence float32 is the default on every 
 """
 
 from ponder.pipelines.rl import RL
-from ponder.reason.strategies import Ensemble
+from ponder.reason.strategies import Samples
 from ponder.tasks import Addition
 from ponder.train.objective import NO_KL
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Sampling
 
@@ -27,7 +27,7 @@ FORMS = ("bare", "boxed", "tag", "hash", "line")
 def recipe(
     digits: int = 2,
     steps: int = 24,
-    prompts: int = 64,
+    problems_per_step: int = 64,
     group_size: int = 4,
     lr: float = 6e-5,
     max_tokens: int = 10,
@@ -41,11 +41,11 @@ def recipe(
         task=Addition(digits=digits, prompt="What is {a} + {b}?", forms=FORMS),
         model=model,
         template="qa",
-        strategy=Ensemble(n=group_size, sampling=Sampling(max_tokens=max_tokens)),
+        strategy=Samples(n=group_size, sampling=Sampling(max_tokens=max_tokens)),
         algorithm=GRPO(kl=NO_KL),
-        optimiser=AdamW(lr=lr, betas=(0.9, 0.95), decay_steps=steps),
+        optimizer=AdamW(lr=lr, betas=(0.9, 0.95), decay_steps=steps),
         steps=steps,
-        problems_per_step=prompts,
+        problems_per_step=problems_per_step,
         frozen_layers=frozen_layers,
         save_every=12,
         seed=seed,

@@ -9,15 +9,15 @@ Greedy accuracy did not rise (80.7 % and 78.0 % in a like run), and neither did
 the share solved in eight tries (86.0 % and 80.7 %).
 """
 
-from ponder.models.load import Fresh
+from ponder.models.load import ScratchModel
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage, Stages
-from ponder.reason.strategies import Ensemble
+from ponder.reason.strategies import Samples
 from ponder.tasks import Countdown
 from ponder.train.objective import NO_KL
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Sampling
 
@@ -34,7 +34,7 @@ def recipe(
     sft_steps: int = 180,
     rl_steps: int = 120,
     batch: int = 64,
-    prompts: int = 32,
+    problems_per_step: int = 32,
     group_size: int = 8,
     sft_lr: float = 1e-3,
     rl_lr: float = 8e-5,
@@ -43,12 +43,12 @@ def recipe(
     asked = "{numbers} > {target} ="
     task = Countdown(numbers=numbers, largest=largest, highest=highest, prompt=asked, forms=("hash",))
     budget = Sampling(max_tokens=24)
-    judge = {"task": task, "strategy": Ensemble(n=8, sampling=budget), "seed": seed}
+    judge = {"task": task, "strategy": Samples(n=8, sampling=budget), "seed": seed}
     sft = FineTune(
         data=task,
-        model=Fresh(ALPHABET, width=width, layers=layers, context=64, seed=seed),
+        model=ScratchModel(ALPHABET, width=width, layers=layers, context=64, seed=seed),
         template=TEMPLATE,
-        optimiser=AdamW(lr=sft_lr, warmup_steps=20, decay_steps=sft_steps),
+        optimizer=AdamW(lr=sft_lr, warmup_steps=20, decay_steps=sft_steps),
         steps=sft_steps,
         batch_size=batch,
         save_every=sft_steps,
@@ -57,11 +57,11 @@ def recipe(
     rl = RL(
         task=task,
         model="stage:sft",
-        strategy=Ensemble(n=group_size, sampling=budget),
+        strategy=Samples(n=group_size, sampling=budget),
         algorithm=GRPO(kl=NO_KL),
-        optimiser=AdamW(lr=rl_lr, betas=(0.9, 0.95)),
+        optimizer=AdamW(lr=rl_lr, betas=(0.9, 0.95)),
         steps=rl_steps,
-        problems_per_step=prompts,
+        problems_per_step=problems_per_step,
         save_every=rl_steps,
         seed=seed,
     )

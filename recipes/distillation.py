@@ -11,7 +11,7 @@ from _bases import Count, Lr, On, Problems, Steps, base
 
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
-from ponder.reason.strategies import Ensemble
+from ponder.reason.strategies import Samples
 from ponder.train.imitation import Distill
 
 
@@ -29,7 +29,7 @@ def recipe(
             Stage("student", b.start(seed, small=True)),
             Stage("teacher-accuracy", b.measure("stage:teacher", seed)),
             Stage("student-accuracy", b.measure("stage:student", seed)),
-            Stage("sample", b.sample("stage:teacher", Ensemble(n, b.draw), problems, seed)),
+            Stage("sample", b.sample("stage:teacher", Samples(n, b.draw), problems, seed)),
             Stage("harvest", Harvest(("stage:sample",), "chains", max_per_problem=n, tokens_model="stage:student")),
             Stage("by-traces", b.fine_tune(lessons, pupil, seed, steps, lr)),
             Stage("by-traces-accuracy", b.measure("stage:by-traces", seed)),

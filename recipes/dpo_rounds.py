@@ -15,7 +15,7 @@ from _bases import Count, Lr, On, Problems, Start, Steps, base
 from ponder.cli.flags import When
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
-from ponder.reason.strategies import Ensemble
+from ponder.reason.strategies import Samples
 
 
 def recipe(
@@ -28,7 +28,7 @@ def recipe(
     stages, newest = b.begin(seed, start)
     given = {name: value for name, value in (("beta", beta), ("nll", nll)) if value is not None}
     problems = problems or b.answers // (rounds * (n if by == "samples" else simulations))
-    way, guide, what = Ensemble(n, b.draw), "", "pairs"
+    way, guide, what = Samples(n, b.draw), "", "pairs"
     if by == "search":
         way, guide, what = b.search(simulations, rollouts=1), "oracle", "siblings"
     for k in range(1, rounds + 1):

@@ -16,7 +16,7 @@ from ponder.cli.flags import When
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
-from ponder.reason.strategies import Ensemble
+from ponder.reason.strategies import Samples
 from ponder.train.reward import StateValue
 
 
@@ -31,7 +31,7 @@ def recipe(
     problems = problems or b.answers // (2 * rounds * n)  # searches take their time
     search, guided = b.search(simulations, rollouts=1), b.search(simulations)
     for k in range(1, rounds + 1):
-        way, guide = (search, "oracle") if by != "sampling" else (Ensemble(n, b.draw), "")
+        way, guide = (search, "oracle") if by != "sampling" else (Samples(n, b.draw), "")
         if by == "value" and k > 1:
             way, guide = guided, f"oracle+reward:stage:value-{k - 1}"
         stages += [

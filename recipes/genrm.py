@@ -21,7 +21,7 @@ from the different answers would be in 18, 13 and 18 %, since right ones are all
 
 from _clock import TEMPLATE, Clock
 
-from ponder.models.load import Fresh
+from ponder.models.load import ScratchModel
 from ponder.models.tokenizer import Tokenizer
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
@@ -29,8 +29,8 @@ from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.reward import TrainRewardModel
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage, Stages
-from ponder.reason.strategies import BestOf, Ensemble
-from ponder.train.optimiser import AdamW
+from ponder.reason.strategies import BestOfN, Samples
+from ponder.train.optimizer import AdamW
 from ponder.train.reward import OutcomeReward
 from ponder.types import Sampling
 
@@ -61,26 +61,26 @@ def recipe(
 
     def judge(data: str) -> FineTune:
         return FineTune(
-            f"stage:{data}/data.jsonl", "stage:base", GENRM_TEMPLATE, optimiser=adam(lr, steps), steps=steps, batch_size=batch,
+            f"stage:{data}/data.jsonl", "stage:base", GENRM_TEMPLATE, optimizer=adam(lr, steps), steps=steps, batch_size=batch,
             save_every=steps, seed=seed,
         )  # fmt: skip
 
     def best(guide: str) -> Evaluate:
-        return Evaluate(task, "stage:base", TEMPLATE, BestOf(n, sampling=draw), guide, seed=seed)
+        return Evaluate(task, "stage:base", TEMPLATE, BestOfN(n, sampling=draw), guide, seed=seed)
 
     base = FineTune(
-        task, Fresh(ALPHABET, width=64, layers=2, context=256, seed=seed), TEMPLATE, optimiser=adam(3e-3, base_steps),
+        task, ScratchModel(ALPHABET, width=64, layers=2, context=256, seed=seed), TEMPLATE, optimizer=adam(3e-3, base_steps),
         steps=base_steps, batch_size=64, save_every=base_steps, seed=seed,
     )  # fmt: skip
     orm = TrainRewardModel(
-        ("stage:sample",), "stage:base", OutcomeReward(), TEMPLATE, optimiser=adam(lr, orm_steps), steps=orm_steps,
+        ("stage:sample",), "stage:base", OutcomeReward(), TEMPLATE, optimizer=adam(lr, orm_steps), steps=orm_steps,
         batch_size=batch, save_every=orm_steps, seed=seed,
     )  # fmt: skip
     return Stages(
         (
             Stage("base", base),
             Stage(
-                "sample", Collect(task, "stage:base", TEMPLATE, Ensemble(samples, draw), limit=problems, seed=seed)
+                "sample", Collect(task, "stage:base", TEMPLATE, Samples(samples, draw), limit=problems, seed=seed)
             ),
             Stage("orm", orm),
             Stage("verdicts", Harvest(("stage:sample",), "verdicts")),

@@ -11,10 +11,10 @@ from ponder.train.policy_gradient import GRPO
 
 
 def recipe(
-    base_model: On = "tiny", steps: Steps = None, prompts: Problems = None, group_size: Count = 8, lr: Lr = None, start: Start = None,
+    base_model: On = "tiny", steps: Steps = None, problems_per_step: Problems = None, group_size: Count = 8, lr: Lr = None, start: Start = None,
     seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = base(base_model)
     stages, first = b.begin(seed, start)
-    grpo = b.rl_job(first, group_size, GRPO(kl=NO_KL), seed, steps, lr, prompts=prompts)
+    grpo = b.rl_job(first, group_size, GRPO(kl=NO_KL), seed, steps, lr, problems_per_step=problems_per_step)
     return Stages((*stages, Stage("grpo", grpo), Stage("accuracy", b.measure("stage:grpo", seed))))

@@ -7,16 +7,16 @@ from _bases import Count, Lr, On, Problems, Start, Steps, base
 
 from ponder.pipelines.stages import Stage, Stages
 from ponder.train.objective import NO_KL
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.train.ppo import PPO, Critic
 
 
 def recipe(
-    base_model: On = "tiny", steps: Steps = None, prompts: Problems = None, group_size: Count = 4, passes: int = 1, critic_warmup_steps: int = 2,
+    base_model: On = "tiny", steps: Steps = None, problems_per_step: Problems = None, group_size: Count = 4, epochs_per_batch: int = 1, critic_warmup_steps: int = 2,
     lr: Lr = None, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = base(base_model)
     stages, first = b.begin(seed, start)
-    critic = Critic(optimiser=AdamW(lr=b.judge.lr), warmup_steps=critic_warmup_steps)
-    ppo = b.rl_job(first, group_size, PPO(kl=NO_KL, lam=1.0, critic=critic), seed, steps, lr, prompts=prompts, passes=passes)
+    critic = Critic(optimizer=AdamW(lr=b.judge.lr), warmup_steps=critic_warmup_steps)
+    ppo = b.rl_job(first, group_size, PPO(kl=NO_KL, lam=1.0, critic=critic), seed, steps, lr, problems_per_step=problems_per_step, epochs_per_batch=epochs_per_batch)
     return Stages((*stages, Stage("ppo", ppo), Stage("accuracy", b.measure("stage:ppo", seed))))

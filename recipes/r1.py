@@ -18,10 +18,10 @@ from dataclasses import replace
 from _bases import Count, Lr, On, Problems, Start, Steps, base
 
 from ponder.pipelines.harvest import Harvest
-from ponder.pipelines.rewarded import Rewarded
+from ponder.pipelines.rewarded import RewardModelTask
 from ponder.pipelines.stages import Stage, Stages
-from ponder.reason.strategies import Ensemble
-from ponder.tasks.mixed import Mixed, Shaped
+from ponder.reason.strategies import Samples
+from ponder.tasks.mixed import TaskMixture, WeightedRewardTask
 from ponder.train.imitation import Distill
 from ponder.train.objective import NO_KL
 from ponder.train.policy_gradient import GRPO, DrGRPO
@@ -30,21 +30,21 @@ from ponder.train.reward import OutcomeReward
 
 def recipe(
     base_model: On = "tiny", rl_steps: Steps = None, sft_steps: Steps = None, problems: Problems = None,
-    prompts: Problems = None, group_size: Count = 8, lr: Lr = None, start: Start = None, seed: int = 0,
+    problems_per_step: Problems = None, group_size: Count = 8, lr: Lr = None, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = base(base_model)
     plain = replace(b, task=replace(b.task, limit=b.task.limit // 2 + 1))  # what asks for no long thought
     stages, cold = b.begin(seed, start)
     problems = problems or b.answers // 16
-    four, grpo = Ensemble(4, b.draw), GRPO(kl=NO_KL)
-    everything = Mixed((b.task, Rewarded(plain.task, "reward:stage:judge", name="plain")))
+    four, grpo = Samples(4, b.draw), GRPO(kl=NO_KL)
+    everything = TaskMixture((b.task, RewardModelTask(plain.task, "reward:stage:judge", name="plain")))
     rl_steps = rl_steps or b.rl.steps
-    learn = {"seed": seed, "lr": lr, "prompts": prompts or b.answers // (rl_steps * group_size)}
+    learn = {"seed": seed, "lr": lr, "prompts": problems_per_step or b.answers // (rl_steps * group_size)}
     few = max(1, rl_steps // 4)
     softly = DrGRPO(max_completion_tokens=b.draw.max_tokens)
     all_rl = b.rl_job("stage:sft", group_size, softly, task=everything, preflight=False, steps=few, **learn)
     accuracy = b.task.verifier.name
-    reasoning = b.task if base_model == "tiny" else Shaped(b.task, ((accuracy, 1.0), ("language:en", 0.1)))
+    reasoning = b.task if base_model == "tiny" else WeightedRewardTask(b.task, ((accuracy, 1.0), ("language:en", 0.1)))
     lessons, distill = "stage:lessons/data.jsonl", {"objective": Distill(), "teacher": "stage:all-rl"}
     by_logits = b.fine_tune(lessons, "stage:small", seed, sft_steps, None, **distill)
     stages += [

@@ -22,7 +22,7 @@ from _bases import Count, Lr, On, Problems, Start, Steps, base
 
 from ponder.cli.flags import GreaterThan, When
 from ponder.pipelines.stages import Stage, Stages
-from ponder.tasks.mixed import Shaped
+from ponder.tasks.mixed import WeightedRewardTask
 from ponder.train.objective import NO_KL
 from ponder.train.policy_gradient import GRPO
 
@@ -32,7 +32,7 @@ ONE_SHOT_TEMPLATE = """\
 
 
 def recipe(
-    base_model: On = "tiny", steps: Steps = None, prompts: Problems = None, group_size: Count = 8,
+    base_model: On = "tiny", steps: Steps = None, problems_per_step: Problems = None, group_size: Count = 8,
     max_tokens: Annotated[int | None, "longest answer; None: 40 of the tiny model, 64 of others", GreaterThan(0)] = None,
     lr: Lr = None,
     one_shot: Annotated[
@@ -45,7 +45,7 @@ def recipe(
     b = replace(b, task=replace(b.task, test_size=limit), draw=replace(b.draw, max_tokens=most))
     if base_model == "tiny":
         stages, first = b.begin(seed, start)
-        zero = b.rl_job(first, group_size, grpo, seed, steps, lr, prompts=prompts)
+        zero = b.rl_job(first, group_size, grpo, seed, steps, lr, problems_per_step=problems_per_step)
     else:
         task = replace(b.task, terms=2, limit=50, forms=("tag",))
         b = replace(b, task=task, template=ONE_SHOT_TEMPLATE if one_shot else "r1", draw=replace(b.draw, stop=("\nUser",)))
@@ -53,6 +53,6 @@ def recipe(
         stages = [Stage("start-accuracy", replace(b.measure(first, seed), template=b.template))]
         rewards = ((b.task.verifier.name, 1.0), ("format", 0.2), ("language", 0.0))
         zero = b.rl_job(
-            first, group_size, grpo, seed, steps or 60, lr or 3e-5, prompts=prompts or 64, task=Shaped(b.task, rewards)
+            first, group_size, grpo, seed, steps or 60, lr or 3e-5, problems_per_step=problems_per_step or 64, task=WeightedRewardTask(b.task, rewards)
         )
     return Stages((*stages, Stage("zero", zero), Stage("accuracy", b.measure("stage:zero", seed))))

@@ -7,7 +7,7 @@ from _bases import Count, Lr, On, Problems, Start, Steps, base
 
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
-from ponder.reason.strategies import Ensemble
+from ponder.reason.strategies import Samples
 
 
 def recipe(
@@ -18,7 +18,7 @@ def recipe(
     stages, first = b.begin(seed, start)
     problems = problems or b.answers // n
     stages += [
-        Stage("sample", b.sample(first, Ensemble(n, b.draw), problems, seed)),
+        Stage("sample", b.sample(first, Samples(n, b.draw), problems, seed)),
         Stage("harvest", Harvest(("stage:sample",), "chains", max_per_problem=max_per_problem, tokens_model=first)),
         Stage("tune", b.fine_tune("stage:harvest/data.jsonl", first, seed, steps, lr)),
         Stage("accuracy", b.measure("stage:tune", seed)),

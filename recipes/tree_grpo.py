@@ -15,10 +15,10 @@ from ponder.train.policy_gradient import TreeCredit
 
 
 def recipe(
-    base_model: On = "tiny", steps: Steps = None, prompts: Problems = None, lr: Lr = None, start: Start = None, seed: int = 0
+    base_model: On = "tiny", steps: Steps = None, problems_per_step: Problems = None, lr: Lr = None, start: Start = None, seed: int = 0
 ) -> Stages:
     b = base(base_model)
     stages, first = b.begin(seed, start)
     way = SampleTree((2, 2, 2), b.draw, CUTS["line"])
-    tree = b.rl_job(first, 8, TreeCredit(kl=NO_KL), seed, steps, lr, prompts=prompts, strategy=way)
+    tree = b.rl_job(first, 8, TreeCredit(kl=NO_KL), seed, steps, lr, problems_per_step=problems_per_step, strategy=way)
     return Stages((*stages, Stage("tree", tree), Stage("accuracy", b.measure("stage:tree", seed))))

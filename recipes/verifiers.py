@@ -13,7 +13,7 @@ from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.label import Label
 from ponder.pipelines.rollouts import MathShepherd
 from ponder.pipelines.stages import Stage, Stages
-from ponder.reason.strategies import BestOf, Ensemble
+from ponder.reason.strategies import BestOfN, Samples
 from ponder.train.reward import OutcomeReward, ProcessReward
 
 
@@ -25,10 +25,10 @@ def recipe(
     stages, first = b.begin(seed, start)
     problems, outcomes = problems or b.answers // 128, outcomes or b.answers // (4 * samples)
     rule = MathShepherd(max_completions=completions, sampling=b.draw)
-    best = {"task": b.task, "model": first, "strategy": BestOf(n, sampling=b.draw), "limit": limit, "seed": seed}
+    best = {"task": b.task, "model": first, "strategy": BestOfN(n, sampling=b.draw), "limit": limit, "seed": seed}
     stages += [
-        Stage("outcomes", b.sample(first, Ensemble(2 * samples, b.draw), outcomes, seed)),
-        Stage("sample", b.sample(first, Ensemble(samples, b.draw), problems, seed)),
+        Stage("outcomes", b.sample(first, Samples(2 * samples, b.draw), outcomes, seed)),
+        Stage("sample", b.sample(first, Samples(samples, b.draw), problems, seed)),
         Stage("label", Label(b.task, first, data=("stage:sample",), labeller=rule, limit=problems, max_concurrency=256, seed=seed)),
         Stage("orm", b.judged("stage:outcomes", first, OutcomeReward(), seed, steps, lr)),
         Stage("prm", b.judged("stage:label", first, ProcessReward(), seed, steps, lr, separator="\n")),

@@ -14,7 +14,7 @@ from _bases import On, Start, base
 
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.stages import Stage, Stages
-from ponder.reason.strategies import DVTS, MCTS, BeamSearch, BestOf, Chain, Vote
+from ponder.reason.strategies import DVTS, MCTS, BeamSearch, BestOfN, Chain, MajorityVote
 
 
 def recipe(base_model: On = "tiny", n: int = 16, limit: int = 300, start: Start = None, seed: int = 0) -> Stages:
@@ -22,10 +22,10 @@ def recipe(base_model: On = "tiny", n: int = 16, limit: int = 300, start: Start 
     stages, model = b.begin(seed, start)
     ways = {
         "chain": Chain(replace(b.draw, temperature=0.0)),
-        "vote": Vote(n, sampling=b.draw),
-        "vote-by-likelihood": Vote(n, weight="likelihood", sampling=b.draw),
-        "vote-settled": Vote(n, early_stopping="settled", sampling=b.draw),
-        "best-by-likelihood": BestOf(n, sampling=b.draw),
+        "vote": MajorityVote(n, sampling=b.draw),
+        "vote-by-likelihood": MajorityVote(n, weight="likelihood", sampling=b.draw),
+        "vote-settled": MajorityVote(n, early_stopping="settled", sampling=b.draw),
+        "best-by-likelihood": BestOfN(n, sampling=b.draw),
         "beam": BeamSearch(n=n, beam_width=4, sampling=b.draw),
         "dvts": DVTS(n=n, beam_width=4, sampling=b.draw),
         "mcts": MCTS(simulations=n, width=4, sampling=b.draw, parallel_simulations=4),

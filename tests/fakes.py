@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from ponder.models import chat
-from ponder.models.load import Fresh
-from ponder.models.native import Native
+from ponder.models.load import ScratchModel
+from ponder.models.native import PonderPolicy
 from ponder.nets.config import DecoderConfig, RopeConfig
 from ponder.nets.decoder import Decoder, init_decoder
-from ponder.protocols import Silent
+from ponder.protocols import NoProgress
 from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Step, Trace, ids, user_messages
 
 T = TypeVar("T")
@@ -77,11 +77,11 @@ ALPHABET = "0123456789abcdef?+= "
 QUESTION_TEMPLATE = "{{- messages[-1].content }}"  # the question and nothing else
 
 
-def char_policy(seed: int = 0, **changes: Any) -> Native:
+def char_policy(seed: int = 0, **changes: Any) -> PonderPolicy:
     """A tiny policy that reads and writes characters."""
-    fresh = Fresh(ALPHABET, **{"width": 32, "layers": 2, "heads": 4, "context": 64, "seed": seed, **changes})
+    fresh = ScratchModel(ALPHABET, **{"width": 32, "layers": 2, "heads": 4, "context": 64, "seed": seed, **changes})
     net, tokenizer = fresh.build(torch.float32, torch.device("cpu"))
-    return Native(net, chat.with_chat_template(tokenizer, QUESTION_TEMPLATE), seed)
+    return PonderPolicy(net, chat.with_chat_template(tokenizer, QUESTION_TEMPLATE), seed)
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,9 @@ class FirstCharVerifier:
         return "wanted"
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        return [self.judge(trace.text(i), str(trace.problem.answer)) for i in steps]
+        return [self.grade(trace.text(i), str(trace.problem.answer)) for i in steps]
 
-    def judge(self, text: str, wanted: str) -> Score:
+    def grade(self, text: str, wanted: str) -> Score:
         return Score(float(text[0] == wanted), "compared") if text else Score(None, "nothing was written")
 
     def read(self, text: str) -> str | None:
@@ -170,7 +170,7 @@ class FakePolicy:
         return "".join(map(str, draw.integers(10, size=self.length)))
 
 
-class Watcher(Silent):
+class RecordingProgress(NoProgress):
     """Keeps what it was told, and stops the job at the n-th call of a kind."""
 
     def __init__(self, stop: str = "", at: int = 0, error: type[BaseException] | None = None) -> None:

@@ -90,11 +90,11 @@ DATA = bytes(4 * (32 * 16 + 7 * 32 * 32 + 3 * 32))
 
 def load(way: str, path: Path) -> None:
     from ponder.models import chat
-    from ponder.models.load import Fresh, load_policy
-    from ponder.models.reward import load_scorer, share_scorer
+    from ponder.models.load import ScratchModel, load_policy
+    from ponder.models.reward import load_scorer, load_shared_scorer
     from ponder.nets import lora
 
-    base = Fresh(**BASE)
+    base = ScratchModel(**BASE)
     if way == "model":
         policy = load_policy(str(path), device="cpu", dtype="float32")
         policy.text(chat.encode_chat(policy.tokenizer, [{"role": "user", "content": "abab"}]))
@@ -103,7 +103,7 @@ def load(way: str, path: Path) -> None:
     elif way == "judge":
         load_scorer(str(path), device="cpu", dtype="float32")
     else:
-        share_scorer(load_policy(base, device="cpu", dtype="float32"), str(path))
+        load_shared_scorer(load_policy(base, device="cpu", dtype="float32"), str(path))
 
 
 def try_load(way: str, path: Path) -> dict[str, Any]:

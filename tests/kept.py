@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ponder.runs import Run, newest_checkpoint
-from ponder.train.checkpoint import Saver, load_latest
+from ponder.train.checkpoint import CheckpointWriter, load_latest
 
 FILES = ("learner.safetensors", "manifest.json", "model/config.json", "model/model.safetensors", "state.json")
 
@@ -50,7 +50,7 @@ def model(step: int) -> Callable[[Path], None]:
 def write_checkpoints(
     run: Run, *steps: int, scores: Mapping[int, float] | None = None, last: int = 2, background: bool = False
 ) -> None:
-    with Saver(run, keep=last, background=background) as saver:
+    with CheckpointWriter(run, keep=last, background=background) as saver:
         for step in steps:
             saver.save(step, tensors(step), state(step), {"model": model(step)}, (scores or {}).get(step))
 

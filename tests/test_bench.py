@@ -21,7 +21,7 @@ import limits
 import table
 from fakes import tiny_decoder, run_async
 from peers_sampling import BACKENDS, VLLM, PromptRequest, AsyncBackend, CompletionGroup, Search, BackendSetting, Backend, check_completions
-from ponder.models.native import Native
+from ponder.models.native import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import hf
 from ponder.types import Ids, ids
@@ -104,7 +104,7 @@ def test_a_side_says_the_log_probabilities_of_what_it_writes(folder: Path, name:
     found = side.generate_all(asks, 12)
     side.close()
     check_completions(found, asks, 12)
-    judge = Native(tiny_decoder(), Tokenizer.from_alphabet("0123456789"))
+    judge = PonderPolicy(tiny_decoder(), Tokenizer.from_alphabet("0123456789"))
     for (prompt, _), group in zip(asks, found, strict=True):
         for tokens, logprobs in group:
             np.testing.assert_allclose(logprobs, run_async(judge.token_logprobs(prompt, tokens)), atol=1e-4)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from ponder.errors import TaskError
-from ponder.funnel import Funnel
+from ponder.funnel import FilterReport
 
 
 def test_it_counts_and_says_why():
-    funnel = Funnel()
+    funnel = FilterReport()
     funnel.add("traces", 1200)
     kept = [n for n in range(1200) if funnel.record("even", n % 2 == 0, "odd")]
     assert len(kept) == funnel.stages["even"] == 600
@@ -20,11 +20,11 @@ def test_it_counts_and_says_why():
         "  few         3   - 597 too many",
     ]
     assert funnel.to_json()[2] == {"stage": "few", "count": 3, "lost": {"too many": 597}}
-    assert Funnel.from_json(funnel.to_json()) == funnel
+    assert FilterReport.from_json(funnel.to_json()) == funnel
 
 
 def test_only_the_commonest_reasons_are_named():
-    funnel = Funnel()
+    funnel = FilterReport()
     for n, why in enumerate(["a", "b", "b", "c", "c", "c", "d" * 100, "e"]):
         funnel.record("s", False, why)
         assert funnel.stages["s"] == 0 and n >= 0
@@ -34,7 +34,7 @@ def test_only_the_commonest_reasons_are_named():
 
 
 def test_an_empty_stage_ends_the_work_with_the_funnel_told():
-    funnel = Funnel()
+    funnel = FilterReport()
     funnel.add("problems", 7)
     with pytest.raises(TaskError) as error:
         funnel.require_some("new", [], {"seen before": 7})
@@ -43,4 +43,4 @@ def test_an_empty_stage_ends_the_work_with_the_funnel_told():
         "  problems  7",
         "  new       0   - 7 seen before",
     ]
-    assert Funnel().lines() == []
+    assert FilterReport().lines() == []

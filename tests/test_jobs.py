@@ -12,13 +12,13 @@ import pytest
 from fakes import QUESTION_TEMPLATE, DigitTask
 from ponder import jobs
 from ponder.errors import PonderError, RunError, UsageError
-from ponder.models.load import Fresh
+from ponder.models.load import ScratchModel
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
-from ponder.reason.strategies import Chain, Ensemble
+from ponder.reason.strategies import Chain, Samples
 from ponder.tasks import Addition, Arithmetic, Countdown
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Sampling
 
@@ -26,15 +26,15 @@ SAMPLING = Sampling(0.7, 0.9, 5, 0.01, 33, ("a", "\n"), (3, 4), 8)
 JOBS = [
     RL(Addition(digits=3)),
     RL(
-        Countdown(), Fresh("01+= ", seed=4), "r1", Ensemble(3, Sampling(0.7, max_tokens=33, stop=("\n",))),
+        Countdown(), ScratchModel("01+= ", seed=4), "r1", Samples(3, Sampling(0.7, max_tokens=33, stop=("\n",))),
         GRPO(0.1, bessel=True),
-        AdamW(1e-3, (0.5, 0.6), warmup_steps=3, max_norm=float("inf")), temperature=0.7, seed=5,
+        AdamW(1e-3, (0.5, 0.6), warmup_steps=3, max_grad_norm=float("inf")), temperature=0.7, seed=5,
     ),
     RL(DigitTask(3), template=QUESTION_TEMPLATE),
     FineTune("data/é.jsonl"),
-    FineTune(Arithmetic(), Fresh("ab"), frozen_layers=2),
+    FineTune(Arithmetic(), ScratchModel("ab"), frozen_layers=2),
     Evaluate(Addition(), strategy=Chain(SAMPLING), limit=3),
-    Evaluate(Countdown(), strategy=Ensemble()),
+    Evaluate(Countdown(), strategy=Samples()),
 ]  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def test_another_version_s_job_is_named() -> None:
 
 def test_differences_name_the_place() -> None:
     a = jobs.encode(RL(Addition(digits=3)))
-    b = jobs.encode(RL(Addition(digits=4), optimiser=AdamW(betas=(0.9, 0.99)), template="qa"))
+    b = jobs.encode(RL(Addition(digits=4), optimizer=AdamW(betas=(0.9, 0.99)), template="qa"))
     found = jobs.differences(a, b)
     assert sorted(found) == [
         "optimiser.betas: [0.9, 0.999] -> [0.9, 0.99]", "task.digits: 3 -> 4", "template: None -> 'qa'"
@@ -155,5 +155,5 @@ def test_a_key_that_only_one_has_is_a_difference() -> None:
 
 
 def test_a_job_is_json_for_every_reader() -> None:
-    text = json.dumps(jobs.encode(AdamW(max_norm=float("inf"))), allow_nan=False)
-    assert jobs.decode(json.loads(text)) == AdamW(max_norm=float("inf"))
+    text = json.dumps(jobs.encode(AdamW(max_grad_norm=float("inf"))), allow_nan=False)
+    assert jobs.decode(json.loads(text)) == AdamW(max_grad_norm=float("inf"))

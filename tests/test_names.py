@@ -9,13 +9,13 @@ import pytest
 
 from ponder import names
 from ponder.errors import UnknownName, UsageError
-from ponder.reason.strategies import STRATEGIES, Ensemble
+from ponder.reason.strategies import STRATEGIES, Samples
 
 TABLE = {"countdown": 1, "addition": 2}
 
 
 def test_the_table_comes_first() -> None:
-    assert names.lookup("strategy", "ensemble", STRATEGIES) is Ensemble
+    assert names.lookup("strategy", "ensemble", STRATEGIES) is Samples
     assert names.lookup("task", "a:b", {"a:b": 7}) == 7
 
 

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ponder.errors import RunError
-from ponder.records import Appender, raw_records, repair_records, read_records
+from ponder.records import RecordWriter, raw_records, repair_records, read_records
 from ponder.runs import read_findings, read_metrics, read_traces
 from ponder.types import Problem, Step, Trace, ids, user_messages
 
 
 def add(path: Path, *rows: dict[str, object]) -> None:
-    appender = Appender(path)
+    appender = RecordWriter(path)
     for row in rows:
         appender.append(row)
     appender.close()

@@ -17,7 +17,7 @@ from scipy import stats
 from ponder.cli import recipes
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.stages import Stage, Stages
-from ponder.reason.strategies import BestOf
+from ponder.reason.strategies import BestOfN
 from ponder.runs import Run
 from ponder.tasks import Sums
 from ponder.types import Score, Step, Trace, ids, prompt_trace
@@ -108,7 +108,7 @@ def test_curves_are_those_of_all_subsets(tmp_path: Path) -> None:
     task = Sums(terms=2, limit=9, prompt="{sum}=", forms=("hash",), test_size=2)
     right = [[1, 0, 0, 1], [0, 0, 1, 0]]
     scores = [[0.3, 0.9, 0.1, 0.5], [0.2, 0.6, 0.8, 0.4]]
-    jobs = [Stage(f"best-by-{by}", Evaluate(task, strategy=BestOf(4), guide="reward:x")) for by in ("orm", "prm")]
+    jobs = [Stage(f"best-by-{by}", Evaluate(task, strategy=BestOfN(4), guide="reward:x")) for by in ("orm", "prm")]
     for stage in jobs:
         with Run(tmp_path / stage.name, stage.job) as run:
             run.write_traces(0, [judged(p, r, s) for p, r, s in zip(task.test, right, scores, strict=True)])

@@ -14,8 +14,8 @@ import torch
 
 from ponder import room
 from ponder.errors import UsageError
-from ponder.models.load import Fresh
-from ponder.models.native import Native
+from ponder.models.load import ScratchModel
+from ponder.models.native import PonderPolicy
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.label import Label
@@ -23,7 +23,7 @@ from ponder.pipelines.problems import MakeProblems
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.solve import shuffled_indices
-from ponder.reason.strategies import Ensemble
+from ponder.reason.strategies import Samples
 from ponder.tasks import Addition, Countdown, Maze, Sorting
 from ponder.tasks.drawn.programs import Programs
 from ponder.types import Sampling, ids
@@ -37,11 +37,11 @@ TASK = Addition()
     "job",
     [
         RL(TASK, problems_per_step=MANY),
-        RL(TASK, strategy=Ensemble(MANY)),
+        RL(TASK, strategy=Samples(MANY)),
         FineTune(TASK, batch_size=MANY),
         Collect(TASK, limit=MANY),
-        Collect(TASK, strategy=Ensemble(MANY)),
-        Label(TASK, strategy=Ensemble(MANY)),
+        Collect(TASK, strategy=Samples(MANY)),
+        Label(TASK, strategy=Samples(MANY)),
         MakeProblems(source="templates", file="x.json", count=MANY),
     ],
     ids=lambda job: type(job).__name__,
@@ -73,9 +73,9 @@ def test_a_task_too_large_to_be_made_is_refused(make: Callable[[], Any]) -> None
 
 
 def test_so_many_completions_at_once_are_refused() -> None:
-    net, tokenizer = Fresh("ab", width=16, layers=1, heads=2, context=8).build(torch.float32, torch.device("cpu"))
+    net, tokenizer = ScratchModel("ab", width=16, layers=1, heads=2, context=8).build(torch.float32, torch.device("cpu"))
     with pytest.raises(UsageError, match=r"^n 100,000,000,000 would take at least"):
-        asyncio.run(Native(net, tokenizer).generate(ids([1]), Sampling(max_tokens=2), 1000 * MANY))
+        asyncio.run(PonderPolicy(net, tokenizer).generate(ids([1]), Sampling(max_tokens=2), 1000 * MANY))
 
 
 def test_what_fits_is_not_weighed_twice(monkeypatch: pytest.MonkeyPatch) -> None:

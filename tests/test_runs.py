@@ -245,7 +245,7 @@ class Disk:
 
     def __init__(self, patch: pytest.MonkeyPatch, room: int, freed: int = 0, waits: int = 10**9) -> None:
         self.room, self.freed, self.waits, self.waited = room, freed, waits, 0
-        real = records.Appender.__init__
+        real = records.RecordWriter.__init__
         disk = self
 
         class File(io.FileIO):
@@ -258,7 +258,7 @@ class Disk:
                 disk.room += self.seek(0, os.SEEK_END) - (size or 0)
                 return super().truncate(size)
 
-        def init(appender: records.Appender, path: Path) -> None:
+        def init(appender: records.RecordWriter, path: Path) -> None:
             real(appender, path)
             appender._file.close()
             appender._file = File(path, "ab")
@@ -269,7 +269,7 @@ class Disk:
                 self.room += self.freed
             return not stopped()
 
-        patch.setattr(records.Appender, "__init__", init)
+        patch.setattr(records.RecordWriter, "__init__", init)
         patch.setattr(full_disk, "_wait", wait)
 
 
@@ -300,7 +300,7 @@ def test_a_disk_whose_fullness_shows_late(tmp_path: Path, monkeypatch: pytest.Mo
     again: list[int] = []
     rewrite = records._rewrite_bytes
     monkeypatch.setattr(records, "_write_again", lambda *given: (again.append(given[2] - given[1]), rewrite(*given)))
-    monkeypatch.setattr(full_disk, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(full_disk, "FIRST_RETRY_SECONDS", 0.01)
     with Run(tmp_path, Job()) as run:
         run.write_metrics(0, {"x": 1.0})
         run.write_metrics(1, {"x": 1.0})
@@ -317,7 +317,7 @@ def test_a_stop_ends_the_wait_for_room(tmp_path: Path, monkeypatch: pytest.Monke
     with monkeypatch.context() as patch:
         Disk(patch, room=500)
         wants = lambda: True  # noqa: E731
-        signals.heed(wants)
+        signals.add_stop_check(wants)
         try:
             with pytest.raises(
                 RunError, match=r"traces\.jsonl: No space left on device; free some space and run again"
@@ -325,7 +325,7 @@ def test_a_stop_ends_the_wait_for_room(tmp_path: Path, monkeypatch: pytest.Monke
                 with Run(tmp_path, Job()) as run:
                     run.write_traces(0, [trace(str(i)) for i in range(9)])
         finally:
-            signals.unheed(wants)
+            signals.remove_stop_check(wants)
     content = (tmp_path / "traces.jsonl").read_bytes()
     kept = [t.problem.id for _, t in read_traces(tmp_path)]
     assert content.endswith(b"}\n") and 0 < len(kept) < 9, "whole ones stay, and of the next there is nothing"

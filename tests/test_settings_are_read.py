@@ -30,22 +30,22 @@ from ponder.pipelines.reward import TrainRewardModel
 from ponder.pipelines.rl import RL
 from ponder.pipelines.rollouts import FirstErrorSearch, MathShepherd
 from ponder.pipelines.sft import FineTune
-from ponder.pipelines.sieve import Sieve
+from ponder.pipelines.sieve import Filters
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.budget import Budget
 from ponder.reason.operators.backpropagate import DiscountedBackup
 from ponder.reason.operators.cut import Cut
 from ponder.reason.operators.priors import DirichletNoise
 from ponder.reason.operators.tree_select import PUCT, UCT, X1
-from ponder.reason.operators.widen import Widening
+from ponder.reason.operators.widen import ProgressiveWidening
 from ponder.reason.presets import PRESETS
 from ponder.reason.prompts import Prompt
 from ponder.reason.strategies import STRATEGIES
 from ponder.tasks import TASKS
-from ponder.train.algorithms import ON_OWN_ANSWERS
+from ponder.train.algorithms import ON_POLICY
 from ponder.train.imitation import SFT
 from ponder.train.objective import KL
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.train.ppo import AdaptiveKLController, Critic
 from ponder.train.reward import REWARD_OBJECTIVES
 from ponder.types import Sampling
@@ -55,7 +55,7 @@ NOT_FOLLOWED = ("__post_init__", "unused", "__init__", "check")  # what only loo
 
 JOBS = (RL, FineTune, TrainRewardModel, Label, Evaluate, Collect, Harvest, MakeProblems, QuietStar, Stages, Stage)
 WAYS = {type(kind()) for kind in STRATEGIES.values()} | {type(p.strategy) for p in PRESETS.values()}
-LEARNED = {*ON_OWN_ANSWERS.values(), SFT, *REWARD_OBJECTIVES.values()}
+LEARNED = {*ON_POLICY.values(), SFT, *REWARD_OBJECTIVES.values()}
 ASKED = {kind for kind in TASKS.values() if isinstance(kind, type) and is_dataclass(kind)}
 # What such an object is called where others read it.
 CALLED: dict[Any, tuple[str, ...]] = {
@@ -71,9 +71,9 @@ CALLED: dict[Any, tuple[str, ...]] = {
     AdaptiveKLController: ("adaptive",),
     Critic: ("critic", "how"),
     LoRA: ("lora", "how", "adapter", "spec"),
-    Sieve: ("sieve",),
+    Filters: ("sieve",),
     **dict.fromkeys((MathShepherd, FirstErrorSearch), ("rule",)),
-    **dict.fromkeys((UCT, PUCT, X1, DirichletNoise, Widening, DiscountedBackup, Prompt, *CURRICULA.values()), ()),
+    **dict.fromkeys((UCT, PUCT, X1, DirichletNoise, ProgressiveWidening, DiscountedBackup, Prompt, *CURRICULA.values()), ()),
 }
 
 
@@ -131,4 +131,4 @@ def test_every_setting_is_read(kind: Any) -> None:
 
 def test_a_field_that_nobody_reads_is_found() -> None:
     assert "mix" in own_reads(STRATEGIES["mcts"]) and "mixed_up" not in own_reads(STRATEGIES["mcts"])
-    assert "job" in reads()["micro_tokens"] and "nobody_has_this" not in reads()
+    assert "job" in reads()["max_tokens_per_microbatch"] and "nobody_has_this" not in reads()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ponder.errors import PonderError, TaskError
 from ponder.measure.readers.files import load_data
 from ponder.pipelines.conversations import read_conversations
-from ponder.tables import BadRow, parse_json, parse_csv
+from ponder.tables import RowError, parse_json, parse_csv
 from ponder.tasks.columns import CustomTask
 from ponder.tasks.made import read_problems, read_templates
 from ponder.tasks.sets.loaded import same_question_key
@@ -130,4 +130,4 @@ def test_questions_in_any_script_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_a_bad_row_says_where_it_is() -> None:
-    assert str(BadRow(3, "oops")) == "line 3: oops"
+    assert str(RowError(3, "oops")) == "line 3: oops"

@@ -18,7 +18,7 @@ from ponder.cli.console import console_on
 from ponder.cli.panel import LivePanel
 from ponder.cli.stopping import GracefulStop
 from ponder.errors import UsageError
-from ponder.terminal import Guarded, safe_std_streams, raw_stream, escape_controls
+from ponder.terminal import SafeStream, safe_std_streams, raw_stream, escape_controls
 
 # Colours, a title, the clipboard, a bell, the cursor, an 8-bit sequence, turned text, marks, half a character.
 CODES = (
@@ -49,11 +49,11 @@ def harmless(*said: str) -> None:
 
 def test_the_streams_of_a_command_are_guarded(capsys: pytest.CaptureFixture[str]) -> None:
     with safe_std_streams(), safe_std_streams():
-        assert isinstance(sys.stdout, Guarded) and not isinstance(raw_stream(sys.stdout), Guarded)
+        assert isinstance(sys.stdout, SafeStream) and not isinstance(raw_stream(sys.stdout), SafeStream)
         print(*CODES)
         sys.stderr.writelines(["a" + code for code in CODES])
         print("\rover", end="", file=raw_stream(sys.stderr))
-    assert not isinstance(sys.stdout, Guarded)
+    assert not isinstance(sys.stdout, SafeStream)
     out, err = capsys.readouterr()
     assert err.endswith("\rover")
     harmless(out, err.removesuffix("\rover"))
@@ -97,7 +97,7 @@ def test_a_bugs_traceback_is_shown_harmless() -> None:
 
 def test_a_console_sends_its_own_codes_and_no_others() -> None:
     out = io.StringIO()
-    console = console_on(Guarded(out), force_terminal=True, width=400)
+    console = console_on(SafeStream(out), force_terminal=True, width=400)
     console.print(Text("".join(CODES[:15]), "red"))
     console.print("plain \x1b]0;owned\x07", highlight=False)
     said = out.getvalue()
@@ -116,7 +116,7 @@ def test_what_is_printed_beside_a_live_panel_is_harmless() -> None:
     said = out.getvalue()
     assert r"a \x1b]8;;http://elsewhere" in said and r"b \x1b]8" in said
     assert "\x1b]8" not in said and "\x1b]0" not in said and "\x07" not in said and "\u202e" not in said
-    assert not isinstance(sys.stdout, Guarded)
+    assert not isinstance(sys.stdout, SafeStream)
 
 
 def test_errors_of_unknown_kinds_keep_their_text() -> None:

@@ -10,34 +10,34 @@ import time
 from pathlib import Path
 
 import audit.soak
-from audit.soak.watch import Watch, look
+from audit.soak.watch import LeakDetector, resource_usage
 
 KINDS = ("sandbox", "engine", "server")
 WARM_SHARE = 0.2  # of the time, and some rounds in any case
 WARM_ROUNDS = 3
-MOST_TOLD = 20
+MAX_LISTED_LOSSES = 20
 
 
 def soak(kind: str, minutes: float, seed: int) -> list[str]:
     """What was lost or grew; nothing, where all is well."""
-    work = importlib.import_module(f"audit.soak.{kind}").Work()
-    draw, watch, begun = random.Random(seed), Watch(), time.monotonic()
+    work = importlib.import_module(f"audit.soak.{kind}").Workload()
+    draw, watch, begun = random.Random(seed), LeakDetector(), time.monotonic()
     rounds = results = told = 0
     lost: list[str] = []
     try:
         while rounds <= WARM_ROUNDS or time.monotonic() - begun < minutes * 60:
             looked, trouble = work.round(draw)
             rounds, results, lost = rounds + 1, results + looked, lost + trouble
-            spent, held = time.monotonic() - begun, look()
+            spent, held = time.monotonic() - begun, resource_usage()
             if rounds <= WARM_ROUNDS or spent < WARM_SHARE * minutes * 60:
                 watch.warm(held)
             if spent >= (told + 1) * 60:
                 told = int(spent // 60)
                 print(f"  {kind}, {told} min: {results:,} results, {len(lost)} lost; {held}", flush=True)
-            if len(lost) >= MOST_TOLD:
+            if len(lost) >= MAX_LISTED_LOSSES:
                 break
         lost += watch.settled()
-        print(f"  {kind}: {results:,} results in {rounds} rounds; {look()} (warm: {watch.most})", flush=True)
+        print(f"  {kind}: {results:,} results in {rounds} rounds; {resource_usage()} (warm: {watch.most})", flush=True)
     finally:
         work.close()
     return lost
@@ -60,7 +60,7 @@ def main(given: list[str] | None = None) -> int:
     for kind in told.kinds or KINDS:
         print(f"== {kind} (--seed {seed})", flush=True)
         lost = soak(kind, told.minutes, seed)
-        for what in lost[:MOST_TOLD]:
+        for what in lost[:MAX_LISTED_LOSSES]:
             print(f"  LOST: {what}", flush=True)
         print(f"{kind}: {'FAILED' if lost else 'nothing lost, nothing grew'}", flush=True)
         failed = failed or bool(lost)

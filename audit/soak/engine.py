@@ -18,17 +18,17 @@ from ponder.types import Sampling, ids
 
 KINDS: list[dict[str, Any]] = [
     {}, {"temperature": 0.0}, {"top_k": 3}, {"top_p": 0.8}, {"stop": ("1", "ab")}, {"repetition": 1.2, "presence": 0.3},
-    {"alternatives": 3, "measures": ("entropy",)}, {"bias": ((4, 1.0),)}, {"forced": (5, 6)}, {"no_repeat": 2},
+    {"alternatives": 3, "measures": ("entropy",)}, {"bias": ((4, 1.0),)}, {"forced": (5, 6)}, {"no_repeat_ngram_size": 2},
     {"allowed": (3, 4, 5, 6)}, {"min_tokens": 6},
 ]  # fmt: skip
 ADAPTERS = ("", "red", "blue")
-CATALOGUE = 48
+DISTINCT_CALLS = 48
 SLOW_TO_REFUSE = ("pattern", "schema")  # a grammar may be large and allowed
 # A number drawn within a rounding error of the border between two tokens falls to either: once in very many calls.
-TIES_EACH = 10_000
+CALLS_PER_TIE = 10_000
 
 
-class Work:
+class Workload:
     def __init__(self) -> None:
         self.policy = char_policy()
         self.answers, self.ties = 0, 0
@@ -36,7 +36,7 @@ class Work:
             for name in ADAPTERS[1:]:
                 write(Path(folder, name), self.policy.engine.net, name)
                 self.policy.engine.adapters.add(name, Path(folder, name))
-        self.right = [asyncio.run(self._call(i)) for i in range(CATALOGUE)]
+        self.right = [asyncio.run(self._call(i)) for i in range(DISTINCT_CALLS)]
 
     async def _call(self, number: int) -> list[list[int]]:
         draw = random.Random(number)
@@ -68,14 +68,14 @@ class Work:
         return asyncio.run(asyncio.wait_for(self._round(draw), 120))
 
     async def _round(self, draw: random.Random) -> tuple[int, list[str]]:
-        chosen = [draw.randrange(CATALOGUE) for _ in range(24)]
-        beside = [self._given_up(draw.randrange(CATALOGUE), draw.random() * 0.02) for _ in range(6)]
+        chosen = [draw.randrange(DISTINCT_CALLS) for _ in range(24)]
+        beside = [self._given_up(draw.randrange(DISTINCT_CALLS), draw.random() * 0.02) for _ in range(6)]
         bad = [self._hostile(draw) for _ in range(3)]
         found = await asyncio.gather(*map(self._call, chosen), *bad, *beside)
         differ = [i for i, tokens in zip(chosen, found, strict=False) if tokens != self.right[i]]
         self.answers, self.ties = self.answers + len(chosen), self.ties + len(differ)
         lost = [said for said in found[len(chosen) : len(chosen) + len(bad)] if said]
-        if self.ties > 1 + self.answers / TIES_EACH:
+        if self.ties > 1 + self.answers / CALLS_PER_TIE:
             lost += [f"call {i} gave other tokens than alone" for i in differ]
         return len(chosen) + len(bad), lost
 

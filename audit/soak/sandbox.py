@@ -15,7 +15,7 @@ SLOTS = 4
 HONEST, TIGHT = SandboxLimits(cpu_seconds=10, wall_seconds=30), SandboxLimits(cpu_seconds=1, wall_seconds=1.5)
 
 
-class Work:
+class Workload:
     def __init__(self) -> None:
         self.field = Field()
         self.jail = Sandbox(SLOTS, limits=TIGHT)

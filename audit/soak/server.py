@@ -35,7 +35,7 @@ class Server(Hostile):
         super()._answer(peer)
 
 
-class Work:
+class Workload:
     def __init__(self) -> None:
         self.honest, self.hostile = Server(HONEST), Server(HONEST)
         for server in (self.honest, self.hostile):

@@ -15,7 +15,7 @@ SPARE_MIB, SPARE_SHARE = 48, 0.1
 
 
 @dataclass(frozen=True)
-class Held:
+class ResourceUsage:
     mib: int  # resident, children too
     descriptors: int
     threads: int
@@ -44,36 +44,36 @@ def _descendants() -> Iterator[str]:
         left += below.get(int(pid), [])
 
 
-def look() -> Held:
+def resource_usage() -> ResourceUsage:
     gc.collect()
     children = list(_descendants())
     memory = sum(_status(pid, "VmRSS") for pid in ("self", *children)) >> 10
-    return Held(memory, len(list(Path("/proc/self/fd").iterdir())), _status("self", "Threads"), len(children))
+    return ResourceUsage(memory, len(list(Path("/proc/self/fd").iterdir())), _status("self", "Threads"), len(children))
 
 
 @dataclass
-class Watch:
+class LeakDetector:
     """The most that was held while warming up, against which all later looks stand."""
 
-    most: Held = Held(0, 0, 0, 0)
+    most: ResourceUsage = ResourceUsage(0, 0, 0, 0)
 
-    def warm(self, now: Held) -> None:
-        self.most = Held(*map(max, astuple(self.most), astuple(now)))
+    def warm(self, now: ResourceUsage) -> None:
+        self.most = ResourceUsage(*map(max, astuple(self.most), astuple(now)))
 
-    def grown(self, now: Held) -> list[str]:
-        limits = Held(
+    def grown(self, now: ResourceUsage) -> list[str]:
+        limits = ResourceUsage(
             round(self.most.mib * (1 + SPARE_SHARE)) + SPARE_MIB,
             *(count + SPARE_COUNT for count in astuple(self.most)[1:]),
         )
         return [
             f"{f.name} grew from {getattr(self.most, f.name)} to {getattr(now, f.name)}"
-            for f in fields(Held)
+            for f in fields(ResourceUsage)
             if getattr(now, f.name) > getattr(limits, f.name)
         ]
 
-    def settled(self, look: Callable[[], Held] = look, seconds: float = SETTLE_SECONDS) -> list[str]:
+    def settled(self, resource_usage: Callable[[], ResourceUsage] = resource_usage, seconds: float = SETTLE_SECONDS) -> list[str]:
         """What is too much and stays so: threads and processes need a moment to end."""
         end = time.monotonic() + seconds
-        while (grown := self.grown(look())) and time.monotonic() < end:
+        while (grown := self.grown(resource_usage())) and time.monotonic() < end:
             time.sleep(0.1)
         return grown

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ponder.errors import PonderError, UsageError
-    from ponder.models.load import Fresh
-    from ponder.models.load import load_any as load
+    from ponder.models.load import ScratchModel
+    from ponder.models.load import load_inference_policy as load
     from ponder.pipelines.ask import Answer, ask
     from ponder.pipelines.collect import Collect
     from ponder.pipelines.evaluate import Evaluate
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
         DVTS,
         MCTS,
         BeamSearch,
-        BestOf,
+        BestOfN,
         BudgetForcing,
         Chain,
-        Ensemble,
+        Samples,
         SelfRefine,
         TreeOfThoughts,
-        Vote,
+        MajorityVote,
     )
     from ponder.runs import read_metrics, read_traces
     from ponder.tasks import CustomTask
-    from ponder.tasks.drawn.procedural import Procedural
+    from ponder.tasks.drawn.procedural import GeneratedTask
     from ponder.train.imitation import DPO, SFT, Distill
-    from ponder.train.optimiser import AdamW
+    from ponder.train.optimizer import AdamW
     from ponder.train.policy_gradient import CISPO, DAPO, GRPO, GSPO, REINFORCE, RLOO, DrGRPO
     from ponder.train.ppo import PPO
     from ponder.types import Completion, Cost, Problem, Sampling, Score, Step, Trace, user_messages
@@ -53,8 +53,8 @@ _MODULES = {
         "UsageError",
     ),
     "ponder.models.load": (
-        "Fresh",
-        "load_any as load",
+        "ScratchModel",
+        "load_inference_policy as load",
     ),
     "ponder.pipelines.ask": (
         "Answer",
@@ -80,20 +80,20 @@ _MODULES = {
         "DVTS",
         "MCTS",
         "Beam",
-        "BestOf",
+        "BestOfN",
         "BudgetForcing",
         "Chain",
-        "Ensemble",
+        "Samples",
         "Refine",
         "TreeOfThoughts",
-        "Vote",
+        "MajorityVote",
     ),
     "ponder.runs": (
         "read_metrics",
         "read_traces",
     ),
     "ponder.tasks": ("Columns",),
-    "ponder.tasks.drawn.procedural": ("Procedural",),
+    "ponder.tasks.drawn.procedural": ("GeneratedTask",),
     "ponder.train.imitation": (
         "DPO",
         "SFT",
@@ -147,7 +147,7 @@ __all__ = [
     "AdamW",
     "Answer",
     "BeamSearch",
-    "BestOf",
+    "BestOfN",
     "Budget",
     "BudgetForcing",
     "Chain",
@@ -157,18 +157,18 @@ __all__ = [
     "Cost",
     "Distill",
     "DrGRPO",
-    "Ensemble",
+    "Samples",
     "Evaluate",
     "FinalNumber",
     "FineTune",
-    "Fresh",
+    "ScratchModel",
     "Harvest",
     "Label",
     "MathAnswer",
     "Policy",
     "PonderError",
     "Problem",
-    "Procedural",
+    "GeneratedTask",
     "SelfRefine",
     "TrainRewardModel",
     "Sampling",
@@ -181,7 +181,7 @@ __all__ = [
     "Trace",
     "TreeOfThoughts",
     "UsageError",
-    "Vote",
+    "MajorityVote",
     "__version__",
     "ask",
     "load",

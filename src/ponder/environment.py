@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ponder.errors import RunError
-from ponder.links import refuse_links
+from ponder.links import refuse_symlinks
 
 INPUTS_KEY, MISSING_KEY = "inputs", "missing"  # in environment.json: fingerprints by name, and who had none the last time
 CODE_PREFIX = "the code of "  # before a module's name, among them
@@ -49,7 +49,7 @@ def check_inputs_unchanged(folder: Path, now: Mapping[str, str], job_changed: bo
 
 def read_environment(folder: str | Path) -> dict[str, Any]:
     """What a run began with; empty where nobody can read it."""
-    refuse_links(folder)
+    refuse_symlinks(folder)
     try:
         found = json.loads((Path(folder) / "environment.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -35,7 +35,7 @@ class UnknownName(UsageError):
         super().__init__(f"no {kind} named {name[:MAX_NAME_CHARS]!r}.{meant}{listed}{' ' + hint if hint else ''}")
 
 
-class ForeignCode(UsageError):
+class UntrustedCode(UsageError):
     """A run directory names code that is not ponder's own, and that the user did not name."""
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -69,7 +69,7 @@ class MissingExtra(PonderError):
         super().__init__(f"{what} needs the package {package!r}: pip install 'ponder[{extra}]'")
 
 
-class Spent(PonderError):
+class BudgetExhausted(PonderError):
     """A budget is used up; whoever was thinking decides by what there is."""
 
 

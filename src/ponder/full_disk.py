@@ -16,57 +16,57 @@ from ponder import signals
 
 T = TypeVar("T")
 
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds between two attempts: twice as many after each
-_TICK = 0.2  # seconds between two looks for a stop signal
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 60.0  # seconds between two attempts: twice as many after each
+_POLL_SECONDS = 0.2  # seconds between two looks for a stop signal
+_DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 
 
-def is_full(error: BaseException | None) -> bool:
+def is_disk_full(error: BaseException | None) -> bool:
     """Whether an error, or what caused it, says that there is no room. Libraries may keep only the words."""
     while error is not None:
         if isinstance(error, OSError) and error.errno is not None:
-            return error.errno in _FULL
-        if any(os.strerror(number) in str(error) for number in _FULL):
+            return error.errno in _DISK_FULL_ERRNOS
+        if any(os.strerror(number) in str(error) for number in _DISK_FULL_ERRNOS):
             return True
         error = error.__cause__ or error.__context__
     return False
 
 
-def patiently(
+def retry_while_disk_full(
     write: Callable[[], T], path: Path, needed: int, stopped: Callable[[], bool] = signals.stop_requested
 ) -> T:
     """What `write` gives, which must leave nothing half-written where it fails. Where the disk is full it is tried
     again until there is room. When the user wants to stop, its error is raised.
     """
-    pause, waited, due = FIRST_PAUSE, 0.0, 0.0
+    pause, waited, due = FIRST_RETRY_SECONDS, 0.0, 0.0
     while True:
         try:
             result = write()
         except Exception as why:
-            if not is_full(why) or stopped():
+            if not is_disk_full(why) or stopped():
                 raise
             if waited >= due:  # after 0, 1, 3, 9, ... seconds
-                _say(f"the disk is full: {_needs(path, needed)}; waiting until there is room")
+                _warn(f"the disk is full: {_describe_need(path, needed)}; waiting until there is room")
                 due = max(1.0, 3 * waited)
             if not _wait(pause, stopped):
                 raise
         else:
             if waited:
-                _say(f"there is room again: {path.name} is written")
+                _warn(f"there is room again: {path.name} is written")
             return result
-        waited, pause = waited + pause, min(2 * pause, LONGEST_PAUSE)
+        waited, pause = waited + pause, min(2 * pause, MAX_RETRY_SECONDS)
 
 
-def _needs(path: Path, needed: int) -> str:
+def _describe_need(path: Path, needed: int) -> str:
     """For people: how much is missing, and where."""
-    said = f"{path} needs {_size(needed)}"
+    said = f"{path} needs {_format_bytes(needed)}"
     with contextlib.suppress(OSError):
         there = next(p for p in (path, *path.parents) if p.exists())
-        said += f", and {_size(shutil.disk_usage(there).free)} are free"
+        said += f", and {_format_bytes(shutil.disk_usage(there).free)} are free"
     return said
 
 
-def _size(count: float) -> str:
+def _format_bytes(count: float) -> str:
     for unit in ("bytes", "KB", "MB", "GB"):
         if count < 1000 or unit == "GB":
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
@@ -80,10 +80,10 @@ def _wait(seconds: float, stopped: Callable[[], bool]) -> bool:
     while (left := end - time.monotonic()) > 0:
         if stopped():
             return False
-        time.sleep(min(left, _TICK))
+        time.sleep(min(left, _POLL_SECONDS))
     return not stopped()
 
 
-def _say(text: str) -> None:
+def _warn(text: str) -> None:
     with contextlib.suppress(OSError, ValueError):  # the terminal may be gone
         print(f"  ! {text}", file=sys.stderr, flush=True)

@@ -16,7 +16,7 @@ MAX_REASON_CHARS = 60  # characters of a reason
 
 
 @dataclass
-class Funnel:
+class FilterReport:
     """Stages stand in the order in which they were first met. A stage may count other things than the one before."""
 
     stages: dict[str, int] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Funnel:
         return ("- " + ", ".join([*named, *([f"{more:,} others"] if more else [])])) if named else ""
 
     @classmethod
-    def from_json(cls, rows: Sequence[Mapping[str, Any]]) -> Funnel:
+    def from_json(cls, rows: Sequence[Mapping[str, Any]]) -> FilterReport:
         lost = {row["stage"]: Counter(row["lost"]) for row in rows if "lost" in row}
         return cls({row["stage"]: row["count"] for row in rows}, lost)
 

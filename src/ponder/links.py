@@ -14,10 +14,10 @@ from pathlib import Path
 from ponder.errors import RunError
 
 
-def refuse_links(folder: str | Path) -> None:
+def refuse_symlinks(folder: str | Path) -> None:
     """Raise where anything below this folder is a link, or neither a file nor a folder. The folder itself may be one:
     that is the path that the user gave."""
-    for entry in _below(str(folder)):
+    for entry in _walk(str(folder)):
         if entry.is_symlink():
             what = "is a symbolic link"
         elif not entry.is_file(follow_symlinks=False) and not entry.is_dir(follow_symlinks=False):
@@ -30,7 +30,7 @@ def refuse_links(folder: str | Path) -> None:
         )
 
 
-def _below(folder: str) -> Iterator[os.DirEntry[str]]:
+def _walk(folder: str) -> Iterator[os.DirEntry[str]]:
     waiting = [folder]
     while waiting:
         with contextlib.suppress(OSError):  # not there, or gone since: a checkpoint that is being renamed

@@ -23,7 +23,7 @@ CHECKSUM_KEY = "sha256"  # of the manifest itself, over all its other keys
 MAX_MANIFEST_BYTES = 64 << 20  # of a manifest; one of a thousand files has 100 KB
 _SETTLED_SECONDS = 2.0  # a file that changed this recently may change again within one tick of the file system's clock
 
-_known: dict[tuple[str, str, int, int, int], str] = {}  # by checksum, path, inode, size and time of change
+_checksum_cache: dict[tuple[str, str, int, int, int], str] = {}  # by checksum, path, inode, size and time of change
 
 
 class ManifestMismatch(Exception):
@@ -76,9 +76,9 @@ def check(folder: Path, names: Iterable[str], manifest: dict[str, Any], quick: b
 def verify(folder: Path) -> None:
     """Refuse a folder in which a file differs from what ponder wrote; other people's folders have no manifest."""
     here = folder.resolve()
-    home, names = (here, "") if _written(here) else (here.parent, f"{here.name}/")
+    home, names = (here, "") if _has_manifest(here) else (here.parent, f"{here.name}/")
     in_run = here.parent.name.startswith("step-") and here.parent.parent.name == "checkpoints"
-    if not (_written(home) or (in_run and home != here)):
+    if not (_has_manifest(home) or (in_run and home != here)):
         return
     try:
         manifest = read(home)
@@ -108,12 +108,12 @@ def _checksum(path: Path, kind: str) -> tuple[int, str]:
     with path.open("rb") as file:
         told = os.fstat(file.fileno())
         key = (kind, str(path), told.st_ino, told.st_size, told.st_mtime_ns)
-        if key not in _known:
+        if key not in _checksum_cache:
             found = _crc32(file) if kind == "crc32" else hashlib.file_digest(file, kind).hexdigest()
             if time.time() - told.st_mtime < _SETTLED_SECONDS:
                 return told.st_size, found
-            _known[key] = found
-        return told.st_size, _known[key]
+            _checksum_cache[key] = found
+        return told.st_size, _checksum_cache[key]
 
 
 def _crc32(file: BinaryIO) -> str:
@@ -123,7 +123,7 @@ def _crc32(file: BinaryIO) -> str:
     return f"{sum_so_far:08x}"
 
 
-def _written(folder: Path) -> bool:
+def _has_manifest(folder: Path) -> bool:
     """Does the folder have a manifest of ponder's? Others also call files manifest.json; theirs hold no SHA-256."""
     path = folder / MANIFEST_FILE
     if not path.is_file():

@@ -20,13 +20,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ponder.errors import ForeignCode, UnknownName, UsageError
+from ponder.errors import UntrustedCode, UnknownName, UsageError
 
 AllowedNames = Collection[str] | None  # names beside ponder's own; None: all there are
 
 JOB_FUNCTIONS = ("ponder.tasks.made.rows:accuracy",)  # ponder's own that a job may name; classes must be dataclasses
-_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
-_PACKAGE = Path(__file__).resolve().parent
+_DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+_PACKAGE_FOLDER = Path(__file__).resolve().parent
 _allowed: ContextVar[AllowedNames] = ContextVar("allowed", default=None)
 
 
@@ -39,7 +39,7 @@ def lookup(kind: str, name: str, table: Mapping[str, Any]) -> Any:
     for plugin in entry_points(group=f"ponder.{kind}", name=name):
         allowed = _allowed.get()
         if allowed is not None and name not in allowed:
-            raise ForeignCode([f"the plug-in {name}"])
+            raise UntrustedCode([f"the plug-in {name}"])
         return plugin.load()
     raise UnknownName(kind, name, table, "Or give 'module:object'.")
 
@@ -53,7 +53,7 @@ def import_object(path: str) -> Any:
             return found
         if is_ponder_module(path.partition(":")[0]):
             raise UsageError(f"cannot load {path!r}: ponder has nothing of that name that a job may hold")
-        raise ForeignCode([path])
+        raise UntrustedCode([path])
     module, _, attribute = path.partition(":")
     try:
         found = importlib.import_module(module)
@@ -81,7 +81,7 @@ def set_allowed(allowed: AllowedNames) -> None:
 
 def is_ponder_module(module: str) -> bool:
     """Whether a module is part of ponder, or of a recipe that comes with it. Imports nothing."""
-    if not _MODULE.fullmatch(module) or any(part.startswith("__") for part in module.split(".")):
+    if not _DOTTED_NAME.fullmatch(module) or any(part.startswith("__") for part in module.split(".")):
         return False
     return module.partition(".")[0] == "ponder" or _recipe_file(module) is not None
 
@@ -93,10 +93,10 @@ def ponder_object(path: str) -> Any:
     be called with whatever a job says, and modules lead on to other modules (`ponder.scratch:shutil.rmtree`).
     """
     module, _, attribute = path.partition(":")
-    if not is_ponder_module(module) or not _MODULE.fullmatch(attribute):
+    if not is_ponder_module(module) or not _DOTTED_NAME.fullmatch(attribute):
         return None
     try:
-        found = _imported(module)
+        found = _import_own(module)
         for at, part in enumerate(attribute.split(".")):
             if at and not isinstance(found, type):
                 return None
@@ -108,13 +108,13 @@ def ponder_object(path: str) -> Any:
     return found if path in JOB_FUNCTIONS else None
 
 
-def _imported(module: str) -> Any:
+def _import_own(module: str) -> Any:
     file = _recipe_file(module) if module.partition(".")[0] != "ponder" else None
     if file is None:
         return importlib.import_module(module)
     known = sys.modules.get(module)
     if known is not None:
-        return known if _lies_at(known, file) else None
+        return known if _loaded_from(known, file) else None
     spec = importlib.util.spec_from_file_location(module, file)
     assert spec is not None and spec.loader is not None
     made = importlib.util.module_from_spec(spec)
@@ -129,10 +129,10 @@ def _imported(module: str) -> Any:
 
 def _recipe_file(module: str) -> Path | None:
     """The file of a recipe that comes with ponder, in the package or at the root of a checkout."""
-    places = [folder / "recipes" / f"{module}.py" for folder in (_PACKAGE, _PACKAGE.parents[1])]
+    places = [folder / "recipes" / f"{module}.py" for folder in (_PACKAGE_FOLDER, _PACKAGE_FOLDER.parents[1])]
     return next((file for file in places if file.is_file()), None) if module.isidentifier() else None
 
 
-def _lies_at(module: ModuleType, file: Path) -> bool:
+def _loaded_from(module: ModuleType, file: Path) -> bool:
     origin = getattr(module, "__file__", None)
     return origin is not None and Path(origin).resolve() == file

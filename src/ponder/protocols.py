@@ -50,8 +50,8 @@ class Scorer(Protocol):
     """Something that judges: a verifier, an outcome or process reward model, a value model, a judge.
 
     A score is of the path up to a step, as a whole. A scorer that rates each step by itself, as a process reward model
-    does, has `rates_steps = True` and gives those ratings too (`Score.steps`, one for each step on the path): searches
-    reduce them (`reason.operators.reduce`). `reason.scorers.StepScores` makes such a scorer of one that looks at a
+    does, has `scores_steps = True` and gives those ratings too (`Score.steps`, one for each step on the path): searches
+    reduce them (`reason.operators.reduce`). `reason.scorers.StepScoreReducer` makes such a scorer of one that looks at a
     single step.
     """
 
@@ -114,7 +114,7 @@ class Progress(Protocol):
         ...
 
 
-class Silent:
+class NoProgress:
     """A `Watch` that says nothing."""
 
     def phase(self, name: str) -> None:

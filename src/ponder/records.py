@@ -25,9 +25,9 @@ from zlib import crc32
 from ponder import full_disk
 from ponder.errors import RunError
 
-_CHUNK = 1 << 16
-_MOST_DIGITS = 18  # of a record's number: int() refuses text of thousands of digits
-_SEAL = re.compile(rb',"record":([0-9]{1,%d}),"crc":([0-9]{1,10})\}' % _MOST_DIGITS)
+_CHUNK_BYTES = 1 << 16
+_MAX_NUMBER_DIGITS = 18  # of a record's number: int() refuses text of thousands of digits
+_CHECKSUM_PATTERN = re.compile(rb',"record":([0-9]{1,%d}),"crc":([0-9]{1,10})\}' % _MAX_NUMBER_DIGITS)
 _CRC = b',"crc":'
 
 
@@ -47,16 +47,16 @@ class _Line:
     number: int  # of the record
 
 
-class Appender:
+class RecordWriter:
     """Writes records to the end of a file. A full disk is waited for; a line is written whole or not at all."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._is_new_file = path, not path.exists()
         with open(path, "a+b") as file:
             last, size = _last_line(file), file.tell()
-            if last and _record(last) is not None:
+            if last and _parse_record(last) is not None:
                 file.write(b"\n")
-            elif last and not _overwritten(last):
+            elif last and not _has_trailing_bytes(last):
                 file.truncate(size - len(last))
         self._next = _next_number(path)
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115
@@ -64,7 +64,7 @@ class Appender:
 
     def append(self, record: Mapping[str, Any]) -> None:
         line = with_checksum(json.dumps(record, separators=(",", ":"), allow_nan=False).encode(), self._next)
-        full_disk.patiently(lambda: self._write(line), self.path, len(line))
+        full_disk.retry_while_disk_full(lambda: self._write(line), self.path, len(line))
         self._next += 1
 
     def _write(self, line: bytes) -> None:
@@ -89,10 +89,10 @@ class Appender:
             again = True
             os.fsync(self._file.fileno())
 
-        full_disk.patiently(bring, self.path, end - self._synced)
+        full_disk.retry_while_disk_full(bring, self.path, end - self._synced)
         self._synced = end
         if self._is_new_file:
-            to_disk(self.path.parent)
+            fsync_path(self.path.parent)
             self._is_new_file = False
 
     def close(self) -> None:
@@ -102,9 +102,9 @@ class Appender:
 def _rewrite_bytes(path: Path, start: int, end: int) -> None:
     """The same bytes in the same place."""
     with open(path, "r+b", buffering=0) as file:
-        for at in range(start, end, _CHUNK):
+        for at in range(start, end, _CHUNK_BYTES):
             file.seek(at)
-            part = file.read(min(_CHUNK, end - at))
+            part = file.read(min(_CHUNK_BYTES, end - at))
             file.seek(at)
             file.write(part)
 
@@ -118,7 +118,7 @@ def with_checksum(body: bytes, number: int) -> bytes:
 def without_checksum(line: bytes) -> bytes:
     """A line without its number and checksum: what an earlier version would have written."""
     text = line.removesuffix(b"\n")
-    seal = _seal(text)
+    seal = _match_checksum(text)
     return line if seal is None else text[: seal.start()] + b"}\n"
 
 
@@ -128,7 +128,7 @@ def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         return
     valid: list[tuple[int, int, int]] = []  # (step, line, byte offset)
     with open(path, "rb") as file:
-        for one in _all(path, file):
+        for one in _scan_lines(path, file):
             if "resumed" in one.record:
                 valid = [kept for kept in valid if kept[0] < one.record["resumed"]]
             elif "step" in one.record:
@@ -142,7 +142,7 @@ def raw_records(path: Path) -> Iterator[dict[str, Any]]:
     """Every record and every marker, one by one: for whoever need not read to the end."""
     if path.exists():
         with open(path, "rb") as file:
-            yield from (one.record for one in _all(path, file))
+            yield from (one.record for one in _scan_lines(path, file))
 
 
 def repair_records(path: Path, step: int, expected_count: int | None, one_per_step: bool = False) -> tuple[int, str]:
@@ -153,7 +153,7 @@ def repair_records(path: Path, step: int, expected_count: int | None, one_per_st
     """
     if one_per_step:
         expected_count = step
-    valid, lost, damage, following = _before(path, step)
+    valid, lost, damage, following = _records_before(path, step)
     steps = [s for s, _ in valid]
     whole = lost or ((expected_count is None or len(valid) == expected_count) and (not one_per_step or steps == list(range(step))))
     if damage is not None:
@@ -166,22 +166,22 @@ def repair_records(path: Path, step: int, expected_count: int | None, one_per_st
     if one_per_step and (gap := next((i for i, s in enumerate(steps) if s != i), None)) is not None:
         line = valid[gap][1]
         why = f"it is of step {steps[gap]}, and step {gap} should be here"
-        raise DamagedRecord(path, line, why, _bring_back(line - 1), 0)
+        raise DamagedRecord(path, line, why, _recovery_hint(line - 1), 0)
     missing = (expected_count or 0) - len(valid)
     if missing < 0:
         raise RunError(
             f"{path} holds {-missing} records too many of the steps before {step}: bring it back from a copy"
         )
     after = f"after line {valid[-1][1]}" if valid else "from the first on"
-    cure = _bring_back(following - 1 + missing, "there")
+    cure = _recovery_hint(following - 1 + missing, "there")
     raise RunError(f"{path} lacks {missing} records of the steps before {step}, {after}: {cure}")
 
 
-def _bring_back(number: int, where: str = "above it") -> str:
+def _recovery_hint(number: int, where: str = "above it") -> str:
     return f'bring back what is gone, or write a line {{"lost": {number}}} {where} to go on without'
 
 
-def _before(path: Path, step: int) -> tuple[list[tuple[int, int]], bool, DamagedRecord | None, int]:
+def _records_before(path: Path, step: int) -> tuple[list[tuple[int, int]], bool, DamagedRecord | None, int]:
     """(step, line) of records of earlier steps, whether some are known as lost, the first damage, the next number."""
     valid: list[tuple[int, int]] = []
     lost, following = False, 1
@@ -189,7 +189,7 @@ def _before(path: Path, step: int) -> tuple[list[tuple[int, int]], bool, Damaged
         return valid, lost, None, following
     with open(path, "rb") as file:
         try:
-            for one in _all(path, file):
+            for one in _scan_lines(path, file):
                 following = one.number + 1
                 lost = lost or "lost" in one.record
                 if "resumed" in one.record:
@@ -201,31 +201,31 @@ def _before(path: Path, step: int) -> tuple[list[tuple[int, int]], bool, Damaged
     return valid, lost, None, following
 
 
-def _all(path: Path, file: IO[bytes]) -> Iterator[_Line]:
+def _scan_lines(path: Path, file: IO[bytes]) -> Iterator[_Line]:
     """Every line that is a record, in order; raises at the first that is not as it was written."""
     offset, expected, sealing = 0, 1, False
     for line, raw in enumerate(file, 1):
         text, at = raw.removesuffix(b"\n"), offset
         offset += len(raw)
-        record = _record(text)
+        record = _parse_record(text)
         if record is None:
-            if text.strip() and (raw.endswith(b"\n") or _overwritten(text)):
-                raise _damaged(path, line, _ailment(text), expected if sealing else None, at)
+            if text.strip() and (raw.endswith(b"\n") or _has_trailing_bytes(text)):
+                raise _damaged_record(path, line, _describe_fault(text), expected if sealing else None, at)
             continue
-        seal = _seal(text)
+        seal = _match_checksum(text)
         if seal is not None:
             sealing, number = True, int(seal[1])
             if crc32(text[: seal.end(1)]) != int(seal[2]):
-                raise _damaged(path, line, "its checksum differs", expected, at)
+                raise _damaged_record(path, line, "its checksum differs", expected, at)
             if number < expected:
                 raise DamagedRecord(path, line, f"it is record {number} again", "remove that line", at)
             if number > expected:
                 gone = f"record {expected} is" if number == expected + 1 else f"records {expected} to {number - 1} are"
-                raise DamagedRecord(path, line, f"{gone} missing before it", _bring_back(number - 1), at)
+                raise DamagedRecord(path, line, f"{gone} missing before it", _recovery_hint(number - 1), at)
         elif "lost" in record:
             number = max(record["lost"], expected - 1)
         elif sealing or {"record", "crc"} & record.keys():
-            raise _damaged(path, line, "it has lost its checksum", expected, at)
+            raise _damaged_record(path, line, "it has lost its checksum", expected, at)
         else:
             number = expected
         expected = number + 1
@@ -240,11 +240,11 @@ def _next_number(path: Path) -> int:
         if not size:
             return 1
         last = _last_line(file, size - 1)
-        if (seal := _seal(last)) is not None and crc32(last[: seal.end(1)]) == int(seal[2]):
+        if (seal := _match_checksum(last)) is not None and crc32(last[: seal.end(1)]) == int(seal[2]):
             return int(seal[1]) + 1
         file.seek(0)
         following = 1
-        for one in _all(path, file):
+        for one in _scan_lines(path, file):
             following = one.number + 1
         return following
 
@@ -254,25 +254,25 @@ def _last_line(file: IO[bytes], end: int | None = None) -> bytes:
     size = at = file.seek(0, os.SEEK_END) if end is None else end
     tail = b""
     while at and b"\n" not in tail:
-        at = max(0, at - _CHUNK)
+        at = max(0, at - _CHUNK_BYTES)
         file.seek(at)
         tail = file.read(size - at)
     file.seek(0, os.SEEK_END)
     return tail.rpartition(b"\n")[2]
 
 
-def _seal(text: bytes) -> re.Match[bytes] | None:
+def _match_checksum(text: bytes) -> re.Match[bytes] | None:
     """The number and checksum at the end of a line."""
     at = text.rfind(b',"record":')
-    return _SEAL.fullmatch(text, at) if at >= 0 else None
+    return _CHECKSUM_PATTERN.fullmatch(text, at) if at >= 0 else None
 
 
-def _overwritten(text: bytes) -> bool:
+def _has_trailing_bytes(text: bytes) -> bool:
     """A whole record with something after it, as no crash leaves it: the end of its line was changed."""
-    return any(crc32(text[: found.end(1)]) == int(found[2]) for found in _SEAL.finditer(text))
+    return any(crc32(text[: found.end(1)]) == int(found[2]) for found in _CHECKSUM_PATTERN.finditer(text))
 
 
-def _record(text: bytes) -> dict[str, Any] | None:
+def _parse_record(text: bytes) -> dict[str, Any] | None:
     """A record; None where it is not one: torn by a kill, still being written, or damaged."""
     try:
         record = json.loads(text)
@@ -283,10 +283,10 @@ def _record(text: bytes) -> dict[str, Any] | None:
     marks = [record[name] for name in ("lost", "resumed", "step") if name in record]
     if not marks or any(type(mark) is not int for mark in marks):
         return None
-    return record if record.get("lost", 0) < 10**_MOST_DIGITS - 1 else None
+    return record if record.get("lost", 0) < 10**_MAX_NUMBER_DIGITS - 1 else None
 
 
-def _ailment(text: bytes) -> str:
+def _describe_fault(text: bytes) -> str:
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):
@@ -294,7 +294,7 @@ def _ailment(text: bytes) -> str:
     return "it has no step" if isinstance(record, dict) and "step" not in record else "it is no record"
 
 
-def _damaged(path: Path, line: int, why: str, number: int | None, offset: int) -> DamagedRecord:
+def _damaged_record(path: Path, line: int, why: str, number: int | None, offset: int) -> DamagedRecord:
     if number is None:
         return DamagedRecord(path, line, why, "bring that line back, or remove it to go on without it", offset)
     cure = f'bring that line back, or write {{"lost": {number}}} in its place to go on without it'
@@ -302,10 +302,10 @@ def _damaged(path: Path, line: int, why: str, number: int | None, offset: int) -
 
 
 def damaged_record(path: Path, number: int, why: str) -> RunError:
-    return _damaged(path, number, why, None, 0)
+    return _damaged_record(path, number, why, None, 0)
 
 
-def to_disk(path: Path) -> None:
+def fsync_path(path: Path) -> None:
     """A file's bytes, or a folder's names, past the cache that a power cut empties."""
     handle = os.open(path, os.O_RDONLY)
     try:

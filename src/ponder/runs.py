@@ -29,15 +29,15 @@ from typing import IO, Any
 from ponder import full_disk, jobs, settings
 from ponder.environment import INPUTS_KEY, MISSING_KEY, MAX_LISTED_DIFFERENCES, check_inputs_unchanged, describe_environment, read_environment
 from ponder.errors import RunError
-from ponder.links import refuse_links
-from ponder.records import Appender, damaged_record, repair_records, read_records, to_disk
+from ponder.links import refuse_symlinks
+from ponder.records import RecordWriter, damaged_record, repair_records, read_records, fsync_path
 from ponder.trust import external_code
 from ponder.types import Trace
 
-_FIRST = ("lock", "environment.json", "environment.json.new", "job.json.new")  # all that a start cut short leaves
-_RECORDS = ("metrics", "traces")
+_STARTUP_FILES = ("lock", "environment.json", "environment.json.new", "job.json.new")  # all that a start cut short leaves
+_RECORD_FILES = ("metrics", "traces")
 FINDINGS = "findings"
-_BESIDE = "{run}/.."  # in a stage's job.json: the folder that its run directory lies in
+_STAGES_FOLDER = "{run}/.."  # in a stage's job.json: the folder that its run directory lies in
 
 
 class Run:
@@ -61,7 +61,7 @@ class Run:
         self.job = jobs.encode(job)
         self.inputs = None if inputs is None else dict(inputs)
         self.continue_from = continue_from
-        self._files: dict[str, Appender] = {}
+        self._files: dict[str, RecordWriter] = {}
         self._kept_counts: dict[str, int] = {}  # records of steps before the one that was resumed from
         self._added_counts: dict[str, Counter[int]] = {}  # records since, by step
 
@@ -92,7 +92,7 @@ class Run:
         """Write the job, or make sure that the one already here is this one."""
         path = self.folder / "job.json"
         if path.exists():
-            theirs = _filled(read_job(self.folder), external_code(self.job))
+            theirs = _with_current_defaults(read_job(self.folder), external_code(self.job))
             another_job = theirs != self.job
             if another_job and self.continue_from is None:
                 raise other_job_error(self.folder, theirs, self.job)
@@ -104,10 +104,10 @@ class Run:
                 self.continue_from(self, theirs)
                 write_json(path, _with_relative_stage_paths(self.job, self.folder))
                 self._update_environment({INPUTS_KEY: self.inputs, MISSING_KEY: []})
-            self.job = _stored(self.folder)  # in the words that its checkpoints know it by
+            self.job = _read_job_json(self.folder)  # in the words that its checkpoints know it by
             return
         self.job = _with_relative_stage_paths(self.job, self.folder)
-        others = [p.name for p in self.folder.iterdir() if p.name not in _FIRST]
+        others = [p.name for p in self.folder.iterdir() if p.name not in _STARTUP_FILES]
         if others:
             raise RunError(
                 f"{self.folder} is not a run directory and not empty (it holds {others[0]}): give another --run"
@@ -131,25 +131,25 @@ class Run:
         """Records of this step and later come again. `because`: what is worth knowing about it."""
         self._added_counts.clear()
         marker: dict[str, Any] = {"resumed": step} | ({"because": because} if because else {})
-        for name in _RECORDS:
+        for name in _RECORD_FILES:
             if (self.folder / f"{name}.jsonl").exists():
                 self._append(name, [marker])
 
-    def check_records(self, step: int, expected_counts: Mapping[str, int]) -> str:
+    def verify_records(self, step: int, expected_counts: Mapping[str, int]) -> str:
         """Make sure of the records of steps before `step`, one row of metrics each and so many traces as `wanted`
         says, where it does. Gives what was cut off after them and why, or nothing: call `resumed` next.
         """
         said = []
-        for name in _RECORDS:
+        for name in _RECORD_FILES:
             count = expected_counts.get(name)
             self._kept_counts[name], cut = repair_records(self.folder / f"{name}.jsonl", step, count, one_per_step=name == "metrics")
             said += [cut] if cut else []
         return "; ".join(said)
 
     def record_counts(self, step: int) -> dict[str, int]:
-        """How many records of steps before `step` there are in each file: what `check_records` takes."""
+        """How many records of steps before `step` there are in each file: what `verify_records` takes."""
         added = {name: sum(n for s, n in counter.items() if s < step) for name, counter in self._added_counts.items()}
-        return {name: self._kept_counts.get(name, 0) + added.get(name, 0) for name in _RECORDS}
+        return {name: self._kept_counts.get(name, 0) + added.get(name, 0) for name in _RECORD_FILES}
 
     def sync(self) -> None:
         """All records past the cache that a power cut empties: whoever counts on them may be written next."""
@@ -164,7 +164,7 @@ class Run:
             file = self._files.get(name)
             if file is None:
                 path = self.folder / f"{name}.jsonl"
-                file = self._files[name] = full_disk.patiently(lambda: Appender(path), path, 0)
+                file = self._files[name] = full_disk.retry_while_disk_full(lambda: RecordWriter(path), path, 0)
             for record in fresh:
                 file.append(record)
                 if "step" in record:
@@ -179,7 +179,7 @@ class Run:
 
 def lock_run(folder: Path) -> IO[str]:
     """The lock of a run directory, which is made where it is not there; closing it lets go."""
-    refuse_links(folder)
+    refuse_symlinks(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = open(folder / "lock", "a+")  # noqa: SIM115
@@ -195,11 +195,11 @@ def lock_run(folder: Path) -> IO[str]:
 
 def other_job_error(folder: Path, theirs: Any, ours: Any) -> RunError:
     """What to say where a run directory is another job's."""
-    changed = differing(theirs, ours)
+    changed = describe_differences(theirs, ours)
     return RunError(f"{folder} belongs to another job ({changed}): give another --run, or the same flags")
 
 
-def differing(theirs: Any, ours: Any) -> str:
+def describe_differences(theirs: Any, ours: Any) -> str:
     """In which fields two encoded jobs differ, in one line."""
     found = jobs.differences(theirs, ours)
     more = [f"and {len(found) - MAX_LISTED_DIFFERENCES} more"] if len(found) > MAX_LISTED_DIFFERENCES else []
@@ -215,7 +215,7 @@ def write_json(path: Path, data: Any) -> None:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
-        to_disk(path.parent)
+        fsync_path(path.parent)
     except OSError as why:
         raise RunError(f"cannot write {path}: {why.strerror}") from None
 
@@ -225,15 +225,15 @@ def read_job(folder: str | Path) -> Any:
     here = str(Path(folder).resolve().parent)
 
     def placed(text: str) -> str:
-        for after in text.split(_BESIDE)[1:]:
+        for after in text.split(_STAGES_FOLDER)[1:]:
             if ".." in re.split(r"[/\\\s]", after):
                 raise RunError(f"{folder}/job.json names {text!r:.80}, which leads out of the folder of its stages")
-        return text.replace(_BESIDE, here)
+        return text.replace(_STAGES_FOLDER, here)
 
-    return jobs.each_text(_stored(folder), placed)
+    return jobs.map_strings(_read_job_json(folder), placed)
 
 
-def _filled(encoded: Any, trust: Sequence[str]) -> Any:
+def _with_current_defaults(encoded: Any, trust: Sequence[str]) -> Any:
     """A stored job with the defaults of fields that its kind has got since. `trust`: what the job at hand names."""
     try:
         return jobs.encode(jobs.decode(encoded, trust))
@@ -247,12 +247,12 @@ def _with_relative_stage_paths(job: Any, folder: Path) -> Any:
     if not (home / "job.json").is_file():
         return job
     inside = re.compile(rf"(?<![\w.~/-]){re.escape(str(home))}(?=/)")
-    return jobs.each_text(job, lambda text: inside.sub(lambda _: _BESIDE, text))
+    return jobs.map_strings(job, lambda text: inside.sub(lambda _: _STAGES_FOLDER, text))
 
 
-def _stored(folder: str | Path) -> Any:
+def _read_job_json(folder: str | Path) -> Any:
     path = Path(folder) / "job.json"
-    refuse_links(folder)
+    refuse_symlinks(folder)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as why:
@@ -263,18 +263,18 @@ def _stored(folder: str | Path) -> Any:
 
 def read_metrics(folder: str | Path) -> list[dict[str, float]]:
     return [
-        {k: math.nan if v is None else v for k, v in row.items() if k != FINDINGS} for _, row in _metrics(Path(folder))
+        {k: math.nan if v is None else v for k, v in row.items() if k != FINDINGS} for _, row in _metric_rows(Path(folder))
     ]
 
 
 def read_findings(folder: str | Path) -> dict[int, list[str]]:
     """What ailed the run, by step, where anything did."""
-    return {row["step"]: row[FINDINGS] for _, row in _metrics(Path(folder)) if FINDINGS in row}
+    return {row["step"]: row[FINDINGS] for _, row in _metric_rows(Path(folder)) if FINDINGS in row}
 
 
-def _metrics(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _metric_rows(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     path = folder / "metrics.jsonl"
-    refuse_links(folder)
+    refuse_symlinks(folder)
     for number, row in read_records(path):
         for name, value in row.items():
             fits = isinstance(value, list if name == FINDINGS else int | float | None)
@@ -286,7 +286,7 @@ def _metrics(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def read_traces(folder: str | Path) -> Iterator[tuple[int, Trace]]:
     """Every trace with its step, in the order in which they were thought."""
     path = Path(folder) / "traces.jsonl"
-    refuse_links(folder)
+    refuse_symlinks(folder)
     for number, record in read_records(path):
         try:
             trace = Trace.from_json(record)
@@ -299,7 +299,7 @@ def read_traces(folder: str | Path) -> Iterator[tuple[int, Trace]]:
 
 def checkpoints(folder: str | Path) -> list[Path]:
     """Whole checkpoints of a run, oldest first."""
-    refuse_links(folder)
+    refuse_symlinks(folder)
     found = (Path(folder) / "checkpoints").glob("step-*")
     whole = (p for p in found if p.name.removeprefix("step-").isdigit())  # not .new or .old: being written, removed
     return sorted(whole, key=lambda p: (len(p.name), p.name))  # past a million steps names grow longer

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_open: dict[Path, Path] = {}  # work folder: what it is for
+_active_folders: dict[Path, Path] = {}  # work folder: what it is for
 
 
 @contextmanager
@@ -18,22 +18,22 @@ def staging_folder(target: Path) -> Iterator[Path]:
     and returns to its place where nothing new has taken that."""
     target.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    _open[work] = target
+    _active_folders[work] = target
     try:
         yield work
     finally:
-        _clear(work, target)
-        _open.pop(work, None)
+        _remove_and_restore(work, target)
+        _active_folders.pop(work, None)
 
 
 def remove_all() -> None:
     """Remove all that are open, on the way out."""
-    for work, target in list(_open.items()):
+    for work, target in list(_active_folders.items()):
         with suppress(OSError):  # nobody is left to tell
-            _clear(work, target)
+            _remove_and_restore(work, target)
 
 
-def _clear(work: Path, target: Path) -> None:
+def _remove_and_restore(work: Path, target: Path) -> None:
     if (work / "old").exists() and not os.path.lexists(target):
         (work / "old").rename(target)
     shutil.rmtree(work, ignore_errors=True)

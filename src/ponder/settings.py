@@ -1,6 +1,6 @@
 """Settings that are numbers are finite, wherever infinity would mean nothing.
 
-Infinity is a meaning where it is a setting's default, where a class names the setting in `INFINITE`, and for limits:
+Infinity is a meaning where it is a setting's default, where a class names the setting in `UNBOUNDED`, and for limits:
 a score that nothing reaches, or a budget without end. NaN never is.
 """
 
@@ -26,7 +26,7 @@ def _check(value: Any, path: str, infinite: bool) -> None:
         if math.isnan(value) or (math.isinf(value) and not infinite):
             raise UsageError(f"{path} is {value}; it must be a finite number")
     elif is_dataclass(value) and not isinstance(value, type):
-        free = (*UNBOUNDED_FIELDS, *getattr(value, "INFINITE", ()))
+        free = (*UNBOUNDED_FIELDS, *getattr(value, "UNBOUNDED", ()))
         for f in fields(value):
             usual = isinstance(f.default, float) and math.isinf(f.default)
             _check(getattr(value, f.name, None), f"{path}.{f.name}", usual or f.name in free)

@@ -15,14 +15,14 @@ from typing import Any, NoReturn
 
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
-_jobs: list[Any] = []  # of each job that saves before it stops: whether it was asked to
-_owner = 0  # the process that the handlers were installed in; one that it forks has nothing to clear up
+_stop_checks: list[Any] = []  # of each job that saves before it stops: whether it was asked to
+_owner_pid = 0  # the process that the handlers were installed in; one that it forks has nothing to clear up
 
 
 def install(handler: Any = None) -> dict[int, Any]:
     """Handle the stop signals by `handler`, by default `end`. Gives the handlers before. `nohup` stays in force."""
-    global _owner
-    _owner = os.getpid()
+    global _owner_pid
+    _owner_pid = os.getpid()
     before: dict[int, Any] = {}
     for number in STOP_SIGNALS:
         if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN:
@@ -32,17 +32,17 @@ def install(handler: Any = None) -> dict[int, Any]:
 
 def stop_requested() -> bool:
     """Whether a job that is running was asked to stop: for whoever waits inside it."""
-    return any(asked() for asked in list(_jobs))
+    return any(asked() for asked in list(_stop_checks))
 
 
-def heed(asked: Any) -> None:
-    """Let `stop_requested` ask this function too, until `unheed`."""
-    _jobs.append(asked)
+def add_stop_check(asked: Any) -> None:
+    """Let `stop_requested` ask this function too, until `remove_stop_check`."""
+    _stop_checks.append(asked)
 
 
-def unheed(asked: Any) -> None:
-    if asked in _jobs:
-        _jobs.remove(asked)
+def remove_stop_check(asked: Any) -> None:
+    if asked in _stop_checks:
+        _stop_checks.remove(asked)
 
 
 def exit_on_signal(number: int, frame: FrameType | None = None, message: str = "stopped") -> NoReturn:
@@ -52,9 +52,9 @@ def exit_on_signal(number: int, frame: FrameType | None = None, message: str = "
             signal.signal(other, signal.SIG_IGN)
     except ValueError:
         pass  # another thread than the main one
-    if os.getpid() == _owner:
+    if os.getpid() == _owner_pid:
         if (scratch := sys.modules.get("ponder.scratch")) is not None:
-            scratch.sweep()
+            scratch.remove_all()
         shown = os.isatty(2)
         write_fd(2, f"{chr(27) + '[?25h' if shown else ''}{message}\n")  # the live panel hides the cursor
         if "--json" in sys.argv:

@@ -13,10 +13,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-_ENDS = "unexpected end of data"  # how the csv module says that a quote is open
+_CSV_OPEN_QUOTE = "unexpected end of data"  # how the csv module says that a quote is open
 
 
-class BadRow(ValueError):
+class RowError(ValueError):
     """What is wrong with a line of a file."""
 
     def __init__(self, line: int, why: str) -> None:
@@ -24,15 +24,15 @@ class BadRow(ValueError):
         self.line, self.reason = line, why
 
 
-def parse_csv(text: str, delimiter: str = ",") -> list[tuple[int, dict[str, str] | BadRow]]:
+def parse_csv(text: str, delimiter: str = ",") -> list[tuple[int, dict[str, str] | RowError]]:
     """The rows under a line of names, each with the line on which it begins. Blank lines are none. A row with another
     number of cells is bad by itself; after an open quote nothing can be trusted, and that is raised."""
     if "\0" in text:
-        raise BadRow(text[: text.index("\0")].count("\n") + 1, "it holds a NUL byte, so the file is damaged or no text")
+        raise RowError(text[: text.index("\0")].count("\n") + 1, "it holds a NUL byte, so the file is damaged or no text")
     csv.field_size_limit(sys.maxsize)  # a cell may hold a whole completion
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     names: list[str] | None = None
-    found: list[tuple[int, dict[str, str] | BadRow]] = []
+    found: list[tuple[int, dict[str, str] | RowError]] = []
     while True:
         line = reader.line_num + 1
         try:
@@ -40,41 +40,41 @@ def parse_csv(text: str, delimiter: str = ",") -> list[tuple[int, dict[str, str]
         except StopIteration:
             return found
         except csv.Error as error:
-            raise BadRow(line, _ailment(str(error))) from None
+            raise RowError(line, _explain_csv_error(str(error))) from None
         if len(cells) < 2 and not "".join(cells).strip():
             continue
         if names is None:
-            names = _names(cells, line)
+            names = _column_names(cells, line)
         elif len(cells) != len(names):
             wrong = f"{len(cells)} cells under {len(names)} names; is a quote or a comma missing?"
-            found.append((line, BadRow(line, wrong)))
+            found.append((line, RowError(line, wrong)))
         else:
             found.append((line, dict(zip(names, cells, strict=True))))
 
 
-def _ailment(said: str) -> str:
-    if said == _ENDS:
+def _explain_csv_error(said: str) -> str:
+    if said == _CSV_OPEN_QUOTE:
         return "a quote is opened in this row and never closed, which takes in all rows after it"
     if "expected after" in said:
         return 'after a closing quote a cell goes on: a quote is open, or one inside is not doubled ("")'
     return said
 
 
-def _names(cells: Sequence[str], line: int) -> list[str]:
+def _column_names(cells: Sequence[str], line: int) -> list[str]:
     if twice := [name for name in cells if cells.count(name) > 1]:
-        raise BadRow(line, f"the column {twice[0]!r} stands there twice: rename one of them")
+        raise RowError(line, f"the column {twice[0]!r} stands there twice: rename one of them")
     return list(cells)
 
 
 def parse_json(text: str) -> Any:
     """JSON in which no object has a key twice. Anything else is a ValueError."""
     try:
-        return json.loads(text, object_pairs_hook=_once)
+        return json.loads(text, object_pairs_hook=_refuse_duplicate_keys)
     except RecursionError:
         raise ValueError("too many brackets within brackets") from None
 
 
-def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_duplicate_keys(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for key, value in pairs:
         if key in out:

@@ -15,23 +15,23 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TextIO
 
-_KEPT = "\n\t\u200c\u200d"  # the last two join letters or keep them apart, in some scripts and in emoji
+_KEPT_CHARS = "\n\t\u200c\u200d"  # the last two join letters or keep them apart, in some scripts and in emoji
 
 
 def escape_controls(text: str) -> str:
     """The same text with everything that is no visible character written out, as \\x1b or \\u202e. Line breaks, tabs
     and spaces of other widths stay."""
-    return text if text.isprintable() else "".join(map(_seen, text))
+    return text if text.isprintable() else "".join(map(_escape_char, text))
 
 
-def _seen(char: str) -> str:
-    if char.isprintable() or char in _KEPT or unicodedata.category(char) == "Zs":
+def _escape_char(char: str) -> str:
+    if char.isprintable() or char in _KEPT_CHARS or unicodedata.category(char) == "Zs":
         return char
     code = ord(char)
     return f"\\x{code:02x}" if code < 1 << 8 else f"\\u{code:04x}" if code < 1 << 16 else f"\\U{code:08x}"
 
 
-class Guarded:
+class SafeStream:
     """A stream of text that shows what it is given, and obeys none of it."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -51,22 +51,22 @@ class Guarded:
 
 def raw_stream(stream: Any) -> Any:
     """The stream itself, for what sends codes on purpose and has made all text in it visible."""
-    return stream.stream if isinstance(stream, Guarded) else stream
+    return stream.stream if isinstance(stream, SafeStream) else stream
 
 
 def wrap_std_streams() -> None:
     """Put `visible` before both streams as they are now."""
-    if not isinstance(sys.stdout, Guarded):
-        sys.stdout = Guarded(sys.stdout)
-    if not isinstance(sys.stderr, Guarded):
-        sys.stderr = Guarded(sys.stderr)
+    if not isinstance(sys.stdout, SafeStream):
+        sys.stdout = SafeStream(sys.stdout)
+    if not isinstance(sys.stderr, SafeStream):
+        sys.stderr = SafeStream(sys.stderr)
 
 
 @contextmanager
 def safe_std_streams() -> Iterator[None]:
     """In here, whatever is printed is made visible first; and so is the traceback that may end the program."""
     if sys.excepthook is sys.__excepthook__:
-        sys.excepthook = _last_words
+        sys.excepthook = _print_traceback
     before = sys.stdout, sys.stderr
     wrap_std_streams()
     try:
@@ -75,5 +75,5 @@ def safe_std_streams() -> Iterator[None]:
         sys.stdout, sys.stderr = before
 
 
-def _last_words(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+def _print_traceback(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
     print(escape_controls("".join(traceback.format_exception(kind, error, where))), end="", file=sys.stderr)

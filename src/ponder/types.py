@@ -24,25 +24,25 @@ Message = Mapping[str, Any]  # {"role": ..., "content": ...}, the shape every ch
 # Why a piece of text ended: the model said so, a stop string or token was met, or the budget ran out.
 StopReason = Literal["eos", "stop", "length"]
 
-LONGEST_STOP = 1000  # characters of a stop string
-MAX_STOPS = 1000  # stop strings of one request: each is looked for after each token
-MAX_ALTERNATIVES = 1 << 18  # a whole vocabulary
-MAX_FORM_CHARS = 1_000_000  # of a pattern or schema; what compiles one has a limit of its own
-_MOST, _SMALL = 2**31 - 1, 1e-30  # the largest token id or number of them; the least number to divide by in float32
+MAX_STOP_CHARS = 1000  # characters of a stop string
+MAX_STOP_STRINGS = 1000  # stop strings of one request: each is looked for after each token
+MAX_LOGPROBS = 1 << 18  # a whole vocabulary
+MAX_GRAMMAR_CHARS = 1_000_000  # of a pattern or schema; what compiles one has a limit of its own
+_MAX_INT32, _MIN_DIVISOR = 2**31 - 1, 1e-30  # the largest token id or number of them; the least number to divide by in float32
 # Of a distribution p: -sum p log p; the variance of -log p; 1 - sum p^2.
-MEASURES = ("entropy", "varentropy", "gini")
+TOKEN_STATS = ("entropy", "varentropy", "gini")
 
 
 def ids(values: Iterable[int]) -> Ids:
     try:
         given = values if isinstance(values, np.ndarray) else np.asarray(list(values))
     except (OverflowError, TypeError, ValueError) as why:
-        raise UsageError(f"token ids are whole numbers, at most {_MOST}: {why}") from why
+        raise UsageError(f"token ids are whole numbers, at most {_MAX_INT32}: {why}") from why
     if given.dtype == np.int32:
         return given
     sound = given.dtype.kind in "iu" or (given.dtype.kind == "f" and bool((given == np.rint(given)).all()))
-    if given.size and not (sound and given.min() >= -_MOST and given.max() <= _MOST):
-        raise UsageError(f"token ids are whole numbers, at most {_MOST}: {short_repr(given.ravel()[:8].tolist())} are not")
+    if given.size and not (sound and given.min() >= -_MAX_INT32 and given.max() <= _MAX_INT32):
+        raise UsageError(f"token ids are whole numbers, at most {_MAX_INT32}: {short_repr(given.ravel()[:8].tolist())} are not")
     return given.astype(np.int32)
 
 
@@ -105,15 +105,15 @@ class Sampling:
     token_stats: tuple[str, ...] = ()  # also return, per token, of MEASURES
 
     def __post_init__(self) -> None:
-        for name, read in _SETTINGS.items():
+        for name, read in _FIELD_CHECKS.items():
             value = getattr(self, name)
             if (plain := read(name, value)) is not value:
                 object.__setattr__(self, name, plain)
-        if not 0 <= self.temperature <= 1 / _SMALL or 0 < self.temperature < _SMALL:
+        if not 0 <= self.temperature <= 1 / _MIN_DIVISOR or 0 < self.temperature < _MIN_DIVISOR:
             raise UsageError(
-                f"temperature is {short_repr(self.temperature)}; it must be 0 (greedy) or at least {_SMALL}, and finite"
+                f"temperature is {short_repr(self.temperature)}; it must be 0 (greedy) or at least {_MIN_DIVISOR}, and finite"
             )
-        if not _SMALL <= self.top_p <= 1:
+        if not _MIN_DIVISOR <= self.top_p <= 1:
             raise UsageError(f"top_p is {short_repr(self.top_p)}; it must lie in (0, 1]")
         if self.top_k < 0:
             raise UsageError(f"top_k is {self.top_k}; it must be 0 (no limit) or positive")
@@ -123,20 +123,20 @@ class Sampling:
             raise UsageError(f"max_tokens is {self.max_tokens}; a budget must be at least 1 token")
         if any(not s for s in self.stop):
             raise UsageError("an empty stop string would stop at once; remove it")
-        if long := [s for s in self.stop if len(s) > LONGEST_STOP]:
-            raise UsageError(f"a stop string has {len(long[0])} characters; at most {LONGEST_STOP} are looked for")
-        if len(self.stop) > MAX_STOPS:
-            raise UsageError(f"{len(self.stop):,} stop strings are given; at most {MAX_STOPS:,} are looked for")
+        if long := [s for s in self.stop if len(s) > MAX_STOP_CHARS]:
+            raise UsageError(f"a stop string has {len(long[0])} characters; at most {MAX_STOP_CHARS} are looked for")
+        if len(self.stop) > MAX_STOP_STRINGS:
+            raise UsageError(f"{len(self.stop):,} stop strings are given; at most {MAX_STOP_STRINGS:,} are looked for")
         if not 0 <= self.min_tokens <= self.max_tokens:
             raise UsageError(f"min_tokens is {self.min_tokens}; it must lie between 0 and max_tokens {self.max_tokens}")
-        if not _SMALL <= self.repetition_penalty <= 1 / _SMALL:
+        if not _MIN_DIVISOR <= self.repetition_penalty <= 1 / _MIN_DIVISOR:
             raise UsageError(f"repetition is {short_repr(self.repetition_penalty)}; it must be positive, and 1 changes nothing")
-        if not all(abs(x) <= 1 / _SMALL for x in (self.presence_penalty, self.frequency_penalty, *(b for _, b in self.logit_bias))):
+        if not all(abs(x) <= 1 / _MIN_DIVISOR for x in (self.presence_penalty, self.frequency_penalty, *(b for _, b in self.logit_bias))):
             raise UsageError("presence, frequency and bias must be finite numbers; to ban a token, bias it by -1e9")
         if self.no_repeat_ngram_size < 0 or self.logprobs < 0:
             raise UsageError("no_repeat and alternatives must be 0 or positive")
-        if self.logprobs > MAX_ALTERNATIVES:
-            raise UsageError(f"alternatives is {self.logprobs}; at most {MAX_ALTERNATIVES} are kept for a token")
+        if self.logprobs > MAX_LOGPROBS:
+            raise UsageError(f"alternatives is {self.logprobs}; at most {MAX_LOGPROBS} are kept for a token")
         if min(self.named_token_ids, default=0) < 0:
             raise UsageError("a token id is negative")
         if self.regex and self.json_schema:
@@ -145,8 +145,8 @@ class Sampling:
             raise UsageError("a pattern or schema decides by itself which tokens may follow: leave out other rules")
         if len(self.forced_token_ids) > self.max_tokens:
             raise UsageError(f"{len(self.forced_token_ids)} tokens are forced, but max_tokens is {self.max_tokens}")
-        if unknown := set(self.token_stats) - set(MEASURES):
-            raise UnknownName("measure", min(unknown), MEASURES)
+        if unknown := set(self.token_stats) - set(TOKEN_STATS):
+            raise UnknownName("measure", min(unknown), TOKEN_STATS)
 
     @property
     def named_token_ids(self) -> tuple[int, ...]:
@@ -172,21 +172,21 @@ class Sampling:
         )  # fmt: skip
 
 
-def _whole(name: str, value: Any) -> int:
-    return check_int(name, value, _MOST)
+def _int32(name: str, value: Any) -> int:
+    return check_int(name, value, _MAX_INT32)
 
 
-def _tokens(name: str, value: Any) -> tuple[int, ...]:
-    return tuple(check_int(name, token, _MOST) for token in check_tuple(name, value, "token ids"))
+def _token_id_tuple(name: str, value: Any) -> tuple[int, ...]:
+    return tuple(check_int(name, token, _MAX_INT32) for token in check_tuple(name, value, "token ids"))
 
 
-def _texts(name: str, value: Any) -> tuple[str, ...]:
+def _string_tuple(name: str, value: Any) -> tuple[str, ...]:
     return tuple(check_text(f"{name}, a tuple of texts,", one) for one in check_tuple(name, value, "texts"))
 
 
-def _form(name: str, value: Any) -> str:
-    if len(found := check_text(name, value)) > MAX_FORM_CHARS:
-        raise UsageError(f"the {name} has {len(found):,} characters; at most {MAX_FORM_CHARS:,} are taken")
+def _grammar_text(name: str, value: Any) -> str:
+    if len(found := check_text(name, value)) > MAX_GRAMMAR_CHARS:
+        raise UsageError(f"the {name} has {len(found):,} characters; at most {MAX_GRAMMAR_CHARS:,} are taken")
     return found
 
 
@@ -201,13 +201,13 @@ def _seed(name: str, value: Any) -> int | None:
 
 
 # Of each of `Sampling`'s settings: what makes it plain data of its type, or says what is wrong.
-_SETTINGS: Mapping[str, Callable[[str, Any], Any]] = {
+_FIELD_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(("temperature", "top_p", "min_p", "repetition", "presence", "frequency"), check_number),
-    **dict.fromkeys(("top_k", "max_tokens", "min_tokens", "no_repeat", "alternatives"), _whole),
-    **dict.fromkeys(("stop_tokens", "allowed", "forced"), _tokens),
-    **dict.fromkeys(("stop", "measures"), _texts),
-    **dict.fromkeys(("pattern", "schema"), _form),
-    "bias": lambda name, value: check_pairs(name, value, _MOST),
+    **dict.fromkeys(("top_k", "max_tokens", "min_tokens", "no_repeat", "alternatives"), _int32),
+    **dict.fromkeys(("stop_tokens", "allowed", "forced"), _token_id_tuple),
+    **dict.fromkeys(("stop", "measures"), _string_tuple),
+    **dict.fromkeys(("pattern", "schema"), _grammar_text),
+    "bias": lambda name, value: check_pairs(name, value, _MAX_INT32),
     "seed": _seed,
 }
 
@@ -392,7 +392,7 @@ class Trace:
         }
         said: dict[str, Any] = {} if self.chosen is None else {"chosen": self.chosen}
         said |= {k: v for k, v in (("oracle", self.oracle), ("spent", self.budget_exhausted), ("failed", self.failed)) if v}
-        return {"problem": problem, "cost": _sparse(self.cost), **said, "steps": [_sparse(s) for s in self.steps]}
+        return {"problem": problem, "cost": _without_defaults(self.cost), **said, "steps": [_without_defaults(s) for s in self.steps]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Trace:
@@ -402,28 +402,28 @@ class Trace:
         return cls(problem, [_step(s) for s in data["steps"]], Cost(**data["cost"]), **ending)
 
 
-def _sparse(record: Step | Cost) -> dict[str, Any]:
+def _without_defaults(record: Step | Cost) -> dict[str, Any]:
     """Fields that differ from their defaults, arrays as lists (floats short: float32 has 9 digits)."""
     out: dict[str, Any] = {}
-    for name, value in _differing(record):
+    for name, value in _changed_fields(record):
         if isinstance(value, np.ndarray):
-            value = _plain(value)
+            value = _json_list(value)
         elif name == "scores":
             value = {k: [s.value, s.reason, *([s.steps] if s.steps else [])] for k, s in value.items()}
         elif name == "notes":
-            value = {k: _plain(v) for k, v in value.items()}
+            value = {k: _json_list(v) for k, v in value.items()}
         out[name] = value
     return out
 
 
-def _plain(array: NDArray[Any]) -> list[Any]:
+def _json_list(array: NDArray[Any]) -> list[Any]:
     """Floats short: float32 has 9 digits; what is not finite as text, since JSON has no such number."""
     if array.dtype.kind == "i":
         return array.tolist()
     return [float(f"{x:.9g}") if math.isfinite(x) else str(x) for x in array.tolist()]
 
 
-def _differing(record: Step | Cost) -> Iterator[tuple[str, Any]]:
+def _changed_fields(record: Step | Cost) -> Iterator[tuple[str, Any]]:
     blank: Step | Cost = Cost() if isinstance(record, Cost) else Step(None, "", ids([]))
     for f in fields(record):
         value, default = getattr(record, f.name), getattr(blank, f.name)

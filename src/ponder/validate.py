@@ -13,8 +13,8 @@ import numpy as np
 from ponder.errors import UsageError
 
 MAX_ENTRIES = 1 << 20  # of a tuple in a setting
-_EXACT = 1 << 53  # whole numbers up to here are floats too; tensors take no others
-_SHOWN = 80  # characters of a value in an error
+_MAX_EXACT_FLOAT_INT = 1 << 53  # whole numbers up to here are floats too; tensors take no others
+_MAX_REPR_CHARS = 80  # characters of a value in an error
 
 
 def check_int(name: str, value: Any, maximum: int) -> int:
@@ -28,7 +28,7 @@ def check_number(name: str, value: Any) -> float:
     """A number; whether it is finite is for its bounds to say."""
     if not isinstance(value, int | float | np.integer | np.floating) or isinstance(value, bool):
         raise UsageError(f"{name} is {short_repr(value)}; it must be a number")
-    if isinstance(value, int) and abs(value) > _EXACT:
+    if isinstance(value, int) and abs(value) > _MAX_EXACT_FLOAT_INT:
         try:
             return float(value)
         except OverflowError:
@@ -76,6 +76,6 @@ def check_pairs(name: str, value: Any, maximum: int) -> tuple[tuple[int, float],
 def short_repr(value: Any) -> str:
     """A value in an error: its repr, cut short; a type's name where that has none."""
     try:
-        return f"{value!r:.{_SHOWN}}" if not isinstance(value, int) or abs(value) < 1 << 128 else "a huge number"
+        return f"{value!r:.{_MAX_REPR_CHARS}}" if not isinstance(value, int) or abs(value) < 1 << 128 else "a huge number"
     except Exception:  # an object's own repr may do anything
         return f"a {type(value).__name__}"

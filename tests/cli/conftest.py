@@ -49,26 +49,26 @@ def recipe(
 
 
 # For processes that tests start: this code, installed or not.
-INSTALLED = {**os.environ, "PYTHONPATH": str(Path(ponder_package.__file__).parents[1])}
+SUBPROCESS_ENV = {**os.environ, "PYTHONPATH": str(Path(ponder_package.__file__).parents[1])}
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandResult:
     code: int
     out: str
     err: str
 
 
 @pytest.fixture
-def ponder(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+def ponder(capsys: pytest.CaptureFixture[str]) -> Callable[..., CommandResult]:
     """Run the command line in this process."""
 
-    def call(*argv: str | Path) -> Said:
+    def call(*argv: str | Path) -> CommandResult:
         try:
             code = main([str(a) for a in argv])
         except SystemExit as leave:  # argparse's --help
             code = int(leave.code or 0)
-        return Said(code, *capsys.readouterr())
+        return CommandResult(code, *capsys.readouterr())
 
     return call
 

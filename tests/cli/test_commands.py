@@ -14,13 +14,13 @@ from ponder.cli import doctor
 from ponder.runs import newest_checkpoint, read_job, read_metrics, read_traces
 from ponder.train.algorithms import ONLINE
 
-from .conftest import Said
+from .conftest import CommandResult
 
-Ponder = Callable[..., Said]
+Ponder = Callable[..., CommandResult]
 ONE_DIGIT = ("--set", "digits=1", "--max-tokens", "3")
 
 
-def events(said: Said) -> list[dict[str, Any]]:
+def events(said: CommandResult) -> list[dict[str, Any]]:
     return [json.loads(line) for line in said.out.splitlines()]
 
 

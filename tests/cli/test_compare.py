@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from ponder.measure.compare import Pair, compare_systems, holm_correction, pair_of
+from ponder.measure.compare import PairwiseResult, compare_systems, holm_correction, compare_pair
 from ponder.measure.decide import default_rule
 from ponder.measure.readers import Attempts, ProblemAttempts, read_logs
 from ponder.pipelines.replay import StoredAttempts as ToReplay
@@ -134,7 +134,7 @@ def test_an_undecided_problem_leaves_both_systems(pairs: list[tuple[float | None
 
 def test_holm_against_worked_numbers() -> None:
     """Holm 1979: 0.01, 0.02, 0.03, 0.04 times 4, 3, 2, 1, none below the one before."""
-    pairs = [Pair("a", "b", 0, 0, 0, 1, 0, 0, "", p, p) for p in (0.04, 0.01, 0.03, 0.02)]
+    pairs = [PairwiseResult("a", "b", 0, 0, 0, 1, 0, 0, "", p, p) for p in (0.04, 0.01, 0.03, 0.02)]
     assert [p.adjusted_p_value for p in holm_correction(pairs)] == pytest.approx([0.06, 0.04, 0.06, 0.06])
 
 
@@ -190,10 +190,10 @@ def test_few_problems_have_an_honest_interval() -> None:
     for _ in range(200):
         rates = rng.beta(1, 1, 8)
         a, b = rng.binomial(4, rates) / 4, rng.binomial(4, rates) / 4
-        found = pair_of(("a", a.tolist()), ("b", b.tolist()))
+        found = compare_pair(("a", a.tolist()), ("b", b.tolist()))
         held += found.low <= 0 <= found.high
     assert held >= 184, "the percentile bootstrap would hold it some 175 times"
-    one = pair_of(("a", [0.5]), ("b", [0.25]))
+    one = compare_pair(("a", [0.5]), ("b", [0.25]))
     assert one.low < -0.9 and one.high > 0.9, "one problem says next to nothing"
 
 

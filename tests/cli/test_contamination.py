@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ponder.funnel import Funnel
+from ponder.funnel import FilterReport
 from ponder.measure.contamination import find_contamination, normalized_words
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
@@ -54,7 +54,7 @@ def test_every_kind_of_harvest(ponder, tmp_path: Path, what: str, format: str) -
     for side, problems in (("test", task.test[:11]), ("train", task.train[:11])):
         run = run_of(tmp_path / f"run-{side}", task, problems)
         job = Harvest((str(run),), what, format=format, scorer="seen", include_held_out=True)  # type: ignore[arg-type]
-        write_jsonl(tmp_path / f"{side}.jsonl", job.rows(Funnel()))
+        write_jsonl(tmp_path / f"{side}.jsonl", job.rows(FilterReport()))
     found = told(ponder, tmp_path / "test.jsonl", "addition")
     assert {o["problem"] for o in found["flagged"]} == {p.id for p in task.test[:11]}
     assert told(ponder, tmp_path / "train.jsonl", "addition")["flagged"] == []
@@ -68,7 +68,7 @@ def test_runs_are_read_on_both_sides(ponder, tmp_path: Path) -> None:
     with Run(tmp_path / "h", Harvest((str(test),), scorer="seen", include_held_out=True)):
         pass
     write_jsonl(
-        tmp_path / "h" / "data.jsonl", Harvest((str(test),), scorer="seen", include_held_out=True).rows(Funnel())
+        tmp_path / "h" / "data.jsonl", Harvest((str(test),), scorer="seen", include_held_out=True).rows(FilterReport())
     )
     assert told(ponder, tmp_path / "h", "addition")["whole"] == 3
 
@@ -141,7 +141,7 @@ def test_signs_between_operands_are_words_but_hyphens_and_lists_are_not() -> Non
 def test_gsm8k_copied_into_conversations(ponder, data: Path, tmp_path: Path) -> None:
     task = GSM8K(limit=40)
     chains = Harvest((str(run_of(tmp_path / "run", task, task.test, 1)),), scorer="seen", include_held_out=True)
-    write_jsonl(tmp_path / "c.jsonl", chains.rows(Funnel()))
+    write_jsonl(tmp_path / "c.jsonl", chains.rows(FilterReport()))
     asked = tmp_path / "asked.jsonl"
     questions = [p.question for p in GSM8K(limit=60, prompt="{question}").test]
     asked.write_text("".join(json.dumps({"question": q}) + "\n" for q in questions))

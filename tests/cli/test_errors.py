@@ -14,9 +14,9 @@ from ponder import cli
 from ponder.cli import main
 from ponder.errors import UsageError
 
-from .conftest import INSTALLED, Said
+from .conftest import SUBPROCESS_ENV, CommandResult
 
-Ponder = Callable[..., Said]
+Ponder = Callable[..., CommandResult]
 
 BAD = [
     (("trian",), "Did you mean 'train'"),
@@ -129,7 +129,7 @@ def test_with_json_the_error_is_an_event_too(ponder: Ponder, here: Path) -> None
 def test_output_that_cannot_be_written() -> None:
     command = [sys.executable, "-m", "ponder", "--help"]
     with open("/dev/full", "w") as full:
-        done = subprocess.run(command, env=INSTALLED, stdout=full, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(command, env=SUBPROCESS_ENV, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2 and done.stderr == "error: cannot write: No space left on device\n"
 
 

@@ -2,7 +2,7 @@
 
 Commands and recipes that build a job are called with each parameter at another value than its default: the job, or
 where and how it is run, must differ. What takes a certain company to mean anything stands in a table with that
-company; a command whose flags change what it writes stands in `OUTPUT`, flag by flag. A new flag is met by these tests
+company; a command whose flags change what it writes stands in `OUTPUT_COMMANDS`, flag by flag. A new flag is met by these tests
 by itself, and fails until it changes something or has its place in a table. Whether each field of a job is then read by
 whoever runs it, is held by tests/test_settings_are_read.py.
 """
@@ -41,10 +41,10 @@ from ponder.types import Cost, Score
 from stored import TASK, StoredJob, right_answer, write_run, wrong_answer
 
 Given = dict[str, Any]
-MADE = {"train": work.train, "sft": work.sft, "eval": work.evaluate, "problems": problems_.problems}
-MADE |= {name: import_object(COMMANDS[name].target) for name in ("reward", "label")}
+JOB_COMMANDS = {"train": work.train, "sft": work.sft, "eval": work.evaluate, "problems": problems_.problems}
+JOB_COMMANDS |= {name: import_object(COMMANDS[name].target) for name in ("reward", "label")}
 
-BASE: dict[str, Given] = {
+BASE_ARGS: dict[str, Given] = {
     "train": {"task": "addition"},
     "sft": {"task": "addition"},
     "eval": {"task": "addition"},
@@ -53,7 +53,7 @@ BASE: dict[str, Given] = {
     "problems": {"source": "write", "out": Path("new.jsonl"), "model": "m", "task": "addition"},
 }
 # Beside what, and at which value, a parameter means something: (the rest, its value). "-name" takes one from the rest.
-BESIDE: dict[tuple[str, str], tuple[Given, Any]] = {
+COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("train", "task"): ({}, "countdown"),
     ("train", "algorithm"): ({}, "rloo"),
     ("train", "option"): ({}, ["bessel=true"]),
@@ -128,16 +128,16 @@ def other(hint: Any, default: Any) -> Any:
     return Path("elsewhere") if kind is Path else "other"
 
 
-class Seen(Exception):
+class Captured(Exception):
     def __init__(self, *what: Any) -> None:
         self.what = what
 
 
-def built(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+def encoded_job(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
     """What a command would run, as plain data; the sentence where it refuses."""
     try:
         made = flags.call_with_flags(function, dict(given))
-    except Seen as seen:
+    except Captured as seen:
         made = seen.what
     except PonderError as why:
         return str(why)
@@ -149,15 +149,15 @@ def run(beside: Mapping[str, Any], base: Given) -> Given:
     return left | {k: v for k, v in beside.items() if not k.startswith("-")}
 
 
-PARAMETERS = [(name, p) for name, function in MADE.items() for p in inspect.signature(function).parameters]
+JOB_PARAMETERS = [(name, p) for name, function in JOB_COMMANDS.items() for p in inspect.signature(function).parameters]
 
 
 @pytest.fixture
-def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def capture_jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Commands come to where they would start their job."""
 
     def start(*what: Any) -> Any:
-        raise Seen(*what)
+        raise Captured(*what)
 
     monkeypatch.chdir(tmp_path)
     Path("prices.json").write_text('{"smollm2": {"generated": 2.5}}')
@@ -165,20 +165,20 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
     yield
 
 
-@pytest.mark.parametrize(("command", "name"), PARAMETERS, ids=str)
-@pytest.mark.usefixtures("nothing_runs")
-def test_every_parameter_changes_the_job(command: str, name: str) -> None:
-    function = MADE[command]
-    beside, value = BESIDE.get((command, name), ({}, None))
-    base = run(beside, BASE[command])
+@pytest.mark.parametrize(("command", "name"), JOB_PARAMETERS, ids=str)
+@pytest.mark.usefixtures("capture_jobs")
+def test_every_job_flag_changes_the_job(command: str, name: str) -> None:
+    function = JOB_COMMANDS[command]
+    beside, value = COMPANIONS.get((command, name), ({}, None))
+    base = run(beside, BASE_ARGS[command])
     if value is ...:  # it is the base's that is taken away
-        changed = BASE[command]
+        changed = BASE_ARGS[command]
     else:
         parameter = inspect.signature(function).parameters[name]
         default = None if parameter.default is inspect.Parameter.empty else parameter.default
         hint = get_type_hints(function, include_extras=True)[name]
         changed = base | {name: other(hint, base.get(name, default)) if value is None else value}
-    before, after = built(function, base), built(function, changed)
+    before, after = encoded_job(function, base), encoded_job(function, changed)
     assert isinstance(before, list), before
     assert isinstance(after, list), after
     assert before != after, f"--{name} changes nothing in what `ponder {command}` runs"
@@ -192,7 +192,7 @@ RECIPES = {f"run {name}": recipes.load_recipe(path) for name, path in recipes.sh
 )
 def test_every_parameter_of_a_recipe_changes_its_job(recipe: str, name: str) -> None:
     function = RECIPES[recipe]
-    beside, value = BESIDE.get((recipe, name), ({}, None))
+    beside, value = COMPANIONS.get((recipe, name), ({}, None))
     default = inspect.signature(function).parameters[name].default
     hint = get_type_hints(function, include_extras=True).get(name, type(default))
     given = {**beside, name: other(hint, beside.get(name, default)) if value is None else value}
@@ -208,7 +208,7 @@ def test_on_every_base_a_recipe_takes_what_it_takes_on_another() -> None:
         hints = get_type_hints(function, include_extras=True)
         for on in ("tiny", "smollm2") if "on" in parameters else ():
             for name in set(parameters) - {"on"}:
-                beside, value = BESIDE.get((recipe, name), ({}, None))
+                beside, value = COMPANIONS.get((recipe, name), ({}, None))
                 beside = {**beside, "on": on}
                 given = {**beside, name: other(hints[name], parameters[name].default) if value is None else value}
                 if name == "rationalise":
@@ -240,7 +240,7 @@ CONDITIONS = [
 
 
 @pytest.mark.parametrize(("command", "name", "condition"), CONDITIONS, ids=lambda x: x if isinstance(x, str) else "")
-def test_what_means_nothing_is_refused(command: str, name: str, condition: When) -> None:
+def test_flag_outside_its_condition_is_refused(command: str, name: str, condition: When) -> None:
     function = functions()[command]
     missing: Given = {n: (condition.other_than[0] if condition.other_than else None) for n in condition.names}
     company: Given = {"source": "write", "model": "m", "task": "t"} if command == "problems" else {}
@@ -248,7 +248,7 @@ def test_what_means_nothing_is_refused(command: str, name: str, condition: When)
         flags.check_conditions(function, {**company, **missing, name: 1})
 
 
-def test_conditions_are_there() -> None:
+def test_conditions_are_found() -> None:
     assert len(CONDITIONS) > 20
 
 
@@ -280,7 +280,7 @@ def test_conditions_are_there() -> None:
     ],
     ids=lambda x: " ".join(x) if isinstance(x, tuple) else "",
 )  # fmt: skip
-def test_refused_in_one_sentence(
+def test_ineffective_flag_is_refused_in_one_sentence(
     argv: tuple[str, ...], words: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(argv) == 2
@@ -292,7 +292,7 @@ def test_refused_in_one_sentence(
 
 ASK = "solve 'What is 1 + 2?' --model {model} --json --show tree"
 SOLVE = "solve 'What is 1 + 2?' --model {model} --max-tokens 3 --n 2 --json"
-OUTPUT: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
+OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
     "solve": (SOLVE, {
         "question": (SOLVE, SOLVE.replace("1 + 2", "2 + 5")), "model": "| --model {run}",
         "strategy": "| --strategy ensemble", "effort": (ASK, ASK + " --effort low"), "n": "| --n 3",
@@ -360,22 +360,22 @@ OUTPUT: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
     "plan": ("plan grpo", {"scan": "| --scan 3", "probe": "| --probe 3", "json": "| --json"}),
 }  # fmt: skip
 # What a run in seconds cannot show is seen where the flag arrives: the models that are loaded, the job that would run.
-ARRIVES = ("demo", "run", "plan")
+CAPTURED_COMMANDS = ("demo", "run", "plan")
 
 
-def test_every_flag_has_its_line() -> None:
+def test_every_output_flag_has_a_case() -> None:
     own = {"harvest": harvest.harvest_flags, "plan": plan.plan_flags, "run": work.run_flags, "demo": work.run_flags}
     for name, command in COMMANDS.items():
-        if name not in MADE:
+        if name not in JOB_COMMANDS:
             wanted = set(inspect.signature(own.get(name) or import_object(command.target)).parameters)
             if name == "plan":
                 wanted |= {"json"}  # and no other of `ponder run`
-            assert set(OUTPUT[name][1]) == wanted, name
+            assert set(OUTPUT_COMMANDS[name][1]) == wanted, name
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory, trained: Path, model: Path) -> dict[str, str]:
-    """Runs, logs and models, by the names that stand in `OUTPUT`."""
+def example_paths(tmp_path_factory: pytest.TempPathFactory, trained: Path, model: Path) -> dict[str, str]:
+    """Runs, logs and models, by the names that stand in `OUTPUT_COMMANDS`."""
     at = tmp_path_factory.mktemp("places")
     untrained = at / "untrained"
     job = jobs.decode(json.loads((trained / "job.json").read_text()))
@@ -409,17 +409,17 @@ def _run(folder: Path, texts: list[list[str]], shift: int) -> str:
 
 
 @pytest.fixture
-def arrivals(monkeypatch: pytest.MonkeyPatch, here: Path) -> list[Any]:
-    """What a command loads, and for `ARRIVES` what it would run."""
+def loaded_models(monkeypatch: pytest.MonkeyPatch, here: Path) -> list[Any]:
+    """What a command loads, and for `CAPTURED_COMMANDS` what it would run."""
     seen: list[Any] = []
-    loads = models_load.load_any
+    loads = models_load.load_inference_policy
 
-    def load_any(*given: Any, **named: Any) -> Any:
+    def load_inference_policy(*given: Any, **named: Any) -> Any:
         seen.append((given, named))
         return loads(*given, **named)
 
     def stops(*what: Any, **named: Any) -> Any:
-        raise Seen(*(jobs.encode(w) if is_dataclass(w) else w for w in what), named)
+        raise Captured(*(jobs.encode(w) if is_dataclass(w) else w for w in what), named)
 
     def rows(job: Harvest, funnel: Any) -> list[dict[str, Any]]:
         seen.append(jobs.encode(job))
@@ -439,8 +439,8 @@ def arrivals(monkeypatch: pytest.MonkeyPatch, here: Path) -> list[Any]:
     monkeypatch.setattr(Figure, "savefig", savefig)  # to paint is most of the time, and of no flag
     for slow in ("software", "machine", "jail", "data"):
         monkeypatch.setattr(f"ponder.cli.doctor.{slow}", lambda: iter(()))
-    monkeypatch.setattr(models_load, "load_any", load_any)
-    monkeypatch.setattr("ponder.models.reward.load_scorer", lambda *given: object.__new__(_PRM)(given))
+    monkeypatch.setattr(models_load, "load_inference_policy", load_inference_policy)
+    monkeypatch.setattr("ponder.models.reward.load_scorer", lambda *given: object.__new__(_RecordingPRM)(given))
     monkeypatch.setattr("ponder.pipelines.processbench.process_bench", process_bench)
     monkeypatch.setattr("ponder.tasks.steps.processbench.read", lambda part: [part, part])
     monkeypatch.setattr("ponder.nets.gguf.save", save)  # this model's characters have no place in such a file
@@ -456,7 +456,7 @@ def arrivals(monkeypatch: pytest.MonkeyPatch, here: Path) -> list[Any]:
     return seen
 
 
-class _PRM(PRM):
+class _RecordingPRM(PRM):
     """Where a judge would have been loaded from."""
 
     def __call__(self, given: Any) -> Any:  # type: ignore[override]
@@ -464,14 +464,14 @@ class _PRM(PRM):
         return self
 
 
-LINES = [(command, flag) for command, (_, lines) in OUTPUT.items() for flag in lines]
+OUTPUT_CASES = [(command, flag) for command, (_, lines) in OUTPUT_COMMANDS.items() for flag in lines]
 
 
-@pytest.mark.parametrize(("command", "flag"), LINES, ids=str)
-def test_every_flag_changes_what_is_said(
-    command: str, flag: str, places: dict[str, str], arrivals: list[Any], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("command", "flag"), OUTPUT_CASES, ids=str)
+def test_every_output_flag_changes_the_output(
+    command: str, flag: str, example_paths: dict[str, str], loaded_models: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    base, lines = OUTPUT[command]
+    base, lines = OUTPUT_COMMANDS[command]
     line = lines[flag]
     company, _, more = ("", "", "") if isinstance(line, tuple) else line.partition("|")
     two = line if isinstance(line, tuple) else (f"{base} {company}", f"{base} {company} {more}")
@@ -479,20 +479,20 @@ def test_every_flag_changes_what_is_said(
     for i, argv in enumerate(two):
         here = Path(f"try-{i}")
         (here / "runs" / "demo").mkdir(parents=True)
-        arrivals.clear()
-        text = Path("prices.json").read_text().replace("MODEL", places["model"])
+        loaded_models.clear()
+        text = Path("prices.json").read_text().replace("MODEL", example_paths["model"])
         (here / "prices.json").write_text(text)
         for name in ("seen.jsonl", "asked.jsonl"):
             (here / name).write_text(Path(name).read_text())
         with contextlib.chdir(here):
             try:
-                code: Any = main([word.format(**places) for word in shlex.split(argv)])
-            except Seen as seen:
+                code: Any = main([word.format(**example_paths) for word in shlex.split(argv)])
+            except Captured as seen:
                 code = repr(seen.what)
         said = capsys.readouterr()
-        assert code == 0 or i == 0 or command in ARRIVES, said.err
+        assert code == 0 or i == 0 or command in CAPTURED_COMMANDS, said.err
         out = re.sub(r'"seconds": ?[0-9.e-]+|[0-9]+ GFLOP/s[^\n"]*|[0-9.]+ GB free', "", said.out)
         files = {str(f.relative_to(here)): f.stat().st_size for f in sorted(here.rglob("*")) if f.is_file()}
         kept = [f.read_bytes() for f in sorted(here.rglob("*")) if f.suffix in (".csv", ".safetensors", ".gguf")]
-        found.append((code, out.replace(str(here), ""), files, kept, list(arrivals)))
+        found.append((code, out.replace(str(here), ""), files, kept, list(loaded_models)))
     assert found[0] != found[1], f"{flag} changes nothing in {two[1]}"

@@ -14,7 +14,7 @@ from ponder.pipelines.curriculum import CURRICULA
 from ponder.train import algorithms
 
 
-def everything(
+def command_with_every_type(
     first: str,
     second: int = 2,
     /,
@@ -37,11 +37,11 @@ def everything(
 
 
 def call(*argv: str) -> dict[str, Any]:
-    return flags.run_command(everything, argv, "prog")
+    return flags.run_command(command_with_every_type, argv, "prog")
 
 
 def test_defaults_are_the_functions_own() -> None:
-    assert call("x") == everything("x")
+    assert call("x") == command_with_every_type("x")
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_defaults_are_the_functions_own() -> None:
     ],
 )
 def test_each_type(argv: tuple[str, ...], name: str, value: Any) -> None:
-    assert call("x", *argv) == {**everything("x"), name: value}
+    assert call("x", *argv) == {**command_with_every_type("x"), name: value}
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_each_type(argv: tuple[str, ...], name: str, value: Any) -> None:
         (("x", "--count"), "--count: expected one argument"),
     ],
 )
-def test_what_is_wrong(argv: tuple[str, ...], said: str) -> None:
+def test_bad_argument_is_named(argv: tuple[str, ...], said: str) -> None:
     with pytest.raises(UsageError) as why:
         call(*argv)
     assert str(why.value).startswith(said)
@@ -103,23 +103,23 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @dataclass(frozen=True)
-class Thing:
+class ExampleSettings:
     size: int
     kinds: tuple[Literal["a", "b"], ...] = ("a",)
     quick: bool = False
 
 
 def test_build() -> None:
-    assert flags.build_with_settings("thing", Thing, ["size=3", "kinds=b,a", "quick=yes"]) == Thing(3, ("b", "a"), True)
-    assert flags.build_with_settings("thing", Thing(1), ["quick=1"]) == Thing(1, quick=True)
+    assert flags.build_with_settings("thing", ExampleSettings, ["size=3", "kinds=b,a", "quick=yes"]) == ExampleSettings(3, ("b", "a"), True)
+    assert flags.build_with_settings("thing", ExampleSettings(1), ["quick=1"]) == ExampleSettings(1, quick=True)
 
 
 def test_build_names_the_flag_it_reads() -> None:
     with pytest.raises(UsageError, match="--option size: 'x' is not a whole number"):
-        flags.build_with_settings("thing", Thing, ["size=x"], "--option")
+        flags.build_with_settings("thing", ExampleSettings, ["size=x"], "--option")
 
 
-def test_the_algorithms_that_help_lists() -> None:
+def test_help_lists_every_algorithm() -> None:
     assert tuple(algorithms.ONLINE) == options.ONLINE_ALGORITHMS and tuple(algorithms.OFFLINE) == options.OFFLINE_ALGORITHMS
     assert set(get_args(get_type_hints(work.train)["curriculum"])) == set(CURRICULA)
 
@@ -136,5 +136,5 @@ def test_the_algorithms_that_help_lists() -> None:
 )
 def test_build_refuses(settings: list[str], said: str) -> None:
     with pytest.raises(UsageError) as why:
-        flags.build_with_settings("thing", Thing, settings)
+        flags.build_with_settings("thing", ExampleSettings, settings)
     assert str(why.value).startswith(said)

@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 
 from ponder.cli import plan, plan_view
-from ponder.cli.plan import RunPlan, TokenSpan, Scan
+from ponder.cli.plan import RunPlan, TokenSpan, PassRateScan
 from ponder.measure.diagnose import TrainingFinding
 from ponder.pipelines import rehearse
 from ponder.pipelines.checks import Check
@@ -24,9 +24,9 @@ from ponder.train import learner as learning
 from ponder.train.learner import OutOfMemory
 from ponder.train.pack import PackedBatch, TraceChains
 
-from .conftest import Said
+from .conftest import CommandResult
 
-Ponder = Callable[..., Said]
+Ponder = Callable[..., CommandResult]
 QUICK = ("--scan", "4", "--probe", "1")
 
 
@@ -82,17 +82,17 @@ def test_steps_that_cannot_be_taken(ponder: Ponder, here: Path, monkeypatch: pyt
 
 
 def test_weights_that_are_not_finite(ponder: Ponder, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ponder.models.load import Fresh
+    from ponder.models.load import ScratchModel
 
-    build = Fresh.build
+    build = ScratchModel.build
 
-    def damaged(self: Fresh, *args: Any) -> Any:
+    def damaged(self: ScratchModel, *args: Any) -> Any:
         net, tokenizer = build(self, *args)
         with torch.no_grad():
             net.norm.weight.fill_(torch.nan)
         return net, tokenizer
 
-    monkeypatch.setattr(Fresh, "build", damaged)
+    monkeypatch.setattr(ScratchModel, "build", damaged)
     said = ponder("plan", "tiny.py", *QUICK)
     assert said.code == 1 and "not ready: finite, cost" in said.out
 
@@ -168,7 +168,7 @@ def example() -> RunPlan:
         TokenSpan("trained", "7<eos>", 2),
         TokenSpan("untrained", "x", 1),
     ]
-    scanned = Scan(
+    scanned = PassRateScan(
         20,
         80,
         None,
@@ -216,10 +216,10 @@ def test_verdicts() -> None:
     assert found.ready and plan_view.verdict_text(found).plain == "it can run, but see what is marked !"
     found.pass_rate = None
     assert plan_view.verdict_text(found).plain == "ready"
-    found.futile = ["8 samples at temperature 0 are all the same"]
+    found.ineffective_settings = ["8 samples at temperature 0 are all the same"]
     assert plan_view.verdict_text(found).plain == "it can run, but see what is marked !"
     assert "! 8 samples at temperature 0 are all the same" in drawn(found)
-    assert plan_view.plan_json(found)["futile"] == found.futile
+    assert plan_view.plan_json(found)["futile"] == found.ineffective_settings
 
 
 @pytest.mark.parametrize(

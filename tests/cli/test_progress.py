@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from ponder.cli.panel import LivePanel, render_panel
-from ponder.cli.progress import JsonLines, ProgressLines, ProgressTracker, format_duration, best_and_worst, one_line
+from ponder.cli.progress import ProgressJson, ProgressLines, ProgressTracker, format_duration, best_and_worst, one_line
 from ponder.cli.stopping import GracefulStop
 from ponder.errors import Interrupted
 from ponder.reason.reading import extract_answer
@@ -85,7 +85,7 @@ def test_panel_fits_and_shows_it_all(width: int) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_panel_tells_what_ails_the_run(width: int) -> None:
+def test_panel_shows_findings(width: int) -> None:
     seen = ProgressTracker("RL · addition · smollm2", GracefulStop(), Path("runs/demo"))
     run_three_steps(seen)
     report_unhealthy_steps(seen, 4, 20)
@@ -123,7 +123,7 @@ def test_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
 
 
 def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    seen = JsonLines("train", GracefulStop())
+    seen = ProgressJson("train", GracefulStop())
     run_three_steps(seen)
     seen.step(4, 10, {"reward": float("nan")}, [])
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -133,7 +133,7 @@ def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out.splitlines()[-1])["findings"]
     assert [(f["name"], f["severity"]) for f in found] == [("too hard", 3), ("undecided", 2), ("truncated", 2)]
     assert found[0]["text"].startswith(HARD)
-    solving = JsonLines("", GracefulStop(), unit="problem")
+    solving = ProgressJson("", GracefulStop(), unit="problem")
     solving.step(1, 2, {"accuracy": 0.5}, [])
     assert json.loads(capsys.readouterr().out) == {"event": "step", "problem": 1, "total": 2, "accuracy": 0.5}
 
@@ -205,7 +205,7 @@ def test_duration(seconds: float, said: str) -> None:
     assert format_duration(seconds) == said
 
 
-def test_shown() -> None:
+def test_one_line() -> None:
     assert one_line("a\n b\t c", 9) == "a b c"
     assert one_line("abcdef", 4) == "abc…"
     assert one_line("\x1b[2J\x07", 12) == r"\x1b[2J\x07"

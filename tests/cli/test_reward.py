@@ -12,14 +12,14 @@ from ponder.runs import read_metrics, read_traces
 from ponder.tasks.steps import LABEL_SCORE
 from ponder.train.reward import REWARD_OBJECTIVES, StateValue
 
-from .conftest import Said
+from .conftest import CommandResult
 
-Ponder = Callable[..., Said]
+Ponder = Callable[..., CommandResult]
 CPU = ("--device", "cpu", "--dtype", "float32")
 SMALL = ("--steps", "2", "--batch", "4", "--lr", "1e-3", *CPU)
 
 
-def labelled(ponder: Ponder, model: Path, task: str, limit: int, *more: str) -> Said:
+def labelled(ponder: Ponder, model: Path, task: str, limit: int, *more: str) -> CommandResult:
     small = ("--n", "4", "--limit", str(limit), "--completions", "2", "--max-tokens", "6", "--separator", "1")
     return ponder("label", task, "--model", model, *small, "--run", "labels", *CPU, *more)
 

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from fakes import FakePolicy
-from ponder.records import Appender
+from ponder.records import RecordWriter
 from ponder.runs import checkpoints, read_metrics
 from ponder.types import Completion, Ids
 
-from .conftest import Said
+from .conftest import CommandResult
 
-Ponder = Callable[..., Said]
+Ponder = Callable[..., CommandResult]
 CPU = ("--device", "cpu", "--dtype", "float32")
 ROWS = [{"prompt": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(40)]
 REWARD = (
@@ -229,7 +229,7 @@ def test_a_judge_and_its_labels(ponder: Ponder, place: Path) -> None:
     assert STORED in ponder(*learned).out
     traces = Path("labels/traces.jsonl")
     kept = traces.read_text()
-    mark = Appender(traces)
+    mark = RecordWriter(traces)
     mark.append({"resumed": 5})
     mark.close()
     assert STORED in ponder(*learned).out, "a marker that takes nothing back is no change"
@@ -243,7 +243,7 @@ def test_a_judge_and_its_labels(ponder: Ponder, place: Path) -> None:
     assert said.code == 2 and "the code of helper changed since labels began" in said.err and said.out == ""
 
 
-class Adds(FakePolicy):
+class AddingPolicy(FakePolicy):
     """Right in the first sample of each problem."""
 
     def _completion(self, prefix: Ids, first: bool) -> Completion:
@@ -256,12 +256,12 @@ class Adds(FakePolicy):
 
 
 def test_problems(ponder: Ponder, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ponder.models.load.load_any", lambda *a, **k: Adds())
+    monkeypatch.setattr("ponder.models.load.load_inference_policy", lambda *a, **k: AddingPolicy())
     made = ("problems", "filter", "--file", "rows.jsonl", "--near", "0", "--shortest", "1", "--model", "model",
             "--samples", "2", "--prompt", "{question}", "--out", "made.jsonl",
             "--run", "out")  # fmt: skip
 
-    def again() -> Said:
+    def again() -> CommandResult:
         Path("made.jsonl").unlink(missing_ok=True)
         return ponder(*made)
 

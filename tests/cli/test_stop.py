@@ -24,13 +24,13 @@ from ponder.reason.operators import evaluate
 from ponder.runs import newest_checkpoint, read_metrics
 from ponder.types import Problem, Score, Step, Trace, ids, prompt_trace, user_messages
 
-from .conftest import INSTALLED
+from .conftest import SUBPROCESS_ENV
 
 STEPS = 30
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 
 
-class Job(subprocess.Popen[str]):
+class CliProcess(subprocess.Popen[str]):
     """A process that does not outlive its test. One that did not stop in time says where it is."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -42,10 +42,10 @@ class Job(subprocess.Popen[str]):
         super().__exit__(kind, error, tb)
 
 
-def start_cli(*argv: str | Path, cwd: Path | None = None) -> Job:
+def start_cli(*argv: str | Path, cwd: Path | None = None) -> CliProcess:
     command = [sys.executable, "-X", "faulthandler", "-m", "ponder", *map(str, argv)]
     pipe = subprocess.PIPE
-    return Job(command, env=INSTALLED, cwd=cwd, stderr=pipe, stdout=pipe, text=True)
+    return CliProcess(command, env=SUBPROCESS_ENV, cwd=cwd, stderr=pipe, stdout=pipe, text=True)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -59,7 +59,7 @@ def _heeded() -> Iterator[None]:
         signal.signal(number, signal.SIG_IGN)
 
 
-def wait_for_handlers(job: Job) -> None:
+def wait_for_handlers(job: CliProcess) -> None:
     """Wait until our handlers are there: before that, the interpreter itself has not come to our code."""
     while job.poll() is None:
         told = Path(f"/proc/{job.pid}/status").read_text().partition("SigCgt:")[2].split()
@@ -68,7 +68,7 @@ def wait_for_handlers(job: Job) -> None:
         time.sleep(0.001)
 
 
-def read_until(job: Job, begins: str) -> list[str]:
+def read_until(job: CliProcess, begins: str) -> list[str]:
     assert job.stderr is not None
     seen: list[str] = []
     while not (seen and seen[-1].startswith(begins)):
@@ -181,7 +181,7 @@ REWARDED = ["run", "rewarded.py"]
 
 
 @pytest.fixture
-def rewarded(here: Path) -> Path:
+def reward_recipe(here: Path) -> Path:
     (here / "own.py").write_text(HANGS)
     (here / "rewarded.py").write_text(RECIPE)
     (here / "rows.jsonl").write_text("".join(f'{{"prompt": "What is {i}+1?"}}\n' for i in range(99)))
@@ -196,8 +196,8 @@ def rewarded(here: Path) -> Path:
         pytest.param("stubborn", signal.SIGTERM, marks=pytest.mark.slow),
     ],
 )
-def test_a_run_whose_reward_function_hangs_is_stopped(rewarded: Path, reward: str, number: signal.Signals) -> None:
-    with start_cli(*REWARDED, "--reward", f"own:{reward}", "--run", "run", cwd=rewarded) as job:
+def test_a_run_whose_reward_function_hangs_is_stopped(reward_recipe: Path, reward: str, number: signal.Signals) -> None:
+    with start_cli(*REWARDED, "--reward", f"own:{reward}", "--run", "run", cwd=reward_recipe) as job:
         read_until(job, "hanging")
         job.send_signal(number)
         _, err = job.communicate(timeout=60)
@@ -205,12 +205,12 @@ def test_a_run_whose_reward_function_hangs_is_stopped(rewarded: Path, reward: st
     assert "Traceback" not in err
     assert reward != "slow" or "hanging" not in err, "another call began after the stop"
     assert (f"own:{reward} does not end; the last checkpoint stands" in err) == (reward == "stubborn")
-    newest = newest_checkpoint(rewarded / "run")
-    assert newest is not None and int(newest.name.removeprefix("step-")) == len(read_metrics(rewarded / "run")) >= 1
+    newest = newest_checkpoint(reward_recipe / "run")
+    assert newest is not None and int(newest.name.removeprefix("step-")) == len(read_metrics(reward_recipe / "run")) >= 1
 
 
-def test_the_second_signal_stops_at_once(rewarded: Path) -> None:
-    with start_cli(*REWARDED, "--reward", "own:stubborn", cwd=rewarded) as job:
+def test_the_second_signal_stops_at_once(reward_recipe: Path) -> None:
+    with start_cli(*REWARDED, "--reward", "own:stubborn", cwd=reward_recipe) as job:
         read_until(job, "hanging")
         job.send_signal(signal.SIGINT)
         read_until(job, "stopping")
@@ -329,5 +329,5 @@ def test_a_forked_process_sweeps_nothing(tmp_path: Path) -> None:
         "    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 143\n"
         "    assert work.exists()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], env=INSTALLED, cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], env=SUBPROCESS_ENV, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

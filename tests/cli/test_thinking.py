@@ -13,74 +13,74 @@ from fakes import char_policy
 from ponder.cli import flags
 from ponder.cli import options as opt
 from ponder.cli.ask import decided, answer_lines, solve, answer_json
-from ponder.cli.thinking import budget_of, strategy_named
+from ponder.cli.thinking import budget_from_flags, strategy_from_flags
 from ponder.cli.tree_view import MAX_LINES, tree_lines
 from ponder.cli.work import evaluate
 from ponder.errors import UnknownName, UsageError
-from ponder.pipelines.guides import guide_named
+from ponder.pipelines.guides import load_guide
 from ponder.reason.budget import Budget
 from ponder.reason.effort import EFFORTS
 from ponder.reason.operators.cut import CUTS, Cut
 from ponder.reason.operators.self_evaluate import PTrue
 from ponder.reason.presets import PRESETS
-from ponder.reason.strategies import STRATEGIES, Chain, Route, Vote
+from ponder.reason.strategies import STRATEGIES, Chain, Cascade, MajorityVote
 from ponder.runs import read_traces
 from ponder.types import Problem, Sampling, Score, Step, Trace, ids, user_messages
 
 Ponder = Callable[..., Any]
 
 
-def test_what_is_given_counts_most() -> None:
+def test_flag_overrides_effort() -> None:
     settings = ["stop=settled", "round=2"]
-    way, guide, budget = strategy_named("vote", "high", n=4, max_tokens=100, temperature=0.5, settings=settings)
-    assert way == Vote(4, early_stopping="settled", chains_per_round=2, sampling=Sampling(temperature=0.5, max_tokens=100)) and guide == ""
+    way, guide, budget = strategy_from_flags("vote", "high", n=4, max_tokens=100, temperature=0.5, settings=settings)
+    assert way == MajorityVote(4, early_stopping="settled", chains_per_round=2, sampling=Sampling(temperature=0.5, max_tokens=100)) and guide == ""
     assert budget == Budget(32 * 2048)
-    way, _, budget = strategy_named(None, "none")
+    way, _, budget = strategy_from_flags(None, "none")
     assert (
         isinstance(way, Chain)
         and way.prompt.style == "direct"
         and way.sampling.max_tokens == 64 == (budget or Budget()).tokens
     )
-    way, _, budget = strategy_named("mcts", "medium")
+    way, _, budget = strategy_from_flags("mcts", "medium")
     assert way.simulations == 8 and way.sampling.max_tokens == 1024  # type: ignore[attr-defined]
-    way, _, budget = strategy_named("route", max_tokens=9)
-    assert isinstance(way, Route) and budget is None
+    way, _, budget = strategy_from_flags("route", max_tokens=9)
+    assert isinstance(way, Cascade) and budget is None
     assert way.cheap.sampling.max_tokens == way.expensive.sampling.max_tokens == 9  # type: ignore[attr-defined]
-    way, _, _ = strategy_named("forest", max_tokens=9, temperature=0.3)
+    way, _, _ = strategy_from_flags("forest", max_tokens=9, temperature=0.3)
     assert way.of.sampling.max_tokens == 9 and way.of.sampling.temperature == 0.3  # type: ignore[attr-defined]
-    assert strategy_named("marco-o1")[1] == "ponder.reason.scorers:Confidence"
+    assert strategy_from_flags("marco-o1")[1] == "ponder.reason.scorers:Confidence"
 
 
 def test_steps_end_where_the_named_cut_says() -> None:
-    assert strategy_named("beam", settings=["cut=sentence"])[0].cut == CUTS["sentence"]  # type: ignore[attr-defined]
-    assert strategy_named("mcts", settings=["cut=mark:<step>"])[0].cut == Cut(("<step>",))  # type: ignore[attr-defined]
+    assert strategy_from_flags("beam", settings=["cut=sentence"])[0].cut == CUTS["sentence"]  # type: ignore[attr-defined]
+    assert strategy_from_flags("mcts", settings=["cut=mark:<step>"])[0].cut == Cut(("<step>",))  # type: ignore[attr-defined]
     with pytest.raises(UnknownName, match="Did you mean 'sentence'"):
-        strategy_named("beam", settings=["cut=sentense"])
+        strategy_from_flags("beam", settings=["cut=sentense"])
     with pytest.raises(UsageError, match="takes no cut"):
-        strategy_named("vote", settings=["cut=line"])
+        strategy_from_flags("vote", settings=["cut=line"])
 
 
 @pytest.mark.parametrize("name", [*STRATEGIES, *PRESETS])
 @pytest.mark.parametrize("effort", [None, *EFFORTS])
 def test_every_strategy_takes_every_effort(name: str, effort: str | None) -> None:
-    way, _, budget = strategy_named(name, effort)
+    way, _, budget = strategy_from_flags(name, effort)
     assert callable(way)
     if effort:
         assert budget == EFFORTS[effort].budget
 
 
-def test_names_that_are_none() -> None:
+def test_unknown_strategy_is_refused() -> None:
     with pytest.raises(UnknownName, match="Did you mean 'vote'"):
-        strategy_named("votes")
+        strategy_from_flags("votes")
     with pytest.raises(UnknownName, match="Did you mean 'high'"):
-        strategy_named(None, "hgih")
+        strategy_from_flags(None, "hgih")
     with pytest.raises(UsageError, match="takes no --n"):
-        strategy_named("cot", n=3)
-    assert budget_of(Budget(5), None, None) == Budget(5) and budget_of(None, None, None) is None
-    assert budget_of(Budget(5), 7, 2.0) == Budget(7, 2.0)
+        strategy_from_flags("cot", n=3)
+    assert budget_from_flags(Budget(5), None, None) == Budget(5) and budget_from_flags(None, None, None) is None
+    assert budget_from_flags(Budget(5), 7, 2.0) == Budget(7, 2.0)
 
 
-def grown() -> Trace:
+def searched_trace() -> Trace:
     trace = Trace(Problem("p", user_messages("How many?")), [Step(None, "How many?", ids([1]))])
     steps: list[dict[str, Any]] = [
         {"parent": 0, "text": "First,\n count.", "visits": 3, "value": 0.5},
@@ -95,7 +95,7 @@ def grown() -> Trace:
 
 
 def test_a_tree() -> None:
-    assert tree_lines(grown(), 60) == [
+    assert tree_lines(searched_trace(), 60) == [
         "● How many?",
         "├─● [0.50 in 3 visits] First, count.",
         "│ ├─● [prm 0.25, orm ?] #### 7",
@@ -105,13 +105,13 @@ def test_a_tree() -> None:
 
 
 def test_a_tree_grown_by_the_gold_answer_says_so() -> None:
-    trace = grown()
+    trace = searched_trace()
     trace.oracle = True
-    assert tree_lines(trace)[0].startswith("oracle: ") and tree_lines(trace)[1:] == tree_lines(grown())
+    assert tree_lines(trace)[0].startswith("oracle: ") and tree_lines(trace)[1:] == tree_lines(searched_trace())
 
 
 def test_a_tree_of_any_size() -> None:
-    trace = grown()
+    trace = searched_trace()
     for i in range(5000):
         trace.add(Step(len(trace.steps) - 1, f"{i}", ids([1])))
     shown = tree_lines(trace)
@@ -175,7 +175,7 @@ def test_strategies(ponder: Ponder) -> None:
 
 
 def test_why_there_is_no_answer_or_not_the_whole_way_is_said() -> None:
-    trace = grown()
+    trace = searched_trace()
     trace.failed = "the context is full"
     assert "it did not come to its end: the context is full" in answer_lines(decided(trace))
     bare = Trace(Problem("p", user_messages("?")), [Step(None, "?", ids([1]))], failed="the server is down")
@@ -203,12 +203,12 @@ def test_what_was_thought_before_an_error_is_kept(
 
 def test_guides_by_name() -> None:
     policy = char_policy()
-    guide = guide_named("p_true", policy)
+    guide = load_guide("p_true", policy)
     assert isinstance(guide, PTrue) and guide.policy is policy
     with pytest.raises(UsageError, match="asks the policy"):
-        guide_named("p_true", None)
+        load_guide("p_true", None)
     with pytest.raises(UnknownName, match="likelihood"):
-        guide_named("likelyhood", policy)
+        load_guide("likelyhood", policy)
 
 
 @pytest.mark.parametrize(

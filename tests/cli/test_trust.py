@@ -15,18 +15,18 @@ import pytest
 import ponder.errors
 from ponder import jobs, names
 from ponder.environment import read_environment
-from ponder.errors import ForeignCode, RunError, UsageError
+from ponder.errors import UntrustedCode, RunError, UsageError
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.problems import MakeProblems
-from ponder.pipelines.rewarded import Rewarded
+from ponder.pipelines.rewarded import RewardModelTask
 from ponder.pipelines.rl import RL
-from ponder.pipelines.sieve import Sieve
+from ponder.pipelines.sieve import Filters
 from ponder.pipelines.stages import Stage, Stages
-from ponder.reason.strategies import Ensemble
+from ponder.reason.strategies import Samples
 from ponder.runs import Run, checkpoints, lock_run, read_job, read_metrics, read_traces
 from ponder.tasks import Addition, CustomTask
-from ponder.tasks.mixed import Shaped
+from ponder.tasks.mixed import WeightedRewardTask
 from ponder.trust import external_code, trust_within
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 
@@ -43,10 +43,10 @@ def call(*args, **columns):
 """
 CALL = f"{MODULE}:call"
 COLUMNS = {"is": "ponder.tasks.columns:Columns", "data": [{"prompt": "touch marker", "answer": "1"}]}
-WEIGHED = jobs.encode(Shaped(Addition(digits=1), (("accuracy", 1.0),))) | {"rewards": [["accuracy", 1.0], [CALL, 1.0]]}
+WEIGHED = jobs.encode(WeightedRewardTask(Addition(digits=1), (("accuracy", 1.0),))) | {"rewards": [["accuracy", 1.0], [CALL, 1.0]]}
 TASKS: dict[str, Any] = {
     "a type": {"is": f"{MODULE}:Task"},
-    "a type in a type": {"is": "ponder.tasks.mixed:Mixed", "tasks": [{"is": f"{MODULE}:Task"}]},
+    "a type in a type": {"is": "ponder.tasks.mixed:TaskMixture", "tasks": [{"is": f"{MODULE}:Task"}]},
     "a module that ends the process": {"is": "unittest.__main__:x"},
     "no object": {"is": MODULE},
     "a reward": COLUMNS | {"rewards": [CALL]},
@@ -56,7 +56,7 @@ TASKS: dict[str, Any] = {
     "a reward through ponder": COLUMNS | {"rewards": ["ponder.environment:subprocess.getoutput"]},
     "ponder's own loader as a reward": COLUMNS | {"rewards": ["ponder.names:load"]},
     "a weighted reward": WEIGHED,
-    "a judge": jobs.encode(Rewarded(Addition(digits=1), "reward:x")) | {"by": CALL},
+    "a judge": jobs.encode(RewardModelTask(Addition(digits=1), "reward:x")) | {"by": CALL},
 }
 
 
@@ -134,8 +134,8 @@ JOBS: dict[str, Any] = {
     "a guide beside the oracle": evaluation(jobs.encode(Addition()), guide=f"oracle+{CALL}"),
     "a guide to collect by": jobs.encode(Collect(Addition())) | {"guide": CALL},
     "an exact solver": jobs.encode(MakeProblems("templates", file="t.json")) | {"exact": "os:system"},
-    "a sieve": jobs.encode(MakeProblems("templates", file="t.json", filters=Sieve())) | {
-        "sieve": jobs.encode(Sieve()) | {"embed": CALL}
+    "a sieve": jobs.encode(MakeProblems("templates", file="t.json", filters=Filters())) | {
+        "sieve": jobs.encode(Filters()) | {"embed": CALL}
     },
     "training": jobs.encode(RL(Addition())) | {"task": COLUMNS | {"rewards": [CALL]}},
     "a stage": {
@@ -162,7 +162,7 @@ def test_a_job_with_code_of_its_own_is_refused(
     assert not (strange / "run" / "checkpoints").exists()
 
 
-def test_trust_says_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ponder: Callable[..., Any]) -> None:
+def test_trust_flag_allows_foreign_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ponder: Callable[..., Any]) -> None:
     """The user's own run, by its directory: --trust, with which modules of the current folder are found."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own_words.py").write_text("def call(question):\n    return ['3']\n")
@@ -199,10 +199,10 @@ def test_trust_is_a_flag_only_where_run_directories_are_read(ponder: Callable[..
 def test_decode_trusts_ponder_s_own_types_only() -> None:
     job = Evaluate(CustomTask(data=({"prompt": "?"},), rewards=("json:dumps",)))
     data = json.loads(json.dumps(jobs.encode(job)))
-    assert external_code(data) == ["json:dumps"] == jobs.foreign_in(job)
-    with pytest.raises(ForeignCode, match=r"'json:dumps'.*--trust"):
+    assert external_code(data) == ["json:dumps"] == jobs.external_code_in(job)
+    with pytest.raises(UntrustedCode, match=r"'json:dumps'.*--trust"):
         jobs.decode(data)
-    with pytest.raises(ForeignCode):
+    with pytest.raises(UntrustedCode):
         jobs.decode(data, trust=["json:loads"])
     assert jobs.decode(data, trust=["json:dumps"]) == jobs.decode(data, trust=True) == job
     with trust_within(["json:dumps"]):
@@ -211,7 +211,7 @@ def test_decode_trusts_ponder_s_own_types_only() -> None:
 
 def test_all_that_is_foreign_is_named_before_anything_is_imported(strange: Path) -> None:
     both = [evaluation({"is": f"{MODULE}:A"}), evaluation({"is": f"{MODULE}:B"}, guide=CALL)]
-    with pytest.raises(ForeignCode) as why:
+    with pytest.raises(UntrustedCode) as why:
         jobs.decode(both, trust=[f"{MODULE}:A"])
     assert f"{MODULE}:B" in str(why.value) and CALL in str(why.value) and f"{MODULE}:A" not in str(why.value)
 
@@ -245,8 +245,8 @@ def test_a_plug_in_is_not_found_within_limits(monkeypatch: pytest.MonkeyPatch) -
             raise AssertionError("it was loaded")
 
     monkeypatch.setattr(names, "entry_points", lambda group, name: [Plug()])
-    data = jobs.encode(Shaped(Addition(), (("accuracy", 1.0),))) | {"rewards": [["plugged", 1.0]]}
-    with pytest.raises(ForeignCode, match="plug-in plugged"):
+    data = jobs.encode(WeightedRewardTask(Addition(), (("accuracy", 1.0),))) | {"rewards": [["plugged", 1.0]]}
+    with pytest.raises(UntrustedCode, match="plug-in plugged"):
         jobs.decode(data)
 
 
@@ -273,7 +273,7 @@ def test_every_name_that_is_loaded_stands_in_a_field_that_says_so() -> None:
 
 
 @dataclass(frozen=True)
-class Looks:
+class RecordingTask:
     """A job of the user's own, which reads its run directory back."""
 
     def __call__(self, folder: Path, watch: Any = None) -> Any:
@@ -282,11 +282,11 @@ class Looks:
 
 
 def test_what_stages_name_is_trusted_while_they_run(tmp_path: Path) -> None:
-    job = Stages((Stage("a", Looks()),))
-    assert jobs.foreign_in(job) == [f"{__name__}:Looks"]
+    job = Stages((Stage("a", RecordingTask()),))
+    assert jobs.external_code_in(job) == [f"{__name__}:RecordingTask"]
     for _ in range(2):  # also when they go on
-        assert job(tmp_path / "run") == {"a": Looks()}
-    with pytest.raises(ForeignCode, match="Looks"):
+        assert job(tmp_path / "run") == {"a": RecordingTask()}
+    with pytest.raises(UntrustedCode, match="RecordingTask"):
         jobs.decode(read_job(tmp_path / "run"))
 
 
@@ -379,8 +379,8 @@ def test_a_place_in_an_earlier_stage_stays_in_it(path: str) -> None:
     [
         {"is": 3}, {"is": None}, {"is": ["x"]}, {"is": "float", "value": "x"}, {"is": "float"},
         {"is": "ponder.tasks.drawn.addition:Addition", "digits": "x"},
-        {"is": "ponder.tasks.mixed:Mixed", "tasks": 3}, {"is": "ponder.tasks.mixed:Shaped", "task": 1, "rewards": [2]},
-        jobs.encode(Evaluate(Addition(), strategy=Ensemble())) | {"budget": {"is": "ponder.types:Nothing"}},
+        {"is": "ponder.tasks.mixed:TaskMixture", "tasks": 3}, {"is": "ponder.tasks.mixed:WeightedRewardTask", "task": 1, "rewards": [2]},
+        jobs.encode(Evaluate(Addition(), strategy=Samples())) | {"budget": {"is": "ponder.types:Nothing"}},
     ],
 )  # fmt: skip
 def test_what_cannot_be_made_is_one_sentence(data: Any) -> None:

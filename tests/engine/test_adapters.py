@@ -66,7 +66,7 @@ def write(folder: Path, net: Decoder, name: str, size: float = 0.15, **config: A
     return pairs
 
 
-def fold(net: Decoder, name: str, pairs: dict[str, tuple[Tensor, Tensor]]) -> Decoder:
+def merge_by_hand(net: Decoder, name: str, pairs: dict[str, tuple[Tensor, Tensor]]) -> Decoder:
     rank, alpha, _ = SHAPES[name]
     with torch.no_grad():
         for layer, (a, b) in pairs.items():
@@ -82,7 +82,7 @@ def world(kind: str, tmp_path: Path) -> tuple[Engine, dict[str, Decoder]]:
     machine = Engine(net, cache_bytes=4000 * cache.bytes_per_token(net.config, net.dtype))
     models = {"": tiny_decoder(kind)}
     for name in SHAPES:
-        models[name] = fold(tiny_decoder(kind), name, write(tmp_path / name, net, name))
+        models[name] = merge_by_hand(tiny_decoder(kind), name, write(tmp_path / name, net, name))
         machine.adapters.add(name, tmp_path / name)
     return machine, models
 
@@ -91,7 +91,7 @@ def request(prompt: Sequence[int], adapter: str, n: int = 1, seed: int = 0, **sa
     return Request(ids(prompt), Sampling(**{"max_tokens": 10, **sampling}), n, seed, adapter)
 
 
-def together(machine: Engine, requests: Sequence[Request]) -> list[list[SequenceState]]:
+def generate_together(machine: Engine, requests: Sequence[Request]) -> list[list[SequenceState]]:
     async def all_of_them() -> list[list[SequenceState]]:
         return list(await asyncio.gather(*(machine.generate(r) for r in requests)))
 
@@ -102,7 +102,7 @@ def together(machine: Engine, requests: Sequence[Request]) -> list[list[Sequence
 def test_a_mixed_batch_equals_the_models_apart(kind: str, tmp_path: Path) -> None:
     machine, models = world(kind, tmp_path)
     requests = [request(p, name, temperature=0.0) for p in PROMPTS for name in ("red", "", "blue")]
-    found = together(machine, requests)
+    found = generate_together(machine, requests)
     weights = {name: {n: p.detach() for n, p in weights64(net).items()} for name, net in models.items()}
     texts = set()
     for asked, (row,) in zip(requests, found, strict=True):
@@ -125,12 +125,12 @@ def test_samples_are_those_of_the_models_apart(room: dict[str, int], tmp_path: P
     for name, value in room.items():
         token = cache.bytes_per_token(machine.net.config, machine.net.dtype) if name == "cache_bytes" else 1
         setattr(machine, name, value * token)
-    found = together(machine, requests)
+    found = generate_together(machine, requests)
     if "cache_bytes" in room:
-        assert machine._schedule is not None and machine._schedule.stepped_back > 0
+        assert machine._scheduler is not None and machine._scheduler.preemptions > 0
     for name, net in models.items():
         mine = [i for i, r in enumerate(requests) if r.adapter == name]
-        alone = together(Engine(net), [request(requests[i].prefix, "", seed=requests[i].seed, **rule) for i in mine])
+        alone = generate_together(Engine(net), [request(requests[i].prefix, "", seed=requests[i].seed, **rule) for i in mine])
         for i, rows in zip(mine, alone, strict=True):
             assert [r.token_ids for r in found[i]] == [r.token_ids for r in rows]
             for ours, theirs in zip(found[i], rows, strict=True):
@@ -144,7 +144,7 @@ def test_rows_without_an_adapter_are_the_same_to_the_bit(tmp_path: Path) -> None
     for use in (names, [""] * 4):
         machine.refresh_weights()  # prompts are filled in again: what shares a pass is the same
         found.append(
-            together(machine, [request(p, a, n=2, temperature=1.0) for p, a in zip(PROMPTS, use, strict=True)])
+            generate_together(machine, [request(p, a, n=2, temperature=1.0) for p, a in zip(PROMPTS, use, strict=True)])
         )
     mixed, plain = found
     for name, a, b in zip(names, mixed, plain, strict=True):
@@ -155,20 +155,20 @@ def test_rows_without_an_adapter_are_the_same_to_the_bit(tmp_path: Path) -> None
 def test_what_one_adapter_cached_another_does_not_read(tmp_path: Path) -> None:
     machine, models = world("llama", tmp_path)
     for name in ("", "red", "blue", "red", ""):
-        (found,) = together(machine, [request(PROMPTS[2], name, temperature=0.0)])
-        (alone,) = together(Engine(models[name]), [request(PROMPTS[2], "", temperature=0.0)])
+        (found,) = generate_together(machine, [request(PROMPTS[2], name, temperature=0.0)])
+        (alone,) = generate_together(Engine(models[name]), [request(PROMPTS[2], "", temperature=0.0)])
         assert found[0].token_ids == alone[0].token_ids
     assert found[0].prefill_tokens == 1, "its own prefix it finds again, and feeds the last token"
 
 
 def test_a_name_can_come_to_mean_another(tmp_path: Path) -> None:
     machine, models = world("llama", tmp_path)
-    together(machine, [request(PROMPTS[2], "red", temperature=0.0)])
+    generate_together(machine, [request(PROMPTS[2], "red", temperature=0.0)])
     machine.adapters.remove("red")
     assert list(machine.adapters) == ["blue"] and "red" not in machine.adapters
     machine.adapters.add("red", tmp_path / "blue")
-    (found,) = together(machine, [request(PROMPTS[2], "red", temperature=0.0)])
-    (alone,) = together(Engine(models["blue"]), [request(PROMPTS[2], "", temperature=0.0)])
+    (found,) = generate_together(machine, [request(PROMPTS[2], "red", temperature=0.0)])
+    (alone,) = generate_together(Engine(models["blue"]), [request(PROMPTS[2], "", temperature=0.0)])
     assert found[0].token_ids == alone[0].token_ids
 
 
@@ -183,7 +183,7 @@ def test_readings_go_through_their_adapter(tmp_path: Path) -> None:
         assert torch.allclose(hidden.double(), exact, atol=1e-4)
 
 
-def untouched(net: Decoder) -> bool:
+def has_plain_forwards(net: Decoder) -> bool:
     plain = tiny_decoder()
     assert all(torch.equal(p, q) for p, q in zip(net.parameters(), plain.parameters(), strict=True))
     return not any("forward" in m.__dict__ or m._forward_hooks for m in net.modules())
@@ -199,10 +199,10 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         return real(self, *given, **more)
 
     monkeypatch.setattr(cache.DecodeAttention, "__call__", spy)
-    together(machine, [request(PROMPTS[1], "red"), request(PROMPTS[1], "")])
-    assert all(seen) and untouched(machine.net)
+    generate_together(machine, [request(PROMPTS[1], "red"), request(PROMPTS[1], "")])
+    assert all(seen) and has_plain_forwards(machine.net)
     seen.clear()
-    together(machine, [request(PROMPTS[1], "")])
+    generate_together(machine, [request(PROMPTS[1], "")])
     assert seen and not any(seen), "a pass without adapters is the plain one"
 
     def broken(*given: Any, **more: Any) -> Tensor:
@@ -210,8 +210,8 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(cache.DecodeAttention, "__call__", broken)
     with pytest.raises(RuntimeError, match="no"):
-        together(machine, [request(PROMPTS[1], "red")])
-    assert untouched(machine.net)
+        generate_together(machine, [request(PROMPTS[1], "red")])
+    assert has_plain_forwards(machine.net)
 
 
 def test_a_pass_with_adapters_is_its_thread_s_alone(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_a_pass_with_adapters_is_its_thread_s_alone(tmp_path: Path) -> None:
     assert all(
         torch.equal(first, one) and not torch.equal(first, base) for (first, _), one in zip(found, alone, strict=True)
     )
-    assert all(torch.equal(after, base) for _, after in found) and untouched(machine.net)
+    assert all(torch.equal(after, base) for _, after in found) and has_plain_forwards(machine.net)
 
 
 @settings(max_examples=40, deadline=None)
@@ -270,10 +270,10 @@ def test_any_order_of_tokens(runs: list[tuple[str, int]]) -> None:
 def test_the_networks_type_is_kept(tmp_path: Path) -> None:
     """Also where it changes after an adapter was added."""
     machine, models = world("llama", tmp_path)
-    together(machine, [request(PROMPTS[1], "red")])
+    generate_together(machine, [request(PROMPTS[1], "red")])
     machine.net.to(torch.bfloat16)
     machine.refresh_weights()
-    (found,) = together(machine, [request(PROMPTS[1], "red", temperature=0.0, max_tokens=4)])
+    (found,) = generate_together(machine, [request(PROMPTS[1], "red", temperature=0.0, max_tokens=4)])
     w = {n: p.detach() for n, p in weights64(models["red"]).items()}
     exact = plain_logprobs(models["red"], w, [*PROMPTS[1], *found[0].token_ids], 4)
     assert np.allclose(found[0].logprobs, exact, atol=0.3)
@@ -289,7 +289,7 @@ def ask(policy: Policy, prompt: Sequence[int] = (5, 6, 9), n: int = 2, **samplin
 def test_a_policy_with_an_adapter_on(tmp_path: Path) -> None:
     policy = char_policy()
     folded = char_policy()
-    fold(folded.net, "red", write(tmp_path / "red", policy.net, "red", 0.4))
+    merge_by_hand(folded.net, "red", write(tmp_path / "red", policy.net, "red", 0.4))
     policy.engine.adapters.add("red", tmp_path / "red")
     view = policy.with_adapter("red")
     assert isinstance(view, Policy) and view.version == policy.version
@@ -377,7 +377,7 @@ def test_an_adapter_in_use_stays(tmp_path: Path) -> None:
         return await asking
 
     (row,) = run_async(busy())
-    (alone,) = together(Engine(models["red"]), [request(PROMPTS[1], "", max_tokens=60, temperature=0.0)])
+    (alone,) = generate_together(Engine(models["red"]), [request(PROMPTS[1], "", max_tokens=60, temperature=0.0)])
     assert row.token_ids == alone[0].token_ids
     machine.adapters.remove("red")
 
@@ -418,11 +418,11 @@ def test_what_training_saves_is_sampled_without_peft(tmp_path: Path, monkeypatch
             if "lora_B" in name:
                 p.normal_(0, 0.3, generator=torch.Generator().manual_seed(2))
     lora.save(net, made, tmp_path / "saved", base="somewhere")
-    (trained,) = together(Engine(net), [request(PROMPTS[1], "", temperature=0.0)])
+    (trained,) = generate_together(Engine(net), [request(PROMPTS[1], "", temperature=0.0)])
     monkeypatch.setitem(sys.modules, "peft", None)
     machine = Engine(tiny_decoder())
     machine.adapters.add("saved", tmp_path / "saved")
-    (found,) = together(machine, [request(PROMPTS[1], "saved", temperature=0.0)])
+    (found,) = generate_together(machine, [request(PROMPTS[1], "saved", temperature=0.0)])
     assert found[0].token_ids == trained[0].token_ids
     assert np.allclose(found[0].logprobs, trained[0].logprobs, atol=1e-5)
 
@@ -439,5 +439,5 @@ def test_a_wild_adapter_hurts_no_other(tmp_path: Path) -> None:
 
     found = run_async(both())
     assert all(isinstance(f, ModelError) and "not finite" in str(f) for f in found[::2])
-    alone = together(Engine(models[""]), [request(p, "", temperature=0.0) for p in PROMPTS])
+    alone = generate_together(Engine(models[""]), [request(p, "", temperature=0.0) for p in PROMPTS])
     assert [f[0].token_ids for f in found[1::2]] == [a[0].token_ids for a in alone]

@@ -25,7 +25,7 @@ from ponder.engine import cache
 from ponder.engine import engine as module
 from ponder.engine.engine import Engine, logprobs_from_hidden
 from ponder.engine.request import Request, SequenceState
-from ponder.engine.runner import Runner
+from ponder.engine.runner import ModelRunner
 from ponder.engine.schedule import PrefillChunk
 from ponder.errors import ModelError, UsageError
 from ponder.nets.decoder import Decoder
@@ -36,27 +36,27 @@ def request(prompt: list[int], n: int = 1, seed: int = 0, **sampling: Any) -> Re
     return Request(ids(prompt), Sampling(**{"max_tokens": 12, **sampling}), n, seed)
 
 
-def machine(net: Decoder, slots: int = 4000, **more: Any) -> Engine:
+def make_engine(net: Decoder, slots: int = 4000, **more: Any) -> Engine:
     return Engine(net, cache_bytes=slots * cache.bytes_per_token(net.config, net.dtype), **more)
 
 
-def settled(engine: Engine) -> None:
+def wait_until_idle(engine: Engine) -> None:
     """Nobody holds anything any more: every slot is free or can be had."""
     deadline = time.monotonic() + 10
-    while engine.busy or engine._left or engine._busy:
+    while engine.busy or engine._cancelled or engine._busy:
         assert time.monotonic() < deadline
         time.sleep(0.005)
-    schedule = engine._schedule
+    schedule = engine._scheduler
     assert schedule is not None and not schedule
     assert schedule.allocator.free_count + schedule.tree.evictable == schedule.allocator.size
     assert schedule.tree.replace_with_empty().memory.free_count == schedule.allocator.size
 
 
-def test_a_storm_of_callers_that_give_up_leaves_nothing_behind() -> None:
+def test_cancelled_requests_leave_no_state() -> None:
     net = tiny_decoder()
-    engine = machine(net, slots=120, most_rows=7, chunk=5)
+    engine = make_engine(net, slots=120, max_num_seqs=7, chunk=5)
     draw = random.Random(0)
-    alone = {p: run_async(machine(net).generate(request([p, 9, p], n=2, seed=p))) for p in range(3, 8)}
+    alone = {p: run_async(make_engine(net).generate(request([p, 9, p], n=2, seed=p))) for p in range(3, 8)}
 
     async def caller(i: int) -> str:
         await asyncio.sleep(draw.random() * 0.3)
@@ -77,13 +77,13 @@ def test_a_storm_of_callers_that_give_up_leaves_nothing_behind() -> None:
 
     ends = run_async(storm())
     assert ends.count("gone") > 5 and ends.count("done") >= 60
-    settled(engine)
+    wait_until_idle(engine)
 
 
-def test_callers_in_several_threads_and_loops() -> None:
+def test_requests_from_several_threads_and_loops() -> None:
     net = tiny_decoder()
-    engine = machine(net)
-    expected = [[r.token_ids for r in run_async(machine(net).generate(request([i + 3], n=2, seed=i)))] for i in range(6)]
+    engine = make_engine(net)
+    expected = [[r.token_ids for r in run_async(make_engine(net).generate(request([i + 3], n=2, seed=i)))] for i in range(6)]
     found: dict[int, Any] = {}
 
     def one(i: int) -> None:
@@ -95,11 +95,11 @@ def test_callers_in_several_threads_and_loops() -> None:
     for t in threads:
         t.join(30)
     assert [found[i] for i in range(6)] == expected
-    settled(engine)
+    wait_until_idle(engine)
 
 
-def test_a_late_caller_does_not_wait_for_those_before_it() -> None:
-    engine = machine(tiny_decoder())
+def test_late_request_joins_running_batch() -> None:
+    engine = make_engine(tiny_decoder())
     ended: list[str] = []
 
     async def one(name: str, tokens: int) -> None:
@@ -118,7 +118,7 @@ def test_a_late_caller_does_not_wait_for_those_before_it() -> None:
 
 
 def test_tokens_stream_as_they_are_drawn() -> None:
-    engine = machine(tiny_decoder())
+    engine = make_engine(tiny_decoder())
 
     async def listen() -> tuple[dict[int, list[int]], list[SequenceState], bool]:
         heard: dict[int, list[int]] = {0: [], 1: []}
@@ -135,7 +135,7 @@ def test_tokens_stream_as_they_are_drawn() -> None:
     assert [heard[0], heard[1]] == [r.token_ids for r in rows] and early
 
 
-class Flying(Runner):
+class LaunchingRunner(ModelRunner):
     """A runner like the GPU's, that looks at the text after every few tokens, when others are under way already. Each
     token is its place in the text; of every seventh request, the text ends at that request's seed."""
 
@@ -172,19 +172,19 @@ class Flying(Runner):
         return [63 if seed % 7 == 3 and i == seed else i for i in range(begin, begin + steps)]
 
 
-def test_flights_lose_no_token_and_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launched_steps_lose_no_token_and_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     """Storms of requests that come, end early, are cancelled and push each other out, while passes are under way, in
     turns with requests that the host draws for."""
 
     def slow(i: int) -> Request:
         return request([40 + i % 3], seed=i, max_tokens=i % 40 + 1, measures=("entropy",))
 
-    alone = machine(tiny_decoder(), eos=frozenset({63}))
+    alone = make_engine(tiny_decoder(), eos=frozenset({63}))
     beside = {i: run_async(alone.generate(slow(i)))[0].token_ids for i in range(0, 30, 6)}
-    monkeypatch.setattr(module, "make_runner", lambda net, slots, *_: Flying(net, slots))
+    monkeypatch.setattr(module, "make_runner", lambda net, slots, *_: LaunchingRunner(net, slots))
     for storm in range(12):
         chance = random.Random(storm)
-        engine = machine(tiny_decoder(), slots=chance.choice([60, 90, 400]), eos=frozenset({63}))
+        engine = make_engine(tiny_decoder(), slots=chance.choice([60, 90, 400]), eos=frozenset({63}))
 
         async def one(i: int, chance: random.Random = chance, engine: Engine = engine) -> None:
             await asyncio.sleep(chance.random() * 0.05)
@@ -199,19 +199,19 @@ def test_flights_lose_no_token_and_no_slot(monkeypatch: pytest.MonkeyPatch) -> N
                 return
             for row in await engine.generate(asked):
                 ends = i % 7 == 3
-                assert row.token_ids == Flying.written(row, 0, i + 1 if ends else i % 40 + 1)
+                assert row.token_ids == LaunchingRunner.written(row, 0, i + 1 if ends else i % 40 + 1)
                 assert row.stop == ("eos" if ends else "length")
 
         async def all_of_them(one: Any = one) -> None:
             await asyncio.gather(*(one(i) for i in range(30)))
 
         run_async(all_of_them())
-        settled(engine)
+        wait_until_idle(engine)
 
 
 def test_no_token_is_lost_where_several_are_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "make_runner", lambda net, slots, *_: Flying(net, slots))
-    engine = machine(tiny_decoder())
+    monkeypatch.setattr(module, "make_runner", lambda net, slots, *_: LaunchingRunner(net, slots))
+    engine = make_engine(tiny_decoder())
 
     async def listen() -> list[Any]:
         return [word async for word in engine.stream(request([5, 6], n=2, max_tokens=7))]
@@ -220,10 +220,10 @@ def test_no_token_is_lost_where_several_are_drawn_at_once(monkeypatch: pytest.Mo
     for number in (0, 1):
         assert [w[1:] for w in heard if w[0] == number] == [(i, -float(i)) for i in range(7)]
     assert [r.token_ids for r in rows] == [list(range(7))] * 2
-    settled(engine)
+    wait_until_idle(engine)
 
 
-class Ahead(Flying):
+class LaunchAheadRunner(LaunchingRunner):
     def max_steps(self, rows: Sequence[SequenceState], ahead: int = 0) -> int:
         return 4
 
@@ -231,9 +231,9 @@ class Ahead(Flying):
         return True
 
 
-def test_who_is_filled_in_does_not_wait_for_who_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "make_runner", lambda net, slots, *_: Ahead(net, slots))
-    engine = machine(tiny_decoder(), slots=6000, chunk=4)
+def test_prefill_does_not_wait_for_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "make_runner", lambda net, slots, *_: LaunchAheadRunner(net, slots))
+    engine = make_engine(tiny_decoder(), slots=6000, chunk=4)
 
     async def both() -> SequenceState:
         long = asyncio.ensure_future(engine.generate(request([5, 6], max_tokens=5000)))
@@ -248,13 +248,13 @@ def test_who_is_filled_in_does_not_wait_for_who_decodes(monkeypatch: pytest.Monk
     assert len(run_async(both()).token_ids) < 2500
 
 
-def test_where_memory_is_short_texts_go_on_with_a_smaller_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_retries_with_smaller_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is lost or told twice, and the old cache is given up before the new one is made."""
-    net, made = tiny_decoder(), list[weakref.ref[Runner]]()
-    expected = run_async(machine(net).generate(request([7, 7], n=3)))
+    net, made = tiny_decoder(), list[weakref.ref[ModelRunner]]()
+    expected = run_async(make_engine(net).generate(request([7, 7], n=3)))
     passes = [0]
 
-    class Poor(Runner):
+    class Poor(ModelRunner):
         def decode(self, rows: Sequence[SequenceState], parts: Sequence[PrefillChunk] = ()) -> torch.Tensor:
             passes[0] += 1
             if passes[0] in (1, 4, 8):
@@ -262,7 +262,7 @@ def test_where_memory_is_short_texts_go_on_with_a_smaller_cache(monkeypatch: pyt
                 raise kind("CUDA error: out of memory")
             return super().decode(rows, parts)
 
-    def make(net: Decoder, slots: int, *_: Any) -> Runner:
+    def make(net: Decoder, slots: int, *_: Any) -> ModelRunner:
         assert all(old() is None for old in made)
         runner = Poor(net, slots)
         made.append(weakref.ref(runner))
@@ -270,7 +270,7 @@ def test_where_memory_is_short_texts_go_on_with_a_smaller_cache(monkeypatch: pyt
 
     monkeypatch.setattr(module, "make_runner", make)
     monkeypatch.setattr(module, "room", lambda device: 800 * cache.bytes_per_token(net.config, net.dtype))
-    monkeypatch.setattr(module, "LEAST", 0)
+    monkeypatch.setattr(module, "MIN_CACHE_BYTES", 0)
     engine = Engine(net)
 
     async def listen() -> list[Any]:
@@ -282,13 +282,13 @@ def test_where_memory_is_short_texts_go_on_with_a_smaller_cache(monkeypatch: pyt
     for row, wanted in zip(rows, expected, strict=True):
         assert row.token_ids == wanted.token_ids
         assert [w[1] for w in heard if w[0] == row.number] == wanted.token_ids
-    settled(engine)
+    wait_until_idle(engine)
 
 
-def test_weights_that_move_under_texts_in_hand() -> None:
+def test_weights_moved_during_requests_in_flight() -> None:
     """A runner that does not serve the network any more is replaced, and the texts go on."""
     net = tiny_decoder()
-    engine = machine(net)
+    engine = make_engine(net)
 
     async def move() -> list[SequenceState]:
         call = asyncio.ensure_future(engine.generate(request([5, 9], n=2, max_tokens=200)))
@@ -303,12 +303,12 @@ def test_weights_that_move_under_texts_in_hand() -> None:
     *rows, late = run_async(move())
     assert [len(row.token_ids) for row in rows] == [200, 200] and len(late.token_ids) == 3
     assert [row.token_ids for row in rows] == [
-        row.token_ids for row in run_async(machine(tiny_decoder()).generate(request([5, 9], n=2, max_tokens=200)))
+        row.token_ids for row in run_async(make_engine(tiny_decoder()).generate(request([5, 9], n=2, max_tokens=200)))
     ]
-    settled(engine)
+    wait_until_idle(engine)
 
 
-def test_parameters_that_others_take_the_place_of_under_texts_in_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parameters_replaced_during_requests_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     policy, renewed = char_policy(), list[int]()
 
     async def swap() -> None:
@@ -325,8 +325,8 @@ def test_parameters_that_others_take_the_place_of_under_texts_in_hand(monkeypatc
     assert renewed == [1], "a pass after the pause would find keys of the old weights"
 
 
-def test_a_listener_that_leaves_cancels() -> None:
-    engine = machine(tiny_decoder())
+def test_closed_stream_cancels_request() -> None:
+    engine = make_engine(tiny_decoder())
 
     async def leave() -> None:
         words = engine.stream(request([5, 6], n=2, max_tokens=500))
@@ -336,12 +336,12 @@ def test_a_listener_that_leaves_cancels() -> None:
 
     began = time.monotonic()
     run_async(leave())
-    settled(engine)
+    wait_until_idle(engine)
     assert time.monotonic() - began < 8
 
 
-def test_a_closed_engine_tells_everybody() -> None:
-    engine = machine(tiny_decoder())
+def test_closed_engine_fails_all_requests() -> None:
+    engine = make_engine(tiny_decoder())
 
     async def closing() -> list[Any]:
         calls = [asyncio.ensure_future(engine.generate(request([5, i], max_tokens=2000))) for i in range(4)]
@@ -354,19 +354,19 @@ def test_a_closed_engine_tells_everybody() -> None:
     assert len(found) == 5 and all(isinstance(f, UsageError) and "closed" in str(f) for f in found)
 
 
-def test_a_failed_pass_tells_everybody_and_the_engine_works_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_step_fails_all_requests_and_engine_recovers(monkeypatch: pytest.MonkeyPatch) -> None:
     net = tiny_decoder()
-    engine = machine(net)
-    expected = [r.token_ids for r in run_async(machine(net).generate(request([7, 7], n=3)))]
-    real, passes = Runner.decode, [0]
+    engine = make_engine(net)
+    expected = [r.token_ids for r in run_async(make_engine(net).generate(request([7, 7], n=3)))]
+    real, passes = ModelRunner.decode, [0]
 
-    def breaks(self: Runner, rows: Any, parts: Any = ()) -> Any:
+    def breaks(self: ModelRunner, rows: Any, parts: Any = ()) -> Any:
         passes[0] += 1
         if passes[0] == 4:
             raise RuntimeError("the device is gone")
         return real(self, rows, parts)
 
-    monkeypatch.setattr(Runner, "decode", breaks)
+    monkeypatch.setattr(ModelRunner, "decode", breaks)
 
     async def some() -> list[Any]:
         calls = [engine.generate(request([7, i], n=2)) for i in range(5)]
@@ -374,14 +374,14 @@ def test_a_failed_pass_tells_everybody_and_the_engine_works_on(monkeypatch: pyte
 
     assert all(isinstance(f, RuntimeError) for f in run_async(some()))
     assert [r.token_ids for r in run_async(engine.generate(request([7, 7], n=3)))] == expected
-    settled(engine)
+    wait_until_idle(engine)
 
 
-def test_an_engine_that_cannot_start_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_reports_failed_start(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_room(*given: Any) -> Any:
         raise MemoryError("no room for the cache")
 
-    engine = machine(tiny_decoder())
+    engine = make_engine(tiny_decoder())
     with monkeypatch.context() as patch:
         patch.setattr("ponder.engine.engine.make_runner", no_room)
         with pytest.raises(MemoryError, match="no room"):
@@ -389,8 +389,8 @@ def test_an_engine_that_cannot_start_says_so(monkeypatch: pytest.MonkeyPatch) ->
     assert len(run_async(engine.generate(request([7, 7], n=3)))) == 3
 
 
-def test_whatever_the_watch_raises_is_heard() -> None:
-    engine = machine(tiny_decoder())
+def test_on_tokens_errors_reach_callers() -> None:
+    engine = make_engine(tiny_decoder())
     given = iter([0])
     engine.on_tokens = lambda tokens: next(given) and None
     with pytest.raises(RuntimeError, match="StopIteration"):
@@ -408,7 +408,7 @@ def test_whatever_the_watch_raises_is_heard() -> None:
 
 
 def test_a_system_without_threads_is_an_error_and_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = machine(tiny_decoder())
+    engine = make_engine(tiny_decoder())
 
     def none_left(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -421,20 +421,20 @@ def test_a_system_without_threads_is_an_error_and_no_hang(monkeypatch: pytest.Mo
 
 
 def test_a_pause_that_is_interrupted_does_not_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = machine(tiny_decoder())
+    engine = make_engine(tiny_decoder())
 
     def interrupted(ready: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(engine._wake, "wait_for", interrupted)
+        patch.setattr(engine._condition, "wait_for", interrupted)
         with engine.paused():
             raise AssertionError
     assert len(run_async(engine.generate(request([7, 7])))) == 1
 
 
 def test_a_loop_that_closes_early_leaves_nothing_behind() -> None:
-    engine = machine(tiny_decoder())
+    engine = make_engine(tiny_decoder())
     early = asyncio.new_event_loop()
     task: Any = early.create_task(engine.generate(request([5, 6])))
     early.call_soon(early.stop)
@@ -453,15 +453,15 @@ def test_a_loop_that_closes_early_leaves_nothing_behind() -> None:
 
     row = late.run_until_complete(begun())
     late.close()
-    assert not engine._gathering
+    assert not engine._gathered
     task._log_destroy_pending = False
     del task
     gc.collect()
-    settled(engine)
+    wait_until_idle(engine)
     assert row.stop is None, "it was given up, not written to its end"
 
 
-_LEAVES = """
+_EXITING_PROGRAM = """
 import asyncio
 from fakes import tiny
 from ponder.engine.engine import Engine
@@ -480,20 +480,20 @@ asyncio.new_event_loop().run_until_complete(leave())
 """
 
 
-def test_a_process_that_ends_with_texts_in_hand_ends_well() -> None:
+def test_process_exits_cleanly_with_requests_in_flight() -> None:
     path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
     ended = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _LEAVES], env={**os.environ, "PYTHONPATH": path}, capture_output=True
+        [sys.executable, "-W", "ignore", "-c", _EXITING_PROGRAM], env={**os.environ, "PYTHONPATH": path}, capture_output=True
     )
     assert ended.returncode == 0, ended.stderr
 
 
-def test_not_a_number_fails_that_request_alone() -> None:
+def test_nan_logits_fail_only_their_request() -> None:
     net = tiny_decoder()
     with torch.no_grad():
         net.embed_tokens.weight[40] = torch.nan  # tied: its logit is no number either, so ask without it
     net.lm_head.weight = torch.nn.Parameter(tiny_decoder(seed=3).embed_tokens.weight.detach().clone())
-    engine = machine(net)
+    engine = make_engine(net)
 
     async def both() -> list[Any]:
         bad, good = request([5, 40], n=2), request([5, 6], n=2, bias=((40, -1e9),))
@@ -502,13 +502,13 @@ def test_not_a_number_fails_that_request_alone() -> None:
     bad, good = run_async(both())
     assert isinstance(bad, ModelError) and "not finite" in str(bad)
     assert [len(r.token_ids) for r in good] == [12, 12]
-    settled(engine)
+    wait_until_idle(engine)
 
 
-def test_weights_may_change_under_texts_in_hand() -> None:
+def test_weights_change_during_requests_in_flight() -> None:
     """Each token says which weights drew it; keys computed before stay, and new prompts use none of them."""
     net = tiny_decoder()
-    engine = machine(net)
+    engine = make_engine(net)
     prompt = [5, 9, 22]
 
     async def update() -> SequenceState:
@@ -537,7 +537,7 @@ def test_weights_may_change_under_texts_in_hand() -> None:
     for _ in range(6):
         path.append(int(plain_logits(new, net.config, path)[-1].argmax()))
     assert fresh.token_ids == path[3:] and fresh.versions == [1] * 6
-    settled(engine)
+    wait_until_idle(engine)
 
 
 # scoring
@@ -546,7 +546,7 @@ def test_weights_may_change_under_texts_in_hand() -> None:
 @pytest.mark.parametrize("kind", ["llama", "window", "gemma"])
 def test_scores_are_those_of_a_plain_pass(kind: str) -> None:
     net = tiny_decoder(kind)
-    engine = machine(net, slots=60, chunk=4)
+    engine = make_engine(net, slots=60, chunk=4)
     draw = np.random.default_rng(1)
     texts = [draw.integers(3, 60, size=int(n)) for n in draw.integers(2, 20, size=12)]
     texts += [np.append(texts[0], [7, 8]), texts[1][:2]]
@@ -561,17 +561,17 @@ def test_scores_are_those_of_a_plain_pass(kind: str) -> None:
         assert hidden.shape == (len(text) - begin, net.config.width)
         with torch.no_grad():
             assert torch.allclose(net.logits(hidden).double(), exact.detach(), atol=1e-4)
-    settled(engine)
+    wait_until_idle(engine)
 
 
 def test_a_score_reuses_what_was_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     net = tiny_decoder()
-    engine = machine(net)
+    engine = make_engine(net)
     (found,) = run_async(engine.generate(request([5, 9, 22, 8], max_tokens=10)))
     fed: list[int] = []
-    real = Runner.prefill
+    real = ModelRunner.prefill
     monkeypatch.setattr(
-        Runner, "fill", lambda self, parts: (fed.append(sum(len(p.tokens) for p in parts)), real(self, parts))[1]
+        ModelRunner, "fill", lambda self, parts: (fed.append(sum(len(p.tokens) for p in parts)), real(self, parts))[1]
     )
     tokens = [5, 9, 22, 8, *found.token_ids]
     hidden = run_async(engine.read_hidden_states(ids(tokens), 12))
@@ -581,8 +581,8 @@ def test_a_score_reuses_what_was_sampled(monkeypatch: pytest.MonkeyPatch) -> Non
     assert float(said[0]) == pytest.approx(found.logprobs[9], abs=1e-5)
 
 
-def test_a_text_that_does_not_fit_is_refused_alone() -> None:
-    engine = machine(tiny_decoder(), slots=30)
+def test_request_longer_than_cache_is_refused_alone() -> None:
+    engine = make_engine(tiny_decoder(), slots=30)
     with pytest.raises(UsageError, match="31 tokens, the cache holds 30"):
         run_async(engine.read_hidden_states(ids([5] * 31)))
     with pytest.raises(UsageError, match="the cache holds 30"):
@@ -593,17 +593,17 @@ def test_a_text_that_does_not_fit_is_refused_alone() -> None:
 # memory
 
 
-def test_sleep_gives_the_memory_back() -> None:
+def test_sleep_frees_cache_memory() -> None:
     net = tiny_decoder()
-    engine = machine(net)
+    engine = make_engine(net)
     first = run_async(engine.generate(request([5, 6])))
     engine.sleep()
     assert engine._runner is None
     assert run_async(engine.generate(request([5, 6])))[0].token_ids == first[0].token_ids
 
 
-def test_an_engine_with_texts_in_hand_does_not_sleep() -> None:
-    engine = machine(tiny_decoder())
+def test_sleep_refused_with_requests_in_flight() -> None:
+    engine = make_engine(tiny_decoder())
 
     async def try_it() -> None:
         call = asyncio.ensure_future(engine.generate(request([5, 6], max_tokens=300)))
@@ -617,8 +617,8 @@ def test_an_engine_with_texts_in_hand_does_not_sleep() -> None:
 
 
 def test_an_idle_thread_ends_and_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ponder.engine.engine._LINGER", 0.01)
-    engine = machine(tiny_decoder())
+    monkeypatch.setattr("ponder.engine.engine._IDLE_SECONDS", 0.01)
+    engine = make_engine(tiny_decoder())
     for _ in range(3):
         run_async(engine.generate(request([5, 6])))
         deadline = time.monotonic() + 5

@@ -30,7 +30,7 @@ def request(prompt: Sequence[int], n: int = 1, seed: int = 0, **sampling: Any) -
     return Request(ids(prompt), Sampling(**{"max_tokens": 12, **sampling}), n, seed)
 
 
-def together(machine: Engine, requests: Sequence[Request]) -> list[list[SequenceState]]:
+def generate_together(machine: Engine, requests: Sequence[Request]) -> list[list[SequenceState]]:
     async def all_of_them() -> list[list[SequenceState]]:
         return list(await asyncio.gather(*(machine.generate(r) for r in requests)))
 
@@ -46,13 +46,13 @@ def run(
     **more: Any,
 ) -> list[list[SequenceState]]:
     room = slots * cache.bytes_per_token(net.config, net.dtype)
-    machine = Engine(net, frozenset(eos), most_rows=max_rows, cache_bytes=room, **more)
-    found = together(machine, requests)
+    machine = Engine(net, frozenset(eos), max_num_seqs=max_rows, cache_bytes=room, **more)
+    found = generate_together(machine, requests)
     machine.close()
     return found
 
 
-def written(groups: list[list[SequenceState]]) -> list[list[list[int]]]:
+def token_lists(groups: list[list[SequenceState]]) -> list[list[list[int]]]:
     return [[row.token_ids for row in rows] for rows in groups]
 
 
@@ -72,11 +72,11 @@ def greedy_by_kind(kind: str) -> list[list[int]]:
 
 
 @pytest.fixture(params=["together", "products", "apart"])
-def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def attention_paths(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What rows share is read with what they read alone, in one call or in two products; or apart from it."""
-    monkeypatch.setattr(cache, "_SMALL_PRODUCTS", request.param == "products")
+    monkeypatch.setattr(cache, "_MKL_BATCHED_MATMUL", request.param == "products")
     if request.param == "apart":
-        monkeypatch.setattr(cache, "_SHORT", -1)
+        monkeypatch.setattr(cache, "_MAX_INLINE_BYTES", -1)
 
 
 @pytest.mark.usefixtures("pieces")
@@ -86,7 +86,7 @@ def test_greedy_equals_a_plain_loop(kind: str) -> None:
     expected = greedy_by_kind(kind)
     for max_rows in (64, 3, 1):
         found = run(net, [request(p, temperature=0.0) for p in PROMPTS], max_rows=max_rows)
-        assert written(found) == [[e] for e in expected]
+        assert token_lists(found) == [[e] for e in expected]
     assert len({tuple(e) for e in expected}) == len(PROMPTS) and max(len(set(e)) for e in expected) > 3
 
 
@@ -98,14 +98,14 @@ def test_greedy_equals_a_plain_loop_where_memory_is_short(kind: str) -> None:
     requests = [request(p, n=2, temperature=0.0) for p in PROMPTS]
     for slots, chunk in ((24, 2), (40, 3), (60, 7)):
         found = run(net, requests, slots=slots, chunk=chunk)
-        assert written(found) == [[e, e] for e in greedy_by_kind(kind)]
+        assert token_lists(found) == [[e, e] for e in greedy_by_kind(kind)]
 
 
 @pytest.mark.parametrize("kind", list(CONFIGS))
 def test_rows_of_unlike_sizes_are_not_padded_to_each_other(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One long prompt, many short ones and groups with a common beginning: read piece by piece, to the same result."""
-    monkeypatch.setattr(cache, "_SLACK", 0)
-    monkeypatch.setattr(cache, "_SHORT", -1)
+    monkeypatch.setattr(cache, "_MAX_PADDED_SCORES", 0)
+    monkeypatch.setattr(cache, "_MAX_INLINE_BYTES", -1)
     made: list[cache.DecodeAttention] = []
     real = cache.DecodeAttention.__init__
 
@@ -128,17 +128,17 @@ def test_rows_of_unlike_sizes_are_not_padded_to_each_other(kind: str, monkeypatc
 
 @pytest.mark.usefixtures("pieces")
 @pytest.mark.parametrize("kind", list(CONFIGS))
-def test_prompts_are_filled_in_beside_those_who_decode(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mixed_batches_prefill_and_decode(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one pass: each who comes finds others writing, and each text is what it is alone."""
     net, sizes = tiny_decoder(kind), list[tuple[int, int]]()
     real = cache.MixedAttention.__init__
 
-    def spy(self: cache.MixedAttention, decoding: cache.DecodeAttention, filling: cache.Filling) -> None:
+    def spy(self: cache.MixedAttention, decoding: cache.DecodeAttention, filling: cache.PrefillAttention) -> None:
         real(self, decoding, filling)
         sizes.append((len(decoding.lengths), len(filling.tokens)))
 
     monkeypatch.setattr(cache.MixedAttention, "__init__", spy)
-    machine = Engine(net, most_rows=64, cache_bytes=4000 * cache.bytes_per_token(net.config, net.dtype), prefill_chunk_tokens=3)
+    machine = Engine(net, max_num_seqs=64, cache_bytes=4000 * cache.bytes_per_token(net.config, net.dtype), prefill_chunk_tokens=3)
 
     begun = [asyncio.Event() for _ in range(len(PROMPTS) + 1)]
     begun[0].set()
@@ -159,25 +159,25 @@ def test_prompts_are_filled_in_beside_those_who_decode(kind: str, monkeypatch: p
         assert torch.allclose(hidden.double(), said, atol=1e-4)
         return rows
 
-    assert written(run_async(all_of_them())) == [[e, e] for e in greedy_by_kind(kind)]
+    assert token_lists(run_async(all_of_them())) == [[e, e] for e in greedy_by_kind(kind)]
     machine.close()
     assert len(sizes) > 3 and max(rows for rows, _ in sizes) > 1 and max(tokens for _, tokens in sizes) == 3
 
 
-def test_what_is_kept_beside_the_cache_is_bounded_and_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tail_copies_are_bounded_and_released(monkeypatch: pytest.MonkeyPatch) -> None:
     net, sizes = tiny_decoder(), list[int]()
     expected = plain_greedy(net, PROMPTS[1], 90)
-    monkeypatch.setattr(cache, "_KEPT", 40_000)
+    monkeypatch.setattr(cache, "_MAX_TAIL_COPY_BYTES", 40_000)
     real = cache.DecodeAttention.__call__
 
     def spy(self: cache.DecodeAttention, *given: Any, **named: Any) -> Any:
         out = real(self, *given, **named)
-        sizes.append(sum(kept.nbytes for kept in self._kept.values()))
+        sizes.append(sum(kept.nbytes for kept in self._tail_copies.values()))
         return out
 
     monkeypatch.setattr(cache.DecodeAttention, "__call__", spy)
     machine = Engine(net, cache_bytes=4000 * cache.bytes_per_token(net.config, net.dtype))
-    (rows,) = together(machine, [request(PROMPTS[1], n=3, temperature=0.0, max_tokens=90)])
+    (rows,) = generate_together(machine, [request(PROMPTS[1], n=3, temperature=0.0, max_tokens=90)])
     assert [row.token_ids for row in rows] == [expected] * 3
     assert 0 < max(sizes) <= 40_000 and sizes[-1] == 0, "kept while it is little"
     assert machine._runner is not None and machine._runner._attention is None, "and not for rows that have ended"
@@ -187,8 +187,8 @@ def test_what_is_kept_beside_the_cache_is_bounded_and_let_go(monkeypatch: pytest
 @pytest.mark.parametrize("mistake", ["window", "position", "shared", "merge", "kept"])
 def test_a_broken_attention_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if mistake in ("shared", "merge"):
-        monkeypatch.setattr(cache, "_SHORT", -1)
-    call, tensors = cache.DecodeAttention.__call__, cache.DecodeAttention._tensors
+        monkeypatch.setattr(cache, "_MAX_INLINE_BYTES", -1)
+    call, tensors = cache.DecodeAttention.__call__, cache.DecodeAttention._update_tensors
     if mistake == "window":
         monkeypatch.setattr(cache.DecodeAttention, "__call__", lambda *a, scale, window: call(*a, scale=scale, window=None))
     elif mistake == "position":
@@ -197,18 +197,18 @@ def test_a_broken_attention_is_caught(mistake: str, monkeypatch: pytest.MonkeyPa
             tensors(self)
             self.positions_T = self.positions_T + 1
 
-        monkeypatch.setattr(cache.DecodeAttention, "_tensors", late)
+        monkeypatch.setattr(cache.DecodeAttention, "_update_tensors", late)
     elif mistake == "shared":  # a group's prompt is not read at all
-        monkeypatch.setattr(cache.DecodeAttention, "_with_shared", lambda self, kv, q, window, *own: own)
+        monkeypatch.setattr(cache.DecodeAttention, "_add_shared_segments", lambda self, kv, q, window, *own: own)
     elif mistake == "kept":  # the newest token is put beside the one before it
 
         def early(self: cache.DecodeAttention) -> None:
             tensors(self)
             self.last_B = self.last_B - 1
 
-        monkeypatch.setattr(cache.DecodeAttention, "_tensors", early)
+        monkeypatch.setattr(cache.DecodeAttention, "_update_tensors", early)
     else:  # each piece counts the same, whatever its scores
-        for name in ("_piece", "_added"):
+        for name in ("_partial_attention", "_partial_from_lse"):
             real = getattr(cache, name)
 
             def flat(*given: Any, real: Any = real, **more: Any) -> Any:
@@ -217,7 +217,7 @@ def test_a_broken_attention_is_caught(mistake: str, monkeypatch: pytest.MonkeyPa
 
             monkeypatch.setattr(cache, name, flat)
     with pytest.raises(AssertionError):
-        test_samples_do_not_depend_on_their_company("window")
+        test_samples_do_not_depend_on_other_sequences("window")
         test_greedy_equals_a_plain_loop("window")
 
 
@@ -225,7 +225,7 @@ def test_a_row_that_leaves_moves_no_other() -> None:
     net = tiny_decoder()
     wanted = [3, 12, 1, 9, 5]
     found = run(net, [request(p, temperature=0.0, max_tokens=n) for p, n in zip(PROMPTS, wanted, strict=True)])
-    assert written(found) == [[plain_greedy(net, p, n)] for p, n in zip(PROMPTS, wanted, strict=True)]
+    assert token_lists(found) == [[plain_greedy(net, p, n)] for p, n in zip(PROMPTS, wanted, strict=True)]
     assert [r.stop for g in found for r in g] == ["length"] * 5
 
 
@@ -238,22 +238,22 @@ def test_long_tails_outgrow_their_table() -> None:
 
 
 @pytest.mark.parametrize("kind", ["llama", "window", "gemma"])
-def test_samples_do_not_depend_on_their_company(kind: str) -> None:
+def test_samples_do_not_depend_on_other_sequences(kind: str) -> None:
     net = tiny_decoder(kind)
     requests = [request(p, n=3, seed=i, temperature=1.2) for i, p in enumerate(PROMPTS)]
     at_once = run(net, requests)
-    assert len({tuple(t) for g in written(at_once) for t in g}) == 15, "the n of a group differ"
+    assert len({tuple(t) for g in token_lists(at_once) for t in g}) == 15, "the n of a group differ"
     alone = [run(net, [r])[0] for r in requests]
     backwards = run(net, requests[::-1])[::-1]
     crowded = run(net, requests, max_rows=4)
     pushed = run(net, requests, slots=50, chunk=3)
     for other in (alone, backwards, crowded, pushed):
-        assert written(other) == written(at_once)
+        assert token_lists(other) == token_lists(at_once)
         for a, b in zip(at_once, other, strict=True):
             for x, y in zip(a, b, strict=True):
                 assert np.allclose(x.logprobs, y.logprobs, atol=1e-5)
     other_seed = run(net, [request(PROMPTS[0], n=3, seed=99, temperature=1.2)])
-    assert written(other_seed)[0] != written(at_once)[0]
+    assert token_lists(other_seed)[0] != token_lists(at_once)[0]
 
 
 def test_a_larger_group_begins_with_the_smaller() -> None:
@@ -278,7 +278,7 @@ def test_more_requests_than_rows(max_rows: int) -> None:
         patch.setattr(engine, "extend", counting)
         found = run(net, requests, max_rows=max_rows)
     assert max(most) <= max_rows
-    assert written(found) == written(run(net, requests, max_rows=1000))
+    assert token_lists(found) == token_lists(run(net, requests, max_rows=1000))
     for asked, rows in zip(requests, found, strict=True):
         assert [(r.request, r.index) for r in rows] == [(asked, j) for j in range(asked.n)]
 
@@ -286,9 +286,9 @@ def test_more_requests_than_rows(max_rows: int) -> None:
 def test_progress_counts_every_token_once() -> None:
     told: list[int] = []
     requests = [request(PROMPTS[i % 5], n=2, seed=i, max_tokens=2 + 3 * (i % 3)) for i in range(8)]
-    machine = Engine(tiny_decoder(), most_rows=5)
+    machine = Engine(tiny_decoder(), max_num_seqs=5)
     machine.on_tokens = told.append
-    found = together(machine, requests)
+    found = generate_together(machine, requests)
     assert sum(told) == sum(len(r.token_ids) for g in found for r in g)
 
 
@@ -325,7 +325,7 @@ def test_the_stop_test_sees_the_newest_token() -> None:
         seen.append(list(row.token_ids))
         return len(row.token_ids) == 4
 
-    (found,) = together(Engine(net, stop_check=after_four), [request(PROMPTS[1], temperature=0.0)])
+    (found,) = generate_together(Engine(net, stop_check=after_four), [request(PROMPTS[1], temperature=0.0)])
     assert found[0].stop == "stop" and len(found[0].token_ids) == 4
     assert [len(s) for s in seen] == [1, 2, 3, 4]
 
@@ -366,7 +366,7 @@ def test_greedy_says_the_model_s_own_probability() -> None:
     assert np.allclose(found[0].logprobs, exact, atol=1e-5)
 
 
-def test_damaged_weights_are_named() -> None:
+def test_damaged_weights_raise_model_error() -> None:
     net = tiny_decoder()
     with torch.no_grad():
         net.layers[1].mlp.up_proj.weight[0, 0] = torch.nan
@@ -378,12 +378,12 @@ def test_new_weights_are_used_at_once() -> None:
     """Nothing of the old weights is read after `renew`."""
     net = tiny_decoder()
     machine = Engine(net)
-    together(machine, [request(PROMPTS[1], temperature=0.0)])
+    generate_together(machine, [request(PROMPTS[1], temperature=0.0)])
     with torch.no_grad():
         for p, q in zip(net.parameters(), tiny_decoder(seed=8).parameters(), strict=True):
             p.copy_(q)
     machine.refresh_weights()
-    (found,) = together(machine, [request(PROMPTS[1], temperature=0.0)])
+    (found,) = generate_together(machine, [request(PROMPTS[1], temperature=0.0)])
     assert found[0].token_ids == plain_greedy(tiny_decoder(seed=8), PROMPTS[1], 12)
 
 

@@ -16,11 +16,11 @@ from ponder.engine import chance, draw, sampler
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request, SequenceState
 from ponder.errors import ModelError, UsageError
-from ponder.models.native import Native
+from ponder.models.native import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.types import Completion, Sampling, ids
 
-GOOD = 20
+N_GOOD_REQUESTS = 20
 HOSTILE_VALUES: tuple[Any, ...] = (
     True, False, None, float("nan"), float("inf"), -float("inf"), -1, -0.5, 1.5, 0, 2**31, 2**70, 10**400, "x", "",
     "\ud800", "\x00", b"x", [], [""], ("",), ("\ud800",), ("a\udfffb",), ("\x00",), ("x" * 10_000,), ("x",) * 5_000,
@@ -31,14 +31,14 @@ HOSTILE_VALUES: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def good(policy: Native) -> list[Any]:
+def good(policy: PonderPolicy) -> list[Any]:
     """Calls with many kinds of options, each with a seed of its own."""
     kinds: list[dict[str, Any]] = [
         {}, {"temperature": 0.0}, {"top_k": 3}, {"stop": ("1", "ab")}, {"repetition": 1.2, "presence": 0.3},
-        {"alternatives": 3, "measures": ("entropy",)}, {"bias": ((4, 1.0),)}, {"forced": (5, 6)}, {"no_repeat": 2},
+        {"alternatives": 3, "measures": ("entropy",)}, {"bias": ((4, 1.0),)}, {"forced": (5, 6)}, {"no_repeat_ngram_size": 2},
         {"allowed": (3, 4, 5, 6)},
     ]  # fmt: skip
-    rules = [Sampling(**{"max_tokens": 8, "seed": i, **kinds[i % len(kinds)]}) for i in range(GOOD)]
+    rules = [Sampling(**{"max_tokens": 8, "seed": i, **kinds[i % len(kinds)]}) for i in range(N_GOOD_REQUESTS)]
     return [policy.generate(ids([3 + i % 5, 4, 5 + i % 3]), rule) for i, rule in enumerate(rules)]
 
 
@@ -53,7 +53,7 @@ def same(ours: list[Any], theirs: list[Any]) -> None:
             assert [x.tobytes() for x in a.top_logprobs] == [x.tobytes() for x in b.top_logprobs]
 
 
-async def beside(policy: Native, bad: Callable[[], Any]) -> tuple[Any, list[Any]]:
+async def run_with_bad_request(policy: PonderPolicy, bad: Callable[[], Any]) -> tuple[Any, list[Any]]:
     """What a bad call and the good ones beside it come to."""
     policy.reseed(0)
 
@@ -65,20 +65,20 @@ async def beside(policy: Native, bad: Callable[[], Any]) -> tuple[Any, list[Any]
 
 
 @pytest.fixture(scope="module")
-def policy() -> Native:
+def policy() -> PonderPolicy:
     return char_policy()
 
 
 @pytest.fixture(scope="module")
-def alone(policy: Native) -> list[Any]:
+def alone(policy: PonderPolicy) -> list[Any]:
     """The good calls beside one that is good too."""
-    fine, others = run_async(beside(policy, lambda: policy.generate(ids([3, 4]), Sampling(seed=9, max_tokens=1))))
+    fine, others = run_async(run_with_bad_request(policy, lambda: policy.generate(ids([3, 4]), Sampling(seed=9, max_tokens=1))))
     assert len(fine) == 1
     return others
 
 
 @pytest.mark.parametrize("name", [f.name for f in fields(Sampling)])
-def test_no_value_of_an_option_harms_the_neighbours(policy: Native, alone: list[Any], name: str) -> None:
+def test_bad_option_fails_only_its_request(policy: PonderPolicy, alone: list[Any], name: str) -> None:
     """A value that some option may have is served; any other is refused with one sentence, at the caller alone."""
 
     def ask(value: Any) -> Any:
@@ -107,7 +107,7 @@ class Panic(BaseException):
     """As a library in Rust panics: no Exception."""
 
 
-RAISED = (ValueError("odd"), StopIteration("odd"), SystemExit("odd"), KeyboardInterrupt("odd"), Panic("odd"),
+RAISED_ERRORS = (ValueError("odd"), StopIteration("odd"), SystemExit("odd"), KeyboardInterrupt("odd"), Panic("odd"),
           MemoryError("odd"), RecursionError("odd"), asyncio.CancelledError("odd"), RuntimeError("odd"))  # fmt: skip
 
 
@@ -120,30 +120,30 @@ def raising(real: Callable[..., Any], guilty: Callable[..., bool], error: BaseEx
     return now
 
 
-MARK = 23  # a seed that only the bad call has
-KEY = chance.stream_keys(MARK, 1)[0]
+BAD_SEED = 23  # a seed that only the bad call has
+KEY = chance.stream_keys(BAD_SEED, 1)[0]
 
 # Where host code handles a row: what is replaced, and how to know the bad call there.
 PLACES: dict[str, tuple[Any, str, Callable[..., bool]]] = {
-    "penalties": (sampler, "edit", lambda logits, row, eos: row.request.seed == MARK),
-    "forced tokens": (draw, "_forced", lambda row, at: row.request.seed == MARK),
-    "end": (draw, "end", lambda row, eos, stopped: row.request.seed == MARK),
-    "measures": (draw, "_note", lambda logits, rows: any(r.request.seed == MARK for r in rows)),
+    "penalties": (sampler, "edit", lambda logits, row, eos: row.request.seed == BAD_SEED),
+    "forced tokens": (draw, "_forced_token", lambda row, at: row.request.seed == BAD_SEED),
+    "end": (draw, "end", lambda row, eos, stopped: row.request.seed == BAD_SEED),
+    "measures": (draw, "_record_measures", lambda logits, rows: any(r.request.seed == BAD_SEED for r in rows)),
     "random numbers": (chance, "uniforms", lambda keys, places: KEY in keys),
-    "warp": (sampler, "warp", lambda logits, rules: any(s.seed == MARK for s in rules)),
+    "warp": (sampler, "warp", lambda logits, rules: any(s.seed == BAD_SEED for s in rules)),
     "detokenisation": (Tokenizer, "decode", lambda self, ids, keep_special=False: list(ids)[:3] == [0] * 3),
 }
 
 
-@pytest.mark.parametrize("error", RAISED[:1] + RAISED[4:6], ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize("error", RAISED_ERRORS[:1] + RAISED_ERRORS[4:6], ids=lambda e: type(e).__name__)
 @pytest.mark.parametrize("place", PLACES)
-def test_what_host_code_raises_for_one_row_ends_that_row_alone(
-    policy: Native, alone: list[Any], place: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
+def test_host_error_fails_only_its_sequence(
+    policy: PonderPolicy, alone: list[Any], place: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner, name, guilty = PLACES[place]
     monkeypatch.setattr(owner, name, raising(getattr(owner, name), guilty, error))
-    rule = Sampling(max_tokens=4, seed=MARK, min_tokens=1, stop=("zz",), logit_bias=((0, 1e9),))
-    bad, others = run_async(beside(policy, lambda: policy.generate(ids([3, 4]), rule)))
+    rule = Sampling(max_tokens=4, seed=BAD_SEED, min_tokens=1, stop=("zz",), logit_bias=((0, 1e9),))
+    bad, others = run_async(run_with_bad_request(policy, lambda: policy.generate(ids([3, 4]), rule)))
     assert isinstance(bad, BaseException) and "odd" in str(bad)
     same(others, alone)
 
@@ -165,7 +165,7 @@ class Guide:
 
 
 GUIDES: dict[str, Callable[[], Guide]] = {
-    **{f"allowed {type(e).__name__}": (lambda e=e: Guide(e)) for e in RAISED},
+    **{f"allowed {type(e).__name__}": (lambda e=e: Guide(e)) for e in RAISED_ERRORS},
     "push": lambda: Guide(ValueError("odd"), np.ones(23, bool), "push"),
     "wrong size": lambda: Guide(None, np.ones(7, bool)),
     "wrong type": lambda: Guide(None, np.ones(23, np.float32)),
@@ -175,12 +175,12 @@ GUIDES: dict[str, Callable[[], Guide]] = {
 
 
 @pytest.mark.parametrize("kind", GUIDES)
-def test_a_guide_that_breaks_ends_its_own_text_alone(policy: Native, alone: list[Any], kind: str) -> None:
+def test_grammar_error_fails_only_its_sequence(policy: PonderPolicy, alone: list[Any], kind: str) -> None:
     def ask() -> Any:
         return policy.engine.generate(Request(ids([3, 4]), Sampling(max_tokens=4), 1, 0, grammar=GUIDES[kind]))
 
     assert policy.net.config.vocab == 23
-    bad, others = run_async(beside(policy, ask))
+    bad, others = run_async(run_with_bad_request(policy, ask))
     assert isinstance(bad, Exception) and not isinstance(bad, asyncio.CancelledError)
     same(others, alone)
 
@@ -204,8 +204,8 @@ REQUESTS: dict[str, Request] = {
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
-def test_the_engine_refuses_at_its_door_what_would_break_a_pass(policy: Native, alone: list[Any], kind: str) -> None:
-    bad, others = run_async(beside(policy, lambda: policy.engine.generate(REQUESTS[kind])))
+def test_engine_refuses_invalid_requests(policy: PonderPolicy, alone: list[Any], kind: str) -> None:
+    bad, others = run_async(run_with_bad_request(policy, lambda: policy.engine.generate(REQUESTS[kind])))
     assert isinstance(bad, UsageError)
     same(others, alone)
 
@@ -213,41 +213,41 @@ def test_the_engine_refuses_at_its_door_what_would_break_a_pass(policy: Native, 
 @pytest.mark.parametrize(
     ("name", "value"),
     [("alternatives", True), ("stop", ("\ud800",)), ("temperature", "1"), ("top_k", 1.5), ("bias", ((3, "x"),)),
-     ("stop_tokens", ("a",)), ("max_tokens", None), ("measures", (3,)), ("forced", ("a",)), ("seed", -1)],
+     ("stop_token_ids", ("a",)), ("max_tokens", None), ("measures", (3,)), ("forced", ("a",)), ("seed", -1)],
 )  # fmt: skip
-def test_options_made_around_their_door_are_looked_at_again(
-    policy: Native, alone: list[Any], name: str, value: Any
+def test_unvalidated_sampling_is_checked_again(
+    policy: PonderPolicy, alone: list[Any], name: str, value: Any
 ) -> None:
     rule = Sampling(max_tokens=4)
     object.__setattr__(rule, name, value)
-    bad, others = run_async(beside(policy, lambda: policy.engine.generate(Request(ids([3, 4]), rule, 1, 0))))
+    bad, others = run_async(run_with_bad_request(policy, lambda: policy.engine.generate(Request(ids([3, 4]), rule, 1, 0))))
     assert isinstance(bad, UsageError)
     same(others, alone)
 
 
 def test_an_adapter_that_cannot_be_made_ready_fails_its_own_texts(
-    policy: Native, alone: list[Any], monkeypatch: pytest.MonkeyPatch
+    policy: PonderPolicy, alone: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     adapters = policy.engine.adapters
-    monkeypatch.setattr(adapters, "_stored", {"odd": {"layers.0": (torch.ones(1, 1), None)}})
-    bad, others = run_async(beside(policy, lambda: _adapted(policy)))
+    monkeypatch.setattr(adapters, "_loaded", {"odd": {"layers.0": (torch.ones(1, 1), None)}})
+    bad, others = run_async(run_with_bad_request(policy, lambda: _adapted(policy)))
     assert isinstance(bad, Exception)
     same(others, alone)
 
 
-async def _adapted(policy: Native) -> list[SequenceState]:
+async def _adapted(policy: PonderPolicy) -> list[SequenceState]:
     return await policy.engine.generate(Request(ids([3, 4]), Sampling(max_tokens=4), 1, 0, adapter="odd"))
 
 
-def test_a_reading_of_tokens_that_are_none_is_refused_alone(policy: Native, alone: list[Any]) -> None:
+def test_a_reading_of_tokens_that_are_none_is_refused_alone(policy: PonderPolicy, alone: list[Any]) -> None:
     for tokens, begin in ((ids([10**6]), 0), (ids([3]), 1), (ids([3]), -1), (ids([]), 0), (None, 0), (ids([3]), "a")):
-        bad, others = run_async(beside(policy, lambda t=tokens, b=begin: policy.engine.read_hidden_states(t, b)))
+        bad, others = run_async(run_with_bad_request(policy, lambda t=tokens, b=begin: policy.engine.read_hidden_states(t, b)))
         assert isinstance(bad, UsageError)
     same(others, alone)
 
 
 def test_tokens_drawn_on_the_device_fail_row_by_row_too() -> None:
-    """`take`, which a GPU's passes are handed to, with a stop test that raises for one of three rows."""
+    """`append_sampled`, which a GPU's passes are handed to, with a stop test that raises for one of three rows."""
     rows = [SequenceState.from_request(Request(ids([3]), Sampling(max_tokens=9, stop=("x",)), 1, i))[0] for i in range(3)]
 
     def stopped(row: SequenceState) -> bool:
@@ -261,7 +261,7 @@ def test_tokens_drawn_on_the_device_fail_row_by_row_too() -> None:
     assert [len(r.token_ids) for r in (rows[0], rows[2])] == [4, 4]
 
 
-def test_a_fault_of_the_device_is_the_whole_pass_s(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_error_fails_whole_step(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> Any:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
@@ -278,7 +278,7 @@ def test_a_fault_of_the_device_is_the_whole_pass_s(monkeypatch: pytest.MonkeyPat
     assert len(run_async(engine.generate(Request(ids([5]), rule, 1, 0)))) == 1
 
 
-def test_where_drawing_fails_only_together_nobody_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_only_sampling_error_fails_whole_step(monkeypatch: pytest.MonkeyPatch) -> None:
     real = sampler.sample_tokens
     engine = Engine(tiny_decoder(), frozenset({2}))
 

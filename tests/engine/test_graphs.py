@@ -17,7 +17,7 @@ from ponder.engine import cache, engine
 from ponder.engine.engine import Engine
 from ponder.engine.plan import AttentionPlan, KVSegment
 from ponder.engine.request import Request, SequenceState
-from ponder.engine.runner import Runner
+from ponder.engine.runner import ModelRunner
 from ponder.errors import ModelError
 from ponder.nets.decoder import Decoder
 from ponder.types import Sampling, ids
@@ -36,7 +36,7 @@ DEVICE = "cuda" if GPU else "cpu"
 @pytest.fixture(autouse=True)
 def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     if not GPU:  # each takes a millisecond to interpret
-        monkeypatch.setattr(buffers, "_FEW", 2)
+        monkeypatch.setattr(buffers, "_MIN_SHARED_ITEMS", 2)
 
 
 def request(prompt: Sequence[int], n: int = 1, seed: int = 0, **sampling: Any) -> Request:
@@ -50,22 +50,22 @@ def run(
     net = tiny_decoder(kind).to(DEVICE) if isinstance(kind, str) else kind
     with pytest.MonkeyPatch.context() as patch:
 
-        def make(net: Decoder, slots: int, rows: int, *_: Any) -> Runner:
+        def make(net: Decoder, slots: int, rows: int, *_: Any) -> ModelRunner:
             if not graphs:
-                return Runner(net, slots)
+                return ModelRunner(net, slots)
             runner = cuda.CudaGraphRunner(net, slots, rows, small)
             assert runner.ready.wait(60)
             return runner
 
         patch.setattr(engine, "make_runner", make)
         room = slots * cache.bytes_per_token(net.config, net.dtype)
-        machine = Engine(net, frozenset(eos), cache_bytes=room, most_rows=16, prefill_chunk_tokens=chunk)
+        machine = Engine(net, frozenset(eos), cache_bytes=room, max_num_seqs=16, prefill_chunk_tokens=chunk)
 
         async def all_of_them() -> list[list[SequenceState]]:
             return list(await asyncio.gather(*(machine.generate(r) for r in requests)))
 
         found = asyncio.run(all_of_them())
-        schedule = machine._schedule
+        schedule = machine._scheduler
         assert schedule is not None and schedule.allocator.free_count + schedule.tree.evictable == schedule.allocator.size
         machine.close()
     return found
@@ -80,13 +80,13 @@ def same(kind: str, requests: Sequence[Request], **more: Any) -> list[list[Seque
 
 
 @pytest.mark.parametrize("kind", list(CONFIGS))
-def test_it_writes_what_the_plain_runner_writes(kind: str) -> None:
+def test_graphs_generate_same_tokens_as_plain_runner(kind: str) -> None:
     rules = [{"temperature": 0.0}, {"temperature": 1.3}]
     same(kind, [request(p, n=2, seed=i, max_tokens=3, **rules[i % 2]) for i, p in enumerate(PROMPTS[:4])])
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma"])
-def test_prompts_are_filled_beside_those_who_decode(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mixed_batches_prefill_and_decode(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one pass with rows that are drawn for in it, and with rows that the host draws for."""
     both, real = list[tuple[bool, int]](), passes.decode
 
@@ -109,11 +109,11 @@ def test_groups_trees_and_rows_that_end_early() -> None:
     same("window", deeper)
 
 
-def test_memory_that_is_short() -> None:
+def test_preemption_when_memory_is_short() -> None:
     same("llama", [request(p, n=2, seed=i, max_tokens=12) for i, p in enumerate(PROMPTS)], slots=50)
 
 
-def test_rows_that_the_graph_cannot_draw_for() -> None:
+def test_host_sampled_sequences() -> None:
     rules = [
         {"top_p": 0.8, "presence": 0.5},
         {"repetition": 1.4},
@@ -124,14 +124,14 @@ def test_rows_that_the_graph_cannot_draw_for() -> None:
     same("llama", [request([5, 6], seed=i, max_tokens=4, **rule) for i, rule in enumerate(rules)], eos=[40])
 
 
-def test_rows_that_the_graph_draws_for_beside_others() -> None:
+def test_device_and_host_sampled_sequences_together() -> None:
     """They have turns, and write what they would alone; who ends first does not matter."""
     for few, many in ((3, 12), (12, 3)):
         plain = [request([5, 6], n=2, seed=1, max_tokens=many), request([5, 6, 7], seed=2, max_tokens=few)]
-        same("llama", [*plain, request([5, 9], n=2, frequency=0.3, max_tokens=few)], eos=[40])
+        same("llama", [*plain, request([5, 9], n=2, frequency_penalty=0.3, max_tokens=few)], eos=[40])
 
 
-def test_rows_that_draw_from_the_likeliest_tokens() -> None:
+def test_top_k_top_p_min_p_on_device() -> None:
     rules: list[dict[str, Any]] = [
         {"top_p": 0.8}, {"top_k": 3}, {"min_p": 0.2}, {}, {"top_k": 9, "top_p": 0.5, "temperature": 0.7},
         {"top_k": 500, "top_p": 0.9, "min_p": 0.05}, {"temperature": 0.0, "top_k": 5}, {"top_p": 1e-6},
@@ -145,14 +145,14 @@ def test_odd_sizes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     odd = replace(CONFIGS[kind], vocab=61, width=36, heads=6, kv_heads=2, head_dim=12, mlp_width=50)
     monkeypatch.setitem(CONFIGS, kind, odd)
     for module in (buffers, passes):
-        monkeypatch.setattr(module, "CHUNK", 16)
+        monkeypatch.setattr(module, "VOCAB_CHUNK_SIZE", 16)
     rules: list[dict[str, Any]] = [{}, {"temperature": 0.0}, {"top_p": 0.6}, {"top_k": 3, "temperature": 1.5}]
     same(kind, [request(PROMPTS[1], seed=i, max_tokens=2, **rule) for i, rule in enumerate(rules)])
     same(kind, [request(list(range(3, 30)), n=3, seed=4, max_tokens=2, temperature=1e-4)])
 
 
 @pytest.mark.parametrize("small", list(weights.QUANTIZED_DTYPES))
-def test_weights_of_one_byte_are_those_they_were_rounded_to(small: str) -> None:
+def test_quantized_weights_equal_rounded_weights(small: str) -> None:
     """What is sampled from the rounded copies is what a network with those very weights gives."""
     net, plain = tiny_decoder("untied").to(DEVICE), tiny_decoder("untied").to(DEVICE)
     kept = weights.FusedWeights(net, 0, small)
@@ -178,7 +178,7 @@ def test_weights_of_one_byte_are_those_they_were_rounded_to(small: str) -> None:
 
 
 @pytest.mark.skipif(not GPU, reason="needs a CUDA device")
-def test_asleep_it_holds_no_cache_and_awake_it_writes_the_same() -> None:
+def test_sleep_frees_cache_and_wake_restores_results() -> None:
     net = tiny_decoder("llama").to(DEVICE)
     machine = Engine(net, cache_bytes=1 << 30)
     first, second = request(PROMPTS[1], n=3, max_tokens=40), request(PROMPTS[1], n=3, max_tokens=40)
@@ -202,7 +202,7 @@ def test_a_cache_that_does_not_fit_is_made_smaller(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(engine, "room", lambda device: 3 * free)
     machine = Engine(net)
     assert len(asyncio.run(machine.generate(request([5, 6], max_tokens=5)))[0].token_ids) == 5
-    assert machine.cache_tokens * machine._per_token <= free
+    assert machine.cache_tokens * machine._bytes_per_token <= free
     machine.close()
     with pytest.raises(ModelError, match="do not fit the device's memory"):
         asyncio.run(Engine(net, cache_bytes=3 * free).generate(request([5, 6], max_tokens=5)))
@@ -220,7 +220,7 @@ def test_two_engines_capture_at_once() -> None:
     asyncio.run(ask(1))
     for machine in engines:
         assert isinstance(machine._runner, cuda.CudaGraphRunner) and machine._runner.ready.wait(60)
-    for n in batch.BUCKETS[:8]:
+    for n in batch.GRAPH_BATCH_SIZES[:8]:
         assert [len(rows) for rows in asyncio.run(ask(n))] == [n, n]
     for machine in engines:
         assert isinstance(machine._runner, cuda.CudaGraphRunner) and len(machine._runner._sampling_batch.graphs) >= 8  # type: ignore[union-attr]
@@ -230,13 +230,13 @@ def test_two_engines_capture_at_once() -> None:
 def test_long_tails_are_cut_and_tables_filled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffers, "_LONG", 8)
     for module in (buffers, cuda):
-        monkeypatch.setattr(module, "STEPS", 3)
-    monkeypatch.setattr(buffers, "_RUN", 5)
+        monkeypatch.setattr(module, "STEPS_PER_LAUNCH", 3)
+    monkeypatch.setattr(buffers, "_KEYS_PER_PROGRAM", 5)
     same("window", [request([5, 6], max_tokens=20), request(list(range(3, 24)), n=2, max_tokens=3)])
 
 
 def test_more_shared_runs_than_the_table_holds_become_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffers, "_RUN", 1)
+    monkeypatch.setattr(buffers, "_KEYS_PER_PROGRAM", 1)
     same("llama", [request(list(range(3, 60)), n=3)])
 
 
@@ -247,7 +247,7 @@ def test_a_tree_deeper_than_the_table_is_shared_less() -> None:
 
 def test_a_table_of_slots_that_is_too_small_grows() -> None:
     net = tiny_decoder("llama").to(DEVICE)
-    b = buffers.Buffers(net, 4, slots=10)
+    b = buffers.GraphBuffers(net, 4, slots=10)
     made = AttentionPlan(
         [KVSegment([0, 1], 0, [np.arange(40, dtype=np.int32)])], [np.asarray([50 + r]) for r in range(2)], [40] * 2
     )
@@ -262,7 +262,7 @@ def test_a_row_past_its_end_still_has_a_position() -> None:
     assert all(len(cos) >= net.config.context + cuda.STEPS_PER_LAUNCH for cos, _ in cuda.FusedWeights(net, cuda.STEPS_PER_LAUNCH).turns)
 
 
-def test_a_runner_whose_weights_were_replaced_does_not_serve() -> None:
+def test_runner_does_not_match_replaced_weights() -> None:
     net = tiny_decoder("llama").to(DEVICE)
     runner = cuda.CudaGraphRunner(net, 40, 4)
     assert runner.matches(net)

@@ -22,9 +22,9 @@ from ponder.engine import cache
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request, SequenceState
 from ponder.errors import UnknownName, UsageError
-from ponder.models.load import Fresh, load_policy
-from ponder.models.native import Native
-from ponder.models.reward import Reader, load_policy_with_head
+from ponder.models.load import ScratchModel, load_policy
+from ponder.models.native import PonderPolicy
+from ponder.models.reward import HeadReader, load_policy_with_head
 from ponder.nets import hf, rope
 from ponder.nets.compute import pick_device, pick_dtype
 from ponder.nets.config import RopeConfig
@@ -47,18 +47,18 @@ OPTIONS: list[dict[str, Any]] = [
     {"top_k": 20, "top_p": 0.9, "min_p": 0.02},
     {"repetition": 1.7},
     {"presence": -0.4, "frequency": 0.9},
-    {"no_repeat": 2},
+    {"no_repeat_ngram_size": 2},
     {"bias": ((4, 2.5), (0, -3.0), (8, 1.0))},
     {"allowed": (1, 4, 8, 11, 40)},
-    {"min_tokens": 7, "stop_tokens": (5, 9)},
+    {"min_tokens": 7, "stop_token_ids": (5, 9)},
     {"forced": (7, 2, 7)},
     {"measures": ("entropy", "varentropy", "gini"), "alternatives": 4},
-    {"temperature": 0.7, "repetition": 1.3, "frequency": 0.3, "bias": ((1, 2.0),), "no_repeat": 2, "top_k": 9,
+    {"temperature": 0.7, "repetition": 1.3, "frequency": 0.3, "bias": ((1, 2.0),), "no_repeat_ngram_size": 2, "top_k": 9,
      "allowed": tuple(range(0, 60, 2)), "top_p": 0.95, "min_p": 0.02, "measures": ("entropy",), "alternatives": 2},
 ]  # fmt: skip
 
 
-class Odd:
+class AlternatingGrammar:
     """A guide: odd tokens, then even ones."""
 
     def __init__(self) -> None:
@@ -98,8 +98,8 @@ def same(found: Sequence[SequenceState], expected: Sequence[SequenceState]) -> N
         assert np.allclose(a.logprobs, b.logprobs, atol=1e-5)
         assert a.notes.keys() == b.notes.keys()
         assert all(np.allclose(a.notes[name], b.notes[name], atol=1e-5) for name in a.notes)
-        for (those, said), (these, told) in zip(a.top_logprobs, b.top_logprobs, strict=True):
-            assert those.tolist() == these.tolist() and np.allclose(said, told, atol=1e-5)
+        for (those, complete), (these, told) in zip(a.top_logprobs, b.top_logprobs, strict=True):
+            assert those.tolist() == these.tolist() and np.allclose(complete, told, atol=1e-5)
 
 
 # the imitation
@@ -203,7 +203,7 @@ def test_its_views_share_memory(inference: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", list(CONFIGS))
-def test_it_writes_what_a_processor_writes(kind: str) -> None:
+def test_mps_generates_same_tokens_as_cpu(kind: str) -> None:
     requests = [ask(p, temperature=0.0) for p in PROMPTS] + [
         ask(p, 3, i, temperature=1.2) for i, p in enumerate(PROMPTS)
     ]
@@ -214,7 +214,7 @@ def test_it_writes_what_a_processor_writes(kind: str) -> None:
         same(write(net, requests), expected)
 
 
-def test_where_memory_is_short_rows_step_back() -> None:
+def test_sequences_are_preempted_when_memory_is_short() -> None:
     requests = [ask(p, 2, i, max_tokens=7) for i, p in enumerate(PROMPTS)]
     expected = write(tiny_decoder("gemma"), requests)
     with fake_mps():
@@ -223,7 +223,7 @@ def test_where_memory_is_short_rows_step_back() -> None:
 
 def test_every_option_of_sampling() -> None:
     requests = [ask(PROMPTS[i % 5], 2, i, **options) for i, options in enumerate(OPTIONS)]
-    guided = Request(ids(PROMPTS[1]), Sampling(max_tokens=10), 2, 5, grammar=Odd)
+    guided = Request(ids(PROMPTS[1]), Sampling(max_tokens=10), 2, 5, grammar=AlternatingGrammar)
     expected = write(tiny_decoder("window"), [*requests, guided])
     assert {t % 2 for t in expected[-1].token_ids[::2]} == {1}
     with fake_mps():
@@ -232,7 +232,7 @@ def test_every_option_of_sampling() -> None:
 
 def test_long_and_short_rows_and_shared_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Piece by piece, under windows too."""
-    monkeypatch.setattr(cache, "_SLACK", 0)
+    monkeypatch.setattr(cache, "_MAX_PADDED_SCORES", 0)
     prompts = [[33] * 40, *([8, 60, 7 + i] for i in range(4)), [8, 60, *range(3, 20)]]
     requests = [ask(p, n=1 if i < 5 else 6, seed=i) for i, p in enumerate(prompts)]
     for kind in ("llama", "gemma"):
@@ -243,7 +243,7 @@ def test_long_and_short_rows_and_shared_runs(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a processor without bfloat16 says so
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_the_bits(dtype: torch.dtype) -> None:
+def test_float16_and_bfloat16(dtype: torch.dtype) -> None:
     """The processor rounds elsewhere: that it runs, and that nothing is far off, must do."""
     with fake_mps():
         rows = write(tiny_decoder("gemma", dtype=dtype).to("mps"), [ask(p, 2, i) for i, p in enumerate(PROMPTS)])
@@ -284,21 +284,21 @@ def test_readings_and_adapters(tmp_path: Path) -> None:
 # models and policies
 
 
-def said(policy: Native, **sampling: Any) -> list[Completion]:
+def complete(policy: PonderPolicy, **sampling: Any) -> list[Completion]:
     return run_async(policy.generate(ids([5, 6, 9]), Sampling(**{"max_tokens": 8, "seed": 3, **sampling}), 3))
 
 
 def test_a_policy_by_name(tmp_path: Path) -> None:
     """Fresh, saved, and loaded again; its scores, its readings, and new weights."""
-    fresh = Fresh(ALPHABET, width=32, layers=2, heads=4, context=64)
+    fresh = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=64)
 
-    def all_of(model: str | Fresh, device: str) -> list[Any]:
+    def all_of(model: str | ScratchModel, device: str) -> list[Any]:
         policy = load_policy(model, QUESTION_TEMPLATE, device=device, dtype="float32")
-        found: list[Any] = [c.token_ids.tolist() for c in said(policy)]
-        found += [c.token_ids.tolist() for c in said(policy, stop=("3", "ab"), pattern="[0-9a-c]{4,6}")]
+        found: list[Any] = [c.token_ids.tolist() for c in complete(policy)]
+        found += [c.token_ids.tolist() for c in complete(policy, stop=("3", "ab"), regex="[0-9a-c]{4,6}")]
         with torch.no_grad():
             policy.net.embed_tokens.weight.copy_(torch.linspace(-9, 9, 23 * 32).sin().view(23, 32))
-        found += [c.token_ids.tolist() for c in said(policy)]
+        found += [c.token_ids.tolist() for c in complete(policy)]
         found.append(run_async(policy.token_logprobs(ids([5, 6, 9]), ids([4, 7, 20]))))
         found.append(run_async(policy.hidden_states(ids([5, 6, 9]), 1)).cpu())
         policy.engine.close()
@@ -325,14 +325,14 @@ def test_a_policy_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "head", [ScoreHead("value"), ScoreHead("process", "logit", hidden=(5,)), ScoreHead("value", "two-hot", bins=4)]
 )
-def test_a_judge_reads(head: ScoreHead) -> None:
+def test_reward_model_scores(head: ScoreHead) -> None:
     def numbers(device: str) -> list[float]:
-        policy = load_policy_with_head(Fresh(ALPHABET, 32, 2, 4, 64), head, QUESTION_TEMPLATE, device=device, dtype="float32", seed=1)
+        policy = load_policy_with_head(ScratchModel(ALPHABET, 32, 2, 4, 64), head, QUESTION_TEMPLATE, device=device, dtype="float32", seed=1)
         assert isinstance(policy.net, DecoderWithHead)
         with torch.no_grad():
             for p in policy.net.score.parameters():
                 p.copy_(torch.linspace(-1, 1, p.numel()).view(p.shape))
-        found, _ = run_async(Reader(policy, policy.net.head, policy.net.score)(ids([5, 6, 9, 4, 3]), [1, 2, 4]))
+        found, _ = run_async(HeadReader(policy, policy.net.head, policy.net.score)(ids([5, 6, 9, 4, 3]), [1, 2, 4]))
         policy.engine.close()
         return found
 
@@ -354,7 +354,7 @@ def test_the_learner_s_loss(kind: str) -> None:
             for p, q in zip(net.parameters(), perturb(tiny_decoder(kind)).parameters(), strict=True):
                 p.copy_(q)
         learner.objective.credit(traces, "wanted", {})
-        learner.note_reference(traces)
+        learner.write_reference_logprobs(traces)
         return learner._backward(learner._plan(traces), lambda share: None).metrics()
 
     expected = told("cpu")
@@ -363,7 +363,7 @@ def test_the_learner_s_loss(kind: str) -> None:
         assert told("mps") == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
-def test_what_a_judge_predicts() -> None:
+def test_reward_model_prediction() -> None:
     def told(device: str) -> list[list[float]]:
         net, traces = DecoderWithHead.from_decoder(tiny_decoder().to(device), OutcomeReward().head), mixed_groups()
         with torch.no_grad():
@@ -392,7 +392,7 @@ def test_angles_are_the_same_from_rounded_frequencies(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["mps", "mps:0"])
-def test_where_there_is_none_it_is_said(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pick_device_reports_missing_mps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     with pytest.raises(UsageError, match=r"no Apple MPS that torch can use.*--device cpu"):
         pick_device(name)

@@ -32,15 +32,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "presence": {"presence": 0.8},
     "frequency": {"frequency": 0.5},
     "both": {"presence": -0.4, "frequency": 0.9},
-    "no repeat of 1": {"no_repeat": 1},
-    "no repeat of 2": {"no_repeat": 2},
-    "no repeat of 3": {"no_repeat": 3},
+    "no repeat of 1": {"no_repeat_ngram_size": 1},
+    "no repeat of 2": {"no_repeat_ngram_size": 2},
+    "no repeat of 3": {"no_repeat_ngram_size": 3},
     "bias": {"bias": ((4, 2.5), (0, -3.0), (8, 1.0))},
     "allowed": {"allowed": (1, 4, 8, 11)},
-    "minimum": {"min_tokens": 7, "max_tokens": 9, "stop_tokens": (2,)},
-    "minimum reached": {"min_tokens": 6, "stop_tokens": (2,)},
+    "minimum": {"min_tokens": 7, "max_tokens": 9, "stop_token_ids": (2,)},
+    "minimum reached": {"min_tokens": 6, "stop_token_ids": (2,)},
     "all": {
-        "temperature": 0.7, "repetition": 1.3, "frequency": 0.3, "bias": ((1, 2.0),), "no_repeat": 2,
+        "temperature": 0.7, "repetition": 1.3, "frequency": 0.3, "bias": ((1, 2.0),), "no_repeat_ngram_size": 2,
         "allowed": (0, 1, 2, 4, 6, 7, 9, 10), "top_k": 5, "top_p": 0.95, "min_p": 0.02,
     },
 }  # fmt: skip
@@ -133,7 +133,7 @@ def test_rows_do_not_touch_each_other() -> None:
 def test_no_run_is_written_twice(tokens: list[int], size: int) -> None:
     runs = {tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)}
     ends = {t for t in range(4) if len(tokens) >= size - 1 and tuple([*tokens, t][-size:]) in runs}
-    assert sampler._repeats(tokens, size) == ends
+    assert sampler._tokens_completing_repeats(tokens, size) == ends
 
 
 def test_forced_tokens_come_first_and_end_nothing() -> None:
@@ -181,7 +181,7 @@ def test_a_certain_or_impossible_token_has_finite_measures() -> None:
         ({"presence": float("inf")}, "finite"),
         ({"bias": ((3, float("-inf")),)}, "bias it by -1e9"),
         ({"bias": ((-3, 1.0),)}, "negative"),
-        ({"no_repeat": -1}, "0 or positive"),
+        ({"no_repeat_ngram_size": -1}, "0 or positive"),
         ({"alternatives": -1}, "0 or positive"),
         ({"stop": ("x" * 10_000,)}, "10000 characters"),
         ({"forced": (1, 2, 3), "max_tokens": 2}, "3 tokens are forced"),

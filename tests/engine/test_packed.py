@@ -20,7 +20,7 @@ from ponder.engine.engine import Engine
 from ponder.engine.overlay import override_forward
 from ponder.engine.packed import PackedWeightsRunner
 from ponder.engine.request import Request, SequenceState
-from ponder.engine.runner import Runner
+from ponder.engine.runner import ModelRunner
 from ponder.nets import lora
 from ponder.nets.decoder import Decoder
 from ponder.types import Sampling, ids
@@ -31,10 +31,10 @@ pytestmark = pytest.mark.skipif(not packed.is_supported(torch.float32), reason="
 
 
 @pytest.fixture(autouse=True)
-def small_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def pack_small_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiny networks are packed as well, before the first pass."""
-    monkeypatch.setattr(packed, "_LARGE", 1)
-    monkeypatch.setattr(packed, "_SOON", 0)
+    monkeypatch.setattr(packed, "_MIN_MATRIX_ENTRIES", 1)
+    monkeypatch.setattr(packed, "_TOKENS_BEFORE_PACKING", 0)
 
 
 def write(engine: Engine, **sampling: Any) -> list[list[SequenceState]]:
@@ -51,7 +51,7 @@ def runner(engine: Engine) -> PackedWeightsRunner:
 
 
 @pytest.mark.parametrize("kind", list(CONFIGS))
-def test_texts_are_the_model_s(kind: str) -> None:
+def test_packed_runner_generates_same_tokens(kind: str) -> None:
     net = tiny_decoder(kind)
     engine = Engine(net)
     w = {n: p.detach() for n, p in weights64(net).items()}
@@ -74,9 +74,9 @@ def test_a_wrong_product_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch
     if mistake == "bias":
         monkeypatch.setattr(packed, "multiply", lambda x, w, bias=None: real(x, w))
     if not mistake:
-        return test_texts_are_the_model_s("untied")
+        return test_packed_runner_generates_same_tokens("untied")
     with pytest.raises(AssertionError):
-        test_texts_are_the_model_s("untied")
+        test_packed_runner_generates_same_tokens("untied")
 
 
 def test_new_weights_are_packed_anew() -> None:
@@ -93,7 +93,7 @@ def test_new_weights_are_packed_anew() -> None:
 
 
 def test_packed_only_after_some_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed, "_SOON", 60)
+    monkeypatch.setattr(packed, "_TOKENS_BEFORE_PACKING", 60)
     engine = Engine(tiny_decoder())
     run_async(engine.generate(Request(ids([5, 6]), Sampling(max_tokens=8), 2, 0)))
     assert not runner(engine)._packed
@@ -170,7 +170,7 @@ def test_a_copy_made_meanwhile_computes_with_its_own_weights(how: str) -> None:
         assert torch.equal(other(x), torch.nn.functional.linear(x, other.weight, other.bias) + 1)
 
 
-def test_memory_that_is_gone_when_it_is_time_to_pack(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packing_out_of_memory_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = write(Engine(tiny_decoder()))
     engine = Engine(tiny_decoder())
 
@@ -191,11 +191,11 @@ def test_only_types_whose_sums_are_exact() -> None:
 
 
 @pytest.mark.parametrize("why", ["nothing large", "no memory", "no kernel"])
-def test_where_it_does_not_pay(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packing_skipped_when_not_worthwhile(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     net: Decoder = tiny_decoder()
     assert isinstance(resources.make_runner(net, 10, 1, True, ""), PackedWeightsRunner)
     if why == "nothing large":
-        monkeypatch.setattr(packed, "_LARGE", 1 << 30)
+        monkeypatch.setattr(packed, "_MIN_MATRIX_ENTRIES", 1 << 30)
     elif why == "no memory":
         size = sum(p.nbytes for p in net.parameters())
         monkeypatch.setattr(packed, "free_memory", lambda: 3 * size)
@@ -205,7 +205,7 @@ def test_where_it_does_not_pay(why: str, monkeypatch: pytest.MonkeyPatch) -> Non
             raise NotImplementedError("the operator does not exist for this backend")
 
         monkeypatch.setattr(packed, "multiply", missing)
-    assert type(resources.make_runner(net, 10, 1, True, "")) is Runner
+    assert type(resources.make_runner(net, 10, 1, True, "")) is ModelRunner
 
 
 def test_the_memory_that_is_free() -> None:

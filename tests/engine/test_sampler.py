@@ -130,7 +130,7 @@ def test_inversion_equals_a_float64_sum(size: int) -> None:
     rng = np.random.default_rng(size)
     probs = softmax(rng.normal(size=size) * 4).astype(np.float32)
     uniform = np.concatenate([rng.random(200), [0.0, 1 - 2**-53]])
-    found = sampler._invert(torch.from_numpy(probs).expand(len(uniform), -1), torch.from_numpy(uniform))[0].numpy()
+    found = sampler._invert_cdf(torch.from_numpy(probs).expand(len(uniform), -1), torch.from_numpy(uniform))[0].numpy()
     expected = np.minimum(inverted(probs, uniform), size - 1)
     assert np.array_equal(found, expected)
 
@@ -139,7 +139,7 @@ def test_inversion_at_exact_borders() -> None:
     """A number that equals a sum belongs to the next token that has any probability."""
     probs = torch.tensor([0.0, 0.25, 0.0, 0.25, 0.5, 0.0])
     uniform = torch.tensor([0.0, 0.25, 0.5, 0.75], dtype=torch.float64)
-    assert sampler._invert(probs.expand(4, -1), uniform)[0].tolist() == [1, 3, 4, 4]
+    assert sampler._invert_cdf(probs.expand(4, -1), uniform)[0].tolist() == [1, 3, 4, 4]
 
 
 @pytest.mark.parametrize("place", ["the same block", "another block"])
@@ -149,7 +149,7 @@ def test_tokens_under_float32_resolution_can_be_drawn(place: str) -> None:
     probs = np.zeros(size, np.float32)
     probs[3], probs[tail] = 1.0, 1e-9
     uniform = np.array([0.5, 1 - 1e-6, 1 - 5e-10, 1 - 2**-53])
-    found = sampler._invert(torch.from_numpy(probs).expand(len(uniform), -1), torch.from_numpy(uniform))[0].numpy()
+    found = sampler._invert_cdf(torch.from_numpy(probs).expand(len(uniform), -1), torch.from_numpy(uniform))[0].numpy()
     assert found.tolist() == [3, 3, tail, tail]
 
 
@@ -158,7 +158,7 @@ def test_tail_is_drawn_as_often_as_it_should() -> None:
     probs = torch.full((1, 40_001), 2e-8)
     probs[0, 0] = 1 - 40_000 * 2e-8
     uniform = torch.from_numpy((np.arange(5000) + 0.5) / 5000)
-    tokens = torch.cat([sampler._invert(probs.expand(500, -1), u)[0] for u in uniform.split(500)])
+    tokens = torch.cat([sampler._invert_cdf(probs.expand(500, -1), u)[0] for u in uniform.split(500)])
     assert int((tokens > 0).sum()) == 4
     assert len(set(tokens[tokens > 0].tolist())) == 4
 
@@ -168,7 +168,7 @@ def test_no_token_of_probability_zero_is_drawn() -> None:
     probs = rng.random((64, 700)).astype(np.float32) * (rng.random((64, 700)) < 0.02)
     probs[:, 5] = 1e-3
     ends = np.where(np.arange(64) % 2, 0.0, 1 - 2**-53)
-    found = sampler._invert(torch.from_numpy(probs), torch.from_numpy(ends))[0].numpy()
+    found = sampler._invert_cdf(torch.from_numpy(probs), torch.from_numpy(ends))[0].numpy()
     assert (probs[np.arange(64), found] > 0).all()
 
 

@@ -14,23 +14,23 @@ from ponder.engine.schedule import PrefillChunk, Scheduler, StepPlan
 from ponder.engine.tree import RadixTree
 from ponder.types import Sampling, ids
 
-LETTERS = 3
+VOCAB_SIZE = 3
 
 
 @functools.cache
-def follows(tokens: tuple[int, ...]) -> int:
+def next_token(tokens: tuple[int, ...]) -> int:
     """What the fake network writes next."""
-    return random.Random(repr(tokens)).randrange(LETTERS)
+    return random.Random(repr(tokens)).randrange(VOCAB_SIZE)
 
 
-def naive(prefix: list[int], count: int) -> list[int]:
+def expected_tokens(prefix: list[int], count: int) -> list[int]:
     tokens = list(prefix)
     for _ in range(count):
-        tokens.append(follows(tuple(tokens)))
+        tokens.append(next_token(tuple(tokens)))
     return tokens[len(prefix) :]
 
 
-class Fake:
+class FakeRunner:
     """Slots that remember for which prefix they were written; reading a wrong one fails."""
 
     def __init__(self) -> None:
@@ -55,40 +55,40 @@ class Fake:
             if part.read_request:
                 part.read_request.hidden += part.tokens.tolist()
 
-    def decode(self, rows: list[SequenceState]) -> None:
-        assert len({r.slots[-1] for r in rows}) == len(rows)
-        for row in rows:
-            self.slots[row.slots[-1]] = tuple(row.tokens.tolist())
+    def decode(self, seqs: list[SequenceState]) -> None:
+        assert len({r.slots[-1] for r in seqs}) == len(seqs)
+        for seq in seqs:
+            self.slots[seq.slots[-1]] = tuple(seq.tokens.tolist())
             self.computed += 1
-        for row in rows:
-            assert row.node is not None
-            self.check([s for n in row.node.path() for s in n.slots.tolist()] + row.slots, row.tokens.tolist())
-            row.token_ids.append(follows(tuple(row.tokens.tolist())))
+        for seq in seqs:
+            assert seq.node is not None
+            self.check([s for n in seq.node.path() for s in n.slots.tolist()] + seq.slots, seq.tokens.tolist())
+            seq.token_ids.append(next_token(tuple(seq.tokens.tolist())))
 
     def turn(self, schedule: Scheduler, turn: StepPlan | None) -> tuple[list[ReadRequest], list[SequenceState]]:
         """One pass; who is complete with it."""
         assert turn is not None
         if turn.chunks:
             self.fill(turn.chunks)
-        self.decode(turn.rows)
+        self.decode(turn.seqs)
         read = schedule.finish_chunks(turn.chunks) if turn.chunks else []
-        ended = [row for row in turn.rows if len(row.token_ids) == row.sampling.max_tokens]
+        ended = [seq for seq in turn.seqs if len(seq.token_ids) == seq.sampling.max_tokens]
         schedule.remove(*ended)
         return read, ended
 
 
-def empty(schedule: Scheduler) -> None:
+def assert_all_free(schedule: Scheduler) -> None:
     """Nobody holds anything, and every slot is free or idle in the tree."""
     assert not schedule and schedule.allocator.free_count + schedule.tree.evictable == schedule.allocator.size
     assert not any(n.ref_count for n in schedule.tree.nodes())
     assert schedule.tree.replace_with_empty().memory.free_count == schedule.allocator.size
 
 
-def storm(seed: int, cancel: float = 0.1, renew: float = 0.03) -> tuple[Scheduler, Fake]:
+def random_workload(seed: int, cancel: float = 0.1, renew: float = 0.03) -> tuple[Scheduler, FakeRunner]:
     draw = random.Random(seed)
     size = draw.randint(24, 90)
-    schedule = Scheduler(size, most_rows=draw.randint(1, 6), prefill_chunk_tokens=draw.randint(1, 12))
-    fake, steps = Fake(), 0
+    schedule = Scheduler(size, max_num_seqs=draw.randint(1, 6), prefill_chunk_tokens=draw.randint(1, 12))
+    fake, steps = FakeRunner(), 0
     live: list[SequenceState | ReadRequest] = []
     to_come = draw.randint(1, 14)
     while to_come or schedule:
@@ -96,10 +96,10 @@ def storm(seed: int, cancel: float = 0.1, renew: float = 0.03) -> tuple[Schedule
         assert steps < 5000, "someone starves"
         if to_come and draw.random() < 0.3:
             to_come -= 1
-            prefix = [draw.randrange(LETTERS) for _ in range(draw.randint(1, 14))]
+            prefix = [draw.randrange(VOCAB_SIZE) for _ in range(draw.randint(1, 14))]
             if written := [work.request.prefix.tolist() for work in live if isinstance(work, SequenceState)]:
                 other = draw.choice(written)  # half go on from what another is writing
-                prefix = draw.choice([prefix, (other + naive(other, 14))[: draw.randint(1, 14)]])
+                prefix = draw.choice([prefix, (other + expected_tokens(other, 14))[: draw.randint(1, 14)]])
             if draw.random() < 0.25:
                 reading = ReadRequest(ids(prefix), draw.randrange(len(prefix)))
                 schedule.add([reading])
@@ -107,19 +107,19 @@ def storm(seed: int, cancel: float = 0.1, renew: float = 0.03) -> tuple[Schedule
             else:
                 most = draw.randint(1, 24 - len(prefix))
                 request = Request(ids(prefix), Sampling(max_tokens=most), draw.randint(1, 4), 0)
-                rows = SequenceState.from_request(request)
-                schedule.add(rows)
-                live += rows
+                seqs = SequenceState.from_request(request)
+                schedule.add(seqs)
+                live += seqs
         if turn := schedule.plan_step():
-            fake.both += bool(turn.chunks and turn.rows)
-            assert len(turn.rows) <= schedule.most_rows
+            fake.both += bool(turn.chunks and turn.seqs)
+            assert len(turn.seqs) <= schedule.max_num_seqs
             read, ended = fake.turn(schedule, turn)
             for reading in read:
                 live.remove(reading)
                 assert reading.hidden == reading.tokens[reading.start :].tolist()
-            for row in ended:
-                live.remove(row)
-                assert row.token_ids == naive(row.request.prefix.tolist(), row.sampling.max_tokens)
+            for seq in ended:
+                live.remove(seq)
+                assert seq.token_ids == expected_tokens(seq.request.prefix.tolist(), seq.sampling.max_tokens)
         if live and draw.random() < cancel:
             schedule.remove(live.pop(draw.randrange(len(live))))
         if draw.random() < renew:
@@ -129,13 +129,13 @@ def storm(seed: int, cancel: float = 0.1, renew: float = 0.03) -> tuple[Schedule
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_storms_of_requests_end_right_and_leave_nothing_behind(part: int) -> None:
+def test_random_workloads_finish_and_free_all_slots(part: int) -> None:
     pushed = both = 0
     for seed in range(part * 500, part * 500 + 500):
-        schedule, fake = storm(seed)
-        pushed += schedule.stepped_back
+        schedule, fake = random_workload(seed)
+        pushed += schedule.preemptions
         both += fake.both
-        empty(schedule)
+        assert_all_free(schedule)
     assert pushed > 100, "memory was short often enough to test that"
     assert both > 1000, "some filled and others decoded in one pass often enough to test that"
 
@@ -143,16 +143,16 @@ def test_storms_of_requests_end_right_and_leave_nothing_behind(part: int) -> Non
 @pytest.mark.parametrize("mistake", ["", "cut", "kept", "freed", "leak"])
 def test_a_broken_cache_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if mistake == "cut":  # the parts of a run that is cut get each other's slots
-        real = RadixTree._cut
+        real = RadixTree._split
 
         def wrong(self: RadixTree, node: object, at: int) -> object:
             node.slots = np.roll(node.slots, 1)  # type: ignore[attr-defined]
             return real(self, node, at)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(RadixTree, "_cut", wrong)
+        monkeypatch.setattr(RadixTree, "_split", wrong)
     if mistake == "kept":  # the last token drawn counts as computed
-        keep = RadixTree.insert_computed
-        monkeypatch.setattr(RadixTree, "keep", lambda s, p, tokens, slots: keep(s, p, np.roll(tokens, 1), slots))
+        insert_computed = RadixTree.insert_computed
+        monkeypatch.setattr(RadixTree, "keep", lambda s, p, tokens, slots: insert_computed(s, p, np.roll(tokens, 1), slots))
     if mistake == "freed":  # what others read goes when one of them ends
         monkeypatch.setattr(RadixTree, "hold", lambda self, node: node)
         monkeypatch.setattr(RadixTree, "release", lambda self, node: None)
@@ -161,12 +161,12 @@ def test_a_broken_cache_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch)
     with fails_if(bool(mistake)):
         try:
             for seed in range(40):
-                empty(storm(seed)[0])
+                assert_all_free(random_workload(seed)[0])
         except Exception as failure:
             raise AssertionError("it broke") from failure
 
 
-def run(schedule: Scheduler, fake: Fake) -> None:
+def run(schedule: Scheduler, fake: FakeRunner) -> None:
     while turn := schedule.plan_step():
         fake.turn(schedule, turn)
 
@@ -177,15 +177,15 @@ def ask(prefix: list[int], n: int = 1, tokens: int = 4, adapter: str = "") -> li
 
 
 def test_a_group_s_prompt_is_computed_once_and_a_path_never_twice() -> None:
-    schedule, fake = Scheduler(500, 64, 64), Fake()
+    schedule, fake = Scheduler(500, 64, 64), FakeRunner()
     prompt = [0, 1, 2, 2, 1, 0, 0, 1, 2]
-    rows = ask(prompt, n=8)
-    schedule.add(rows)
+    seqs = ask(prompt, n=8)
+    schedule.add(seqs)
     run(schedule, fake)
     assert fake.computed == 8 + 8 * 4, "all but the last token once, and then what each row feeds"
-    assert [r.prefill_tokens for r in rows] == [8] + [0] * 7
+    assert [r.prefill_tokens for r in seqs] == [8] + [0] * 7
 
-    deeper = ask([*prompt, *rows[0].token_ids], n=3)
+    deeper = ask([*prompt, *seqs[0].token_ids], n=3)
     schedule.add(deeper)
     run(schedule, fake)
     assert fake.computed == 40 + 3 * 4, "only what is new is fed: the path is in the cache"
@@ -193,39 +193,39 @@ def test_a_group_s_prompt_is_computed_once_and_a_path_never_twice() -> None:
 
 
 def test_two_requests_at_once_share_what_neither_has_computed_yet() -> None:
-    schedule, fake = Scheduler(500, 64, 4), Fake()
+    schedule, fake = Scheduler(500, 64, 4), FakeRunner()
     schedule.add(ask([0, 1, 2, 0, 1, 2, 0, 1, 1]))
     schedule.add(ask([0, 1, 2, 0, 1, 2, 0, 2, 2, 0]))
     run(schedule, fake)
     assert fake.computed == 7 + 1 + 2 + 2 * 4
 
 
-def test_who_waits_for_a_run_that_another_computes_goes_on() -> None:
+def test_waiting_sequence_uses_prefix_computed_by_another() -> None:
     """The late one's prefix is half filled when the first one, which wrote the same, ends and leaves it computed."""
-    schedule, fake = Scheduler(500, 64, 2), Fake()
+    schedule, fake = Scheduler(500, 64, 2), FakeRunner()
     first = ask([0, 1, 2], tokens=30)[0]
     schedule.add([first])
-    late = ask([0, 1, 2, *naive([0, 1, 2], 27)], tokens=3)[0]
+    late = ask([0, 1, 2, *expected_tokens([0, 1, 2], 27)], tokens=3)[0]
     while schedule:
         if len(first.token_ids) == 28 and not late.token_ids and late.node is None and not schedule.waiting:
             schedule.add([late])
         turn = schedule.plan_step()
         assert turn, "there is work, and nobody does it"
         fake.turn(schedule, turn)
-    assert late.token_ids == naive(late.request.prefix.tolist(), 3)
-    empty(schedule)
+    assert late.token_ids == expected_tokens(late.request.prefix.tolist(), 3)
+    assert_all_free(schedule)
 
 
-def test_adapters_do_not_share() -> None:
-    schedule, fake = Scheduler(500, 64, 64), Fake()
+def test_adapters_do_not_share_prefixes() -> None:
+    schedule, fake = Scheduler(500, 64, 64), FakeRunner()
     schedule.add(ask([0, 1, 2]))
     schedule.add(ask([0, 1, 2], adapter="other"))
     run(schedule, fake)
     assert fake.computed == 2 * (2 + 4)
 
 
-def test_the_oldest_is_never_pushed_out() -> None:
-    schedule, fake = Scheduler(40, 8, 64), Fake()
+def test_oldest_sequence_is_never_preempted() -> None:
+    schedule, fake = Scheduler(40, 8, 64), FakeRunner()
     first = ask([0] * 5, tokens=30)[0]
     schedule.add([first])
     for i in range(6):
@@ -234,17 +234,17 @@ def test_the_oldest_is_never_pushed_out() -> None:
     while ((turn := schedule.plan_step()) and first.node is not None) or not first.token_ids:
         assert turn is not None
         fake.turn(schedule, turn)
-        seen += first in turn.rows
-        assert turn.chunks or first in turn.rows, "a token at every pass that only decodes"
+        seen += first in turn.seqs
+        assert turn.chunks or first in turn.seqs, "a token at every pass that only decodes"
         assert len(first.token_ids) == seen
-    assert schedule.stepped_back > 0
+    assert schedule.preemptions > 0
     run(schedule, fake)
-    empty(schedule)
+    assert_all_free(schedule)
 
 
-def joined(size: int, chunk: int, tokens: int, late: SequenceState) -> tuple[Scheduler, Fake, SequenceState]:
+def schedule_with_late_request(size: int, chunk: int, tokens: int, late: SequenceState) -> tuple[Scheduler, FakeRunner, SequenceState]:
     """One has written a token when another comes."""
-    schedule, fake = Scheduler(size, 8, chunk), Fake()
+    schedule, fake = Scheduler(size, 8, chunk), FakeRunner()
     first = ask([0, 1], tokens=tokens)[0]
     schedule.add([first])
     for _ in range(2):
@@ -254,8 +254,8 @@ def joined(size: int, chunk: int, tokens: int, late: SequenceState) -> tuple[Sch
     return schedule, fake, first
 
 
-def test_a_long_prompt_is_filled_beside_those_who_decode() -> None:
-    schedule, fake, first = joined(5000, 10, 40, ask([2] * 1000)[0])
+def test_long_prompt_prefills_in_mixed_batches() -> None:
+    schedule, fake, first = schedule_with_late_request(5000, 10, 40, ask([2] * 1000)[0])
     filled = 0
     for passes in range(1, 20):
         turn = schedule.plan_step()
@@ -266,24 +266,24 @@ def test_a_long_prompt_is_filled_beside_those_who_decode() -> None:
     assert filled == 160, "ten tokens in four passes of five"
 
 
-def test_who_decodes_waits_where_the_runner_says_so() -> None:
-    schedule, fake, _ = joined(5000, 10, 40, ask([2] * 1000)[0])
+def test_decoding_waits_when_runner_refuses_mixed_batch() -> None:
+    schedule, fake, _ = schedule_with_late_request(5000, 10, 40, ask([2] * 1000)[0])
     kinds = []
     for _ in range(9):
         turn = schedule.plan_step(mixed_batch=lambda parts: parts[0].position >= 60)
         fake.turn(schedule, turn)
         assert turn is not None
-        kinds.append((bool(turn.chunks), bool(turn.rows)))
+        kinds.append((bool(turn.chunks), bool(turn.seqs)))
     apart, alone, both = (True, False), (False, True), (True, True)
     assert kinds == [apart] * 4 + [alone] + [apart] * 2 + [both] * 2
 
 
-def test_who_decodes_waits_where_memory_is_short_for_both() -> None:
+def test_decoding_waits_when_slots_are_short() -> None:
     """Slots for those beside are never taken from work whose parts are in the pass."""
     late = ask([2, 1, 2, 1, 2, 1, 2, 1], tokens=2)[0]
-    schedule, fake, first = joined(33, 4, 30, late)
+    schedule, fake, first = schedule_with_late_request(33, 4, 30, late)
     while turn := schedule.plan_step():
         assert all(part.node.ref_count for part in turn.chunks)
         fake.turn(schedule, turn)
-    assert first.token_ids == naive([0, 1], 30) and late.token_ids == naive([2, 1, 2, 1, 2, 1, 2, 1], 2)
-    empty(schedule)
+    assert first.token_ids == expected_tokens([0, 1], 30) and late.token_ids == expected_tokens([2, 1, 2, 1, 2, 1, 2, 1], 2)
+    assert_all_free(schedule)

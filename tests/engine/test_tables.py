@@ -18,8 +18,8 @@ from torch import Tensor
 
 from fakes import tiny_decoder, run_async
 from ponder.engine import batch, buffers, cache, cuda, engine, sampler
-from ponder.engine.buffers import Buffers
-from ponder.engine.cache import KVCache, Filling
+from ponder.engine.buffers import GraphBuffers
+from ponder.engine.cache import KVCache, PrefillAttention
 from ponder.engine.cuda import CudaGraphRunner
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request
@@ -30,26 +30,26 @@ from ponder.nets import lora
 from ponder.nets.decoder import Decoder
 from ponder.types import Sampling, ids
 
-_STEPS = 3
+_STEPS_IN_TESTS = 3
 
 
-class Reference:
-    """What `passes` computes, for a network on any device."""
+class ReferenceForward:
+    """What `fused_forward` computes, for a network on any device."""
 
     def __init__(self, net: Decoder, short: int) -> None:
         self.net, self.short = net, short  # how often there will be no memory
         self.chance = random.Random(0)
 
-    def _enough(self) -> None:
+    def _maybe_out_of_memory(self) -> None:
         if self.short and threading.current_thread().name == "engine" and self.chance.random() < 0.02:
             self.short -= 1
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     def decode(
-        self, w: FusedWeights, kv: KVCache, b: Buffers, rows: int, drawing: bool, sharing: bool = False,
+        self, w: FusedWeights, kv: KVCache, b: GraphBuffers, rows: int, drawing: bool, sharing: bool = False,
         trimming: bool = False, parts: Sequence[PrefillChunk] = (),
     ) -> Tensor:  # fmt: skip
-        self._enough()
+        self._maybe_out_of_memory()
         at, starts = b.positions[:rows], b.tail_starts[:rows]
         runs = [[(int(starts[r]), b.tail_slots[r, : int(at[r] - starts[r]) + 1])] for r in range(rows)]
         if sharing:
@@ -101,8 +101,8 @@ class Reference:
         return filled
 
     def fill(self, w: FusedWeights, kv: KVCache, parts: Sequence[PrefillChunk]) -> Tensor:
-        self._enough()
-        attend = Filling(kv, parts)
+        self._maybe_out_of_memory()
+        attend = PrefillAttention(kv, parts)
         tokens = np.concatenate([part.tokens for part in parts]).astype(np.int64)
         hidden: Tensor = self.net(kv.to_device(tokens), attend.positions_T, attend)
         return hidden
@@ -112,23 +112,23 @@ class Reference:
 def graphs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Engine]:
     """Engines whose passes are captured ones, but for the kernels."""
     monkeypatch.setattr(buffers, "_LONG", 12)
-    monkeypatch.setattr(buffers, "_RUN", 4)
-    monkeypatch.setattr(buffers, "_FEW", 3)
-    monkeypatch.setattr(buffers, "_SAVED", 600)
+    monkeypatch.setattr(buffers, "_KEYS_PER_PROGRAM", 4)
+    monkeypatch.setattr(buffers, "_MIN_SHARED_ITEMS", 3)
+    monkeypatch.setattr(buffers, "_MIN_SAVED_BYTES", 600)
     monkeypatch.setattr(cuda, "_LONG", 0)
     for module in (buffers, cuda):
-        monkeypatch.setattr(module, "STEPS", _STEPS)
+        monkeypatch.setattr(module, "STEPS_PER_LAUNCH", _STEPS_IN_TESTS)
 
     def made(net: Decoder, slots: int, late: float = 0.0, short: int = 0, **more: Any) -> Engine:
-        reference = Reference(net, short)
+        reference = ReferenceForward(net, short)
         for module in (batch, cuda):
             monkeypatch.setattr(module, "passes", reference)
         size = slots * cache.bytes_per_token(net.config, net.dtype)
         monkeypatch.setattr(engine, "room", lambda device: size << short)
-        monkeypatch.setattr(engine, "LEAST", 0)
+        monkeypatch.setattr(engine, "MIN_CACHE_BYTES", 0)
 
-        def runner(net: Decoder, slots: int, most_rows: int, *_: Any) -> CudaGraphRunner:
-            it = CudaGraphRunner(net, slots, most_rows)
+        def runner(net: Decoder, slots: int, max_num_seqs: int, *_: Any) -> CudaGraphRunner:
+            it = CudaGraphRunner(net, slots, max_num_seqs)
             it.close()
             if late:
                 it.ready.clear()
@@ -143,12 +143,12 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Engine]:
 
 RULES: list[dict[str, Any]] = [
     {}, {"temperature": 0.0}, {"temperature": 1.4}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.1, "temperature": 0.8},
-    {}, {}, {"presence": 0.5}, {"min_tokens": 1}, {"stop_tokens": (11, 40)},
+    {}, {}, {"presence": 0.5}, {"min_tokens": 1}, {"stop_token_ids": (11, 40)},
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "storm"), [("llama", 0), ("window", 1), ("gemma", 3), ("llama", 4)])
-def test_whatever_comes_each_text_is_what_it_is_alone(graphs: Callable[..., Engine], kind: str, storm: int) -> None:
+def test_each_sequence_equals_its_solo_result(graphs: Callable[..., Engine], kind: str, storm: int) -> None:
     net, chance = tiny_decoder(kind), random.Random(storm)
     eos = frozenset(chance.sample(range(3, 64), chance.choice([0, 3, 6])))
     trunk = [chance.randrange(3, 64) for _ in range(30)]
@@ -165,7 +165,7 @@ def test_whatever_comes_each_text_is_what_it_is_alone(graphs: Callable[..., Engi
     expected = run_async(plainly(), 60)
     late, rows, chunk = chance.choice([0.0, 0.3]), chance.choice([5, 16]), chance.choice([6, 40])
     slots, short = chance.choice([70, 110, 900]), chance.choice([0, 2])
-    machine = graphs(net, slots, late, short, eos=eos, most_rows=rows, chunk=chunk)
+    machine = graphs(net, slots, late, short, eos=eos, max_num_seqs=rows, chunk=chunk)
     gone = {i for i in range(len(asked)) if chance.random() < 0.15}
 
     async def one(i: int) -> None:
@@ -197,7 +197,7 @@ def test_whatever_comes_each_text_is_what_it_is_alone(graphs: Callable[..., Engi
     alone.close()
 
 
-def test_rows_of_the_graph_beside_an_adapter_s_prompt(graphs: Callable[..., Engine], tmp_path: Path) -> None:
+def test_graph_sequences_beside_adapter_prefill(graphs: Callable[..., Engine], tmp_path: Path) -> None:
     """Such a pass is a plain one; what it knew of the rows is old after those that the graph runs in between."""
     net = tiny_decoder()
     trained = tiny_decoder()
@@ -243,7 +243,7 @@ def test_rows_wait_for_a_short_pass_and_are_computed_in_a_long_one(graphs: Calla
 
 @pytest.mark.parametrize("slots", [74, 80, 86, 92])
 @pytest.mark.parametrize("young", [{}, {"measures": ("entropy",)}])
-def test_a_row_that_steps_back_in_others_turn_reads_where_it_is_now(
+def test_preempted_sequence_reads_its_new_slots(
     graphs: Callable[..., Engine], slots: int, young: dict[str, Any]
 ) -> None:
     """Those that the graph draws for and those that the host does take turns; who is pushed out in one comes again."""
@@ -258,11 +258,11 @@ def test_a_row_that_steps_back_in_others_turn_reads_where_it_is_now(
 
     expected = [run_async(alone.generate(r))[0].token_ids for r in asked]
     assert [rows[0].token_ids for rows in run_async(together())] == expected
-    assert machine._schedule is not None and machine._schedule.stepped_back
+    assert machine._scheduler is not None and machine._scheduler.preemptions
 
 
 @pytest.mark.parametrize("captured", [False, True])
-def test_a_row_that_comes_back_alone_reads_where_it_is_now(graphs: Callable[..., Engine], captured: bool) -> None:
+def test_readmitted_sequence_reads_its_new_slots(graphs: Callable[..., Engine], captured: bool) -> None:
     """The only one that decodes steps back for a reading that is older; the weights are renewed; it comes again."""
     net = tiny_decoder()
     size = cache.bytes_per_token(net.config, net.dtype)
@@ -273,7 +273,7 @@ def test_a_row_that_comes_back_alone_reads_where_it_is_now(graphs: Callable[...,
     async def both() -> Any:
         reading = asyncio.ensure_future(machine.read_hidden_states(ids([7] * 205)))
         writing = asyncio.ensure_future(machine.generate(asked[1]))
-        while machine._schedule is None or not machine._schedule.stepped_back:
+        while machine._scheduler is None or not machine._scheduler.preemptions:
             await asyncio.sleep(0.001)
             assert not reading.done()
         with machine.paused():

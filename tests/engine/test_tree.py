@@ -13,11 +13,11 @@ from ponder.engine.tree import OutOfSlots, SlotAllocator, RadixNode, Slots, Radi
 from ponder.types import ids
 
 
-def consistent(tree: RadixTree, apart: int = 0) -> None:
+def assert_consistent(tree: RadixTree, apart: int = 0) -> None:
     """Every slot is free or in exactly one node; `apart` are held outside the tree."""
     nodes = list(tree.nodes())
     held = [s for n in nodes for s in n.slots.tolist()]
-    free = tree.memory._stack[: tree.memory.free_count].tolist()
+    free = tree.memory._free_stack[: tree.memory.free_count].tolist()
     assert len(set(held + free)) == len(held) + len(free) == tree.memory.size - apart
     assert tree.evictable == sum(len(n) for n in nodes if not n.ref_count)
     for n in nodes:
@@ -54,7 +54,7 @@ def test_a_match_ends_where_tokens_differ() -> None:
     assert path_tokens(whole) == [1, 2, 3, 4, 5] and whole.slots.tolist() == slots[3:] and whole.parent is fork
     assert tree.match_prefix(ids([7])).end == 0 and tree.match_prefix(ids([1, 2, 3, 4, 5, 6])) is whole
     assert tree.match_prefix(ids([1, 2, 3]), "other adapter").end == 0
-    consistent(tree)
+    assert_consistent(tree)
 
 
 def test_a_half_computed_run_is_cut_with_what_it_has() -> None:
@@ -75,7 +75,7 @@ def test_the_longest_unused_leaf_goes_first() -> None:
     assert tree.match_prefix(ids([2, 2])).end == 0 and tree.match_prefix(ids([1, 1, 1, 1])).end == 4
     tree.release(put(tree, [5, 5, 5, 5]))
     assert tree.match_prefix(ids([3, 3])).end == 0 and tree.match_prefix(ids([1, 1, 1, 1])).end == 4
-    consistent(tree)
+    assert_consistent(tree)
 
 
 def test_what_is_held_is_never_evicted_and_a_refusal_loses_nothing() -> None:
@@ -88,7 +88,7 @@ def test_what_is_held_is_never_evicted_and_a_refusal_loses_nothing() -> None:
     assert {tuple(path_tokens(n)) for n in tree.nodes()} == before
     tree.release(put(tree, [8] * 4))
     assert tree.match_prefix(ids([1, 2, 3, 4, 5, 6])) is held
-    consistent(tree)
+    assert_consistent(tree)
 
 
 def test_a_finished_run_is_kept_once() -> None:
@@ -96,12 +96,12 @@ def test_a_finished_run_is_kept_once() -> None:
     root = tree.match_prefix(ids([0]))
     for tokens in ([1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 7], [1, 2]):
         tree.insert_computed(root, ids(tokens), tree.memory.allocate(len(tokens)))
-        consistent(tree)
+        assert_consistent(tree)
     assert sum(map(len, tree.nodes())) == 5, "1 2, 3 4 and 7"
     waiting = put(tree, [9, 9, 9])
     tree.insert_computed(root, ids([9, 9, 9, 6]), tree.memory.allocate(4))
     assert waiting.computed == 3, "what another computed first need not be computed again"
-    consistent(tree)
+    assert_consistent(tree)
 
 
 def test_new_weights_empty_the_tree_and_leave_readers_alone() -> None:
@@ -116,7 +116,7 @@ def test_new_weights_empty_the_tree_and_leave_readers_alone() -> None:
     assert fresh.memory.free_count == 17 and held.slots.tolist() == slots
     tree.release(held)
     assert fresh.memory.free_count == 20
-    consistent(fresh)
+    assert_consistent(fresh)
 
 
 @given(st.integers(0, 2**32), st.integers(8, 60), st.integers(2, 3))
@@ -156,7 +156,7 @@ def test_random_schedules_against_a_set_of_prefixes(seed: int, size: int, letter
             old, node = dead.pop(draw.randrange(len(dead)))
             old.release(node)
         apart = {s for _, n in dead for m in n.path() for s in m.slots.tolist()}
-        consistent(tree, len(apart))
+        assert_consistent(tree, len(apart))
         known = {tuple(path_tokens(n)[:k]) for n in tree.nodes() for k in range(1, n.end + 1)}
         probe = [draw.randrange(letters) for _ in range(8)]
         longest = max((k for k in range(9) if tuple(probe[:k]) in known), default=0)
@@ -172,7 +172,7 @@ def test_many_uses_of_one_path_take_no_more_memory() -> None:
     tree = RadixTree(SlotAllocator(64))
     for i in range(500):
         tree.release(put(tree, [1, 2, 3, i % 3]))
-    assert len(tree._leaves) <= len(list(tree.nodes())) + 1
+    assert len(tree._eviction_heap) <= len(list(tree.nodes())) + 1
 
 
 def test_slots_come_back_in_any_order() -> None:

@@ -1,4 +1,4 @@
-"""The sandbox codec: what is encoded comes back, and bytes of a hostile program give a value or `NotPlain`."""
+"""The sandbox codec: what is encoded comes back, and bytes of a hostile program give a value or `NotPlainData`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 from fuzz.fuzzing import corpus, fuzz
-from ponder.verify.sandbox.codec import NotPlain, decode, dumps, encode, loads
+from ponder.verify.sandbox.codec import NotPlainData, decode, dumps, encode, loads
 from verify.sandbox.test_codec import VALUES, alike
 
 TAGS = st.sampled_from([*"ltszdifbucrmq", "", "lt", "x", "g"])
@@ -25,7 +25,7 @@ def received(data: bytes) -> None:
     """Whatever bytes come, they are a value or refused; a value that came crosses again unchanged."""
     try:
         value = decode(loads(data))
-    except NotPlain:
+    except NotPlainData:
         return
     assert spelled(decode(loads(dumps(encode(value))))) == spelled(value)
 
@@ -69,6 +69,6 @@ def test_what_encode_takes_decode_takes(before: int, after: int, sign: int) -> N
     value = Decimal("-" * sign + "7" * before + "0." + "3" * after)
     try:
         tree = encode(value)
-    except NotPlain:
+    except NotPlainData:
         return
     assert alike(decode(loads(dumps(tree))), value)

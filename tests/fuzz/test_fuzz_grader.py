@@ -14,7 +14,7 @@ from fuzz.fuzzing import corpus, fuzz
 from ponder.verify import MathAnswer
 from ponder.verify import numbers as plain_numbers
 
-JUDGE = MathAnswer(timeout_seconds=10)  # where the jail decides, a busy machine must not
+VERIFIER = MathAnswer(timeout_seconds=10)  # where the jail decides, a busy machine must not
 PLACES = (r"\boxed{%s}", "<answer>%s</answer>", "#### %s", r"So it is $\boxed{%s}$.", "</think>\\boxed{%s}")
 INTEGERS = st.integers(-(10**12), 10**12)
 SMALL = st.integers(-9, 9)
@@ -43,7 +43,7 @@ def written(number: Fraction) -> list[str]:
 
 
 def verdict(output: str, gold: str) -> float | None:
-    score = JUDGE.grade(output, gold)
+    score = VERIFIER.grade(output, gold)
     assert score.value in (0.0, 1.0, None) and not score.reason.startswith("crashed"), (output, gold, score)
     return score.value
 
@@ -107,7 +107,7 @@ def test_any_text_is_judged_and_always_the_same(text: str, gold: str) -> None:
 @fuzz(SOUP, SOUP)
 def test_any_gold_is_judged(text: str, gold: str) -> None:
     verdict(rf"\boxed{{{text}}}", gold)
-    JUDGE.extract_answer(text)
+    VERIFIER.extract_answer(text)
 
 
 @fuzz(st.text(max_size=300) | SOUP)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fuzz.fuzzing import corpus, fuzz
 from ponder.errors import RunError
-from ponder.records import Appender, raw_records, repair_records, read_records
+from ponder.records import RecordWriter, raw_records, repair_records, read_records
 from ponder.runs import read_findings, read_metrics, read_traces
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
@@ -27,7 +27,7 @@ LINES = st.lists(MARKS.map_problems(lambda mark: json.dumps(mark).encode()) | st
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> None:
-    appender = Appender(path)
+    appender = RecordWriter(path)
     for row in rows:
         appender.append(row)
     appender.close()

@@ -20,7 +20,7 @@ from ponder.errors import PonderError
 from ponder.measure.readers import read_log
 from ponder.measure.readers.files import load_data
 from ponder.pipelines.conversations import read_conversations
-from ponder.tables import BadRow, parse_json, parse_csv
+from ponder.tables import RowError, parse_json, parse_csv
 from ponder.tasks.made import read_problems, read_templates
 from ponder.tasks.sets.questions import QuestionFile
 from ponder.tasks.steps import read_labels as read_labels
@@ -102,10 +102,10 @@ def test_what_the_writer_writes_comes_back(rows: list[list[str]], mark: str) -> 
 def test_any_text_is_a_table_or_a_bad_row(text: str, mark: str) -> None:
     try:
         found = parse_csv(text, mark)
-    except BadRow as bad:
+    except RowError as bad:
         assert 1 <= bad.line <= text.count("\n") + text.count("\r") + 1
     else:
-        assert all(isinstance(row, BadRow) or len(row) == len(found[0][1]) for _, row in found[:1])
+        assert all(isinstance(row, RowError) or len(row) == len(found[0][1]) for _, row in found[:1])
         assert [line for line, _ in found] == sorted({line for line, _ in found})
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fuzz.fuzzing import corpus, fuzz
 from ponder.errors import RunError
-from ponder.records import Appender
+from ponder.records import RecordWriter
 from ponder.runs import read_traces
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 
@@ -52,7 +52,7 @@ def traces(draw: st.DrawFn) -> Trace:
 
 def read_back(*recorded: dict[str, Any]) -> list[Trace]:
     with tempfile.TemporaryDirectory() as folder:
-        appender = Appender(Path(folder, "traces.jsonl"))
+        appender = RecordWriter(Path(folder, "traces.jsonl"))
         for record in recorded:
             appender.append(record)
         appender.close()

@@ -10,7 +10,7 @@ import pytest
 
 from audit.soak import __main__ as command
 from audit.soak import engine, sandbox, server
-from audit.soak.watch import Held, Watch, look
+from audit.soak.watch import ResourceUsage, LeakDetector, resource_usage
 from ponder.verify.sandbox import SandboxError
 
 
@@ -30,13 +30,13 @@ def test_a_wrong_result_is_a_loss(kind: Any, monkeypatch: pytest.MonkeyPatch) ->
     if kind is sandbox:
         monkeypatch.setattr(sandbox, "honest", lambda n: ("def f(x): return x", True))
     elif kind is engine:
-        real = engine.Work.__init__
+        real = engine.Workload.__init__
 
         def other(self: Any) -> None:
             real(self)
             self.right = [[[1]]] * len(self.right)
 
-        monkeypatch.setattr(engine.Work, "__init__", other)
+        monkeypatch.setattr(engine.Workload, "__init__", other)
     else:
         monkeypatch.setattr(server, "HONEST", server.stream(server.piece("z"), server.piece(why="stop")))
     try:
@@ -46,8 +46,8 @@ def test_a_wrong_result_is_a_loss(kind: Any, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_growth_is_noticed(tmp_path: Any) -> None:
-    watch = Watch()
-    watch.warm(look())
+    watch = LeakDetector()
+    watch.warm(resource_usage())
     assert watch.settled(seconds=0) == []
     (tmp_path / "x").touch()
     files = [open(tmp_path / "x") for _ in range(20)]  # noqa: SIM115
@@ -68,9 +68,9 @@ def test_growth_is_noticed(tmp_path: Any) -> None:
 
 
 def test_memory_may_vary_and_not_grow() -> None:
-    watch = Watch(Held(1000, 10, 5, 2))
-    assert watch.grown(Held(1100, 10, 5, 2)) == []
-    assert watch.grown(Held(1200, 10, 5, 9)) == ["mib grew from 1000 to 1200", "children grew from 2 to 9"]
+    watch = LeakDetector(ResourceUsage(1000, 10, 5, 2))
+    assert watch.grown(ResourceUsage(1100, 10, 5, 2)) == []
+    assert watch.grown(ResourceUsage(1200, 10, 5, 9)) == ["mib grew from 1000 to 1200", "children grew from 2 to 9"]
 
 
 @pytest.mark.parametrize("given", [["everything"], ["engine", "--minutes", "0"], ["engine", "--minutes", "nan"]])

@@ -14,10 +14,10 @@ from ponder.nets.causal import CausalAttention
 from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import Decoder, init_decoder
 from ponder.nets.flex import FlexTreeAttention
-from ponder.nets.varlen import UnbranchedRuns, Varlen
+from ponder.nets.varlen import UnbranchedRuns, VarlenTreeAttention
 from ponder.train.learner import Learner
 from ponder.train.objective import KL, NO_KL
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO, GSPO
 from ponder.types import Trace
 
@@ -37,14 +37,14 @@ def forest(seed: int) -> tuple[list[int], list[int]]:
     return [*lengths, 128 - sum(lengths) % 128], [*parents, -1]
 
 
-def mixed(attend: object, parts: tuple[Tensor, ...], window: int | None) -> tuple[Tensor, ...]:
+def attention_and_gradients(attend: object, parts: tuple[Tensor, ...], window: int | None) -> tuple[Tensor, ...]:
     q, k, v, grad = parts
     leaves = [x.detach().clone().requires_grad_() for x in (q, k, v)]
     out = attend(0, *leaves, scale=0.2, window=window)  # type: ignore[operator]
     return out.detach(), *torch.autograd.grad(out, leaves, grad)
 
 
-def apart(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> float:
+def max_difference(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> float:
     return max(
         float((a.double().cpu() - b.double().cpu()).norm() / b.double().norm())
         for a, b in zip(found, expected, strict=True)
@@ -59,12 +59,12 @@ def test_every_kernel_attends_as_the_dense_mask_does(seed: int, window: int | No
     torch.manual_seed(seed)
     q, grad = torch.randn(2, total, 4, 32)
     k, v = torch.randn(2, total, 2, 32)
-    expected = mixed(PaddedTreeAttention(lengths, parents), (q, k, v, grad), window)
+    expected = attention_and_gradients(PaddedTreeAttention(lengths, parents), (q, k, v, grad), window)
     there = tuple(x.cuda() for x in (q, k, v, grad))
     runs = UnbranchedRuns(lengths, parents)
-    assert apart(mixed(FlexTreeAttention(lengths, parents, runs.positions_T, device), there, window), expected) < 1e-5
+    assert max_difference(attention_and_gradients(FlexTreeAttention(lengths, parents, runs.positions_T, device), there, window), expected) < 1e-5
     half = tuple(x.bfloat16() for x in there)
-    assert apart(mixed(Varlen(runs, device), half, window), expected) < 2e-2
+    assert max_difference(attention_and_gradients(VarlenTreeAttention(runs, device), half, window), expected) < 2e-2
 
 
 def test_long_sequences_take_the_causal_kernel() -> None:
@@ -76,11 +76,11 @@ def test_long_sequences_take_the_causal_kernel() -> None:
     torch.manual_seed(0)
     q, grad = torch.randn(2, 5200, 4, 32)
     k, v = torch.randn(2, 5200, 2, 32)
-    expected = mixed(PaddedTreeAttention(lengths[:2], [-1, -1]), (q, k, v, grad), None)
-    assert apart(mixed(attend, tuple(x.cuda() for x in (q, k, v, grad)), None), expected) < 1e-5
+    expected = attention_and_gradients(PaddedTreeAttention(lengths[:2], [-1, -1]), (q, k, v, grad), None)
+    assert max_difference(attention_and_gradients(attend, tuple(x.cuda() for x in (q, k, v, grad)), None), expected) < 1e-5
 
 
-def world() -> list[Trace]:
+def make_traces() -> list[Trace]:
     draw = np.random.default_rng(0)
 
     def write(n: int) -> list[int]:
@@ -107,7 +107,7 @@ def net(device: str, dtype: torch.dtype = torch.float32) -> Decoder:
     return made.to(device, dtype)
 
 
-def turned(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+def gradient_angle(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
     """The distance of two gradients as one vector, over the length of the expected one."""
     a, b = (torch.cat([g[n].double().cpu().flatten() for n in sorted(expected)]) for g in (found, expected))
     return float((a - b).norm() / b.norm())
@@ -116,11 +116,11 @@ def turned(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
 @pytest.mark.parametrize("objective", [GRPO(kl=KL(0.1)), GSPO(clip=0.2, clip_high=0.3)], ids=["grpo", "gspo"])
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-4), (torch.bfloat16, 4e-2)])
 def test_the_gradient_is_the_processors(objective: GRPO | GSPO, dtype: torch.dtype, most: float) -> None:
-    expected = Learner(net("cpu"), objective).gradient(world())
-    for micro_tokens in (10**6, 100):
-        for recompute in (False, True):
-            there = Learner(net("cuda", dtype), objective, micro_tokens=micro_tokens, recompute=recompute)
-            assert turned(there.gradient(world()), expected) < most
+    expected = Learner(net("cpu"), objective).gradient(make_traces())
+    for max_tokens_per_microbatch in (10**6, 100):
+        for gradient_checkpointing in (False, True):
+            there = Learner(net("cuda", dtype), objective, max_tokens_per_microbatch=max_tokens_per_microbatch, gradient_checkpointing=gradient_checkpointing)
+            assert gradient_angle(there.gradient(make_traces()), expected) < most
 
 
 def test_real_out_of_memory_halves_the_micro_batch_and_goes_on() -> None:
@@ -128,14 +128,14 @@ def test_real_out_of_memory_halves_the_micro_batch_and_goes_on() -> None:
     rewards = np.linspace(0, 1, 8).tolist()
     traces = [trace_group(draw.integers(3, 512, 8), [draw.integers(3, 512, 3000) for _ in rewards], rewards) for _ in "ab"]
     GRPO().credit(traces, "wanted", {})
-    plain = Learner(net("cuda"), GRPO(kl=NO_KL), AdamW(lr=0.0001), micro_tokens=10**6)
+    plain = Learner(net("cuda"), GRPO(kl=NO_KL), AdamW(lr=0.0001), max_tokens_per_microbatch=10**6)
     expected = plain.gradient(traces)
     plain.step(traces)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     plain.step(traces)
     peak, held = torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()
-    tight = Learner(net("cuda"), GRPO(kl=NO_KL), AdamW(lr=0.0001), micro_tokens=10**6)
+    tight = Learner(net("cuda"), GRPO(kl=NO_KL), AdamW(lr=0.0001), max_tokens_per_microbatch=10**6)
     whole = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction((held + 0.6 * (peak - held)) / whole)
@@ -143,6 +143,6 @@ def test_real_out_of_memory_halves_the_micro_batch_and_goes_on() -> None:
         told = tight.step(traces)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert told["oom_retries"] >= 1 and told["micro_tokens"] < 10**6 and np.isfinite(told["loss"])
-    again = Learner(net("cuda"), GRPO(kl=NO_KL), micro_tokens=tight.micro_tokens).gradient(traces)
-    assert turned(again, expected) < 1e-4
+    assert told["oom_retries"] >= 1 and told["max_tokens_per_microbatch"] < 10**6 and np.isfinite(told["loss"])
+    again = Learner(net("cuda"), GRPO(kl=NO_KL), max_tokens_per_microbatch=tight.max_tokens_per_microbatch).gradient(traces)
+    assert gradient_angle(again, expected) < 1e-4

@@ -13,13 +13,13 @@ from ponder.errors import UsageError
 from ponder.measure import (
     hierarchical_bootstrap,
     clustered_mean,
-    difference_seen,
+    minimum_detectable_difference,
     paired_difference,
     paired_means,
     pass_at_k,
     problems_for_means,
-    problems_needed,
-    sign_flip,
+    problems_for_accuracies,
+    sign_flip_test,
 )
 
 
@@ -121,13 +121,13 @@ def test_sign_flip_is_exact_for_few() -> None:
         real = [g for g in gaps if g]
         sums = [abs(sum(s * g for s, g in zip(signs, real, strict=True)))
                 for signs in itertools.product((1, -1), repeat=len(real))]  # fmt: skip
-        assert sign_flip(gaps) == pytest.approx(np.mean([s >= abs(sum(real)) - 1e-12 for s in sums]))
+        assert sign_flip_test(gaps) == pytest.approx(np.mean([s >= abs(sum(real)) - 1e-12 for s in sums]))
     many = np.random.default_rng(0).normal(0.2, 1, 60)
     theirs = stats.permutation_test((many,), np.mean, permutation_type="samples", n_resamples=20_000, rng=1).pvalue
-    assert sign_flip(many) == pytest.approx(theirs, abs=0.015)
+    assert sign_flip_test(many) == pytest.approx(theirs, abs=0.015)
     wins = [1.0] * 14 + [-1.0] * 4  # as right or wrong: McNemar's exact test
     mcnemar = paired_difference([1] * 14 + [0] * 4, [0] * 14 + [1] * 4).p_value
-    assert sign_flip(wins, flips=40_000) == pytest.approx(mcnemar, abs=0.005)
+    assert sign_flip_test(wins, flips=40_000) == pytest.approx(mcnemar, abs=0.005)
 
 
 def test_clusters_widen_the_interval_as_they_must() -> None:
@@ -155,20 +155,20 @@ def test_paired_refuses() -> None:
 
 
 def test_unpaired_problems_needed_as_in_tables() -> None:
-    assert problems_needed(0.1, 0.5) == 388  # Fleiss's table without continuity correction
-    assert problems_needed(-0.1, 0.6) == 388
-    assert problems_needed(0.02, 0.5) > 9000
+    assert problems_for_accuracies(0.1, 0.5) == 388  # Fleiss's table without continuity correction
+    assert problems_for_accuracies(-0.1, 0.6) == 388
+    assert problems_for_accuracies(0.02, 0.5) > 9000
 
 
 def test_so_many_problems_show_the_difference_as_often_as_said() -> None:
     rng = np.random.default_rng(0)
     accuracy, gap, disagree = 0.6, 0.08, 0.2
-    n = problems_needed(gap, accuracy, disagree)
+    n = problems_for_accuracies(gap, accuracy, disagree)
     won, lost = (disagree + gap) / 2, (disagree - gap) / 2
     table = rng.multinomial(n, [won, lost, 1 - disagree], size=4000)
     z = (table[:, 0] - table[:, 1]) / np.sqrt(table[:, 0] + table[:, 1])
     assert np.mean(np.abs(z) > 1.96) == pytest.approx(0.8, abs=0.025)
-    n = problems_needed(gap, accuracy)
+    n = problems_for_accuracies(gap, accuracy)
     first, second = rng.binomial(n, accuracy, 4000) / n, rng.binomial(n, accuracy + gap, 4000) / n
     middle = (first + second) / 2
     assert np.mean(np.abs(second - first) / np.sqrt(2 * middle * (1 - middle) / n) > 1.96) == pytest.approx(
@@ -183,19 +183,19 @@ def test_so_many_problems_show_the_difference_as_often_as_said() -> None:
 
 def test_difference_seen_turns_it_round() -> None:
     for disagree in (None, 0.3):
-        gap = difference_seen(500, 0.5, disagree)
-        assert problems_needed(gap, 0.5, disagree) <= 500 < problems_needed(gap * 0.98, 0.5, disagree)
-    assert math.isnan(difference_seen(3, 0.9))
-    for bad in (lambda: problems_needed(0.0, 0.5), lambda: problems_needed(0.6, 0.5), lambda: difference_seen(0, 0.5)):
+        gap = minimum_detectable_difference(500, 0.5, disagree)
+        assert problems_for_accuracies(gap, 0.5, disagree) <= 500 < problems_for_accuracies(gap * 0.98, 0.5, disagree)
+    assert math.isnan(minimum_detectable_difference(3, 0.9))
+    for bad in (lambda: problems_for_accuracies(0.0, 0.5), lambda: problems_for_accuracies(0.6, 0.5), lambda: minimum_detectable_difference(0, 0.5)):
         with pytest.raises(UsageError):
             bad()
     with pytest.raises(UsageError, match="cannot disagree"):
-        problems_needed(0.1, 0.5, 0.05)
+        problems_for_accuracies(0.1, 0.5, 0.05)
     with pytest.raises(UsageError, match="cannot disagree"):
-        problems_needed(0.02, 0.95, 0.5)
+        problems_for_accuracies(0.02, 0.95, 0.5)
     with pytest.raises(UsageError, match="cannot disagree"):
-        difference_seen(500, 0.95, 0.5)
-    assert 0 < difference_seen(5000, 0.9, 0.15) < 0.05
+        minimum_detectable_difference(500, 0.95, 0.5)
+    assert 0 < minimum_detectable_difference(5000, 0.9, 0.15) < 0.05
 
 
 def test_problems_that_are_all_alike_are_not_certain() -> None:

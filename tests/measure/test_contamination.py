@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ponder.cli import main
 from ponder.errors import UsageError
-from ponder.measure.contamination import SHORTEST, find_contamination, normalized_words
+from ponder.measure.contamination import MIN_OVERLAP_WORDS, find_contamination, normalized_words
 
 LONG = "A farmer has seven red hens and nine white ones and sells four of them at the market on Monday"
 
@@ -74,7 +74,7 @@ def test_nothing_to_compare_is_an_error() -> None:
 TEXT = st.lists(st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=12).map_problems(" ".join)
 
 
-@given(st.lists(TEXT, min_size=1, max_size=5), st.lists(TEXT, min_size=1, max_size=4), st.integers(SHORTEST, 7))
+@given(st.lists(TEXT, min_size=1, max_size=5), st.lists(TEXT, min_size=1, max_size=4), st.integers(MIN_OVERLAP_WORDS, 7))
 def test_it_finds_what_a_search_through_everything_finds(train: list[str], asked: list[str], n: int) -> None:
     found = find_contamination(enumerated(train), enumerated(asked), n, common=len(train))
     flagged = {o.problem for o in found.flagged}
@@ -82,7 +82,7 @@ def test_it_finds_what_a_search_through_everything_finds(train: list[str], asked
         w = text.split()
         size = min(n, len(w))
         runs = [w[i : i + size] for i in range(len(w) - size + 1)]
-        seen = any(contains(t.split(), run) for run in runs for t in train) and len(w) >= SHORTEST
+        seen = any(contains(t.split(), run) for run in runs for t in train) and len(w) >= MIN_OVERLAP_WORDS
         assert (name in flagged) == (seen or text in train)
 
 

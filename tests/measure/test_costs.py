@@ -15,10 +15,10 @@ from ponder.measure import (
     Price,
     ModelShape,
     pareto_frontier,
-    frontier_with_intervals,
+    pareto_frontier_with_intervals,
     group_flops,
     read_prices,
-    seconds_for,
+    gpu_seconds,
     trace_flops,
 )
 from ponder.types import Cost, Problem, Step, Trace, ids, user_messages
@@ -87,7 +87,7 @@ def test_prices(tmp_path: Path) -> None:
         prompt_tokens=1_000_000, cached_tokens=2_000_000, generated_tokens=300_000, wasted_tokens=200_000, seconds=600
     )
     assert price.dollars(cost) == pytest.approx(2 + 1 + 4 + 1)
-    assert seconds_for(4e15, 1e15, 0.5, 2) == pytest.approx(4)
+    assert gpu_seconds(4e15, 1e15, 0.5, 2) == pytest.approx(4)
     table = tmp_path / "prices.json"
     table.write_text(json.dumps({"small": {"generated": 0.6}, "rented": {"gpu_hour": 2.5}}))
     assert read_prices(table) == {"small": Price(generated=0.6), "rented": Price(gpu_hour=2.5)}
@@ -102,7 +102,7 @@ def test_prices(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="dollars"):
         Price(prompt=-1.0)
     with pytest.raises(UsageError):
-        seconds_for(1, 0)
+        gpu_seconds(1, 0)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12))
@@ -118,16 +118,16 @@ def test_frontier_with_intervals() -> None:
     rng = np.random.default_rng(0)
     right = (rng.random((3, 400)) < np.array([[0.5], [0.52], [0.9]])).astype(float)
     cost = np.array([[1.0], [5.0], [2.0]]) * rng.gamma(4, 0.25, size=(3, 400))
-    cheap, beaten, good = frontier_with_intervals(["cheap", "beaten", "good"], cost.tolist(), right.tolist())
+    cheap, beaten, good = pareto_frontier_with_intervals(["cheap", "beaten", "good"], cost.tolist(), right.tolist())
     assert cheap.on_frontier and good.on_frontier and not beaten.on_frontier
     assert cheap.frontier_probability == good.frontier_probability == 1.0 and beaten.frontier_probability == 0.0
     assert good.quality_interval[0] < good.quality < good.quality_interval[1]
     assert good.cost_interval[0] < good.cost < good.cost_interval[1]
-    close = frontier_with_intervals(["a", "b"], [[1.0] * 50, [2.0] * 50], [[1.0, 0.0] * 25, [0.0, 1.0] * 25])
+    close = pareto_frontier_with_intervals(["a", "b"], [[1.0] * 50, [2.0] * 50], [[1.0, 0.0] * 25, [0.0, 1.0] * 25])
     assert close[1].on_frontier is False and 0.3 < close[1].frontier_probability < 0.7
     with pytest.raises(UsageError, match="not free"):
         pareto_frontier([1.0, np.nan], [0.5, 0.6])
     with pytest.raises(UsageError, match="same problems"):
-        frontier_with_intervals(["a", "b"], [[1.0, 2.0], [1.0]], [[0.5, 0.6], [0.5]])
+        pareto_frontier_with_intervals(["a", "b"], [[1.0, 2.0], [1.0]], [[0.5, 0.6], [0.5]])
     with pytest.raises(UsageError, match="same problems"):
-        frontier_with_intervals(["a"], [[1.0]], [[0.5, 0.6]])
+        pareto_frontier_with_intervals(["a"], [[1.0]], [[0.5, 0.6]])

@@ -15,14 +15,14 @@ from ponder.measure import (
     StrategyOption,
     TrainOrThink,
     allocate_samples,
-    believed_coverage,
+    coverage_from_beta,
     choose_strategies,
-    cost_at,
-    frontier_with_intervals,
-    known_coverage,
+    cost_for_quality,
+    pareto_frontier_with_intervals,
+    coverage_from_rates,
     pass_at_k,
     replay_allocation,
-    replayed_coverage,
+    coverage_from_counts,
     routing_curve,
     train_or_think,
     wilson,
@@ -31,7 +31,7 @@ from ponder.measure import (
 
 @given(st.lists(st.integers(0, 10).map_problems(lambda x: x / 10), min_size=1, max_size=4), st.integers(0, 9))
 def test_greedy_allocation_is_optimal(rates: list[float], budget: int) -> None:
-    rows = known_coverage(rates, 9)
+    rows = coverage_from_rates(rates, 9)
     split = allocate_samples(rows, budget)
     assert split.sum() == budget
     found = sum(rows[i, m] for i, m in enumerate(split))
@@ -43,7 +43,7 @@ def test_greedy_allocation_is_optimal(rates: list[float], budget: int) -> None:
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=3), st.integers(1, 8))
 def test_greedy_is_optimal_for_beliefs_and_logs(beliefs: list[tuple[int, int]], budget: int) -> None:
     a, b = [x for x, _ in beliefs], [y for _, y in beliefs]
-    for rows in (believed_coverage(a, b, 8), replayed_coverage([x + y + 6 for x, y in beliefs], a, 8)):
+    for rows in (coverage_from_beta(a, b, 8), coverage_from_counts([x + y + 6 for x, y in beliefs], a, 8)):
         split = allocate_samples(rows, budget)
         every = itertools.product(range(budget + 1), repeat=len(a))
         best = max(sum(rows[i, m] for i, m in enumerate(way)) for way in every if sum(way) == budget)
@@ -52,10 +52,10 @@ def test_greedy_is_optimal_for_beliefs_and_logs(beliefs: list[tuple[int, int]], 
 
 def test_coverage_of_beliefs_is_the_mean_over_them() -> None:
     drawn = np.random.default_rng(0).beta(2.0, 5.0, size=400_000)
-    rows = believed_coverage([2.0], [5.0], 6)
+    rows = coverage_from_beta([2.0], [5.0], 6)
     assert rows[0] == pytest.approx([np.mean(1 - (1 - drawn) ** m) for m in range(7)], abs=2e-3)
-    assert replayed_coverage(20, [5], 6)[0, 1:] == pytest.approx(pass_at_k(20, 5, np.arange(1, 7)))
-    assert known_coverage([1.0, 0.0], 2).tolist() == [[0, 1, 1], [0, 0, 0]]
+    assert coverage_from_counts(20, [5], 6)[0, 1:] == pytest.approx(pass_at_k(20, 5, np.arange(1, 7)))
+    assert coverage_from_rates([1.0, 0.0], 2).tolist() == [[0, 1, 1], [0, 0, 0]]
 
 
 def test_allocation_beats_equal_shares_on_replayed_samples() -> None:
@@ -63,12 +63,12 @@ def test_allocation_beats_equal_shares_on_replayed_samples() -> None:
     rate = rng.beta(0.5, 1.0, size=300)
     seen = rng.binomial(8, rate)  # eight samples to judge difficulty on
     right = rng.binomial(64, rate)  # others to try it on
-    split = allocate_samples(believed_coverage(seen + 0.5, 8 - seen + 1.0, 64), 300 * 8)
+    split = allocate_samples(coverage_from_beta(seen + 0.5, 8 - seen + 1.0, 64), 300 * 8)
     found = replay_allocation(split, 64, right)
     assert found.budget == 2400 and found.best_coverage >= found.allocated_coverage > found.uniform_coverage
     assert found.gain == found.allocated_coverage - found.uniform_coverage > 0.02 and found.regret == found.best_coverage - found.allocated_coverage > 0
     assert found.uniform_coverage == pytest.approx(pass_at_k(64, right, 8).mean())
-    knowing = replay_allocation(allocate_samples(replayed_coverage(64, right, 64), 2400), 64, right)
+    knowing = replay_allocation(allocate_samples(coverage_from_counts(64, right, 64), 2400), 64, right)
     assert knowing.regret == pytest.approx(0, abs=1e-12)
 
 
@@ -79,7 +79,7 @@ def test_equal_shares_of_a_budget_that_does_not_divide() -> None:
 
 
 def test_a_million_samples_are_allocated_quickly() -> None:
-    split = allocate_samples(known_coverage(np.random.default_rng(0).random(2000), 500), 500_000)
+    split = allocate_samples(coverage_from_rates(np.random.default_rng(0).random(2000), 500), 500_000)
     assert split.sum() == 500_000
 
 
@@ -89,11 +89,11 @@ def test_allocation_refuses() -> None:
     with pytest.raises(UsageError, match="does not fit"):
         allocate_samples([[0.0, 0.1]], 2)
     with pytest.raises(UsageError, match=r"in \[0, 1\]"):
-        known_coverage([1.2], 4)
+        coverage_from_rates([1.2], 4)
     with pytest.raises(UsageError, match="add 1"):
-        believed_coverage([0], [3], 4)
+        coverage_from_beta([0], [3], 4)
     with pytest.raises(UsageError, match="cannot be replayed"):
-        replayed_coverage([3, 9], [1, 1], 4)
+        coverage_from_counts([3, 9], [1, 1], 4)
     with pytest.raises(UsageError, match="more samples than were logged"):
         replay_allocation([5], 4, [1])
 
@@ -157,16 +157,16 @@ def test_train_or_think() -> None:
 
 
 def test_equal_quality_is_read_from_curves() -> None:
-    assert cost_at(0.5, [1, 100], [0.4, 0.6]) == pytest.approx(10)
-    assert cost_at(0.4, [1, 100], [0.4, 0.6]) == 1
-    assert cost_at(0.7, [1, 100], [0.4, 0.6]) is None
-    assert cost_at(0.5, [1, 10, 100], [0.4, 0.3, 0.6]) == pytest.approx(10)  # the dip need not be bought
+    assert cost_for_quality(0.5, [1, 100], [0.4, 0.6]) == pytest.approx(10)
+    assert cost_for_quality(0.4, [1, 100], [0.4, 0.6]) == 1
+    assert cost_for_quality(0.7, [1, 100], [0.4, 0.6]) is None
+    assert cost_for_quality(0.5, [1, 10, 100], [0.4, 0.3, 0.6]) == pytest.approx(10)  # the dip need not be bought
     found = train_or_think(0.5, 99.0, ([1, 10], [0.5, 0.9]), ([1, 100], [0.4, 0.6]))
     assert (found.trained_query_cost, found.thinking_query_cost) == pytest.approx((1, 10)) and found.break_even_queries == pytest.approx(11)
     with pytest.raises(UsageError, match="qualities known"):
-        cost_at(math.nan, [1, 2], [0.1, 0.6])
+        cost_for_quality(math.nan, [1, 2], [0.1, 0.6])
     with pytest.raises(UsageError, match="above 0"):
-        cost_at(0.5, [0, 1], [0.1, 0.6])
+        cost_for_quality(0.5, [0, 1], [0.1, 0.6])
 
 
 @given(
@@ -212,12 +212,12 @@ def test_lists_that_do_not_belong_together_are_told() -> None:
         replay_allocation([1, 1], [2, 2, 2], [1, 1, 1])
     with pytest.raises(UsageError, match="does not fit"):
         allocate_samples([[0, 0.5], [0, 0.5]], math.nan)  # type: ignore[arg-type]
-    assert cost_at(0.5, np.array([1.0, 2.0]), np.array([0.5, 0.9])) == 1.0
+    assert cost_for_quality(0.5, np.array([1.0, 2.0]), np.array([0.5, 0.9])) == 1.0
 
 
 def test_a_place_on_the_frontier_is_never_certain() -> None:
-    (place,) = frontier_with_intervals(["a"], [[1.0, 2.0, 3.0]], [[1.0, 1.0, 1.0]])
+    (place,) = pareto_frontier_with_intervals(["a"], [[1.0, 2.0, 3.0]], [[1.0, 1.0, 1.0]])
     assert place.quality_interval == pytest.approx(wilson(3, 3))
-    (one,) = frontier_with_intervals(["a"], [[2.0]], [[0.5]])
+    (one,) = pareto_frontier_with_intervals(["a"], [[2.0]], [[0.5]])
     assert math.isnan(one.cost_interval[0]), "one problem says nothing of what others cost"
     assert one.quality_interval == pytest.approx((0.0125, 0.9875))

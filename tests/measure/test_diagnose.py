@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ponder.measure import TrainingFinding, diagnose
-from ponder.measure.diagnose import BEGIN, REACH
+from ponder.measure.diagnose import START_STEPS, LOOKBACK_STEPS
 
 GAP = "sampling/sampling_logp_difference/mean"
 Values = float | Callable[[int], float]
@@ -63,7 +63,7 @@ EASY = {"frac_reward_zero_std": 0.8, "frac_groups_failed": 0.05, "frac_groups_so
 FLAT = {"reward": lambda s: 0.31 + 0.02 * (-1) ** s}
 
 # Name, severity, what is said, the disease, what comes close without being it.
-DISEASES: list[tuple[str, int, str, dict[str, Any], dict[str, Any]]] = [
+FINDING_CASES: list[tuple[str, int, str, dict[str, Any], dict[str, Any]]] = [
     (
         "too hard", 2, "62 % of groups have equal rewards, mostly the lowest: problems too hard; use easier ones,",
         DEAD, DEAD | {"frac_reward_zero_std": 0.55},
@@ -128,10 +128,10 @@ DISEASES: list[tuple[str, int, str, dict[str, Any], dict[str, Any]]] = [
     ("reward falls", 2, "reward falls: 0.60 -> 0.30 in 50 steps", {"reward": after(45, 0.3, 0.6)},
      {"reward": lambda s: 0.3 + 0.002 * s + 0.1 * (-1) ** s}),
 ]  # fmt: skip
-IDS = [f"{d[0]} {d[1]}" for d in DISEASES]
+IDS = [f"{d[0]} {d[1]}" for d in FINDING_CASES]
 
 
-@pytest.mark.parametrize(("name", "severity", "said", "sick", "near"), DISEASES, ids=IDS)
+@pytest.mark.parametrize(("name", "severity", "said", "sick", "near"), FINDING_CASES, ids=IDS)
 def test_disease(name: str, severity: int, said: str, sick: dict[str, Any], near: dict[str, Any]) -> None:
     found = {f.name: f for f in diagnose(run(**sick))}
     assert name in found and said in found[name].text and found[name].severity == severity
@@ -221,7 +221,7 @@ def test_a_healthy_run_has_none(seed: int) -> None:
     assert [(i, f.text) for i in range(len(rows) + 1) for f in diagnose(rows[:i])] == []
 
 
-@pytest.mark.parametrize(("name", "severity", "said", "sick", "near"), DISEASES, ids=IDS)
+@pytest.mark.parametrize(("name", "severity", "said", "sick", "near"), FINDING_CASES, ids=IDS)
 def test_one_step_is_no_disease(
     name: str, severity: int, said: str, sick: dict[str, Any], near: dict[str, Any]
 ) -> None:
@@ -287,12 +287,12 @@ def test_nothing_to_see() -> None:
     assert diagnose([]) == diagnose([{}] * 100) == diagnose([{"accuracy": 0.5}] * 100) == []
 
 
-@given(st.integers(0, 150), st.sampled_from(DISEASES))
+@given(st.integers(0, 150), st.sampled_from(FINDING_CASES))
 def test_the_first_and_the_last_rows_are_enough(steps: int, disease: tuple[str, int, str, dict[str, Any], Any]) -> None:
     rows = run(steps, **disease[3])
     short = list(rows)
-    del short[BEGIN:-REACH]
-    assert len(short) <= BEGIN + REACH and diagnose(short) == diagnose(rows)
+    del short[START_STEPS:-LOOKBACK_STEPS]
+    assert len(short) <= START_STEPS + LOOKBACK_STEPS and diagnose(short) == diagnose(rows)
 
 
 def test_the_budget_is_the_longest_answer() -> None:

@@ -22,11 +22,11 @@ from ponder.measure import (
     ModelShape,
     allocate_samples,
     auroc,
-    believed_coverage,
+    coverage_from_beta,
     clustered_mean,
     budget_control,
     coverage_curve,
-    coverage_law,
+    fit_coverage_law_to_counts,
     pareto_frontier,
     g_pass_at_k,
     group_flops,
@@ -140,11 +140,11 @@ def test_faithful_laws_and_decisions_on_real_samples(data: Path) -> None:
     puzzles = rows(data / "logs/tree_of_thoughts_game24/gpt-4_0.7_naive_cot_sample_100_start900_end1000.json")
     outcomes = np.array([p["accs"] if "accs" in p else [s["r"] for s in p["infos"]] for p in puzzles])
     k = np.unique(np.geomspace(1, 100, 15).astype(int))
-    law = coverage_law(100, outcomes.sum(axis=1), k)
+    law = fit_coverage_law_to_counts(100, outcomes.sum(axis=1), k)
     assert np.abs(law(k) - coverage_curve(100, outcomes.sum(axis=1), k).mean).max() < 0.02
     assert law.b_interval is not None and law.b_interval[1] < 0
     seen, kept = outcomes[:, ::2].sum(axis=1), outcomes[:, 1::2].sum(axis=1)
-    split = allocate_samples(believed_coverage(seen + 0.1, 50 - seen + 1.0, 50), 500)
+    split = allocate_samples(coverage_from_beta(seen + 0.1, 50 - seen + 1.0, 50), 500)
     found = replay_allocation(split, 50, kept)
     assert found.best_coverage >= found.allocated_coverage > found.uniform_coverage
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from ponder.errors import UsageError
-from ponder.measure import Accuracy, Difference, MeanInterval, bootstrap_mean, paired_difference, wilson
-from ponder.measure.intervals import over_all
+from ponder.measure import Accuracy, PairedDifference, MeanInterval, bootstrap_mean, paired_difference, wilson
+from ponder.measure.intervals import mean_with_undecided
 
 
 def table(both: int, won: int, lost: int, neither: int) -> tuple[list[int], list[int]]:
@@ -60,14 +60,14 @@ def test_unknown_is_not_zero() -> None:
 
 
 def test_every_problem_is_in_the_denominator() -> None:
-    found = over_all([1.0, 0.5, None, 0.0])
+    found = mean_with_undecided([1.0, 0.5, None, 0.0])
     assert isinstance(found, MeanInterval) and (found.mean, found.total, found.undecided) == (1.5 / 4, 4, 1)
     assert (found.low, found.high) == (bootstrap_mean([1.0, 0.5, 0.0, 0.0]).low, bootstrap_mean([1.0, 0.5, 1.0, 0.0]).high)
     assert "over 4 problems; 1 undecided, not right as far as is known" in str(found)
-    assert isinstance(over_all([1.0, None, 0.0]), Accuracy) and over_all([1.0, None, 0.0]).mean == 1 / 3
-    graded = over_all([1.0, None, 0.0], graded=True)
+    assert isinstance(mean_with_undecided([1.0, None, 0.0]), Accuracy) and mean_with_undecided([1.0, None, 0.0]).mean == 1 / 3
+    graded = mean_with_undecided([1.0, None, 0.0], graded=True)
     assert isinstance(graded, MeanInterval) and graded.mean == 1 / 3
-    beyond = over_all([2.0, None, -1.0])  # no ends between which the unknown one lies
+    beyond = mean_with_undecided([2.0, None, -1.0])  # no ends between which the unknown one lies
     assert (
         isinstance(beyond, MeanInterval) and (beyond.mean, beyond.total) == (0.5, 2) and "1 undecided, left out" in str(beyond)
     )
@@ -178,12 +178,12 @@ def test_equal_values_are_not_certain() -> None:
 
 @pytest.mark.parametrize(("won", "lost"), [(0, 0), (1, 0), (3, 9), (40, 60), (600, 650)])
 def test_the_exact_test_is_the_binomial_one(won: int, lost: int) -> None:
-    found = Difference(0.0, 0.0, 0.0, 10_000, won, lost)
+    found = PairedDifference(0.0, 0.0, 0.0, 10_000, won, lost)
     wanted = stats.binomtest(won, won + lost).pvalue if won + lost else 1.0
     assert found.p_value == pytest.approx(wanted, rel=1e-9)
 
 
 def test_the_exact_test_takes_no_time_for_many_problems() -> None:
     began = time.perf_counter()
-    assert Difference(0.0, 0.0, 0.0, 10**6, 50_000, 50_300).p_value == pytest.approx(0.3450, abs=2e-4)
+    assert PairedDifference(0.0, 0.0, 0.0, 10**6, 50_000, 50_300).p_value == pytest.approx(0.3450, abs=2e-4)
     assert time.perf_counter() - began < 1

@@ -10,13 +10,13 @@ from scipy.optimize import curve_fit
 
 from ponder.errors import UsageError
 from ponder.measure import (
-    LossLaw,
-    coverage_law,
+    ChinchillaLaw,
+    fit_coverage_law_to_counts,
     extrapolate_coverage,
     fit_coverage_law,
     fit_log_linear,
-    fit_loss_law,
-    horizontal_shift,
+    fit_chinchilla_law,
+    compute_shift,
 )
 
 K = np.unique(np.geomspace(1, 1000, 25).astype(int))
@@ -47,7 +47,7 @@ def test_coverage_law_intervals_cover_the_truth() -> None:
     whole = fit_coverage_law(k, truth)
     trials, a_held, b_held = 120, 0, 0
     for trial in range(trials):
-        law = coverage_law(128, rng.binomial(128, rng.beta(0.5, 2, size=80)), k, resamples=150, seed=trial)
+        law = fit_coverage_law_to_counts(128, rng.binomial(128, rng.beta(0.5, 2, size=80)), k, resamples=150, seed=trial)
         assert law.a_interval and law.b_interval
         a_held += law.a_interval[0] <= whole.a <= law.a_interval[1]
         b_held += law.b_interval[0] <= whole.b <= law.b_interval[1]
@@ -72,7 +72,7 @@ def test_coverage_laws_that_cannot_be() -> None:
     with pytest.raises(UsageError, match="every problem is covered"):
         fit_coverage_law([1, 2], [1.0, 1.0])
     with pytest.raises(UsageError, match="every problem is covered"):
-        coverage_law(8, [0, 0], [1, 2, 4])
+        fit_coverage_law_to_counts(8, [0, 0], [1, 2, 4])
     with pytest.raises(UsageError, match=r"\[0, 1\]"):
         fit_coverage_law([1, 2], [35.0, 44.9])
     with pytest.raises(UsageError, match="strictly between"):
@@ -83,12 +83,12 @@ def test_coverage_laws_that_cannot_be() -> None:
     assert ((far(np.array([1, 3, 15, 63, 251, 1000])) - [0.0592, 0.3747, 0.7443, 1, 1, 1]) ** 2).sum() < 0.0065
     with pytest.raises(UsageError, match="no way to fit named"):
         fit_coverage_law([1, 2], [0.5, 0.8], "logs")  # type: ignore[arg-type]
-    assert coverage_law(10, [3], [1, 2, 5]).b_interval is None  # one problem says nothing of others
+    assert fit_coverage_law_to_counts(10, [3], [1, 2, 5]).b_interval is None  # one problem says nothing of others
     with pytest.raises(UsageError, match="fit it to problems"):
         fit_coverage_law([1, 2], [0.5, 0.8]).confidence_band([1])
 
 
-CHINCHILLA = LossLaw(1.69, 406.4, 0.34, 410.7, 0.28)  # as published
+CHINCHILLA = ChinchillaLaw(1.69, 406.4, 0.34, 410.7, 0.28)  # as published
 
 
 def runs() -> tuple[np.ndarray, np.ndarray]:
@@ -98,7 +98,7 @@ def runs() -> tuple[np.ndarray, np.ndarray]:
 
 def test_loss_law_recovers_the_published_one() -> None:
     n, d = runs()
-    law = fit_loss_law(n, d, CHINCHILLA(n, d))
+    law = fit_chinchilla_law(n, d, CHINCHILLA(n, d))
     assert (law.e, law.alpha, law.beta) == pytest.approx((1.69, 0.34, 0.28), rel=1e-3)
     assert (law.a, law.b) == pytest.approx((406.4, 410.7), rel=2e-2)
     assert law.residual < 1e-5
@@ -109,7 +109,7 @@ def test_loss_law_withstands_outliers() -> None:
     rng = np.random.default_rng(0)
     loss = CHINCHILLA(n, d) * np.exp(rng.normal(0, 1e-3, n.size))
     loss[:3] *= 1.2  # runs that went wrong
-    law = fit_loss_law(n, d, loss)
+    law = fit_chinchilla_law(n, d, loss)
     assert (law.e, law.alpha, law.beta) == pytest.approx((1.69, 0.34, 0.28), rel=0.05)
 
 
@@ -123,9 +123,9 @@ def test_best_split_of_a_training_budget() -> None:
     with pytest.raises(UsageError):
         CHINCHILLA.compute_optimal(0)
     with pytest.raises(UsageError, match="5 runs"):
-        fit_loss_law([1e8] * 6, [1e9] * 6, [3.0] * 6)
+        fit_chinchilla_law([1e8] * 6, [1e9] * 6, [3.0] * 6)
     with pytest.raises(UsageError, match="diverged"):
-        fit_loss_law([1e8, 2e8, 3e8, 4e8, 5e8], [1e9, 2e9, 3e9, 4e9, 5e9], [3, 3, 3, 3, math.nan])
+        fit_chinchilla_law([1e8, 2e8, 3e8, 4e8, 5e8], [1e9, 2e9, 3e9, 4e9, 5e9], [3, 3, 3, 3, math.nan])
 
 
 def test_log_linear() -> None:
@@ -152,22 +152,22 @@ def test_shift_is_found(factor: float) -> None:
         return 1 / (1 + 30 / x)
 
     x1, x2 = np.geomspace(1, 1e5, 60), np.geomspace(3, 3e3, 50)
-    found = horizontal_shift((x1, curve(x1 / factor)), (x2, curve(x2)))
+    found = compute_shift((x1, curve(x1 / factor)), (x2, curve(x2)))
     assert found.factor == pytest.approx(factor, rel=0.01)
     assert found.min_factor == pytest.approx(factor, rel=0.03) and found.max_factor == pytest.approx(factor, rel=0.03)
-    back = horizontal_shift((x2, curve(x2)), (x1, curve(x1 / factor)))
+    back = compute_shift((x2, curve(x2)), (x1, curve(x1 / factor)))
     assert back.factor * found.factor == pytest.approx(1) and back.accuracy_range == found.accuracy_range
 
 
 def test_shift_of_curves_that_part() -> None:
     """One gains .1 per tenfold compute and the other .2: no single factor, and the result says so."""
     x = np.geomspace(1, 1e4, 9)
-    found = horizontal_shift((x, 0.1 * np.log10(x)), (x, 0.2 * np.log10(x)))
+    found = compute_shift((x, 0.1 * np.log10(x)), (x, 0.2 * np.log10(x)))
     assert found.accuracy_range == pytest.approx((0, 0.4))
     assert (found.min_factor, found.factor, found.max_factor) == pytest.approx((1, 10, 100))
-    dip = horizontal_shift(([1, 10, 100], [0.1, 0.05, 0.3]), ([1, 100], [0.1, 0.3]))
+    dip = compute_shift(([1, 10, 100], [0.1, 0.05, 0.3]), ([1, 100], [0.1, 0.3]))
     assert dip.factor == pytest.approx(1)  # what falls need not be bought
     with pytest.raises(UsageError, match="share no range"):
-        horizontal_shift(([1, 2], [0.1, 0.2]), ([1, 2], [0.3, 0.4]))
+        compute_shift(([1, 2], [0.1, 0.2]), ([1, 2], [0.3, 0.4]))
     with pytest.raises(UsageError, match="share no range"):
-        horizontal_shift(([1, 2], [0.1, 0.1]), ([1, 2], [0.1, 0.4]))
+        compute_shift(([1, 2], [0.1, 0.1]), ([1, 2], [0.1, 0.4]))

@@ -9,23 +9,23 @@ import numpy as np
 import pytest
 
 from ponder.errors import UsageError
-from ponder.measure import Accuracy, reward_curve, sparkline
+from ponder.measure import Accuracy, plot_reward_curve, sparkline
 from ponder.measure.plots import moving_mean
 
 
 @pytest.mark.parametrize("before", [None, Accuracy(3, 300)])
 @pytest.mark.parametrize("rewards", [[0.1], [0.2, None, -0.5], [None, None], list(np.linspace(0, 1, 40))])
 def test_reward_curve_is_a_picture(tmp_path: Path, before: Accuracy | None, rewards: list[float | None]) -> None:
-    path = reward_curve(tmp_path / "new" / "curve.png", range(len(rewards)), rewards, before=before, after=before)
+    path = plot_reward_curve(tmp_path / "new" / "curve.png", range(len(rewards)), rewards, before=before, after=before)
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_reward_curve_needs_a_reward_per_step(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="1 steps and 2 rewards"):
-        reward_curve(tmp_path / "curve.png", [1], [0.1, 0.2])
+        plot_reward_curve(tmp_path / "curve.png", [1], [0.1, 0.2])
 
 
-def testmoving_mean_keeps_lines_and_gaps() -> None:
+def test_moving_mean_keeps_lines_and_gaps() -> None:
     line = np.arange(20.0)
     assert moving_mean(line, 4) == pytest.approx(line)
     gap = np.where(line == 7, np.nan, 1.0)

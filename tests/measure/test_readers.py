@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ponder.errors import UnknownName, UsageError
-from ponder.measure.readers import Attempts, ColumnMap, ProblemAttempts, short_labels, read_log, read_logs, same_problems
+from ponder.measure.readers import Attempts, ColumnMap, ProblemAttempts, short_labels, read_log, read_logs, align_problems
 
 Matrix = list[list[int]]
 MATRIX: Matrix = [[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]]
@@ -501,7 +501,7 @@ def system(name: str, correct: dict[str, float], gold: Any = None, task: Any = N
 
 
 def test_systems_are_put_in_one_order() -> None:
-    (a, b), said = same_problems([system("a", {"x": 1, "y": 0}), system("b", {"y": 1, "x": 0})])
+    (a, b), said = align_problems([system("a", {"x": 1, "y": 0}), system("b", {"y": 1, "x": 0})])
     assert a.problems == b.problems == ["x", "y"]
     assert b.means == [0, 1]
     assert "not checked" in said[0]
@@ -510,19 +510,19 @@ def test_systems_are_put_in_one_order() -> None:
 def test_different_problems_are_refused_or_cut_to_the_common_ones() -> None:
     pair = [system("a", {"x": 1, "y": 0}), system("b", {"y": 1, "z": 0})]
     with pytest.raises(UsageError, match=r"different problems \(a 2, b 2; 1 in common\).*--common"):
-        same_problems(pair)
-    (a, b), said = same_problems(pair, common_only=True)
+        align_problems(pair)
+    (a, b), said = align_problems(pair, common_only=True)
     assert a.problems == b.problems == ["y"]
     assert "compared on the 1 problems that all have" in said[0]
     with pytest.raises(UsageError, match="no problem in common"):
-        same_problems([system("a", {"x": 1}), system("b", {"y": 1})], common_only=True)
+        align_problems([system("a", {"x": 1}), system("b", {"y": 1})], common_only=True)
 
 
 def test_another_gold_answer_or_version_is_another_task() -> None:
     with pytest.raises(UsageError, match="1 of 1 problems have another gold answer"):
-        same_problems([system("a", {"x": 1}, "4"), system("b", {"x": 1}, "5")])
+        align_problems([system("a", {"x": 1}, "4"), system("b", {"x": 1}, "5")])
     with pytest.raises(UsageError, match="version 1 and 2"):
-        same_problems([system("a", {"x": 1}, "4", {"version": 1}), system("b", {"x": 1}, "4", {"version": 2})])
+        align_problems([system("a", {"x": 1}, "4", {"version": 1}), system("b", {"x": 1}, "4", {"version": 2})])
 
 
 def test_names_are_told_by_what_differs() -> None:
@@ -596,9 +596,9 @@ def test_logs_of_two_versions_are_not_compared(tmp_path: Path) -> None:
 
     old, new, same = log("old", 1), log("new", 2), log("same", 1)
     with pytest.raises(UsageError, match="different versions of a task: version 1 and version 2"):
-        same_problems(read_logs([old, new]))
-    same_problems(read_logs([old, same]))
-    same_problems(read_logs([old, new], ColumnMap(version="none")))  # a version of something else
+        align_problems(read_logs([old, new]))
+    align_problems(read_logs([old, same]))
+    align_problems(read_logs([old, new], ColumnMap(version="none")))  # a version of something else
 
 
 def test_words_that_are_no_verdicts_are_told_with_the_way_out(tmp_path: Path) -> None:

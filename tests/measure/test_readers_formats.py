@@ -13,7 +13,7 @@ import pytest
 from ponder.errors import UnknownName, UsageError
 from ponder.measure.decide import apply_rule
 from ponder.measure.passk import pass_at_k
-from ponder.measure.readers import LOGPROB, ColumnMap, read_log, read_logs, to_traces
+from ponder.measure.readers import LOGPROB_COLUMN, ColumnMap, read_log, read_logs, attempts_to_traces
 from ponder.measure.readers.traces import read_tree_of_thoughts_traces
 from ponder.types import Cost
 from stored import right_answer, write_run, wrong_answer
@@ -222,7 +222,7 @@ def test_a_run_is_read_as_it_was_judged(tmp_path: Path) -> None:
     assert [g.correct for g in found.groups] == [(1.0, 0.0), (0.0, 0.0), (1.0, 1.0)]
     assert found.groups[0].answers is not None and found.groups[0].answers[0] != found.groups[0].answers[1]
     assert found.groups[0].scores["rm"] == (0.1, 0.9)
-    assert found.groups[0].scores[LOGPROB] == pytest.approx((-0.1, -0.2))
+    assert found.groups[0].scores[LOGPROB_COLUMN] == pytest.approx((-0.1, -0.2))
     assert found.groups[0].tokens == (3, 4)
     assert [g.chosen for g in found.groups] == [1, 0, 1]
     assert found.cost == Cost(prompt_tokens=12, generated_tokens=90, flops=6e12, seconds=1.5)
@@ -249,14 +249,14 @@ def test_attempts_of_any_log_become_traces(tmp_path: Path) -> None:
             "reward": [0.9, 0.1],
         }
     ]
-    (trace,) = to_traces(read_log(write_lines(tmp_path / "a.jsonl", rows))[0])
+    (trace,) = attempts_to_traces(read_log(write_lines(tmp_path / "a.jsonl", rows))[0])
     assert trace.problem.question == "2+2?" and trace.problem.answer == "4"
     assert [trace.text(i) for i in trace.answers()] == ["4", "5"]
     assert [trace.score(i, "accuracy") for i in trace.answers()] == [1.0, 0.0]
     assert [trace.score(i, "score") for i in trace.answers()] == [0.9, 0.1]
     (bare,) = read_log(write_lines(tmp_path / "b.jsonl", [{"id": 1, "correct": [True, False]}]))
     with pytest.raises(UsageError, match="no texts"):
-        to_traces(bare)
+        attempts_to_traces(bare)
 
 
 def test_inspect_logs_are_judged_by_their_scorer(tmp_path: Path) -> None:

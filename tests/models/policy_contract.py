@@ -25,7 +25,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from fakes import LLAMA, plain_logits, run_async, weights64
 from ponder.errors import UsageError
-from ponder.models.local import Local
+from ponder.models.local import BasePolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import gguf, hf
 from ponder.nets.config import DecoderConfig
@@ -170,7 +170,7 @@ class TokenCounter:
         self.tokens += count
 
 
-def ask(policy: Local, prefixes: Sequence[Sequence[int] | Ids], n: int = 1, **how: Any) -> list[list[Completion]]:
+def ask(policy: BasePolicy, prefixes: Sequence[Sequence[int] | Ids], n: int = 1, **how: Any) -> list[list[Completion]]:
     """All at once."""
     sampling = Sampling(**{"max_tokens": 8, **how})
 
@@ -198,12 +198,12 @@ class PolicyContract:
 
     # shape
 
-    def test_it_is_a_policy(self, policy: Local) -> None:
+    def test_it_is_a_policy(self, policy: BasePolicy) -> None:
         assert isinstance(policy, Policy)
         prompt = policy.encode(user_messages("hi"))
         assert prompt.dtype == np.int32 and policy.tokenizer.decode(prompt) == "user: hi\nanswer:"
 
-    def test_completions_are_whole(self, policy: Local) -> None:
+    def test_completions_are_whole(self, policy: BasePolicy) -> None:
         groups = ask(policy, PROMPTS, n=3, seed=1, max_tokens=10)
         assert [len(g) for g in groups] == [3] * len(PROMPTS)
         for prompt, group in zip(PROMPTS, groups, strict=True):
@@ -217,7 +217,7 @@ class PolicyContract:
                 assert c.cost.generated_tokens == len(c.token_ids) and c.cost.seconds > 0
                 assert c.cost.prompt_tokens + c.cost.cached_tokens == len(prompt)
 
-    def test_the_watch_hears_every_token(self, policy: Local) -> None:
+    def test_the_watch_hears_every_token(self, policy: BasePolicy) -> None:
         heard = policy.on_tokens = TokenCounter()
         try:
             groups = ask(policy, PROMPTS, n=2)
@@ -227,7 +227,7 @@ class PolicyContract:
 
     # what is drawn
 
-    def test_greedy_is_the_reference(self, policy: Local) -> None:
+    def test_greedy_is_the_reference(self, policy: BasePolicy) -> None:
         for prompt, (c,) in zip(PROMPTS, ask(policy, PROMPTS, temperature=0), strict=True):
             assert c.token_ids.tolist() == plain_greedy(prompt.tolist(), len(c.token_ids))
             self.agree(c.logprobs, plain_logprobs(prompt.tolist(), c.token_ids))
@@ -238,32 +238,32 @@ class PolicyContract:
          {"repetition": 1.5}, {"temperature": 0.8, "repetition": 1.3, "top_p": 0.9}],
         ids=lambda rule: " ".join(rule) or "plain",
     )  # fmt: skip
-    def test_logprobs_are_those_sampled_from(self, policy: Local, rule: dict[str, Any]) -> None:
-        groups = ask(policy, PROMPTS, seed=4, bias=WHOLE, **rule)
+    def test_logprobs_are_those_sampled_from(self, policy: BasePolicy, rule: dict[str, Any]) -> None:
+        groups = ask(policy, PROMPTS, seed=4, logit_bias=WHOLE, **rule)
         for prompt, (c,) in zip(PROMPTS, groups, strict=True):
             self.agree(c.logprobs, plain_logprobs(prompt.tolist(), c.token_ids, Sampling(logit_bias=WHOLE, **rule)))
 
-    def test_plain_sampling_has_the_models_logprobs(self, policy: Local) -> None:
+    def test_plain_sampling_has_the_models_logprobs(self, policy: BasePolicy) -> None:
         ((c,),) = ask(policy, [PROMPT], n=1, seed=9, max_tokens=1)
         self.agree(c.logprobs, plain_logprobs(PROMPT.tolist(), c.token_ids))
 
     def agree(self, logprobs: np.ndarray, expected: np.ndarray) -> None:
         assert np.allclose(logprobs, expected, atol=self.near)
 
-    def test_a_seed_fixes_what_is_drawn(self, policy: Local) -> None:
+    def test_a_seed_fixes_what_is_drawn(self, policy: BasePolicy) -> None:
         first, again, other = (tokens(ask(policy, PROMPTS, n=2, seed=s)) for s in (7, 7, 8))
         assert first == again and first != other
         assert all(a != b for a, b in first), "the n continuations differ from each other"
         alone = [tokens(ask(policy, [p], n=1, seed=7))[0][0] for p in PROMPTS]
         assert alone == [group[0] for group in first], "nor do they depend on n, or on company"
 
-    def test_without_a_seed_the_policys_stream_decides(self, policy: Local) -> None:
+    def test_without_a_seed_the_policys_stream_decides(self, policy: BasePolicy) -> None:
         policy.reseed(3)
         first, second = (tokens(ask(policy, [PROMPT], n=2)) for _ in range(2))
         policy.reseed(3)
         assert first != second and tokens(ask(policy, [PROMPT], n=2)) == first
 
-    def test_alternatives(self, policy: Local) -> None:
+    def test_alternatives(self, policy: BasePolicy) -> None:
         ((c,),) = ask(policy, [PROMPTS[1]], temperature=0, max_tokens=4, alternatives=3)
         assert c.top_logprobs is not None
         found, logprobs = c.top_logprobs
@@ -276,16 +276,16 @@ class PolicyContract:
 
     # where it ends
 
-    def test_the_budget(self, policy: Local) -> None:
-        groups = ask(policy, PROMPTS, seed=2, max_tokens=5, bias=((END, -90.0),))
+    def test_the_budget(self, policy: BasePolicy) -> None:
+        groups = ask(policy, PROMPTS, seed=2, max_tokens=5, logit_bias=((END, -90.0),))
         assert all(len(c.token_ids) == 5 and c.stop == "length" for (c,) in groups)
 
-    def test_the_end(self, policy: Local) -> None:
-        ((c,),) = ask(policy, [PROMPT], seed=2, bias=((END, 90.0),))
+    def test_the_end(self, policy: BasePolicy) -> None:
+        ((c,),) = ask(policy, [PROMPT], seed=2, logit_bias=((END, 90.0),))
         assert (c.token_ids.tolist(), c.text, c.stop) == ([END], "", "eos")
 
     @pytest.mark.parametrize("at", [1, 3, 6])
-    def test_a_stop_string_across_tokens(self, policy: Local, at: int) -> None:
+    def test_a_stop_string_across_tokens(self, policy: BasePolicy, at: int) -> None:
         rule: dict[str, Any] = {"bias": PLAIN, "seed": 11, "max_tokens": 12}
         ((whole,),) = ask(policy, [PROMPT], **rule)
         stop = whole.text[at : at + 3]
@@ -295,18 +295,18 @@ class PolicyContract:
         assert (c.text, c.stop) == (whole.text[:end], "stop"), "the text keeps it, since the tokens do"
         assert c.token_ids.tolist() == whole.token_ids.tolist()[:end]
 
-    def test_a_stop_string_in_the_prompt_does_not_stop(self, policy: Local) -> None:
+    def test_a_stop_string_in_the_prompt_does_not_stop(self, policy: BasePolicy) -> None:
         prompt = TOKENIZER.encode("a" * 8, add_special_tokens=False)
-        ((c,),) = ask(policy, [prompt], bias=((LETTERS[0], 90.0),), stop=("aaaa",), temperature=0)
+        ((c,),) = ask(policy, [prompt], logit_bias=((LETTERS[0], 90.0),), stop=("aaaa",), temperature=0)
         assert (c.text, c.stop) == ("aaaa", "stop")
 
-    def test_the_context_ends_it(self, policy: Local) -> None:
-        ((c,),) = ask(policy, [np.resize(PROMPT, CONTEXT - 3)], max_tokens=50, bias=((END, -90.0),))
+    def test_the_context_ends_it(self, policy: BasePolicy) -> None:
+        ((c,),) = ask(policy, [np.resize(PROMPT, CONTEXT - 3)], max_tokens=50, logit_bias=((END, -90.0),))
         assert len(c.token_ids) == 3 and c.stop == "length"
 
     # tokens are the truth
 
-    def test_the_prefix_is_never_tokenised_again(self, policy: Local) -> None:
+    def test_the_prefix_is_never_tokenised_again(self, policy: BasePolicy) -> None:
         one, letters = TOKENIZER.encode(" the", add_special_tokens=False), [TOKENIZER.inner.token_to_id(c) for c in "Ġthe"]
         assert len(one) == 1 and TOKENIZER.decode(letters) == " the"
         half = TOKENIZER.encode("€", add_special_tokens=False)[:2]  # not a character yet
@@ -315,13 +315,13 @@ class PolicyContract:
         assert tokens(groups) == [[plain_greedy(p, len(g[0].token_ids))] for p, g in zip(prefixes, groups, strict=True)]
         assert tokens(groups)[0] != tokens(groups)[1]
 
-    def test_tokens_inside_a_character_are_kept(self, policy: Local) -> None:
+    def test_tokens_inside_a_character_are_kept(self, policy: BasePolicy) -> None:
         parts = TOKENIZER.encode("€é😀", add_special_tokens=False).tolist()
-        ((c,),) = ask(policy, [PROMPT], seed=1, max_tokens=16, bias=tuple((t, 90.0) for t in set(parts)))
+        ((c,),) = ask(policy, [PROMPT], seed=1, max_tokens=16, logit_bias=tuple((t, 90.0) for t in set(parts)))
         assert len(c.token_ids) == 16 and set(c.token_ids.tolist()) <= set(parts)
         assert c.text == TOKENIZER.decode(c.token_ids)
 
-    def test_going_on(self, policy: Local) -> None:
+    def test_going_on(self, policy: BasePolicy) -> None:
         rule: dict[str, Any] = {"temperature": 0, "bias": ((END, -90.0),)}
         ((whole,),) = ask(policy, [PROMPT], **rule, max_tokens=6)
         ((first,),) = ask(policy, [PROMPT], **rule, max_tokens=3)
@@ -335,11 +335,11 @@ class PolicyContract:
         [([], 1, "at least one token"), ([5], 0, "n is 0"), ([SIZE + 9], 1, "vocabulary"), ([-1], 1, "vocabulary"),
          ([5] * CONTEXT, 1, "context")],
     )  # fmt: skip
-    def test_impossible_calls_are_refused(self, policy: Local, prefix: list[int], n: int, words: str) -> None:
+    def test_impossible_calls_are_refused(self, policy: BasePolicy, prefix: list[int], n: int, words: str) -> None:
         with pytest.raises(UsageError, match=words):
             ask(policy, [prefix], n=n)
 
-    def test_one_bad_call_does_not_disturb_others(self, policy: Local) -> None:
+    def test_one_bad_call_does_not_disturb_others(self, policy: BasePolicy) -> None:
         async def both() -> list[Any]:
             rule = Sampling(max_tokens=4, seed=5)
             calls = [policy.generate(ids(p), rule) for p in (PROMPT, [], PROMPT)]
@@ -349,12 +349,12 @@ class PolicyContract:
         assert isinstance(bad, UsageError)
         assert first[0].token_ids.tolist() == second[0].token_ids.tolist()
 
-    def test_many_at_once(self, policy: Local) -> None:
+    def test_many_at_once(self, policy: BasePolicy) -> None:
         prefixes = [[i, 65 + i % 7, i] for i in range(40)]
         together = tokens(ask(policy, prefixes, temperature=0, max_tokens=4))
         assert together == [[plain_greedy(p, len(g[0]))] for p, g in zip(prefixes, together, strict=True)]
 
-    def test_a_caller_that_gives_up_disturbs_no_other(self, policy: Local) -> None:
+    def test_a_caller_that_gives_up_disturbs_no_other(self, policy: BasePolicy) -> None:
         rule = Sampling(max_tokens=CONTEXT - len(PROMPT), logit_bias=((END, -90.0),))
 
         async def one_gives_up() -> list[Completion]:
@@ -367,4 +367,4 @@ class PolicyContract:
             return await kept
 
         found = run_async(one_gives_up(), 60)
-        assert tokens([found]) == tokens(ask(policy, [PROMPT], seed=6, bias=((END, -90.0),)))
+        assert tokens([found]) == tokens(ask(policy, [PROMPT], seed=6, logit_bias=((END, -90.0),)))

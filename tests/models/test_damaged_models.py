@@ -16,16 +16,16 @@ from kept import Job
 from ponder import manifest
 from ponder.cli import export
 from ponder.errors import ModelError
-from ponder.models.load import Fresh, load_any, load_policy, tokenizer_of
-from ponder.models.reward import load_scorer, share_scorer
+from ponder.models.load import ScratchModel, load_inference_policy, load_policy, load_tokenizer
+from ponder.models.reward import load_scorer, load_shared_scorer
 from ponder.nets import hf, lora
 from ponder.nets.lora import LoRA
 from ponder.nets.valued import ScoreHead, DecoderWithHead
 from ponder.pipelines import teachers
 from ponder.runs import Run
-from ponder.train.checkpoint import Saver
+from ponder.train.checkpoint import CheckpointWriter
 
-FRESH = Fresh("0123456789+=", width=16, layers=1, heads=2, context=64)
+FRESH = ScratchModel("0123456789+=", width=16, layers=1, heads=2, context=64)
 FLIPS = 60
 
 
@@ -47,7 +47,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folders = {"model": write(net), "critic": write(DecoderWithHead.from_decoder(net)), "judge": write(judge)}
     folders["adapter"] = lora.snapshot(adapted, LoRA(2), "base")
     folder = tmp_path_factory.mktemp("runs") / "run"
-    with Run(folder, Job()) as kept, Saver(kept, background=False) as saver:
+    with Run(folder, Job()) as kept, CheckpointWriter(kept, background=False) as saver:
         saver.save(1, {}, {}, folders)
     return folder
 
@@ -104,10 +104,10 @@ def test_whoever_loads_it_checks(copy: Path) -> None:
     shutil.copytree(part / "model", part.parent.parent / "elsewhere")  # without a manifest: anybody's folder
     uses: dict[str, Callable[[], object]] = {
         "a model folder": lambda: load_policy(str(part / "model"), device="cpu"),
-        "a tokenizer": lambda: tokenizer_of(str(copy)),
-        "a teacher": lambda: teachers.same_kind(str(copy), policy),
+        "a tokenizer": lambda: load_tokenizer(str(copy)),
+        "a teacher": lambda: teachers.load_teacher(str(copy), policy),
         "a judge": lambda: load_scorer(str(part / "judge"), device="cpu"),
-        "a judge in the policy's engine": lambda: share_scorer(policy, str(part / "judge")),
+        "a judge in the policy's engine": lambda: load_shared_scorer(policy, str(part / "judge")),
         "an adapter": lambda: lora.read_adapter(policy.net, part / "adapter"),
         "an adapter of an engine": lambda: policy.engine.adapters.add("a", part / "adapter"),
         "an export": lambda: export.write_model(str(copy), copy / "out"),
@@ -130,7 +130,7 @@ def test_transformers_policy_checks(copy: Path) -> None:
     pytest.importorskip("transformers")
     last_bit(checkpoint(copy) / "model")
     with pytest.raises(ModelError, match="its checksum differs"):
-        load_any(f"transformers:{copy}", device="cpu")
+        load_inference_policy(f"transformers:{copy}", device="cpu")
 
 
 def test_a_lost_file_and_a_lost_manifest(copy: Path) -> None:
@@ -169,7 +169,7 @@ def test_any_bit_of_an_exports_manifest(run: Path, tmp_path: Path) -> None:
     for bit in random.Random(1).sample(range(8 * path.stat().st_size), FLIPS):
         flip(path, bit)
         with pytest.raises(ModelError, match="is damaged"):
-            tokenizer_of(str(out))
+            load_tokenizer(str(out))
         flip(path, bit)
 
 

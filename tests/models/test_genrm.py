@@ -16,9 +16,9 @@ import torch
 from fakes import plain_logits, run_async, weights64
 from ponder.errors import Interrupted, UsageError
 from ponder.models import chat
-from ponder.models.genrm import GenRM, training_row, verdict_prompt, read_word
-from ponder.models.load import Fresh
-from ponder.models.native import Native
+from ponder.models.genrm import GenRM, training_row, verdict_prompt, parse_verdict
+from ponder.models.load import ScratchModel
+from ponder.models.native import PonderPolicy
 from ponder.pipelines.conversations import read_conversations
 from ponder.protocols import Scorer
 from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Step, Trace, ids, user_messages
@@ -26,12 +26,12 @@ from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Step
 LETTERS = "".join(chr(c) for c in range(32, 127)) + "\n"
 
 
-def model(seed: int = 0) -> Native:
-    fresh = Fresh(LETTERS, width=32, layers=2, heads=4, context=1024, seed=seed)
+def model(seed: int = 0) -> PonderPolicy:
+    fresh = ScratchModel(LETTERS, width=32, layers=2, heads=4, context=1024, seed=seed)
     net, tokenizer = fresh.build(torch.float32, torch.device("cpu"))
     with torch.no_grad():
         net.embed_tokens.weight.mul_(10.0)  # otherwise every word is as likely as any
-    return Native(net, chat.with_chat_template(tokenizer, "{{- messages[-1].content }}"), seed)
+    return PonderPolicy(net, chat.with_chat_template(tokenizer, "{{- messages[-1].content }}"), seed)
 
 
 def solved(text: str = "It is 4.") -> Trace:
@@ -40,7 +40,7 @@ def solved(text: str = "It is 4.") -> Trace:
     return trace
 
 
-def probability(policy: Native, prefix: Sequence[int], word: str) -> float:
+def probability(policy: PonderPolicy, prefix: Sequence[int], word: str) -> float:
     """Token by token from the plain network."""
     w = {n: p.detach() for n, p in weights64(policy.net).items()}
     tokens = policy.tokens(word).tolist()
@@ -81,7 +81,7 @@ def test_a_rationale_that_ended_elsewhere_is_asked_for_its_verdict(end: str) -> 
     policy = Said()
     judge = GenRM(policy, rationales=1, sampling=Sampling(stop=("END",)))
     tokens = policy.tokens(f"It adds up. {end}")
-    after = judge._after(policy.tokens("?"), Completion(policy.text(tokens), tokens, np.zeros(len(tokens)), "stop"))
+    after = judge._up_to_verdict(policy.tokens("?"), Completion(policy.text(tokens), tokens, np.zeros(len(tokens)), "stop"))
     assert policy.text(after) == f"?It adds up. {end}" + ("" if end == "Verdict:" else "\nVerdict:")
 
 
@@ -194,7 +194,7 @@ WORDS = {"Yes": True, " no.": False, "**Yes**, since": True, "Yesterday": None, 
 
 @pytest.mark.parametrize(("text", "found"), WORDS.items())
 def test_words(text: str, found: bool | None) -> None:
-    assert read_word(text) is found
+    assert parse_verdict(text) is found
 
 
 def test_impossible_settings_are_refused() -> None:

@@ -27,8 +27,8 @@ from ponder.engine.request import Request
 from ponder.errors import MissingExtra, UsageError
 from ponder.models import vocabulary
 from ponder.models.guide import GrammarCompiler, vocabulary_bytes
-from ponder.models.load import Fresh
-from ponder.models.native import Native
+from ponder.models.load import ScratchModel
+from ponder.models.native import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import init_decoder
@@ -42,9 +42,9 @@ PATTERNS = ["a|ab", "(a|b)*1?", "a{2,3}b", "[^a\n]*a", "é日+", "(ab|a日)(1|)"
 
 
 @functools.cache
-def toy(alphabet: str = LETTERS) -> Native:
-    net, tokenizer = Fresh(alphabet, width=32, layers=2, context=64).build(torch.float32, torch.device("cpu"))
-    return Native(perturb(net, 0.3), tokenizer)
+def toy(alphabet: str = LETTERS) -> PonderPolicy:
+    net, tokenizer = ScratchModel(alphabet, width=32, layers=2, context=64).build(torch.float32, torch.device("cpu"))
+    return PonderPolicy(perturb(net, 0.3), tokenizer)
 
 
 @functools.cache
@@ -67,14 +67,14 @@ def byte_level() -> Tokenizer:
 
 
 @functools.cache
-def bytes_policy() -> Native:
+def bytes_policy() -> PonderPolicy:
     tokenizer = byte_level()
     size = tokenizer.vocab_size + 5  # the embedding has rows without a token
     config = DecoderConfig("llama", size, 32, 2, 4, 2, 8, mlp_width=64, context=256, eos=(2, 0))
-    return Native(perturb(init_decoder(config, 0), 0.1), tokenizer)
+    return PonderPolicy(perturb(init_decoder(config, 0), 0.1), tokenizer)
 
 
-def ask(policy: Native, n: int = 8, prompt: Sequence[int] = (5, 3, 4), **sampling: Any) -> list[Completion]:
+def ask(policy: PonderPolicy, n: int = 8, prompt: Sequence[int] = (5, 3, 4), **sampling: Any) -> list[Completion]:
     rule = Sampling(**{"max_tokens": 24, "temperature": 1.3, "seed": 1, **sampling})
     return run_async(policy.generate(ids(prompt), rule, n))
 
@@ -186,9 +186,9 @@ def test_a_form_outlives_stepping_back() -> None:
     """Rows that lose their memory keep their place in the form."""
     policy = toy()
     calm = ask(policy, n=6, pattern="(ab|1é){18}", max_tokens=40)
-    crowded = Native(policy.net, policy.tokenizer, cache_bytes=120 * 2 * 2 * 32 * 4)
+    crowded = PonderPolicy(policy.net, policy.tokenizer, cache_bytes=120 * 2 * 2 * 32 * 4)
     again = ask(crowded, n=6, pattern="(ab|1é){18}", max_tokens=40)
-    assert crowded.engine._schedule is not None and crowded.engine._schedule.stepped_back > 0
+    assert crowded.engine._scheduler is not None and crowded.engine._scheduler.preemptions > 0
     assert [c.text for c in again] == [c.text for c in calm]
 
 

@@ -19,10 +19,10 @@ from fakes import CONFIGS, char_policy, plain_logits, tiny_decoder, run_async, w
 from ponder.engine import sampler
 from ponder.engine.draw import finish_reason
 from ponder.engine.request import Request, SequenceState
-from ponder.engine.runner import Runner
+from ponder.engine.runner import ModelRunner
 from ponder.errors import Interrupted, ModelError, UsageError
 from ponder.models import local
-from ponder.models.native import Native
+from ponder.models.native import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets.decoder import init_decoder
 from ponder.protocols import Policy
@@ -31,7 +31,7 @@ from ponder.types import Completion, Sampling, ids, user_messages
 ASKED = [[5, 6], [7], [5, 6, 9, 12], [20, 3]]
 
 
-async def ask(policy: Native, prefixes: Sequence[Sequence[int]], n: int = 2, **sampling: Any) -> list[list[Completion]]:
+async def ask(policy: PonderPolicy, prefixes: Sequence[Sequence[int]], n: int = 2, **sampling: Any) -> list[list[Completion]]:
     rule = Sampling(**{"max_tokens": 6, **sampling})
     return list(await asyncio.gather(*(policy.generate(ids(p), rule, n) for p in prefixes)))
 
@@ -57,13 +57,13 @@ def test_it_is_a_policy_and_keeps_to_the_types() -> None:
 
 def test_calls_that_wait_together_are_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    real = Runner.decode
+    real = ModelRunner.decode
 
-    def spy(self: Runner, rows: Any, parts: Any) -> Any:
+    def spy(self: ModelRunner, rows: Any, parts: Any) -> Any:
         sizes.append(len(rows))
         return real(self, rows, parts)
 
-    monkeypatch.setattr(Runner, "decode", spy)
+    monkeypatch.setattr(ModelRunner, "decode", spy)
     policy = char_policy()
 
     async def begin() -> None:
@@ -90,7 +90,7 @@ def test_new_weights_count_before_the_pause_ends(monkeypatch: pytest.MonkeyPatch
 def test_a_network_loaded_for_inference_alone() -> None:
     with torch.inference_mode():
         net = tiny_decoder()
-    made = [Native(n, char_policy().tokenizer) for n in (net, tiny_decoder())]
+    made = [PonderPolicy(n, char_policy().tokenizer) for n in (net, tiny_decoder())]
     once, again = (tokens(run_async(ask(policy, [[5, 6]]))) for policy in made)
     assert once == again
 
@@ -108,7 +108,7 @@ def test_a_stop_string_before_the_least_number_of_tokens_ends_nothing() -> None:
 
 
 def test_a_long_stream_is_not_remembered_whole_and_draws_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "_REMEMBERED", 10)
+    monkeypatch.setattr(local, "_MAX_REMEMBERED_PREFIXES", 10)
     policy = char_policy()
     seeds = [policy._next_seed(ids([i % 25])) for i in range(200)]
     assert len(set(seeds)) == 200 and len(policy._times_asked) <= 10
@@ -144,7 +144,7 @@ def test_the_same_question_again_gets_another_answer() -> None:
 def test_versions_and_new_weights() -> None:
     """Each completion records the weights that wrote it, and no state of older ones is used."""
     net = tiny_decoder()
-    policy = Native(net, Tokenizer.from_alphabet("abc"))
+    policy = PonderPolicy(net, Tokenizer.from_alphabet("abc"))
     (before,) = run_async(ask(policy, [[7, 9]], n=1, temperature=0.0))
     with torch.no_grad():
         for p, q in zip(net.parameters(), tiny_decoder(seed=4).parameters(), strict=True):
@@ -188,7 +188,7 @@ def test_impossible_calls_are_refused(prefix: list[int], n: int, words: str) -> 
 
 def test_a_tokenizer_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ModelError, match="does not fit"):
-        Native(tiny_decoder(), Tokenizer.from_alphabet("".join(map(chr, range(200, 400)))))
+        PonderPolicy(tiny_decoder(), Tokenizer.from_alphabet("".join(map(chr, range(200, 400)))))
 
 
 def test_more_tokens_than_memory_are_refused() -> None:
@@ -202,7 +202,7 @@ def test_more_tokens_than_memory_are_refused() -> None:
 # failures
 
 
-def broken() -> Native:
+def broken() -> PonderPolicy:
     policy = char_policy()
     with torch.no_grad():
         policy.net.layers[0].mlp.down_proj.weight.fill_(torch.nan)
@@ -325,7 +325,7 @@ PIECES = ["ab", "a=", "\n\n", "é", "→b", "b→", "aé"]  # beside all single 
 def test_stop_strings_against_a_search_in_bytes(data: st.DataObject) -> None:
     """Whatever tokens come, halves of characters too: the first that completes a stop string ends the text, unless it
     is forced or comes before `min_tokens`."""
-    policy = Native(init_decoder(replace(CONFIGS["llama"], vocab=256 + len(PIECES)), 0), bytewise(PIECES))
+    policy = PonderPolicy(init_decoder(replace(CONFIGS["llama"], vocab=256 + len(PIECES)), 0), bytewise(PIECES))
     likely = [*policy.tokenizer.encode("ab=\né→", add_special_tokens=False).tolist(), *range(256, 256 + len(PIECES))]
     script = data.draw(st.lists(st.one_of(st.sampled_from(likely), st.integers(1, 255)), min_size=1, max_size=12))
     stop = tuple(data.draw(st.lists(st.text("ab=\né→", min_size=1, max_size=4), min_size=1, max_size=2)))
@@ -391,7 +391,7 @@ def bytewise(more: Sequence[str] = ()) -> Tokenizer:
 @pytest.mark.parametrize(("text", "stop"), [("aéb", "é"), ("xé→y", "é→"), ("日本語", "本"), ("a\nb\n\nc", "\n\n")])
 def test_stop_strings_over_halves_of_characters(text: str, stop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = bytewise()
-    policy = Native(init_decoder(replace(CONFIGS["llama"], vocab=256), 0), tokenizer)
+    policy = PonderPolicy(init_decoder(replace(CONFIGS["llama"], vocab=256), 0), tokenizer)
     scripted(monkeypatch, tokenizer.encode(text, add_special_tokens=False).tolist())
     (found,) = run_async(policy.generate(ids([5]), Sampling(stop=(stop,), max_tokens=len(text.encode()))))
     assert found.stop == "stop" and found.text == text[: text.index(stop) + len(stop)]

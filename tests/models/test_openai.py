@@ -28,7 +28,7 @@ from ponder.cli import main
 from ponder.errors import ModelError, PonderError, UnknownName, UsageError
 from ponder.models import dialects, heard, load, smollm2, spoken
 from ponder.models import http as http_module
-from ponder.models.load import load_any, load_policy, tokenizer_of
+from ponder.models.load import load_inference_policy, load_policy, load_tokenizer
 from ponder.models.openai import OpenAIPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.types import Completion, Sampling, ids, user_messages
@@ -164,8 +164,8 @@ def test_every_option_is_sent_or_refused() -> None:
     """An option left out silently would be sampled otherwise than asked."""
     other: dict[str, Any] = {
         "temperature": 0.5, "top_p": 0.9, "top_k": 3, "min_p": 0.1, "max_tokens": 9, "stop": ("x",),
-        "stop_tokens": (3,), "seed": 5, "min_tokens": 2, "repetition": 1.2, "presence": 0.3, "frequency": 0.4,
-        "no_repeat": 3, "bias": ((4, 2.0),), "allowed": (1, 2), "pattern": "a+", "schema": '{"type": "object"}',
+        "stop_token_ids": (3,), "seed": 5, "min_tokens": 2, "repetition": 1.2, "presence": 0.3, "frequency": 0.4,
+        "no_repeat_ngram_size": 3, "bias": ((4, 2.0),), "allowed": (1, 2), "pattern": "a+", "schema": '{"type": "object"}',
         "forced": (1,), "alternatives": 2, "measures": ("entropy",),
     }  # fmt: skip
     assert set(other) == {f.name for f in fields(Sampling)}
@@ -189,14 +189,14 @@ def test_every_option_is_sent_or_refused() -> None:
                 assert sent == way(Sampling()), "looked for on this side"
             else:
                 assert sent != way(Sampling()), f"{name} has no effect for {who}"
-    assert taken["vllm"] == set(other) - {"no_repeat", "forced", "measures"}
+    assert taken["vllm"] == set(other) - {"no_repeat_ngram_size", "forced", "measures"}
     assert {"temperature", "top_p", "max_tokens", "stop", "seed"} <= set.intersection(*taken.values())
-    assert "stop_tokens" not in taken["llama.cpp"] and "bias" not in taken["text other"]
+    assert "stop_token_ids" not in taken["llama.cpp"] and "bias" not in taken["text other"]
 
 
 def test_a_request_over_tokens() -> None:
     with policy_over(lambda body: answer()) as (policy, server):
-        (c,) = one(policy, temperature=0.7, top_k=3, stop=("x",), bias=((4, -2.0),))
+        (c,) = one(policy, temperature=0.7, top_k=3, stop=("x",), logit_bias=((4, -2.0),))
     (sent,) = server.asked
     assert sent["path"] == "/v1/completions" and sent["model"] == "small" and sent["prompt"] == [1, 2, 3]
     assert (sent["temperature"], sent["top_k"], sent["stop"], sent["logit_bias"]) == (0.7, 3, ["x"], {"4": -2.0})
@@ -663,11 +663,11 @@ def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_key_of_the_environment_stays_off_the_open_wire(
     url: str, sent: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ponder.models.openai import _key
+    from ponder.models.openai import _api_key
 
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    assert (_key(url, None) == KEY) is sent
-    assert _key(url, "given") == "given" and _key(url, "") is None
+    assert (_api_key(url, None) == KEY) is sent
+    assert _api_key(url, "given") == "given" and _api_key(url, "") is None
 
 
 # names
@@ -676,18 +676,18 @@ def test_a_key_of_the_environment_stays_off_the_open_wire(
 def test_models_by_name(tmp_path: Any) -> None:
     TOKENIZER.save(tmp_path / "t")
     with Server(lambda body: answer()) as server:
-        policy = load_any(f"openai:{server.url}?tokenizer={tmp_path / 't'}#small", template="qa", seed=3)
+        policy = load_inference_policy(f"openai:{server.url}?tokenizer={tmp_path / 't'}#small", template="qa", seed=3)
         assert isinstance(policy, OpenAIPolicy) and policy.sends_token_ids and policy.model == "small"
         assert policy.tokenizer.decode(policy.encode(user_messages("2+2?"))) == "Question: 2+2?\nAnswer:"
-        plain = load_any(f"openai:{server.url}")
+        plain = load_inference_policy(f"openai:{server.url}")
         assert isinstance(plain, OpenAIPolicy) and not plain.sends_token_ids and plain.model == "small"
         with pytest.raises(UsageError, match="not understood"):
-            load_any(f"openai:{server.url}?tokeniser=x")
+            load_inference_policy(f"openai:{server.url}?tokeniser=x")
         with pytest.raises(UnknownName, match="no model named 'nowhere'"):
-            load_any(f"openai:{server.url}?tokenizer=nowhere")
+            load_inference_policy(f"openai:{server.url}?tokenizer=nowhere")
         with pytest.raises(UsageError, match="only ponder's own networks can be trained"):
             load_policy(f"openai:{server.url}")
-        read = tokenizer_of(f"openai:{server.url}").decode(plain.encode(user_messages("é")), keep_special=True)
+        read = load_tokenizer(f"openai:{server.url}").decode(plain.encode(user_messages("é")), keep_special=True)
         assert read == "<|message|>user<|content|>é<|message|>assistant<|content|>"
         assert load.pin_checkpoint(f"openai:{server.url}") == f"openai:{server.url}"
 
@@ -706,7 +706,7 @@ def test_another_models_tokenizer_is_refused(tmp_path_factory: pytest.TempPathFa
             OpenAIPolicy.connect(address, tokenizer=other)
         policy = OpenAIPolicy.connect(address, tokenizer=TOKENIZER)
         with pytest.raises(UsageError, match=r"presence is 0.5, but llama.cpp has no such option"):
-            one(policy, presence=0.5)
+            one(policy, presence_penalty=0.5)
 
         # a caller that gives up frees its place on the server
         async def give_up() -> None:

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from models.policy_contract import TOKENIZER, PolicyContract, llama_server, save_folder, save_gguf, small_net
-from ponder.models.local import Local
-from ponder.models.native import Native
+from ponder.models.local import BasePolicy
+from ponder.models.native import PonderPolicy
 from ponder.models.openai import OpenAIPolicy
 from ponder.models.transformers_policy import TransformersPolicy
 
@@ -18,14 +18,14 @@ from ponder.models.transformers_policy import TransformersPolicy
 class TestNative(PolicyContract):
     @pytest.fixture(scope="class")
     @classmethod
-    def policy(cls) -> Local:
-        return Native(small_net(), TOKENIZER)
+    def policy(cls) -> BasePolicy:
+        return PonderPolicy(small_net(), TOKENIZER)
 
 
 class TestTransformers(PolicyContract):
     @pytest.fixture(scope="class")
     @classmethod
-    def policy(cls, tmp_path_factory: pytest.TempPathFactory) -> Local:
+    def policy(cls, tmp_path_factory: pytest.TempPathFactory) -> BasePolicy:
         pytest.importorskip("transformers")
         return TransformersPolicy.load(save_folder(tmp_path_factory.mktemp("small")), torch.float32)
 
@@ -41,5 +41,5 @@ class TestOpenAI(PolicyContract):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def policy(cls, address: str) -> Local:
+    def policy(cls, address: str) -> BasePolicy:
         return OpenAIPolicy.connect(address, tokenizer=TOKENIZER)

@@ -15,9 +15,9 @@ import torch
 
 from ponder.errors import MissingExtra, ModelError, UnknownName, UsageError
 from ponder.models import load
-from ponder.models.load import Fresh, load_any, load_policy
-from ponder.models.local import Local
-from ponder.models.native import Native
+from ponder.models.load import ScratchModel, load_inference_policy, load_policy
+from ponder.models.local import BasePolicy
+from ponder.models.native import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.models.transformers_policy import TransformersPolicy
 from ponder.nets import hf
@@ -65,9 +65,9 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def twins(llama: Path) -> tuple[Native, TransformersPolicy]:
+def twins(llama: Path) -> tuple[PonderPolicy, TransformersPolicy]:
     tokenizer = Tokenizer.from_folder(llama)
-    return Native(hf.load(llama), tokenizer), TransformersPolicy.load(llama, torch.float32)
+    return PonderPolicy(hf.load(llama), tokenizer), TransformersPolicy.load(llama, torch.float32)
 
 
 def build(name: str, folder: Path) -> Path:
@@ -85,13 +85,13 @@ def build(name: str, folder: Path) -> Path:
 @pytest.fixture(scope="module", params=FOREIGN)
 def foreign(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TransformersPolicy:
     folder = build(request.param, tmp_path_factory.mktemp("models") / request.param)
-    policy = load_any(f"transformers:{folder}", device="cpu", dtype="float32")
+    policy = load_inference_policy(f"transformers:{folder}", device="cpu", dtype="float32")
     assert isinstance(policy, TransformersPolicy)
     return policy
 
 
 def written(
-    policy: Local, sampling: Sampling, n: int = 1, prefixes: Sequence[Ids] = PREFIXES
+    policy: BasePolicy, sampling: Sampling, n: int = 1, prefixes: Sequence[Ids] = PREFIXES
 ) -> list[list[Completion]]:
     """All prefixes at once, so that they share a batch."""
 
@@ -128,7 +128,7 @@ SAMPLINGS = {
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)
-def test_writes_what_native_writes(name: str, twins: tuple[Native, TransformersPolicy]) -> None:
+def test_writes_what_native_writes(name: str, twins: tuple[PonderPolicy, TransformersPolicy]) -> None:
     for policy in twins:
         policy.reseed(0)
     ours, theirs = (written(policy, SAMPLINGS[name], n=4) for policy in twins)
@@ -139,7 +139,7 @@ def test_writes_what_native_writes(name: str, twins: tuple[Native, TransformersP
     assert ("stop" in stops) == name.startswith("a stop")
 
 
-def test_ends_and_versions_are_recorded(llama: Path, twins: tuple[Native, TransformersPolicy]) -> None:
+def test_ends_and_versions_are_recorded(llama: Path, twins: tuple[PonderPolicy, TransformersPolicy]) -> None:
     policy = TransformersPolicy.load(llama, torch.float32)
     policy.version = 7
     found = [c for g in written(policy, Sampling(seed=1, max_tokens=62), n=8) for c in g]
@@ -179,15 +179,15 @@ def test_greedy_equals_generate(foreign: TransformersPolicy) -> None:
         assert ours.token_ids.tolist() == theirs[0, len(prefix) :].tolist()
 
 
-def test_few_rows_at_a_time_write_the_same(twins: tuple[Native, TransformersPolicy], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_rows_at_a_time_write_the_same(twins: tuple[PonderPolicy, TransformersPolicy], monkeypatch: pytest.MonkeyPatch) -> None:
     policy = twins[1]
     sampling = Sampling(seed=5, max_tokens=20)
     expected = written(policy, sampling, n=4)
-    monkeypatch.setattr(policy, "_most_rows", lambda requests: 3)
+    monkeypatch.setattr(policy, "_max_batch_rows", lambda requests: 3)
     same(written(policy, sampling, n=4), expected)
 
 
-def test_watch_hears_every_token_and_may_stop(twins: tuple[Native, TransformersPolicy]) -> None:
+def test_watch_hears_every_token_and_may_stop(twins: tuple[PonderPolicy, TransformersPolicy]) -> None:
     policy = twins[1]
     heard: list[int] = []
     policy.on_tokens = heard.append
@@ -215,12 +215,12 @@ def test_chats_read_as_with_native(llama: Path, tmp_path: Path) -> None:
         "{% if add_generation_prompt %}A:{% endif %}"
     )
     ours = load_policy(str(tmp_path / "chat"), device="cpu", dtype="float32").encode(messages)
-    theirs = load_any(f"transformers:{tmp_path / 'chat'}", device="cpu", dtype="float32").encode(messages)
+    theirs = load_inference_policy(f"transformers:{tmp_path / 'chat'}", device="cpu", dtype="float32").encode(messages)
     reference = transformers.AutoTokenizer.from_pretrained(tmp_path / "chat").apply_chat_template(
         list(messages), add_generation_prompt=True, return_dict=False
     )
     assert ours.tolist() == theirs.tolist() == list(reference)
-    adopted = load_any(f"transformers:{llama}", template="qa", device="cpu", dtype="float32")
+    adopted = load_inference_policy(f"transformers:{llama}", template="qa", device="cpu", dtype="float32")
     assert adopted.tokenizer.decode(adopted.encode(user_messages("is it?"))) == "Question: is it?\nAnswer:"
 
 
@@ -234,21 +234,21 @@ def test_every_end_is_known(llama: Path, tmp_path: Path) -> None:
 def test_which_names_load_what(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(load.NAMED_MODELS, "tiny", lambda: llama)
     on = {"device": "cpu", "dtype": "float32"}
-    assert isinstance(load_any("tiny", **on), Native)
-    assert isinstance(load_any(str(llama), **on), Native)
-    assert isinstance(load_any(Fresh("ab", width=8, layers=1, heads=1), **on), Native)
-    assert isinstance(load_any("transformers:tiny", **on), TransformersPolicy)
+    assert isinstance(load_inference_policy("tiny", **on), PonderPolicy)
+    assert isinstance(load_inference_policy(str(llama), **on), PonderPolicy)
+    assert isinstance(load_inference_policy(ScratchModel("ab", width=8, layers=1, heads=1), **on), PonderPolicy)
+    assert isinstance(load_inference_policy("transformers:tiny", **on), TransformersPolicy)
     with pytest.raises(UsageError, match=r"only ponder's own networks can be trained"):
         load_policy("transformers:tiny", **on)
     with pytest.raises(UnknownName, match="tiny"):
-        load_any("tyny", **on)
+        load_inference_policy("tyny", **on)
 
 
 def test_what_cannot_be_loaded_says_why(
-    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twins: tuple[Native, TransformersPolicy]
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twins: tuple[PonderPolicy, TransformersPolicy]
 ) -> None:
     with pytest.raises(ModelError, match="no model folder at"):
-        load_any(f"transformers:{tmp_path / 'nowhere'}", device="cpu", dtype="float32")
+        load_inference_policy(f"transformers:{tmp_path / 'nowhere'}", device="cpu", dtype="float32")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError, match="transformers cannot load") as error:
         TransformersPolicy.load(tmp_path / "empty")
@@ -262,7 +262,7 @@ def test_what_cannot_be_loaded_says_why(
         TransformersPolicy.load(llama)
 
 
-def test_a_request_that_fails_leaves_its_neighbours_alone(twins: tuple[Native, TransformersPolicy]) -> None:
+def test_a_request_that_fails_leaves_its_neighbours_alone(twins: tuple[PonderPolicy, TransformersPolicy]) -> None:
     """Rules that leave no token, beside calls that share the batch."""
     policy = twins[1]
     none_left = Sampling(allowed_token_ids=(7,), no_repeat_ngram_size=1, max_tokens=6)

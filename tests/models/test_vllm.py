@@ -23,9 +23,9 @@ from fakes import run_async
 from models.policy_contract import CONTEXT, PROMPT, SIZE, TOKENIZER, PolicyContract, ask, save_folder, small_net
 from ponder.errors import MissingExtra, ModelError, UsageError
 from ponder.models import dialects
-from ponder.models.load import load_any, load_policy
-from ponder.models.local import Local
-from ponder.models.native import Native
+from ponder.models.load import load_inference_policy, load_policy
+from ponder.models.local import BasePolicy
+from ponder.models.native import PonderPolicy
 from ponder.models.openai import OpenAIPolicy
 from ponder.models.vllm_policy import VLLMPolicy
 from ponder.nets import hf
@@ -39,7 +39,7 @@ there = pytest.mark.skipif(not HERE, reason="vllm is not installed")
 @pytest.mark.skipif(HERE, reason="vllm is installed")
 def test_without_vllm_it_says_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(MissingExtra, match=r"needs the package 'vllm': pip install 'ponder\[vllm\]'"):
-        load_any(f"vllm:{tmp_path}")
+        load_inference_policy(f"vllm:{tmp_path}")
 
 
 def test_it_is_not_trained() -> None:
@@ -53,7 +53,7 @@ class Engine:
 
     def __init__(self) -> None:
         self.model_config = SimpleNamespace(get_vocab_size=lambda: SIZE, max_model_len=CONTEXT)
-        self.native = Native(small_net(), TOKENIZER)
+        self.native = PonderPolicy(small_net(), TOKENIZER)
         self.loops: set[Any] = set()
         self.reloaded: list[Any] = []
 
@@ -93,7 +93,7 @@ class Logprob:
 class TestAroundTheEngine(PolicyContract):
     @pytest.fixture(scope="class")
     @classmethod
-    def policy(cls) -> Iterator[Local]:
+    def policy(cls) -> Iterator[BasePolicy]:
         names = {"SamplingParams": SimpleNamespace, "RequestOutputKind": SimpleNamespace(FINAL_ONLY=2)}
         stand_in = ModuleType("vllm")
         stand_in.__dict__.update(names, StructuredOutputsParams=SimpleNamespace)
@@ -144,7 +144,7 @@ class TestVLLM(PolicyContract):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def policy(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local]:
+    def policy(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BasePolicy]:
         folder = save_folder(tmp_path_factory.mktemp("small"))
         policy = VLLMPolicy.load(folder, "float32", gpu_memory_utilization=0.2, enforce_eager=True)
         yield policy
@@ -162,7 +162,7 @@ class TestVLLM(PolicyContract):
         ((before,),) = ask(policy, [PROMPT], temperature=0)
         asyncio.run(policy.reload(tmp_path / "other"))
         ((after,),) = ask(policy, [PROMPT], temperature=0)
-        ((expected,),) = ask(Native(other, TOKENIZER), [PROMPT], temperature=0)
+        ((expected,),) = ask(PonderPolicy(other, TOKENIZER), [PROMPT], temperature=0)
         assert (before.version, after.version) == (0, 1)
         assert after.token_ids.tolist() == expected.token_ids.tolist() != before.token_ids.tolist()
 
@@ -176,7 +176,7 @@ class TestOverHttp(PolicyContract):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def policy(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local]:
+    def policy(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BasePolicy]:
         folder = save_folder(tmp_path_factory.mktemp("small"))
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))

@@ -14,7 +14,7 @@ from fakes import CONFIGS, tiny_decoder
 from ponder.nets.compiled import compile_once
 from ponder.nets.decoder import MLP, Block, Decoder
 
-LIMIT = 8  # compilations of one function after which torch stops compiling it, unless it is told otherwise
+DEFAULT_RECOMPILE_LIMIT = 8  # compilations of one function after which torch stops compiling it, unless it is told otherwise
 
 
 class Attend:
@@ -30,7 +30,7 @@ class Attend:
         return q * (1.0 + 0 * self.most_q + 0 * self.most_k) + 0 * (self.ends.sum() + k.sum() + v.sum())
 
 
-class Counted:
+class CountingBackend:
     """A backend that runs what it is given, and counts it."""
 
     graphs = 0
@@ -41,13 +41,13 @@ class Counted:
 
 
 @pytest.fixture
-def backend() -> Iterator[Counted]:
+def backend() -> Iterator[CountingBackend]:
     torch._dynamo.reset()
-    yield Counted()
+    yield CountingBackend()
     torch._dynamo.reset()
 
 
-def test_a_block_is_compiled_a_few_times_in_all(backend: Counted) -> None:
+def test_a_block_is_compiled_a_few_times_in_all(backend: CountingBackend) -> None:
     block = torch.compile(Block.forward_any_layer, dynamic=True, backend=backend)
 
     def run(net: Decoder, tokens: int, most: tuple[int, int], shared: bool, grad: bool) -> None:
@@ -64,13 +64,13 @@ def test_a_block_is_compiled_a_few_times_in_all(backend: Counted) -> None:
             run(net, tokens, most, shared, grad=True)
             run(net, tokens, most, shared, grad=False)
             run(reference, tokens, most, shared, grad=False)
-    assert backend.graphs <= LIMIT - 2, f"{backend.graphs} compilations"
+    assert backend.graphs <= DEFAULT_RECOMPILE_LIMIT - 2, f"{backend.graphs} compilations"
 
 
-def test_one_process_compiles_for_many_networks(backend: Counted) -> None:
+def test_one_process_compiles_for_many_networks(backend: CountingBackend) -> None:
     """As a pipeline does that trains a policy, its judge, a value model and a student."""
     mlp = compile_once(MLP.forward, backend)
-    many = 2 * LIMIT
+    many = 2 * DEFAULT_RECOMPILE_LIMIT
     for i in range(many):
         net = MLP(replace(CONFIGS["llama"], mlp_width=8 + i))
         x = torch.randn(3, CONFIGS["llama"].width)

@@ -19,7 +19,7 @@ from ponder.nets import hf
 from ponder.nets.config import DecoderConfig, RopeConfig
 from ponder.nets.decoder import Decoder, init_decoder
 
-CLOSE = 1e-4  # of logits around 3, in float32
+LOGIT_TOLERANCE = 1e-4  # of logits around 3, in float32
 
 
 def same(a: Decoder, b: Decoder) -> bool:
@@ -49,7 +49,7 @@ def test_transformers_to_ours_and_back(
     assert expected.abs().max() > 1  # or closeness would say little
     theirs.save_pretrained(tmp_path / "theirs")
     ours = hf.load(tmp_path / "theirs")
-    assert (logits(ours) - expected).abs().max() < CLOSE
+    assert (logits(ours) - expected).abs().max() < LOGIT_TOLERANCE
 
     hf.save(ours, tmp_path / "ours")
     again = hf.load(tmp_path / "ours")
@@ -57,7 +57,7 @@ def test_transformers_to_ours_and_back(
     assert torch.equal(logits(ours), logits(again))
     back = AutoModelForCausalLM.from_pretrained(tmp_path / "ours", dtype=torch.float32).eval()
     assert type(back) is type(theirs)
-    assert (logits(back) - expected).abs().max() < CLOSE
+    assert (logits(back) - expected).abs().max() < LOGIT_TOLERANCE
     assert again.config.eos == ours.config.eos
 
 
@@ -71,7 +71,7 @@ def test_closeness_would_notice_a_lost_setting(
     net = hf.load(tmp_path)
     without = Decoder(replace(net.config, rope=RopeConfig(net.config.rope.theta), windows=()))
     without.load_state_dict(net.state_dict())
-    assert (logits(net) - logits(without)).abs().max() > 100 * CLOSE
+    assert (logits(net) - logits(without)).abs().max() > 100 * LOGIT_TOLERANCE
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
@@ -84,7 +84,7 @@ def test_shards_both_ways(
     theirs.save_pretrained(tmp_path / "theirs", max_shard_size="20KB")
     assert len(list((tmp_path / "theirs").glob("*.safetensors"))) > 2
     ours = hf.load(tmp_path / "theirs")
-    assert (logits(ours) - logits(theirs)).abs().max() < CLOSE
+    assert (logits(ours) - logits(theirs)).abs().max() < LOGIT_TOLERANCE
 
     hf.save(ours, tmp_path / "ours", shard_bytes=20_000)
     files = sorted((tmp_path / "ours").glob("*.safetensors"))
@@ -92,7 +92,7 @@ def test_shards_both_ways(
     assert all(f.stat().st_size < 25_000 for f in files)
     assert same(ours, hf.load(tmp_path / "ours"))
     back = AutoModelForCausalLM.from_pretrained(tmp_path / "ours", dtype=torch.float32).eval()
-    assert (logits(back) - logits(theirs)).abs().max() < CLOSE
+    assert (logits(back) - logits(theirs)).abs().max() < LOGIT_TOLERANCE
 
 
 def test_a_tied_head_is_stored_once_and_stays_tied(folder: Path, tiny: Decoder) -> None:
@@ -109,7 +109,7 @@ def test_a_head_stored_twice_is_read_once(folder: Path, tiny: Decoder) -> None:
     assert same(hf.load(folder), tiny)
 
 
-def test_types(folder: Path, tiny: Decoder, tmp_path: Path) -> None:
+def test_dtypes_load_and_save(folder: Path, tiny: Decoder, tmp_path: Path) -> None:
     half = hf.load(folder, torch.bfloat16)
     assert {p.dtype for p in half.parameters()} == {torch.bfloat16}
     hf.save(half, tmp_path / "half")
@@ -244,7 +244,7 @@ def _index(data: Any) -> Callable[[Path], None]:
     return write
 
 
-SPOILED = {
+DAMAGED_FOLDERS = {
     "no model folder": _no_folder,
     "no config.json": _no_config,
     "config.json is not JSON": _no_json,
@@ -266,9 +266,9 @@ SPOILED = {
 }
 
 
-@pytest.mark.parametrize("message", SPOILED)
-def test_a_spoiled_folder_says_what_is_wrong(message: str, folder: Path) -> None:
-    SPOILED[message](folder)
+@pytest.mark.parametrize("message", DAMAGED_FOLDERS)
+def test_damaged_folder_error_names_the_problem(message: str, folder: Path) -> None:
+    DAMAGED_FOLDERS[message](folder)
     with pytest.raises(PonderError) as error:
         hf.load(folder)
     head, _, tail = message.partition(" * ")

@@ -19,15 +19,15 @@ from safetensors.torch import load_file, save_file
 import hostile
 from hostile import BASE, DATA, FIELDS, HUGE, TENSORS, gguf_bytes, text
 from ponder.models import chat
-from ponder.models.load import Fresh, load_policy
+from ponder.models.load import ScratchModel, load_policy
 from ponder.nets import hf, lora
 from ponder.nets.lora import LoRA
 from ponder.nets.valued import ScoreHead, DecoderWithHead
 
 pytest.importorskip("gguf")
 
-MEGABYTES = 400  # that a process may take beyond what an honest model took
-SECONDS = 300  # for a whole group on a busy machine; one that loops takes hours
+MAX_EXTRA_MEGABYTES = 400  # that a process may take beyond what an honest model took
+TIMEOUT_SECONDS = 300  # for a whole group on a busy machine; one that loops takes hours
 Change = Callable[[Path], None]
 
 
@@ -487,10 +487,10 @@ GROUPS: dict[str, list[tuple[str, str, str, dict[str, Change]]]] = {
 
 
 @pytest.fixture(scope="module")
-def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def valid_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model, an adapter, a judge and a GGUF file in which nothing is wrong."""
     home = tmp_path_factory.mktemp("honest")
-    policy, base = (load_policy(Fresh(**BASE), device="cpu", dtype="float32") for _ in range(2))
+    policy, base = (load_policy(ScratchModel(**BASE), device="cpu", dtype="float32") for _ in range(2))
     for name, net in (("model", policy.net), ("judge", DecoderWithHead.from_decoder(base.net, ScoreHead("outcome", "logit")))):
         hf.save(net, home / name)
         chat.with_chat_template(policy.tokenizer, "{{ messages[0].content }}").save(home / name)
@@ -502,44 +502,44 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def attempts(cases: list[dict[str, str]]) -> list[dict[str, Any]]:
     done = subprocess.run(
-        [sys.executable, hostile.__file__, str(MEGABYTES)], input="\n".join(map(json.dumps, cases)),
-        capture_output=True, text=True, timeout=SECONDS,
+        [sys.executable, hostile.__file__, str(MAX_EXTRA_MEGABYTES)], input="\n".join(map(json.dumps, cases)),
+        capture_output=True, text=True, timeout=TIMEOUT_SECONDS,
     )  # fmt: skip
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert done.returncode == 0, f"{lines[-1:]} ended the process: {done.stderr[-2000:]}"
     return [line for line in lines if "said" in line]
 
 
-def test_what_is_honest_loads(honest: Path) -> None:
-    cases = [{"name": "warm", "way": "model", "path": str(honest / "model")}]
-    cases += [{"name": way, "way": way, "path": str(honest / way)} for way in ("model", "adapter", "judge")]
-    cases += [{"name": "gguf", "way": "model", "path": str(honest / "model.gguf")}]
+def test_valid_models_load(valid_model: Path) -> None:
+    cases = [{"name": "warm", "way": "model", "path": str(valid_model / "model")}]
+    cases += [{"name": way, "way": way, "path": str(valid_model / way)} for way in ("model", "adapter", "judge")]
+    cases += [{"name": "gguf", "way": "model", "path": str(valid_model / "model.gguf")}]
     assert [found["said"] for found in attempts(cases)] == ["loaded"] * 4
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_hostile_files_are_refused_in_a_sentence(group: str, honest: Path, tmp_path: Path) -> None:
-    cases = [{"name": "warm", "way": "model", "path": str(honest / "model")}]
+def test_malicious_files_are_refused_in_one_sentence(group: str, valid_model: Path, tmp_path: Path) -> None:
+    cases = [{"name": "warm", "way": "model", "path": str(valid_model / "model")}]
     for kind, source, way, changes in GROUPS[group]:
         for number, (name, change) in enumerate(changes.items()):
             path = tmp_path / (f"{kind}-{number}" if source else f"{number}.gguf")
             if source:
-                shutil.copytree(honest / source, path)
+                shutil.copytree(valid_model / source, path)
             change(path)
             cases.append({"name": f"{kind}: {name}", "way": way, "path": str(path)})
     found = attempts(cases)
     assert [f["name"] for f in found] == [case["name"] for case in cases[1:]]
-    assert {case["name"]: case["said"][:200] for case in found if not refused(case)} == {}
+    assert {case["name"]: case["said"][:200] for case in found if not is_refused(case)} == {}
 
 
-def refused(case: dict[str, Any]) -> bool:
+def is_refused(case: dict[str, Any]) -> bool:
     said = case["said"]
     sentence = said.startswith(("ModelError: ", "UnknownName: ", "UsageError: ")) and "\n" not in said.strip()
-    return sentence and len(said) < 2500 and "Unable to allocate" not in said and case["megabytes"] < MEGABYTES
+    return sentence and len(said) < 2500 and "Unable to allocate" not in said and case["megabytes"] < MAX_EXTRA_MEGABYTES
 
 
-def test_the_links_of_a_hubs_cache_are_honest(honest: Path, tmp_path: Path) -> None:
-    snapshot = Path(shutil.copytree(honest / "model", tmp_path / "models--x" / "snapshots" / "0a1b"))
+def test_the_links_of_a_hubs_cache_are_honest(valid_model: Path, tmp_path: Path) -> None:
+    snapshot = Path(shutil.copytree(valid_model / "model", tmp_path / "models--x" / "snapshots" / "0a1b"))
     blobs = tmp_path / "models--x" / "blobs"
     blobs.mkdir()
     for number, path in enumerate(sorted(snapshot.iterdir())):

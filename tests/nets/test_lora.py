@@ -23,13 +23,13 @@ from ponder.nets.attention import PaddedTreeAttention
 from ponder.nets.decoder import Decoder
 from ponder.nets.lora import LORA_TARGETS, LoRA
 from ponder.nets.weights import build_decoder
-from ponder.train.optimiser import AdamW, Masters
+from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.types import Sampling, ids
 
 peft = pytest.importorskip("peft")
 
 IDS = [5, 9, 3, 22, 40, 17, 33, 33, 8, 60]
-SOME = LoRA(4, 8.0)
+SMALL_LORA = LoRA(4, 8.0)
 
 
 def forward(net: Decoder) -> Tensor:
@@ -41,7 +41,7 @@ def adapters(net: Decoder) -> dict[str, Tensor]:
     return {n: p for n, p in net.named_parameters() if "lora_" in n}
 
 
-def stir(net: Decoder, seed: int = 3) -> None:
+def randomize_adapters(net: Decoder, seed: int = 3) -> None:
     """As after training: neither A nor B is what it began as."""
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -49,14 +49,14 @@ def stir(net: Decoder, seed: int = 3) -> None:
             p.add_(torch.randn(p.shape, generator=draw) * 0.1)
 
 
-def with_adapters(kind: str = "llama", made: LoRA = SOME, dtype: torch.dtype = torch.float32) -> Decoder:
+def with_adapters(kind: str = "llama", made: LoRA = SMALL_LORA, dtype: torch.dtype = torch.float32) -> Decoder:
     net = tiny_decoder(kind, dtype=dtype)
     lora.attach(net, made, seed=1)
-    stir(net)
+    randomize_adapters(net)
     return net
 
 
-def by_hand(kind: str, net: Decoder, made: LoRA) -> Tensor:
+def lora_by_hand(kind: str, net: Decoder, made: LoRA) -> Tensor:
     """Hu et al. (2021), section 4.1: h = W x + alpha / r B A x, in float64."""
     w = {n: p.detach() for n, p in weights64(tiny_decoder(kind)).items()}
     parts = {n.replace(".default", ""): p.detach().double() for n, p in adapters(net).items()}
@@ -68,11 +68,11 @@ def by_hand(kind: str, net: Decoder, made: LoRA) -> Tensor:
     return plain_logits(w, CONFIGS[kind], IDS)
 
 
-@pytest.mark.parametrize("made", [SOME, LoRA(3, 10.0, ("q_proj", "down_proj"))], ids=["all", "some"])
+@pytest.mark.parametrize("made", [SMALL_LORA, LoRA(3, 10.0, ("q_proj", "down_proj"))], ids=["all", "some"])
 @pytest.mark.parametrize("kind", list(CONFIGS))
 def test_adapters_follow_the_formula(kind: str, made: LoRA) -> None:
     net = with_adapters(kind, made)
-    expected = by_hand(kind, net, made)
+    expected = lora_by_hand(kind, net, made)
     assert (forward(net) - expected).abs().max() < 1e-4
     assert (forward(tiny_decoder(kind)) - expected).abs().max() > 0.1, "or closeness would say little"
     assert len(adapters(net)) == 2 * 2 * len(made.targets)
@@ -81,9 +81,9 @@ def test_adapters_follow_the_formula(kind: str, made: LoRA) -> None:
 def test_attaching_changes_no_function_and_no_draw() -> None:
     net = tiny_decoder("untied")
     before, state = forward(net), torch.get_rng_state()
-    lora.attach(net, SOME, seed=1)
+    lora.attach(net, SMALL_LORA, seed=1)
     assert torch.equal(forward(net), before) and torch.equal(torch.get_rng_state(), state)
-    assert lora.has_adapter(net) and lora.zero_start(net) and not lora.has_adapter(tiny_decoder())
+    assert lora.has_adapter(net) and lora.starts_at_zero(net) and not lora.has_adapter(tiny_decoder())
     assert {n for n, p in net.named_parameters() if p.requires_grad} == adapters(net).keys()
     for name, p in adapters(net).items():
         p = p.detach()
@@ -98,7 +98,7 @@ def test_the_seed_fixes_what_is_drawn() -> None:
     nets = [tiny_decoder() for _ in range(3)]
     for net, seed, junk in zip(nets, (1, 1, 2), (1, 2, 3), strict=True):
         torch.manual_seed(junk)
-        lora.attach(net, SOME, seed)
+        lora.attach(net, SMALL_LORA, seed)
     first, second, other = (adapters(net) for net in nets)
     assert all(torch.equal(p, second[n]) for n, p in first.items())
     assert not any(torch.equal(p, other[n]) for n, p in first.items() if "lora_A" in n)
@@ -109,11 +109,11 @@ def test_the_seed_fixes_what_is_drawn() -> None:
 def test_adapters_have_the_networks_type_and_float32_masters() -> None:
     net = with_adapters(dtype=torch.bfloat16)
     assert {p.dtype for p in net.parameters()} == {torch.bfloat16}
-    assert all(w.dtype == torch.float32 for w in Masters(net, AdamW()).weights.values())
+    assert all(w.dtype == torch.float32 for w in MasterWeights(net, AdamW()).weights.values())
 
 
-def trained(net: Decoder, steps: int) -> Masters:
-    masters = Masters(net, AdamW(lr=0.01))
+def trained(net: Decoder, steps: int) -> MasterWeights:
+    masters = MasterWeights(net, AdamW(lr=0.01))
     for _ in range(steps):
         forward(net)[:-1].log_softmax(-1)[range(len(IDS) - 1), IDS[1:]].mean().neg().backward()
         masters.accumulate()
@@ -121,10 +121,10 @@ def trained(net: Decoder, steps: int) -> Masters:
     return masters
 
 
-def test_only_adapters_learn_and_off_is_the_start() -> None:
+def test_only_adapters_train_and_disabled_is_the_base() -> None:
     net = tiny_decoder("untied")
     start, base = forward(net).detach(), {n: p.detach().clone() for n, p in net.named_parameters()}
-    lora.attach(net, SOME, seed=1)
+    lora.attach(net, SMALL_LORA, seed=1)
     masters = trained(net, 5)
     assert masters.params.keys() == adapters(net).keys()
     learned = forward(net).detach()
@@ -136,9 +136,9 @@ def test_only_adapters_learn_and_off_is_the_start() -> None:
     assert all(torch.equal(p, base[n]) for n, p in plain.items())
 
     again = tiny_decoder("untied")
-    lora.attach(again, SOME, seed=7)
-    Masters(again, AdamW(lr=0.01)).restore(masters.tensors(), masters.counters())
-    assert torch.equal(forward(again), learned) and lora.zero_start(again), "a resumed run has the same reference"
+    lora.attach(again, SMALL_LORA, seed=7)
+    MasterWeights(again, AdamW(lr=0.01)).restore(masters.tensors(), masters.counters())
+    assert torch.equal(forward(again), learned) and lora.starts_at_zero(again), "a resumed run has the same reference"
 
 
 def test_off_puts_everything_back() -> None:
@@ -201,7 +201,7 @@ def test_the_sampler_draws_from_the_adapted_model() -> None:
 def test_a_copy_knows_its_adapters() -> None:
     net = with_adapters()
     twin = copy.deepcopy(net)
-    assert lora.has_adapter(twin) and lora.zero_start(twin) and torch.equal(forward(twin), forward(net))
+    assert lora.has_adapter(twin) and lora.starts_at_zero(twin) and torch.equal(forward(twin), forward(net))
     with lora.disable_adapter(twin):
         assert torch.equal(forward(twin), forward(tiny_decoder()))
     assert not torch.equal(forward(net), forward(tiny_decoder()))
@@ -220,9 +220,9 @@ def test_peft_loads_what_we_save(
     net = hf.load(tmp_path / "theirs")
     hf.save(net, tmp_path / "base")
     before = logits(net)
-    lora.attach(net, SOME, seed=1)
-    stir(net)
-    lora.save(net, SOME, tmp_path / "adapter", base=str(tmp_path / "base"))
+    lora.attach(net, SMALL_LORA, seed=1)
+    randomize_adapters(net)
+    lora.save(net, SMALL_LORA, tmp_path / "adapter", base=str(tmp_path / "base"))
     files = {p.name for p in (tmp_path / "adapter").iterdir()}
     assert files == {"adapter_config.json", "adapter_model.safetensors"}
     about = json.loads((tmp_path / "adapter/adapter_config.json").read_text())
@@ -255,11 +255,11 @@ def test_we_load_what_peft_saves(
 def test_off_is_refused_where_it_is_not_the_start(tmp_path: Path) -> None:
     """The trap: a loaded adapter belongs to the start, so the base alone is another model than the reference."""
     net = with_adapters()
-    lora.save(net, SOME, tmp_path / "adapter", base="somewhere")
+    lora.save(net, SMALL_LORA, tmp_path / "adapter", base="somewhere")
     again = tiny_decoder()
-    assert lora.load(again, tmp_path / "adapter") == SOME
+    assert lora.load(again, tmp_path / "adapter") == SMALL_LORA
     assert torch.equal(forward(again), forward(net)), "the same bits"
-    assert lora.has_adapter(again) and not lora.zero_start(again)
+    assert lora.has_adapter(again) and not lora.starts_at_zero(again)
     with pytest.raises(UsageError, match="frozen copy"), lora.disable_adapter(again):
         pass
     assert torch.equal(forward(again), forward(net))
@@ -267,8 +267,8 @@ def test_off_is_refused_where_it_is_not_the_start(tmp_path: Path) -> None:
 
 def test_a_snapshot_is_of_its_moment(tmp_path: Path) -> None:
     net = with_adapters()
-    then, write = forward(net), lora.snapshot(net, SOME, "somewhere")
-    stir(net, seed=9)
+    then, write = forward(net), lora.snapshot(net, SMALL_LORA, "somewhere")
+    randomize_adapters(net, seed=9)
     write(tmp_path / "run/adapter")
     again = tiny_decoder()
     lora.load(again, tmp_path / "run/adapter")
@@ -277,11 +277,11 @@ def test_a_snapshot_is_of_its_moment(tmp_path: Path) -> None:
 
 def test_a_saved_start_is_still_one(tmp_path: Path) -> None:
     net = tiny_decoder()
-    lora.attach(net, SOME, seed=1)
-    lora.save(net, SOME, tmp_path / "adapter", base="somewhere")
+    lora.attach(net, SMALL_LORA, seed=1)
+    lora.save(net, SMALL_LORA, tmp_path / "adapter", base="somewhere")
     again = tiny_decoder()
     lora.load(again, tmp_path / "adapter")
-    assert lora.zero_start(again) and torch.equal(forward(again), forward(tiny_decoder()))
+    assert lora.starts_at_zero(again) and torch.equal(forward(again), forward(tiny_decoder()))
 
 
 # what cannot work
@@ -299,20 +299,20 @@ def test_other_layers_are_refused(name: str) -> None:
         LoRA(targets=("q_proj", name))
 
 
-def test_misuse_is_told(tmp_path: Path) -> None:
+def test_misuse_raises_usage_error(tmp_path: Path) -> None:
     net = with_adapters()
     with pytest.raises(UsageError, match="already"):
-        lora.attach(net, SOME, seed=1)
+        lora.attach(net, SMALL_LORA, seed=1)
     with pytest.raises(UsageError, match="no adapters"), lora.disable_adapter(tiny_decoder()):
         pass
     with pytest.raises(UsageError, match="no adapters"):
-        lora.save(tiny_decoder(), SOME, tmp_path / "a", base="b")
+        lora.save(tiny_decoder(), SMALL_LORA, tmp_path / "a", base="b")
     with pytest.raises(UsageError, match="rank=4"):
         lora.save(net, LoRA(8), tmp_path / "a", base="b")
     (tmp_path / "full").mkdir()
     (tmp_path / "full/thesis.txt").write_text("mine")
     with pytest.raises(ModelError, match="not an empty folder"):
-        lora.save(net, SOME, tmp_path / "full", base="b")
+        lora.save(net, SMALL_LORA, tmp_path / "full", base="b")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["full"]
 
 
@@ -320,7 +320,7 @@ def test_without_peft_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "peft", None)
     net = tiny_decoder()
     with pytest.raises(PonderError, match=r"pip install 'ponder\[hf\]'"):
-        lora.attach(net, SOME, seed=1)
+        lora.attach(net, SMALL_LORA, seed=1)
     assert not lora.has_adapter(net) and lora.merged_weights(net), "what needs no adapter goes on"
 
 
@@ -348,7 +348,7 @@ def test_an_adapter_that_cannot_be_loaded_leaves_the_model_as_it_is(
     spoil: Callable[[Path], Any], said: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "adapter"
-    lora.save(with_adapters(), SOME, folder, base="somewhere")
+    lora.save(with_adapters(), SMALL_LORA, folder, base="somewhere")
     spoil(folder)
     net = tiny_decoder()
     with pytest.raises(ModelError, match=said):
@@ -361,7 +361,7 @@ def test_another_models_adapter_is_refused(tmp_path: Path) -> None:
 
     from ponder.nets.decoder import init_decoder
 
-    lora.save(with_adapters(), SOME, tmp_path / "adapter", base="somewhere")
+    lora.save(with_adapters(), SMALL_LORA, tmp_path / "adapter", base="somewhere")
     for change in ({"layers": 3, "windows": ()}, {"layers": 1, "windows": ()}, {"width": 16}):
         with pytest.raises(ModelError, match="does not fit"):
             lora.load(init_decoder(replace(CONFIGS["llama"], **change), 0), tmp_path / "adapter")  # type: ignore[arg-type]

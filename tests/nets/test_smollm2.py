@@ -130,13 +130,13 @@ def test_conversion_happens_once_and_races_are_harmless(cache: Path, monkeypatch
     meet = threading.Barrier(2, timeout=20)
     calls: list[Path] = []
 
-    def convert(source: Path, target: Path) -> None:
+    def convert_gguf(source: Path, target: Path) -> None:
         calls.append(target)
         target.mkdir()
         (target / "config.json").write_text("{}")
         meet.wait()  # both have converted before either renames
 
-    monkeypatch.setattr(smollm2, "convert", convert)
+    monkeypatch.setattr(smollm2, "convert", convert_gguf)
     found: list[Path] = []
     threads = [threading.Thread(target=lambda: found.append(smollm2.ensure_converted())) for _ in range(2)]
     for thread in threads:
@@ -151,11 +151,11 @@ def test_conversion_happens_once_and_races_are_harmless(cache: Path, monkeypatch
 
 
 def test_another_version_of_the_package_is_converted_anew(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def convert(source: Path, target: Path) -> None:
+    def convert_gguf(source: Path, target: Path) -> None:
         target.mkdir()
         (target / "config.json").write_text(smollm2.metadata.version(smollm2.PACKAGE))
 
-    monkeypatch.setattr(smollm2, "convert", convert)
+    monkeypatch.setattr(smollm2, "convert", convert_gguf)
     monkeypatch.setattr(smollm2.metadata, "version", lambda name: smollm2.UNVERSIONED_RELEASE)
     first = smollm2.ensure_converted()
     monkeypatch.setattr(smollm2.metadata, "version", lambda name: "9.0")
@@ -164,11 +164,11 @@ def test_another_version_of_the_package_is_converted_anew(cache: Path, monkeypat
 
 
 def test_a_failed_conversion_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def convert(source: Path, target: Path) -> None:
+    def convert_gguf(source: Path, target: Path) -> None:
         target.mkdir()
         raise ModelError("cut short")
 
-    monkeypatch.setattr(smollm2, "convert", convert)
+    monkeypatch.setattr(smollm2, "convert", convert_gguf)
     with pytest.raises(ModelError, match="cut short"):
         smollm2.ensure_converted()
     assert list(cache.iterdir()) == []

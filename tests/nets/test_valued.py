@@ -39,7 +39,7 @@ def test_saved_and_loaded(kind: str, tmp_path: Path) -> None:
     net = DecoderWithHead.from_decoder(tiny_decoder(kind))
     torch.nn.init.normal_(net.score.weight)
     hf.save(net, tmp_path / "critic")
-    again = hf.load_valued(tmp_path / "critic", torch.float32)
+    again = hf.load_with_head(tmp_path / "critic", torch.float32)
     assert torch.equal(values(again, [1, 2, 3]), values(net, [1, 2, 3]))
     with pytest.raises(ModelError, match="value or reward model"):
         hf.load(tmp_path / "critic")
@@ -60,7 +60,7 @@ def test_transformers_reads_the_same_values(tmp_path: Path) -> None:
 def test_a_language_model_can_become_a_critic(tmp_path: Path) -> None:
     policy = tiny_decoder()
     hf.save(policy, tmp_path / "model")
-    net = hf.load_valued(tmp_path / "model", torch.float32)
+    net = hf.load_with_head(tmp_path / "model", torch.float32)
     assert torch.equal(net.embed_tokens.weight, policy.embed_tokens.weight) and not net.score.weight.any()
 
 
@@ -73,5 +73,5 @@ def test_a_classifier_with_several_numbers_is_refused(tmp_path: Path) -> None:
     stored["score.weight"] = stored["score.weight"].repeat(3, 1)
     save_file(stored, path, {"format": "pt"})
     with pytest.raises(ModelError, match="shape"):
-        hf.load_valued(tmp_path / "critic", torch.float32)
+        hf.load_with_head(tmp_path / "critic", torch.float32)
     assert json.loads((tmp_path / "critic" / "config.json").read_text())["num_labels"] == 1

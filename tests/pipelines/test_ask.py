@@ -5,14 +5,14 @@ import asyncio
 import pytest
 
 from ponder import UsageError, ask
-from ponder.models.load import Fresh, load_policy
-from ponder.reason.strategies import BestOf
+from ponder.models.load import ScratchModel, load_policy
+from ponder.reason.strategies import BestOfN
 from ponder.types import Sampling, Score
 
 
 @pytest.fixture(scope="module")
 def policy():
-    return load_policy(Fresh("0123456789 +=?", width=16, layers=1, heads=2), template="{{ messages[-1].content }}")
+    return load_policy(ScratchModel("0123456789 +=?", width=16, layers=1, heads=2), template="{{ messages[-1].content }}")
 
 
 def test_ask_votes_over_n_samples(policy):
@@ -53,7 +53,7 @@ def test_ask_takes_an_own_scorer(policy):
         async def __call__(self, trace, steps):
             return [Score(-len(trace.text(i))) for i in steps]
 
-    answer = ask("1+1=", policy, strategy=BestOf(n=8, sampling=Sampling(max_tokens=6)), scorer=Shortest())
+    answer = ask("1+1=", policy, strategy=BestOfN(n=8, sampling=Sampling(max_tokens=6)), scorer=Shortest())
     assert len(answer.text) == min(len(answer.trace.text(i)) for i in answer.trace.answers())
 
 

@@ -19,11 +19,11 @@ import pytest
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, run_async
 from ponder import jobs
 from ponder.cli import main
-from ponder.cli.thinking import strategy_named
+from ponder.cli.thinking import strategy_from_flags
 from ponder.errors import PonderError, UsageError
 from ponder.models.chat import render_chat
-from ponder.models.load import Fresh, load_policy
-from ponder.pipelines.asked import in_style, question_in_style, style_of
+from ponder.models.load import ScratchModel, load_policy
+from ponder.pipelines.asked import apply_style, styled_question, strategy_style
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.label import Label
@@ -37,13 +37,13 @@ from ponder.reason.budget import Budget
 from ponder.reason.first import first_messages, first_prompt
 from ponder.reason.presets import PRESETS
 from ponder.reason.prompts import DIRECT, STEP_BY_STEP, Prompt
-from ponder.reason.strategies import Chain, Ensemble, Route, Vote
+from ponder.reason.strategies import Chain, Samples, Cascade, MajorityVote
 from ponder.reason.strategies.length import TokenControl
 from ponder.tasks import BBH, GSM8K, MATH500, TASKS, Addition, Arithmetic, Countdown, Sorting, Suite, Sums
-from ponder.tasks.mixed import Mixed, Shaped
-from ponder.tasks.styled import Restyled, Styled, with_style
+from ponder.tasks.mixed import TaskMixture, WeightedRewardTask
+from ponder.tasks.styled import StyleWrapper, StyledTask, with_style
 from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Step, Trace, ids, prompt_trace
-from ponder.verify.style import ANSWER_STYLES, answer_instruction, style_named
+from ponder.verify.style import ANSWER_STYLES, answer_instruction, find_style
 
 needs_data = pytest.mark.skipif(not os.environ.get("PONDER_DATA"), reason="PONDER_DATA names no folder of data sets")
 LOADED = ("arc", "bbh", "cruxeval", "game24", "gsm8k", "humaneval", "math500", "mawps", "mbpp", "processbench", "svamp")
@@ -140,7 +140,7 @@ class Halfway:
 def sent_by(way: str, task: Any, problem: Problem) -> list[str]:
     """Every prompt that reaches the policy."""
     scribe = Scribe()
-    strategy, _, _ = strategy_named(way)
+    strategy, _, _ = strategy_from_flags(way)
     run_async(try_solve(problem, strategy, scribe, task.verifier, guide=Halfway(), budget=Budget(300)))
     return scribe.sent
 
@@ -161,7 +161,7 @@ def faults(prompt: str, problem: Problem) -> list[str]:
 @pytest.mark.parametrize("name", every_task())
 def test_no_prompt_says_twice_or_against_itself_how_to_answer(name: str) -> None:
     for way in WAYS:
-        job = Evaluate(made(name), strategy=strategy_named(way)[0])
+        job = Evaluate(made(name), strategy=strategy_from_flags(way)[0])
         problem = job.task.test[0]
         sent = sent_by(way, job.task, problem)
         assert sent, f"{way} sent nothing"
@@ -256,10 +256,10 @@ def test_forms_of_a_task_that_asks_by_itself() -> None:
 @needs_data
 def test_worked_examples_are_a_style_of_their_own() -> None:
     task = BBH(part="navigate", cot=True, limit=3)
-    asked = in_style(task, PRESETS["cot"].strategy).test[0].question
+    asked = apply_style(task, PRESETS["cot"].strategy).test[0].question
     assert asked == task.test[0].question and asked.count("step by step") == task.test[0].bare_question.count("step by step") + 1
     with pytest.raises(UsageError, match="worked examples"):
-        in_style(task, PRESETS["direct"].strategy)
+        apply_style(task, PRESETS["direct"].strategy)
 
 
 @needs_data
@@ -271,13 +271,13 @@ def test_solutions_stand_only_where_the_style_has_room_for_them() -> None:
 
 def test_every_job_asks_in_its_strategys_style() -> None:
     direct, task = PRESETS["direct"].strategy, Addition()
-    several = Ensemble(2, Sampling(max_tokens=8), DIRECT)
+    several = Samples(2, Sampling(max_tokens=8), DIRECT)
     for job in (Evaluate(task, strategy=direct), Collect(task, strategy=direct), Label(task, strategy=direct)):
         assert job.task == Addition(style="direct") and jobs.decode(jobs.encode(job)) == job
         assert replace(job, seed=5).task == job.task
     assert RL(task, strategy=several).task == Addition(style="direct")
     assert Evaluate(task, strategy=Chain()).task is task and RL(task).task is task
-    mixed = Evaluate(Mixed((Addition(), Shaped(Sums(), (("accuracy", 1.0),)))), strategy=direct).task
+    mixed = Evaluate(TaskMixture((Addition(), WeightedRewardTask(Sums(), (("accuracy", 1.0),)))), strategy=direct).task
     assert [p.style for p in mixed.test[:2]] == ["direct", "direct"]
 
 
@@ -297,20 +297,20 @@ def test_a_template_that_says_how_to_answer_is_not_contradicted() -> None:
 
 def test_strategies_in_one_trace_have_one_style() -> None:
     fast = Chain(prompt=DIRECT)
-    assert style_of(Route(fast, Vote(prompt=DIRECT))) == "direct" and style_of(Route()) == ""
+    assert strategy_style(Cascade(fast, MajorityVote(prompt=DIRECT))) == "direct" and strategy_style(Cascade()) == ""
     with pytest.raises(UsageError, match="different styles \\(direct and the task's own\\)"):
-        style_of(Route(fast, Vote()))
+        strategy_style(Cascade(fast, MajorityVote()))
 
 
 def test_a_task_without_styles_takes_one() -> None:
     task = Evaluate(DigitTask(), strategy=PRESETS["direct"].strategy).task
-    assert isinstance(task, Restyled) and not isinstance(DigitTask(), Styled)
+    assert isinstance(task, StyleWrapper) and not isinstance(DigitTask(), StyledTask)
     assert task.test[0].question.endswith("\nGive only the final answer, without explanation.")
     assert task.test[0].bare_question == DigitTask().test[0].question and len(task.train) == len(DigitTask().train)
-    again = in_style(task, PRESETS["cot"].strategy)
+    again = apply_style(task, PRESETS["cot"].strategy)
     assert again.test[0].question.count("\n") == 1 and "step by step" in again.test[0].question
-    read = Restyled(Solver(), "direct").verifier
-    assert read.judge("5", "5").value == 1.0 and read.judge("\\boxed{5}", "5").value == 1.0  # type: ignore[attr-defined]
+    read = StyleWrapper(Solver(), "direct").verifier
+    assert read.grade("5", "5").value == 1.0 and read.grade("\\boxed{5}", "5").value == 1.0  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -334,9 +334,9 @@ def test_a_problem_that_comes_without_a_style_is_asked_in_the_strategys() -> Non
     scribe = Scribe()
     problem = Problem("q", ({"role": "user", "content": "2 + 3?"},))
     run_async(solve(problem, Chain(prompt=STEP_BY_STEP), scribe))
-    run_async(solve(question_in_style("2 + 3?", Chain(prompt=STEP_BY_STEP)), Chain(prompt=STEP_BY_STEP), scribe))
+    run_async(solve(styled_question("2 + 3?", Chain(prompt=STEP_BY_STEP)), Chain(prompt=STEP_BY_STEP), scribe))
     assert scribe.sent[0] == scribe.sent[1] and scribe.sent[0].count("step by step") == 1
-    assert question_in_style("2 + 3?").question == "2 + 3?"
+    assert styled_question("2 + 3?").question == "2 + 3?"
     with pytest.raises(UsageError, match="in style direct, and the strategy in style cot"):
         run_async(solve(Addition(style="direct").test[0], Chain(prompt=STEP_BY_STEP), scribe))
 
@@ -352,7 +352,7 @@ def test_a_strategy_that_thinks_adds_nothing_to_a_template_that_does() -> None:
 def test_tasks_shows_the_prompt_that_is_sent(way: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tasks", name, "--strategy", way, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    task = Evaluate(TASKS[name](), strategy=strategy_named(way)[0]).task
+    task = Evaluate(TASKS[name](), strategy=strategy_from_flags(way)[0]).task
     assert sent_by(way, task, task.train[0])[0] == render_chat("plain", shown["messages"])
     assert shown["problem"] == shown["messages"][-1]["content"] and shown["verdict"]["value"] == 1.0
     assert main(["tasks", name, "--strategy", way]) == 0
@@ -370,8 +370,8 @@ def test_no_effort_is_an_effort(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_checks_before_a_run_sample_after_the_prompt_that_the_run_sends() -> None:
     few_shot = Prompt(instruction="b", examples=(("1", "2"),), system="s", style="plain")
-    job = RL(DigitTask(), Fresh(ALPHABET + "\nbs", width=32, layers=1, heads=2, context=64), QUESTION_TEMPLATE,
-             Ensemble(2, Sampling(max_tokens=4), few_shot), device="cpu", dtype="float32")  # fmt: skip
+    job = RL(DigitTask(), ScratchModel(ALPHABET + "\nbs", width=32, layers=1, heads=2, context=64), QUESTION_TEMPLATE,
+             Samples(2, Sampling(max_tokens=4), few_shot), device="cpu", dtype="float32")  # fmt: skip
     policy = load_policy(job.model, template=job.template, device="cpu", dtype="float32")
     evidence = run_async(_gather_samples(job, policy, build_learners(job, policy)[0], job.strategy.sampling))  # type: ignore[attr-defined]
     problem = evidence.problems[0]
@@ -394,9 +394,9 @@ def test_a_run_is_judged_again_in_the_style_that_it_asked_in(tmp_path: Path) -> 
     assert Trace.from_json(trace.to_json()).problem == task.test[0]
     stored = StoredAttempts(None, (trace,))  # type: ignore[arg-type]
     again, _ = find_scorer("svamp" if os.environ.get("PONDER_DATA") else "counting", stored, lambda name: TASKS[name]())
-    assert again.judge("85", "85").value == 1.0  # type: ignore[attr-defined]
+    assert again.grade("85", "85").value == 1.0  # type: ignore[attr-defined]
     chosen, _ = find_scorer("counting", stored, lambda name: TASKS[name](style="cot"))
-    assert chosen.judge("85", "85").value == 0.0  # type: ignore[attr-defined]
+    assert chosen.grade("85", "85").value == 0.0  # type: ignore[attr-defined]
 
 
 def test_what_is_asked_about_an_answer_quotes_the_bare_question() -> None:
@@ -408,7 +408,7 @@ def test_what_is_asked_about_an_answer_quotes_the_bare_question() -> None:
 
 @pytest.mark.parametrize("style", ANSWER_STYLES)
 def test_a_style_says_one_thing(style: str) -> None:
-    said = answer_instruction(style_named(style))
+    said = answer_instruction(find_style(style))
     assert ("step by step" in said) == (style == "cot") and ("without" in said) == (style == "direct")
 
 

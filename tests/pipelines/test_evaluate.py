@@ -12,23 +12,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes import QUESTION_TEMPLATE, DigitTask, FakePolicy, FirstCharVerifier, Watcher, trace_group
+from fakes import QUESTION_TEMPLATE, DigitTask, FakePolicy, FirstCharVerifier, RecordingProgress, trace_group
 from ponder.errors import Interrupted, ModelError, RunError, TaskError, UsageError
 from ponder.measure import Accuracy, MeanInterval
-from ponder.models.load import Fresh, pin_checkpoint
+from ponder.models.load import ScratchModel, pin_checkpoint
 from ponder.pipelines.evaluate import Evaluate, evaluate
 from ponder.pipelines.report import EvaluationReport, evaluation_report
 from ponder.pipelines.solve import solve_all
-from ponder.protocols import Silent, Progress
+from ponder.protocols import NoProgress, Progress
 from ponder.reason.budget import Budget
-from ponder.reason.strategies import Chain, Ensemble
+from ponder.reason.strategies import Chain, Samples
 from ponder.runs import Run, read_traces
 from ponder.types import Cost, Sampling, Score, Trace
 
 
 def ran(job: Evaluate, folder: Path, policy: Any, watch: Progress | None = None) -> Any:
     with Run(folder, job) as run:
-        return asyncio.run(evaluate(job, policy, run, watch or Silent()))
+        return asyncio.run(evaluate(job, policy, run, watch or NoProgress()))
 
 
 def test_accuracy_of_single_answers(tmp_path: Path) -> None:
@@ -80,11 +80,11 @@ def test_report_of_several_samples() -> None:
 
 
 def test_it_goes_on_problem_by_problem(tmp_path: Path) -> None:
-    job = Evaluate(DigitTask(), strategy=Ensemble(2, Sampling(max_tokens=1)), max_concurrency=3)
+    job = Evaluate(DigitTask(), strategy=Samples(2, Sampling(max_tokens=1)), max_concurrency=3)
     whole = ran(job, tmp_path / "whole", FakePolicy(["3"] * 20))
     policy = FakePolicy(["3"] * 40)
     with pytest.raises(Interrupted):
-        ran(job, tmp_path / "run", policy, Watcher("step", 2))
+        ran(job, tmp_path / "run", policy, RecordingProgress("step", 2))
     assert len(list(read_traces(tmp_path / "run"))) == 2
     found = ran(job, tmp_path / "run", policy)
     assert 10 <= len(policy.calls) <= 10 + job.max_concurrency, "only what was in flight was asked twice"
@@ -122,9 +122,9 @@ class ShyDigits(DigitTask):
         return Shy()
 
 
-@pytest.mark.parametrize("strategy", [Chain(), Ensemble(2)])
+@pytest.mark.parametrize("strategy", [Chain(), Samples(2)])
 def test_a_first_batch_without_any_judgement_does_not_end_the_run(strategy: Any, tmp_path: Path) -> None:
-    watcher = Watcher()
+    watcher = RecordingProgress()
     found = ran(Evaluate(ShyDigits(), strategy=strategy, max_concurrency=2), tmp_path / "run", FakePolicy(["5"] * 20), watcher)
     n = 1 if isinstance(strategy, Chain) else 2
     assert found.single.mean == pytest.approx(1 / 10) and found.undecided == 4 * n
@@ -154,16 +154,16 @@ def test_a_whole_job_on_a_fresh_model(tmp_path: Path) -> None:
     from ponder.pipelines import evaluate as module
 
     job = Evaluate(
-        DigitTask(), template=QUESTION_TEMPLATE, strategy=Ensemble(3, Sampling(max_tokens=2)), max_concurrency=4, device="cpu", dtype="float32"
+        DigitTask(), template=QUESTION_TEMPLATE, strategy=Samples(3, Sampling(max_tokens=2)), max_concurrency=4, device="cpu", dtype="float32"
     )
-    fresh = Fresh("0123456789=", width=16, layers=1, heads=2, context=16)
-    loader = next(name for name in ("load_any", "load_policy") if hasattr(module, name))
+    fresh = ScratchModel("0123456789=", width=16, layers=1, heads=2, context=16)
+    loader = next(name for name in ("load_inference_policy", "load_policy") if hasattr(module, name))
     real = getattr(module, loader)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, loader, lambda model, **more: real(fresh, **more))
         whole = job(tmp_path / "whole")
         with pytest.raises(Interrupted, match="stopped after 4 of 10 problems; the same command goes on"):
-            job(tmp_path / "run", Watcher("tokens", 4))
+            job(tmp_path / "run", RecordingProgress("tokens", 4))
         found = job(tmp_path / "run")
     assert replace(found, cost=Cost()) == replace(whole, cost=Cost())
     texts = [[[s.text for s in t.steps] for _, t in read_traces(tmp_path / f)] for f in ("run", "whole")]
@@ -267,7 +267,7 @@ def test_an_ensemble_without_an_answer_is_wrong_and_a_failed_one_unknown() -> No
 def test_an_oracle_is_said_to_be_one(tmp_path: Path) -> None:
     job = Evaluate(DigitTask(), guide="oracle", limit=2)
     with Run(tmp_path / "run", job) as run:
-        found = asyncio.run(evaluate(job, FakePolicy(["0", "1"]), run, Silent(), FirstCharVerifier()))
+        found = asyncio.run(evaluate(job, FakePolicy(["0", "1"]), run, NoProgress(), FirstCharVerifier()))
     assert found.oracle and any(line.startswith("oracle") for line in found.lines())
     assert not ran(replace(job, guide=""), tmp_path / "plain", FakePolicy(["0", "1"])).oracle
 

@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, Watcher, trace_group
+from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, RecordingProgress, trace_group
 from ponder.errors import Interrupted, TaskError, UsageError, VerifierError
-from ponder.models.load import Fresh
+from ponder.models.load import ScratchModel
 from ponder.pipelines import flat
 from ponder.pipelines.rl import RL
-from ponder.reason.strategies import Ensemble
+from ponder.reason.strategies import Samples
 from ponder.runs import newest_checkpoint, read_metrics
 from ponder.train.imitation import Distill
 from ponder.train.objective import NO_KL
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO, REINFORCE
 from ponder.types import Sampling, Score, Trace
 
@@ -48,9 +48,9 @@ class Always(DigitTask):
         return Same(self.by)
 
 
-MODEL = Fresh(ALPHABET, width=16, layers=1, heads=2, context=32)
+MODEL = ScratchModel(ALPHABET, width=16, layers=1, heads=2, context=32)
 JOB = RL(
-    Always(), MODEL, QUESTION_TEMPLATE, Ensemble(2, Sampling(max_tokens=2)), GRPO(kl=NO_KL), AdamW(lr=3e-3), steps=7, problems_per_step=4,
+    Always(), MODEL, QUESTION_TEMPLATE, Samples(2, Sampling(max_tokens=2)), GRPO(kl=NO_KL), AdamW(lr=3e-3), steps=7, problems_per_step=4,
     max_steps_without_signal=3, preflight=False, save_every=5, device="cpu", dtype="float32",
 )  # fmt: skip
 
@@ -97,7 +97,7 @@ def test_it_is_said_soon(steps: int, said: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("job", [
     replace(JOB, task=Always(by=(0.0, 1.0)), algorithm=REINFORCE()),  # compares all answers of a step
     replace(JOB, algorithm=Distill(), teacher="?"),  # learns from a teacher, whatever the reward
-    replace(JOB, task=DigitTask(answer="7"), strategy=Ensemble(8, Sampling(max_tokens=2)), problems_per_step=8),
+    replace(JOB, task=DigitTask(answer="7"), strategy=Samples(8, Sampling(max_tokens=2)), problems_per_step=8),
 ])  # fmt: skip
 def test_whoever_learns_something_goes_on(job: RL, tmp_path: Path) -> None:
     if job.teacher:
@@ -114,7 +114,7 @@ def test_whoever_learns_something_goes_on(job: RL, tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:after step")
 def test_a_stop_in_between_does_not_begin_the_count_anew(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
-        JOB(tmp_path / "run", Watcher("step", 2))
+        JOB(tmp_path / "run", RecordingProgress("step", 2))
     with pytest.raises(TaskError, match="stopped after 3 of 7 steps: all 24 rewards"):
         JOB(tmp_path / "run")
     state = json.loads((newest_checkpoint(tmp_path / "run") / "state.json").read_text())["state"]  # type: ignore[operator]
@@ -145,7 +145,7 @@ def test_a_run_from_before_is_left_alone() -> None:
 
 
 @dataclass(frozen=True)
-class Silent:
+class NoProgress:
     """Decides nothing."""
 
     name = "silent"
@@ -157,8 +157,8 @@ class Silent:
 @dataclass(frozen=True)
 class Undecided(DigitTask):
     @property
-    def verifier(self) -> Silent:  # type: ignore[override]
-        return Silent()
+    def verifier(self) -> NoProgress:  # type: ignore[override]
+        return NoProgress()
 
 
 @pytest.mark.parametrize("steps", [1, 3])

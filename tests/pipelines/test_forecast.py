@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ponder.pipelines.forecast import dead_group_probability, smallest_group_size, expected_dead, forecast_groups, fit_pass_rates, forecast_run_time
+from ponder.pipelines.forecast import dead_group_probability, smallest_group_size, expected_dead_share, forecast_groups, fit_pass_rates, forecast_run_time
 
 
 @pytest.mark.parametrize(
@@ -28,12 +28,12 @@ def test_a_group_of_equal_rewards(p: float, n: int, share: float) -> None:
     ],
 )
 def test_pass_rates_that_differ(a: float, b: float, n: int, share: float) -> None:
-    assert expected_dead(a, b, n) == pytest.approx(share, rel=1e-6)
+    assert expected_dead_share(a, b, n) == pytest.approx(share, rel=1e-6)
 
 
 def test_expectation_by_drawing() -> None:
     p = np.random.default_rng(0).beta(0.3, 2.0, 200_000)
-    assert expected_dead(0.3, 2.0, 8) == pytest.approx(np.mean(p**8 + (1 - p) ** 8), abs=2e-3)
+    assert expected_dead_share(0.3, 2.0, 8) == pytest.approx(np.mean(p**8 + (1 - p) ** 8), abs=2e-3)
 
 
 @pytest.mark.parametrize("shape", [(0.5, 0.5), (1.0, 1.0), (0.3, 3.0), (3.0, 0.3), (8.0, 8.0)])
@@ -45,7 +45,7 @@ def test_a_scan_finds_the_spread(shape: tuple[float, float]) -> None:
         passes = draw.binomial(8, draw.beta(*shape, 32))
         found = fit_pass_rates([8] * 32, passes.tolist())
         expected, low, high = found.dead_share(16)  # at another size than was scanned
-        truth = expected_dead(*shape, 16)
+        truth = expected_dead_share(*shape, 16)
         inside += low <= truth <= high
         off.append(expected - truth)
     assert inside >= 9 and abs(np.mean(off)) < 0.05

@@ -13,36 +13,36 @@ import torch
 from torch import Tensor
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, run_async
-from ponder.models.load import Fresh, load_policy
+from ponder.models.load import ScratchModel, load_policy
 from ponder.nets import decoder
 from ponder.nets.decoder import Block, Decoder
 from ponder.nets.lora import LoRA
 from ponder.pipelines import checks, keeping
-from ponder.pipelines.checks import PreflightFailed
+from ponder.pipelines.checks import PreflightError
 from ponder.pipelines.preflight import run_preflight
 from ponder.pipelines.reward import TrainRewardModel
 from ponder.pipelines.rl import RL, build_learners
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.witness import gradient_norms
-from ponder.reason.strategies import Ensemble
+from ponder.reason.strategies import Samples
 from ponder.runs import read_metrics
 from ponder.train.learner import Learner
-from ponder.train.optimiser import AdamW, NotReached
+from ponder.train.optimizer import AdamW, MissingGradient
 from ponder.train.policy_gradient import GRPO
 from ponder.train.ppo import PPO
 from ponder.types import Sampling
 
-MODEL = Fresh(ALPHABET, width=32, layers=3, heads=4, context=32)
+MODEL = ScratchModel(ALPHABET, width=32, layers=3, heads=4, context=32)
 JOB = RL(
-    DigitTask(), MODEL, QUESTION_TEMPLATE, Ensemble(4, Sampling(max_tokens=6)), GRPO(), AdamW(lr=3e-3), steps=1, problems_per_step=3,
+    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=6)), GRPO(), AdamW(lr=3e-3), steps=1, problems_per_step=3,
     frozen_layers=1, device="cpu", dtype="float32",
 )  # fmt: skip
 TUNE = FineTune(DigitTask(), MODEL, QUESTION_TEMPLATE, steps=1, batch_size=2, device="cpu", dtype="float32")
 
 
 @pytest.fixture
-def fused(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Learners run blocks as on a GPU, through `fused`; layers named here get no gradient there."""
+def run_compiled_block(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Learners run blocks as on a GPU, through `run_compiled_block`; layers named here get no gradient there."""
     lost: list[int] = []
 
     def run(block: Block, x: Tensor, turn: tuple[Tensor, Tensor], attend: Any) -> Tensor:
@@ -95,7 +95,7 @@ def _credited(policy: Any, learner: Learner) -> list[Any]:
     drawn = run_async(draw_short_samples(policy, [DigitTask().train[i] for i in range(2)], Sampling(max_tokens=6)))
     add_ended_answers(drawn, 2, "wanted")
     traces = [trace for trace, _ in drawn]
-    learner.note_reference(traces)
+    learner.write_reference_logprobs(traces)
     JOB.algorithm.credit(traces, "wanted", {})
     return traces
 
@@ -110,28 +110,28 @@ JOBS = {
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
 def test_a_compiled_block_without_gradient_is_refused_before_the_first_step(
-    job: RL | FineTune, fused: list[int], tmp_path: Path
+    job: RL | FineTune, run_compiled_block: list[int], tmp_path: Path
 ) -> None:
     job(tmp_path / "healthy")
-    fused.append(2)
-    with pytest.raises(PreflightFailed, match=r"gradient: \d+ of \d+ parameters that should learn have no gradient"):
+    run_compiled_block.append(2)
+    with pytest.raises(PreflightError, match=r"gradient: \d+ of \d+ parameters that should learn have no gradient"):
         job(tmp_path / "broken")
     assert not read_metrics(tmp_path / "broken")
 
 
-def test_reward_models_are_proved_too(fused: list[int], tmp_path: Path) -> None:
+def test_reward_models_are_proved_too(run_compiled_block: list[int], tmp_path: Path) -> None:
     rows = [{"prompt": "1+1=", "completion": str(i), "label": i % 2 == 0} for i in range(8)]
     (tmp_path / "labels.jsonl").write_text("\n".join(map(json.dumps, rows)))
     data = (str(tmp_path / "labels.jsonl"),)
     job = TrainRewardModel(data, MODEL, template=QUESTION_TEMPLATE, steps=1, batch_size=4, held_out_tenths=0, device="cpu", dtype="float32")
     job(tmp_path / "healthy")
-    fused.append(0)
-    with pytest.raises(PreflightFailed, match="have no gradient"):
+    run_compiled_block.append(0)
+    with pytest.raises(PreflightError, match="have no gradient"):
         job(tmp_path / "broken")
 
 
 def test_another_gradient_than_the_plain_one_is_refused(
-    fused: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run_compiled_block: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     run = decoder.run_compiled_block
 
@@ -140,11 +140,11 @@ def test_another_gradient_than_the_plain_one_is_refused(
         return out + 0.05 * (out - out.detach())  # the same numbers, another gradient
 
     monkeypatch.setattr(decoder, "fused", larger)
-    with pytest.raises(PreflightFailed, match=r"compiled it differs by \de-\d+ \(at most 0.001\)"):
+    with pytest.raises(PreflightError, match=r"compiled it differs by \de-\d+ \(at most 0.001\)"):
         JOB(tmp_path / "run")
 
 
-def test_adapters_are_all_reached(fused: list[int]) -> None:
+def test_adapters_are_all_reached(run_compiled_block: list[int]) -> None:
     pytest.importorskip("peft")
     job = replace(JOB, frozen_layers=0, lora=LoRA(2))
     policy = load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="float32")
@@ -153,12 +153,12 @@ def test_adapters_are_all_reached(fused: list[int]) -> None:
     assert check.passed and f"all {len(learner.master_weights.params)} parameters" in check.value
 
 
-def test_a_step_that_misses_a_parameter_is_not_taken(fused: list[int]) -> None:
+def test_a_step_that_misses_a_parameter_is_not_taken(run_compiled_block: list[int]) -> None:
     policy = load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="float32")
     learner, _ = build_learners(JOB, policy)
     traces, before = _credited(policy, learner), {n: p.clone() for n, p in policy.net.named_parameters()}
-    fused.append(1)
-    with pytest.raises(NotReached, match=r"layers\.1"):
+    run_compiled_block.append(1)
+    with pytest.raises(MissingGradient, match=r"layers\.1"):
         learner.step(traces)
     assert all(torch.equal(p, before[n]) for n, p in policy.net.named_parameters())
 

@@ -11,12 +11,12 @@ import pytest
 from fakes import DigitTask, trace_group
 from ponder import jobs
 from ponder.errors import RunError, TaskError, UnknownName, UsageError
-from ponder.funnel import Funnel
+from ponder.funnel import FilterReport
 from ponder.models.genrm import verdict_prompt as judge_prompt
 from ponder.pipelines import harvest as pipeline
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.conversations import read_conversations
-from ponder.pipelines.harvest import Harvest, only_scorer
+from ponder.pipelines.harvest import Harvest, choose_scorer
 from ponder.pipelines.rows import write_jsonl
 from ponder.runs import Run
 from ponder.tasks import Addition, Algebra
@@ -43,7 +43,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_chains_are_read_back_by_fine_tuning(run: Path, tmp_path: Path):
-    funnel = Funnel()
+    funnel = FilterReport()
     rows = Harvest((str(run),), keep="first").rows(funnel)
     write_jsonl(tmp_path / "chains.jsonl", rows)
     read = read_conversations(str(tmp_path / "chains.jsonl"))
@@ -57,14 +57,14 @@ def test_chains_are_read_back_by_fine_tuning(run: Path, tmp_path: Path):
 
 def test_pairs_are_read_back_by_dpo(run: Path, tmp_path: Path):
     for what in ("pairs", "siblings"):
-        write_jsonl(tmp_path / f"{what}.jsonl", Harvest((str(run),), kind=what, max_per_problem=1).rows(Funnel()))
+        write_jsonl(tmp_path / f"{what}.jsonl", Harvest((str(run),), kind=what, max_per_problem=1).rows(FilterReport()))
         read = read_conversations(str(tmp_path / f"{what}.jsonl"), pairs=True)
         assert [(p.question, p.answer) for p in read] == [("3+4", ("7", "8")), ("5+2", ("7", "77"))]
 
 
 @pytest.mark.parametrize("what", ["labels", "values", "operators", "journeys"])
 def test_every_kind_is_plain_json_with_its_lineage(run: Path, tmp_path: Path, what: str):
-    rows = Harvest((str(run),), kind=what).rows(Funnel())
+    rows = Harvest((str(run),), kind=what).rows(FilterReport())
     write_jsonl(tmp_path / "out.jsonl", rows)
     assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == rows
     assert all(set(row["from"]) >= {"run", "at", "problem", "steps"} for row in rows) and rows
@@ -74,7 +74,7 @@ def test_labels_are_read_back_by_reward_models(run: Path, tmp_path: Path):
     from ponder.tasks import steps
 
     for what, wanted in (("labels", "stepwise"), ("values", "stepwise"), ("pairs", "pairs")):
-        write_jsonl(tmp_path / f"{what}.jsonl", Harvest((str(run),), kind=what).rows(Funnel()))
+        write_jsonl(tmp_path / f"{what}.jsonl", Harvest((str(run),), kind=what).rows(FilterReport()))
         first = json.loads((tmp_path / f"{what}.jsonl").read_text().partition("\n")[0])
         assert steps.detect_format(first, "x") == wanted
         read = steps.read_labels(tmp_path / f"{what}.jsonl")
@@ -120,7 +120,7 @@ def test_labels_of_a_tree_stand_once_in_every_format(tmp_path: Path, format: str
     """Math-Shepherd's rows have a sign at every step, so that there shared steps stand in every row."""
     with Run(tmp_path / "run", Harvest(("x",))) as opened:
         opened.write_traces(0, [tree(labels)])
-    rows = Harvest((str(tmp_path / "run"),), kind="labels", format=format).rows(funnel := Funnel())
+    rows = Harvest((str(tmp_path / "run"),), kind="labels", format=format).rows(funnel := FilterReport())
     write_jsonl(tmp_path / "out.jsonl", rows)
     found, wanted = prefixes(tmp_path / "out.jsonl"), LABELS if labels else OUTCOMES
     if format == "prm800k":
@@ -140,13 +140,13 @@ def test_labels_on_the_steps_come_first_and_may_be_led_by_the_gold_answer(tmp_pa
     with Run(tmp_path / "run", Harvest(("x",))) as opened:
         opened.write_traces(0, [made])
     runs = (str(tmp_path / "run"),)
-    rows = Harvest(runs, kind="labels").rows(Funnel())
+    rows = Harvest(runs, kind="labels").rows(FilterReport())
     assert [row["labels"] for row in rows] == [[0.75, 1.0], [None, 0.25], [0.0]]
     assert rows[0]["hard"] == [True, True] and rows[0]["labelled"] == [1, 1]
-    rows = Harvest(runs, kind="labels", scorer="wanted", include_oracle=True).rows(Funnel())
+    rows = Harvest(runs, kind="labels", scorer="wanted", include_oracle=True).rows(FilterReport())
     assert [row["labels"] for row in rows] == [[0.5, 1.0], [None, 0.0], [1.0], [0.0]]
     with pytest.raises(TaskError, match="1 led by it"):
-        Harvest(runs, kind="labels", scorer="wanted").rows(Funnel())
+        Harvest(runs, kind="labels", scorer="wanted").rows(FilterReport())
 
 
 @pytest.mark.parametrize("what", ["labels", "values"])
@@ -157,17 +157,17 @@ def test_what_is_shared_is_told_in_what_is_kept(tmp_path: Path, what: str):
     made.steps[2].logprobs = np.zeros(30, np.float32)
     with Run(tmp_path / "run", Harvest(("x",))) as opened:
         opened.write_traces(0, [made])
-    rows = Harvest((str(tmp_path / "run"),), kind=what, max_per_problem=3).rows(Funnel())
+    rows = Harvest((str(tmp_path / "run"),), kind=what, max_per_problem=3).rows(FilterReport())
     told = {tuple(row["completions"]): row["labels"] for row in rows}
     assert told == {("7",): [1.0], ("77",): [0.0], ("3 and 4", "is 8"): [0.5, 0.0]}
 
 
 def test_journeys_are_judged_again(run: Path, tmp_path: Path):
     """`Wanted` reads the first character: a journey that begins with "<think>" is wrong by it."""
-    rows = Harvest((str(run),), kind="journeys").rows(Funnel())
+    rows = Harvest((str(run),), kind="journeys").rows(FilterReport())
     assert len(rows) == 4 and not any(row["verified"] for row in rows)  # the run's job names no judge
     with pytest.raises(TaskError, match="no journeys are left") as error:
-        Harvest((str(run),), kind="journeys", task=DigitTask()).rows(Funnel())
+        Harvest((str(run),), kind="journeys", task=DigitTask()).rows(FilterReport())
     (line,) = [line for line in str(error.value).splitlines() if "still right" in line]
     assert line.split() == ["still", "right", "as", "one", "answer", "0", "-", "4", "compared"]
 
@@ -182,7 +182,7 @@ def test_a_runs_own_judge_is_asked(tmp_path: Path):
     made.problem = problem
     with Run(tmp_path / "run", Collect(task)) as opened:
         opened.write_traces(0, [made])
-    (row,) = Harvest((str(tmp_path / "run"),), kind="journeys").rows(funnel := Funnel())
+    (row,) = Harvest((str(tmp_path / "run"),), kind="journeys").rows(funnel := FilterReport())
     assert row["verified"] and row["messages"][-1]["content"].endswith(f"So {right}")
     assert funnel.dropped["still right as one answer"] == {"several answers": 1}  # which the scores had let through
 
@@ -208,10 +208,10 @@ def test_nothing_right_stops_with_the_funnel_and_leaves_no_file(tmp_path: Path):
     assert "right                   0   - 1 wrong" in str(error.value)
     assert "sample more answers" in str(error.value).splitlines()[0]
     assert not (tmp_path / "out" / "data.jsonl").exists()
-    kept = Funnel.from_json(json.loads((tmp_path / "out" / "funnel.json").read_text()))
+    kept = FilterReport.from_json(json.loads((tmp_path / "out" / "funnel.json").read_text()))
     assert kept.lines() == str(error.value).splitlines()[1:], "the funnel is kept where nothing else is"
     with pytest.raises(TaskError, match=r"by the scorer 'accuracy' \(the answers were scored by: wanted\)"):
-        Harvest((str(tmp_path / "run"),), scorer="accuracy").rows(Funnel())
+        Harvest((str(tmp_path / "run"),), scorer="accuracy").rows(FilterReport())
 
 
 def test_searches_led_by_the_gold_answer_estimate_nothing(tmp_path: Path):
@@ -222,9 +222,9 @@ def test_searches_led_by_the_gold_answer_estimate_nothing(tmp_path: Path):
     runs = (str(tmp_path / "run"),)
     for what in ("labels", "values"):
         with pytest.raises(TaskError, match="1 led by it"):
-            Harvest(runs, kind=what).rows(Funnel())
-        assert Harvest(runs, kind=what, include_oracle=True).rows(Funnel())[0]["from"]["oracle"] is True
-    assert Harvest(runs).rows(Funnel())[0]["from"]["oracle"] is True  # what is right is right
+            Harvest(runs, kind=what).rows(FilterReport())
+        assert Harvest(runs, kind=what, include_oracle=True).rows(FilterReport())[0]["from"]["oracle"] is True
+    assert Harvest(runs).rows(FilterReport())[0]["from"]["oracle"] is True  # what is right is right
 
 
 def test_the_scorer_must_be_clear(tmp_path: Path):
@@ -233,37 +233,37 @@ def test_the_scorer_must_be_clear(tmp_path: Path):
     with Run(tmp_path / "two", Harvest(("x",))) as opened:
         opened.write_traces(0, [both])
     with pytest.raises(UsageError, match=r"--scorer with one of wanted \(1\), format \(1\)"):
-        Harvest((str(tmp_path / "two"),)).rows(Funnel())
+        Harvest((str(tmp_path / "two"),)).rows(FilterReport())
     judged = trace("3+4", {"7": 1.0, "8": 0.0}, scorer="accuracy")
     judged.steps[2].scores["value"] = Score(1.0)
     with Run(tmp_path / "own", Collect(Algebra(test_size=2))) as opened:  # whose verifier is named "accuracy"
         opened.write_traces(0, [judged])
     with Run(tmp_path / "one", Harvest(("x",))) as opened:
         opened.write_traces(0, [trace("5+2", {"7": 1.0})])  # by "wanted"
-    rows = Harvest((str(tmp_path / "own"), str(tmp_path / "one"))).rows(Funnel())
-    assert [row["messages"][-1]["content"] for row in rows] == ["7", "7"] and only_scorer(
+    rows = Harvest((str(tmp_path / "own"), str(tmp_path / "one"))).rows(FilterReport())
+    assert [row["messages"][-1]["content"] for row in rows] == ["7", "7"] and choose_scorer(
         [str(tmp_path / "own")]
     ) == "accuracy"
     with Run(tmp_path / "none", Harvest(("x",))) as opened:
         opened.write_traces(0, [trace_group([1], [[2]])])
     with pytest.raises(TaskError, match="no answer in these runs was scored"):
-        only_scorer([str(tmp_path / "none")])
+        choose_scorer([str(tmp_path / "none")])
     for run in ("none", "one"):  # which operators there were is known without any score
-        (row,) = Harvest((str(tmp_path / run),), kind="operators").rows(Funnel())
+        (row,) = Harvest((str(tmp_path / run),), kind="operators").rows(FilterReport())
         assert [event["operator"] for event in row["operators"]] == ["generate"]
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path):
     with pytest.raises(RunError, match="not a run directory"):
-        Harvest((str(tmp_path / "nowhere"),)).rows(Funnel())
+        Harvest((str(tmp_path / "nowhere"),)).rows(FilterReport())
     with Run(tmp_path / "stages", Harvest(("x",))):
         pass
     with pytest.raises(RunError, match="holds no traces: let it work first"):
-        Harvest((str(tmp_path / "stages"),)).rows(Funnel())
+        Harvest((str(tmp_path / "stages"),)).rows(FilterReport())
     with Run(tmp_path / "stages" / "rl", Harvest(("x",))) as inner:
         inner.write_traces(0, [trace("3+4", {"7": 1.0})])
     with pytest.raises(RunError, match=r"give its stages: .*stages/rl"):
-        Harvest((str(tmp_path / "stages"),)).rows(Funnel())
+        Harvest((str(tmp_path / "stages"),)).rows(FilterReport())
 
 
 @pytest.mark.parametrize(
@@ -289,10 +289,10 @@ def test_tokens_are_checked_by_the_tokenizer_that_is_named(run: Path, tmp_path: 
         made = trace("3+4", {"7": 1.0})
         made.steps[1].token_ids = ids([*characters.encode("7", add_special_tokens=False), characters.eos[0]])
         opened.write_traces(0, [made])
-    (row,) = Harvest((str(tmp_path / "own"),), tokens_model=str(tmp_path / "model")).rows(Funnel())
+    (row,) = Harvest((str(tmp_path / "own"),), tokens_model=str(tmp_path / "model")).rows(FilterReport())
     assert row["token_ids"] == made.steps[1].token_ids.tolist() and row["sampled"] == [1, 1]
     with pytest.raises(TaskError, match="another one wrote the"):
-        Harvest((str(run),), tokens_model=str(tmp_path / "model")).rows(Funnel())
+        Harvest((str(run),), tokens_model=str(tmp_path / "model")).rows(FilterReport())
 
 
 def test_tokens_must_be_all_of_the_text_s(tmp_path: Path):
@@ -306,7 +306,7 @@ def test_tokens_must_be_all_of_the_text_s(tmp_path: Path):
     with Run(tmp_path / "own", Harvest(("x",))) as opened:
         opened.write_traces(0, [made])
     with pytest.raises(TaskError, match="another one wrote the"):
-        Harvest((str(tmp_path / "own"),), tokens_model=str(tmp_path / "model")).rows(Funnel())
+        Harvest((str(tmp_path / "own"),), tokens_model=str(tmp_path / "model")).rows(FilterReport())
 
 
 def test_a_journey_s_own_words_are_learned_too(tmp_path: Path):
@@ -314,13 +314,13 @@ def test_a_journey_s_own_words_are_learned_too(tmp_path: Path):
     from dataclasses import replace
 
     from fakes import QUESTION_TEMPLATE, char_policy
-    from ponder.models.load import Fresh
+    from ponder.models.load import ScratchModel
     from ponder.pipelines.sft import answer_trace
-    from ponder.reason.harvest.journeys import RESTARTS
+    from ponder.reason.harvest.journeys import RESTART_PHRASES
     from ponder.train.imitation import SFT
 
-    alphabet = "".join(sorted({*"".join(RESTARTS), *"<think>/3+45278abcdef\n"}))
-    fresh = Fresh(alphabet, width=16, layers=1, heads=2, context=512)
+    alphabet = "".join(sorted({*"".join(RESTART_PHRASES), *"<think>/3+45278abcdef\n"}))
+    fresh = ScratchModel(alphabet, width=16, layers=1, heads=2, context=512)
     made = trace("3+4", {"52": 0.0, "7": 1.0})
     policy = char_policy()
     net, tokenizer = fresh.build(next(policy.net.parameters()).dtype, policy.net.device)
@@ -332,7 +332,7 @@ def test_a_journey_s_own_words_are_learned_too(tmp_path: Path):
         opened.write_traces(0, [made])
     tokenizer.save(tmp_path / "model")
     job = Harvest((str(tmp_path / "own"),), kind="journeys", tokens_model=str(tmp_path / "model"))
-    (row,) = job.rows(Funnel())
+    (row,) = job.rows(FilterReport())
     assert sum(row["sampled"]) == 2 + 2 and all(row["learned"])
     write_jsonl(tmp_path / "data.jsonl", [row])
     (problem,) = read_conversations(str(tmp_path / "data.jsonl"))
@@ -357,7 +357,7 @@ def test_rows_are_written_whole_or_not_at_all(tmp_path: Path):
 
 def test_verdicts_are_lessons_for_a_generative_judge(run: Path, tmp_path: Path):
     """Each judged answer once, in the very form in which a judge is asked."""
-    funnel = Funnel()
+    funnel = FilterReport()
     rows = Harvest((str(run),), kind="verdicts").rows(funnel)
     told = [(r["messages"][0]["content"], r["messages"][1]["content"], r["from"]["steps"][-1]) for r in rows]
     asked = [
@@ -380,7 +380,7 @@ def test_a_verdict_may_come_after_another_right_answer(tmp_path: Path):
     with Run(tmp_path / "run", Harvest(("x",))) as opened:
         opened.write_traces(0, [trace("3+4", {"7": 1.0, "is 7": 1.0, "8": 0.0}), trace("1+1", {"3": 0.0}, "p/1")])
         opened.write_traces(0, [trace("2+5", {"7": 1.0}, "p/2")])
-    funnel = Funnel()
+    funnel = FilterReport()
     rows = Harvest((str(tmp_path / "run"),), kind="rationales").rows(funnel)
     said = [row["messages"][1]["content"] for row in rows]
     assert said == ["is 7\nVerdict: Yes", "7\nVerdict: Yes", "7\nVerdict: No", "7\nVerdict: Yes"]

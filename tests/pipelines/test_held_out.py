@@ -12,8 +12,8 @@ import pytest
 
 from fakes import QUESTION_TEMPLATE, DigitTask
 from ponder.errors import TaskError, UsageError
-from ponder.funnel import Funnel
-from ponder.models.load import Fresh
+from ponder.funnel import FilterReport
+from ponder.models.load import ScratchModel
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.conversations import HELD_OUT_TAG, read_conversations
 from ponder.pipelines.evaluate import Evaluate
@@ -25,7 +25,7 @@ from ponder.pipelines.label import Label
 from ponder.pipelines.problems import MakeProblems
 from ponder.pipelines.rows import write_jsonl
 from ponder.pipelines.sft import FineTune
-from ponder.pipelines.sieve import Sieve
+from ponder.pipelines.sieve import Filters
 from ponder.pipelines.stages import Stage, Stages
 from ponder.runs import Run
 from ponder.tasks import Addition, Algebra
@@ -53,17 +53,17 @@ def test_harvest_refuses_an_evaluation(what: str, tmp_path: Path) -> None:
     """Whatever its ids say: the job is enough."""
     job = Evaluate(Algebra(test_size=2))  # whose verifier has another name, and so judges no journey again
     measured = run(tmp_path / "eval", job, thought("digits/test/3"), thought("mine-4", "4="))
-    funnel = Funnel()
+    funnel = FilterReport()
     with pytest.raises(TaskError, match=r"all 2 traces are of problems that are held out .*--include-held-out"):
         Harvest((measured,), what, scorer="wanted").rows(funnel)
     assert funnel.stages[TRAINING_ONLY_STAGE] == 0 and funnel.dropped[TRAINING_ONLY_STAGE] == {HELD_OUT_REASON: 2}
-    rows = Harvest((measured,), what, scorer="wanted", include_held_out=True).rows(Funnel())
+    rows = Harvest((measured,), what, scorer="wanted", include_held_out=True).rows(FilterReport())
     assert rows and all(row["from"]["held_out"] is True for row in rows)
 
 
 def test_harvest_drops_test_problems_wherever_they_were_solved(tmp_path: Path) -> None:
     mixed = run(tmp_path / "run", Collect(DigitTask()), *(thought(id, f"{i}=") for i, id in enumerate(SIDES.values())))
-    rows = Harvest((mixed,), "chains", max_per_problem=1).rows(funnel := Funnel())
+    rows = Harvest((mixed,), "chains", max_per_problem=1).rows(funnel := FilterReport())
     assert [row["from"]["problem"] for row in rows] == [SIDES["train"], SIDES["other"]]
     assert funnel.stages["traces"] == 4 and funnel.stages[TRAINING_ONLY_STAGE] == 2 and funnel.dropped[TRAINING_ONLY_STAGE] == {HELD_OUT_REASON: 2}
     assert all("held_out" not in row["from"] for row in rows)
@@ -88,12 +88,12 @@ def test_judges_do_not_learn_from_an_evaluation(tmp_path: Path) -> None:
         read_labelled_traces((measured,))
     assert len(read_labelled_traces((measured,), include_held_out=True)[0]) == 1
     mixed = run(tmp_path / "run", Collect(DigitTask()), *map(thought, SIDES.values()))
-    assert len(read_labelled_traces((mixed,), funnel=(funnel := Funnel()))[0]) == 2 and funnel.dropped[TRAINING_ONLY_STAGE] == {HELD_OUT_REASON: 2}
+    assert len(read_labelled_traces((mixed,), funnel=(funnel := FilterReport()))[0]) == 2 and funnel.dropped[TRAINING_ONLY_STAGE] == {HELD_OUT_REASON: 2}
     file = tmp_path / "traces.jsonl"
     file.write_text("".join(json.dumps(thought(id).to_json()) + "\n" for id in SIDES.values()))
     assert len(read_labelled_traces((str(file),))[0]) == 2
     labels = tmp_path / "labels.jsonl"
-    write_jsonl(labels, Harvest((measured,), "labels", include_held_out=True).rows(Funnel()))
+    write_jsonl(labels, Harvest((measured,), "labels", include_held_out=True).rows(FilterReport()))
     with pytest.warns(UserWarning, match=r"rows of .*labels\.jsonl came from problems that are held out"):
         read_labelled_traces((str(labels),))
 
@@ -106,7 +106,7 @@ def test_labels_are_not_made_of_an_evaluation(tmp_path: Path, fresh: str) -> Non
     told = Label(DigitTask(), fresh, QUESTION_TEMPLATE, data=(measured,), include_held_out=True, device="cpu", dtype="float32")
     labelled = run(tmp_path / "told", told, thought("a"))
     with pytest.raises(TaskError, match="held out"):  # what was labelled so stays known, though no id says it
-        Harvest((labelled,), scorer="wanted").rows(Funnel())
+        Harvest((labelled,), scorer="wanted").rows(FilterReport())
     with pytest.raises(UsageError, match="include_held_out is of `data`"):
         Label(DigitTask(), include_held_out=True)
 
@@ -116,7 +116,7 @@ def fresh(tmp_path: Path) -> str:
     from ponder.models.load import load_policy
     from ponder.nets.hf import save
 
-    policy = load_policy(Fresh("0123456789= so", width=16, layers=1, heads=2, context=32), device="cpu")
+    policy = load_policy(ScratchModel("0123456789= so", width=16, layers=1, heads=2, context=32), device="cpu")
     save(policy.net, tmp_path / "model")
     policy.tokenizer.save(tmp_path / "model")
     return str(tmp_path / "model")
@@ -126,14 +126,14 @@ def test_fine_tuning_says_so(tmp_path: Path) -> None:
     measured = run(tmp_path / "eval", Evaluate(DigitTask()), thought("digits/test/3"))
     clean = run(tmp_path / "clean", Collect(DigitTask()), thought("digits/train/3"))
     file = tmp_path / "chains.jsonl"
-    rows = Harvest((measured, clean), max_per_problem=1, include_held_out=True).rows(Funnel())
+    rows = Harvest((measured, clean), max_per_problem=1, include_held_out=True).rows(FilterReport())
     write_jsonl(file, rows)
     assert [HELD_OUT_TAG in p.tags for p in read_conversations(str(file))] == [True]  # one question, kept once
-    model = Fresh("0123456789= so", width=16, layers=1, heads=2, context=32)
+    model = ScratchModel("0123456789= so", width=16, layers=1, heads=2, context=32)
     job = FineTune(str(file), model, QUESTION_TEMPLATE, steps=1, batch_size=1, device="cpu", dtype="float32")
     with pytest.warns(UserWarning, match=r"1 of 1 rows of .*chains\.jsonl came from problems that are held out"):
         job(tmp_path / "sft")
-    write_jsonl(file, Harvest((clean,), max_per_problem=1).rows(Funnel()))
+    write_jsonl(file, Harvest((clean,), max_per_problem=1).rows(FilterReport()))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         FineTune(str(file), model, QUESTION_TEMPLATE, steps=1, batch_size=1, device="cpu", dtype="float32")(tmp_path / "quiet")
@@ -144,7 +144,7 @@ def test_problems_do_not_start_from_test_problems(tmp_path: Path) -> None:
     file = tmp_path / "p.jsonl"
     rows = [{"prompt": p.question, "answer": str(p.answer), "id": p.id} for p in (*task.train[:3], *task.test)]
     write_jsonl(file, rows)
-    job = MakeProblems("filter", file=str(file), filters=Sieve(dedup_threshold=0))
+    job = MakeProblems("filter", file=str(file), filters=Filters(dedup_threshold=0))
     made = job(tmp_path / "some")
     assert [row["id"] for row in made.rows] == [p.id for p in task.train[:3]]
     assert made.funnel.stages[TRAINING_ONLY_STAGE] == 3 and made.funnel.dropped[TRAINING_ONLY_STAGE] == {HELD_OUT_REASON: 4}
@@ -158,6 +158,6 @@ def test_a_mutation_that_is_a_test_problem_goes(tmp_path: Path) -> None:
     task = Addition(digits=1)
     tests = {p.question for p in task.test}
     asked = [Problem(f"made/{i}", user_messages(p.question), p.answer) for i, p in enumerate((task.test[0], task.train[0]))]
-    left = Sieve(min_chars=0, dedup_threshold=0)(asked, funnel := Funnel(), task)
+    left = Filters(min_chars=0, dedup_threshold=0)(asked, funnel := FilterReport(), task)
     assert [p.id for p in left] == ["made/1"] and asked[1].question not in tests
     assert funnel.dropped["not a test problem"] == {"a test problem of addition": 1}

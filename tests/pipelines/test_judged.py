@@ -9,8 +9,8 @@ import pytest
 
 from fakes import ALPHABET, QUESTION_TEMPLATE
 from ponder.errors import TaskError
-from ponder.funnel import Funnel
-from ponder.models.load import Fresh, load_policy
+from ponder.funnel import FilterReport
+from ponder.models.load import ScratchModel, load_policy
 from ponder.pipelines.judged import read_labelled_traces, prepare_labels
 from ponder.train.reward import ProcessReward
 
@@ -23,7 +23,7 @@ def test_bad_rows_are_a_line_of_the_funnel(tmp_path: Path, recwarn: pytest.Warni
     with pytest.raises(TaskError, match=r"line 1 is not JSON .*line 2 is not .*line 4: .*: skip_bad") as error:
         read_labelled_traces((str(file),))
     assert "--skip-bad" in str(error.value)
-    policy = load_policy(Fresh(ALPHABET + "\n", width=32, layers=1, heads=4, context=64), QUESTION_TEMPLATE, "cpu", "float32")
+    policy = load_policy(ScratchModel(ALPHABET + "\n", width=32, layers=1, heads=4, context=64), QUESTION_TEMPLATE, "cpu", "float32")
     found = prepare_labels((str(file),), policy, ProcessReward().targets, 0, skip_bad=True)
     lines = found.funnel.lines()
     assert len(found.train) == 2 and lines[0].split()[:6] == ["rows", "that", "can", "be", "used", "2"]
@@ -38,6 +38,6 @@ def test_traces_may_be_skipped_too(tmp_path: Path) -> None:
     file.write_text("\n".join([json.dumps(trace), "oops", json.dumps({"problem": {}})]), "utf-8")
     with pytest.raises(TaskError, match=r"line 2 is not JSON .*line 3 is no trace: it has no 'steps'"):
         read_labelled_traces((str(file),), needs_scores=False)
-    funnel = Funnel()
+    funnel = FilterReport()
     (found,), _ = read_labelled_traces((str(file),), needs_scores=False, skip_bad=True, funnel=funnel)
     assert found.problem.id == "p" and funnel.stages == {"rows that can be used": 1, "of training problems": 1}

@@ -26,20 +26,20 @@ from typing import Any
 import pytest
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask
-from ponder.models.load import Fresh
+from ponder.models.load import ScratchModel
 from ponder.pipelines.rl import RL
-from ponder.reason.strategies import Ensemble
+from ponder.reason.strategies import Samples
 from ponder.runs import Run, checkpoints, read_metrics, read_traces
-from ponder.train.checkpoint import Saver
+from ponder.train.checkpoint import CheckpointWriter
 from ponder.train.objective import NO_KL
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Sampling
 
 JOB = RL(
-    task=DigitTask(), model=Fresh(ALPHABET, width=32, layers=2, heads=4, context=32), template=QUESTION_TEMPLATE,
-    strategy=Ensemble(8, Sampling(max_tokens=2)), algorithm=GRPO(kl=NO_KL), optimiser=AdamW(lr=3e-3, warmup_steps=2), steps=9,
-    problems_per_step=6, micro_tokens=20, save_every=2, device="cpu", dtype="float32",
+    task=DigitTask(), model=ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32), template=QUESTION_TEMPLATE,
+    strategy=Samples(8, Sampling(max_tokens=2)), algorithm=GRPO(kl=NO_KL), optimizer=AdamW(lr=3e-3, warmup_steps=2), steps=9,
+    problems_per_step=6, max_tokens_per_microbatch=20, save_every=2, device="cpu", dtype="float32",
 )  # fmt: skip
 KILLS = 8  # by time, and as many inside saves; writing in the background, and not
 CHAIN = 4  # at most so many in one run
@@ -65,10 +65,10 @@ class Hourglass:
 
 def write_in_background() -> None:
     """Whatever the device; and late, when the next step has changed what is being written."""
-    begin, wait, write, metrics = Saver.__init__, Saver.wait, Saver._write, Run.write_metrics
+    begin, wait, write, metrics = CheckpointWriter.__init__, CheckpointWriter.wait, CheckpointWriter._write, Run.write_metrics
     stepped = threading.Event()
 
-    def waited(saver: Saver) -> None:
+    def waited(saver: CheckpointWriter) -> None:
         stepped.set()
         wait(saver)
         stepped.clear()
@@ -81,8 +81,8 @@ def write_in_background() -> None:
         metrics(*given)
         stepped.set()
 
-    Saver.__init__ = lambda *given, **named: begin(*given, **{**named, "background": True})
-    Saver.wait, Saver._write, Run.write_metrics = waited, late, told
+    CheckpointWriter.__init__ = lambda *given, **named: begin(*given, **{**named, "background": True})
+    CheckpointWriter.wait, CheckpointWriter._write, Run.write_metrics = waited, late, told
 
 
 def live(folder: str, grains: int, background: bool) -> None:

@@ -15,14 +15,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, Watcher, run_async
+from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, RecordingProgress, run_async
 from ponder import jobs
 from ponder.errors import Interrupted, RunError, TaskError, UsageError
-from ponder.models.load import Fresh, load_policy
+from ponder.models.load import ScratchModel, load_policy
 from ponder.nets import hf
 from ponder.pipelines.label import Label
-from ponder.pipelines.rollouts import FirstErrorSearch, Labelling, MathShepherd, CompletionCounts, Visits, label_all, steps_to_label
-from ponder.reason.strategies import Ensemble
+from ponder.pipelines.rollouts import FirstErrorSearch, StepLabeller, MathShepherd, CompletionCounts, Visits, label_traces, steps_to_label
+from ponder.reason.strategies import Samples
 from ponder.runs import Run, read_traces
 from ponder.tasks.steps import LABEL_SCORE
 from ponder.tasks.steps.cut import split_steps
@@ -154,7 +154,7 @@ def test_a_right_answer_costs_nothing_and_vouches_for_what_it_shares() -> None:
 def test_all_problems_at_once() -> None:
     """Nobody waits for another: all first rounds are asked for before any is answered."""
     traces, world = [chain("a", "x", "wrong", id=str(i)) for i in range(5)], World()
-    run_async(label_all(traces, MathShepherd(max_completions=2), world, Ends()))
+    run_async(label_traces(traces, MathShepherd(max_completions=2), world, Ends()))
     assert all(labels(t) == [1.0, 0.0, 0.0] for t in traces) and len(world.asked) == 10
 
 
@@ -199,7 +199,7 @@ def test_asides_and_prompts_are_not_labelled() -> None:
 
 
 def test_impossible_settings_are_refused() -> None:
-    rules: list[tuple[type[Labelling], dict[str, Any]]] = [
+    rules: list[tuple[type[StepLabeller], dict[str, Any]]] = [
         (MathShepherd, {"first": 9}), (FirstErrorSearch, {"first": 0}), (MathShepherd, {"kind": "firm"}), (MathShepherd, {"width": 1.0}),
         (FirstErrorSearch, {"sampling": Sampling(temperature=0.0)}),
     ]  # fmt: skip
@@ -213,7 +213,7 @@ def test_impossible_settings_are_refused() -> None:
 
 
 def base(folder: Path) -> str:
-    fresh = Fresh(ALPHABET + "\n", width=32, layers=1, heads=4, context=32)
+    fresh = ScratchModel(ALPHABET + "\n", width=32, layers=1, heads=4, context=32)
     net, tokenizer = fresh.build(torch.float32, torch.device("cpu"))
     hf.save(net, folder)
     tokenizer.save(folder)
@@ -223,7 +223,7 @@ def base(folder: Path) -> str:
 def test_the_job_labels_answers_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
     sampling = Sampling(max_tokens=12)
     job = Label(
-        DigitTask(), base(tmp_path / "base"), QUESTION_TEMPLATE, strategy=Ensemble(3, sampling), labeller=MathShepherd(max_completions=2, sampling=sampling),
+        DigitTask(), base(tmp_path / "base"), QUESTION_TEMPLATE, strategy=Samples(3, sampling), labeller=MathShepherd(max_completions=2, sampling=sampling),
         separator="1", limit=6, max_concurrency=2, device="cpu", dtype="float32",
     )  # fmt: skip
     whole = job(tmp_path / "whole")
@@ -232,9 +232,9 @@ def test_the_job_labels_answers_and_goes_on_where_it_stopped(tmp_path: Path) -> 
     parts = [s for trace in whole for s in trace.steps[1:] if not s.done]
     assert parts and all(s.text.endswith("1") and "of 2 completions" in s.scores[LABEL_SCORE].reason for s in parts)
     with pytest.raises(Interrupted, match="stopped after 4 of 6 problems"):
-        job(tmp_path / "run", Watcher("step", 2))
+        job(tmp_path / "run", RecordingProgress("step", 2))
     with pytest.raises(Interrupted, match="stopped after 4 of 6 problems"):
-        job(tmp_path / "run", Watcher("tokens", 2))
+        job(tmp_path / "run", RecordingProgress("tokens", 2))
     again = job(tmp_path / "run")
     one, two = ([{k: v for k, v in t.to_json().items() if k != "cost"} for t in side] for side in (again, whole))
     assert one == two
@@ -281,7 +281,7 @@ def test_labels_that_teach_nothing_end_the_job_with_the_funnel(answer: str | Non
 def test_what_a_job_of_labels_tells(tmp_path: Path) -> None:
     sampling = Sampling(max_tokens=12)
     job = Label(
-        DigitTask(), base(tmp_path / "base"), QUESTION_TEMPLATE, strategy=Ensemble(3, sampling), labeller=MathShepherd(max_completions=2, sampling=sampling),
+        DigitTask(), base(tmp_path / "base"), QUESTION_TEMPLATE, strategy=Samples(3, sampling), labeller=MathShepherd(max_completions=2, sampling=sampling),
         separator="1", limit=6, device="cpu", dtype="float32",
     )  # fmt: skip
     traces = job(tmp_path / "run")
@@ -322,7 +322,7 @@ def test_answers_of_runs_are_those_of_this_tokenizer_and_none_hides_another(tmp_
     assert [t.problem.question for t in job(tmp_path / "run")] == ["1=", "2="]
     assert [t.problem.question for t in job(tmp_path / "run")] == ["1=", "2="], "and that is kept"
     assert len(list(read_traces(tmp_path / "run"))) == 2
-    other = Fresh("=9876543210\n+", width=16, layers=1, heads=2)
+    other = ScratchModel("=9876543210\n+", width=16, layers=1, heads=2)
     net, tokenizer = other.build(torch.float32, torch.device("cpu"))
     hf.save(net, tmp_path / "other")
     tokenizer.save(tmp_path / "other")

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask
-from ponder.models.load import Fresh
+from ponder.models.load import ScratchModel
 from ponder.pipelines.rl import RL
-from ponder.reason.strategies import Ensemble
+from ponder.reason.strategies import Samples
 from ponder.runs import read_metrics
 from ponder.train.algorithms import ONLINE
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import REINFORCE
 from ponder.train.ppo import Critic
 from ponder.types import Sampling
@@ -27,7 +27,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "gspo": {"clip": 0.2, "clip_high": 0.2},
     "dr-grpo": {"length": 1},
     "dapo": {"buffer": 0},
-    "ppo": {"critic": Critic(optimiser=AdamW(lr=1e-2))},
+    "ppo": {"critic": Critic(optimizer=AdamW(lr=1e-2))},
 }
 STEPS = 16
 
@@ -35,8 +35,8 @@ STEPS = 16
 def learn(rule: Any, folder: Path, lr: float = 1e-2, seed: int = 0) -> list[float]:
     """Rewards by step. A blind guess is right once in twenty-three."""
     job = RL(
-        DigitTask(answer="7"), Fresh(ALPHABET, width=32, layers=2, heads=4, context=16, seed=seed), QUESTION_TEMPLATE,
-        Ensemble(8, Sampling(max_tokens=1)), rule, AdamW(lr=lr), steps=STEPS, problems_per_step=6, refill=0, preflight=False,
+        DigitTask(answer="7"), ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=16, seed=seed), QUESTION_TEMPLATE,
+        Samples(8, Sampling(max_tokens=1)), rule, AdamW(lr=lr), steps=STEPS, problems_per_step=6, dynamic_sampling_rounds=0, preflight=False,
         save_every=STEPS, seed=seed, device="cpu", dtype="float32",
     )  # fmt: skip
     job(folder)

@@ -18,7 +18,7 @@ from fakes import (
     ALPHABET,
     QUESTION_TEMPLATE,
     DigitTask,
-    Watcher,
+    RecordingProgress,
     perturb,
     fails_if,
     char_policy,
@@ -30,29 +30,29 @@ from fakes import (
 from ponder.engine import sampler
 from ponder.engine.engine import Engine
 from ponder.errors import Interrupted
-from ponder.models.load import Fresh
-from ponder.models.local import Local
-from ponder.models.native import Native
+from ponder.models.load import ScratchModel
+from ponder.models.local import BasePolicy
+from ponder.models.native import PonderPolicy
 from ponder.pipelines import keeping
 from ponder.pipelines import rl as pipeline
 from ponder.pipelines.curriculum import Frontier
-from ponder.pipelines.keeping import Keeper
+from ponder.pipelines.keeping import TrainingSession
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
-from ponder.reason.strategies import Ensemble
+from ponder.reason.strategies import Samples
 from ponder.runs import read_metrics, read_traces
 from ponder.train import checkpoint
 from ponder.train.objective import NO_KL
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO, REINFORCE
 from ponder.types import Completion, Sampling, Score, user_messages
 from ponder.verify import FinalNumber, final, scoring
 
 Patch = pytest.MonkeyPatch
 both = pytest.mark.parametrize("broken", [False, True], ids=["right", "mistake"])
-MODEL = Fresh(ALPHABET, width=32, layers=2, heads=4, context=32)
+MODEL = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
 JOB = RL(
-    DigitTask(), MODEL, QUESTION_TEMPLATE, Ensemble(4, Sampling(max_tokens=2)), GRPO(kl=NO_KL), AdamW(lr=1e-2), steps=2, problems_per_step=3,
+    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=2)), GRPO(kl=NO_KL), AdamW(lr=1e-2), steps=2, problems_per_step=3,
     preflight=False, device="cpu", dtype="float32",
 )  # fmt: skip
 
@@ -80,20 +80,20 @@ def test_5_the_sampler_says_what_it_drew_from(broken: bool, monkeypatch: Patch) 
             true = top.values.log_softmax(-1).gather(-1, place[:, None])[:, 0]
             assert np.allclose(found.logprobs, true, atol=1e-4)
     with pytest.warns(UserWarning, match="ratio to the sampler is not 1"):
-        replace(JOB, strategy=Ensemble(4, Sampling(top_k=3, max_tokens=2)))
+        replace(JOB, strategy=Samples(4, Sampling(top_k=3, max_tokens=2)))
 
 
 @both
 def test_7_each_step_names_the_weights_that_wrote_it(broken: bool, tmp_path: Path, monkeypatch: Patch) -> None:
     if broken:
-        real = Keeper.record
+        real = TrainingSession.record
 
-        def silent(self: Keeper, *args: Any) -> None:
+        def silent(self: TrainingSession, *args: Any) -> None:
             before = self.policy.version
             real(self, *args)
             self.policy.version = before
 
-        monkeypatch.setattr(Keeper, "record", silent)
+        monkeypatch.setattr(TrainingSession, "record", silent)
     JOB(tmp_path / "run")
     with fails_if(broken):
         assert all({s.version for s in t.steps[1:]} == {step} for step, t in read_traces(tmp_path / "run"))
@@ -135,8 +135,8 @@ def test_11_an_answer_never_ends_twice(broken: bool, tmp_path: Path, monkeypatch
 def test_15_the_same_problem_twice_is_two_groups(broken: bool, tmp_path: Path, monkeypatch: Patch) -> None:
     """Each instance has its own samples, and its own baseline."""
     if broken:
-        monkeypatch.setattr(Local, "_seed", lambda self, prefix, *rest: int(prefix.sum()))
-    replace(JOB, task=DigitTask(1), problems_per_step=2, strategy=Ensemble(8, Sampling(max_tokens=2)), steps=1)(tmp_path / "run")
+        monkeypatch.setattr(BasePolicy, "_next_seed", lambda self, prefix, *rest: int(prefix.sum()))
+    replace(JOB, task=DigitTask(1), problems_per_step=2, strategy=Samples(8, Sampling(max_tokens=2)), steps=1)(tmp_path / "run")
     one, two = (t for _, t in read_traces(tmp_path / "run"))
     with fails_if(broken):
         assert one.problem == two.problem and len(one.answers()) == len(two.answers()) == 8
@@ -152,17 +152,17 @@ def test_18_what_was_sampled_is_trained_not_what_a_template_makes_of_it(
 ) -> None:
     """The template drops what stands before the last "?" of an answer, as thinking templates drop their thoughts."""
     if broken:
-        real = Local._completion
+        real = BasePolicy._completion
 
-        def rendered(self: Local, *args: Any) -> Completion:
+        def rendered(self: BasePolicy, *args: Any) -> Completion:
             found = real(self, *args)
             tokens = self.encode([{"role": "assistant", "content": found.text}])
             said = np.resize(found.logprobs, len(tokens)) if len(tokens) else found.logprobs
             return replace(found, token_ids=tokens if len(tokens) else found.token_ids, logprobs=said)
 
-        monkeypatch.setattr(Local, "_completion", rendered)
-    samples = Ensemble(16, Sampling(max_tokens=6))
-    job = replace(JOB, template=STRIPS, strategy=samples, steps=1, optimiser=AdamW(lr=1e-9))
+        monkeypatch.setattr(BasePolicy, "_completion", rendered)
+    samples = Samples(16, Sampling(max_tokens=6))
+    job = replace(JOB, template=STRIPS, strategy=samples, steps=1, optimizer=AdamW(lr=1e-9))
     policy = job(tmp_path / "run")
     w = {n: p.detach() for n, p in weights64(policy.net).items()}
     traces = [t for _, t in read_traces(tmp_path / "run")]
@@ -185,7 +185,7 @@ def test_19_a_resumed_run_is_the_same_to_the_bit(
 ) -> None:
     """See test_kill.py for runs that are killed. Here a run is stopped in good order, and forgets something."""
     with pytest.raises(Interrupted):
-        LONG(tmp_path / "run", Watcher("step", 3))
+        LONG(tmp_path / "run", RecordingProgress("step", 3))
     if forgotten:
         real = checkpoint.load_latest
 
@@ -208,12 +208,12 @@ def test_19_a_resumed_run_is_the_same_to_the_bit(
 
 
 LONG = replace(
-    JOB, algorithm=REINFORCE(baseline="running"), curriculum=Frontier(), optimiser=AdamW(lr=1e-2, warmup_steps=5), steps=6,
+    JOB, algorithm=REINFORCE(baseline="running"), curriculum=Frontier(), optimizer=AdamW(lr=1e-2, warmup_steps=5), steps=6,
     save_every=2,
 )  # fmt: skip
 
 
-def record(folder: Path, policy: Native) -> dict[str, Any]:
+def record(folder: Path, policy: PonderPolicy) -> dict[str, Any]:
     metrics = [{k: v for k, v in m.items() if "time" not in k} for m in read_metrics(folder)]
     asked = [(step, t.problem.id, t.steps[1].token_ids.tolist()) for step, t in read_traces(folder)]
     newest = sorted((folder / "checkpoints").glob("step-*"))[-1]

@@ -14,16 +14,16 @@ import torch
 from torch import Tensor
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, FirstCharVerifier, run_async
-from ponder.models.load import Fresh, load_policy
-from ponder.models.native import Native
+from ponder.models.load import ScratchModel, load_policy
+from ponder.models.native import PonderPolicy
 from ponder.nets.lora import LoRA
-from ponder.pipelines.checks import Check, PreflightFailed
+from ponder.pipelines.checks import Check, PreflightError
 from ponder.pipelines.conversations import read_conversations
-from ponder.pipelines.preflight import examine_given, run_preflight
+from ponder.pipelines.preflight import preflight_sft, run_preflight
 from ponder.pipelines.rl import RL, build_learners
 from ponder.pipelines.sft import FineTune
 from ponder.protocols import Scorer
-from ponder.reason.strategies import Ensemble
+from ponder.reason.strategies import Samples
 from ponder.runs import read_metrics
 from ponder.train import learner as learning
 from ponder.train import losses
@@ -31,33 +31,33 @@ from ponder.train.algorithms import ONLINE
 from ponder.train.imitation import SFT
 from ponder.train.learner import Learner
 from ponder.train.objective import KL, NO_KL, Stats, Tokens
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.train.pack import PackedBatch, TraceChains
-from ponder.train.policy_gradient import GRPO, Clipped
+from ponder.train.policy_gradient import GRPO, ClippedSurrogate
 from ponder.types import Problem, Sampling, Score, Trace
 
-MODEL = Fresh(ALPHABET, width=32, layers=2, heads=4, context=32)
+MODEL = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
 JOB = RL(
-    DigitTask(), MODEL, QUESTION_TEMPLATE, Ensemble(4, Sampling(max_tokens=6)), GRPO(), AdamW(lr=3e-3), steps=2, problems_per_step=3,
+    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=6)), GRPO(), AdamW(lr=3e-3), steps=2, problems_per_step=3,
     save_every=1, device="cpu", dtype="float32",
 )  # fmt: skip
 PLAIN = replace(JOB, algorithm=GRPO(kl=NO_KL))
 NAMES = ["log-probabilities", "invariance", "KL", "prompt", "EOS", "template", "grader", "finite", "gradient"]
 
 
-def made(job: RL) -> tuple[Native, Learner]:
+def made(job: RL) -> tuple[PonderPolicy, Learner]:
     policy = load_policy(job.model, template=job.template, device="cpu", dtype=job.dtype)
     return policy, build_learners(job, policy)[0]
 
 
-def checked(job: RL, change: Callable[[Native, Learner], None] = lambda policy, learner: None) -> list[Check]:
+def checked(job: RL, change: Callable[[PonderPolicy, Learner], None] = lambda policy, learner: None) -> list[Check]:
     policy, learner = made(job)
     change(policy, learner)
     return run_async(run_preflight(job, policy, learner))
 
 
-def failed(job: RL, change: Callable[[Native, Learner], None] = lambda policy, learner: None) -> dict[str, Check]:
-    with pytest.raises(PreflightFailed) as why:
+def failed(job: RL, change: Callable[[PonderPolicy, Learner], None] = lambda policy, learner: None) -> dict[str, Check]:
+    with pytest.raises(PreflightError) as why:
         checked(job, change)
     found = {c.name: c for c in why.value.checks if c.passed is False}
     for check in found.values():  # the error names what was measured, why it matters and what to do
@@ -81,9 +81,9 @@ def test_every_algorithm_passes(name: str) -> None:
     [
         replace(JOB, dtype="bfloat16"),
         replace(JOB, algorithm=GRPO(kl=KL(0.1, "k2"), entropy_coef=0.01)),
-        replace(JOB, temperature=0.7, strategy=Ensemble(4, Sampling(temperature=0.7, max_tokens=6))),
-        replace(JOB, frozen_layers=1, recompute=True),
-        replace(JOB, strategy=Ensemble(4, Sampling(max_tokens=1))),
+        replace(JOB, temperature=0.7, strategy=Samples(4, Sampling(temperature=0.7, max_tokens=6))),
+        replace(JOB, frozen_layers=1, gradient_checkpointing=True),
+        replace(JOB, strategy=Samples(4, Sampling(max_tokens=1))),
         replace(JOB, task=DigitTask(size=1, answer="7")),
     ],
     ids=["bfloat16", "k2 and entropy", "temperature", "frozen", "one token", "one problem"],
@@ -98,7 +98,7 @@ def test_lora_passes() -> None:
 
 
 def test_a_certain_model_passes() -> None:
-    def sharpen(policy: Native, learner: Learner) -> None:
+    def sharpen(policy: PonderPolicy, learner: Learner) -> None:
         with torch.no_grad():
             policy.net.norm.weight.mul_(1e4)
 
@@ -107,7 +107,7 @@ def test_a_certain_model_passes() -> None:
 
 def test_truncated_sampling_is_expected_to_differ() -> None:
     with pytest.warns(UserWarning, match="renormalise"):
-        job = replace(JOB, strategy=Ensemble(4, Sampling(max_tokens=6, top_k=2)))
+        job = replace(JOB, strategy=Samples(4, Sampling(max_tokens=6, top_k=2)))
     first = checked(job)[0]
     assert first.passed is None and "top_p, top_k and min_p renormalise" in first.value
 
@@ -149,7 +149,7 @@ def test_nothing_is_changed() -> None:
 
 
 def test_a_temperature_on_one_side_only() -> None:
-    def cool(policy: Native, learner: Learner) -> None:
+    def cool(policy: PonderPolicy, learner: Learner) -> None:
         learner.temperature = 0.5
 
     found = failed(JOB, cool)
@@ -179,13 +179,13 @@ def test_denominators_per_micro_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_loss_that_reads_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    loss = Clipped.loss
+    loss = ClippedSurrogate.loss
 
-    def crowded(self: Clipped, tokens: Tokens) -> tuple[Tensor, Stats]:
+    def crowded(self: ClippedSurrogate, tokens: Tokens) -> tuple[Tensor, Stats]:
         loss_N, stats = loss(self, tokens)
         return loss_N * (1 + 0.01 * float(tokens.tree_N.max() > 1)), stats  # more than two trees: copied prompts
 
-    monkeypatch.setattr(Clipped, "loss", crowded)
+    monkeypatch.setattr(ClippedSurrogate, "loss", crowded)
     assert list(failed(PLAIN)) == ["invariance"]
 
 
@@ -205,7 +205,7 @@ def test_a_kl_term_that_does_not_pull(broken: Any, monkeypatch: pytest.MonkeyPat
 
 
 def test_another_reference_than_the_policy() -> None:
-    def spoil(policy: Native, learner: Learner) -> None:
+    def spoil(policy: PonderPolicy, learner: Learner) -> None:
         assert learner.reference is not None
         with torch.no_grad():
             learner.reference.norm.weight.mul_(2)
@@ -230,12 +230,12 @@ def test_padding_that_masks_eos(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_eos_at_all() -> None:
-    def endless(policy: Native, learner: Learner) -> None:
+    def endless(policy: PonderPolicy, learner: Learner) -> None:
         policy.tokenizer, policy.eos = replace(policy.tokenizer, eos=()), frozenset()
 
     found = failed(PLAIN, endless)
     assert list(found) == ["EOS"] and "names no EOS" in found["EOS"].value
-    stops = replace(PLAIN, strategy=Ensemble(4, Sampling(max_tokens=6, stop=("=",))))
+    stops = replace(PLAIN, strategy=Samples(4, Sampling(max_tokens=6, stop=("=",))))
     assert checked(stops, endless)[4].passed is None
 
 
@@ -312,12 +312,12 @@ def test_graders(task: Judged, said: str) -> None:
 
 
 def test_a_loss_that_is_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Clipped, "loss", lambda self, tokens: (tokens.logprobs_N * torch.nan, {}))
+    monkeypatch.setattr(ClippedSurrogate, "loss", lambda self, tokens: (tokens.logprobs_N * torch.nan, {}))
     assert list(failed(JOB)) == ["finite"]
 
 
 def test_weights_that_are_not_finite() -> None:
-    def damage(policy: Native, learner: Learner) -> None:
+    def damage(policy: PonderPolicy, learner: Learner) -> None:
         with torch.no_grad():
             policy.net.layers[0].mlp.up_proj.weight[0, 0] = torch.nan
 
@@ -332,7 +332,7 @@ def test_an_objective_that_credits_nobody(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_run_that_fails_its_checks_trains_nothing(tmp_path: Path) -> None:
     with pytest.raises(
-        PreflightFailed, match="1 of 9 checks before the run failed, so nothing was trained:\n  grader: "
+        PreflightError, match="1 of 9 checks before the run failed, so nothing was trained:\n  grader: "
     ):
         replace(JOB, task=Judged())(tmp_path / "run")
     assert not read_metrics(tmp_path / "run") and not list(tmp_path.rglob("step-*"))
@@ -346,7 +346,7 @@ TUNE = FineTune(DigitTask(), MODEL, QUESTION_TEMPLATE, steps=1, batch_size=2, de
 
 def given(objective: SFT) -> dict[str, Check]:
     policy = load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="float32")
-    found, evidence = examine_given(TUNE, DigitTask().train, policy, Learner(policy.net, objective))
+    found, evidence = preflight_sft(TUNE, DigitTask().train, policy, Learner(policy.net, objective))
     assert len(evidence.credited()) == 2
     return {c.name: c for c in found}
 
@@ -370,7 +370,7 @@ def test_answers_in_their_own_tokens_pass(sampled: list[int], tmp_path: Path) ->
     row = {"prompt": "1+", "completion": "7" * 20, "token_ids": tokens, "sampled": sampled}
     (tmp_path / "c.jsonl").write_text(json.dumps(row))
     job = replace(TUNE, data=str(tmp_path / "c.jsonl"))
-    found, _ = examine_given(job, read_conversations(job.data), policy, Learner(policy.net, SFT()))
+    found, _ = preflight_sft(job, read_conversations(job.data), policy, Learner(policy.net, SFT()))
     assert [c.name for c in found if not c.passed] == []
 
 
@@ -382,6 +382,6 @@ def test_long_answers_keep_their_end() -> None:
 
     policy = load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="float32")
     job = replace(TUNE, data=Long())
-    found, evidence = examine_given(job, Long().train, policy, Learner(policy.net, SFT()))
+    found, evidence = preflight_sft(job, Long().train, policy, Learner(policy.net, SFT()))
     assert all(c.passed for c in found)
     assert all(np.array_equal(s.token_ids[-2:], [policy.tokenizer.encode("7")[0], 2]) for _, s in evidence.credited())

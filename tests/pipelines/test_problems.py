@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes import Watcher
+from fakes import RecordingProgress
 from ponder import jobs
 from ponder.errors import Interrupted, MissingExtra, ModelError, RunError, TaskError, UnknownName, UsageError
-from ponder.funnel import Funnel
+from ponder.funnel import FilterReport
 from ponder.pipelines.agreement import SolveRate
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.problems import MakeProblemsResult, MakeProblems, make_problems
-from ponder.pipelines.sieve import Sieve, without_instruction
+from ponder.pipelines.sieve import Filters, without_instruction
 from ponder.pipelines.sources import check_parents
-from ponder.protocols import Silent, Progress
+from ponder.protocols import NoProgress, Progress
 from ponder.runs import Run, read_job, read_traces
 from ponder.tasks import Addition, Algebra, CustomTask
 from ponder.tasks.made.rows import synthetic_problem
@@ -43,7 +43,7 @@ GROUPS = {
     "variables": {"n": [20, 90], "b": [3, 9]},
     "answer": "floor(n / b)",
 }
-PLAIN = Sieve(dedup_threshold=0)
+PLAIN = Filters(dedup_threshold=0)
 
 
 class Speaks:
@@ -85,7 +85,7 @@ def adds(question: str, sample: int) -> str:
 def ran(job: MakeProblems, folder: Path, policy: Any, watch: Progress | None = None) -> MakeProblemsResult:
     find = policy if callable(policy) else lambda name: policy
     with Run(folder, job, continue_from=job.continue_from) as run:
-        return asyncio.run(make_problems(job, find, run, watch or Silent()))
+        return asyncio.run(make_problems(job, find, run, watch or NoProgress()))
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_from_templates_to_a_task(templates: str, tmp_path: Path):
     assert score.value == 1.0
     assert json.loads((tmp_path / "run" / "funnel.json").read_text()) == found.funnel.to_json()
     # The solutions are an ordinary run's, and can be harvested.
-    assert len(Harvest((str(tmp_path / "run"),), keep="first", max_per_problem=1).rows(Funnel())) == 40
+    assert len(Harvest((str(tmp_path / "run"),), keep="first", max_per_problem=1).rows(FilterReport())) == 40
 
 
 def test_without_a_solver_templates_are_believed(templates: str, tmp_path: Path):
@@ -200,7 +200,7 @@ def test_templates_can_get_another_model(templates: str, tmp_path: Path):
         assert ran(replace(job, model="n", writer_sampling=Sampling()), tmp_path / "run", Speaks(adds)).rows
     with pytest.raises(RunError, match=r"another job \(count: 6 -> 7\)"):
         ran(replace(job, count=7), tmp_path / "run", Speaks(adds))
-    with Run(tmp_path / "other", Sieve()):
+    with Run(tmp_path / "other", Filters()):
         pass
     with pytest.raises(RunError, match=r"another job \(job: Sieve\(...\) -> MakeProblems"):
         ran(job, tmp_path / "other", Speaks(adds))
@@ -374,8 +374,8 @@ def ask(*questions: str) -> list[Problem]:
 
 
 def test_the_sieve_by_hand():
-    funnel = Funnel()
-    sieve = Sieve(min_chars=12, max_chars=90, language="en", dedup_threshold=0)
+    funnel = FilterReport()
+    sieve = Filters(min_chars=12, max_chars=90, language="en", dedup_threshold=0)
     left = sieve(
         ask(
             "Too short",
@@ -391,7 +391,7 @@ def test_the_sieve_by_hand():
     assert funnel.dropped["of fitting length"] == {"too short": 1, "too long": 1}
     assert funnel.dropped["in one language"].total() == 1 and funnel.dropped["not a repetition"] == {"word for word": 1}
     with pytest.raises(TaskError, match="nothing is left at the stage 'passed the text filters'"):
-        Sieve(dedup_threshold=0)(ask("short"), Funnel())
+        Filters(dedup_threshold=0)(ask("short"), FilterReport())
 
 
 def test_near_duplicates_and_held_out_problems_go():
@@ -399,8 +399,8 @@ def test_near_duplicates_and_held_out_problems_go():
     held = Addition(test_size=5)
     story = "A farmer has many cows and twice as many sheep, and she counts all of their legs in the evening to be sure"
     questions = [story + " of it.", story + " of that.", held.test[0].question + " Please say it in words for me now."]
-    funnel = Funnel()
-    left = Sieve(dedup_threshold=0.7, decontaminate_against=(held,), ngram=4)(ask(*questions), funnel)
+    funnel = FilterReport()
+    left = Filters(dedup_threshold=0.7, decontaminate_against=(held,), ngram=4)(ask(*questions), funnel)
     assert [p.id for p in left] == ["q0"]
     assert funnel.dropped["not nearly one"] == {"70% alike": 1}
     assert funnel.dropped["not held out"] == {"shares 4 words with a held-out problem": 1}
@@ -408,8 +408,8 @@ def test_near_duplicates_and_held_out_problems_go():
 
 def test_embeddings_by_name(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("ponder.names.load", lambda path: lambda texts: [[len(t), 1.0] for t in texts])
-    funnel = Funnel()
-    left = Sieve(dedup_threshold=0.999, embedder="x:y")(ask("one question", "two question"), funnel)
+    funnel = FilterReport()
+    left = Filters(dedup_threshold=0.999, embedder="x:y")(ask("one question", "two question"), funnel)
     assert len(left) == 1 and funnel.dropped["not nearly one"].total() == 1
 
 
@@ -423,7 +423,7 @@ def test_it_goes_on_where_it_stopped(parents: str, tmp_path: Path):
     writer.written = []  # type: ignore[attr-defined]
     for at in (5, 11):  # in the writing, then in the solving
         with pytest.raises(Interrupted, match="the same command goes on"):
-            ran(job, tmp_path / "parts", Speaks(writer), Watcher("step", at))
+            ran(job, tmp_path / "parts", Speaks(writer), RecordingProgress("step", at))
     policy = Speaks(writer)
     again = ran(job, tmp_path / "parts", policy)
     assert sorted(r["prompt"] for r in again.rows) == sorted(r["prompt"] for r in whole.rows)
@@ -452,7 +452,7 @@ def test_what_is_missing_is_told_before_it_costs(parents: str, tmp_path: Path, m
     policy = Speaks(writer)
     with pytest.raises(MissingExtra, match=r"near=0 does without"):
         ran(MakeProblems("write", file=parents, question_column="question", model="m"), tmp_path / "a", policy)
-    for settings in ({"exact": "no:where"}, {"sieve": Sieve(dedup_threshold=0.5, embedder="no:where")}):
+    for settings in ({"exact": "no:where"}, {"sieve": Filters(dedup_threshold=0.5, embedder="no:where")}):
         with pytest.raises(UsageError, match="cannot load 'no:where'"):
             ran(MakeProblems("write", model="m", **{"sieve": PLAIN, **settings}), tmp_path / str(len(settings)), policy)
         (tmp_path / str(len(settings)) / "job.json").unlink()
@@ -512,7 +512,7 @@ def test_settings_that_cannot_work(settings: dict[str, Any], error: type[Excepti
 @pytest.mark.parametrize("settings", [{"language": "xx"}, {"near": 2.0}, {"shortest": 9, "longest": 8}, {"ngram": 0}])
 def test_sieves_that_cannot_work(settings: dict[str, Any]):
     with pytest.raises(UsageError):
-        Sieve(**settings)
+        Filters(**settings)
 
 
 def test_parents_that_do_not_fit(tmp_path: Path):
@@ -538,8 +538,8 @@ def test_parents_that_do_not_fit(tmp_path: Path):
 def test_how_to_answer_is_no_part_of_a_tasks_question():
     asked = Algebra(test_size=2)
     assert "Put the final number" in asked.test[0].question and "Put" not in without_instruction(asked).test[0].question
-    funnel = Funnel()
-    left = Sieve(dedup_threshold=0, decontaminate_against=(asked,))(
+    funnel = FilterReport()
+    left = Filters(dedup_threshold=0, decontaminate_against=(asked,))(
         ask("Why? Put the final number in \\boxed{}, and say it twice for me"), funnel
     )
     assert len(left) == 1  # words that every prompt of the task has give nothing away
@@ -547,9 +547,9 @@ def test_how_to_answer_is_no_part_of_a_tasks_question():
 
 
 def test_a_task_can_be_started_from(tmp_path: Path):
-    job = MakeProblems("filter", task=Addition(digits=2), count=20, filters=Sieve(dedup_threshold=0, min_chars=1))
+    job = MakeProblems("filter", task=Addition(digits=2), count=20, filters=Filters(dedup_threshold=0, min_chars=1))
     found = ran(job, tmp_path / "run", Speaks(adds))
     assert found.rows and found.funnel.stages["given"] == 20
     assert "boxed" in found.rows[0]["prompt"] and found.rows[0]["tags"]["parents"] == [found.rows[0]["id"]]
-    again = MakeProblems("filter", file=str(tmp_path / "run" / "problems.jsonl"), filters=Sieve(dedup_threshold=0, min_chars=1))
+    again = MakeProblems("filter", file=str(tmp_path / "run" / "problems.jsonl"), filters=Filters(dedup_threshold=0, min_chars=1))
     assert ran(again, tmp_path / "again", Speaks(adds)).rows == found.rows

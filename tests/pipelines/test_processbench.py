@@ -10,9 +10,9 @@ import torch
 
 from fakes import ALPHABET, QUESTION_TEMPLATE
 from ponder.errors import TaskError, UsageError
-from ponder.models.load import Fresh, load_policy
-from ponder.models.native import Native
-from ponder.models.reward import PRM, own_reader
+from ponder.models.load import ScratchModel, load_policy
+from ponder.models.native import PonderPolicy
+from ponder.models.reward import PRM, make_head_reader
 from ponder.nets.valued import ScoreHead, DecoderWithHead
 from ponder.pipelines.processbench import process_bench
 from ponder.tasks.steps import processbench
@@ -21,7 +21,7 @@ from ponder.types import Trace
 
 def judge() -> PRM:
     """Finds a step with a "b" in it wrong, by an embedding that says so; everything else passes through."""
-    policy = load_policy(Fresh(ALPHABET + "\n", width=32, layers=1, heads=4, context=64), QUESTION_TEMPLATE, "cpu", "float32")
+    policy = load_policy(ScratchModel(ALPHABET + "\n", width=32, layers=1, heads=4, context=64), QUESTION_TEMPLATE, "cpu", "float32")
     net = DecoderWithHead.from_decoder(policy.net, ScoreHead("process", "logit"))
     assert isinstance(net.score, torch.nn.Linear)
     good, bad = (int(policy.tokens(c)[0]) for c in "ab")
@@ -32,7 +32,7 @@ def judge() -> PRM:
         net.embed_tokens.weight.zero_()
         net.embed_tokens.weight[good, 0], net.embed_tokens.weight[bad, 0] = 1.0, -1.0
         net.score.weight[0, 0] = 1.0
-    return PRM(own_reader(Native(net, policy.tokenizer)))
+    return PRM(make_head_reader(PonderPolicy(net, policy.tokenizer)))
 
 
 def solutions(folder: Path, *rows: tuple[list[str], int]) -> list[Trace]:

@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 import torch
 
-from fakes import QUESTION_TEMPLATE, DigitTask, Watcher, char_policy, run_async
+from fakes import QUESTION_TEMPLATE, DigitTask, RecordingProgress, char_policy, run_async
 from ponder import jobs
 from ponder.errors import Interrupted, UsageError
-from ponder.models.load import Fresh
+from ponder.models.load import ScratchModel
 from ponder.pipelines.quiet_star import QuietStar, copy_embeddings, answer_text, sample_thoughts
 from ponder.runs import read_metrics, read_traces
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.train.quiet import QuietText
 from ponder.types import ids
 
-MODEL = Fresh("0123456789=:[]", width=16, layers=1, heads=2, context=24)
+MODEL = ScratchModel("0123456789=:[]", width=16, layers=1, heads=2, context=24)
 JOB = QuietStar(
     DigitTask(), MODEL, template=QUESTION_TEMPLATE, thought_tokens_like=(":", "="), max_thought_tokens=3, steps=4, batch_size=3, eval_limit=5, save_every=2, keep_checkpoints=2,
-    optimiser=AdamW(lr=1e-2), device="cpu", dtype="float32",
+    optimizer=AdamW(lr=1e-2), device="cpu", dtype="float32",
 )  # fmt: skip
 
 
@@ -32,7 +32,7 @@ def told(folder: Path) -> list[dict[str, float]]:
 
 
 def test_it_learns_and_measures_itself(tmp_path: Path) -> None:
-    job = replace(JOB, steps=60, batch_size=10, save_every=60, optimiser=AdamW(lr=2e-2))
+    job = replace(JOB, steps=60, batch_size=10, save_every=60, optimizer=AdamW(lr=2e-2))
     job(tmp_path / "run")
     rows = read_metrics(tmp_path / "run")
     assert rows[0]["nll"] > 1.5 and rows[-1]["nll"] < 0.3 and rows[-1]["test/talk"] < 0.3
@@ -52,7 +52,7 @@ def test_it_learns_and_measures_itself(tmp_path: Path) -> None:
 def test_an_interrupted_run_goes_on_to_the_bit(where: tuple[str, int], tmp_path: Path) -> None:
     expected = JOB(tmp_path / "whole")
     with pytest.raises(Interrupted, match="goes on"):
-        JOB(tmp_path / "run", Watcher(*where))
+        JOB(tmp_path / "run", RecordingProgress(*where))
     policy = JOB(tmp_path / "run")
     assert told(tmp_path / "run") == told(tmp_path / "whole")
     for name, weight in expected.net.state_dict().items():

@@ -17,7 +17,7 @@ from ponder import jobs
 from ponder.cli import recipes, start
 from ponder.errors import Interrupted, TaskError
 from ponder.models.chat import CHAT_TEMPLATES
-from ponder.models.native import Native
+from ponder.models.native import PonderPolicy
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.harvest import Harvest
@@ -26,10 +26,10 @@ from ponder.pipelines.reward import TrainRewardModel
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stages
-from ponder.protocols import Silent
+from ponder.protocols import NoProgress
 from ponder.runs import Run, checkpoints, read_job, read_metrics, read_traces
 from ponder.train.learner import Learner
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.types import Cost, Step, Trace, ids
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -58,7 +58,7 @@ def tiny() -> Iterator[Any]:
     real, start, measure = _bases.BASES["tiny"], _bases.Base.start, _bases.Base.measure
 
     def small(self: Any, seed: int, steps: int | None = None, small: bool = False) -> FineTune:
-        return replace(start(self, seed, 20 if small else 150, small), batch=16, optimiser=AdamW(lr=1e-2))
+        return replace(start(self, seed, 20 if small else 150, small), batch=16, optimizer=AdamW(lr=1e-2))
 
     with pytest.MonkeyPatch.context() as patch:
         task = replace(real.task, terms=3, limit=4, test_size=4)
@@ -158,7 +158,7 @@ def test_a_recipe_runs_to_its_end_and_not_twice(
         raise AssertionError("that was done before")
 
     monkeypatch.setattr(Learner, "step", again)
-    monkeypatch.setattr(Native, "generate", again)
+    monkeypatch.setattr(PonderPolicy, "generate", again)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name not in ("lock", "metrics.jsonl")}
     before = {path: at for path, at in before.items() if path.is_file() and path.name != "traces.jsonl"}
     second = stages(folder)
@@ -217,7 +217,7 @@ def test_an_empty_stage_ends_a_recipe_with_the_funnel(
     assert read_job(tmp_path / "run") == jobs.encode(stages)
 
 
-class Impatient(Silent):
+class Impatient(NoProgress):
     """Interrupts after so many events of any kind."""
 
     def __init__(self, patience: int) -> None:

@@ -9,24 +9,24 @@ from pathlib import Path
 import pytest
 import torch
 
-from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, Watcher, run_async
+from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, RecordingProgress, run_async
 from ponder.errors import Interrupted, ModelError
-from ponder.models.load import Fresh, load_policy
-from ponder.models.native import Native
-from ponder.pipelines.rehearse import fine_tuner, full_pass, dry_run, sample_groups
+from ponder.models.load import ScratchModel, load_policy
+from ponder.models.native import PonderPolicy
+from ponder.pipelines.rehearse import build_sft_learner, time_full_pass, dry_run, sample_groups
 from ponder.pipelines.rl import RL, build_learners
 from ponder.pipelines.sft import FineTune
-from ponder.protocols import Silent
-from ponder.reason.strategies import Ensemble
+from ponder.protocols import NoProgress
+from ponder.reason.strategies import Samples
 from ponder.runs import read_metrics, read_traces
 from ponder.train.objective import NO_KL
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Sampling
 
-MODEL = Fresh(ALPHABET, width=32, layers=2, heads=4, context=32)
+MODEL = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
 JOB = RL(
-    DigitTask(), MODEL, QUESTION_TEMPLATE, Ensemble(4, Sampling(max_tokens=2)), GRPO(kl=NO_KL), AdamW(lr=3e-3), steps=9, problems_per_step=3,
+    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=2)), GRPO(kl=NO_KL), AdamW(lr=3e-3), steps=9, problems_per_step=3,
     save_every=1, device="cpu", dtype="float32",
 )  # fmt: skip
 TUNE = FineTune(DigitTask(), MODEL, QUESTION_TEMPLATE, steps=9, batch_size=2, device="cpu", dtype="float32")
@@ -40,7 +40,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_probe_takes_the_runs_own_steps(tmp_path: Path, temporary: Path) -> None:
-    found = dry_run(JOB, 2, Silent())
+    found = dry_run(JOB, 2, NoProgress())
     replace(JOB, steps=2)(tmp_path / "run")
     told = [[{k: v for k, v in m.items() if "time" not in k and k != "step"} for m in rows]
             for rows in (found.metrics, read_metrics(tmp_path / "run"))]  # fmt: skip
@@ -52,11 +52,11 @@ def test_the_probe_takes_the_runs_own_steps(tmp_path: Path, temporary: Path) -> 
 
 
 def test_a_job_shorter_than_its_probe() -> None:
-    assert len(dry_run(replace(JOB, steps=1), 2, Silent()).sample_seconds) == 1
+    assert len(dry_run(replace(JOB, steps=1), 2, NoProgress()).sample_seconds) == 1
 
 
 def test_fine_tuning_samples_nothing() -> None:
-    found = dry_run(TUNE, 2, Silent())
+    found = dry_run(TUNE, 2, NoProgress())
     assert found.sample_seconds == [0.0, 0.0] and min(found.learn_seconds) > 0
 
 
@@ -64,7 +64,7 @@ def test_fine_tuning_samples_nothing() -> None:
 def test_a_stop_is_a_stop(kind: str, at: int, temporary: Path) -> None:
     job = replace(JOB, algorithm=GRPO())  # which learns from every group
     with pytest.raises(Interrupted, match="nothing was kept"):
-        dry_run(job, 2, Watcher(kind, at))
+        dry_run(job, 2, RecordingProgress(kind, at))
     assert not list(temporary.iterdir())
 
 
@@ -74,14 +74,14 @@ def test_a_fault_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("ponder.pipelines.rl.load_policy", damaged)
     with pytest.raises(ModelError, match="damaged"):
-        dry_run(JOB, 2, Silent())
+        dry_run(JOB, 2, NoProgress())
 
 
 def test_the_scan_goes_on_where_the_probe_ended() -> None:
-    def policy() -> Native:
+    def policy() -> PonderPolicy:
         return load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="float32")
 
-    first = dry_run(JOB, 1, Silent()).first_traces
+    first = dry_run(JOB, 1, NoProgress()).first_traces
     alone = run_async(sample_groups(JOB, policy(), 5))
     both = run_async(sample_groups(JOB, policy(), 5, first))
     assert [t.problem.id for t in alone] == [t.problem.id for t in both] and both[:3] == first
@@ -91,8 +91,8 @@ def test_the_scan_goes_on_where_the_probe_ended() -> None:
 
 def test_the_fine_tuner_is_the_jobs() -> None:
     policy = load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="float32")
-    learner = fine_tuner(replace(TUNE, frozen_layers=1, recompute=True), policy)
-    assert learner.objective is TUNE.algorithm and learner.net.recompute
+    learner = build_sft_learner(replace(TUNE, frozen_layers=1, gradient_checkpointing=True), policy)
+    assert learner.objective is TUNE.algorithm and learner.net.gradient_checkpointing
     assert {n.split(".")[1] for n in learner.master_weights.params if n.startswith("layers")} == {"1"}
     assert all(isinstance(t, torch.Tensor) for t in learner.tensors().values())
 
@@ -100,8 +100,8 @@ def test_the_fine_tuner_is_the_jobs() -> None:
 def test_what_all_groups_would_take() -> None:
     policy = load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="float32")
     learner, _ = build_learners(JOB, policy)
-    first = dry_run(JOB, 1, Silent()).first_traces
+    first = dry_run(JOB, 1, NoProgress()).first_traces
     before = [s.advantages is None for t in first for s in t.steps]
-    assert full_pass(learner, first) > 0 and full_pass(learner, []) == 0
+    assert time_full_pass(learner, first) > 0 and time_full_pass(learner, []) == 0
     assert [s.advantages is None for t in first for s in t.steps] == before, "the traces are left alone"
     assert all(p.grad is None for p in policy.net.parameters())

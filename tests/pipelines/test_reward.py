@@ -11,33 +11,33 @@ import numpy as np
 import pytest
 import torch
 
-from fakes import ALPHABET, QUESTION_TEMPLATE, Watcher, plain_hidden, run_async, weights64
+from fakes import ALPHABET, QUESTION_TEMPLATE, RecordingProgress, plain_hidden, run_async, weights64
 from ponder import jobs
 from ponder.engine.request import ReadRequest
 from ponder.errors import Interrupted, ModelError, RunError, TaskError, UsageError
-from ponder.models.load import Fresh, load_policy
-from ponder.models.native import Native
+from ponder.models.load import ScratchModel, load_policy
+from ponder.models.native import PonderPolicy
 from ponder.models.reward import ORM as Outcome
 from ponder.models.reward import PRM as Process
-from ponder.models.reward import PreferenceModel, ValueModel, load_scorer, own_reader, make_scorer, share_scorer
+from ponder.models.reward import PreferenceModel, ValueModel, load_scorer, make_head_reader, make_scorer, load_shared_scorer
 from ponder.nets import hf
 from ponder.nets.lora import LoRA
 from ponder.nets.valued import DecoderWithHead
-from ponder.pipelines.guides import guide_named, parse_reward_model
+from ponder.pipelines.guides import load_guide, parse_reward_model
 from ponder.pipelines.judged import tokenize_trace, read_labelled_traces, split_by_question, merge_by_prompt
 from ponder.pipelines.reward import TrainRewardModel, _answer_scores
 from ponder.pipelines.solve import solve
 from ponder.reason.operators.cut import Cut
-from ponder.reason.strategies import DVTS, BeamSearch, BestOf, Lookahead, ParticleFilter, Rebase
+from ponder.reason.strategies import DVTS, BeamSearch, BestOfN, LookaheadBeamSearch, ParticleFilter, Rebase
 from ponder.runs import Run, newest_checkpoint, read_metrics
 from ponder.tasks.steps import LABEL_SCORE, read_labels, write_labels
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.train.reward import OutcomeReward, ProcessReward, BradleyTerry, RewardObjective, StateValue
 from ponder.types import Problem, Sampling, Score, Step, Trace, ids, user_messages
 
-MODEL = Fresh(ALPHABET + "\n", width=32, layers=1, heads=4, context=64)
+MODEL = ScratchModel(ALPHABET + "\n", width=32, layers=1, heads=4, context=64)
 JOB = TrainRewardModel(
-    ("?",), MODEL, OutcomeReward(), QUESTION_TEMPLATE, optimiser=AdamW(lr=1e-2), steps=30, batch_size=24, save_every=10, held_out_tenths=3,
+    ("?",), MODEL, OutcomeReward(), QUESTION_TEMPLATE, optimizer=AdamW(lr=1e-2), steps=30, batch_size=24, save_every=10, held_out_tenths=3,
     device="cpu", dtype="float32",
 )  # fmt: skip
 
@@ -108,7 +108,7 @@ def test_a_judge_learns_and_the_best_of_n_beats_chance(name: str, tmp_path: Path
         assert last["test/auroc"] > 0.95
     if name == "ranked":
         assert last["test/best_of_n"] > 0.95 > 0.7 > last["test/any_of_n"] and last["test/oracle_of_n"] == 1.0
-    learned = make_scorer(own_reader(policy))
+    learned = make_scorer(make_head_reader(policy))
     assert type(learned) is judge
     chosen, chance = [], []
     for trace in solutions(policy, "\n" if kind == "stepwise" else ""):
@@ -125,20 +125,20 @@ def test_the_folder_is_a_judge_again(tmp_path: Path) -> None:
     policy = job(tmp_path / "run")
     again = load_scorer(str(tmp_path / "run"), dtype="float32", device="cpu", reduce="mean")
     assert isinstance(again, Process) and again.reduce == "mean"
-    named = guide_named(f"reward+mean:{tmp_path / 'run'}", None, device="cpu", dtype="float32")
+    named = load_guide(f"reward+mean:{tmp_path / 'run'}", None, device="cpu", dtype="float32")
     assert isinstance(named, Process) and named.reduce == "mean" and parse_reward_model("reward+mean:x") == ("reward+mean", "x")
     head = again.reader.head
     assert head.predicts == "process" and head.form == "logit" and head.bias
     assert head.temperature == read_metrics(tmp_path / "run")[-1]["test/temperature"] != 1.0
     traces = solutions(policy)[:3]
-    here = Process(own_reader(policy), "mean")
+    here = Process(make_head_reader(policy), "mean")
     for trace in traces:
         one, two = (run_async(judge(trace, trace.answers())) for judge in (here, again))
         assert [s.value for s in one] == [s.value for s in two]
     with pytest.raises(ModelError, match="cannot write"):
         load_policy(str(tmp_path / "run"))
     with pytest.raises(UsageError, match="no setting 'reduce'"):
-        make_scorer(own_reader(replace(job, algorithm=OutcomeReward(), steps=1, data=(made(tmp_path / "o.jsonl", "outcomes"),))(
+        make_scorer(make_head_reader(replace(job, algorithm=OutcomeReward(), steps=1, data=(made(tmp_path / "o.jsonl", "outcomes"),))(
             tmp_path / "orm")), reduce="min")  # fmt: skip
 
 
@@ -149,7 +149,7 @@ def test_transformers_reads_the_same_reward(tmp_path: Path) -> None:
     newest = newest_checkpoint(tmp_path / "run")
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(newest / "model")  # type: ignore[operator]
     theirs.config.pad_token_id = 0
-    learned = make_scorer(own_reader(policy))
+    learned = make_scorer(make_head_reader(policy))
     trace = solutions(policy)[0]
     for i, score in zip(trace.answers(), run_async(learned(trace, trace.answers())), strict=True):
         found = theirs(torch.tensor(trace.token_ids(i)[None].astype(np.int64))).logits.item()
@@ -161,7 +161,7 @@ def test_an_interrupted_run_goes_on_to_the_bit(where: tuple[str, int], tmp_path:
     job = replace(JOB, data=(made(tmp_path / "d.jsonl", "stepwise"),), algorithm=ProcessReward(), steps=5, save_every=2)
     expected = job(tmp_path / "whole")
     with pytest.raises(Interrupted, match="goes on"):
-        job(tmp_path / "run", Watcher(*where))
+        job(tmp_path / "run", RecordingProgress(*where))
     policy = job(tmp_path / "run")
     for n, w in expected.net.state_dict().items():
         assert torch.equal(w, policy.net.state_dict()[n])
@@ -188,7 +188,7 @@ def test_a_judge_shares_the_policy_s_engine(way: str, tmp_path: Path) -> None:
     )  # fmt: skip
     trained = job(tmp_path / "run")
     policy = load_policy(str(tmp_path / "base"), QUESTION_TEMPLATE, "cpu", "float32")
-    shared = share_scorer(policy, str(tmp_path / "run"))
+    shared = load_shared_scorer(policy, str(tmp_path / "run"))
     apart = load_scorer(str(tmp_path / "run"), device="cpu", dtype="float32")
     assert shared.reader.engine_policy is policy and isinstance(shared, Process)
     trace = solutions(trained)[0]
@@ -219,7 +219,7 @@ def test_a_judge_shares_the_policy_s_engine(way: str, tmp_path: Path) -> None:
     with torch.no_grad():
         policy.net.norm.weight.add_(0.5)
     with pytest.raises(ModelError, match="trained on another model"):
-        share_scorer(policy, str(tmp_path / "run"), "again")
+        load_shared_scorer(policy, str(tmp_path / "run"), "again")
 
 
 def test_the_best_of_n_by_the_worst_step(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_one_long_step_is_cut_at_its_lines(tmp_path: Path) -> None:
     assert [s.text for s in cut.steps[1:]] == ["12\n", "\n3\n", "4"]
     assert [s.text for s in tokenize_trace(trace, policy, "3").steps[1:]] == ["12\n\n3", "\n4"]
     net = replace(JOB, data=(made(tmp_path / "d.jsonl", "stepwise"),), algorithm=ProcessReward(), steps=3)(tmp_path / "run")
-    judge = Process(own_reader(net))
+    judge = Process(make_head_reader(net))
     ends = [len(cut.token_ids(i)) - 1 for i in range(1, 4)]
     assert judge.step_end_positions(trace, 1) == ends == judge.step_end_positions(cut, 3)
     w = {n: p.detach() for n, p in weights64(net.net).items()}
@@ -300,8 +300,8 @@ SAMPLED = Sampling(max_tokens=20, seed=3, logit_bias=((2, -1e9),))  # four steps
 CUT_AT = Cut(tokens=5)
 STEPWISE = [
     BeamSearch(4, 2, cut=CUT_AT, sampling=SAMPLED), DVTS(4, 2, cut=CUT_AT, sampling=SAMPLED),
-    Rebase(4, cut=CUT_AT, sampling=SAMPLED), Lookahead(4, 2, cut=CUT_AT, sampling=SAMPLED, lookahead_steps=1),
-    ParticleFilter(4, cut=CUT_AT, sampling=SAMPLED), BestOf(4, cut=CUT_AT, sampling=SAMPLED),
+    Rebase(4, cut=CUT_AT, sampling=SAMPLED), LookaheadBeamSearch(4, 2, cut=CUT_AT, sampling=SAMPLED, lookahead_steps=1),
+    ParticleFilter(4, cut=CUT_AT, sampling=SAMPLED), BestOfN(4, cut=CUT_AT, sampling=SAMPLED),
 ]  # fmt: skip
 
 
@@ -314,7 +314,7 @@ def test_searches_rank_by_what_the_head_reads_at_each_step(strategy: Any, how: A
     with torch.no_grad():
         for p in net.score.parameters():
             p.normal_(0.0, 0.2, generator=torch.Generator().manual_seed(1))  # so that steps differ
-    judge = Process(own_reader(Native(net, policy.tokenizer)))
+    judge = Process(make_head_reader(PonderPolicy(net, policy.tokenizer)))
     trace = run_async(solve(Problem("p", user_messages("5=")), replace(strategy, reduce=how), policy, guide=judge))
     w = {n: p.detach() for n, p in weights64(net).items()}
     assert {len(trace.path(i)) for i in trace.answers()} == {5}
@@ -329,7 +329,7 @@ def test_searches_rank_by_what_the_head_reads_at_each_step(strategy: Any, how: A
 
 def test_a_judge_reads_lines_of_a_whole_answer_and_ends_of_cut_steps() -> None:
     policy = load_policy(MODEL, QUESTION_TEMPLATE, "cpu", "float32")
-    judge = Process(own_reader(Native(DecoderWithHead.from_decoder(policy.net, ProcessReward().head, 7), policy.tokenizer)))
+    judge = Process(make_head_reader(PonderPolicy(DecoderWithHead.from_decoder(policy.net, ProcessReward().head, 7), policy.tokenizer)))
     whole = Trace(Problem("p", user_messages("5=")), [Step(None, "", policy.encode(user_messages("5=")))])
     tokens = policy.tokens("1\n3\n4")
     logprobs = np.full(len(tokens), -1.0, np.float32)
@@ -360,7 +360,7 @@ def test_a_value_model_learns_what_a_search_found(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(t.to_json()) + "\n" for t in traces))
     rule = StateValue("x1", target_source="value", hidden=(16,))
     job = replace(JOB, data=(str(tmp_path / "t.jsonl"),), algorithm=rule, steps=40)
-    learned = make_scorer(own_reader(job(tmp_path / "run")))
+    learned = make_scorer(make_head_reader(job(tmp_path / "run")))
     assert isinstance(learned, ValueModel) and read_metrics(tmp_path / "run")[-1]["test/explained"] > 0.8
     found = [s.value for s in run_async(learned(traces[0], traces[0].answers()))]
     assert np.allclose(found, [s.value for s in traces[0].steps[1:]], atol=0.5)  # type: ignore[arg-type]
@@ -370,11 +370,11 @@ def test_a_value_model_learns_what_a_search_found(tmp_path: Path) -> None:
 
 def test_a_longer_path_does_not_pay_for_its_beginning_again(tmp_path: Path) -> None:
     policy = replace(JOB, data=(made(tmp_path / "d.jsonl", "stepwise"),), algorithm=ProcessReward(), steps=2)(tmp_path / "run")
-    judge = Process(own_reader(policy))
+    judge = Process(make_head_reader(policy))
     trace = tokenize_trace(
         read_labels(write_row(tmp_path, {"prompt": "7=", "completions": list("12345"), "labels": [1] * 5}))[0], policy
     )
-    alone = [run_async(Process(own_reader(policy))(trace, [i]))[0] for i in range(1, 6)]
+    alone = [run_async(Process(make_head_reader(policy))(trace, [i]))[0] for i in range(1, 6)]
     grown = [run_async(judge(trace, [i]))[0] for i in range(1, 6)]
     assert [s.value for s in grown] == pytest.approx([s.value for s in alone], abs=1e-5)
     assert [s.cost.scorer_tokens for s in grown] == [len(trace.steps[0].token_ids) + 2, 2, 2, 2, 3]
@@ -446,12 +446,12 @@ def test_every_place_must_have_the_labels(tmp_path: Path) -> None:
 
 
 def test_traces_of_another_tokenizer_are_refused(tmp_path: Path) -> None:
-    other = load_policy(Fresh("=9876543210\n+", width=32, layers=1, heads=4), QUESTION_TEMPLATE, "cpu", "float32")
+    other = load_policy(ScratchModel("=9876543210\n+", width=32, layers=1, heads=4), QUESTION_TEMPLATE, "cpu", "float32")
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(t.to_json()) + "\n" for t in solutions(other)))
     with pytest.raises(TaskError, match="step 1 was written with another tokenizer"):
         replace(JOB, data=(str(tmp_path / "t.jsonl"),))(tmp_path / "run")
     policy = replace(JOB, data=(made(tmp_path / "d.jsonl", "outcomes"),), steps=1)(tmp_path / "own")
-    (score,) = run_async(make_scorer(own_reader(policy))(solutions(other)[0], [1]))
+    (score,) = run_async(make_scorer(make_head_reader(policy))(solutions(other)[0], [1]))
     assert score.value is None and "another tokenizer" in score.reason
 
 
@@ -560,4 +560,4 @@ def test_labels_that_are_all_equal_teach_no_judge(rule: RewardObjective, label: 
     assert ["traces", "30"] in [line.split() for line in str(stopped.value).split("\n")], "the funnel is shown"
     assert not (tmp_path / "run" / "checkpoints").exists()
     value = replace(job, algorithm=StateValue())(tmp_path / "value")
-    assert make_scorer(own_reader(value)).head_kind == "value", "which may well be the same all over"
+    assert make_scorer(make_head_reader(value)).head_kind == "value", "which may well be the same all over"

@@ -14,10 +14,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, FirstCharVerifier, Watcher, char_policy, trace_group
+from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, FirstCharVerifier, RecordingProgress, char_policy, trace_group
 from ponder.errors import Interrupted, PonderError, RunError, TaskError, UsageError, VerifierError
-from ponder.models.load import Fresh
-from ponder.models.native import Native
+from ponder.models.load import ScratchModel
+from ponder.models.native import PonderPolicy
 from ponder.nets import hf
 from ponder.nets.lora import LoRA
 from ponder.nets.valued import DecoderWithHead
@@ -25,19 +25,19 @@ from ponder.pipelines.rl import RL
 from ponder.pipelines.solve import shuffled_problems
 from ponder.pipelines.summary import sample_metrics
 from ponder.pipelines.teachers import load_value_model
-from ponder.reason.strategies import Chain, Ensemble
+from ponder.reason.strategies import Chain, Samples
 from ponder.records import raw_records
 from ponder.runs import Run, checkpoints, newest_checkpoint, read_findings, read_job, read_metrics, read_traces
 from ponder.train.imitation import SFT, Distill
-from ponder.train.optimiser import AdamW, Masters
+from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.train.policy_gradient import GRPO, RLOO
 from ponder.train.ppo import PPO
 from ponder.types import Cost, Sampling, Score
 
-MODEL = Fresh(ALPHABET, width=32, layers=2, heads=4, context=32)
+MODEL = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
 JOB = RL(
-    DigitTask(), MODEL, QUESTION_TEMPLATE, Ensemble(4, Sampling(max_tokens=2)), GRPO(), AdamW(lr=3e-3, warmup_steps=2), steps=6, problems_per_step=3,
-    micro_tokens=20, preflight=False, save_every=2, device="cpu", dtype="float32",
+    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=2)), GRPO(), AdamW(lr=3e-3, warmup_steps=2), steps=6, problems_per_step=3,
+    max_tokens_per_microbatch=20, preflight=False, save_every=2, device="cpu", dtype="float32",
 )  # fmt: skip
 
 
@@ -63,11 +63,11 @@ def thought(folder: Path) -> list[tuple[int, dict[str, Any]]]:
     return out
 
 
-def weights(policy: Native) -> dict[str, torch.Tensor]:
+def weights(policy: PonderPolicy) -> dict[str, torch.Tensor]:
     return policy.net.state_dict()
 
 
-def same_run(folder: Path, policy: Native, whole: Path, expected: Native) -> None:
+def same_run(folder: Path, policy: PonderPolicy, whole: Path, expected: PonderPolicy) -> None:
     assert told(folder) == told(whole)
     assert thought(folder) == thought(whole)
     assert all(torch.equal(w, weights(policy)[n]) for n, w in weights(expected).items())
@@ -78,12 +78,12 @@ def same_run(folder: Path, policy: Native, whole: Path, expected: Native) -> Non
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Native]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PonderPolicy]:
     folder = tmp_path_factory.mktemp("whole") / "run"
     return folder, JOB(folder)
 
 
-def test_records(whole: tuple[Path, Native]) -> None:
+def test_records(whole: tuple[Path, PonderPolicy]) -> None:
     folder, policy = whole
     metrics = read_metrics(folder)
     assert [m["step"] for m in metrics] == list(range(6))
@@ -108,11 +108,11 @@ def test_records(whole: tuple[Path, Native]) -> None:
             assert (m["kl"] == 0) == (step == 0)
 
 
-def test_the_same_seed_gives_the_same_run(whole: tuple[Path, Native], tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_run(whole: tuple[Path, PonderPolicy], tmp_path: Path) -> None:
     same_run(tmp_path / "run", JOB(tmp_path / "run"), *whole)
 
 
-def test_another_seed_gives_another(whole: tuple[Path, Native], tmp_path: Path) -> None:
+def test_another_seed_gives_another(whole: tuple[Path, PonderPolicy], tmp_path: Path) -> None:
     replace(JOB, seed=1, steps=1)(tmp_path / "run")
     assert thought(tmp_path / "run") != thought(whole[0])[:3]
 
@@ -124,24 +124,24 @@ STOPS = {
 
 
 @pytest.mark.parametrize("where", STOPS)
-def test_an_interrupted_run_goes_on_to_the_bit(where: str, whole: tuple[Path, Native], tmp_path: Path) -> None:
+def test_an_interrupted_run_goes_on_to_the_bit(where: str, whole: tuple[Path, PonderPolicy], tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    watcher = Watcher(*STOPS[where])
+    watcher = RecordingProgress(*STOPS[where])
     with pytest.raises(Interrupted):
         JOB(folder, watcher)
     done = len(told(folder))
     saved = newest_checkpoint(folder)
     assert saved is not None and saved.name == f"step-{done:06d}", "nothing that was done is lost"
-    again = Watcher()
+    again = RecordingProgress()
     policy = JOB(folder, again)
     assert sum(s[0] == "step" for s in again.calls) == 6 - done, "and nothing is done twice"
     same_run(folder, policy, *whole)
 
 
-def test_interrupted_at_every_step(whole: tuple[Path, Native], tmp_path: Path) -> None:
+def test_interrupted_at_every_step(whole: tuple[Path, PonderPolicy], tmp_path: Path) -> None:
     for done in range(1, 6):
         with pytest.raises(Interrupted, match=f"stopped after {done} of 6 steps; the same command goes on"):
-            JOB(tmp_path / "run", Watcher("tokens", 3))  # two tokens each: in its second step
+            JOB(tmp_path / "run", RecordingProgress("tokens", 3))  # two tokens each: in its second step
     same_run(tmp_path / "run", JOB(tmp_path / "run"), *whole)
 
 
@@ -151,16 +151,16 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize(("kind", "at", "kept"), [("step", 1, 0), ("step", 5, 4), ("share", 8, 2)])
 def test_a_killed_run_goes_on_from_its_last_checkpoint(
-    kind: str, at: int, kept: int, whole: tuple[Path, Native], tmp_path: Path
+    kind: str, at: int, kept: int, whole: tuple[Path, PonderPolicy], tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
     with pytest.raises(Killed):
-        JOB(folder, Watcher(kind, at, Killed))
+        JOB(folder, RecordingProgress(kind, at, Killed))
     assert len(told(folder)) > kept, "there are records past the checkpoint"
     with open(folder / "metrics.jsonl", "a") as file:
         file.write('{"step": 5, "rew')  # and a line that was being written
     assert told(folder) == told(whole[0])[: len(told(folder))]
-    again = Watcher()
+    again = RecordingProgress()
     policy = JOB(folder, again)
     assert sum(s[0] == "step" for s in again.calls) == 6 - kept
     same_run(folder, policy, *whole)
@@ -169,8 +169,8 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(
     assert kept in [json.loads(line).get("resumed") for line in lines if line.endswith("}")]
 
 
-def test_a_finished_run_does_nothing_more(whole: tuple[Path, Native], tmp_path: Path) -> None:
-    watcher = Watcher()
+def test_a_finished_run_does_nothing_more(whole: tuple[Path, PonderPolicy], tmp_path: Path) -> None:
+    watcher = RecordingProgress()
     policy = JOB(whole[0], watcher)
     assert not any(s[0] == "step" for s in watcher.calls)
     same_run(whole[0], policy, *whole)
@@ -192,7 +192,7 @@ def test_a_damaged_checkpoint_is_named(file: str, tmp_path: Path) -> None:
 
 
 def test_after_a_damaged_checkpoint_the_run_goes_on_from_the_one_before(
-    whole: tuple[Path, Native], tmp_path: Path
+    whole: tuple[Path, PonderPolicy], tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
     shutil.copytree(whole[0], folder)
@@ -211,7 +211,7 @@ def test_after_a_damaged_checkpoint_the_run_goes_on_from_the_one_before(
 @pytest.mark.parametrize("name", ["metrics", "traces"])
 @pytest.mark.parametrize("damage", ["digit", "gone", "twice", "moved", "last"])
 def test_records_that_a_checkpoint_counts_on_are_checked_on_resume(
-    damage: str, name: str, whole: tuple[Path, Native], tmp_path: Path
+    damage: str, name: str, whole: tuple[Path, PonderPolicy], tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
     shutil.copytree(whole[0], folder)
@@ -232,16 +232,16 @@ def test_records_that_a_checkpoint_counts_on_are_checked_on_resume(
 def test_a_checkpoint_with_a_number_that_is_not_finite_is_not_written(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Masters.step
+    real = MasterWeights.step
 
-    def step(masters: Masters, norm: torch.Tensor) -> bool:
+    def step(masters: MasterWeights, norm: torch.Tensor) -> bool:
         taken = real(masters, norm)
         if masters.steps == 4:
             place = masters.net.embed_tokens.weight if what == "frozen" else masters.tensors()[f"{what}.{NORM}"]
             place.detach().view(-1)[0] = math.inf
         return taken
 
-    monkeypatch.setattr(Masters, "step", step)
+    monkeypatch.setattr(MasterWeights, "step", step)
     job = replace(JOB, frozen_layers=1 if what == "frozen" else 0, save_every=2)
     said = "embed_tokens" if what == "frozen" else rf"policy:{what}\.{NORM} of the optimiser"
     with pytest.raises(PonderError, match=f"{said}.* holds a number that is not finite"):
@@ -251,7 +251,7 @@ def test_a_checkpoint_with_a_number_that_is_not_finite_is_not_written(
 
 
 def test_a_full_disk_pauses_a_run(
-    whole: tuple[Path, Native], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    whole: tuple[Path, PonderPolicy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from ponder import full_disk
     from ponder.train import checkpoint
@@ -265,15 +265,15 @@ def test_a_full_disk_pauses_a_run(
         real(*args)
 
     monkeypatch.setattr(checkpoint, "save_file", full)
-    monkeypatch.setattr(full_disk, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(full_disk, "FIRST_RETRY_SECONDS", 0.01)
     same_run(tmp_path / "run", JOB(tmp_path / "run"), *whole)
     assert "the disk is full" in capsys.readouterr().err
 
 
-def test_a_half_written_checkpoint_is_not_one(whole: tuple[Path, Native], tmp_path: Path) -> None:
+def test_a_half_written_checkpoint_is_not_one(whole: tuple[Path, PonderPolicy], tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with pytest.raises(Interrupted):
-        JOB(folder, Watcher("tokens", 6))
+        JOB(folder, RecordingProgress("tokens", 6))
     (folder / "checkpoints" / "step-000099.new").mkdir()
     same_run(folder, JOB(folder), *whole)
 
@@ -298,7 +298,7 @@ def test_a_checkpoint_that_cannot_be_written_keeps_the_one_before(
     assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000002"]
 
 
-def test_the_trained_model_loads_by_the_run_s_name(whole: tuple[Path, Native]) -> None:
+def test_the_trained_model_loads_by_the_run_s_name(whole: tuple[Path, PonderPolicy]) -> None:
     from ponder.models.load import load_policy
 
     loaded = load_policy(str(whole[0]), device="cpu", dtype="float32")
@@ -312,9 +312,9 @@ def test_the_trained_model_loads_by_the_run_s_name(whole: tuple[Path, Native]) -
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"strategy": Ensemble(1, Sampling(max_tokens=2))}, "group of one"),
-        ({"strategy": Ensemble(4, Sampling(temperature=0.5))}, "temperature"),
-        ({"temperature": 0.0, "strategy": Ensemble(4, Sampling(temperature=0.0))}, "positive"),
+        ({"strategy": Samples(1, Sampling(max_tokens=2))}, "group of one"),
+        ({"strategy": Samples(4, Sampling(temperature=0.5))}, "temperature"),
+        ({"temperature": 0.0, "strategy": Samples(4, Sampling(temperature=0.0))}, "positive"),
         ({"steps": 0}, "at least 1"), ({"save_every": 0}, "at least 1"), ({"prompts": -1}, "at least 1"),
         ({"passes": 0}, "at least 1"), ({"minibatches": 0}, "at least 1"), ({"keep": 0}, "at least 1"),
     ],
@@ -324,7 +324,7 @@ def test_impossible_jobs_are_refused(change: dict[str, Any], words: str) -> None
         replace(JOB, **change)
 
 
-def test_another_job_in_the_same_folder_is_refused(whole: tuple[Path, Native]) -> None:
+def test_another_job_in_the_same_folder_is_refused(whole: tuple[Path, PonderPolicy]) -> None:
     with pytest.raises(RunError, match=r"steps: 6 -> 7"):
         replace(JOB, steps=7)(whole[0])
 
@@ -392,17 +392,17 @@ def test_summary_of_nothing_judged() -> None:
 
 def test_sampling_that_would_spoil_the_gradient_is_refused_or_named() -> None:
     with pytest.raises(UsageError, match="job's seed"):
-        replace(JOB, strategy=Ensemble(4, Sampling(max_tokens=2, seed=1)))
+        replace(JOB, strategy=Samples(4, Sampling(max_tokens=2, seed=1)))
     with pytest.raises(UsageError, match="must be equal"):
-        replace(JOB, strategy=Ensemble(4, Sampling(temperature=0.5, max_tokens=2)))
+        replace(JOB, strategy=Samples(4, Sampling(temperature=0.5, max_tokens=2)))
     with pytest.warns(UserWarning, match="ratio"):
-        replace(JOB, strategy=Ensemble(4, Sampling(top_p=0.9, max_tokens=2)))
+        replace(JOB, strategy=Samples(4, Sampling(top_p=0.9, max_tokens=2)))
     with pytest.warns(UserWarning, match="RLOO has no ratio"):
         replace(JOB, algorithm=RLOO(), epochs_per_batch=2)
 
 
 def test_a_stop_string_ends_an_answer(tmp_path: Path) -> None:
-    job = replace(JOB, steps=1, strategy=Ensemble(4, Sampling(max_tokens=4, stop=tuple("0123456789"))))
+    job = replace(JOB, steps=1, strategy=Samples(4, Sampling(max_tokens=4, stop=tuple("0123456789"))))
     job(tmp_path / "run")
     traces = [t for _, t in read_traces(tmp_path / "run")]
     stops = {t.steps[i].stop for t in traces for i in t.answers()}
@@ -449,7 +449,7 @@ def test_a_critic_is_taken_from_a_run_but_not_from_a_neighbour(tmp_path: Path) -
 def test_a_sick_run_says_so_in_its_metrics(tmp_path: Path) -> None:
     hopeless = replace(JOB, task=DigitTask(answer="x"), steps=8, save_every=4, max_steps_without_signal=0)
     with pytest.raises(Interrupted):
-        hopeless(tmp_path / "run", Watcher("phase", 12))
+        hopeless(tmp_path / "run", RecordingProgress("phase", 12))
     hopeless(tmp_path / "run")
     found = read_findings(tmp_path / "run")
     assert 7 in found and any("equal rewards" in text for text in found[7]) and 0 not in found
@@ -463,7 +463,7 @@ def test_a_run_goes_on_from_the_weights_it_began_with_though_their_run_has_newer
     first(tmp_path / "first")
     second = replace(JOB, model=str(tmp_path / "first"), template=None, steps=4, save_every=1)
     with pytest.raises(Interrupted):
-        second(tmp_path / "second", Watcher("step", 2))
+        second(tmp_path / "second", RecordingProgress("step", 2))
     began = read_job(tmp_path / "second")["model"]
     shutil.copytree(tmp_path / "first/checkpoints/step-000002", tmp_path / "first/checkpoints/step-000009")
     second(tmp_path / "second")
@@ -478,9 +478,9 @@ class Mute(FirstCharVerifier):
 
     asked = 0
 
-    def judge(self, text: str, wanted: str) -> Score:
+    def grade(self, text: str, wanted: str) -> Score:
         Mute.asked += 1
-        return super().judge(text, wanted) if Mute.asked <= 24 else Score(None, f"timed out after {Mute.asked} s")
+        return super().grade(text, wanted) if Mute.asked <= 24 else Score(None, f"timed out after {Mute.asked} s")
 
 
 class Undecidable(DigitTask):

@@ -12,38 +12,38 @@ import pytest
 import torch
 from torch import Tensor
 
-from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, Watcher, run_async
+from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, RecordingProgress, run_async
 from ponder.errors import Interrupted
-from ponder.models.load import Fresh, load_policy
-from ponder.models.native import Native
+from ponder.models.load import ScratchModel, load_policy
+from ponder.models.native import PonderPolicy
 from ponder.nets.lora import LoRA
 from ponder.pipelines import rl
 from ponder.pipelines.rl import RL
-from ponder.reason.strategies import Ensemble
+from ponder.reason.strategies import Samples
 from ponder.runs import newest_checkpoint, read_metrics, read_traces
 from ponder.train.finite import Diverged
 from ponder.train.learner import Learner
 from ponder.train.objective import KL, NO_KL, Stats, Tokens
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.train.pack import PackedBatch
 from ponder.train.policy_gradient import DAPO, GRPO, REINFORCE
 from ponder.train.ppo import PPO, AdaptiveKLController, Critic
 from ponder.types import Sampling
 
-MODEL = Fresh(ALPHABET, width=32, layers=2, heads=4, context=32)
+MODEL = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
 JOB = RL(
-    DigitTask(answer="7"), MODEL, QUESTION_TEMPLATE, Ensemble(4, Sampling(max_tokens=2)), GRPO(), AdamW(lr=3e-3), steps=4, problems_per_step=3,
-    micro_tokens=20, preflight=False, save_every=3, device="cpu", dtype="float32",
+    DigitTask(answer="7"), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=2)), GRPO(), AdamW(lr=3e-3), steps=4, problems_per_step=3,
+    max_tokens_per_microbatch=20, preflight=False, save_every=3, device="cpu", dtype="float32",
 )  # fmt: skip
-CRITIC = Critic(optimiser=AdamW(lr=1e-2), warmup_steps=1)
+CRITIC = Critic(optimizer=AdamW(lr=1e-2), warmup_steps=1)
 KINDS: dict[str, RL] = {
-    "ppo": replace(JOB, algorithm=PPO(critic=CRITIC, adaptive_kl=AdaptiveKLController(), normalise_rewards=True), epochs_per_batch=2),
-    "lora": replace(JOB, lora=LoRA(rank=2), optimiser=AdamW(lr=0.02)),
+    "ppo": replace(JOB, algorithm=PPO(critic=CRITIC, adaptive_kl=AdaptiveKLController(), normalize_rewards=True), epochs_per_batch=2),
+    "lora": replace(JOB, lora=LoRA(rank=2), optimizer=AdamW(lr=0.02)),
     "frozen": replace(JOB, frozen_layers=1),
     "passes": replace(JOB, epochs_per_batch=2, minibatches=2),
-    "int8": replace(JOB, optimiser=AdamW(lr=3e-3, states="int8")),
+    "int8": replace(JOB, optimizer=AdamW(lr=3e-3, states="int8")),
     "running": replace(JOB, algorithm=REINFORCE(baseline="running", kl=KL(0.1, "k1", "reward"))),
-    "dapo": replace(JOB, algorithm=DAPO(overlong_buffer=0), refill=2),
+    "dapo": replace(JOB, algorithm=DAPO(overlong_buffer=0), dynamic_sampling_rounds=2),
 }
 
 
@@ -51,7 +51,7 @@ def told(folder: Path) -> list[dict[str, float]]:
     return [{k: v for k, v in m.items() if "time" not in k} for m in read_metrics(folder)]
 
 
-def same_run(folder: Path, policy: Native, whole: Path, expected: Native) -> None:
+def same_run(folder: Path, policy: PonderPolicy, whole: Path, expected: PonderPolicy) -> None:
     assert told(folder) == told(whole)
     assert all(torch.equal(w, policy.net.state_dict()[n]) for n, w in expected.net.state_dict().items())
     last, theirs = newest_checkpoint(folder), newest_checkpoint(whole)
@@ -68,7 +68,7 @@ def test_every_kind_learns_and_goes_on_to_the_bit(kind: str, tmp_path: Path) -> 
     last = load_policy(str(tmp_path / "whole"), device="cpu", dtype="float32").net.state_dict()
     assert any(not torch.equal(start[n], w) for n, w in last.items())
     with pytest.raises(Interrupted):
-        job(tmp_path / "run", Watcher("tokens", 4))
+        job(tmp_path / "run", RecordingProgress("tokens", 4))
     same_run(tmp_path / "run", job(tmp_path / "run"), tmp_path / "whole", expected)
 
 
@@ -121,7 +121,7 @@ def test_groups_of_equal_rewards_are_replaced(tmp_path: Path, monkeypatch: pytes
         return real(self, traces, *args)
 
     monkeypatch.setattr(Learner, "step", step)
-    job = replace(JOB, algorithm=DAPO(overlong_buffer=0), strategy=Ensemble(16, Sampling(max_tokens=1)), steps=2)
+    job = replace(JOB, algorithm=DAPO(overlong_buffer=0), strategy=Samples(16, Sampling(max_tokens=1)), steps=2)
     job(tmp_path / "run")
     asked = [sum(s == step for s, _ in read_traces(tmp_path / "run")) for step in range(2)]
     assert learned == [3, 3] == [m["groups"] for m in told(tmp_path / "run")] and max(asked) > 3
@@ -131,7 +131,7 @@ def test_groups_of_equal_rewards_are_replaced(tmp_path: Path, monkeypatch: pytes
 
 def test_without_a_single_mixed_group_nothing_is_learned(tmp_path: Path) -> None:
     """The words are never written: ten rounds, then the run goes on all the same."""
-    job = replace(JOB, task=DigitTask(answer="never"), algorithm=DAPO(overlong_buffer=0), steps=1, refill=2)
+    job = replace(JOB, task=DigitTask(answer="never"), algorithm=DAPO(overlong_buffer=0), steps=1, dynamic_sampling_rounds=2)
     job(tmp_path / "run")
     (row,) = told(tmp_path / "run")
     assert row["groups"] == 0 and row["grad_norm"] == 0 and len(list(read_traces(tmp_path / "run"))) == 9
@@ -141,9 +141,9 @@ def test_without_a_single_mixed_group_nothing_is_learned(tmp_path: Path) -> None
 
 
 def test_an_interrupt_between_two_updates_finishes_the_step(tmp_path: Path) -> None:
-    job = replace(KINDS["passes"], micro_tokens=4096)
+    job = replace(KINDS["passes"], max_tokens_per_microbatch=4096)
     expected = job(tmp_path / "whole")
-    watcher = Watcher("share", 6)  # four updates in a step: the second of the second step
+    watcher = RecordingProgress("share", 6)  # four updates in a step: the second of the second step
     with pytest.raises(Interrupted, match="stopped after 2 of 4"):
         job(tmp_path / "run", watcher)
     assert sum(s[0] == "share" for s in watcher.calls) == 8 and len(told(tmp_path / "run")) == 2
@@ -153,10 +153,10 @@ def test_an_interrupt_between_two_updates_finishes_the_step(tmp_path: Path) -> N
 
 
 def test_an_interrupt_before_the_first_update_undoes_the_step(tmp_path: Path) -> None:
-    job = replace(KINDS["passes"], micro_tokens=4096)
+    job = replace(KINDS["passes"], max_tokens_per_microbatch=4096)
     expected = job(tmp_path / "whole")
     with pytest.raises(Interrupted, match="stopped after 1 of 4"):
-        job(tmp_path / "run", Watcher("share", 5))
+        job(tmp_path / "run", RecordingProgress("share", 5))
     same_run(tmp_path / "run", job(tmp_path / "run"), tmp_path / "whole", expected)
 
 
@@ -173,7 +173,7 @@ class Broken(GRPO):
 
 
 def test_a_run_that_diverges_keeps_its_traces(tmp_path: Path) -> None:
-    job = replace(JOB, algorithm=Broken(), steps=6, strategy=Ensemble(16, Sampling(max_tokens=1)))
+    job = replace(JOB, algorithm=Broken(), steps=6, strategy=Samples(16, Sampling(max_tokens=1)))
     with pytest.raises(Diverged, match="of the last traces in the run directory"):
         job(tmp_path / "run")
     rows = told(tmp_path / "run")
@@ -192,12 +192,12 @@ def test_a_run_that_is_out_of_memory_goes_on_smaller(tmp_path: Path, monkeypatch
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return real(self, batch)
 
-    job = replace(JOB, strategy=Ensemble(16, Sampling(max_tokens=2)), micro_tokens=4096)
+    job = replace(JOB, strategy=Samples(16, Sampling(max_tokens=2)), max_tokens_per_microbatch=4096)
     expected = job(tmp_path / "whole")
     monkeypatch.setattr(Learner, "_tokens", tokens)
     policy = job(tmp_path / "run")
     rows = told(tmp_path / "run")
-    assert all(m["micro_tokens"] == 64 and m["oom_retries"] == 6 for m in rows), "found once, and it stays"
+    assert all(m["max_tokens_per_microbatch"] == 64 and m["oom_retries"] == 6 for m in rows), "found once, and it stays"
     off = max(float((w - policy.net.state_dict()[n]).abs().max()) for n, w in expected.net.state_dict().items())
     assert off < 1e-3, "nothing but memory depends on it"
 

@@ -13,21 +13,21 @@ import pytest
 import tokenizers
 import torch
 
-from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, Watcher, char_policy, plain_logits, plain_logprobs, run_async, weights64
+from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, RecordingProgress, char_policy, plain_logits, plain_logprobs, run_async, weights64
 from ponder.errors import Interrupted, RunError, TaskError, UsageError
-from ponder.models.load import Fresh
-from ponder.models.native import Native
+from ponder.models.load import ScratchModel
+from ponder.models.native import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.pipelines.conversations import read_conversations
 from ponder.pipelines.sft import PREFERENCE_SCORER, FineTune, check_answer_tokens, answer_trace, text_answer_trace
 from ponder.pipelines.solve import shuffled_problems
 from ponder.runs import newest_checkpoint, read_metrics, read_traces
 from ponder.train.imitation import DPO, SFT, Distill, RejectionSampling
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Problem, Sampling, user_messages
 
-MODEL = Fresh(ALPHABET, width=32, layers=2, heads=4, context=32)
+MODEL = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
 JOB = FineTune(
     DigitTask(), MODEL, QUESTION_TEMPLATE, SFT(), AdamW(lr=1e-2), steps=5, batch_size=6, save_every=2, device="cpu", dtype="float32"
 )
@@ -40,7 +40,7 @@ def write(path: Path, *rows: Any) -> str:
 
 
 def test_it_learns_the_answers(tmp_path: Path) -> None:
-    policy = replace(JOB, optimiser=AdamW(lr=2e-2), steps=40, batch_size=10)(tmp_path / "run")
+    policy = replace(JOB, optimizer=AdamW(lr=2e-2), steps=40, batch_size=10)(tmp_path / "run")
     losses = [m["loss"] for m in read_metrics(tmp_path / "run")]
     assert losses[0] > 2.5 and losses[-1] < 0.1
     prompt = policy.encode(DigitTask().train[4].messages)
@@ -66,7 +66,7 @@ def test_the_first_loss_is_the_token_mean(tmp_path: Path) -> None:
 def test_an_interrupted_run_goes_on_to_the_bit(where: tuple[str, int], tmp_path: Path) -> None:
     expected = JOB(tmp_path / "whole")
     with pytest.raises(Interrupted, match="goes on"):
-        JOB(tmp_path / "run", Watcher(*where))
+        JOB(tmp_path / "run", RecordingProgress(*where))
     done = len(read_metrics(tmp_path / "run"))
     saved = newest_checkpoint(tmp_path / "run")
     assert saved is not None and saved.name == f"step-{done:06d}"
@@ -106,7 +106,7 @@ def pairs(path: Path) -> str:
 
 @pytest.mark.parametrize("kind", ["sigmoid", "ipo"])
 def test_dpo_learns_to_prefer(kind: str, tmp_path: Path) -> None:
-    job = replace(JOB, data=pairs(tmp_path / "p.jsonl"), algorithm=DPO(loss_type=kind), optimiser=AdamW(lr=3e-3), steps=12)  # type: ignore[arg-type]
+    job = replace(JOB, data=pairs(tmp_path / "p.jsonl"), algorithm=DPO(loss_type=kind), optimizer=AdamW(lr=3e-3), steps=12)  # type: ignore[arg-type]
     policy = job(tmp_path / "run")
     told = read_metrics(tmp_path / "run")
     assert told[0]["loss"] == pytest.approx(math.log(2) if kind == "sigmoid" else 25.0, rel=1e-4), "no margin yet"
@@ -266,7 +266,7 @@ def test_sampled_tokens_are_learned_as_they_are(tmp_path: Path) -> None:
     vocab = {t: i for i, t in enumerate(["<pad>", "<bos>", "<eos>", "1", "2", "+", "12"])}
     inner = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, [("1", "2")]))
     inner.decoder = tokenizers.decoders.Fuse()
-    policy = Native(char_policy().net, Tokenizer(inner, bos=1, eos=(2,), pad=0, chat_template=QUESTION_TEMPLATE))
+    policy = PonderPolicy(char_policy().net, Tokenizer(inner, bos=1, eos=(2,), pad=0, chat_template=QUESTION_TEMPLATE))
     assert policy.tokens("12").tolist() == [6]
     row = {"messages": [*user_messages("1+"), {"role": "assistant", "content": "12"}], "token_ids": [3, 4, 2]}
     for more in ({}, {"sampled": [1, 1, 1]}, {"sampled": [1, 0, 1], "learned": [1, 1, 1]}):
@@ -339,7 +339,7 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
     rows = [{"prompt": f"{d}+", "completion": "ab"} for d in range(4)]
     job = replace(JOB, data=write(tmp_path / "c.jsonl", *rows), batch_size=2)
     with pytest.raises(Interrupted):
-        job(tmp_path / "run", Watcher("step", 3))
+        job(tmp_path / "run", RecordingProgress("step", 3))
     write(tmp_path / "c.jsonl", *rows[::-1])
     with pytest.raises(RunError, match=r"the file c.jsonl \(data\) changed since"):
         job(tmp_path / "run")

@@ -16,24 +16,24 @@ from models.policy_contract import save_gguf
 from ponder.engine.request import ReadRequest
 from ponder.errors import ModelError
 from ponder.models.genrm import GenRM
-from ponder.models.load import Fresh, find_model, load_policy
-from ponder.models.native import Native
-from ponder.models.reward import Learned, Reader, load_scorer
-from ponder.models.shared import adapter_for
+from ponder.models.load import ScratchModel, find_model, load_policy
+from ponder.models.native import PonderPolicy
+from ponder.models.reward import LearnedScorer, HeadReader, load_scorer
+from ponder.models.shared import find_head_adapter
 from ponder.nets import hf, lora
 from ponder.nets.lora import LoRA
 from ponder.nets.valued import DecoderWithHead
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
-from ponder.pipelines.guides import guide_named
+from ponder.pipelines.guides import load_guide
 from ponder.pipelines.reward import TrainRewardModel
-from ponder.pipelines.rewarded import Rewarded, _load_cached
+from ponder.pipelines.rewarded import RewardModelTask, _load_cached
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
-from ponder.reason.strategies import BestOf, Ensemble
+from ponder.reason.strategies import BestOfN, Samples
 from ponder.runs import read_traces
 from ponder.train.objective import NO_KL
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.train.reward import OutcomeReward
 from ponder.types import Sampling, Trace
@@ -47,9 +47,9 @@ WAYS: dict[str, dict[str, Any]] = {"head": {"head_only": True}, "lora": {"lora":
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A policy, what it sampled, and judges of that which learned with more or less of its weights."""
     home = tmp_path_factory.mktemp("home")
-    fresh = Fresh(ALPHABET, width=16, layers=2, heads=2, context=32)
-    FineTune(DigitTask(), fresh, QUESTION_TEMPLATE, optimiser=AdamW(lr=1e-2), steps=8, batch_size=5, **HERE)(home / "policy")
-    Collect(DigitTask(), str(home / "policy"), QUESTION_TEMPLATE, Ensemble(8, DRAW), limit=10, **HERE)(home / "sample")
+    fresh = ScratchModel(ALPHABET, width=16, layers=2, heads=2, context=32)
+    FineTune(DigitTask(), fresh, QUESTION_TEMPLATE, optimizer=AdamW(lr=1e-2), steps=8, batch_size=5, **HERE)(home / "policy")
+    Collect(DigitTask(), str(home / "policy"), QUESTION_TEMPLATE, Samples(8, DRAW), limit=10, **HERE)(home / "sample")
     for way, changes in WAYS.items():
         judge(home, **changes)(home / way)
     return home
@@ -57,16 +57,16 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def judge(home: Path, **changes: Any) -> TrainRewardModel:
     job = TrainRewardModel((str(home / "sample"),), str(home / "policy"), OutcomeReward(), QUESTION_TEMPLATE, held_out_tenths=0, steps=6, batch_size=4, **HERE)
-    return replace(job, optimiser=AdamW(lr=1e-2), **changes)
+    return replace(job, optimizer=AdamW(lr=1e-2), **changes)
 
 
-def policy_of(home: Path, name: str = "policy") -> Native:
+def policy_of(home: Path, name: str = "policy") -> PonderPolicy:
     return load_policy(str(home / name), QUESTION_TEMPLATE, "cpu", "float32")
 
 
-def guide(home: Path, way: str, policy: Native | None) -> Learned:
-    found = guide_named(f"reward:{home / way}", policy, None, "cpu", "float32")
-    assert isinstance(found, Learned)
+def guide(home: Path, way: str, policy: PonderPolicy | None) -> LearnedScorer:
+    found = load_guide(f"reward:{home / way}", policy, None, "cpu", "float32")
+    assert isinstance(found, LearnedScorer)
     return found
 
 
@@ -88,7 +88,7 @@ def test_an_evaluation_s_judge_sits_on_the_policy_s_engine(
 
     def evaluated(name: str, *, apart: bool) -> list[Trace]:
         def found(by: str, policy: Any, *more: Any) -> Any:
-            judge = guide_named(by, None if apart else policy, *more)
+            judge = load_guide(by, None if apart else policy, *more)
             engine = judge.reader.engine_policy.engine  # type: ignore[union-attr]
             ask = engine._ask
 
@@ -101,9 +101,9 @@ def test_an_evaluation_s_judge_sits_on_the_policy_s_engine(
             made.append((judge, policy))
             return judge
 
-        monkeypatch.setattr("ponder.pipelines.evaluate.guide_named", found)
+        monkeypatch.setattr("ponder.pipelines.evaluate.load_guide", found)
         job = Evaluate(
-            DigitTask(), str(home / "policy"), QUESTION_TEMPLATE, BestOf(4, sampling=DRAW), f"reward:{home / way}", max_concurrency=4, **HERE
+            DigitTask(), str(home / "policy"), QUESTION_TEMPLATE, BestOfN(4, sampling=DRAW), f"reward:{home / way}", max_concurrency=4, **HERE
         )
         job(tmp_path / name)
         return sorted((t for _, t in read_traces(tmp_path / name)), key=lambda t: t.problem.id)
@@ -137,7 +137,7 @@ def test_one_adapter_stands_in_an_engine_once(home: Path) -> None:
 def test_a_policy_of_other_weights_is_left_alone(home: Path, tmp_path: Path) -> None:
     """Also where only what an adapter touches differs: a policy that was itself trained with one."""
     FineTune(
-        DigitTask(), str(home / "policy"), QUESTION_TEMPLATE, optimiser=AdamW(lr=1e-3), steps=2, batch_size=5, lora=LoRA(2), **HERE
+        DigitTask(), str(home / "policy"), QUESTION_TEMPLATE, optimizer=AdamW(lr=1e-3), steps=2, batch_size=5, lora=LoRA(2), **HERE
     )(tmp_path / "tuned")  # fmt: skip
     tuned = policy_of(tmp_path, "tuned")
     for way in WAYS:
@@ -145,7 +145,7 @@ def test_a_policy_of_other_weights_is_left_alone(home: Path, tmp_path: Path) -> 
         assert found.reader.engine_policy is not tuned
         assert read(found, sampled(home)) == read(load_scorer(str(home / way), "cpu", "float32"), sampled(home))
     base = policy_of(home)
-    assert guide_named(f"reward:{home / 'head'}", base, None, "cpu", "bfloat16").reader.engine_policy is not base  # type: ignore[union-attr]
+    assert load_guide(f"reward:{home / 'head'}", base, None, "cpu", "bfloat16").reader.engine_policy is not base  # type: ignore[union-attr]
     base.net.config = replace(base.net.config, norm_eps=1e-3)
     assert guide(home, "head", base).reader.engine_policy is not base
 
@@ -172,7 +172,7 @@ def test_a_judge_does_not_change_with_the_policy(way: str, home: Path) -> None:
         read(found, sampled(home))
     assert guide(home, way, policy).reader.engine_policy is not policy
     assert np.allclose(read(guide(home, way, policy), sampled(home)), before, atol=1e-5)
-    own = Reader(policy, found.reader.head, found.reader.score)
+    own = HeadReader(policy, found.reader.head, found.reader.score)
     trace = sampled(home, 1)[0]
     run_async(own(trace.token_ids(1), [1]))  # one who learns along says so, and may
 
@@ -181,7 +181,7 @@ def test_a_reward_keeps_its_own_engine(home: Path, tmp_path: Path) -> None:
     """A head on the policy's weights would be trained along with them."""
     name, before = f"reward:{home / 'head'}", read(load_scorer(str(home / "head"), "cpu", "float32"), sampled(home))
     job = RL(
-        Rewarded(DigitTask(), name, device="cpu", dtype="float32"), str(home / "policy"), QUESTION_TEMPLATE, Ensemble(4, DRAW),
+        RewardModelTask(DigitTask(), name, device="cpu", dtype="float32"), str(home / "policy"), QUESTION_TEMPLATE, Samples(4, DRAW),
         GRPO(kl=NO_KL), AdamW(lr=1e-2), steps=2, problems_per_step=4, preflight=False, **HERE,
     )  # fmt: skip
     trained = job(tmp_path / "run")
@@ -197,31 +197,31 @@ def test_a_reward_keeps_its_own_engine(home: Path, tmp_path: Path) -> None:
 def test_a_policy_that_judges_itself_is_loaded_once(home: Path, tmp_path: Path) -> None:
     policy = policy_of(home)
     name = f"genrm+2:{home / 'policy'}"
-    found = guide_named(name, policy, None, "cpu", "float32")
+    found = load_guide(name, policy, None, "cpu", "float32")
     assert isinstance(found, GenRM) and found.policy is policy and found.rationales == 2
     for other in (load_policy(str(home / "policy"), "plain", "cpu", "float32"), None):
-        found = guide_named(name, other, None, "cpu", "float32")
+        found = load_guide(name, other, None, "cpu", "float32")
         assert isinstance(found, GenRM) and found.policy is not other, "its template is another"
     with torch.no_grad():
         policy.net.norm.weight.mul_(1.5)
-    found = guide_named(name, policy, None, "cpu", "float32")
+    found = load_guide(name, policy, None, "cpu", "float32")
     assert isinstance(found, GenRM) and found.policy is not policy
     with pytest.raises(ModelError, match="cannot write"):
-        guide_named(f"genrm:{home / 'head'}", policy, None, "cpu", "float32")
+        load_guide(f"genrm:{home / 'head'}", policy, None, "cpu", "float32")
 
 
 def test_a_gguf_file_is_known_too(tmp_path: Path) -> None:
     pytest.importorskip("gguf")
     path = str(save_gguf(tmp_path / "small.gguf"))
     policy = load_policy(path, None, "cpu", "float32")
-    found = guide_named(f"genrm:{path}", policy, None, "cpu", "float32")
+    found = load_guide(f"genrm:{path}", policy, None, "cpu", "float32")
     assert isinstance(found, GenRM) and found.policy is policy
 
 
 def test_light_training_is_seen_under_an_adapter_in_bfloat16(tmp_path: Path) -> None:
     """Weights of that type are rounded coarsely: what a judge's adapter was added to must still be told apart."""
     pytest.importorskip("peft")
-    base, tokenizer = Fresh(ALPHABET, width=32, layers=1, heads=2).build(torch.bfloat16, torch.device("cpu"))
+    base, tokenizer = ScratchModel(ALPHABET, width=32, layers=1, heads=2).build(torch.bfloat16, torch.device("cpu"))
     valued = DecoderWithHead.from_decoder(base, OutcomeReward().head)
     lora.attach(valued, LoRA(4), seed=0)
     with torch.no_grad():
@@ -231,10 +231,10 @@ def test_light_training_is_seen_under_an_adapter_in_bfloat16(tmp_path: Path) -> 
     hf.save(valued, tmp_path / "model")
     tokenizer.save(tmp_path / "model")
     lora.save(valued, LoRA(4), tmp_path / "adapter", "base")
-    policy = Native(base, tokenizer)
-    assert adapter_for(policy, tmp_path / "model") == tmp_path / "adapter"
+    policy = PonderPolicy(base, tokenizer)
+    assert find_head_adapter(policy, tmp_path / "model") == tmp_path / "adapter"
     with torch.no_grad():
         weight = dict(base.named_parameters())["layers.0.mlp.up_proj.weight"]
         weight[:2] = torch.nextafter(weight[:2], torch.full_like(weight[:2], torch.inf))  # one step of rounding
     with pytest.raises(ModelError, match=r"up_proj\.weight differs"):
-        adapter_for(policy, tmp_path / "model")
+        find_head_adapter(policy, tmp_path / "model")

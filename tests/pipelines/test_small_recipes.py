@@ -13,7 +13,7 @@ from ponder import jobs
 from ponder.cli import recipes, start
 from ponder.models import chat
 from ponder.models.genrm import verdict_prompt
-from ponder.models.native import Native
+from ponder.models.native import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.pipelines.stages import Stages
 from ponder.runs import read_metrics, read_traces
@@ -42,7 +42,7 @@ def test_it_runs_to_its_end_and_not_twice(name: str, tmp_path: Path, monkeypatch
         raise AssertionError("that was done before")
 
     monkeypatch.setattr(Learner, "step", again)
-    monkeypatch.setattr(Native, "generate", again)
+    monkeypatch.setattr(PonderPolicy, "generate", again)
     assert stages(tmp_path / "run").keys() == first.keys()
     if name == "genrm":
         for stage in ("by-orm", "by-genrm", "by-genrm-cot"):

@@ -11,25 +11,25 @@ import pytest
 
 from ponder import jobs, runs
 from ponder.errors import Interrupted, RunError, UnknownName, UsageError
-from ponder.models.load import Fresh
-from ponder.models.native import Native
+from ponder.models.load import ScratchModel
+from ponder.models.native import PonderPolicy
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.finished import finished_model
 from ponder.pipelines.report import EvaluationReport
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage, Stages, stage_references, resolve_stage_references
-from ponder.protocols import Silent
+from ponder.protocols import NoProgress
 from ponder.reason.strategies import Chain
 from ponder.tasks import Addition
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.types import Cost, Sampling
 
 TASK = Addition(digits=1, test_size=4)
 SFT = FineTune(
     data=TASK,
-    model=Fresh("0123456789+? Whatis", width=16, layers=1, heads=2, context=64),
+    model=ScratchModel("0123456789+? Whatis", width=16, layers=1, heads=2, context=64),
     template="{{ bos_token }}{{ messages[-1].content }}",
-    optimiser=AdamW(lr=1e-3),
+    optimizer=AdamW(lr=1e-3),
     steps=3,
     batch_size=4,
     dtype="float32",
@@ -58,7 +58,7 @@ def test_training_that_is_done_needs_neither_its_model_nor_its_data(
     data.write_text('{"prompt": "What is 1+1?", "completion": "2"}\n')
     more = replace(SFT, data=str(data), model="stage:sft")
     both = Stages((Stage("sft", SFT), Stage("more", more)))
-    assert isinstance(both(tmp_path / "run")["more"], Native)
+    assert isinstance(both(tmp_path / "run")["more"], PonderPolicy)
     made = {name: tmp_path / "run" / name / "checkpoints" / "step-000003" / "model" for name in ("sft", "more")}
     lines = (tmp_path / "run" / "more" / "metrics.jsonl").read_text()
     with monkeypatch.context() as patch:
@@ -141,7 +141,7 @@ THREE = Stages(
 )
 
 
-class Stop(Silent):
+class Stop(NoProgress):
     """Interrupts the second step of a stage."""
 
     def __init__(self, stage: str) -> None:

@@ -14,8 +14,8 @@ from tokenizers import decoders, models, pre_tokenizers
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, char_policy, plain_logprobs, run_async, weights64
 from ponder.errors import TaskError, UsageError
 from ponder.models import chat
-from ponder.models.load import Fresh, load_policy
-from ponder.models.native import Native
+from ponder.models.load import ScratchModel, load_policy
+from ponder.models.native import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import hf
 from ponder.nets.config import DecoderConfig
@@ -24,24 +24,24 @@ from ponder.pipelines.collect import Collect
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
-from ponder.pipelines.teachers import same_kind, same_words, load_value_model
-from ponder.reason.strategies import Chain, Ensemble
+from ponder.pipelines.teachers import load_teacher, check_same_vocabulary, load_value_model
+from ponder.reason.strategies import Chain, Samples
 from ponder.runs import read_metrics, read_traces
 from ponder.train.critic import Critic
 from ponder.train.imitation import SFT, Distill
 from ponder.train.objective import KL
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.train.ppo import PPO
 from ponder.types import Sampling
 
-MODEL = Fresh(ALPHABET, width=32, layers=2, heads=4, context=32)
+MODEL = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
 LEARN = FineTune(
     DigitTask(answer="12"), MODEL, QUESTION_TEMPLATE, SFT(), AdamW(lr=2e-2), steps=25, batch_size=10, save_every=25, device="cpu",
     dtype="float32",
 )  # fmt: skip
 TRAIN = RL(
-    DigitTask(), MODEL, QUESTION_TEMPLATE, Ensemble(2, Sampling(max_tokens=2)), steps=1, problems_per_step=2, preflight=False, device="cpu",
+    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(2, Sampling(max_tokens=2)), steps=1, problems_per_step=2, preflight=False, device="cpu",
     dtype="float32",
 )  # fmt: skip
 
@@ -95,7 +95,7 @@ def test_a_critic_begins_from_a_model_with_the_same_tokens(stranger: str, tmp_pa
 def test_the_same_tokens_are_taken(teacher: str, tmp_path: Path) -> None:
     replace(TRAIN, algorithm=Distill(), teacher=teacher, model=replace(MODEL, seed=3))(tmp_path / "run")
     assert len(read_metrics(tmp_path / "run")) == 1
-    same_words(teacher, char_policy().tokenizer)
+    check_same_vocabulary(teacher, char_policy().tokenizer)
 
 
 def test_another_size_is_refused_with_what_to_do(tmp_path: Path) -> None:
@@ -103,9 +103,9 @@ def test_another_size_is_refused_with_what_to_do(tmp_path: Path) -> None:
     more = replace(LEARN, model=replace(MODEL, alphabet=ALPHABET + "~"), steps=1)
     more(tmp_path / "more")
     policy = load_policy(MODEL, QUESTION_TEMPLATE, "cpu", "float32")
-    same_words(str(tmp_path / "more"), policy.tokenizer)
+    check_same_vocabulary(str(tmp_path / "more"), policy.tokenizer)
     with pytest.raises(UsageError, match=r"vocabulary of 24 tokens, the model that learns 23; .*answers as text"):
-        same_kind(str(tmp_path / "more"), policy)
+        load_teacher(str(tmp_path / "more"), policy)
 
 
 def test_distillation_into_another_vocabulary(teacher: str, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_distillation_into_another_vocabulary(teacher: str, tmp_path: Path) -> N
     assert (said.text, said.stop) == ("12", "eos")
 
 
-def by_hand(policy: Native, rows: list[dict[str, list[dict[str, str]]]], batch: int) -> float:
+def by_hand(policy: PonderPolicy, rows: list[dict[str, list[dict[str, str]]]], batch: int) -> float:
     """The token mean over the texts, each written by the student's own tokenizer; all rows are in the first batch."""
     assert len(rows) == batch
     w = {n: p.detach() for n, p in weights64(policy.net).items()}

@@ -13,19 +13,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, FakePolicy, Watcher
+from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, FakePolicy, RecordingProgress
 from ponder.errors import Interrupted, RunError
-from ponder.models.load import Fresh
+from ponder.models.load import ScratchModel
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate, evaluate
 from ponder.pipelines.label import Label
 from ponder.pipelines.rollouts import MathShepherd
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.unchanged import check_problems_unchanged, whole_problem_key
-from ponder.protocols import Silent, Progress
-from ponder.reason.strategies import Ensemble
+from ponder.protocols import NoProgress, Progress
+from ponder.reason.strategies import Samples
 from ponder.runs import Run, read_traces
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.types import Problem, Sampling, Trace, user_messages
 
 
@@ -53,7 +53,7 @@ def filed(tmp_path: Path, rows: Sequence[Any] = ROWS) -> Filed:
 
 def ran(job: Evaluate, folder: Path, policy: FakePolicy, watch: Progress | None = None) -> Any:
     with Run(folder, job) as run:
-        return asyncio.run(evaluate(job, policy, run, watch or Silent()))
+        return asyncio.run(evaluate(job, policy, run, watch or NoProgress()))
 
 
 CHANGES = [
@@ -68,7 +68,7 @@ CHANGES = [
 def test_an_evaluation_does_not_go_on_with_other_problems(rows: list[Any], why: str | None, tmp_path: Path) -> None:
     job = Evaluate(filed(tmp_path), max_concurrency=2)
     with pytest.raises(Interrupted):
-        ran(job, tmp_path / "run", FakePolicy(["3"] * 9), Watcher("step", 4))
+        ran(job, tmp_path / "run", FakePolicy(["3"] * 9), RecordingProgress("step", 4))
     before = (tmp_path / "run" / "traces.jsonl").read_bytes()
     if why is not None:
         filed(tmp_path, rows)
@@ -84,7 +84,7 @@ def test_what_was_not_asked_yet_may_still_change(tmp_path: Path) -> None:
     """Then nothing is mixed up: the report is of what the file says now."""
     job = Evaluate(filed(tmp_path), max_concurrency=1)
     with pytest.raises(Interrupted):
-        ran(job, tmp_path / "run", FakePolicy(["0", "1"]), Watcher("step", 2))
+        ran(job, tmp_path / "run", FakePolicy(["0", "1"]), RecordingProgress("step", 2))
     filed(tmp_path, [*ROWS[:5], ["7=", "7"]])
     assert ran(job, tmp_path / "run", FakePolicy(["2", "3", "4", "7"])).single.right == 6
 
@@ -98,14 +98,14 @@ def test_a_failed_attempt_at_another_problem_counts_too(tmp_path: Path) -> None:
 
 def test_collecting_and_labelling_notice_it(tmp_path: Path) -> None:
     task = filed(tmp_path)
-    fresh = Fresh(ALPHABET, width=16, layers=1, heads=2, context=32)
+    fresh = ScratchModel(ALPHABET, width=16, layers=1, heads=2, context=32)
     half = {"steps": 30, "batch": 6, "optimiser": AdamW(lr=1e-2)}  # learned: some labels differ
     FineTune(task, fresh, QUESTION_TEMPLATE, device="cpu", dtype="float32", **half)(tmp_path / "model")  # type: ignore[arg-type]
     more: dict[str, Any] = {
         "batch": 2,
         "device": "cpu",
         "dtype": "float32",
-        "strategy": Ensemble(2, Sampling(max_tokens=2)),
+        "strategy": Samples(2, Sampling(max_tokens=2)),
     }
     label = Label(
         task,

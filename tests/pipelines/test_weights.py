@@ -11,23 +11,23 @@ from typing import Any
 import pytest
 import torch
 
-from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, Watcher
+from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, RecordingProgress
 from ponder.errors import Interrupted, RunError
-from ponder.models.load import Fresh
+from ponder.models.load import ScratchModel
 from ponder.nets import hf
 from ponder.nets.valued import DecoderWithHead
 from ponder.pipelines import filemarks
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.reward import TrainRewardModel
-from ponder.pipelines.rewarded import Rewarded
+from ponder.pipelines.rewarded import RewardModelTask
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
-from ponder.pipelines.weights import model_fingerprint, pin_guide, weights_of
-from ponder.reason.strategies import BestOf, Ensemble
+from ponder.pipelines.weights import model_fingerprint, pin_guide, model_fingerprints
+from ponder.reason.strategies import BestOfN, Samples
 from ponder.runs import read_job, read_traces
 from ponder.train.objective import NO_KL
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.train.reward import OutcomeReward
 from ponder.types import Sampling
@@ -40,9 +40,9 @@ DRAW = Sampling(max_tokens=2)
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A policy, what it sampled, and a judge of that."""
     home = tmp_path_factory.mktemp("world")
-    fresh = Fresh(ALPHABET, width=16, layers=1, heads=2, context=32)
-    FineTune(DigitTask(), fresh, QUESTION_TEMPLATE, optimiser=AdamW(lr=1e-2), steps=8, batch_size=5, **HERE)(home / "policy")
-    Collect(DigitTask(), str(home / "policy"), QUESTION_TEMPLATE, Ensemble(8, DRAW), limit=10, **HERE)(home / "sample")
+    fresh = ScratchModel(ALPHABET, width=16, layers=1, heads=2, context=32)
+    FineTune(DigitTask(), fresh, QUESTION_TEMPLATE, optimizer=AdamW(lr=1e-2), steps=8, batch_size=5, **HERE)(home / "policy")
+    Collect(DigitTask(), str(home / "policy"), QUESTION_TEMPLATE, Samples(8, DRAW), limit=10, **HERE)(home / "sample")
     judge(home, seed=0)(home / "judge")
     return home
 
@@ -61,7 +61,7 @@ def home(world: Path, tmp_path: Path) -> Path:
 
 def guided(home: Path) -> Evaluate:
     return Evaluate(
-        DigitTask(), str(home / "policy"), QUESTION_TEMPLATE, BestOf(2, sampling=DRAW), f"reward:{home / 'judge'}", max_concurrency=1, **HERE
+        DigitTask(), str(home / "policy"), QUESTION_TEMPLATE, BestOfN(2, sampling=DRAW), f"reward:{home / 'judge'}", max_concurrency=1, **HERE
     )
 
 
@@ -72,12 +72,12 @@ def test_a_search_does_not_go_on_with_another_judge(kind: str, home: Path) -> No
         job = Collect(job.task, job.model, QUESTION_TEMPLATE, job.strategy, job.guide, limit=10, max_concurrency=1, **HERE)
     folder = home / "run"
     with pytest.raises(Interrupted):
-        job(folder, Watcher("step", 3))
+        job(folder, RecordingProgress("step", 3))
     kept = (folder / "traces.jsonl").read_bytes()
     assert read_job(folder)["guide"] == f"reward:{home / 'judge' / 'checkpoints' / 'step-000002' / 'model'}"
 
     shutil.move(home / "judge", home / "first")
-    again = judge(home, optimiser=AdamW(lr=1e-2))
+    again = judge(home, optimizer=AdamW(lr=1e-2))
     again(home / "judge")  # in the same place, to the same step
     with pytest.raises(RunError, match=r"the weights of guide \(checkpoints/.*\) changed since .* another --run"):
         job(folder)
@@ -96,9 +96,9 @@ def test_a_search_does_not_go_on_with_another_judge(kind: str, home: Path) -> No
 def test_nor_with_another_policy_under_the_same_name(home: Path) -> None:
     job = guided(home)
     with pytest.raises(Interrupted):
-        job(home / "run", Watcher("step", 3))
+        job(home / "run", RecordingProgress("step", 3))
     shutil.rmtree(home / "policy")
-    fresh = Fresh(ALPHABET, width=16, layers=1, heads=2, context=32, seed=9)
+    fresh = ScratchModel(ALPHABET, width=16, layers=1, heads=2, context=32, seed=9)
     FineTune(DigitTask(), fresh, QUESTION_TEMPLATE, steps=8, batch_size=5, **HERE)(home / "policy")
     with pytest.raises(RunError, match=r"the weights of model \(.*\) changed since"):
         job(home / "run")
@@ -106,13 +106,13 @@ def test_nor_with_another_policy_under_the_same_name(home: Path) -> None:
 
 def test_a_reward_inside_a_task_is_held_too(home: Path) -> None:
     job = RL(
-        Rewarded(DigitTask(), f"reward:{home / 'judge'}"), str(home / "policy"), QUESTION_TEMPLATE, Ensemble(2, DRAW),
+        RewardModelTask(DigitTask(), f"reward:{home / 'judge'}"), str(home / "policy"), QUESTION_TEMPLATE, Samples(2, DRAW),
         GRPO(kl=NO_KL), steps=3, problems_per_step=2, preflight=False, save_every=1, **HERE,
     )  # fmt: skip
     with pytest.raises(Interrupted):
-        job(home / "run", Watcher("step", 2))
+        job(home / "run", RecordingProgress("step", 2))
     shutil.rmtree(home / "judge")
-    judge(home, optimiser=AdamW(lr=1e-2))(home / "judge")
+    judge(home, optimizer=AdamW(lr=1e-2))(home / "judge")
     with pytest.raises(RunError, match=r"the weights of task\.by \(.*\) changed since"):
         job(home / "run")
 
@@ -121,7 +121,7 @@ def test_a_run_without_fingerprints_is_refused(home: Path) -> None:
     """Nobody can tell whether its results are of what is there now. What it holds stays readable."""
     job = guided(home)
     with pytest.raises(Interrupted):
-        job(home / "run", Watcher("step", 3))
+        job(home / "run", RecordingProgress("step", 3))
     told = home / "run" / "environment.json"
     for text in (json.dumps({k: v for k, v in json.loads(told.read_text()).items() if k != "inputs"}), "not JSON"):
         told.write_text(text)
@@ -134,8 +134,8 @@ def test_what_is_no_learned_guide_stays(tmp_path: Path) -> None:
     for guide in ("", "likelihood", "oracle", "reward:", "fakes:Wanted"):
         assert pin_guide(guide, tmp_path) == guide
     assert pin_guide(f"reward:{tmp_path}", tmp_path / "run") == f"reward:{tmp_path}", "a plain folder is what it is"
-    assert weights_of(Evaluate(DigitTask(), str(tmp_path / "none"), guide=f"reward:{tmp_path / 'gone'}")) == {}
-    assert weights_of(Evaluate(DigitTask(), "openai:http://localhost:1/v1")) == {}
+    assert model_fingerprints(Evaluate(DigitTask(), str(tmp_path / "none"), guide=f"reward:{tmp_path / 'gone'}")) == {}
+    assert model_fingerprints(Evaluate(DigitTask(), "openai:http://localhost:1/v1")) == {}
 
 
 @pytest.mark.parametrize("whole", [1 << 20, 4096])
@@ -144,7 +144,7 @@ def test_a_fingerprint_shows_a_head_alone(whole: int, tmp_path: Path, monkeypatc
     monkeypatch.setattr(filemarks, "WHOLE", whole)
     monkeypatch.setattr(filemarks, "BLOCK", 16)
     monkeypatch.setattr(filemarks, "ENDS", 2048)
-    net, _ = Fresh(ALPHABET, width=32, layers=2, heads=2).build(torch.float32, torch.device("cpu"))
+    net, _ = ScratchModel(ALPHABET, width=32, layers=2, heads=2).build(torch.float32, torch.device("cpu"))
     judge = DecoderWithHead.from_decoder(net, OutcomeReward().head, 0)
     hf.save(judge, tmp_path / "a")
     hf.save(judge, tmp_path / "b")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ponder.errors import ModelError, Spent
+from ponder.errors import ModelError, BudgetExhausted
 from ponder.reason.operators.cut import Cut
 from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Trace, ids, prompt_trace, user_messages
 
@@ -46,7 +46,7 @@ class ScriptedPolicy:
         if text in self.fails:
             raise ModelError("the context is full")
         if self.spends is not None and len(self.asked) >= self.spends:
-            raise Spent("the budget is used up")
+            raise BudgetExhausted("the budget is used up")
         self.asked.append((text, n))
         self.how.append(sampling)
         return [self._next(text, sampling) for _ in range(n)]

@@ -15,7 +15,7 @@ from ponder.errors import UsageError
 from ponder.reason.operators.allocate import split_evenly, top_indices, rebase_counts
 from ponder.reason.operators.confidence import answer_confidence, mean_logprob
 from ponder.reason.operators.resample import multinomial_counts, particle_weights, systematic_counts
-from ponder.reason.operators.settled import leader_probability, unbeatable
+from ponder.reason.operators.settled import leader_probability, is_vote_decided
 from ponder.reason.operators.vote import weighted_answer
 from ponder.types import Step, ids
 
@@ -117,7 +117,7 @@ def test_settled_means_that_nothing_can_change_it(
         for more in itertools.product(["a", "b", "c", "new", None], repeat=left)
         for w in itertools.product([0.0, 1.0], repeat=left)
     }
-    assert unbeatable(answers, weights, left) == (outcomes == {now})
+    assert is_vote_decided(answers, weights, left) == (outcomes == {now})
 
 
 @pytest.mark.parametrize(

@@ -9,25 +9,25 @@ from typing import Any
 
 import pytest
 
-from ponder.cli.thinking import strategy_named
+from ponder.cli.thinking import strategy_from_flags
 from ponder.errors import UsageError
 from ponder.jobs import decode, encode
 from ponder.pipelines.report import evaluation_report
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
-from ponder.reason.operators.auto_cut import AUTO, CUT_PROBE_PREFIX, AutoCut, chosen_cut, cuts_steps, split_into_steps, count_without_steps
+from ponder.reason.operators.auto_cut import AUTO_CUT, CUT_PROBE_PREFIX, AutoCut, chosen_cut, uses_cut, split_into_steps, count_without_steps
 from ponder.reason.operators.cut import CUTS, Cut
-from ponder.reason.replay import Recall, ReplayPolicy
+from ponder.reason.replay import ReplayScorer, ReplayPolicy
 from ponder.reason.scorers import Likelihood
 from ponder.reason.strategies import (
     DVTS,
     MCTS,
     BeamSearch,
-    BestOf,
+    BestOfN,
     SampleTree,
     Chain,
     Forest,
-    Lookahead,
+    LookaheadBeamSearch,
     ParticleFilter,
     Rebase,
     TreeOfThoughts,
@@ -87,7 +87,7 @@ def depth(trace: Trace) -> int:
     ],
 )  # fmt: skip
 def test_the_coarsest_cut_with_enough_steps(text: str, name: str) -> None:
-    assert AUTO.choose(text) == name
+    assert AUTO_CUT.choose(text) == name
 
 
 def test_pieces_are_what_drawing_would_cut() -> None:
@@ -99,8 +99,8 @@ def test_pieces_are_what_drawing_would_cut() -> None:
 
 
 SEARCHES = [
-    BeamSearch(2, 1), DVTS(2, 1), Rebase(2), Lookahead(2, 1, lookahead_steps=1), ParticleFilter(2), MCTS(simulations=6, width=1),
-    SampleTree((2, 2)), TreeOfThoughts(generation="sample", thoughts_per_step=2, beam_width=2), BestOf(2, cut=AUTO), Forest(BeamSearch(2, 1), 2),
+    BeamSearch(2, 1), DVTS(2, 1), Rebase(2), LookaheadBeamSearch(2, 1, lookahead_steps=1), ParticleFilter(2), MCTS(simulations=6, width=1),
+    SampleTree((2, 2)), TreeOfThoughts(generation="sample", thoughts_per_step=2, beam_width=2), BestOfN(2, cut=AUTO_CUT), Forest(BeamSearch(2, 1), 2),
 ]  # fmt: skip
 NAMES = [type(s).__name__ for s in SEARCHES]
 
@@ -111,7 +111,7 @@ def test_every_search_has_steps_where_the_model_writes_them(strategy: Any, text:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         trace = think(strategy, Writer(text))
-    assert depth(trace) > 1 and chosen_cut(trace) == name and cuts_steps(strategy) and count_without_steps([trace]) == 0
+    assert depth(trace) > 1 and chosen_cut(trace) == name and uses_cut(strategy) and count_without_steps([trace]) == 0
     shown = [s for s in trace.steps if s.pruned.startswith(CUT_PROBE_PREFIX)]
     assert [s.text for s in shown] == [text] and shown[0].meta, "one look, which is no answer"
     assert trace.cost.generated_tokens == sum(len(s.token_ids) for s in trace.steps if s.sampled), "and it is paid for"
@@ -156,17 +156,17 @@ def test_the_warning_and_the_report() -> None:
     assert told.num_uncut == 2 and any("2 problems: no step was cut" in line for line in told.lines())
     none = evaluation_report([flat], "likelihood", None, strategy=Chain())
     assert depth(plain) == 1 and none.num_uncut == 0 and not any("no step" in line for line in none.lines())
-    assert not cuts_steps(TreeOfThoughts()) and not cuts_steps(BestOf(2)) and not cuts_steps(None)
+    assert not uses_cut(TreeOfThoughts()) and not uses_cut(BestOfN(2)) and not uses_cut(None)
 
 
 def test_a_stored_search_replays_with_its_cut() -> None:
     stored = Trace.from_json(think(BeamSearch(2, 1), Writer(LINES)).to_json())
-    again = think(BeamSearch(2, 1), ReplayPolicy([stored]), guide=Recall([stored], "likelihood"))
+    again = think(BeamSearch(2, 1), ReplayPolicy([stored]), guide=ReplayScorer([stored], "likelihood"))
     assert again.to_json()["steps"] == stored.to_json()["steps"] and again.chosen == stored.chosen
-    other = think(BeamSearch(2, 1, cut=CUTS["line"]), ReplayPolicy([stored]), guide=Recall([stored], "likelihood"))
+    other = think(BeamSearch(2, 1, cut=CUTS["line"]), ReplayPolicy([stored]), guide=ReplayScorer([stored], "likelihood"))
     assert depth(other) == depth(stored), "what was only looked at is no sample"
 
 
 def test_it_has_a_name_on_the_command_line() -> None:
-    strategy, _, _ = strategy_named("beam", settings=["cut=auto", "reduce=product"])
+    strategy, _, _ = strategy_from_flags("beam", settings=["cut=auto", "reduce=product"])
     assert strategy == replace(BeamSearch(), reduce="product", sampling=strategy.sampling)  # type: ignore[attr-defined]

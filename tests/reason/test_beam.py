@@ -18,10 +18,10 @@ from ponder.errors import ModelError, PonderError, UsageError
 from ponder.jobs import decode, encode
 from ponder.pipelines.solve import solve, solve_all
 from ponder.protocols import Scorer
-from ponder.reason.budget import Budget, Metered, Purse
+from ponder.reason.budget import Budget, BudgetedPolicy, BudgetLedger
 from ponder.reason.operators.cut import Cut
-from ponder.reason.scorers import StepScores
-from ponder.reason.strategies import DVTS, BeamSearch, BestOf, Lookahead, ParticleFilter, Rebase
+from ponder.reason.scorers import StepScoreReducer
+from ponder.reason.strategies import DVTS, BeamSearch, BestOfN, LookaheadBeamSearch, ParticleFilter, Rebase
 from ponder.types import Problem, Sampling, Score, Trace, user_messages
 
 from .scripted import ASKED, LINES, Rated, Scripted, asked, drawn
@@ -129,7 +129,7 @@ def test_lookahead_by_hand() -> None:
     tree = {"": ["a\n", "b\n"], "a\n": ["x\n", "=1"], "b\n": ["y\n", "=2", "=2"]}
     guide = Rated({"a\n": 0.9, "b\n": 0.1, "x\n": 0.2, "y\n": 0.6, "=2": 0.5})
     policy = Scripted(tree)
-    trace = think(Lookahead(2, 2, cut=LINES, lookahead_steps=1), policy, guide)
+    trace = think(LookaheadBeamSearch(2, 2, cut=LINES, lookahead_steps=1), policy, guide)
     assert [h.temperature for h in policy.how] == [1, 0, 0, 1], "it looks ahead greedily"
     assert drawn(trace) == [
         "Q: x2 0",
@@ -142,12 +142,12 @@ def test_lookahead_by_hand() -> None:
     ]
     assert guide.calls == [["x\n", "y\n"], ["=2", "=2"]], "the step itself is not rated"
     assert trace.answers() == [5, 6]
-    two = think(Lookahead(2, 2, cut=LINES, lookahead_steps=2), Scripted(tree | {"a\nx\n": ["=7"]}), Rated({"=7": 1.0}))
+    two = think(LookaheadBeamSearch(2, 2, cut=LINES, lookahead_steps=2), Scripted(tree | {"a\nx\n": ["=7"]}), Rated({"=7": 1.0}))
     assert two.steps[1].visits == 2 and two.steps[1].value == 1.0, "two steps on is an answer"
     policy = Scripted(tree)
     whole = think(
-        Lookahead(2, 2, cut=LINES, lookahead_steps=1, reduce="min"), policy,
-        StepScores(Rated({"a\n": 0.9, "x\n": 0.2, "b\n": 0.1, "y\n": 0.6})),
+        LookaheadBeamSearch(2, 2, cut=LINES, lookahead_steps=1, reduce="min"), policy,
+        StepScoreReducer(Rated({"a\n": 0.9, "x\n": 0.2, "b\n": 0.1, "y\n": 0.6})),
     )  # fmt: skip
     assert [whole.steps[1].value, whole.steps[2].value] == [0.2, 0.1], "the least on the way to where it looked"
 
@@ -243,10 +243,10 @@ def test_particles_refuse_scores_that_are_no_probabilities() -> None:
 
 SEARCHES = [
     BeamSearch(4, 2, cut=LINES), BeamSearch(6, 3, cut=LINES, reduce="mean", choose="best"), BeamSearch(4, 2, cut=LINES, filter_duplicates=True),
-    DVTS(4, 2, cut=LINES), Lookahead(4, 2, cut=LINES, lookahead_steps=2), Lookahead(4, 2, cut=LINES, lookahead_steps=1, reduce="min"),
+    DVTS(4, 2, cut=LINES), LookaheadBeamSearch(4, 2, cut=LINES, lookahead_steps=2), LookaheadBeamSearch(4, 2, cut=LINES, lookahead_steps=1, reduce="min"),
     Rebase(5, cut=LINES), Rebase(5, cut=LINES, rounding="code"), ParticleFilter(4, cut=LINES),
     ParticleFilter(4, cut=LINES, resampling="systematic", weight="share", choose="weighted"),
-    BestOf(3, cut=LINES), BestOf(3, cut=LINES, rank_by="logprob"),
+    BestOfN(3, cut=LINES), BestOfN(3, cut=LINES, rank_by="logprob"),
 ]  # fmt: skip
 NAMES = [f"{i}-{type(s).__name__}" for i, s in enumerate(SEARCHES)]
 
@@ -289,7 +289,7 @@ class Hashed:
 
 def fitting(strategy: Any, scorer: Scorer) -> Scorer:
     """Where a search reduces scores of steps, the scorer's are such."""
-    return StepScores(scorer) if strategy.reduce else scorer
+    return StepScoreReducer(scorer) if strategy.reduce else scorer
 
 
 def shape(trace: Trace) -> tuple[list[str], str | None]:
@@ -320,15 +320,15 @@ def test_a_search_that_was_stopped_goes_on_to_the_same_tree(strategy: Any, seed:
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 60))
 def test_no_token_too_many(strategy: Any, seed: int, tokens: int) -> None:
-    trace, purse = asked(), Purse(Budget(tokens=tokens))
-    think(strategy, Metered(Wild(seed), purse), fitting(strategy, Hashed()), trace)
+    trace, ledger = asked(), BudgetLedger(Budget(tokens=tokens))
+    think(strategy, BudgetedPolicy(Wild(seed), ledger), fitting(strategy, Hashed()), trace)
     written = sum(len(s.token_ids) for s in trace.steps if s.sampled)
-    assert written == trace.cost.generated_tokens == purse.spent.generated_tokens <= tokens
+    assert written == trace.cost.generated_tokens == ledger.spent.generated_tokens <= tokens
     assert (trace.chosen is not None or not trace.answers()) or strategy.choose != "best"
     assert trace.failed or trace.budget_exhausted or trace.answers()
 
 
-@pytest.mark.parametrize("strategy", [s for s in SEARCHES if type(s) is not BestOf], ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize("strategy", [s for s in SEARCHES if type(s) is not BestOfN], ids=lambda s: type(s).__name__)
 def test_a_wider_search_goes_on_from_a_narrow_one(strategy: Any) -> None:
     policy = Wild(5)
     trace = think(strategy, policy, fitting(strategy, Hashed()))
@@ -338,7 +338,7 @@ def test_a_wider_search_goes_on_from_a_narrow_one(strategy: Any) -> None:
     think(wide, policy, fitting(strategy, Hashed()), trace)
     assert len(trace.steps) > before and trace.steps[0].visits == wide.n
     assert not any(
-        s.pruned for i, s in enumerate(trace.steps) if trace.children(i) and not isinstance(strategy, Lookahead)
+        s.pruned for i, s in enumerate(trace.steps) if trace.children(i) and not isinstance(strategy, LookaheadBeamSearch)
     )
     if not isinstance(strategy, ParticleFilter | DVTS):
         assert answers <= set(trace.answers())
@@ -361,7 +361,7 @@ def test_with_a_network_a_seed_gives_the_same_trees() -> None:
     """Tokens are those that were drawn, whatever else was in the batch; nothing is tokenised again."""
     policy = char_policy()
     problems = [Problem(str(i), user_messages(f"{i}+{i}=")) for i in range(2)]
-    for strategy in (BeamSearch(4, 2), DVTS(4, 2), Lookahead(4, 2, lookahead_steps=1), Rebase(4), ParticleFilter(4)):
+    for strategy in (BeamSearch(4, 2), DVTS(4, 2), LookaheadBeamSearch(4, 2, lookahead_steps=1), Rebase(4), ParticleFilter(4)):
         strategy = replace(strategy, cut=Cut(tokens=3), sampling=Sampling(max_tokens=6))
         found = []
         for _ in range(2):
@@ -392,7 +392,7 @@ def test_a_branch_that_fails_is_pruned_and_the_others_go_on(strategy: Any) -> No
     guide = fitting(strategy, Rated(SCORES | {"h\n": 0.4, "i\n": 0.8}))
     one = think(strategy, Scripted(tree, fails=frozenset({"a\n"})), guide)
     assert one.chosen is not None and one.failed == ""
-    if not isinstance(strategy, Lookahead):  # it could not look ahead from there either, and chose another
+    if not isinstance(strategy, LookaheadBeamSearch):  # it could not look ahead from there either, and chose another
         assert one.steps[1].pruned == "the context is full" and not one.children(1)
     before = one.to_json()
     think(strategy, Scripted(tree, fails=frozenset({"a\n"})), guide, one)
@@ -470,7 +470,7 @@ def test_a_budget_below_one_step() -> None:
         (lambda: ParticleFilter(0), "one particle"), (lambda: ParticleFilter(seed=-1), "positive"),
         (lambda: ParticleFilter(weight="odd"), "Did you mean 'odds'"),  # type: ignore[arg-type]
         (lambda: BeamSearch(choose="vote"), "way to choose"), (lambda: BeamSearch(reduce="max"), "reduction"),  # type: ignore[arg-type]
-        (lambda: Lookahead(lookahead_steps=-1), "0 or more"), (lambda: Lookahead(cut=None), "needs a cut"),
+        (lambda: LookaheadBeamSearch(lookahead_steps=-1), "0 or more"), (lambda: LookaheadBeamSearch(cut=None), "needs a cut"),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_work(make: Any, says: str) -> None:

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes import DigitTask, FakePolicy, FirstCharVerifier
-from ponder.errors import ModelError, Spent, UsageError
+from ponder.errors import ModelError, BudgetExhausted, UsageError
 from ponder.pipelines.solve import try_solve, solve, solve_all
-from ponder.reason.budget import Budget, Metered, Purse
+from ponder.reason.budget import Budget, BudgetedPolicy, BudgetLedger
 from ponder.reason.price import Price
 from ponder.reason.scorers import Likelihood
-from ponder.reason.strategies import Chain, Ensemble, Vote
+from ponder.reason.strategies import Chain, Samples, MajorityVote
 from ponder.types import Completion, Cost, Ids, Problem, Sampling, Score, Trace, ids, user_messages
 
 from .speaking import Speaker
@@ -45,19 +45,19 @@ class Random(FakePolicy):
     st.integers(0, 1000),
 )
 def test_never_one_token_more(tokens: int, asked: list[tuple[int, int]], seed: int) -> None:
-    async def storm() -> tuple[Purse, list[list[Completion] | BaseException]]:
-        purse = Purse(Budget(tokens))
-        policy = Metered(Random(seed=seed), purse)
+    async def storm() -> tuple[BudgetLedger, list[list[Completion] | BaseException]]:
+        ledger = BudgetLedger(Budget(tokens))
+        policy = BudgetedPolicy(Random(seed=seed), ledger)
         work = (policy.generate(ids([1]), Sampling(max_tokens=m), n) for m, n in asked)
-        return purse, list(await asyncio.wait_for(asyncio.gather(*work, return_exceptions=True), 20))
+        return ledger, list(await asyncio.wait_for(asyncio.gather(*work, return_exceptions=True), 20))
 
-    purse, found = asyncio.run(storm())
+    ledger, found = asyncio.run(storm())
     written = sum(len(c.token_ids) for group in found if isinstance(group, list) for c in group)
-    assert written == purse.spent.generated_tokens <= tokens
-    assert all(isinstance(g, list | Spent) for g in found)
-    assert purse.tokens_left == tokens - written, "nothing stays reserved"
-    if any(isinstance(g, Spent) for g in found):
-        assert purse.tokens_left < max(n for _, n in asked), "nobody is turned away while there is enough"
+    assert written == ledger.spent.generated_tokens <= tokens
+    assert all(isinstance(g, list | BudgetExhausted) for g in found)
+    assert ledger.tokens_left == tokens - written, "nothing stays reserved"
+    if any(isinstance(g, BudgetExhausted) for g in found):
+        assert ledger.tokens_left < max(n for _, n in asked), "nobody is turned away while there is enough"
 
 
 def test_a_failing_call_gives_back_what_it_reserved() -> None:
@@ -66,10 +66,10 @@ def test_a_failing_call_gives_back_what_it_reserved() -> None:
             raise RuntimeError("a bug")
 
     async def run() -> float:
-        purse = Purse(Budget(10))
+        ledger = BudgetLedger(Budget(10))
         with pytest.raises(RuntimeError):
-            await Metered(Broken(), purse).generate(ids([1]), Sampling(max_tokens=10))
-        return purse.tokens_left
+            await BudgetedPolicy(Broken(), ledger).generate(ids([1]), Sampling(max_tokens=10))
+        return ledger.tokens_left
 
     assert asyncio.run(run()) == 10
 
@@ -77,15 +77,15 @@ def test_a_failing_call_gives_back_what_it_reserved() -> None:
 def test_seconds_and_dollars() -> None:
     price = Price(prompt=1e6, cached=0.5e6, generated=2e6)
     assert price.dollars(Cost(2, 4, 3)) == 2 + 2 + 6
-    purse = Purse(Budget(dollars=10, price=price))
-    policy = Metered(FakePolicy(["abc", "de"]), purse)
+    ledger = BudgetLedger(Budget(dollars=10, price=price))
+    policy = BudgetedPolicy(FakePolicy(["abc", "de"]), ledger)
     (c,) = asyncio.run(policy.generate(ids([1, 1]), Sampling()))
-    assert c.cost.dollars == 2 + 6 and purse.spent.dollars == 8
+    assert c.cost.dollars == 2 + 6 and ledger.spent.dollars == 8
     asyncio.run(policy.generate(ids([1]), Sampling()))
-    with pytest.raises(Spent, match=r"\$10 is used up"):
+    with pytest.raises(BudgetExhausted, match=r"\$10 is used up"):
         asyncio.run(policy.generate(ids([1]), Sampling()))
-    with pytest.raises(Spent, match="s is used up"):
-        asyncio.run(Metered(FakePolicy(), Purse(Budget(seconds=1e-9))).generate(ids([1]), Sampling()))
+    with pytest.raises(BudgetExhausted, match="s is used up"):
+        asyncio.run(BudgetedPolicy(FakePolicy(), BudgetLedger(Budget(seconds=1e-9))).generate(ids([1]), Sampling()))
 
 
 @pytest.mark.parametrize("bad", [{"tokens": 0}, {"seconds": -1.0}, {"dollars": 1.0}, {"dollars": float("nan")}])
@@ -97,20 +97,20 @@ def test_budgets_that_buy_nothing(bad: dict[str, float]) -> None:
 def test_a_problem_has_its_own_purse_or_shares_one() -> None:
     problems = DigitTask().test[:3]
     policy = Random(seed=1)
-    each = asyncio.run(solve_all(problems, Ensemble(4, Sampling(max_tokens=5)), policy, budget=Budget(8)))
+    each = asyncio.run(solve_all(problems, Samples(4, Sampling(max_tokens=5)), policy, budget=Budget(8)))
     assert all(0 < t.cost.generated_tokens <= 8 for t in each)
-    purse = Purse(Budget(8))
-    shared = asyncio.run(solve_all(problems, Ensemble(4, Sampling(max_tokens=5)), Random(seed=1), budget=purse))
-    assert sum(t.cost.generated_tokens for t in shared) == purse.spent.generated_tokens <= 8
+    ledger = BudgetLedger(Budget(8))
+    shared = asyncio.run(solve_all(problems, Samples(4, Sampling(max_tokens=5)), Random(seed=1), budget=ledger))
+    assert sum(t.cost.generated_tokens for t in shared) == ledger.spent.generated_tokens <= 8
     assert any(t.budget_exhausted for t in shared) and not any(t.failed for t in shared)
 
 
 def test_more_budget_goes_on_where_it_stopped() -> None:
-    problem, strategy = DigitTask().test[1], Ensemble(4, Sampling(max_tokens=3))
+    problem, strategy = DigitTask().test[1], Samples(4, Sampling(max_tokens=3))
 
     async def twice() -> Trace:
         policy = Random(seed=3)
-        trace = await solve(problem, Ensemble(2, Sampling(max_tokens=3)), policy, budget=Budget(6))
+        trace = await solve(problem, Samples(2, Sampling(max_tokens=3)), policy, budget=Budget(6))
         had = trace.cost.generated_tokens
         await solve(problem, strategy, policy, budget=Budget(100), trace=trace)
         assert trace.cost.generated_tokens > had
@@ -154,7 +154,7 @@ def test_what_a_scorer_costs_is_on_the_bill() -> None:
         async def __call__(self, trace: Trace, steps: object) -> list[Score]:
             return [Score(1.0, cost=Cost(prompt_tokens=7, generated_tokens=2, flops=5.0))] * 2
 
-    trace = asyncio.run(solve(DigitTask().test[1], Ensemble(2), FakePolicy(["1", "2"]), Dear()))
+    trace = asyncio.run(solve(DigitTask().test[1], Samples(2), FakePolicy(["1", "2"]), Dear()))
     assert trace.cost.scorer_tokens == 18 and trace.cost.generated_tokens == 2
 
 
@@ -180,11 +180,11 @@ def test_a_prompt_that_cannot_be_written_is_one_problem_s_failure() -> None:
 
 
 def test_no_answer_has_a_reason() -> None:
-    empty = asyncio.run(solve(DigitTask().test[1], Ensemble(2), Silent()))
+    empty = asyncio.run(solve(DigitTask().test[1], Samples(2), NoProgress()))
     assert empty.failed == "no branch came to an answer: nothing was written"
 
 
-class Silent(FakePolicy):
+class NoProgress(FakePolicy):
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
         return [Completion("", ids([]), np.zeros(0, np.float32), "stop")] * n
 
@@ -195,7 +195,7 @@ def test_a_scorer_that_gives_no_scores_decides_nothing(said: list[object]) -> No
         async def __call__(self, trace: Trace, steps: object) -> list[Score]:
             return said  # type: ignore[return-value]
 
-    trace = asyncio.run(solve(DigitTask().test[1], Ensemble(2), FakePolicy(["1", "2"]), Loose()))
+    trace = asyncio.run(solve(DigitTask().test[1], Samples(2), FakePolicy(["1", "2"]), Loose()))
     assert trace.score(1, "wanted") is None and "not a Score" in trace.steps[1].scores["wanted"].reason
 
 
@@ -212,7 +212,7 @@ def test_scores_of_any_number_can_be_saved_and_any_cost_is_on_the_bill() -> None
 NINE = Sampling(max_tokens=9)
 
 
-@pytest.mark.parametrize("strategy", [Chain(NINE), Ensemble(2, NINE), Vote(2, sampling=NINE)])
+@pytest.mark.parametrize("strategy", [Chain(NINE), Samples(2, NINE), MajorityVote(2, sampling=NINE)])
 def test_an_answer_that_was_cut_off_goes_on_with_more_budget(strategy: Any) -> None:
     """The tokens that are there stay, and nothing is asked for again."""
     policy = Speaker(lambda before, _: "=abcdef"[len(before.partition("=")[2]) + 1 :])

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes import QUESTION_TEMPLATE, DigitTask
-from ponder.errors import ModelError, PonderError, Spent, UnknownName, UsageError
+from ponder.errors import ModelError, PonderError, BudgetExhausted, UnknownName, UsageError
 from ponder.models import chat
-from ponder.models.load import Fresh
+from ponder.models.load import ScratchModel
 from ponder.protocols import Policy
 from ponder.reason.operators import expand, generate, insert_text
-from ponder.reason.operators.cut import CUTS, Cut, cut_named
+from ponder.reason.operators.cut import CUTS, Cut, parse_cut
 from ponder.types import Completion, Cost, Ids, Message, Sampling, Trace, ids, prompt_trace
 
 from .scripted import Scripted, asked
@@ -91,7 +91,7 @@ def steps_of(mind: str, cut: Cut, most: int = 10_000) -> tuple[list[str], Trace]
     ],
 )
 def test_where_steps_end(name: str, text: str, steps: list[str]) -> None:
-    found, trace = steps_of(text, cut_named(name))
+    found, trace = steps_of(text, parse_cut(name))
     assert found == steps and trace.steps[-1].stop == "eos"
     drawn = trace.token_ids(len(trace.steps) - 1)[1:].tolist()
     assert drawn == [*text.encode(), END] and trace.cost.generated_tokens == len(drawn)
@@ -99,7 +99,7 @@ def test_where_steps_end(name: str, text: str, steps: list[str]) -> None:
 
 @given(st.text(alphabet="ab. \n`é🙂1", max_size=40).filter(bool), st.sampled_from([*CUTS, "tokens:3"]))
 def test_steps_are_the_text(text: str, name: str) -> None:
-    found, trace = steps_of(text, cut_named(name))
+    found, trace = steps_of(text, parse_cut(name))
     assert "".join(found) == text and trace.steps[-1].done
     assert "\ufffd" not in "".join(found), "no step ends inside a character"
     assert all(s.logprobs is not None and len(s.logprobs) == len(s.token_ids) for s in trace.steps[1:])
@@ -126,9 +126,9 @@ def test_a_cut_that_never_fires_prunes_the_step() -> None:
 
 def test_names() -> None:
     with pytest.raises(UnknownName, match="Did you mean 'line'"):
-        cut_named("lines")
+        parse_cut("lines")
     with pytest.raises(UsageError, match="tokens:32"):
-        cut_named("tokens:x")
+        parse_cut("tokens:x")
     with pytest.raises(UsageError, match="never fire"):
         Cut()
 
@@ -149,12 +149,12 @@ def test_what_was_paid_for_is_kept_when_the_budget_ends() -> None:
         async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
             if len(self.calls) == 1:
                 self.calls.append(sampling)
-                raise Spent("nothing is left")
+                raise BudgetExhausted("nothing is left")
             return await super().generate(prefix, sampling, n)
 
     trace = begun()
     first = asyncio.run(generate(trace, 0, Letters("a\nb\nc"), Sampling(), 3, cut=CUTS["line"]))
-    with pytest.raises(Spent):
+    with pytest.raises(BudgetExhausted):
         asyncio.run(expand(trace, first, Poor("a\nb\nc"), Sampling(), cut=CUTS["line"]))
     assert [trace.children(i) for i in first] == [[4], [], [5]]
 
@@ -176,10 +176,10 @@ def test_on_a_real_network() -> None:
     """Steps of two tokens are the tokens that one call would have drawn."""
     import torch
 
-    from ponder.models.native import Native
+    from ponder.models.native import PonderPolicy
 
-    net, tokenizer = Fresh("abcdef", width=32, layers=2, heads=4, context=64).build(torch.float32, torch.device("cpu"))
-    policy: Policy = Native(net, chat.with_chat_template(tokenizer, QUESTION_TEMPLATE))
+    net, tokenizer = ScratchModel("abcdef", width=32, layers=2, heads=4, context=64).build(torch.float32, torch.device("cpu"))
+    policy: Policy = PonderPolicy(net, chat.with_chat_template(tokenizer, QUESTION_TEMPLATE))
     greedy = Sampling(temperature=0, max_tokens=9)
 
     async def both() -> tuple[list[int], list[int]]:
@@ -195,7 +195,7 @@ def test_on_a_real_network() -> None:
 
 
 def test_errors_are_ponders_own() -> None:
-    assert issubclass(Spent, PonderError)
+    assert issubclass(BudgetExhausted, PonderError)
 
 
 def test_what_was_written_is_kept_where_the_rest_fails() -> None:

@@ -11,7 +11,7 @@ from fakes import FakePolicy
 from ponder.errors import ModelError, UsageError
 from ponder.jobs import decode, encode
 from ponder.protocols import Scorer
-from ponder.reason.strategies import BeamSearch, Chain, Ensemble, Forest, Vote
+from ponder.reason.strategies import BeamSearch, Chain, Samples, Forest, MajorityVote
 from ponder.reason.strategies.forest import split_forest
 from ponder.types import Completion, Ids, Sampling, Trace
 
@@ -44,10 +44,10 @@ def test_a_forest_by_hand() -> None:
 
 def test_a_tree_that_chooses_nothing_votes_with_its_most_frequent_answer() -> None:
     policy = Scripted({"": ["=1", "=2", "=2", "=2", "=1", "=2"]})
-    trace = think(Forest(Ensemble(3), 2), policy)
+    trace = think(Forest(Samples(3), 2), policy)
     assert trace.chosen == 2
     before = trace.to_json()
-    think(Forest(Ensemble(3), 2), policy, None, trace)
+    think(Forest(Samples(3), 2), policy, None, trace)
     assert trace.to_json() == before and len(policy.asked) == 2
     chains = think(Forest(Chain(), 2), Scripted({"": ["=1", "=2"]}))
     before = chains.to_json()
@@ -55,7 +55,7 @@ def test_a_tree_that_chooses_nothing_votes_with_its_most_frequent_answer() -> No
 
 
 def test_each_tree_has_one_vote() -> None:
-    trace = think(Forest(Vote(2), 3), Scripted({"": ["=1", "=1", "=2", "x", "=2", "=3"]}))
+    trace = think(Forest(MajorityVote(2), 3), Scripted({"": ["=1", "=1", "=2", "x", "=2", "=3"]}))
     assert trace.chosen is not None and trace.text(trace.chosen) == "=2", "two trees against one"
 
 
@@ -132,4 +132,4 @@ def test_settings_that_cannot_work() -> None:
             make()
     with pytest.raises(UsageError, match="needs a guide"):
         think(Forest(Chain(), weight="score"), Scripted({}))
-    assert decode(encode(Forest(Vote(3), 2, "score"))) == Forest(Vote(3), 2, "score")
+    assert decode(encode(Forest(MajorityVote(3), 2, "score"))) == Forest(MajorityVote(3), 2, "score")

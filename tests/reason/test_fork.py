@@ -17,7 +17,7 @@ from ponder.errors import ModelError, PonderError, UsageError
 from ponder.jobs import decode, encode
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
-from ponder.reason.operators.uncertainty import Trigger, token_uncertainty, uncertainty_measures
+from ponder.reason.operators.uncertainty import UncertaintyTrigger, token_uncertainty, uncertainty_measures
 from ponder.reason.strategies.fork import EntropyFork
 from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Trace, ids, user_messages
 
@@ -118,7 +118,7 @@ def crossroads(text: str) -> Mapping[str, float]:
     return sure({"": "a", "a": "b", "abd": "7"}.get(said, END))
 
 
-BY = EntropyFork(fork_trigger=Trigger(threshold=0.6), backtrack_trigger=Trigger(threshold=1.2), answers=1, chunk_tokens=8)
+BY = EntropyFork(fork_trigger=UncertaintyTrigger(threshold=0.6), backtrack_trigger=UncertaintyTrigger(threshold=1.2), answers=1, chunk_tokens=8)
 
 
 def think(strategy: EntropyFork, policy: Torn, tokens: int | None = None, **more: Any) -> Trace:
@@ -170,7 +170,7 @@ def test_each_measure_can_fork(measure: str, bar: float) -> None:
     def once(text: str) -> Mapping[str, float]:
         return {"c": 0.6, "d": 0.4} if text == "Qab" else {{"Q": "a", "Qa": "b"}.get(text, END): 1.0}
 
-    how = EntropyFork(measure, Trigger(threshold=bar), branches=2, answers=2, vocab_size=100)
+    how = EntropyFork(measure, UncertaintyTrigger(threshold=bar), branches=2, answers=2, vocab_size=100)
     trace = think(how, Torn(once))
     assert [trace.text(i) for i in trace.answers()] == ["abc", "abd"], measure
     assert measure in trace.steps[1].notes
@@ -189,10 +189,10 @@ def test_the_variance_is_of_the_whole_vocabulary() -> None:
 
 def test_quantiles_are_of_what_was_seen() -> None:
     seen = [float(i) for i in range(101)]
-    assert Trigger(quantile=0.9).cutoff(seen) == 90.0 and Trigger(quantile=0.9).cutoff(seen, small=True) == pytest.approx(
+    assert UncertaintyTrigger(quantile=0.9).cutoff(seen) == 90.0 and UncertaintyTrigger(quantile=0.9).cutoff(seen, small=True) == pytest.approx(
         10.0
     )
-    assert Trigger(quantile=0.9, min_seen_tokens=102).cutoff(seen) is None
+    assert UncertaintyTrigger(quantile=0.9, min_seen_tokens=102).cutoff(seen) is None
     text = "Q" + "a" * 40
 
     def after(said: str) -> Mapping[str, float]:
@@ -200,10 +200,10 @@ def test_quantiles_are_of_what_was_seen() -> None:
             return {"b": 0.5, "c": 0.5}
         return sure("a") if len(said) < len(text) else sure(END)
 
-    how = EntropyFork(fork_trigger=Trigger(quantile=0.9, min_seen_tokens=32), answers=2, chunk_tokens=8)
+    how = EntropyFork(fork_trigger=UncertaintyTrigger(quantile=0.9, min_seen_tokens=32), answers=2, chunk_tokens=8)
     trace = think(how, Torn(after))
     assert [trace.text(i) for i in trace.answers()] == ["a" * 40 + "b", "a" * 40 + "c"]
-    early = think(replace(how, fork_trigger=Trigger(quantile=0.9, min_seen_tokens=41)), Torn(after))
+    early = think(replace(how, fork_trigger=UncertaintyTrigger(quantile=0.9, min_seen_tokens=41)), Torn(after))
     assert [early.text(i) for i in early.answers()] == ["a" * 40 + "b"], "too little was seen"
 
 
@@ -230,7 +230,7 @@ def test_a_branch_that_fails_is_pruned() -> None:
 
 
 def test_an_answer_ends_at_its_budget() -> None:
-    how = EntropyFork(fork_trigger=Trigger(threshold=9.0), answers=1, chunk_tokens=4, sampling=Sampling(temperature=0.0, max_tokens=12))
+    how = EntropyFork(fork_trigger=UncertaintyTrigger(threshold=9.0), answers=1, chunk_tokens=4, sampling=Sampling(temperature=0.0, max_tokens=12))
     trace = think(how, Torn(lambda text: sure("a")))
     assert trace.text(trace.chosen or 0) == "a" * 12 and trace.steps[-1].stop == "length"
 
@@ -248,7 +248,7 @@ def test_a_stop_of_the_users_ends_the_answer() -> None:
             return [replace(c, text=c.text[cut], token_ids=c.token_ids[cut], logprobs=c.logprobs[cut], stop=stop,
                             notes=notes, top_logprobs=alternatives)]  # fmt: skip
 
-    how = EntropyFork(fork_trigger=Trigger(threshold=9.0), answers=1, chunk_tokens=3, sampling=Sampling(temperature=0.0, stop=(";",)))
+    how = EntropyFork(fork_trigger=UncertaintyTrigger(threshold=9.0), answers=1, chunk_tokens=3, sampling=Sampling(temperature=0.0, stop=(";",)))
     trace = think(how, Stopping(lambda text: sure({1: "a", 2: "b", 3: "c", 4: "d"}.get(len(text), ";"))))
     assert trace.text(trace.chosen or 0) == "abcd;" and trace.steps[-1].done
 
@@ -256,7 +256,7 @@ def test_a_stop_of_the_users_ends_the_answer() -> None:
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=40), st.floats(0.01, 0.99), st.booleans())
 def test_a_bar_is_numpys_quantile(seen: list[float], share: float, small: bool) -> None:
     expected = np.quantile(seen, 1 - share if small else share)
-    assert Trigger(quantile=share, min_seen_tokens=1).cutoff(sorted(seen), small) == pytest.approx(expected, abs=1e-9)
+    assert UncertaintyTrigger(quantile=share, min_seen_tokens=1).cutoff(sorted(seen), small) == pytest.approx(expected, abs=1e-9)
 
 
 @settings(max_examples=60)
@@ -268,7 +268,7 @@ def test_random_trees_keep_their_books(seed: int, ways: int, forks: int, answers
         return dict(zip(letters, rng.dirichlet(np.ones(4) * rng.choice([0.2, 2.0])).tolist(), strict=True))
 
     sampling = Sampling(temperature=0.0, max_tokens=20)
-    how = EntropyFork("entropy", Trigger(threshold=0.7), Trigger(threshold=1.2), ways, forks, answers, piece, 0, sampling)
+    how = EntropyFork("entropy", UncertaintyTrigger(threshold=0.7), UncertaintyTrigger(threshold=1.2), ways, forks, answers, piece, 0, sampling)
     trace = think(how, Torn(after))
     assert sum(len(trace.children(i)) > 1 for i in range(len(trace.steps))) <= forks
     kept = sum(len(s.token_ids) for s in trace.steps[1:])
@@ -287,9 +287,9 @@ def test_random_trees_keep_their_books(seed: int, ways: int, forks: int, answers
     ("make", "says"),
     [
         (lambda: EntropyFork("entropi"), "Did you mean 'entropy'"), (lambda: EntropyFork("variance"), "size of the vocabulary"),
-        (lambda: EntropyFork(branches=1), "2 or more ways"), (lambda: Trigger(), "one of the two"),
-        (lambda: Trigger(1.0, 0.5), "one of the two"), (lambda: Trigger(quantile=1.5), "between 0 and 1"),
-        (lambda: Trigger(quantile=0.5, min_seen_tokens=0), "at least one"),
+        (lambda: EntropyFork(branches=1), "2 or more ways"), (lambda: UncertaintyTrigger(), "one of the two"),
+        (lambda: UncertaintyTrigger(1.0, 0.5), "one of the two"), (lambda: UncertaintyTrigger(quantile=1.5), "between 0 and 1"),
+        (lambda: UncertaintyTrigger(quantile=0.5, min_seen_tokens=0), "at least one"),
     ],
 )  # fmt: skip
 def test_bad_settings(make: Any, says: str) -> None:

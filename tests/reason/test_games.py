@@ -21,11 +21,11 @@ from ponder.reason.games import (
     GAME_SEARCH,
     ConnectFourGame,
     CountdownGame,
-    LanguagePlayer,
-    Likeliest,
+    LanguageModelPrior,
+    GreedyPriorPlayer,
     GamePolicy,
     RandomPlayoutScorer,
-    Searcher,
+    SearchPlayer,
     TicTacToeGame,
     LearnedValueScorer,
     ValueNet,
@@ -123,7 +123,7 @@ def test_moves_that_are_not_legal() -> None:
         state_after(CountdownGame((1, 2), 3), [99])
     with pytest.raises(UsageError, match="no moves of"):
         GamePolicy(TTT).tokens("centre")
-    for bad in (lambda: ConnectFourGame(9, 9), lambda: CountdownGame((1,), 1), lambda: LanguagePlayer(FakePolicy(), 0)):
+    for bad in (lambda: ConnectFourGame(9, 9), lambda: CountdownGame((1,), 1), lambda: LanguageModelPrior(FakePolicy(), 0)):
         with pytest.raises(UsageError):
             bad()
 
@@ -160,7 +160,7 @@ def views() -> list[tuple[int, ...]]:
 
 def test_search_never_loses_at_tic_tac_toe() -> None:
     """Against every reply to every reply, as either side; boards that look alike are thought about once."""
-    player = Searcher(TTT, search(TTT, 800, rule=UCT(1.4)), GamePolicy(TTT), RandomPlayoutScorer(TTT))
+    player = SearchPlayer(TTT, search(TTT, 800, rule=UCT(1.4)), GamePolicy(TTT), RandomPlayoutScorer(TTT))
     chosen: dict[str, int] = {}
     worst = {"X": 1.0, "O": 1.0}
     seen: set[tuple[str, str]] = set()
@@ -248,7 +248,7 @@ def test_connect_four_sees_what_wins_and_what_must_be_stopped() -> None:
     for guide in (RandomPlayoutScorer(FOUR), LearnedValueScorer(FOUR, net)):
         for played in ([3, 0, 3, 0, 3, 1], [3, 6, 3, 6, 3]):  # the first wins with 3; then the second must play 3
             strategy = search(FOUR, 150)
-            assert run_async(Searcher(FOUR, strategy, GamePolicy(FOUR), guide)(played)) == 3
+            assert run_async(SearchPlayer(FOUR, strategy, GamePolicy(FOUR), guide)(played)) == 3
 
 
 @pytest.mark.parametrize(("numbers", "target"), [((7, 6, 3), 45), ((1, 2, 3, 4), 24), ((8, 5, 2), 1)])
@@ -319,22 +319,22 @@ def test_a_language_model_plays_alone_and_with_search() -> None:
     asked = TTT.question(board)
     assert "You play X" in asked and "X X 3\nO O 6\n7 8 9" in asked
     assert [TTT.parse_move(t) for t in ("3", "Cell 7.", "I take 12", "1.5", "", "none")] == [2, 6, None, None, None, None]
-    player = LanguagePlayer(FakePolicy(["7", "7", "1", "x", "3", "9", "7", "7"]), samples=8)
+    player = LanguageModelPrior(FakePolicy(["7", "7", "1", "x", "3", "9", "7", "7"]), samples=8)
     weights, cost = run_async(player(TTT, board, TTT.moves(board)))
     assert weights == pytest.approx([1 / 6, 0, 4 / 6, 0, 1 / 6]) and cost.generated_tokens == 8
     assert player.answer_counts == {"legal": 6, "illegal": 1, "no move": 1}
-    assert run_async(Likeliest(TTT, LanguagePlayer(FakePolicy(["7"] * 8)))([0, 3, 1, 4])) == 6, "alone it misses the win"
-    prior = LanguagePlayer(FakePolicy(["3", *["7"] * 7] * 200))
-    thinking = Searcher(TTT, search(TTT, 40, rule=PUCT(low=-1, high=1)), GamePolicy(TTT, prior), RandomPlayoutScorer(TTT))
+    assert run_async(GreedyPriorPlayer(TTT, LanguageModelPrior(FakePolicy(["7"] * 8)))([0, 3, 1, 4])) == 6, "alone it misses the win"
+    prior = LanguageModelPrior(FakePolicy(["3", *["7"] * 7] * 200))
+    thinking = SearchPlayer(TTT, search(TTT, 40, rule=PUCT(low=-1, high=1)), GamePolicy(TTT, prior), RandomPlayoutScorer(TTT))
     assert run_async(thinking([0, 3, 1, 4])) == 2, "with search it does not"
-    nothing = run_async(LanguagePlayer(FakePolicy(["?"] * 8))(TTT, board, TTT.moves(board)))
+    nothing = run_async(LanguageModelPrior(FakePolicy(["?"] * 8))(TTT, board, TTT.moves(board)))
     assert nothing[0] == [0.2] * 5
     with pytest.raises(UsageError, match="cannot be put into words"):
-        run_async(LanguagePlayer(FakePolicy())(FOUR, FOUR.start(), [0]))
+        run_async(LanguageModelPrior(FakePolicy())(FOUR, FOUR.start(), [0]))
 
 
 def test_the_models_tokens_are_on_the_bill() -> None:
-    policy = GamePolicy(TTT, LanguagePlayer(FakePolicy(["5", "1"] * 100), samples=2))
+    policy = GamePolicy(TTT, LanguageModelPrior(FakePolicy(["5", "1"] * 100), samples=2))
     trace = prompt_trace(game_problem(TTT), policy.encode(game_problem(TTT).messages))
     run_async(search(TTT, 3, rule=PUCT(low=-1, high=1))(trace, policy, RandomPlayoutScorer(TTT)))
     assert trace.cost.generated_tokens > 0 and trace.cost.flops > 0
@@ -342,5 +342,5 @@ def test_the_models_tokens_are_on_the_bill() -> None:
 
 def test_a_game_that_is_over_has_no_next_move() -> None:
     with pytest.raises(PonderError):
-        run_async(Searcher(TTT, search(TTT, 5), GamePolicy(TTT), RandomPlayoutScorer(TTT))([0, 3, 1, 4, 2]))
+        run_async(SearchPlayer(TTT, search(TTT, 5), GamePolicy(TTT), RandomPlayoutScorer(TTT))([0, 3, 1, 4, 2]))
     assert minimax_outcome("XX.OO....", "X") == 1

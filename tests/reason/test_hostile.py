@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from fakes import run_async
-from ponder.errors import Interrupted, ModelError, PonderError, Spent, UsageError
+from ponder.errors import Interrupted, ModelError, PonderError, BudgetExhausted, UsageError
 from ponder.pipelines.solve import solve
-from ponder.reason.budget import Budget, Purse
+from ponder.reason.budget import Budget, BudgetLedger
 from ponder.reason.operators.cut import CUTS
 from ponder.reason.presets import PRESETS
 from ponder.reason.strategies import STRATEGIES
@@ -54,7 +54,7 @@ class Wild:
     few: float = 0.0  # of fewer continuations than were asked for, or none
     late: int = 0  # seed of how long calls take
     stops: int | None = None  # calls after which `how` is raised
-    how: type[PonderError] = Spent
+    how: type[PonderError] = BudgetExhausted
     calls: int = 0
     paid: Cost = Cost()
     given: dict[bytes, int] = field(default_factory=dict)
@@ -164,13 +164,13 @@ def small(strategy: Any) -> Any:
 WAYS = {name: small(kind()) for name, kind in STRATEGIES.items()} | {n: small(p.strategy) for n, p in PRESETS.items()}
 # What `Wild` says depends on how often a prefix was asked for, and trees with short steps come to the same prefixes.
 WAYS["forest"] = replace(WAYS["forest"], of=replace(WAYS["forest"].of, cut=CUTS["paragraph"]))
-TREE_OF_THOUGHTS = ("thoughts", "tot", "tot-24")  # gives a thought where it has no answer
+TREE_OF_THOUGHTS_SCALE = ("thoughts", "tot", "tot-24")  # gives a thought where it has no answer
 # A tree search may give an answer that was written on from a step which nobody could score.
 ROLLOUTS = ("mcts", "marco-o1", "alphallm-style", "x1", "rstar-style", "alphazero", "forest")
 
 
 def think(
-    name: str, policy: Wild, guide: Guide | None, budget: Budget | Purse | None = None, trace: Trace | None = None
+    name: str, policy: Wild, guide: Guide | None, budget: Budget | BudgetLedger | None = None, trace: Trace | None = None
 ) -> Trace:
     way = WAYS[name]
     return run_async(solve(PROBLEM, way, policy, guide=guide, budget=budget, oracle=name == "star", trace=trace), 10)
@@ -192,7 +192,7 @@ def check(name: str, trace: Trace, policy: Wild, guide: Guide | None = None, tok
         return
     step = trace.steps[trace.chosen]
     assert step.parent is not None and not step.pruned and not step.meta
-    if name not in TREE_OF_THOUGHTS:
+    if name not in TREE_OF_THOUGHTS_SCALE:
         assert step.done or trace.budget_exhausted
         assert not trace.children(trace.chosen) and any(trace.steps[i].sampled for i in trace.path(trace.chosen))
     if name not in ROLLOUTS:
@@ -249,11 +249,11 @@ def test_budgets_that_grow(name: str) -> None:
 @pytest.mark.parametrize("name", WAYS)
 def test_stopped_by_hand_and_gone_on_with(name: str) -> None:
     for stops in (0, 1, 2, 5):
-        policy, purse = Wild(7, stops=stops, how=Interrupted), Purse(Budget(1000))
+        policy, ledger = Wild(7, stops=stops, how=Interrupted), BudgetLedger(Budget(1000))
         trace = prompt_trace(PROBLEM, policy.encode(PROBLEM.messages))
         with contextlib.suppress(Interrupted):
-            think(name, policy, Guide(), purse, trace)
-        assert purse.tokens_left == 1000 - purse.spent.generated_tokens, "nothing stays reserved"
+            think(name, policy, Guide(), ledger, trace)
+        assert ledger.tokens_left == 1000 - ledger.spent.generated_tokens, "nothing stays reserved"
         policy.stops = None
         kept = Trace.from_json(json.loads(json.dumps(trace.to_json())))
         done = think(name, policy, Guide(), trace=kept)

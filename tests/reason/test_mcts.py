@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes import run_async
-from ponder.errors import ModelError, PonderError, Spent, UsageError
+from ponder.errors import ModelError, PonderError, BudgetExhausted, UsageError
 from ponder.jobs import decode, encode
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
@@ -27,7 +27,7 @@ from ponder.reason.operators.backpropagate import DiscountedBackup
 from ponder.reason.operators.cut import CUTS
 from ponder.reason.operators.priors import DirichletNoise
 from ponder.reason.operators.tree_select import PUCT, UCT, X1
-from ponder.reason.operators.widen import Widening
+from ponder.reason.operators.widen import ProgressiveWidening
 from ponder.reason.strategies import STRATEGIES
 from ponder.reason.strategies.mcts import MCTS
 from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Trace, ids, prompt_trace, user_messages
@@ -203,7 +203,7 @@ class Pure:
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
         self.calls += 1
         if self.spends is not None and self.calls > self.spends:
-            raise Spent("no more")
+            raise BudgetExhausted("no more")
         if self.delays is not None:
             for _ in range(random.Random(f"{self.delays} {self.calls}").randrange(6)):
                 await asyncio.sleep(0)
@@ -248,7 +248,7 @@ SEARCHES = st.builds(
     judged=st.sampled_from(["visited", "written"]),
     rollouts=st.sampled_from([0, 0, 1, 2]),
     mix=st.sampled_from([1.0, 0.4]),
-    widening=st.sampled_from([None, None, Widening(1, 0.5)]),
+    widening=st.sampled_from([None, None, ProgressiveWidening(1, 0.5)]),
     noise=st.sampled_from([None, DirichletNoise()]),
     two_player=st.booleans(),
     cut=st.just(CUTS["line"]),
@@ -379,11 +379,11 @@ def test_steps_that_say_nothing_or_the_same_or_never_end() -> None:
         grown(replace(TWO, cut=replace(LINES, max_step_tokens=3)), endless)
     with pytest.raises(PonderError, match="no continuation"):
 
-        class Silent(Scripted):
+        class NoProgress(Scripted):
             async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
                 return []
 
-        grown(TWO, Silent({}))
+        grown(TWO, NoProgress({}))
 
 
 def test_a_dead_end_closes_the_way_to_it() -> None:
@@ -418,7 +418,7 @@ def test_noise_is_on_the_first_steps_only_and_widening_bounds_them() -> None:
     assert noised.steps[1].prior + noised.steps[2].prior == pytest.approx(1)
     trace = fresh()
     sampling = Sampling(seed=1, max_tokens=200)
-    strategy = MCTS(simulations=9, width=8, widening=Widening(1, 0.5), sampling=sampling, complete_answer=False)
+    strategy = MCTS(simulations=9, width=8, widening=ProgressiveWidening(1, 0.5), sampling=sampling, complete_answer=False)
     run_async(strategy(trace, Pure(), Crc()))
     assert len(trace.children(0)) == 3, "ceil(sqrt(8)) when the last simulation left"
 

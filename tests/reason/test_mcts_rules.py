@@ -16,7 +16,7 @@ from ponder.reason.operators.backpropagate import DiscountedBackup, MeanBackup, 
 from ponder.reason.operators.branch import DetachedBranch
 from ponder.reason.operators.priors import DirichletNoise, softmax_priors, set_priors
 from ponder.reason.operators.tree_select import PUCT, UCT, X1, select_child, open_children
-from ponder.reason.operators.widen import Widening
+from ponder.reason.operators.widen import ProgressiveWidening
 from ponder.types import Step, Trace, ids
 
 
@@ -91,8 +91,8 @@ def test_rollouts_pruned_steps_and_asides_are_not_selected() -> None:
     [
         lambda: UCT(-1), lambda: UCT(math.nan), lambda: PUCT(low=0), lambda: PUCT(low=1, high=1),
         lambda: X1(low=2, high=1), lambda: PUCT(c1=math.inf), lambda: DiscountedBackup(gamma=0), lambda: DiscountedBackup(learning_rate=2),
-        lambda: DirichletNoise(alpha=0), lambda: DirichletNoise(fraction=2), lambda: DirichletNoise(seed=-1), lambda: Widening(k=0),
-        lambda: Widening(alpha=2),
+        lambda: DirichletNoise(alpha=0), lambda: DirichletNoise(fraction=2), lambda: DirichletNoise(seed=-1), lambda: ProgressiveWidening(k=0),
+        lambda: ProgressiveWidening(alpha=2),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_work(bad: object) -> None:
@@ -127,8 +127,8 @@ def test_noise_is_seeded_and_keeps_the_sum() -> None:
 
 
 def test_widening() -> None:
-    assert [Widening(1, 0.5).max_children(n) for n in (0, 1, 4, 5, 9, 10)] == [1, 1, 2, 3, 3, 4]
-    assert Widening(2, 0.5).max_children(9) == 6 and Widening(3, 0).max_children(100) == 3
+    assert [ProgressiveWidening(1, 0.5).max_children(n) for n in (0, 1, 4, 5, 9, 10)] == [1, 1, 2, 3, 3, 4]
+    assert ProgressiveWidening(2, 0.5).max_children(9) == 6 and ProgressiveWidening(3, 0).max_children(100) == 3
 
 
 def chain() -> Trace:

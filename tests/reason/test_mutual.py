@@ -11,7 +11,7 @@ from ponder import jobs
 from ponder.errors import ModelError, UsageError
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
-from ponder.reason.strategies.ensemble import Ensemble
+from ponder.reason.strategies.ensemble import Samples
 from ponder.reason.strategies.mutual import RStarConsistency
 from ponder.reason.strategies.refine import SelfRefine
 from ponder.types import Completion, Ids, Sampling, Score, Trace
@@ -24,7 +24,7 @@ class Ends(FirstCharVerifier):
         return text[-1:] or None
 
 
-MUTUAL = RStarConsistency(Ensemble(2), n=2)
+MUTUAL = RStarConsistency(Samples(2), n=2)
 
 
 def thought(script: list[str], strategy: RStarConsistency = MUTUAL, **more: object) -> tuple[Trace, FakePolicy]:
@@ -49,9 +49,9 @@ def test_the_guide_weighs() -> None:
         async def __call__(self, trace: Trace, steps: object) -> list[Score]:
             return [Score(1.0 if trace.text(i)[-1] == "1" else 0.1) for i in steps]  # type: ignore[attr-defined]
 
-    from ponder.reason.strategies.best_of import BestOf
+    from ponder.reason.strategies.best_of import BestOfN
 
-    trace, _ = thought(["ab1", "cdef2", "x3", "x1", "y2", "y2"], RStarConsistency(BestOf(2), n=2), guide=Likes())
+    trace, _ = thought(["ab1", "cdef2", "x3", "x1", "y2", "y2"], RStarConsistency(BestOfN(2), n=2), guide=Likes())
     assert trace.chosen == 1, "0.5 x 1 against 1 x 0.1"
     trace, _ = thought(["ab1", "cdef2", "x3", "x1", "y2", "y2"], guide=Likes())
     assert trace.chosen == 1, "also where the strategy inside asked nobody"
@@ -73,7 +73,7 @@ def test_settings() -> None:
 
 def test_the_tree_grows_on_after_second_looks() -> None:
     trace, _ = thought(["ab1", "cdef2", "x3", "x1", "y2", "y2"])
-    more = RStarConsistency(Ensemble(3), n=2)
+    more = RStarConsistency(Samples(3), n=2)
     asyncio.run(solve(trace.problem, more, FakePolicy(["gh2", "z2", "z2"]), Ends(), trace=trace))
     assert len(trace.answers()) == 3 and len([s for s in trace.steps if s.cites]) == 3
 

@@ -12,12 +12,12 @@ import torch
 
 from fakes import QUESTION_TEMPLATE
 from ponder.models import chat
-from ponder.models.load import Fresh
-from ponder.models.native import Native
+from ponder.models.load import ScratchModel
+from ponder.models.native import PonderPolicy
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
 from ponder.reason.operators.self_evaluate import PTrue
-from ponder.reason.operators.uncertainty import Trigger
+from ponder.reason.operators.uncertainty import UncertaintyTrigger
 from ponder.reason.prompts import Prompt
 from ponder.reason.strategies import (
     BudgetForcing,
@@ -26,7 +26,7 @@ from ponder.reason.strategies import (
     SelfRefine,
     LengthRejection,
     StepControl,
-    ToolChain,
+    ToolUse,
     TreeOfThoughts,
 )
 from ponder.reason.strategies.graph import Improve, Merge, Solve, Split
@@ -41,23 +41,23 @@ KINDS: dict[str, Any] = {
     "full": BudgetForcing(5, 0, 3, "e", "full", "c", "=", "?", WARM),
     "steps": StepControl(3, 4, countdown="+{left}+", step_separator=" ", think_end="=", sampling=WARM),
     "rejection": LengthRejection(6, 3, 4, 2, WARM),
-    "fork": EntropyFork("entropy", Trigger(threshold=1.0), Trigger(quantile=0.9, min_seen_tokens=4), 3, 4, 3, 2, 0, WARM),
-    "margin": EntropyFork("margin", Trigger(threshold=0.02), None, 2, 3, 3, 4, 0, WARM),
-    "variance": EntropyFork("variance", Trigger(threshold=0.001), None, 2, 3, 2, 2, 99, WARM),
+    "fork": EntropyFork("entropy", UncertaintyTrigger(threshold=1.0), UncertaintyTrigger(quantile=0.9, min_seen_tokens=4), 3, 4, 3, 2, 0, WARM),
+    "margin": EntropyFork("margin", UncertaintyTrigger(threshold=0.02), None, 2, 3, 3, 4, 0, WARM),
+    "variance": EntropyFork("variance", UncertaintyTrigger(threshold=0.001), None, 2, 3, 2, 2, 99, WARM),
     "propose": TreeOfThoughts(depth=2, beam_width=2, thoughts_per_step=2, evaluations_per_thought=1, sampling=WARM),
     "sample": TreeOfThoughts("dfs", "sample", depth=2, thoughts_per_step=2, threshold=-1.0, sampling=WARM),
     "refine": SelfRefine(2, sampling=WARM),
     "graph": GraphOfThoughts(GRAPH, WARM),
-    "tools": ToolChain((CALC,), 2, 20, False, Sampling(max_tokens=20)),
+    "tools": ToolUse((CALC,), 2, 20, False, Sampling(max_tokens=20)),
 }
 
 
 @lru_cache
-def letters() -> Native:
+def letters() -> PonderPolicy:
     """Reads and writes every character of a plain text."""
-    fresh = Fresh("\n" + "".join(map(chr, range(32, 127))), width=32, layers=2, heads=4, context=2048, seed=5)
+    fresh = ScratchModel("\n" + "".join(map(chr, range(32, 127))), width=32, layers=2, heads=4, context=2048, seed=5)
     net, tokenizer = fresh.build(torch.float32, torch.device("cpu"))
-    return Native(net, chat.with_chat_template(tokenizer, QUESTION_TEMPLATE), 5)
+    return PonderPolicy(net, chat.with_chat_template(tokenizer, QUESTION_TEMPLATE), 5)
 
 
 def think(strategy: Any, tokens: int | None = None, seed: int = 3) -> Trace:

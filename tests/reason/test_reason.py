@@ -15,7 +15,7 @@ from ponder.errors import UsageError
 from ponder.pipelines.solve import solve
 from ponder.protocols import Policy, Scorer, Strategy, Task
 from ponder.reason.operators import best_step, evaluate, generate, majority_step
-from ponder.reason.strategies import STRATEGIES, Chain, Ensemble
+from ponder.reason.strategies import STRATEGIES, Chain, Samples
 from ponder.types import Cost, Sampling, Score, Trace
 
 
@@ -91,15 +91,15 @@ def test_chain() -> None:
 
 def test_ensemble() -> None:
     policy = FakePolicy(seed=2)
-    trace = asyncio.run(solve(DigitTask().test[3], Ensemble(5), policy, FirstCharVerifier()))
+    trace = asyncio.run(solve(DigitTask().test[3], Samples(5), policy, FirstCharVerifier()))
     assert len(policy.calls) == 1, "one call, so that the prompt is shared"
     assert trace.answers() == [1, 2, 3, 4, 5] and all(s.parent == 0 for s in trace.steps[1:])
     assert trace.cost == Cost(2, 8, 15, 0, 30.0, 2.5)
     assert len({s.text for s in trace.steps[1:]}) > 1
-    again = asyncio.run(solve(DigitTask().test[3], Ensemble(5), FakePolicy(seed=2), FirstCharVerifier()))
+    again = asyncio.run(solve(DigitTask().test[3], Samples(5), FakePolicy(seed=2), FirstCharVerifier()))
     assert again.to_json() == trace.to_json(), "the fake is deterministic"
     with pytest.raises(UsageError, match="at least one"):
-        Ensemble(0)
+        Samples(0)
 
 
 def test_evaluate_writes_one_score_per_step() -> None:
@@ -131,7 +131,7 @@ def test_thinking_needs_no_gpu_library() -> None:
 
 
 def test_log_probabilities_and_tokens_stay_side_by_side() -> None:
-    trace = asyncio.run(solve(DigitTask().test[1], Ensemble(3), FakePolicy()))
+    trace = asyncio.run(solve(DigitTask().test[1], Samples(3), FakePolicy()))
     for step in trace.steps[1:]:
         assert step.logprobs is not None and step.logprobs.shape == step.token_ids.shape
         assert step.logprobs.dtype == np.float32

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ponder.errors import ModelError, Spent, UsageError
+from ponder.errors import ModelError, BudgetExhausted, UsageError
 from ponder.jobs import decode, encode
 from ponder.pipelines.solve import try_solve, solve
 from ponder.reason.operators.aggregate import aggregate
-from ponder.reason.operators.inquire import Inquiries, FollowUpQuestion
-from ponder.reason.strategies.graph import SORTING, GraphOfThoughts, Improve, Merge, Solve, Split
+from ponder.reason.operators.inquire import FollowUps, FollowUpQuestion
+from ponder.reason.strategies.graph import SORTING_GRAPH, GraphOfThoughts, Improve, Merge, Solve, Split
 from ponder.reason.strategies.refine import SelfRefine
 from ponder.types import Completion, Ids, Problem, Sampling, Score, Trace, ids, user_messages
 
@@ -99,7 +99,7 @@ class Counted(Speaker):
 
     async def generate(self, prefix: Any, sampling: Sampling, n: int = 1) -> Any:
         if not self.left:
-            raise Spent("no more calls")
+            raise BudgetExhausted("no more calls")
         self.left -= 1
         return await super().generate(prefix, sampling, n)
 
@@ -126,7 +126,7 @@ def test_refining_goes_on_where_it_stopped(first: int) -> None:
 
 def test_aggregate_cites_what_it_quotes() -> None:
     trace = think(SelfRefine(feedback="none", max_rounds=1, **SHORT), Speaker(["Answer: 5", "Answer: 6"]))
-    made = asyncio.run(aggregate(Inquiries(trace, policy := Speaker(["Answer: 7"])), [1, 3], Sampling()))
+    made = asyncio.run(aggregate(FollowUps(trace, policy := Speaker(["Answer: 7"])), [1, 3], Sampling()))
     assert made == [5] and trace.steps[4].cites == (1, 3)
     assert "Attempt 1:\nAnswer: 5\n\nAttempt 2:\nAnswer: 6" in policy.asked[0][0]
 
@@ -135,16 +135,16 @@ def test_questions_are_asked_once() -> None:
     trace = Trace(PROBLEM, [])
     trace.add(think(SelfRefine(feedback="none", max_rounds=1), Speaker(["a", "a"])).steps[0])
     policy = Speaker(lambda t, j: f"{t}{j}")
-    inquiries = Inquiries(trace, policy)
+    follow_ups = FollowUps(trace, policy)
     one, two = user_messages("one"), user_messages("two")
     asked = [FollowUpQuestion(one, (0,)), FollowUpQuestion(two, (0,)), FollowUpQuestion(one, (0,)), FollowUpQuestion(two, (), shared_prompt=True)]
-    found = asyncio.run(inquiries.ask_all(asked, Sampling(), 2))
+    found = asyncio.run(follow_ups.ask_all(asked, Sampling(), 2))
     assert found[0] == found[2] == [2, 3] and found[1] == [5, 6] and len(policy.asked) == 3
-    assert asyncio.run(Inquiries(trace, policy).ask_all(asked[:2], Sampling(), 2)) == [[2, 3], [5, 6]]
-    more = asyncio.run(Inquiries(trace, policy).ask_all(asked[:1], Sampling(), 3))
+    assert asyncio.run(FollowUps(trace, policy).ask_all(asked[:2], Sampling(), 2)) == [[2, 3], [5, 6]]
+    more = asyncio.run(FollowUps(trace, policy).ask_all(asked[:1], Sampling(), 3))
     assert more[0] == [2, 3, len(trace.steps) - 1]
     policy.fails = lambda t: ModelError("no") if t == "bad" else None
-    mixed = asyncio.run(inquiries.ask_all([FollowUpQuestion(user_messages("bad"), ()), FollowUpQuestion(user_messages("fine"), ())], Sampling()))
+    mixed = asyncio.run(follow_ups.ask_all([FollowUpQuestion(user_messages("bad"), ()), FollowUpQuestion(user_messages("fine"), ())], Sampling()))
     assert isinstance(mixed[0], ModelError) and trace.steps[mixed[1][0]].text == "fine0"  # type: ignore[index]
 
 
@@ -168,8 +168,8 @@ LIST = Problem("s", user_messages("Sort [7, 3, 9, 1]"))
 
 
 def test_sorting_by_splitting_and_merging() -> None:
-    trace = asyncio.run(solve(LIST, SORTING, Speaker(sorts)))
-    assert decode(encode(SORTING)) == SORTING
+    trace = asyncio.run(solve(LIST, SORTING_GRAPH, Speaker(sorts)))
+    assert decode(encode(SORTING_GRAPH)) == SORTING_GRAPH
     assert [(s.parent, s.cites, s.text if s.sampled else "", s.meta) for s in trace.steps] == [
         (None, (), "", False),
         (None, (0,), "", False), (1, (), "Here.\nPart: [7, 3]\n Part: [9, 1]", True),
@@ -185,12 +185,12 @@ def test_sorting_by_splitting_and_merging() -> None:
 def test_a_graph_goes_on_where_it_stopped(first: int) -> None:
     policy = Counted(sorts)
     policy.left = first
-    once = asyncio.run(solve(LIST, SORTING, Speaker(sorts)))
-    trace = asyncio.run(solve(LIST, SORTING, policy))
+    once = asyncio.run(solve(LIST, SORTING_GRAPH, Speaker(sorts)))
+    trace = asyncio.run(solve(LIST, SORTING_GRAPH, policy))
     assert (trace.chosen is None) == (first < 4), "halves are no answers"
     assert first >= 4 or not trace.answers()
     policy.left = 99
-    asyncio.run(SORTING(trace, policy))
+    asyncio.run(SORTING_GRAPH(trace, policy))
     assert sorted(map(str, tree(trace))) == sorted(map(str, tree(once)))
     assert trace.text(trace.chosen or 0) == once.text(once.chosen or 0)
 
@@ -220,7 +220,7 @@ def test_merging_pairs_until_one_is_left() -> None:
 def test_a_part_that_fails_fails_the_graph() -> None:
     policy = Speaker(sorts, fails=lambda t: ModelError("refused") if "[9, 1]" in t and "Sort this" in t else None)
     with pytest.raises(ModelError, match="refused"):
-        asyncio.run(solve(LIST, SORTING, policy))
+        asyncio.run(solve(LIST, SORTING_GRAPH, policy))
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from ponder.errors import Spent, UnknownName, UsageError
+from ponder.errors import BudgetExhausted, UnknownName, UsageError
 from ponder.pipelines.solve import solve, solve_all
 from ponder.protocols import Policy, Scorer
 from ponder.reason.budget import Budget
 from ponder.reason.operators import add_prompt, insert_text
-from ponder.reason.replay import Recall, ReplayPolicy
-from ponder.reason.strategies import DVTS, BeamSearch, BestOf, Forest, Lookahead, ParticleFilter, Rebase, Vote
+from ponder.reason.replay import ReplayScorer, ReplayPolicy
+from ponder.reason.strategies import DVTS, BeamSearch, BestOfN, Forest, LookaheadBeamSearch, ParticleFilter, Rebase, MajorityVote
 from ponder.types import Cost, Problem, Sampling, Score, Step, Trace, ids, user_messages
 
 from .scripted import LINES, Rated, Scripted, asked, drawn
@@ -36,15 +36,15 @@ def think(strategy: Any, policy: Any, guide: Scorer | None = None, trace: Trace 
 
 def test_they_keep_the_protocols() -> None:
     trace = think(BeamSearch(4, 2, cut=LINES), Scripted(TREE), Rated(SCORES))
-    assert isinstance(ReplayPolicy([trace]), Policy) and isinstance(Recall([trace], "rated"), Scorer)
+    assert isinstance(ReplayPolicy([trace]), Policy) and isinstance(ReplayScorer([trace], "rated"), Scorer)
 
 
 @pytest.mark.parametrize(
     "strategy",
     [
-        BeamSearch(4, 2, cut=LINES), DVTS(4, 2, cut=LINES), Lookahead(4, 2, cut=LINES, lookahead_steps=2), Rebase(5, cut=LINES),
-        ParticleFilter(4, cut=LINES), BestOf(3, cut=LINES), Forest(BeamSearch(4, 2, cut=LINES), 2),
-        Vote(6, "score", "settled"),
+        BeamSearch(4, 2, cut=LINES), DVTS(4, 2, cut=LINES), LookaheadBeamSearch(4, 2, cut=LINES, lookahead_steps=2), Rebase(5, cut=LINES),
+        ParticleFilter(4, cut=LINES), BestOfN(3, cut=LINES), Forest(BeamSearch(4, 2, cut=LINES), 2),
+        MajorityVote(6, "score", "settled"),
     ],
     ids=lambda s: type(s).__name__,
 )  # fmt: skip
@@ -52,7 +52,7 @@ def test_a_stored_search_replays_exactly(strategy: Any) -> None:
     for seed in range(6):
         stored = think(strategy, Wild(seed), Hashed(5))
         stored = Trace.from_json(stored.to_json())
-        again = think(strategy, ReplayPolicy([stored]), Recall([stored], "hashed"))
+        again = think(strategy, ReplayPolicy([stored]), ReplayScorer([stored], "hashed"))
         assert again.to_json()["steps"] == stored.to_json()["steps"] and again.chosen == stored.chosen
         assert again.cost.generated_tokens == stored.cost.generated_tokens
 
@@ -60,11 +60,11 @@ def test_a_stored_search_replays_exactly(strategy: Any) -> None:
 def test_another_strategy_on_the_same_samples() -> None:
     """What a narrower beam would have made of a wide one's steps."""
     stored = think(
-        BestOf(4, cut=LINES),
+        BestOfN(4, cut=LINES),
         Scripted(TREE | {"b\n": ["=4"], "d\n": ["=5"], "a\n": ["=1"], "c\n": ["=2"]}),
         Rated(SCORES),
     )
-    replay, guide = ReplayPolicy([stored]), Recall([stored], "rated")
+    replay, guide = ReplayPolicy([stored]), ReplayScorer([stored], "rated")
     assert drawn(think(BeamSearch(2, 1, cut=LINES), replay, guide)) == [
         "Q: x2 0", "  a/ x1 0.9", "    =1 x1 0.8 *", "  b/ x1 0.1", "    =4 x1 0",
     ]  # fmt: skip
@@ -74,7 +74,7 @@ def test_another_strategy_on_the_same_samples() -> None:
 
 
 def two() -> Trace:
-    trace = think(Vote(2), Scripted({"": ["=1", "=22"]}))
+    trace = think(MajorityVote(2), Scripted({"": ["=1", "=22"]}))
     trace.cost = Cost(generated_tokens=5, flops=50.0, seconds=10.0, dollars=0.5)
     return trace
 
@@ -105,23 +105,23 @@ def test_traces_of_one_prompt_are_one_store() -> None:
 
 
 def test_equal_steps_have_their_own_scores() -> None:
-    trace = think(Vote(2), Scripted({"": ["=1"]}))
+    trace = think(MajorityVote(2), Scripted({"": ["=1"]}))
     for step, value in zip(trace.steps[1:], (0.2, 0.7), strict=True):
         step.scores["rm"] = Score(value)
-    again = think(BestOf(2), ReplayPolicy([trace]), Recall([trace], "rm"))
+    again = think(BestOfN(2), ReplayPolicy([trace]), ReplayScorer([trace], "rm"))
     assert [s.scores["rm"].value for s in again.steps[1:]] == [0.2, 0.7] and again.chosen == 2
     with pytest.raises(UnknownName, match="Did you mean 'rm'"):
-        Recall([trace], "rn")
-    other = think(BestOf(1), Scripted({"": ["=9"]}), Recall([trace], "rm"))
+        ReplayScorer([trace], "rn")
+    other = think(BestOfN(1), Scripted({"": ["=9"]}), ReplayScorer([trace], "rm"))
     assert other.failed == "no branch came to an answer: no score: the stored traces have no rm for this step"
 
 
 def test_a_budget_holds() -> None:
     """Five tokens are stored; three buy the first answer, and not the end of the second."""
     stored, problem = two(), asked().problem
-    trace = asyncio.run(solve(problem, Vote(2, early_stopping="settled"), ReplayPolicy([stored]), budget=Budget(tokens=3)))
+    trace = asyncio.run(solve(problem, MajorityVote(2, early_stopping="settled"), ReplayPolicy([stored]), budget=Budget(tokens=3)))
     assert [s.text for s in trace.steps[1:]] == ["=1"] and trace.chosen == 1 and trace.cost.generated_tokens == 2
-    with pytest.raises(Spent, match="the stored step has 3 tokens, and 2 are allowed"):
+    with pytest.raises(BudgetExhausted, match="the stored step has 3 tokens, and 2 are allowed"):
         asyncio.run(ReplayPolicy([stored]).generate(asked().token_ids(0), Sampling(max_tokens=2), 2))
 
 
@@ -145,7 +145,7 @@ def test_what_a_tool_wrote_is_not_handed_out() -> None:
     trace = asked()
     insert_text(trace, 0, "Wait", Scripted({}))
     with pytest.raises(UsageError, match="go nowhere"):
-        think(Vote(1), ReplayPolicy([trace]))
+        think(MajorityVote(1), ReplayPolicy([trace]))
 
 
 def rows() -> list[dict[str, Any]]:
@@ -191,7 +191,7 @@ def test_faithful_votes_on_the_reward_models_log() -> None:
     ]
     samples = [(t, p, s) for r in log for t, p, s in zip(r["code"], r["pred"], r["score"], strict=True)]
     judge = Logged({t: p for t, p, _ in samples}, {t: s for t, _, s in samples})
-    guide = Recall(stored, "rm")
+    guide = ReplayScorer(stored, "rm")
 
     def solved(strategy: Any) -> list[Trace]:
         strategy = replace(strategy, sampling=Sampling(max_tokens=20_000))
@@ -208,12 +208,12 @@ def test_faithful_votes_on_the_reward_models_log() -> None:
         return sum(t.score(t.chosen, "logged") == 1 for t in solved(strategy) if t.chosen is not None)
 
     ks = (1, 2, 4, 8)
-    assert [right(Vote(k)) for k in ks] == [90, 90, 93, 93]
-    assert [right(BestOf(k)) for k in ks] == [90, 93, 93, 94]
-    covered = [sum(any(t.score(i, "logged") for i in t.answers()) for t in solved(Vote(k))) for k in ks]
+    assert [right(MajorityVote(k)) for k in ks] == [90, 90, 93, 93]
+    assert [right(BestOfN(k)) for k in ks] == [90, 93, 93, 94]
+    covered = [sum(any(t.score(i, "logged") for i in t.answers()) for t in solved(MajorityVote(k))) for k in ks]
     assert covered == [90, 94, 95, 96]
-    assert [right(Vote(k, "score")) for k in ks] == [_weighted(log, k) for k in ks]
-    early = solved(Vote(8, early_stopping="settled"))
+    assert [right(MajorityVote(k, "score")) for k in ks] == [_weighted(log, k) for k in ks]
+    early = solved(MajorityVote(8, early_stopping="settled"))
     assert sum(t.score(t.chosen, "logged") == 1 for t in early if t.chosen is not None) == 93
     assert sum(len(t.steps) - 1 for t in early) < 500, "the same vote with fewer than 500 of its 800 samples"
 

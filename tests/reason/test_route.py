@@ -12,16 +12,16 @@ from fakes import DigitTask, FakePolicy, FirstCharVerifier, trace_group
 from ponder import jobs
 from ponder.errors import UnknownName, UsageError
 from ponder.pipelines.solve import solve
-from ponder.reason.strategies.best_of import BestOf
-from ponder.reason.strategies.ensemble import Ensemble
-from ponder.reason.strategies.route import FEATURES, ConfidenceProbe, Route, majority_share, probe_features, fit_probe
-from ponder.reason.strategies.vote import Vote
+from ponder.reason.strategies.best_of import BestOfN
+from ponder.reason.strategies.ensemble import Samples
+from ponder.reason.strategies.route import FEATURES, ConfidenceProbe, Cascade, majority_share, probe_features, fit_probe
+from ponder.reason.strategies.vote import MajorityVote
 from ponder.types import Sampling, Score, Trace
 
-ROUTE = Route(Ensemble(3), Vote(n=6), threshold=0.6)
+ROUTE = Cascade(Samples(3), MajorityVote(n=6), threshold=0.6)
 
 
-def thought(script: list[str], route: Route = ROUTE) -> tuple[Trace, FakePolicy]:
+def thought(script: list[str], route: Cascade = ROUTE) -> tuple[Trace, FakePolicy]:
     policy = FakePolicy(script)
     return asyncio.run(solve(DigitTask().test[1], route, policy, FirstCharVerifier())), policy
 
@@ -44,7 +44,7 @@ def test_none_that_answers_is_doubt() -> None:
 
 
 def test_entropy_asks_for_entropies() -> None:
-    route = Route(Ensemble(1), Vote(n=2), signal="entropy")
+    route = Cascade(Samples(1), MajorityVote(n=2), signal="entropy")
     with pytest.raises(UsageError, match="measures"):
         thought(["1"], route)
     trace = trace_group([5], [[1, 2]])
@@ -76,18 +76,18 @@ def test_a_probe_learns_what_agreement_means() -> None:
 
 def test_bad_settings() -> None:
     with pytest.raises(UsageError, match="between 0 and 1"):
-        Route(threshold=1.5)
+        Cascade(threshold=1.5)
     with pytest.raises(UsageError, match="learned nothing"):
-        thought(["1"], Route(Ensemble(1), signal="probe"))
+        thought(["1"], Cascade(Samples(1), signal="probe"))
     with pytest.raises(UsageError, match="are alike"):
         fit_probe([trace_group([5], [[1]], [1.0])], "wanted")
-    route = Route(Ensemble(2, Sampling(temperature=0.5)), signal="probe", probe=ConfidenceProbe((1.0, 2.0, 3.0, 4.0), 0.5))
+    route = Cascade(Samples(2, Sampling(temperature=0.5)), signal="probe", probe=ConfidenceProbe((1.0, 2.0, 3.0, 4.0), 0.5))
     assert jobs.decode(jobs.encode(route)) == route
 
 
 def test_calling_again_changes_nothing() -> None:
     """The hard samples agree, and still do not count as the fast ones did."""
-    route = Route(Ensemble(2), BestOf(6, rank_by="logprob"), threshold=0.6)
+    route = Cascade(Samples(2), BestOfN(6, rank_by="logprob"), threshold=0.6)
     trace, policy = thought(["1", "2", "3", "3", "3", "3"], route)
     before = trace.to_json()
     assert trace.score(0, "sure") == 0.5
@@ -97,9 +97,9 @@ def test_calling_again_changes_nothing() -> None:
 
 
 def test_the_fast_strategy_s_own_choice_stands() -> None:
-    trace, _ = thought(["1", "1", "2"], Route(BestOf(3, rank_by="logprob"), threshold=0.0))
+    trace, _ = thought(["1", "1", "2"], Cascade(BestOfN(3, rank_by="logprob"), threshold=0.0))
     assert trace.chosen == 1
-    likes_the_last = Route(BestOf(3), threshold=0.0)
+    likes_the_last = Cascade(BestOfN(3), threshold=0.0)
     policy = FakePolicy(["1", "1", "2"])
     chosen = asyncio.run(solve(DigitTask().test[1], likes_the_last, policy, guide=Larger())).chosen
     assert chosen == 3, "two say 1, and the guide chose 2"
@@ -112,4 +112,4 @@ class Larger(FirstCharVerifier):
 
 def test_an_unknown_signal() -> None:
     with pytest.raises(UnknownName, match="agreement"):
-        Route(signal="agreemnt")  # type: ignore[arg-type]
+        Cascade(signal="agreemnt")  # type: ignore[arg-type]

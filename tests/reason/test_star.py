@@ -46,12 +46,12 @@ def test_it_goes_on_from_what_is_there() -> None:
 
 
 def test_what_is_harvested_has_no_hint() -> None:
-    from ponder.funnel import Funnel
+    from ponder.funnel import FilterReport
     from ponder.reason import harvest
-    from ponder.reason.harvest.found import Origin
+    from ponder.reason.harvest.found import Provenance
 
     trace = thought(["4", "5", "3", "6"])
-    (kept,) = harvest.harvest_chains(trace, "wanted", Funnel(), Origin("run", 0), 1.0, None)
+    (kept,) = harvest.harvest_chains(trace, "wanted", FilterReport(), Provenance("run", 0), 1.0, None)
     assert kept.row["messages"] == [{"role": "user", "content": "3="}, {"role": "assistant", "content": "3"}]
 
 

@@ -17,11 +17,11 @@ from ponder.jobs import decode, encode
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
 from ponder.reason.operators.cut import CUTS
-from ponder.reason.operators.self_evaluate import TREE_OF_THOUGHTS, score_from_replies
-from ponder.reason.strategies.thought_prompts import GAME_OF_24, GENERAL, ThoughtPrompts
-from ponder.reason.strategies.thoughts import DROPPED, POOR, TOT_24, TreeOfThoughts
+from ponder.reason.operators.self_evaluate import TREE_OF_THOUGHTS_SCALE, score_from_replies
+from ponder.reason.strategies.thought_prompts import GAME_OF_24_PROMPTS, GENERAL_PROMPTS, ThoughtPrompts
+from ponder.reason.strategies.thoughts import NOT_KEPT, BELOW_THRESHOLD, TREE_OF_THOUGHTS_GAME_OF_24, TreeOfThoughts
 from ponder.types import Problem, Sampling, Score, Trace, user_messages
-from ponder.verify import GameOf24
+from ponder.verify import GameOf24Verifier
 
 from .speaking import Speaker, tree
 
@@ -59,7 +59,7 @@ def test_breadth_first_by_hand() -> None:
         (None, "Vc\nAnswer: 2", False), (20, "Answer, so: impossible", True),
     ]  # fmt: skip
     assert [trace.score(i, "self_value") for i in (3, 4, 5, 16, 17)] == [1.0, 20.0, 20.0, 0.001, 0.001]
-    assert trace.steps[3].pruned == DROPPED and trace.chosen == 16 and trace.answers() == [16, 17]
+    assert trace.steps[3].pruned == NOT_KEPT and trace.chosen == 16 and trace.answers() == [16, 17]
     assert trace.steps[12].cites == (4,) and trace.steps[16].cites == (13,) and trace.steps[8].cites == (4,)
     assert all(trace.steps[i].meta for i in (2, 7, 9, 11, 13, 15, 19, 21)), "questions are no answers"
     assert Trace.from_json(trace.to_json()).to_json() == trace.to_json()
@@ -86,23 +86,23 @@ def test_never_more_than_a_budget(search: str, tokens: int) -> None:
 
 
 def test_resumed_is_the_same_tree() -> None:
-    class Purse(Speaker):
+    class LimitedSpeaker(Speaker):
         """Answers so many calls, then says that the budget is used up."""
 
         left = 0
 
         async def generate(self, prefix: Any, sampling: Sampling, n: int = 1) -> Any:
-            from ponder.errors import Spent
+            from ponder.errors import BudgetExhausted
 
             if not self.left:
-                raise Spent("no more calls")
+                raise BudgetExhausted("no more calls")
             self.left -= 1
             return await super().generate(prefix, sampling, n)
 
     for how in (SMALL, replace(SMALL, search="dfs", max_answers=2), replace(SMALL, evaluation="vote")):
         once = think(how, Speaker(by_vote if how.evaluation == "vote" else by_rule))
         for first in range(12):
-            policy = Purse(by_vote if how.evaluation == "vote" else by_rule)
+            policy = LimitedSpeaker(by_vote if how.evaluation == "vote" else by_rule)
             policy.left = first
             trace = think(how, policy)
             policy.left = 99
@@ -154,14 +154,14 @@ def test_depth_first_goes_back_from_what_is_worth_little() -> None:
     assert [s.text for s in trace.steps if s.parent is not None and not s.meta] == [
         "a\n", "b\n", "c\n", "d\n", "e\n", "Answer: 7\n",
     ]  # fmt: skip
-    pruned = [s.text for s in trace.steps if s.pruned == POOR]
+    pruned = [s.text for s in trace.steps if s.pruned == BELOW_THRESHOLD]
     assert pruned == ["c\n", "d\n"] and trace.chosen is not None
     assert trace.text(trace.chosen) == "b\ne\nAnswer: 7\n"
     before, asked = trace.to_json(), len(policy.asked)
     asyncio.run(how(trace, policy))
     assert trace.to_json() == before and len(policy.asked) == asked
     asyncio.run(replace(how, threshold=0.0, max_answers=2)(trace, policy))
-    assert not any(s.pruned == POOR for s in trace.steps) and len(trace.answers()) == 3
+    assert not any(s.pruned == BELOW_THRESHOLD for s in trace.steps) and len(trace.answers()) == 3
     short = think(replace(how, max_expansions=2), Speaker(says))
     assert short.answers() == [] and short.chosen is not None and short.text(short.chosen) == "a\n"
 
@@ -227,11 +227,11 @@ def test_a_branch_that_fails_is_pruned_and_the_others_go_on() -> None:
 
 
 def test_values_are_the_papers_sum() -> None:
-    assert score_from_replies(["sure", "x\nlikely", "impossible"], TREE_OF_THOUGHTS).value == 21.001
-    assert score_from_replies(["sure"] * 3, TREE_OF_THOUGHTS).value == 60.0
-    assert score_from_replies(["<think>likely</think>sure", "", "maybe"], TREE_OF_THOUGHTS).value == 20.0
-    assert score_from_replies(["I am not sure", "sure or likely", "**Likely**"], TREE_OF_THOUGHTS).value == 1.0
-    assert score_from_replies(["?"], TREE_OF_THOUGHTS) == Score(None, "none of 1 replies ends with impossible, likely, sure")
+    assert score_from_replies(["sure", "x\nlikely", "impossible"], TREE_OF_THOUGHTS_SCALE).value == 21.001
+    assert score_from_replies(["sure"] * 3, TREE_OF_THOUGHTS_SCALE).value == 60.0
+    assert score_from_replies(["<think>likely</think>sure", "", "maybe"], TREE_OF_THOUGHTS_SCALE).value == 20.0
+    assert score_from_replies(["I am not sure", "sure or likely", "**Likely**"], TREE_OF_THOUGHTS_SCALE).value == 1.0
+    assert score_from_replies(["?"], TREE_OF_THOUGHTS_SCALE) == Score(None, "none of 1 replies ends with impossible, likely, sure")
 
 
 @pytest.mark.parametrize(
@@ -250,17 +250,17 @@ def test_bad_settings(make: Any, says: str) -> None:
 
 def test_game_of_24_shows_what_is_left() -> None:
     problem = Problem("24", user_messages("4 5 6 10"))
-    first = GAME_OF_24.propose_messages(problem, "", 0, last=False)[0]["content"]
+    first = GAME_OF_24_PROMPTS.propose_messages(problem, "", 0, last=False)[0]["content"]
     assert first.endswith("Numbers: 4 5 6 10\n")
-    then = GAME_OF_24.propose_messages(problem, "4 * 5 = 20 (left: 6 10 20)\n", 0, last=False)[0]["content"]
+    then = GAME_OF_24_PROMPTS.propose_messages(problem, "4 * 5 = 20 (left: 6 10 20)\n", 0, last=False)[0]["content"]
     assert then.endswith("Numbers: 6 10 20\n")
-    done = GAME_OF_24.propose_messages(problem, "4 + 20 = 24 (left: 24)\n", 0, last=False)[0]["content"]
+    done = GAME_OF_24_PROMPTS.propose_messages(problem, "4 + 20 = 24 (left: 24)\n", 0, last=False)[0]["content"]
     assert "one expression" in done and done.endswith("Numbers: 4 5 6 10\n4 + 20 = 24 (left: 24)\n")
-    assert "Answer: 4 + 20 = 24" in GAME_OF_24.value_messages(problem, "a\nAnswer: 4 + 20 = 24\n")[0]["content"]
-    assert GENERAL.parse_thoughts("So:\n- Answer: 3\n", 5, last=True) == ["Answer: 3\n"]
-    assert GENERAL.parse_thoughts("It is 3.\n\nI think.", 5, last=True) == ["It is 3.\n\nI think.\n"]
-    assert GENERAL.parse_thoughts("<think>hm\n", 5) == [] and GENERAL.parse_thoughts("<think>a</think>\nb", 5) == ["b\n"]
-    assert GENERAL.parse_thoughts("1. one\n\n2) two\n- three\n4", 9) == ["one\n", "two\n", "three\n", "4\n"]
+    assert "Answer: 4 + 20 = 24" in GAME_OF_24_PROMPTS.value_messages(problem, "a\nAnswer: 4 + 20 = 24\n")[0]["content"]
+    assert GENERAL_PROMPTS.parse_thoughts("So:\n- Answer: 3\n", 5, last=True) == ["Answer: 3\n"]
+    assert GENERAL_PROMPTS.parse_thoughts("It is 3.\n\nI think.", 5, last=True) == ["It is 3.\n\nI think.\n"]
+    assert GENERAL_PROMPTS.parse_thoughts("<think>hm\n", 5) == [] and GENERAL_PROMPTS.parse_thoughts("<think>a</think>\nb", 5) == ["b\n"]
+    assert GENERAL_PROMPTS.parse_thoughts("1. one\n\n2) two\n- three\n4", 9) == ["one\n", "two\n", "three\n", "4\n"]
 
 
 LOGS = Path(os.environ.get("PONDER_DATA", "")) / "logs/tree_of_thoughts_game24"
@@ -283,7 +283,7 @@ def test_faithful_to_the_published_breadth_first_trees() -> None:
         ends = [trace.text(i) for i in trace.answers()]
         assert sorted(ends) == sorted(log["ys"])
         said = [f"\\boxed{{{end.strip().partition('Answer: ')[2]}}}" for end in ends]
-        right = [GameOf24().grade(text, log["steps"][0]["x"]) for text in said]
+        right = [GameOf24Verifier().grade(text, log["steps"][0]["x"]) for text in said]
         told = {y: info["r"] for y, info in zip(log["ys"], log["infos"], strict=True)}
         assert [bool(r.value) for r in right] == [told[end] == 1 for end in ends]
         solved += any(r.value for r in right)
@@ -302,15 +302,15 @@ async def replayed(log: Any) -> Trace:
             if step["ys"].count(y) > 1:  # the same thought kept twice: the second reply begins where lines repeat
                 again = next(i for i, n in enumerate(mine) if n in mine[:i])
                 mine = mine[:again] if y not in step["ys"][:place] else mine[again:]
-            asked = GAME_OF_24.propose_messages(problem, y, 0, last=number == 4)[0]["content"]
+            asked = GAME_OF_24_PROMPTS.propose_messages(problem, y, 0, last=number == 4)[0]["content"]
             proposals.setdefault(asked, []).append("\n".join(n[len(y) : -1] for n in mine))
         for y, total in zip(step["new_ys"], step["values"], strict=True):
-            ratings.setdefault(GAME_OF_24.value_messages(problem, y)[0]["content"], words(total))
+            ratings.setdefault(GAME_OF_24_PROMPTS.value_messages(problem, y)[0]["content"], words(total))
 
     def says(before: str, j: int) -> str:
         return ratings[before][j] if before in ratings else proposals[before].pop(0)
 
-    return await solve(problem, TOT_24, Speaker(says, width=10_000))
+    return await solve(problem, TREE_OF_THOUGHTS_GAME_OF_24, Speaker(says, width=10_000))
 
 
 def words(total: float) -> list[str]:

@@ -12,14 +12,14 @@ import pytest
 from ponder import jobs
 from ponder.errors import UsageError
 from ponder.protocols import Task
-from ponder.tasks import TASKS, Addition, Procedural
+from ponder.tasks import TASKS, Addition, GeneratedTask
 from ponder.types import Step, ids, prompt_trace
 
-DRAWN = {name: kind for name, kind in TASKS.items() if issubclass(kind, Procedural) and kind.LEVELS}
+GENERATED_TASKS = {name: kind for name, kind in TASKS.items() if issubclass(kind, GeneratedTask) and kind.LEVELS}
 levels = pytest.mark.parametrize(
-    ("name", "level"), [(name, n) for name, kind in DRAWN.items() for n in range(1, len(kind.LEVELS) + 1)]
+    ("name", "level"), [(name, n) for name, kind in GENERATED_TASKS.items() for n in range(1, len(kind.LEVELS) + 1)]
 )
-each = pytest.mark.parametrize("name", DRAWN)
+each = pytest.mark.parametrize("name", GENERATED_TASKS)
 
 # Tens of milliseconds for a problem, its solution or its verdict.
 SLOW = {("zebra", 5), ("sudoku", 6), ("countdown", 4), *(("programs", n) for n in range(1, 7))}
@@ -33,7 +33,7 @@ def scores(task, problem, *texts):
 
 @levels
 def test_gold_is_right_and_the_rest_is_not(name, level):
-    task = DRAWN[name](level=level, test_size=1)  # the protocol's check looks at `test`, which makes it
+    task = GENERATED_TASKS[name](level=level, test_size=1)  # the protocol's check looks at `test`, which makes it
     assert isinstance(task, Task) and task.name == name
     problems = task.train[: 4 if (name, level) in SLOW else 50 if level < 4 else 10]
     golds = [task.gold(problem) for problem in problems]
@@ -45,7 +45,7 @@ def test_gold_is_right_and_the_rest_is_not(name, level):
 @levels
 def test_another_problems_answer_is_mostly_wrong(name, level):
     """Some problems share answers; a verifier that took any answer would show here."""
-    task = DRAWN[name](level=level)
+    task = GENERATED_TASKS[name](level=level)
     problems = task.train[: 4 if (name, level) in SLOW else 8]
     golds = {task.gold(p) for p in problems}
     taken = [scores(task, p, *golds) for p in problems]
@@ -54,7 +54,7 @@ def test_another_problems_answer_is_mostly_wrong(name, level):
 
 @each
 def test_a_problem_is_a_function_of_seed_and_index(name):
-    kind = DRAWN[name]
+    kind = GENERATED_TASKS[name]
     one, again, other = kind(level=2, seed=3), kind(level=2, seed=3), kind(level=2, seed=4)
     assert one.train[:20] == again.train[:20] and one.train[:20] != other.train[:20]
     assert one == again and pickle.loads(pickle.dumps(one)).train[7] == one.train[7]
@@ -63,17 +63,17 @@ def test_a_problem_is_a_function_of_seed_and_index(name):
 
 @each
 def test_sides_never_meet(name):
-    task = DRAWN[name](level=2, test_size=15)
+    task = GENERATED_TASKS[name](level=2, test_size=15)
     held = [p.messages for p in task.test]
     assert held and len({json.dumps(p.answer) + str(p.messages) for p in task.test}) == len(held)
-    drawn = [p.messages for seed in (0, 5) for p in DRAWN[name](level=2, seed=seed).train[:60]]
+    drawn = [p.messages for seed in (0, 5) for p in GENERATED_TASKS[name](level=2, seed=seed).train[:60]]
     assert not [asked for asked in drawn if asked in held]
 
 
 @each
 def test_keys_decide_the_side(name, monkeypatch):
     """Every training item hashes to one side and every test item to the other, whatever it looks like in words."""
-    task = DRAWN[name](level=1, test_size=8)
+    task = GENERATED_TASKS[name](level=1, test_size=8)
     seen = {"train": [], "test": []}
     plain = type(task).problem
 
@@ -90,7 +90,7 @@ def test_keys_decide_the_side(name, monkeypatch):
 @each
 def test_levels_are_harder(name):
     """Longer questions or longer answers, or larger numbers: the mean length grows from the first level to the last."""
-    kind = DRAWN[name]
+    kind = GENERATED_TASKS[name]
 
     def size(level):
         task = kind(level=level)
@@ -104,7 +104,7 @@ def test_levels_are_harder(name):
 
 @each
 def test_a_level_is_its_settings(name):
-    kind = DRAWN[name]
+    kind = GENERATED_TASKS[name]
     assert all(row.keys() == kind.LEVELS[0].keys() for row in kind.LEVELS)
     for n, row in enumerate(kind.LEVELS, 1):
         task = kind(level=n)
@@ -143,4 +143,4 @@ def test_a_task_without_levels_says_so():
 )  # fmt: skip
 def test_bad_settings_are_refused(name, settings):
     with pytest.raises(UsageError):
-        DRAWN[name](**settings)
+        GENERATED_TASKS[name](**settings)

@@ -19,12 +19,12 @@ from ponder.tasks.made import near_duplicates, exact_duplicates, generate_from_t
 from ponder.tasks.made.formula import Condition, Formula, NoExactValue
 from ponder.tasks.made.mutate import mutate, find_formulas, change_names, change_numbers, change_units
 from ponder.tasks.made.rows import accuracy, synthetic_problem
-from ponder.tasks.made.similar import alike_by, normalize_question, shingles
+from ponder.tasks.made.similar import embedding_near_duplicates, normalize_question, shingles
 from ponder.tasks.made.template import Template, read_templates
-from ponder.tasks.made.wording import EVOLUTIONS, backward_prompt, evolve_prompt, new_problem_prompt
+from ponder.tasks.made.wording import EVOLVE_INSTRUCTIONS, backward_prompt, evolve_prompt, new_problem_prompt
 from ponder.types import Problem, user_messages
 
-APPLES = {
+APPLE_TEMPLATE = {
     "name": "apples",
     "question": "{who} has {a} apples and buys {b} bags of {c}. How many does {who} have?",
     "variables": {"who": ["Ann", "Bo"], "a": [2, 50], "b": {"from": 2, "to": 10, "step": 2}, "c": {"of": [6, 12]}},
@@ -101,7 +101,7 @@ def test_conditions():
 
 
 def test_a_template_draws_what_fits():
-    (template,) = [Template.parse(APPLES, "here")]
+    (template,) = [Template.parse(APPLE_TEMPLATE, "here")]
     problems = list(generate_from_templates([template], 100, seed=3))
     assert len({p.tags["question"] for p in problems}) == 100 and len({p.id for p in problems}) == 100
     for p in problems:
@@ -155,27 +155,27 @@ def test_latex_stays_and_answers_may_be_fractions():
 )  # fmt: skip
 def test_bad_templates_say_what_is_wrong(change, said):
     with pytest.raises(TaskError, match=said):
-        Template.parse({**APPLES, **change}, "file.json, template 1")
+        Template.parse({**APPLE_TEMPLATE, **change}, "file.json, template 1")
 
 
 def test_templates_that_cannot_be_met_say_which_condition():
     with pytest.raises(TaskError, match=r"no values fit .* bought > a \(2000 times\)"):
-        list(generate_from_templates([Template.parse({**APPLES, "let": {"bought": "0"}}, "x")], 1, 0))
+        list(generate_from_templates([Template.parse({**APPLE_TEMPLATE, "let": {"bought": "0"}}, "x")], 1, 0))
 
 
 def test_files_of_templates(tmp_path):
-    (tmp_path / "one.json").write_text(json.dumps(APPLES))
-    (tmp_path / "list.json").write_text(json.dumps([APPLES, {**APPLES, "name": "pears"}]))
-    (tmp_path / "lines.jsonl").write_text("\n".join(json.dumps({**APPLES, "name": n}) for n in "ab"))
+    (tmp_path / "one.json").write_text(json.dumps(APPLE_TEMPLATE))
+    (tmp_path / "list.json").write_text(json.dumps([APPLE_TEMPLATE, {**APPLE_TEMPLATE, "name": "pears"}]))
+    (tmp_path / "lines.jsonl").write_text("\n".join(json.dumps({**APPLE_TEMPLATE, "name": n}) for n in "ab"))
     assert [len(read_templates(tmp_path / f)) for f in ("one.json", "list.json", "lines.jsonl")] == [1, 2, 2]
-    (tmp_path / "unnamed.json").write_text(json.dumps({k: v for k, v in APPLES.items() if k != "name"}))
+    (tmp_path / "unnamed.json").write_text(json.dumps({k: v for k, v in APPLE_TEMPLATE.items() if k != "name"}))
     assert [t.name for t in read_templates(tmp_path / "unnamed.json")] == ["unnamed-1"]
     for text, said in (
         ("{", "not JSON"),
         ("[]", "no templates"),
         ("[3]", "int, not a template"),
         ("{}", "lacks 'question'"),
-        (json.dumps([APPLES, APPLES]), "two templates are named"),
+        (json.dumps([APPLE_TEMPLATE, APPLE_TEMPLATE]), "two templates are named"),
     ):
         (tmp_path / "bad.json").write_text(text)
         with pytest.raises(TaskError, match=said):
@@ -191,14 +191,14 @@ def problem(question, answer, **tags):
     return Problem("p/1", user_messages(question), answer, tags)
 
 
-APPLE = problem("Anna has 15 apples. She gives 4 apples to Tom and buys 20 more. How many has she?", "31")
+APPLE_PROBLEM = problem("Anna has 15 apples. She gives 4 apples to Tom and buys 20 more. How many has she?", "31")
 
 
 def test_the_one_way_to_an_answer():
     assert find_formulas((3, 4), Fraction(12)) == ["(n0 * n1)"]
     assert set(find_formulas((2, 2), Fraction(4))) == {"(n0 + n1)", "(n0 * n1)"}  # two ways: nobody knows which was meant
     assert find_formulas((3, 4), Fraction(100)) == []
-    found = infer_template(APPLE.question, "31")
+    found = infer_template(APPLE_PROBLEM.question, "31")
     assert found is not None and found.numbers == (15, 4, 20)
     assert found.formula.value({"n0": Fraction(1), "n1": Fraction(2), "n2": Fraction(9)}) == 8
 
@@ -228,7 +228,7 @@ def test_hidden_numbers_forbid_a_template(question):
 def test_numbers_change_with_their_answer():
     seen = set()
     for seed in range(30):
-        question, answer = change_numbers(APPLE, random.Random(seed))
+        question, answer = change_numbers(APPLE_PROBLEM, random.Random(seed))
         a, b, c = (int(word) for word in question.replace(".", "").split() if word.isdigit())
         assert answer == str(a - b + c) and b < a < c  # the order of sizes stays, so she can give them away
         assert question.startswith("Anna has ") and (a, b, c) != (15, 4, 20)
@@ -248,9 +248,9 @@ def test_large_numbers_keep_their_commas():
 
 
 def test_names_and_things_change_only_words():
-    question, answer = change_names(APPLE, random.Random(0))
+    question, answer = change_names(APPLE_PROBLEM, random.Random(0))
     assert answer == "31" and "Anna" not in question and "Tom" not in question and "15 apples" in question
-    question, answer = change_units(APPLE, random.Random(0))
+    question, answer = change_units(APPLE_PROBLEM, random.Random(0))
     assert answer == "31" and "apple" not in question and question.startswith("Anna has 15 ")
     assert change_names(problem("What is 2 + 2?", "4"), random.Random(0)) is None
     assert change_units(problem("5 apples and 3 pears: how many more apples?", "2"), random.Random(0)) is None
@@ -260,7 +260,7 @@ def test_names_and_things_change_only_words():
 
 
 def test_a_mutation_knows_its_parent():
-    changed = mutate(problem(APPLE.question, "31", domain="fruit"), "numbers", "m/0", 5)
+    changed = mutate(problem(APPLE_PROBLEM.question, "31", domain="fruit"), "numbers", "m/0", 5)
     assert changed is not None and changed.id == "m/0"
     tags = {k: changed.tags[k] for k in ("source", "operator", "parents", "seed", "domain")}
     assert tags == {"source": "mutation", "operator": "numbers", "parents": ["p/1"], "seed": 5, "domain": "fruit"}
@@ -312,10 +312,10 @@ def test_without_the_library_one_is_told_what_to_install(monkeypatch):
 
 def test_by_embeddings():
     vectors = {"a": [1.0, 0.0], "a'": [0.99, 0.14], "b": [0.0, 1.0], "zero": [0.0, 0.0]}
-    assert alike_by(lambda texts: [vectors[t] for t in texts], ["a", "b", "a'", "zero"], 0.9) == [None, None, 0, None]
+    assert embedding_near_duplicates(lambda texts: [vectors[t] for t in texts], ["a", "b", "a'", "zero"], 0.9) == [None, None, 0, None]
     for embed in (lambda texts: [1.0], lambda texts: np.full((len(texts), 2), np.nan)):
         with pytest.raises(UsageError, match="one finite row each"):
-            alike_by(embed, ["a", "b"], 0.9)
+            embedding_near_duplicates(embed, ["a", "b"], 0.9)
     with pytest.raises(UsageError, match="share above 0"):
         near_duplicates(["a"], 1.5)
 
@@ -344,11 +344,11 @@ def test_selection_spreads_over_domains_and_leans_to_long_reasoning():
 
 
 def test_requests_say_what_they_need():
-    assert "Anna has 15 apples" in new_problem_prompt([APPLE])[-1]["content"] and "<problem>" in new_problem_prompt([])[-1]["content"]
+    assert "Anna has 15 apples" in new_problem_prompt([APPLE_PROBLEM])[-1]["content"] and "<problem>" in new_problem_prompt([])[-1]["content"]
     assert "whose answer is 42" in backward_prompt("42")[-1]["content"]
-    for operator in EVOLUTIONS:
-        asked = evolve_prompt(operator, [APPLE, APPLE] if operator == "combine" else [APPLE])[-1]["content"]
-        assert EVOLUTIONS[operator] in asked and asked.count("Anna has") == (2 if operator == "combine" else 1)
+    for operator in EVOLVE_INSTRUCTIONS:
+        asked = evolve_prompt(operator, [APPLE_PROBLEM, APPLE_PROBLEM] if operator == "combine" else [APPLE_PROBLEM])[-1]["content"]
+        assert EVOLVE_INSTRUCTIONS[operator] in asked and asked.count("Anna has") == (2 if operator == "combine" else 1)
 
 
 @pytest.mark.parametrize(
@@ -379,7 +379,7 @@ def test_replies(reply, wanted):
 
 
 def test_rows_are_read_back_by_the_columns_task(tmp_path):
-    problems = list(generate_from_templates([Template.parse(APPLES, "x")], 40, 0))
+    problems = list(generate_from_templates([Template.parse(APPLE_TEMPLATE, "x")], 40, 0))
     path = tmp_path / "p.jsonl"
     path.write_text("".join(json.dumps(to_row(p, pass_rate=0.5)) + "\n" for p in problems))
     task = CustomTask(data=str(path), rewards=("ponder.tasks.made.rows:accuracy",), gold_column="gold", held_out_tenths=3)

@@ -13,7 +13,7 @@ from ponder import jobs
 from ponder.errors import TaskError, UnknownName, UsageError
 from ponder.tasks import Addition
 from ponder.tasks.columns import CustomTask
-from ponder.tasks.mixed import PerTaskVerifier, Mixed, Shaped
+from ponder.tasks.mixed import PerTaskVerifier, TaskMixture, WeightedRewardTask
 from ponder.types import Problem, Step, ids, prompt_trace, user_messages
 
 
@@ -28,7 +28,7 @@ class Letters(DigitTask):
         return replace(asked, id=f"letters/{part}/{i}", messages=user_messages(f"letter {asked.question}"))
 
 
-BOTH = Mixed((DigitTask(3), Letters(5, "a")))
+BOTH = TaskMixture((DigitTask(3), Letters(5, "a")))
 
 
 def test_one_of_each_in_turn() -> None:
@@ -57,7 +57,7 @@ def test_a_problem_of_no_task_is_undecided() -> None:
 
 def test_a_task_with_more_rewards() -> None:
     task = Addition(digits=1)
-    shaped = Shaped(task, ((task.verifier.name, 1.0), ("format", 0.25)))
+    shaped = WeightedRewardTask(task, ((task.verifier.name, 1.0), ("format", 0.25)))
     problem = shaped.train[0]
     trace = prompt_trace(problem, ids([1]))
     gold = task.gold(problem)
@@ -67,7 +67,7 @@ def test_a_task_with_more_rewards() -> None:
     assert found == [1.0, 1.25, 0.25]
     assert shaped.test == task.test and shaped.gold(problem) == gold
     with pytest.raises(UnknownName):
-        Shaped(task, (("formta", 1.0),))
+        WeightedRewardTask(task, (("formta", 1.0),))
     assert jobs.decode(jobs.encode(shaped)) == shaped
 
 
@@ -91,13 +91,13 @@ def test_what_one_task_tests_with_another_does_not_train_on() -> None:
     rows = [{"prompt": q} for q in ("Letter  3=", "another", "one more", "a third", "and a last one", "sixth")]
     own = CustomTask(data=rows, rewards=(len_reward,), test_data=[{"prompt": "quite another test"}], name="own")
     letters = Letters(5)
-    asked = [p.question for p in Mixed((letters, own)).train]
+    asked = [p.question for p in TaskMixture((letters, own)).train]
     assert "Letter  3=" in [p.question for p in own.train] and "Letter  3=" not in asked
     assert len(asked) == 5 + 5 and "another" in asked
-    drawn = [p for p in Mixed((letters, Drawn())).train if p.tags["task"] == "drawn"]
+    drawn = [p for p in TaskMixture((letters, Drawn())).train if p.tags["task"] == "drawn"]
     assert len(drawn) == 4 and {p.question for p in drawn} == {"What is other 1=?", "What is other 2=?"}
     with pytest.raises(TaskError, match="are test problems of the others"):
-        Mixed((DigitTask(3), Other(3))).train[0]
+        TaskMixture((DigitTask(3), Other(3))).train[0]
 
 
 @dataclass(frozen=True)
@@ -115,4 +115,4 @@ def len_reward(completions: Sequence[str], **_: object) -> list[float]:
 
 def test_names_must_differ() -> None:
     with pytest.raises(UsageError, match="names of their own"):
-        Mixed((DigitTask(), DigitTask()))
+        TaskMixture((DigitTask(), DigitTask()))

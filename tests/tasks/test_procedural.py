@@ -15,8 +15,8 @@ from ponder.tasks import TASKS, Addition, Arithmetic, Countdown, Sums
 from ponder.tasks.drawn.countdown import solve
 from ponder.verify import ANSWER_FORMS, evaluate_arithmetic, format_answer
 
-MADE = [Addition(), Addition(4), Arithmetic(), Arithmetic(5, brackets=False), Countdown(), Countdown(4, largest=12)]
-named = pytest.mark.parametrize("task", MADE, ids=lambda t: f"{t.name}-{list(vars(t).values())[4]}")
+GENERATED_TASKS = [Addition(), Addition(4), Arithmetic(), Arithmetic(5, brackets=False), Countdown(), Countdown(4, largest=12)]
+named = pytest.mark.parametrize("task", GENERATED_TASKS, ids=lambda t: f"{t.name}-{list(vars(t).values())[4]}")
 
 
 @named
@@ -29,11 +29,11 @@ def test_is_a_task(task):
 @named
 def test_gold_is_accepted_and_anything_near_it_is_not(task):
     for problem in [*task.train[:40], *task.test[:40]]:
-        judge = task.verifier.judge
-        assert judge(task.gold(problem), problem.answer).value == 1.0, problem
+        grade = task.verifier.grade
+        assert grade(task.gold(problem), problem.answer).value == 1.0, problem
         for form in task.forms:
-            assert judge(format_answer(str(truth(task, problem) + 1), form), problem.answer).value == 0.0
-            assert judge(format_answer(problem.question, form), problem.answer).value == 0.0
+            assert grade(format_answer(str(truth(task, problem) + 1), form), problem.answer).value == 0.0
+            assert grade(format_answer(problem.question, form), problem.answer).value == 0.0
 
 
 def truth(task, problem):

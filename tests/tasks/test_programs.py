@@ -7,7 +7,7 @@ import random
 import pytest
 
 from ponder.tasks import Programs
-from ponder.tasks.drawn.operations import CORNERS, OPERATIONS, Applied, random_value
+from ponder.tasks.drawn.operations import CORNER_CASES, OPERATIONS, AppliedOperation, random_value
 from ponder.tasks.drawn.programs import ProgramItem, reference_source
 
 
@@ -15,10 +15,10 @@ from ponder.tasks.drawn.programs import ProgramItem, reference_source
 def test_every_operation_takes_every_value_of_its_type(operation):
     kinds = {"list": list, "text": str, "integer": int}
     rng = random.Random(0)
-    step = Applied(operation.name, operation.numbers[0] if operation.numbers else 0, "a")
+    step = AppliedOperation(operation.name, operation.numbers[0] if operation.numbers else 0, "a")
     assert "{" not in step.words and "{" not in step.code
     function = defined(reference_source(ProgramItem(operation.takes, (step,))))
-    for value in (*CORNERS[operation.takes], *(random_value(rng, operation.takes) for _ in range(20))):
+    for value in (*CORNER_CASES[operation.takes], *(random_value(rng, operation.takes) for _ in range(20))):
         before = repr(value)
         assert type(function(value)) is kinds[operation.output_type] and repr(value) == before
 
@@ -43,7 +43,7 @@ def test_expected_values_are_what_the_reference_returns(level):
 
 def test_leaving_a_step_out_fails_a_hidden_test():
     task = Programs(steps=3)
-    judge = task.verifier.grade
+    grade = task.verifier.grade
     tried = 0
     for seed in range(12):
         item = task.draw(random.Random(seed))
@@ -51,14 +51,14 @@ def test_leaving_a_step_out_fails_a_hidden_test():
         for i, step in enumerate(item.steps):
             if step.operation.input_type == step.operation.output_type:
                 shorter = ProgramItem(item.takes, item.steps[:i] + item.steps[i + 1 :])
-                assert judge(f"```python\n{reference_source(shorter)}```", problem.answer).value == 0.0, (item, i)
+                assert grade(f"```python\n{reference_source(shorter)}```", problem.answer).value == 0.0, (item, i)
                 tried += 1
     assert tried > 8
 
 
 def test_share_counts_the_tests_passed():
     task = Programs(steps=1, partial_credit=True)
-    problem = task.problem(ProgramItem("list", (Applied("sum"),)), "x")
+    problem = task.problem(ProgramItem("list", (AppliedOperation("sum"),)), "x")
     constant = task.verifier.grade("```python\ndef solve(x):\n    return 0\n```", problem.answer)
     assert 0 < constant.value < 0.6
     assert task.verifier.grade(task.gold(problem), problem.answer).value == 1.0

@@ -15,12 +15,12 @@ from ponder.tasks.sets.loaded import split_key
 
 needs_data = pytest.mark.skipif(not os.environ.get("PONDER_DATA"), reason="PONDER_DATA names no folder of public sets")
 
-TRAINED = [(Game24(), 1262, 100), (MBPP(), 374, 500), (MBPP(sanitized=True), 120, 257)]
-TESTED = [(MATH500(), 500), (HumanEval(), 164), (CRUXEval(), 800), (CRUXEval(direction="input"), 800), (BBH(), 6511)]
+SETS_WITH_TRAIN = [(Game24(), 1262, 100), (MBPP(), 374, 500), (MBPP(sanitized=True), 120, 257)]
+TEST_ONLY_SETS = [(MATH500(), 500), (HumanEval(), 164), (CRUXEval(), 800), (CRUXEval(direction="input"), 800), (BBH(), 6511)]
 
 
 @needs_data
-@pytest.mark.parametrize(("task", "train", "test"), TRAINED, ids=lambda x: getattr(x, "name", x))
+@pytest.mark.parametrize(("task", "train", "test"), SETS_WITH_TRAIN, ids=lambda x: getattr(x, "name", x))
 def test_sets_with_two_sides(task, train, test):
     assert (len(task.train), len(task.test)) == (train, test)
     sides = [{split_key(p.question) for p in side} for side in (task.train, task.test)]
@@ -30,7 +30,7 @@ def test_sets_with_two_sides(task, train, test):
 
 
 @needs_data
-@pytest.mark.parametrize(("task", "test"), TESTED, ids=lambda x: getattr(x, "name", x))
+@pytest.mark.parametrize(("task", "test"), TEST_ONLY_SETS, ids=lambda x: getattr(x, "name", x))
 def test_sets_for_testing_only(task, test):
     assert len(task.test) == test == len({p.id for p in task.test})
     with pytest.raises(TaskError, match=r"no training problems: .*(train on|put MATH)"):
@@ -49,11 +49,11 @@ def test_mbpp_has_974_problems():
 @needs_data
 def test_game24_takes_gold_and_nothing_else():
     task = Game24()
-    judge = task.verifier.grade
+    grade = task.verifier.grade
     for problem in task.test[:40]:
-        assert judge(task.gold(problem), problem.answer).value == 1.0
-        assert judge(task.gold(problem).replace("</", " + 1</"), problem.answer).value == 0.0
-        assert judge("<answer>24</answer>", problem.answer).value == 0.0
+        assert grade(task.gold(problem), problem.answer).value == 1.0
+        assert grade(task.gold(problem).replace("</", " + 1</"), problem.answer).value == 0.0
+        assert grade("<answer>24</answer>", problem.answer).value == 0.0
     assert task.test[0].id == "game24/test/901" and 0 < task.test[0].tags["solved"] < 1
 
 
@@ -61,15 +61,15 @@ def test_game24_takes_gold_and_nothing_else():
 @pytest.mark.parametrize("cot", [False, True])
 def test_bbh_takes_gold_in_both_forms_and_no_other_answer(cot):
     task = BBH(cot=cot)
-    judge = task.verifier.grade
+    grade = task.verifier.grade
     for problem in task.test[:: 4 if cot else 1]:
-        assert judge(task.gold(problem), problem.answer).value == 1.0, problem.id
+        assert grade(task.gold(problem), problem.answer).value == 1.0, problem.id
     for part in {p.tags["part"] for p in task.test}:
         few = [p for p in task.test if p.tags["part"] == part][:6]
         for one in few:
             for two in few:
                 if one.answer != two.answer:
-                    assert judge(task.gold(two), one.answer).value == 0.0, (one.id, two.id)
+                    assert grade(task.gold(two), one.answer).value == 0.0, (one.id, two.id)
     asked = task.test[0].question
     assert asked.count("Let's think step by step.") == (4 if cot else 0)
     assert "canary" not in asked
@@ -85,12 +85,12 @@ def test_bbh_one_part():
 @needs_data
 def test_math500_takes_every_gold_answer_but_not_the_next_one():
     task = MATH500()
-    judge = task.verifier.grade
+    grade = task.verifier.grade
     problems = task.test
     for problem in problems:
-        assert judge(task.gold(problem), problem.answer).value == 1.0, (problem.id, problem.answer)
+        assert grade(task.gold(problem), problem.answer).value == 1.0, (problem.id, problem.answer)
     assert sum(len(task.gold(p)) > 60 for p in problems) > 400  # worked solutions, mostly
-    wrong = [judge(f"\\boxed{{{b.answer}}}", a.answer).value for a, b in zip(problems, problems[7:], strict=False)]
+    wrong = [grade(f"\\boxed{{{b.answer}}}", a.answer).value for a, b in zip(problems, problems[7:], strict=False)]
     assert wrong.count(1.0) < 0.03 * len(wrong)  # a few share an answer
 
 
@@ -101,42 +101,42 @@ def test_math500_takes_every_gold_answer_but_not_the_next_one():
     ids=lambda x: getattr(x, "name", x),
 )
 def test_references_pass_their_tests_and_mutants_fail(task, step):
-    judge = task.verifier.judge
+    grade = task.verifier.grade
     for problem in task.test[::step]:
         gold = task.gold(problem)
-        assert judge(gold, problem.answer).value == 1.0, problem.id
+        assert grade(gold, problem.answer).value == 1.0, problem.id
         entry = problem.answer["entry"]
         empty = f"```python\ndef {entry}(*given, **named):\n    return None\n```"
-        assert judge(empty, problem.answer).value == 0.0, problem.id
+        assert grade(empty, problem.answer).value == 0.0, problem.id
 
 
 @needs_data
 def test_cruxeval_output():
     task = CRUXEval()
-    judge = task.verifier.grade
+    grade = task.verifier.grade
     for problem, other in zip(task.test, task.test[1:], strict=False):
-        assert judge(task.gold(problem), problem.answer).value == 1.0, problem.answer
+        assert grade(task.gold(problem), problem.answer).value == 1.0, problem.answer
         if problem.answer["output"] != other.answer["output"]:
-            assert judge(task.gold(other), problem.answer).value == 0.0
+            assert grade(task.gold(other), problem.answer).value == 0.0
     first = task.test[0]
     for bad in ("f([1, 1, 3])", "[(4, 1)] * 2", "__import__('os')", "(" * 500, "-" * 1500 + "1", "x"):
-        assert judge(f"<answer>{bad}</answer>", first.answer).value == 0.0, bad
-    assert judge(task.gold(first), {"code": "x"}).value is None
+        assert grade(f"<answer>{bad}</answer>", first.answer).value == 0.0, bad
+    assert grade(task.gold(first), {"code": "x"}).value is None
 
 
 @needs_data
 def test_cruxeval_input():
     task = CRUXEval(direction="input")
-    judge = task.verifier.grade
+    grade = task.verifier.grade
     for problem in task.test:  # the set's own inputs, as they are written
-        assert judge(task.gold(problem), problem.answer).value == 1.0, problem.answer
+        assert grade(task.gold(problem), problem.answer).value == 1.0, problem.answer
     for problem in task.test[:200:10]:  # called in the jail: written otherwise
-        assert judge(f"<answer>{problem.answer['input']} ,</answer>", problem.answer).value == 1.0, problem.answer
+        assert grade(f"<answer>{problem.answer['input']} ,</answer>", problem.answer).value == 1.0, problem.answer
     upper = {"code": "def f(s, n):\n    return s.upper()[:n]", "input": "'ab', 9", "output": "'AB'"}
-    assert judge("<answer>'aB', 2</answer>", upper).value == 1.0  # any input that gives the output
-    assert judge("<answer>f('Ab', 3)</answer>", upper).value == 1.0
+    assert grade("<answer>'aB', 2</answer>", upper).value == 1.0  # any input that gives the output
+    assert grade("<answer>f('Ab', 3)</answer>", upper).value == 1.0
     for bad in ("'ab', 1", "'ab'", "'ab', 2), ('x'", "'AB' and 'AB', 2", "__import__('os').getcwd(), 2", ""):
-        assert judge(f"<answer>{bad}</answer>", upper).value == 0.0, bad
+        assert grade(f"<answer>{bad}</answer>", upper).value == 0.0, bad
 
 
 def test_a_wrong_direction_is_refused():
@@ -170,11 +170,11 @@ def test_arc(folder):
     assert [p.id for p in task.train] == ["arc/train/t1"]  # the other stands in test
     assert "(A) thing A\n(B) thing B" in task.test[0].question
     assert [p.answer["choice"] for p in task.test] == ["B", "C"]
-    judge = task.verifier.grade
+    grade = task.verifier.grade
     for problem in task.test:
-        assert judge(task.gold(problem), problem.answer).value == 1.0
+        assert grade(task.gold(problem), problem.answer).value == 1.0
         for letter in set("ABCDE") - {problem.answer["choice"]}:
-            assert judge(f"\\boxed{{{letter}}}", problem.answer).value == 0.0
+            assert grade(f"\\boxed{{{letter}}}", problem.answer).value == 0.0
     with pytest.raises(UsageError, match="part of arc"):
         ARC(part="easy")
 

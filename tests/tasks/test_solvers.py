@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from ponder.tasks import (
     Algebra,
     Counting,
-    Knights,
+    KnightsAndKnaves,
     Maze,
     NumberTheory,
-    Satisfy,
+    SatisfiabilityTask,
     Sorting,
     Strings,
     Sudoku,
@@ -264,7 +264,7 @@ def test_satisfiability(clauses):
 
 
 def test_some_formulas_can_be_satisfied_and_some_cannot():
-    said = [p.answer["satisfiable"] for p in Satisfy(level=3).train[:80]]
+    said = [p.answer["satisfiable"] for p in SatisfiabilityTask(level=3).train[:80]]
     assert 30 < sum(said) < 72
 
 
@@ -293,7 +293,7 @@ def test_turned_and_mirrored_boards_are_one():
 
 def test_knights_from_their_words():
     """Read each sentence again, and try every assignment."""
-    for problem in Knights(people=5).train[:25]:
+    for problem in KnightsAndKnaves(people=5).train[:25]:
         names = re.findall(r"^(\w+): ", problem.question, re.MULTILINE)
         said = re.findall(r'^\w+: "(.*)"$', problem.question, re.MULTILINE)
         fits = [

@@ -16,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ponder.errors import TaskError, UnknownName, UsageError
-from ponder.funnel import Funnel
+from ponder.funnel import FilterReport
 from ponder.tasks.steps import STEP_LABEL_FORMATS, LABEL_SCORE, detect_format, processbench, read_labels, write_labels
 from ponder.tasks.steps.cut import step_ends, split_steps
 from ponder.tasks.steps.judging import (
-    categorical_temperature,
-    first_errors,
+    fit_categorical_temperature,
+    score_first_errors,
     first_wrong_step,
-    pairs_right,
+    correct_pairs,
     fit_binary_temperature,
 )
 from ponder.tasks.steps.labelled import add_labelled_step, new_labelled_trace
@@ -341,7 +341,7 @@ def test_a_bad_row_is_named_by_its_line(name: str, row: Any, why: str, tmp_path:
         read_labels(path, name)
     with pytest.warns(UserWarning, match="1 of 2 rows were left out"):
         assert len(read_labels(path, name, skip_bad=True)) == 1
-    funnel = Funnel()
+    funnel = FilterReport()
     assert len(read_labels(path, name, skip_bad=True, funnel=funnel)) == 1 == funnel.stages["rows that can be used"]
     assert funnel.dropped["rows that can be used"].total() == 1
     with pytest.raises(TaskError, match=r"no row of .* can be used"):
@@ -383,7 +383,7 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     marked = tmp_path / "bom.jsonl"
     marked.write_text("\ufeff" + json.dumps(ROWS["pairs"]), "utf-8")
     assert len(read_labels(marked)) == 1, "a byte order mark is no text"
-    late = read_labels(put(tmp_path / "a.jsonl", "oops", {"prompt": "1"}, ROWS["pairs"]), skip_bad=True, funnel=Funnel())
+    late = read_labels(put(tmp_path / "a.jsonl", "oops", {"prompt": "1"}, ROWS["pairs"]), skip_bad=True, funnel=FilterReport())
     assert len(late) == 1, "the format is that of the first row that has one"
     for row, near in (
         ({"prompt": 1, "completions": 2}, "stepwise also needs labels; ranked also needs scores"),
@@ -415,19 +415,19 @@ def test_processbench_and_the_oracle() -> None:
         assert len(traces) == total and sum(label >= 0 for label in labels) == wrong
         told = [[t.score(i, LABEL_SCORE) for i in range(1, len(t.steps))] for t in traces]
         found = [first_wrong_step([1.0 if x is None else x for x in steps]) for steps in told]
-        assert first_errors(found, labels).f1 == 1.0, "labels are their own oracle"
-        nothing = first_errors([-1] * total, labels)
+        assert score_first_errors(found, labels).f1 == 1.0, "labels are their own oracle"
+        nothing = score_first_errors([-1] * total, labels)
         assert (nothing.error_accuracy, nothing.correct_accuracy, nothing.f1) == (0.0, 1.0, 0.0)
 
 
 def test_f1_is_the_harmonic_mean_of_both_accuracies() -> None:
     """Two of four first errors found, three of four right solutions let pass: 2 * .5 * .75 / 1.25."""
-    found = first_errors([0, 2, 1, -1, -1, -1, -1, 3], [0, 2, 2, 1, -1, -1, -1, -1])
+    found = score_first_errors([0, 2, 1, -1, -1, -1, -1, 3], [0, 2, 2, 1, -1, -1, -1, -1])
     assert (found.error_accuracy, found.correct_accuracy) == (0.5, 0.75) and found.f1 == pytest.approx(0.6)
     with pytest.raises(UsageError, match="with an error and solutions without"):
-        first_errors([0], [0])
+        score_first_errors([0], [0])
     with pytest.raises(UsageError, match="do not match"):
-        first_errors([0], [0, 1])
+        score_first_errors([0], [0, 1])
 
 
 def test_processbench_s_bad_rows(tmp_path: Path) -> None:
@@ -461,8 +461,8 @@ def test_first_wrong() -> None:
 
 
 def test_pairs_right_counts_all_pairs() -> None:
-    assert pairs_right([3.0, 1.0, 2.0], [2.0, 1.0, 0.0]) == (2.0, 3)
-    assert pairs_right([1.0, 1.0], [0.0, 1.0]) == (0.5, 1) and pairs_right([1.0, 2.0], [1.0, 1.0]) == (0.0, 0)
+    assert correct_pairs([3.0, 1.0, 2.0], [2.0, 1.0, 0.0]) == (2.0, 3)
+    assert correct_pairs([1.0, 1.0], [0.0, 1.0]) == (0.5, 1) and correct_pairs([1.0, 2.0], [1.0, 1.0]) == (0.0, 0)
 
 
 def test_a_temperature_undoes_what_was_too_sure() -> None:
@@ -476,7 +476,7 @@ def test_a_temperature_undoes_what_was_too_sure() -> None:
     assert fit_binary_temperature(z, rng.integers(0, 2, 20_000)) == pytest.approx(10.0, rel=1e-3), "noise: as warm as may be"
     logits = rng.normal(size=(20_000, 4)) * 2
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    assert categorical_temperature(4 * logits, p) == pytest.approx(4.0, rel=1e-3)
+    assert fit_categorical_temperature(4 * logits, p) == pytest.approx(4.0, rel=1e-3)
 
 
 # cuts

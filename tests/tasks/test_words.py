@@ -20,13 +20,13 @@ def test_real_sets(task, train, test):
     assert (len(task.train), len(task.test)) == (train, test)
     asked = [{split_key(p.question) for p in side} for side in (task.train, task.test)]
     assert not asked[0] & asked[1]
-    judge = task.verifier.judge
+    grade = task.verifier.grade
     for problem in [*task.train, *task.test]:
-        assert judge(task.gold(problem), problem.answer).value == 1.0, problem
+        assert grade(task.gold(problem), problem.answer).value == 1.0, problem
     for problem in task.test:
         off = str(parse_plain_number(problem.answer).value + Fraction(1))
-        assert judge(format_answer(off, "boxed"), problem.answer).value == 0.0, problem
-        assert judge(problem.question, problem.answer).value == 0.0, problem
+        assert grade(format_answer(off, "boxed"), problem.answer).value == 0.0, problem
+        assert grade(problem.question, problem.answer).value == 0.0, problem
 
 
 @needs_data

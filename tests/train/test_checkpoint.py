@@ -20,7 +20,7 @@ from ponder import full_disk, signals
 from ponder.errors import Interrupted, ModelError, RunError, UsageError
 from ponder.runs import Run, checkpoints
 from ponder.train import checkpoint
-from ponder.train.checkpoint import Saver, load_latest
+from ponder.train.checkpoint import CheckpointWriter, load_latest
 from ponder.train.finite import Diverged
 
 
@@ -80,14 +80,14 @@ def test_another_job_s_score_counts_for_nothing(run: Run, tmp_path: Path) -> Non
 def test_a_step_is_saved_once(run: Run, background: bool) -> None:
     write_checkpoints(run, 20, 20, background=background)
     before = (run.folder / "checkpoints" / "step-000020").stat().st_ino
-    with Saver(run, background=background) as saver:
+    with CheckpointWriter(run, background=background) as saver:
         saver.save(20, {}, {}, {"model": lambda folder: pytest.fail("written again")})
     assert verify_newest(run) == 20 and (run.folder / "checkpoints" / "step-000020").stat().st_ino == before
 
 
 def test_at_least_one_must_stay(run: Run) -> None:
     with pytest.raises(UsageError, match="keep is 0"):
-        Saver(run, keep=0)
+        CheckpointWriter(run, keep=0)
 
 
 def test_past_a_million_steps(run: Run) -> None:
@@ -106,7 +106,7 @@ def test_past_a_million_steps(run: Run) -> None:
     ],
 )  # fmt: skip
 def test_a_state_that_is_not_json_is_refused_at_once(value: Any, why: str, run: Run, background: bool) -> None:
-    with Saver(run, background=background) as saver:
+    with CheckpointWriter(run, background=background) as saver:
         with pytest.raises(RunError, match=f"'baseline'.*{why}"):
             saver.save(1, {}, {"fine": 1, "baseline": value}, {})
     assert load_latest(run) is None
@@ -114,7 +114,7 @@ def test_a_state_that_is_not_json_is_refused_at_once(value: Any, why: str, run: 
 
 def test_floats_come_back_exactly(run: Run) -> None:
     values = [0.1, 1e-320, 1 / 3, -0.0, 1.7976931348623157e308, 2.0**-1074]
-    with Saver(run) as saver:
+    with CheckpointWriter(run) as saver:
         saver.save(1, {}, {"values": values}, {})
     found = load_latest(run)
     assert found is not None and [v.hex() for v in found.state["values"]] == [v.hex() for v in values]
@@ -146,7 +146,7 @@ class Gate:
 def test_training_goes_on_while_it_is_written(run: Run) -> None:
     gate, weight = Gate(), torch.ones(3)
     facts = {"list": [1]}
-    with Saver(run) as saver:
+    with CheckpointWriter(run) as saver:
         saver.save(1, {"weight": weight}, facts, {"model": gate})
         assert gate.reached.wait(30) and load_latest(run) is None, "it is not there until it is whole"
         weight.zero_()
@@ -168,7 +168,7 @@ def test_one_is_written_at_a_time(run: Run) -> None:
         time.sleep(0.2)
         gate.open.set()
 
-    with Saver(run) as saver:
+    with CheckpointWriter(run) as saver:
         saver.save(1, {}, {}, {"model": gate})
         threading.Thread(target=let).start()
         saver.save(2, {}, {}, {"model": second})
@@ -178,7 +178,7 @@ def test_one_is_written_at_a_time(run: Run) -> None:
 def test_leaving_waits_also_on_an_error(run: Run) -> None:
     gate = Gate()
     with pytest.raises(ZeroDivisionError):
-        with Saver(run) as saver:
+        with CheckpointWriter(run) as saver:
             saver.save(1, {}, {}, {"model": gate})
             threading.Timer(0.2, gate.open.set).start()
             raise ZeroDivisionError
@@ -203,7 +203,7 @@ FAILED = r"step-000002 \(Input/output error\): put that right and run again; the
 
 def test_a_failure_here_is_told_at_once(run: Run) -> None:
     write_checkpoints(run, 1)
-    with Saver(run, keep=1, background=False) as saver:
+    with CheckpointWriter(run, keep=1, background=False) as saver:
         with pytest.raises(RunError, match=FAILED):
             saver.save(2, tensors(2), state(2), {"model": broken})
         assert checkpoint_names(run) == ["step-000001"] and verify_newest(run) == 1
@@ -214,7 +214,7 @@ def test_a_failure_here_is_told_at_once(run: Run) -> None:
 @pytest.mark.parametrize("where", ["save", "wait"])
 def test_a_failure_in_the_background_is_told_next_and_once(where: str, run: Run) -> None:
     write_checkpoints(run, 1)
-    with Saver(run, keep=1) as saver:
+    with CheckpointWriter(run, keep=1) as saver:
         saver.save(2, tensors(2), state(2), {"model": broken})
         with pytest.raises(RunError, match=FAILED):
             saver.wait() if where == "wait" else saver.save(3, {}, {}, {"model": model(3)})
@@ -228,7 +228,7 @@ def test_a_failure_in_the_background_is_told_next_and_once(where: str, run: Run)
 def test_a_failure_in_the_background_is_told_on_leaving(interrupted: bool, run: Run) -> None:
     write_checkpoints(run, 1)
     with pytest.raises(RunError, match=FAILED):
-        with Saver(run, keep=1) as saver:
+        with CheckpointWriter(run, keep=1) as saver:
             saver.save(2, tensors(2), state(2), {"model": broken})
             if interrupted:
                 raise Interrupted("stopped; what was done is saved")
@@ -252,8 +252,8 @@ def test_a_full_disk_is_waited_for(
             raise OSError(28, "No space left on device")
         model(2)(folder)
 
-    monkeypatch.setattr(full_disk, "FIRST_PAUSE", 0.01)
-    with Saver(run, background=background) as saver:
+    monkeypatch.setattr(full_disk, "FIRST_RETRY_SECONDS", 0.01)
+    with CheckpointWriter(run, background=background) as saver:
         saver.save(2, tensors(2), state(2), {"model": fill})
     assert tries == [["step-000001", "step-000002.new"]] * 3 and checkpoint_names(run) == ["step-000001", "step-000002"]
     assert verify_newest(run) == 2
@@ -268,13 +268,13 @@ def test_a_stop_ends_the_wait_for_room(run: Run, background: bool) -> None:
 
     write_checkpoints(run, 1)
     wants = lambda: True  # noqa: E731
-    signals.heed(wants)
+    signals.add_stop_check(wants)
     try:
         with pytest.raises(RunError, match=r"step-000002 \(No space left on device\): put that right"):
-            with Saver(run, background=background) as saver:
+            with CheckpointWriter(run, background=background) as saver:
                 saver.save(2, tensors(2), state(2), {"model": fill})
     finally:
-        signals.unheed(wants)
+        signals.remove_stop_check(wants)
     assert checkpoint_names(run) == ["step-000001"] and verify_newest(run) == 1
 
 
@@ -283,7 +283,7 @@ def test_a_number_that_is_not_finite_is_not_saved(bad: float, run: Run, backgrou
     write_checkpoints(run, 1)
     spoilt = tensors(2)
     spoilt["half"][3] = bad
-    with Saver(run, background=background) as saver:
+    with CheckpointWriter(run, background=background) as saver:
         with pytest.raises(Diverged, match=r"half of the optimiser .* not finite, so it is not saved: the check"):
             saver.save(2, spoilt, state(2), {"model": model(2)})
     assert checkpoint_names(run) == ["step-000001"] and verify_newest(run) == 1
@@ -306,7 +306,7 @@ def test_records_are_on_the_disk_before_the_checkpoint_that_counts_on_them(
 
     monkeypatch.setattr(os, "fsync", watch_fsync)
     monkeypatch.setattr(Path, "rename", watch_rename)
-    with Saver(run, background=background) as saver:
+    with CheckpointWriter(run, background=background) as saver:
         for step in (1, 2):
             run.write_traces(step - 1, [])
             run.write_metrics(step - 1, {"loss": 1.0})
@@ -320,7 +320,7 @@ def test_records_are_on_the_disk_before_the_checkpoint_that_counts_on_them(
 
 def test_a_failure_does_not_hide_a_bug(run: Run) -> None:
     with pytest.raises(ZeroDivisionError) as caught:
-        with Saver(run) as saver:
+        with CheckpointWriter(run) as saver:
             saver.save(2, {}, {}, {"model": broken})
             raise ZeroDivisionError
     assert "Input/output error" in caught.value.__notes__[0]
@@ -328,14 +328,14 @@ def test_a_failure_does_not_hide_a_bug(run: Run) -> None:
 
 def test_a_bug_in_the_background_keeps_its_name(run: Run) -> None:
     with pytest.raises(ZeroDivisionError):
-        with Saver(run) as saver:
+        with CheckpointWriter(run) as saver:
             saver.save(2, {}, {}, {"model": lambda folder: print(1 // 0)})
     assert checkpoint_names(run) == []
 
 
 def test_what_cannot_be_written_says_why(run: Run) -> None:
     with pytest.raises(RunError, match="the weights are not there"):
-        with Saver(run) as saver:
+        with CheckpointWriter(run) as saver:
             saver.save(2, {}, {}, {"model": spoilt})
     assert checkpoint_names(run) == []
 

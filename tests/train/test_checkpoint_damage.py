@@ -18,7 +18,7 @@ from kept import FILES, Job, checkpoint_names, write_checkpoints, model, state, 
 from ponder.errors import RunError
 from ponder.runs import Run, checkpoints
 from ponder.train import checkpoint
-from ponder.train.checkpoint import Saver, load_latest
+from ponder.train.checkpoint import CheckpointWriter, load_latest
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_what_a_kill_left_is_removed_when_found(kind: str, run: Run) -> None:
     left = run.folder / "checkpoints" / f"step-000020{kind}"
     shutil.copytree(run.folder / "checkpoints" / "step-000010", left)
     assert verify_newest(run) == 10
-    with Saver(run, background=False) as saver:
+    with CheckpointWriter(run, background=False) as saver:
         assert not left.exists()
         (left / "model").mkdir(parents=True)
         saver.save(20, tensors(20), state(20), {"model": model(20)})
@@ -210,9 +210,9 @@ def test_a_saved_optimiser_with_impossible_numbers(bad: float, run: Run) -> None
     write_checkpoints(run, 10)
     moments = {"policy:exp_avg_sq.w": torch.ones(3), "policy:weight.w": torch.ones(3)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoint, "all_finite", lambda tensors, what: None)
+        patch.setattr(checkpoint, "check_tensors_finite", lambda tensors, what: None)
         moments["policy:exp_avg_sq.w"][1] = bad
-        with Saver(run, background=False) as saver:
+        with CheckpointWriter(run, background=False) as saver:
             saver.save(20, moments, state(20), {"model": model(20)})
     said = r"step-000020 is damaged \(learner.safetensors: policy:exp_avg_sq.w.* holds a n"
     with pytest.warns(UserWarning, match=said):

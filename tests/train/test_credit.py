@@ -114,7 +114,7 @@ def test_a_group_of_one_is_refused(rule: Rule, rewards: list[float]) -> None:
 @given(NUMBERS, st.floats(0, 1))
 def test_to_go(rewards: list[float], gamma: float) -> None:
     expected = [sum(gamma ** (u - t) * rewards[u] for u in range(t, len(rewards))) for t in range(len(rewards))]
-    np.testing.assert_allclose(credit.to_go(np.array(rewards), gamma), expected, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(credit.rewards_to_go(np.array(rewards), gamma), expected, rtol=1e-9, atol=1e-9)
 
 
 @given(NUMBERS, NUMBERS, st.floats(0, 1), st.floats(0, 1))

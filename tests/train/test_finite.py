@@ -18,20 +18,20 @@ from torch import Tensor
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, tiny_decoder, mixed_groups
 from ponder import settings
 from ponder.errors import ModelError, RunError, UsageError
-from ponder.models.load import Fresh
+from ponder.models.load import ScratchModel
 from ponder.nets import hf, lora
-from ponder.nets.finite import not_finite
+from ponder.nets.finite import first_nonfinite
 from ponder.nets.lora import LoRA
 from ponder.nets.valued import ScoreHead
 from ponder.pipelines.curriculum import EasyToHard, Frontier
 from ponder.pipelines.rl import RL
-from ponder.reason.strategies import Ensemble, Rebase
+from ponder.reason.strategies import Samples, Rebase
 from ponder.runs import Run
 from ponder.train.finite import Diverged
 from ponder.train.imitation import DPO, Distill, RejectionSampling
 from ponder.train.learner import Learner
 from ponder.train.objective import KL, NO_KL
-from ponder.train.optimiser import AdamW, Masters
+from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.train.policy_gradient import CISPO, DAPO, GRPO, GSPO, REINFORCE
 from ponder.train.ppo import PPO, AdaptiveKLController, Critic
 from ponder.train.reward import StateValue
@@ -72,12 +72,12 @@ SITES: dict[str, Callable[[float], Any]] = {
     "gamma": lambda x: PPO(gamma=x),
     "lam": lambda x: PPO(lam=x),
     "most": lambda x: PPO(advantage_clip=x),
-    "most_reward": lambda x: PPO(most_reward=x),
+    "reward_clip": lambda x: PPO(reward_clip=x),
     "PPO's entropy": lambda x: PPO(entropy_coef=x),
     "target": lambda x: AdaptiveKLController(target=x),
     "horizon": lambda x: AdaptiveKLController(horizon=x),
     "critic's clip": lambda x: Critic(value_clip=x),
-    "critic's lr": lambda x: Critic(optimiser=AdamW(lr=x)),
+    "critic's lr": lambda x: Critic(optimizer=AdamW(lr=x)),
     "alpha": lambda x: LoRA(alpha=x),
     "head's low": lambda x: ScoreHead("value", "two-hot", bins=3, low=x),
     "head's high": lambda x: ScoreHead("value", "two-hot", bins=3, high=x),
@@ -119,7 +119,7 @@ def test_a_setting_that_no_float32_survives_is_refused(make: Callable[[], Any]) 
 
 
 def test_infinity_stays_where_it_means_something() -> None:
-    for thing in (AdamW(max_norm=math.inf), CISPO(), RejectionSampling(min_reward=-math.inf)):
+    for thing in (AdamW(max_grad_norm=math.inf), CISPO(), RejectionSampling(min_reward=-math.inf)):
         settings.check_finite(thing)
 
 
@@ -150,7 +150,7 @@ def test_a_run_does_not_begin_with_a_number_that_is_not_finite(job: Outer, where
 
 
 def test_a_job_s_strategy_is_part_of_it(tmp_path: Path) -> None:
-    job = RL(DigitTask(), Fresh(ALPHABET), QUESTION_TEMPLATE, Ensemble(4, Sampling(max_tokens=2)))
+    job = RL(DigitTask(), ScratchModel(ALPHABET), QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=2)))
     with pytest.raises(UsageError):
         Run(tmp_path / "run", replace(job, strategy=Rebase(temperature=math.inf)))
 
@@ -192,7 +192,7 @@ def test_a_step_that_would_overflow_is_not_taken(states: Any) -> None:
 def test_a_step_past_the_end_of_the_weights_type_is_not_taken(dtype: torch.dtype) -> None:
     net = tiny_decoder(dtype=dtype)
     top = torch.finfo(dtype).max
-    masters = Masters(net, AdamW(lr=10.0))
+    masters = MasterWeights(net, AdamW(lr=10.0))
     name = next(n for n, p in net.named_parameters() if p.dim() == 2)
     masters.weights[name].data.fill_(min(top, 3.4e38) * (1 - 1e-7))
     before = {n: t.clone() for n, t in masters.tensors().items()}
@@ -234,7 +234,7 @@ def test_rewards_that_are_no_numbers(bad: float) -> None:
                 warnings.simplefilter("ignore")
                 objective.credit(traces, "wanted", memory)
             learner.step(traces)
-        assert not_finite(learner.tensors()) is None and not_finite(learner.net.state_dict()) is None
+        assert first_nonfinite(learner.tensors()) is None and first_nonfinite(learner.net.state_dict()) is None
 
 
 @pytest.mark.parametrize("bad", [*NOT_FINITE, 3e38])
@@ -253,7 +253,7 @@ def test_numbers_on_a_trace(site: str, bad: float) -> None:
         else:
             step.notes[site] = values
         learner.step(traces)
-    assert not_finite(learner.tensors()) is None and not_finite(learner.net.state_dict()) is None
+    assert first_nonfinite(learner.tensors()) is None and first_nonfinite(learner.net.state_dict()) is None
 
 
 # in a saved optimiser, and in what is saved
@@ -295,10 +295,10 @@ def test_a_model_with_a_number_that_is_not_finite_is_not_saved(tmp_path: Path) -
 
 def test_every_number_is_looked_at() -> None:
     tensors = {"a": torch.ones(3, 5), "b": torch.zeros(0), "c": torch.ones(4, 2).T, "n": torch.tensor(3)}
-    assert not_finite(tensors) is None
+    assert first_nonfinite(tensors) is None
     for name in ("a", "c"):
         for at in range(tensors[name].numel()):
             for bad in NOT_FINITE:
                 spoilt = {n: t.clone() for n, t in tensors.items()}
                 spoilt[name][np.unravel_index(at, tuple(spoilt[name].shape))] = bad
-                assert not_finite(spoilt) == name
+                assert first_nonfinite(spoilt) == name

@@ -22,7 +22,7 @@ from ponder.nets.decoder import Decoder
 from ponder.train import head
 from ponder.train import learner as learning
 from ponder.train.algorithms import OFFLINE, ONLINE
-from ponder.train.critic import ValueLearner
+from ponder.train.critic import CriticLearner
 from ponder.train.learner import Learner
 from ponder.train.pack import PackedBatch, chains
 from ponder.train.ppo import PPO, Critic
@@ -121,12 +121,12 @@ class Case:
         self.reference = learner.reference
         self.traces = mixed_groups() + ([tree()] if name == "tree" else [])
         sampled_by(perturb(copy.deepcopy(begun), BY, seed=8), self.traces)
-        learner.note_reference(self.traces)
+        learner.write_reference_logprobs(self.traces)
         net = perturb(begun, BY)
         if isinstance(rule, PPO):
-            values = ValueLearner(net, Critic())
+            values = CriticLearner(net, Critic())
             perturb(values.net, 0.1, seed=4)
-            values.note_values(self.traces)
+            values.write_values(self.traces)
             if name == "critic":
                 net = perturb(values.net, 0.05, seed=5)
         rule.credit(self.traces, "wanted", {})
@@ -134,8 +134,8 @@ class Case:
 
     def gradient(self, micro: int, traces: Sequence[Trace]) -> formulas.Grads:
         if self.name == "critic":
-            return ValueLearner(self.net, Critic(), micro_tokens=micro).gradient(traces)
-        given: Any = {"temperature": HEAT, "micro_tokens": micro, "reference": self.reference}
+            return CriticLearner(self.net, Critic(), max_tokens_per_microbatch=micro).gradient(traces)
+        given: Any = {"temperature": HEAT, "max_tokens_per_microbatch": micro, "reference": self.reference}
         return Learner(self.net, self.rule, **given).gradient(traces)
 
     def everywhere(self, patch: pytest.MonkeyPatch) -> Iterator[tuple[str, formulas.Grads]]:

@@ -22,7 +22,7 @@ from ponder.nets.lora import LoRA
 from ponder.train.imitation import SFT
 from ponder.train.learner import Learner
 from ponder.train.objective import KL, NO_KL, Objective, Stats, Tokens
-from ponder.train.optimiser import AdamW, Masters
+from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Step, Trace, ids
 
@@ -51,7 +51,7 @@ def same(net: Decoder, other: dict[str, Tensor]) -> bool:
 )
 def test_loss_and_gradient(kind: str, beta: float) -> None:
     net = tiny_decoder(kind)
-    learner = Learner(net, GRPO(kl=KL(beta)), AdamW(lr=1e-9, max_norm=float("inf")))
+    learner = Learner(net, GRPO(kl=KL(beta)), AdamW(lr=1e-9, max_grad_norm=float("inf")))
     perturb(net)
     traces = credited()
     loss, expected = formulas.step(lambda of: formulas.grpo(of, beta), net, traces, learner.reference)
@@ -77,7 +77,7 @@ def test_a_step_is_adam_s() -> None:
     net, traces = tiny_decoder(), credited()
     manual = copy.deepcopy(net)
     adam = torch.optim.AdamW(manual.parameters(), lr=0.01, weight_decay=0.0)
-    learner = Learner(net, PLAIN, AdamW(lr=0.01, max_norm=0.5))
+    learner = Learner(net, PLAIN, AdamW(lr=0.01, max_grad_norm=0.5))
     for _ in range(2):
         _, grads = formulas.step(grpo, manual, traces)
         for name, p in manual.named_parameters():
@@ -127,7 +127,7 @@ def test_groups_of_equal_rewards_still_count_in_the_denominator() -> None:
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul")  # a processor without bfloat16 says so
 def test_a_bfloat16_network_has_a_float32_gradient() -> None:
     net, traces = tiny_decoder(dtype=torch.bfloat16), credited()
-    found = Learner(net, PLAIN, micro_tokens=20).gradient(traces)
+    found = Learner(net, PLAIN, max_tokens_per_microbatch=20).gradient(traces)
     _, expected = formulas.step(grpo, net, traces)
     assert {g.dtype for g in found.values()} == {torch.float32} and turned(found, expected) < 0.05
 
@@ -139,7 +139,7 @@ def test_recomputing_gives_the_same_gradient(kind: str, monkeypatch: pytest.Monk
     traces, again = credited(), []
     real = decoder.checkpoint
     monkeypatch.setattr(decoder, "checkpoint", lambda *a, **k: again.append(1) or real(*a, **k))
-    plain, less = (Learner(tiny_decoder(kind), GRPO(), recompute=r).gradient(traces) for r in (False, True))
+    plain, less = (Learner(tiny_decoder(kind), GRPO(), gradient_checkpointing=r).gradient(traces) for r in (False, True))
     assert len(again) == 2, "each layer"
     assert turned(less, plain) < 1e-6
 
@@ -175,7 +175,7 @@ def test_all_three_kls_are_recorded_and_the_reference_stays() -> None:
 
 def test_watch_is_told_shares_up_to_one() -> None:
     shares: list[float] = []
-    Learner(tiny_decoder(), PLAIN, micro_tokens=20, epochs_per_batch=2).step(credited(), shares.append)
+    Learner(tiny_decoder(), PLAIN, max_tokens_per_microbatch=20, epochs_per_batch=2).step(credited(), shares.append)
     assert shares == sorted(shares) and shares[-1] == 1.0 and len(set(shares)) == len(shares) > 2
 
 
@@ -196,16 +196,16 @@ def test_nothing_to_learn_takes_no_step() -> None:
 def test_minibatches_have_denominators_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is an optimiser step: its gradient is the formula's over its own traces."""
     traces, net = credited(tool=False), tiny_decoder()
-    learner = Learner(net, PLAIN, AdamW(lr=1e-9, max_norm=float("inf")), minibatches=2)
+    learner = Learner(net, PLAIN, AdamW(lr=1e-9, max_grad_norm=float("inf")), minibatches=2)
     expected = [formulas.step(grpo, net, part)[1] for part in (traces[:2], traces[2:])]
     found: list[formulas.Grads] = []
-    real = Masters.grad_norm
+    real = MasterWeights.grad_norm
 
-    def keep(self: Masters) -> Tensor:
+    def keep(self: MasterWeights) -> Tensor:
         found.append({n: g.clone() for n, g in self.gradients().items()})
         return real(self)
 
-    monkeypatch.setattr(Masters, "norm", keep)
+    monkeypatch.setattr(MasterWeights, "norm", keep)
     learner.step(traces)
     assert len(found) == 2 and learner.master_weights.steps == 2
     assert max(gap(f, e) for f, e in zip(found, expected, strict=True)) < 1e-5
@@ -219,7 +219,7 @@ def test_the_ratio_moves_in_later_passes_and_no_note_is_left() -> None:
             ratios.append(float((tokens.logprobs_N - tokens.old_N).abs().max().detach()))
             return super().loss(tokens)
 
-    told = Learner(tiny_decoder(), Spy(kl=NO_KL), AdamW(lr=0.05), epochs_per_batch=3, micro_tokens=20).step(traces)
+    told = Learner(tiny_decoder(), Spy(kl=NO_KL), AdamW(lr=0.05), epochs_per_batch=3, max_tokens_per_microbatch=20).step(traces)
     first = len(ratios) // 3
     assert first > 1 and max(ratios[:first]) < 1e-5 and min(ratios[first:]) > 1e-3
     assert told["clip_ratio/region_mean"] > 0
@@ -266,7 +266,7 @@ def test_adapters_learn_alone_and_the_reference_costs_nothing() -> None:
     assert set(learner.master_weights.params) == {n for n, _ in net.named_parameters() if ".lora_" in n}
     assert told[0]["kl"] == 0 and told[2]["kl"] > 0
     fresh = credited(GRPO())
-    learner.note_reference(fresh)
+    learner.write_reference_logprobs(fresh)
     for trace in fresh:
         for i, step in enumerate(trace.steps):
             if step.sampled:

@@ -30,7 +30,7 @@ from ponder.train import learner as learning
 from ponder.train.imitation import Distill
 from ponder.train.learner import Learner
 from ponder.train.objective import KL, NO_KL, Objective
-from ponder.train.optimiser import AdamW, Masters
+from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.train.policy_gradient import DAPO, GRPO
 from ponder.types import Score, Trace
 
@@ -65,7 +65,7 @@ def test_1_denominators_are_those_of_the_whole_step(broken: bool, monkeypatch: P
         local = packed_with(lambda b: replace(b, weight_N=b.weight_N / b.weight_N.sum()))
         monkeypatch.setattr(learning, "pack", local)
     with fails_if(broken):
-        cuts = [Learner(tiny_decoder(), PLAIN, micro_tokens=n).gradient(credited()) for n in (10**9, 20, 1)]
+        cuts = [Learner(tiny_decoder(), PLAIN, max_tokens_per_microbatch=n).gradient(credited()) for n in (10**9, 20, 1)]
         assert turned(cuts[1], cuts[0]) < 1e-6 and turned(cuts[2], cuts[0]) < 1e-6
 
 
@@ -129,7 +129,7 @@ def test_6_old_is_of_before_the_first_update(passes: int, minibatches: int, brok
     if broken:  # old = current in each pass and mini-batch
         monkeypatch.setattr(Learner, "_note_old", lambda self, traces, steps: None)
     traces = credited()
-    learner = Learner(tiny_decoder(), PLAIN, AdamW(lr=0.02, max_norm=float("inf")), epochs_per_batch=passes, minibatches=minibatches)
+    learner = Learner(tiny_decoder(), PLAIN, AdamW(lr=0.02, max_grad_norm=float("inf")), epochs_per_batch=passes, minibatches=minibatches)
     manual, start = tiny_decoder(), tiny_decoder()
     adam = torch.optim.AdamW(manual.parameters(), lr=0.02, weight_decay=0.0)
     parts = [traces[:2], traces[2:]] if minibatches == 2 else [traces]
@@ -211,7 +211,7 @@ def test_10_adapters_off_is_the_reference_only_if_they_began_at_zero(
     broken: bool, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     if broken:
-        monkeypatch.setattr(lora, "zero_start", lambda net: True)
+        monkeypatch.setattr(lora, "starts_at_zero", lambda net: True)
     first = tiny_decoder()
     lora.attach(first, LoRA(rank=2), seed=0)
     perturb(first, 0.1)
@@ -222,7 +222,7 @@ def test_10_adapters_off_is_the_reference_only_if_they_began_at_zero(
     begun.load_state_dict(lora.merged_weights(net), strict=False)
     learner, traces = Learner(net, GRPO(), AdamW(lr=0.05)), credited()
     learner.step(credited())
-    learner.note_reference(traces)
+    learner.write_reference_logprobs(traces)
     with fails_if(broken):
         for trace in traces:
             for i in (i for i, s in enumerate(trace.steps) if s.sampled):
@@ -314,8 +314,8 @@ def test_17_clipping_is_by_the_global_norm(broken: bool, monkeypatch: Patch) -> 
     """Not that of a micro-batch, nor of a single weight: after one step Adam's first moment is 0.1 x the clipped."""
     if broken:
         largest = lambda self: max(g.norm() for g in self.gradients().values())  # noqa: E731
-        monkeypatch.setattr(Masters, "norm", largest)
-    learner = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-3, max_norm=0.01), micro_tokens=20)
+        monkeypatch.setattr(MasterWeights, "norm", largest)
+    learner = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-3, max_grad_norm=0.01), max_tokens_per_microbatch=20)
     whole = torch.cat([g.flatten() for g in learner.gradient(credited()).values()])
     told = learner.step(credited())
     moment = torch.cat([t.flatten() for n, t in learner.tensors().items() if n.startswith("exp_avg.")])

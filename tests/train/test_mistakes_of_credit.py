@@ -11,7 +11,7 @@ import pytest
 from fakes import perturb, fails_if, trace_group, tiny_decoder, mixed_groups
 from ponder.errors import UsageError
 from ponder.train import credit
-from ponder.train.critic import ValueLearner
+from ponder.train.critic import CriticLearner
 from ponder.train.objective import KL, NO_KL, ObjectiveState, Objective
 from ponder.train.policy_gradient import CISPO, DAPO, GRPO, GSPO, REINFORCE, RLOO, DrGRPO, ReinforcePlusPlus
 from ponder.train.ppo import PPO, Critic
@@ -98,9 +98,9 @@ def test_16_whitening_is_over_the_global_batch(broken: bool, monkeypatch: Patch)
         monkeypatch.setattr(credit, "whiten", lambda parts: [real([p])[0] for p in parts])
     for rule in (PPO(kl=NO_KL), ReinforcePlusPlus(kl=NO_KL)):
         traces = mixed_groups()
-        critic = ValueLearner(tiny_decoder(), Critic())
+        critic = CriticLearner(tiny_decoder(), Critic())
         perturb(critic.net, 0.1)
-        critic.note_values(traces)
+        critic.write_values(traces)
         rule.credit(traces, "wanted", {})
         every = np.concatenate([s.advantages for t in traces for s in t.steps if s.advantages is not None])
         means = [abs(float(s.advantages.mean())) for t in traces for s in t.steps if s.advantages is not None]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fakes import tiny_decoder
 from ponder.errors import PonderError, RunError, UsageError
 from ponder.train import states
-from ponder.train.optimiser import AdamW, Masters
+from ponder.train.optimizer import AdamW, MasterWeights
 
 
 def gradients(net: nn.Module, step: int, size: float = 1.0) -> dict[str, Tensor]:
@@ -31,7 +31,7 @@ def by_hand(net: nn.Module, settings: AdamW, steps: int, size: float = 1.0) -> d
         g = {n: x.double().numpy() for n, x in gradients(net, t, size).items()}
         norm = math.sqrt(sum((x**2).sum() for x in g.values()))
         for n in w:
-            clipped = g[n] * min(1.0, settings.max_norm / norm)
+            clipped = g[n] * min(1.0, settings.max_grad_norm / norm)
             lr = settings.lr_at(t - 1)
             m[n] = b1 * m[n] + (1 - b1) * clipped
             v[n] = b2 * v[n] + (1 - b2) * clipped**2
@@ -41,14 +41,14 @@ def by_hand(net: nn.Module, settings: AdamW, steps: int, size: float = 1.0) -> d
     return w
 
 
-def give(masters: Masters, grads: dict[str, Tensor]) -> None:
+def give(masters: MasterWeights, grads: dict[str, Tensor]) -> None:
     for n, p in masters.params.items():
         p.grad = grads[n].to(p.device, p.dtype, copy=True)
     masters.accumulate()
 
 
-def taken(net: nn.Module, settings: AdamW, steps: int, size: float = 1.0) -> Masters:
-    masters = Masters(net, settings)
+def taken(net: nn.Module, settings: AdamW, steps: int, size: float = 1.0) -> MasterWeights:
+    masters = MasterWeights(net, settings)
     for t in range(1, steps + 1):
         give(masters, gradients(net, t, size))
         masters.step(masters.grad_norm())
@@ -57,7 +57,7 @@ def taken(net: nn.Module, settings: AdamW, steps: int, size: float = 1.0) -> Mas
 
 SETTINGS = [
     AdamW(lr=0.01), AdamW(lr=0.01, weight_decay=0.1), AdamW(lr=0.01, warmup_steps=3, decay_steps=6, min_lr_ratio=0.2),
-    AdamW(lr=0.01, max_norm=0.3), AdamW(lr=0.01, betas=(0.5, 0.9), eps=1e-3, max_norm=math.inf),
+    AdamW(lr=0.01, max_grad_norm=0.3), AdamW(lr=0.01, betas=(0.5, 0.9), eps=1e-3, max_grad_norm=math.inf),
 ]  # fmt: skip
 
 
@@ -65,7 +65,7 @@ SETTINGS = [
 @pytest.mark.parametrize("settings", SETTINGS, ids=["plain", "decay", "schedule", "clip", "betas"])
 def test_steps_follow_the_formula(settings: AdamW, kind: str) -> None:
     net = tiny_decoder("untied")
-    size = 0.01 if settings.max_norm == 0.3 else 1.0
+    size = 0.01 if settings.max_grad_norm == 0.3 else 1.0
     expected = by_hand(net, settings, 5, size)
     taken(net, with_states(settings, kind), 5, size)
     for name, p in net.named_parameters():
@@ -97,7 +97,7 @@ def test_a_turned_weight_is_stepped_where_it_lies(kind: str) -> None:
 
 def test_clipping_uses_the_global_norm() -> None:
     net = tiny_decoder()
-    masters = Masters(net, AdamW(betas=(0.0, 0.0), max_norm=0.5))  # the first moment is the gradient
+    masters = MasterWeights(net, AdamW(betas=(0.0, 0.0), max_grad_norm=0.5))  # the first moment is the gradient
     given = gradients(net, 1, 5.0)
     norm = math.sqrt(sum(float(g.double().square().sum()) for g in given.values()))
     give(masters, given)
@@ -112,7 +112,7 @@ def test_clipping_uses_the_global_norm() -> None:
 @pytest.mark.parametrize("most", [1e6, math.inf])
 def test_a_small_gradient_is_not_scaled_up(most: float) -> None:
     net = tiny_decoder()
-    masters = Masters(net, AdamW(betas=(0.0, 0.0), max_norm=most))
+    masters = MasterWeights(net, AdamW(betas=(0.0, 0.0), max_grad_norm=most))
     give(masters, gradients(net, 1))
     masters.step(masters.grad_norm())
     assert all(torch.equal(masters.tensors()[f"exp_avg.{n}"], g) for n, g in gradients(net, 1).items())
@@ -121,7 +121,7 @@ def test_a_small_gradient_is_not_scaled_up(most: float) -> None:
 def test_no_gradient_at_all_is_a_step_without_a_change() -> None:
     net = tiny_decoder()
     before = {n: p.detach().clone() for n, p in net.named_parameters()}
-    masters = Masters(net, AdamW(lr=0.1, weight_decay=0.5))
+    masters = MasterWeights(net, AdamW(lr=0.1, weight_decay=0.5))
     masters.step(masters.grad_norm())
     assert masters.steps == 1 and all(torch.equal(before[n], p) for n, p in net.named_parameters())
 
@@ -141,7 +141,7 @@ def test_schedule_ends_at_its_floor() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"lr": 0.0}, {"lr": -1.0}, {"lr": math.nan}, {"max_norm": 0.0}, {"warmup": -1}, {"decay_steps": -5},
+    [{"lr": 0.0}, {"lr": -1.0}, {"lr": math.nan}, {"max_grad_norm": 0.0}, {"warmup": -1}, {"decay_steps": -5},
      {"floor": -0.1}, {"floor": 1.5}, {"states": "int4"}],
     ids=lambda s: "-".join(f"{k}={v}" for k, v in s.items()),
 )  # fmt: skip
@@ -157,7 +157,7 @@ def test_impossible_settings_are_refused(settings: dict[str, float]) -> None:
 def test_small_updates_survive_in_the_masters(kind: str) -> None:
     net = tiny_decoder(dtype=torch.bfloat16)
     start = {n: p.detach().float().clone() for n, p in net.named_parameters()}
-    masters = Masters(net, AdamW(lr=1e-5, states=kind))  # type: ignore[arg-type]
+    masters = MasterWeights(net, AdamW(lr=1e-5, states=kind))  # type: ignore[arg-type]
     for _ in range(30):
         give(masters, {n: torch.ones(p.shape) for n, p in net.named_parameters()})
         masters.step(masters.grad_norm())
@@ -172,7 +172,7 @@ def test_small_updates_survive_in_the_masters(kind: str) -> None:
 
 def test_micro_batches_add_up_in_float32() -> None:
     net = tiny_decoder(dtype=torch.bfloat16)
-    masters = Masters(net, AdamW())
+    masters = MasterWeights(net, AdamW())
     for value in [256.0] + [1.0] * 8:  # bfloat16: 256 + 1 = 256
         give(masters, {n: torch.full(p.shape, value) for n, p in net.named_parameters()})
         assert all(p.grad is None for p in net.parameters())
@@ -190,7 +190,7 @@ def test_peers_sum_gradients_in_place(dtype: torch.dtype) -> None:
     if dtype == torch.bfloat16:
         halves = [{n: g.bfloat16().float() for n, g in half.items()} for half in halves]
     halves[1] = {n: torch.zeros_like(g) if "norm" in n else g for n, g in halves[1].items()}
-    one, *peers = (Masters(tiny_decoder(dtype=dtype), settings) for _ in range(3))
+    one, *peers = (MasterWeights(tiny_decoder(dtype=dtype), settings) for _ in range(3))
     for half in halves:  # as micro-batches
         for n, p in one.params.items():
             p.grad = half[n].to(dtype) if p.grad is None else p.grad + half[n].to(dtype)
@@ -224,7 +224,7 @@ def test_state_restores_exactly(dtype: torch.dtype, kind: str, monkeypatch: pyte
     assert kinds == ({torch.float32, torch.uint8} if kind == "int8" else {torch.float32})
     saved, facts = load(save(half.tensors())), half.counters()
     assert all(saved[f"weight.{n}"].dtype == torch.float32 for n in half.params)
-    again = Masters(tiny_decoder(seed=5, dtype=dtype), settings)
+    again = MasterWeights(tiny_decoder(seed=5, dtype=dtype), settings)
     again.restore(saved, facts)
     assert all(torch.equal(p, again.params[n]) for n, p in half.params.items()), "the network's own, too"
     for t in (3, 4):
@@ -260,7 +260,7 @@ def _of_more_layers(tensors: dict[str, Tensor]) -> None:
 def test_what_does_not_fit_is_named_and_changes_nothing(spoil: Callable[[dict[str, Tensor]], None], named: str) -> None:
     saved = {n: t.clone() for n, t in taken(tiny_decoder(), AdamW(), 2).tensors().items()}
     spoil(saved)
-    masters = Masters(tiny_decoder(seed=5), AdamW())
+    masters = MasterWeights(tiny_decoder(seed=5), AdamW())
     before = {n: t.clone() for n, t in masters.tensors().items()}
     with pytest.raises(RunError, match=named):
         masters.restore(saved, {"steps": 2})
@@ -298,7 +298,7 @@ def test_states_on_the_cpu_of_a_network_on_a_gpu(dtype: torch.dtype) -> None:
     for n, w in near.weights.items():
         torch.testing.assert_close(w.cpu(), far.weights[n], rtol=1e-5, atol=1e-6)
         assert torch.equal(far.params[n].cpu(), far.weights[n].to(dtype)), "the network holds them"
-    again = Masters(tiny_decoder(seed=5, dtype=dtype).cuda(), with_states(rule, "cpu"))
+    again = MasterWeights(tiny_decoder(seed=5, dtype=dtype).cuda(), with_states(rule, "cpu"))
     again.restore(load(save(far.tensors())), far.counters())
     assert all(torch.equal(p, again.params[n]) for n, p in far.params.items())
 

@@ -175,12 +175,12 @@ def test_what_fills_the_last_block_changes_nothing(monkeypatch: pytest.MonkeyPat
     traces = credited(mixed_groups())
     work = pack.split_microbatches(every(traces), 60)
     plain = [pack.pack(part, CPU) for part in work]
-    expected = Learner(tiny_decoder(), GRPO(kl=NO_KL), micro_tokens=60).gradient(traces)
+    expected = Learner(tiny_decoder(), GRPO(kl=NO_KL), max_tokens_per_microbatch=60).gradient(traces)
     monkeypatch.setattr(pack, "_block", lambda device: 128)
     filled = [pack.pack(part, CPU) for part in work]
     assert all(len(b.ids_T) == sum(b.lengths) == 128 and b.parents[-1] == -1 for b in filled)
     for a, b in zip(plain, filled, strict=True):
         assert torch.equal(a.source_N, b.source_N) and torch.equal(a.target_N, b.target_N)
         assert b.ids_T[: len(a.ids_T)].equal(a.ids_T) and b.lengths[:-1] == a.lengths
-    found = Learner(tiny_decoder(), GRPO(kl=NO_KL), micro_tokens=60).gradient(traces)
+    found = Learner(tiny_decoder(), GRPO(kl=NO_KL), max_tokens_per_microbatch=60).gradient(traces)
     assert all(torch.allclose(found[n], g, atol=1e-6) for n, g in expected.items())

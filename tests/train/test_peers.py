@@ -17,10 +17,10 @@ import torch.distributed as dist
 from fakes import tiny_decoder, mixed_groups
 from formulas import turned
 from ponder.train import losses, pack
-from ponder.train.critic import ValueLearner
+from ponder.train.critic import CriticLearner
 from ponder.train.learner import Learner
 from ponder.train.objective import NO_KL
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.train.peers import SINGLE_PROCESS, DataParallelGroup, current_group
 from ponder.train.policy_gradient import GRPO
 from ponder.train.ppo import PPO, Critic
@@ -34,7 +34,7 @@ CASES = ("grpo", "one trace", "critic", "bfloat16")
 def credited(case: str) -> list[Trace]:
     traces = mixed_groups()[:1] if case == "one trace" else mixed_groups()
     if case == "critic":
-        ValueLearner(tiny_decoder(), Critic()).note_values(traces)
+        CriticLearner(tiny_decoder(), Critic()).write_values(traces)
         PPO(kl=NO_KL).credit(traces, "wanted", {})
     else:
         GRPO().credit(traces, "wanted", {})
@@ -43,9 +43,9 @@ def credited(case: str) -> list[Trace]:
 
 def learner(case: str, peers: DataParallelGroup) -> Learner:
     if case == "critic":
-        return ValueLearner(tiny_decoder(), Critic(), micro_tokens=20, process_group=peers)
+        return CriticLearner(tiny_decoder(), Critic(), max_tokens_per_microbatch=20, process_group=peers)
     net = tiny_decoder(dtype=torch.bfloat16 if case == "bfloat16" else torch.float32)
-    return Learner(net, GRPO(), AdamW(lr=0.01), micro_tokens=20, epochs_per_batch=2, process_group=peers)
+    return Learner(net, GRPO(), AdamW(lr=0.01), max_tokens_per_microbatch=20, epochs_per_batch=2, process_group=peers)
 
 
 def work(case: str, peers: DataParallelGroup) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def test_value_and_gradient(name: str) -> None:
 def test_rewards_are_clipped() -> None:
     held = {a: min(max(x, -0.4), 0.4) for a, x in raw(W).items()}
     assert held != raw(W)
-    agree(PPO(most_reward=0.4), lambda w, n: loss(w, n, PPO(), earned=held), W)
+    agree(PPO(reward_clip=0.4), lambda w, n: loss(w, n, PPO(), earned=held), W)
 
 
 def test_returns_are_those_before_whitening() -> None:
@@ -146,7 +146,7 @@ def test_adaptive_kl_follows_ziegler() -> None:
 def test_rewards_are_normalised_by_all_so_far() -> None:
     memory: dict[str, float] = {}
     seen: list[float] = []
-    p = PPO(normalise_rewards=True, most_reward=1.2)
+    p = PPO(normalize_rewards=True, reward_clip=1.2)
     for seed in range(4):
         w = world(seed, groups=[seed, (seed + 1) % 5])
         seen += raw(w).values()
@@ -160,7 +160,7 @@ def test_rewards_are_normalised_by_all_so_far() -> None:
 
 def test_equal_rewards_are_normalised_to_nothing() -> None:
     w = world(0, groups=[2])
-    found = measured(PPO(normalise_rewards=True, kl=KL(), whiten_advantages=False, advantage_estimator="mc"), w, {})
+    found = measured(PPO(normalize_rewards=True, kl=KL(), whiten_advantages=False, advantage_estimator="mc"), w, {})
     returns = [s.notes["returns"] for t in found.traces for s in t.steps if s.sampled]
     assert not np.concatenate(returns).any()
 

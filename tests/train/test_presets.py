@@ -14,7 +14,7 @@ from ponder.cli import options
 from ponder.errors import UsageError
 from ponder.train.algorithms import OFFLINE, ONLINE
 from ponder.train.objective import KL, NO_KL
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.train.ppo import PPO, AdaptiveKLController, Critic
 
 ALL: dict[str, Any] = {**ONLINE, **OFFLINE}
@@ -45,7 +45,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     "dapo": {"mask_truncated": True, "buffer": 0},
     "ppo": {
         "critic": Critic("a/run", AdamW(3e-6), None, 5), "adaptive": AdaptiveKLController(3.0, 100), "advantage": "td", "most": 5.0,
-        "normalise_rewards": True, "most_reward": 10.0,
+        "normalize_rewards": True, "reward_clip": 10.0,
     },
     "dpo": {"kind": "ipo", "beta": 0.5},
     "distill": {"kind": "jsd", "mix": 0.9},

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fakes import char_policy, plain_hidden, plain_logits, weights64
-from ponder.models.native import Native
-from ponder.train.optimiser import AdamW
+from ponder.models.native import PonderPolicy
+from ponder.train.optimizer import AdamW
 from ponder.train.quiet import QuietLearner, QuietText, pack_thoughts, thought_loss, mix_logits, thought_rewards
 from ponder.types import ids
 
 START, END = 7, 8  # two of the alphabet's tokens
 
 
-def learner(policy: Native, **settings: object) -> QuietLearner:
+def learner(policy: PonderPolicy, **settings: object) -> QuietLearner:
     made = QuietLearner(policy.net, AdamW(lr=1e-2), (START, END), **settings)  # type: ignore[arg-type]
     with torch.no_grad():  # a head that says something
         draw = torch.Generator().manual_seed(1)
@@ -31,7 +31,7 @@ def learner(policy: Native, **settings: object) -> QuietLearner:
     return made
 
 
-def lively(seed: int = 0) -> Native:
+def lively(seed: int = 0) -> PonderPolicy:
     policy = char_policy(seed, width=16, layers=1, heads=2)
     with torch.no_grad():
         policy.net.embed_tokens.weight.mul_(20)
@@ -99,7 +99,7 @@ def test_the_reward_carries_no_gradient_to_the_prediction() -> None:
 
 
 def slow(
-    policy: Native, w: Mapping[str, Tensor], head: Mapping[str, Tensor], text: QuietText, j: int, thought: Sequence[int],
+    policy: PonderPolicy, w: Mapping[str, Tensor], head: Mapping[str, Tensor], text: QuietText, j: int, thought: Sequence[int],
     ahead: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Log-likelihood of the next tokens, mixed, and of the thought: one sequence at a time, in float64."""

@@ -15,10 +15,10 @@ from ponder.nets import hf, lora
 from ponder.nets.lora import LoRA
 from ponder.runs import Run
 from ponder.train import states
-from ponder.train.checkpoint import Saver, load_latest
+from ponder.train.checkpoint import CheckpointWriter, load_latest
 from ponder.train.learner import Learner
 from ponder.train.objective import KL
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Trace
 
@@ -54,7 +54,7 @@ def halves(settings: dict[str, Any], folder: Path, background: bool) -> tuple[Le
     for _ in range(2):
         one.step(credited())
     with Run(folder, Job()) as run:
-        with Saver(run, background=background) as saver:
+        with CheckpointWriter(run, background=background) as saver:
             saver.save(2, one.tensors(), one.counters(), {"model": hf.snapshot(one.net, copy=background)})
             if background:  # training goes on meanwhile
                 told = [one.step(credited()) for _ in range(2)]
@@ -93,7 +93,7 @@ def test_a_count_of_skipped_steps_comes_back(tmp_path: Path) -> None:
     one, two = learner(), learner()
     one.consecutive_skipped_steps = 2
     with Run(tmp_path, Job()) as run:
-        with Saver(run) as saver:
+        with CheckpointWriter(run) as saver:
             saver.save(5, one.tensors(), one.counters(), {})
         found = load_latest(run)
     assert found is not None

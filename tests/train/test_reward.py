@@ -26,7 +26,7 @@ from ponder.nets.lora import LoRA, attach
 from ponder.nets.valued import ScoreHead, DecoderWithHead
 from ponder.train.judge import RewardLearner
 from ponder.train.objective import Tokens
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.train.pack import chains
 from ponder.train.reward import OutcomeReward, ProcessReward, SHARE_NOTE, TARGET_NOTE, BradleyTerry, RewardObjective, StateValue, two_hot
 from ponder.types import Score, Step, Trace, ids
@@ -184,7 +184,7 @@ def test_k_answers_of_a_prompt_weigh_as_one_prompt() -> None:
 def learner_of(name: str, micro: int = 10**9, **more: Any) -> RewardLearner:
     rule = RULES[name]
     net = perturb(DecoderWithHead.from_decoder(tiny_decoder(scale=0.1), rule.head, seed=2), 0.05, seed=4)
-    return RewardLearner(net, rule, AdamW(lr=1e-9), micro_tokens=micro, **more)  # type: ignore[arg-type]
+    return RewardLearner(net, rule, AdamW(lr=1e-9), max_tokens_per_microbatch=micro, **more)  # type: ignore[arg-type]
 
 
 def plain_step(learner: RewardLearner, traces: Sequence[Trace]) -> tuple[float, Grads]:
@@ -371,18 +371,18 @@ def test_a_head_is_saved_with_its_model(name: str, tmp_path: Path) -> None:
     net = learner_of(name).net
     net.head = replace(net.head, temperature=1.5)
     hf.save(net, tmp_path / "judge")
-    again = hf.load_valued(tmp_path / "judge", torch.float32)
-    assert again.head == net.head and hf.holds_numbers(tmp_path / "judge")
+    again = hf.load_with_head(tmp_path / "judge", torch.float32)
+    assert again.head == net.head and hf.is_score_model(tmp_path / "judge")
     hidden = torch.randn(5, net.config.width)
     assert torch.equal(again.raw_scores(hidden), net.raw_scores(hidden))
-    head, stored = hf.head_of(tmp_path / "judge")
+    head, stored = hf.load_head(tmp_path / "judge")
     assert head == net.head and stored.keys() == {f"score.{n}" for n, _ in net.score.named_parameters()}
     told = json.loads((tmp_path / "judge" / "config.json").read_text())
     assert told["num_labels"] == len(told["id2label"]) == net.head.bins
     for broken in ({"form": "two-hot"}, {"colour": 1}, {"temperature": 0}):
         (tmp_path / "judge" / "config.json").write_text(json.dumps(told | {"score_head": broken}))
         with pytest.raises(ModelError, match="score_head that makes no sense"):
-            hf.load_valued(tmp_path / "judge", torch.float32)
+            hf.load_with_head(tmp_path / "judge", torch.float32)
 
 
 def test_another_s_classifier_is_a_reward_and_may_be_a_critic(tmp_path: Path) -> None:
@@ -390,7 +390,7 @@ def test_another_s_classifier_is_a_reward_and_may_be_a_critic(tmp_path: Path) ->
     told = json.loads((tmp_path / "judge" / "config.json").read_text())
     del told["score_head"]
     (tmp_path / "judge" / "config.json").write_text(json.dumps(told))
-    net = hf.load_valued(tmp_path / "judge", torch.float32)
+    net = hf.load_with_head(tmp_path / "judge", torch.float32)
     hidden = torch.randn(5, net.config.width)
     assert net.head == ScoreHead("reward") and torch.allclose(net.values(hidden), net.raw_scores(hidden)[:, 0], atol=1e-6)
     with pytest.raises(UsageError, match="a critic's are plain numbers"):

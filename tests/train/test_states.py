@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ponder.train import states
-from ponder.train.optimiser import AdamW, Masters
+from ponder.train.optimizer import AdamW, MasterWeights
 
 
 @pytest.mark.parametrize("signed", [True, False])
@@ -62,7 +62,7 @@ def test_eight_bits_are_a_quarter_of_the_memory() -> None:
     net = nn.Sequential(nn.Linear(512, 384), nn.Linear(384, 10))
     sizes = {}
     for kind in ("float32", "int8"):
-        masters = Masters(net, AdamW(states=kind))  # type: ignore[arg-type]
+        masters = MasterWeights(net, AdamW(states=kind))  # type: ignore[arg-type]
         for p in net.parameters():
             p.grad = torch.ones_like(p)
         masters.step(masters.grad_norm())
@@ -78,7 +78,7 @@ def learn(kind: str, steps: int) -> tuple[list[float], dict[str, Tensor]]:
     """A perceptron learns another one's function, from fresh examples whose features differ a thousandfold in size."""
     torch.manual_seed(0)
     teacher, net = (nn.Sequential(nn.Linear(64, 128), nn.Tanh(), nn.Linear(128, 64)) for _ in range(2))
-    masters = Masters(net, AdamW(lr=3e-3, warmup_steps=10, decay_steps=steps, states=kind))  # type: ignore[arg-type]
+    masters = MasterWeights(net, AdamW(lr=3e-3, warmup_steps=10, decay_steps=steps, states=kind))  # type: ignore[arg-type]
     losses, sizes = [], torch.logspace(-3, 0, 64)
     for _ in range(steps):
         x = torch.randn(64, 64) * sizes
@@ -105,7 +105,7 @@ def test_a_gradient_seen_once_does_not_leap() -> None:
     """A second moment rounded to zero would make the next step the first moment / eps: a thousand times lr here."""
     net = nn.Linear(64, 64, bias=False)
     start = net.weight.detach().clone()
-    masters = Masters(net, AdamW(lr=1e-3, states="int8", max_norm=math.inf))
+    masters = MasterWeights(net, AdamW(lr=1e-3, states="int8", max_grad_norm=math.inf))
     once = torch.zeros(64, 64)
     once[:, 0], once[:, 1] = 1.0, 1e-4  # its square is 1e-8 of the block's largest, below the smallest value
     for t in range(5):
@@ -115,7 +115,7 @@ def test_a_gradient_seen_once_does_not_leap() -> None:
 
 
 def stepped(net: nn.Linear, settings: AdamW) -> dict[str, Tensor]:
-    masters = Masters(net, settings)
+    masters = MasterWeights(net, settings)
     draw = torch.Generator().manual_seed(0)
     for _ in range(3):
         for p in net.parameters():

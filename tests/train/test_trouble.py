@@ -16,9 +16,9 @@ from ponder.nets.decoder import Decoder
 from ponder.train.finite import Diverged
 from ponder.train.learner import Learner, OutOfMemory
 from ponder.train.objective import NO_KL, Stats, Tokens
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.train.pack import PackedBatch
-from ponder.train.policy_gradient import GRPO, Clipped
+from ponder.train.policy_gradient import GRPO, ClippedSurrogate
 from ponder.types import Trace
 
 PLAIN = GRPO(kl=NO_KL)
@@ -43,7 +43,7 @@ def short_of_memory(patch: pytest.MonkeyPatch, most: int, recomputed: int | None
 
     def tokens(self: Learner, batch: PackedBatch) -> Tokens:
         tried.append(len(batch.ids_T))
-        if tried[-1] > (recomputed if self.net.recompute and recomputed is not None else most):
+        if tried[-1] > (recomputed if self.net.gradient_checkpointing and recomputed is not None else most):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return real(self, batch)
 
@@ -58,22 +58,22 @@ def test_out_of_memory_halves_the_micro_batch_and_goes_on(passes: int, monkeypat
     smooth = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-3), epochs_per_batch=passes)
     smooth.step(traces)
     tried = short_of_memory(monkeypatch, 70)
-    learner = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-3), micro_tokens=256, epochs_per_batch=passes)
+    learner = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-3), max_tokens_per_microbatch=256, epochs_per_batch=passes)
     assert turned(learner.gradient(traces), expected) < 1e-6
-    assert learner.micro_tokens == 64 and learner.shrunk == 2 and max(tried) > 128
+    assert learner.max_tokens_per_microbatch == 64 and learner.oom_retries == 2 and max(tried) > 128
     told = learner.step(traces)
-    assert told["oom_retries"] == 2 and told["micro_tokens"] == 64, "once found, the size stays"
+    assert told["oom_retries"] == 2 and told["max_tokens_per_microbatch"] == 64, "once found, the size stays"
     assert learner.master_weights.steps == passes and told["loss"] == pytest.approx(smooth.step(traces)["loss"], abs=1e-2)
-    again = Learner(tiny_decoder(), PLAIN, micro_tokens=256)
+    again = Learner(tiny_decoder(), PLAIN, max_tokens_per_microbatch=256)
     again.restore(learner.tensors(), learner.counters())
-    assert (again.micro_tokens, again.shrunk) == (64, 2), "in a resumed run too"
+    assert (again.max_tokens_per_microbatch, again.oom_retries) == (64, 2), "in a resumed run too"
 
 
 def test_out_of_memory_in_the_middle_of_a_step_counts_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pass begins again: what was collected before is dropped, from gradient and metrics."""
     traces = credited(6)
     real, calls = Learner._tokens, []
-    plain = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-9), micro_tokens=128).step(traces)
+    plain = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-9), max_tokens_per_microbatch=128).step(traces)
 
     def tokens(self: Learner, batch: PackedBatch) -> Tokens:
         calls.append(1)
@@ -82,7 +82,7 @@ def test_out_of_memory_in_the_middle_of_a_step_counts_nothing_twice(monkeypatch:
         return real(self, batch)
 
     monkeypatch.setattr(Learner, "_tokens", tokens)
-    told = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-9), micro_tokens=128).step(traces)
+    told = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-9), max_tokens_per_microbatch=128).step(traces)
     for name in ("num_trained_tokens", "loss", "grad_norm", "entropy"):
         assert told[name] == pytest.approx(plain[name], rel=1e-5, abs=1e-7), name
 
@@ -92,8 +92,8 @@ def test_out_of_memory_recomputes_last_and_then_says_what_to_do(monkeypatch: pyt
     expected = Learner(tiny_decoder(), PLAIN).gradient(traces)
     with monkeypatch.context() as m:
         short_of_memory(m, 5, recomputed=32)
-        learner = Learner(tiny_decoder(), PLAIN, micro_tokens=32)
-        assert turned(learner.gradient(traces), expected) < 1e-6 and learner.net.recompute and learner.shrunk == 1
+        learner = Learner(tiny_decoder(), PLAIN, max_tokens_per_microbatch=32)
+        assert turned(learner.gradient(traces), expected) < 1e-6 and learner.net.gradient_checkpointing and learner.oom_retries == 1
     short_of_memory(monkeypatch, 5)
     with pytest.raises(OutOfMemory, match=r"not even one sequence fits.*out of memory.*states='int8'"):
         Learner(tiny_decoder(), PLAIN).step(traces)
@@ -103,7 +103,7 @@ def test_out_of_memory_recomputes_last_and_then_says_what_to_do(monkeypatch: pyt
 # numbers
 
 
-class Sometimes(Clipped):
+class Sometimes(ClippedSurrogate):
     """PPO's loss, which breaks on demand."""
 
     broken = ""

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ponder.errors import UsageError
-from ponder.verify import ANSWER_FORMS, FinalNumber, after_thinking, answer, extract, format_answer
+from ponder.verify import ANSWER_FORMS, FinalNumber, strip_thinking, answer, extract, format_answer
 
 GIVEN = [
     (r"So it is \boxed{42}.", "42"),
@@ -116,8 +116,8 @@ def test_only_accepted_forms_count():
 
 
 def test_thinking_is_cut_without_joining_what_stands_around_it():
-    assert after_thinking("4<think>x</think>2") == "4\n2"
-    assert after_thinking("<think> <think> </think> 42") == "\n 42"
+    assert strip_thinking("4<think>x</think>2") == "4\n2"
+    assert strip_thinking("<think> <think> </think> 42") == "\n 42"
 
 
 @pytest.mark.parametrize("forms", [(), ("box",), "boxed"])
@@ -161,7 +161,7 @@ SENTENCES = [
 @settings(max_examples=200)
 @given(st.lists(st.one_of(st.sampled_from([*PIECES, *SENTENCES]), st.text(max_size=3)), max_size=16).map_problems("".join))
 def test_lines_are_found_wherever_the_pattern_finds_them(text):
-    whole = [(match.start(), match.end()) for match in answer._LINE.finditer(text)]
+    whole = [(match.start(), match.end()) for match in answer._ANSWER_LINE.finditer(text)]
     assert [(line.start, line.end) for line in answer.find_answer_lines(text)] == whole
 
 

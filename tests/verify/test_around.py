@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ponder.verify import MultipleChoice, FinalNumber, FinalText, MathAnswer, around
-from ponder.verify.around import is_denied, part_of_more
-from ponder.verify.units import NO_UNIT, Unit, conversion_factors, read_unit
+from ponder.verify.around import is_denied, is_part_of_expression
+from ponder.verify.units import NO_UNIT, Unit, conversion_factors, parse_unit
 
 VERIFIERS = [FinalNumber(), MathAnswer()]
 
@@ -46,14 +46,14 @@ SAME = [
 @pytest.mark.parametrize("verifier", VERIFIERS, ids=lambda v: type(v).__name__)
 @pytest.mark.parametrize("text", [*OTHER_VALUES, *TAKEN_BACK, *(rf"\boxed{{{figure}}}" for figure in OTHER_FIGURES)])
 def test_another_value_or_none_is_not_the_answer(verifier, text):
-    score = verifier.judge(text, "42")
+    score = verifier.grade(text, "42")
     assert score.value == 0.0 and score.reason, score
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS, ids=lambda v: type(v).__name__)
 @pytest.mark.parametrize("text", SAME)
 def test_what_is_written_around_it_leaves_an_honest_answer_alone(verifier, text):
-    assert verifier.judge(text, "42").value == 1.0, verifier.judge(text, "42")
+    assert verifier.grade(text, "42").value == 1.0, verifier.grade(text, "42")
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS, ids=lambda v: type(v).__name__)
@@ -68,7 +68,7 @@ def test_what_is_written_around_it_leaves_an_honest_answer_alone(verifier, text)
      (r"0.5\%", "0.5", True), ("5", r"5\%", True), (r"5\%", "0.05", True)],
 )  # fmt: skip
 def test_a_unit_or_percent_sign_can_make_it_another_quantity(verifier, gold, answer, right):
-    assert verifier.judge(rf"\boxed{{{answer}}}", gold).value == float(right)
+    assert verifier.grade(rf"\boxed{{{answer}}}", gold).value == float(right)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_text_can_be_denied_as_well():
 def test_it_takes_no_time(piece):
     begun = time.perf_counter()
     for _ in range(200):
-        is_denied(piece * 10_000), part_of_more(piece * 10_000, piece * 10_000)
+        is_denied(piece * 10_000), is_part_of_expression(piece * 10_000, piece * 10_000)
     assert time.perf_counter() - begun < 1.0
 
 
@@ -124,26 +124,26 @@ WORDS = [
 @given(st.lists(st.one_of(st.sampled_from([*WORDS, " ", " "]), st.text(max_size=2)), max_size=12).map_problems("".join))
 def test_a_quick_look_first_changes_no_verdict(text):
     """The patterns alone are the rule; what is asked before them only saves their time."""
-    patterns = ((around._OFFERS, 20), (around._DOUBTS, 120), (around._CHANGES, 60))
+    patterns = ((around._ALTERNATIVE_BEFORE, 20), (around._DOUBT_BEFORE, 120), (around._VALUE_MODIFIER, 60))
     assert is_denied(text) == any(pattern.search(text[-near:]) for pattern, near in patterns)
-    assert part_of_more(text, "") == bool(around._LEADS.search(text[-100:]))
+    assert is_part_of_expression(text, "") == bool(around._OPERATOR_BEFORE.search(text[-100:]))
 
 
 def test_units_have_dimensions_and_sizes():
-    assert read_unit("square centimeters") == read_unit("cm", "²") == read_unit("sq. cm") == read_unit("cm^2")
-    assert read_unit("m s^{-1}") == read_unit("meters per second") == read_unit("m/s")
-    assert conversion_factors(read_unit("m/s"), read_unit("km/h")) == (Fraction(5, 18),)
-    assert conversion_factors(read_unit("lb"), read_unit("pounds")) == conversion_factors(read_unit("gbp"), read_unit("pounds")) == (1,)
-    assert conversion_factors(read_unit("cm"), read_unit("cm^2")) == conversion_factors(read_unit("dollars"), read_unit("rupees")) == ()
-    assert conversion_factors((), read_unit("cm")) == conversion_factors(read_unit("liters"), ()) == (1,)
-    assert conversion_factors(read_unit("cubic decimeters") or (NO_UNIT,), read_unit("liters")) == (1,)
+    assert parse_unit("square centimeters") == parse_unit("cm", "²") == parse_unit("sq. cm") == parse_unit("cm^2")
+    assert parse_unit("m s^{-1}") == parse_unit("meters per second") == parse_unit("m/s")
+    assert conversion_factors(parse_unit("m/s"), parse_unit("km/h")) == (Fraction(5, 18),)
+    assert conversion_factors(parse_unit("lb"), parse_unit("pounds")) == conversion_factors(parse_unit("gbp"), parse_unit("pounds")) == (1,)
+    assert conversion_factors(parse_unit("cm"), parse_unit("cm^2")) == conversion_factors(parse_unit("dollars"), parse_unit("rupees")) == ()
+    assert conversion_factors((), parse_unit("cm")) == conversion_factors(parse_unit("liters"), ()) == (1,)
+    assert conversion_factors(parse_unit("cubic decimeters") or (NO_UNIT,), parse_unit("liters")) == (1,)
 
 
 def test_other_words_are_counted_things_or_nothing():
-    assert read_unit("red apples") == read_unit("apples") == (Unit(counted_noun="apple"),)
-    assert conversion_factors(read_unit("apples"), read_unit("oranges")) == ()
+    assert parse_unit("red apples") == parse_unit("apples") == (Unit(counted_noun="apple"),)
+    assert conversion_factors(parse_unit("apples"), parse_unit("oranges")) == ()
     for words in ("in octal", "repeating", "ish", "halved", "pairs", "quarters", "K", "rounded up", "of them doubled"):
-        assert read_unit(words) is None, words
+        assert parse_unit(words) is None, words
 
 
 @pytest.mark.parametrize("space", ["   ", "\t", "\u00a0", " \t "])

@@ -19,7 +19,7 @@ from ponder.errors import TaskError, UnknownName, UsageError
 from ponder.protocols import Scorer
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 from ponder.verify.code.equal import values_equal
-from ponder.verify.code.languages import PROGRAMMING_LANGUAGES, WHERE
+from ponder.verify.code.languages import PROGRAMMING_LANGUAGES, JAIL_PATH
 from ponder.verify.code.rows import from_humaneval, from_mbpp
 from ponder.verify.code.text import MAX_PROGRAM_CHARS, extract_program
 from ponder.verify.code.tools import calculate, run_python
@@ -27,7 +27,7 @@ from ponder.verify.code.verdicts import AssertTests, CallTests, OutputTests, Pro
 from ponder.verify.sandbox import SandboxLimits, SandboxError, detect_isolation
 from ponder.verify.sandbox.codec import encode
 
-if detect_isolation().rung is None:
+if detect_isolation().isolation is None:
     pytest.skip(f"no jail can be built here: {detect_isolation()}", allow_module_level=True)
 
 LIMITS = SandboxLimits(cpu_seconds=5, wall_seconds=20)
@@ -273,7 +273,7 @@ BAD_ROWS = [
 
 @pytest.mark.parametrize(("verifier", "row", "named"), BAD_ROWS)
 def test_a_row_that_cannot_be_judged_is_undecided_and_named(verifier, row, named):
-    score = verifier.judge(said(GOOD), row)
+    score = verifier.grade(said(GOOD), row)
     assert score.value is None and named in score.reason
 
 
@@ -356,11 +356,11 @@ PROGRAMS = {
 def test_other_languages(name):
     spoken, verifier = PROGRAMMING_LANGUAGES[name], OutputTests(language=name, limits=LIMITS)
     tag = min(spoken.fence_tags)
-    if shutil.which(spoken.required_program, path=WHERE) is None:
+    if shutil.which(spoken.required_program, path=JAIL_PATH) is None:
         score = verifier.grade(said(PROGRAMS[name], tag), ECHO)
         assert score.value is None and f"{spoken.required_program} is not installed" in score.reason
         return
-    if detect_isolation().rung != "namespaces" and spoken.compiler:
+    if detect_isolation().isolation != "namespaces" and spoken.compiler:
         pytest.skip("compilers need namespaces")
     assert verifier.grade(said(PROGRAMS[name], tag), ECHO) == Score(1.0, "right")
     wrong = PROGRAMS[name].replace("1", "2")
@@ -370,7 +370,7 @@ def test_other_languages(name):
 
 
 def test_a_compiler_reads_no_files_of_ours():
-    if shutil.which("gcc", path=WHERE) is None or detect_isolation().rung != "namespaces":
+    if shutil.which("gcc", path=JAIL_PATH) is None or detect_isolation().isolation != "namespaces":
         pytest.skip("needs gcc and namespaces")
     source = '#include "/etc/passwd"\nint main(void) { return 0; }'
     score = OutputTests(language="c", limits=LIMITS).grade(said(source, "c"), ECHO)
@@ -480,7 +480,7 @@ def failing(rows, verifier):
     from concurrent.futures import ThreadPoolExecutor
 
     def one(row):
-        return row[0], verifier.judge(said(row[2]), {**row[1], "prefix": ""})
+        return row[0], verifier.grade(said(row[2]), {**row[1], "prefix": ""})
 
     with ThreadPoolExecutor(2) as threads:
         return {name: score for name, score in threads.map(one, rows) if score.value != 1}

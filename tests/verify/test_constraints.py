@@ -17,7 +17,7 @@ from ponder.verify import Constraints, JsonSchema
 from ponder.verify.form.constraints import CONSTRAINT_KINDS, constraint_fault, sentences, visible_text, words
 from ponder.verify.form.patterns import regex_matches
 from ponder.verify.form.schema import json_fault
-from ponder.verify.reading import MAX_JSON_DEPTH, NotJson, parse_strict_json, read_one
+from ponder.verify.reading import MAX_JSON_DEPTH, InvalidJson, parse_strict_json, extract_structured
 
 STORY = 'The moon rose. "Look!" said Dr. Ann, who has 3.5 cats. Was it real?\n\nThe moon-lit sea didn\'t answer.'
 ENGLISH = "Let us see how many of them there are, and then we add what she has to that, so it is all."
@@ -221,9 +221,9 @@ def test_surrogates_and_texts_past_the_bound_match_nothing():
 
 
 def test_a_missing_package_is_named(monkeypatch):
-    from ponder.verify.form.patterns import compile_pattern
+    from ponder.verify.form.patterns import compile_re2
 
-    compile_pattern.cache_clear()
+    compile_re2.cache_clear()
     monkeypatch.setitem(sys.modules, "re2", None)
     score = Constraints().grade("a", [{"kind": "regex", "pattern": "never seen before"}])
     assert score.value is None and "pip install 'ponder[constraints]'" in score.reason
@@ -364,14 +364,14 @@ def test_json_is_read_as_the_standard_library_does(value):
 def test_any_other_text_has_a_reason(text):
     try:
         parse_strict_json(text)
-    except NotJson as why:
+    except InvalidJson as why:
         assert str(why)
 
 
 def test_depth_and_length_are_bounded():
     assert parse_strict_json("[" * MAX_JSON_DEPTH + "]" * MAX_JSON_DEPTH)
     for text, why in (("[" * 65 + "]" * 65, "too deep"), ("[" * 200_000, "too long"), ("[1" * 5000, "too deep")):
-        with pytest.raises(NotJson, match=why):
+        with pytest.raises(InvalidJson, match=why):
             parse_strict_json(text)
 
 
@@ -390,7 +390,7 @@ def test_depth_and_length_are_bounded():
     ],
 )
 def test_one_structured_answer_is_read(text, answer):
-    assert read_one(text).answer == answer
+    assert extract_structured(text).answer == answer
 
 
 @pytest.mark.parametrize(
@@ -410,7 +410,7 @@ def test_one_structured_answer_is_read(text, answer):
     ],
 )
 def test_anything_else_is_not(text, reason):
-    found = read_one(text)
+    found = extract_structured(text)
     assert found.answer is None and found.reason == reason
 
 

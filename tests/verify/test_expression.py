@@ -76,11 +76,11 @@ def test_countdown_with_a_number_left_out():
 
 
 def test_countdown_bare():
-    judge = CountdownVerifier(forms=("bare",)).grade
-    assert judge("<think>hm</think> (3 + 4) * 2 = 14.", GOLD).value == 1.0
-    assert judge("I say (3 + 4) * 2", GOLD).value == 0.0
-    assert judge("<think>(3 + 4) * 2", GOLD).value == 0.0
-    assert judge("(3 + 4) * 2\n2 * (3 + 4)", GOLD).value == 0.0
+    grade = CountdownVerifier(forms=("bare",)).grade
+    assert grade("<think>hm</think> (3 + 4) * 2 = 14.", GOLD).value == 1.0
+    assert grade("I say (3 + 4) * 2", GOLD).value == 0.0
+    assert grade("<think>(3 + 4) * 2", GOLD).value == 0.0
+    assert grade("(3 + 4) * 2\n2 * (3 + 4)", GOLD).value == 0.0
 
 
 @pytest.mark.parametrize("gold", [None, 14, {"numbers": [1]}])

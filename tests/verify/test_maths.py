@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from maths_cases import EXPLOITS, HOSTILE, RIGHT, WORDED, UNEVALUATED
+from maths_cases import EXPLOITS, HOSTILE, RIGHT, TEXT_FORMS, UNEVALUATED
 from ponder.errors import UsageError
 from ponder.protocols import Scorer
 from ponder.types import Problem, Step, Trace, ids, user_messages
@@ -21,31 +21,31 @@ from ponder.verify.maths.tree import parse_expression
 from ponder.verify.maths.typeset import OutsideGrammar
 from ponder.verify.maths.value import approximate_values, same_value
 
-JUDGE = MathAnswer()
+VERIFIER = MathAnswer()
 REASONS = {"wrong", "malformed", "hedged", "several answers", "no answer", "too long", "too large"}
 
 
 @pytest.mark.parametrize(("gold", "answer"), RIGHT)
 def test_the_right_answer_written_otherwise(gold, answer):
-    score = JUDGE.grade(rf"So it is $\boxed{{{answer}}}$.", gold)
+    score = VERIFIER.grade(rf"So it is $\boxed{{{answer}}}$.", gold)
     assert (score.value, score.reason) == (1.0, "right")
 
 
 @pytest.mark.parametrize(("gold", "answer"), EXPLOITS)
 def test_an_exploit_is_worth_nothing(gold, answer):
-    score = JUDGE.grade(rf"\boxed{{{answer}}}", gold)
+    score = VERIFIER.grade(rf"\boxed{{{answer}}}", gold)
     assert score.value == 0.0 and score.reason in REASONS
 
 
 @pytest.mark.parametrize(("gold", "answer"), UNEVALUATED)
 def test_a_plain_number_must_be_worked_out_unless_told(gold, answer):
-    assert JUDGE.grade(rf"\boxed{{{answer}}}", gold).value == 0.0
+    assert VERIFIER.grade(rf"\boxed{{{answer}}}", gold).value == 0.0
     assert MathAnswer(require_evaluated=False).grade(rf"\boxed{{{answer}}}", gold).value == 1.0
-    assert JUDGE.grade(rf"\boxed{{({answer}, 1)}}", f"({gold}, 1)").value == 0.0
+    assert VERIFIER.grade(rf"\boxed{{({answer}, 1)}}", f"({gold}, 1)").value == 0.0
 
 
 def test_a_percent_sign_behind_the_box_is_a_part_of_the_answer():
-    assert [JUDGE.grade(r"$\boxed{42}\%$", gold).value for gold in ("42", r"42\%", "0.42", "4.2")] == [
+    assert [VERIFIER.grade(r"$\boxed{42}\%$", gold).value for gold in ("42", r"42\%", "0.42", "4.2")] == [
         0.0,
         1.0,
         1.0,
@@ -53,9 +53,9 @@ def test_a_percent_sign_behind_the_box_is_a_part_of_the_answer():
     ]
 
 
-@pytest.mark.parametrize("text", WORDED)
+@pytest.mark.parametrize("text", TEXT_FORMS)
 def test_what_stands_around_may_not_change_the_answer(text):
-    score = JUDGE.grade(text.replace("\\n", "\n"), "42")
+    score = VERIFIER.grade(text.replace("\\n", "\n"), "42")
     assert score.value == 0.0 and score.reason in REASONS
 
 
@@ -67,7 +67,7 @@ def test_what_stands_around_may_not_change_the_answer(text):
      r"<answer>\boxed{42}</answer>", r"2 is not prime. So \boxed{42}."],
 )  # fmt: skip
 def test_what_stands_around_may_explain_it(text):
-    assert JUDGE.grade(text, "42").value == 1.0
+    assert VERIFIER.grade(text, "42").value == 1.0
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_what_stands_around_may_explain_it(text):
      (r"6:30\text{ PM}", "6:30 p.m.")],
 )  # fmt: skip
 def test_plain_signs_and_array_brackets(gold, answer):
-    assert JUDGE.grade(rf"\boxed{{{answer}}}", gold).value == 1.0
+    assert VERIFIER.grade(rf"\boxed{{{answer}}}", gold).value == 1.0
 
 
 @pytest.mark.parametrize("form", ANSWER_FORMS)
@@ -88,13 +88,13 @@ def test_each_form_carries_its_gold(form, gold):
 
 def test_the_same_box_twice_is_one_answer_only_where_told():
     text = r"\boxed{42}, and to check: \boxed{42}"
-    assert JUDGE.grade(text, "42").reason == "several answers"
+    assert VERIFIER.grade(text, "42").reason == "several answers"
     assert MathAnswer(allow_repeats=True).grade(text, "42").value == 1.0
     assert MathAnswer(allow_repeats=True).grade(r"\boxed{41}, or \boxed{42}", "42").reason == "several answers"
 
 
 def test_tolerance_is_relative_and_only_where_told():
-    assert JUDGE.grade(r"\boxed{3.14}", r"\pi").value == 0.0
+    assert VERIFIER.grade(r"\boxed{3.14}", r"\pi").value == 0.0
     close = MathAnswer(tolerance=1e-3)
     assert close.grade(r"\boxed{3.14}", r"\pi").value == 1.0
     assert close.grade(r"\boxed{3.13}", r"\pi").value == 0.0
@@ -104,14 +104,14 @@ def test_tolerance_is_relative_and_only_where_told():
 
 @pytest.mark.parametrize("gold", [None, "", "  ", "$$", r"\boxed{}", "4\x002"])
 def test_a_gold_that_is_none_is_undecided(gold):
-    score = JUDGE.grade(r"\boxed{42}", gold)
+    score = VERIFIER.grade(r"\boxed{42}", gold)
     assert score.value is None and score.reason.startswith("bad data")
 
 
 def test_gold_of_other_types():
-    assert JUDGE.grade(r"\boxed{42}", 42).value == 1.0
-    assert JUDGE.grade(r"\boxed{0.5}", 0.5).value == 1.0
-    assert JUDGE.grade(r"\boxed{42}", r"\boxed{42}").value == 1.0
+    assert VERIFIER.grade(r"\boxed{42}", 42).value == 1.0
+    assert VERIFIER.grade(r"\boxed{0.5}", 0.5).value == 1.0
+    assert VERIFIER.grade(r"\boxed{42}", r"\boxed{42}").value == 1.0
 
 
 @pytest.mark.parametrize(
@@ -125,26 +125,26 @@ def test_settings_that_cannot_work_are_refused(bad):
 
 
 def test_it_is_a_scorer():
-    assert isinstance(JUDGE, Scorer) and JUDGE.name == "accuracy"
+    assert isinstance(VERIFIER, Scorer) and VERIFIER.name == "accuracy"
     steps = [Step(None, "", ids([])), *(Step(0, t, ids([])) for t in (r"\boxed{\frac12}", r"\boxed{2}", "?"))]
-    scores = asyncio.run(JUDGE(Trace(Problem("p", user_messages("?"), "0.5"), steps), [1, 2, 3]))
+    scores = asyncio.run(VERIFIER(Trace(Problem("p", user_messages("?"), "0.5"), steps), [1, 2, 3]))
     assert [(s.value, s.reason) for s in scores] == [(1.0, "right"), (0.0, "wrong"), (0.0, "no answer")]
 
 
 def test_votes_count_one_answer_once():
-    assert JUDGE.extract_answer(r"\boxed{0.5}") == JUDGE.extract_answer(r"\boxed{\frac{1}{2}}") == "1/2"
-    assert JUDGE.extract_answer(r"\boxed{x + 1}") == JUDGE.extract_answer("<answer>$x+1$</answer>") == "x+1"
-    assert JUDGE.extract_answer("no") is None and JUDGE.extract_answer("\\boxed{\u200b5}") is None
+    assert VERIFIER.extract_answer(r"\boxed{0.5}") == VERIFIER.extract_answer(r"\boxed{\frac{1}{2}}") == "1/2"
+    assert VERIFIER.extract_answer(r"\boxed{x + 1}") == VERIFIER.extract_answer("<answer>$x+1$</answer>") == "x+1"
+    assert VERIFIER.extract_answer("no") is None and VERIFIER.extract_answer("\\boxed{\u200b5}") is None
 
 
 @pytest.mark.parametrize("wrap", [r"\boxed{%s}", "<answer>%s</answer>", "Answer: %s", r"\boxed{(%s, 1)}"])
 def test_hostile_answers_take_no_time(wrap):
-    JUDGE.grade(r"\boxed{\pi}", "5")  # the library that works out digits is imported once
+    VERIFIER.grade(r"\boxed{\pi}", "5")  # the library that works out digits is imported once
     slow = []
     for answer in HOSTILE:
         for gold in ("5", "x+1", "(3, 1)"):
             before = time.process_time()
-            score = JUDGE.grade(wrap.replace("%s", answer), gold)
+            score = VERIFIER.grade(wrap.replace("%s", answer), gold)
             slow.append((time.process_time() - before, answer[:40]))
             assert score.value in (0.0, None), (answer, gold, score)
     assert max(slow)[0] < 2, max(slow)
@@ -157,7 +157,7 @@ def test_long_texts_take_no_time(piece):
     text = piece * (200_000 // len(piece))
     before = time.process_time()
     for whole in (text, "\\boxed{42}" + text, text + "\\boxed{42}", "\\boxed{" + text + "}", "Answer: " + text):
-        JUDGE.grade(whole, "42")
+        VERIFIER.grade(whole, "42")
     assert time.process_time() - before < 10
 
 
@@ -224,7 +224,7 @@ PIECES = ["\\boxed{", "}", "{", "(", ")", "[", "]", "\\{", "\\}", ",", ";", "=",
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.sampled_from(PIECES), max_size=14).map_problems("".join), st.sampled_from(["42", "x", "(1,2)", "x=1", "y>2"]))
 def test_no_answer_raises_or_is_accepted_by_accident(text, gold):
-    score = JUDGE.grade(rf"\boxed{{{text}}}", gold)
+    score = VERIFIER.grade(rf"\boxed{{{text}}}", gold)
     assert score.value is not None, score
     assert score.value == 0.0 or gold.strip("()")[0] in text, (text, gold)
 
@@ -235,7 +235,7 @@ def test_many_threads_share_no_state():
     def work():
         for _ in range(30):
             for gold, answer in RIGHT[:20]:
-                if JUDGE.grade(rf"\boxed{{{answer}}}", gold).value != 1.0:
+                if VERIFIER.grade(rf"\boxed{{{answer}}}", gold).value != 1.0:
                     wrong.append((gold, answer))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
@@ -266,25 +266,25 @@ def test_the_hostile_list():
     for row in json.loads(folder("..", "attacks", "math_hostile.json").read_text()):
         for text in (row["output"], rf"\boxed{{{row['output'].strip('$')}}}"):
             before = time.perf_counter()
-            assert JUDGE.grade(text, row["gold"]).value in (0.0, None), row["name"]
+            assert VERIFIER.grade(text, row["gold"]).value in (0.0, None), row["name"]
             assert time.perf_counter() - before < 20, row["name"]
 
 
 def test_math500_accepts_its_golds_and_nothing_of_its_neighbours():
     rows = [json.loads(line) for line in folder("math500", "test.jsonl").read_text().splitlines()]
     golds = [row["answer"] for row in rows]
-    assert [g for g in golds if JUDGE.grade(rf"\boxed{{{g}}}", g).value != 1.0] == []
+    assert [g for g in golds if VERIFIER.grade(rf"\boxed{{{g}}}", g).value != 1.0] == []
     refused = [
         row["answer"] for row in rows if MathAnswer(allow_repeats=True).grade(row["solution"], row["answer"]).value != 1.0
     ]
     assert len(refused) <= 5, refused  # 1 %
     for gold, other in itertools.pairwise(golds):
         if gold.rpartition("=")[2] != other.rpartition("=")[2]:
-            assert JUDGE.grade(rf"\boxed{{{other}}}", gold).value == 0.0, (gold, other)
+            assert VERIFIER.grade(rf"\boxed{{{other}}}", gold).value == 0.0, (gold, other)
 
 
 def test_gsm8k_accepts_its_golds():
     for line in folder("gsm8k", "test.jsonl").read_text().splitlines():
         answer = json.loads(line)["answer"]
         gold = answer.rpartition("####")[2].strip()
-        assert JUDGE.grade(answer, gold).value == 1.0, gold
+        assert VERIFIER.grade(answer, gold).value == 1.0, gold

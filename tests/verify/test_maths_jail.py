@@ -17,7 +17,7 @@ try:
 except SandboxError as error:
     pytest.skip(f"no jail here: {error}", allow_module_level=True)
 
-JUDGE = MathAnswer()
+VERIFIER = MathAnswer()
 PATIENT = MathAnswer(timeout_seconds=20)  # a busy machine must not decide a test
 SUM = r"\sum_{k=1}^{n} k^2"
 HANGS, BESIDE = (rf"\prod_{{k=1}}^{{10^{{{n}}}}} k" for n in (9, 8))  # math-verify works both out for minutes
@@ -116,7 +116,7 @@ def test_honest_verdicts_beside_hostile_ones_from_many_threads():
 def test_from_event_loops_without_holding_them_up():
     async def score():
         steps = [Step(None, "", ids([])), *(Step(0, boxed(t), ids([])) for t in (SUM.replace("k", "j"), "x", SUM))]
-        slow = asyncio.create_task(MathAnswer(timeout_seconds=2).ajudge(boxed(BESIDE), HANGS))
+        slow = asyncio.create_task(MathAnswer(timeout_seconds=2).agrade(boxed(BESIDE), HANGS))
         for _ in range(3):
             await asyncio.sleep(0.001)
             assert not slow.done()  # a loop that is held up by it comes here only after its two seconds

@@ -8,17 +8,17 @@ import pytest
 
 from maths_variants import EXPLOITS, HONEST
 from ponder.verify import MathAnswer
-from ponder.verify.maths.applied import functions_of
+from ponder.verify.maths.applied import applied_function_names
 from ponder.verify.maths.tree import parse_expression
-from ponder.verify.maths.value import _drawn, _seed, proportional, same_value
+from ponder.verify.maths.value import _draw_point, _seed, proportional, same_value
 
-JUDGE = MathAnswer()
+VERIFIER = MathAnswer()
 PATIENT = MathAnswer(timeout_seconds=10)  # where the jail decides, a busy machine must not
 
 
 @pytest.mark.parametrize(("gold", "output"), EXPLOITS)
 def test_a_wrong_answer_made_by_reading_the_grader_is_worth_nothing(gold, output):
-    score = JUDGE.grade(output, gold)
+    score = VERIFIER.grade(output, gold)
     assert score.value == 0.0, score
 
 
@@ -35,15 +35,15 @@ def test_lists_are_long_and_hold_nothing_twice():
 def test_points_are_drawn_for_each_comparison_and_always_the_same():
     x, other = parse_expression("x"), parse_expression("x+0")
     first, second = _seed(x, x), _seed(other, x)
-    assert _drawn({"x"}, 0, first) == _drawn({"x"}, 0, _seed(x, x)) != _drawn({"x"}, 0, second)
-    points = [_drawn({"x"}, n, first, beyond=100)["x"] for n in range(10)]
+    assert _draw_point({"x"}, 0, first) == _draw_point({"x"}, 0, _seed(x, x)) != _draw_point({"x"}, 0, second)
+    points = [_draw_point({"x"}, n, first, beyond=100)["x"] for n in range(10)]
     assert min(points) < -(10**100) and max(points) > 10**100 and min(map(abs, points)) < 10**-100
 
 
 def test_a_polynomial_that_vanishes_at_known_points_is_not_zero_elsewhere():
     """What the points of one comparison were is of no use in the next: the answer that uses them draws others."""
     x = parse_expression("x")
-    known = [_drawn({"x"}, n, _seed(x, x))["x"] for n in range(10)]
+    known = [_draw_point({"x"}, n, _seed(x, x))["x"] for n in range(10)]
     factors = "".join(f"(x-({p.numerator})/({p.denominator}))" for p in known)
     assert same_value(parse_expression(f"x+0{factors}"), x) and not same_value(parse_expression(f"x+{factors}"), x)
 
@@ -61,7 +61,7 @@ def test_forms_of_one_equation_are_told_apart_by_what_is_tiny():
      ("x", "f(x)", set())],
 )  # fmt: skip
 def test_which_letters_before_brackets_are_functions(gold, answer, functions):
-    assert functions_of(gold, answer) == functions
+    assert applied_function_names(gold, answer) == functions
 
 
 def test_a_slow_answer_is_wrong_and_a_slow_gold_undecided():
@@ -83,7 +83,7 @@ def attacks(name):
 
 def test_shared_exploits_but_for_the_order_of_a_list():
     wrong = [row for row in attacks("math_exploits_2.json") if not row["name"].startswith("(true")]
-    accepted = [row for row in wrong if JUDGE.grade(row["output"], row["gold"]).value == 1.0]
+    accepted = [row for row in wrong if VERIFIER.grade(row["output"], row["gold"]).value == 1.0]
     assert [(row["gold"], row["output"]) for row in accepted] == [("1,2,3", r"\boxed{3,1,2}")]  # solutions have none
 
 

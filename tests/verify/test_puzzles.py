@@ -17,7 +17,7 @@ from ponder.errors import UsageError
 from ponder.jobs import decode, encode
 from ponder.protocols import Scorer
 from ponder.types import Problem, Step, Trace, ids, user_messages
-from ponder.verify import MultipleChoice, CountdownVerifier, GameOf24, KnapsackVerifier, MazeVerifier, Satisfiability, SudokuVerifier, TicTacToeVerifier, ZebraVerifier
+from ponder.verify import MultipleChoice, CountdownVerifier, GameOf24Verifier, KnapsackVerifier, MazeVerifier, SatVerifier, SudokuVerifier, TicTacToeVerifier, ZebraVerifier
 from ponder.verify.puzzles.knapsack import optimal_value
 from ponder.verify.puzzles.maze import Cell, shortest_path_length
 from ponder.verify.puzzles.sat import read_literals
@@ -45,15 +45,15 @@ WIN = "XX.OO...."  # X to move wins at 3
 
 GOOD = [
     (CountdownVerifier(), {"numbers": [3, 4, 2], "target": 14}, ["(3 + 4) * 2", "2*(4+3) = 14"]),
-    (GameOf24(), [4, 7, 8, 8], ["(7 - 8/8) * 4"]),
-    (GameOf24(), "3 3 8 8", ["8 / (3 - 8/3)", "8/(3-8/3) = 24"]),
+    (GameOf24Verifier(), [4, 7, 8, 8], ["(7 - 8/8) * 4"]),
+    (GameOf24Verifier(), "3 3 8 8", ["8 / (3 - 8/3)", "8/(3-8/3) = 24"]),
     (SudokuVerifier(), CLUES, [SOLVED, DRAWN, "[" + ",".join(f"[{','.join(SOLVED[i:i+9])}]" for i in range(0, 81, 9)) + "]"]),
     (SudokuVerifier(4), [[1, 0, 0, 0], [0] * 4, [0] * 4, [0] * 4], ["1234 3412 2143 4321",
      "1 2 3 4\n3 4 1 2\n2 1 4 3\n4 3 2 1"]),
-    (Satisfiability(), FORMULA, ["1 2 -3", "x1 = true, x2 = true, x3 = false", '{"x1": true, "x2": true, "x3": false}',
+    (SatVerifier(), FORMULA, ["1 2 -3", "x1 = true, x2 = true, x3 = false", '{"x1": true, "x2": true, "x3": false}',
                                  "x1 and x2 and not x3", "-1 -2 3"]),
-    (Satisfiability(), {"clauses": [[1, 2], [-2, 1]]}, ["1", "x1 = true"]),
-    (Satisfiability(), {"clauses": [[1], [-1]], "satisfiable": False}, ["unsatisfiable", "UNSAT"]),
+    (SatVerifier(), {"clauses": [[1, 2], [-2, 1]]}, ["1", "x1 = true"]),
+    (SatVerifier(), {"clauses": [[1], [-1]], "satisfiable": False}, ["unsatisfiable", "UNSAT"]),
     (KnapsackVerifier(), SACK, ["2, 3", "[3, 2]", "2 3"]),
     (KnapsackVerifier(), {**SACK, "items": ["lamp", "red book", "tent"]}, ["red book, tent", '["Tent", "Red Book"]']),
     (KnapsackVerifier(), {"values": [5], "weights": [9], "capacity": 1}, ["[]", "none"]),
@@ -72,13 +72,13 @@ GOOD = [
 
 BAD = [
     (CountdownVerifier(), {"numbers": [3, 4, 2], "target": 14}, ["14", "7 * 2", "(3 + 4) * 2 or 3 * 4 + 2"]),
-    (GameOf24(), [4, 7, 8, 8], ["4 * 7 - 8 / 2", "24", "(7 - 8/8) * 4 = 25", "7 * 8 - 8 * 3", "(7-8/8)*4 + 0"]),
+    (GameOf24Verifier(), [4, 7, 8, 8], ["4 * 7 - 8 / 2", "24", "(7 - 8/8) * 4 = 25", "7 * 8 - 8 * 3", "(7-8/8)*4 + 0"]),
     (SudokuVerifier(), CLUES, [CLUES, SWAPPED, SOLVED[:-1], SOLVED + "1", SOLVED[:-1] + "1", SOLVED.replace("5", "٥")]),
     (SudokuVerifier(4), [[0] * 4] * 4, ["1234 1234 1234 1234", "1234 2341 3412 4123",
                                 "1234 3412 2143 4325", "0000 0000 0000 0000"]),
-    (Satisfiability(), FORMULA, ["1 -2 -3", "1 2 3", "1 -1 2 -3", "x1 = true, x1 = false", "unsat", "1 2 -3 4",
+    (SatVerifier(), FORMULA, ["1 -2 -3", "1 2 3", "1 -1 2 -3", "x1 = true, x1 = false", "unsat", "1 2 -3 4",
                                  "1 2 maybe -3", "x1 = true or false", "12-3", "1 = true", ""]),
-    (Satisfiability(), {"clauses": [[1], [-1]], "satisfiable": False}, ["1", "-1", "satisfiable"]),
+    (SatVerifier(), {"clauses": [[1], [-1]], "satisfiable": False}, ["1", "-1", "satisfiable"]),
     (KnapsackVerifier(), SACK, ["1, 2", "1, 2, 3", "2, 2", "0, 2", "4", "2 and 3", "2, 3, 3", "none", "220", "()", "[,]"]),
     (ZebraVerifier(), HOUSES, [json.dumps({"1": {"name": "Eric"}}), TABLE.replace("eric", "Ann"), TABLE + "\n| 3 | Bo | ox |",
                        '{"1": {"name": "Eric", "name": "Ann"}}', '{"1": {"name": ["Eric", "Ann"]}}', "[]",
@@ -96,13 +96,13 @@ BAD = [
 def test_gold_is_accepted(scorer, answer, written):
     for content in written:
         for text in (tag(content), f"So it is \\boxed{{{content}}}.", f"<answer>\n{content}\n</answer>\n"):
-            assert scorer.judge(text, answer).value == 1.0, (text, scorer.judge(text, answer))
+            assert scorer.grade(text, answer).value == 1.0, (text, scorer.grade(text, answer))
 
 
 @pytest.mark.parametrize(("scorer", "answer", "written"), BAD, ids=lambda x: type(x).__name__)
 def test_wrong_and_malformed_are_refused(scorer, answer, written):
     for content in written:
-        score = scorer.judge(tag(content), answer)
+        score = scorer.grade(tag(content), answer)
         assert score.value == 0.0 and score.reason, (content, score)
 
 
@@ -112,23 +112,23 @@ def test_a_gold_answer_must_be_the_only_one_and_the_last_word(scorer, answer, wr
     hacks = (good + good, f"<think>{good}</think>", f"<think>{good}", written[0] * 2, f"<answer>{written[0]}",
              good + " Wait, I take that back, it is not that.", f"{good} \\boxed{{1}}", good + "</think>")  # fmt: skip
     for text in hacks:
-        assert scorer.judge(text, answer).value == 0.0, (text, scorer.judge(text, answer))
+        assert scorer.grade(text, answer).value == 0.0, (text, scorer.grade(text, answer))
 
 
 @pytest.mark.parametrize(("scorer", "answer", "written"), GOOD, ids=lambda x: type(x).__name__)
 def test_hostile_answers_are_decided_in_time(scorer, answer, written):
     if "none" in written:
         pytest.skip("here, nothing is the right answer")
-    bad_answers.refused(scorer.judge, answer)
+    bad_answers.refused(scorer.grade, answer)
 
 
 FAULTY = [
     (CountdownVerifier(), [None, {}, {"numbers": [1], "target": "24"}, {"numbers": "12", "target": 3},
                    {"numbers": [], "target": 3}]),
-    (GameOf24(), [None, 24, [], "", "1 2 x", [1.5, 2], [True, 2]]),
+    (GameOf24Verifier(), [None, 24, [], "", "1 2 x", [1.5, 2], [True, 2]]),
     (SudokuVerifier(), [None, "", CLUES[:-1], "55" + CLUES[2:], [[1] * 9] * 8, [["a"] * 9] * 9, 5,
                 [[10] + [0] * 8] + [[0] * 9] * 8]),
-    (Satisfiability(), [None, {}, {"clauses": []}, {"clauses": [[0]]}, {"clauses": [["x"]]}, {"clauses": [1]}, [[1]]]),
+    (SatVerifier(), [None, {}, {"clauses": []}, {"clauses": [[0]]}, {"clauses": [["x"]]}, {"clauses": [1]}, [[1]]]),
     (KnapsackVerifier(), [None, {}, {**SACK, "values": [1]}, {**SACK, "capacity": -1}, {**SACK, "weights": [1, "a", 2]},
                   {**SACK, "capacity": "1e999999999"}, {**SACK, "items": ["a", "a", "b"]},
                   {**SACK, "items": ["a, b", "c", "d"]}, {**SACK, "values": 7}]),
@@ -144,7 +144,7 @@ FAULTY = [
 @pytest.mark.parametrize(("scorer", "answers"), FAULTY, ids=lambda x: type(x).__name__)
 def test_bad_data_is_undecided(scorer, answers):
     for answer in answers:
-        score = scorer.judge(tag("1"), answer)
+        score = scorer.grade(tag("1"), answer)
         assert score.value is None and score.reason.startswith("bad data: "), (answer, score)
 
 
@@ -186,7 +186,7 @@ def test_satisfiability_by_truth_table(clauses, values):
     literals = [n if values[n - 1] else -n for n in used]
     truth = all(any((n > 0) == values[abs(n) - 1] for n in clause) for clause in clauses)
     for written in (" ".join(map(str, literals)), ", ".join(f"x{abs(n)} = {n > 0}" for n in literals)):
-        assert Satisfiability().grade(tag(written), {"clauses": clauses}).value == float(truth)
+        assert SatVerifier().grade(tag(written), {"clauses": clauses}).value == float(truth)
 
 
 @given(st.sets(st.integers(1, 30), min_size=1), st.randoms(use_true_random=False))
@@ -313,5 +313,5 @@ def test_the_published_puzzles_of_24_have_exact_solutions():
     rows = [line.split(",")[1] for line in path.read_text().splitlines()[1:]]
     for puzzle in rows[::40]:
         expression = solve([int(n) for n in puzzle.split()], 24)
-        assert expression and GameOf24().grade(tag(expression), puzzle).value == 1.0
-        assert GameOf24().grade(tag(expression + " + 1"), puzzle).value == 0.0
+        assert expression and GameOf24Verifier().grade(tag(expression), puzzle).value == 1.0
+        assert GameOf24Verifier().grade(tag(expression + " + 1"), puzzle).value == 0.0

@@ -18,10 +18,10 @@ from ponder.errors import UnknownName, UsageError
 from ponder.jobs import decode, encode
 from ponder.protocols import Scorer
 from ponder.types import Problem, Step, Trace, ids, user_messages
-from ponder.verify import CosineLength, FinalNumber, LanguageConsistency, Overlong, Repetition, StepArithmetic, evaluate_arithmetic, weighted_reward
+from ponder.verify import CosineLengthReward, FinalNumber, LanguageConsistency, OverlongPenalty, RepetitionPenalty, StepArithmetic, evaluate_arithmetic, weighted_reward
 from ponder.verify.form.language import language_share, detect_language
 from ponder.verify.form.length import soft_overlong_penalty
-from ponder.verify.form.repetition import repeated_share
+from ponder.verify.form.repetition import repeated_ngram_share
 from ponder.verify.form.steps import check_equations
 from ponder.verify.form.tongues import LANGUAGES
 
@@ -45,7 +45,7 @@ def values(scorer, trace):
 def test_overlong_is_daposs_equation():
     # Yu et al. 2025: L_max 20480 with a cache of 4096: no penalty up to 16384, -1 past 20480
     assert [soft_overlong_penalty(n, 20480, 4096) for n in (0, 16384, 18432, 20480, 30000)] == [0.0, 0.0, -0.5, -1.0, -1.0]
-    assert values(Overlong(10, 4), trace(5, 6, 7, 8, 9, 10, 11)) == [0.0, 0.0, -0.25, -0.5, -0.75, -1.0, -1.0]
+    assert values(OverlongPenalty(10, 4), trace(5, 6, 7, 8, 9, 10, 11)) == [0.0, 0.0, -0.25, -0.5, -0.75, -1.0, -1.0]
 
 
 def test_tokens_of_others_do_not_count():
@@ -56,13 +56,13 @@ def test_tokens_of_others_do_not_count():
         sampled(2, "b", 3),
     ]
     whole = Trace(Problem("p", user_messages("?"), "42"), steps)
-    assert asyncio.run(Overlong(10, 4)(whole, [3]))[0].value == -0.75
+    assert asyncio.run(OverlongPenalty(10, 4)(whole, [3]))[0].value == -0.75
     nobody = Trace(Problem("p", user_messages("?"), "42"), [steps[0], Step(0, "a", ids([1]))])
-    assert asyncio.run(Overlong(10, 4)(nobody, [1]))[0].value is None
+    assert asyncio.run(OverlongPenalty(10, 4)(nobody, [1]))[0].value is None
 
 
 def test_the_cosine_reward_at_known_points():
-    cosine = CosineLength(
+    cosine = CosineLengthReward(
         FinalNumber(), 100
     )  # Yeo et al. 2025: 2 to 1 for right, -10 to 0 for wrong, -10 past the limit
     assert values(cosine, trace(0, 50, 100, 120)) == pytest.approx([2.0, 1.5, -10.0, -10.0])
@@ -76,25 +76,25 @@ def test_the_cosine_reward_at_known_points():
 
 def test_short_is_better_when_right_and_worse_when_wrong():
     lengths = range(0, 100, 7)
-    right, wrong = (values(CosineLength(FinalNumber(), 100), trace(*lengths, text=t)) for t in ("\\boxed{42}", "no"))
+    right, wrong = (values(CosineLengthReward(FinalNumber(), 100), trace(*lengths, text=t)) for t in ("\\boxed{42}", "no"))
     assert right == sorted(right, reverse=True) and wrong == sorted(wrong)
 
 
 def test_the_cosine_of_an_undecided_answer_is_undecided():
     t = trace(10, 100)
     t.problem = Problem("p", user_messages("?"), "not a number")
-    decided = asyncio.run(CosineLength(FinalNumber(), 100)(t, [1, 2]))
+    decided = asyncio.run(CosineLengthReward(FinalNumber(), 100)(t, [1, 2]))
     assert decided[0].value is None and "accuracy is undecided" in decided[0].reason
     assert decided[1].value == -10.0  # too long whatever it says
 
 
 def test_lengths_that_cannot_work_are_refused():
     for make in (
-        lambda: Overlong(10, 0),
-        lambda: Overlong(10, 11),
-        lambda: CosineLength(FinalNumber(), 0),
-        lambda: CosineLength(FinalNumber(), 9, right_rewards=(1.0, math.nan)),
-        lambda: CosineLength(CosineLength(FinalNumber(), 9), 9),
+        lambda: OverlongPenalty(10, 0),
+        lambda: OverlongPenalty(10, 11),
+        lambda: CosineLengthReward(FinalNumber(), 0),
+        lambda: CosineLengthReward(FinalNumber(), 9, right_rewards=(1.0, math.nan)),
+        lambda: CosineLengthReward(CosineLengthReward(FinalNumber(), 9), 9),
     ):
         with pytest.raises(UsageError):
             make()
@@ -105,26 +105,26 @@ def test_lengths_that_cannot_work_are_refused():
 
 def test_repetition_by_hand():
     # a b c a b c: the pairs ab bc ca ab bc, three distinct of five
-    assert repeated_share("a b c A B C", 2) == pytest.approx(2 / 5)
-    assert repeated_share("one two three four", 3) == 0.0
-    assert repeated_share("", 3) == repeated_share("one two", 3) == 0.0
-    assert Repetition(2).grade("a b c a b c").value == pytest.approx(-0.4)
+    assert repeated_ngram_share("a b c A B C", 2) == pytest.approx(2 / 5)
+    assert repeated_ngram_share("one two three four", 3) == 0.0
+    assert repeated_ngram_share("", 3) == repeated_ngram_share("one two", 3) == 0.0
+    assert RepetitionPenalty(2).grade("a b c a b c").value == pytest.approx(-0.4)
 
 
 @pytest.mark.parametrize("loop", ["wait " * 500, "哈" * 800, "ab" * 3000, "a" * 9000, "no\n" * 400, "xyz1234" * 900])
 def test_loops_are_caught_in_any_script(loop):
-    assert Repetition().grade(loop).value < -0.9
+    assert RepetitionPenalty().grade(loop).value < -0.9
 
 
 def test_prose_is_left_alone():
     text = "Let us first find how many apples she has. There are three boxes, and each of them has twelve apples."
-    assert Repetition().grade(text).value == 0.0
+    assert RepetitionPenalty().grade(text).value == 0.0
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=3, max_size=40))
 def test_repetition_by_definition(words):
     grams = [tuple(words[i : i + 3]) for i in range(len(words) - 2)]
-    assert repeated_share(" ".join(words), 3) == pytest.approx(
+    assert repeated_ngram_share(" ".join(words), 3) == pytest.approx(
         sum(g in grams[:i] for i, g in enumerate(grams)) / len(grams)
     )
 
@@ -318,11 +318,11 @@ def test_decimals_are_read_only_where_they_are_asked_for():
 
 
 def test_all_are_scorers_that_live_in_a_job():
-    for scorer in (Overlong(9, 3), CosineLength(FinalNumber(), 9), Repetition(), LanguageConsistency("en"), StepArithmetic()):
+    for scorer in (OverlongPenalty(9, 3), CosineLengthReward(FinalNumber(), 9), RepetitionPenalty(), LanguageConsistency("en"), StepArithmetic()):
         assert isinstance(scorer, Scorer) and decode(encode(scorer)) == scorer
 
 
 def test_hostile_text_is_decided_in_time():
-    bad_answers.refused(Repetition().grade, None)
+    bad_answers.refused(RepetitionPenalty().grade, None)
     bad_answers.refused(StepArithmetic().grade, None)
     bad_answers.refused(LanguageConsistency("en").grade, "en", below=1.1)

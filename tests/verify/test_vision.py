@@ -13,8 +13,8 @@ from ponder.errors import UsageError
 from ponder.jobs import decode, encode
 from ponder.protocols import Scorer
 from ponder.types import Problem, Step, Trace, ids, user_messages
-from ponder.verify import BoxOverlap, Detection, MaskOverlap, PointInMask
-from ponder.verify.geometry import average_precision, rasterize_polygon, giou, points_in_polygon, iou, mask_iou, run_lengths
+from ponder.verify import BoxIoU, DetectionAP, MaskIoU, PointInMask
+from ponder.verify.geometry import average_precision, rasterize_polygon, giou, points_in_polygon, iou, mask_iou, decode_rle
 
 SIZE = [100, 80]
 BOX = {"box": [10, 10, 30, 30], "size": SIZE}
@@ -54,15 +54,15 @@ def test_overlaps_by_counting_cells(a, b):
 
 
 def test_the_reward_of_a_box():
-    assert BoxOverlap().grade(tag([10, 10, 30, 30]), BOX).value == 1.0
-    assert BoxOverlap().grade(tag([20, 10, 40, 30]), BOX).value == pytest.approx(1 / 3)
-    assert BoxOverlap(threshold=0.5).grade(tag([12, 10, 30, 30]), BOX).value == 1.0
-    assert BoxOverlap(threshold=0.5).grade(tag([20, 10, 40, 30]), BOX).value == 0.0
-    near, far = (BoxOverlap(use_giou=True).grade(tag(b), BOX).value for b in ([32, 10, 52, 30], [79, 59, 99, 79]))
+    assert BoxIoU().grade(tag([10, 10, 30, 30]), BOX).value == 1.0
+    assert BoxIoU().grade(tag([20, 10, 40, 30]), BOX).value == pytest.approx(1 / 3)
+    assert BoxIoU(threshold=0.5).grade(tag([12, 10, 30, 30]), BOX).value == 1.0
+    assert BoxIoU(threshold=0.5).grade(tag([20, 10, 40, 30]), BOX).value == 0.0
+    near, far = (BoxIoU(use_giou=True).grade(tag(b), BOX).value for b in ([32, 10, 52, 30], [79, 59, 99, 79]))
     assert 0 < far < near < 0.5
     for settings_ in ({"threshold": 0.0}, {"threshold": 1.5}, {"threshold": 0.5, "generalised": True}):
         with pytest.raises(UsageError):
-            BoxOverlap(**settings_)
+            BoxIoU(**settings_)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_the_reward_of_a_box():
     ],
 )
 def test_what_is_no_box_earns_nothing(box):
-    score = BoxOverlap(use_giou=True).grade(tag(box), BOX)
+    score = BoxIoU(use_giou=True).grade(tag(box), BOX)
     assert score.value == 0.0 and score.reason.startswith("malformed"), score
 
 
@@ -96,7 +96,7 @@ def test_what_is_no_box_earns_nothing(box):
 
 
 def test_run_lengths_go_down_the_columns():
-    assert run_lengths(RUNS["mask"]).tolist() == [[False, True, False], [True, False, False]]
+    assert decode_rle(RUNS["mask"]).tolist() == [[False, True, False], [True, False, False]]
 
 
 POINTS = st.lists(st.tuples(st.floats(-4, 16), st.floats(-4, 12)), min_size=3, max_size=8)
@@ -139,13 +139,13 @@ def test_points():
 
 
 def test_masks():
-    assert MaskOverlap().grade(tag(SQUARE["mask"]), SQUARE).value == 1.0
-    assert MaskOverlap().grade(tag([10, 10, 30, 10, 30, 30, 10, 30]), SQUARE).value == 1.0  # COCO's flat list
+    assert MaskIoU().grade(tag(SQUARE["mask"]), SQUARE).value == 1.0
+    assert MaskIoU().grade(tag([10, 10, 30, 10, 30, 30, 10, 30]), SQUARE).value == 1.0  # COCO's flat list
     half = [[20, 10], [40, 10], [40, 30], [20, 30]]
-    assert MaskOverlap().grade(tag(half), SQUARE).value == pytest.approx(1 / 3)
-    assert MaskOverlap().grade(tag(RUNS["mask"]), RUNS).value == 1.0
-    assert MaskOverlap().grade(tag({"size": [2, 3], "counts": [0, 6]}), RUNS).value == pytest.approx(2 / 6)
-    assert MaskOverlap().grade(tag([[200, 200], [300, 200], [300, 300]]), SQUARE).value == 0.0
+    assert MaskIoU().grade(tag(half), SQUARE).value == pytest.approx(1 / 3)
+    assert MaskIoU().grade(tag(RUNS["mask"]), RUNS).value == 1.0
+    assert MaskIoU().grade(tag({"size": [2, 3], "counts": [0, 6]}), RUNS).value == pytest.approx(2 / 6)
+    assert MaskIoU().grade(tag([[200, 200], [300, 200], [300, 300]]), SQUARE).value == 0.0
     assert mask_iou(np.zeros((2, 2), bool), np.zeros((2, 2), bool)) == 0.0
     bad = (
         [[1, 2], [3, 4]],
@@ -158,14 +158,14 @@ def test_masks():
         {"size": [10**9, 10**9], "counts": []},
     )
     for mask in bad:
-        assert MaskOverlap().grade(tag(mask), RUNS).reason.startswith("malformed"), mask
+        assert MaskIoU().grade(tag(mask), RUNS).reason.startswith("malformed"), mask
 
 
 def test_a_large_polygon_takes_no_time():
     rng = np.random.default_rng(0)
     corners = rng.integers(0, 4000, (900, 2)).tolist()
     big = {"mask": [[0, 0], [4000, 0], [4000, 4000], [0, 4000]], "size": [4000, 4000]}
-    assert 0 < MaskOverlap().grade(tag(corners), big).value < 1
+    assert 0 < MaskIoU().grade(tag(corners), big).value < 1
 
 
 # --- detection -----------------------------------------------------------------------------------------------------
@@ -213,25 +213,25 @@ def test_detection():
         {"box": [0, 0, 10, 10], "label": "Cat", "score": 0.9},
         {"box": [20, 20, 40, 40], "label": "cat", "score": 0.8},
     ]
-    assert Detection().grade(tag(right), CATS).value == 1.0
-    assert Detection().grade(tag(right[:1]), CATS).value == pytest.approx(51 / 101)
-    assert Detection().grade(tag([]), CATS).value == 0.0
+    assert DetectionAP().grade(tag(right), CATS).value == 1.0
+    assert DetectionAP().grade(tag(right[:1]), CATS).value == pytest.approx(51 / 101)
+    assert DetectionAP().grade(tag([]), CATS).value == 0.0
     # IoU 0.8: right at 7 of the 10 thresholds
     near = [{"box": [0, 0, 10, 8], "label": "cat"}]
-    assert Detection().grade(tag(near), {"boxes": CATS["boxes"][:1]}).value == pytest.approx(0.7)
-    assert Detection(thresholds=(0.5,)).grade(tag(near), {"boxes": CATS["boxes"][:1]}).value == 1.0
+    assert DetectionAP().grade(tag(near), {"boxes": CATS["boxes"][:1]}).value == pytest.approx(0.7)
+    assert DetectionAP(thresholds=(0.5,)).grade(tag(near), {"boxes": CATS["boxes"][:1]}).value == 1.0
     # Without scores the order counts: a miss first halves the precision.
     order = [{"box": [50, 50, 60, 60], "label": "cat"}, {"box": [0, 0, 10, 10], "label": "cat"}]
-    assert Detection().grade(tag(order), {"boxes": CATS["boxes"][:1]}).value == pytest.approx(0.5)
-    assert Detection().grade(tag(order[::-1]), {"boxes": CATS["boxes"][:1]}).value == 1.0
+    assert DetectionAP().grade(tag(order), {"boxes": CATS["boxes"][:1]}).value == pytest.approx(0.5)
+    assert DetectionAP().grade(tag(order[::-1]), {"boxes": CATS["boxes"][:1]}).value == 1.0
     # Naming classes that are not there is not free, nor is flooding.
-    assert Detection().grade(tag([*right, {"box": [1, 1, 2, 2], "label": "dog", "score": 0.1}]), CATS).value == 0.5
-    assert "more than 3" in Detection(max_boxes=3).grade(tag(right * 2), CATS).reason
-    assert Detection().grade(tag([]), {"boxes": []}).value == 1.0
-    assert Detection().grade(tag(right), {"boxes": []}).value == 0.0
+    assert DetectionAP().grade(tag([*right, {"box": [1, 1, 2, 2], "label": "dog", "score": 0.1}]), CATS).value == 0.5
+    assert "more than 3" in DetectionAP(max_boxes=3).grade(tag(right * 2), CATS).reason
+    assert DetectionAP().grade(tag([]), {"boxes": []}).value == 1.0
+    assert DetectionAP().grade(tag(right), {"boxes": []}).value == 0.0
     for settings_ in ({"most": 0}, {"thresholds": ()}, {"thresholds": (1.5,)}):
         with pytest.raises(UsageError):
-            Detection(**settings_)
+            DetectionAP(**settings_)
 
 
 @pytest.mark.parametrize(
@@ -251,17 +251,17 @@ def test_detection():
     ],
 )
 def test_malformed_detections_earn_nothing(found):
-    score = Detection().grade(tag(found), CATS)
+    score = DetectionAP().grade(tag(found), CATS)
     assert score.value == 0.0 and score.reason.startswith("malformed"), score
 
 
 # --- all of them ---------------------------------------------------------------------------------------------------
 
 EACH = [
-    (BoxOverlap(), BOX, [10, 10, 30, 30]),
+    (BoxIoU(), BOX, [10, 10, 30, 30]),
     (PointInMask(), SQUARE, [20, 20]),
-    (MaskOverlap(), SQUARE, SQUARE["mask"]),
-    (Detection(), CATS, CATS["boxes"]),
+    (MaskIoU(), SQUARE, SQUARE["mask"]),
+    (DetectionAP(), CATS, CATS["boxes"]),
 ]
 
 
@@ -271,8 +271,8 @@ def test_gold_hostile_and_bad_data(scorer, answer, right):
     assert isinstance(scorer, Scorer) and decode(encode(scorer)) == scorer
     assert asyncio.run(scorer(trace, [1]))[0].value == 1.0
     for text in (tag(right) * 2, f"<think>{tag(right)}</think>", json.dumps(right), tag(right) + " or not"):
-        assert scorer.judge(text, answer).value == 0.0
-    bad_answers.refused(scorer.judge, answer, below=0.9)
+        assert scorer.grade(text, answer).value == 0.0
+    bad_answers.refused(scorer.grade, answer, below=0.9)
     key = next(iter(answer))
     for bad in (
         None,
@@ -284,18 +284,18 @@ def test_gold_hostile_and_bad_data(scorer, answer, right):
         {**answer, "size": [0, 5]},
         {**answer, "size": "big"},
     ):
-        score = scorer.judge(tag(right), bad)
+        score = scorer.grade(tag(right), bad)
         assert score.value is None and score.reason.startswith("bad data: "), (bad, score)
 
 
 def test_bad_masks_and_boxes_of_the_problem():
     for scorer, answer in (
-        (BoxOverlap(), {"box": [3, 3, 1, 1]}),
-        (BoxOverlap(), {"box": [0, 0, 101, 1], "size": SIZE}),
-        (MaskOverlap(), {"mask": SQUARE["mask"]}),
-        (MaskOverlap(), {"mask": {"size": [2, 2], "counts": [4]}}),
+        (BoxIoU(), {"box": [3, 3, 1, 1]}),
+        (BoxIoU(), {"box": [0, 0, 101, 1], "size": SIZE}),
+        (MaskIoU(), {"mask": SQUARE["mask"]}),
+        (MaskIoU(), {"mask": {"size": [2, 2], "counts": [4]}}),
         (PointInMask(), {"mask": [[0, 0], [1, 1]]}),
-        (MaskOverlap(), {"mask": RUNS["mask"], "size": SIZE}),
-        (Detection(), {"boxes": [{"box": [0, 0, 1, 1]}]}),
+        (MaskIoU(), {"mask": RUNS["mask"], "size": SIZE}),
+        (DetectionAP(), {"boxes": [{"box": [0, 0, 1, 1]}]}),
     ):
         assert scorer.grade(tag([1, 1]), answer).reason.startswith("bad data: "), answer

@@ -18,7 +18,7 @@ from ponder.errors import Interrupted, PonderError, UnknownName
 from ponder.names import import_object
 from ponder.terminal import safe_std_streams
 
-_PLACED = warnings.formatwarning  # Python's own: with file and line
+_PYTHON_FORMAT = warnings.formatwarning  # Python's own: with file and line
 
 
 class CommandSpec(NamedTuple):
@@ -53,10 +53,10 @@ COMMANDS = {
 
 UNSAFE_SANDBOX_FLAG = "--unsafe-sandbox"  # with any command: where no jail can be built, run a model's programs without one
 TRUST_FLAG = "--trust"  # with commands that take run directories: load the code that these name, as their author's word
-TRUSTING = ("run", "plan", "harvest", "compare", "plot", "replay", "contamination", "reflect")
+READS_RUN_DIRECTORIES = ("run", "plan", "harvest", "compare", "plot", "replay", "contamination", "reflect")
 
 # What the user can put right: no space, no permission, a path that cannot be one.
-THEIRS = (
+USER_ERRNOS = (
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR,
 )  # fmt: skip
 
@@ -104,7 +104,7 @@ def _format_warning(
     """Our own in one line, without the place in our code that says it."""
     if Path(filename).is_relative_to(Path(__file__).parents[1]):
         return f"  ! {message}\n"
-    return _PLACED(message, category, filename, lineno, line)
+    return _PYTHON_FORMAT(message, category, filename, lineno, line)
 
 
 def _dispatch(argv: list[str]) -> int:
@@ -125,17 +125,17 @@ def _dispatch(argv: list[str]) -> int:
     if name not in COMMANDS:
         raise UnknownName("command", name, COMMANDS)
     command = COMMANDS[name]
-    if TRUST_FLAG in rest and name in TRUSTING:
+    if TRUST_FLAG in rest and name in READS_RUN_DIRECTORIES:
         rest = [a for a in rest if a != TRUST_FLAG]
         _trust_run_code()
     function = import_object(command.target)
     if command.raw_args:
         return int(function(rest))
     from ponder.cli import flags
-    from ponder.cli.start import Launch, run_job
+    from ponder.cli.start import JobLaunch, run_job
 
     made = flags.run_command(function, rest, f"ponder {name}")
-    return run_job(*made) if isinstance(made, Launch) else int(made)
+    return run_job(*made) if isinstance(made, JobLaunch) else int(made)
 
 
 def _trust_run_code() -> None:
@@ -167,7 +167,7 @@ def _user_message(error: BaseException) -> str | None:
     """What to tell the user; None where this is our own mistake."""
     if (ours := _find_error(error, PonderError)) is not None:
         return str(ours)
-    if isinstance(error, OSError) and error.errno in THEIRS:
+    if isinstance(error, OSError) and error.errno in USER_ERRNOS:
         return f"{error.filename or 'cannot write'}: {error.strerror}"
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's own
         return "out of memory: lower --micro-tokens, --prompts, --n or --max-tokens, or take a smaller model"

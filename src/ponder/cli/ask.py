@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ponder import event_loop
 from ponder.cli import options as opt
-from ponder.cli.progress import print_json, watching
+from ponder.cli.progress import print_json, progress_display
 from ponder.cli.stopping import GracefulStop
 from ponder.errors import UsageError
 from ponder.terminal import escape_controls
@@ -60,8 +60,8 @@ def solve(
     if not question.strip():
         raise UsageError("the question is empty")
     from ponder.cli.served import resolve_remote_model
-    from ponder.cli.start import say_futile
-    from ponder.cli.thinking import budget_of, check_guide, strategy_named
+    from ponder.cli.start import warn_ineffective_strategy
+    from ponder.cli.thinking import budget_from_flags, refuse_unused_guide, strategy_from_flags
     from ponder.pipelines.guides import default_guide
 
     if strategy is None and effort is None and n == 1:
@@ -69,29 +69,29 @@ def solve(
     usual = {"max_tokens": 256.0}
     if strategy in (None, "vote", "ensemble") and effort not in ("none", "minimal", "low"):
         usual["temperature"] = 0.7
-    way, own, level = strategy_named(
+    way, own, level = strategy_from_flags(
         strategy, effort, n=n, max_tokens=max_tokens, temperature=temperature, settings=set, default_name="vote", sampling_defaults=usual
     )
-    check_guide(way, guide)
-    allowed = budget_of(level, budget, seconds, prices, model)
+    refuse_unused_guide(way, guide)
+    allowed = budget_from_flags(level, budget, seconds, prices, model)
     model = resolve_remote_model(model, effort, template, device, dtype, guide)
     named = guide or own
     guide = named or default_guide(way)
-    say_futile(way, allowed)
+    warn_ineffective_strategy(way, allowed)
     asked = QuestionJob(question, model, template, strategy or effort or "vote", guide, seed)
     from ponder.pipelines.stored import PriorResults
 
     before = None if run is None else PriorResults.read(run)
-    with GracefulStop(resumable=run is not None) as stop, watching(f"solve · {model}", stop, unit="answer", json=json) as seen:
-        from ponder.models.load import load_any
+    with GracefulStop(resumable=run is not None) as stop, progress_display(f"solve · {model}", stop, unit="answer", json=json) as seen:
+        from ponder.models.load import load_inference_policy
         from ponder.pipelines.ask import decide
-        from ponder.pipelines.guides import guide_named
+        from ponder.pipelines.guides import load_guide
 
         seen.phase("load")
-        policy = load_any(model, template=template, device=device, dtype=dtype)
+        policy = load_inference_policy(model, template=template, device=device, dtype=dtype)
         policy.on_tokens = seen.tokens
         policy.reseed(seed)
-        judge = guide_named(guide, policy, None, device, dtype)
+        judge = load_guide(guide, policy, None, device, dtype)
         seen.phase("sample")
         trace = solve_question(asked, way, policy, judge, allowed, run)
     found = decide(trace)
@@ -115,17 +115,17 @@ def solve_question(
     job: QuestionJob, strategy: Strategy, policy: Policy, guide: Scorer | None, budget: Budget | None, folder: Path | None
 ) -> Trace:
     """A trace about the question: a new one, or the one that is kept in the folder, gone on with."""
-    from ponder.pipelines.asked import question_in_style
-    from ponder.pipelines.inputs import inputs_of
+    from ponder.pipelines.asked import styled_question
+    from ponder.pipelines.inputs import input_fingerprints
     from ponder.pipelines.solve import solve
     from ponder.runs import Run, read_traces
     from ponder.types import prompt_trace
 
-    problem = question_in_style(job.question, strategy, job.template)
+    problem = styled_question(job.question, strategy, job.template)
     trace = prompt_trace(problem, policy.encode(problem.messages))
     if folder is None:
         return event_loop.run(solve(problem, strategy, policy, guide=guide, budget=budget, trace=trace))
-    with Run(folder, job, inputs_of(job)) as run:
+    with Run(folder, job, input_fingerprints(job)) as run:
         kept = list(read_traces(folder))
         if kept:
             trace = kept[-1][1]

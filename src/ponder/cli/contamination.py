@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ponder.types import Problem
 
 MAX_LISTED_PROBLEMS = 5
-LINEAGE = "from"  # the column in which a harvested row says where it came from
+LINEAGE_COLUMN = "from"  # the column in which a harvested row says where it came from
 
 
 def contamination(
@@ -135,7 +135,7 @@ def _texts_of_file(path: Path) -> Iterator[TrainingText]:
     from ponder.measure.contamination import TrainingText
 
     for i, (row, _) in enumerate(_rows(path), 1):
-        texts = {name: list(_texts(value)) for name, value in row.items() if name != LINEAGE}
+        texts = {name: list(_texts(value)) for name, value in row.items() if name != LINEAGE_COLUMN}
         parts = [text for several in texts.values() for text in several if text.strip()]
         yield TrainingText(f"{path.name}, row {i}", parts, str(_prompt_of_row(row) or parts))
 

@@ -15,11 +15,11 @@ from ponder.cli import ask, export
 from ponder.cli.progress import print_json, one_line
 from ponder.cli.start import solve_hint, remove_if_empty, job_progress
 from ponder.cli.stopping import GracefulStop
-from ponder.cli.work import recipe_job
+from ponder.cli.work import job_from_recipe
 from ponder.errors import UsageError
 
 if TYPE_CHECKING:
-    from ponder.measure import Accuracy, Difference
+    from ponder.measure import Accuracy, PairedDifference
     from ponder.pipelines.ask import Answer
     from ponder.pipelines.report import EvaluationReport
     from ponder.pipelines.rl import RL
@@ -35,7 +35,7 @@ def demo(argv: Sequence[str]) -> int:
     """ponder demo [--run DIR] [--json] [the recipe's flags]"""
     from ponder.pipelines.rl import RL
 
-    job, folder, fresh, json = recipe_job(RECIPE, argv, "ponder demo", ABOUT)
+    job, folder, fresh, json = job_from_recipe(RECIPE, argv, "ponder demo", ABOUT)
     if not isinstance(job, RL) or not isinstance(job.model, str):
         raise UsageError(f"the recipe {RECIPE!r} must return an RL job on a named model")
     folder = folder or Path("runs") / "demo"
@@ -140,7 +140,7 @@ class DemoResult:
     before: Accuracy
     after: Accuracy
 
-    def difference(self) -> Difference:
+    def difference(self) -> PairedDifference:
         from ponder.measure import paired_difference
 
         old, new = self._scored_answers("before"), self._scored_answers("after")
@@ -163,10 +163,10 @@ class DemoResult:
         return [row["reward"] for row in read_metrics(self.folder / "train")]
 
     def save_curve(self) -> None:
-        from ponder.measure import reward_curve
+        from ponder.measure import plot_reward_curve
 
         rewards = self.rewards()
-        reward_curve(
+        plot_reward_curve(
             self.folder / "curve.png", range(1, len(rewards) + 1), rewards,
             before=self.before, after=self.after, title=f"{self.job.model} learns {self.job.task.name}",
         )  # fmt: skip
@@ -211,14 +211,14 @@ class DemoResult:
 def _ask_trained_model(model: Path, job: RL, stop: GracefulStop) -> Answer:
     from ponder.models.load import load_policy
     from ponder.pipelines.ask import decide
-    from ponder.reason.strategies import Vote
+    from ponder.reason.strategies import MajorityVote
     from ponder.types import Sampling
 
     policy = load_policy(str(model), device=job.device, dtype=job.dtype)
     policy.on_tokens = lambda tokens: stop.check()
     policy.reseed(job.seed)
     asked = ask.QuestionJob(QUESTION, str(model), None, "vote", "", job.seed)
-    way = Vote(8, sampling=Sampling(temperature=job.temperature, max_tokens=32))
+    way = MajorityVote(8, sampling=Sampling(temperature=job.temperature, max_tokens=32))
     return decide(ask.solve_question(asked, way, policy, None, None, None))
 
 

@@ -31,7 +31,7 @@ EXTRAS = {
     "vllm": ("vllm",),
     "track": ("tensorboard", "wandb", "trackio"),
 }
-LEAST_DISK = 3e9  # bytes: the demo's model, its checkpoints and its optimiser's state
+MIN_DISK_BYTES = 3e9  # bytes: the demo's model, its checkpoints and its optimiser's state
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def sandbox_check() -> Iterator[DoctorCheck]:
     from ponder.verify.sandbox import detect_isolation
 
     found = detect_isolation()
-    yield DoctorCheck("sandbox", str(found), found.rung is not None)
+    yield DoctorCheck("sandbox", str(found), found.isolation is not None)
 
 
 def memory_bytes() -> int | None:
@@ -158,9 +158,9 @@ def disk_checks() -> Iterator[DoctorCheck]:
     writable = os.access(here, os.W_OK)
     value = f"{free / 1e9:.1f} GB free in {here}" + ("" if writable else ", which cannot be written")
     fix = "" if writable else "cd ~  # or give --run"
-    if writable and free < LEAST_DISK:
+    if writable and free < MIN_DISK_BYTES:
         fix = "rm -r runs/...  # runs that are no longer needed"
-    yield DoctorCheck("disk", value, writable and free >= LEAST_DISK, fix, core=not writable)
+    yield DoctorCheck("disk", value, writable and free >= MIN_DISK_BYTES, fix, core=not writable)
     if not importable("torch"):
         return
     from ponder.models.smollm2 import cache_folder

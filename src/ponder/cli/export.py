@@ -41,8 +41,8 @@ def write_model(model: str, out: Path, kind: str | None = None) -> None:
         file = gguf.open_gguf(path)
         net, tokenizer = gguf.load(file), Tokenizer.from_gguf(file)
     else:
-        judge = hf.holds_numbers(path)  # one number per token, not a language model
-        net = hf.load_valued(path, None) if judge else hf.load(path, None)
+        judge = hf.is_score_model(path)  # one number per token, not a language model
+        net = hf.load_with_head(path, None) if judge else hf.load(path, None)
         tokenizer = Tokenizer.from_folder(path)
         if judge and kind is not None:
             raise UsageError("a GGUF file has no place for a judge's head: write a Hugging Face folder")

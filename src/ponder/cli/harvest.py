@@ -11,7 +11,7 @@ from ponder.cli import options as opt
 from ponder.cli.progress import print_json
 from ponder.errors import UsageError
 
-USED_BY = {
+NEXT_COMMAND = {
     "chains": "ponder sft --data {out}",
     "journeys": "ponder sft --data {out}",
     "pairs": "ponder sft --algorithm dpo --data {out}",
@@ -74,9 +74,9 @@ def write_harvest(
     **settings: object,
 ) -> int:
     from ponder.cli.work import build_task
-    from ponder.funnel import Funnel
+    from ponder.funnel import FilterReport
     from ponder.pipelines.harvest import Harvest
-    from ponder.pipelines.held_out import from_held_out
+    from ponder.pipelines.held_out import row_is_held_out
     from ponder.pipelines.rows import write_jsonl
 
     if out.exists():
@@ -87,11 +87,11 @@ def write_harvest(
         raise UsageError("--set changes a task's settings: name it with --task")
     judge = None if task is None else build_task(task, set)
     job = Harvest(tuple(runs), task=judge, tokens_model=tokenizer, **settings)  # type: ignore[arg-type]
-    funnel = Funnel()
+    funnel = FilterReport()
     rows = job.rows(funnel)
     write_jsonl(out, rows)
     if json:
-        held = sum(map(from_held_out, rows))
+        held = sum(map(row_is_held_out, rows))
         print_json({"out": str(out), "what": job.kind, "rows": len(rows), "held_out": held, "funnel": funnel.to_json()})
         return 0
     problems = len({row["from"]["problem"] for row in rows})
@@ -100,8 +100,8 @@ def write_harvest(
     if unsure := sum(not row.get("verified", True) for row in rows):
         whose = "--task NAME does that, or --trust where the run's task is code of your own"
         print(f"{unsure:,} could not be judged again as whole answers: {whose}")
-    if held := sum(map(from_held_out, rows)):
+    if held := sum(map(row_is_held_out, rows)):
         print(f"{held:,} are of held-out problems: a model that learns from them cannot be measured on those any more")
-    if job.kind in USED_BY:
-        print(f"learn from them: {USED_BY[job.kind].format(out=out)}")
+    if job.kind in NEXT_COMMAND:
+        print(f"learn from them: {NEXT_COMMAND[job.kind].format(out=out)}")
     return 0

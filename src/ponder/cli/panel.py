@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ponder.cli.console import console_on
-from ponder.cli.progress import DETAILS, ProgressTracker, format_duration, one_line
+from ponder.cli.progress import DETAIL_METRICS, ProgressTracker, format_duration, one_line
 from ponder.measure.sparkline import sparkline
 from ponder.terminal import wrap_std_streams
 
@@ -105,7 +105,7 @@ def _metric_rows(p: ProgressTracker, width: int) -> list[RenderableType]:
         if p.unit == "step":  # an accuracy so far is no curve
             line.append(sparkline(values, max(8, width - len(label) - 2), low, high), "green")
         rows.append(line)
-    details = [f"{short} {p.metrics[key]:{form}}" for key, short, form in DETAILS if key in p.metrics]
+    details = [f"{short} {p.metrics[key]:{form}}" for key, short, form in DETAIL_METRICS if key in p.metrics]
     if details:
         rows.append(Text("  ".join(details), "dim"))
     return rows

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from ponder import event_loop
 from ponder.cli import flags, recipes, work
-from ponder.cli.progress import ProgressTracker, print_json, watching
-from ponder.cli.start import Launch
+from ponder.cli.progress import ProgressTracker, print_json, progress_display
+from ponder.cli.start import JobLaunch
 from ponder.cli.stopping import GracefulStop
 from ponder.errors import PonderError, UsageError
 
 if TYPE_CHECKING:
     from ponder.measure import TrainingFinding, MeanInterval
-    from ponder.models.native import Native
+    from ponder.models.native import PonderPolicy
     from ponder.pipelines.checks import Check
     from ponder.pipelines.forecast import GroupForecast, RunTimeForecast
     from ponder.pipelines.rehearse import DryRun
-    from ponder.pipelines.witness import Evidence
+    from ponder.pipelines.witness import PreflightData
     from ponder.train.learner import Learner
     from ponder.types import Trace
 
@@ -47,7 +47,7 @@ def plan_flags(
 
 
 @dataclass
-class Scan:
+class PassRateScan:
     """What the model does with the first problems."""
 
     problems: int
@@ -81,11 +81,11 @@ class RunPlan:
     eos_tokens: list[str] = field(default_factory=list)  # names of EOS tokens
     dry_run: DryRun | None = None
     dry_run_error: str = ""  # why the first steps failed
-    futile: list[str] = field(default_factory=list)  # settings that cannot do what they say
+    ineffective_settings: list[str] = field(default_factory=list)  # settings that cannot do what they say
     time: RunTimeForecast | None = None
     token_spans: list[TokenSpan] = field(default_factory=list)
     sample_was_cut: bool = False  # an end was put to what is shown
-    pass_rate: Scan | None = None
+    pass_rate: PassRateScan | None = None
     checks: list[Check] = field(default_factory=list)
 
     @property
@@ -99,13 +99,13 @@ def plan(argv: Sequence[str]) -> int:
         print(USAGE)
         return 0 if argv else 2
     job, json, scan, probe = parse_plan(argv)
-    from ponder.reason.futile import futile
+    from ponder.reason.ineffective_settings import ineffective_settings
 
     found = RunPlan(*find_training_job(job))
     found.job.fits()
-    found.futile = futile(found.job.strategy) if hasattr(found.job, "strategy") else []
+    found.ineffective_settings = ineffective_settings(found.job.strategy) if hasattr(found.job, "strategy") else []
     with GracefulStop(resumable=False) as stop:
-        with ProgressTracker("", stop) if json else watching("plan", stop, unit="plan") as seen:
+        with ProgressTracker("", stop) if json else progress_display("plan", stop, unit="plan") as seen:
             fill_plan(found, scan, probe, seen)
     from ponder.cli import plan_view
 
@@ -123,13 +123,13 @@ def parse_plan(argv: Sequence[str]) -> tuple[Any, bool, int, int]:
     if name.startswith("-"):
         raise UsageError("give the recipe first: ponder plan RECIPE --flag value ...")
     if name in ("train", "sft"):
-        command: Callable[..., Launch] = work.train if name == "train" else work.sft
+        command: Callable[..., JobLaunch] = work.train if name == "train" else work.sft
         given = flags.Parser(prog, command.__doc__ or "").add_parameters_of(command).add_parameters_of(plan_flags).parse_given(rest)
         _refuse_run_flags(given)
         return flags.call_with_flags(command, given).job, given.get("json", False), *flags.call_with_flags(plan_flags, given)
     if (Path(name) / "job.json").is_file():
         given = flags.Parser(prog, "Plan the job of this run directory.").add_parameters_of(work.rerun_flags).add_parameters_of(plan_flags).parse_given(rest)
-        return work.kept_job(Path(name)), given.get("json", False), *flags.call_with_flags(plan_flags, given)
+        return work.load_stored_job(Path(name)), given.get("json", False), *flags.call_with_flags(plan_flags, given)
     recipe = recipes.load_recipe(recipes.find_recipe(name))
     given = flags.Parser(prog, recipes.recipe_description(recipe)).add_parameters_of(recipe).add_parameters_of(work.run_flags).add_parameters_of(plan_flags).parse_given(rest)
     _refuse_run_flags(given)
@@ -163,8 +163,8 @@ def fill_plan(found: RunPlan, scan: int, probe: int, seen: ProgressTracker) -> N
     """Try the job out. The probe comes first: the memory it takes is then the run's own."""
     from ponder.models.load import load_policy
     from ponder.pipelines.conversations import read_conversations
-    from ponder.pipelines.preflight import preflight_rl, examine_given
-    from ponder.pipelines.rehearse import fine_tuner
+    from ponder.pipelines.preflight import preflight_rl, preflight_sft
+    from ponder.pipelines.rehearse import build_sft_learner
     from ponder.pipelines.rl import RL, build_learners
     from ponder.train.imitation import DPO
 
@@ -175,7 +175,7 @@ def fill_plan(found: RunPlan, scan: int, probe: int, seen: ProgressTracker) -> N
     seen.phase("load")
     policy = load_policy(job.model, template=job.template, device=job.device, dtype=job.dtype)
     policy.on_tokens = seen.tokens
-    learner, critic = build_learners(job, policy) if isinstance(job, RL) else (fine_tuner(job, policy), None)
+    learner, critic = build_learners(job, policy) if isinstance(job, RL) else (build_sft_learner(job, policy), None)
     _describe_model(found, policy, learner)
     seen.phase("check")
     if isinstance(job, RL):
@@ -183,7 +183,7 @@ def fill_plan(found: RunPlan, scan: int, probe: int, seen: ProgressTracker) -> N
     else:
         pairs = isinstance(job.objective, DPO)
         problems = read_conversations(job.data, pairs) if isinstance(job.data, str) else job.data.train
-        found.checks, evidence = examine_given(job, problems, policy, learner)
+        found.checks, evidence = preflight_sft(job, problems, policy, learner)
     if evidence is not None:
         _, step = evidence.credited()[0]
         found.token_spans, found.sample_was_cut = token_spans(evidence), evidence.sampled_lengths.get(id(step), len(step.token_ids)) < len(step.token_ids)
@@ -208,17 +208,17 @@ def _dry_run(found: RunPlan, steps: int, seen: ProgressTracker) -> None:
 
 def _forecast_time(found: RunPlan, p: DryRun, learner: Learner) -> None:
     from ponder.pipelines.forecast import forecast_run_time
-    from ponder.pipelines.rehearse import full_pass
+    from ponder.pipelines.rehearse import time_full_pass
 
     sampling = getattr(getattr(found.job, "strategy", None), "sampling", None)
     length = p.metrics[-1].get("completions/mean_length", 0.0)
     growth = sampling.max_tokens / length if sampling is not None and length else 1.0
     live = [1 - m.get("frac_reward_zero_std", 0.0) * (not found.job.objective.trains_zero_advantage) for m in p.metrics]
-    full = full_pass(learner, p.first_traces) if min(live) < 1 else 0.0
+    full = time_full_pass(learner, p.first_traces) if min(live) < 1 else 0.0
     found.time = forecast_run_time(found.job.steps, p.sample_seconds, p.learn_seconds, live, full, growth)
 
 
-def _describe_model(found: RunPlan, policy: Native, learner: Learner) -> None:
+def _describe_model(found: RunPlan, policy: PonderPolicy, learner: Learner) -> None:
     net = policy.net
     found.device, found.dtype = str(net.device), str(net.dtype).removeprefix("torch.")
     found.parameters = sum(p.numel() for p in net.parameters())
@@ -228,7 +228,7 @@ def _describe_model(found: RunPlan, policy: Native, learner: Learner) -> None:
     found.checkpoint_bytes = sum(t.numel() * t.element_size() for t in kept)
 
 
-def _scan_pass_rate(job: Any, policy: Native, count: int, have: list[Trace]) -> Scan:
+def _scan_pass_rate(job: Any, policy: PonderPolicy, count: int, have: list[Trace]) -> PassRateScan:
     from ponder.measure import diagnose, bootstrap_mean
     from ponder.measure.diagnose import WINDOW_STEPS
     from ponder.pipelines import forecast
@@ -240,14 +240,14 @@ def _scan_pass_rate(job: Any, policy: Native, count: int, have: list[Trace]) -> 
     told = sample_metrics(traces, name)
     earned = [group_rewards(t, name) for t in traces]
     means = [sum(g) / len(g) for g in earned if g]
-    return Scan(
+    return PassRateScan(
         len(traces), sum(len(t.answers()) for t in traces), bootstrap_mean(means) if means else None,
         forecast.forecast_groups(earned), told["frac_reward_zero_std"], told["completions/clipped_ratio"],
         told["frac_undecided"], diagnose([told] * WINDOW_STEPS),  # as a run would stand in which every step is like this
     )  # fmt: skip
 
 
-def token_spans(e: Evidence) -> list[TokenSpan]:
+def token_spans(e: PreflightData) -> list[TokenSpan]:
     """The first completion that is trained, after its prompt, as it is trained."""
     trace, step = e.credited()[0]
     weights = iter(zip(e.shared_prompt.sequences[0].targets_S, e.shared_prompt.sequences[0].weights_S, strict=True))

@@ -15,7 +15,7 @@ from rich.text import Text
 from ponder import jobs
 from ponder.cli.console import console_on
 from ponder.cli.panel import SEVERITY_STYLES
-from ponder.cli.plan import RunPlan, TokenSpan, Scan
+from ponder.cli.plan import RunPlan, TokenSpan, PassRateScan
 from ponder.cli.progress import format_duration, one_line
 from ponder.pipelines.checks import Check
 from ponder.pipelines.forecast import smallest_group_size
@@ -25,7 +25,7 @@ WIDTH = 100
 CHECK_MARKS = {True: ("ok", "green"), False: ("!!", "bold red"), None: ("--", "dim")}
 TOKEN_STYLES = {"prompt": "dim", "trained": "green", "untrained": "bold red"}
 MAX_PROMPT_CHARS = 700  # characters of a prompt that are shown, half from either end
-MANY_DEAD = 0.5  # share of groups without a gradient above which another size is named
+MAX_DEAD_GROUP_SHARE = 0.5  # share of groups without a gradient above which another size is named
 
 
 def print_plan(found: RunPlan) -> None:
@@ -41,7 +41,7 @@ def render_plan(found: RunPlan) -> RenderableType:
 
 
 def plan_sections(found: RunPlan) -> Iterator[tuple[str, RenderableType]]:
-    yield "job", Group(two_columns(job_rows(found)), *(Text(f"! {line}", SEVERITY_STYLES[2]) for line in found.futile))
+    yield "job", Group(two_columns(job_rows(found)), *(Text(f"! {line}", SEVERITY_STYLES[2]) for line in found.ineffective_settings))
     if found.dry_run or found.dry_run_error:
         yield "cost", two_columns(cost_rows(found))
     if found.token_spans:
@@ -69,7 +69,7 @@ def job_rows(found: RunPlan) -> list[tuple[str, str]]:
     rows = [("planned", found.stage)] if found.stage else []
     rows += [("task", short_repr(getattr(job, "task", None) or job.data)), ("model", f"{short_repr(job.model)}: {size}")]
     rows += [("template", one_line(job.template, 80) if job.template else "the model's own")]
-    rows += [("objective", describe_algorithm(job.objective)), ("optimiser", short_repr(job.optimiser)), ("steps", describe_steps(job))]
+    rows += [("objective", describe_algorithm(job.objective)), ("optimiser", short_repr(job.optimizer)), ("steps", describe_steps(job))]
     others = ("curriculum", "refill", "passes", "minibatches", "teacher", "lora", "frozen_layers", "recompute", "seed")
     changed = {n: short_repr(getattr(job, n)) for n in others if n in non_default_fields(job)}
     return rows + ([("besides", ", ".join(f"{n} {v}" for n, v in changed.items()))] if changed else [])
@@ -128,7 +128,7 @@ def token_mask(runs: list[TokenSpan], ends: list[str]) -> Table:
     return grid
 
 
-def scan_rows(s: Scan) -> list[tuple[str, str]]:
+def scan_rows(s: PassRateScan) -> list[tuple[str, str]]:
     reward = f"{s.reward.mean:.3f} [{s.reward.low:.3f}, {s.reward.high:.3f}]" if s.reward else "unknown"
     rows = [("reward", f"{reward} in the mean of {s.samples} samples on {s.problems} problems")]
     if s.groups is None:
@@ -142,11 +142,11 @@ def scan_rows(s: Scan) -> list[tuple[str, str]]:
     return rows + ([("undecided", f"{format_percent(s.undecided_share)} of answers")] if s.undecided_share else [])
 
 
-def finding_lines(s: Scan) -> Iterator[RenderableType]:
+def finding_lines(s: PassRateScan) -> Iterator[RenderableType]:
     for finding in s.findings:
         yield Text(f"! {finding.text}", SEVERITY_STYLES[finding.severity])
     g = s.groups
-    if g is not None and g.expected > MANY_DEAD and (more := smallest_group_size(g, MANY_DEAD)) is not None:
+    if g is not None and g.expected > MAX_DEAD_GROUP_SHARE and (more := smallest_group_size(g, MAX_DEAD_GROUP_SHARE)) is not None:
         yield Text(f"! --n {more} would leave {format_percent(g.by_n[more])} of groups without a gradient", SEVERITY_STYLES[2])
 
 
@@ -165,7 +165,7 @@ def verdict_text(found: RunPlan) -> Text:
     failed = [c.name for c in found.checks if c.passed is False] + ["cost"] * bool(found.dry_run_error)
     if failed:
         return Text(f"not ready: {', '.join(failed)}", "bold red")
-    sick = bool(found.futile)
+    sick = bool(found.ineffective_settings)
     sick |= found.pass_rate is not None and any(f.severity >= 2 for f in found.pass_rate.findings)
     return Text("it can run, but see what is marked !", "bold yellow") if sick else Text("ready", "bold green")
 
@@ -181,7 +181,7 @@ def plan_json(found: RunPlan) -> dict[str, Any]:
         "probe": probe, "fault": found.dry_run_error or None, "checkpoint_bytes": found.checkpoint_bytes,
         "time": asdict(found.time) if found.time else None, "prompt": [asdict(r) for r in found.token_spans],
         "scan": asdict(found.pass_rate) if found.pass_rate else None, "checks": [asdict(c) for c in found.checks],
-        "futile": found.futile,
+        "futile": found.ineffective_settings,
     }  # fmt: skip
 
 

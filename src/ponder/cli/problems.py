@@ -71,7 +71,7 @@ def problems(
     agreed on, and neither too easy nor too hard."""
     from ponder.cli.work import build_task
     from ponder.pipelines.problems import MakeProblems
-    from ponder.pipelines.sieve import Sieve
+    from ponder.pipelines.sieve import Filters
     from ponder.types import Sampling
 
     if out.exists():
@@ -107,7 +107,7 @@ def problems(
         exact_solver=exact_solver,
         min_pass_rate=min_pass_rate,
         max_pass_rate=max_pass_rate,
-        filters=Sieve(
+        filters=Filters(
             min_chars=min_chars, max_chars=max_chars, language=language, dedup_threshold=dedup_threshold, embedder=embedder,
             decontaminate_against=tuple(build_task(name, []) for name in decontaminate_against), ngram=ngram,
         ),

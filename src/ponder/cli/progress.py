@@ -14,14 +14,14 @@ from types import TracebackType
 from typing import Any
 
 from ponder.cli.stopping import GracefulStop
-from ponder.measure.diagnose import BEGIN, REACH, TrainingFinding, diagnose
+from ponder.measure.diagnose import START_STEPS, LOOKBACK_STEPS, TrainingFinding, diagnose
 from ponder.terminal import escape_controls
 from ponder.types import Score, Trace
 
 # The one number that a job is about, the first of these that it reports.
-HEADLINES = ("reward", "accuracy", "loss")
+HEADLINE_METRICS = ("reward", "accuracy", "loss")
 # What else to show of a step: metric, short name, format.
-DETAILS = (
+DETAIL_METRICS = (
     ("frac_reward_zero_std", "zero-std", ".2f"),
     ("completions/mean_length", "length", ".1f"),
     ("completions/clipped_ratio", "clipped", ".2f"),
@@ -29,7 +29,7 @@ DETAILS = (
     ("kl", "kl", ".4f"),
     ("grad_norm", "grad norm", ".2f"),
 )
-DOING = {
+PHASE_TEXTS = {
     "load": "loading the model",
     "check": "checking that all is right",
     "sample": "sampling",
@@ -37,9 +37,9 @@ DOING = {
     "save": "saving",
     "solve": "solving",
 }
-HEARTBEAT = 15.0  # seconds
+HEARTBEAT_SECONDS = 15.0  # seconds
 MAX_FINDINGS = 3  # findings at most
-REMIND = 10  # steps until a finding that lasts is said again
+REMINDER_STEPS = 10  # steps until a finding that lasts is said again
 
 
 class ProgressTracker:
@@ -117,7 +117,7 @@ class ProgressTracker:
     def add_metrics(self, metrics: Mapping[str, float]) -> None:
         """One more step's metrics to diagnose."""
         self.rows.append(dict(metrics))
-        del self.rows[BEGIN:-REACH]
+        del self.rows[START_STEPS:-LOOKBACK_STEPS]
         self.findings = diagnose(self.rows)[:MAX_FINDINGS]
 
     def on_change(self, what: str) -> None:
@@ -125,7 +125,7 @@ class ProgressTracker:
 
     @property
     def headline(self) -> str | None:
-        return next((name for name in HEADLINES if name in self.metrics), None)
+        return next((name for name in HEADLINE_METRICS if name in self.metrics), None)
 
     def seconds_left(self) -> float | None:
         """Seconds until the job is done, by the pace of this process; None before its first step."""
@@ -136,7 +136,7 @@ class ProgressTracker:
 
     def phase_line(self) -> str:
         """The phase in a few words."""
-        out = DOING.get(self.phase_name, self.phase_name)
+        out = PHASE_TEXTS.get(self.phase_name, self.phase_name)
         if self.phase_tokens:
             out += f" {self.phase_tokens:,} tokens, {self.tokens_per_second:,.0f} tok/s"
         if self.phase_share:
@@ -162,13 +162,13 @@ class ProgressLines(ProgressTracker):
         if what == "step":
             self._print_line([self.position(), *self.metric_texts(), f"{self.tokens_per_second:,.0f} tok/s" if self.tokens_per_second else ""])
             for finding in self.findings:
-                if self.done - self.reported_at_step.get(finding.name, -REMIND) >= REMIND:
+                if self.done - self.reported_at_step.get(finding.name, -REMINDER_STEPS) >= REMINDER_STEPS:
                     self.reported_at_step[finding.name] = self.done
                     print(f"  ! {finding.text}", file=sys.stderr, flush=True)
         elif what == "phase" and self.phase_name == "load":
             self.reported_at_step.clear()
-            self._print_line([self.title, DOING["load"]])
-        elif what != "phase" and time.monotonic() - self.last_line_at > HEARTBEAT:
+            self._print_line([self.title, PHASE_TEXTS["load"]])
+        elif what != "phase" and time.monotonic() - self.last_line_at > HEARTBEAT_SECONDS:
             self._print_line([self.position(next_one=True), self.phase_line()])
 
     def position(self, next_one: bool = False) -> str:
@@ -180,7 +180,7 @@ class ProgressLines(ProgressTracker):
     def metric_texts(self) -> list[str]:
         name = self.headline
         head = [f"{name} {self.metrics[name]:.3f}"] if name is not None else []
-        return head + [f"{short} {self.metrics[key]:{form}}" for key, short, form in DETAILS if key in self.metrics]
+        return head + [f"{short} {self.metrics[key]:{form}}" for key, short, form in DETAIL_METRICS if key in self.metrics]
 
     def _print_line(self, parts: list[str]) -> None:
         self.last_line_at = time.monotonic()
@@ -189,7 +189,7 @@ class ProgressLines(ProgressTracker):
         print("  ".join(p for p in parts if p), file=sys.stderr, flush=True)
 
 
-class JsonLines(ProgressTracker):
+class ProgressJson(ProgressTracker):
     """One JSON object per step on stdout."""
 
     def on_change(self, what: str) -> None:
@@ -214,10 +214,10 @@ def _nan_to_none(value: Any) -> Any:
     return [_nan_to_none(v) for v in value] if isinstance(value, list | tuple) else value
 
 
-def watching(title: str, stop: GracefulStop, folder: Path | None = None, unit: str = "step", json: bool = False) -> ProgressTracker:
+def progress_display(title: str, stop: GracefulStop, folder: Path | None = None, unit: str = "step", json: bool = False) -> ProgressTracker:
     """The way to show progress that fits: JSON where asked for, a panel on a terminal, else lines."""
     if json:
-        return JsonLines(title, stop, folder, unit)
+        return ProgressJson(title, stop, folder, unit)
     if sys.stderr.isatty():
         from ponder.cli.panel import LivePanel
 

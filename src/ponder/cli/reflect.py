@@ -23,14 +23,14 @@ def reflect(
 ) -> int:
     """Words of doubt by training step, and the first right answers in which an earlier one is taken back."""
     from ponder.measure.reflection import find_corrections, find_reflections
-    from ponder.pipelines.harvest import has_traces, only_scorer, count_scorers
+    from ponder.pipelines.harvest import check_has_traces, choose_scorer, count_scorers
     from ponder.reason.reading import extract_answer
     from ponder.runs import read_traces
 
     if show < 0:
         raise UsageError(f"--show is {show}; it is a number of corrections, 0 or more")
-    has_traces(str(run))
-    name = scorer or only_scorer((str(run),))
+    check_has_traces(str(run))
+    name = scorer or choose_scorer((str(run),))
     if name not in (known := count_scorers((str(run),))):
         raise UnknownName("scorer of these answers", name, known)
     answers: Counter[int] = Counter()

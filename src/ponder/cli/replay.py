@@ -14,7 +14,7 @@ from ponder.errors import UsageError
 from ponder.terminal import escape_controls
 
 if TYPE_CHECKING:
-    from ponder.pipelines.replay import GroupStatistics, Replayed
+    from ponder.pipelines.replay import GroupStatistics, ReplayReport
 
 
 def replay(
@@ -30,7 +30,7 @@ def replay(
         Literal["mean", "first", "majority", "weighted", "best", "logprob", "any", "chosen"],
         "how attempts become one answer",
     ] = "mean",
-    scorer: ScorerName = None,
+    rescorer: ScorerName = None,
     truth: Annotated[
         Literal["stored", "new"] | None,
         "whose verdicts are right; new where --score names a verifier, else stored",
@@ -49,11 +49,11 @@ def replay(
 
     stored = StoredAttempts.read(run, ColumnMap.from_flags(column))
     made: list[Any] = []
-    scorer, verifies = (None, False) if score is None else find_scorer(score, stored, _task_builder(set, made))
+    rescorer, verifies = (None, False) if score is None else find_scorer(score, stored, _task_builder(set, made))
     if set and not made:
         raise UsageError(f"--set changes a task's settings, and --score {score} is no task: leave it out")
     whose = truth or ("new" if verifies else "stored")
-    found = again(stored, scorer, score or "", select, scorer, whose, group_sizes, advantage or "grpo")
+    found = again(stored, rescorer, score or "", select, rescorer, whose, group_sizes, advantage or "grpo")
     if not found.groups and (advantage or group_sizes):
         raise UsageError("a group needs two attempts at a problem, and here is one: leave out --sizes and --advantage")
     if json:
@@ -75,7 +75,7 @@ def _task_builder(settings: Sequence[str], made: list[Any]) -> Callable[[str], A
     return make
 
 
-def replay_json(found: Replayed) -> dict[str, Any]:
+def replay_json(found: ReplayReport) -> dict[str, Any]:
     out = asdict(found)
     for side in ("before", "after"):
         out[side] |= {"mean": getattr(found, side).mean}
@@ -83,7 +83,7 @@ def replay_json(found: Replayed) -> dict[str, Any]:
     return out
 
 
-def replay_lines(found: Replayed, advantage: str) -> list[str]:
+def replay_lines(found: ReplayReport, advantage: str) -> list[str]:
     p = found.pair
     by = f" by {found.by}" if found.by else ""
     out = [f"{found.source}: {found.method}{by}; right by {found.truth}", ""]
@@ -103,7 +103,7 @@ def replay_lines(found: Replayed, advantage: str) -> list[str]:
     return [*out, "", *(f"read: {note}" for note in found.notes)]
 
 
-def _verdict_change_lines(found: Replayed) -> list[str]:
+def _verdict_change_lines(found: ReplayReport) -> list[str]:
     c = found.change
     parts = {
         "the same": c.same, "wrong -> right": c.to_right, "right -> wrong": c.to_wrong, "others": c.other,
@@ -124,7 +124,7 @@ def _format_score(value: float | None) -> str:
     return "?" if value is None else f"{value:g}"
 
 
-def _group_rows(found: Replayed) -> list[list[str]]:
+def _group_rows(found: ReplayReport) -> list[list[str]]:
     both = found.groups[0][1] is not None
     head = ["size", "problems", "dead", "failed", "solved", "advantage"]
     rows = [head + (["", *(f"{h}, new" for h in head[2:])] if both else [])]

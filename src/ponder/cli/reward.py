@@ -10,7 +10,7 @@ from ponder.cli import flags
 from ponder.cli import options as opt
 from ponder.cli.progress import print_json
 from ponder.cli.served import resolve_remote_model
-from ponder.cli.start import Launch
+from ponder.cli.start import JobLaunch
 from ponder.errors import UsageError
 from ponder.terminal import raw_stream
 
@@ -41,20 +41,20 @@ def reward(
     frozen_layers: opt.FrozenLayers = 0,
     save_every: opt.SaveEvery = 50,
     keep_checkpoints: opt.KeepCheckpoints = 2,
-    micro_tokens: opt.MaxTokensPerMicrobatch = 0,
-    recompute: opt.GradientCheckpointing = False,
+    max_tokens_per_microbatch: opt.MaxTokensPerMicrobatch = 0,
+    gradient_checkpointing: opt.GradientCheckpointing = False,
     optimizer_states: opt.OptimizerStates = "float32",
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
     run: opt.RunDirectory = None,
     no_resume: opt.NoResume = False,
     json: opt.Json = False,
-) -> Launch:
+) -> JobLaunch:
     """Train a reward model on preferences, outcomes or steps, or a value model."""
     from ponder.cli.work import path_slug
     from ponder.nets.lora import LoRA
     from ponder.pipelines.reward import TrainRewardModel
-    from ponder.train.optimiser import AdamW
+    from ponder.train.optimizer import AdamW
     from ponder.train.reward import REWARD_OBJECTIVES
 
     job = TrainRewardModel(
@@ -68,13 +68,13 @@ def reward(
         skip_bad=skip_bad,
         held_out_tenths=held_out_tenths,
         include_held_out=include_held_out,
-        optimiser=AdamW(lr=lr, warmup_steps=warmup_steps, decay_steps=cosine * steps, states=optimizer_states),
+        optimizer=AdamW(lr=lr, warmup_steps=warmup_steps, decay_steps=cosine * steps, states=optimizer_states),
         steps=steps,
         batch_size=batch_size,
         lora=LoRA(lora) if lora else None,
         head_only=head_only,
-        micro_tokens=micro_tokens,
-        recompute=recompute,
+        max_tokens_per_microbatch=max_tokens_per_microbatch,
+        gradient_checkpointing=gradient_checkpointing,
         frozen_layers=frozen_layers,
         save_every=save_every,
         keep_checkpoints=keep_checkpoints,
@@ -82,7 +82,7 @@ def reward(
         device=device,
         dtype=dtype,
     )
-    return Launch(job, run or Path("runs") / f"{kind}-{path_slug(Path(data[0]).stem)}-{path_slug(model)}", json, no_resume)
+    return JobLaunch(job, run or Path("runs") / f"{kind}-{path_slug(Path(data[0]).stem)}-{path_slug(model)}", json, no_resume)
 
 
 def label(
@@ -120,27 +120,27 @@ def label(
     set: opt.TaskSettings = [],  # noqa: B006 (never changed)
     run: opt.RunDirectory = None,
     json: opt.Json = False,
-) -> Launch:
+) -> JobLaunch:
     """Label the steps of answers by completing them: the run directory is data for `ponder reward --kind prm`."""
     from ponder.cli.work import build_task, path_slug
     from ponder.pipelines.label import Label
-    from ponder.pipelines.rollouts import FirstErrorSearch, Labelling, MathShepherd
-    from ponder.reason.strategies import Ensemble
+    from ponder.pipelines.rollouts import FirstErrorSearch, StepLabeller, MathShepherd
+    from ponder.reason.strategies import Samples
     from ponder.types import Sampling
 
     resolve_remote_model(model, device=device, dtype=dtype)
     sampling = Sampling(temperature=temperature, max_tokens=max_tokens)
     first = min(2, max_completions)
-    tried: Labelling = MathShepherd(max_completions=max_completions, first_round=first, sampling=sampling, kind=estimation, max_interval_width=max_interval_width)
+    tried: StepLabeller = MathShepherd(max_completions=max_completions, first_round=first, sampling=sampling, kind=estimation, max_interval_width=max_interval_width)
     if labeller == "first-error":
         tried = FirstErrorSearch(max_completions=max_completions, first_round=first, sampling=sampling)
     job = Label(
         task=build_task(task, set), model=model, template=template, data=tuple(data),
-        include_held_out=include_held_out, strategy=Ensemble(answers_per_problem, sampling), labeller=tried,
+        include_held_out=include_held_out, strategy=Samples(answers_per_problem, sampling), labeller=tried,
         separator=None if separator == "none" else _unescape(separator), limit=limit, max_concurrency=max_concurrency,
         seed=seed, device=device, dtype=dtype,
     )  # fmt: skip
-    return Launch(job, run or Path("runs") / f"label-{path_slug(task)}-{path_slug(model)}", json)
+    return JobLaunch(job, run or Path("runs") / f"label-{path_slug(task)}-{path_slug(model)}", json)
 
 
 def processbench(

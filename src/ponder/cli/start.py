@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ponder.cli.progress import HEADLINES, ProgressTracker, format_duration, print_json, watching
+from ponder.cli.progress import HEADLINE_METRICS, ProgressTracker, format_duration, print_json, progress_display
 from ponder.cli.stopping import GracefulStop
 from ponder.errors import Interrupted, RunError
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from ponder.reason.budget import Budget
 
 
-UNMEASURED = 3  # the exit code of an evaluation of which too many problems have no verdict
+EXIT_UNMEASURED = 3  # the exit code of an evaluation of which too many problems have no verdict
 
 
-class Launch(NamedTuple):
+class JobLaunch(NamedTuple):
     """A job and where to run it: what a command makes of its flags, for `start` or for `ponder plan`."""
 
     job: Any
@@ -38,7 +38,7 @@ def run_job(job: Any, folder: Path, json: bool, no_resume: bool = False) -> int:
     from ponder.pipelines.finished import finished_model
     from ponder.pipelines.stored import PriorResults
 
-    tell_futile(job)
+    warn_ineffective_job(job)
     before = PriorResults.read(folder)
     with GracefulStop() as stop:
         with job_progress(job, folder, stop, json) as seen:
@@ -48,7 +48,7 @@ def run_job(job: Any, folder: Path, json: bool, no_resume: bool = False) -> int:
         print_json({"event": "done", "run": str(folder), **result_json(job, folder, result), **before.to_json()})
     else:
         print("\n".join([*before.lines(), *result_lines(job, folder, result)]))
-    return UNMEASURED if is_unmeasured(result) else 0
+    return EXIT_UNMEASURED if is_unmeasured(result) else 0
 
 
 def is_unmeasured(result: Any) -> bool:
@@ -58,19 +58,19 @@ def is_unmeasured(result: Any) -> bool:
     return bool(getattr(result, "unmeasured", ""))
 
 
-def tell_futile(job: Any) -> None:
+def warn_ineffective_job(job: Any) -> None:
     """Say which settings of a job's strategies cannot do what they say."""
     from ponder.pipelines.stages import Stages
 
     for one in [stage.job for stage in job.stages] if isinstance(job, Stages) else [job]:
         if (strategy := getattr(one, "strategy", None)) is not None:
-            say_futile(strategy, getattr(one, "budget", None))
+            warn_ineffective_strategy(strategy, getattr(one, "budget", None))
 
 
-def say_futile(strategy: Any, budget: Budget | None) -> None:
-    from ponder.reason.futile import futile
+def warn_ineffective_strategy(strategy: Any, budget: Budget | None) -> None:
+    from ponder.reason.ineffective_settings import ineffective_settings
 
-    for line in futile(strategy, budget):
+    for line in ineffective_settings(strategy, budget):
         print(f"  ! {line}", file=sys.stderr, flush=True)
 
 
@@ -96,12 +96,12 @@ def job_progress(job: Any, folder: Path, stop: GracefulStop, json: bool, title: 
     from ponder.runs import newest_checkpoint, read_metrics
 
     measuring = isinstance(job, Evaluate)
-    seen = watching(title or ("" if json else _progress_title(job)), stop, folder, "problem" if measuring else "step", json)
+    seen = progress_display(title or ("" if json else _progress_title(job)), stop, folder, "problem" if measuring else "step", json)
     seen.total = len(job.task.test[: job.limit]) if measuring else getattr(job, "steps", 0)
     if (newest := newest_checkpoint(folder)) is not None:
         seen.done = int(newest.name.removeprefix("step-"))
     for row in read_metrics(folder) if folder.is_dir() else []:
-        head = next((row[name] for name in HEADLINES if name in row), None)
+        head = next((row[name] for name in HEADLINE_METRICS if name in row), None)
         if head is not None and row["step"] < seen.done:
             seen.curve[int(row["step"]) + 1] = head
             seen.add_metrics(row)
@@ -124,7 +124,7 @@ def _stage_runs(stages: Stages, folder: Path) -> list[tuple[str, tuple[Any, Path
     from ponder import jobs
     from ponder.runs import read_job
 
-    trust = jobs.foreign_in(stages)
+    trust = jobs.external_code_in(stages)
     where = {stage.name: folder / stage.name for stage in stages.stages}
     return [(name, (jobs.decode(read_job(run), trust), run)) for name, run in where.items()]
 
@@ -144,7 +144,7 @@ def result_lines(job: Any, folder: Path, result: Any) -> list[str]:
         return [*job.summary_lines(folder), f"run       {folder}"]
     out = [f"run       {folder}"]
     rows = read_metrics(folder)
-    if (name := next((h for h in HEADLINES if rows and h in rows[0]), None)) is not None:
+    if (name := next((h for h in HEADLINE_METRICS if rows and h in rows[0]), None)) is not None:
         took = format_duration(sum(row.get("step_time", 0.0) for row in rows))
         out.insert(0, f"{name:<9} {rows[0][name]:.3f} -> {rows[-1][name]:.3f} after {len(rows)} steps, {took}")
     if checkpoints(folder):
@@ -176,12 +176,12 @@ def evaluation_lines(job: Evaluate, folder: Path, result: EvaluationReport) -> l
 
 def first_prompt(job: Evaluate, folder: Path) -> str:
     """The first prompt of a run that was answered, from its tokens."""
-    from ponder.models.load import tokenizer_of
+    from ponder.models.load import load_tokenizer
     from ponder.runs import read_traces
 
     _, trace = next(read_traces(folder))
     sent = next((s for i, s in enumerate(trace.steps) if s.parent is None and trace.children(i)), trace.steps[0])
-    return tokenizer_of(job.model).decode(sent.token_ids, keep_special=True)
+    return load_tokenizer(job.model).decode(sent.token_ids, keep_special=True)
 
 
 def result_json(job: Any, folder: Path, result: Any) -> dict[str, Any]:

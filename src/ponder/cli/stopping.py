@@ -10,7 +10,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from ponder import signals
-from ponder.cli.watchman import Watchman
+from ponder.cli.watchman import Watchdog
 from ponder.errors import Interrupted
 from ponder.foreign import UserCall
 
@@ -41,17 +41,17 @@ class GracefulStop:
         self.critical = False  # learning or saving: never broken off in the middle
         self.interrupting: UserCall | bool = False  # the next signal is the watchman's, who breaks off this call, or whatever
         self._previous_handlers: dict[int, Any] = {}
-        self._watchdog = Watchman(self)
+        self._watchdog = Watchdog(self)
 
     def __enter__(self) -> GracefulStop:
         self._previous_handlers = signals.install(self._on_signal)
-        signals.heed(self._is_requested)
+        signals.add_stop_check(self._is_requested)
         self._watchdog.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._watchdog.close()
-        signals.unheed(self._is_requested)
+        signals.remove_stop_check(self._is_requested)
         for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
 

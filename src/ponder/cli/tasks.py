@@ -73,15 +73,15 @@ def _missing_settings(name: str, settings: Sequence[str]) -> dict[str, Any] | No
 async def _describe(
     name: str, settings: Sequence[str], strategy: str | None, effort: str | None, template: str | None
 ) -> dict[str, Any]:
-    from ponder.cli.thinking import strategy_named
+    from ponder.cli.thinking import strategy_from_flags
     from ponder.cli.work import build_task
     from ponder.errors import TaskError
-    from ponder.pipelines.asked import in_style
+    from ponder.pipelines.asked import apply_style
     from ponder.reason.first import first_messages
     from ponder.types import Step, ids, prompt_trace
 
-    way, _, _ = strategy_named(strategy, effort, default_name="chain")
-    task: Any = in_style(build_task(name, settings), way, template)
+    way, _, _ = strategy_from_flags(strategy, effort, default_name="chain")
+    task: Any = apply_style(build_task(name, settings), way, template)
     try:
         problems = task.train
     except TaskError:  # a set to measure with only

@@ -19,7 +19,7 @@ _COUNT_FIELDS = ("n", "simulations")  # how much a strategy does: samples, beams
 _INNER_STRATEGY_FIELDS = ("fast", "hard", "tree", "of")  # strategies inside a strategy
 
 
-def strategy_named(
+def strategy_from_flags(
     name: str | None,
     effort: str | None = None,
     *,
@@ -38,13 +38,13 @@ def strategy_named(
     strategy has no use for is refused; `flag`: where its settings were given.
     """
     from ponder import names
-    from ponder.reason.effort import effort_named
-    from ponder.reason.presets import PRESETS, strategy_of
+    from ponder.reason.effort import get_effort
+    from ponder.reason.presets import PRESETS, unpack_preset
     from ponder.reason.strategies import STRATEGIES
 
-    level = effort_named(effort) if effort else None
+    level = get_effort(effort) if effort else None
     name = name or (level.strategy if level else default_name)
-    kind, guide = strategy_of(names.lookup("strategy", name, {**STRATEGIES, **PRESETS}))
+    kind, guide = unpack_preset(names.lookup("strategy", name, {**STRATEGIES, **PRESETS}))
     found = flags.build_with_settings("strategy", kind, [s for s in settings if not s.startswith("cut=")], flag)
     if not callable(found) or not is_dataclass(found):
         raise UsageError(f"{name} is no strategy: it must be a dataclass that is called with a trace and a policy")
@@ -65,7 +65,7 @@ def strategy_named(
 
 def _refuse_unused_sampling(strategy: Any, name: str, given: Mapping[str, float | None]) -> None:
     """Refuse how to sample where the strategy does not sample so."""
-    unused = unused_by(strategy)
+    unused = unused_settings(strategy)
     for what, value in given.items():
         if value is None:
             continue
@@ -84,30 +84,30 @@ def _flag_name(name: str) -> str:
     return name.replace("_", "-")
 
 
-def unused_by(strategy: Any) -> dict[str, str]:
+def unused_settings(strategy: Any) -> dict[str, str]:
     """What a strategy has no use for as it stands, and why: settings, and `guide` where it would not ask one."""
     return strategy.unused() if hasattr(strategy, "unused") else {}
 
 
-def check_guide(strategy: Any, guide: str) -> None:
+def refuse_unused_guide(strategy: Any, guide: str) -> None:
     """Refuse a guide that nobody would ask."""
-    if guide and (why := unused_by(strategy).get("guide")):
+    if guide and (why := unused_settings(strategy).get("guide")):
         raise UsageError(f"--guide {guide} changes nothing: {why}")
 
 
 def _with_cut(strategy: Any, name: str, settings: Sequence[str]) -> Any:
     """Where its steps end, by the cut's name: `--set cut=sentence`, `cut=tokens:32`, `cut=mark:TEXT`, `cut=auto`."""
-    from ponder.reason.operators.auto_cut import AUTO
-    from ponder.reason.operators.cut import cut_named
+    from ponder.reason.operators.auto_cut import AUTO_CUT
+    from ponder.reason.operators.cut import parse_cut
 
     named = [s.partition("=")[2] for s in settings if s.startswith("cut=")]
-    if named and (why := unused_by(strategy).get("cut")):
+    if named and (why := unused_settings(strategy).get("cut")):
         raise UsageError(f"{name} takes no cut: {why}")
     if named and not _has_field(strategy, "cut"):
         raise UsageError(f"{name} takes no cut: its settings are {', '.join(f.name for f in fields(strategy))}")
     if not named:
         return strategy
-    return replace(strategy, cut=AUTO if named[-1] == "auto" else cut_named(named[-1]))
+    return replace(strategy, cut=AUTO_CUT if named[-1] == "auto" else parse_cut(named[-1]))
 
 
 def _with_limits(strategy: Any, count: int | None, longest: int | None, temperature: float | None) -> Any:
@@ -129,7 +129,7 @@ def _has_field(strategy: Any, name: str) -> bool:
     return any(f.name == name and f.init for f in fields(strategy))
 
 
-def budget_of(
+def budget_from_flags(
     level: Budget | None, tokens: int | None, seconds: float | None, prices: Path | None = None, model: str = ""
 ) -> Budget | None:
     """The effort's bound on tokens, or what was given; and what the model's tokens cost, where there is a table."""

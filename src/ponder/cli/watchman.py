@@ -23,7 +23,7 @@ OWN_CODE_GRACE_SECONDS = 3.0  # seconds that our own code has to come to its nex
 KILL_AFTER_SECONDS = 10.0  # seconds after which a call that cannot be broken off ends the process
 
 
-class Watchman:
+class Watchdog:
     def __init__(self, stop: GracefulStop) -> None:
         self.stop = stop
         self._closed = threading.Event()

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from ponder.cli import flags, recipes
 from ponder.cli import options as opt
-from ponder.cli.start import Launch, run_job
+from ponder.cli.start import JobLaunch, run_job
 from ponder.errors import UsageError
 
 
@@ -30,8 +30,8 @@ def run(argv: Sequence[str]) -> int:
         raise UsageError("give the recipe first: ponder run RECIPE --flag value ...")
     if (Path(name) / "job.json").is_file():
         given = flags.Parser(prog, "Run the job of this run directory again, or go on with it.").add_parameters_of(rerun_flags).parse_given(rest)
-        return run_job(kept_job(Path(name)), Path(name), given.get("json", False))
-    job, folder, fresh, json = recipe_job(name, rest, prog)
+        return run_job(load_stored_job(Path(name)), Path(name), given.get("json", False))
+    job, folder, fresh, json = job_from_recipe(name, rest, prog)
     return run_job(job, folder or Path("runs") / recipes.find_recipe(name).stem, json, fresh)
 
 
@@ -39,7 +39,7 @@ def rerun_flags(*, json: opt.Json = False) -> None:
     """The flags for a run directory: its job has all others."""
 
 
-def recipe_job(name: str, argv: Sequence[str], prog: str, about: str = "") -> tuple[Any, Path | None, bool, bool]:
+def job_from_recipe(name: str, argv: Sequence[str], prog: str, about: str = "") -> tuple[Any, Path | None, bool, bool]:
     """The job that a recipe makes of these flags, and the common ones."""
     recipe = recipes.load_recipe(recipes.find_recipe(name))
     parser = flags.Parser(prog, "\n\n".join(filter(None, [about, recipes.recipe_description(recipe)])))
@@ -68,7 +68,7 @@ def train(
     epochs_per_batch: Annotated[int, "over the samples of a step"] = 1,
     minibatches: Annotated[int, "optimiser steps per pass"] = 1,
     curriculum: Annotated[Literal["uniform", "frontier", "easy-to-hard"], "which problems come next"] = "uniform",
-    refill: Annotated[int | None, "rounds that may replace groups of equal rewards; default: the paper's"] = None,
+    dynamic_sampling_rounds: Annotated[int | None, "rounds that may replace groups of equal rewards; default: the paper's"] = None,
     teacher: Annotated[str | None, "a model to hold the KL against, in place of the model as it begins"] = None,
     lora: opt.LoraRank = 0,
     seed: int = 0,
@@ -76,8 +76,8 @@ def train(
     frozen_layers: opt.FrozenLayers = 0,
     save_every: opt.SaveEvery = 20,
     keep_checkpoints: opt.KeepCheckpoints = 2,
-    micro_tokens: opt.MaxTokensPerMicrobatch = 0,
-    recompute: opt.GradientCheckpointing = False,
+    max_tokens_per_microbatch: opt.MaxTokensPerMicrobatch = 0,
+    gradient_checkpointing: opt.GradientCheckpointing = False,
     optimizer_states: opt.OptimizerStates = "float32",
     preflight: Annotated[bool, "skip the checks before the first step"] = True,
     device: opt.Device = "auto",
@@ -86,16 +86,16 @@ def train(
     run: opt.RunDirectory = None,
     no_resume: opt.NoResume = False,
     json: opt.Json = False,
-) -> Launch:
+) -> JobLaunch:
     """Reinforcement learning with a verifiable reward."""
     from ponder.nets.lora import LoRA
     from ponder.pipelines.curriculum import CURRICULA
     from ponder.pipelines.rl import RL
-    from ponder.reason.strategies import Ensemble
-    from ponder.train.optimiser import AdamW
+    from ponder.reason.strategies import Samples
+    from ponder.train.optimizer import AdamW
     from ponder.types import Sampling
 
-    objective = find_objective(algorithm, option, beta, kl)
+    objective = build_algorithm(algorithm, option, beta, kl)
     if epochs_per_batch * minibatches == 1 and (clips := [o for o in option if o.partition("=")[0] in ("clip", "clip_high")]):
         raise UsageError(
             f"--option {clips[0]} changes nothing: a step's samples are learned from once, so that every ratio is 1;"
@@ -105,21 +105,21 @@ def train(
         task=build_task(task, set),
         model=model,
         template=template,
-        strategy=Ensemble(group_size, Sampling(temperature=temperature, max_tokens=max_tokens)),
+        strategy=Samples(group_size, Sampling(temperature=temperature, max_tokens=max_tokens)),
         algorithm=objective,
-        optimiser=AdamW(lr=lr, warmup_steps=warmup_steps, decay_steps=cosine * steps * epochs_per_batch * minibatches, states=optimizer_states),
+        optimizer=AdamW(lr=lr, warmup_steps=warmup_steps, decay_steps=cosine * steps * epochs_per_batch * minibatches, states=optimizer_states),
         steps=steps,
         problems_per_step=problems_per_step,
         temperature=temperature,
         epochs_per_batch=epochs_per_batch,
         minibatches=minibatches,
         curriculum=CURRICULA[curriculum](),
-        refill=refill,
+        dynamic_sampling_rounds=dynamic_sampling_rounds,
         teacher=teacher,
         lora=LoRA(lora) if lora else None,
         frozen_layers=frozen_layers,
-        micro_tokens=micro_tokens,
-        recompute=recompute,
+        max_tokens_per_microbatch=max_tokens_per_microbatch,
+        gradient_checkpointing=gradient_checkpointing,
         preflight=preflight,
         save_every=save_every,
         keep_checkpoints=keep_checkpoints,
@@ -127,17 +127,17 @@ def train(
         device=device,
         dtype=dtype,
     )
-    return Launch(job, run or Path("runs") / f"train-{path_slug(task)}-{path_slug(model)}", json, no_resume)
+    return JobLaunch(job, run or Path("runs") / f"train-{path_slug(task)}-{path_slug(model)}", json, no_resume)
 
 
-def find_objective(name: str, settings: Sequence[str], beta: float | None, kl: str | None) -> Any:
+def build_algorithm(name: str, settings: Sequence[str], beta: float | None, kl: str | None) -> Any:
     """An algorithm by name, with its settings and its KL term."""
     from dataclasses import fields, replace
 
     from ponder import names
-    from ponder.train.algorithms import ON_OWN_ANSWERS
+    from ponder.train.algorithms import ON_POLICY
 
-    objective = flags.build_with_settings("algorithm", names.lookup("algorithm", name, ON_OWN_ANSWERS), settings, "--option")
+    objective = flags.build_with_settings("algorithm", names.lookup("algorithm", name, ON_POLICY), settings, "--option")
     if beta is None and kl is None:
         return objective
     if "kl" not in [f.name for f in fields(objective)]:
@@ -170,8 +170,8 @@ def sft(
     frozen_layers: opt.FrozenLayers = 0,
     save_every: opt.SaveEvery = 50,
     keep_checkpoints: opt.KeepCheckpoints = 2,
-    micro_tokens: opt.MaxTokensPerMicrobatch = 0,
-    recompute: opt.GradientCheckpointing = False,
+    max_tokens_per_microbatch: opt.MaxTokensPerMicrobatch = 0,
+    gradient_checkpointing: opt.GradientCheckpointing = False,
     optimizer_states: opt.OptimizerStates = "float32",
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
@@ -179,7 +179,7 @@ def sft(
     run: opt.RunDirectory = None,
     no_resume: opt.NoResume = False,
     json: opt.Json = False,
-) -> Launch:
+) -> JobLaunch:
     """Supervised fine-tuning: imitate given answers, prefer one to another (dpo), or learn from a teacher (distill)."""
     if (task is None) == (data is None):
         raise UsageError("give either --task NAME or --data FILE.jsonl")
@@ -189,20 +189,20 @@ def sft(
     from ponder.nets.lora import LoRA
     from ponder.pipelines.sft import FineTune
     from ponder.train.algorithms import OFFLINE
-    from ponder.train.optimiser import AdamW
+    from ponder.train.optimizer import AdamW
 
     job = FineTune(
         data=build_task(task, set) if task is not None else str(data),
         model=model,
         template=template,
         algorithm=flags.build_with_settings("algorithm", names.lookup("algorithm", algorithm, OFFLINE), option, "--option"),
-        optimiser=AdamW(lr=lr, warmup_steps=warmup_steps, decay_steps=cosine * steps, states=optimizer_states),
+        optimizer=AdamW(lr=lr, warmup_steps=warmup_steps, decay_steps=cosine * steps, states=optimizer_states),
         steps=steps,
         batch_size=batch_size,
         teacher=teacher,
         lora=LoRA(lora) if lora else None,
-        micro_tokens=micro_tokens,
-        recompute=recompute,
+        max_tokens_per_microbatch=max_tokens_per_microbatch,
+        gradient_checkpointing=gradient_checkpointing,
         frozen_layers=frozen_layers,
         save_every=save_every,
         keep_checkpoints=keep_checkpoints,
@@ -211,7 +211,7 @@ def sft(
         dtype=dtype,
     )
     of = path_slug(task) if task is not None else path_slug(data.stem if data else "")
-    return Launch(job, run or Path("runs") / f"{algorithm}-{of}-{path_slug(model)}", json, no_resume)
+    return JobLaunch(job, run or Path("runs") / f"{algorithm}-{of}-{path_slug(model)}", json, no_resume)
 
 
 def evaluate(
@@ -238,24 +238,24 @@ def evaluate(
     set: opt.TaskSettings = [],  # noqa: B006 (never changed)
     run: opt.RunDirectory = None,
     json: opt.Json = False,
-) -> Launch:
+) -> JobLaunch:
     """Accuracy over all of a task's held-out problems, with its interval. A problem that failed or could not be judged
     is not right as far as is known, and widens the interval; where that is more than a fifth of them, the exit code is
     3. Every thought is kept in the run directory."""
     from ponder.cli.served import resolve_remote_model
-    from ponder.cli.thinking import budget_of, check_guide, strategy_named
+    from ponder.cli.thinking import budget_from_flags, refuse_unused_guide, strategy_from_flags
     from ponder.pipelines.evaluate import Evaluate
 
     if n is not None and n < 1:
         raise UsageError(f"--n is {n}; take at least one sample per problem")
     if strategy == "chain" and (n or 1) > 1:
         raise UsageError(f"a chain is one sample per problem: --strategy ensemble for --n {n}")
-    found, own, level = strategy_named(
+    found, own, level = strategy_from_flags(
         strategy, effort, n=n, max_tokens=max_tokens, temperature=temperature, settings=way,
         default_name="ensemble" if (n or 1) > 1 else "chain", sampling_defaults={"max_tokens": 256}, flag="--way",
     )  # fmt: skip
-    check_guide(found, guide)
-    bound = budget_of(level, budget, seconds, prices, model)
+    refuse_unused_guide(found, guide)
+    bound = budget_from_flags(level, budget, seconds, prices, model)
     if shared_budget and (bound is None or (bound.tokens is None and bound.seconds is None)):
         raise UsageError("--together shares out a budget: give --budget or --seconds too, or leave it out")
     job = Evaluate(
@@ -272,7 +272,7 @@ def evaluate(
         dtype=dtype,
     )
     named = f"-{path_slug(strategy)}" if strategy not in (None, "chain", "ensemble") else ""
-    return Launch(job, run or Path("runs") / f"eval-{path_slug(task)}-{path_slug(model)}{named}", json)
+    return JobLaunch(job, run or Path("runs") / f"eval-{path_slug(task)}-{path_slug(model)}{named}", json)
 
 
 def build_task(name: str, settings: Sequence[str]) -> Any:
@@ -292,7 +292,7 @@ def path_slug(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._]+", "-", "-".join(parts[-2:])).strip("-") or "model"
 
 
-def kept_job(folder: Path) -> Any:
+def load_stored_job(folder: Path) -> Any:
     """The job of a run directory. What it names beside ponder's own is loaded only where the user said --trust, now
     and for as long as the command runs."""
     from ponder import jobs, names

@@ -34,17 +34,17 @@ class Adapters:
         self, net: Decoder, paused: Callable[[], AbstractContextManager[None]], changed: Callable[[], None]
     ) -> None:
         self.net, self._paused, self._changed = net, paused, changed
-        self._stored: dict[str, LoRAPairs] = {}  # in float32, as they were read
-        self._ready: dict[str, LoRAPairs] = {}  # where the network is, in its type
+        self._loaded: dict[str, LoRAPairs] = {}  # in float32, as they were read
+        self._on_device: dict[str, LoRAPairs] = {}  # where the network is, in its type
         self._layers: dict[str, nn.Module] = {}
-        self._users: Counter[str] = Counter()
+        self._use_counts: Counter[str] = Counter()
         self._lock = threading.RLock()  # a call that is given up may be ended by the garbage collector, anywhere
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._stored))
+        return iter(sorted(self._loaded))
 
     def __contains__(self, name: object) -> bool:
-        return name in self._stored
+        return name in self._loaded
 
     def add(self, name: str, folder: Path | str) -> None:
         """An adapter from a folder that was saved by `nets.lora` or by peft."""
@@ -61,69 +61,69 @@ class Adapters:
             a, b = (stored[f"{owner}.lora_{kind}.weight"].float() for kind in "AB")
             pairs[owner] = a, b * (made.alpha / made.rank)
         with self._lock:
-            if name in self._stored:
+            if name in self._loaded:
                 raise UsageError(f"there is an adapter {name!r} already: remove it first, or name this one otherwise")
             self._layers |= {owner: self.net.get_submodule(owner) for owner in owners}
-            self._stored[name] = pairs
+            self._loaded[name] = pairs
 
     def remove(self, name: str) -> None:
         """Forget an adapter, and what was computed with it."""
         with self._paused(), self._lock:
-            self._known(name)
-            if self._users[name]:
+            self._require(name)
+            if self._use_counts[name]:
                 raise UsageError(f"the adapter {name!r} is in use: wait for the texts that are written with it")
-            del self._stored[name]
-            self._ready.pop(name, None)
+            del self._loaded[name]
+            self._on_device.pop(name, None)
         self._changed()
 
     @contextmanager
     def in_use(self, name: str) -> Iterator[None]:
         """In here the adapter stays. The empty name is the model alone."""
         with self._lock:
-            self._known(name)
-            self._users[name] += 1
+            self._require(name)
+            self._use_counts[name] += 1
         try:
             yield
         finally:
             with self._lock:
-                self._users[name] -= 1
+                self._use_counts[name] -= 1
 
     def load_to_device(self, names: Iterable[str]) -> None:
         """Before texts with these adapters join others: what fails here fails for them alone."""
         for name in names:
             if name:
-                self._weights(name)
+                self._device_pairs(name)
 
     @contextmanager
     def apply(self, names: Sequence[str], sizes: Sequence[int]) -> Iterator[None]:
         """For a pass over runs of so many tokens, each run with the adapter of that name."""
         parts: dict[str, list[tuple[Tensor | None, Tensor, Tensor]]] = {}
         for name in sorted({*names} - {""}):
-            index = self._tokens(name, names, sizes)
-            for layer, (a, b) in self._weights(name).items():
+            index = self._token_index(name, names, sizes)
+            for layer, (a, b) in self._device_pairs(name).items():
                 parts.setdefault(layer, []).append((index, a, b))
         with override_forward({self._layers[layer]: _add_lora(its) for layer, its in parts.items()}):
             yield
 
-    def _tokens(self, name: str, names: Sequence[str], sizes: Sequence[int]) -> Tensor | None:
+    def _token_index(self, name: str, names: Sequence[str], sizes: Sequence[int]) -> Tensor | None:
         """Which tokens of the pass are this adapter's; None: all."""
         own = np.repeat([n == name for n in names], sizes)
         return None if own.all() else torch.from_numpy(np.flatnonzero(own)).to(self.net.device)
 
-    def _weights(self, name: str) -> LoRAPairs:
+    def _device_pairs(self, name: str) -> LoRAPairs:
         device, dtype = self.net.device, self.net.dtype
-        pairs = self._ready.get(name)
+        pairs = self._on_device.get(name)
         if pairs is None or any((t.device, t.dtype) != (device, dtype) for t in next(iter(pairs.values()))):
-            pairs = {layer: (a.to(device, dtype), b.to(device, dtype)) for layer, (a, b) in self._stored[name].items()}
-            self._ready[name] = pairs
+            pairs = {layer: (a.to(device, dtype), b.to(device, dtype)) for layer, (a, b) in self._loaded[name].items()}
+            self._on_device[name] = pairs
         return pairs
 
-    def _known(self, name: str) -> None:
-        if name and name not in self._stored:
-            raise UnknownName("adapter", name, self._stored, "Add it with engine.adapters.add(name, folder).")
+    def _require(self, name: str) -> None:
+        if name and name not in self._loaded:
+            raise UnknownName("adapter", name, self._loaded, "Add it with engine.adapters.add(name, folder).")
 
 
-def adapter_of(node: RadixNode) -> str:
+def node_adapter(node: RadixNode) -> str:
     """Under which adapter's root a run of the tree stands."""
     root = node
     while root.parent is not None:

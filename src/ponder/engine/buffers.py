@@ -17,27 +17,27 @@ from ponder.nets.decoder import Decoder
 
 STEPS_PER_LAUNCH = 16  # passes between two looks: a text that ends is noticed after half as many, on average
 VOCAB_CHUNK_SIZE = 2048  # of the vocabulary, when drawing
-ROWS_AT_ONCE = 32  # queries (rows times heads of a group) that read a shared run together
-_RUN = 512  # keys of a shared run that one program reads
-_LONG = 1024  # keys that one row reads one after another; more are cut into runs, to be read side by side
-_FEW = 64  # shared runs for which there is always room
-_SAVED = 64 << 20  # bytes of a layer that sharing must save, to be worth a kernel more in every layer
+QUERIES_PER_PROGRAM = 32  # queries (rows times heads of a group) that read a shared run together
+_KEYS_PER_PROGRAM = 512  # keys of a shared run that one program reads
+_MAX_TAIL_KEYS = 1024  # keys that one row reads one after another; more are cut into runs, to be read side by side
+_MIN_SHARED_ITEMS = 64  # shared runs for which there is always room
+_MIN_SAVED_BYTES = 64 << 20  # bytes of a layer that sharing must save, to be worth a kernel more in every layer
 
 
-def most_items(rows: int) -> int:
+def max_shared_items(rows: int) -> int:
     """Runs that are shared in a batch of so many rows; more are made longer until they are as few."""
-    return 4 * rows + _FEW
+    return 4 * rows + _MIN_SHARED_ITEMS
 
 
 def fit_plan_to_kernels(made: AttentionPlan, bucket: int, token_bytes: int) -> None:
     """Make of a plan what a pass reads fastest. `token_bytes` is what one token takes in one layer."""
-    _inline(made, token_bytes)
-    _cut(made)
-    if sum(len(segment.rows) for segment in made.shared) > most_items(bucket):
-        made.shared = _flattened(made.shared)
+    _inline_short_segments(made, token_bytes)
+    _split_long_tails(made)
+    if sum(len(segment.rows) for segment in made.shared) > max_shared_items(bucket):
+        made.shared = _limit_sharing_depth(made.shared)
 
 
-def _inline(made: AttentionPlan, token_bytes: int) -> None:
+def _inline_short_segments(made: AttentionPlan, token_bytes: int) -> None:
     """Short runs that are shared by few rows are read by each of them: the second reader finds them in the GPU's own
     cache, and a kernel less runs."""
     sizes = {id(s): sum(map(len, s.slot_runs)) for s in made.shared}
@@ -46,7 +46,7 @@ def _inline(made: AttentionPlan, token_bytes: int) -> None:
     before: dict[int, list[Slots]] = {}
     for segment in sorted(made.shared, key=lambda s: s.position):
         size = sizes[id(segment)]
-        worth = size >= _RUN or (saved >= _SAVED and (len(segment.rows) - 1) * size >= _RUN // 2)
+        worth = size >= _KEYS_PER_PROGRAM or (saved >= _MIN_SAVED_BYTES and (len(segment.rows) - 1) * size >= _KEYS_PER_PROGRAM // 2)
         if worth and cut.isdisjoint(segment.rows):
             kept.append(segment)
             continue
@@ -60,16 +60,16 @@ def _inline(made: AttentionPlan, token_bytes: int) -> None:
     made.shared = kept
 
 
-def _cut(made: AttentionPlan) -> None:
+def _split_long_tails(made: AttentionPlan) -> None:
     """Long tails become runs that are read side by side, so that few rows keep the whole device at work."""
     for r, tail in enumerate(made.tails):
         cut = len(tail) - 2 * STEPS_PER_LAUNCH  # the last slots are written yet
-        if cut > 0 and len(tail) > _LONG:
+        if cut > 0 and len(tail) > _MAX_TAIL_KEYS:
             made.shared.append(KVSegment([r], made.tail_starts[r], [tail[:cut]]))
             made.tails[r], made.tail_starts[r] = tail[cut:], made.tail_starts[r] + cut
 
 
-def _flattened(shared: Sequence[KVSegment]) -> list[KVSegment]:
+def _limit_sharing_depth(shared: Sequence[KVSegment]) -> list[KVSegment]:
     """Of a deep tree, only the runs next to its roots stay shared: a row reads three of them, then one of its own."""
     kept: list[KVSegment] = []
     own: dict[int, KVSegment] = {}
@@ -85,11 +85,11 @@ def _flattened(shared: Sequence[KVSegment]) -> list[KVSegment]:
     return [*kept, *own.values()]
 
 
-class Buffers:
+class GraphBuffers:
     """What the graphs read and write. What only a pass itself needs, and its logits until they are looked at, lie where
     those of `beside` do: by far the most."""
 
-    def __init__(self, net: Decoder, rows: int, slots: int, beside: Buffers | None = None) -> None:
+    def __init__(self, net: Decoder, rows: int, slots: int, beside: GraphBuffers | None = None) -> None:
         c, device, dtype = net.config, net.device, net.dtype
 
         def empty(*shape: int, kind: torch.dtype = dtype) -> Tensor:
@@ -98,7 +98,7 @@ class Buffers:
         whole, real = torch.int32, torch.float32
         self.rows = rows
         self.last_tokens, self.positions, self.tail_starts = (empty(rows, kind=torch.int64) for _ in range(3))
-        self.tail_slots = empty(rows, _LONG + 64 * STEPS_PER_LAUNCH, kind=whole).fill_(slots)  # the blank one
+        self.tail_slots = empty(rows, _MAX_TAIL_KEYS + 64 * STEPS_PER_LAUNCH, kind=whole).fill_(slots)  # the blank one
         self.temperature, self.greedy = torch.ones(rows, device=device), empty(rows, kind=whole)
         self.top_k, self.top_p, self.min_p = empty(rows, kind=whole), self.temperature.clone(), empty(rows, kind=real)
         self.min_logit = empty(rows, kind=real)
@@ -106,10 +106,10 @@ class Buffers:
         self.tokens, self.logprobs = empty(rows, STEPS_PER_LAUNCH, kind=whole), empty(rows, STEPS_PER_LAUNCH, kind=real)
         self.step = empty(1, kind=whole)
         # shared runs: as many items and entries as there may be, and for each entry a part of the attention
-        self.most_items = most_items(rows)
-        self.items, self.counts = empty(self.most_items, 5, kind=whole), empty(1, kind=whole)
-        self.entry_rows = empty(self.most_items, kind=whole)
-        self.row_entries, self.row_entry_ends = empty(self.most_items, kind=whole), empty(rows + 1, kind=whole)
+        self.max_shared_items = max_shared_items(rows)
+        self.items, self.counts = empty(self.max_shared_items, 5, kind=whole), empty(1, kind=whole)
+        self.entry_rows = empty(self.max_shared_items, kind=whole)
+        self.row_entries, self.row_entry_ends = empty(self.max_shared_items, kind=whole), empty(rows + 1, kind=whole)
         self.slots = empty(slots, kind=whole)  # each is in one run, but where runs of a deep tree are not shared
         self.group = c.heads // c.kv_heads
         if beside is None:
@@ -117,15 +117,15 @@ class Buffers:
             chunks = -(-c.vocab // VOCAB_CHUNK_SIZE)
             self.chunk_max, self.chunk_sum = (empty(rows, chunks, kind=real) for _ in range(2))
             self.chunk_argmax = empty(rows, chunks, kind=whole)
-            self.partial_values = empty(self.most_items, c.heads, c.head_dim, kind=real)
-            self.partial_max, self.partial_sum = (empty(self.most_items, c.heads, kind=real) for _ in range(2))
+            self.partial_values = empty(self.max_shared_items, c.heads, c.head_dim, kind=real)
+            self.partial_max, self.partial_sum = (empty(self.max_shared_items, c.heads, kind=real) for _ in range(2))
         else:
             self.logits, self.chunk_max, self.chunk_sum, self.chunk_argmax = beside.logits, beside.chunk_max, beside.chunk_sum, beside.chunk_argmax
             self.partial_values, self.partial_max, self.partial_sum = beside.partial_values, beside.partial_max, beside.partial_sum
 
     def write_shared(self, made: AttentionPlan, bucket: int) -> bool:
         """The shared runs of a plan, cut to what one program reads. True: the table of slots had to be replaced."""
-        run, per = _RUN, max(1, ROWS_AT_ONCE // self.group)
+        run, per = _KEYS_PER_PROGRAM, max(1, QUERIES_PER_PROGRAM // self.group)
         while True:
             items: list[tuple[int, ...]] = []
             entries: list[int] = []
@@ -140,7 +140,7 @@ class Buffers:
                         items.append((at, len(slots[-1]), segment.position + first, len(entries), len(readers)))
                         entries += readers
                     at += len(slots[-1])
-            if max(len(items), len(entries)) <= most_items(bucket):
+            if max(len(items), len(entries)) <= max_shared_items(bucket):
                 break
             assert run < at, "more rows share runs than there are places"
             run *= 2  # fewer, longer runs

@@ -9,24 +9,24 @@ from numpy.typing import NDArray
 StreamKeys = NDArray[np.uint64]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_A, _B, _C, _LOW = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
+_MULTIPLIER_1, _MULTIPLIER_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_SHIFT_1, _SHIFT_2, _SHIFT_3, _DROPPED_BITS = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
 
 
 def stream_keys(seed: int, n: int) -> list[int]:
     """Of the n continuations of one request."""
     start = np.asarray([seed & 0xFFFFFFFFFFFFFFFF, seed >> 64 & 0xFFFFFFFFFFFFFFFF], np.uint64)
-    whole = _mixed(_mixed(start[:1] + _GOLDEN) + start[1:])
-    return [int(key) for key in _mixed(whole + _GOLDEN * np.arange(1, n + 1, dtype=np.uint64))]
+    whole = _splitmix(_splitmix(start[:1] + _GOLDEN) + start[1:])
+    return [int(key) for key in _splitmix(whole + _GOLDEN * np.arange(1, n + 1, dtype=np.uint64))]
 
 
 def uniforms(keys: StreamKeys, places: NDArray[np.int64]) -> NDArray[np.float64]:
     """In [0, 1), in steps of 2^-53; shaped as `keys` and `places` are together."""
-    bits = _mixed(keys + _GOLDEN * (places + 1).astype(np.uint64))
-    return (bits >> _LOW).astype(np.float64) * 2.0**-53
+    bits = _splitmix(keys + _GOLDEN * (places + 1).astype(np.uint64))
+    return (bits >> _DROPPED_BITS).astype(np.float64) * 2.0**-53
 
 
-def _mixed(x: StreamKeys) -> StreamKeys:
-    x = (x ^ (x >> _A)) * _FIRST
-    x = (x ^ (x >> _B)) * _SECOND
-    return x ^ (x >> _C)
+def _splitmix(x: StreamKeys) -> StreamKeys:
+    x = (x ^ (x >> _SHIFT_1)) * _MULTIPLIER_1
+    x = (x ^ (x >> _SHIFT_2)) * _MULTIPLIER_2
+    return x ^ (x >> _SHIFT_3)

@@ -19,67 +19,67 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ponder.engine import chance, passes
-from ponder.engine.adapters import adapter_of
-from ponder.engine.batch import BUCKETS, GraphBatch, side_stream, copy_to_device_async
-from ponder.engine.buffers import STEPS_PER_LAUNCH, Buffers
+from ponder.engine.adapters import node_adapter
+from ponder.engine.batch import GRAPH_BATCH_SIZES, GraphBatch, side_stream, copy_to_device_async
+from ponder.engine.buffers import STEPS_PER_LAUNCH, GraphBuffers
 from ponder.engine.cache import KVCache, bytes_per_token
 from ponder.engine.pages import RemappableMemory
 from ponder.engine.request import SequenceState
-from ponder.engine.runner import PendingTokens, Runner
+from ponder.engine.runner import PendingTokens, ModelRunner
 from ponder.engine.schedule import PrefillChunk
 from ponder.engine.tree import SlotAllocator, RadixNode, RadixTree
 from ponder.engine.weights import FusedWeights, parameter_addresses
 from ponder.nets.decoder import Decoder
 from ponder.types import ids
 
-_TURN = 4  # passes in a turn beside rows that the host draws for: these take about as long for one token
-_LONG = 5e13  # tokens times parameters of a pass that nobody should wait for: about 150 ms of an H200
-PLAIN, HOSTED, ADAPTED = range(3)  # drawn for in the graph; by the host; and those whose pass is no graph either
+_STEPS_BESIDE_HOST_SAMPLING = 4  # passes in a turn beside rows that the host draws for: these take about as long for one token
+_MIN_MIXED_WORK = 5e13  # tokens times parameters of a pass that nobody should wait for: about 150 ms of an H200
+SAMPLED_ON_DEVICE, SAMPLED_ON_HOST, WITH_ADAPTER = range(3)  # drawn for in the graph; by the host; and those whose pass is no graph either
 
 
-class CudaGraphRunner(Runner):
+class CudaGraphRunner(ModelRunner):
     """A runner for decoders on a GPU. It rounds where the plain one does, but adds in another order."""
 
-    def __init__(self, net: Decoder, slots: int, most_rows: int = BUCKETS[-1], quantization: str = "") -> None:
-        self.max_batch = next((b for b in BUCKETS if b >= most_rows), BUCKETS[-1])
+    def __init__(self, net: Decoder, slots: int, max_num_seqs: int = GRAPH_BATCH_SIZES[-1], quantization: str = "") -> None:
+        self.max_batch = next((b for b in GRAPH_BATCH_SIZES if b >= max_num_seqs), GRAPH_BATCH_SIZES[-1])
         # a row that has ended is drawn for until the others are looked at
         self.weights = FusedWeights(net, 2 * STEPS_PER_LAUNCH, quantization)
         self._parameters = sum(p.numel() for p in net.parameters())
-        self._pages: RemappableMemory | None = None
+        self._remappable: RemappableMemory | None = None
         self.null_slot = slots  # the last slot takes what rows that are not there write
         super().__init__(net, slots + 1)
         # those that are drawn for where they are computed, and those whose logits the host looks at
         self._sampling_batch: GraphBatch | None = None
         self._logits_batch: GraphBatch | None = None
-        self._turn = 0
+        self._round_robin = 0
         self.ready = threading.Event()  # until then, all is computed as on any device
         # no daemon: one that the interpreter's end meets inside torch aborts the process
-        self._compiling = threading.Thread(target=self._compile, name="compile", daemon=False)
-        self._compiling.start()
+        self._warm_up_thread = threading.Thread(target=self._warm_up, name="compile", daemon=False)
+        self._warm_up_thread.start()
 
     @torch.inference_mode()
-    def _compile(self) -> None:
+    def _warm_up(self) -> None:
         """A pass for nobody, aside: the first on a machine takes seconds, since all kernels are compiled in it."""
         net = self.net
         nobody = RadixNode(RadixTree(SlotAllocator(1)), None, ids([0]), np.asarray([self.null_slot], np.int32), 0)
         try:
             with side_stream(net.device):
-                b = Buffers(net, self.max_batch, self.null_slot)
+                b = GraphBuffers(net, self.max_batch, self.null_slot)
                 passes.decode(self.weights, self.cache, b, 1, drawing=True)
                 passes.prefill(self.weights, self.cache, [PrefillChunk(nobody, 0, 1)])
                 int(b.step)  # it is done
                 self._sampling_batch = GraphBatch(self.weights, self.cache, b, self.null_slot, samples=True)
                 self.ready.set()
                 if net.device.type == "cuda":  # these are needed later, if ever
-                    passes.decode(self.weights, self.cache, Buffers(net, 1, self.null_slot), 1, True, True, True)
+                    passes.decode(self.weights, self.cache, GraphBuffers(net, 1, self.null_slot), 1, True, True, True)
         except Exception as why:
             warnings.warn(f"sampling is slow: kernels for it cannot be used here ({why})", stacklevel=1)
 
     def close(self) -> None:
-        self._compiling.join()
+        self._warm_up_thread.join()
 
     def _prefill_hidden(self, parts: Sequence[PrefillChunk]) -> Tensor:
-        if not self._knows((), parts):
+        if not self._has_kernels((), parts):
             return super()._filled(parts)
         return passes.prefill(self.weights, self.cache, parts)
 
@@ -88,74 +88,74 @@ class CudaGraphRunner(Runner):
         if net.device.type != "cuda":
             return KVCache(c, slots, net.device, net.dtype)
         try:
-            self._pages = RemappableMemory(slots * bytes_per_token(c, net.dtype), net.device)
+            self._remappable = RemappableMemory(slots * bytes_per_token(c, net.dtype), net.device)
         except torch.OutOfMemoryError:
             raise
         except (OSError, RuntimeError):  # a device or driver without such memory: then the cache cannot sleep
             return KVCache(c, slots, net.device, net.dtype)
-        kv = self._pages.tensor((c.layers, 2, c.kv_heads, slots, c.head_dim), net.dtype)
+        kv = self._remappable.tensor((c.layers, 2, c.kv_heads, slots, c.head_dim), net.dtype)
         kv[:, :, :, slots - 1] = 0
         return KVCache(c, slots, net.device, net.dtype, list(kv))
 
-    def choose_sequences(self, rows: Sequence[SequenceState]) -> tuple[Sequence[SequenceState], int]:
-        if not self.ready.is_set() or len(rows) > self.max_batch:
-            return rows, 1
-        kinds = sorted({_kind(row) for row in rows})
+    def choose_sequences(self, seqs: Sequence[SequenceState]) -> tuple[Sequence[SequenceState], int]:
+        if not self.ready.is_set() or len(seqs) > self.max_batch:
+            return seqs, 1
+        kinds = sorted({_sampling_kind(seq) for seq in seqs})
         if len(kinds) == 1:
-            return rows, self.max_steps(rows) if kinds == [PLAIN] else 1
-        self._turn += 1
-        kind = kinds[self._turn % len(kinds)]
-        some = [row for row in rows if _kind(row) == kind]
-        return some, min(_TURN, self.max_steps(some)) if kind == PLAIN else 1
+            return seqs, self.max_steps(seqs) if kinds == [SAMPLED_ON_DEVICE] else 1
+        self._round_robin += 1
+        kind = kinds[self._round_robin % len(kinds)]
+        some = [seq for seq in seqs if _sampling_kind(seq) == kind]
+        return some, min(_STEPS_BESIDE_HOST_SAMPLING, self.max_steps(some)) if kind == SAMPLED_ON_DEVICE else 1
 
     def mixed_batch(self, parts: Sequence[PrefillChunk]) -> bool:
         """Not in a short pass: setting one up for both takes the host longer than it saves the device."""
         tokens = sum(part.stop - part.start for part in parts)
-        return not self.ready.is_set() or tokens * self._parameters >= _LONG
+        return not self.ready.is_set() or tokens * self._parameters >= _MIN_MIXED_WORK
 
-    def max_steps(self, rows: Sequence[SequenceState], ahead: int = 0) -> int:
-        return max(1, min(STEPS_PER_LAUNCH, max(row.sampling.max_tokens - len(row.token_ids) for row in rows) - ahead))
+    def max_steps(self, seqs: Sequence[SequenceState], ahead: int = 0) -> int:
+        return max(1, min(STEPS_PER_LAUNCH, max(seq.sampling.max_tokens - len(seq.token_ids) for seq in seqs) - ahead))
 
-    def can_launch(self, rows: Sequence[SequenceState], parts: Sequence[PrefillChunk] = ()) -> bool:
-        return self._knows(rows, parts) and all(row.samples_on_device for row in rows)
+    def can_launch(self, seqs: Sequence[SequenceState], parts: Sequence[PrefillChunk] = ()) -> bool:
+        return self._has_kernels(seqs, parts) and all(seq.samples_on_device for seq in seqs)
 
-    def _knows(self, rows: Sequence[SequenceState], parts: Sequence[PrefillChunk]) -> bool:
+    def _has_kernels(self, seqs: Sequence[SequenceState], parts: Sequence[PrefillChunk]) -> bool:
         """Are there kernels for such a pass?"""
-        adapted = any(row.adapter for row in rows) or any(adapter_of(part.node) for part in parts)
-        return self.ready.is_set() and len(rows) <= self.max_batch and not adapted
+        adapted = any(seq.adapter for seq in seqs) or any(node_adapter(part.node) for part in parts)
+        return self.ready.is_set() and len(seqs) <= self.max_batch and not adapted
 
-    def decode(self, rows: Sequence[SequenceState], parts: Sequence[PrefillChunk] = ()) -> Tensor:
-        if not self._knows(rows, parts):
+    def decode(self, seqs: Sequence[SequenceState], parts: Sequence[PrefillChunk] = ()) -> Tensor:
+        if not self._has_kernels(seqs, parts):
             for batch in self._batches:
-                if not batch.row_of.keys().isdisjoint(rows):  # they go on elsewhere
+                if not batch.row_of.keys().isdisjoint(seqs):  # they go on elsewhere
                     batch.row_of = {}
-            return super().decode(rows, parts)
+            return super().decode(seqs, parts)
         if self._logits_batch is None:
             assert self._sampling_batch is not None
-            buffers = Buffers(self.net, self.max_batch, self.null_slot, self._sampling_batch.buffers)
+            buffers = GraphBuffers(self.net, self.max_batch, self.null_slot, self._sampling_batch.buffers)
             self._logits_batch = GraphBatch(self.weights, self.cache, buffers, self.null_slot, samples=False)
-        places = self._logits_batch.lay_out(rows, 1)
-        self._fill_beside(self._logits_batch, parts)
+        places = self._logits_batch.lay_out(seqs, 1)
+        self._run_batch(self._logits_batch, parts)
         logits = self._logits_batch.buffers.logits
-        return logits[: len(rows)] if places.tolist() == list(range(len(rows))) else logits[places]
+        return logits[: len(seqs)] if places.tolist() == list(range(len(seqs))) else logits[places]
 
-    def can_launch_ahead(self, rows: Sequence[SequenceState], steps: int) -> bool:
-        return self._sampling_batch is not None and self._sampling_batch.can_continue(rows, steps)
+    def can_launch_ahead(self, seqs: Sequence[SequenceState], steps: int) -> bool:
+        return self._sampling_batch is not None and self._sampling_batch.can_continue(seqs, steps)
 
-    def launch(self, rows: Sequence[SequenceState], steps: int, ahead: int = 0, parts: Sequence[PrefillChunk] = ()) -> PendingTokens:
+    def launch(self, seqs: Sequence[SequenceState], steps: int, ahead: int = 0, parts: Sequence[PrefillChunk] = ()) -> PendingTokens:
         batch = self._sampling_batch
         assert batch is not None
-        b, places = batch.buffers, batch.lay_out(rows, steps, ahead)
-        keys = np.asarray([row.rng_key for row in rows], np.uint64)
-        begins = np.asarray([len(row.token_ids) for row in rows]) + ahead
+        b, places = batch.buffers, batch.lay_out(seqs, steps, ahead)
+        keys = np.asarray([seq.rng_key for seq in seqs], np.uint64)
+        begins = np.asarray([len(seq.token_ids) for seq in seqs]) + ahead
         uniforms = np.zeros((batch.bucket, STEPS_PER_LAUNCH))
         uniforms[places, :steps] = chance.uniforms(keys[:, None], begins[:, None] + np.arange(steps))
         copy_to_device_async(uniforms, b.uniforms[: batch.bucket])
         b.step.zero_()
-        self._fill_beside(batch, parts)
+        self._run_batch(batch, parts)
         for _ in range(steps - 1):
             batch.run()
-        tokens, said = (_fetch(x[: batch.bucket]) for x in (b.tokens, b.logprobs))
+        tokens, said = (_copy_to_host_async(x[: batch.bucket]) for x in (b.tokens, b.logprobs))
         done = torch.cuda.Event() if b.logits.is_cuda else None
         if done is not None:
             done.record()
@@ -167,9 +167,9 @@ class CudaGraphRunner(Runner):
 
         return results
 
-    def _fill_beside(self, batch: GraphBatch, parts: Sequence[PrefillChunk]) -> None:
+    def _run_batch(self, batch: GraphBatch, parts: Sequence[PrefillChunk]) -> None:
         """A pass of the batch, and the parts in it."""
-        Runner.forget_batch(self)  # what plain passes knew of these rows is old
+        ModelRunner.forget_batch(self)  # what plain passes knew of these rows is old
         hidden = batch.run(parts)
         if parts:
             assert hidden is not None
@@ -192,26 +192,26 @@ class CudaGraphRunner(Runner):
         self.weights.renew()
 
     def sleep(self) -> bool:
-        if self._pages is None:
+        if self._remappable is None:
             return False
-        self._compiling.join()
+        self._warm_up_thread.join()
         self.forget_batch()
-        self._pages.unmap_memory()
+        self._remappable.unmap_memory()
         return True
 
     @torch.inference_mode()
     def wake(self) -> None:
-        if self._pages is not None:
-            self._pages.map_memory()
+        if self._remappable is not None:
+            self._remappable.map_memory()
             for kv in self.cache.kv:
                 kv[:, :, self.null_slot] = 0
 
 
-def _kind(row: SequenceState) -> int:
-    return PLAIN if row.samples_on_device else ADAPTED if row.adapter else HOSTED
+def _sampling_kind(seq: SequenceState) -> int:
+    return SAMPLED_ON_DEVICE if seq.samples_on_device else WITH_ADAPTER if seq.adapter else SAMPLED_ON_HOST
 
 
-def _fetch(values: Tensor) -> Tensor:
+def _copy_to_host_async(values: Tensor) -> Tensor:
     """To the host, without waiting: what is read before the device comes to it is anything."""
     if not values.is_cuda:
         return values.clone()

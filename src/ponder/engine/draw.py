@@ -18,97 +18,97 @@ from ponder.errors import ModelError, PonderError, UsageError
 from ponder.types import Sampling, StopReason, ids
 
 # Told of a row after each token: returns True where the text so far holds a stop string.
-StopTest = Callable[[SequenceState], bool]
+StopCheck = Callable[[SequenceState], bool]
 
 
 def sample_and_append(
-    logits_BV: Tensor, rows: Sequence[SequenceState], eos: frozenset[int], stopped: StopTest, version: int = 0
+    logits_BV: Tensor, seqs: Sequence[SequenceState], eos: frozenset[int], stopped: StopCheck, version: int = 0
 ) -> dict[SequenceState, Exception]:
     """Draw a token for every row. Returns the rows that failed, and why; each fails alone (see `faults`)."""
     own_BV = logits_BV.float()
     failed: dict[SequenceState, Exception] = {}
-    drawn = _drawn(own_BV, _edited(own_BV, rows, eos, failed), rows, failed)
-    for b, row in enumerate(rows):
-        if drawn is None or row in failed:
+    drawn = _sample_or_blame(own_BV, _processed_logits(own_BV, seqs, eos, failed), seqs, failed)
+    for b, seq in enumerate(seqs):
+        if drawn is None or seq in failed:
             continue
         try:
             token, logprob = drawn.tokens[b], drawn.logprobs[b]
             if not math.isfinite(logprob) and not (drawn.forced[b] >= 0 and logprob == -math.inf):
-                failed[row] = _failure(bool(torch.isfinite(own_BV[b]).all()))
+                failed[seq] = _sampling_error(bool(torch.isfinite(own_BV[b]).all()))
                 continue
-            row.token_ids.append(token)
-            row.logprobs.append(logprob)
-            row.versions.append(version)
-            if row.grammar is not None and token not in eos:
-                row.grammar.accept_token(token)
-            for name in row.sampling.token_stats:
-                row.notes.setdefault(name, []).append(drawn.recorded[name][b])
-            if k := row.sampling.logprobs:
+            seq.token_ids.append(token)
+            seq.logprobs.append(logprob)
+            seq.versions.append(version)
+            if seq.grammar is not None and token not in eos:
+                seq.grammar.accept_token(token)
+            for name in seq.sampling.token_stats:
+                seq.notes.setdefault(name, []).append(drawn.recorded[name][b])
+            if k := seq.sampling.logprobs:
                 found, said = drawn.recorded["alternatives"]
-                row.top_logprobs.append((ids(found[b, :k]), said[b, :k]))
-            row.stop = finish_reason(row, eos, stopped)
+                seq.top_logprobs.append((ids(found[b, :k]), said[b, :k]))
+            seq.stop = finish_reason(seq, eos, stopped)
         except BaseException as reason:
-            failed[row] = faults.as_request_error(reason)
+            failed[seq] = faults.as_request_error(reason)
     return failed
 
 
 def append_sampled(
     tokens_BS: NDArray[np.int32],
     logprobs_BS: NDArray[np.float32],
-    rows: Sequence[SequenceState],
+    seqs: Sequence[SequenceState],
     eos: frozenset[int],
-    stopped: StopTest,
+    stopped: StopCheck,
     version: int = 0,
 ) -> dict[SequenceState, Exception]:
     """Tokens that were drawn several at a time: each row takes them up to its end. Returns the rows that failed."""
     failed: dict[SequenceState, Exception] = {}
     ends_BS = np.isin(tokens_BS, list(eos))
     steps = tokens_BS.shape[1]
-    left_B = np.zeros(len(rows), np.int64)
-    for b, row in enumerate(rows):
+    left_B = np.zeros(len(seqs), np.int64)
+    for b, seq in enumerate(seqs):
         try:
-            left_B[b] = row.sampling.max_tokens - len(row.token_ids)
-            if row.sampling.stop_token_ids:
-                ends_BS[b] |= np.isin(tokens_BS[b], row.sampling.stop_token_ids)
+            left_B[b] = seq.sampling.max_tokens - len(seq.token_ids)
+            if seq.sampling.stop_token_ids:
+                ends_BS[b] |= np.isin(tokens_BS[b], seq.sampling.stop_token_ids)
         except BaseException as reason:
-            failed[row] = faults.as_request_error(reason)
+            failed[seq] = faults.as_request_error(reason)
     many_B = np.minimum(np.where(ends_BS.any(1), ends_BS.argmax(1) + 1, steps), left_B)
     sound_B = (np.isfinite(logprobs_BS) | (np.arange(steps) >= many_B[:, None])).all(1)
-    drawn = zip(rows, tokens_BS.tolist(), logprobs_BS.tolist(), many_B.tolist(), sound_B.tolist(), strict=True)
-    for row, tokens, said, many, sound in drawn:
-        if row in failed:
+    drawn = zip(seqs, tokens_BS.tolist(), logprobs_BS.tolist(), many_B.tolist(), sound_B.tolist(), strict=True)
+    for seq, tokens, said, many, sound in drawn:
+        if seq in failed:
             continue
         if not sound:
-            failed[row] = _failure(False)
+            failed[seq] = _sampling_error(False)
             continue
         try:
-            had, size = len(row.token_ids), 1 if row.sampling.stop else many
+            had, size = len(seq.token_ids), 1 if seq.sampling.stop else many
             for i in range(0, many, size):
-                row.token_ids += tokens[i : min(i + size, many)]
-                row.logprobs += said[i : min(i + size, many)]
-                row.versions += [version] * (min(i + size, many) - i)
-                row.stop = finish_reason(row, eos, stopped)
-                if row.stop is not None:
+                seq.token_ids += tokens[i : min(i + size, many)]
+                seq.logprobs += said[i : min(i + size, many)]
+                seq.versions += [version] * (min(i + size, many) - i)
+                seq.stop = finish_reason(seq, eos, stopped)
+                if seq.stop is not None:
                     break
-            row.discarded_tokens += steps - (len(row.token_ids) - had)
+            seq.discarded_tokens += steps - (len(seq.token_ids) - had)
         except BaseException as reason:
-            failed[row] = faults.as_request_error(reason)
+            failed[seq] = faults.as_request_error(reason)
     return failed
 
 
-def finish_reason(row: SequenceState, eos: frozenset[int], stopped: StopTest) -> StopReason | None:
+def finish_reason(seq: SequenceState, eos: frozenset[int], stopped: StopCheck) -> StopReason | None:
     """Why a row ends with its newest token; None: it does not."""
-    token, s = row.token_ids[-1], row.sampling
-    free = len(row.token_ids) > len(s.forced_token_ids)  # what was forced ends nothing
+    token, s = seq.token_ids[-1], seq.sampling
+    free = len(seq.token_ids) > len(s.forced_token_ids)  # what was forced ends nothing
     if free and token in eos:
         return "eos"
-    if free and (token in s.stop_token_ids or (len(row.token_ids) >= s.min_tokens and stopped(row))):
+    if free and (token in s.stop_token_ids or (len(seq.token_ids) >= s.min_tokens and stopped(seq))):
         return "stop"
-    return "length" if len(row.token_ids) >= s.max_tokens else None
+    return "length" if len(seq.token_ids) >= s.max_tokens else None
 
 
 @dataclass(slots=True)
-class _Drawn:
+class _SampledBatch:
     """Of each row, by its place."""
 
     tokens: list[int]
@@ -117,18 +117,18 @@ class _Drawn:
     recorded: dict[str, Any]  # measures and alternatives
 
 
-def _edited(own_BV: Tensor, rows: Sequence[SequenceState], eos: frozenset[int], failed: dict[SequenceState, Exception]) -> Tensor:
+def _processed_logits(own_BV: Tensor, seqs: Sequence[SequenceState], eos: frozenset[int], failed: dict[SequenceState, Exception]) -> Tensor:
     """Logits after each row's own rules. What a rule raises goes to `failed`."""
     logits_BV = own_BV
     allowed: dict[int, NDArray[np.bool_]] = {}
-    for b, row in enumerate(rows):
+    for b, seq in enumerate(seqs):
         try:
-            if row.sampling.edits_logits:
+            if seq.sampling.edits_logits:
                 if logits_BV is own_BV:
                     logits_BV = own_BV.clone()
-                sampler.process_logits(logits_BV[b], row, eos)
-            if row.grammar is not None:
-                mask = np.asarray(row.grammar.allowed_mask())
+                sampler.process_logits(logits_BV[b], seq, eos)
+            if seq.grammar is not None:
+                mask = np.asarray(seq.grammar.allowed_mask())
                 if mask.dtype != np.bool_ or mask.shape != own_BV.shape[1:]:
                     raise UsageError(
                         f"a guide gave {mask.dtype} of shape {mask.shape}; it says yes or no for each of "
@@ -136,66 +136,66 @@ def _edited(own_BV: Tensor, rows: Sequence[SequenceState], eos: frozenset[int], 
                     )
                 allowed[b] = mask
         except BaseException as reason:
-            failed[row] = faults.as_request_error(reason)
+            failed[seq] = faults.as_request_error(reason)
     if allowed:
         logits_BV = sampler.mask_logits(logits_BV.clone() if logits_BV is own_BV else logits_BV, allowed)
     return logits_BV
 
 
-def _drawn(own_BV: Tensor, logits_BV: Tensor, rows: Sequence[SequenceState], failed: dict[SequenceState, Exception]) -> _Drawn | None:
+def _sample_or_blame(own_BV: Tensor, logits_BV: Tensor, seqs: Sequence[SequenceState], failed: dict[SequenceState, Exception]) -> _SampledBatch | None:
     """All rows in one go. Where that fails, each is tried alone, and those that fail alone are to blame. None: all."""
     try:
-        return _draw(own_BV, logits_BV, [_STAND_IN if row in failed else row for row in rows])
+        return _sample_batch(own_BV, logits_BV, [_PLACEHOLDER if seq in failed else seq for seq in seqs])
     except BaseException as reason:
         faults.as_request_error(reason)  # raises where it is the pass's
         blamed: dict[SequenceState, Exception] = {}
-        for b, row in enumerate(rows):
+        for b, seq in enumerate(seqs):
             try:
-                if row not in failed:
-                    _draw(own_BV[b : b + 1], logits_BV[b : b + 1], [row])
+                if seq not in failed:
+                    _sample_batch(own_BV[b : b + 1], logits_BV[b : b + 1], [seq])
             except BaseException as why:
-                blamed[row] = faults.as_request_error(why)
+                blamed[seq] = faults.as_request_error(why)
         if not blamed:  # only together: nobody's own fault
             raise
     failed |= blamed
-    if len(failed) == len(rows):
+    if len(failed) == len(seqs):
         return None
-    return _draw(own_BV, logits_BV, [_STAND_IN if row in failed else row for row in rows])
+    return _sample_batch(own_BV, logits_BV, [_PLACEHOLDER if seq in failed else seq for seq in seqs])
 
 
-def _draw(own_BV: Tensor, logits_BV: Tensor, rows: Sequence[SequenceState]) -> _Drawn:
+def _sample_batch(own_BV: Tensor, logits_BV: Tensor, seqs: Sequence[SequenceState]) -> _SampledBatch:
     device = logits_BV.device
-    noted = _note(own_BV, rows)
-    logits_BV = sampler.warp(logits_BV, [row.sampling for row in rows])
-    at = [len(row.token_ids) for row in rows]
-    keys = np.asarray([row.rng_key for row in rows], np.uint64)
+    noted = _record_measures(own_BV, seqs)
+    logits_BV = sampler.warp(logits_BV, [seq.sampling for seq in seqs])
+    at = [len(seq.token_ids) for seq in seqs]
+    keys = np.asarray([seq.rng_key for seq in seqs], np.uint64)
     uniform = torch.from_numpy(chance.uniforms(keys, np.asarray(at)))
-    greedy = torch.tensor([row.sampling.temperature == 0 for row in rows], device=device)
-    forced = [_forced(row, i) for row, i in zip(rows, at, strict=True)]
+    greedy = torch.tensor([seq.sampling.temperature == 0 for seq in seqs], device=device)
+    forced = [_forced_token(seq, i) for seq, i in zip(seqs, at, strict=True)]
     given = torch.tensor(forced, device=device) if max(forced) >= 0 else None
     tokens, logprobs = sampler.sample_tokens(logits_BV, uniform, greedy, given)
-    return _Drawn(tokens.tolist(), logprobs.tolist(), forced, noted)
+    return _SampledBatch(tokens.tolist(), logprobs.tolist(), forced, noted)
 
 
 # A row that failed keeps its place, with options that cannot fail: so the others are computed in the same shapes.
-_STAND_IN = SequenceState(Request(ids([0]), Sampling(), 1, 0), 0, 0)
+_PLACEHOLDER = SequenceState(Request(ids([0]), Sampling(), 1, 0), 0, 0)
 
 
-def _forced(row: SequenceState, at: int) -> int:
-    return row.sampling.forced_token_ids[at] if at < len(row.sampling.forced_token_ids) else -1
+def _forced_token(seq: SequenceState, at: int) -> int:
+    return seq.sampling.forced_token_ids[at] if at < len(seq.sampling.forced_token_ids) else -1
 
 
-def _note(logits_BV: Tensor, rows: Sequence[SequenceState]) -> dict[str, Any]:
+def _record_measures(logits_BV: Tensor, seqs: Sequence[SequenceState]) -> dict[str, Any]:
     noted: dict[str, Any] = {}
-    if any(row.sampling.token_stats for row in rows):
+    if any(seq.sampling.token_stats for seq in seqs):
         noted |= {name: value.tolist() for name, value in sampler.entropy_measures(logits_BV).items()}
-    if most := max(row.sampling.logprobs for row in rows):
+    if most := max(seq.sampling.logprobs for seq in seqs):
         top = sampler.exact_log_softmax(logits_BV).topk(min(most, logits_BV.shape[-1]), dim=-1)
         noted["alternatives"] = top.indices.cpu().numpy(), top.values.cpu().numpy()
     return noted
 
 
-def _failure(sound: bool) -> PonderError:
+def _sampling_error(sound: bool) -> PonderError:
     if sound:
         return UsageError("no token may follow: what is allowed, banned and biased leaves none; loosen the rules")
     return ModelError("the model's logits are not finite numbers: its weights are damaged or training diverged")

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import torch
 
-_DEVICE = ("out of memory", "CUDA error", "HIP error", "MPS backend", "device-side assert", "cuBLAS", "CUBLAS_STATUS")
-_ACCELERATOR: tuple[type[BaseException], ...] = (
+_DEVICE_ERROR_WORDS = ("out of memory", "CUDA error", "HIP error", "MPS backend", "device-side assert", "cuBLAS", "CUBLAS_STATUS")
+_DEVICE_ERRORS: tuple[type[BaseException], ...] = (
     torch.OutOfMemoryError,
     *(kind for kind in (getattr(torch, "AcceleratorError", None),) if kind is not None),
 )
@@ -15,9 +15,9 @@ _ACCELERATOR: tuple[type[BaseException], ...] = (
 
 def is_device_error(reason: BaseException) -> bool:
     """Is no single row to blame?"""
-    if isinstance(reason, _ACCELERATOR):
+    if isinstance(reason, _DEVICE_ERRORS):
         return True
-    return isinstance(reason, RuntimeError) and any(word in str(reason) for word in _DEVICE)
+    return isinstance(reason, RuntimeError) and any(word in str(reason) for word in _DEVICE_ERROR_WORDS)
 
 
 def as_request_error(reason: BaseException) -> Exception:

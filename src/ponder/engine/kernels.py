@@ -33,7 +33,7 @@ def add_norm(stream, more, weight, out, width, eps, ADD: tl.constexpr, GEMMA: tl
 
 
 @triton.jit
-def _turned(x, d, real, cos, sin, weight, eps, size, NORM: tl.constexpr, GEMMA: tl.constexpr):
+def _norm_and_rotate(x, d, real, cos, sin, weight, eps, size, NORM: tl.constexpr, GEMMA: tl.constexpr):
     """Heads that begin at `x` [M, 1], normed, and turned by the angles at `cos` and `sin`. `d` is [1, D]."""
     half = size // 2
     across = tl.where(d < half, d + half, d - half)
@@ -57,7 +57,7 @@ def _turned(x, d, real, cos, sin, weight, eps, size, NORM: tl.constexpr, GEMMA: 
 
 
 @triton.jit
-def _further(query, k, v, seen, scale, top, total, mixed):
+def _online_softmax(query, k, v, seen, scale, top, total, mixed):
     """Some more keys: the largest score so far, the sum of exponentials below it, and the values so weighted."""
     score = tl.where(seen, tl.dot(query, tl.trans(k), input_precision="ieee") * scale, -1e30)
     higher = tl.maximum(top, tl.max(score, 1))
@@ -90,7 +90,7 @@ def shared_prefix_attention(
         row = tl.load(entry_rows + entry + m // G, mask=used, other=0)
         at = tl.load(positions + row, mask=used, other=0)
         angle = (at * (size // 2))[:, None]
-        query = _turned(
+        query = _norm_and_rotate(
             qkv + (row * (H + 2 * K) + head * G + m % G)[:, None] * size, d, real, cos + angle, sin + angle, q_weight,
             eps, size, NORM, GEMMA,
         )  # fmt: skip
@@ -109,7 +109,7 @@ def shared_prefix_attention(
             seen = there[None, :] & used[:, None]
             if WINDOW > 0:
                 seen = seen & (at[:, None] - (position + n)[None, :] < WINDOW)
-            top, total, mixed = _further(query, k, v, seen, scale, top, total, mixed)
+            top, total, mixed = _online_softmax(query, k, v, seen, scale, top, total, mixed)
         place = (entry * K + head) * G + (m // G) * K * G + m % G
         tl.store(tops + place, top, mask=used)
         tl.store(totals + place, total, mask=used)
@@ -137,11 +137,11 @@ def decode_attention(
     angle = at * (size // 2)
     own = qkv + row * (H + 2 * K) * size
     one = tl.zeros([1, 1], tl.int32)
-    key = _turned(
+    key = _norm_and_rotate(
         own + (H + head) * size + one, d, real, cos + angle, sin + angle, k_weight, eps, size, NORM, GEMMA
     )  # fmt: skip
     value = tl.load(own + (H + K + head) * size + d, mask=real, other=0.0)
-    query = _turned(
+    query = _norm_and_rotate(
         own + (head * G + m)[:, None] * size, d, used[:, None] & real, cos + angle, sin + angle, q_weight, eps, size,
         NORM, GEMMA,
     )  # fmt: skip
@@ -166,7 +166,7 @@ def decode_attention(
         seen = there[None, :] & used[:, None]
         if WINDOW > 0:
             seen = seen & (length - n < WINDOW)[None, :]
-        top, total, mixed = _further(query, k, v, seen, scale, top, total, mixed)
+        top, total, mixed = _online_softmax(query, k, v, seen, scale, top, total, mixed)
     if SHARED:
         last = tl.load(row_entry_ends + row + 1)
         for e in range(tl.load(row_entry_ends + row), last):
@@ -195,10 +195,10 @@ def rotate_and_store(
     angle = tl.load(positions + token) * (size // 2)
     own = qkv + token * (H + 2 * K) * size
     real = (q < H) & (d < size)
-    query = _turned(own + q * size, d, real, cos + angle, sin + angle, q_weight, eps, size, NORM, GEMMA)
+    query = _norm_and_rotate(own + q * size, d, real, cos + angle, sin + angle, q_weight, eps, size, NORM, GEMMA)
     tl.store(q_out + (token * H + q) * size + d, query, mask=real)
     real = (k < K) & (d < size)
-    key = _turned(own + (H + k) * size, d, real, cos + angle, sin + angle, k_weight, eps, size, NORM, GEMMA)
+    key = _norm_and_rotate(own + (H + k) * size, d, real, cos + angle, sin + angle, k_weight, eps, size, NORM, GEMMA)
     value = tl.load(own + (H + K + k) * size + d, mask=real, other=0.0)
     there = (k.to(tl.int64) * slots_in_cache + tl.load(slots + token)) * size + d
     tl.store(cache + there, key, mask=real)
@@ -244,7 +244,7 @@ def prefill_attention(
         seen = (n[None, :] <= at[:, None]) & used[:, None]
         if WINDOW > 0:
             seen = seen & (at[:, None] - n[None, :] < WINDOW)
-        top, total, mixed = _further(query, k, v, seen, scale, top, total, mixed)
+        top, total, mixed = _online_softmax(query, k, v, seen, scale, top, total, mixed)
     y = (mixed / tl.maximum(total, 1e-30)[:, None]).to(out.dtype.element_ty)
     tl.store(out + mine, y, mask=real)
 
@@ -287,44 +287,44 @@ def quantized_linear(
 
 
 @triton.jit
-def _flipped(bits):
+def _float_order_bits(bits):
     """Numbers' bits as integers in the numbers' order; and back again."""
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 
 
 @triton.jit
-def _reached(logits, heat, top, low, vocabulary, MASS: tl.constexpr, N: tl.constexpr):
+def _mass_above(logits, temperature, top, low, vocabulary, MASS: tl.constexpr, N: tl.constexpr):
     """Of the logits that are `low` or more: their probability, up to a factor; or their number."""
     total = tl.zeros([N], tl.float32)
     for first in range(0, vocabulary, N):
         at = first + tl.arange(0, N)
-        x = tl.div_rn(tl.load(logits + at, mask=at < vocabulary, other=-float("inf")), heat)
+        x = tl.div_rn(tl.load(logits + at, mask=at < vocabulary, other=-float("inf")), temperature)
         total += tl.where(x >= low, tl.exp(x - top) if MASS else 1.0, 0.0)
     return tl.sum(total, 0)
 
 
 @triton.jit
-def _highest(logits, heat, top, goal, vocabulary, MASS: tl.constexpr, N: tl.constexpr):
+def _largest_threshold(logits, temperature, top, goal, vocabulary, MASS: tl.constexpr, N: tl.constexpr):
     """The largest number such that the logits from it on reach the goal."""
-    low = _flipped((top * 0 - 3.0e38).to(tl.int32, bitcast=True)).to(tl.int64)
-    high = _flipped(top.to(tl.int32, bitcast=True)).to(tl.int64)
+    low = _float_order_bits((top * 0 - 3.0e38).to(tl.int32, bitcast=True)).to(tl.int64)
+    high = _float_order_bits(top.to(tl.int32, bitcast=True)).to(tl.int64)
     for _ in range(32):
         middle = low + (high - low + 1) // 2
-        at = _flipped(middle.to(tl.int32)).to(tl.float32, bitcast=True)
-        enough = _reached(logits, heat, top, at, vocabulary, MASS, N) >= goal
+        at = _float_order_bits(middle.to(tl.int32)).to(tl.float32, bitcast=True)
+        enough = _mass_above(logits, temperature, top, at, vocabulary, MASS, N) >= goal
         low = tl.where(enough, middle, low)
         high = tl.where(enough, high, middle - 1)
-    return _flipped(low.to(tl.int32)).to(tl.float32, bitcast=True)
+    return _float_order_bits(low.to(tl.int32)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def truncation_threshold(logits, heat, keep_k, keep_p, min_p, floor, vocabulary, N: tl.constexpr):
+def truncation_threshold(logits, temperature, top_k, top_p, min_p, min_logit, vocabulary, N: tl.constexpr):
     """The logit, over temperature, below which a row draws nothing: by top-k, then top-p of those, then min-p."""
     row = tl.program_id(0)
-    k, p, least = tl.load(keep_k + row), tl.load(keep_p + row), tl.load(min_p + row)
+    k, p, least = tl.load(top_k + row), tl.load(top_p + row), tl.load(min_p + row)
     low = -float("inf")
     if (k > 0) | (p < 1) | (least > 0):
-        hot = tl.load(heat + row)
+        hot = tl.load(temperature + row)
         own = logits + row.to(tl.int64) * vocabulary
         best = tl.full([N], -float("inf"), tl.float32)
         for first in range(0, vocabulary, N):
@@ -333,24 +333,24 @@ def truncation_threshold(logits, heat, keep_k, keep_p, min_p, floor, vocabulary,
             best = tl.maximum(best, tl.div_rn(x, hot))
         top = tl.max(best, 0)
         if k > 0:
-            low = _highest(own, hot, top, tl.minimum(k, vocabulary).to(tl.float32), vocabulary, False, N)
+            low = _largest_threshold(own, hot, top, tl.minimum(k, vocabulary).to(tl.float32), vocabulary, False, N)
         if p < 1:
-            goal = p * _reached(own, hot, top, low, vocabulary, True, N)
-            low = tl.maximum(low, _highest(own, hot, top, goal, vocabulary, True, N))
+            goal = p * _mass_above(own, hot, top, low, vocabulary, True, N)
+            low = tl.maximum(low, _largest_threshold(own, hot, top, goal, vocabulary, True, N))
         if least > 0:
             low = tl.maximum(low, top + tl.log(least))
-    tl.store(floor + row, low)
+    tl.store(min_logit + row, low)
 
 
 @triton.jit
-def chunk_sums(logits, heat, floor, tops, sums, best, vocabulary, chunks, TRIM: tl.constexpr, N: tl.constexpr):
+def chunk_sums(logits, temperature, min_logit, tops, sums, best, vocabulary, chunks, TRIM: tl.constexpr, N: tl.constexpr):
     """Of each row and chunk of the vocabulary: the largest logit over temperature, where, and the sum below it."""
     row, chunk = tl.program_id(0), tl.program_id(1)
     at = chunk * N + tl.arange(0, N)
     x = tl.load(logits + row.to(tl.int64) * vocabulary + at, mask=at < vocabulary, other=-float("inf"))
-    x = tl.div_rn(x, tl.load(heat + row))
+    x = tl.div_rn(x, tl.load(temperature + row))
     if TRIM:
-        x = tl.where(x < tl.load(floor + row), -float("inf"), x)
+        x = tl.where(x < tl.load(min_logit + row), -float("inf"), x)
     top = tl.max(x, 0)
     tl.store(tops + row * chunks + chunk, top)
     tl.store(best + row * chunks + chunk, chunk * N + tl.argmax(x, 0))
@@ -359,7 +359,7 @@ def chunk_sums(logits, heat, floor, tops, sums, best, vocabulary, chunks, TRIM: 
 
 @triton.jit
 def sample_token(
-    logits, heat, floor, greedy, uniforms, tops, sums, best, tokens, logprobs, newest, positions, step,
+    logits, temperature, min_logit, greedy, uniforms, tops, sums, best, tokens, logprobs, last_tokens, positions, step,
     vocabulary, chunks, steps, TRIM: tl.constexpr, N: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """The first token whose cumulative probability exceeds the row's uniform number; its log-probability. One program
@@ -379,9 +379,9 @@ def sample_token(
     before = tl.sum(tl.where(c == chunk, reached - mass, 0.0), 0)
     at = chunk * N + tl.arange(0, N)
     x = tl.load(logits + row.to(tl.int64) * vocabulary + at, mask=at < vocabulary, other=-float("inf"))
-    x = tl.div_rn(x, tl.load(heat + row))
+    x = tl.div_rn(x, tl.load(temperature + row))
     if TRIM:
-        x = tl.where(x < tl.load(floor + row), -float("inf"), x)
+        x = tl.where(x < tl.load(min_logit + row), -float("inf"), x)
     inside = tl.exp(x - top).to(tl.float64)
     passed = (tl.cumsum(inside, 0) + before) <= goal
     offset = tl.sum(passed.to(tl.int32), 0)
@@ -393,9 +393,9 @@ def sample_token(
         c_best = tl.argmax(top_c, 0)
         token = tl.load(best + row * chunks + c_best).to(tl.int32)
     token = tl.minimum(token, vocabulary - 1)  # where no logit is a number, any token may come out
-    value = tl.div_rn(tl.load(logits + row.to(tl.int64) * vocabulary + token), tl.load(heat + row))
+    value = tl.div_rn(tl.load(logits + row.to(tl.int64) * vocabulary + token), tl.load(temperature + row))
     said = value - top - tl.log(total).to(tl.float32)
     tl.store(tokens + row * steps + now, token)
     tl.store(logprobs + row * steps + now, said)
-    tl.store(newest + row, token.to(tl.int64))
+    tl.store(last_tokens + row, token.to(tl.int64))
     tl.store(positions + row, tl.load(positions + row) + 1)

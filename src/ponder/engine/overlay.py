@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 Forward = Callable[[Tensor], Tensor]
 
-_changing = threading.Lock()
+_lock = threading.Lock()
 
 
-def _me() -> tuple[int, int]:
+def _thread_key() -> tuple[int, int]:
     return os.getpid(), threading.get_ident()
 
 
@@ -31,7 +31,7 @@ class _ThreadForward:
         self.own: dict[tuple[int, int], Forward] = {}
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.own.get(_me(), self.plain)(x)
+        return self.own.get(_thread_key(), self.plain)(x)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return copy.deepcopy(self.plain, memo)  # a copy of the layer computes with its own weights
@@ -43,10 +43,10 @@ class _ThreadForward:
 @contextmanager
 def override_forward(forwards: Mapping[Any, Callable[[Forward], Forward]]) -> Iterator[None]:
     """In here, and in this thread, each layer's forward is what is made of the one it has."""
-    me = _me()
+    me = _thread_key()
     before: list[tuple[nn.Module, _ThreadForward, Forward | None]] = []
     try:
-        with _changing:
+        with _lock:
             for module, make in forwards.items():
                 each = module.__dict__.get("forward")  # found before the class's own
                 if not isinstance(each, _ThreadForward):
@@ -57,7 +57,7 @@ def override_forward(forwards: Mapping[Any, Callable[[Forward], Forward]]) -> It
                 before.append((module, each, old))
         yield
     finally:
-        with _changing:
+        with _lock:
             for module, each, old in before:
                 if old is not None:
                     each.own[me] = old
@@ -73,8 +73,8 @@ def override_forward(forwards: Mapping[Any, Callable[[Forward], Forward]]) -> It
 
 def _after_fork() -> None:
     """A thread that held the lock is not in the new process."""
-    global _changing
-    _changing = threading.Lock()
+    global _lock
+    _lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):

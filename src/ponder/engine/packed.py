@@ -14,33 +14,33 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ponder.engine.overlay import Forward, override_forward
-from ponder.engine.runner import Runner
+from ponder.engine.runner import ModelRunner
 from ponder.nets.decoder import Decoder, at_least_float32
 from ponder.room import free_memory
 
-_LARGE = 1 << 16  # entries of a matrix that is worth it: a small one is in the processor's cache, in any order
-_SOON = 256  # tokens computed with new weights before they are packed: that takes as long as a pass or two
+_MIN_MATRIX_ENTRIES = 1 << 16  # entries of a matrix that is worth it: a small one is in the processor's cache, in any order
+_TOKENS_BEFORE_PACKING = 256  # tokens computed with new weights before they are packed: that takes as long as a pass or two
 
 
-class PackedWeightsRunner(Runner):
+class PackedWeightsRunner(ModelRunner):
     def __init__(self, net: Decoder, slots: int) -> None:
         super().__init__(net, slots)
         self._packed: dict[nn.Linear, Tensor] = {}
         self._forwards: dict[nn.Linear, Callable[[Forward], Forward]] = {}
-        self._fed = 0  # tokens, since the weights changed
+        self._tokens_since_change = 0  # tokens, since the weights changed
 
     def refresh_weights(self) -> None:
-        self._packed, self._forwards, self._fed = {}, {}, 0
+        self._packed, self._forwards, self._tokens_since_change = {}, {}, 0
 
     @contextmanager
     def _with_adapters(self, names: Sequence[str], sizes: Sequence[int]) -> Iterator[None]:
-        self._fed += (many := sum(sizes))
-        if not self._packed and self._fed >= _SOON:
+        self._tokens_since_change += (many := sum(sizes))
+        if not self._packed and self._tokens_since_change >= _TOKENS_BEFORE_PACKING:
             try:
-                self._packed = {layer: pack(layer.weight) for layer in _large(self.net)}
+                self._packed = {layer: pack(layer.weight) for layer in _large_layers(self.net)}
             except RuntimeError:  # others took the memory meanwhile
-                self._fed = 0
-            self._forwards = {layer: _multiplying(layer, matrix) for layer, matrix in self._packed.items()}
+                self._tokens_since_change = 0
+            self._forwards = {layer: _packed_forward(layer, matrix) for layer, matrix in self._packed.items()}
         with override_forward(self._forwards if many > 1 else {}), super()._with_adapters(names, sizes):
             yield
 
@@ -53,7 +53,7 @@ class PackedWeightsRunner(Runner):
 
 def is_worthwhile(net: Decoder) -> bool:
     """Is there something to pack, memory for it, and a kernel that reads it?"""
-    size = sum(layer.weight.nbytes for layer in _large(net))
+    size = sum(layer.weight.nbytes for layer in _large_layers(net))
     return 0 < size < free_memory() // 4 and is_supported(net.dtype)
 
 
@@ -78,9 +78,9 @@ def multiply(x: Tensor, packed: Tensor, bias: Tensor | None = None) -> Tensor:
     return product
 
 
-def _large(net: Decoder) -> list[nn.Linear]:
-    return [m for m in net.modules() if isinstance(m, nn.Linear) and m.weight.numel() >= _LARGE]
+def _large_layers(net: Decoder) -> list[nn.Linear]:
+    return [m for m in net.modules() if isinstance(m, nn.Linear) and m.weight.numel() >= _MIN_MATRIX_ENTRIES]
 
 
-def _multiplying(layer: nn.Linear, packed: Tensor) -> Callable[[Forward], Forward]:
+def _packed_forward(layer: nn.Linear, packed: Tensor) -> Callable[[Forward], Forward]:
     return lambda plain: lambda x: multiply(x, packed, layer.bias)

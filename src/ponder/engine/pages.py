@@ -16,31 +16,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_SIZES = {1: "|u1", 2: "<i2", 4: "<i4", 8: "<i8"}
-_NO_MEMORY = 2
+_TYPESTR_BY_BYTES = {1: "|u1", 2: "<i2", 4: "<i4", 8: "<i8"}
+_CUDA_ERROR_OUT_OF_MEMORY = 2
 
 # Held while a graph is captured: of all threads together only one may, and none may wait for the whole device then.
 capture_lock = threading.RLock()
 
 
-class _Place(ctypes.Structure):
+class _MemLocation(ctypes.Structure):
     _fields_ = (("kind", ctypes.c_int), ("id", ctypes.c_int))
 
 
-class _Kind(ctypes.Structure):
+class _MemAllocationProp(ctypes.Structure):
     """CUmemAllocationProp."""
 
     _fields_ = (
         ("type", ctypes.c_int),
         ("handles", ctypes.c_int),
-        ("place", _Place),
+        ("place", _MemLocation),
         ("metadata", ctypes.c_void_p),
         ("flags", ctypes.c_ubyte * 8),
     )
 
 
-class _Access(ctypes.Structure):
-    _fields_ = (("place", _Place), ("flags", ctypes.c_int))
+class _MemAccessDesc(ctypes.Structure):
+    _fields_ = (("place", _MemLocation), ("flags", ctypes.c_int))
 
 
 class RemappableMemory:
@@ -50,14 +50,14 @@ class RemappableMemory:
         torch.cuda.init()
         number = device.index if device.index is not None else torch.cuda.current_device()
         torch.empty(1, device=device)  # the device's context exists from here on
-        self._kind = _Kind(1, 0, _Place(1, number), None)  # pinned on that device
+        self._allocation = _MemAllocationProp(1, 0, _MemLocation(1, number), None)  # pinned on that device
         grain = ctypes.c_size_t()
-        _call("cuMemGetAllocationGranularity", ctypes.byref(grain), ctypes.byref(self._kind), 1)
+        _checked_driver_call("cuMemGetAllocationGranularity", ctypes.byref(grain), ctypes.byref(self._allocation), 1)
         self.size = -(-size // grain.value) * grain.value
         self.address = ctypes.c_uint64()
         self._handle: ctypes.c_uint64 | None = None
         anywhere = ctypes.c_uint64(0)
-        _call("cuMemAddressReserve", ctypes.byref(self.address), _size(self.size), _size(0), anywhere, _long(0))
+        _checked_driver_call("cuMemAddressReserve", ctypes.byref(self.address), _size(self.size), _size(0), anywhere, _long(0))
         try:
             self.map_memory()
         except BaseException:
@@ -73,31 +73,31 @@ class RemappableMemory:
         if self.is_mapped:
             return
         handle = ctypes.c_uint64()
-        wanted = ctypes.byref(handle), _size(self.size), ctypes.byref(self._kind), _long(0)
-        if (failed := _try("cuMemCreate", *wanted)) == _NO_MEMORY:
+        wanted = ctypes.byref(handle), _size(self.size), ctypes.byref(self._allocation), _long(0)
+        if (failed := _driver_call("cuMemCreate", *wanted)) == _CUDA_ERROR_OUT_OF_MEMORY:
             torch.cuda.empty_cache()  # torch keeps what it does not need
-            failed = _try("cuMemCreate", *wanted)
-        if failed == _NO_MEMORY:
+            failed = _driver_call("cuMemCreate", *wanted)
+        if failed == _CUDA_ERROR_OUT_OF_MEMORY:
             raise torch.OutOfMemoryError(f"CUDA out of memory: {self.size / 2**30:.1f} GiB were asked for")
-        _check("cuMemCreate", failed)
+        _raise_on_error("cuMemCreate", failed)
         self._handle = handle
-        _call("cuMemMap", self.address, _size(self.size), _size(0), handle, _long(0))
-        access = _Access(self._kind.place, 3)  # to read and to write
-        _call("cuMemSetAccess", self.address, _size(self.size), ctypes.byref(access), _size(1))
+        _checked_driver_call("cuMemMap", self.address, _size(self.size), _size(0), handle, _long(0))
+        access = _MemAccessDesc(self._allocation.place, 3)  # to read and to write
+        _checked_driver_call("cuMemSetAccess", self.address, _size(self.size), ctypes.byref(access), _size(1))
 
     def unmap_memory(self) -> None:
         if self._handle is None:
             return
         with capture_lock:
-            torch.cuda.synchronize(self._kind.place.id)  # nobody may be reading
-        _call("cuMemUnmap", self.address, _size(self.size))
-        _call("cuMemRelease", self._handle)
+            torch.cuda.synchronize(self._allocation.place.id)  # nobody may be reading
+        _checked_driver_call("cuMemUnmap", self.address, _size(self.size))
+        _checked_driver_call("cuMemRelease", self._handle)
         self._handle = None
 
     def close(self) -> None:
         self.unmap_memory()
         if self.address.value:
-            _call("cuMemAddressFree", self.address, _size(self.size))
+            _checked_driver_call("cuMemAddressFree", self.address, _size(self.size))
             self.address = ctypes.c_uint64()
 
     def __del__(self) -> None:
@@ -107,18 +107,18 @@ class RemappableMemory:
     def tensor(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """The memory as a tensor; while one lives, so do the addresses."""
         assert math.prod(shape) * dtype.itemsize <= self.size
-        raw: Any = _Raw(self, tuple(shape), dtype.itemsize)
-        return torch.as_tensor(raw, device=torch.device("cuda", self._kind.place.id)).view(dtype)
+        raw: Any = _CudaArray(self, tuple(shape), dtype.itemsize)
+        return torch.as_tensor(raw, device=torch.device("cuda", self._allocation.place.id)).view(dtype)
 
 
-class _Raw:
+class _CudaArray:
     """What torch reads an address from."""
 
     def __init__(self, pages: RemappableMemory, shape: tuple[int, ...], size: int) -> None:
         self.pages = pages
         self.__cuda_array_interface__ = {
             "shape": shape,
-            "typestr": _SIZES[size],
+            "typestr": _TYPESTR_BY_BYTES[size],
             "data": (pages.address.value, False),
             "version": 3,
         }
@@ -132,14 +132,14 @@ def _driver() -> Any:
     return ctypes.CDLL("libcuda.so.1")
 
 
-def _try(name: str, *given: Any) -> int:
+def _driver_call(name: str, *given: Any) -> int:
     return int(getattr(_driver(), name)(*given))
 
 
-def _check(name: str, code: int) -> None:
+def _raise_on_error(name: str, code: int) -> None:
     if code:
         raise RuntimeError(f"{name} failed with CUDA error {code}")
 
 
-def _call(name: str, *given: Any) -> None:
-    _check(name, _try(name, *given))
+def _checked_driver_call(name: str, *given: Any) -> None:
+    _raise_on_error(name, _driver_call(name, *given))

@@ -12,40 +12,40 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ponder.engine.buffers import VOCAB_CHUNK_SIZE, ROWS_AT_ONCE, Buffers, most_items
+from ponder.engine.buffers import VOCAB_CHUNK_SIZE, QUERIES_PER_PROGRAM, GraphBuffers, max_shared_items
 from ponder.engine.cache import KVCache
 from ponder.engine.schedule import PrefillChunk
 from ponder.engine.weights import FusedLayer, FusedLinear, FusedWeights
 
-_TILE = 64  # queries (tokens times heads of a group) that one program fills in
+_QUERIES_PER_TILE = 64  # queries (tokens times heads of a group) that one program fills in
 
 
 LayerAttention = Callable[[int, FusedLayer, Tensor, Tensor], None]  # reads queries, keys and values, writes what it mixed of them
 
 
 def decode(
-    w: FusedWeights, cache: KVCache, b: Buffers, rows: int, drawing: bool, sharing: bool = False, trimming: bool = False,
+    w: FusedWeights, cache: KVCache, b: GraphBuffers, rows: int, drawing: bool, has_shared: bool = False, has_truncation: bool = False,
     parts: Sequence[PrefillChunk] = (),
 ) -> Tensor:  # fmt: skip
     """One more token for each row: from `newest` to `logits`, and where it is drawing, to the next `newest`. Parts are
     filled in the same pass; returns their hidden states [T, E]."""
-    tokens, attend = b.last_tokens[:rows], _reading(w, cache, b, rows, sharing)
+    tokens, attend = b.last_tokens[:rows], _decode_attention(w, cache, b, rows, has_shared)
     if parts:
-        more, fill_in = _filling(w, cache, parts)
-        tokens, attend = torch.cat([tokens, more]), _both(rows, attend, fill_in)
-    hidden = _layers(w, tokens, attend)
+        more, fill_in = _prefill_attention(w, cache, parts)
+        tokens, attend = torch.cat([tokens, more]), _mixed_attention(rows, attend, fill_in)
+    hidden = _run_layers(w, tokens, attend)
     _logits(w, hidden[:rows], b.logits[:rows])
     if drawing:
-        _draw(w.config.vocab, b, rows, trimming)
+        _sample(w.config.vocab, b, rows, has_truncation)
     return hidden[rows:]
 
 
 def prefill(w: FusedWeights, cache: KVCache, parts: Sequence[PrefillChunk]) -> Tensor:
     """Keys and values of prefixes, all of them at once; returns the hidden states [T, E] after the last norm."""
-    return _layers(w, *_filling(w, cache, parts))
+    return _run_layers(w, *_prefill_attention(w, cache, parts))
 
 
-def _both(rows: int, decode: LayerAttention, fill: LayerAttention) -> LayerAttention:
+def _mixed_attention(rows: int, decode: LayerAttention, fill: LayerAttention) -> LayerAttention:
     def attend(i: int, layer: FusedLayer, qkv: Tensor, mixed: Tensor) -> None:
         decode(i, layer, qkv[:rows], mixed[:rows])
         fill(i, layer, qkv[rows:], mixed[rows:])
@@ -53,7 +53,7 @@ def _both(rows: int, decode: LayerAttention, fill: LayerAttention) -> LayerAtten
     return attend
 
 
-def _reading(w: FusedWeights, cache: KVCache, b: Buffers, rows: int, sharing: bool) -> LayerAttention:
+def _decode_attention(w: FusedWeights, cache: KVCache, b: GraphBuffers, rows: int, has_shared: bool) -> LayerAttention:
     """Attention of one new token of each row."""
     from ponder.engine import kernels as k
 
@@ -61,37 +61,37 @@ def _reading(w: FusedWeights, cache: KVCache, b: Buffers, rows: int, sharing: bo
 
     def attend(i: int, layer: FusedLayer, qkv: Tensor, mixed: Tensor) -> None:
         cos, sin = w.rope_tables[layer.rope_index]
-        q_weight, k_weight = _norms(layer, qkv)
-        kind = {"WINDOW": layer.window, **_heads(w, layer), **_tile(c.head_dim, qkv.dtype)}
-        if sharing:
-            k.shared_prefix_attention[(most_items(rows), c.kv_heads)](
+        q_weight, k_weight = _qk_norm_weights(layer, qkv)
+        kind = {"WINDOW": layer.window, **_head_constants(w, layer), **_tile_constants(c.head_dim, qkv.dtype)}
+        if has_shared:
+            k.shared_prefix_attention[(max_shared_items(rows), c.kv_heads)](
                 qkv, cache.kv[i], b.positions, cos, sin, q_weight, c.norm_eps, b.items, b.entry_rows, b.slots, b.counts,
                 b.partial_values, b.partial_max, b.partial_sum, c.scale, slots, c.head_dim,
-                M=max(16, _power(min(max(ROWS_AT_ONCE, group), group * rows))), **kind,
+                M=max(16, _next_power_of_two(min(max(QUERIES_PER_PROGRAM, group), group * rows))), **kind,
             )  # fmt: skip
         k.decode_attention[(rows, c.kv_heads)](
             qkv, cache.kv[i], b.positions, b.tail_slots, b.tail_starts, cos, sin, q_weight, k_weight, c.norm_eps, b.row_entries,
             b.row_entry_ends, b.partial_values, b.partial_max, b.partial_sum, mixed, c.scale, slots, c.head_dim, b.tail_slots.shape[1],
-            SHARED=sharing, M=max(16, _power(group)), **kind,
+            SHARED=has_shared, M=max(16, _next_power_of_two(group)), **kind,
         )  # fmt: skip
 
     return attend
 
 
-def _filling(w: FusedWeights, cache: KVCache, parts: Sequence[PrefillChunk]) -> tuple[Tensor, LayerAttention]:
+def _prefill_attention(w: FusedWeights, cache: KVCache, parts: Sequence[PrefillChunk]) -> tuple[Tensor, LayerAttention]:
     """Tokens of these parts, and attention among them and to what lies before them."""
     from ponder.engine import kernels as k
 
     c, slots, group = w.config, cache.kv[0].shape[2], w.config.heads // w.config.kv_heads
     sizes = [part.stop - part.start for part in parts]
-    tokens_T, slots_T = (cache.to_device(np.concatenate([x(part) for part in parts]).astype(np.int64)) for x in _GIVEN)
+    tokens_T, slots_T = (cache.to_device(np.concatenate([x(part) for part in parts]).astype(np.int64)) for x in _CHUNK_FIELDS)
     positions_T = cache.to_device(np.concatenate([p.position + np.arange(n) for p, n in zip(parts, sizes, strict=True)]))
     seen = [part.visible_slots for part in parts]
     table = cache.to_device(np.concatenate(seen).astype(np.int32))
-    per = max(1, _TILE // group)
+    per = max(1, _QUERIES_PER_TILE // group)
     items = [
         (first + i, min(per, many - i), begin, part.position + i)
-        for first, many, begin, part in zip(_begins(sizes), sizes, _begins(map(len, seen)), parts, strict=True)
+        for first, many, begin, part in zip(_offsets(sizes), sizes, _offsets(map(len, seen)), parts, strict=True)
         for i in range(0, many, per)
     ]
     items_I4 = cache.to_device(np.asarray(items, np.int32))
@@ -99,28 +99,28 @@ def _filling(w: FusedWeights, cache: KVCache, parts: Sequence[PrefillChunk]) -> 
 
     def attend(i: int, layer: FusedLayer, qkv: Tensor, mixed: Tensor) -> None:
         cos, sin = w.rope_tables[layer.rope_index]
-        tile = _tile(c.head_dim, qkv.dtype)
+        tile = _tile_constants(c.head_dim, qkv.dtype)
         k.rotate_and_store[(len(q),)](
-            qkv, q, cache.kv[i], slots_T, positions_T, cos, sin, *_norms(layer, qkv), c.norm_eps, slots, c.head_dim,
-            MQ=_power(c.heads), MK=_power(c.kv_heads), D=tile["D"], **_heads(w, layer),
+            qkv, q, cache.kv[i], slots_T, positions_T, cos, sin, *_qk_norm_weights(layer, qkv), c.norm_eps, slots, c.head_dim,
+            MQ=_next_power_of_two(c.heads), MK=_next_power_of_two(c.kv_heads), D=tile["D"], **_head_constants(w, layer),
         )  # fmt: skip
         k.prefill_attention[(len(items), c.kv_heads)](
             q, cache.kv[i], items_I4, table, mixed, c.scale, slots, c.head_dim,
-            WINDOW=layer.window, H=c.heads, K=c.kv_heads, G=group, M=max(16, _power(per * group)),
+            WINDOW=layer.window, H=c.heads, K=c.kv_heads, G=group, M=max(16, _next_power_of_two(per * group)),
             **(tile | {"num_warps": 4}),
         )  # fmt: skip
 
     return tokens_T, attend
 
 
-_GIVEN: tuple[Callable[[PrefillChunk], Any], ...] = (lambda part: part.tokens, lambda part: part.slots)
+_CHUNK_FIELDS: tuple[Callable[[PrefillChunk], Any], ...] = (lambda part: part.tokens, lambda part: part.slots)
 
 
-def _begins(sizes: Iterable[int]) -> list[int]:
+def _offsets(sizes: Iterable[int]) -> list[int]:
     return [0, *np.cumsum(list(sizes))[:-1].tolist()]
 
 
-def _layers(w: FusedWeights, tokens_T: Tensor, attend: LayerAttention) -> Tensor:
+def _run_layers(w: FusedWeights, tokens_T: Tensor, attend: LayerAttention) -> Tensor:
     """All layers over these tokens."""
     from ponder.engine import kernels as k
 
@@ -132,7 +132,7 @@ def _layers(w: FusedWeights, tokens_T: Tensor, attend: LayerAttention) -> Tensor
     qkv = stream.new_empty(many, (c.heads + 2 * c.kv_heads) * c.head_dim)
     mixed = stream.new_empty(many, c.heads * c.head_dim)
     both, gated = stream.new_empty(many, 2 * c.mlp_width), stream.new_empty(many, c.mlp_width)
-    wide = _power(c.width)
+    wide = _next_power_of_two(c.width)
 
     def norm(module: Any, add: bool, source: Tensor = stream, out: Tensor = normed) -> None:
         k.add_norm[(many,)](source, more, module.weight, out, c.width, module.eps, ADD=add, GEMMA=module.gemma, E=wide)
@@ -164,19 +164,19 @@ def _logits(w: FusedWeights, hidden: Tensor, logits: Tensor) -> None:
         torch.mm(hidden, w.head.T, out_dtype=torch.float32, out=logits)
 
 
-def _draw(vocab: int, b: Buffers, rows: int, trimming: bool) -> None:
+def _sample(vocab: int, b: GraphBuffers, rows: int, has_truncation: bool) -> None:
     """From `logits` to the next `newest`, and what is kept of it."""
     from ponder.engine import kernels as k
 
     logits, chunks = b.logits[:rows], b.chunk_max.shape[1]
-    if trimming:
+    if has_truncation:
         k.truncation_threshold[(rows,)](logits, b.temperature, b.top_k, b.top_p, b.min_p, b.min_logit, vocab, N=2 * VOCAB_CHUNK_SIZE, num_warps=8)
     k.chunk_sums[(rows, chunks)](
-        logits, b.temperature, b.min_logit, b.chunk_max, b.chunk_sum, b.chunk_argmax, vocab, chunks, TRIM=trimming, N=VOCAB_CHUNK_SIZE
+        logits, b.temperature, b.min_logit, b.chunk_max, b.chunk_sum, b.chunk_argmax, vocab, chunks, TRIM=has_truncation, N=VOCAB_CHUNK_SIZE
     )  # fmt: skip
     k.sample_token[(rows,)](
         logits, b.temperature, b.min_logit, b.greedy, b.uniforms, b.chunk_max, b.chunk_sum, b.chunk_argmax, b.tokens, b.logprobs, b.last_tokens,
-        b.positions, b.step, vocab, chunks, b.tokens.shape[1], TRIM=trimming, N=VOCAB_CHUNK_SIZE, C=_power(chunks),
+        b.positions, b.step, vocab, chunks, b.tokens.shape[1], TRIM=has_truncation, N=VOCAB_CHUNK_SIZE, C=_next_power_of_two(chunks),
     )  # fmt: skip
     b.step.add_(1)
 
@@ -186,7 +186,7 @@ def _linear(x: Tensor, layer: FusedLinear, out: Tensor) -> None:
         from ponder.engine import kernels as k
 
         (rows, wide), width = x.shape, out.shape[1]
-        tall = min(128, max(16, _power(rows)))
+        tall = min(128, max(16, _next_power_of_two(rows)))
         broad = 32 if tall <= 32 else 64 if tall <= 64 else 128  # few rows: more programs, to keep all of the GPU busy
         k.quantized_linear[(-(-width // broad), -(-rows // tall))](
             x, layer.quantized, layer.scale, layer.scale if layer.bias is None else layer.bias, out, rows, width, wide,
@@ -198,13 +198,13 @@ def _linear(x: Tensor, layer: FusedLinear, out: Tensor) -> None:
         torch.addmm(layer.bias, x, layer.weight.T, out=out)
 
 
-def _norms(layer: FusedLayer, unused: Tensor) -> tuple[Tensor, Tensor]:
+def _qk_norm_weights(layer: FusedLayer, unused: Tensor) -> tuple[Tensor, Tensor]:
     """Weights of the norms of queries and keys, if the layer has such."""
     own = layer.block.self_attn
     return (own.q_norm.weight, own.k_norm.weight) if own.qk_norm else (unused, unused)
 
 
-def _heads(w: FusedWeights, layer: FusedLayer) -> dict[str, Any]:
+def _head_constants(w: FusedWeights, layer: FusedLayer) -> dict[str, Any]:
     c = w.config
     return {
         "H": c.heads, "K": c.kv_heads, "G": c.heads // c.kv_heads, "NORM": layer.block.self_attn.qk_norm,
@@ -212,12 +212,12 @@ def _heads(w: FusedWeights, layer: FusedLayer) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _tile(size: int, dtype: torch.dtype) -> dict[str, int]:
+def _tile_constants(size: int, dtype: torch.dtype) -> dict[str, int]:
     """Keys at once, and the head's size: what fits a multiprocessor's own memory."""
-    wide = max(16, _power(size))
+    wide = max(16, _next_power_of_two(size))
     return {"N": 64 if wide * dtype.itemsize < 1024 else 32, "D": wide, "num_warps": 2 if wide <= 64 else 4}
 
 
-def _power(n: int) -> int:
+def _next_power_of_two(n: int) -> int:
     """The next power of two."""
     return 1 << (n - 1).bit_length()

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import torch
 
 from ponder.engine import packed
-from ponder.engine.runner import Runner
+from ponder.engine.runner import ModelRunner
 from ponder.engine.weights import QUANTIZED_DTYPES
 from ponder.errors import UnknownName, UsageError
 from ponder.nets import lora
@@ -35,16 +35,16 @@ def cache_budget(device: torch.device) -> int:
     return max(MIN_CACHE_BYTES, free // 4)
 
 
-def make_runner(net: Decoder, slots: int, most_rows: int, cuda_graphs: bool, quantization: str) -> Runner:
+def make_runner(net: Decoder, slots: int, max_num_seqs: int, cuda_graphs: bool, quantization: str) -> ModelRunner:
     """With adapters attached, the network has layers that graphs know nothing of."""
     if quantization and quantization not in QUANTIZED_DTYPES:
         raise UnknownName("kind of small weights", quantization, QUANTIZED_DTYPES)
     if cuda_graphs and net.device.type == "cuda" and not lora.has_adapter(net) and find_spec("triton"):
         from ponder.engine.cuda import CudaGraphRunner
 
-        return CudaGraphRunner(net, slots, most_rows, quantization)
+        return CudaGraphRunner(net, slots, max_num_seqs, quantization)
     if quantization:
         raise UsageError(f"{quantization} weights are for an NVIDIA GPU with triton, and for a network without adapters")
     if net.device.type == "cpu" and packed.is_worthwhile(net):
         return packed.PackedWeightsRunner(net, slots)
-    return Runner(net, slots)
+    return ModelRunner(net, slots)

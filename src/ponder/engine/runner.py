@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ponder.engine.adapters import Adapters, adapter_of
-from ponder.engine.cache import MixedAttention, KVCache, DecodeAttention, Filling
+from ponder.engine.adapters import Adapters, node_adapter
+from ponder.engine.cache import MixedAttention, KVCache, DecodeAttention, PrefillAttention
 from ponder.engine.plan import plan_attention
 from ponder.engine.request import SequenceState
 from ponder.engine.schedule import PrefillChunk
@@ -20,7 +20,7 @@ from ponder.nets.decoder import Decoder
 PendingTokens = Callable[[], tuple[NDArray[np.int32], NDArray[np.float32]]]
 
 
-class Runner:
+class ModelRunner:
     def __init__(self, net: Decoder, slots: int) -> None:
         self.net = net
         self.cache = self._make_cache(slots)
@@ -33,8 +33,8 @@ class Runner:
         self._store_hidden(parts, self._prefill_hidden(parts))
 
     def _prefill_hidden(self, parts: Sequence[PrefillChunk]) -> Tensor:
-        attend = Filling(self.cache, parts)
-        with self._with_adapters([adapter_of(part.node) for part in parts], attend.sizes):
+        attend = PrefillAttention(self.cache, parts)
+        with self._with_adapters([node_adapter(part.node) for part in parts], attend.sizes):
             hidden_TE: Tensor = self.net(self.cache.to_device(attend.tokens), attend.positions_T, attend)
         return hidden_TE
 
@@ -65,60 +65,60 @@ class Runner:
 
     # runs of passes that draw where they compute, if this runner has such
 
-    def choose_sequences(self, rows: Sequence[SequenceState]) -> tuple[Sequence[SequenceState], int]:
+    def choose_sequences(self, seqs: Sequence[SequenceState]) -> tuple[Sequence[SequenceState], int]:
         """Who of these is computed next, and how many passes may follow each other before the text is looked at."""
-        return rows, 1
+        return seqs, 1
 
-    def max_steps(self, rows: Sequence[SequenceState], ahead: int = 0) -> int:
+    def max_steps(self, seqs: Sequence[SequenceState], ahead: int = 0) -> int:
         """That many passes for rows that `launch` draws for, after the tokens that are `ahead`."""
         return 1
 
-    def can_launch(self, rows: Sequence[SequenceState], parts: Sequence[PrefillChunk] = ()) -> bool:
+    def can_launch(self, seqs: Sequence[SequenceState], parts: Sequence[PrefillChunk] = ()) -> bool:
         """Can `launch` draw for these rows, beside these parts?"""
         return False
 
-    def can_launch_ahead(self, rows: Sequence[SequenceState], steps: int) -> bool:
+    def can_launch_ahead(self, seqs: Sequence[SequenceState], steps: int) -> bool:
         """Can these rows be launched again before what they wrote was looked at?"""
         return False
 
-    def launch(self, rows: Sequence[SequenceState], steps: int, ahead: int = 0, parts: Sequence[PrefillChunk] = ()) -> PendingTokens:
+    def launch(self, seqs: Sequence[SequenceState], steps: int, ahead: int = 0, parts: Sequence[PrefillChunk] = ()) -> PendingTokens:
         """The next tokens [B, steps] of each row and their log-probabilities: begun now, and there when they are
         called for. `ahead`: tokens of these rows that were launched before, and not called for yet. Parts are filled
         in the same pass, of which there is then one."""
         raise NotImplementedError
 
-    def decode(self, rows: Sequence[SequenceState], parts: Sequence[PrefillChunk] = ()) -> Tensor:
+    def decode(self, seqs: Sequence[SequenceState], parts: Sequence[PrefillChunk] = ()) -> Tensor:
         """Logits [B, V] after the newest token of each row; parts are filled in the same pass. What a group feeds first
         is alike, and is fed once."""
         places: dict[tuple[int, int] | int, int] = {}  # where each is computed
-        place = [places.setdefault(_fed(row), len(places)) for row in rows]
-        if len(places) == len(rows):
-            return self._decode_logits(rows, parts)
+        place = [places.setdefault(_dedup_key(seq), len(places)) for seq in seqs]
+        if len(places) == len(seqs):
+            return self._decode_logits(seqs, parts)
         firsts = [place.index(i) for i in range(len(places))]
-        logits_BV = self._decode_logits([rows[i] for i in firsts], parts)[place]
-        others = sorted(set(range(len(rows))) - set(firsts))
-        self.cache.copy_slots([rows[firsts[place[i]]].slots[-1] for i in others], [rows[i].slots[-1] for i in others])
+        logits_BV = self._decode_logits([seqs[i] for i in firsts], parts)[place]
+        others = sorted(set(range(len(seqs))) - set(firsts))
+        self.cache.copy_slots([seqs[firsts[place[i]]].slots[-1] for i in others], [seqs[i].slots[-1] for i in others])
         self.forget_batch()
         return logits_BV
 
-    def _decode_logits(self, rows: Sequence[SequenceState], parts: Sequence[PrefillChunk]) -> Tensor:
-        for row in rows:
-            row.prefill_tokens += len(row.slots) == 1
-        if self._attention is not None and self._last_batch == rows:
-            self._attention.grow(np.asarray([row.own[-1] for row in rows]))
+    def _decode_logits(self, seqs: Sequence[SequenceState], parts: Sequence[PrefillChunk]) -> Tensor:
+        for seq in seqs:
+            seq.prefill_tokens += len(seq.slots) == 1
+        if self._attention is not None and self._last_batch == seqs:
+            self._attention.grow(np.asarray([seq.own[-1] for seq in seqs]))
         else:
-            self._attention, self._last_batch = DecodeAttention(self.cache, plan_attention(rows)), list(rows)
-        tokens = np.asarray([row.token_ids[-1] if row.token_ids else row.request.prefix[-1] for row in rows], np.int64)
+            self._attention, self._last_batch = DecodeAttention(self.cache, plan_attention(seqs)), list(seqs)
+        tokens = np.asarray([seq.token_ids[-1] if seq.token_ids else seq.request.prefix[-1] for seq in seqs], np.int64)
         attend: DecodeAttention | MixedAttention = self._attention
-        names, sizes = [row.adapter for row in rows], [1] * len(rows)
+        names, sizes = [seq.adapter for seq in seqs], [1] * len(seqs)
         if parts:
-            attend = MixedAttention(self._attention, filling := Filling(self.cache, parts))
+            attend = MixedAttention(self._attention, filling := PrefillAttention(self.cache, parts))
             tokens = np.concatenate([tokens, filling.tokens])
-            names, sizes = names + [adapter_of(part.node) for part in parts], sizes + filling.sizes
+            names, sizes = names + [node_adapter(part.node) for part in parts], sizes + filling.sizes
         with self._with_adapters(names, sizes):
             hidden_TE = self.net(self.cache.to_device(tokens), attend.positions_T, attend)
-        self._store_hidden(parts, hidden_TE[len(rows) :])
-        return self._logits_from_hidden(hidden_TE[: len(rows)])
+        self._store_hidden(parts, hidden_TE[len(seqs) :])
+        return self._logits_from_hidden(hidden_TE[: len(seqs)])
 
     def _logits_from_hidden(self, hidden_BE: Tensor) -> Tensor:
         return self.net.logits(hidden_BE)
@@ -136,7 +136,7 @@ class Runner:
         self._last_batch, self._attention = [], None
 
 
-def _fed(row: SequenceState) -> tuple[int, int] | int:
+def _dedup_key(seq: SequenceState) -> tuple[int, int] | int:
     """The same for rows whose next pass computes the same: one token after one path of the tree."""
-    newest = row.token_ids[-1] if row.token_ids else int(row.request.prefix[-1])
-    return (id(row.node), newest) if len(row.slots) == 1 else id(row)
+    newest = seq.token_ids[-1] if seq.token_ids else int(seq.request.prefix[-1])
+    return (id(seq.node), newest) if len(seq.slots) == 1 else id(seq)

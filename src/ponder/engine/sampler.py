@@ -16,7 +16,7 @@ from torch import Tensor
 from ponder.engine.request import SequenceState
 from ponder.types import Sampling
 
-_BLOCK = 256  # the vocabulary is cut into blocks of this size to invert its distribution
+_VOCAB_BLOCK = 256  # the vocabulary is cut into blocks of this size to invert its distribution
 
 
 def process_logits(logits_V: Tensor, seq: SequenceState, eos: frozenset[int]) -> None:
@@ -31,7 +31,7 @@ def process_logits(logits_V: Tensor, seq: SequenceState, eos: frozenset[int]) ->
         logits_V[_ids(found, logits_V)] -= s.presence_penalty + s.frequency_penalty * torch.from_numpy(times).to(logits_V)
     for token, more in s.logit_bias:
         logits_V[token] += more
-    banned = list(_repeats(seq.tokens.tolist(), s.no_repeat_ngram_size)) if s.no_repeat_ngram_size else []
+    banned = list(_tokens_completing_repeats(seq.tokens.tolist(), s.no_repeat_ngram_size)) if s.no_repeat_ngram_size else []
     if len(seq.token_ids) < s.min_tokens:
         banned += [*eos, *s.stop_token_ids]
     if banned:
@@ -54,7 +54,7 @@ def _ids(tokens: np.ndarray, like: Tensor) -> Tensor:
     return torch.from_numpy(tokens.astype(np.int64)).to(like.device)
 
 
-def _repeats(tokens: list[int], size: int) -> set[int]:
+def _tokens_completing_repeats(tokens: list[int], size: int) -> set[int]:
     """Tokens that would complete a run of this size for the second time."""
     last = tokens[len(tokens) - size + 1 :] if size > 1 else []
     return {tokens[i + size - 1] for i in range(len(tokens) - size + 1) if tokens[i : i + size - 1] == last}
@@ -77,11 +77,11 @@ def warp(logits_BV: Tensor, sampling: Sequence[Sampling]) -> Tensor:
     cut = [i for i, s in enumerate(sampling) if (s.top_p < 1 or s.top_k or s.min_p) and s.temperature > 0]
     if cut:
         rows = torch.tensor(cut, device=logits_BV.device)
-        logits_BV = logits_BV.index_copy(0, rows, _truncate(exact_log_softmax(logits_BV[rows]), [sampling[i] for i in cut]))
+        logits_BV = logits_BV.index_copy(0, rows, _truncate_top(exact_log_softmax(logits_BV[rows]), [sampling[i] for i in cut]))
     return logits_BV
 
 
-def _truncate(logprobs_BV: Tensor, sampling: Sequence[Sampling]) -> Tensor:
+def _truncate_top(logprobs_BV: Tensor, sampling: Sequence[Sampling]) -> Tensor:
     size = logprobs_BV.shape[-1]
     top, order = logprobs_BV.sort(dim=-1, descending=True, stable=True)
 
@@ -105,7 +105,7 @@ def sample_tokens(
     that are not drawn, and -1 for the others."""
     where = float64_device(logits_BV.device)
     top_B1 = logits_BV.amax(-1, keepdim=True)
-    found = _invert((logits_BV - top_B1).exp_().to(where), uniform_B.to(where))
+    found = _invert_cdf((logits_BV - top_B1).exp_().to(where), uniform_B.to(where))
     token_B, log_total_B = (x.to(logits_BV.device) for x in (found[0], found[1].log().float()))
     if greedy_B.any():
         token_B = torch.where(greedy_B, logits_BV.argmax(-1), token_B)
@@ -129,22 +129,22 @@ def entropy_measures(logits_BV: Tensor) -> dict[str, Tensor]:
     return {"entropy": entropy, "varentropy": varentropy, "gini": 1 - (p * p).sum(-1)}
 
 
-def _invert(weights_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
+def _invert_cdf(weights_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
     """The first token whose cumulative weight exceeds u times the total, found by block and then inside it; and the
     total. A running float32 sum over a whole vocabulary would lose tokens under 6e-8; sums here are float64.
     """
     rows, size = weights_BV.shape
-    if pad := -size % _BLOCK:
+    if pad := -size % _VOCAB_BLOCK:
         weights_BV = torch.nn.functional.pad(weights_BV, (0, pad))
-    blocks = weights_BV.view(rows, -1, _BLOCK)
+    blocks = weights_BV.view(rows, -1, _VOCAB_BLOCK)
     reached = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
     goal = (uniform_B * reached[:, -1])[:, None]
     block = torch.searchsorted(reached, goal, right=True).clamp(max=reached.shape[1] - 1)
     before = torch.where(block > 0, reached.gather(1, (block - 1).clamp(min=0)), 0.0)
-    inside = blocks.gather(1, block[:, :, None].expand(-1, -1, _BLOCK))[:, 0]
-    within = torch.searchsorted(inside.double().cumsum(-1), goal - before, right=True).clamp(max=_BLOCK - 1)
-    token = block * _BLOCK + within
+    inside = blocks.gather(1, block[:, :, None].expand(-1, -1, _VOCAB_BLOCK))[:, 0]
+    within = torch.searchsorted(inside.double().cumsum(-1), goal - before, right=True).clamp(max=_VOCAB_BLOCK - 1)
+    token = block * _VOCAB_BLOCK + within
     # rounding at a border can point at a token of weight 0: take the heaviest of its block instead
     empty = inside.gather(1, within) <= 0
-    token = torch.where(empty, block * _BLOCK + inside.argmax(-1, keepdim=True), token)
+    token = torch.where(empty, block * _VOCAB_BLOCK + inside.argmax(-1, keepdim=True), token)
     return token[:, 0], reached[:, -1]

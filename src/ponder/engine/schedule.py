@@ -20,8 +20,8 @@ from ponder.engine.request import ReadRequest, SequenceState
 from ponder.engine.tree import SlotAllocator, RadixNode, Slots, RadixTree
 from ponder.types import Ids
 
-_MARGIN = 16  # tokens that each continuation can grow before newly admitted work may push another out
-_PATIENCE = 4  # passes that fill before those who decode have a turn of their own
+_GROWTH_MARGIN_TOKENS = 16  # tokens that each continuation can grow before newly admitted work may push another out
+_MAX_PREFILLS_IN_A_ROW = 4  # passes that fill before those who decode have a turn of their own
 
 WorkItem = SequenceState | ReadRequest
 ChooseSequences = Callable[[Sequence[SequenceState]], tuple[Sequence[SequenceState], int]]  # of those who decode, who has a turn, of how many passes
@@ -60,21 +60,21 @@ class StepPlan:
     """One pass that fills parts and decodes rows; or, without parts, several passes that decode."""
 
     chunks: list[PrefillChunk]
-    rows: list[SequenceState]
+    seqs: list[SequenceState]
     steps: int = 1  # for which the rows have slots
 
 
 class Scheduler:
-    def __init__(self, size: int, most_rows: int, chunk: int) -> None:
+    def __init__(self, size: int, max_num_seqs: int, chunk: int) -> None:
         self.allocator = SlotAllocator(size)
         self.tree = RadixTree(self.allocator)
-        self.most_rows, self.prefill_chunk_tokens = most_rows, chunk
+        self.max_num_seqs, self.prefill_chunk_tokens = max_num_seqs, chunk
         self.waiting: list[tuple[tuple[int, int], WorkItem]] = []  # a heap, by order
         self.prefilling: list[WorkItem] = []
         self.decoding: list[SequenceState] = []
-        self.stepped_back = 0  # how often work had to
+        self.preemptions = 0  # how often work had to
         self._arrivals = count()
-        self._fills = 0
+        self._prefills_in_a_row = 0
 
     def __bool__(self) -> bool:
         return bool(self.waiting or self.prefilling or self.decoding)
@@ -91,21 +91,21 @@ class Scheduler:
             heapq.heappush(self.waiting, (work.priority, work))
 
     def plan_step(
-        self, choose: ChooseSequences = lambda rows: (rows, 1), mixed_batch: Callable[[Sequence[PrefillChunk]], bool] = lambda parts: True
+        self, choose: ChooseSequences = lambda seqs: (seqs, 1), mixed_batch: Callable[[Sequence[PrefillChunk]], bool] = lambda parts: True
     ) -> StepPlan | None:
         """None: nothing can be done now. `beside`: shall who decodes have a token of the pass that fills parts?"""
         self._admit()
-        parts = self._parts()
+        parts = self._next_chunks()
         if self.prefilling and not parts:
             self.finish_chunks(())  # another who ended has computed what they waited for
-        if parts and (self._fills < _PATIENCE or not self.decoding):
-            self._fills += 1
-            rows = list(choose(self.decoding)[0]) if self.decoding and mixed_batch(parts) else []
-            return StepPlan(parts, rows if self.reserve_ahead(rows, 1) else [])
-        self._fills = 0
+        if parts and (self._prefills_in_a_row < _MAX_PREFILLS_IN_A_ROW or not self.decoding):
+            self._prefills_in_a_row += 1
+            seqs = list(choose(self.decoding)[0]) if self.decoding and mixed_batch(parts) else []
+            return StepPlan(parts, seqs if self.reserve_ahead(seqs, 1) else [])
+        self._prefills_in_a_row = 0
         assert self.decoding or not self.waiting
         while self.decoding:  # until somebody has room, or all have stepped back
-            if turn := self._grow(*choose(self.decoding)):
+            if turn := self._plan_decode(*choose(self.decoding)):
                 return turn
         return None
 
@@ -127,7 +127,7 @@ class Scheduler:
                 read.append(work)
         self.prefilling = still
         for reading in read:
-            self._leave(reading)
+            self._release(reading)
         return read
 
     def remove(self, *works: WorkItem) -> None:
@@ -137,54 +137,54 @@ class Scheduler:
             heapq.heapify(self.waiting)
         here = [work for work in works if work not in gone]
         if len(here) == 1:
-            self._remove(here[0])
+            self._remove_active(here[0])
         elif here:
             leaving = set(here)
-            self.decoding = [row for row in self.decoding if row not in leaving]
+            self.decoding = [seq for seq in self.decoding if seq not in leaving]
             self.prefilling = [work for work in self.prefilling if work not in leaving]
         for work in here:
-            self._leave(work)
+            self._release(work)
 
     def reset_prefix_cache(self) -> None:
         """The weights have changed: nothing computed with the old ones is found any more. Who decodes goes on."""
         for work in list(self.prefilling):
-            self._step_back(work)
+            self._preempt(work)
         self.tree = self.tree.replace_with_empty()
 
     def _admit(self) -> None:
-        rows = len(self.decoding) + sum(isinstance(w, SequenceState) for w in self.prefilling)
+        seqs = len(self.decoding) + sum(isinstance(w, SequenceState) for w in self.prefilling)
         last: WorkItem | None = None  # who was placed before
         ready = False  # all that he needs is computed
         while self.waiting:
             work = self.waiting[0][1]
-            if isinstance(work, SequenceState) and rows >= self.most_rows:
+            if isinstance(work, SequenceState) and seqs >= self.max_num_seqs:
                 return
-            if isinstance(work, SequenceState) and isinstance(last, SequenceState) and _alike(work, last):
-                if self.allocator.free_count + self.tree.evictable < _MARGIN * (rows + 1):
+            if isinstance(work, SequenceState) and isinstance(last, SequenceState) and _same_prompt(work, last):
+                if self.allocator.free_count + self.tree.evictable < _GROWTH_MARGIN_TOKENS * (seqs + 1):
                     return
                 assert last.node is not None
                 work.node = self.tree.hold(last.node)
-            elif self._place(work, rows):
+            elif self._allocate_prefix(work, seqs):
                 assert work.node is not None
                 ready = isinstance(work, SequenceState) and work.node.is_computed
             else:
                 return
             heapq.heappop(self.waiting)
-            rows += isinstance(work, SequenceState)
+            seqs += isinstance(work, SequenceState)
             last = work
             if isinstance(work, SequenceState) and ready:
                 self.decoding.append(work)
             else:
                 self.prefilling.append(work)
 
-    def _place(self, work: WorkItem, rows: int) -> bool:
+    def _allocate_prefix(self, work: WorkItem, seqs: int) -> bool:
         """Find or make room for what must be in the cache before it can go on."""
         tokens = work.tokens
         known, rest = tokens[: work.start], 0 if isinstance(work, SequenceState) else work.length - work.start
         node = self.tree.hold(self.tree.match_prefix(known, work.adapter))
         needed = len(known) - node.end + rest
         alone = not self.decoding and not self.prefilling
-        margin = 1 if alone else _MARGIN * (rows + 1)
+        margin = 1 if alone else _GROWTH_MARGIN_TOKENS * (seqs + 1)
         if self.allocator.free_count + self.tree.evictable < needed + margin * (not alone or isinstance(work, SequenceState)):
             self.tree.release(node)
             return False
@@ -200,7 +200,7 @@ class Scheduler:
             work.uncached = RadixNode(self.tree, node, tokens[work.start :], self.allocator.allocate(rest), 0)
         return True
 
-    def _parts(self) -> list[PrefillChunk]:
+    def _next_chunks(self) -> list[PrefillChunk]:
         """The next runs to compute, in the order of those who wait for them, parents before children."""
         left, met = self.prefill_chunk_tokens, set[int]()
         parts: list[PrefillChunk] = []
@@ -219,42 +219,42 @@ class Scheduler:
                 left -= stop - node.computed
         return parts
 
-    def reserve_ahead(self, rows: Sequence[SequenceState], steps: int) -> bool:
+    def reserve_ahead(self, seqs: Sequence[SequenceState], steps: int) -> bool:
         """Slots for so many more tokens of each, if there are some without pushing anyone out."""
-        if not self.tree.evict(steps * len(rows)):
+        if not self.tree.evict(steps * len(seqs)):
             return False
-        self._hand_out(rows, steps)
+        self._assign_slots(seqs, steps)
         return True
 
-    def _grow(self, rows: Sequence[SequenceState], steps: int) -> StepPlan | None:
+    def _plan_decode(self, seqs: Sequence[SequenceState], steps: int) -> StepPlan | None:
         """Slots for more tokens of each of these, for one at least; the youngest work steps back until there are
         enough. None: all of these have."""
-        while steps > 1 and self.allocator.free_count + self.tree.evictable < steps * len(rows):
+        while steps > 1 and self.allocator.free_count + self.tree.evictable < steps * len(seqs):
             steps //= 2
-        while not self.tree.evict(steps * len(rows)):
+        while not self.tree.evict(steps * len(seqs)):
             active: list[WorkItem] = [*self.decoding, *self.prefilling]
             assert len(active) > 1, "work that fits the memory alone must find room there alone"
-            self._step_back(max(active, key=lambda work: work.priority))
-            rows = [row for row in rows if row.node is not None]
-        self._hand_out(rows, steps)
-        return StepPlan([], list(rows), steps) if rows else None
+            self._preempt(max(active, key=lambda work: work.priority))
+            seqs = [seq for seq in seqs if seq.node is not None]
+        self._assign_slots(seqs, steps)
+        return StepPlan([], list(seqs), steps) if seqs else None
 
-    def _hand_out(self, rows: Sequence[SequenceState], steps: int) -> None:
-        slots = self.allocator.allocate(steps * len(rows)).reshape(-1, steps)
-        for row, own in zip(rows, slots.tolist(), strict=True):
-            row.slots += own
+    def _assign_slots(self, seqs: Sequence[SequenceState], steps: int) -> None:
+        slots = self.allocator.allocate(steps * len(seqs)).reshape(-1, steps)
+        for seq, own in zip(seqs, slots.tolist(), strict=True):
+            seq.slots += own
 
-    def _step_back(self, work: WorkItem) -> None:
-        self.stepped_back += 1
-        self._remove(work)
-        self._leave(work)
+    def _preempt(self, work: WorkItem) -> None:
+        self.preemptions += 1
+        self._remove_active(work)
+        self._release(work)
         heapq.heappush(self.waiting, (work.priority, work))
 
-    def _remove(self, work: WorkItem) -> None:
+    def _remove_active(self, work: WorkItem) -> None:
         active: list[SequenceState] | list[WorkItem] = self.decoding if work in self.decoding else self.prefilling
         active.remove(work)  # type: ignore[arg-type]
 
-    def _leave(self, work: WorkItem) -> None:
+    def _release(self, work: WorkItem) -> None:
         """Hand what was computed to the tree, and let go."""
         assert work.node is not None
         node, tree = work.node, work.node.tree
@@ -278,6 +278,6 @@ class Scheduler:
         work.node = None
 
 
-def _alike(a: SequenceState, b: SequenceState) -> bool:
+def _same_prompt(a: SequenceState, b: SequenceState) -> bool:
     """Both begin, with the same prefix."""
     return a.request is b.request and not a.token_ids and not b.token_ids

@@ -62,16 +62,16 @@ class SlotAllocator:
 
     def __init__(self, size: int) -> None:
         self.size = self.free_count = size
-        self._stack = np.arange(size - 1, -1, -1, dtype=np.int32)
+        self._free_stack = np.arange(size - 1, -1, -1, dtype=np.int32)
 
     def allocate(self, number: int) -> Slots:
         if number > self.free_count:
             raise OutOfSlots
         self.free_count -= number
-        return self._stack[self.free_count : self.free_count + number][::-1].copy()
+        return self._free_stack[self.free_count : self.free_count + number][::-1].copy()
 
     def free_slots(self, slots: Slots) -> None:
-        self._stack[self.free_count : self.free_count + len(slots)] = slots[::-1]
+        self._free_stack[self.free_count : self.free_count + len(slots)] = slots[::-1]
         self.free_count += len(slots)
 
 
@@ -82,8 +82,8 @@ class RadixTree:
         self.evictable = 0  # slots that nobody holds: they can be had
         self.is_stale = False  # of older weights: nothing is added or found any more
         self._clock = count(1)
-        self._leaves: list[tuple[int, int, RadixNode]] = []  # a heap of (last use, a number, node); may be out of date
-        self._number = count()
+        self._eviction_heap: list[tuple[int, int, RadixNode]] = []  # a heap of (last use, a number, node); may be out of date
+        self._tie_breaker = count()
 
     def match_prefix(self, tokens: Ids, adapter: str = "") -> RadixNode:
         """The node in which the longest known prefix of these tokens ends, cut there if need be."""
@@ -94,8 +94,8 @@ class RadixTree:
             if whole.startswith(child.key, at * tokens.itemsize):  # nearly always: one look at the whole run
                 node, same = child, len(child.tokens)
             else:
-                same = _common(child.tokens, tokens[at:])
-                node = self._cut(child, same)
+                same = _common_prefix_length(child.tokens, tokens[at:])
+                node = self._split(child, same)
             at += same
         return node
 
@@ -106,7 +106,7 @@ class RadixTree:
         parent.children[int(tokens[0])] = child
         child.last_used = next(self._clock)
         self.evictable += len(child)
-        self._rest(child)
+        self._queue_for_eviction(child)
         return child
 
     def insert_computed(self, parent: RadixNode, tokens: Ids, slots: Slots) -> None:
@@ -116,9 +116,9 @@ class RadixTree:
             if child is None:
                 self.add(parent, tokens, slots, len(tokens))
                 return
-            same = _common(child.tokens, tokens)
+            same = _common_prefix_length(child.tokens, tokens)
             if same < len(child):
-                child = self._cut(child, same)
+                child = self._split(child, same)
             if child.computed < same:  # it waits to be computed: here it is
                 child.slots, spare = slots[:same].copy(), child.slots
                 child.computed = same
@@ -151,7 +151,7 @@ class RadixTree:
                 self.memory.free_slots(n.slots)
             else:
                 self.evictable += len(n.tokens)
-                self._rest(n)
+                self._queue_for_eviction(n)
             n = n.parent
 
     def evict(self, number: int) -> bool:
@@ -159,12 +159,12 @@ class RadixTree:
         if self.memory.free_count + self.evictable < number:
             return False
         while self.memory.free_count < number:
-            used, _, node = heapq.heappop(self._leaves)
+            used, _, node = heapq.heappop(self._eviction_heap)
             node.in_eviction_heap = False
             if node.last_used != used:
-                self._rest(node)  # used since
+                self._queue_for_eviction(node)  # used since
             elif not node.ref_count and not node.children:
-                self._drop(node)
+                self._delete_leaf(node)
         return True
 
     def replace_with_empty(self) -> RadixTree:
@@ -182,7 +182,7 @@ class RadixTree:
             waiting += node.children.values()
             yield node
 
-    def _cut(self, node: RadixNode, at: int) -> RadixNode:
+    def _split(self, node: RadixNode, at: int) -> RadixNode:
         """Cut a run in two; the node stays its lower part, so that whoever holds it still does. Returns the upper."""
         assert 0 < at < len(node) and node.parent is not None
         upper = RadixNode(self, node.parent, node.tokens[:at], node.slots[:at], min(node.computed, at))
@@ -194,22 +194,22 @@ class RadixTree:
         upper.children[int(node.tokens[0])] = node
         return upper
 
-    def _drop(self, leaf: RadixNode) -> None:
+    def _delete_leaf(self, leaf: RadixNode) -> None:
         assert leaf.parent is not None
         del leaf.parent.children[int(leaf.tokens[0])]
         self.memory.free_slots(leaf.slots)
         self.evictable -= len(leaf)
-        self._rest(leaf.parent)
+        self._queue_for_eviction(leaf.parent)
         leaf.parent = None
 
-    def _rest(self, node: RadixNode) -> None:
+    def _queue_for_eviction(self, node: RadixNode) -> None:
         """Note a node that may be evicted now."""
         if not (node.ref_count or node.children or node.in_eviction_heap or node.parent is None):
             node.in_eviction_heap = True
-            heapq.heappush(self._leaves, (node.last_used, next(self._number), node))
+            heapq.heappush(self._eviction_heap, (node.last_used, next(self._tie_breaker), node))
 
 
-def _common(a: Ids, b: Ids) -> int:
+def _common_prefix_length(a: Ids, b: Ids) -> int:
     """Tokens that both begin with."""
     n = min(len(a), len(b))
     differ = np.flatnonzero(a[:n] != b[:n])

@@ -61,9 +61,9 @@ class FusedWeights:
             self.layers.append(
                 FusedLayer(
                     block,
-                    _merged([own.q_proj, own.k_proj, own.v_proj]),
+                    _merge_linears([own.q_proj, own.k_proj, own.v_proj]),
                     FusedLinear(own.o_proj.weight, own.o_proj.bias),
-                    _merged([mlp.gate_proj, mlp.up_proj]),
+                    _merge_linears([mlp.gate_proj, mlp.up_proj]),
                     FusedLinear(mlp.down_proj.weight, mlp.down_proj.bias),
                     own.window or 0,
                     1 if c.local_rope is not None and own.window is not None else 0,
@@ -91,7 +91,7 @@ def parameter_addresses(net: Decoder) -> list[int]:
     return [p.data_ptr() for p in net.parameters()]
 
 
-def _merged(layers: list[Any]) -> FusedLinear:
+def _merge_linears(layers: list[Any]) -> FusedLinear:
     """One matrix (and bias) for several linear layers; theirs are views of it from now on."""
 
     def one(parts: list[nn.Parameter]) -> Tensor:

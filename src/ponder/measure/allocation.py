@@ -13,19 +13,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ponder.errors import UsageError
-from ponder.measure.given import IntArray, Floats64
-from ponder.measure.passk import check_counts, log_miss
+from ponder.measure.given import IntArray, FloatArray
+from ponder.measure.passk import check_counts, log_no_hit_probability
 
 
-def known_coverage(rates: ArrayLike, max_samples: int) -> Floats64:
+def coverage_from_rates(rates: ArrayLike, max_samples: int) -> FloatArray:
     """1 - (1 - p)^m, for problems whose chance p per sample is known."""
     p_P = np.asarray(rates, dtype=float)
     if p_P.ndim != 1 or not np.all((p_P >= 0) & (p_P <= 1)):
-        raise UsageError("a pass rate lies in [0, 1], one for each problem; say what is unknown with believed_coverage")
-    return np.asarray(1 - (1 - p_P[:, None]) ** np.arange(_most(max_samples) + 1))
+        raise UsageError("a pass rate lies in [0, 1], one for each problem; say what is unknown with coverage_from_beta")
+    return np.asarray(1 - (1 - p_P[:, None]) ** np.arange(_check_max_samples(max_samples) + 1))
 
 
-def believed_coverage(right: ArrayLike, wrong: ArrayLike, max_samples: int) -> Floats64:
+def coverage_from_beta(right: ArrayLike, wrong: ArrayLike, max_samples: int) -> FloatArray:
     """1 - E[(1 - p)^m] where p is believed to be Beta(right, wrong): samples seen, plus what was believed before.
 
     One right and one wrong more than were seen start from knowing nothing.
@@ -33,18 +33,18 @@ def believed_coverage(right: ArrayLike, wrong: ArrayLike, max_samples: int) -> F
     a_P, b_P = np.broadcast_arrays(np.asarray(right, dtype=float), np.asarray(wrong, dtype=float))
     if a_P.ndim != 1 or not np.all((a_P > 0) & (b_P > 0) & np.isfinite(a_P + b_P)):
         raise UsageError("a belief Beta(right, wrong) takes two numbers above 0 for each problem; add 1 to counts")
-    i = np.arange(_most(max_samples))
+    i = np.arange(_check_max_samples(max_samples))
     miss = np.cumprod((b_P[:, None] + i) / (a_P[:, None] + b_P[:, None] + i), axis=1)
     return np.concatenate([np.zeros((a_P.size, 1)), 1 - miss], axis=1)
 
 
-def replayed_coverage(n: ArrayLike, c: ArrayLike, max_samples: int) -> Floats64:
+def coverage_from_counts(n: ArrayLike, c: ArrayLike, max_samples: int) -> FloatArray:
     """pass@m of logged samples, n of which c were right: what m of them would have brought. Needs m <= n."""
     n_P, c_P, _ = check_counts(n, c, 1)
     n_P, c_P = n_P.ravel(), c_P.ravel()
     if max_samples > int(n_P.min()):
         raise UsageError(f"a problem has {int(n_P.min())} logged samples, so {max_samples} of them cannot be replayed")
-    return np.asarray(-np.expm1(log_miss(n_P[:, None], c_P[:, None], np.arange(_most(max_samples) + 1))))
+    return np.asarray(-np.expm1(log_no_hit_probability(n_P[:, None], c_P[:, None], np.arange(_check_max_samples(max_samples) + 1))))
 
 
 def allocate_samples(coverage: ArrayLike, budget: int) -> IntArray:
@@ -103,20 +103,20 @@ def replay_allocation(samples: Sequence[int] | IntArray, n: ArrayLike, c: ArrayL
     if short := int(np.sum(given_P > n_P)):
         raise UsageError(f"{short} problems get more samples than were logged; log more, or bound the allocation")
     budget = int(given_P.sum())
-    chosen = -np.expm1(log_miss(n_P, c_P, given_P))
+    chosen = -np.expm1(log_no_hit_probability(n_P, c_P, given_P))
     share, more = divmod(budget, given_P.size)
     if share + bool(more) > int(n_P.min()):
         raise UsageError(f"equal shares of {share + bool(more)} samples are more than were logged of some problem")
-    equal = [(-np.expm1(log_miss(n_P, c_P, share + i))).mean() for i in (0, 1)]
+    equal = [(-np.expm1(log_no_hit_probability(n_P, c_P, share + i))).mean() for i in (0, 1)]
     uniform = equal[0] + more / given_P.size * (equal[1] - equal[0])  # who gets one more is drawn at random
     most = max(1, min(int(n_P.max()), budget))
-    rows_PM = -np.expm1(log_miss(n_P[:, None], c_P[:, None], np.minimum(np.arange(most + 1), n_P[:, None])))
+    rows_PM = -np.expm1(log_no_hit_probability(n_P[:, None], c_P[:, None], np.minimum(np.arange(most + 1), n_P[:, None])))
     known = allocate_samples(rows_PM, budget)
     best = rows_PM[np.arange(given_P.size), known].mean()
     return AllocationReplay(float(chosen.mean()), float(uniform), float(best), budget)
 
 
-def _most(most: int) -> int:
+def _check_max_samples(most: int) -> int:
     if most < 1:
         raise UsageError(f"at most {most} samples for a problem allocates nothing; allow at least 1")
     return most

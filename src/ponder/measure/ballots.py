@@ -13,19 +13,19 @@ from typing import Literal
 import numpy as np
 
 from ponder.errors import UsageError
-from ponder.measure.given import IntArray, Floats64, check_choice, to_floats
+from ponder.measure.given import IntArray, FloatArray, check_choice, to_floats
 
 # What an unscored sample does: stop with an error, or never get chosen while others are.
-Missing = Literal["error", "abstain"]
+MissingScores = Literal["error", "abstain"]
 
 
 @dataclass(frozen=True, slots=True)
-class Ballots:
+class VoteArrays:
     """The samples of one problem, in the order they came."""
 
     label_N: IntArray  # which answer, numbered by first appearance; -1: no answer, or no score: no vote
-    weight_N: Floats64
-    value_L: Floats64  # of each answer: how right it is; NaN where no verifier could judge any sample that gave it
+    weight_N: FloatArray
+    value_L: FloatArray  # of each answer: how right it is; NaN where no verifier could judge any sample that gave it
     no_answer_value: float  # worth of no answer: wrong; NaN where no verifier could judge any sample of the problem
 
     @property
@@ -37,8 +37,8 @@ def to_vote_arrays(
     answers: Sequence[Hashable | None],
     right: Sequence[float | None],
     scores: Sequence[float | None] | None = None,
-    missing: Missing = "error",
-) -> Ballots:
+    missing: MissingScores = "error",
+) -> VoteArrays:
     """Who voted for what. An answer of None does not vote. Without scores every vote counts 1.
 
     What an answer is worth is the mean over the samples that gave it and were judged: 1 or 0 where the verifier
@@ -46,7 +46,7 @@ def to_vote_arrays(
     """
     if len(answers) != len(right):
         raise UsageError(f"every answer takes one outcome; got {len(answers)} answers and {len(right)} outcomes")
-    right_N, weight_N = one_problem(right, [1.0] * len(answers) if scores is None else scores, missing)
+    right_N, weight_N = check_outcomes_and_scores(right, [1.0] * len(answers) if scores is None else scores, missing)
     numbered: dict[Hashable, int] = {}
     try:
         label_N = np.array([-1 if a is None or a != a else numbered.setdefault(a, len(numbered)) for a in answers])
@@ -59,14 +59,14 @@ def to_vote_arrays(
     with np.errstate(invalid="ignore"):
         worth_L = total_L / np.bincount(label_N[judged], minlength=len(numbered))
     silence = math.nan if np.isnan(right_N).all() else 0.0
-    return Ballots(np.where(np.isnan(weight_N), -1, label_N), np.nan_to_num(weight_N), worth_L, silence)
+    return VoteArrays(np.where(np.isnan(weight_N), -1, label_N), np.nan_to_num(weight_N), worth_L, silence)
 
 
-def one_problem(
-    right: Sequence[float | None], scores: Sequence[float | None], missing: Missing
-) -> tuple[Floats64, Floats64]:
+def check_outcomes_and_scores(
+    right: Sequence[float | None], scores: Sequence[float | None], missing: MissingScores
+) -> tuple[FloatArray, FloatArray]:
     """Outcomes and scores as numbers, NaN where there is none."""
-    check_choice("way with missing scores", missing, Missing)
+    check_choice("way with missing scores", missing, MissingScores)
     if len(right) != len(scores):
         raise UsageError(f"every sample takes one score; got {len(right)} outcomes and {len(scores)} scores")
     if len(right) == 0:

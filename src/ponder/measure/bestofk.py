@@ -13,20 +13,20 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ponder.errors import UsageError
-from ponder.measure.ballots import Missing, one_problem
-from ponder.measure.given import IntArray, Floats64
-from ponder.measure.passk import check_counts, log_miss
+from ponder.measure.ballots import MissingScores, check_outcomes_and_scores
+from ponder.measure.given import IntArray, FloatArray
+from ponder.measure.passk import check_counts, log_no_hit_probability
 
 
 def best_at_k(
-    right: Sequence[float | None], scores: Sequence[float | None], k: ArrayLike, missing: Missing = "error"
-) -> Floats64:
+    right: Sequence[float | None], scores: Sequence[float | None], k: ArrayLike, missing: MissingScores = "error"
+) -> FloatArray:
     """The chance that the best scored of k samples is right, for each k; also the mean of graded outcomes.
 
     An unscored sample is an error, or, where `missing` is "abstain", is never chosen; a subset in which nobody is
     scored gives no answer, which is wrong. NaN where the choice may fall on a sample that no verifier could judge.
     """
-    right_N, scores_N = one_problem(right, scores, missing)
+    right_N, scores_N = check_outcomes_and_scores(right, scores, missing)
     n = right_N.size
     _, _, k_K = check_counts(n, 0, k)
     _require_k_samples(n, k_K)
@@ -40,8 +40,8 @@ def best_at_k(
     above_G = size_G[::-1].cumsum()[::-1] - size_G  # samples that score higher
     shape = (-1,) + (1,) * k_K.ndim
     # The highest is of group g: none above it is drawn, and not none of it.
-    none_above = np.exp(log_miss(n, above_G.reshape(shape), k_K))
-    none_of_it = np.exp(log_miss(n, (above_G + size_G).reshape(shape), k_K))
+    none_above = np.exp(log_no_hit_probability(n, above_G.reshape(shape), k_K))
+    none_of_it = np.exp(log_no_hit_probability(n, (above_G + size_G).reshape(shape), k_K))
     chance_GK = none_above - none_of_it
     return np.asarray(np.where(chance_GK > 0, chance_GK * mean_G.reshape(shape), 0.0).sum(axis=0))
 

@@ -12,20 +12,20 @@ from typing import Literal
 import numpy as np
 
 from ponder.errors import UsageError
-from ponder.measure.given import IntArray, Floats64, check_choice, to_floats
+from ponder.measure.given import IntArray, FloatArray, check_choice, to_floats
 from ponder.measure.intervals import wilson
 
-Bins = Literal["width", "mass"]  # as wide as each other, or as many samples in each
+BinScheme = Literal["width", "mass"]  # as wide as each other, or as many samples in each
 
 
 @dataclass(frozen=True, slots=True)
-class Reliability:
+class ReliabilityCurve:
     """For each bin that holds samples: what its scores promised, and how often it was right, with Wilson's interval."""
 
-    confidence: Floats64
-    accuracy: Floats64
-    low: Floats64
-    high: Floats64
+    confidence: FloatArray
+    accuracy: FloatArray
+    low: FloatArray
+    high: FloatArray
     count: IntArray
 
     @property
@@ -35,11 +35,11 @@ class Reliability:
 
 
 def reliability(
-    scores: Sequence[float | None], right: Sequence[float | None], bins: int = 10, by: Bins = "width"
-) -> Reliability:
+    scores: Sequence[float | None], right: Sequence[float | None], bins: int = 10, by: BinScheme = "width"
+) -> ReliabilityCurve:
     """Scores in bins. Equal scores stay in one bin, so bins of equal mass can differ where scores tie."""
-    score_N, right_N = _judged(scores, right)
-    check_choice("way of making bins", by, Bins)
+    score_N, right_N = _check_probabilities(scores, right)
+    check_choice("way of making bins", by, BinScheme)
     if bins < 1:
         raise UsageError(f"a reliability curve needs at least 1 bin, got {bins}")
     if by == "width":
@@ -52,17 +52,17 @@ def reliability(
     hits_B = np.bincount(inverse, weights=right_N, minlength=used.size)
     low, high = zip(*(wilson(int(h), int(c)) for h, c in zip(hits_B, count_B, strict=True)), strict=True)
     promised = np.bincount(inverse, weights=score_N) / count_B
-    return Reliability(promised, hits_B / count_B, np.array(low), np.array(high), count_B)
+    return ReliabilityCurve(promised, hits_B / count_B, np.array(low), np.array(high), count_B)
 
 
-def ece(scores: Sequence[float | None], right: Sequence[float | None], bins: int = 10, by: Bins = "width") -> float:
+def ece(scores: Sequence[float | None], right: Sequence[float | None], bins: int = 10, by: BinScheme = "width") -> float:
     """Expected calibration error (Naeini et al. 2015)."""
     return reliability(scores, right, bins, by).ece
 
 
 def brier(scores: Sequence[float | None], right: Sequence[float | None]) -> float:
     """Mean squared distance of promise and outcome (Brier 1950): 0 is perfect, .25 is what .5 always gets."""
-    score_N, right_N = _judged(scores, right)
+    score_N, right_N = _check_probabilities(scores, right)
     return float(np.mean((score_N - right_N) ** 2))
 
 
@@ -87,7 +87,7 @@ def fit_temperature(logits: Sequence[float | None], right: Sequence[float | None
     return float(np.exp(found.x))
 
 
-def check_scores_and_outcomes(scores: Sequence[float | None], right: Sequence[float | None]) -> tuple[Floats64, Floats64]:
+def check_scores_and_outcomes(scores: Sequence[float | None], right: Sequence[float | None]) -> tuple[FloatArray, FloatArray]:
     """Score and outcome of each sample; both must be known, and outcomes 0 or 1."""
     if len(scores) != len(right) or len(right) == 0:
         raise UsageError(f"every sample takes one score and one outcome; got {len(scores)} and {len(right)}")
@@ -99,7 +99,7 @@ def check_scores_and_outcomes(scores: Sequence[float | None], right: Sequence[fl
     return score_N, right_N
 
 
-def _judged(scores: Sequence[float | None], right: Sequence[float | None]) -> tuple[Floats64, Floats64]:
+def _check_probabilities(scores: Sequence[float | None], right: Sequence[float | None]) -> tuple[FloatArray, FloatArray]:
     score_N, right_N = check_scores_and_outcomes(scores, right)
     if np.any((score_N < 0) | (score_N > 1)):
         raise UsageError("calibration is of probabilities, in [0, 1]; pass reward-model logits through a sigmoid first")

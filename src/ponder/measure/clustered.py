@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 
 from ponder.errors import UsageError
-from ponder.measure.given import Floats64, check_choice, to_floats
-from ponder.measure.intervals import LEVEL, constant_sample_interval, wilson
+from ponder.measure.given import FloatArray, check_choice, to_floats
+from ponder.measure.intervals import CONFIDENCE, constant_sample_interval, wilson
 
 # What is drawn again: problems with all their samples (what other problems of this kind would give); the samples of
 # these very problems; or both, each with its own share of the variance.
@@ -25,7 +25,7 @@ MAX_RESAMPLED_VALUES = 2_000_000  # draws kept at once
 
 
 @dataclass(frozen=True, slots=True)
-class Clustered:
+class ClusteredMean:
     """A mean over problems, with its 95 % interval and where its standard error comes from."""
 
     mean: float
@@ -39,12 +39,12 @@ class Clustered:
     problems_without_verdict: int = 0  # problems without any verdict: left out
 
 
-def clustered_mean(groups: Sequence[Sequence[float | None]], level: float = LEVEL) -> Clustered:
+def clustered_mean(groups: Sequence[Sequence[float | None]], level: float = CONFIDENCE) -> ClusteredMean:
     """The mean of the problems' means. A problem is one observation, whatever its samples; Student's interval."""
     known, undecided, empty = _drop_undecided(groups)
     value_P = np.array([g.mean() for g in known])
     size = len(known)
-    inner = _from_samples(known)
+    inner = _sample_standard_error(known)
     if size < 2:
         raise UsageError("an interval over problems needs at least two problems with a verdict")
     error = float(value_P.std(ddof=1) / math.sqrt(size))
@@ -59,17 +59,17 @@ def clustered_mean(groups: Sequence[Sequence[float | None]], level: float = LEVE
         half = float(stdtrit(size - 1, (1 + level) / 2)) * error
         low, high = mean - half, mean + half
     between = math.sqrt(max(error**2 - (inner or 0.0) ** 2, 0.0))
-    return Clustered(mean, low, high, size, sum(g.size for g in known), between, inner, undecided, empty)
+    return ClusteredMean(mean, low, high, size, sum(g.size for g in known), between, inner, undecided, empty)
 
 
 def hierarchical_bootstrap(
     groups: Sequence[Sequence[float | None]],
-    statistic: Callable[[Floats64], Floats64] | None = None,
+    statistic: Callable[[FloatArray], FloatArray] | None = None,
     level_to_resample: ResampleLevel = "both",
-    level: float = LEVEL,
+    level: float = CONFIDENCE,
     resamples: int = 2000,
     seed: int = 0,
-) -> Clustered:
+) -> ClusteredMean:
     """The mean over problems of any statistic of a problem's samples, with the percentile bootstrap's interval.
 
     `of` takes [..., N] outcomes and gives one number for each row; the mean where it is left out. Drawing problems and
@@ -84,7 +84,7 @@ def hierarchical_bootstrap(
     measure = statistic or (lambda x: x.mean(axis=-1))
     rng = np.random.default_rng(seed)
     value_P = np.array([float(measure(g)) for g in known])
-    inner_PR = np.zeros((size, 1)) if level_to_resample == "problems" else _redrawn(known, measure, min(resamples, 500), rng)
+    inner_PR = np.zeros((size, 1)) if level_to_resample == "problems" else _resampled_deviations(known, measure, min(resamples, 500), rng)
     mean = float(value_P.mean())
     within, total = float(inner_PR.var(axis=1).mean()), float(value_P.var(ddof=1))
     fixed = level_to_resample == "samples"
@@ -105,12 +105,12 @@ def hierarchical_bootstrap(
     told = None if level_to_resample == "problems" or all(g.size < 2 for g in known) else math.sqrt(within / size)
     between = 0.0 if fixed else math.sqrt(max(total - within, 0.0) / size)
     drawn_in_all = sum(g.size for g in known)
-    return Clustered(mean, float(low), float(high), size, drawn_in_all, between, told, undecided, empty)
+    return ClusteredMean(mean, float(low), float(high), size, drawn_in_all, between, told, undecided, empty)
 
 
-def _redrawn(
-    known: list[Floats64], measure: Callable[[Floats64], Floats64], times: int, rng: np.random.Generator
-) -> Floats64:
+def _resampled_deviations(
+    known: list[FloatArray], measure: Callable[[FloatArray], FloatArray], times: int, rng: np.random.Generator
+) -> FloatArray:
     """How far each problem's value moves when its samples are drawn again, [P, R]."""
     out = np.zeros((len(known), times))
     for i, g in enumerate(known):
@@ -121,12 +121,12 @@ def _redrawn(
     return out
 
 
-def _from_samples(known: list[Floats64]) -> float | None:
+def _sample_standard_error(known: list[FloatArray]) -> float | None:
     spread = [g.var(ddof=1) / g.size for g in known if g.size > 1]
     return math.sqrt(float(np.mean(spread)) / len(known)) if spread else None
 
 
-def _drop_undecided(groups: Sequence[Sequence[float | None]]) -> tuple[list[Floats64], int, int]:
+def _drop_undecided(groups: Sequence[Sequence[float | None]]) -> tuple[list[FloatArray], int, int]:
     told = [to_floats(g) for g in groups]
     if any(np.isinf(g).any() for g in told):
         raise UsageError("an outcome is infinite, so a mean says nothing; leave it out, as None")

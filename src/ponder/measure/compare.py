@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from ponder.errors import UsageError
 from ponder.measure.decide import DecisionRule, apply_rule, accuracy_of_values, default_rule
 from ponder.measure.intervals import FEW_PROBLEMS, Accuracy, MeanInterval, constant_sample_interval, paired_difference
-from ponder.measure.paired import paired_means, sign_flip
+from ponder.measure.paired import paired_means, sign_flip_test
 from ponder.measure.price import Price
-from ponder.measure.readers.attempts import Attempts, ProblemAttempts, same_problems
+from ponder.measure.readers.attempts import Attempts, ProblemAttempts, align_problems
 from ponder.types import Cost
 
-Worths = Sequence[float | None]
+ProblemValues = Sequence[float | None]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class SystemResult:
 
 
 @dataclass(frozen=True)
-class Pair:
+class PairwiseResult:
     """First less second on the same problems, with a 95 % interval."""
 
     first: str
@@ -53,7 +53,7 @@ class Comparison:
     rule: DecisionRule
     problems: int
     systems: tuple[SystemResult, ...]
-    pairs: tuple[Pair, ...]
+    pairs: tuple[PairwiseResult, ...]
     notes: tuple[str, ...]
 
 
@@ -71,12 +71,12 @@ def compare_systems(
     """
     if prices and not any(s.name in prices for s in systems):
         raise UsageError(f"the price table names {', '.join(prices)}, none of {', '.join(s.name for s in systems)}")
-    aligned, notes = same_problems(systems, common_only)
+    aligned, notes = align_problems(systems, common_only)
     ways = {default_rule(s) for s in aligned}
     chosen: DecisionRule = method or (ways.pop() if len(ways) == 1 else "mean")
     lines = tuple(_system_result(s, apply_rule(s, chosen, scorer), (prices or {}).get(s.name)) for s in aligned)
     among = [(i, j) for i in range(len(lines)) for j in range(i + 1, len(lines)) if all_pairs or i == 0]
-    pairs = holm_correction([pair_of(*((lines[x].name, lines[x].values) for x in (j, i))) for i, j in among])
+    pairs = holm_correction([compare_pair(*((lines[x].name, lines[x].values) for x in (j, i))) for i, j in among])
     total = len(aligned[0].groups)
     if total < FEW_PROBLEMS:
         notes.append(f"fewer than {FEW_PROBLEMS} problems: accuracies move by points from luck alone")
@@ -109,7 +109,7 @@ def _problem_cost(group: ProblemAttempts) -> Cost | None:
     return Cost(generated_tokens=sum(t for t in group.tokens if t is not None))
 
 
-def pair_of(first: tuple[str, Worths], second: tuple[str, Worths]) -> Pair:
+def compare_pair(first: tuple[str, ProblemValues], second: tuple[str, ProblemValues]) -> PairwiseResult:
     """Two systems, each a name and what its answers are worth, problem by problem."""
     (one, a_P), (other, b_P) = first, second
     both = [(a, b) for a, b in zip(a_P, b_P, strict=True) if a is not None and b is not None]
@@ -118,17 +118,17 @@ def pair_of(first: tuple[str, Worths], second: tuple[str, Worths]) -> Pair:
     won, lost = sum(a > b for a, b in both), sum(a < b for a, b in both)
     if all(x in (0, 1) for pair in both for x in pair):
         d = paired_difference(a_P, b_P)
-        return Pair(one, other, d.mean, d.low, d.high, d.total, won, lost, "McNemar, exact", d.p_value, d.p_value)
+        return PairwiseResult(one, other, d.mean, d.low, d.high, d.total, won, lost, "McNemar, exact", d.p_value, d.p_value)
     if len({a - b for a, b in both}) == 1:  # also where there is one problem only
         gap = both[0][0] - both[0][1]
-        (low, high), p = constant_sample_interval(gap, len(both), least=-1.0), sign_flip([a - b for a, b in both])
+        (low, high), p = constant_sample_interval(gap, len(both), least=-1.0), sign_flip_test([a - b for a, b in both])
     else:
         m = paired_means([[a] for a, _ in both], [[b] for _, b in both])
         gap, low, high, p = m.mean, m.low, m.high, m.p_value
-    return Pair(one, other, gap, low, high, len(both), won, lost, "Student, sign flips", p, p)
+    return PairwiseResult(one, other, gap, low, high, len(both), won, lost, "Student, sign flips", p, p)
 
 
-def holm_correction(pairs: Sequence[Pair]) -> list[Pair]:
+def holm_correction(pairs: Sequence[PairwiseResult]) -> list[PairwiseResult]:
     """p-values of several tests, made larger so that the chance of any false alarm stays 5 %."""
     order = sorted(range(len(pairs)), key=lambda i: pairs[i].p_value)
     out, top = list(pairs), 0.0

@@ -6,7 +6,7 @@ training text may have parts, such as the messages of a conversation: a run of w
 An evaluation problem is flagged where
 - it has n words or more, and one of its runs of n words stands in a training text;
 - it has fewer, and all of it stands there;
-- it has fewer than `SHORTEST`, and a part, or a line or sentence of one, is the same: so few words stand inside others
+- it has fewer than `MIN_OVERLAP_WORDS`, and a part, or a line or sentence of one, is the same: so few words stand inside others
   by chance.
 
 A run that stands in more than `COMMON` training texts is boilerplate and does not count. A whole problem counts however
@@ -26,13 +26,13 @@ from ponder.measure.intervals import Accuracy
 
 NGRAM_WORDS = 13
 MAX_COMMON_TEXTS = 10
-SHORTEST = 5  # words: fewer stand in other texts by chance, so that only an equal text counts
+MIN_OVERLAP_WORDS = 5  # words: fewer stand in other texts by chance, so that only an equal text counts
 
 NamedText = tuple[str, str]  # an id and a text
 _CJK = "\u3040-\u30ff\u3400-\u9fff"  # Chinese and Japanese have no spaces: each sign is a word
 _OPERAND = f"(?:[0-9]|[^\\W{_CJK}](?![^\\W{_CJK}]))"  # a number, or a letter alone
 _WORD = re.compile(f"(?<=[\\w)])[ \\t]*([-+*/^=<>])[ \\t]*(?={_OPERAND})|([{_CJK}]|[^\\W{_CJK}]+)")
-_ONE_SIGN = str.maketrans({"\u2212": "-", "\u2013": "-", "\u00d7": "*", "\u00b7": "*", "\u00f7": "/"})
+_NORMALIZED_SIGNS = str.maketrans({"\u2212": "-", "\u2013": "-", "\u00d7": "*", "\u00b7": "*", "\u00f7": "/"})
 _SENTENCE_BREAK = re.compile(r"<\|[^|>]{0,40}\|>|(?<=[.?!:])\s+")  # special tokens, and where a sentence ends
 _MAX_WORD_CHARS = 64  # of a word, at most: a longer piece is no problem of so many words
 
@@ -46,7 +46,7 @@ class TrainingText(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Overlap:
+class ContaminatedProblem:
     """A problem of the evaluation that training has seen."""
 
     problem: str
@@ -62,7 +62,7 @@ class ContaminationReport:
     n: int
     training_texts: int  # texts
     problems: int
-    flagged: tuple[Overlap, ...]
+    flagged: tuple[ContaminatedProblem, ...]
     short_problems: int  # problems of fewer than n words, compared as a whole
     tiny_problems: int  # of fewer than SHORTEST words, compared for equality only
     common_ngrams: int  # runs left out as boilerplate
@@ -92,7 +92,7 @@ def find_contamination(
     asked = [normalized_words(text) for _, text in problems]
     if empty := [name for (name, _), w in zip(problems, asked, strict=True) if not w]:
         raise UsageError(f"the problem {empty[0]!r} of the evaluation has no words: name the column of its text")
-    index = _Index(asked, n, common)
+    index = _NgramIndex(asked, n, common)
     texts = 0
     for texts, text in enumerate(training, 1):  # noqa: B007
         index.add_training_text(text if isinstance(text, TrainingText) else TrainingText(text[0], (text[1],)))
@@ -101,14 +101,14 @@ def find_contamination(
     left_out = {run for run, seen in index.seen.items() if len(seen) > common}
     flagged = [o for i, (name, _) in enumerate(problems) if (o := index.overlap(i, name, left_out))]
     sizes = [len(w) for w in asked]
-    short, tiny = sum(SHORTEST <= s < n for s in sizes), sum(s < SHORTEST for s in sizes)
+    short, tiny = sum(MIN_OVERLAP_WORDS <= s < n for s in sizes), sum(s < MIN_OVERLAP_WORDS for s in sizes)
     return ContaminationReport(n, texts, len(problems), tuple(flagged), short, tiny, len(left_out))
 
 
 def normalized_words(text: str) -> list[str]:
     """In lower case; a sign between two operands stands before the second one, which stays one word."""
     found, sign = [], ""
-    for match in _WORD.finditer(text.lower().translate(_ONE_SIGN)):
+    for match in _WORD.finditer(text.lower().translate(_NORMALIZED_SIGNS)):
         if match[1]:
             sign = match[1]
         else:
@@ -125,19 +125,19 @@ def lines_and_sentences(part: str) -> Iterator[str]:
         yield from (line, *cuts) if len(cuts) > 1 else (line,) if len(lines) > 1 else ()
 
 
-class _Index:
+class _NgramIndex:
     """The evaluation's runs of words, and in which training texts each was met."""
 
     def __init__(self, asked: Sequence[list[str]], n: int, common: int) -> None:
         self.asked, self.n, self.common = asked, n, common
         self.vocabulary = {w for text in asked for w in text}
-        self.lengths = sorted({min(n, len(text)) for text in asked if len(text) >= SHORTEST})
-        self.runs = {run for text in asked if len(text) >= SHORTEST for run in self._ngrams(text)}
+        self.lengths = sorted({min(n, len(text)) for text in asked if len(text) >= MIN_OVERLAP_WORDS})
+        self.runs = {run for text in asked if len(text) >= MIN_OVERLAP_WORDS for run in self._ngrams(text)}
         self.equals = {tuple(text) for text in asked}
         self.longest = max(map(len, asked))
         self.begins: dict[tuple[str, ...], list[int]] = defaultdict(list)  # problems by their first run
         for place, text in enumerate(asked):
-            if len(text) >= SHORTEST:
+            if len(text) >= MIN_OVERLAP_WORDS:
                 self.begins[tuple(text[:n])].append(place)
         self.seen: dict[tuple[str, ...], dict[str, str]] = defaultdict(dict)  # the first training texts with a run
         self.equal: dict[tuple[str, ...], str] = {}
@@ -178,15 +178,15 @@ class _Index:
                         self.held.setdefault(place, name)
         return met
 
-    def overlap(self, place: int, name: str, left_out: set[tuple[str, ...]]) -> Overlap | None:
+    def overlap(self, place: int, name: str, left_out: set[tuple[str, ...]]) -> ContaminatedProblem | None:
         text = self.asked[place]
         equal = self.equal.get(tuple(text))
         whole = equal or self.held.get(place)
-        runs = self._ngrams(text) if len(text) >= SHORTEST else []
+        runs = self._ngrams(text) if len(text) >= MIN_OVERLAP_WORDS else []
         met = [r for r in runs if r in self.seen and (whole is not None or r not in left_out)]
         if whole is None and not met:
             return None
         share = len(met) / len(runs) if runs else 1.0
         first = (met or [tuple(text)])[0]
         seen_in = whole or next(iter(self.seen[met[0]].values()))
-        return Overlap(name, equal is not None, whole is not None, share, " ".join(first), seen_in)
+        return ContaminatedProblem(name, equal is not None, whole is not None, share, " ".join(first), seen_in)

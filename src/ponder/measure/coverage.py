@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ponder.errors import UsageError
-from ponder.measure.curves import BOOTSTRAP_MAX_PROBLEMS, Curve, curve_interval
+from ponder.measure.curves import BOOTSTRAP_MAX_PROBLEMS, SampleCurve, curve_interval
 from ponder.measure.given import IntArray, check_choice
-from ponder.measure.passk import check_counts, pass_at_k, refuse_short
+from ponder.measure.passk import check_counts, pass_at_k, require_k_samples
 
 # What to do with a problem of fewer than k samples: refuse; give NaN; or leave the problem out at that k and say so.
 TooFewSamples = Literal["error", "missing", "drop"]
@@ -32,7 +32,7 @@ def unique_count_pairs(n_P: IntArray, c_P: IntArray) -> tuple[IntArray, IntArray
 
 def coverage_curve(
     n: ArrayLike, c: ArrayLike, k: ArrayLike, short: TooFewSamples = "error", resamples: int = 1000, seed: int = 0
-) -> Curve:
+) -> SampleCurve:
     """Mean pass@k over problems for each k, with the bootstrap's interval over problems.
 
     Problems of fewer than k samples: refused ("error"), NaN at that k ("missing"), or left out there ("drop", which
@@ -42,7 +42,7 @@ def coverage_curve(
     k_K = np.atleast_1d(k_K)
     check_choice("way with too few samples", short, TooFewSamples)
     if short == "error":
-        refuse_short(n_P, k_K, "pass")
+        require_k_samples(n_P, k_K, "pass")
     n_U, c_U, times_U = unique_count_pairs(n_P, c_P)
     # To draw problems again is to draw how often each pair comes. Row 0 is the sample itself.
     rng = np.random.default_rng(seed)
@@ -67,4 +67,4 @@ def coverage_curve(
     low_K, high_K = curve_interval(means_RK, sd_K, problems_K)
     hidden_K = (missing_K > 0) if short == "missing" else (problems_K == 0)
     mean_K, low_K, high_K = (np.where(hidden_K, np.nan, x) for x in (means_RK[0], low_K, high_K))
-    return Curve(k_K, mean_K, low_K, high_K, problems_K, missing_K)
+    return SampleCurve(k_K, mean_K, low_K, high_K, problems_K, missing_K)

@@ -11,28 +11,28 @@ from dataclasses import dataclass
 import numpy as np
 
 from ponder.errors import UsageError
-from ponder.measure.given import IntArray, Floats64
+from ponder.measure.given import IntArray, FloatArray
 from ponder.measure.intervals import constant_sample_interval, bootstrap_tail, wilson
 
 BOOTSTRAP_MAX_PROBLEMS = 5_000  # problems (or kinds of them): from here on the central limit gives the bootstrap's interval
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class SampleCurve:
     """A mean over problems for each k, with its 95 % interval over problems. NaN is no number: see `missing`."""
 
     k: IntArray
-    mean: Floats64
-    low: Floats64
-    high: Floats64
+    mean: FloatArray
+    low: FloatArray
+    high: FloatArray
     problems: IntArray  # that the mean at this k is over
     missing: IntArray  # that had too few samples, or no verdict, for this k
-    sd: Floats64 | None = None  # of the mean over random subsets of k samples; None: the mean is exact
+    sd: FloatArray | None = None  # of the mean over random subsets of k samples; None: the mean is exact
 
 
-def curve_of(
-    k_K: IntArray, values_PK: Floats64, sd: Floats64 | None = None, resamples: int = 1000, seed: int = 0
-) -> Curve:
+def sample_curve(
+    k_K: IntArray, values_PK: FloatArray, sd: FloatArray | None = None, resamples: int = 1000, seed: int = 0
+) -> SampleCurve:
     """From one value per problem and k; a problem that is NaN at some k is left out there, and counted."""
     if len(values_PK) == 0:
         raise UsageError("a curve over no problems is undefined; give at least one problem")
@@ -47,10 +47,10 @@ def curve_of(
         means_RK = (drawn_RP @ known_PK) / (drawn_RP @ told_PK)
         sd_K = np.sqrt(np.maximum((known_PK**2).sum(axis=0) / problems_K - means_RK[0] ** 2, 0))
     low_K, high_K = curve_interval(means_RK, sd_K, problems_K)
-    return Curve(k_K, means_RK[0], low_K, high_K, problems_K, size - problems_K, sd)
+    return SampleCurve(k_K, means_RK[0], low_K, high_K, problems_K, size - problems_K, sd)
 
 
-def curve_interval(means_RK: Floats64, sd_K: Floats64, problems_K: IntArray) -> tuple[Floats64, Floats64]:
+def curve_interval(means_RK: FloatArray, sd_K: FloatArray, problems_K: IntArray) -> tuple[FloatArray, FloatArray]:
     """The interval from the mean (row 0) and its resamples (the others); from the central limit where there are none.
 
     Where all problems are right or all wrong every resample is too, though nothing is certain: Wilson's there, and

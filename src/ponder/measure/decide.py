@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
 from ponder.errors import UsageError
-from ponder.measure.intervals import Accuracy, MeanInterval, over_all
-from ponder.measure.readers.attempts import LOGPROB, SCORE, Attempts, ProblemAttempts
+from ponder.measure.intervals import Accuracy, MeanInterval, mean_with_undecided
+from ponder.measure.readers.attempts import LOGPROB_COLUMN, SCORE_COLUMN, Attempts, ProblemAttempts
 from ponder.reason.operators.vote import best_answer, majority_answer, weighted_answer
 
 DecisionRule = Literal["mean", "first", "majority", "weighted", "best", "logprob", "any", "chosen"]
@@ -33,8 +33,8 @@ def apply_rule(attempts: Attempts, method: DecisionRule, scorer: str | None = No
 
     A problem left without an answer is wrong; one of which the log holds nothing, or an error, is unknown.
     """
-    _needs(attempts, method, scorer)
-    name = LOGPROB if method == "logprob" else scorer or _default_scorer(attempts, method)
+    _check_rule_inputs(attempts, method, scorer)
+    name = LOGPROB_COLUMN if method == "logprob" else scorer or _default_scorer(attempts, method)
     rule = _RULE_FUNCTIONS[method]
     return [rule(g, name) if g.size else 0.0 if g.no_attempt_finished else None for g in attempts.groups]
 
@@ -45,10 +45,10 @@ def default_rule(attempts: Attempts) -> DecisionRule:
 
 
 def accuracy_of_values(worths: Sequence[float | None]) -> Accuracy | MeanInterval:
-    """Over all problems, also those without a verdict (see `over_all`)."""
+    """Over all problems, also those without a verdict (see `mean_with_undecided`)."""
     if all(w is None for w in worths):
         raise UsageError("no problem has a verdict, so there is no accuracy; judge the attempts first")
-    return over_all(worths)
+    return mean_with_undecided(worths)
 
 
 def select_attempt(group: ProblemAttempts, method: DecisionRule, name: str) -> int | None:
@@ -65,7 +65,7 @@ def select_attempt(group: ProblemAttempts, method: DecisionRule, name: str) -> i
     return None if won is None else answers.index(won)
 
 
-def _picked(method: DecisionRule) -> Callable[[ProblemAttempts, str], float | None]:
+def _rule_from_selection(method: DecisionRule) -> Callable[[ProblemAttempts, str], float | None]:
     def worth(group: ProblemAttempts, name: str) -> float | None:
         place = select_attempt(group, method, name)
         if place is not None:
@@ -77,12 +77,12 @@ def _picked(method: DecisionRule) -> Callable[[ProblemAttempts, str], float | No
 
 _RULE_FUNCTIONS: dict[DecisionRule, Callable[[ProblemAttempts, str], float | None]] = {
     "mean": lambda group, _: group.mean,
-    "any": lambda group, _: _any(group),
-    **{m: _picked(m) for m in DECISION_RULES if m not in ("mean", "any")},
+    "any": lambda group, _: _any_correct(group),
+    **{m: _rule_from_selection(m) for m in DECISION_RULES if m not in ("mean", "any")},
 }
 
 
-def _any(group: ProblemAttempts) -> float | None:
+def _any_correct(group: ProblemAttempts) -> float | None:
     if group.sample_counts:
         return float(group.sample_counts[1] > 0)
     if not group.verdicts:
@@ -94,16 +94,16 @@ def _any(group: ProblemAttempts) -> float | None:
 def _default_scorer(attempts: Attempts, method: DecisionRule) -> str:
     if method not in ("weighted", "best"):
         return ""
-    names = [n for n in attempts.scorers if n != LOGPROB]
-    if SCORE in names:
-        return SCORE
+    names = [n for n in attempts.scorers if n != LOGPROB_COLUMN]
+    if SCORE_COLUMN in names:
+        return SCORE_COLUMN
     if len(names) == 1:
         return names[0]
     have = ", ".join(names) if names else "none"
     raise UsageError(f"{attempts.name}: {method} needs a score; say whose with --by NAME (it has {have})")
 
 
-def _needs(attempts: Attempts, method: DecisionRule, scorer: str | None) -> None:
+def _check_rule_inputs(attempts: Attempts, method: DecisionRule, scorer: str | None) -> None:
     if method in ("mean", "any"):
         return
     if any(g.sample_counts for g in attempts.groups):
@@ -113,7 +113,7 @@ def _needs(attempts: Attempts, method: DecisionRule, scorer: str | None) -> None
             f"{attempts.name} has no answers to vote on; name their column with --column answer=NAME, or judge its"
             " texts with `ponder replay --score NAME`"
         )
-    if method == "logprob" and LOGPROB not in attempts.scorers:
+    if method == "logprob" and LOGPROB_COLUMN not in attempts.scorers:
         raise UsageError(f"{attempts.name} has no log-probabilities: only traces of this program and some servers do")
     if scorer and scorer not in attempts.scorers:
         raise UsageError(f"{attempts.name} has no scores of {scorer!r}; it has {', '.join(attempts.scorers) or 'none'}")

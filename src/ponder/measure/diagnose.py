@@ -13,33 +13,33 @@ from statistics import fmean, median, variance
 
 MetricRows = Sequence[Mapping[str, float]]
 
-BEGIN = 10  # steps that stand for how it was at the start
-REACH = 50  # steps looked back at; of a longer run, only these and the first BEGIN are read
+START_STEPS = 10  # steps that stand for how it was at the start
+LOOKBACK_STEPS = 50  # steps looked back at; of a longer run, only these and the first BEGIN are read
 WINDOW_STEPS = 10  # steps that stand for how it is now
 MIN_VALUES = 6  # values in the window below which nothing is said
 
 ZERO_STD_SHARE = 0.6  # share of groups without a gradient: most of the sampling is wasted
-HOPELESS = 0.95  # next to nothing is left to learn from
+ZERO_STD_SHARE_SEVERE = 0.95  # next to nothing is left to learn from
 ONE_SIDED_SHARE = 0.7  # share of the dead groups that must lie on one side to call the problems too hard or too easy
-LOW_REWARD, HIGH = 0.2, 0.8  # mean rewards that tell the side where groups were not counted, for rewards in [0, 1]
+LOW_REWARD, HIGH_REWARD = 0.2, 0.8  # mean rewards that tell the side where groups were not counted, for rewards in [0, 1]
 TRUNCATED_SHARE = 0.25  # share of answers cut off: a quarter of the rewards speak of the budget, not of the thought
 NO_EOS_SHARE = 0.99  # nothing ends by itself: the model does not know how to
-UNDECIDED = 0.05  # share of answers without a verdict; a working grader leaves fewer
+UNDECIDED_SHARE = 0.05  # share of answers without a verdict; a working grader leaves fewer
 LOGP_DIFFERENCE = 0.05  # nats per token; rounding in bfloat16 makes some 0.01, another distribution much more
-WIDE_GAP = 0.5  # the samples are not the policy's
-CLIPPED = 0.3  # share of tokens beyond the clip; GSPO alone, which clips most, reports some 0.15
-MOVED = 0.2  # mean |log ratio| within a step: the usual clip, so that the average token is at its edge
-FADED = 0.1  # entropy as a share of its start; a tenth leaves hardly a choice in a group
+LOGP_DIFFERENCE_SEVERE = 0.5  # the samples are not the policy's
+CLIPPED_SHARE = 0.3  # share of tokens beyond the clip; GSPO alone, which clips most, reports some 0.15
+MEAN_LOG_RATIO = 0.2  # mean |log ratio| within a step: the usual clip, so that the average token is at its edge
+ENTROPY_COLLAPSE_SHARE = 0.1  # entropy as a share of its start; a tenth leaves hardly a choice in a group
 ENTROPY_COLLAPSE_NATS = 0.1  # nats per token; above it there is still something to choose
-NOISE = 3.0  # times the entropy of the start, and at least
-LOUD = 2.0  # nats per token: fluent text has less
-EXPLODED = 10.0  # times the usual gradient norm, and at least
+ENTROPY_EXPLOSION_FACTOR = 3.0  # times the entropy of the start, and at least
+ENTROPY_EXPLOSION_NATS = 2.0  # nats per token: fluent text has less
+GRAD_NORM_FACTOR = 10.0  # times the usual gradient norm, and at least
 MIN_GRAD_NORM = 1.0  # the norm to which AdamW clips by default: below it nothing is cut
 KL_NATS = 0.5  # nats per token to the reference; a policy that stays itself keeps below some 0.1
-SKIPPED = 2  # steps of the window; one overflow can be chance
-WORSE = 3.0  # standard errors by which the later half must be worse, and at least
-FALL = 0.1  # as a share of the earlier half
-BETTER = 1.0  # standard errors by which the later half must be better to count as movement
+MIN_SKIPPED_STEPS = 2  # steps of the window; one overflow can be chance
+REWARD_FALL_ERRORS = 3.0  # standard errors by which the later half must be worse, and at least
+REWARD_FALL_SHARE = 0.1  # as a share of the earlier half
+REWARD_GAIN_ERRORS = 1.0  # standard errors by which the later half must be better to count as movement
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,28 +53,28 @@ class TrainingFinding:
 
 def diagnose(rows: MetricRows) -> list[TrainingFinding]:
     """What ails a run now, worst first. `rows`: its metrics, one mapping per step; any may be missing."""
-    found = [finding for look in LOOKS for finding in look(rows)]
+    found = [finding for look in CHECKS for finding in look(rows)]
     return sorted(found, key=lambda f: -f.severity)
 
 
 def check_skipped_steps(rows: MetricRows) -> Iterator[TrainingFinding]:
     recent = rows[-WINDOW_STEPS:]
     count = sum(row.get("skipped_steps", 0.0) > 0 for row in recent)
-    if count >= SKIPPED:
+    if count >= MIN_SKIPPED_STEPS:
         text = f"{count} of the last {len(recent)} steps skipped: loss or gradient was not finite; lower --lr"
         yield TrainingFinding("skipped", text, 3)
 
 
 def check_undecided(rows: MetricRows) -> Iterator[TrainingFinding]:
-    share = _at_least(rows, "frac_undecided")
-    if share is not None and share >= UNDECIDED:
+    share = _lower_level(rows, "frac_undecided")
+    if share is not None and share >= UNDECIDED_SHARE:
         text = f"{_percent(share)} of answers undecided: the grader fails; the run's traces.jsonl has the reasons"
         yield TrainingFinding("undecided", text, 3 if share >= 0.5 else 2)
 
 
 def check_truncated(rows: MetricRows) -> Iterator[TrainingFinding]:
-    share = _at_least(rows, "completions/clipped_ratio")
-    longest = max(_recent(rows, "completions/max_length"), default=0.0)
+    share = _lower_level(rows, "completions/clipped_ratio")
+    longest = max(_window_values(rows, "completions/max_length"), default=0.0)
     budget = f"raise --max-tokens (now {longest:.0f})" if longest else "raise --max-tokens"
     if share is None or share < TRUNCATED_SHARE:
         return
@@ -84,15 +84,15 @@ def check_truncated(rows: MetricRows) -> Iterator[TrainingFinding]:
         yield TrainingFinding("truncated", f"{_percent(share)} truncated: {budget}", 2)
 
 
-def dead_groups(rows: MetricRows) -> Iterator[TrainingFinding]:
-    share = _at_least(rows, "frac_reward_zero_std")
+def check_zero_std_groups(rows: MetricRows) -> Iterator[TrainingFinding]:
+    share = _lower_level(rows, "frac_reward_zero_std")
     if share is None or share < ZERO_STD_SHARE:
         return
-    said, side = f"{_percent(share)} of groups have equal rewards", _side(rows)
+    said, side = f"{_percent(share)} of groups have equal rewards", _zero_std_side(rows)
     if side == "failed":
         cure = "use easier ones, --curriculum frontier or more samples (--n)"
         yield TrainingFinding(
-            "too hard", f"{said}, mostly the lowest: problems too hard; {cure}", 3 if share >= HOPELESS else 2
+            "too hard", f"{said}, mostly the lowest: problems too hard; {cure}", 3 if share >= ZERO_STD_SHARE_SEVERE else 2
         )
     elif side == "solved":
         cure = "use harder ones or --curriculum frontier"
@@ -102,18 +102,18 @@ def dead_groups(rows: MetricRows) -> Iterator[TrainingFinding]:
 
 
 def check_logp_difference(rows: MetricRows) -> Iterator[TrainingFinding]:
-    gap = _at_least(rows, "sampling/sampling_logp_difference/mean")
+    gap = _lower_level(rows, "sampling/sampling_logp_difference/mean")
     if gap is not None and gap >= LOGP_DIFFERENCE:
         text = f"ratio drifts: sampler and learner differ by {gap:.2f} nats per token"
-        yield TrainingFinding("drift", f"{text}; no top-p or top-k, or --dtype float32", 3 if gap >= WIDE_GAP else 2)
+        yield TrainingFinding("drift", f"{text}; no top-p or top-k, or --dtype float32", 3 if gap >= LOGP_DIFFERENCE_SEVERE else 2)
 
 
 def check_step_size(rows: MetricRows) -> Iterator[TrainingFinding]:
-    clipped, moved = _at_least(rows, "clip_ratio/region_mean"), _at_least(rows, "ratio/mean_abs")
-    if clipped is not None and clipped >= CLIPPED:
+    clipped, moved = _lower_level(rows, "clip_ratio/region_mean"), _lower_level(rows, "ratio/mean_abs")
+    if clipped is not None and clipped >= CLIPPED_SHARE:
         text = f"{_percent(clipped)} of tokens clipped: lower --lr, or fewer --passes and --minibatches"
         yield TrainingFinding("overstepping", text, 2)
-    elif moved is not None and moved >= MOVED:
+    elif moved is not None and moved >= MEAN_LOG_RATIO:
         text = f"the policy moves {moved:.2f} nats per token within a step: lower --lr, or fewer --passes"
         yield TrainingFinding("overstepping", text, 2)
 
@@ -122,67 +122,67 @@ def check_entropy(rows: MetricRows) -> Iterator[TrainingFinding]:
     if not rows or "reward" not in rows[-1]:  # imitation is meant to lower it
         return
     start = _start_level(rows, "entropy")
-    low, high = _at_most(rows, "entropy"), _at_least(rows, "entropy")
+    low, high = _upper_level(rows, "entropy"), _lower_level(rows, "entropy")
     if start is None or low is None or high is None or start <= 0:
         return
-    if low <= FADED * start and low <= ENTROPY_COLLAPSE_NATS and _side(rows) != "solved":  # who solves it all may be sure
+    if low <= ENTROPY_COLLAPSE_SHARE * start and low <= ENTROPY_COLLAPSE_NATS and _zero_std_side(rows) != "solved":  # who solves it all may be sure
         text = f"entropy collapses: {low:.2g} nats, {_percent(low / start)} of what it was at the start"
         yield TrainingFinding("entropy collapse", f"{text}; --option clip_high=0.28 or entropy=0.001, or lower --lr", 2)
-    if high >= max(NOISE * start, LOUD):
+    if high >= max(ENTROPY_EXPLOSION_FACTOR * start, ENTROPY_EXPLOSION_NATS):
         text = f"entropy explodes: {high:.2g} nats, {high / start:.0f} times the start; the model writes noise"
         yield TrainingFinding("entropy explosion", f"{text}: lower --lr or raise --beta", 3)
 
 
 def check_gradient_norm(rows: MetricRows) -> Iterator[TrainingFinding]:
-    now = _at_least(rows, "grad_norm", positive=True)  # a step without live groups has none
-    usual = _finite_values(rows[-REACH:-WINDOW_STEPS], "grad_norm", positive=True)
+    now = _lower_level(rows, "grad_norm", positive=True)  # a step without live groups has none
+    usual = _finite_values(rows[-LOOKBACK_STEPS:-WINDOW_STEPS], "grad_norm", positive=True)
     if now is None or len(usual) < MIN_VALUES:
         return
-    if now >= max(EXPLODED * median(usual), MIN_GRAD_NORM):
+    if now >= max(GRAD_NORM_FACTOR * median(usual), MIN_GRAD_NORM):
         text = f"gradient norm explodes: {now:.3g}, {now / median(usual):.0f} times the usual; lower --lr"
         yield TrainingFinding("gradient explosion", text, 3)
 
 
 def check_kl(rows: MetricRows) -> Iterator[TrainingFinding]:
-    kl = _at_least(rows, "kl")
+    kl = _lower_level(rows, "kl")
     if kl is not None and kl >= KL_NATS:
         text = f"KL to the reference grows past {KL_NATS:g} nats per token (now {kl:.2g}): raise --beta or lower --lr"
         yield TrainingFinding("KL", text, 2)
 
 
 def check_reward(rows: MetricRows) -> Iterator[TrainingFinding]:
-    values = _finite_values(rows[-REACH:], "reward")
-    if len(values) < REACH or _side(rows) == "solved":
+    values = _finite_values(rows[-LOOKBACK_STEPS:], "reward")
+    if len(values) < LOOKBACK_STEPS or _zero_std_side(rows) == "solved":
         return
-    old, new = values[: REACH // 2], values[REACH // 2 :]
+    old, new = values[: LOOKBACK_STEPS // 2], values[LOOKBACK_STEPS // 2 :]
     error = math.sqrt(variance(old) / len(old) + variance(new) / len(new))
     before, after = fmean(old), fmean(new)
-    if before - after > max(WORSE * error, FALL * abs(before)):
-        text = f"reward falls: {before:.2f} -> {after:.2f} in {REACH} steps; lower --lr, or go back to a checkpoint"
+    if before - after > max(REWARD_FALL_ERRORS * error, REWARD_FALL_SHARE * abs(before)):
+        text = f"reward falls: {before:.2f} -> {after:.2f} in {LOOKBACK_STEPS} steps; lower --lr, or go back to a checkpoint"
         yield TrainingFinding("reward falls", text, 2)
-    elif after - before <= BETTER * error and _side(rows) != "failed":  # then the problems are too hard, as is said
-        text = f"reward has not moved in {REACH} steps ({after:.2f}), unless the curriculum holds it there"
+    elif after - before <= REWARD_GAIN_ERRORS * error and _zero_std_side(rows) != "failed":  # then the problems are too hard, as is said
+        text = f"reward has not moved in {LOOKBACK_STEPS} steps ({after:.2f}), unless the curriculum holds it there"
         yield TrainingFinding("reward stalls", f"{text}: raise --lr or change problems", 1)
 
 
 # In the order in which they are told among equals: what spoils the numbers comes before what they say.
-LOOKS: tuple[Callable[[MetricRows], Iterator[TrainingFinding]], ...] = (
-    check_skipped_steps, check_undecided, check_truncated, check_logp_difference, check_gradient_norm, check_step_size, check_kl, dead_groups, check_entropy, check_reward,
+CHECKS: tuple[Callable[[MetricRows], Iterator[TrainingFinding]], ...] = (
+    check_skipped_steps, check_undecided, check_truncated, check_logp_difference, check_gradient_norm, check_step_size, check_kl, check_zero_std_groups, check_entropy, check_reward,
 )  # fmt: skip
 
 
-def _side(rows: MetricRows) -> str:
+def _zero_std_side(rows: MetricRows) -> str:
     """Where most groups have equal rewards: "failed" or "solved" if these lie on one side; else ""."""
-    dead = _at_least(rows, "frac_reward_zero_std")
+    dead = _lower_level(rows, "frac_reward_zero_std")
     if dead is None or dead < ZERO_STD_SHARE:
         return ""
-    failed, solved = (_at_least(rows, f"frac_groups_{side}") for side in ("failed", "solved"))
+    failed, solved = (_lower_level(rows, f"frac_groups_{side}") for side in ("failed", "solved"))
     if failed is not None and solved is not None:
         return "failed" if failed >= ONE_SIDED_SHARE * dead else "solved" if solved >= ONE_SIDED_SHARE * dead else ""
-    mean = _at_least(rows, "reward")
+    mean = _lower_level(rows, "reward")
     if mean is None or not 0 <= mean <= 1:
         return ""
-    return "failed" if mean <= LOW_REWARD else "solved" if mean >= HIGH else ""
+    return "failed" if mean <= LOW_REWARD else "solved" if mean >= HIGH_REWARD else ""
 
 
 def _finite_values(rows: MetricRows, name: str, positive: bool = False) -> list[float]:
@@ -190,28 +190,28 @@ def _finite_values(rows: MetricRows, name: str, positive: bool = False) -> list[
     return [v for v in values if v > 0] if positive else values
 
 
-def _recent(rows: MetricRows, name: str, positive: bool = False) -> list[float]:
+def _window_values(rows: MetricRows, name: str, positive: bool = False) -> list[float]:
     return _finite_values(rows[-WINDOW_STEPS:], name, positive)
 
 
-def _at_least(rows: MetricRows, name: str, positive: bool = False) -> float | None:
+def _lower_level(rows: MetricRows, name: str, positive: bool = False) -> float | None:
     """How high a metric is by both counts; None where too few steps tell."""
-    values = _recent(rows, name, positive)
-    return None if len(values) < MIN_VALUES else min(_middle(values), median(values[-3:]))
+    values = _window_values(rows, name, positive)
+    return None if len(values) < MIN_VALUES else min(_trimmed_mean(values), median(values[-3:]))
 
 
-def _at_most(rows: MetricRows, name: str) -> float | None:
-    values = _recent(rows, name)
-    return None if len(values) < MIN_VALUES else max(_middle(values), median(values[-3:]))
+def _upper_level(rows: MetricRows, name: str) -> float | None:
+    values = _window_values(rows, name)
+    return None if len(values) < MIN_VALUES else max(_trimmed_mean(values), median(values[-3:]))
 
 
 def _start_level(rows: MetricRows, name: str) -> float | None:
     """The level of the first steps; None until these have passed out of the window."""
-    values = _finite_values(rows[:BEGIN], name)
-    return None if len(rows) < BEGIN + WINDOW_STEPS or len(values) < MIN_VALUES else _middle(values)
+    values = _finite_values(rows[:START_STEPS], name)
+    return None if len(rows) < START_STEPS + WINDOW_STEPS or len(values) < MIN_VALUES else _trimmed_mean(values)
 
 
-def _middle(values: Sequence[float]) -> float:
+def _trimmed_mean(values: Sequence[float]) -> float:
     """The mean without the two extremes."""
     return fmean(sorted(values)[1:-1])
 

@@ -54,7 +54,7 @@ class TrainOrThink:
         return "either" if train == think else "train" if train < think else "think"
 
 
-def cost_at(quality: float, costs: Numbers, qualities: Numbers) -> float | None:
+def cost_for_quality(quality: float, costs: Numbers, qualities: Numbers) -> float | None:
     """The least cost at which a curve, straight over log cost, reaches a quality; None where it never does.
 
     A point is worth the best that any cheaper one brings, since more need not be spent.
@@ -83,4 +83,4 @@ def train_or_think(
     thinking: tuple[Numbers, Numbers],
 ) -> TrainOrThink:
     """From curves (cost per query, quality) of the trained and of the present model: both ways to one quality."""
-    return TrainOrThink(training, cost_at(quality, *trained), cost_at(quality, *thinking))
+    return TrainOrThink(training, cost_for_quality(quality, *trained), cost_for_quality(quality, *thinking))

@@ -11,12 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from ponder.errors import UnknownName, UsageError
 
-Floats64 = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-Numbers = Sequence[float] | Floats64
+Numbers = Sequence[float] | FloatArray
 
 
-def to_floats(values: Sequence[float | None] | Floats64) -> Floats64:
+def to_floats(values: Sequence[float | None] | FloatArray) -> FloatArray:
     """None and NaN are both unknown."""
     try:
         return np.array([math.nan if v is None else float(v) for v in values], dtype=np.float64)

@@ -16,11 +16,11 @@ import numpy as np
 from ponder.errors import UsageError
 from ponder.measure.given import to_floats
 
-LEVEL = 0.95
+CONFIDENCE = 0.95
 FEW_PROBLEMS = 500  # with fewer problems than this an accuracy moves by points from luck alone, so the output says so
 
 
-def wilson(right: int, total: int, level: float = LEVEL) -> tuple[float, float]:
+def wilson(right: int, total: int, level: float = CONFIDENCE) -> tuple[float, float]:
     """The Wilson score interval for a share: holds its level at small counts and stays inside [0, 1]."""
     if not 0 <= right <= total or total == 0:
         raise UsageError(f"{right} right of {total} has no accuracy; it takes 0 <= right <= total and total >= 1")
@@ -55,7 +55,7 @@ class Accuracy:
     @classmethod
     def from_outcomes(cls, outcomes: Iterable[bool | float | None]) -> Accuracy:
         """From one outcome per problem: true or 1, false or 0, None or NaN where the verifier could not tell."""
-        told = [_outcome(o) for o in outcomes]
+        told = [_to_bool(o) for o in outcomes]
         return cls(told.count(True), len(told), told.count(None))
 
     @property
@@ -84,7 +84,7 @@ class MeanInterval:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class PairedDifference:
     """First minus second system on the same problems, with Newcombe's paired interval at 95 %."""
 
     mean: float
@@ -110,24 +110,24 @@ class Difference:
 
 
 def paired_difference(
-    first: Sequence[bool | float | None], second: Sequence[bool | float | None], level: float = LEVEL
-) -> Difference:
+    first: Sequence[bool | float | None], second: Sequence[bool | float | None], level: float = CONFIDENCE
+) -> PairedDifference:
     """Accuracy of `first` minus accuracy of `second`, problem i of one being problem i of the other.
 
     A problem that either left undecided drops out of both. For real-valued scores use `mean_of` on the differences.
     """
     if len(first) != len(second):
         raise UsageError(f"paired systems need the same problems; one has {len(first)}, the other {len(second)}")
-    pairs = [(_outcome(a), _outcome(b)) for a, b in zip(first, second, strict=True)]
+    pairs = [(_to_bool(a), _to_bool(b)) for a, b in zip(first, second, strict=True)]
     judged = [(a, b) for a, b in pairs if a is not None and b is not None]
     both, won = judged.count((True, True)), judged.count((True, False))
     lost, neither = judged.count((False, True)), judged.count((False, False))
     low, high = _newcombe(both, won, lost, neither, level)
     n = len(judged)
-    return Difference((won - lost) / n, low, high, n, won, lost, len(pairs) - n)
+    return PairedDifference((won - lost) / n, low, high, n, won, lost, len(pairs) - n)
 
 
-def bootstrap_mean(values: Iterable[float | None], level: float = LEVEL, resamples: int = 10_000, seed: int = 0) -> MeanInterval:
+def bootstrap_mean(values: Iterable[float | None], level: float = CONFIDENCE, resamples: int = 10_000, seed: int = 0) -> MeanInterval:
     """The mean of one value per problem; the interval is the percentile bootstrap over problems."""
     told = to_floats(list(values))
     known = told[~np.isnan(told)]
@@ -150,7 +150,7 @@ def bootstrap_mean(values: Iterable[float | None], level: float = LEVEL, resampl
     return MeanInterval(float(known.mean()), float(low), float(high), int(known.size), lost)
 
 
-def over_all(values: Sequence[float | None], graded: bool = False) -> Accuracy | MeanInterval:
+def mean_with_undecided(values: Sequence[float | None], graded: bool = False) -> Accuracy | MeanInterval:
     """One value per problem, with every problem in the denominator: what is not known (None) counts as 0, and in the
     interval's high end as 1. Right or wrong has its own interval; what lies between, or may (`graded`), gets the
     bootstrap's.
@@ -167,7 +167,7 @@ def over_all(values: Sequence[float | None], graded: bool = False) -> Accuracy |
     return MeanInterval(least.mean, least.low, most.high, len(values), lost, undecided_in_total=True)
 
 
-def bootstrap_tail(total: int, level: float = LEVEL) -> float:
+def bootstrap_tail(total: int, level: float = CONFIDENCE) -> float:
     """The share of resampled means to cut off at each end, so that the rest covers what Student's interval would.
 
     Redrawing few problems varies less than drawing them, and normal tails are too thin for them (Hesterberg 2015).
@@ -177,7 +177,7 @@ def bootstrap_tail(total: int, level: float = LEVEL) -> float:
     return float(ndtr(stdtrit(total - 1, (1 - level) / 2) * math.sqrt(total / (total - 1))))
 
 
-def constant_sample_interval(value: float, total: int, level: float = LEVEL, least: float = 0.0) -> tuple[float, float]:
+def constant_sample_interval(value: float, total: int, level: float = CONFIDENCE, least: float = 0.0) -> tuple[float, float]:
     """An interval for the mean of values in [least, 1] that were all the same, which is not certain either.
 
     Of the problems there are, a share q differ with a chance of (1 - q)^total to draw none of them; the q at which that
@@ -208,7 +208,7 @@ def _newcombe(both: int, won: int, lost: int, neither: int, level: float) -> tup
     return p1 - p2 - math.sqrt(max(down, 0.0)), p1 - p2 + math.sqrt(max(up, 0.0))
 
 
-def _outcome(value: bool | float | None) -> bool | None:
+def _to_bool(value: bool | float | None) -> bool | None:
     if value is None or value != value:  # None or NaN
         return None
     if value not in (0, 1):

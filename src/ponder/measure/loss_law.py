@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ponder.errors import UsageError
-from ponder.measure.given import Floats64
+from ponder.measure.given import FloatArray
 
-HUBER = 1e-3  # the paper's delta: runs that miss the law by more than .1 % pull only linearly
+HUBER_DELTA = 1e-3  # the paper's delta: runs that miss the law by more than .1 % pull only linearly
 
 
 @dataclass(frozen=True, slots=True)
-class LossLaw:
+class ChinchillaLaw:
     """The five numbers of the law, and the loss that remains after fitting."""
 
     e: float
@@ -25,7 +25,7 @@ class LossLaw:
     beta: float
     residual: float = 0.0  # root mean square of log loss against the law
 
-    def __call__(self, parameters: ArrayLike, tokens: ArrayLike) -> Floats64:
+    def __call__(self, parameters: ArrayLike, tokens: ArrayLike) -> FloatArray:
         n, d = np.asarray(parameters, dtype=float), np.asarray(tokens, dtype=float)
         return np.asarray(self.e + self.a / n**self.alpha + self.b / d**self.beta)
 
@@ -38,7 +38,7 @@ class LossLaw:
         return parameters, flops / 6 / parameters
 
 
-def fit_loss_law(parameters: ArrayLike, tokens: ArrayLike, loss: ArrayLike) -> LossLaw:
+def fit_chinchilla_law(parameters: ArrayLike, tokens: ArrayLike, loss: ArrayLike) -> ChinchillaLaw:
     """The law through a set of runs: Huber's loss of log loss, from a grid of starts, the best end kept."""
     n, d, y = (np.asarray(x, dtype=float).ravel() for x in (parameters, tokens, loss))
     if not n.size == d.size == y.size:
@@ -51,15 +51,15 @@ def fit_loss_law(parameters: ArrayLike, tokens: ArrayLike, loss: ArrayLike) -> L
 
     log_n, log_d, log_y = np.log(n), np.log(d), np.log(y)
 
-    def objective(theta: Floats64) -> tuple[float, Floats64]:
+    def objective(theta: FloatArray) -> tuple[float, FloatArray]:
         a, alpha, b, beta, e = theta
         terms = np.stack([a - alpha * log_n, b - beta * log_d, np.full(n.size, e)])
         top = terms.max(axis=0)
         total = top + np.log(np.exp(terms - top).sum(axis=0))
         share = np.exp(terms - total)
-        off = (total - log_y) / HUBER
+        off = (total - log_y) / HUBER_DELTA
         value = np.where(np.abs(off) <= 1, off**2 / 2, np.abs(off) - 0.5).mean()
-        pull = np.clip(off, -1, 1) / HUBER / n.size
+        pull = np.clip(off, -1, 1) / HUBER_DELTA / n.size
         slopes = [share[0], -share[0] * log_n, share[1], -share[1] * log_d, share[2]]
         return float(value), np.array([pull @ s for s in slopes])
 
@@ -71,6 +71,6 @@ def fit_loss_law(parameters: ArrayLike, tokens: ArrayLike, loss: ArrayLike) -> L
         start = [rest + alpha * log_n.mean(), alpha, rest + beta * log_d.mean(), beta, np.log(stays) + floor]
         ends.append(minimize(objective, start, jac=True, method="BFGS", options={"gtol": 1e-9, "maxiter": 2000}))
     a, alpha, b, beta, e = min(ends, key=lambda end: end.fun).x
-    law = LossLaw(*(float(v) for v in (np.exp(e), np.exp(a), alpha, np.exp(b), beta)))
+    law = ChinchillaLaw(*(float(v) for v in (np.exp(e), np.exp(a), alpha, np.exp(b), beta)))
     residual = float(np.sqrt(np.mean((np.log(law(n, d)) - log_y) ** 2)))
-    return LossLaw(law.e, law.a, law.alpha, law.b, law.beta, residual)
+    return ChinchillaLaw(law.e, law.a, law.alpha, law.b, law.beta, residual)

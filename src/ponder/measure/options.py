@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from ponder.errors import UsageError
 
-STATES = 200_000  # partial choices that the exact search may keep
+MAX_SEARCH_STATES = 200_000  # partial choices that the exact search may keep
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,13 @@ class StrategyChoice:
 def choose_strategies(problems: Sequence[Sequence[StrategyOption]], budget: float, exact: bool = False) -> StrategyChoice:
     """The options of the largest total success within the budget: exactly, or within `bound` minus `success` of it."""
     _check_options(problems, budget)
-    hulls = [_hull(options) for options in problems]
-    picked, bound = _climb(hulls, budget)
+    hulls = [_upper_hull(options) for options in problems]
+    picked, bound = _greedy_climb(hulls, budget)
     if exact:
         found = _exact_search(problems, budget)
-        return StrategyChoice(found, _total_cost(found), _success(found), _success(found))
+        return StrategyChoice(found, _total_cost(found), _total_success(found), _total_success(found))
     full = _spend_remainder(problems, picked, budget)
-    return StrategyChoice(tuple(full), _total_cost(full), _success(full), bound)
+    return StrategyChoice(tuple(full), _total_cost(full), _total_success(full), bound)
 
 
 def _check_options(problems: Sequence[Sequence[StrategyOption]], budget: float) -> None:
@@ -59,7 +59,7 @@ def _check_options(problems: Sequence[Sequence[StrategyOption]], budget: float) 
         raise UsageError(f"the cheapest options cost {least:g} together, more than the budget of {budget:g}")
 
 
-def _hull(options: Sequence[StrategyOption]) -> list[StrategyOption]:
+def _upper_hull(options: Sequence[StrategyOption]) -> list[StrategyOption]:
     """Options that are best at some price: each step costs more per gain than the one before."""
     hull: list[StrategyOption] = []
     for o in sorted(options, key=lambda o: (o.cost, -o.success_probability)):
@@ -77,10 +77,10 @@ def _gain_per_cost(a: StrategyOption, b: StrategyOption) -> float:
     return (b.success_probability - a.success_probability) / (b.cost - a.cost) if b.cost > a.cost else math.inf
 
 
-def _climb(hulls: list[list[StrategyOption]], budget: float) -> tuple[list[StrategyOption], float]:
+def _greedy_climb(hulls: list[list[StrategyOption]], budget: float) -> tuple[list[StrategyOption], float]:
     """Steps up all hulls by falling gain per cost until one does not fit; a part of that one gives the bound."""
     picked = [hull[0] for hull in hulls]
-    spent, success = _total_cost(picked), _success(picked)
+    spent, success = _total_cost(picked), _total_success(picked)
     steps = [(-_gain_per_cost(a, b), i, b) for i, hull in enumerate(hulls) for a, b in pairwise(hull)]
     for falling, i, b in sorted(steps, key=lambda s: s[:2]):
         more = b.cost - picked[i].cost
@@ -120,7 +120,7 @@ def _exact_search(problems: Sequence[Sequence[StrategyOption]], budget: float) -
             if state[1] > best:
                 states.append(state)
                 best = state[1]
-        if len(states) > STATES:
+        if len(states) > MAX_SEARCH_STATES:
             raise UsageError(f"the exact choice over {len(problems)} problems is too large; leave out exact=True")
     return states[-1][2]
 
@@ -129,5 +129,5 @@ def _total_cost(options: Sequence[StrategyOption]) -> float:
     return math.fsum(o.cost for o in options)
 
 
-def _success(options: Sequence[StrategyOption]) -> float:
+def _total_success(options: Sequence[StrategyOption]) -> float:
     return math.fsum(o.success_probability for o in options)

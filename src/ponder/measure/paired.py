@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ponder.errors import UsageError
-from ponder.measure.given import Floats64, to_floats
-from ponder.measure.intervals import FEW_PROBLEMS, LEVEL, constant_sample_interval
+from ponder.measure.given import FloatArray, to_floats
+from ponder.measure.intervals import FEW_PROBLEMS, CONFIDENCE, constant_sample_interval
 
 MAX_EXACT_DIFFERENCES = 16  # differences that are not 0: up to here all signs are tried
 
@@ -38,7 +38,7 @@ def paired_means(
     first: Sequence[Sequence[float | None]],
     second: Sequence[Sequence[float | None]],
     clusters: Sequence[Hashable] | None = None,
-    level: float = LEVEL,
+    level: float = CONFIDENCE,
     flips: int = 10_000,
     seed: int = 0,
 ) -> PairedMean:
@@ -46,7 +46,7 @@ def paired_means(
     from one source (a passage, a template) are not independent either: name each problem's cluster."""
     if len(first) != len(second):
         raise UsageError(f"paired systems need the same problems; one has {len(first)}, the other {len(second)}")
-    a, b = _means(first), _means(second)
+    a, b = _problem_means(first), _problem_means(second)
     told = ~np.isnan(a - b)
     gap = (a - b)[told]
     if clusters is not None:
@@ -69,11 +69,11 @@ def paired_means(
 
     half = float(stdtrit(count - 1, (1 + level) / 2)) * error
     low, high = (mean - half, mean + half) if half else constant_sample_interval(mean, count, level, least=-1.0)
-    p = sign_flip(sums, flips, seed)
+    p = sign_flip_test(sums, flips, seed)
     return PairedMean(mean, low, high, p, int(gap.size), int(count), int((~told).sum()))
 
 
-def sign_flip(differences: Sequence[float] | Floats64, flips: int = 10_000, seed: int = 0) -> float:
+def sign_flip_test(differences: Sequence[float] | FloatArray, flips: int = 10_000, seed: int = 0) -> float:
     """How often sums of these differences, each with a random sign, are as far from 0 as theirs: exact for few."""
     gap = np.asarray(differences, dtype=float)
     gap = gap[gap != 0]
@@ -91,7 +91,7 @@ def sign_flip(differences: Sequence[float] | Floats64, flips: int = 10_000, seed
     return (far + 1) / (flips + 1)  # the signs that were found count as one of the flips
 
 
-def _means(groups: Sequence[Sequence[float | None]]) -> Floats64:
+def _problem_means(groups: Sequence[Sequence[float | None]]) -> FloatArray:
     out = []
     for g in groups:
         known = to_floats(g)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ponder.errors import UsageError
-from ponder.measure.given import Floats64
+from ponder.measure.given import FloatArray
 from ponder.measure.intervals import constant_sample_interval, bootstrap_tail, wilson
 
 MAX_RESAMPLED_VALUES = 4_000_000  # draws kept at once
@@ -49,7 +49,7 @@ def pareto_frontier(cost: ArrayLike, quality: ArrayLike) -> NDArray[np.bool_]:
     return on
 
 
-def frontier_with_intervals(
+def pareto_frontier_with_intervals(
     names: Sequence[str],
     costs: Sequence[Sequence[float]],
     qualities: Sequence[Sequence[float]],
@@ -92,7 +92,7 @@ def frontier_with_intervals(
     ]
 
 
-def _interval(means_RS: Floats64, size: int) -> Floats64:
+def _interval(means_RS: FloatArray, size: int) -> FloatArray:
     """NaN of one problem: it says nothing of others."""
     if size < 2:
         return np.full((2, means_RS.shape[1]), np.nan)

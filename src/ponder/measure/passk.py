@@ -11,22 +11,22 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ponder.errors import UsageError
-from ponder.measure.given import IntArray, Floats64, to_ints
+from ponder.measure.given import IntArray, FloatArray, to_ints
 
-SERIES = 16  # from here on four terms of Stirling's series are exact to 1e-15
+MIN_STIRLING_ARGUMENT = 16  # from here on four terms of Stirling's series are exact to 1e-15
 
 
-def pass_at_k(n: ArrayLike, c: ArrayLike, k: ArrayLike, short: Literal["error", "missing"] = "error") -> Floats64:
+def pass_at_k(n: ArrayLike, c: ArrayLike, k: ArrayLike, short: Literal["error", "missing"] = "error") -> FloatArray:
     """1 - C(n-c, k) / C(n, k) for each problem: the unbiased estimate from n samples, c of them right.
 
     Several k add a last axis. A problem of fewer than k samples is refused, or NaN where `short` is "missing".
     """
     n_P, c_P, k_K = check_counts(n, c, k)
     if short != "missing":
-        refuse_short(n_P, k_K, "pass")
+        require_k_samples(n_P, k_K, "pass")
     wide = n_P.shape + (1,) * k_K.ndim
     n_PK, c_PK, k_PK = np.broadcast_arrays(n_P.reshape(wide), c_P.reshape(wide), k_K)
-    found = np.asarray(-np.expm1(log_miss(n_PK, c_PK, k_PK)))
+    found = np.asarray(-np.expm1(log_no_hit_probability(n_PK, c_PK, k_PK)))
     alone = np.minimum(c_PK, k_PK) == 1  # one sample, or one right among all: the share itself, to the last bit
     found = np.where(alone, np.maximum(c_PK, k_PK) / n_PK, found)
     return np.where(k_PK > n_PK, np.nan, found)
@@ -40,7 +40,7 @@ def mean_pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> float:
     return float(each.mean())
 
 
-def log_miss(n: ArrayLike, c: ArrayLike, k: ArrayLike) -> Floats64:
+def log_no_hit_probability(n: ArrayLike, c: ArrayLike, k: ArrayLike) -> FloatArray:
     """log of C(n-c, k) / C(n, k): that k of n samples hold none of c. -inf where they must; arrays broadcast.
 
     The ratio is symmetric in c and k. With m the smaller and b = n less the larger, it is (b)_m / (n)_m, and Stirling's
@@ -60,7 +60,7 @@ def log_miss(n: ArrayLike, c: ArrayLike, k: ArrayLike) -> Floats64:
             - (_stirling(safe_n) - _stirling(np.maximum(n_ - m, 1.0)))
         )
         out = np.where(m == 1, np.log1p(-most / safe_n), out)
-    if np.any(few := (left >= 0) & (left < SERIES) & (m > 1)):  # Stirling's series is poor for the smallest factorials
+    if np.any(few := (left >= 0) & (left < MIN_STIRLING_ARGUMENT) & (m > 1)):  # Stirling's series is poor for the smallest factorials
         from scipy.special import gammaln
 
         x, y, z, w = b[few] + 1, left[few] + 1, n_[few] + 1, n_[few] - m[few] + 1
@@ -69,7 +69,7 @@ def log_miss(n: ArrayLike, c: ArrayLike, k: ArrayLike) -> Floats64:
     return np.where(left < 0, -np.inf, np.where(m == 0, 0.0, out))
 
 
-def _stirling(x: Floats64) -> Floats64:
+def _stirling(x: FloatArray) -> FloatArray:
     """log x! less x log x - x + log(2 pi x) / 2."""
     y = 1 / (x * x)
     return (1 / 12 - y * (1 / 360 - y * (1 / 1260 - y / 1680))) / x
@@ -93,7 +93,7 @@ def check_counts(n: ArrayLike, c: ArrayLike, k: ArrayLike) -> tuple[IntArray, In
     return n_, c_, k_
 
 
-def refuse_short(n_P: IntArray, k_K: IntArray, name: str) -> None:
+def require_k_samples(n_P: IntArray, k_K: IntArray, name: str) -> None:
     k = int(k_K.max(initial=1))
     if short := int(np.sum(n_P < k)):
         raise UsageError(

@@ -14,7 +14,7 @@ from ponder.measure.intervals import Accuracy
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-INK, QUIET, LINE_COLOUR, MARK_COLOUR = "#1f2328", "#8c959f", "#1f5fbf", "#d1570a"
+TEXT_COLOUR, MUTED_COLOUR, LINE_COLOUR, MARK_COLOUR = "#1f2328", "#8c959f", "#1f5fbf", "#d1570a"
 # Okabe and Ito (2008): told apart by colour-blind readers; each with a mark and a dash of its own for print in grey.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1f2328", "#8c959f")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -22,17 +22,17 @@ DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))
 STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.size": 9,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": QUIET,
+    "text.color": TEXT_COLOUR,
+    "axes.labelcolor": TEXT_COLOUR,
+    "axes.edgecolor": MUTED_COLOUR,
     "axes.linewidth": 0.8,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
-    "xtick.color": QUIET,
-    "ytick.color": QUIET,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
+    "xtick.color": MUTED_COLOUR,
+    "ytick.color": MUTED_COLOUR,
+    "xtick.labelcolor": TEXT_COLOUR,
+    "ytick.labelcolor": TEXT_COLOUR,
     "grid.color": "#e6e8eb",
     "grid.linewidth": 0.7,
     "legend.frameon": False,
@@ -41,7 +41,7 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def reward_curve(
+def plot_reward_curve(
     path: str | Path,
     steps: Sequence[float],
     rewards: Sequence[float | None],
@@ -70,10 +70,10 @@ def reward_curve(
         FigureCanvasAgg(figure)  # draws without a display, and leaves pyplot's state alone
         if marks:
             curve, side = figure.subplots(1, 2, width_ratios=[2.7, 1])
-            _accuracies(side, marks)
+            _plot_accuracies(side, marks)
         else:
             curve = figure.subplots()
-        _curve(curve, np.asarray(steps, float), np.array([np.nan if r is None else r for r in rewards], float))
+        _plot_rewards(curve, np.asarray(steps, float), np.array([np.nan if r is None else r for r in rewards], float))
         if title:
             figure.suptitle(title, fontsize=10.5, fontweight="bold", x=0.014, ha="left")
         path = Path(path)
@@ -82,7 +82,7 @@ def reward_curve(
     return path
 
 
-def _curve(axes: Axes, steps_S: np.ndarray, rewards_S: np.ndarray) -> None:
+def _plot_rewards(axes: Axes, steps_S: np.ndarray, rewards_S: np.ndarray) -> None:
     """S: training steps."""
     from matplotlib.ticker import MaxNLocator
 
@@ -100,10 +100,10 @@ def _curve(axes: Axes, steps_S: np.ndarray, rewards_S: np.ndarray) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 5, 10], integer=True))
     axes.grid(axis="y")
     axes.set_xlabel("training step")
-    axes.set_title("mean reward of the sampled answers", loc="left", fontsize=9, color=INK)
+    axes.set_title("mean reward of the sampled answers", loc="left", fontsize=9, color=TEXT_COLOUR)
 
 
-def _accuracies(axes: Axes, marks: Sequence[tuple[str, Accuracy]]) -> None:
+def _plot_accuracies(axes: Axes, marks: Sequence[tuple[str, Accuracy]]) -> None:
     for x, (_, a) in enumerate(marks):
         mean, low, high = 100 * a.mean, 100 * a.low, 100 * a.high
         reach = [[mean - low], [high - mean]]
@@ -118,8 +118,8 @@ def _accuracies(axes: Axes, marks: Sequence[tuple[str, Accuracy]]) -> None:
     axes.set_xticks(range(len(marks)), [f"{name}\n{a.correct}/{a.total}" for name, a in marks])
     axes.tick_params(axis="x", length=0)
     axes.grid(axis="y")
-    axes.set_xlabel("with 95 % intervals", fontsize=8, color=QUIET)
-    axes.set_title("test accuracy, %", loc="left", fontsize=9, color=INK)
+    axes.set_xlabel("with 95 % intervals", fontsize=8, color=MUTED_COLOUR)
+    axes.set_title("test accuracy, %", loc="left", fontsize=9, color=TEXT_COLOUR)
 
 
 def moving_mean(values_S: np.ndarray, window: int) -> np.ndarray:

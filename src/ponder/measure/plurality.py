@@ -16,16 +16,16 @@ from typing import Literal
 import numpy as np
 
 from ponder.errors import UsageError
-from ponder.measure.ballots import Ballots
-from ponder.measure.given import IntArray, Floats64, check_choice
+from ponder.measure.ballots import VoteArrays
+from ponder.measure.given import IntArray, FloatArray, check_choice
 
 VoteEstimator = Literal["exact", "normal", "sampled"]
 
-WORK = 4e9  # multiplications that one problem may take: some seconds
+MAX_EXACT_OPERATIONS = 4e9  # multiplications that one problem may take: some seconds
 MAX_SAMPLED_COUNTS = 4_000_000  # counts drawn at once
 
 
-def winning_weights(winner: Floats64, others: Sequence[Floats64], silent: Floats64 | None, most: int) -> Floats64:
+def winning_weights(winner: FloatArray, others: Sequence[FloatArray], silent: FloatArray | None, most: int) -> FloatArray:
     """Weights [most + 1] of votes of each size that one answer wins, from the weights of each answer's counts.
 
     Entry x of an array is the weight of x votes for that answer; `silent` is that of samples that do not vote.
@@ -50,18 +50,18 @@ def winning_weights(winner: Floats64, others: Sequence[Floats64], silent: Floats
     return won_K if silent is None else np.convolve(won_K, silent)[: most + 1]
 
 
-def majority_at_k(cast: Ballots, k_K: IntArray) -> Floats64:
+def majority_at_k(cast: VoteArrays, k_K: IntArray) -> FloatArray:
     """What the majority of k of these samples is worth, as the exact mean over all subsets and orders, for each k."""
     n = cast.size
     votes_L = np.bincount(cast.label_N[cast.label_N >= 0], minlength=cast.value_L.size)
     worthy = np.flatnonzero((votes_L > 0) & (cast.value_L != 0))  # NaN is worthy: it must be told
     work = sum(_exact_operations(int(votes_L[i]), int((votes_L > 0).sum()), n, int(k_K.max())) for i in worthy)
-    if work > WORK:
+    if work > MAX_EXACT_OPERATIONS:
         raise UsageError(f"the exact vote of {int(k_K.max())} among {n} samples takes too long; take random subsets")
     out_K = np.zeros(k_K.size)
-    for span in _spans(n, k_K):
+    for span in _stable_k_groups(n, k_K):
         for i in worthy:
-            chance = _wins(votes_L, int(i), n, k_K[span])
+            chance = _win_probabilities(votes_L, int(i), n, k_K[span])
             out_K[span] += np.where(chance > 0, chance * cast.value_L[i], 0.0)
     return out_K
 
@@ -78,7 +78,7 @@ def plurality_accuracy(
 
     "exact" multiplies generating functions, "normal" is the limit of many samples, "sampled" draws votes.
     """
-    p_L = _chances(p, right)
+    p_L = _check_probabilities(p, right)
     check_choice("method", method, VoteEstimator)
     if n != int(n) or n < 1 or draws < 1:
         raise UsageError(f"a vote of {n} samples, {draws} times, is undefined; it takes at least 1 of each")
@@ -94,8 +94,8 @@ def plurality_accuracy(
     if p_L[right] == 0 or others.size == 0:
         return float(p_L[right] > 0)
     if method == "normal":
-        return _normal(p_L[right], others, n)
-    if _exact_operations(n, p_L.size, n * p_L.size, n) > WORK:
+        return _normal_approximation(p_L[right], others, n)
+    if _exact_operations(n, p_L.size, n * p_L.size, n) > MAX_EXACT_OPERATIONS:
         raise UsageError(f"the exact vote of {n} samples takes too long; use method='normal' or method='sampled'")
     from scipy.stats import poisson
 
@@ -106,17 +106,17 @@ def plurality_accuracy(
 
 def plurality_limit(p: Sequence[float], right: int = 0) -> float:
     """What a vote comes to with ever more samples: the likeliest answer wins, and equals share."""
-    p_L = _chances(p, right)
+    p_L = _check_probabilities(p, right)
     top = np.isclose(p_L, p_L.max(), rtol=1e-12, atol=0)
     return float(top[right] / top.sum())
 
 
-def _wins(votes_L: IntArray, winner: int, n: int, k_K: IntArray) -> Floats64:
+def _win_probabilities(votes_L: IntArray, winner: int, n: int, k_K: IntArray) -> FloatArray:
     """The chance to win votes of k. Each sample joins with chance q for itself; given how many do, all subsets count
     alike, so any q gives the same result, and one near k / n keeps the numbers from vanishing."""
     from scipy.stats import binom
 
-    q, most = _join(n, k_K), int(k_K.max())
+    q, most = _inclusion_probability(n, k_K), int(k_K.max())
     taken = [binom.pmf(np.arange(v + 1), v, q) for v in votes_L]
     others = [t for i, t in enumerate(taken) if i != winner and votes_L[i]]
     silent = n - int(votes_L.sum())
@@ -125,11 +125,11 @@ def _wins(votes_L: IntArray, winner: int, n: int, k_K: IntArray) -> Floats64:
     return np.asarray(np.clip(won[k_K] / binom.pmf(k_K, n, q), 0.0, 1.0))
 
 
-def _join(n: int, k_K: IntArray) -> float:
+def _inclusion_probability(n: int, k_K: IntArray) -> float:
     return float(k_K.min() + k_K.max()) / (2 * n)
 
 
-def _spans(n: int, k_K: IntArray) -> list[IntArray]:
+def _stable_k_groups(n: int, k_K: IntArray) -> list[IntArray]:
     """Places of k in groups, so that in each no chance is near the smallest float."""
     from scipy.stats import binom
 
@@ -137,7 +137,7 @@ def _spans(n: int, k_K: IntArray) -> list[IntArray]:
     waiting = [np.argsort(k_K)]
     while waiting:
         span = waiting.pop()
-        if span.size > 1 and binom.logpmf(k_K[span], n, _join(n, k_K[span])).min() < -300:
+        if span.size > 1 and binom.logpmf(k_K[span], n, _inclusion_probability(n, k_K[span])).min() < -300:
             waiting += [span[: span.size // 2], span[span.size // 2 :]]
         else:
             groups.append(span)
@@ -148,7 +148,7 @@ def _exact_operations(height: int, answers: int, votes: int, most: int) -> float
     return float(min(height, most)) * (min(answers, most) / 2 + 1) * votes * most
 
 
-def _chances(p: Sequence[float], right: int) -> Floats64:
+def _check_probabilities(p: Sequence[float], right: int) -> FloatArray:
     p_L = np.asarray(p, dtype=np.float64)
     if p_L.ndim != 1 or p_L.size == 0 or np.any(~(p_L >= 0)) or abs(p_L.sum() - 1) > 1e-6:
         raise UsageError(f"the chances of the answers must be at least 0 and sum to 1; got {list(p)}")
@@ -157,7 +157,7 @@ def _chances(p: Sequence[float], right: int) -> Floats64:
     return p_L / p_L.sum()
 
 
-def _normal(p: float, others: Floats64, n: int) -> float:
+def _normal_approximation(p: float, others: FloatArray, n: int) -> float:
     """All differences of counts above 0: they are jointly normal as n grows."""
     from scipy.stats import multivariate_normal
 

@@ -6,13 +6,13 @@ import math
 from statistics import NormalDist
 
 from ponder.errors import UsageError
-from ponder.measure.intervals import LEVEL
+from ponder.measure.intervals import CONFIDENCE
 
-POWER = 0.8  # how often a difference that is there should be seen
+DEFAULT_POWER = 0.8  # how often a difference that is there should be seen
 
 
-def problems_needed(
-    difference: float, accuracy: float, disagreement_rate: float | None = None, power: float = POWER, level: float = LEVEL
+def problems_for_accuracies(
+    difference: float, accuracy: float, disagreement_rate: float | None = None, power: float = DEFAULT_POWER, level: float = CONFIDENCE
 ) -> int:
     """Problems on which two systems must be judged, so that a difference in accuracy shows with a chance of `power`.
 
@@ -45,8 +45,8 @@ def problems_for_means(
     problem_sd: float,
     sample_sd: float = 0.0,
     samples: int = 1,
-    power: float = POWER,
-    level: float = LEVEL,
+    power: float = DEFAULT_POWER,
+    level: float = CONFIDENCE,
 ) -> int:
     """The same for means of several samples per problem (Miller 2024).
 
@@ -60,21 +60,21 @@ def problems_for_means(
     return math.ceil((z + z_power) ** 2 * variance / difference**2)
 
 
-def difference_seen(
-    problems: int, accuracy: float, disagreement_rate: float | None = None, power: float = POWER, level: float = LEVEL
+def minimum_detectable_difference(
+    problems: int, accuracy: float, disagreement_rate: float | None = None, power: float = DEFAULT_POWER, level: float = CONFIDENCE
 ) -> float:
     """The least gain in accuracy that so many problems show with a chance of `power`; NaN where none is."""
     if problems < 1:
         raise UsageError(f"{problems} problems show nothing; it takes at least 1")
     low, high = 1e-9, 1 - accuracy
-    problems_needed(low, accuracy, disagreement_rate, power, level)  # refuses what cannot be
+    problems_for_accuracies(low, accuracy, disagreement_rate, power, level)  # refuses what cannot be
     if disagreement_rate is not None:
         high = min(high, disagreement_rate, 2 - 2 * accuracy - disagreement_rate)  # beyond, they could not disagree so often
-    if high <= low or problems_needed(high, accuracy, disagreement_rate, power, level) > problems:
+    if high <= low or problems_for_accuracies(high, accuracy, disagreement_rate, power, level) > problems:
         return math.nan
     for _ in range(100):
         middle = (low + high) / 2
-        if problems_needed(middle, accuracy, disagreement_rate, power, level) <= problems:
+        if problems_for_accuracies(middle, accuracy, disagreement_rate, power, level) <= problems:
             high = middle
         else:
             low = middle

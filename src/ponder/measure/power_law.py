@@ -13,11 +13,11 @@ from numpy.typing import ArrayLike
 
 from ponder.errors import UsageError
 from ponder.measure.coverage import unique_count_pairs
-from ponder.measure.given import IntArray, Floats64, check_choice
+from ponder.measure.given import IntArray, FloatArray, check_choice
 from ponder.measure.passk import check_counts, pass_at_k
 
 # Where the search in coverage also starts, as log(-a) and b: coverage of 0 or 1 can lead the line in logs astray.
-STARTS = ((-1.0, -0.3), (0.0, -1.0), (1.0, -0.3), (2.0, -1.0), (3.0, -0.5))
+FIT_STARTS = ((-1.0, -0.3), (0.0, -1.0), (1.0, -0.3), (2.0, -1.0), (3.0, -0.5))
 
 FitSpace = Literal["coverage", "log"]  # least squares in coverage, or of log(-log c) on log k, a straight line there
 
@@ -30,12 +30,12 @@ class CoverageLaw:
     b: float
     a_interval: tuple[float, float] | None = None
     b_interval: tuple[float, float] | None = None
-    resampled_parameters: Floats64 | None = field(default=None, repr=False, compare=False)  # [R, 2]: a and b of each resample
+    resampled_parameters: FloatArray | None = field(default=None, repr=False, compare=False)  # [R, 2]: a and b of each resample
 
-    def __call__(self, k: ArrayLike) -> Floats64:
+    def __call__(self, k: ArrayLike) -> FloatArray:
         return np.asarray(np.exp(self.a * np.asarray(k, dtype=float) ** self.b))
 
-    def confidence_band(self, k: ArrayLike) -> tuple[Floats64, Floats64]:
+    def confidence_band(self, k: ArrayLike) -> tuple[FloatArray, FloatArray]:
         """95 % of the resampled laws at each k lie between these."""
         if self.resampled_parameters is None:
             raise UsageError("this law was fitted to a curve alone; fit it to problems to know how sure it is")
@@ -45,13 +45,13 @@ class CoverageLaw:
 
 
 @dataclass(frozen=True, slots=True)
-class Extrapolation:
+class CoverageExtrapolation:
     """A law fitted to few samples, against what more samples brought."""
 
     law: CoverageLaw
     k: IntArray
-    predicted: Floats64
-    observed: Floats64
+    predicted: FloatArray
+    observed: FloatArray
 
     @property
     def error(self) -> float:
@@ -63,11 +63,11 @@ def fit_coverage_law(k: ArrayLike, coverage: ArrayLike, fit: FitSpace = "coverag
     """The law through a coverage curve. Space k evenly on a log scale, or large k decide alone."""
     k_K, c_K = np.atleast_1d(np.asarray(k, dtype=float)), np.atleast_1d(np.asarray(coverage, dtype=float))
     _check_curve(k_K, c_K)
-    a, b = _require_fit(_fit(k_K, c_K[None], fit)[0])
+    a, b = _require_fit(_fit_rows(k_K, c_K[None], fit)[0])
     return CoverageLaw(a, b)
 
 
-def coverage_law(
+def fit_coverage_law_to_counts(
     n: ArrayLike, c: ArrayLike, k: ArrayLike, fit: FitSpace = "coverage", resamples: int = 300, seed: int = 0
 ) -> CoverageLaw:
     """The law of a set of problems, n samples each and c of them right, with intervals over problems."""
@@ -78,9 +78,9 @@ def coverage_law(
     drawn_RU = np.vstack([times_U, rng.multinomial(size, times_U / size, size=resamples)])
     curves_RK = drawn_RU @ pass_at_k(n_U, c_U, k_K) / size
     _check_curve(k_K.astype(float), curves_RK[0])
-    a, b = _require_fit(_fit(k_K.astype(float), curves_RK[:1], fit)[0])
+    a, b = _require_fit(_fit_rows(k_K.astype(float), curves_RK[:1], fit)[0])
     usable = (curves_RK.min(axis=1) < 1) & (curves_RK.max(axis=1) > 0)  # else no law is best
-    again = _fit(k_K.astype(float), curves_RK[1:][usable[1:]], fit, near=(a, b))
+    again = _fit_rows(k_K.astype(float), curves_RK[1:][usable[1:]], fit, near=(a, b))
     again = again[np.isfinite(again).all(axis=1)]
     if size < 2 or not resamples or len(again) < resamples / 2:  # no doubt that could be measured
         return CoverageLaw(a, b)
@@ -90,17 +90,17 @@ def coverage_law(
 
 def extrapolate_coverage(
     n: ArrayLike, c: ArrayLike, fit_to: ArrayLike, predict: ArrayLike, fit: FitSpace = "coverage", seed: int = 0
-) -> Extrapolation:
+) -> CoverageExtrapolation:
     """Fit to the k in `fit_to`, predict coverage at the larger ones of `predict`, and say how far off that is."""
     known, asked = np.atleast_1d(np.asarray(fit_to)), np.atleast_1d(np.asarray(predict))
     if asked.min() <= known.max():
         raise UsageError(f"to extrapolate, predict k above those fitted to: {asked.min()} is not above {known.max()}")
-    law = coverage_law(n, c, known, fit, seed=seed)
+    law = fit_coverage_law_to_counts(n, c, known, fit, seed=seed)
     found = pass_at_k(np.ravel(n), np.ravel(c), asked).mean(axis=0)
-    return Extrapolation(law, asked.astype(np.int64), law(asked), found)
+    return CoverageExtrapolation(law, asked.astype(np.int64), law(asked), found)
 
 
-def _check_curve(k_K: Floats64, c_K: Floats64) -> None:
+def _check_curve(k_K: FloatArray, c_K: FloatArray) -> None:
     if k_K.shape != c_K.shape or k_K.size < 2 or len(set(k_K.tolist())) < 2:
         raise UsageError("two numbers of a law need coverage at two k or more, one coverage for each k")
     if not np.all((c_K >= 0) & (c_K <= 1)) or not np.all(k_K > 0):
@@ -109,7 +109,7 @@ def _check_curve(k_K: Floats64, c_K: Floats64) -> None:
         raise UsageError("every problem is covered at every k, or none at any: no law can be told from that")
 
 
-def _fit(k_K: Floats64, c_RK: Floats64, fit: FitSpace, near: tuple[float, float] | None = None) -> Floats64:
+def _fit_rows(k_K: FloatArray, c_RK: FloatArray, fit: FitSpace, near: tuple[float, float] | None = None) -> FloatArray:
     """a and b for each row, NaN where no line is best: the line in logs, then Levenberg and Marquardt's steps."""
     check_choice("way to fit", fit, FitSpace)
     lower, upper = (0.01, 0.99) if fit == "coverage" else (np.nan, np.nan)
@@ -124,25 +124,25 @@ def _fit(k_K: Floats64, c_RK: Floats64, fit: FitSpace, near: tuple[float, float]
         b_R = (dx_RK * y_RK).sum(axis=1) / (dx_RK**2).sum(axis=1)
         u_R = (y_RK.sum(axis=1) - b_R * x_RK.sum(axis=1)) / count[:, 0]
     if fit == "coverage":
-        known = STARTS if near is None else [(np.log(-near[0]), near[1])]
+        known = FIT_STARTS if near is None else [(np.log(-near[0]), near[1])]
         starts = [(np.full(len(c_RK), u), np.full(len(c_RK), b)) for u, b in known]
-        ends = [_descend(x_K, c_RK, u, b) for u, b in (*starts, *([(u_R, b_R)] if near is None else []))]
+        ends = [_levenberg_marquardt(x_K, c_RK, u, b) for u, b in (*starts, *([(u_R, b_R)] if near is None else []))]
         best_R = np.argmin([loss_R for _, _, loss_R in ends], axis=0)
         u_R, b_R = (np.choose(best_R, [end[i] for end in ends]) for i in (0, 1))
     return np.stack([-np.exp(u_R), b_R], axis=1)
 
 
-def _require_fit(pair: Floats64) -> tuple[float, float]:
+def _require_fit(pair: FloatArray) -> tuple[float, float]:
     if np.isnan(pair).any():
         raise UsageError("the line in logs needs coverage strictly between 0 and 1 at two k; use fit='coverage'")
     return float(pair[0]), float(pair[1])
 
 
-def _descend(x_K: Floats64, c_RK: Floats64, u_R: Floats64, b_R: Floats64) -> tuple[Floats64, Floats64, Floats64]:
+def _levenberg_marquardt(x_K: FloatArray, c_RK: FloatArray, u_R: FloatArray, b_R: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Least squares of exp(-exp(u + b x)) - c, each row with its own damping: u, b and what is left."""
     damp_R = np.full(len(u_R), 1e-2)
 
-    def law(u: Floats64, b: Floats64) -> tuple[Floats64, Floats64]:
+    def law(u: FloatArray, b: FloatArray) -> tuple[FloatArray, FloatArray]:
         rate = np.exp(np.clip(u[:, None] + b[:, None] * x_K, -700, 6))
         return np.exp(-rate), rate
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from ponder.errors import UsageError
 from ponder.reason.price import Price, read_prices
 
-__all__ = ["Price", "read_prices", "seconds_for"]
+__all__ = ["Price", "read_prices", "gpu_seconds"]
 
 
-def seconds_for(flops: float, peak_flops: float, utilization: float = 0.4, gpus: int = 1) -> float:
+def gpu_seconds(flops: float, peak_flops: float, utilization: float = 0.4, gpus: int = 1) -> float:
     """How long so many FLOPs take at a peak rate per GPU of which a share is used."""
     if not (flops >= 0 and peak_flops > 0 and 0 < utilization <= 1 and gpus >= 1):
         raise UsageError("time takes FLOPs, a peak rate above 0, a share of it in (0, 1] and at least one GPU")

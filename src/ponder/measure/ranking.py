@@ -13,12 +13,12 @@ import numpy as np
 
 from ponder.errors import UsageError
 from ponder.measure.calibration import check_scores_and_outcomes
-from ponder.measure.given import Floats64
-from ponder.measure.intervals import LEVEL
+from ponder.measure.given import FloatArray
+from ponder.measure.intervals import CONFIDENCE
 
 
 @dataclass(frozen=True, slots=True)
-class Auroc:
+class AurocInterval:
     """The chance that a right sample scores above a wrong one, ties counting half, with its 95 % interval."""
 
     area: float
@@ -35,10 +35,10 @@ def auroc(
     scores: Sequence[float | None],
     right: Sequence[float | None],
     problems: Sequence[Hashable] | None = None,
-    level: float = LEVEL,
+    level: float = CONFIDENCE,
     resamples: int = 500,
     seed: int = 0,
-) -> Auroc:
+) -> AurocInterval:
     """The area and its interval: DeLong's (1988) on the logit scale, for samples that are independent.
 
     Samples of one problem are not: name each sample's problem, and whole problems are drawn again instead.
@@ -53,23 +53,23 @@ def auroc(
     else:
         if len(problems) != score_N.size:
             raise UsageError(f"name the problem of each sample: got {len(problems)} names for {score_N.size} samples")
-        low, high = _over_problems(area, score_N, good, problems, level, resamples, seed)
-    return Auroc(area, low, high, int(good.sum()), int((~good).sum()))
+        low, high = _bootstrap_over_problems(area, score_N, good, problems, level, resamples, seed)
+    return AurocInterval(area, low, high, int(good.sum()), int((~good).sum()))
 
 
-def _area(score_N: Floats64, good: np.ndarray) -> float:
+def _area(score_N: FloatArray, good: np.ndarray) -> float:
     """From ranks: (sum of the right ones' ranks - R (R + 1) / 2) / (R W)."""
     r = int(good.sum())
     return float((_ranks(score_N)[good].sum() - r * (r + 1) / 2) / (r * (good.size - r)))
 
 
-def _ranks(values: Floats64) -> Floats64:
+def _ranks(values: FloatArray) -> FloatArray:
     """From 1; equal values share the mean of their ranks."""
     _, inverse, count = np.unique(values, return_inverse=True, return_counts=True)
     return np.asarray((count.cumsum() - (count - 1) / 2)[inverse])
 
 
-def _delong(score_R: Floats64, score_W: Floats64) -> tuple[float, tuple[float, float]]:
+def _delong(score_R: FloatArray, score_W: FloatArray) -> tuple[float, tuple[float, float]]:
     """The area and DeLong's variance, from right and from wrong samples: how each one's share of won pairs varies."""
     all_ranks = _ranks(np.concatenate([score_R, score_W]))
     won_R = (all_ranks[: score_R.size] - _ranks(score_R)) / score_W.size
@@ -102,8 +102,8 @@ def _bounds(area: float, pairs: int, level: float) -> tuple[float, float]:
     return (bound, 1.0) if area == 1 else (0.0, 1 - bound) if area == 0 else (0.0, 1.0)
 
 
-def _over_problems(
-    area: float, score_N: Floats64, good: np.ndarray, problems: Sequence[Hashable], level: float, resamples: int,
+def _bootstrap_over_problems(
+    area: float, score_N: FloatArray, good: np.ndarray, problems: Sequence[Hashable], level: float, resamples: int,
     seed: int,
 ) -> tuple[float, float]:  # fmt: skip
     members: dict[Hashable, list[int]] = {}

@@ -10,15 +10,15 @@ from statistics import NormalDist
 import numpy as np
 
 from ponder.errors import UsageError
-from ponder.measure.given import Floats64
-from ponder.measure.intervals import LEVEL
+from ponder.measure.given import FloatArray
+from ponder.measure.intervals import CONFIDENCE
 
-SCALE = 400 / math.log(10)  # 400 points: ten to one
-MIDDLE = 1500.0  # the mean rating, where nobody is an anchor
+ELO_SCALE = 400 / math.log(10)  # 400 points: ten to one
+MEAN_RATING = 1500.0  # the mean rating, where nobody is an anchor
 
 
 @dataclass(frozen=True, slots=True)
-class Rating:
+class EloRating:
     """A player's rating with its 95 % interval; an anchor's is given, so its interval has no width."""
 
     player: str
@@ -32,8 +32,8 @@ def elo_ratings(
     games: Iterable[tuple[str, str, float]],
     anchors: Mapping[str, float] | None = None,
     prior: float = 0.0,
-    level: float = LEVEL,
-) -> list[Rating]:
+    level: float = CONFIDENCE,
+) -> list[EloRating]:
     """Ratings, best first, from games (first, second, what the first got: 1, 0.5 or 0).
 
     Anchors keep the ratings they are given; without any, the mean is 1500. Where someone only won or only lost, no
@@ -52,34 +52,34 @@ def elo_ratings(
         won[index[a], index[b]] += score
         won[index[b], index[a]] += 1 - score
     if not prior:
-        _refuse_endless(won, names, anchors or {})
+        _require_finite_ratings(won, names, anchors or {})
     fixed = np.array([name in (anchors or {}) for name in names])
-    start = np.array([(anchors or {}).get(name, MIDDLE) for name in names])
-    centre = float(start[fixed].mean()) if fixed.any() else MIDDLE
-    strength = _climb(won, (start - centre) / SCALE, fixed, prior)
+    start = np.array([(anchors or {}).get(name, MEAN_RATING) for name in names])
+    centre = float(start[fixed].mean()) if fixed.any() else MEAN_RATING
+    strength = _newton_fit(won, (start - centre) / ELO_SCALE, fixed, prior)
     for a, b, score in played:
         i, j = index[a], index[b]
         off = (score - 1 / (1 + math.exp(strength[j] - strength[i]))) ** 2
         spread[i, j] += off
         spread[j, i] += off
     error = _errors(won, spread, strength, fixed, prior, any(score == 0.5 for _, _, score in played))
-    half = NormalDist().inv_cdf((1 + level) / 2) * error * SCALE
-    rating = strength * SCALE + centre
+    half = NormalDist().inv_cdf((1 + level) / 2) * error * ELO_SCALE
+    rating = strength * ELO_SCALE + centre
     count = won.sum(axis=1) + won.sum(axis=0)
     found = [
-        Rating(name, float(rating[i]), float(rating[i] - half[i]), float(rating[i] + half[i]), round(count[i]))
+        EloRating(name, float(rating[i]), float(rating[i] - half[i]), float(rating[i] + half[i]), round(count[i]))
         for i, name in enumerate(names)
     ]
     return sorted(found, key=lambda r: -r.rating)
 
 
-def _climb(won: Floats64, strength: Floats64, fixed: np.ndarray, prior: float) -> Floats64:
+def _newton_fit(won: FloatArray, strength: FloatArray, fixed: np.ndarray, prior: float) -> FloatArray:
     """Newton's steps on the log-likelihood, halved where one would go down. It has one top."""
     games = won + won.T
     free = ~fixed
     strength = np.where(fixed, strength, 0.0)
 
-    def height(s: Floats64) -> float:
+    def height(s: FloatArray) -> float:
         gap = s[:, None] - s[None]
         return float(
             -(won * np.logaddexp(0, -gap)).sum() - prior * (np.logaddexp(0, s) + np.logaddexp(0, -s)).sum() / 2
@@ -103,7 +103,7 @@ def _climb(won: Floats64, strength: Floats64, fixed: np.ndarray, prior: float) -
     return strength if fixed.any() else strength - strength.mean()
 
 
-def _information(games: Floats64, strength: Floats64, prior: float) -> Floats64:
+def _information(games: FloatArray, strength: FloatArray, prior: float) -> FloatArray:
     p = 1 / (1 + np.exp(np.clip(strength[None] - strength[:, None], -500, 500)))
     weight = games * p * (1 - p)
     q = 1 / (1 + np.exp(-strength))
@@ -111,8 +111,8 @@ def _information(games: Floats64, strength: Floats64, prior: float) -> Floats64:
 
 
 def _errors(
-    won: Floats64, spread: Floats64, strength: Floats64, fixed: np.ndarray, prior: float, draws: bool
-) -> Floats64:
+    won: FloatArray, spread: FloatArray, strength: FloatArray, fixed: np.ndarray, prior: float, draws: bool
+) -> FloatArray:
     """Standard errors. A drawn game varies less than a coin, so with draws the scores' own spread counts (sandwich),
     where every player's scores have one."""
     free = ~fixed
@@ -146,7 +146,7 @@ def _check(games: list[tuple[str, str, float]], names: list[str], anchors: Mappi
         raise UsageError(f"prior is {prior}; it must be a number of games, 0 or more")
 
 
-def _refuse_endless(won: Floats64, names: list[str], anchors: Mapping[str, float]) -> None:
+def _require_finite_ratings(won: FloatArray, names: list[str], anchors: Mapping[str, float]) -> None:
     """A finite rating exists where everyone got something, over others, from everyone else (Ford 1957)."""
     reach = (won > 0) | np.eye(len(names), dtype=bool)
     held = [i for i, name in enumerate(names) if name in anchors]

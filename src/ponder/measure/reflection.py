@@ -30,7 +30,7 @@ def find_reflections(text: str) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Correction:
+class SelfCorrection:
     step: int  # of training
     problem: str
     word: str
@@ -50,17 +50,17 @@ def find_correction(text: str, read: AnswerReader) -> tuple[str, str, str] | Non
     for m in islice(REFLECTION_WORDS.finditer(text[:MAX_TEXT_CHARS]), MAX_REFLECTIONS):
         lines = text[: m.start()].rstrip().rsplit("\n", 1)
         said = _last_number(lines[-1]) or read(lines[-1])
-        if said is not None and not _same(said, final):
+        if said is not None and not _same_answer(said, final):
             return m[0].lower(), said, final
     return None
 
 
-def find_corrections(traces: Iterable[tuple[int, Trace]], scorer: str, read: AnswerReader) -> Iterator[Correction]:
+def find_corrections(traces: Iterable[tuple[int, Trace]], scorer: str, read: AnswerReader) -> Iterator[SelfCorrection]:
     """Right answers in which an earlier, other one is taken back, in the order in which they were written."""
     for step, trace in traces:
         for i in trace.answers():
             if trace.score(i, scorer) == 1.0 and (found := find_correction(trace.text(i), read)):
-                yield Correction(step, trace.problem.id, *found, trace.text(i))
+                yield SelfCorrection(step, trace.problem.id, *found, trace.text(i))
 
 
 def _last_number(line: str) -> str | None:
@@ -69,7 +69,7 @@ def _last_number(line: str) -> str | None:
     return found[-1].replace(",", "") if found else None
 
 
-def _same(said: str, final: str) -> bool:
+def _same_answer(said: str, final: str) -> bool:
     """7, 7.0 and $7 are one answer."""
     if said == final:
         return True

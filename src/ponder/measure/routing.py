@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ponder.errors import UsageError
-from ponder.measure.given import Floats64, to_floats
+from ponder.measure.given import FloatArray, to_floats
 
 
 @dataclass(frozen=True, slots=True)
 class RoutingCurve:
     """Mean cost and quality per query, from all weak to all strong."""
 
-    cost: Floats64
-    quality: Floats64
+    cost: FloatArray
+    quality: FloatArray
     area: float
     random_area: float  # area of a coin that decides
     oracle_area: float  # area where the gains are known
@@ -71,8 +71,8 @@ def routing_curve(
 
 
 def _curve(
-    order_P: Floats64, more_P: Floats64, gain_P: Floats64, start: tuple[float, float]
-) -> tuple[Floats64, Floats64]:
+    order_P: FloatArray, more_P: FloatArray, gain_P: FloatArray, start: tuple[float, float]
+) -> tuple[FloatArray, FloatArray]:
     """Points where a whole group of equal signals was sent; within one, the mean over orders is the line between."""
     _, group_P = np.unique(-order_P, return_inverse=True)
     size = order_P.size
@@ -81,5 +81,5 @@ def _curve(
     return cost, quality
 
 
-def _area(cost: Floats64, quality: Floats64) -> float:
+def _area(cost: FloatArray, quality: FloatArray) -> float:
     return float(np.sum(np.diff(cost) * (quality[1:] + quality[:-1]) / 2) / (cost[-1] - cost[0]))

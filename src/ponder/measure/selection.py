@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ponder.errors import UsageError
-from ponder.measure.ballots import Ballots, Missing, to_vote_arrays
+from ponder.measure.ballots import VoteArrays, MissingScores, to_vote_arrays
 from ponder.measure.bestofk import best_at_k
 from ponder.measure.coverage import TooFewSamples
-from ponder.measure.curves import Curve, curve_of
-from ponder.measure.given import IntArray, Floats64, check_choice
-from ponder.measure.passk import check_counts, refuse_short
+from ponder.measure.curves import SampleCurve, sample_curve
+from ponder.measure.given import IntArray, FloatArray, check_choice
+from ponder.measure.passk import check_counts, require_k_samples
 from ponder.measure.plurality import majority_at_k
 
 SampleSelectionRule = Literal["majority", "weighted", "best"]
@@ -36,10 +36,10 @@ def selection_curve(
     scores: Sequence[Sequence[float | None]] | None = None,
     how: SubsetScheme = "subsets",
     subsets: int = 100,
-    missing: Missing = "error",
+    missing: MissingScores = "error",
     short: TooFewSamples = "error",
     seed: int = 0,
-) -> Curve:
+) -> SampleCurve:
     """The worth of the answer chosen among k samples of each problem, as a mean over problems.
 
     "exact" is the expectation over all subsets and orders (majority and best), "subsets" the mean and sd over random
@@ -62,24 +62,24 @@ def selection_curve(
     n_P, _, k_K = check_counts([b.size for b in cast], 0, k)
     k_K = np.atleast_1d(k_K)
     if short == "error":
-        refuse_short(n_P, k_K, rule)
+        require_k_samples(n_P, k_K, rule)
     few_PK = k_K > n_P[:, None]
     if how == "exact":
-        value_PK, sd_K = np.array([_exact(rule, b, k_K) for b in cast]), None
+        value_PK, sd_K = np.array([_exact_values(rule, b, k_K) for b in cast]), None
     else:
-        worth_PSK = chosen_worth(rule, cast, k_K, 0 if how == "prefix" else subsets, seed)
+        worth_PSK = selected_values(rule, cast, k_K, 0 if how == "prefix" else subsets, seed)
         told_PK = np.asarray(~np.isnan(worth_PSK).any(axis=1)) & ~few_PK
         with np.errstate(invalid="ignore", divide="ignore"):
             of_subset_SK = np.where(told_PK[:, None], worth_PSK, 0.0).sum(axis=0) / told_PK.sum(axis=0)
         value_PK = np.where(told_PK, worth_PSK.mean(axis=1), np.nan)
         sd_K = of_subset_SK.std(axis=0, ddof=1) if len(of_subset_SK) > 1 else None
-    found = curve_of(k_K, value_PK, sd_K, seed=seed)
+    found = sample_curve(k_K, value_PK, sd_K, seed=seed)
     hidden_K = few_PK.any(axis=0) & (short == "missing")
     mean_K, low_K, high_K = (np.where(hidden_K, np.nan, x) for x in (found.mean, found.low, found.high))
     return replace(found, mean=mean_K, low=low_K, high=high_K)
 
 
-def chosen_worth(rule: SampleSelectionRule, cast: Sequence[Ballots], k_K: IntArray, subsets: int, seed: int = 0) -> Floats64:
+def selected_values(rule: SampleSelectionRule, cast: Sequence[VoteArrays], k_K: IntArray, subsets: int, seed: int = 0) -> FloatArray:
     """What the chosen answer is worth, [problems, subsets, k]; with 0 subsets the samples stay in their order.
 
     A random order's first k are a random subset of k, so one order serves all k.
@@ -93,11 +93,11 @@ def chosen_worth(rule: SampleSelectionRule, cast: Sequence[Ballots], k_K: IntArr
         some = cast[first : first + rows]
         label_RN, weight_RN = np.full((len(some) * orders, most), -1), np.zeros((len(some) * orders, most))
         for i, b in enumerate(some):  # a problem of fewer samples has no votes after its last
-            order, rows_of = _order(rng, b.size, min(most, b.size), subsets), slice(i * orders, (i + 1) * orders)
+            order, rows_of = _sample_orders(rng, b.size, min(most, b.size), subsets), slice(i * orders, (i + 1) * orders)
             label_RN[rows_of, : order.shape[1]] = b.label_N[order]
             weight_RN[rows_of, : order.shape[1]] = b.weight_N[order]
         width = max(1, *(b.value_L.size for b in some))
-        chosen_RK = _choose(rule, label_RN, weight_RN, width, k_K)
+        chosen_RK = _winners(rule, label_RN, weight_RN, width, k_K)
         worth_PL = np.zeros((len(some), width + 1))
         for i, b in enumerate(some):
             worth_PL[i, : b.value_L.size] = b.value_L
@@ -106,24 +106,24 @@ def chosen_worth(rule: SampleSelectionRule, cast: Sequence[Ballots], k_K: IntArr
     return np.concatenate(parts).reshape(len(cast), orders, k_K.size)
 
 
-def _exact(rule: SampleSelectionRule, cast: Ballots, all_K: IntArray) -> Floats64:
+def _exact_values(rule: SampleSelectionRule, cast: VoteArrays, all_K: IntArray) -> FloatArray:
     """NaN where there are fewer than k samples."""
     if rule == "weighted":
         raise UsageError("a weighted vote has no exact expectation here; use how='subsets'")
     out_K, k_K = np.full(all_K.size, np.nan), all_K[all_K <= cast.size]
     if k_K.size:
-        out_K[all_K <= cast.size] = majority_at_k(cast, k_K) if rule == "majority" else _best(cast, k_K)
+        out_K[all_K <= cast.size] = majority_at_k(cast, k_K) if rule == "majority" else _best_score_values(cast, k_K)
     return out_K + cast.no_answer_value
 
 
-def _best(cast: Ballots, k_K: IntArray) -> Floats64:
+def _best_score_values(cast: VoteArrays, k_K: IntArray) -> FloatArray:
     votes = cast.label_N >= 0
     worth_N = np.where(votes, cast.value_L[cast.label_N] if cast.value_L.size else 0.0, 0.0)
     scores_N = np.where(votes, cast.weight_N, np.nan)
     return best_at_k(worth_N.tolist(), scores_N.tolist(), k_K, missing="abstain")
 
 
-def _order(rng: np.random.Generator, n: int, most: int, subsets: int) -> IntArray:
+def _sample_orders(rng: np.random.Generator, n: int, most: int, subsets: int) -> IntArray:
     """The first `most` of random orders of n samples, one row each."""
     if not subsets:
         return np.arange(most)[None]
@@ -134,7 +134,7 @@ def _order(rng: np.random.Generator, n: int, most: int, subsets: int) -> IntArra
     return np.take_along_axis(few, np.take_along_axis(keys, few, axis=1).argsort(axis=1), axis=1)
 
 
-def _choose(rule: SampleSelectionRule, label_RN: IntArray, weight_RN: Floats64, width: int, k_K: IntArray) -> IntArray:
+def _winners(rule: SampleSelectionRule, label_RN: IntArray, weight_RN: FloatArray, width: int, k_K: IntArray) -> IntArray:
     """The winning answer of each row after k samples; -1 where nobody voted. Samples are counted one by one.
 
     Votes that only grow can be led anew only by the answer that just got one; others are searched through.
@@ -169,7 +169,7 @@ def _choose(rule: SampleSelectionRule, label_RN: IntArray, weight_RN: Floats64, 
     return out_RK
 
 
-def _leading_answer(sums_RL: Floats64, first_RL: NDArray[np.int32]) -> IntArray:
+def _leading_answer(sums_RL: FloatArray, first_RL: NDArray[np.int32]) -> IntArray:
     """The largest sum among answers that were seen, the first seen of equals."""
     seen_RL = first_RL < np.iinfo(np.int32).max
     held_RL = np.where(seen_RL, sums_RL, -np.inf)

@@ -48,7 +48,7 @@ QA = """\
 {%- if add_generation_prompt %}{{ 'Answer:' }}{% endif %}"""
 
 # What a template's own mistakes are in Python.
-_FAULTS = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, SyntaxError, MemoryError)
+_TEMPLATE_ERRORS = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, SyntaxError, MemoryError)
 
 CHAT_TEMPLATES = {"plain": PLAIN, "qa": QA, "r1": R1}
 
@@ -64,7 +64,7 @@ def render_chat(template: str | None, messages: Sequence[Message], add_generatio
         return templates.render_sandboxed(text, said | given)
     except RecursionError:
         raise ModelError("the chat template cannot render these messages: it is nested too deeply") from None
-    except (jinja2.TemplateError, *_FAULTS) as reason:
+    except (jinja2.TemplateError, *_TEMPLATE_ERRORS) as reason:
         raise ModelError(
             f"the chat template cannot render these messages: {str(reason) or type(reason).__name__:.1000}"
         ) from None

@@ -16,44 +16,44 @@ from ponder.types import Sampling
 
 ServerKind = Literal["vllm", "llama.cpp", "other"]
 
-_ALL = {f.name for f in fields(Sampling)}
-_COMMON = {"temperature", "top_p", "max_tokens", "stop", "seed"}
+_ALL_FIELDS = {f.name for f in fields(Sampling)}
+_COMMON_FIELDS = {"temperature", "top_p", "max_tokens", "stop", "seed"}
 # Over token ids. vLLM has all but what needs the whole distribution, or the engine's own loop.
-_VLLM = _ALL - {"no_repeat", "forced", "measures"}
-# llama.cpp counts the prompt's tokens for `presence` and `frequency`, which is another rule.
-_LLAMA = _COMMON | {"top_k", "min_p", "repetition", "bias", "schema", "alternatives"}
+_VLLM_FIELDS = _ALL_FIELDS - {"no_repeat_ngram_size", "forced", "measures"}
+# llama.cpp counts the prompt's tokens for `presence_penalty` and `frequency_penalty`, which is another rule.
+_LLAMA_CPP_FIELDS = _COMMON_FIELDS | {"top_k", "min_p", "repetition", "bias", "schema", "alternatives"}
 # Over text, what names tokens means nothing.
-_TEXT: dict[ServerKind, set[str]] = {
-    "vllm": _COMMON | {"top_k", "min_p", "repetition", "presence", "frequency", "pattern", "schema"},
-    "llama.cpp": _COMMON | {"top_k", "min_p", "repetition", "schema"},
-    "other": _COMMON | {"presence", "frequency", "schema"},
+_TEXT_FIELDS: dict[ServerKind, set[str]] = {
+    "vllm": _COMMON_FIELDS | {"top_k", "min_p", "repetition", "presence", "frequency", "pattern", "schema"},
+    "llama.cpp": _COMMON_FIELDS | {"top_k", "min_p", "repetition", "schema"},
+    "other": _COMMON_FIELDS | {"presence", "frequency", "schema"},
 }
-_FIXES = {
+_ADVICE = {
     "forced": "append those tokens to the prefix",
     "measures": "use one of ponder's own networks",
-    "no_repeat": "use one of ponder's own networks",
+    "no_repeat_ngram_size": "use one of ponder's own networks",
 }
 
 
 def token_request_fields(sampling: Sampling, kind: ServerKind, seed: int, context: int, eos: Iterable[int]) -> dict[str, Any]:
     """The options of a request whose prompt and answer are token ids."""
     if kind == "llama.cpp":
-        _check(sampling, _LLAMA, "llama.cpp")
-        return _llama(sampling, seed, context) | {
+        _refuse_unsupported(sampling, _LLAMA_CPP_FIELDS, "llama.cpp")
+        return _llama_cpp_fields(sampling, seed, context) | {
             "n_predict": sampling.max_tokens,
             "stop": list(sampling.stop),
             "logit_bias": [[t, b] for t, b in sampling.logit_bias],
             "n_probs": max(1, sampling.logprobs),
-            "post_sampling_probs": drawn_otherwise(sampling) and not sampling.logprobs,
+            "post_sampling_probs": changes_distribution(sampling) and not sampling.logprobs,
             "return_tokens": True,
         }
-    _check(sampling, _VLLM, "a server of vLLM's kind")
-    return _vllm(sampling, seed, eos) | {"return_token_ids": True, "return_tokens_as_token_ids": True}
+    _refuse_unsupported(sampling, _VLLM_FIELDS, "a server of vLLM's kind")
+    return _vllm_fields(sampling, seed, eos) | {"return_token_ids": True, "return_tokens_as_token_ids": True}
 
 
 def text_request_fields(sampling: Sampling, kind: ServerKind, seed: int, context: int, chat: bool) -> dict[str, Any]:
     """The same where both are text. Stop strings are looked for here, not by the server: see `openai`."""
-    _check(sampling, _TEXT[kind], "a server that is talked to in text" + ("" if kind == "other" else f" ({kind})"))
+    _refuse_unsupported(sampling, _TEXT_FIELDS[kind], "a server that is talked to in text" + ("" if kind == "other" else f" ({kind})"))
     body: dict[str, Any] = {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
@@ -61,16 +61,16 @@ def text_request_fields(sampling: Sampling, kind: ServerKind, seed: int, context
         "seed": seed,
     }
     if kind == "llama.cpp":
-        body |= _llama(sampling, seed, context)
+        body |= _llama_cpp_fields(sampling, seed, context)
     else:
         body |= {"presence_penalty": sampling.presence_penalty, "frequency_penalty": sampling.frequency_penalty}
     if kind == "vllm":
         body |= {"top_k": sampling.top_k or -1, "min_p": sampling.min_p, "repetition_penalty": sampling.repetition_penalty}
-        body |= _form(sampling)
+        body |= _structured_outputs(sampling)
     elif sampling.json_schema and kind == "other":
         if not chat:
             raise UsageError("a schema needs a server's chat: give no template")
-        form = {"name": "answer", "schema": _schema(sampling), "strict": True}
+        form = {"name": "answer", "schema": _parse_schema(sampling), "strict": True}
         body["response_format"] = {"type": "json_schema", "json_schema": form}
     return body
 
@@ -84,11 +84,11 @@ def reasoning_effort_fields(effort: str, kind: ServerKind) -> dict[str, Any]:
 
 def vllm_sampling_params(sampling: Sampling, seed: int, eos: Iterable[int]) -> dict[str, Any]:
     """Fields of vLLM's SamplingParams."""
-    _check(sampling, _VLLM, "vLLM")
-    return _vllm(sampling, seed, eos)
+    _refuse_unsupported(sampling, _VLLM_FIELDS, "vLLM")
+    return _vllm_fields(sampling, seed, eos)
 
 
-def _vllm(sampling: Sampling, seed: int, eos: Iterable[int]) -> dict[str, Any]:
+def _vllm_fields(sampling: Sampling, seed: int, eos: Iterable[int]) -> dict[str, Any]:
     if any(abs(b) > 100 for _, b in sampling.logit_bias):
         raise UsageError("vLLM takes a bias from -100 to 100; to ban a token, -100 will do")
     body = {
@@ -112,10 +112,10 @@ def _vllm(sampling: Sampling, seed: int, eos: Iterable[int]) -> dict[str, Any]:
         body["logit_bias"] = dict(sampling.logit_bias)
     if sampling.allowed_token_ids:
         body["allowed_token_ids"] = list(sampling.allowed_token_ids)
-    return body | _form(sampling)
+    return body | _structured_outputs(sampling)
 
 
-def drawn_otherwise(sampling: Sampling) -> bool:
+def changes_distribution(sampling: Sampling) -> bool:
     """Is what was drawn from another distribution than the model's own at temperature 1? (Greedy takes its largest.)"""
     return sampling.temperature > 0 and (sampling.temperature != 1 or sampling.renormalises)
 
@@ -126,7 +126,7 @@ def continuation_seed(seed: int, number: int) -> int:
     return int.from_bytes(digest) >> 33
 
 
-def _llama(sampling: Sampling, seed: int, context: int) -> dict[str, Any]:
+def _llama_cpp_fields(sampling: Sampling, seed: int, context: int) -> dict[str, Any]:
     body: dict[str, Any] = {
         "samplers": ["penalties", "temperature", "top_k", "top_p", "min_p"],  # in `Sampling`'s order
         "temperature": sampling.temperature,
@@ -139,25 +139,25 @@ def _llama(sampling: Sampling, seed: int, context: int) -> dict[str, Any]:
         "frequency_penalty": 0.0,
         "seed": seed,
     }
-    return body | {"json_schema": _schema(sampling)} if sampling.json_schema else body
+    return body | {"json_schema": _parse_schema(sampling)} if sampling.json_schema else body
 
 
-def _form(sampling: Sampling) -> dict[str, Any]:
+def _structured_outputs(sampling: Sampling) -> dict[str, Any]:
     if sampling.regex:
         return {"structured_outputs": {"regex": sampling.regex}}
-    return {"structured_outputs": {"json": _schema(sampling)}} if sampling.json_schema else {}
+    return {"structured_outputs": {"json": _parse_schema(sampling)}} if sampling.json_schema else {}
 
 
-def _schema(sampling: Sampling) -> Any:
+def _parse_schema(sampling: Sampling) -> Any:
     try:
         return json.loads(sampling.json_schema)
     except ValueError as reason:
         raise UsageError(f"the schema is not JSON ({reason})") from None
 
 
-def _check(sampling: Sampling, able: set[str], who: str) -> None:
+def _refuse_unsupported(sampling: Sampling, able: set[str], who: str) -> None:
     plain = Sampling()
-    for name in sorted(_ALL - able):
+    for name in sorted(_ALL_FIELDS - able):
         if getattr(sampling, name) != getattr(plain, name):
-            fix = _FIXES.get(name, "leave it out, or use another policy")
+            fix = _ADVICE.get(name, "leave it out, or use another policy")
             raise UsageError(f"{name} is {getattr(sampling, name)!r}, but {who} has no such option: {fix}")

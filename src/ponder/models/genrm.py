@@ -15,14 +15,14 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ponder.errors import Interrupted, Spent, UsageError
+from ponder.errors import Interrupted, BudgetExhausted, UsageError
 from ponder.protocols import Policy
 from ponder.types import Completion, Cost, Ids, Message, Sampling, Score, Trace, ids
 from ponder.verify.judge import MAX_JUDGED_CHARS, quote_untrusted
 
 YES, NO = "Yes", "No"
 VERDICT_MARK = "Verdict:"  # before the verdict, after a rationale
-_TOP = 20  # likeliest tokens among which a server's "Yes" must be
+_TOP_LOGPROBS = 20  # likeliest tokens among which a server's "Yes" must be
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ class GenRM:
             return Score(None, f"the answer has {len(said)} characters, of which a judge is shown at most {MAX_JUDGED_CHARS}")
         try:
             return await asyncio.wait_for(self._ask(trace.problem.bare_question, said), self.seconds)
-        except (Interrupted, Spent):
+        except (Interrupted, BudgetExhausted):
             raise
         except TimeoutError:
             return Score(None, f"the judge timed out after {self.seconds:g} s")
@@ -79,9 +79,9 @@ class GenRM:
         ready, spent = [prefix], Cost()
         if self.rationales:
             drawn = await self.policy.generate(prefix, _until_verdict(self.sampling), self.rationales)
-            ready = [self._after(prefix, rationale) for rationale in drawn]
+            ready = [self._up_to_verdict(prefix, rationale) for rationale in drawn]
             spent = sum((r.cost for r in drawn), Cost())
-        found, costs = zip(*await asyncio.gather(*(self._yes(tokens) for tokens in ready)), strict=True)
+        found, costs = zip(*await asyncio.gather(*(self._yes_probability(tokens) for tokens in ready)), strict=True)
         cost = sum(costs, spent)
         cost = replace(cost, scorer_tokens=cost.scorer_tokens + cost.prompt_tokens + cost.generated_tokens)
         known = [p for p in found if p is not None]
@@ -90,7 +90,7 @@ class GenRM:
             return Score(None, why, cost)
         return Score(float(np.mean(known)), f"{YES} over {len(known)} readings (by a judge, which can be gamed)", cost)
 
-    def _after(self, prefix: Ids, rationale: Completion) -> Ids:
+    def _up_to_verdict(self, prefix: Ids, rationale: Completion) -> Ids:
         """The prompt and a rationale up to where the verdict stands; one that came to no verdict is asked for it."""
         written = rationale.token_ids
         if rationale.stop == "stop" and rationale.text.rstrip().endswith(VERDICT_MARK):  # not at a stop of the caller's own
@@ -98,27 +98,27 @@ class GenRM:
         body = written[:-1] if rationale.stop == "eos" else written
         return np.concatenate([prefix, body, self.policy.tokens(f"\n{VERDICT_MARK}")]).astype(np.int32)
 
-    async def _yes(self, prefix: Ids) -> tuple[float | None, Cost]:
+    async def _yes_probability(self, prefix: Ids) -> tuple[float | None, Cost]:
         """How probable Yes is after these tokens; None where there is no telling."""
         words = [f" {w}" if self.rationales else w for w in (YES, NO)]
         if self.method != "votes":
             if hasattr(self.policy, "score"):
-                return await self._scored(self.policy, prefix, words)
-            if (found := await self._listed(prefix)) is not None or self.method == "probability":
+                return await self._from_token_logprobs(self.policy, prefix, words)
+            if (found := await self._from_top_logprobs(prefix)) is not None or self.method == "probability":
                 return found or (None, Cost())
-        return await self._voted(prefix)
+        return await self._from_votes(prefix)
 
-    async def _scored(self, policy: Any, prefix: Ids, words: Sequence[str]) -> tuple[float | None, Cost]:
+    async def _from_token_logprobs(self, policy: Any, prefix: Ids, words: Sequence[str]) -> tuple[float | None, Cost]:
         """The policy reads both words: exact, whatever tokens they are made of."""
         texts = [self.policy.tokens(word) for word in words[: 2 if self.normalise else 1]]
         logps = [float(np.sum(x)) for x in await asyncio.gather(*(policy.score(prefix, ids(t)) for t in texts))]
         read = 0 if self.rationales else len(prefix)  # else whoever wrote a rationale has paid for it
         cost = Cost(scorer_tokens=read + sum(map(len, texts)))
-        return _share(math.exp(logps[0]), math.exp(logps[1])) if self.normalise else math.exp(logps[0]), cost
+        return _normalise(math.exp(logps[0]), math.exp(logps[1])) if self.normalise else math.exp(logps[0]), cost
 
-    async def _listed(self, prefix: Ids) -> tuple[float | None, Cost] | None:
+    async def _from_top_logprobs(self, prefix: Ids) -> tuple[float | None, Cost] | None:
         """From the likeliest next tokens; None where the policy does not tell them."""
-        sampling = Sampling(temperature=1.0, max_tokens=1, logprobs=_TOP, seed=0)
+        sampling = Sampling(temperature=1.0, max_tokens=1, logprobs=_TOP_LOGPROBS, seed=0)
         try:
             (said,) = await self.policy.generate(prefix, sampling)
         except UsageError:
@@ -135,17 +135,17 @@ class GenRM:
                 by_word[word] += math.exp(float(logp))
         if not any(by_word.values()):
             return None, said.cost
-        return _share(by_word[YES], by_word[NO]) if self.normalise else by_word[YES], said.cost
+        return _normalise(by_word[YES], by_word[NO]) if self.normalise else by_word[YES], said.cost
 
-    async def _voted(self, prefix: Ids) -> tuple[float | None, Cost]:
+    async def _from_votes(self, prefix: Ids) -> tuple[float | None, Cost]:
         sampling = replace(self.sampling, temperature=self.sampling.temperature or 1.0, max_tokens=8, stop=())
         said = await self.policy.generate(prefix, sampling, 1 if self.rationales else self.votes)
-        verdicts = [v for s in said if (v := read_word(s.text)) is not None]
+        verdicts = [v for s in said if (v := parse_verdict(s.text)) is not None]
         cost = sum((s.cost for s in said), Cost())
         return (sum(verdicts) / len(verdicts) if len(verdicts) == len(said) else None), cost
 
 
-def _share(yes: float, no: float) -> float | None:
+def _normalise(yes: float, no: float) -> float | None:
     return yes / (yes + no) if yes + no > 0 else None
 
 
@@ -153,7 +153,7 @@ def _until_verdict(sampling: Sampling) -> Sampling:
     return replace(sampling, stop=(*sampling.stop, VERDICT_MARK))
 
 
-def read_word(text: str) -> bool | None:
+def parse_verdict(text: str) -> bool | None:
     """Does a verdict begin with Yes or No?"""
     first = text.strip().strip("*\"'`").partition("\n")[0].split(" ")[0].rstrip(".,!*\"'`").lower()
     return {YES.lower(): True, NO.lower(): False}.get(first)

@@ -27,13 +27,13 @@ from ponder.models.tokenizer import Tokenizer
 from ponder.types import Sampling
 
 MAX_GRAMMAR_SOURCE_CHARS = 30_000  # characters of a pattern or schema: what one of them takes to compile grows faster than its length
-_KEPT = 64  # forms that stay compiled
-_CROSSED = 8  # patterns in a schema that asks for several at once: llguidance's time doubles with each
-_SHOWN = 200  # characters of llguidance's own words in an error
+_MAX_COMPILED = 64  # forms that stay compiled
+_MAX_CROSSED_PATTERNS = 8  # patterns in a schema that asks for several at once: llguidance's time doubles with each
+_MAX_ERROR_CHARS = 200  # characters of llguidance's own words in an error
 # Without `no_forcing` a piece of text that must come would be cut into tokens in one way only.
-_GRAMMAR = '%llguidance {{"no_forcing": true}}\nstart: {}'
+_LARK_GRAMMAR = '%llguidance {{"no_forcing": true}}\nstart: {}'
 # White space in long runs is what weak models write for ever; 40 indent a deep object.
-_JSON = {"whitespace_pattern": r"[ \t\r\n]{1,40}", "lenient": False}
+_JSON_OPTIONS = {"whitespace_pattern": r"[ \t\r\n]{1,40}", "lenient": False}
 
 
 class GrammarCompiler:
@@ -48,47 +48,47 @@ class GrammarCompiler:
         """What makes a guide for each continuation, or an error for a form that cannot be; None: there is no form."""
         if not (sampling.regex or sampling.json_schema):
             return None
-        _library()
+        _llguidance()
         try:
-            rule = _regex(sampling.regex) if sampling.regex else _schema(sampling.json_schema)
+            rule = _regex_rule(sampling.regex) if sampling.regex else _json_schema_rule(sampling.json_schema)
             with self._lock:
-                start = self._start(rule)
+                start = self._compiled_matcher(rule)
         except PonderError:
             raise
         except BaseException as reason:  # a panic in Rust is no Exception
             if not isinstance(reason, Exception) and type(reason).__name__ != "PanicException":
                 raise
-            raise UsageError(f"the pattern or schema cannot be used: {str(reason)[:_SHOWN]}") from None
-        return lambda: _Matching(start.deep_copy(), self.tokenizer.eos, self.vocab)
+            raise UsageError(f"the pattern or schema cannot be used: {str(reason)[:_MAX_ERROR_CHARS]}") from None
+        return lambda: _GrammarMatcher(start.deep_copy(), self.tokenizer.eos, self.vocab)
 
-    def _start(self, rule: str) -> Any:
+    def _compiled_matcher(self, rule: str) -> Any:
         """A matcher at the beginning of a text; from then on it is only copied."""
         if (start := self._compiled.get(rule)) is None:
-            library = _library()
+            library = _llguidance()
             start = library.LLMatcher(
-                self._tokens, library.LLMatcher.grammar_from_lark(_GRAMMAR.format(rule)), log_level=0,
+                self._tokens, library.LLMatcher.grammar_from_lark(_LARK_GRAMMAR.format(rule)), log_level=0,
                 limits=library.LLParserLimits(verbose_errors=False),
             )  # fmt: skip
             if start.is_error():
-                raise UsageError(f"the pattern or schema cannot be used: {_reason(start.get_error())}")
-            _Matching(start.deep_copy(), self.tokenizer.eos, self.vocab).allowed_mask()  # what fails at once is told at once
-            while len(self._compiled) >= _KEPT:
+                raise UsageError(f"the pattern or schema cannot be used: {_error_sentence(start.get_error())}")
+            _GrammarMatcher(start.deep_copy(), self.tokenizer.eos, self.vocab).allowed_mask()  # what fails at once is told at once
+            while len(self._compiled) >= _MAX_COMPILED:
                 self._compiled.pop(next(iter(self._compiled)))
             self._compiled[rule] = start
         return start
 
     @cached_property
     def _tokens(self) -> Any:
-        library = _library()
+        library = _llguidance()
         if not self.tokenizer.eos:
             raise UsageError("the tokenizer names no token that ends a text, so none could end in a given form")
-        given = _Tokens(
-            vocabulary_bytes(self.tokenizer, self.vocab), sorted(_special(self.tokenizer)), self.tokenizer.eos[0]
+        given = _LLGuidanceTokenizer(
+            vocabulary_bytes(self.tokenizer, self.vocab), sorted(_special_ids(self.tokenizer)), self.tokenizer.eos[0]
         )
         return library.LLTokenizer(library.TokenizerWrapper(given), eos_token=list(self.tokenizer.eos))
 
 
-class _Matching:
+class _GrammarMatcher:
     """One text in the making."""
 
     def __init__(self, matcher: Any, eos: tuple[int, ...], vocab: int) -> None:
@@ -98,7 +98,7 @@ class _Matching:
         may_end = self._matcher.is_accepting()  # llguidance also allows an end where nothing else can follow
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         if self._matcher.is_error():
-            raise UsageError(f"the pattern or schema leads nowhere: {_reason(self._matcher.get_error())}")
+            raise UsageError(f"the pattern or schema leads nowhere: {_error_sentence(self._matcher.get_error())}")
         mask = np.unpackbits(bits, count=self._vocab, bitorder="little").view(np.bool_)
         mask[self._eos] = may_end
         return mask
@@ -107,7 +107,7 @@ class _Matching:
         self._matcher.consume_token(token)
 
 
-class _Tokens:
+class _LLGuidanceTokenizer:
     """What llguidance asks of a tokenizer."""
 
     bos_token_id = None
@@ -121,7 +121,7 @@ class _Tokens:
 
 def vocabulary_bytes(tokenizer: Tokenizer, size: int) -> list[bytes]:
     """What each of `size` tokens writes, as the tokenizer's decoder has it; nothing for ids without a token."""
-    steps = _steps(tokenizer)
+    steps = _decoder_steps(tokenizer)
     kinds = {step["type"] for step in steps}
     if not kinds or kinds - {"ByteLevel", "Fuse", "Replace", "ByteFallback", "Strip", "Metaspace"}:
         raise UsageError(
@@ -131,14 +131,14 @@ def vocabulary_bytes(tokenizer: Tokenizer, size: int) -> list[bytes]:
     written = [b""] * size
     for text, index in tokenizer.inner.get_vocab(with_added_tokens=True).items():
         if index < size:
-            written[index] = _bytes(text, steps)
+            written[index] = _token_as_bytes(text, steps)
     return written
 
 
-def _bytes(text: str, steps: list[dict[str, Any]]) -> bytes:
+def _token_as_bytes(text: str, steps: list[dict[str, Any]]) -> bytes:
     for step in steps:
-        if step["type"] == "ByteLevel" and all(c in _BYTES for c in text):
-            return bytes(_BYTES[c] for c in text)
+        if step["type"] == "ByteLevel" and all(c in _CHARACTER_BYTES for c in text):
+            return bytes(_CHARACTER_BYTES[c] for c in text)
         if step["type"] == "ByteFallback" and re.fullmatch("<0x[0-9A-F]{2}>", text):
             return bytes([int(text[3:5], 16)])
         if step["type"] == "Replace" and "String" in step["pattern"]:
@@ -148,7 +148,7 @@ def _bytes(text: str, steps: list[dict[str, Any]]) -> bytes:
     return text.encode()
 
 
-def _steps(tokenizer: Tokenizer) -> list[dict[str, Any]]:
+def _decoder_steps(tokenizer: Tokenizer) -> list[dict[str, Any]]:
     decoder = tokenizer.inner.decoder
     if decoder is None:
         return []
@@ -156,67 +156,67 @@ def _steps(tokenizer: Tokenizer) -> list[dict[str, Any]]:
     return state["decoders"] if state["type"] == "Sequence" else [state]
 
 
-def _special(tokenizer: Tokenizer) -> set[int]:
+def _special_ids(tokenizer: Tokenizer) -> set[int]:
     """Tokens that are no text."""
     added = tokenizer.inner.get_added_tokens_decoder().items()
     named = {tokenizer.bos, tokenizer.pad, *tokenizer.eos} - {None}
     return {index for index, token in added if token.special} | {int(i) for i in named if i is not None}
 
 
-def _byte_characters() -> dict[str, int]:
+def _gpt2_byte_characters() -> dict[str, int]:
     """GPT-2's: a printable byte of Latin-1 is its own character, the others are those from 256 on, in their order."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [b for b in range(256) if b not in plain]
     return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(others)}
 
 
-_BYTES = _byte_characters()
+_CHARACTER_BYTES = _gpt2_byte_characters()
 
 
-def _regex(pattern: str) -> str:
-    _short("pattern", pattern)
-    return f"/{_library().regex_to_lark(pattern, 'd')}/"
+def _regex_rule(pattern: str) -> str:
+    _check_length("pattern", pattern)
+    return f"/{_llguidance().regex_to_lark(pattern, 'd')}/"
 
 
-def _schema(text: str) -> str:
-    _short("schema", text)
+def _json_schema_rule(text: str) -> str:
+    _check_length("schema", text)
     try:
         schema = json.loads(text)
-        keys = Counter(_keys(schema) if isinstance(schema, dict) else ())
-        written = json.dumps({**schema, "x-guidance": _JSON} if isinstance(schema, dict) else schema)
+        keys = Counter(_schema_keys(schema) if isinstance(schema, dict) else ())
+        written = json.dumps({**schema, "x-guidance": _JSON_OPTIONS} if isinstance(schema, dict) else schema)
     except (ValueError, RecursionError) as reason:
-        raise UsageError(f"the schema is not JSON, or too deep ({str(reason)[:_SHOWN]})") from None
+        raise UsageError(f"the schema is not JSON, or too deep ({str(reason)[:_MAX_ERROR_CHARS]})") from None
     if not isinstance(schema, dict):
         raise UsageError("the schema is JSON, but no object: write {} for any JSON")
-    if keys["allOf"] + keys["$ref"] and keys["pattern"] > _CROSSED:
-        raise UsageError(f"a schema with allOf or $ref may have at most {_CROSSED} patterns; join some of them")
+    if keys["allOf"] + keys["$ref"] and keys["pattern"] > _MAX_CROSSED_PATTERNS:
+        raise UsageError(f"a schema with allOf or $ref may have at most {_MAX_CROSSED_PATTERNS} patterns; join some of them")
     return f"%json {written}"
 
 
-def _keys(part: Any) -> Iterator[str]:
+def _schema_keys(part: Any) -> Iterator[str]:
     for key, value in part.items() if isinstance(part, dict) else enumerate(part):
         yield str(key)
         if isinstance(value, dict | list):
-            yield from _keys(value)
+            yield from _schema_keys(value)
 
 
-def _short(what: str, text: str) -> None:
+def _check_length(what: str, text: str) -> None:
     if not text.isascii() and re.search("[\ud800-\udfff]", text):
         raise UsageError(f"the {what} has half of a surrogate pair, which is no character")
     if len(text) > MAX_GRAMMAR_SOURCE_CHARS:
         raise UsageError(f"the {what} has {len(text)} characters; at most {MAX_GRAMMAR_SOURCE_CHARS} are taken")
 
 
-def _reason(error: str) -> str:
+def _error_sentence(error: str) -> str:
     """Of llguidance's message, which shows the whole grammar, the sentence that says what is wrong."""
     if error.startswith("NoExtensionBias"):
         return "what must come next cannot be written with this model's tokens"
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     said = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0])
-    return re.sub(r"^at \d+\(\d+\): ", "", said)[:_SHOWN]
+    return re.sub(r"^at \d+\(\d+\): ", "", said)[:_MAX_ERROR_CHARS]
 
 
-def _library() -> Any:
+def _llguidance() -> Any:
     try:
         import llguidance
     except ImportError:

@@ -11,22 +11,22 @@ import numpy as np
 
 from ponder.types import Cost, Floats, Ids, ids
 
-_THOUGHTS = ("reasoning_content", "reasoning")  # where servers put what a model thought before it answered
-LONGEST_TOKEN = 256  # characters: the longest runs of spaces in known vocabularies have half of that
-_ADDED = 4096  # tokens that a server may put around a prompt: its template, a system message
-_ABOVE = 1e-3  # by rounding, a log-probability may be so much above 0
+_REASONING_FIELDS = ("reasoning_content", "reasoning")  # where servers put what a model thought before it answered
+MAX_TOKEN_TEXT_CHARS = 256  # characters: the longest runs of spaces in known vocabularies have half of that
+_MAX_TEMPLATE_TOKENS = 4096  # tokens that a server may put around a prompt: its template, a system message
+_LOGPROB_SLACK = 1e-3  # by rounding, a log-probability may be so much above 0
 
 
-def as_int(told: Any) -> int:
+def require_int(told: Any) -> int:
     """A whole number of JSON, and nothing that could be turned into one."""
     if type(told) is not int:
         raise TypeError(f"{told!r:.80} is no whole number")
     return told
 
 
-def as_logprob(told: Any) -> float:
+def require_logprob(told: Any) -> float:
     """A log-probability: finite, and not above 0."""
-    if type(told) not in (int, float) or not -1e30 <= told <= _ABOVE:
+    if type(told) not in (int, float) or not -1e30 <= told <= _LOGPROB_SLACK:
         raise ValueError(f"{told!r:.80} is no log-probability")
     return float(told)
 
@@ -37,16 +37,16 @@ def match_logprobs(
     """Which token each entry is of. They are in order, but a token that is not of whole characters may have none, nor
     those at the end. Where an entry could be of several tokens, the earliest and the latest way to lay all entries out
     disagree, and it is known of none."""
-    named = [as_int(entry["id"]) for entry in told]
+    named = [require_int(entry["id"]) for entry in told]
     if named == list(tokens[: len(named)]) and all(map(whole, named)):
         early = late = list(range(len(named)))
     else:
-        early = _laid(tokens, named)
-        late = [len(tokens) - 1 - at for at in _laid(tokens[::-1], named[::-1])][::-1]
+        early = _align(tokens, named)
+        late = [len(tokens) - 1 - at for at in _align(tokens[::-1], named[::-1])][::-1]
     yield from ((a, entry) for a, b, entry in zip(early, late, told, strict=True) if a == b)
 
 
-def _laid(tokens: Sequence[int], named: Sequence[int]) -> list[int]:
+def _align(tokens: Sequence[int], named: Sequence[int]) -> list[int]:
     found, at = [], -1
     for token in named:
         at = tokens.index(token, at + 1)
@@ -56,9 +56,9 @@ def _laid(tokens: Sequence[int], named: Sequence[int]) -> list[int]:
 
 def entry_logprob(entry: Mapping[str, Any]) -> float:
     if "logprob" in entry:
-        return as_logprob(entry["logprob"])
+        return require_logprob(entry["logprob"])
     prob = entry["prob"]
-    if type(prob) not in (int, float) or not 0 <= prob <= 1 + _ABOVE:
+    if type(prob) not in (int, float) or not 0 <= prob <= 1 + _LOGPROB_SLACK:
         raise ValueError(f"{prob!r:.80} is no probability")
     return math.log(prob) if prob > 0 else math.nan
 
@@ -74,9 +74,9 @@ def parse_usage(told: Mapping[str, Any], prompt: int, least: int, most: int) -> 
     """As the server counted, as far as that can be: the prompt has at most a token for each of ours and what a server
     adds, and between `least` and `most` tokens were written. Where its bill did not come, the prompt is not counted."""
     details = told.get("prompt_tokens_details") or {}
-    read = min(max(0, as_int(told.get("prompt_tokens") or 0)), prompt + _ADDED)
-    cached = min(max(0, as_int(details.get("cached_tokens") or 0)), read)
-    wrote = as_int(told.get("completion_tokens") or least)
+    read = min(max(0, require_int(told.get("prompt_tokens") or 0)), prompt + _MAX_TEMPLATE_TOKENS)
+    cached = min(max(0, require_int(details.get("cached_tokens") or 0)), read)
+    wrote = require_int(told.get("completion_tokens") or least)
     return Cost(read - cached, cached, min(max(least, wrote), max(least, most)))
 
 
@@ -93,7 +93,7 @@ class StreamedText:
     @property
     def min_tokens(self) -> int:
         """Tokens that this text has at least."""
-        return max(self.pieces, -(-len(self.text) // LONGEST_TOKEN))
+        return max(self.pieces, -(-len(self.text) // MAX_TOKEN_TEXT_CHARS))
 
 
 def stream_reader(stops: Sequence[str], most: int) -> Callable[[Iterator[Any]], StreamedText]:
@@ -110,14 +110,14 @@ def stream_reader(stops: Sequence[str], most: int) -> Callable[[Iterator[Any]], 
             out.reported_usage = bill or out.reported_usage
             for choice in single_choice(event["choices"]):
                 delta = choice.get("delta") or choice
-                thought = _text(next((delta[k] for k in _THOUGHTS if delta.get(k)), ""))
+                thought = _text(next((delta[k] for k in _REASONING_FIELDS if delta.get(k)), ""))
                 fresh = _text(delta.get("content") or choice.get("text") or "")
                 more = ("<think>" if thought and not thinking else "") + thought
                 more += ("</think>" if fresh and (thinking or thought) else "") + fresh
                 thinking = (thinking or bool(thought)) and not fresh
                 if more and over:
                     raise ValueError("it wrote on after the end of its answer")
-                if more and (out.pieces == most or len(out.text) + len(more) > most * LONGEST_TOKEN + _ADDED):
+                if more and (out.pieces == most or len(out.text) + len(more) > most * MAX_TOKEN_TEXT_CHARS + _MAX_TEMPLATE_TOKENS):
                     out.finish_reason, out.truncated = "length", True
                     return out
                 if (why := choice.get("finish_reason")) is not None and not over:

@@ -25,36 +25,36 @@ from ponder.errors import ModelError, PonderError, UsageError
 from ponder.terminal import escape_controls
 
 T = TypeVar("T")
-_CONNECT = 10.0  # seconds for a connection to open
-_PATIENCE = 30.0  # most seconds between two tries, whatever the server asks for
-_AGAIN = (408, 425, 429, 500, 502, 503, 504)  # statuses that another try may not meet
+_CONNECT_SECONDS = 10.0  # seconds for a connection to open
+_MAX_RETRY_WAIT_SECONDS = 30.0  # most seconds between two tries, whatever the server asks for
+_RETRY_STATUSES = (408, 425, 429, 500, 502, 503, 504)  # statuses that another try may not meet
 
 
-_PIECE = 1 << 16  # bytes read at a time
+_READ_BYTES = 1 << 16  # bytes read at a time
 _ERROR_BYTES = 1 << 16  # of the body of an error: no message is longer
-_LEAST_BODY, _MOST_BODY = 4 << 20, 256 << 20
-_LEAST_LINE, _MOST_LINE = 1 << 20, 64 << 20
-_TOKEN_BYTES = 1024  # of a token in a reply, with its event or its log-probability
-_ENTRY_BYTES = 256  # of an alternative to it
-_TOKEN_SECONDS = 1.0  # a server that takes longer for each token, on the whole, is given up
+_MIN_BODY_BYTES, _MAX_BODY_BYTES = 4 << 20, 256 << 20
+_MIN_LINE_BYTES, _MAX_LINE_BYTES = 1 << 20, 64 << 20
+_BYTES_PER_TOKEN = 1024  # of a token in a reply, with its event or its log-probability
+_BYTES_PER_LOGPROB = 256  # of an alternative to it
+_SECONDS_PER_TOKEN = 1.0  # a server that takes longer for each token, on the whole, is given up
 
 
 @dataclass(frozen=True)
 class ReplyLimits:
     """What a reply may take: bytes of a line, bytes in all, and seconds from the first try to the last byte."""
 
-    max_line_bytes: int = _LEAST_LINE
-    max_body_bytes: int = _LEAST_BODY
+    max_line_bytes: int = _MIN_LINE_BYTES
+    max_body_bytes: int = _MIN_BODY_BYTES
     max_seconds: float = 600.0
 
     @classmethod
     def for_answer(cls, timeout: float, tokens: int = 0, prompt: int = 0, alternatives: int = 0) -> ReplyLimits:
         """Generous for an answer of so many tokens: a server may say much about each, and repeat the prompt."""
-        size = tokens * (_TOKEN_BYTES + _ENTRY_BYTES * alternatives) + 64 * prompt
+        size = tokens * (_BYTES_PER_TOKEN + _BYTES_PER_LOGPROB * alternatives) + 64 * prompt
         return cls(
-            max_line_bytes=min(_LEAST_LINE + size // 4, _MOST_LINE),
-            max_body_bytes=min(_LEAST_BODY + size, _MOST_BODY),
-            max_seconds=timeout + tokens * min(timeout, _TOKEN_SECONDS),
+            max_line_bytes=min(_MIN_LINE_BYTES + size // 4, _MAX_LINE_BYTES),
+            max_body_bytes=min(_MIN_BODY_BYTES + size, _MAX_BODY_BYTES),
+            max_seconds=timeout + tokens * min(timeout, _SECONDS_PER_TOKEN),
         )
 
 
@@ -66,11 +66,11 @@ class RequestRefused(UsageError):
         self.status, self.message = status, said
 
 
-class _Gone(Exception):
+class _Cancelled(Exception):
     """Nobody waits for this call any more."""
 
 
-class _Again(Exception):
+class _Retryable(Exception):
     """This try failed, the next may not."""
 
     def __init__(self, reason: str, wait: float = 0.0) -> None:
@@ -100,12 +100,12 @@ class HttpClient:
 
     async def post(self, url: str, body: Mapping[str, Any], limits: ReplyLimits | None = None) -> Any:
         limits = limits or self.limits()
-        return await self._call(url, body, lambda reply: self._json(_whole(reply, limits)), limits)
+        return await self._call(url, body, lambda reply: self._json(_read_body(reply, limits)), limits)
 
     def request_blocking(self, method: str, url: str, body: Mapping[str, Any] | None = None) -> Any:
         """In the caller's own thread, which waits."""
         limits = self.limits()
-        return _Call(self, method, url, body, limits).run(lambda reply: self._json(_whole(reply, limits)))
+        return _Call(self, method, url, body, limits).run(lambda reply: self._json(_read_body(reply, limits)))
 
     async def stream(
         self, url: str, body: Mapping[str, Any], read: Callable[[Iterator[Any]], T], limits: ReplyLimits | None = None
@@ -122,7 +122,7 @@ class HttpClient:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool, call.run, read)
         except asyncio.CancelledError:
-            call.leave()
+            call.cancel()
             raise
 
     def _json(self, raw: bytes) -> Any:
@@ -131,7 +131,7 @@ class HttpClient:
         except RecursionError:
             raise ModelError(f"{self.url} sent JSON that is nested too deep to be an answer") from None
         except ValueError:
-            said = self.redact_key(_short(raw))
+            said = self.redact_key(_shorten(raw))
             raise ModelError(f"{self.url} sent what is not JSON: {said!r}; is it the right address?") from None
 
     def _events(self, reply: http.client.HTTPResponse, limits: ReplyLimits) -> Iterator[Any]:
@@ -144,17 +144,17 @@ class HttpClient:
                 return
             found = self._json(data)
             if isinstance(found, dict) and found.get("error"):
-                raise _Again(f"the server broke off: {self.redact_key(_said(data))}")
+                raise _Retryable(f"the server broke off: {self.redact_key(_error_message(data))}")
             yield found
-        raise _Again("the stream ended before its end")
+        raise _Retryable("the stream ended before its end")
 
     def redact_key(self, text: str) -> str:
         return text.replace(self._key, "[key]") if self._key else text
 
     def _open(self) -> http.client.HTTPConnection:
         if self._tls is None:
-            return http.client.HTTPConnection(self._host, self._port, timeout=_CONNECT)
-        return http.client.HTTPSConnection(self._host, self._port, timeout=_CONNECT, context=self._tls)
+            return http.client.HTTPConnection(self._host, self._port, timeout=_CONNECT_SECONDS)
+        return http.client.HTTPSConnection(self._host, self._port, timeout=_CONNECT_SECONDS, context=self._tls)
 
     def _headers(self) -> dict[str, str]:
         told = {"Content-Type": "application/json", "Accept": "application/json", "Connection": "close"}
@@ -162,23 +162,23 @@ class HttpClient:
 
 
 class _Call:
-    """One request and its tries, in a thread. `leave` and `expire` are called from others."""
+    """One request and its tries, in a thread. `cancel` and `expire` are called from others."""
 
     def __init__(self, server: HttpClient, method: str, url: str, body: Any, limits: ReplyLimits) -> None:
         self.server, self.method, self.url, self.limits = server, method, url, limits
         self.body = None if body is None else json.dumps(body).encode()
-        self._gone = threading.Event()
-        self._late = False  # it has taken all the time it may
+        self._cancelled = threading.Event()
+        self._expired = False  # it has taken all the time it may
         self._lock = threading.Lock()
         self._sock: socket.socket | None = None  # the library drops its own when a reply begins
 
     def expire(self) -> None:
-        self._late = True
-        self.leave()
+        self._expired = True
+        self.cancel()
 
-    def leave(self) -> None:
+    def cancel(self) -> None:
         with self._lock:
-            self._gone.set()
+            self._cancelled.set()
             if self._sock is not None:
                 with suppress(OSError):
                     self._sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads from it
@@ -188,9 +188,9 @@ class _Call:
         watch.daemon = True
         watch.start()
         try:
-            return self._tried(read)
-        except _Gone:
-            if not self._late:
+            return self._run_with_retries(read)
+        except _Cancelled:
+            if not self._expired:
                 raise
             raise ModelError(
                 f"{self.url} had not ended its answer after {self.limits.max_seconds:g} s: ask for fewer tokens, or give "
@@ -199,21 +199,21 @@ class _Call:
         finally:
             watch.cancel()
 
-    def _tried(self, read: Callable[[http.client.HTTPResponse], T]) -> T:
+    def _run_with_retries(self, read: Callable[[http.client.HTTPResponse], T]) -> T:
         for tried in range(self.server._retries + 1):
-            if self._gone.is_set():
-                raise _Gone
+            if self._cancelled.is_set():
+                raise _Cancelled
             try:
-                return self._try(read)
-            except _Again as reason:
+                return self._attempt(read)
+            except _Retryable as reason:
                 last = reason
             if tried < self.server._retries:
                 wait = last.wait or 0.5 * 2**tried * (0.5 + random.random())  # spread out, so that calls do not march
-                _pause(self._gone, min(wait, _PATIENCE))
+                _pause(self._cancelled, min(wait, _MAX_RETRY_WAIT_SECONDS))
         tries = f" ({self.server._retries + 1} tries)" if self.server._retries else ""
         raise ModelError(f"{self.url}: {last}{tries}; check that the server runs there, then try again") from None
 
-    def _try(self, read: Callable[[http.client.HTTPResponse], T]) -> T:
+    def _attempt(self, read: Callable[[http.client.HTTPResponse], T]) -> T:
         connection = self.server._open()
         self._sock = None
         try:
@@ -221,58 +221,58 @@ class _Call:
             connection.sock.settimeout(self.server._timeout)
             with self._lock:
                 self._sock = connection.sock
-                if self._gone.is_set():
-                    raise _Gone
+                if self._cancelled.is_set():
+                    raise _Cancelled
             path = self.url.split("://", 1)[1]
             connection.request(self.method, "/" + path.partition("/")[2], self.body, self.server._headers())
             reply = connection.getresponse()
             if reply.status == 200:
-                self._plain(reply)
+                self._refuse_compression(reply)
                 found = read(reply)
-                if self._late:  # what was shut may look as if it had ended
-                    raise _Gone
+                if self._expired:  # what was shut may look as if it had ended
+                    raise _Cancelled
                 return found
-            self._refuse(reply)
-        except (_Again, PonderError):
-            if self._gone.is_set():
-                raise _Gone from None
+            self._raise_for_status(reply)
+        except (_Retryable, PonderError):
+            if self._cancelled.is_set():
+                raise _Cancelled from None
             raise
-        except _Gone:
+        except _Cancelled:
             raise
-        except _TooLarge as reason:
+        except _ReplyTooLarge as reason:
             raise ModelError(
                 f"{self.url} {reason}; no answer to this request is so large, and it was refused"
             ) from None
         except TimeoutError:
             if self._sock is None:
-                raise _Again(f"no connection within {_CONNECT:g} s") from None
+                raise _Retryable(f"no connection within {_CONNECT_SECONDS:g} s") from None
             raise ModelError(
                 f"{self.url} was silent for {self.server._timeout:g} s: ask for fewer tokens, or give a longer timeout"
             ) from None
         except ssl.SSLCertVerificationError as reason:
             raise ModelError(f"{self.url}: {reason.verify_message}; its certificate is not to be trusted") from None
         except (OSError, http.client.HTTPException) as reason:
-            if self._gone.is_set():
-                raise _Gone from None
+            if self._cancelled.is_set():
+                raise _Cancelled from None
             if isinstance(reason, http.client.LineTooLong) or "got more than" in str(reason):
-                raise ModelError(f"{self.url} sent headers that no server sends ({_short(str(reason))})") from None
-            raise _Again(f"the connection failed ({_short(str(reason)) or type(reason).__name__})") from None
+                raise ModelError(f"{self.url} sent headers that no server sends ({_shorten(str(reason))})") from None
+            raise _Retryable(f"the connection failed ({_shorten(str(reason)) or type(reason).__name__})") from None
         finally:
             with self._lock:
                 self._sock = None
             connection.close()
 
-    def _plain(self, reply: http.client.HTTPResponse) -> None:
+    def _refuse_compression(self, reply: http.client.HTTPResponse) -> None:
         """We ask for no compression, and read none: a few bytes of it may stand for gigabytes."""
         if (form := reply.getheader("Content-Encoding", "identity")).strip().lower() not in ("", "identity"):
-            raise ModelError(f"{self.url} sent a compressed reply ({_short(form)}), which was not asked for")
+            raise ModelError(f"{self.url} sent a compressed reply ({_shorten(form)}), which was not asked for")
 
-    def _refuse(self, reply: http.client.HTTPResponse) -> NoReturn:
-        said = self.server.redact_key(_said(_begin(reply, _ERROR_BYTES)))
-        if reply.status in _AGAIN:
-            raise _Again(f"answered {reply.status}: {said}", _seconds(reply.getheader("Retry-After")))
+    def _raise_for_status(self, reply: http.client.HTTPResponse) -> NoReturn:
+        said = self.server.redact_key(_error_message(_read_start(reply, _ERROR_BYTES)))
+        if reply.status in _RETRY_STATUSES:
+            raise _Retryable(f"answered {reply.status}: {said}", _retry_after_seconds(reply.getheader("Retry-After")))
         if 300 <= reply.status < 400:
-            said = f"moved to {_short(reply.getheader('Location', 'nowhere'))}: give that address"
+            said = f"moved to {_shorten(reply.getheader('Location', 'nowhere'))}: give that address"
         if reply.status in (401, 403):
             said += "; set OPENAI_API_KEY to a key that this server takes"
         raise RequestRefused(reply.status, said, self.url)
@@ -283,34 +283,34 @@ def _pause(gone: threading.Event, seconds: float) -> None:
     gone.wait(seconds)
 
 
-class _TooLarge(Exception):
+class _ReplyTooLarge(Exception):
     """More than any answer has."""
 
 
-def _pieces(reply: http.client.HTTPResponse, limits: ReplyLimits) -> Iterator[bytes]:
+def _body_chunks(reply: http.client.HTTPResponse, limits: ReplyLimits) -> Iterator[bytes]:
     """The body as it comes, up to the limit. `read1` itself neither counts nor says that a body was cut short."""
     size, told = 0, reply.length  # None: until the connection is closed, or in chunks
     while told is None or size < told:
-        piece = reply.read1(_PIECE if told is None else min(_PIECE, told - size))
+        piece = reply.read1(_READ_BYTES if told is None else min(_READ_BYTES, told - size))
         if not piece:
             break
         size += len(piece)
         if size > limits.max_body_bytes:
-            raise _TooLarge(f"sent more than {limits.max_body_bytes / 2**20:g} MiB")
+            raise _ReplyTooLarge(f"sent more than {limits.max_body_bytes / 2**20:g} MiB")
         yield piece
     if told is not None and size < told:
         raise http.client.IncompleteRead(b"", told - size)
 
 
-def _whole(reply: http.client.HTTPResponse, limits: ReplyLimits) -> bytes:
-    return b"".join(_pieces(reply, limits))
+def _read_body(reply: http.client.HTTPResponse, limits: ReplyLimits) -> bytes:
+    return b"".join(_body_chunks(reply, limits))
 
 
-def _begin(reply: http.client.HTTPResponse, size: int) -> bytes:
+def _read_start(reply: http.client.HTTPResponse, size: int) -> bytes:
     """The first bytes of a body; the rest is not read."""
     out = b""
-    with suppress(_TooLarge):
-        for piece in _pieces(reply, ReplyLimits(max_body_bytes=size)):
+    with suppress(_ReplyTooLarge):
+        for piece in _body_chunks(reply, ReplyLimits(max_body_bytes=size)):
             out += piece
     return out
 
@@ -319,7 +319,7 @@ def _lines(reply: http.client.HTTPResponse, limits: ReplyLimits) -> Iterator[byt
     """Those that are not empty, without their ends."""
     left: list[bytes] = []  # of a line that has not ended
     size = 0
-    for piece in _pieces(reply, limits):
+    for piece in _body_chunks(reply, limits):
         *ended, rest = piece.split(b"\n")
         if ended:
             ended[0] = b"".join((*left, ended[0]))
@@ -328,29 +328,29 @@ def _lines(reply: http.client.HTTPResponse, limits: ReplyLimits) -> Iterator[byt
         left.append(rest)
         size += len(rest)
         if size > limits.max_line_bytes:
-            raise _TooLarge(f"sent a line of more than {limits.max_line_bytes / 2**20:g} MiB")
+            raise _ReplyTooLarge(f"sent a line of more than {limits.max_line_bytes / 2**20:g} MiB")
     if size:
         yield b"".join(left)
 
 
-def _said(raw: bytes) -> str:
+def _error_message(raw: bytes) -> str:
     """The message of an error, which servers put in different places."""
     try:
         found = json.loads(raw)
         while isinstance(found, dict):
             found = next((found[k] for k in ("error", "message", "detail") if found.get(k)), str(found))
-        return _short(str(found))
+        return _shorten(str(found))
     except (ValueError, RecursionError):
-        return _short(raw)
+        return _shorten(raw)
 
 
-def _short(said: bytes | str) -> str:
+def _shorten(said: bytes | str) -> str:
     text = said[:1000].decode(errors="replace") if isinstance(said, bytes) else said[:1000]
     text = escape_controls(" ".join(text.split()))
     return text if len(text) <= 300 else text[:300] + "…"
 
 
-def _seconds(told: str | None) -> float:
+def _retry_after_seconds(told: str | None) -> float:
     """Retry-After in seconds; as a date, or nonsense, it is not heeded."""
     try:
         return max(0.0, float(told or 0))

@@ -18,8 +18,8 @@ import torch
 
 from ponder.errors import ModelError, UnknownName, UsageError
 from ponder.models import chat, smollm2, spoken
-from ponder.models.local import Local
-from ponder.models.native import Native
+from ponder.models.local import BasePolicy
+from ponder.models.native import PonderPolicy
 from ponder.models.openai import OpenAIPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.models.transformers_policy import TransformersPolicy
@@ -38,7 +38,7 @@ OPENAI_PREFIX = "openai:"  # before a server's address
 
 
 @dataclass(frozen=True)
-class Fresh:
+class ScratchModel:
     """A small transformer with random weights that reads characters: to train from scratch."""
 
     alphabet: str
@@ -62,50 +62,50 @@ class Fresh:
 
 
 def load_policy(
-    model: str | Fresh, template: str | None = None, device: str = "auto", dtype: str = "auto", seed: int = 0
-) -> Native:
+    model: str | ScratchModel, template: str | None = None, device: str = "auto", dtype: str = "auto", seed: int = 0
+) -> PonderPolicy:
     """The `native` policy of a model. A `template` (its name or text) becomes the model's own, and is saved with it."""
     if isinstance(model, str) and model.startswith(OPENAI_PREFIX):
         raise UsageError(f"only ponder's own networks can be trained, in this process: give a folder, not {model!r}")
     if isinstance(model, str) and model.startswith((TRANSFORMERS_PREFIX, VLLM_PREFIX)):
         raise UsageError(f"only ponder's own networks can be trained: give {model.partition(':')[2]!r} alone")
-    where, kind = _compute(device, dtype)
-    net, tokenizer = _parts(model, kind, where)
-    return Native(net, tokenizer if template is None else chat.with_chat_template(tokenizer, template), seed)
+    where, kind = _device_and_dtype(device, dtype)
+    net, tokenizer = _load_net_and_tokenizer(model, kind, where)
+    return PonderPolicy(net, tokenizer if template is None else chat.with_chat_template(tokenizer, template), seed)
 
 
-def load_any(
-    model: str | Fresh, template: str | None = None, device: str = "auto", dtype: str = "auto", seed: int = 0
-) -> Local:
+def load_inference_policy(
+    model: str | ScratchModel, template: str | None = None, device: str = "auto", dtype: str = "auto", seed: int = 0
+) -> BasePolicy:
     """A policy to answer with, not to train: also "transformers:FOLDER", for architectures ponder has no network of,
     "vllm:FOLDER", and "openai:URL"."""
     if isinstance(model, str) and model.startswith(OPENAI_PREFIX):
-        url, name, tokenizer, effort = _address(model)
+        url, name, tokenizer, effort = _parse_server_name(model)
         return OpenAIPolicy.connect(url, name, tokenizer, template, seed=seed, effort=effort)
-    if isinstance(model, Fresh) or not model.startswith((TRANSFORMERS_PREFIX, VLLM_PREFIX)):
+    if isinstance(model, ScratchModel) or not model.startswith((TRANSFORMERS_PREFIX, VLLM_PREFIX)):
         return load_policy(model, template, device, dtype, seed)
     name = model.partition(":")[2]
     path = find_model(name) if name in NAMED_MODELS or Path(name).expanduser().exists() else Path(name)
-    policy: Local
+    policy: BasePolicy
     if model.startswith(VLLM_PREFIX):
         policy = VLLMPolicy.load(path, dtype, seed)
     else:
-        where, kind = _compute(device, dtype)
+        where, kind = _device_and_dtype(device, dtype)
         policy = TransformersPolicy.load(path, kind, where, seed)
     if template is not None:
         policy.tokenizer = chat.with_chat_template(policy.tokenizer, template)
     return policy
 
 
-def tokenizer_of(model: str) -> Tokenizer:
+def load_tokenizer(model: str) -> Tokenizer:
     """What reads the tokens that a policy of this name writes."""
     if model.startswith(OPENAI_PREFIX):
-        return _address(model)[2] or spoken.make_tokenizer()
+        return _parse_server_name(model)[2] or spoken.make_tokenizer()
     path = find_model(model.partition(":")[2] if model.startswith((TRANSFORMERS_PREFIX, VLLM_PREFIX)) else model)
     return Tokenizer.from_gguf(path) if path.is_file() else Tokenizer.from_folder(path)
 
 
-def _address(model: str) -> tuple[str, str | None, Tokenizer | None, str | None]:
+def _parse_server_name(model: str) -> tuple[str, str | None, Tokenizer | None, str | None]:
     """Of "openai:URL?tokenizer=FOLDER#MODEL" or "openai:URL?effort=high#MODEL", all but the URL optional."""
     parts = urlsplit(model.removeprefix(OPENAI_PREFIX))
     asked = parse_qs(parts.query, keep_blank_values=True)
@@ -116,18 +116,18 @@ def _address(model: str) -> tuple[str, str | None, Tokenizer | None, str | None]
         )
     url = urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
     (effort,), (folder,) = asked.get("effort", [None]), asked.get("tokenizer", [None])
-    return url, parts.fragment or None, None if folder is None else tokenizer_of(folder), effort
+    return url, parts.fragment or None, None if folder is None else load_tokenizer(folder), effort
 
 
-def _compute(device: str, dtype: str) -> tuple[torch.device, torch.dtype]:
+def _device_and_dtype(device: str, dtype: str) -> tuple[torch.device, torch.dtype]:
     where = pick_device(device)
     if where.type == "cpu":
         set_threads()
     return where, pick_dtype(dtype, where)
 
 
-def _parts(model: str | Fresh, dtype: torch.dtype, device: torch.device) -> tuple[Decoder, Tokenizer]:
-    if isinstance(model, Fresh):
+def _load_net_and_tokenizer(model: str | ScratchModel, dtype: torch.dtype, device: torch.device) -> tuple[Decoder, Tokenizer]:
+    if isinstance(model, ScratchModel):
         return model.build(dtype, device)
     path = find_model(model)
     if path.is_file():
@@ -139,8 +139,8 @@ def _parts(model: str | Fresh, dtype: torch.dtype, device: torch.device) -> tupl
 @overload
 def pin_checkpoint(model: str, kept: Any = None) -> str: ...
 @overload
-def pin_checkpoint(model: str | Fresh, kept: Any = None) -> str | Fresh: ...
-def pin_checkpoint(model: str | Fresh, kept: Any = None) -> str | Fresh:
+def pin_checkpoint(model: str | ScratchModel, kept: Any = None) -> str | ScratchModel: ...
+def pin_checkpoint(model: str | ScratchModel, kept: Any = None) -> str | ScratchModel:
     """A run directory's model as the checkpoint it is now, so that a job always means the same weights.
 
     `kept`: what was pinned when the job began, which stays where it is one of that run's, though it has newer ones.

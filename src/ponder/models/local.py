@@ -19,10 +19,10 @@ from ponder.models.tokenizer import Tokenizer
 from ponder.types import Completion, Cost, Floats, Ids, Message, Sampling, ids
 from ponder.validate import short_repr
 
-_REMEMBERED = 1 << 20  # prefixes of which is known how often they were asked for
+_MAX_REMEMBERED_PREFIXES = 1 << 20  # prefixes of which is known how often they were asked for
 
 
-class Local(ABC):
+class BasePolicy(ABC):
     """A `Policy`. `version` counts weight updates; each completion records the one that wrote it."""
 
     def __init__(self, tokenizer: Tokenizer, vocab: int, context: int, seed: int = 0) -> None:
@@ -72,7 +72,7 @@ class Local(ABC):
     def _next_seed(self, prefix: Ids, adapter: str = "") -> int:
         key = hashlib.blake2b(prefix.tobytes() + adapter.encode(), key=self._stream_key, digest_size=16).digest()
         self._times_asked[key] += 1
-        if len(self._times_asked) > _REMEMBERED:  # go on with another stream, in which nothing was asked yet
+        if len(self._times_asked) > _MAX_REMEMBERED_PREFIXES:  # go on with another stream, in which nothing was asked yet
             self._stream_key, self._times_asked = hashlib.blake2b(self._stream_key, digest_size=16).digest(), Counter({key: 1})
         return int.from_bytes(hashlib.blake2b(key + self._times_asked[key].to_bytes(8), digest_size=8).digest())
 
@@ -129,11 +129,11 @@ class Local(ABC):
                 seconds=row.seconds,
             ),
             notes=notes,
-            top_logprobs=_alternatives(row),
+            top_logprobs=_stack_top_logprobs(row),
         )
 
 
-def _alternatives(row: SequenceState) -> tuple[Ids, Floats] | None:
+def _stack_top_logprobs(row: SequenceState) -> tuple[Ids, Floats] | None:
     if not row.top_logprobs:
         return None
     tokens, logprobs = zip(*row.top_logprobs, strict=True)

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from ponder.engine.engine import Engine, logprobs_from_hidden
 from ponder.engine.request import Request, SequenceState
 from ponder.errors import UsageError
-from ponder.models.local import Local
+from ponder.models.local import BasePolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets.decoder import Decoder
 from ponder.protocols import PolicyWrapper
 from ponder.types import Completion, Floats, Ids, Sampling, ids
 
 
-class Native(Local):
+class PonderPolicy(BasePolicy):
     """A `Policy` over a `Decoder`, by continuous batching."""
 
     def __init__(
@@ -39,9 +39,9 @@ class Native(Local):
         super().stream(*seed)
         self.engine.refresh_weights()
 
-    def with_adapter(self, name: str) -> Adapted:
+    def with_adapter(self, name: str) -> AdapterPolicy:
         """This policy with one of its engine's adapters."""
-        return Adapted(self, name)
+        return AdapterPolicy(self, name)
 
     async def stream_tokens(
         self, prefix: Ids, sampling: Sampling, n: int = 1, adapter: str = ""
@@ -115,12 +115,12 @@ class Native(Local):
             self.weights_stamp = stamp  # last: a call in another thread that finds it must find the cache empty too
 
 
-class Adapted(PolicyWrapper):
+class AdapterPolicy(PolicyWrapper):
     """A `Policy`: another one with an adapter on. It has no memory of its own, and shares every batch."""
 
-    policy: Native
+    policy: PonderPolicy
 
-    def __init__(self, policy: Native, name: str) -> None:
+    def __init__(self, policy: PonderPolicy, name: str) -> None:
         with policy.engine.adapters.in_use(name):
             self.policy, self.name = policy, name
 

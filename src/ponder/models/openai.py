@@ -38,15 +38,15 @@ from ponder.errors import MAX_NAME_CHARS, ModelError, UnknownName, UsageError
 from ponder.models import chat, dialects, heard, spoken
 from ponder.models.dialects import ServerKind
 from ponder.models.http import HttpClient, RequestRefused
-from ponder.models.local import Local
+from ponder.models.local import BasePolicy
 from ponder.models.tokenizer import Tokenizer
-from ponder.reason.effort import effort_named
+from ponder.reason.effort import get_effort
 from ponder.terminal import escape_controls
 from ponder.types import Completion, Cost, Ids, Message, ids
 
-_OWNERS: dict[str, ServerKind] = {"vllm": "vllm", "llamacpp": "llama.cpp"}
-_PROBE = "The quick brown fox jumps over 13 lazy dogs."  # splits otherwise under most other vocabularies
-_NONSENSE = (
+_SERVER_KINDS: dict[str, ServerKind] = {"vllm": "vllm", "llamacpp": "llama.cpp"}
+_TOKENIZER_PROBE = "The quick brown fox jumps over 13 lazy dogs."  # splits otherwise under most other vocabularies
+_MALFORMED_REPLY_ERRORS = (
     KeyError,
     TypeError,
     IndexError,
@@ -57,15 +57,15 @@ _NONSENSE = (
 )  # what reading an answer of another shape raises
 
 
-_PADDED = 1 << 16  # rows that an embedding may have beyond the tokenizer's ids
+_MAX_PADDING_ROWS = 1 << 16  # rows that an embedding may have beyond the tokenizer's ids
 
 
 @dataclass(eq=False, slots=True)
-class _Answer(SequenceState):
+class _ServerSequence(SequenceState):
     cost: Cost = Cost()
 
 
-class OpenAIPolicy(Local):
+class OpenAIPolicy(BasePolicy):
     """A `Policy` over a server. Get one with `connect`."""
 
     def __init__(
@@ -106,22 +106,22 @@ class OpenAIPolicy(Local):
         how hard the served model is to think. The key is `api_key`, else OPENAI_API_KEY, which is not sent in the clear
         to another machine."""
         if effort is not None:
-            effort_named(effort)  # says which there are
+            get_effort(effort)  # says which there are
             if tokenizer is not None or template is not None:
                 raise UsageError("a reasoning effort is for a server's chat: leave out the tokenizer and the template")
         url = url.rstrip("/") if urlsplit(url).path.strip("/") else url.rstrip("/") + "/v1"
-        http = HttpClient(url, _key(url, api_key), max_concurrency, timeout, retries)
-        name, told = _choose(http, model)
-        kind = _OWNERS.get(str(told.get("owned_by", "")), "other")
+        http = HttpClient(url, _api_key(url, api_key), max_concurrency, timeout, retries)
+        name, told = _choose_model(http, model)
+        kind = _SERVER_KINDS.get(str(told.get("owned_by", "")), "other")
         meta = told["meta"] if isinstance(told.get("meta"), dict) else {}
-        context, size = _count(told.get("max_model_len")) or _count(meta.get("n_ctx")), _count(meta.get("n_vocab"))
+        context, size = _positive_int(told.get("max_model_len")) or _positive_int(meta.get("n_ctx")), _positive_int(meta.get("n_vocab"))
         policy = cls(http, name, kind, tokenizer, template, context, seed, effort)
         if tokenizer is not None:
             if size is not None:
-                if not tokenizer.vocab_size <= size <= tokenizer.vocab_size + _PADDED:
+                if not tokenizer.vocab_size <= size <= tokenizer.vocab_size + _MAX_PADDING_ROWS:
                     raise ModelError(f"the tokenizer does not fit: {tokenizer.vocab_size} ids, but {url} serves {size}")
                 policy.vocab_size = size  # an embedding may have more rows than the tokenizer has ids
-            policy._compare(tokenizer)
+            policy._check_tokenizer(tokenizer)
             if template is not None:
                 policy.tokenizer = chat.with_chat_template(tokenizer, template)
         return policy
@@ -134,7 +134,7 @@ class OpenAIPolicy(Local):
         return ids(spoken.to_bytes(chat.render_chat(self.template, messages)))
 
     async def _generate(self, request: Request) -> list[SequenceState]:
-        write = self._over_tokens if self.sends_token_ids else self._over_text
+        write = self._generate_token_ids if self.sends_token_ids else self._generate_text
         tasks = [asyncio.ensure_future(self._timed(write, request, j)) for j in range(request.n)]
         try:
             return list(await asyncio.gather(*tasks))
@@ -147,10 +147,10 @@ class OpenAIPolicy(Local):
         return 0.0
 
     def _completion(self, row: SequenceState) -> Completion:
-        assert isinstance(row, _Answer)
+        assert isinstance(row, _ServerSequence)
         return replace(super()._completion(row), cost=row.cost)
 
-    async def _timed(self, write: Callable[[Request, int], Awaitable[_Answer]], request: Request, number: int) -> SequenceState:
+    async def _timed(self, write: Callable[[Request, int], Awaitable[_ServerSequence]], request: Request, number: int) -> SequenceState:
         began = time.perf_counter()
         row = await write(request, number)
         row.cost = replace(row.cost, seconds=time.perf_counter() - began)
@@ -160,22 +160,22 @@ class OpenAIPolicy(Local):
 
     # prompts and answers as token ids
 
-    async def _over_tokens(self, request: Request, number: int) -> _Answer:
+    async def _generate_token_ids(self, request: Request, number: int) -> _ServerSequence:
         seed = dialects.continuation_seed(request.seed, number)
         limit = self.context or len(request.prefix) + request.sampling.max_tokens
         body = dialects.token_request_fields(request.sampling, self.server_kind, seed, limit, self.eos)
         body |= {"model": self.model, "prompt": request.prefix.tolist()}
-        row = _answer(request, number)
+        row = _new_sequence(request, number)
         if self.server_kind == "llama.cpp":
-            url, hear = self._root + "/completion", self._heard_llama
+            url, hear = self._server_root + "/completion", self._parse_llama_cpp
         else:
-            url, hear = self.http.url + "/completions", self._heard_vllm
+            url, hear = self.http.url + "/completions", self._parse_vllm
         s = request.sampling
         found = await self.http.post(url, body, self.http.limits(s.max_tokens, len(request.prefix), s.logprobs))
         try:
             hear(row, found)
-        except _NONSENSE as reason:
-            raise self._strange(found, reason) from None
+        except _MALFORMED_REPLY_ERRORS as reason:
+            raise self._malformed(found, reason) from None
         most = request.sampling.max_tokens
         if not 0 < len(row.token_ids) <= most or not 0 <= min(row.token_ids) <= max(row.token_ids) < self.vocab_size:
             raise ModelError(
@@ -184,64 +184,64 @@ class OpenAIPolicy(Local):
             )
         return row
 
-    def _heard_llama(self, row: _Answer, found: Any) -> None:
-        row.token_ids = written = [heard.as_int(t) for t in found["tokens"]]
+    def _parse_llama_cpp(self, row: _ServerSequence, found: Any) -> None:
+        row.token_ids = written = [heard.require_int(t) for t in found["tokens"]]
         row.stop = {"eos": "eos", "word": "stop", "limit": "length"}[found["stop_type"]]  # type: ignore[assignment]
         ends = [i for i, t in enumerate(written) if t in self.eos]
         if ends:  # it may not know all that end an answer, and write on
             row.token_ids, row.stop = written[: ends[0] + 1], "eos"
         count, times = len(row.token_ids), found["timings"]
-        told: dict[str, Any] = {"prompt_tokens": heard.as_int(times["prompt_n"]) + heard.as_int(times["cache_n"])}
+        told: dict[str, Any] = {"prompt_tokens": heard.require_int(times["prompt_n"]) + heard.require_int(times["cache_n"])}
         told |= {"prompt_tokens_details": {"cached_tokens": times["cache_n"]}}
         told |= {"completion_tokens": found["tokens_predicted"]}
         row.cost = heard.parse_usage(told, len(row.request.prefix), len(written), row.sampling.max_tokens)
         row.cost = replace(row.cost, wasted_tokens=row.cost.generated_tokens - count)
         s, top = row.sampling, row.sampling.logprobs
-        known = not s.json_schema and not (s.edits_logits if s.temperature == 0 else top and dialects.drawn_otherwise(s))
+        known = not s.json_schema and not (s.edits_logits if s.temperature == 0 else top and dialects.changes_distribution(s))
         logprobs, tops = [math.nan] * len(written), [heard.top_k((), top)] * len(written)
-        for at, entry in heard.match_logprobs(written, found.get("completion_probabilities") or (), self._whole):
+        for at, entry in heard.match_logprobs(written, found.get("completion_probabilities") or (), self._is_whole_text):
             logprobs[at] = heard.entry_logprob(entry) if known else math.nan
-            others = [(heard.as_int(t["id"]), heard.entry_logprob(t)) for t in entry.get("top_logprobs", ())]
+            others = [(heard.require_int(t["id"]), heard.entry_logprob(t)) for t in entry.get("top_logprobs", ())]
             tops[at] = heard.top_k(others, top)
         row.logprobs, row.top_logprobs = logprobs[:count], tops[:count] if top else []
 
-    def _whole(self, token: int) -> bool:
+    def _is_whole_text(self, token: int) -> bool:
         return "\ufffd" not in self.tokenizer.decode([token], keep_special=True)
 
-    def _heard_vllm(self, row: _Answer, found: Any) -> None:
+    def _parse_vllm(self, row: _ServerSequence, found: Any) -> None:
         (choice,), top = heard.single_choice(found["choices"]), row.sampling.logprobs
         if choice.get("token_ids") is None:
             raise UsageError(f"{self.http.url} gives no token ids: leave out the tokenizer, to talk in text")
-        row.token_ids = [heard.as_int(t) for t in choice["token_ids"]]
+        row.token_ids = [heard.require_int(t) for t in choice["token_ids"]]
         told = choice.get("logprobs") or {}
         given = told.get("token_logprobs") or [None] * len(row.token_ids)
-        row.logprobs = [math.nan if x is None else heard.as_logprob(x) for x in given]
+        row.logprobs = [math.nan if x is None else heard.require_logprob(x) for x in given]
         if len(row.logprobs) != len(row.token_ids):
             raise ValueError(f"{len(row.token_ids)} tokens with {len(row.logprobs)} log-probabilities")
-        row.stop = self._ended(choice["finish_reason"])
+        row.stop = self._stop_reason(choice["finish_reason"])
         if row.stop == "eos" and choice.get("stop_reason") is not None and row.token_ids[-1] not in self.eos:
             row.stop = "stop"
         wrote = len(row.token_ids)
         row.cost = heard.parse_usage(found.get("usage") or {}, len(row.request.prefix), wrote, wrote)
         if top:
             each = [
-                [(int(t.removeprefix("token_id:")), heard.as_logprob(x)) for t, x in d.items()]
+                [(int(t.removeprefix("token_id:")), heard.require_logprob(x)) for t, x in d.items()]
                 for d in told["top_logprobs"]
             ]
             row.top_logprobs = [heard.top_k(t, top) for t in each]
 
-    def _compare(self, tokenizer: Tokenizer) -> None:
+    def _check_tokenizer(self, tokenizer: Tokenizer) -> None:
         """A tokenizer of another model would turn every answer to nonsense: the server splits a text too."""
         if self.server_kind == "other":
             return
-        asked = {"content": _PROBE} if self.server_kind == "llama.cpp" else {"model": self.model, "prompt": _PROBE}
+        asked = {"content": _TOKENIZER_PROBE} if self.server_kind == "llama.cpp" else {"model": self.model, "prompt": _TOKENIZER_PROBE}
         try:
-            found = self.http.request_blocking("POST", self._root + "/tokenize", {**asked, "add_special_tokens": False})
+            found = self.http.request_blocking("POST", self._server_root + "/tokenize", {**asked, "add_special_tokens": False})
         except RequestRefused:
             return  # it has no such service
         theirs = found.get("tokens") if isinstance(found, dict) else None
         try:
-            ours = tokenizer.encode(_PROBE, add_special_tokens=False).tolist()
+            ours = tokenizer.encode(_TOKENIZER_PROBE, add_special_tokens=False).tolist()
         except UsageError:
             ours = []
         if theirs is not None and theirs != ours:
@@ -252,7 +252,7 @@ class OpenAIPolicy(Local):
 
     # prompts and answers as text
 
-    async def _over_text(self, request: Request, number: int) -> _Answer:
+    async def _generate_text(self, request: Request, number: int) -> _ServerSequence:
         said, sampling = spoken.decode_prefix(request.prefix), request.sampling
         body: dict[str, Any] = {"model": self.model, "stream": True, "stream_options": {"include_usage": True}}
         limit = self.context or 1 << 16
@@ -271,7 +271,7 @@ class OpenAIPolicy(Local):
                 )
             else:
                 body |= {"continue_final_message": True, "add_generation_prompt": False}
-        row = _answer(request, number)
+        row = _new_sequence(request, number)
         try:
             limits = self.http.limits(sampling.max_tokens, len(request.prefix))
             read = heard.stream_reader(sampling.stop, sampling.max_tokens)
@@ -285,11 +285,11 @@ class OpenAIPolicy(Local):
                     f"{reason}; to bound answers and tokens alone, give --n and --max-tokens in place of an effort"
                 ) from None
             raise
-        except _NONSENSE as reason:
-            raise self._strange("its stream", reason) from None
+        except _MALFORMED_REPLY_ERRORS as reason:
+            raise self._malformed("its stream", reason) from None
         if said_now.truncated:
-            self._warn_cut(sampling.max_tokens)
-        row.stop = "stop" if said_now.finish_reason is None else self._ended(said_now.finish_reason)
+            self._warn_truncated(sampling.max_tokens)
+        row.stop = "stop" if said_now.finish_reason is None else self._stop_reason(said_now.finish_reason)
         row.token_ids = [*said_now.text.encode(errors="replace"), *([spoken.END_ID] if row.stop == "eos" else [])]
         row.logprobs = [math.nan] * len(row.token_ids)
         return row
@@ -297,21 +297,21 @@ class OpenAIPolicy(Local):
     # both
 
     @property
-    def _root(self) -> str:
+    def _server_root(self) -> str:
         """Where a server has what is not OpenAI's."""
         return self.http.url.removesuffix("/v1")
 
-    def _warn_cut(self, most: int) -> None:
+    def _warn_truncated(self, most: int) -> None:
         if not self._warned:
             self._warned = True
             warnings.warn(f"{self.http.url} wrote more than max_tokens ({most}): what came beyond is cut", stacklevel=2)
 
-    def _ended(self, reason: Any) -> Any:
+    def _stop_reason(self, reason: Any) -> Any:
         if reason not in ("stop", "length"):
             raise ModelError(f"{self.http.url} broke off an answer: {escape_controls(str(reason)[:200])}")
         return "eos" if reason == "stop" else "length"
 
-    def _strange(self, found: Any, reason: Exception) -> ModelError:
+    def _malformed(self, found: Any, reason: Exception) -> ModelError:
         try:
             said = self.http.redact_key(f"{found!r}"[:200])
         except RecursionError:
@@ -320,7 +320,7 @@ class OpenAIPolicy(Local):
         return ModelError(f"{self.http.url} sent what no such server sends ({why}): {said}")
 
 
-def _key(url: str, given: str | None) -> str | None:
+def _api_key(url: str, given: str | None) -> str | None:
     """A key for one service must not go to another machine in the clear because it is in the environment."""
     key = (given if given is not None else os.environ.get("OPENAI_API_KEY", "")).strip()
     if not key.isascii() or not key.isprintable() or " " in key:
@@ -330,7 +330,7 @@ def _key(url: str, given: str | None) -> str | None:
     return (key or None) if near or given is not None else None
 
 
-def _choose(http: HttpClient, model: str | None) -> tuple[str | None, Mapping[str, Any]]:
+def _choose_model(http: HttpClient, model: str | None) -> tuple[str | None, Mapping[str, Any]]:
     """The model's name, and what the server says of it."""
     try:
         found = http.request_blocking("GET", http.url + "/models")
@@ -355,10 +355,10 @@ def _choose(http: HttpClient, model: str | None) -> tuple[str | None, Mapping[st
     return model, names[model]
 
 
-def _count(told: Any) -> int | None:
+def _positive_int(told: Any) -> int | None:
     """A positive number that a server says of its model; None where it says none that could be."""
     return told if type(told) is int and 0 < told < 1 << 31 else None
 
 
-def _answer(request: Request, number: int) -> _Answer:
-    return _Answer(request, number, 0)  # the server draws its own numbers
+def _new_sequence(request: Request, number: int) -> _ServerSequence:
+    return _ServerSequence(request, number, 0)  # the server draws its own numbers

@@ -21,9 +21,9 @@ from torch import nn
 
 from ponder.errors import ModelError, UsageError
 from ponder.models import chat
-from ponder.models.load import Fresh, find_model, load_policy
-from ponder.models.native import Adapted, Native
-from ponder.models.shared import adapter_for, adapter_name, runs_as
+from ponder.models.load import ScratchModel, find_model, load_policy
+from ponder.models.native import AdapterPolicy, PonderPolicy
+from ponder.models.shared import find_head_adapter, adapter_digest, runs_on
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import hf
 from ponder.nets.compute import pick_device, pick_dtype, set_threads
@@ -33,23 +33,23 @@ from ponder.reason.operators.reduce import Reduction, reduce_scores
 from ponder.tasks.steps.cut import step_ends
 from ponder.types import Cost, Ids, Score, Step, Trace
 
-_REMEMBERED = 1 << 16  # numbers, so that a longer path does not pay for its beginning again
+_MAX_CACHED_SCORES = 1 << 16  # numbers, so that a longer path does not pay for its beginning again
 
 
-class Reader:
+class HeadReader:
     """What a head reads at tokens of a text. It remembers, until the weights change."""
 
-    def __init__(self, policy: Native | Adapted, head: ScoreHead, score: nn.Module, frozen: bool = False) -> None:
+    def __init__(self, policy: PonderPolicy | AdapterPolicy, head: ScoreHead, score: nn.Module, frozen: bool = False) -> None:
         """`frozen`: the weights are to stay as they are now, and whoever changes them is told."""
         self.policy, self.head, self.score = policy, head, score
-        self.engine_policy = policy.policy if isinstance(policy, Adapted) else policy
-        self._has_own_states = isinstance(self.engine_policy.net, DecoderWithHead) or isinstance(policy, Adapted)
+        self.engine_policy = policy.policy if isinstance(policy, AdapterPolicy) else policy
+        self._has_own_states = isinstance(self.engine_policy.net, DecoderWithHead) or isinstance(policy, AdapterPolicy)
         self._cache: OrderedDict[bytes, float] = OrderedDict()
         self._stamp: Any = None
         self._frozen_stamp: tuple[int, ...] | None = None
         if frozen:
             self.engine_policy.drop_stale_cache()
-            self._frozen_stamp = self._written()
+            self._frozen_stamp = self._weight_versions()
 
     def text(self, tokens: Ids) -> str:
         return self.policy.text(tokens)
@@ -57,7 +57,7 @@ class Reader:
     async def __call__(self, tokens: Ids, at: Sequence[int]) -> tuple[list[float], Cost]:
         """At each of these places of a text, in order; and what that took."""
         self.engine_policy.drop_stale_cache()
-        if self._frozen_stamp is not None and self._written() != self._frozen_stamp:
+        if self._frozen_stamp is not None and self._weight_versions() != self._frozen_stamp:
             raise ModelError(
                 "the policy was trained while a judge read in its engine, and a judge must not change with what it"
                 " judges: give it an engine of its own (load_scorer)"
@@ -65,7 +65,7 @@ class Reader:
         if self._stamp != (stamp := (self.engine_policy.weights_stamp, self.head)):
             self._cache.clear()
             self._stamp = stamp
-        keys = dict(zip(at, _prefixes(tokens, at), strict=True))
+        keys = dict(zip(at, _prefix_digests(tokens, at), strict=True))
         found = {place: self._cache[key] for place, key in keys.items() if key in self._cache}
         new = [place for place in at if place not in found]
         cost = Cost()
@@ -79,11 +79,11 @@ class Reader:
             for place, key in keys.items():
                 self._cache[key] = found[place]
                 self._cache.move_to_end(key)
-            while len(self._cache) > _REMEMBERED:
+            while len(self._cache) > _MAX_CACHED_SCORES:
                 self._cache.popitem(last=False)
         return [found[place] for place in at], cost
 
-    def _written(self) -> tuple[int, ...]:
+    def _weight_versions(self) -> tuple[int, ...]:
         """Changes when the weights do; not when the engine lays the same ones elsewhere."""
         return self.engine_policy.weights_stamp[: 1 + len(self.engine_policy._weights)]
 
@@ -95,7 +95,7 @@ class Reader:
         return Cost(scorer_tokens=count, flops=flops)
 
 
-def _prefixes(tokens: Ids, at: Sequence[int]) -> list[bytes]:
+def _prefix_digests(tokens: Ids, at: Sequence[int]) -> list[bytes]:
     """A name for the text up to and with each place."""
     name, begin, out = hashlib.blake2b(digest_size=16), 0, []
     for place in at:
@@ -106,10 +106,10 @@ def _prefixes(tokens: Ids, at: Sequence[int]) -> list[bytes]:
 
 
 @dataclass(frozen=True, eq=False)
-class Learned:
+class LearnedScorer:
     """What these scorers share: a number at the end of a step."""
 
-    reader: Reader
+    reader: HeadReader
     gameable: ClassVar[bool] = True
     head_kind: ClassVar[str] = "value"
 
@@ -144,7 +144,7 @@ class Learned:
         return ""
 
 
-class ORM(Learned):
+class ORM(LearnedScorer):
     """The probability that a solution is right, at its end (Cobbe et al. 2021)."""
 
     head_kind = "outcome"
@@ -154,20 +154,20 @@ class ORM(Learned):
         return "orm"
 
 
-class PreferenceModel(Learned):
+class PreferenceModel(LearnedScorer):
     """A reward learned from preferences; only differences between answers to one prompt mean anything."""
 
     head_kind = "reward"
 
 
-class ValueModel(Learned):
+class ValueModel(LearnedScorer):
     """What is to be expected from here on."""
 
     head_kind = "value"
 
 
 @dataclass(frozen=True, eq=False)
-class PRM(Learned):
+class PRM(LearnedScorer):
     """The probability that each step of a path is right (`Score.steps`), and the path's score from them (`Score.value`;
     Lightman et al. 2023).
 
@@ -181,7 +181,7 @@ class PRM(Learned):
     granularity: Literal["auto", "step", "line"] = "auto"
     separator: str = ""
     head_kind: ClassVar[str] = "process"
-    rates_steps: ClassVar[bool] = True
+    scores_steps: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -201,7 +201,7 @@ class PRM(Learned):
         """The last token of each step on the path, or of each line of a path that is one long step."""
         path = [i for i in trace.path(step)[1:] if len(trace.steps[i].token_ids)]
         own = [i for i in path if trace.steps[i].sampled] or path  # without a tool's output, where others wrote
-        lines = self.granularity == "line" or (self.granularity == "auto" and len(own) == 1 and not _was_cut(trace.steps[own[0]]))
+        lines = self.granularity == "line" or (self.granularity == "auto" and len(own) == 1 and not _is_cut_step(trace.steps[own[0]]))
         out = []
         for i in own:
             said = trace.steps[i]
@@ -225,15 +225,15 @@ class PRM(Learned):
         return Score(reduce_scores(read, self.reduce), said, cost, tuple(read))
 
 
-def _was_cut(step: Step) -> bool:
+def _is_cut_step(step: Step) -> bool:
     """It is a step of an answer, and no whole one: a cut ended it."""
     return step.stop == "stop" and not step.last
 
 
-SCORER_CLASSES: dict[str, type[Learned]] = {"outcome": ORM, "reward": PreferenceModel, "process": PRM, "value": ValueModel}
+SCORER_CLASSES: dict[str, type[LearnedScorer]] = {"outcome": ORM, "reward": PreferenceModel, "process": PRM, "value": ValueModel}
 
 
-def make_scorer(reader: Reader, **settings: Any) -> Learned:
+def make_scorer(reader: HeadReader, **settings: Any) -> LearnedScorer:
     """The scorer that a head was trained to be."""
     kind = SCORER_CLASSES[reader.head.predicts]
     if settings and kind is not PRM:
@@ -241,73 +241,73 @@ def make_scorer(reader: Reader, **settings: Any) -> Learned:
     return kind(reader, **settings)
 
 
-def load_scorer(model: str, device: str = "auto", dtype: str = "auto", **settings: Any) -> Learned:
+def load_scorer(model: str, device: str = "auto", dtype: str = "auto", **settings: Any) -> LearnedScorer:
     """A trained judge from a run directory or a folder, on an engine of its own. `settings`: of a PRM."""
-    return make_scorer(own_reader(load_policy_with_head(model, None, device=device, dtype=dtype)), **settings)
+    return make_scorer(make_head_reader(load_policy_with_head(model, None, device=device, dtype=dtype)), **settings)
 
 
-def share_scorer(policy: Native, model: str, name: str = "", **settings: Any) -> Learned:
+def load_shared_scorer(policy: PonderPolicy, model: str, name: str = "", **settings: Any) -> LearnedScorer:
     """A trained judge on the policy's own engine, where it was trained on these very weights: as a head alone, or as a
     LoRA adapter. `name`: of the adapter in the engine. It reads as long as the weights stay as they are."""
     folder = find_model(model)
-    head, stored = hf.head_of(folder)
-    adapter = adapter_for(policy, folder)
+    head, stored = hf.load_head(folder)
+    adapter = find_head_adapter(policy, folder)
     module = build_head(policy.net.config.width, head).to(policy.net.device, policy.net.dtype).requires_grad_(False)
     try:
         module.load_state_dict({n.removeprefix("score."): t for n, t in stored.items()})
     except RuntimeError as why:
         raise ModelError(f"the head in {folder} is not what its config.json says ({why})") from None
     if adapter is None:
-        return make_scorer(Reader(policy, head, module, frozen=True), **settings)
-    own = adapter_name(adapter)
+        return make_scorer(HeadReader(policy, head, module, frozen=True), **settings)
+    own = adapter_digest(adapter)
     if name or own not in policy.engine.adapters:
         policy.engine.adapters.add(name or own, adapter)
-    return make_scorer(Reader(policy.with_adapter(name or own), head, module, frozen=True), **settings)
+    return make_scorer(HeadReader(policy.with_adapter(name or own), head, module, frozen=True), **settings)
 
 
-def scorer_for(
+def load_or_share_scorer(
     policy: Policy | None, model: str, device: str = "auto", dtype: str = "auto", **settings: Any
-) -> Learned:
+) -> LearnedScorer:
     """A trained judge on the policy's engine where it can share it, else on one of its own. The policy must not be
     trained: a judge on its engine reads what it reads only with these weights."""
-    if isinstance(policy, Native) and runs_as(policy, device, dtype):
+    if isinstance(policy, PonderPolicy) and runs_on(policy, device, dtype):
         with suppress(ModelError):  # another base, or all of its weights were trained; or a fault, which comes again
-            return share_scorer(policy, model, **settings)
+            return load_shared_scorer(policy, model, **settings)
     return load_scorer(model, device, dtype, **settings)
 
 
-def own_reader(policy: Native) -> Reader:
+def make_head_reader(policy: PonderPolicy) -> HeadReader:
     """Of a policy whose network is a judge's."""
     if not isinstance(policy.net, DecoderWithHead):
         raise UsageError("this policy's network reads no numbers: load a value or reward model")
-    return Reader(policy, policy.net.head, policy.net.score)
+    return HeadReader(policy, policy.net.head, policy.net.score)
 
 
 def load_policy_with_head(
-    model: str | Fresh,
+    model: str | ScratchModel,
     head: ScoreHead | None,
     template: str | None = None,
     device: str = "auto",
     dtype: str = "auto",
     seed: int = 0,
-) -> Native:
+) -> PonderPolicy:
     """A network that reads numbers, in an engine: a trained judge as it is; or with a `head` to train, a language model
     under that head, and a judge of the same form to go on with."""
-    folder = None if isinstance(model, Fresh) else find_model(model)
-    if folder is None or not hf.holds_numbers(folder):
+    folder = None if isinstance(model, ScratchModel) else find_model(model)
+    if folder is None or not hf.is_score_model(folder):
         if head is None:
             raise ModelError(f"{model} holds a language model, which judges nothing: give a value or reward model")
         policy = load_policy(model, template, device, dtype, seed)
-        return Native(DecoderWithHead.from_decoder(policy.net, head, seed), policy.tokenizer, seed)
+        return PonderPolicy(DecoderWithHead.from_decoder(policy.net, head, seed), policy.tokenizer, seed)
     where = pick_device(device)
     if where.type == "cpu":
         set_threads()
-    net = hf.load_valued(folder, pick_dtype(dtype, where), where)
-    if head is not None and _form(net.head) != _form(head):
+    net = hf.load_with_head(folder, pick_dtype(dtype, where), where)
+    if head is not None and _head_shape(net.head) != _head_shape(head):
         raise ModelError(f"{model} was trained for {net.head.predicts!r} ({net.head.form}), not {head.predicts!r} ({head.form})")
     tokenizer = Tokenizer.from_folder(folder)
-    return Native(net, tokenizer if template is None else chat.with_chat_template(tokenizer, template), seed)
+    return PonderPolicy(net, tokenizer if template is None else chat.with_chat_template(tokenizer, template), seed)
 
 
-def _form(head: ScoreHead) -> tuple[Any, ...]:
+def _head_shape(head: ScoreHead) -> tuple[Any, ...]:
     return head.predicts, head.form, head.bias, head.hidden, head.bins, head.low, head.high

@@ -26,64 +26,64 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 MAX_SOURCE_CHARS = 1 << 18  # of a template; the longest in use have 30,000
-MAX_CHARS = 1 << 22  # of one value, beside a few times what was said
+MAX_VALUE_CHARS = 1 << 22  # of one value, beside a few times what was said
 MAX_TOTAL_CHARS = 1 << 25  # of all values together, beside what copying all that was said for each message makes
 MAX_ITEMS = 1 << 18  # of one value, those in its lists' lists too
-MAX_TURNS = 1 << 20  # of all loops
-MAX_NUMBER = 1 << 20  # as a width, a count or an indent
-MAX_BITS = 1 << 12  # of an integer
+MAX_ITERATIONS = 1 << 20  # of all loops
+MAX_ARGUMENT = 1 << 20  # as a width, a count or an indent
+MAX_INT_BITS = 1 << 12  # of an integer
 MAX_SECONDS = 3.0  # of computing; waiting does not count
-UNFIT = ("center", "filesizeformat", "pprint", "random", "urlize", "wordwrap", "xmlattr")  # filters no prompt needs
-LIGHT = {"abs", "attr", "count", "d", "default", "first", "float", "int", "items", "last", "length", "round"}
-PRODUCTS = {"replace", "translate", "join", "expandtabs", "indent", "format", "ljust", "rjust", "center", "zfill"}
+BLOCKED_FILTERS = ("center", "filesizeformat", "pprint", "random", "urlize", "wordwrap", "xmlattr")  # filters no prompt needs
+UNMETERED_FILTERS = {"abs", "attr", "count", "d", "default", "first", "float", "int", "items", "last", "length", "round"}
+GROWING_METHODS = {"replace", "translate", "join", "expandtabs", "indent", "format", "ljust", "rjust", "center", "zfill"}
 
 _local = threading.local()  # the meter of the rendering that this thread is in
 
 
-class TooMuch(jinja2.TemplateError):
+class TemplateLimitExceeded(jinja2.TemplateError):
     """A template that would take more than any honest one."""
 
 
-class Meter:
+class RenderBudget:
     """What one rendering has used. `said`: characters of the messages, which a template may copy."""
 
     def __init__(self, said: int) -> None:
-        self.max_value_chars, self.chars_left = MAX_CHARS + 4 * said, MAX_TOTAL_CHARS + 256 * said
+        self.max_value_chars, self.chars_left = MAX_VALUE_CHARS + 4 * said, MAX_TOTAL_CHARS + 256 * said
         self.iterations = 0
         self.deadline = time.thread_time() + MAX_SECONDS
 
     def count_iterations(self, count: int = 1) -> None:
         self.iterations += count
-        if self.iterations > MAX_TURNS:
-            raise TooMuch(f"it loops more than {MAX_TURNS:,} times")
+        if self.iterations > MAX_ITERATIONS:
+            raise TemplateLimitExceeded(f"it loops more than {MAX_ITERATIONS:,} times")
         if not self.iterations & 255:
             self.check_time()
 
     def check_time(self) -> None:
         if time.thread_time() > self.deadline:
-            raise TooMuch(f"it computes for more than {MAX_SECONDS:.0f} seconds")
+            raise TemplateLimitExceeded(f"it computes for more than {MAX_SECONDS:.0f} seconds")
 
     def charge(self, chars: float) -> None:
         """Before something of this size is made."""
         if chars > self.max_value_chars:
-            raise TooMuch(f"it makes a text of {chars:,.0f} characters")
+            raise TemplateLimitExceeded(f"it makes a text of {chars:,.0f} characters")
         self.chars_left -= int(chars)
         if self.chars_left < 0:
-            raise TooMuch("it makes too much text")
+            raise TemplateLimitExceeded("it makes too much text")
 
     def charge_value(self, value: Any) -> Any:
         """A value that is new, weighed."""
         if type(value) is str:
             self.charge(len(value))
         elif isinstance(value, list | tuple | dict | set | frozenset | Namespace):
-            self.charge(weigh(value, self.max_value_chars)[0])
+            self.charge(count_size(value, self.max_value_chars)[0])
             self.check_time()
-        elif type(value) is int and value.bit_length() > MAX_BITS:
-            raise TooMuch("it makes a number of too many digits")
+        elif type(value) is int and value.bit_length() > MAX_INT_BITS:
+            raise TemplateLimitExceeded("it makes a number of too many digits")
         return value
 
 
-def weigh(value: Any, most: int) -> tuple[int, int]:
+def count_size(value: Any, most: int) -> tuple[int, int]:
     """Characters and items of a value as it would be written out; no more are counted than may be."""
     chars = items = 0
     waiting = [value]
@@ -100,36 +100,36 @@ def weigh(value: Any, most: int) -> tuple[int, int]:
         elif isinstance(part, Namespace):
             waiting.append(part._Namespace__attrs)
         if items + len(waiting) > MAX_ITEMS:
-            raise TooMuch(f"it makes lists of more than {MAX_ITEMS:,} items")
+            raise TemplateLimitExceeded(f"it makes lists of more than {MAX_ITEMS:,} items")
         if chars > most:
-            raise TooMuch(f"it makes a text of more than {most:,} characters")
+            raise TemplateLimitExceeded(f"it makes a text of more than {most:,} characters")
     return chars + items, items
 
 
-def _meter() -> Meter:
-    found: Meter | None = getattr(_local, "meter", None)
-    return found or Meter(0)  # while it is compiled: jinja2 computes what is constant
+def _current_budget() -> RenderBudget:
+    found: RenderBudget | None = getattr(_local, "meter", None)
+    return found or RenderBudget(0)  # while it is compiled: jinja2 computes what is constant
 
 
-class _Counting(CodeGenerator):
-    """Code in which lists and joined texts are weighed; loops and macros are rewritten before (`_counted`)."""
+class _MeteredCodeGenerator(CodeGenerator):
+    """Code in which lists and joined texts are weighed; loops and macros are rewritten before (`_instrument`)."""
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
-        self._within("joined", super().visit_Concat, node, frame)
+        self._metered("joined", super().visit_Concat, node, frame)
 
     def visit_List(self, node: nodes.List, frame: Frame) -> None:
-        self._within("made", super().visit_List, node, frame)
+        self._metered("made", super().visit_List, node, frame)
 
     def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:
-        self._within("made", super().visit_Dict, node, frame)
+        self._metered("made", super().visit_Dict, node, frame)
 
     def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:
         if node.ctx == "load":
-            self._within("made", super().visit_Tuple, node, frame)
+            self._metered("made", super().visit_Tuple, node, frame)
         else:
             super().visit_Tuple(node, frame)
 
-    def _within(self, name: str, visit: Callable[..., None], node: Any, frame: Frame) -> None:
+    def _metered(self, name: str, visit: Callable[..., None], node: Any, frame: Frame) -> None:
         if name == "joined":  # the parts are weighed before they become one text
             self.write("environment.joined((")
             for part in node.nodes:
@@ -142,21 +142,21 @@ class _Counting(CodeGenerator):
         self.write(")")
 
 
-class Bounded(ImmutableSandboxedEnvironment):
+class BoundedEnvironment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset(("+", "*", "**", "%"))
-    code_generator_class = _Counting
+    code_generator_class = _MeteredCodeGenerator
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings, finalize=_printed)
-        self.filters = {name: _weighed(name, f) for name, f in self.filters.items() if name not in UNFIT}
+        super().__init__(**settings, finalize=_check_printed)
+        self.filters = {name: _metered_filter(name, f) for name, f in self.filters.items() if name not in BLOCKED_FILTERS}
         del self.globals["lipsum"]
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        return _counted(super()._parse(source, name, filename))
+        return _instrument(super()._parse(source, name, filename))
 
     @staticmethod
     def concat(parts: Iterable[str]) -> str:
-        meter, out = _meter(), []
+        meter, out = _current_budget(), []
         for part in parts:
             meter.charge(len(part))
             out.append(part)
@@ -165,36 +165,36 @@ class Bounded(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def made(value: Any) -> Any:
-        return _meter().charge_value(value)
+        return _current_budget().charge_value(value)
 
     @staticmethod
     def joined(parts: tuple[Any, ...]) -> str:
-        meter = _meter()
-        meter.charge(weigh(parts, meter.max_value_chars)[0])
+        meter = _current_budget()
+        meter.charge(count_size(parts, meter.max_value_chars)[0])
         return "".join(map(str, parts))
 
     @staticmethod
     def looped(values: Any) -> Iterator[Any]:
-        meter = _meter()
+        meter = _current_budget()
         for value in values:
             meter.count_iterations()
             yield value
 
     @staticmethod
     def turned() -> None:
-        _meter().count_iterations(16)  # a macro does more than a loop's turn
+        _current_budget().count_iterations(16)  # a macro does more than a loop's turn
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        meter = _meter()
+        meter = _current_budget()
         if operator == "*":
             for many, count in ((left, right), (right, left)):
                 if isinstance(many, Sized) and isinstance(count, int):
-                    meter.charge(weigh(many, meter.max_value_chars)[0] * max(0, count))
+                    meter.charge(count_size(many, meter.max_value_chars)[0] * max(0, count))
         elif operator == "**" and isinstance(left, int) and isinstance(right, int):
-            if left.bit_length() * max(0, right) > MAX_BITS:
-                raise TooMuch("it makes a number of too many digits")
+            if left.bit_length() * max(0, right) > MAX_INT_BITS:
+                raise TemplateLimitExceeded("it makes a number of too many digits")
         elif operator == "%" and isinstance(left, str):
-            _formatted(left, (right,), "%")
+            _check_format(left, (right,), "%")
         elif operator == "+" and isinstance(left, str) and isinstance(right, str):
             meter.charge(len(left) + len(right))
             return left + right
@@ -202,12 +202,12 @@ class Bounded(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(__obj, BuiltinMethodType):
-            args = _listed(args)
+            args = _materialise(args)
             own = (
                 (*args, __obj.__self__) if __obj.__name__ == "join" else (__obj.__self__, *args)
             )  # as the filter has it
-            _asked(__obj.__name__, own, kwargs)
-        return _meter().charge_value(super().call(__context, __obj, *args, **kwargs))
+            _check_arguments(__obj.__name__, own, kwargs)
+        return _current_budget().charge_value(super().call(__context, __obj, *args, **kwargs))
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         wrapped = super().wrap_str_format(value)
@@ -216,34 +216,34 @@ class Bounded(ImmutableSandboxedEnvironment):
 
         @functools.wraps(wrapped)
         def bounded(*args: Any, **kwargs: Any) -> str:
-            _formatted(str(value.__self__), (*args, *kwargs.values()), "{")
+            _check_format(str(value.__self__), (*args, *kwargs.values()), "{")
             return wrapped(*args, **kwargs)
 
         return bounded
 
 
-def _asked(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+def _check_arguments(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Before a method or filter is called on these: numbers must be small, and what multiplies is multiplied here."""
-    meter = _meter()
+    meter = _current_budget()
     meter.count_iterations()
     given = [*args, *kwargs.values()]
     numbers = [abs(n) for n in given[1:] if isinstance(n, int | float)]
-    if any(not n <= MAX_NUMBER for n in numbers):
-        raise TooMuch(f"it calls {name} with {max(numbers):,}")
-    if name not in PRODUCTS:
+    if any(not n <= MAX_ARGUMENT for n in numbers):
+        raise TemplateLimitExceeded(f"it calls {name} with {max(numbers):,}")
+    if name not in GROWING_METHODS:
         return
-    sizes = [weigh(part, meter.max_value_chars)[0] for part in given]
+    sizes = [count_size(part, meter.max_value_chars)[0] for part in given]
     if name == "format":
-        _formatted(str(args[0]), (*args[1:], *kwargs.values()), "%")
+        _check_format(str(args[0]), (*args[1:], *kwargs.values()), "%")
     elif name in ("ljust", "rjust", "center", "zfill"):
         meter.charge(sizes[0] + sum(numbers))
     elif name == "translate":
-        raise TooMuch("it calls translate")
+        raise TemplateLimitExceeded("it calls translate")
     else:  # each character or item may become all of the others, or so many spaces
-        meter.charge(sizes[0] + _places(name, *args[:2]) * (sum(sizes[1:]) + sum(numbers)))
+        meter.charge(sizes[0] + _growth_points(name, *args[:2]) * (sum(sizes[1:]) + sum(numbers)))
 
 
-def _places(name: str, text: Any, first: Any = "") -> int:
+def _growth_points(name: str, text: Any, first: Any = "") -> int:
     """Where a text grows: at what is replaced, between what is joined, at lines and tabs."""
     if name == "join":
         return len(text) if isinstance(text, Sized) else 1
@@ -254,45 +254,45 @@ def _places(name: str, text: Any, first: Any = "") -> int:
     return 1 + text.count("\t" if name == "expandtabs" else "\n")
 
 
-def _listed(args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _materialise(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """What comes one by one is taken now, so that it can be weighed."""
-    return tuple(list(Bounded.looped(part)) if isinstance(part, Iterator) else part for part in args)
+    return tuple(list(BoundedEnvironment.looped(part)) if isinstance(part, Iterator) else part for part in args)
 
 
-def _formatted(text: str, args: tuple[Any, ...], sign: str) -> None:
+def _check_format(text: str, args: tuple[Any, ...], sign: str) -> None:
     """Each place may take all arguments; widths are numbers in the text, and none is given as an argument."""
-    meter = _meter()
+    meter = _current_budget()
     if any(len(n) > 3 for n in re.findall(r"\d+", text)) or re.search(r"%[^a-zA-Z%]*\*|\{[^{}]*\{", text):
-        raise TooMuch("it formats numbers to absurd widths")
-    each = sum(weigh(part, meter.max_value_chars)[0] for part in args) + 1000
+        raise TemplateLimitExceeded("it formats numbers to absurd widths")
+    each = sum(count_size(part, meter.max_value_chars)[0] for part in args) + 1000
     meter.charge(len(text) + text.count(sign) * each)
 
 
-def _printed(value: Any) -> Any:
+def _check_printed(value: Any) -> Any:
     if not isinstance(value, str):
-        weigh(value, _meter().max_value_chars)
+        count_size(value, _current_budget().max_value_chars)
     return value
 
 
-def _weighed(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+def _metered_filter(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
     """A filter whose arguments and result are weighed. Some are handed the environment or its like first."""
     first = 1 if hasattr(plain, "jinja_pass_arg") else 0
 
     @functools.wraps(plain)
     def weighed(*args: Any, **kwargs: Any) -> Any:
-        meter = _meter()
-        if name not in LIGHT:
-            args = (*args[:first], *_listed(args[first:]))
+        meter = _current_budget()
+        if name not in UNMETERED_FILTERS:
+            args = (*args[:first], *_materialise(args[first:]))
             for part in (*args[first:], *kwargs.values()):
                 if not isinstance(part, str):
-                    weigh(part, meter.max_value_chars)
-        _asked(name, args[first:], kwargs)
+                    count_size(part, meter.max_value_chars)
+        _check_arguments(name, args[first:], kwargs)
         return meter.charge_value(plain(*args, **kwargs))
 
     return weighed
 
 
-def _counted(tree: nodes.Template) -> nodes.Template:
+def _instrument(tree: nodes.Template) -> nodes.Template:
     """Loops go over what counts its turns, and macros begin by counting one."""
     for loop in tree.find_all(nodes.For):
         if loop.recursive:
@@ -323,26 +323,26 @@ class _Generation(Extension):
         return caller()
 
 
-def _refuse(reason: str) -> None:
+def _raise_exception(reason: str) -> None:
     raise jinja2.TemplateError(reason)
 
 
 def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **more: Any) -> str:
     # jinja2's own escapes <, > and &, which a prompt must not have
-    meter = _meter()
-    chars, items = weigh(value, meter.max_value_chars)
+    meter = _current_budget()
+    chars, items = count_size(value, meter.max_value_chars)
     between = 8 * indent if isinstance(indent, int) else 8 * len(indent or "")  # few values are nested deeper
-    meter.charge(chars + items * (between + weigh(more, meter.max_value_chars)[0]))
+    meter.charge(chars + items * (between + count_size(more, meter.max_value_chars)[0]))
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **more)
 
 
 @functools.lru_cache(maxsize=32)
 def _compile(template: str) -> jinja2.Template:
     if len(template) > MAX_SOURCE_CHARS:
-        raise TooMuch(f"it has {len(template):,} characters, and at most {MAX_SOURCE_CHARS:,} make sense")
-    env = Bounded(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols])
-    env.filters["tojson"] = _weighed("tojson", _to_json)
-    env.globals["raise_exception"] = _refuse
+        raise TemplateLimitExceeded(f"it has {len(template):,} characters, and at most {MAX_SOURCE_CHARS:,} make sense")
+    env = BoundedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols])
+    env.filters["tojson"] = _metered_filter("tojson", _to_json)
+    env.globals["raise_exception"] = _raise_exception
     env.globals["strftime_now"] = lambda form: datetime.now().strftime(form[:100])
     return env.from_string(template)
 
@@ -350,14 +350,14 @@ def _compile(template: str) -> jinja2.Template:
 def render_sandboxed(template: str, given: Mapping[str, Any]) -> str:
     """The text that a template makes of these. Raises jinja2's errors, and those of Python's operators."""
     before = getattr(_local, "meter", None)
-    _local.meter = Meter(_characters(given))
+    _local.meter = RenderBudget(_input_chars(given))
     try:
         return _compile(template).render(**given)
     finally:
         _local.meter = before
 
 
-def _characters(given: Any) -> int:
+def _input_chars(given: Any) -> int:
     """Of all texts that are handed in, whoever wrote them."""
     chars, waiting = 0, [given]
     while waiting:

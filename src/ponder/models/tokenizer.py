@@ -15,7 +15,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from ponder import manifest
 from ponder.errors import ModelError, UsageError
 from ponder.models import tokenizer_file, vocabulary
-from ponder.models.tokenizer_file import Panicked, unpanicked
+from ponder.models.tokenizer_file import RustPanic, catch_rust_panics
 from ponder.nets import files, gguf
 from ponder.nets.config import DecoderConfig, parse_token_id, parse_token_ids
 from ponder.types import Ids
@@ -36,7 +36,7 @@ class Tokenizer:
     def encode(self, text: str, add_special_tokens: bool = True) -> Ids:
         """`special`: add what the model saw around its texts, such as a first token. False for rendered chats."""
         try:
-            with unpanicked():
+            with catch_rust_panics():
                 found = self.inner.encode(text, add_special_tokens=add_special_tokens)
         except Exception as reason:  # tokenizers raises nothing narrower
             raise UsageError(f"the tokenizer cannot write {text[:80]!r}: {reason}") from None
@@ -45,9 +45,9 @@ class Tokenizer:
     def decode(self, ids: Iterable[int], keep_special: bool = False) -> str:
         """Half a character at either end becomes U+FFFD."""
         try:
-            with unpanicked():
+            with catch_rust_panics():
                 return self.inner.decode([int(i) for i in ids], skip_special_tokens=not keep_special)
-        except Panicked as reason:
+        except RustPanic as reason:
             raise ModelError(f"the tokenizer cannot read these tokens: {reason}") from None
 
     @property
@@ -87,9 +87,9 @@ class Tokenizer:
             return cls(
                 inner,
                 bos=_special(inner, told, config, "bos"),
-                eos=parse_token_ids("eos_token", [*eos, _named(inner, told.get("eos_token"))]),
+                eos=parse_token_ids("eos_token", [*eos, _token_id_of(inner, told.get("eos_token"))]),
                 pad=_special(inner, told, config, "pad"),
-                chat_template=files.read_text(written) if written.is_file() else _template(told.get("chat_template")),
+                chat_template=files.read_text(written) if written.is_file() else _default_template(told.get("chat_template")),
             )
         except ModelError as reason:
             raise reason if str(folder) in str(reason) else ModelError(f"{folder}: {reason}") from None
@@ -109,7 +109,7 @@ class Tokenizer:
                 bos=parse_token_id("bos_token_id", found.get("bos_token_id")),
                 eos=parse_token_ids("eos_token_id", eos),
                 pad=parse_token_id("padding_token_id", file.get("tokenizer.ggml.padding_token_id")),
-                chat_template=_template(file.get("tokenizer.chat_template")),
+                chat_template=_default_template(file.get("tokenizer.chat_template")),
             )
         except ModelError as reason:
             raise ModelError(f"{file.path}: {reason}") from None
@@ -167,11 +167,11 @@ def _write(path: Path, data: Mapping[str, Any]) -> None:
 
 def _special(inner: tokenizers.Tokenizer, told: Mapping[str, Any], config: Mapping[str, Any], name: str) -> int | None:
     if f"{name}_token" in told:
-        return _named(inner, told[f"{name}_token"])
+        return _token_id_of(inner, told[f"{name}_token"])
     return parse_token_id(f"{name}_token_id", config.get(f"{name}_token_id"))
 
 
-def _named(inner: tokenizers.Tokenizer, token: Any) -> int | None:
+def _token_id_of(inner: tokenizers.Tokenizer, token: Any) -> int | None:
     if isinstance(token, Mapping):
         token = token.get("content")
     try:
@@ -180,7 +180,7 @@ def _named(inner: tokenizers.Tokenizer, token: Any) -> int | None:
         raise ModelError(f"the special token {token!r:.60} is no text") from None
 
 
-def _template(told: Any) -> str | None:
+def _default_template(told: Any) -> str | None:
     """A string, or a list of named templates, of which a chat is the one named `default`."""
     if isinstance(told, list):
         named = {

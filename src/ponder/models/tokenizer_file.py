@@ -21,24 +21,24 @@ MAX_TOKENIZER_JSON_BYTES = 128 << 20  # of a tokenizer.json; the largest publish
 MAX_TEXT_GROWTH = 1 << 12  # how much longer a text may get on its way through the steps of a normalizer or decoder
 
 
-class Panicked(ValueError):
+class RustPanic(ValueError):
     """The library met what it does not expect."""
 
 
 @contextmanager
-def unpanicked() -> Iterator[None]:
+def catch_rust_panics() -> Iterator[None]:
     try:
         yield
     except BaseException as reason:
         if type(reason).__name__ != "PanicException":
             raise
-        raise Panicked(f"the library 'tokenizers' gave up: {one_line(reason)}") from None
+        raise RustPanic(f"the library 'tokenizers' gave up: {one_line(reason)}") from None
 
 
 def load_tokenizer_json(path: Path) -> tokenizers.Tokenizer:
     text = files.read_text(path, MAX_TOKENIZER_JSON_BYTES)
     try:
-        with unpanicked():
+        with catch_rust_panics():
             found = tokenizers.Tokenizer.from_str(text)
     except Exception as reason:  # tokenizers raises nothing narrower
         raise ModelError(f"{path} is damaged ({one_line(reason)}); download it again") from None
@@ -46,9 +46,9 @@ def load_tokenizer_json(path: Path) -> tokenizers.Tokenizer:
         if part is not None and (growth := _growth(json.loads(part.__getstate__()))) > MAX_TEXT_GROWTH:
             raise ModelError(f"{path}: its {name} makes a text up to {growth:,.0f} times as long; download it again")
     try:
-        with unpanicked():
+        with catch_rust_panics():
             found.decode(found.encode("a b").ids)  # some damage shows only in use
-    except Panicked as reason:
+    except RustPanic as reason:
         raise ModelError(f"{path} is damaged ({reason}); download it again") from None
     except Exception:  # a tokenizer need not know these letters
         pass

@@ -24,24 +24,24 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ponder import manifest
-from ponder.engine.draw import StopTest, sample_and_append
+from ponder.engine.draw import StopCheck, sample_and_append
 from ponder.engine.request import Request, SequenceState
 from ponder.errors import MissingExtra, ModelError, UsageError
-from ponder.models.local import Local
+from ponder.models.local import BasePolicy
 from ponder.models.tokenizer import Tokenizer
-from ponder.models.tokenizer_file import unpanicked
+from ponder.models.tokenizer_file import catch_rust_panics
 
-_LOCAL = {"local_files_only": True, "trust_remote_code": False}  # said at once: else transformers asks on a terminal
-_CACHE_BYTES = 2 << 30  # most memory for keys and values of sequences in flight
+_LOAD_OPTIONS = {"local_files_only": True, "trust_remote_code": False}  # said at once: else transformers asks on a terminal
+_MAX_CACHE_BYTES = 2 << 30  # most memory for keys and values of sequences in flight
 
 
 @dataclass(slots=True)
-class _Call:
+class _PendingCall:
     request: Request
     answer: asyncio.Future[list[SequenceState]]
 
 
-class TransformersPolicy(Local):
+class TransformersPolicy(BasePolicy):
     """A `Policy` over a model and a tokenizer of transformers. Calls that wait at the same time are decoded together,
     whatever problem, group or tree they come from."""
 
@@ -62,7 +62,7 @@ class TransformersPolicy(Local):
         head_dim = getattr(c, "head_dim", None) or c.hidden_size // heads
         self._queries = c.num_hidden_layers * heads * head_dim  # numbers per token, over all layers
         self._keys = c.num_hidden_layers * (getattr(c, "num_key_value_heads", None) or heads) * head_dim
-        self._waiting: list[_Call] = []
+        self._waiting: list[_PendingCall] = []
         self._worker: asyncio.Task[None] | None = None
 
     @classmethod
@@ -79,10 +79,10 @@ class TransformersPolicy(Local):
             raise ModelError(f"no model folder at {folder}; check the path")
         manifest.verify(folder)
         try:
-            with _no_bars(transformers.utils.logging), unpanicked():
-                model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **_LOCAL)
-            with unpanicked():
-                theirs = transformers.AutoTokenizer.from_pretrained(folder, **_LOCAL)
+            with _without_progress_bars(transformers.utils.logging), catch_rust_panics():
+                model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **_LOAD_OPTIONS)
+            with catch_rust_panics():
+                theirs = transformers.AutoTokenizer.from_pretrained(folder, **_LOAD_OPTIONS)
         except Exception as reason:  # transformers raises nothing narrower
             said = " ".join(str(reason).split()) or type(reason).__name__
             raise ModelError(f"transformers cannot load {folder}: {said}") from None
@@ -93,7 +93,7 @@ class TransformersPolicy(Local):
     async def _generate(self, request: Request) -> list[SequenceState]:
         if request.sampling.regex or request.sampling.json_schema:
             raise UsageError("a pattern or schema needs one of ponder's own networks: give the folder alone")
-        call = _Call(request, asyncio.get_running_loop().create_future())
+        call = _PendingCall(request, asyncio.get_running_loop().create_future())
         self._waiting.append(call)
         if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work())
@@ -124,7 +124,7 @@ class TransformersPolicy(Local):
         began = time.perf_counter()
         done: dict[Request, list[SequenceState]] = {request: [] for request in requests}
         failed: dict[Request, Exception] = {}
-        for rows in self._together(requests):
+        for rows in self._batches(requests):
             alive = [row for row in rows if row.request not in failed]
             for row in decode(self.model, alive, self.eos, self._hit_stop_string, self.version, self.on_tokens, failed):
                 done[row.request].append(row)
@@ -135,9 +135,9 @@ class TransformersPolicy(Local):
                 row.prefill_tokens = len(row.request.prefix) if row.index == 0 else 0
         return [failed.get(request, group) for request, group in done.items()]
 
-    def _together(self, requests: list[Request]) -> Iterator[list[SequenceState]]:
+    def _batches(self, requests: list[Request]) -> Iterator[list[SequenceState]]:
         """Rows to decode in one batch: as many as memory allows, those of like length side by side."""
-        most = self._most_rows(requests)
+        most = self._max_batch_rows(requests)
         alone = _recurrent(self.model)
         rows: list[SequenceState] = []
         for request in sorted(requests, key=lambda r: len(r.prefix)):
@@ -150,10 +150,10 @@ class TransformersPolicy(Local):
         if rows:
             yield rows
 
-    def _most_rows(self, requests: list[Request]) -> int:
+    def _max_batch_rows(self, requests: list[Request]) -> int:
         longest = max(len(r.prefix) + r.sampling.max_tokens for r in requests)
         per_token = 2 * self._keys * self.model.dtype.itemsize
-        return max(1, min(1024, _CACHE_BYTES // (per_token * longest)))
+        return max(1, min(1024, _MAX_CACHE_BYTES // (per_token * longest)))
 
     def _flops(self, context: int) -> float:
         """A mixture of experts is counted as if every expert worked on every token."""
@@ -165,7 +165,7 @@ def decode(
     model: Any,
     rows: list[SequenceState],
     eos: frozenset[int],
-    stopped: StopTest,
+    stopped: StopCheck,
     version: int = 0,
     progress: Callable[[int], None] = lambda tokens: None,
     failed: dict[Request, Exception] | None = None,
@@ -243,7 +243,7 @@ def _recurrent(model: Any) -> bool:
 
 
 @contextmanager
-def _no_bars(logging: Any) -> Iterator[None]:
+def _without_progress_bars(logging: Any) -> Iterator[None]:
     """Without the library's progress bars, which would run across a live panel."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()

@@ -23,22 +23,22 @@ from ponder import manifest
 from ponder.engine.request import Request, SequenceState
 from ponder.errors import MissingExtra, ModelError, UsageError
 from ponder.models import dialects
-from ponder.models.local import Local
+from ponder.models.local import BasePolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.types import ids
 
 T = TypeVar("T")
 
 
-class VLLMPolicy(Local):
+class VLLMPolicy(BasePolicy):
     """A `Policy` over vLLM's asynchronous engine, which lives in an event loop of its own; callers come from any."""
 
     def __init__(self, engine: Any, loop: asyncio.AbstractEventLoop, tokenizer: Tokenizer, seed: int = 0) -> None:
         config = engine.model_config
         super().__init__(tokenizer, config.get_vocab_size(), config.max_model_len, seed)
         self.engine, self._loop = engine, loop
-        self._names = itertools.count()
-        self._in_hand = 0
+        self._request_numbers = itertools.count()
+        self._requests_in_flight = 0
 
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", seed: int = 0, **options: Any) -> VLLMPolicy:
@@ -71,11 +71,11 @@ class VLLMPolicy(Local):
 
     async def reload(self, folder: Path | str) -> None:
         """New weights of the same shape, from a folder; later completions carry the next version."""
-        if self._in_hand:
-            raise UsageError(f"{self._in_hand} texts are in hand: wait for them before the weights change")
+        if self._requests_in_flight:
+            raise UsageError(f"{self._requests_in_flight} texts are in hand: wait for them before the weights change")
         manifest.verify(Path(folder))
-        await self._there(self.engine.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)}))
-        await self._there(self.engine.reset_prefix_cache())
+        await self._in_engine_loop(self.engine.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)}))
+        await self._in_engine_loop(self.engine.reset_prefix_cache())
         self.version += 1
 
     def close(self) -> None:
@@ -84,13 +84,13 @@ class VLLMPolicy(Local):
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     async def _generate(self, request: Request) -> list[SequenceState]:
-        if request.sampling.logprobs and dialects.drawn_otherwise(request.sampling):
+        if request.sampling.logprobs and dialects.changes_distribution(request.sampling):
             raise UsageError(
                 "vLLM's alternatives are of the distribution sampled from: ask at temperature 1 or 0, uncut"
             )
-        options = [self._options(request, j) for j in range(request.n)]  # refuses before anything is asked
+        options = [self._sampling_params(request, j) for j in range(request.n)]  # refuses before anything is asked
         tasks = [asyncio.ensure_future(self._row(request, j, params)) for j, params in enumerate(options)]
-        self._in_hand += request.n
+        self._requests_in_flight += request.n
         try:
             return list(await asyncio.gather(*tasks))
         except BaseException:  # one failed: nobody waits for the others
@@ -98,12 +98,12 @@ class VLLMPolicy(Local):
                 task.cancel()
             raise
         finally:
-            self._in_hand -= request.n
+            self._requests_in_flight -= request.n
 
     def _flops(self, context: int) -> float:
         return 0.0
 
-    def _options(self, request: Request, number: int) -> Any:
+    def _sampling_params(self, request: Request, number: int) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
@@ -114,8 +114,8 @@ class VLLMPolicy(Local):
 
     async def _row(self, request: Request, number: int, params: Any) -> SequenceState:
         began = time.perf_counter()
-        name = f"ponder-{next(self._names)}"
-        found = await self._there(self._written(request.prefix.tolist(), params, name))
+        name = f"ponder-{next(self._request_numbers)}"
+        found = await self._in_engine_loop(self._final_output(request.prefix.tolist(), params, name))
         (said,), top = found.outputs, request.sampling.logprobs
         row = SequenceState(request, number, 0, token_ids=list(said.token_ids))
         row.logprobs = [told[token].logprob for token, told in zip(row.token_ids, said.logprobs, strict=True)]
@@ -132,12 +132,12 @@ class VLLMPolicy(Local):
         self.on_tokens(len(row.token_ids))
         return row
 
-    async def _written(self, prompt: list[int], params: Any, name: str) -> Any:
+    async def _final_output(self, prompt: list[int], params: Any, name: str) -> Any:
         async for found in self.engine.generate({"prompt_token_ids": prompt}, params, name):
             if found.finished:
                 return found
         raise ModelError("vLLM ended a request without an answer")
 
-    async def _there(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _in_engine_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """In the engine's loop. A caller that gives up cancels it there, which frees its place."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))

@@ -13,18 +13,18 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from ponder.errors import ModelError, PonderError, UnknownName
-from ponder.models.tokenizer_file import one_line, unpanicked
+from ponder.models.tokenizer_file import one_line, catch_rust_panics
 
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # GGUF's token types
 
 MAX_TOKEN_CHARS = 1 << 12  # to find what a piece was joined of takes the square of its length
 
-_WORDS = (
+_SPLIT_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}DIGITS"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-LLAMA3_WORDS = _WORDS.replace("DIGITS", "{1,3}")
-QWEN2_WORDS = _WORDS.replace("DIGITS", "")
+LLAMA3_PATTERN = _SPLIT_PATTERN.replace("DIGITS", "{1,3}")
+QWEN2_PATTERN = _SPLIT_PATTERN.replace("DIGITS", "")
 
 
 def _split(pattern: str) -> pre_tokenizers.PreTokenizer:
@@ -45,9 +45,9 @@ PRE_TOKENIZERS: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
     "smollm": _smollm,
     "gpt-2": _gpt2,
     "default": _gpt2,
-    "qwen2": lambda: _split(QWEN2_WORDS),
-    "deepseek-r1-qwen": lambda: _split(QWEN2_WORDS),
-    "llama-bpe": lambda: _split(LLAMA3_WORDS),
+    "qwen2": lambda: _split(QWEN2_PATTERN),
+    "deepseek-r1-qwen": lambda: _split(QWEN2_PATTERN),
+    "llama-bpe": lambda: _split(LLAMA3_PATTERN),
 }
 NFC_PRE_TOKENIZERS = ("qwen2",)  # these compose accents first
 
@@ -55,7 +55,7 @@ NFC_PRE_TOKENIZERS = ("qwen2",)  # these compose accents first
 def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     """From metadata keys without their `tokenizer.ggml.` (tokens, token_type, merges, ...)."""
     try:
-        with unpanicked():
+        with catch_rust_panics():
             return _parse(metadata)
     except PonderError:
         raise
@@ -74,7 +74,7 @@ def _parse(metadata: Mapping[str, Any]) -> Tokenizer:
         )
     tokens: list[str] = list(metadata["tokens"])
     types: list[int] = list(metadata.get("token_type") or [NORMAL] * len(tokens))
-    _fit_each_other(tokens, types, metadata)
+    _check_consistent(tokens, types, metadata)
     while types and types[-1] == UNUSED:  # rows that only pad the embedding
         types.pop()
     tokens = tokens[: len(types)]
@@ -92,7 +92,7 @@ def _parse(metadata: Mapping[str, Any]) -> Tokenizer:
     return out
 
 
-def _fit_each_other(tokens: Sequence[str], types: Sequence[int], metadata: Mapping[str, Any]) -> None:
+def _check_consistent(tokens: Sequence[str], types: Sequence[int], metadata: Mapping[str, Any]) -> None:
     if not all(isinstance(t, str) for t in tokens) or not all(type(t) is int for t in types):
         raise ModelError("the GGUF file's tokens are no texts, or their types no numbers; convert the model anew")
     if longest := max((t for t in tokens if len(t) > MAX_TOKEN_CHARS), key=len, default=""):
@@ -164,7 +164,7 @@ def gguf_metadata_of(tokenizer: Tokenizer, size: int) -> dict[str, Any]:
     """The same keys for a byte-level BPE tokenizer; `size` is the model's vocabulary, filled up with padding."""
     state = json.loads(tokenizer.to_str())
     composed = state["normalizer"] is not None
-    pre = next((name for name in PRE_TOKENIZERS if (name in NFC_PRE_TOKENIZERS) == composed and _is(state, name)), None)
+    pre = next((name for name in PRE_TOKENIZERS if (name in NFC_PRE_TOKENIZERS) == composed and _uses_pre_tokenizer(state, name)), None)
     if state["model"]["type"] != "BPE" or pre is None or state["normalizer"] not in (None, {"type": "NFC"}):
         raise ModelError(
             "GGUF has no way to write this tokenizer (only byte-level BPE with a known pre-tokenizer); "
@@ -179,14 +179,14 @@ def gguf_metadata_of(tokenizer: Tokenizer, size: int) -> dict[str, Any]:
     return {"model": "gpt2", "pre": pre, "tokens": tokens, "token_type": types, "merges": merges}
 
 
-def _is(state: Mapping[str, Any], name: str) -> bool:
+def _uses_pre_tokenizer(state: Mapping[str, Any], name: str) -> bool:
     probe = Tokenizer(models.BPE())
     probe.pre_tokenizer = PRE_TOKENIZERS[name]()
-    return bool(_bare(json.loads(probe.to_str())["pre_tokenizer"]) == _bare(state["pre_tokenizer"]))
+    return bool(_without_offsets(json.loads(probe.to_str())["pre_tokenizer"]) == _without_offsets(state["pre_tokenizer"]))
 
 
-def _bare(state: Any) -> Any:
+def _without_offsets(state: Any) -> Any:
     """Without `trim_offsets`, which moves offsets but no tokens."""
     if isinstance(state, dict):
-        return {k: _bare(v) for k, v in state.items() if k != "trim_offsets"}
-    return [_bare(s) for s in state] if isinstance(state, list) else state
+        return {k: _without_offsets(v) for k, v in state.items() if k != "trim_offsets"}
+    return [_without_offsets(s) for s in state] if isinstance(state, list) else state

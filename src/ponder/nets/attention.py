@@ -21,7 +21,7 @@ from torch import Tensor
 from ponder.nets.causal import MIN_MEAN_TOKENS, CausalAttention
 from ponder.nets.config import DecoderConfig
 from ponder.nets.flex import FlexTreeAttention
-from ponder.nets.varlen import UnbranchedRuns, Varlen
+from ponder.nets.varlen import UnbranchedRuns, VarlenTreeAttention
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class _Bucket:
 
 def make_tree_attention(
     lengths: Sequence[int], parents: Sequence[int], config: DecoderConfig, device: torch.device, dtype: torch.dtype
-) -> PaddedTreeAttention | Varlen | FlexTreeAttention | CausalAttention:
+) -> PaddedTreeAttention | VarlenTreeAttention | FlexTreeAttention | CausalAttention:
     """The best way there is to attend over this forest here."""
     if device.type != "cuda" or config.head_dim < 16:  # smaller heads no kernel takes
         return PaddedTreeAttention(lengths, parents, device)
@@ -41,8 +41,8 @@ def make_tree_attention(
     total = len(runs.positions_T)
     if runs.gathered_keys == total and total >= MIN_MEAN_TOKENS * len(runs.sizes) and not any(config.windows):
         return CausalAttention(runs.sizes, runs.positions_T, device)
-    if Varlen.supports(runs, dtype):
-        return Varlen(runs, device)
+    if VarlenTreeAttention.supports(runs, dtype):
+        return VarlenTreeAttention(runs, device)
     return FlexTreeAttention(lengths, parents, runs.positions_T, device)
 
 
@@ -64,9 +64,9 @@ class PaddedTreeAttention:
         trees, first = [], 0  # first token and reach of each
         for a, b in pairwise(roots):
             past = first + sum(lengths[a:b])
-            trees.append((first, _reach(lengths[a:b], [p - a for p in parents[a:b]], positions[first:past])))
+            trees.append((first, _path_distance(lengths[a:b], [p - a for p in parents[a:b]], positions[first:past])))
             first = past
-        self.buckets = [_bucket(group, device) for group in _alike(trees)]
+        self.buckets = [_pad_bucket(group, device) for group in _group_by_length(trees)]
         flat = torch.cat([b.index_Bt[b.is_token_Bt] for b in self.buckets])
         self.order_T = torch.empty_like(flat).scatter_(0, flat, torch.arange(len(flat), device=flat.device))
         self._masks: dict[tuple[int | None, int], list[Tensor]] = {}
@@ -97,7 +97,7 @@ class PaddedTreeAttention:
         return self._masks[window, shared]
 
 
-def _reach(lengths: Sequence[int], parents: Sequence[int], positions_t: Tensor) -> Tensor:
+def _path_distance(lengths: Sequence[int], parents: Sequence[int], positions_t: Tensor) -> Tensor:
     """How many tokens back each key lies on each query's own path; -1 where it is not on it."""
     count = len(lengths)
     above_SS = torch.eye(count, dtype=torch.bool)
@@ -109,7 +109,7 @@ def _reach(lengths: Sequence[int], parents: Sequence[int], positions_t: Tensor) 
     return torch.where(above_SS[segment_t][:, segment_t], back_tt, -1)
 
 
-def _alike(trees: list[tuple[int, Tensor]]) -> list[list[tuple[int, Tensor]]]:
+def _group_by_length(trees: list[tuple[int, Tensor]]) -> list[list[tuple[int, Tensor]]]:
     """Trees in buckets in which padding to the longest costs at most about a quarter."""
     buckets: list[list[tuple[int, Tensor]]] = []
     for tree in sorted(trees, key=lambda t: len(t[1])):
@@ -120,7 +120,7 @@ def _alike(trees: list[tuple[int, Tensor]]) -> list[list[tuple[int, Tensor]]]:
     return buckets
 
 
-def _bucket(trees: list[tuple[int, Tensor]], device: torch.device | None) -> _Bucket:
+def _pad_bucket(trees: list[tuple[int, Tensor]], device: torch.device | None) -> _Bucket:
     longest = max(len(reach) for _, reach in trees)
     index = torch.zeros(len(trees), longest, dtype=torch.long)
     real = torch.zeros(len(trees), longest, dtype=torch.bool)

@@ -12,7 +12,7 @@ MAX_RECOMPILES = 64  # kinds of networks (shapes, types, trained or not) that on
 
 # Dynamo skips these guards while a module's dictionaries are the same objects. Freezing a parameter changes none of
 # them, so a graph compiled while a parameter was frozen would be used again, and the parameter would never learn.
-SHORTCUTS = ("skip_tensor_guards_with_matching_dict_tags", "use_recursive_dict_tags_for_guards")
+UNSAFE_GUARD_SHORTCUTS = ("skip_tensor_guards_with_matching_dict_tags", "use_recursive_dict_tags_for_guards")
 
 
 @cache
@@ -22,7 +22,7 @@ def compile_once(function: Callable[..., Any], backend: str | Callable[..., Any]
 
     config.activation_memory_budget = 0.8  # what is cheap to compute again is not kept: a quarter less memory
     tracing.recompile_limit = max(tracing.recompile_limit, MAX_RECOMPILES)  # beyond it, torch would run the function plainly
-    for shortcut in SHORTCUTS:
+    for shortcut in UNSAFE_GUARD_SHORTCUTS:
         if hasattr(tracing, shortcut):
             setattr(tracing, shortcut, False)
     return torch.compile(function, dynamic=True, backend=backend)

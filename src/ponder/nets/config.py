@@ -22,8 +22,8 @@ FAMILIES = {
 MAX_SIZES = {"layers": 1 << 12, "heads": 1 << 14, "head_dim": 1 << 16, "width": 1 << 20, "hidden": 1 << 24}
 MAX_SIZES |= {"vocab": 1 << 24, "context": 1 << 24, "kv_heads": 1 << 14}
 
-ROPE_NUMBERS = {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}
-ROPE_NUMBERS |= {"beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim"}
+ROPE_NUMERIC_KEYS = {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}
+ROPE_NUMERIC_KEYS |= {"beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def from_hf(raw: Mapping[str, Any]) -> DecoderConfig:
     if family not in FAMILIES:
         raise UnknownName("native model family", family, FAMILIES, "Use the 'transformers:' policy for others.")
     try:
-        return _read(family, raw)
+        return _parse_family(family, raw)
     except KeyError as missing:
         raise ModelError(f"config.json has no {missing}; it is not a whole {family} configuration") from None
 
@@ -136,7 +136,7 @@ def parse_token_ids(name: str, values: Any) -> tuple[int, ...]:
     return tuple(dict.fromkeys(index for index in found if index is not None))
 
 
-def _read(family: str, raw: Mapping[str, Any]) -> DecoderConfig:
+def _parse_family(family: str, raw: Mapping[str, Any]) -> DecoderConfig:
     def size(name: str, default: int | None = None) -> int:
         value = raw[name] if default is None else raw.get(name)
         return default if value is None and default is not None else parse_int(name, value)
@@ -147,7 +147,7 @@ def _read(family: str, raw: Mapping[str, Any]) -> DecoderConfig:
     gemma = family == "gemma3_text"
     qwen = family.startswith("qwen")
     bias = bool(raw.get("attention_bias", family == "qwen2"))
-    rope, local = _ropes(raw, gemma)
+    rope, local = _parse_ropes(raw, gemma)
     scalar = raw.get("query_pre_attn_scalar", 256) if gemma else None
     return DecoderConfig(
         family=family,
@@ -162,7 +162,7 @@ def _read(family: str, raw: Mapping[str, Any]) -> DecoderConfig:
         norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
         rope=rope,
         local_rope=local,
-        windows=_windows(raw, layers, gemma, qwen),
+        windows=_parse_windows(raw, layers, gemma, qwen),
         tied_embeddings=bool(raw.get("tie_word_embeddings", gemma)),
         qkv_bias=bias or family == "qwen2",
         out_bias=bias and family != "qwen2",
@@ -177,24 +177,24 @@ def _read(family: str, raw: Mapping[str, Any]) -> DecoderConfig:
     )
 
 
-def _ropes(raw: Mapping[str, Any], gemma: bool) -> tuple[RopeConfig, RopeConfig | None]:
+def _parse_ropes(raw: Mapping[str, Any], gemma: bool) -> tuple[RopeConfig, RopeConfig | None]:
     new = raw.get("rope_parameters") or {}
     if gemma:
         full = new.get("full_attention") or raw.get("rope_scaling") or {}
         local = new.get("sliding_attention") or {}
         return (
-            _rope(full, raw.get("rope_theta", 1e6)),
-            _rope(local, raw.get("rope_local_base_freq", 1e4)),
+            _parse_rope(full, raw.get("rope_theta", 1e6)),
+            _parse_rope(local, raw.get("rope_local_base_freq", 1e4)),
         )
-    return _rope(new or raw.get("rope_scaling") or {}, raw.get("rope_theta", 1e4)), None
+    return _parse_rope(new or raw.get("rope_scaling") or {}, raw.get("rope_theta", 1e4)), None
 
 
-def _rope(given: Mapping[str, Any], theta: Any) -> RopeConfig:
+def _parse_rope(given: Mapping[str, Any], theta: Any) -> RopeConfig:
     settings = dict(given)
     kind: Any = settings.pop("rope_type", None) or settings.pop("type", None) or "default"
     settings.pop("type", None)
     theta = float(settings.pop("rope_theta", None) or theta)
-    for name in ROPE_NUMBERS & settings.keys():
+    for name in ROPE_NUMERIC_KEYS & settings.keys():
         if isinstance(value := settings[name], bool) or not isinstance(value, int | float | None):
             raise ModelError(f"the rope's {name} is {value!r:.60}, which makes no sense: it is a number")
     if kind not in ("default", "linear", "llama3", "yarn"):
@@ -202,7 +202,7 @@ def _rope(given: Mapping[str, Any], theta: Any) -> RopeConfig:
     return RopeConfig(theta, kind, {} if kind == "default" else settings)
 
 
-def _windows(raw: Mapping[str, Any], layers: int, gemma: bool, qwen: bool) -> tuple[int | None, ...]:
+def _parse_windows(raw: Mapping[str, Any], layers: int, gemma: bool, qwen: bool) -> tuple[int | None, ...]:
     window = raw.get("sliding_window", 4096 if gemma else None)
     if window is None or (qwen and not raw.get("use_sliding_window", False)):
         return (None,) * layers

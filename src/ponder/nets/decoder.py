@@ -59,14 +59,14 @@ class Attention(nn.Module):
             self.k_norm = RMSNorm(c.head_dim, c.norm_eps, c.gemma)
         self.qk_norm = c.qk_norm
 
-    def forward(self, x_TE: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, x_TE: Tensor, rotary: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [T, H, D], keys and values [T, K, D] of each token; mixing them is for others."""
         q = self.q_proj(x_TE).view(-1, self.heads, self.head_dim)
         k = self.k_proj(x_TE).view(-1, self.kv_heads, self.head_dim)
         v = self.v_proj(x_TE).view(-1, self.kv_heads, self.head_dim)
         if self.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
-        return rope.rotate(q, *turn), rope.rotate(k, *turn), v
+        return rope.rotate(q, *rotary), rope.rotate(k, *rotary), v
 
 
 class MLP(nn.Module):
@@ -95,17 +95,17 @@ class Block(nn.Module):
             self.post_feedforward_layernorm = RMSNorm(c.width, c.norm_eps, c.gemma)
         self.gemma = c.gemma
 
-    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor], attend: AttentionFn) -> Tensor:
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], attend: AttentionFn) -> Tensor:
         own = self.self_attn
-        return self.finish_block(x, attend(own.layer, *self.compute_qkv(x, turn), scale=own.scale, window=own.window))
+        return self.finish_block(x, attend(own.layer, *self.compute_qkv(x, rotary), scale=own.scale, window=own.window))
 
-    def forward_any_layer(self, x: Tensor, turn: tuple[Tensor, Tensor], attend: AttentionFn) -> Tensor:
+    def forward_any_layer(self, x: Tensor, rotary: tuple[Tensor, Tensor], attend: AttentionFn) -> Tensor:
         """As `forward`, without the layer's number, for which it would be compiled again."""
         own = self.self_attn
-        return self.finish_block(x, attend(-1, *self.compute_qkv(x, turn), scale=own.scale, window=own.window))
+        return self.finish_block(x, attend(-1, *self.compute_qkv(x, rotary), scale=own.scale, window=own.window))
 
-    def compute_qkv(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        return self.self_attn(self.input_layernorm(x), turn)
+    def compute_qkv(self, x: Tensor, rotary: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        return self.self_attn(self.input_layernorm(x), rotary)
 
     def finish_block(self, x: Tensor, mixed_THD: Tensor) -> Tensor:
         mixed = self.self_attn.o_proj(mixed_THD.flatten(1))
@@ -116,15 +116,15 @@ class Block(nn.Module):
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
-def run_compiled_block(block: Block, x: Tensor, turn: tuple[Tensor, Tensor], attend: AttentionFn) -> Tensor:
+def run_compiled_block(block: Block, x: Tensor, rotary: tuple[Tensor, Tensor], attend: AttentionFn) -> Tensor:
     """A block, compiled once for all layers: what lies between matrix products becomes one kernel.
 
     An attention that cannot be compiled stands between two compiled halves.
     """
     own = block.self_attn
     if getattr(attend, "inline", False):
-        return compile_once(Block.forward_any_layer)(block, x, turn, attend)
-    mixed_THD = attend(own.layer, *compile_once(Block.compute_qkv)(block, x, turn), scale=own.scale, window=own.window)
+        return compile_once(Block.forward_any_layer)(block, x, rotary, attend)
+    mixed_THD = attend(own.layer, *compile_once(Block.compute_qkv)(block, x, rotary), scale=own.scale, window=own.window)
     return compile_once(Block.finish_block)(block, x, mixed_THD)
 
 
@@ -138,7 +138,7 @@ class Decoder(nn.Module):
         self.lm_head = nn.Linear(c.width, c.vocab, bias=False)
         if c.tied_embeddings:
             self.lm_head.weight = self.embed_tokens.weight
-        self.recompute = False  # keep no activations inside a block for the backward pass: compute them again
+        self.gradient_checkpointing = False  # keep no activations inside a block for the backward pass: compute them again
         self.rope_frequencies = [rope.frequencies(r, c.head_dim, c.context) for r in (c.rope, c.local_rope or c.rope)]
 
     def forward(self, ids_T: Tensor, positions_T: Tensor, attend: AttentionFn, compiled: bool = False) -> Tensor:
@@ -150,13 +150,13 @@ class Decoder(nn.Module):
         x = self.embed_tokens(ids_T)
         if self.config.gemma:
             x = x * torch.tensor(math.sqrt(self.config.width), dtype=x.dtype)
-        turns = [self.rope_cos_sin(positions_T, f, factor, x.dtype) for f, factor in self.rope_frequencies]
+        rotaries = [self.rope_cos_sin(positions_T, f, factor, x.dtype) for f, factor in self.rope_frequencies]
         for block, window in zip(self.layers, self.config.windows, strict=True):
-            turn = turns[1] if self.config.local_rope is not None and window is not None else turns[0]
-            if self.recompute and torch.is_grad_enabled():
-                x = checkpoint(run, block, x, turn, attend, use_reentrant=False)
+            rotary = rotaries[1] if self.config.local_rope is not None and window is not None else rotaries[0]
+            if self.gradient_checkpointing and torch.is_grad_enabled():
+                x = checkpoint(run, block, x, rotary, attend, use_reentrant=False)
             else:
-                x = run(block, x, turn, attend)
+                x = run(block, x, rotary, attend)
         return self.norm(x)
 
     def logits(self, hidden: Tensor) -> Tensor:

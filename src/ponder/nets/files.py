@@ -77,7 +77,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_safetensors_header(path: Path) -> list[TensorEntry]:
     """What a safetensors file says that it holds, if the file is as large as that."""
     try:
-        return list(_entries(path))
+        return list(_header_entries(path))
     except OSError as why:
         raise ModelError(f"cannot read {path}: {why.strerror}") from None
     except RecursionError:
@@ -86,7 +86,7 @@ def read_safetensors_header(path: Path) -> list[TensorEntry]:
         raise ModelError(f"{path} is damaged or cut short ({damage!s:.200}); download it again") from None
 
 
-def _entries(path: Path) -> Iterable[TensorEntry]:
+def _header_entries(path: Path) -> Iterable[TensorEntry]:
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -94,7 +94,7 @@ def _entries(path: Path) -> Iterable[TensorEntry]:
             raise ValueError(f"its header has {length:,} bytes, the file {size:,}")
         if length > MAX_HEADER_BYTES:
             raise ValueError(f"its header has {length:,} bytes, and at most {MAX_HEADER_BYTES:,} make sense")
-        header = json.loads(file.read(length).decode("utf-8"), object_pairs_hook=_unlike)
+        header = json.loads(file.read(length).decode("utf-8"), object_pairs_hook=_reject_duplicate_keys)
     if not isinstance(header, dict):
         raise ValueError("its header is no JSON object")
     room, places = size - 8 - length, []
@@ -117,7 +117,7 @@ def _entries(path: Path) -> Iterable[TensorEntry]:
             raise ValueError(f"{one!r:.80} and {other!r:.80} lie on the same bytes")
 
 
-def _unlike(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("a name stands in it twice")

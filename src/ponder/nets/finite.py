@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
+def first_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
     """The name of the first such tensor. One pass over memory, and one wait for each device."""
     some = {n: t.detach() for n, t in tensors.items() if t.is_floating_point() and t.numel()}
     for device in {t.device for t in some.values()}:

@@ -29,7 +29,7 @@ class FlexTreeAttention:
     ) -> None:
         assert sum(lengths) % FLEX_BLOCK_TOKENS == 0, "the packer fills the last block"
         self.positions_T = torch.from_numpy(positions_T).to(device)
-        enter, leave = _visits(parents)
+        enter, leave = _preorder_ranges(parents)
         self._enter_T, self._leave_T = (
             torch.from_numpy(np.repeat(n, lengths).astype(np.int32)).to(device) for n in (enter, leave)
         )
@@ -40,9 +40,9 @@ class FlexTreeAttention:
     ) -> Tensor:
         q, k, v = (x.transpose(0, 1)[None] for x in (q_THD, k_TKD, v_TKD))
         gqa = q.shape[1] != k.shape[1]
-        return _kernel()(q, k, v, block_mask=self._mask(window), scale=scale, enable_gqa=gqa)[0].transpose(0, 1)
+        return _compiled_flex_attention()(q, k, v, block_mask=self._mask(window), scale=scale, enable_gqa=gqa)[0].transpose(0, 1)
 
-    def _sees(self, window: int | None) -> Callable[..., Tensor]:
+    def _mask_mod(self, window: int | None) -> Callable[..., Tensor]:
         """May query q see key k? k lies on q's path, not after q, and not too far back."""
         enter_T, leave_T, positions_T = self._enter_T, self._leave_T, self.positions_T
 
@@ -57,7 +57,7 @@ class FlexTreeAttention:
         if window not in self._masks:
             from torch.nn.attention.flex_attention import BlockMask
 
-            sees, total = self._sees(window), len(self.positions_T)
+            sees, total = self._mask_mod(window), len(self.positions_T)
             keys_T = torch.arange(total, device=self.positions_T.device)
             none = torch.zeros((), dtype=torch.int32, device=keys_T.device)
             some, whole = [], []
@@ -66,12 +66,12 @@ class FlexTreeAttention:
                 some.append(seen.any(3).any(1))
                 whole.append(seen.all(3).all(1))
             some_QQ, whole_QQ = torch.cat(some), torch.cat(whole)
-            parts = (*_listed(some_QQ & ~whole_QQ), *_listed(whole_QQ))
+            parts = (*_kv_block_lists(some_QQ & ~whole_QQ), *_kv_block_lists(whole_QQ))
             self._masks[window] = BlockMask.from_kv_blocks(*parts, BLOCK_SIZE=FLEX_BLOCK_TOKENS, mask_mod=sees)
         return self._masks[window]
 
 
-def _visits(parents: Sequence[int]) -> tuple[list[int], list[int]]:
+def _preorder_ranges(parents: Sequence[int]) -> tuple[list[int], list[int]]:
     """A segment's number in a walk over the trees, and that of the first segment after all below it."""
     below = [1] * len(parents)
     for s in reversed(range(len(parents))):
@@ -89,14 +89,14 @@ def _visits(parents: Sequence[int]) -> tuple[list[int], list[int]]:
     return enter, [e + b for e, b in zip(enter, below, strict=True)]
 
 
-def _listed(blocks_QQ: Tensor) -> tuple[Tensor, Tensor]:
+def _kv_block_lists(blocks_QQ: Tensor) -> tuple[Tensor, Tensor]:
     """How many blocks each row has, and which they are, first ones first."""
     order = blocks_QQ.int().argsort(dim=-1, descending=True, stable=True)
     return blocks_QQ.sum(-1, dtype=torch.int32)[None, None], order.int()[None, None]
 
 
 @cache
-def _kernel() -> Callable[..., Tensor]:
+def _compiled_flex_attention() -> Callable[..., Tensor]:
     from torch.nn.attention.flex_attention import flex_attention
 
     return compile_once(flex_attention)

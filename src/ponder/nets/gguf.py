@@ -30,7 +30,7 @@ WRITABLE_TYPES = {"F32": 0, "F16": 1, "BF16": 32, "Q8_0": 7, "Q4_0": 2, "Q4_1": 
 END_TOKEN_KEYS = ("eos", "eot", "eom")  # of text, of a turn, of a message: any of them ends an answer
 
 
-class Vocabulary(Protocol):
+class GGUFTokenizer(Protocol):
     """What `save` needs of a tokenizer."""
 
     def gguf_metadata(self, size: int) -> Mapping[str, Any]: ...
@@ -90,20 +90,20 @@ def load(
     """The model in a GGUF file, its quantised weights as floats of this type."""
     file = path if isinstance(path, GGUFFile) else open_gguf(path)
     config = decoder_config(file)
-    shapes = {gguf_layout.our_name(name, config): t.shape[::-1] for name, t in _weights(file).items()}
+    shapes = {gguf_layout.hf_tensor_name(name, config): t.shape[::-1] for name, t in _weight_tensors(file).items()}
     return build_decoder(config, stream_tensors(file, config), file.path, dtype, device, shapes=shapes)
 
 
 def decoder_config(file: GGUFFile) -> DecoderConfig:
     try:
-        return _configuration(file)
+        return _parse_config(file)
     except ModelError as reason:
         raise reason if str(file.path) in str(reason) else ModelError(f"{file.path}: {reason}") from None
     except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as reason:
         raise ModelError(f"{file.path} has metadata that makes no sense ({reason!s:.200})") from None
 
 
-def _configuration(file: GGUFFile) -> DecoderConfig:
+def _parse_config(file: GGUFFile) -> DecoderConfig:
     architecture = str(file.need("general.architecture"))
     if architecture not in ARCHITECTURES:
         raise UnknownName("native GGUF architecture", architecture, ARCHITECTURES)
@@ -142,9 +142,9 @@ def _configuration(file: GGUFFile) -> DecoderConfig:
         mlp_width=need("feed_forward_length"),
         context=context,
         norm_eps=float(get("attention.layer_norm_rms_epsilon", 1e-6)),
-        rope=_rope(file, architecture, head_dim),
+        rope=_parse_rope(file, architecture, head_dim),
         local_rope=RopeConfig(float(get("rope.freq_base_swa", 1e4))) if gemma else None,
-        windows=_windows(get("attention.sliding_window"), get("attention.sliding_window_pattern"), layers, gemma),
+        windows=_parse_windows(get("attention.sliding_window"), get("attention.sliding_window_pattern"), layers, gemma),
         tied_embeddings="output.weight" not in file.tensors,
         qkv_bias="blk.0.attn_q.bias" in file.tensors,
         out_bias="blk.0.attn_output.bias" in file.tensors,
@@ -159,7 +159,7 @@ def _configuration(file: GGUFFile) -> DecoderConfig:
     )
 
 
-def _rope(file: GGUFFile, architecture: str, head_dim: int) -> RopeConfig:
+def _parse_rope(file: GGUFFile, architecture: str, head_dim: int) -> RopeConfig:
     settings = {
         key: value for key in gguf_rope.SCALING_KEYS if (value := file.get(f"{architecture}.rope.scaling.{key}")) is not None
     }
@@ -167,12 +167,12 @@ def _rope(file: GGUFFile, architecture: str, head_dim: int) -> RopeConfig:
     if "rope_freqs.weight" in file.tensors:
         if file.tensors["rope_freqs.weight"].shape != (head_dim // 2,):
             raise ModelError(f"{file.path} has rope factors for another head size than {head_dim}")
-        factors = dequantise(file, "rope_freqs.weight").astype(np.float64)
+        factors = dequantize_tensor(file, "rope_freqs.weight").astype(np.float64)
     theta = float(file.get(f"{architecture}.rope.freq_base", 1e6 if architecture == "gemma3" else 1e4))
     return gguf_rope.parse(theta, head_dim, settings, factors, str(file.path))
 
 
-def _windows(window: int | None, pattern: Any, layers: int, gemma: bool) -> tuple[int | None, ...]:
+def _parse_windows(window: int | None, pattern: Any, layers: int, gemma: bool) -> tuple[int | None, ...]:
     if window is None:
         return ()
     if isinstance(pattern, list):  # per layer: does it slide?
@@ -181,7 +181,7 @@ def _windows(window: int | None, pattern: Any, layers: int, gemma: bool) -> tupl
     return tuple(None if (i + 1) % every == 0 else int(window) for i in range(layers))
 
 
-def dequantise(file: GGUFFile, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
+def dequantize_tensor(file: GGUFFile, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
     tensor = file.tensors[name]
     data = tensor.data.astype(tensor.data.dtype.newbyteorder("="), copy=False)  # some files are a big-endian machine's
     try:
@@ -195,18 +195,18 @@ def dequantise(file: GGUFFile, name: str) -> np.ndarray[Any, np.dtype[np.float32
     return out
 
 
-def _weights(file: GGUFFile) -> dict[str, GGUFTensor]:
+def _weight_tensors(file: GGUFFile) -> dict[str, GGUFTensor]:
     return {name: t for name, t in file.tensors.items() if name != "rope_freqs.weight"}  # those are the rope's settings
 
 
 def stream_tensors(file: GGUFFile, config: DecoderConfig) -> Iterator[tuple[str, Tensor]]:
-    for name in _weights(file):
-        values = torch.from_numpy(dequantise(file, name))
-        yield gguf_layout.our_name(name, config), gguf_layout.our_values(name, values, config)
+    for name in _weight_tensors(file):
+        values = torch.from_numpy(dequantize_tensor(file, name))
+        yield gguf_layout.hf_tensor_name(name, config), gguf_layout.values_from_gguf(name, values, config)
 
 
 def save(
-    decoder: Decoder, tokenizer: Vocabulary | None, path: Path | str, tensor_type: str = "F32", overwrite: bool = False
+    decoder: Decoder, tokenizer: GGUFTokenizer | None, path: Path | str, tensor_type: str = "F32", overwrite: bool = False
 ) -> None:
     """A file that llama.cpp runs. Matrices are stored as `kind` (F16 where a row is no whole number of blocks),
     vectors as F32. It appears whole or not at all."""
@@ -215,24 +215,24 @@ def save(
         raise UnknownName("GGUF tensor type to write", tensor_type, WRITABLE_TYPES)
     if path.exists() and not overwrite:
         raise ModelError(f"{path} exists; name another file, or allow overwriting")
-    facts = _metadata(decoder.config) | (_ends(decoder.config) if tokenizer is None else {})
-    facts |= {} if tokenizer is None else tokenizer.gguf_metadata(decoder.config.vocab)
-    facts |= {"general.file_type": WRITABLE_TYPES[tensor_type], "general.quantization_version": 2}
+    kv_metadata = _metadata(decoder.config) | (_special_token_metadata(decoder.config) if tokenizer is None else {})
+    kv_metadata |= {} if tokenizer is None else tokenizer.gguf_metadata(decoder.config.vocab)
+    kv_metadata |= {"general.file_type": WRITABLE_TYPES[tensor_type], "general.quantization_version": 2}
     with scratch.staging_folder(path) as work:
-        _write(gguf, work / path.name, decoder, facts, gguf.GGMLQuantizationType[tensor_type])
+        _write(gguf, work / path.name, decoder, kv_metadata, gguf.GGMLQuantizationType[tensor_type])
         os.replace(work / path.name, path)
 
 
-def _write(gguf: Any, path: Path, decoder: Decoder, facts: Mapping[str, Any], kind: Any) -> None:
-    writer = gguf.GGUFWriter(path, facts["general.architecture"])
-    for key, value in facts.items():
+def _write(gguf: Any, path: Path, decoder: Decoder, kv_metadata: Mapping[str, Any], kind: Any) -> None:
+    writer = gguf.GGUFWriter(path, kv_metadata["general.architecture"])
+    for key, value in kv_metadata.items():
         if key != "general.architecture":  # the writer has written it
-            _add(writer, key, value)
-    stored = gguf_layout.their_names(decoder)
+            _write_metadata_value(writer, key, value)
+    stored = gguf_layout.gguf_tensors(decoder)
     if (factors := gguf_rope.llama3_factors(decoder.config.rope, decoder.config.head_dim)) is not None:
         stored["rope_freqs.weight"] = factors
     for name, values in stored.items():  # the table of contents comes first, so the tensors are visited twice
-        type_ = _stored_as(gguf, values, kind)
+        type_ = _tensor_type_for(gguf, values, kind)
         shape = tuple(values.shape)
         block, size = gguf.GGML_QUANT_SIZES[type_]
         writer.add_tensor_info(name, shape, np.dtype(np.float32), values.numel() * size // block, type_)
@@ -240,12 +240,12 @@ def _write(gguf: Any, path: Path, decoder: Decoder, facts: Mapping[str, Any], ki
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     for name, values in stored.items():
-        data = gguf_layout.their_values(name, values.detach().float().cpu(), decoder.config).contiguous().numpy()
-        writer.write_tensor_data(gguf.quantize(data, _stored_as(gguf, values, kind)))
+        data = gguf_layout.values_to_gguf(name, values.detach().float().cpu(), decoder.config).contiguous().numpy()
+        writer.write_tensor_data(gguf.quantize(data, _tensor_type_for(gguf, values, kind)))
     writer.close()
 
 
-def _add(writer: Any, key: str, value: Any) -> None:
+def _write_metadata_value(writer: Any, key: str, value: Any) -> None:
     if isinstance(value, bool):
         writer.add_bool(key, value)
     elif isinstance(value, int):
@@ -258,7 +258,7 @@ def _add(writer: Any, key: str, value: Any) -> None:
         writer.add_array(key, value)
 
 
-def _stored_as(gguf: Any, values: Tensor, kind: Any) -> Any:
+def _tensor_type_for(gguf: Any, values: Tensor, kind: Any) -> Any:
     types = gguf.GGMLQuantizationType
     if values.dim() == 1:
         return types.F32
@@ -267,7 +267,7 @@ def _stored_as(gguf: Any, values: Tensor, kind: Any) -> Any:
 
 def _metadata(c: DecoderConfig) -> dict[str, Any]:
     arch = {family: arch for arch, family in ARCHITECTURES.items()}.get(c.family, "llama")
-    facts: dict[str, Any] = {
+    kv_metadata: dict[str, Any] = {
         "vocab_size": c.vocab,
         "context_length": c.context,
         "embedding_length": c.width,
@@ -281,23 +281,23 @@ def _metadata(c: DecoderConfig) -> dict[str, Any]:
         "rope.dimension_count": c.head_dim,
         "rope.freq_base": c.rope.theta,
     }
-    facts |= {f"rope.scaling.{k}": v for k, v in gguf_rope.metadata(c.rope, c.head_dim, c.context).items()}
+    kv_metadata |= {f"rope.scaling.{k}": v for k, v in gguf_rope.metadata(c.rope, c.head_dim, c.context).items()}
     window = next((w for w in c.windows if w is not None), None)
     if window is not None and c.family.startswith("qwen"):
         raise ModelError("GGUF has no sliding windows for Qwen; save a Hugging Face folder instead")
     if window is not None:
-        facts["attention.sliding_window"] = window
-        if c.gemma and c.windows != _windows(window, None, c.layers, gemma=True):
-            facts["attention.sliding_window_pattern"] = [w is not None for w in c.windows]
+        kv_metadata["attention.sliding_window"] = window
+        if c.gemma and c.windows != _parse_windows(window, None, c.layers, gemma=True):
+            kv_metadata["attention.sliding_window_pattern"] = [w is not None for w in c.windows]
     if c.gemma and c.local_rope is not None:
-        facts["rope.freq_base_swa"] = c.local_rope.theta
+        kv_metadata["rope.freq_base_swa"] = c.local_rope.theta
         if c.scale != c.head_dim**-0.5:
-            facts["attention.scale"] = c.scale
+            kv_metadata["attention.scale"] = c.scale
     named = {"general.architecture": arch, "general.type": "model", "general.name": c.family}
-    return named | {f"{arch}.{key}": value for key, value in facts.items()}
+    return named | {f"{arch}.{key}": value for key, value in kv_metadata.items()}
 
 
-def _ends(c: DecoderConfig) -> dict[str, Any]:
+def _special_token_metadata(c: DecoderConfig) -> dict[str, Any]:
     """No tokenizer, but the ids the configuration knows."""
     ids = {"bos": c.bos, "padding": c.pad} | dict(zip(END_TOKEN_KEYS, c.eos, strict=False))
     found = {f"tokenizer.ggml.{name}_token_id": index for name, index in ids.items() if index is not None}

@@ -35,7 +35,7 @@ GEMMA_BLOCK_NAMES = BLOCK_NAMES | {
 TOP_LEVEL_NAMES = {"token_embd": "embed_tokens", "output_norm": "norm", "output": "lm_head"}
 
 
-def our_name(name: str, config: DecoderConfig) -> str:
+def hf_tensor_name(name: str, config: DecoderConfig) -> str:
     """`blk.3.attn_q.weight` -> `layers.3.self_attn.q_proj.weight`; an unknown name stays as it is."""
     block = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", name)
     if block is None:
@@ -46,7 +46,7 @@ def our_name(name: str, config: DecoderConfig) -> str:
     return name if ours is None else f"layers.{layer}.{ours}.{kind}"
 
 
-def their_names(decoder: Decoder) -> dict[str, Tensor]:
+def gguf_tensors(decoder: Decoder) -> dict[str, Tensor]:
     block = {ours: theirs for theirs, ours in (GEMMA_BLOCK_NAMES if decoder.config.gemma else BLOCK_NAMES).items()}
     top = {ours: theirs for theirs, ours in TOP_LEVEL_NAMES.items()}
     out: dict[str, Tensor] = {}
@@ -60,19 +60,19 @@ def their_names(decoder: Decoder) -> dict[str, Tensor]:
     return out
 
 
-def our_values(name: str, values: Tensor, config: DecoderConfig) -> Tensor:
-    if heads := _turned(name, config):
+def values_from_gguf(name: str, values: Tensor, config: DecoderConfig) -> Tensor:
+    if heads := _permuted_heads(name, config):
         return values.view(heads, -1, 2, *values.shape[1:]).transpose(1, 2).reshape(values.shape)
     return values - 1 if config.gemma and name.endswith("norm.weight") else values
 
 
-def their_values(name: str, values: Tensor, config: DecoderConfig) -> Tensor:
-    if heads := _turned(name, config):
+def values_to_gguf(name: str, values: Tensor, config: DecoderConfig) -> Tensor:
+    if heads := _permuted_heads(name, config):
         return values.view(heads, 2, -1, *values.shape[1:]).transpose(1, 2).reshape(values.shape)
     return values + 1 if config.gemma and name.endswith("norm.weight") else values
 
 
-def _turned(name: str, config: DecoderConfig) -> int:
+def _permuted_heads(name: str, config: DecoderConfig) -> int:
     """How many heads lie in this tensor with their rows reordered: (0, D/2), (1, D/2 + 1), ... are neighbours."""
     part = re.search(r"\.attn_([qk])\.", name)
     if part is None or config.family not in ("llama", "mistral"):

@@ -44,7 +44,7 @@ class GGUFTensor:
     data: NDArray[Any]
 
 
-class Cursor:
+class ByteCursor:
     """Reads on from a place in the file, and never past its end."""
 
     def __init__(self, data: NDArray[np.uint8], order: Order) -> None:
@@ -70,7 +70,7 @@ class Cursor:
         kind = self.number("I")
         if kind == STRING:
             return self.text()
-        return self.array() if kind == ARRAY else self.number(_scalar(kind))
+        return self.array() if kind == ARRAY else self.number(_scalar_format(kind))
 
     def array(self) -> Any:
         kind, count = self.number("I"), self.number("Q")
@@ -82,7 +82,7 @@ class Cursor:
             return [self.text() for _ in range(count)]
         if kind == ARRAY:
             raise MalformedGGUF("lists of lists, which no model has")
-        item = np.dtype(_scalar(kind)).newbyteorder(self.order)
+        item = np.dtype(_scalar_format(kind)).newbyteorder(self.order)
         self.need(item.itemsize * count)
         found = np.frombuffer(self.data, item, count, self.offset)
         self.offset += found.nbytes
@@ -93,7 +93,7 @@ class Cursor:
             raise MalformedGGUF(f"it ends at byte {len(self.data):,}, where {count:,} more were to follow {self.offset:,}")
 
 
-def _scalar(kind: int) -> str:
+def _scalar_format(kind: int) -> str:
     if kind not in SCALAR_FORMATS:
         raise MalformedGGUF(f"metadata of the unknown type {kind}")
     return SCALAR_FORMATS[kind]
@@ -103,7 +103,7 @@ def read_contents(path: Path, package: Any) -> tuple[dict[str, Any], dict[str, G
     """The metadata and the tensors of a file, by name. `package`: gguf, which knows the types of tensors."""
     data = np.memmap(path, np.uint8, "r")
     order: Order = ">" if bytes(data[4:6]) == b"\0\0" else "<"
-    cursor = Cursor(data, order)
+    cursor = ByteCursor(data, order)
     cursor.offset = len(MAGIC)
     version, tensors, keys = cursor.number("I"), cursor.number("Q"), cursor.number("Q")
     if version not in VERSIONS:
@@ -116,14 +116,14 @@ def read_contents(path: Path, package: Any) -> tuple[dict[str, Any], dict[str, G
         if key in fields:
             raise MalformedGGUF(f"the key {key!r:.80} stands in it twice")
         fields[key] = cursor.value()
-    table = [_tensor(cursor, package) for _ in range(tensors)]
+    table = [_read_tensor_info(cursor, package) for _ in range(tensors)]
     alignment = fields.get("general.alignment", 32)
     if type(alignment) is not int or not 0 < alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
         raise MalformedGGUF(f"an alignment of {alignment!r:.40}")
-    return fields, _placed(data, table, -(-cursor.offset // alignment) * alignment, order, package)
+    return fields, _map_tensors(data, table, -(-cursor.offset // alignment) * alignment, order, package)
 
 
-def _tensor(cursor: Cursor, package: Any) -> tuple[str, Any, tuple[int, ...], int]:
+def _read_tensor_info(cursor: ByteCursor, package: Any) -> tuple[str, Any, tuple[int, ...], int]:
     """Name, type, shape and offset."""
     name, count = cursor.text(MAX_KEY_BYTES), cursor.number("I")
     if not 0 < count <= MAX_DIMENSIONS:
@@ -140,7 +140,7 @@ def _tensor(cursor: Cursor, package: Any) -> tuple[str, Any, tuple[int, ...], in
     return name, kind, shape, offset
 
 
-def _placed(
+def _map_tensors(
     data: NDArray[np.uint8], table: list[tuple[str, Any, tuple[int, ...], int]], start: int, order: Order, package: Any
 ) -> dict[str, GGUFTensor]:
     out: dict[str, GGUFTensor] = {}

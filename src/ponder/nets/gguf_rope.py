@@ -91,7 +91,7 @@ def solve_llama3(theta: float, head_dim: int, found: NDArray[np.float64], origin
     """Settings that give these factors, or an error where no settings do."""
     guess = float(original or 8192)
     plain = frequencies(RopeConfig(theta), head_dim, 0)[0].numpy()
-    biggest = _neat(float(found.max()))
+    biggest = _round_to_quarter(float(found.max()))
     candidates = [(1.0, 4.0, guess)]
     between = (found > 1 + 1e-4) & (found < biggest * (1 - 1e-4))
     if between.sum() >= 2:
@@ -99,7 +99,7 @@ def solve_llama3(theta: float, head_dim: int, found: NDArray[np.float64], origin
         blend = (1 / found[between] - 1 / biggest) / (1 - 1 / biggest)
         slope, offset = np.polyfit(plain[between] / (2 * math.pi), blend, 1)
         spread = guess / slope
-        candidates.append((_neat(-offset * spread), _neat((1 - offset) * spread), guess))
+        candidates.append((_round_to_quarter(-offset * spread), _round_to_quarter((1 - offset) * spread), guess))
         candidates.append((-offset * spread, (1 - offset) * spread, guess))
     for low, high, context in candidates:
         settings = {"factor": biggest, "low_freq_factor": low, "high_freq_factor": high}
@@ -110,7 +110,7 @@ def solve_llama3(theta: float, head_dim: int, found: NDArray[np.float64], origin
     raise ModelError(f"{where} scales its rope by factors that are not Llama 3's; load the model's Hugging Face folder")
 
 
-def _neat(value: float) -> float:
+def _round_to_quarter(value: float) -> float:
     """The nearest multiple of 1/4, which every published setting is, if float32 could not tell them apart."""
     near = round(value * 4) / 4
     return near if near > 0 and abs(value - near) < 1e-3 * near else value

@@ -22,7 +22,7 @@ from ponder.nets import config as configs
 from ponder.nets import files, lora
 from ponder.nets.decoder import Decoder
 from ponder.nets.files import TensorEntry
-from ponder.nets.finite import not_finite
+from ponder.nets.finite import first_nonfinite
 from ponder.nets.valued import ScoreHead, DecoderWithHead, build_head
 from ponder.nets.weights import DecoderT, build_decoder
 
@@ -32,47 +32,47 @@ WEIGHTS_FILE, WEIGHTS_INDEX_FILE = "model.safetensors", "model.safetensors.index
 # Gemma 3's multimodal files name their language model in one of two ways.
 TENSOR_NAME_PREFIXES = ("model.language_model.", "language_model.model.", "language_model.", "model.")
 # What a model folder may hold; `save` replaces no folder that holds anything else.
-_THEIRS = ("config.json", "generation_config.json", "model*.safetensors", WEIGHTS_INDEX_FILE, "tokenizer*")
-MODEL_FILE_PATTERNS: tuple[str, ...] = (*_THEIRS, "chat_template.jinja", manifest.MANIFEST_FILE)
-_NAMES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+_HF_FILE_PATTERNS = ("config.json", "generation_config.json", "model*.safetensors", WEIGHTS_INDEX_FILE, "tokenizer*")
+MODEL_FILE_PATTERNS: tuple[str, ...] = (*_HF_FILE_PATTERNS, "chat_template.jinja", manifest.MANIFEST_FILE)
+_DTYPE_NAMES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 
 
 def load(folder: Path | str, dtype: torch.dtype | None = torch.float32, device: torch.device | str = "cpu") -> Decoder:
     """The model in a folder. On the CPU and in its stored type, weights stay on disk until they are used."""
     raw = read_config(Path(folder))
-    if _classifier(raw):
+    if _is_classifier(raw):
         raise ModelError(f"{folder} holds a value or reward model, which cannot write: give a language model")
     return _load(Path(folder), raw, dtype, device, Decoder)
 
 
-def load_valued(folder: Path | str, dtype: torch.dtype | None, device: torch.device | str = "cpu") -> DecoderWithHead:
+def load_with_head(folder: Path | str, dtype: torch.dtype | None, device: torch.device | str = "cpu") -> DecoderWithHead:
     """A value or reward model with its head; of a language model, its network with values of 0."""
     raw = read_config(Path(folder))
-    if not _classifier(raw):
+    if not _is_classifier(raw):
         return DecoderWithHead.from_decoder(_load(Path(folder), raw, dtype, device, Decoder))
-    return _load(Path(folder), raw, dtype, device, cast(type[DecoderWithHead], partial(DecoderWithHead, head=_head(raw, folder))))
+    return _load(Path(folder), raw, dtype, device, cast(type[DecoderWithHead], partial(DecoderWithHead, head=_parse_head(raw, folder))))
 
 
-def holds_numbers(folder: Path | str) -> bool:
+def is_score_model(folder: Path | str) -> bool:
     """Is this a value or reward model?"""
-    return Path(folder).is_dir() and _classifier(read_config(Path(folder)))
+    return Path(folder).is_dir() and _is_classifier(read_config(Path(folder)))
 
 
-def head_of(folder: Path | str) -> tuple[ScoreHead, dict[str, Tensor]]:
+def load_head(folder: Path | str) -> tuple[ScoreHead, dict[str, Tensor]]:
     """The head of a value or reward model alone, and its tensors."""
     raw = read_config(Path(folder))
-    if not _classifier(raw):
+    if not _is_classifier(raw):
         raise ModelError(f"{folder} holds a language model; give a value or reward model")
-    head, config = _head(raw, folder), decoder_config(Path(folder), raw)
-    held = {name: entry for name, entry in _entries(Path(folder), False).items() if name.startswith("score.")}
+    head, config = _parse_head(raw, folder), decoder_config(Path(folder), raw)
+    held = {name: entry for name, entry in _tensor_entries(Path(folder), False).items() if name.startswith("score.")}
     with torch.device("meta"):  # shapes without memory: a head may be said to be of any size
         wanted = {f"score.{n}": tuple(p.shape) for n, p in build_head(config.width, head).named_parameters()}
     if wanted != {name: entry.shape for name, entry in held.items()}:
         raise ModelError(f"the head in {folder} is not what its config.json says; download the model again")
-    return head, dict(_read(held))
+    return head, dict(_read_tensors(held))
 
 
-def _head(raw: Mapping[str, Any], folder: Path | str) -> ScoreHead:
+def _parse_head(raw: Mapping[str, Any], folder: Path | str) -> ScoreHead:
     """What config.json says of it; a classifier of others that gives one number is a reward model."""
     try:
         told = {**raw.get(HEAD_CONFIG_KEY, {})}
@@ -81,11 +81,11 @@ def _head(raw: Mapping[str, Any], folder: Path | str) -> ScoreHead:
         raise ModelError(f"{folder}/config.json has a {HEAD_CONFIG_KEY} that makes no sense ({reason!s:.200})") from None
 
 
-def _classifier(raw: Mapping[str, Any]) -> bool:
-    return any(str(name).endswith(CLASSIFIER_SUFFIX) for name in _list(raw.get("architectures")))
+def _is_classifier(raw: Mapping[str, Any]) -> bool:
+    return any(str(name).endswith(CLASSIFIER_SUFFIX) for name in _as_list(raw.get("architectures")))
 
 
-def _list(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
@@ -95,10 +95,10 @@ def _load(
     if "quantization_config" in raw:
         raise ModelError(f"{folder} holds quantised weights; use the 'transformers:' policy, or unquantised weights")
     config = decoder_config(folder, raw)
-    held = _entries(folder, multimodal="text_config" in raw)
-    stays = str(device) == "cpu" and dtype is not None and {e.dtype for e in held.values()} == {_NAMES.get(dtype)}
+    held = _tensor_entries(folder, multimodal="text_config" in raw)
+    stays = str(device) == "cpu" and dtype is not None and {e.dtype for e in held.values()} == {_DTYPE_NAMES.get(dtype)}
     shapes = {name: entry.shape for name, entry in held.items()}
-    return build_decoder(config, _read(held), folder, None if stays else dtype, device, kind, shapes)
+    return build_decoder(config, _read_tensors(held), folder, None if stays else dtype, device, kind, shapes)
 
 
 def decoder_config(folder: Path, raw: Mapping[str, Any]) -> configs.DecoderConfig:
@@ -121,7 +121,7 @@ def read_config(folder: Path) -> Mapping[str, Any]:
     return files.read_json(path)
 
 
-def _files(folder: Path) -> list[Path]:
+def _weight_files(folder: Path) -> list[Path]:
     if files.path_inside(folder, WEIGHTS_INDEX_FILE).is_file():
         where = files.read_json(folder / WEIGHTS_INDEX_FILE).get("weight_map")
         if not isinstance(where, dict) or not where or not all(isinstance(name, str) for name in where.values()):
@@ -141,10 +141,10 @@ def _files(folder: Path) -> list[Path]:
     raise ModelError(f"{folder} has no weights; expected {WEIGHTS_FILE}, or shards with {WEIGHTS_INDEX_FILE}")
 
 
-def _entries(folder: Path, multimodal: bool) -> dict[str, TensorEntry]:
+def _tensor_entries(folder: Path, multimodal: bool) -> dict[str, TensorEntry]:
     """What the folder's files hold, by our names, none of it read; each once, and of floats."""
     out: dict[str, TensorEntry] = {}
-    for path in _files(folder):
+    for path in _weight_files(folder):
         for entry in files.read_safetensors_header(path):
             name = next((entry.name.removeprefix(p) for p in TENSOR_NAME_PREFIXES if entry.name.startswith(p)), entry.name)
             if name.endswith("rotary_emb.inv_freq"):
@@ -162,10 +162,10 @@ def _entries(folder: Path, multimodal: bool) -> dict[str, TensorEntry]:
 
 
 def stream_tensors(folder: Path, multimodal: bool) -> Iterator[tuple[str, Tensor]]:
-    return _read(_entries(folder, multimodal))
+    return _read_tensors(_tensor_entries(folder, multimodal))
 
 
-def _read(held: Mapping[str, TensorEntry]) -> Iterator[tuple[str, Tensor]]:
+def _read_tensors(held: Mapping[str, TensorEntry]) -> Iterator[tuple[str, Tensor]]:
     from safetensors import SafetensorError, safe_open
 
     for path, group in groupby(held.items(), key=lambda item: item[1].path):
@@ -180,7 +180,7 @@ def _read(held: Mapping[str, TensorEntry]) -> Iterator[tuple[str, Tensor]]:
 def save(decoder: Decoder, folder: Path | str, shard_bytes: float = 5e9, overwrite: bool = False) -> None:
     """A folder that transformers and vLLM load. It appears whole or not at all."""
     folder = Path(folder)
-    _may_write(folder, overwrite)
+    _check_writable(folder, overwrite)
     with scratch.staging_folder(folder) as work:
         new = work / "new"  # made with the user's permissions, where the work folder is private
         snapshot(decoder, shard_bytes, copy=False)(new)
@@ -201,21 +201,21 @@ def snapshot(decoder: Decoder, shard_bytes: float = 5e9, copy: bool = True) -> C
         config |= {"label2id": {n: i for i, n in enumerate(labels)}}
     ends = {"bos_token_id": c.bos, "eos_token_id": list(c.eos) or None, "pad_token_id": c.pad}
     tensors = lora.merged_weights(decoder)  # a tied head is the embedding, named once
-    if (bad := not_finite(tensors)) is not None:
+    if (bad := first_nonfinite(tensors)) is not None:
         raise ModelError(f"the weight {bad} holds a number that is not finite: such a model is not saved")
     if copy:
         tensors = {name: t.to("cpu", copy=True) for name, t in tensors.items()}
 
     def write(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        _dump(folder / "config.json", config)
-        _dump(folder / "generation_config.json", {k: v for k, v in ends.items() if v is not None})
-        _write(tensors, folder, shard_bytes)
+        _write_json(folder / "config.json", config)
+        _write_json(folder / "generation_config.json", {k: v for k, v in ends.items() if v is not None})
+        _write_shards(tensors, folder, shard_bytes)
 
     return write
 
 
-def _may_write(folder: Path, overwrite: bool) -> None:
+def _check_writable(folder: Path, overwrite: bool) -> None:
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -227,26 +227,26 @@ def _may_write(folder: Path, overwrite: bool) -> None:
         raise ModelError(f"{folder} holds {strange[0]}, which is no part of a model; name another folder")
 
 
-def _write(tensors: Mapping[str, Tensor], folder: Path, shard_bytes: float) -> None:
+def _write_shards(tensors: Mapping[str, Tensor], folder: Path, shard_bytes: float) -> None:
     from safetensors.torch import save_file
 
-    shards = _shards(tensors, shard_bytes)
+    shards = _split_into_shards(tensors, shard_bytes)
     where: dict[str, str] = {}
     for number, names in enumerate(shards, 1):
         file = WEIGHTS_FILE if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        save_file({_their_name(ours): tensors[ours].contiguous() for ours in names}, folder / file, {"format": "pt"})
+        save_file({_hf_name(ours): tensors[ours].contiguous() for ours in names}, folder / file, {"format": "pt"})
         shutil.copymode(folder / "config.json", folder / file)  # safetensors makes private files
-        where |= {_their_name(ours): file for ours in names}
+        where |= {_hf_name(ours): file for ours in names}
     if len(shards) > 1:
         total = sum(t.nbytes for t in tensors.values())
-        _dump(folder / WEIGHTS_INDEX_FILE, {"metadata": {"total_size": total}, "weight_map": where})
+        _write_json(folder / WEIGHTS_INDEX_FILE, {"metadata": {"total_size": total}, "weight_map": where})
 
 
-def _their_name(ours: str) -> str:
+def _hf_name(ours: str) -> str:
     return ours if ours.startswith(("lm_head.", "score.")) else f"model.{ours}"
 
 
-def _shards(tensors: Mapping[str, Tensor], shard_bytes: float) -> list[list[str]]:
+def _split_into_shards(tensors: Mapping[str, Tensor], shard_bytes: float) -> list[list[str]]:
     """Names in order, cut where a file would grow past its size."""
     shards: list[list[str]] = [[]]
     size = 0
@@ -259,7 +259,7 @@ def _shards(tensors: Mapping[str, Tensor], shard_bytes: float) -> list[list[str]
     return shards
 
 
-def _dump(path: Path, data: Mapping[str, Any]) -> None:
+def _write_json(path: Path, data: Mapping[str, Any]) -> None:
     with path.open("w", encoding="utf-8") as file:
         file.write(json.dumps(data, indent=2) + "\n")
         file.flush()

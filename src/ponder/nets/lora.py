@@ -25,7 +25,7 @@ from ponder.nets import files
 from ponder.nets.config import parse_int
 from ponder.nets.decoder import Decoder
 from ponder.nets.files import TensorEntry
-from ponder.nets.weights import all_finite
+from ponder.nets.weights import check_tensors_finite
 
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
@@ -68,23 +68,23 @@ def attach(net: Decoder, lora: LoRA, seed: int) -> None:
     """
     if has_adapter(net):
         raise UsageError("the model has adapters already; load it again to attach others")
-    peft = _peft()
+    peft = _import_peft()
     with torch.random.fork_rng(devices=[]):  # peft draws first values, which are replaced here
-        peft.inject_adapter_in_model(_config(peft, lora), net)
+        peft.inject_adapter_in_model(_peft_config(peft, lora), net)
     draw = torch.Generator().manual_seed(seed)
-    for layer in _layers(net).values():
-        a, b = _pair(layer)
+    for layer in _lora_layers(net).values():
+        a, b = _a_and_b(layer)
         bound = 1 / math.sqrt(a.shape[1])  # peft's: Kaiming's uniform with a = sqrt(5)
         a.data.copy_(torch.empty(a.shape).uniform_(-bound, bound, generator=draw))
         b.data.zero_()
-    _remember(net, lora, zero=True)
+    _mark_attached(net, lora, zero=True)
 
 
 def has_adapter(net: nn.Module) -> bool:
     return getattr(net, "_lora", None) is not None
 
 
-def zero_start(net: nn.Module) -> bool:
+def starts_at_zero(net: nn.Module) -> bool:
     """Whether the decoder without its adapters is the one that training begins with."""
     return has_adapter(net) and bool(getattr(net, "_lora_zero", False))
 
@@ -92,13 +92,13 @@ def zero_start(net: nn.Module) -> bool:
 @contextmanager
 def disable_adapter(net: Decoder) -> Iterator[None]:
     """Adapters off: the model that training began with."""
-    _needs_adapters(net)
-    if not zero_start(net):
+    _require_adapter(net)
+    if not starts_at_zero(net):
         raise UsageError(
             "this adapter was trained before, so the model without it is not the one that training begins with: "
             "keep a frozen copy of the model as the reference"
         )
-    layers = [layer for layer in _layers(net).values() if not layer.disable_adapters]
+    layers = [layer for layer in _lora_layers(net).values() if not layer.disable_adapters]
     learning = [(p, p.requires_grad) for layer in layers for p in layer.parameters()]
     try:
         for layer in layers:
@@ -116,14 +116,14 @@ def merged_weights(net: Decoder) -> dict[str, Tensor]:
     """The weights under a plain decoder's names and in their order, adapters folded in. The decoder stays as it is;
     weights without an adapter are its own, not copies.
     """
-    layers = _layers(net)
+    layers = _lora_layers(net)
     out: dict[str, Tensor] = {}
     for name, p in net.named_parameters():
         owner, _, leaf = name.rpartition(".base_layer.")
         if not owner and ".lora_" not in name:
             out[name] = p.detach()
         elif leaf == "weight":
-            a, b = _pair(layers[owner])
+            a, b = _a_and_b(layers[owner])
             delta = b.float() @ a.float() * layers[owner].scaling["default"]
             out[f"{owner}.weight"] = (p.float() + delta).to(p.dtype)  # rounded once
         elif owner:
@@ -146,11 +146,11 @@ def snapshot(net: Decoder, lora: LoRA, base: str) -> Callable[[Path], None]:
     """What writes the adapter as it is now, whenever it is called."""
     from safetensors.torch import save_file
 
-    _needs_adapters(net)
+    _require_adapter(net)
     if lora != getattr(net, "_lora", None):
         raise UsageError(f"the model's adapters are {getattr(net, '_lora', None)}, not {lora}: save those")
-    config = _config(_peft(), lora, base_model_name_or_path=base, inference_mode=True)
-    tensors = {PEFT_PREFIX + name: p.detach().to("cpu", copy=True).contiguous() for name, p in _adapters(net).items()}
+    config = _peft_config(_import_peft(), lora, base_model_name_or_path=base, inference_mode=True)
+    tensors = {PEFT_PREFIX + name: p.detach().to("cpu", copy=True).contiguous() for name, p in _adapter_tensors(net).items()}
 
     def write(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -165,26 +165,26 @@ def load(net: Decoder, folder: Path | str) -> LoRA:
     """Attach an adapter that was saved here or by peft, in the decoder's own type."""
     lora, stored = read_adapter(net, folder)
     attach(net, lora, seed=0)
-    for name, p in _adapters(net).items():
+    for name, p in _adapter_tensors(net).items():
         p.data.copy_(stored[name])
-    _remember(net, lora, zero=all(not t.any() for name, t in stored.items() if ".lora_B." in name))
+    _mark_attached(net, lora, zero=all(not t.any() for name, t in stored.items() if ".lora_B." in name))
     return lora
 
 
 def read_adapter(net: Decoder, folder: Path | str) -> tuple[LoRA, dict[str, Tensor]]:
     """An adapter that fits the decoder, and its A and B of every layer, by the names of a file without its prefix."""
     folder = Path(folder)
-    raw, stored = _read(folder)
+    raw, stored = _read_files(folder)
     targets = tuple(t for t in LORA_TARGETS if any(f".{t}.lora_A." in name for name in stored))
-    rank, alpha = _scale(raw, folder)
+    rank, alpha = _rank_and_alpha(raw, folder)
     if not targets:
         raise ModelError(f"{folder} has no adapter for any layer of a decoder ({', '.join(LORA_TARGETS)})")
     lora = LoRA(rank, alpha, targets)
-    _fits(net, lora, {name: entry.shape for name, entry in stored.items()}, folder)
-    return lora, _tensors(stored, folder)
+    _check_shapes(net, lora, {name: entry.shape for name, entry in stored.items()}, folder)
+    return lora, _load_tensors(stored, folder)
 
 
-def _scale(raw: Mapping[str, Any], folder: Path) -> tuple[int, float]:
+def _rank_and_alpha(raw: Mapping[str, Any], folder: Path) -> tuple[int, float]:
     """The rank, and alpha as it is divided by the rank."""
     try:
         rank, alpha = parse_int("r", raw["r"]), float(raw["lora_alpha"])
@@ -195,7 +195,7 @@ def _scale(raw: Mapping[str, Any], folder: Path) -> tuple[int, float]:
     return rank, alpha * (math.sqrt(rank) if raw.get("use_rslora") else 1.0)  # alpha / sqrt(rank) there
 
 
-def _tensors(stored: Mapping[str, TensorEntry], folder: Path) -> dict[str, Tensor]:
+def _load_tensors(stored: Mapping[str, TensorEntry], folder: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -205,12 +205,12 @@ def _tensors(stored: Mapping[str, TensorEntry], folder: Path) -> dict[str, Tenso
         raise ModelError(f"the adapter in {folder} is damaged ({reason}); download it again") from None
     out = {name: found[entry.name] for name, entry in stored.items()}
     for name, tensor in out.items():
-        if not all_finite(tensor):
+        if not check_tensors_finite(tensor):
             raise ModelError(f"the adapter in {folder} has weights that are not finite ({name}); download it again")
     return out
 
 
-def _read(folder: Path) -> tuple[Mapping[str, Any], dict[str, TensorEntry]]:
+def _read_files(folder: Path) -> tuple[Mapping[str, Any], dict[str, TensorEntry]]:
     """What the adapter says of itself, and what its file holds, of which nothing is read."""
     for file in (ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE):
         if not files.path_inside(folder, file).is_file():
@@ -236,7 +236,7 @@ def _read(folder: Path) -> tuple[Mapping[str, Any], dict[str, TensorEntry]]:
     return raw, {entry.name.removeprefix(PEFT_PREFIX): entry for entry in stored}
 
 
-def _fits(net: Decoder, lora: LoRA, stored: Mapping[str, tuple[int, ...]], folder: Path) -> None:
+def _check_shapes(net: Decoder, lora: LoRA, stored: Mapping[str, tuple[int, ...]], folder: Path) -> None:
     wanted: dict[str, tuple[int, ...]] = {}
     for name, layer in net.named_modules():
         if name.rpartition(".")[2] in lora.targets and isinstance(layer, nn.Linear):
@@ -251,7 +251,7 @@ def _fits(net: Decoder, lora: LoRA, stored: Mapping[str, tuple[int, ...]], folde
             )
 
 
-def _peft() -> Any:
+def _import_peft() -> Any:
     try:
         import peft
     except ImportError:
@@ -259,7 +259,7 @@ def _peft() -> Any:
     return peft
 
 
-def _config(peft: Any, lora: LoRA, **more: Any) -> Any:
+def _peft_config(peft: Any, lora: LoRA, **more: Any) -> Any:
     alpha = int(lora.alpha) if float(lora.alpha).is_integer() else lora.alpha  # some readers take no 32.0
     return peft.LoraConfig(
         r=lora.rank, lora_alpha=alpha, target_modules=list(lora.targets), lora_dropout=0.0, bias="none",
@@ -267,26 +267,26 @@ def _config(peft: Any, lora: LoRA, **more: Any) -> Any:
     )  # fmt: skip
 
 
-def _layers(net: nn.Module) -> dict[str, Any]:
+def _lora_layers(net: nn.Module) -> dict[str, Any]:
     return {name: m for name, m in net.named_modules() if hasattr(m, "lora_A")}
 
 
-def _pair(layer: Any) -> tuple[Tensor, Tensor]:
+def _a_and_b(layer: Any) -> tuple[Tensor, Tensor]:
     return layer.lora_A["default"].weight, layer.lora_B["default"].weight
 
 
-def _adapters(net: nn.Module) -> dict[str, Tensor]:
+def _adapter_tensors(net: nn.Module) -> dict[str, Tensor]:
     """A and B of every layer, by the names of a file without its prefix."""
-    pairs = {name: _pair(layer) for name, layer in _layers(net).items()}
+    pairs = {name: _a_and_b(layer) for name, layer in _lora_layers(net).items()}
     return {f"{name}.lora_{kind}.weight": p for name, pair in pairs.items() for kind, p in zip("AB", pair, strict=True)}
 
 
-def _needs_adapters(net: nn.Module) -> None:
+def _require_adapter(net: nn.Module) -> None:
     if not has_adapter(net):
         raise UsageError("the model has no adapters; attach or load some first")
 
 
-def _remember(net: Decoder, lora: LoRA, zero: bool) -> None:
+def _mark_attached(net: Decoder, lora: LoRA, zero: bool) -> None:
     """On the decoder itself, so that a copy of it knows them too."""
     object.__setattr__(net, "_lora", lora)
     object.__setattr__(net, "_lora_zero", zero)

@@ -14,17 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-MOST_COPIES = 8.0  # keys gathered for each token packed; a deep tree of short steps has more, and is for others
+MAX_KEYS_PER_TOKEN = 8.0  # keys gathered for each token packed; a deep tree of short steps has more, and is for others
 
 
-class Varlen:
+class VarlenTreeAttention:
     """Attention over a forest of segments; `parents[s] < s`, or -1 for a root. Trees lie one after another."""
 
     can_compile = True  # it can be part of a compiled block
 
     @staticmethod
     def supports(runs: UnbranchedRuns, dtype: torch.dtype) -> bool:
-        fits = runs.gathered_keys <= MOST_COPIES * len(runs.positions_T)
+        fits = runs.gathered_keys <= MAX_KEYS_PER_TOKEN * len(runs.positions_T)
         return fits and dtype != torch.float32 and torch.backends.cuda.is_flash_attention_available()
 
     def __init__(self, runs: UnbranchedRuns, device: torch.device) -> None:
@@ -34,7 +34,7 @@ class Varlen:
         self.positions_T = put(runs.positions_T, torch.int64)
         self.ends_q = put(np.append(0, np.cumsum(runs.sizes)))
         self.ends_k = put(np.append(0, np.cumsum(runs.path_lengths)))
-        self.most_q, self.most_k = (_rounded(max(n)) for n in (runs.sizes, runs.path_lengths))
+        self.most_q, self.most_k = (_next_power_of_two(max(n)) for n in (runs.sizes, runs.path_lengths))
         self.index_G = put(runs.index_G(), torch.int64) if runs.gathered_keys > len(runs.positions_T) else None
 
     def __call__(
@@ -91,7 +91,7 @@ class UnbranchedRuns:
         return np.concatenate([part for path in paths for part in path])
 
 
-class _Gather(torch.autograd.Function):
+class _GatherKeys(torch.autograd.Function):
     """x[index]; the gradient of a token that many read is summed in float32."""
 
     @staticmethod
@@ -108,10 +108,10 @@ class _Gather(torch.autograd.Function):
 
 
 def _gather(x_TKD: Tensor, index_G: Tensor) -> Tensor:
-    out: Tensor = _Gather.apply(x_TKD, index_G)  # type: ignore[no-untyped-call]
+    out: Tensor = _GatherKeys.apply(x_TKD, index_G)  # type: ignore[no-untyped-call]
     return out
 
 
-def _rounded(size: int) -> int:
+def _next_power_of_two(size: int) -> int:
     """Up to a power of two: few different sizes to compile for."""
     return 1 << (size - 1).bit_length()

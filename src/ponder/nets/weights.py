@@ -21,7 +21,7 @@ from ponder.room import free_memory
 DecoderT = TypeVar("Net", bound=Decoder)
 
 
-class _Unset(TorchFunctionMode):
+class _SkipInit(TorchFunctionMode):
     """Modules come without first values: drawing them, even on no device, loads all of torch's compiler."""
 
     def __torch_function__(
@@ -47,15 +47,15 @@ def build_decoder(
     if shapes is None:
         tensors = list(tensors)
         shapes = {name: tuple(tensor.shape) for name, tensor in tensors}
-    net = _empty(config, shapes, where, kind)
+    net = _build_on_meta(config, shapes, where, kind)
     config = net.config
     waiting = dict(net.named_parameters())  # a tied head stands here once, as the embedding
-    _fits(config, shapes, {name: tuple(p.shape) for name, p in waiting.items()}, where)
-    _room(shapes, where, dtype)
+    _check_shapes(config, shapes, {name: tuple(p.shape) for name, p in waiting.items()}, where)
+    _check_free_memory(shapes, where, dtype)
     for name, tensor in tensors:
         if config.tied_embeddings and name == "lm_head.weight":
             continue  # some files hold the embedding twice
-        if not all_finite(tensor):
+        if not check_tensors_finite(tensor):
             raise ModelError(f"{name} in {where} holds numbers that are not finite; download the model again")
         owner, leaf = name.rpartition(".")[::2]
         setattr(net.get_submodule(owner), leaf, nn.Parameter(tensor.to(device=device, dtype=dtype)))
@@ -64,12 +64,12 @@ def build_decoder(
     return net
 
 
-def all_finite(tensor: Tensor) -> bool:
+def check_tensors_finite(tensor: Tensor) -> bool:
     """Whether all of a tensor's numbers are; in one pass, without a copy."""
     return not tensor.numel() or all(bool(end.isfinite()) for end in torch.aminmax(tensor))
 
 
-def _empty(config: DecoderConfig, shapes: Mapping[str, tuple[int, ...]], where: Path, kind: type[DecoderT]) -> DecoderT:
+def _build_on_meta(config: DecoderConfig, shapes: Mapping[str, tuple[int, ...]], where: Path, kind: type[DecoderT]) -> DecoderT:
     """The module without its numbers, unless the configuration is of a model far larger than what is stored."""
     stored = sum(math.prod(shape) for shape in shapes.values())
     if config.layers > len(shapes) or config.parameter_count > 8 * stored + (1 << 20):
@@ -82,14 +82,14 @@ def _empty(config: DecoderConfig, shapes: Mapping[str, tuple[int, ...]], where: 
             turns = [frequencies(r, config.head_dim, config.context) for r in (config.rope, config.local_rope) if r]
         if not all(bool(freqs.isfinite().all()) and math.isfinite(factor) for freqs, factor in turns):
             raise ValueError("they give no finite numbers")
-        with torch.device("meta"), _Unset():  # shapes without memory
+        with torch.device("meta"), _SkipInit():  # shapes without memory
             return kind(config)
     except (ArithmeticError, ValueError, TypeError, LookupError, RuntimeError) as reason:
         what = "rope settings" if "turns" not in locals() or "finite" in str(reason) else "sizes"
         raise ModelError(f"the {what} in {where} make no sense ({reason!s:.200}); download it again") from None
 
 
-def _fits(
+def _check_shapes(
     config: DecoderConfig,
     shapes: Mapping[str, tuple[int, ...]],
     wanted: dict[str, tuple[int, ...]],
@@ -110,7 +110,7 @@ def _fits(
         raise ModelError(f"{where} lacks the tensors {', '.join(names[:3])}{more}; download the model again")
 
 
-def _room(shapes: Mapping[str, tuple[int, ...]], where: Path, dtype: torch.dtype | None) -> None:
+def _check_free_memory(shapes: Mapping[str, tuple[int, ...]], where: Path, dtype: torch.dtype | None) -> None:
     """Refuse weights that this machine cannot hold. In their stored type they stay on the disk."""
     need = sum(math.prod(shape) for shape in shapes.values()) * (0 if dtype is None else dtype.itemsize)
     if need > 1 << 30 and need > (free := free_memory()):  # below, looking takes longer than it is worth

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from ponder.tasks.made import ANSWERED
+from ponder.tasks.made import MATH_VERIFIER
 from ponder.types import Problem, Trace
 
 
@@ -34,14 +34,14 @@ class SolveRate:
         others: Counter[str] = Counter()
         right = 0
         for end in trace.answers():
-            score = trace.score(end, ANSWERED.name)
+            score = trace.score(end, MATH_VERIFIER.name)
             if score is None:
                 continue
             self.num_judged += 1
             if score == 1.0:
                 right += 1
                 self.correct_lengths.append(sum(len(trace.steps[i].token_ids) for i in trace.path(end)[1:]))
-            elif (answer := ANSWERED.extract_answer(trace.text(end))) is not None:
+            elif (answer := MATH_VERIFIER.extract_answer(trace.text(end))) is not None:
                 others[answer] += 1
         self.correct_by_solver.append(right)
         self.runner_up_by_solver.append(max(others.values(), default=0))

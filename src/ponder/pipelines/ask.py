@@ -9,17 +9,17 @@ from typing import Any
 
 from ponder import event_loop, names
 from ponder.errors import UsageError
-from ponder.models.load import load_any
-from ponder.models.local import Local
-from ponder.pipelines.asked import question_in_style
-from ponder.pipelines.guides import default_guide, guide_named
+from ponder.models.load import load_inference_policy
+from ponder.models.local import BasePolicy
+from ponder.pipelines.asked import styled_question
+from ponder.pipelines.guides import default_guide, load_guide
 from ponder.pipelines.solve import solve
 from ponder.protocols import Policy, Scorer, Strategy
 from ponder.reason.budget import Budget
 from ponder.reason.operators import majority_step
-from ponder.reason.presets import PRESETS, strategy_of
+from ponder.reason.presets import PRESETS, unpack_preset
 from ponder.reason.reading import extract_answer
-from ponder.reason.strategies import STRATEGIES, Chain, Vote
+from ponder.reason.strategies import STRATEGIES, Chain, MajorityVote
 from ponder.types import Sampling, Trace
 
 
@@ -64,10 +64,10 @@ def ask(
     chosen, guide = _strategy(strategy, n, Sampling(max_tokens=max_tokens, temperature=temperature))
     policy = _load(model, template, device, dtype) if isinstance(model, str) else model
     if scorer is None:
-        scorer = guide_named(guide, policy, None, device, dtype)
-    if isinstance(policy, Local):
+        scorer = load_guide(guide, policy, None, device, dtype)
+    if isinstance(policy, BasePolicy):
         policy.reseed(seed)
-    problem = question_in_style(question, chosen, template)
+    problem = styled_question(question, chosen, template)
     return decide(event_loop.run(solve(problem, chosen, policy, guide=scorer, budget=budget)))
 
 
@@ -85,10 +85,10 @@ def decide(trace: Trace) -> Answer:
 def _strategy(strategy: Strategy | str | None, n: int, sampling: Sampling) -> tuple[Strategy, str]:
     """The strategy, and the name of its guide."""
     if strategy is None:
-        return Vote(n=n, sampling=sampling) if n != 1 else Chain(sampling=replace(sampling, temperature=0.0)), ""
+        return MajorityVote(n=n, sampling=sampling) if n != 1 else Chain(sampling=replace(sampling, temperature=0.0)), ""
     if not isinstance(strategy, str):
         return strategy, default_guide(strategy)
-    kind, guide = strategy_of(names.lookup("strategy", strategy, {**STRATEGIES, **PRESETS}))
+    kind, guide = unpack_preset(names.lookup("strategy", strategy, {**STRATEGIES, **PRESETS}))
     made: Any = kind() if isinstance(kind, type) else kind
     given: dict[str, Any] = {name: value for name, value in (("n", n), ("sampling", sampling)) if hasattr(made, name)}
     made = replace(made, **given)
@@ -96,5 +96,5 @@ def _strategy(strategy: Strategy | str | None, n: int, sampling: Sampling) -> tu
 
 
 @lru_cache(maxsize=1)
-def _load(model: str, template: str | None, device: str, dtype: str) -> Local:
-    return load_any(model, template=template, device=device, dtype=dtype)
+def _load(model: str, template: str | None, device: str, dtype: str) -> BasePolicy:
+    return load_inference_policy(model, template=template, device=device, dtype=dtype)

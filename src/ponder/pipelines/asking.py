@@ -20,7 +20,7 @@ class SolveMany:
 
     def __init__(self, run: Run, watch: Progress, batch: int) -> None:
         self.run, self.watch, self.batch = run, watch, batch
-        self.done = {_name(step, t.problem): t for step, t in read_traces(run.folder) if not t.failed}
+        self.done = {_attempt_key(step, t.problem): t for step, t in read_traces(run.folder) if not t.failed}
 
     async def __call__(
         self,
@@ -39,14 +39,14 @@ class SolveMany:
             async with gate:
                 return await try_solve(problem, strategy, policy, judge)
 
-        left = [p for p in problems if _name(step, p) not in self.done]
+        left = [p for p in problems if _attempt_key(step, p) not in self.done]
         tasks = [asyncio.create_task(one(p)) for p in left]
         failed = 0
         try:
             for number, coming in enumerate(asyncio.as_completed(tasks), 1):
                 trace = await coming
                 self.run.write_traces(step, [trace])
-                self.done[_name(step, trace.problem)] = trace
+                self.done[_attempt_key(step, trace.problem)] = trace
                 failed += bool(trace.failed)
                 if failed == number == min(len(left), MAX_EARLY_FAILURES):
                     raise ModelError(f"every attempt to {phase} fails, the last one because: {trace.failed}")
@@ -57,9 +57,9 @@ class SolveMany:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        return [self.done[_name(step, p)] for p in problems]
+        return [self.done[_attempt_key(step, p)] for p in problems]
 
 
-def _name(step: int, problem: Problem) -> tuple[int, str, str]:
+def _attempt_key(step: int, problem: Problem) -> tuple[int, str, str]:
     """A file may have other problems now under the ids that it had when the run began."""
     return step, problem.id, problem_key(problem)

@@ -6,14 +6,14 @@ import shutil
 from pathlib import Path
 
 from ponder.errors import RunError
-from ponder.pipelines.rows import FUNNEL
+from ponder.pipelines.rows import FILTER_REPORT_FILE
 from ponder.records import raw_records
 from ponder.runs import checkpoints, lock_run, read_job, read_metrics
 
-_OWN = ("job.json", "environment.json", "lock")
-_ABOUT = {*_OWN, *(f"{name}.new" for name in _OWN), FUNNEL, f"{FUNNEL}.new"}  # of the work, and no part of it
+_RUN_FILES = ("job.json", "environment.json", "lock")
+_METADATA_FILES = {*_RUN_FILES, *(f"{name}.new" for name in _RUN_FILES), FILTER_REPORT_FILE, f"{FILTER_REPORT_FILE}.new"}  # of the work, and no part of it
 TRAINING_FIELDS = ("steps", "save_every", "keep")  # what a job says that takes steps and keeps checkpoints
-_RECORDS = {"metrics.jsonl", "traces.jsonl", "checkpoints"}
+_RECORD_NAMES = {"metrics.jsonl", "traces.jsonl", "checkpoints"}
 
 
 def has_result(folder: Path) -> bool:
@@ -21,7 +21,7 @@ def has_result(folder: Path) -> bool:
     done again anyway. Stages have begun when one has."""
     if not (folder / "job.json").is_file():
         return False
-    held = [path for path in folder.iterdir() if path.name not in _ABOUT | _RECORDS]
+    held = [path for path in folder.iterdir() if path.name not in _METADATA_FILES | _RECORD_NAMES]
     if any(has_result(path) if (path / "job.json").is_file() else True for path in held):
         return True
     if any(checkpoint_step(path) for path in checkpoints(folder)):
@@ -35,7 +35,7 @@ def has_result(folder: Path) -> bool:
 
 def has_no_output(folder: Path) -> bool:
     """Nothing was written there but what is said of the work, in stages too: nobody need look at it."""
-    inside = [path for path in folder.iterdir() if path.name not in _ABOUT]
+    inside = [path for path in folder.iterdir() if path.name not in _METADATA_FILES]
     return (folder / "job.json").is_file() and all(path.is_dir() and has_no_output(path) for path in inside)
 
 
@@ -51,7 +51,7 @@ def remove_empty_run(folder: Path) -> None:
     with lock_run(folder):
         try:
             for path in folder.iterdir():
-                if path.name not in _OWN:  # by which a folder is known, should this be cut short
+                if path.name not in _RUN_FILES:  # by which a folder is known, should this be cut short
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
             shutil.rmtree(folder)
         except OSError as why:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ponder.errors import RunError
 from ponder.pipelines.begun import has_result
-from ponder.runs import differing
+from ponder.runs import describe_differences
 
 StageDependencies = Callable[[str], Iterable[str]]  # of a stage, by name: the stages that it takes something from
 
@@ -25,14 +25,14 @@ def check_stage_changes(folder: Path, was: Mapping[str, Any], now: Mapping[str, 
                 f"{folder} has a stage {name!r} that is none of these: leave it in, give another --run, or remove "
                 f"{folder / name} to go on without it"
             )
-    made = {name: [name, *(n for n in done if name in _needed(n, needs))] for name in now}  # with what came of it
+    made = {name: [name, *(n for n in done if name in _transitive_dependencies(n, needs))] for name in now}  # with what came of it
     for name in done:
         if was[name] != now[name]:
-            raise _refused(folder, made[name], f"began with other settings ({differing(was[name], now[name])})")
-        for other in _needed(name, needs):
+            raise _refusal(folder, made[name], f"began with other settings ({describe_differences(was[name], now[name])})")
+        for other in _transitive_dependencies(name, needs):
             if was.get(other) != now[other]:
-                how = f"was made from {other!r}, which is another now ({differing(was.get(other), now[other])})"
-                raise _refused(folder, [n for n in made[other] if n != other], how, name)
+                how = f"was made from {other!r}, which is another now ({describe_differences(was.get(other), now[other])})"
+                raise _refusal(folder, [n for n in made[other] if n != other], how, name)
     order = [name for name in now if name in done]
     if order != done:
         raise RunError(
@@ -41,7 +41,7 @@ def check_stage_changes(folder: Path, was: Mapping[str, Any], now: Mapping[str, 
         )
 
 
-def _needed(name: str, needs: StageDependencies) -> list[str]:
+def _transitive_dependencies(name: str, needs: StageDependencies) -> list[str]:
     """All that a stage was made from, near ones first."""
     found = list(dict.fromkeys(needs(name)))
     for one in found:  # grows as it goes
@@ -49,7 +49,7 @@ def _needed(name: str, needs: StageDependencies) -> list[str]:
     return found
 
 
-def _refused(folder: Path, again: list[str], why: str, name: str = "") -> RunError:
+def _refusal(folder: Path, again: list[str], why: str, name: str = "") -> RunError:
     places = " ".join(str(folder / n) for n in again)
     do = "it" if len(again) == 1 else "these"
     return RunError(

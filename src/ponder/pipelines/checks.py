@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from ponder.errors import PonderError
-from ponder.pipelines.witness import Evidence, TrainedSequence, gradient_norms
+from ponder.pipelines.witness import PreflightData, TrainedSequence, gradient_norms
 from ponder.protocols import Task
 from ponder.train.learner import Learner, OutOfMemory
 from ponder.types import Problem, Score, Step, Trace, ids, prompt_trace
@@ -39,7 +39,7 @@ class Check:
     advice: str
 
 
-class PreflightFailed(PonderError):
+class PreflightError(PonderError):
     """Names each check that failed, what was measured, why it matters and what to do."""
 
     def __init__(self, found: Sequence[Check]) -> None:
@@ -50,9 +50,9 @@ class PreflightFailed(PonderError):
         super().__init__("\n".join([said, *lines]))
 
 
-def all_hold(found: list[Check]) -> list[Check]:
+def raise_if_failed(found: list[Check]) -> list[Check]:
     if any(c.passed is False for c in found):
-        raise PreflightFailed(found)
+        raise PreflightError(found)
     return found
 
 
@@ -62,7 +62,7 @@ LOGPROBS_ADVICE = (
 )
 
 
-def check_logprobs(e: Evidence, truncated: bool) -> Check:
+def check_logprobs(e: PreflightData, truncated: bool) -> Check:
     """The learner's log-probabilities of sampled tokens are the sampler's."""
     pairs = zip(e.credited(), e.shared_prompt.sequences, strict=False)
     drawn = [(t, np.flatnonzero(~np.isnan(t.sampled_S[: e.sampled_lengths[id(step)]]))) for (_, step), t in pairs]
@@ -84,7 +84,7 @@ CREDIT_ADVICE = (
 )
 
 
-def check_credit(e: Evidence) -> Check:
+def check_credit(e: PreflightData) -> Check:
     """Completions of which some are right and some are wrong have a gradient."""
     count = len(e.credited())
     said = f"{count} of {sum(len(t.steps) - 1 for t in e.traces)} completions have an advantage"
@@ -97,7 +97,7 @@ INVARIANCE_ADVICE = (
 )
 
 
-def check_gradient_invariance(e: Evidence) -> Check:
+def check_gradient_invariance(e: PreflightData) -> Check:
     """The gradient does not depend on how the step is cut into micro-batches and packed."""
     tolerance = MAX_GRADIENT_DIFFERENCE_FP32 if e.policy.net.dtype == torch.float32 else MAX_GRADIENT_DIFFERENCE_HALF
     scale = max(e.shared_prompt.norm(), MIN_GRADIENT_SHARE * sum(float(np.abs(t.weights_S).sum()) for t in e.shared_prompt.sequences), 1e-30)
@@ -116,7 +116,7 @@ KL_ADVICE = (
 )
 
 
-def check_kl_term(e: Evidence, own: bool) -> Check:
+def check_kl_term(e: PreflightData, own: bool) -> Check:
     """The reference begins as the policy, and where the two differ the loss pulls them together as its formula says.
 
     With the reference d nats above the policy at every token, descending k3 raises the log-likelihood as descending
@@ -135,7 +135,7 @@ def check_kl_term(e: Evidence, own: bool) -> Check:
         said.append(f"the reference begins {gap:.0e} nats away" if gap else "the reference begins as the policy")
     if term.where == "reward":
         return Check("KL", True if own else None, "; ".join([*said, "it enters the reward"]), KL_ADVICE)
-    pull = _pull(e)
+    pull = _measure_kl_pull(e)
     wanted = term.beta * (2 * REFERENCE_SHIFT_NATS if term.estimator == "k2" else 2 * math.sinh(REFERENCE_SHIFT_NATS))
     if not math.isfinite(pull):
         return Check("KL", None, NOT_FINITE, KL_ADVICE)
@@ -143,7 +143,7 @@ def check_kl_term(e: Evidence, own: bool) -> Check:
     return Check("KL", abs(pull - wanted) <= MAX_KL_PULL_ERROR * wanted, "; ".join(said), KL_ADVICE)
 
 
-def _pull(e: Evidence) -> float:
+def _measure_kl_pull(e: PreflightData) -> float:
     """How much more the loss raises a token's log-probability with a reference SHIFT nats above the policy than with
     one as far below, over the token's weight. No token has an advantage, so that the KL term is all there is. It is the
     loss's own gradient, in float32 whatever the network's type.
@@ -196,10 +196,10 @@ PROMPT_ADVICE = (
 )
 
 
-def check_prompt_mask(e: Evidence) -> Check:
+def check_prompt_mask(e: PreflightData) -> Check:
     """Nothing but the completions' own tokens is trained."""
     pairs = list(zip(e.credited(), e.shared_prompt.sequences, strict=False))
-    strange = sum(_strange(step.token_ids, t) for (_, step), t in pairs)
+    strange = sum(_count_prompt_targets(step.token_ids, t) for (_, step), t in pairs)
     strange += sum(len(t.targets_S) for t in e.shared_prompt.sequences[len(pairs) :])
     own = sum(len(t.targets_S) for t in e.shared_prompt.sequences) - strange
     asked = sum(len(t.steps[0].token_ids) for t in e.traces)
@@ -207,7 +207,7 @@ def check_prompt_mask(e: Evidence) -> Check:
     return Check("prompt", not strange, said, PROMPT_ADVICE)
 
 
-def _strange(tokens: NDArray[np.int32], t: TrainedSequence) -> int:
+def _count_prompt_targets(tokens: NDArray[np.int32], t: TrainedSequence) -> int:
     """How many targets are not the completion's own. A part of it at either end is."""
     size = len(t.targets_S)
     parts = (tokens[:size], tokens[len(tokens) - size :]) if size <= len(tokens) else ()
@@ -220,7 +220,7 @@ EOS_ADVICE = (
 )
 
 
-def check_eos(e: Evidence, stops: bool) -> Check:
+def check_eos(e: PreflightData, stops: bool) -> Check:
     """Where a completion ended, its EOS is a target, once. `stops`: stop strings end it in another way."""
     eos = sorted(e.policy.eos)
     if not eos:
@@ -245,26 +245,26 @@ TEMPLATE_ADVICE = (
 )
 
 
-def check_template(e: Evidence) -> Check:
+def check_template(e: PreflightData) -> Check:
     """A prompt has at most one first token and all that was asked."""
     tokenizer = e.policy.tokenizer
     for problem in e.problems:
         tokens = e.policy.encode(problem.messages)
         if len(tokens) > 1 and tokens[0] == tokens[1] == tokenizer.bos:
             return Check("template", False, f"the prompt begins with {tokenizer.token(tokenizer.bos)} twice", TEMPLATE_ADVICE)
-        text = _squashed(tokenizer.decode(tokens, keep_special=True))
+        text = _without_whitespace(tokenizer.decode(tokens, keep_special=True))
         for message in problem.messages:
             content = message["content"]
             if message["role"] not in ("user", "system") or not isinstance(content, str):
                 continue  # templates may shorten what the assistant said before
             again = tokenizer.decode(tokenizer.encode(content, add_special_tokens=False), keep_special=True)
-            if not any(_squashed(c) in text for c in (content, again)):  # some tokenizers normalise what they read
+            if not any(_without_whitespace(c) in text for c in (content, again)):  # some tokenizers normalise what they read
                 role = message["role"]
                 return Check("template", False, f"the prompt lacks the {role}'s {content[:40]!r}", TEMPLATE_ADVICE)
     return Check("template", True, "the prompt has one beginning and all that was asked", TEMPLATE_ADVICE)
 
 
-def _squashed(text: str) -> str:
+def _without_whitespace(text: str) -> str:
     return "".join(text.split())
 
 
@@ -274,7 +274,7 @@ VERIFIER_ADVICE = (
 )
 
 
-async def check_verifier(e: Evidence, task: Task) -> Check:
+async def check_verifier(e: PreflightData, task: Task) -> Check:
     """The task's own answer scores more than a wrong one and than nothing, and is decided."""
     said = []
     for problem in e.problems:
@@ -282,7 +282,7 @@ async def check_verifier(e: Evidence, task: Task) -> Check:
             gold = task.gold(problem)
         except Exception as why:  # a task of the user's own
             return Check("grader", False, f"gold({problem.id}) failed: {type(why).__name__}: {why}", VERIFIER_ADVICE)
-        texts = {"gold": gold, "wrong": _wrong(task, problem), "empty": ""}
+        texts = {"gold": gold, "wrong": _wrong_answer(task, problem), "empty": ""}
         scores = {name: await _score(task, problem, text) for name, text in texts.items()}
         values = {name: s.value for name, s in scores.items()}
         good, wrong, empty = values["gold"], values["wrong"], values["empty"]
@@ -297,7 +297,7 @@ async def check_verifier(e: Evidence, task: Task) -> Check:
     return Check("grader", True, "; ".join(dict.fromkeys(said)), VERIFIER_ADVICE)
 
 
-def _wrong(task: Task, problem: Problem) -> str:
+def _wrong_answer(task: Task, problem: Problem) -> str:
     """Another problem's answer, where one differs."""
     others = (task.train[i] for i in range(min(20, len(task.train))))
     return next((task.gold(p) for p in others if p.answer != problem.answer), NO_ANSWER)
@@ -318,6 +318,6 @@ FINITE_ADVICE = (
 )
 
 
-def check_finite(e: Evidence) -> Check:
+def check_finite(e: PreflightData) -> Check:
     said = f"loss {e.shared_prompt.loss:.3g}, gradient norm {e.shared_prompt.norm():.3g}"
     return Check("finite", math.isfinite(e.shared_prompt.loss) and math.isfinite(e.shared_prompt.norm()), said, FINITE_ADVICE)

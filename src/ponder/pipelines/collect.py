@@ -8,17 +8,17 @@ from pathlib import Path
 
 from ponder import event_loop, room
 from ponder.errors import UsageError
-from ponder.models.load import load_any, pin_checkpoint
-from ponder.pipelines.asked import in_style
-from ponder.pipelines.evaluate import think_about
-from ponder.pipelines.guides import guide_code, guide_named, sees_gold
-from ponder.pipelines.inputs import inputs_of
+from ponder.models.load import load_inference_policy, pin_checkpoint
+from ponder.pipelines.asked import apply_style
+from ponder.pipelines.evaluate import solve_and_keep
+from ponder.pipelines.guides import guide_code, load_guide, is_oracle
+from ponder.pipelines.inputs import input_fingerprints
 from ponder.pipelines.report import EvaluationReport, evaluation_report
 from ponder.pipelines.solve import shuffled_problems
 from ponder.pipelines.weights import pin_guide
-from ponder.protocols import Silent, Strategy, Task, Progress
+from ponder.protocols import NoProgress, Strategy, Task, Progress
 from ponder.reason.budget import Budget
-from ponder.reason.strategies import Ensemble
+from ponder.reason.strategies import Samples
 from ponder.runs import Run, read_traces
 from ponder.trust import names_code
 from ponder.types import Trace
@@ -31,7 +31,7 @@ class Collect:
     task: Task
     model: str = "smollm2"
     template: str | None = None
-    strategy: Strategy = Ensemble(4)
+    strategy: Strategy = Samples(4)
     # "oracle": the gold answer guides the search, as training data may, and the traces say so
     guide: str = field(default="", metadata=names_code(guide_code))
     budget: Budget | None = None
@@ -43,24 +43,24 @@ class Collect:
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "task", in_style(self.task, self.strategy, self.template))
+        object.__setattr__(self, "task", apply_style(self.task, self.strategy, self.template))
         if min(self.max_concurrency, self.limit) < 1 or min(self.seed, self.start_index) < 0:
             raise UsageError("batch and problems must each be at least 1, seed and first at least 0")
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> EvaluationReport:
         room.require_trace_memory({"problems": self.limit}, {"n": getattr(self.strategy, "n", 1)})
-        watch = watch or Silent()
+        watch = watch or NoProgress()
         job = replace(self, model=pin_checkpoint(self.model), guide=pin_guide(self.guide, folder))
         chosen = {p.id: p for p in shuffled_problems(self.task.train, self.seed, self.start_index, self.limit)}
-        with Run(folder, job, inputs_of(job)) as run:
+        with Run(folder, job, input_fingerprints(job)) as run:
             watch.phase("load")
-            policy = load_any(job.model, template=self.template, device=self.device, dtype=self.dtype)
+            policy = load_inference_policy(job.model, template=self.template, device=self.device, dtype=self.dtype)
             policy.on_tokens = watch.tokens
             policy.reseed(self.seed, self.start_index)
-            guide = guide_named(job.guide, policy, self.task, self.device, self.dtype)
-            work = think_about(
+            guide = load_guide(job.guide, policy, self.task, self.device, self.dtype)
+            work = solve_and_keep(
                 list(chosen.values()), self.strategy, policy, self.task.verifier, run, watch, self.max_concurrency,
-                guide=guide, budget=self.budget, oracle=sees_gold(self.guide),
+                guide=guide, budget=self.budget, oracle=is_oracle(self.guide),
             )  # fmt: skip
             traces = event_loop.run(work)
         return self._report(traces)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ponder.errors import TaskError
-from ponder.pipelines.held_out import from_held_out
+from ponder.pipelines.held_out import row_is_held_out
 from ponder.tables import parse_json
 from ponder.types import Message, Problem, user_messages
 
@@ -36,39 +36,39 @@ def read_conversations(path: str, pairs: bool = False) -> Sequence[Problem]:
         raise TaskError(f"cannot read the conversations in {path}: {why.strerror}") from None
     except UnicodeDecodeError as why:
         raise TaskError(f"cannot read the conversations in {path}: it is not UTF-8 text ({why})") from None
-    read = _pair if pairs else _conversation
-    problems = [_row(read, path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    read = _parse_pair if pairs else _parse_conversation
+    problems = [_parse_row(read, path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not problems:
         raise TaskError(f"{path} holds no conversations: one JSON object per line is expected")
     return problems
 
 
-def _row(read: Callable[[Any, str], Problem], path: str, number: int, line: str) -> Problem:
+def _parse_row(read: Callable[[Any, str], Problem], path: str, number: int, line: str) -> Problem:
     try:
         row = parse_json(line)
         if not isinstance(row, dict):
             raise ValueError("not a JSON object")
-        needed = ("prompt", "chosen", "rejected") if read is _pair else ("prompt", "completion")
-        if ("messages" not in row or read is _pair) and (missing := [name for name in needed if name not in row]):
+        needed = ("prompt", "chosen", "rejected") if read is _parse_pair else ("prompt", "completion")
+        if ("messages" not in row or read is _parse_pair) and (missing := [name for name in needed if name not in row]):
             has = ", ".join(row) or "none"
             raise ValueError(f"it has no column {' or '.join(map(repr, missing))}; its columns: {has}")
         found = read(row, f"{path}:{number}")
-        return replace(found, tags={HELD_OUT_TAG: True}) if from_held_out(row) else found
+        return replace(found, tags={HELD_OUT_TAG: True}) if row_is_held_out(row) else found
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as why:
-        wanted = "'prompt', 'chosen' and 'rejected'" if read is _pair else "'messages', or 'prompt' and 'completion'"
+        wanted = "'prompt', 'chosen' and 'rejected'" if read is _parse_pair else "'messages', or 'prompt' and 'completion'"
         raise TaskError(f"{path}, line {number} is not a conversation ({why}): give {wanted}") from None
 
 
-def _conversation(row: Any, name: str) -> Problem:
+def _parse_conversation(row: Any, name: str) -> Problem:
     if "messages" in row:
         *asked, last = row["messages"]
         if not asked or last["role"] != "assistant":
             raise ValueError("the last message must be the assistant's, after at least one other")
-        return Problem(name, _asked(asked), _answered(row, _said(last["content"])))
-    return Problem(name, _asked(row["prompt"]), _answered(row, _said(row["completion"])))
+        return Problem(name, _prompt_messages(asked), _parse_answer(row, _as_text(last["content"])))
+    return Problem(name, _prompt_messages(row["prompt"]), _parse_answer(row, _as_text(row["completion"])))
 
 
-def _answered(row: Any, text: str) -> str | TokenizedAnswer:
+def _parse_answer(row: Any, text: str) -> str | TokenizedAnswer:
     tokens = row.get("token_ids")
     if tokens is None:
         return text
@@ -82,22 +82,22 @@ def _answered(row: Any, text: str) -> str | TokenizedAnswer:
     return TokenizedAnswer(text, tuple(tokens), tuple(map(bool, learned)))
 
 
-def _pair(row: Any, name: str) -> Problem:
+def _parse_pair(row: Any, name: str) -> Problem:
     chosen, rejected = (
-        _said(row[k][-1]["content"] if isinstance(row[k], list) else row[k]) for k in ("chosen", "rejected")
+        _as_text(row[k][-1]["content"] if isinstance(row[k], list) else row[k]) for k in ("chosen", "rejected")
     )
     if chosen == rejected:
         raise ValueError("the chosen answer is the rejected one")
-    return Problem(name, _asked(row["prompt"]), (chosen, rejected))
+    return Problem(name, _prompt_messages(row["prompt"]), (chosen, rejected))
 
 
-def _asked(prompt: Any) -> tuple[Message, ...]:
+def _prompt_messages(prompt: Any) -> tuple[Message, ...]:
     if isinstance(prompt, list):
-        return tuple({**m, "role": str(m["role"]), "content": _said(m["content"])} for m in prompt)
-    return user_messages(_said(prompt))
+        return tuple({**m, "role": str(m["role"]), "content": _as_text(m["content"])} for m in prompt)
+    return user_messages(_as_text(prompt))
 
 
-def _said(text: Any) -> str:
+def _as_text(text: Any) -> str:
     if not isinstance(text, str | int | float) or isinstance(text, bool):
         raise ValueError(f"a text is {'null' if text is None else type(text).__name__}")
     return str(text)

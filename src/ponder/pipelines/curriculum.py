@@ -111,16 +111,16 @@ class Frontier:
             raise UsageError(f"explore is {self.explore_share}, focus {self.focus}; give a share in [0, 1] and a power >= 0")
 
     def choose(self, problems: Sequence[Problem], seed: int, cursor: int, count: int, history: PassRateHistory) -> list[int]:
-        parts = _rounds(len(problems), cursor, count)
+        parts = _split_into_epochs(len(problems), cursor, count)
         return [i for first, some in parts for i in self._draw(len(problems), seed, first, some, history)]
 
     def _draw(self, size: int, seed: int, cursor: int, count: int, history: PassRateHistory) -> list[int]:
         begin, end = (math.floor(self.explore_share * place) for place in (cursor, cursor + count))
         explored = dict.fromkeys(shuffled_indices(size, seed, begin, end - begin))
-        pool = [i for i in _pool(size, seed, cursor, CANDIDATES_PER_PROBLEM * count, history) if i not in explored]
+        pool = [i for i in _candidates(size, seed, cursor, CANDIDATES_PER_PROBLEM * count, history) if i not in explored]
         # The largest sums of log weight and Gumbel noise: a draw without replacement in proportion to the weights.
         noise_P = np.random.default_rng([seed, cursor, DRAW_STREAM]).gumbel(size=len(pool))
-        order = np.argsort(-self.focus * np.log(_variance(pool, history)) - noise_P, kind="stable")
+        order = np.argsort(-self.focus * np.log(_expected_variance(pool, history)) - noise_P, kind="stable")
         return [*explored, *(pool[i] for i in order[: count - len(explored)])]
 
 
@@ -142,16 +142,16 @@ class EasyToHard:
     def choose(self, problems: Sequence[Problem], seed: int, cursor: int, count: int, history: PassRateHistory) -> list[int]:
         if cursor >= self.ramp_problems:
             return shuffled_indices(len(problems), seed, cursor, count)
-        parts = _rounds(len(problems), cursor, count)
+        parts = _split_into_epochs(len(problems), cursor, count)
         return [i for first, some in parts for i in self._draw(problems, seed, first, some, history)]
 
     def _draw(self, problems: Sequence[Problem], seed: int, cursor: int, count: int, history: PassRateHistory) -> list[int]:
         fresh = math.ceil(CANDIDATES_PER_PROBLEM * count / self.start_share)  # so that the easiest share is a choice too
         # Levels are read from the problems themselves, which takes time: of those tried, take only the latest.
-        pool = _pool(len(problems), seed, cursor, fresh, islice(history, fresh))
+        pool = _candidates(len(problems), seed, cursor, fresh, islice(history, fresh))
         rng = np.random.default_rng([seed, cursor, DRAW_STREAM])
         rng.shuffle(pool)  # equals come in any order
-        rates_P = _rates(problems, pool, history)
+        rates_P = _estimated_pass_rates(problems, pool, history)
         share = min(1.0, self.start_share + (1 - self.start_share) * cursor / self.ramp_problems)
         easiest = np.argsort(-rates_P, kind="stable")[: max(count, round(share * len(pool)))]
         return [pool[i] for i in rng.choice(easiest, count, replace=False)]
@@ -160,12 +160,12 @@ class EasyToHard:
 CURRICULA: dict[str, type] = {"uniform": Uniform, "frontier": Frontier, "easy-to-hard": EasyToHard}
 
 
-def _rounds(size: int, cursor: int, count: int) -> list[tuple[int, int]]:
+def _split_into_epochs(size: int, cursor: int, count: int) -> list[tuple[int, int]]:
     """(cursor, count) of draws in which no problem need come twice."""
     return [(cursor + done, min(size, count - done)) for done in range(0, count, max(1, size))]
 
 
-def _pool(size: int, seed: int, cursor: int, fresh: int, tried: Iterable[int]) -> list[int]:
+def _candidates(size: int, seed: int, cursor: int, fresh: int, tried: Iterable[int]) -> list[int]:
     """Distinct candidates: what was tried, and the next `fresh` of the stream.
 
     Of those, half at least lie in one epoch, or else a whole epoch does: min(size, fresh / 2) differ.
@@ -173,14 +173,14 @@ def _pool(size: int, seed: int, cursor: int, fresh: int, tried: Iterable[int]) -
     return list(dict.fromkeys((*tried, *shuffled_indices(size, seed, cursor, min(fresh, 2 * size)))))
 
 
-def _variance(pool: Sequence[int], history: PassRateHistory) -> NDArray[np.float64]:
+def _expected_variance(pool: Sequence[int], history: PassRateHistory) -> NDArray[np.float64]:
     """E[p (1 - p)] = ab / ((a + b)(a + b + 1)) under Beta(a, b)."""
     tries_P, passes_P = np.array([history.counts(i) for i in pool]).reshape(-1, 2).T  # P: problems of the pool
     a_P, b_P = BETA_PRIOR + passes_P, BETA_PRIOR + tries_P - passes_P
     return a_P * b_P / ((a_P + b_P) * (a_P + b_P + 1))
 
 
-def _rates(problems: Sequence[Problem], pool: Sequence[int], history: PassRateHistory) -> NDArray[np.float64]:
+def _estimated_pass_rates(problems: Sequence[Problem], pool: Sequence[int], history: PassRateHistory) -> NDArray[np.float64]:
     """Pass rates, each drawn towards what the problem's level promises: 1 for the pool's lowest, 0 for its highest."""
     levels = [difficulty(problems[i]) for i in pool]
     known = [v for v in levels if v is not None]

@@ -11,16 +11,16 @@ from typing import Any
 
 from ponder import event_loop, room
 from ponder.errors import Interrupted, ModelError, TaskError, UsageError
-from ponder.models.load import load_any, pin_checkpoint
+from ponder.models.load import load_inference_policy, pin_checkpoint
 from ponder.pipelines import unchanged
-from ponder.pipelines.asked import in_style
-from ponder.pipelines.guides import guide_code, guide_named, sees_gold
-from ponder.pipelines.inputs import inputs_of
+from ponder.pipelines.asked import apply_style
+from ponder.pipelines.guides import guide_code, load_guide, is_oracle
+from ponder.pipelines.inputs import input_fingerprints
 from ponder.pipelines.report import EvaluationReport, evaluation_report, running_accuracy
 from ponder.pipelines.solve import try_solve
 from ponder.pipelines.weights import pin_guide
-from ponder.protocols import Policy, Scorer, Silent, Strategy, Task, Progress
-from ponder.reason.budget import Budget, Purse
+from ponder.protocols import Policy, Scorer, NoProgress, Strategy, Task, Progress
+from ponder.reason.budget import Budget, BudgetLedger
 from ponder.reason.strategies import Chain
 from ponder.runs import Run, read_traces
 from ponder.trust import names_code
@@ -48,19 +48,19 @@ class Evaluate:
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "task", in_style(self.task, self.strategy, self.template))
+        object.__setattr__(self, "task", apply_style(self.task, self.strategy, self.template))
         if self.max_concurrency < 1 or (self.limit is not None and self.limit < 1) or self.seed < 0:
             raise UsageError("batch and limit must each be at least 1, seed at least 0")
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> EvaluationReport:
-        watch = watch or Silent()
+        watch = watch or NoProgress()
         job = replace(self, model=pin_checkpoint(self.model), guide=pin_guide(self.guide, folder))
-        with Run(folder, job, inputs_of(job)) as run:
+        with Run(folder, job, input_fingerprints(job)) as run:
             watch.phase("load")
-            policy = load_any(job.model, template=self.template, device=self.device, dtype=self.dtype)
+            policy = load_inference_policy(job.model, template=self.template, device=self.device, dtype=self.dtype)
             policy.on_tokens = watch.tokens
             policy.reseed(self.seed)
-            guide = guide_named(job.guide, policy, self.task, self.device, self.dtype)
+            guide = load_guide(job.guide, policy, self.task, self.device, self.dtype)
             return event_loop.run(evaluate(job, policy, run, watch, guide))
 
 
@@ -70,18 +70,18 @@ async def evaluate(job: Evaluate, policy: Policy, run: Run, watch: Progress, gui
         raise TaskError(f"the task {job.task.name} has no held-out problems: check its settings or its data folder")
     room.require_trace_memory({"limit": len(problems)}, {"n": getattr(job.strategy, "n", 1)})
     verifier = job.task.verifier
-    budget: Budget | Purse | None = job.budget
+    budget: Budget | BudgetLedger | None = job.budget
     if job.budget is not None and job.shared_budget:
-        budget = Purse(job.budget, sum((t.cost for _, t in read_traces(run.folder)), Cost()))
-    traces = await think_about(
+        budget = BudgetLedger(job.budget, sum((t.cost for _, t in read_traces(run.folder)), Cost()))
+    traces = await solve_and_keep(
         problems, job.strategy, policy, verifier, run, watch, job.max_concurrency,
-        guide=guide, budget=budget, oracle=sees_gold(job.guide),
+        guide=guide, budget=budget, oracle=is_oracle(job.guide),
     )  # fmt: skip
     name = "" if guide is None else guide.name
     return evaluation_report(traces, verifier.name, getattr(verifier, "read", None), name, job.strategy)
 
 
-async def think_about(
+async def solve_and_keep(
     problems: Sequence[Problem], strategy: Strategy, policy: Policy, verifier: Scorer, run: Run, watch: Progress, batch: int,
     **more: Any,
 ) -> list[Trace]:  # fmt: skip
@@ -96,7 +96,7 @@ async def think_about(
 
     watch.phase("solve")
     try:
-        async for trace in _in_flight(left, batch, think):
+        async for trace in _run_in_flight(left, batch, think):
             run.write_traces(0, [trace])
             traces[trace.problem.id] = trace
             fresh.append(trace)
@@ -112,7 +112,7 @@ async def think_about(
     return [traces[p.id] for p in problems]
 
 
-async def _in_flight(
+async def _run_in_flight(
     problems: Sequence[Problem], most: int, work: Callable[[Problem], Coroutine[Any, Any, Trace]]
 ) -> AsyncIterator[Trace]:
     """Each problem's trace when it is done, so many at a time: a slow one holds up nobody."""

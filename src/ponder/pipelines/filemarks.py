@@ -31,31 +31,31 @@ def add_fingerprints(marks: dict[str, str], more: Mapping[str, str]) -> None:
         marks[name] = f"{marks[name]} {mark}" if name in marks else mark
 
 
-def mark_of(files: Iterable[Path]) -> str:
+def files_fingerprint(files: Iterable[Path]) -> str:
     """Of several files with their names."""
     digest = hashlib.blake2b(digest_size=12)
     for file in files:
-        digest.update(f"{file.name} {file.stat().st_size} {file_mark(file)}\n".encode())
+        digest.update(f"{file.name} {file.stat().st_size} {file_fingerprint(file)}\n".encode())
     return digest.hexdigest()
 
 
-def folder_mark(folder: Path) -> str:
+def folder_fingerprint(folder: Path) -> str:
     """Of the files in a folder, and in those below. Of very many, the first count, and their sizes only."""
-    files = sorted(islice(_below(folder), MAX_FOLDER_FILES + 1))
+    files = sorted(islice(_walk_files(folder), MAX_FOLDER_FILES + 1))
     digest = hashlib.blake2b(digest_size=12)
     for file in files:
-        inside = file_mark(file) if len(files) <= MAX_FOLDER_FILES else file.stat().st_size
+        inside = file_fingerprint(file) if len(files) <= MAX_FOLDER_FILES else file.stat().st_size
         digest.update(f"{file.relative_to(folder)} {inside}\n".encode())
     return digest.hexdigest()
 
 
-def _below(folder: Path) -> Iterator[Path]:
+def _walk_files(folder: Path) -> Iterator[Path]:
     for place, inner, names in os.walk(folder):
         inner.sort()
         yield from (file for name in sorted(names) if (file := Path(place) / name).is_file())
 
 
-def traces_mark(run: Path) -> str:
+def traces_fingerprint(run: Path) -> str:
     """Of the traces of a run directory that still hold: a mark that it was gone on with changes nothing."""
     path = run / "traces.jsonl"
     with open(path, "rb") as file:
@@ -69,7 +69,7 @@ def traces_mark(run: Path) -> str:
     return digest.hexdigest()
 
 
-def file_mark(path: Path) -> str:
+def file_fingerprint(path: Path) -> str:
     """Of one file's contents."""
     path = path.resolve()
     found = path.stat()
@@ -84,7 +84,7 @@ def file_mark(path: Path) -> str:
     began = time.time_ns()
     mark = _hash_file(path, found.st_size)
     if began - max(found.st_mtime_ns, found.st_ctime_ns) > SETTLED_NANOSECONDS:
-        _keep(place, {"path": str(path), "file": now, "mark": mark})
+        _write_cache(place, {"path": str(path), "file": now, "mark": mark})
     return mark
 
 
@@ -104,7 +104,7 @@ def _hash_file(path: Path, size: int) -> str:
     return digest.hexdigest()
 
 
-def _keep(place: Path, told: dict[str, object]) -> None:
+def _write_cache(place: Path, told: dict[str, object]) -> None:
     """Whole or not at all; where nothing can be kept it is read again."""
     beside = place.with_name(f"{place.name}.{os.getpid()}")
     with contextlib.suppress(OSError):

@@ -19,11 +19,11 @@ def finished_model(job: Any, folder: Path) -> Path | None:
     if not all(hasattr(job, name) for name in TRAINING_FIELDS) or newest is None or checkpoint_step(newest) < job.steps:
         return None
     from ponder.models.load import pin_job_models  # not where nothing was trained: it imports torch
-    from ponder.pipelines.inputs import inputs_of
+    from ponder.pipelines.inputs import input_fingerprints
 
     try:
         same = pin_job_models(job, folder)
-        with Run(folder, same, inputs_of(same)):
+        with Run(folder, same, input_fingerprints(same)):
             return newest / "model"
     except PonderError:
         return None

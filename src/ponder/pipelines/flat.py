@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 
 from ponder.errors import TaskError
-from ponder.pipelines.keeping import Keeper
+from ponder.pipelines.keeping import TrainingSession
 from ponder.pipelines.summary import group_rewards
 from ponder.train.objective import ObjectiveState
 from ponder.types import Trace
@@ -31,13 +31,13 @@ def update_flat_rewards(memory: ObjectiveState, step: int, traces: Sequence[Trac
     memory[HAS_SPREAD_KEY] = float(differ)
 
 
-def stop_if_flat(keeper: Keeper, patience: int) -> None:
+def stop_if_flat(session: TrainingSession, patience: int) -> None:
     """Say so soon; and after so many steps stop, with all that was done kept. Whoever goes on is asked again."""
-    why, done, total = describe_flat_rewards(keeper.state.objective_state), keeper.state.step, keeper.job.steps
+    why, done, total = describe_flat_rewards(session.state.objective_state), session.state.step, session.job.steps
     if why and done == min(2, total):
         warnings.warn(f"after step {done} {why}", stacklevel=2)
     if why and patience and done % patience == 0:
-        keeper.save(None)
+        session.save(None)
         left = min(patience, total - done)
         on = f"tries {left} more steps" if left else "goes on with the model as it is"
         raise TaskError(f"stopped after {done} of {total} steps: {why}. All is kept, and the same command {on}")

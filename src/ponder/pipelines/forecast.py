@@ -25,7 +25,7 @@ def dead_group_probability(p: float, n: int) -> float:
     return p**n + (1 - p) ** n
 
 
-def expected_dead(a: float, b: float, n: int) -> float:
+def expected_dead_share(a: float, b: float, n: int) -> float:
     """The same for p ~ Beta(a, b): E[p^n] + E[(1 - p)^n], products of (a + i) / (a + b + i)."""
     i = np.arange(n)
     return float(np.prod((a + i) / (a + b + i)) + np.prod((b + i) / (a + b + i)))
@@ -45,7 +45,7 @@ class PassRates:
 
     def dead_share(self, n: int) -> tuple[float, float, float]:
         """Share of groups of n without a gradient on new problems: expected, and a range that holds it (90 %)."""
-        share_S = np.array([expected_dead(a, b, n) for a, b in zip(self.a_S, self.b_S, strict=True)])
+        share_S = np.array([expected_dead_share(a, b, n) for a, b in zip(self.a_S, self.b_S, strict=True)])
         order = np.argsort(share_S)
         below = np.cumsum(self.weight_S[order])
         low, high = (share_S[order][np.searchsorted(below, q)] for q in ((1 - CREDIBLE_MASS) / 2, (1 + CREDIBLE_MASS) / 2))
@@ -63,12 +63,12 @@ def fit_pass_rates(tries: Sequence[int], passes: Sequence[int]) -> PassRates:
     a_S, b_S = (np.outer(x, sizes).ravel() for x in (means, 1 - means))
     log_S = np.zeros(len(a_S))
     for t, p in zip(tries, passes, strict=True):
-        log_S += _rising(a_S, p) + _rising(b_S, t - p) - _rising(a_S + b_S, t)
+        log_S += _log_rising_factorial(a_S, p) + _log_rising_factorial(b_S, t - p) - _log_rising_factorial(a_S + b_S, t)
     weight_S = np.exp(log_S - log_S.max())
     return PassRates(a_S, b_S, weight_S / weight_S.sum())
 
 
-def _rising(x_S: Array, count: int) -> Array:
+def _log_rising_factorial(x_S: Array, count: int) -> Array:
     """log of x (x + 1) ... (x + count - 1)."""
     return np.log(x_S[:, None] + np.arange(count)).sum(-1)
 

@@ -11,14 +11,14 @@ from ponder.names import import_object
 from ponder.protocols import Policy, Scorer, Task
 from ponder.reason.operators.reduce import REDUCTIONS
 from ponder.reason.operators.self_evaluate import PTrue
-from ponder.reason.scorers import AtEnds, Likelihood
+from ponder.reason.scorers import OutcomeAndValue, Likelihood
 
 ORACLE = "oracle"
 KNOWN_GUIDES = ("likelihood", "p_true", ORACLE, "oracle+GUIDE", "reward:FOLDER", "genrm:MODEL", "module:object")
-_REWARD = re.compile(rf"reward(?:\+({'|'.join(REDUCTIONS)}))?")
+_REWARD_PATTERN = re.compile(rf"reward(?:\+({'|'.join(REDUCTIONS)}))?")
 
 
-def guide_named(
+def load_guide(
     name: str, policy: Policy | None, task: Task | None = None, device: str = "auto", dtype: str = "auto"
 ) -> Scorer | None:
     """A scorer that needs no gold answer, or the oracle, which is the task's verifier.
@@ -45,23 +45,23 @@ def guide_named(
             raise UsageError("p_true asks the policy that thinks, and there is none here: name another guide")
         return PTrue(policy)
     if name.startswith(ORACLE + "+"):
-        outcome = guide_named(ORACLE, policy, task)
-        value = guide_named(name.removeprefix(ORACLE + "+"), policy, None, device, dtype)
+        outcome = load_guide(ORACLE, policy, task)
+        value = load_guide(name.removeprefix(ORACLE + "+"), policy, None, device, dtype)
         if outcome is None or value is None:
             raise UsageError(f"{name!r} does not say who judges what is not finished: oracle+reward:FOLDER does")
-        return AtEnds(outcome, value)
+        return OutcomeAndValue(outcome, value)
     if name == ORACLE:
         if task is None:
             raise UsageError("an oracle needs a task with gold answers: --guide oracle is for `ponder eval`")
         return task.verifier
-    if (form := _REWARD.fullmatch(kind)) and rest:
-        from ponder.models.reward import scorer_for
+    if (form := _REWARD_PATTERN.fullmatch(kind)) and rest:
+        from ponder.models.reward import load_or_share_scorer
 
         settings = {"reduce": form[1]} if form[1] else {}
-        return scorer_for(policy, rest, device, dtype, **settings)
+        return load_or_share_scorer(policy, rest, device, dtype, **settings)
     if kind.startswith("genrm") and rest:
         from ponder.models.genrm import GenRM
-        from ponder.models.load import load_any
+        from ponder.models.load import load_inference_policy
         from ponder.models.shared import runs_model
 
         if not parse_reward_model(name)[0]:
@@ -69,7 +69,7 @@ def guide_named(
         rationales = int(kind.removeprefix("genrm") or 0)
         if policy is not None and runs_model(policy, rest, device, dtype):
             return GenRM(policy, rationales)
-        return GenRM(load_any(rest, device=device, dtype=dtype), rationales)
+        return GenRM(load_inference_policy(rest, device=device, dtype=dtype), rationales)
     if rest:
         found: Any = import_object(name)
         return found() if isinstance(found, type) else found
@@ -88,7 +88,7 @@ def default_guide(strategy: Any) -> str:
     return "likelihood" if searches or any(is_dataclass(s) and default_guide(s) for s in inner) else ""
 
 
-def sees_gold(guide: str) -> bool:
+def is_oracle(guide: str) -> bool:
     return guide.partition("+")[0] == ORACLE
 
 
@@ -102,4 +102,4 @@ def guide_code(guide: str) -> str:
 def parse_reward_model(guide: str) -> tuple[str, str]:
     """What kind of judge it is, and its model; both empty where a guide has no weights of its own."""
     kind, _, rest = guide.partition(":")
-    return (kind, rest) if rest and re.fullmatch(rf"(oracle\+)?({_REWARD.pattern}|genrm(\+\d+)?)", kind) else ("", "")
+    return (kind, rest) if rest and re.fullmatch(rf"(oracle\+)?({_REWARD_PATTERN.pattern}|genrm(\+\d+)?)", kind) else ("", "")

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from ponder import event_loop, jobs
 from ponder.errors import RunError, TaskError, UnknownName, UsageError
-from ponder.funnel import Funnel
-from ponder.measure.readers.runs import run_task, run_verifier, verifier_of
+from ponder.funnel import FilterReport
+from ponder.measure.readers.runs import run_task, run_verifier, task_verifier
 from ponder.models.genrm import training_row
 from ponder.names import only_allowed
-from ponder.pipelines.held_out import may_learn, raise_if_all_held_out, sided_traces
+from ponder.pipelines.held_out import keep_for_training, raise_if_all_held_out, traces_with_split
 from ponder.pipelines.kinds import SETTING_KINDS, DEFAULT_MAX_PER_PROBLEM, ESTIMATE_KINDS, LABEL_FORMATS, NOTHING_LEFT_ADVICE, UNCAPPED_KINDS, HARVEST_KINDS, TOKEN_KINDS, LabelFormat, HarvestKind
-from ponder.pipelines.rows import FUNNEL, filter_report_lines, write_jsonl
-from ponder.protocols import Scorer, Silent, Task, Progress
-from ponder.reason import harvest as reap
-from ponder.reason.harvest.found import KeepRule, HarvestedRow, Origin
+from ponder.pipelines.rows import FILTER_REPORT_FILE, filter_report_lines, write_jsonl
+from ponder.protocols import Scorer, NoProgress, Task, Progress
+from ponder.reason import harvest as harvest_traces
+from ponder.reason.harvest.found import KeepRule, HarvestedRow, Provenance
 from ponder.reason.harvest.journeys import TextCodec
 from ponder.runs import Run, read_job, read_traces, write_json
 from ponder.tasks.steps import STEP_LABEL_FORMATS, LABEL_SCORE
@@ -86,17 +86,17 @@ class Harvest:
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> Path:
         """As a stage: the rows in the folder's data.jsonl. A harvest that is done is not done again."""
-        from ponder.pipelines.inputs import inputs_of
+        from ponder.pipelines.inputs import input_fingerprints
 
-        with Run(folder, self, inputs_of(self)) as run:
+        with Run(folder, self, input_fingerprints(self)) as run:
             out = run.folder / HARVEST_FILE
             if not out.exists():
-                funnel = Funnel()
+                funnel = FilterReport()
                 try:
-                    rows = self.rows(funnel, watch or Silent())
+                    rows = self.rows(funnel, watch or NoProgress())
                 finally:  # also where nothing was left
                     if funnel.stages:
-                        write_json(run.folder / FUNNEL, funnel.to_json())
+                        write_json(run.folder / FILTER_REPORT_FILE, funnel.to_json())
                 write_jsonl(out, rows)
         return out
 
@@ -104,17 +104,17 @@ class Harvest:
         """What came out, for people."""
         return [*filter_report_lines(folder), f"{self.kind:<9} {folder / HARVEST_FILE}"]
 
-    def rows(self, funnel: Funnel, watch: Progress | None = None) -> list[dict[str, Any]]:
+    def rows(self, funnel: FilterReport, watch: Progress | None = None) -> list[dict[str, Any]]:
         """What a file says, one row each. Where nothing is left, an error with the funnel."""
-        with trust_within(jobs.foreign_in(self.task)):  # what its own task is, that of a run may be too
-            return self._rows(funnel, watch or Silent())
+        with trust_within(jobs.external_code_in(self.task)):  # what its own task is, that of a run may be too
+            return self._rows(funnel, watch or NoProgress())
 
-    def _rows(self, funnel: Funnel, watch: Progress) -> list[dict[str, Any]]:
+    def _rows(self, funnel: FilterReport, watch: Progress) -> list[dict[str, Any]]:
         watch.phase("read")
         for run in self.runs:
-            has_traces(run)
+            check_has_traces(run)
         scorer = {run: self.scorer or self._choose_scorer(run) for run in self.runs}
-        reads = None if self.tokens_model is None else _Reader.of(self.tokens_model)
+        reads = None if self.tokens_model is None else _TokenizerText.of(self.tokens_model)
         found: list[HarvestedRow] = []
         problems: dict[str, Problem] = {}
         for origin, trace in self._training_traces(funnel, scorer):
@@ -124,81 +124,81 @@ class Harvest:
                 problems[fresh[0].problem] = trace.problem
         if not found:
             raise_if_all_held_out(funnel)
-            funnel.fail(f"the runs hold no {self.kind} by {_named(scorer)}; {NOTHING_LEFT_ADVICE[self.kind]}")
+            funnel.fail(f"the runs hold no {self.kind} by {_scorers_text(scorer)}; {NOTHING_LEFT_ADVICE[self.kind]}")
         if self.kind == "journeys":
             watch.phase("judge")
-            judges = {run: own_judge(run) if self.task is None else self.task.verifier for run in self.runs}
+            judges = {run: run_scorer(run) if self.task is None else self.task.verifier for run in self.runs}
             judges = {run: judge if judge and judge.name == scorer[run] else None for run, judge in judges.items()}
             with nullcontext() if self.task is not None else only_allowed(allowed_names()):
-                found = event_loop.run(still_right(found, problems, judges, self.min_score, funnel))
+                found = event_loop.run(recheck_journeys(found, problems, judges, self.min_score, funnel))
         ways = self.kind in ESTIMATE_KINDS and self.format == "stepwise"
         if ways:
-            found = reap.woven(reap.merge_estimates(found, funnel))
+            found = harvest_traces.merge_shared_prefixes(harvest_traces.merge_estimates(found, funnel))
         each = self.max_per_problem or (None if self.kind in UNCAPPED_KINDS else DEFAULT_MAX_PER_PROBLEM)
-        kept = reap.deduplicate_and_limit(found, funnel, each, self.keep, exact=self.kind in ESTIMATE_KINDS)
+        kept = harvest_traces.deduplicate_and_limit(found, funnel, each, self.keep, exact=self.kind in ESTIMATE_KINDS)
         if not kept:
             funnel.fail(f"no {self.kind} are left; {NOTHING_LEFT_ADVICE[self.kind]}")
-        return [one.row for one in (reap.told_once(kept) if ways else kept)]
+        return [one.row for one in (harvest_traces.without_repeated_prefixes(kept) if ways else kept)]
 
     def _choose_scorer(self, run: str) -> str:
         """Operators were applied whether or not anybody judged what came of them."""
-        if self.kind == "labels" and _labelled(run):
+        if self.kind == "labels" and _has_step_labels(run):
             return LABEL_SCORE
-        return "" if self.kind == "operators" and not count_scorers((run,)) else only_scorer((run,))
+        return "" if self.kind == "operators" and not count_scorers((run,)) else choose_scorer((run,))
 
-    def _training_traces(self, funnel: Funnel, scorer: Mapping[str, str]) -> Iterator[tuple[Origin, Trace]]:
+    def _training_traces(self, funnel: FilterReport, scorer: Mapping[str, str]) -> Iterator[tuple[Provenance, Trace]]:
         for run in self.runs:
             own = self.kind == "labels" and scorer[run] == LABEL_SCORE  # each from answers of its own, whoever led to it
-            for at, trace, held in sided_traces(run):
+            for at, trace, held in traces_with_split(run):
                 funnel.add("traces", 1)
-                if not may_learn(held, funnel, self.include_held_out):
+                if not keep_for_training(held, funnel, self.include_held_out):
                     continue
                 strict = self.kind in ESTIMATE_KINDS and not self.include_oracle and not own
                 if not strict or funnel.record("not led by the gold answer", not trace.oracle, "led by it"):
-                    yield Origin(str(run), at, held), trace
+                    yield Provenance(str(run), at, held), trace
 
     def _harvest_trace(
-        self, trace: Trace, scorer: str, funnel: Funnel, origin: Origin, reads: TextCodec | None
+        self, trace: Trace, scorer: str, funnel: FilterReport, origin: Provenance, reads: TextCodec | None
     ) -> Iterator[HarvestedRow]:
         match self.kind:
             case "chains":
-                for one in reap.harvest_chains(trace, scorer, funnel, origin, self.min_score, self.max_tokens):
+                for one in harvest_traces.harvest_chains(trace, scorer, funnel, origin, self.min_score, self.max_tokens):
                     yield one if reads is None else _with_tokens(one, trace, reads)
             case "journeys":
-                told = reap.harvest_journeys(trace, scorer, funnel, origin, self.min_score, self.max_wrong_turns, self.max_wrong_turn_steps, self.max_tokens)
+                told = harvest_traces.harvest_journeys(trace, scorer, funnel, origin, self.min_score, self.max_wrong_turns, self.max_wrong_turn_steps, self.max_tokens)
                 for one, parts in told:
                     if reads is None:
                         yield one
                         continue
-                    alone = reap.journey_trace(trace, parts, reads)
+                    alone = harvest_traces.journey_trace(trace, parts, reads)
                     if funnel.record("told in whole tokens", alone is not None, "a thought had to be cut"):
                         assert alone is not None
                         words = [place for place, part in enumerate(parts, 1) if part.step is None]
-                        one.row.update(reap.training_tokens(alone, words))
+                        one.row.update(harvest_traces.training_tokens(alone, words))
                         yield one
             case "pairs":
-                yield from reap.answer_pairs(trace, scorer, funnel, origin, self.min_margin, self.max_tokens)
+                yield from harvest_traces.answer_pairs(trace, scorer, funnel, origin, self.min_margin, self.max_tokens)
             case "siblings":
-                yield from reap.sibling_pairs(trace, scorer, funnel, origin, self.min_margin, self.max_tokens)
+                yield from harvest_traces.sibling_pairs(trace, scorer, funnel, origin, self.min_margin, self.max_tokens)
             case "labels":
                 if self.format == "stepwise":
-                    yield from reap.step_labels(trace, scorer, funnel, origin, self.min_score, own=scorer == LABEL_SCORE)
+                    yield from harvest_traces.step_labels(trace, scorer, funnel, origin, self.min_score, own=scorer == LABEL_SCORE)
                 else:
-                    yield from _in_format(trace, scorer, funnel, origin, self.format)
+                    yield from _label_rows(trace, scorer, funnel, origin, self.format)
             case "values":
-                yield from reap.prefix_values(trace, scorer, funnel, origin, self.min_visits)
+                yield from harvest_traces.prefix_values(trace, scorer, funnel, origin, self.min_visits)
             case "verdicts" | "rationales":
-                yield from _verdicts(trace, scorer, funnel, origin, self)
+                yield from _verdict_rows(trace, scorer, funnel, origin, self)
             case "operators":
-                yield from reap.operator_supervision(trace, scorer, funnel, origin)
+                yield from harvest_traces.operator_supervision(trace, scorer, funnel, origin)
 
 
-async def still_right(
+async def recheck_journeys(
     found: Sequence[HarvestedRow],
     problems: Mapping[str, Problem],
     judges: Mapping[str, Scorer | None],
     bar: float,
-    funnel: Funnel,
+    funnel: FilterReport,
 ) -> list[HarvestedRow]:
     """Those that are right when they are read as one answer: a wrong one told on the way must not count beside it.
 
@@ -223,24 +223,24 @@ async def still_right(
     return kept
 
 
-def own_judge(run: str) -> Scorer | None:
+def run_scorer(run: str) -> Scorer | None:
     """Who judged the answers of a run, where its job says so by what is ponder's own, or trusted."""
-    judge = verifier_of(run_task(Path(run))) if _solves(run) else None
+    judge = task_verifier(run_task(Path(run))) if _has_strategy(run) else None
     return judge if isinstance(judge, Scorer) else None
 
 
-def _solves(run: str) -> bool:
+def _has_strategy(run: str) -> bool:
     job = read_job(run)
     return isinstance(job, dict) and "strategy" in job
 
 
-def only_scorer(runs: Sequence[str]) -> str:
+def choose_scorer(runs: Sequence[str]) -> str:
     """The one scorer whose verdicts stand on the answers; of several, the verifier of the runs' own task. Where that is
     not known either, somebody must choose."""
     names = count_scorers(runs)
     if len(names) == 1:
         return next(iter(names))
-    own = {name for run in runs if _solves(run) and (name := run_verifier(Path(run), run_task(Path(run)))) is not None}
+    own = {name for run in runs if _has_strategy(run) and (name := run_verifier(Path(run), run_task(Path(run)))) is not None}
     if len(own) == 1 and own <= set(names):
         return own.pop()
     if not names:
@@ -254,29 +254,29 @@ def count_scorers(runs: Sequence[str], first: int = 200) -> Counter[str]:
     seen: Counter[str] = Counter()
     for run in runs:
         for _, trace in islice(read_traces(run), first):
-            seen.update(name for end in reap.answer_steps(trace) for name in trace.steps[end].scores)
+            seen.update(name for end in harvest_traces.answer_steps(trace) for name in trace.steps[end].scores)
     return seen
 
 
-def _labelled(run: str, first: int = 200) -> bool:
+def _has_step_labels(run: str, first: int = 200) -> bool:
     """Somebody labelled the steps of its first traces themselves."""
     return any(LABEL_SCORE in step.scores for _, trace in islice(read_traces(run), first) for step in trace.steps)
 
 
-def has_traces(run: str) -> None:
+def check_has_traces(run: str) -> None:
     """Raise where there is nothing to read."""
     read_job(run)  # says so where that is no run directory
     if not (Path(run) / "traces.jsonl").exists():
-        raise RunError(f"the run {run} holds no traces: {_instead(run)}")
+        raise RunError(f"the run {run} holds no traces: {_stages_hint(run)}")
 
 
-def _instead(run: str) -> str:
+def _stages_hint(run: str) -> str:
     """Stages have runs of their own."""
     inner = sorted(str(path.parent) for path in Path(run).glob("*/traces.jsonl"))
     return f"give its stages: {' '.join(inner)}" if inner else "let it work first, or leave it out"
 
 
-def _named(scorer: Mapping[str, str]) -> str:
+def _scorers_text(scorer: Mapping[str, str]) -> str:
     """By run, and who else there is where that one said nothing."""
     names = count_scorers(list(scorer))
     listed = ", ".join(repr(name) for name in dict.fromkeys(scorer.values()))
@@ -284,52 +284,52 @@ def _named(scorer: Mapping[str, str]) -> str:
     return f"the scorer {listed}{others}"
 
 
-def _in_format(trace: Trace, scorer: str, funnel: Funnel, origin: Origin, format: LabelFormat) -> Iterator[HarvestedRow]:
+def _label_rows(trace: Trace, scorer: str, funnel: FilterReport, origin: Provenance, format: LabelFormat) -> Iterator[HarvestedRow]:
     """A labelled tree as the rows of a format, which has its own way to tell what ways share."""
-    known = reap.labels_on(trace, scorer) if scorer == LABEL_SCORE else reap.outcomes_by_step(trace, scorer)
-    rows = list(STEP_LABEL_FORMATS[format].write(reap.labelled_tree(trace, known, LABEL_SCORE)))
+    known = harvest_traces.labels_from_scores(trace, scorer) if scorer == LABEL_SCORE else harvest_traces.outcomes_by_step(trace, scorer)
+    rows = list(STEP_LABEL_FORMATS[format].write(harvest_traces.labelled_tree(trace, known, LABEL_SCORE)))
     funnel.record("traces with labels", bool(rows), f"none that {format} can hold")
     for row in rows:
         size = sum(len(step.token_ids) for step in trace.steps[1:])
-        yield HarvestedRow(reap.problem_key(trace.problem), json.dumps(row), size, row | {"from": origin.record(trace)})
+        yield HarvestedRow(harvest_traces.problem_key(trace.problem), json.dumps(row), size, row | {"from": origin.record(trace)})
 
 
-def _verdicts(trace: Trace, scorer: str, funnel: Funnel, origin: Origin, job: Harvest) -> Iterator[HarvestedRow]:
+def _verdict_rows(trace: Trace, scorer: str, funnel: FilterReport, origin: Provenance, job: Harvest) -> Iterator[HarvestedRow]:
     """Rows from which a generative judge learns: an answer, and whether it is right. With rationales another, right
     answer to the same question stands before that: the judge learns to solve it first."""
-    ends = [(end, trace.score(end, scorer) or 0.0) for end in reap.judged_answers(trace, scorer, funnel, job.max_tokens)]
+    ends = [(end, trace.score(end, scorer) or 0.0) for end in harvest_traces.judged_answers(trace, scorer, funnel, job.max_tokens)]
     right = [end for end, score in ends if score >= job.min_score]
     for at, (end, score) in enumerate(ends):
         others = [other for other in right if other != end] or right
         why = "no right answer to check it by"
         if job.kind == "rationales" and not funnel.record("with a rationale", bool(others), why):
             continue
-        text, size = trace.text(end), reap.answer_tokens(trace, end)
+        text, size = trace.text(end), harvest_traces.answer_tokens(trace, end)
         first = trace.text(others[at % len(others)]) if job.kind == "rationales" else None
         row = training_row(trace.problem.bare_question, text, score >= job.min_score, first)
         row |= {"score": score, "tokens": size, "from": origin.record(trace, steps=trace.path(end))}
-        yield HarvestedRow(reap.problem_key(trace.problem), text, size, row)
+        yield HarvestedRow(harvest_traces.problem_key(trace.problem), text, size, row)
 
 
 def _with_tokens(one: HarvestedRow, trace: Trace, reads: TextCodec) -> HarvestedRow:
-    alone = reap.branch_trace(trace, one.row["from"]["steps"][-1])
+    alone = harvest_traces.branch_trace(trace, one.row["from"]["steps"][-1])
     for step in alone.steps[1:]:
-        reap.check_step_tokens(step, reads)
-    one.row.update(reap.training_tokens(alone))
+        harvest_traces.check_step_tokens(step, reads)
+    one.row.update(harvest_traces.training_tokens(alone))
     return one
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _TokenizerText:
     """A model's tokens, without the model."""
 
     tokenizer: Tokenizer
 
     @classmethod
-    def of(cls, model: str) -> _Reader:
-        from ponder.models.load import tokenizer_of  # not where text is enough: it imports torch
+    def of(cls, model: str) -> _TokenizerText:
+        from ponder.models.load import load_tokenizer  # not where text is enough: it imports torch
 
-        return cls(tokenizer_of(model))
+        return cls(load_tokenizer(model))
 
     def tokens(self, text: str) -> Ids:
         return self.tokenizer.encode(text, add_special_tokens=False)

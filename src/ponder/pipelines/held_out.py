@@ -12,24 +12,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ponder.errors import TaskError
-from ponder.funnel import Funnel
+from ponder.funnel import FilterReport
 from ponder.runs import read_job, read_traces
 from ponder.types import Problem, Trace
 
 EVALUATE_TYPE = "ponder.pipelines.evaluate:Evaluate"  # by name: who only reads traces need not load what solves
 TRAINING_ONLY_STAGE = "of training problems"
 HELD_OUT_REASON = "held out, to measure on"
-_TEST = re.compile(r"[^/]+/test/")
+_TEST_ID = re.compile(r"[^/]+/test/")
 
 
 def is_held_out(problem: Problem) -> bool:
     """A problem of a task's test side, or one that was made from such a problem."""
     parents = problem.tags.get("parents")
-    return any(map(_tests, (problem.id, *(parents if isinstance(parents, list | tuple) else ()))))
+    return any(map(_is_test_id, (problem.id, *(parents if isinstance(parents, list | tuple) else ()))))
 
 
-def _tests(id: Any) -> bool:
-    return isinstance(id, str) and _TEST.match(id) is not None
+def _is_test_id(id: Any) -> bool:
+    return isinstance(id, str) and _TEST_ID.match(id) is not None
 
 
 def is_evaluation_run(run: str) -> bool:
@@ -38,24 +38,24 @@ def is_evaluation_run(run: str) -> bool:
     return isinstance(job, dict) and (job.get("is") == EVALUATE_TYPE or job.get("include_held_out") is True)
 
 
-def sided_traces(run: str) -> Iterator[tuple[int, Trace, bool]]:
+def traces_with_split(run: str) -> Iterator[tuple[int, Trace, bool]]:
     """A run's traces with their steps, and whether each is of a held-out problem."""
     all_are = is_evaluation_run(run)
     for at, trace in read_traces(run):
         yield at, trace, all_are or is_held_out(trace.problem)
 
 
-def may_learn(is_held_out: bool, funnel: Funnel, include: bool = False) -> bool:
+def keep_for_training(is_held_out: bool, funnel: FilterReport, include: bool = False) -> bool:
     """Whether to learn from a trace. Held-out ones are counted and left out, unless somebody said `include`."""
     return include or funnel.record(TRAINING_ONLY_STAGE, not is_held_out, HELD_OUT_REASON)
 
 
-def training_traces(run: str, funnel: Funnel, include: bool = False) -> list[Trace]:
+def training_traces(run: str, funnel: FilterReport, include: bool = False) -> list[Trace]:
     """The traces of a run that may be learned from."""
-    return [trace for _, trace, held in sided_traces(run) if may_learn(held, funnel, include)]
+    return [trace for _, trace, held in traces_with_split(run) if keep_for_training(held, funnel, include)]
 
 
-def raise_if_all_held_out(funnel: Funnel) -> None:
+def raise_if_all_held_out(funnel: FilterReport) -> None:
     """Raise where all that there was is held out."""
     if funnel.stages.get(TRAINING_ONLY_STAGE) == 0:
         lost = funnel.dropped[TRAINING_ONLY_STAGE].total()
@@ -66,13 +66,13 @@ def raise_if_all_held_out(funnel: Funnel) -> None:
         )
 
 
-def from_held_out(row: Any) -> bool:
+def row_is_held_out(row: Any) -> bool:
     """Whether a harvested row says that it came from a held-out problem."""
     lineage = row.get("from") if isinstance(row, Mapping) else None
-    return isinstance(lineage, Mapping) and (lineage.get("held_out") is True or _tests(lineage.get("problem")))
+    return isinstance(lineage, Mapping) and (lineage.get("held_out") is True or _is_test_id(lineage.get("problem")))
 
 
-def warn_of(held: Sequence[bool], place: str) -> None:
+def warn_held_out(held: Sequence[bool], place: str) -> None:
     """Say so where some rows that somebody is about to learn from came from held-out problems."""
     if any(held):
         warnings.warn(

@@ -24,38 +24,38 @@ from pathlib import Path
 from typing import Any
 
 from ponder.errors import PonderError
-from ponder.pipelines.filemarks import add_fingerprints, file_mark, folder_mark, traces_mark
+from ponder.pipelines.filemarks import add_fingerprints, file_fingerprint, folder_fingerprint, traces_fingerprint
 from ponder.pipelines.guides import parse_reward_model
-from ponder.pipelines.own_code import MAX_PATH_CHARS, code_marks
-from ponder.pipelines.weights import MODEL_FIELDS, weights_of
+from ponder.pipelines.own_code import MAX_PATH_CHARS, code_fingerprints
+from ponder.pipelines.weights import MODEL_FIELDS, model_fingerprints
 from ponder.runs import read_job
 from ponder.tasks.drawn.procedural import GeneratedProblems
 from ponder.types import Problem
 
 NUM_HASHED_PROBLEMS = 16
 SPLIT_NAMES = {"train": "training", "test": "held-out"}
-_OBJECT = re.compile(r"(?:oracle\+)?([A-Za-z_][\w.]*):[A-Za-z_][\w.]*")  # module:object
+_OBJECT_PATTERN = re.compile(r"(?:oracle\+)?([A-Za-z_][\w.]*):[A-Za-z_][\w.]*")  # module:object
 
 
-def inputs_of(job: Any) -> dict[str, str]:
+def input_fingerprints(job: Any) -> dict[str, str]:
     """A fingerprint of each that is there, by its name."""
-    marks = weights_of(job)
+    marks = model_fingerprints(job)
     modules: list[str] = []
-    for where, part, owner, reads in _parts(job):
+    for where, part, owner, reads in _walk_job(job):
         if isinstance(part, str):
-            modules += [found[1]] if (found := _OBJECT.fullmatch(part)) else []
-            if not (_is_task(owner) and _is_ponders(owner)):  # whose files are known by its problems
-                add_fingerprints(marks, _place(where, part, not _is_ponders(owner)))
+            modules += [found[1]] if (found := _OBJECT_PATTERN.fullmatch(part)) else []
+            if not (_is_task(owner) and _is_ponder_type(owner)):  # whose files are known by its problems
+                add_fingerprints(marks, _path_fingerprint(where, part, not _is_ponder_type(owner)))
         else:
             modules.append(type(part).__module__)
             if _is_task(part):
-                add_fingerprints(marks, _problems(part, reads))
+                add_fingerprints(marks, _problem_fingerprints(part, reads))
     for run in getattr(job, "runs", ()):  # whose own verifiers may judge again
-        modules += _modules_of(run)
-    return marks | code_marks(modules)
+        modules += _modules_in_job(run)
+    return marks | code_fingerprints(modules)
 
 
-def _parts(
+def _walk_job(
     value: Any, where: str = "", owner: Any = None, reads: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, Any, Any, tuple[str, ...]]]:
     """Every object and text in a job: where it stands, whose it is, and which problems of a task are read there."""
@@ -63,17 +63,17 @@ def _parts(
         yield where, value, owner, reads
     elif isinstance(value, list | tuple):
         for one in value:
-            yield from _parts(one, where, owner, reads)
+            yield from _walk_job(one, where, owner, reads)
     elif isinstance(value, dict):
         for key, one in value.items():
-            yield from _parts(one, f"{where}.{key}", owner, reads)
+            yield from _walk_job(one, f"{where}.{key}", owner, reads)
     elif is_dataclass(value) and not isinstance(value, type):
-        reads = getattr(value, "READS", reads)
+        reads = getattr(value, "READ_SPLITS", reads)
         yield where, value, owner, reads
         for field in fields(value):
             if field.init:
                 inner = f"{where}.{field.name}" if where else field.name
-                yield from _parts(getattr(value, field.name), inner, value, reads)
+                yield from _walk_job(getattr(value, field.name), inner, value, reads)
 
 
 def _is_task(value: Any) -> bool:
@@ -82,29 +82,29 @@ def _is_task(value: Any) -> bool:
     return all(name in own or hasattr(type(value), name) for name in ("train", "test", "verifier"))
 
 
-def _is_ponders(value: Any) -> bool:
+def _is_ponder_type(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] == "ponder"
 
 
-def _problems(task: Any, reads: Sequence[str]) -> dict[str, str]:
+def _problem_fingerprints(task: Any, reads: Sequence[str]) -> dict[str, str]:
     """Of a task's problems. Those that ponder draws follow from settings and version; a mixture is its parts. Of any
     other sequence that makes problems when they are asked for, the first count."""
-    inner = any(_is_task(part) for _, part, _, _ in _parts(task) if part is not task and not isinstance(part, str))
-    if _is_ponders(task) and inner:
+    inner = any(_is_task(part) for _, part, _, _ in _walk_job(task) if part is not task and not isinstance(part, str))
+    if _is_ponder_type(task) and inner:
         return {}
     marks = {}
     for side in reads:
         try:
             problems = getattr(task, side)
             listed = isinstance(problems, list | tuple)
-            if listed or not (isinstance(problems, GeneratedProblems) and _is_ponders(task)):
-                marks[f"the {SPLIT_NAMES[side]} problems of {task.name}"] = _digest(problems if listed else problems[:NUM_HASHED_PROBLEMS])
+            if listed or not (isinstance(problems, GeneratedProblems) and _is_ponder_type(task)):
+                marks[f"the {SPLIT_NAMES[side]} problems of {task.name}"] = _hash_problems(problems if listed else problems[:NUM_HASHED_PROBLEMS])
         except PonderError:
             pass  # whoever asks them says what is wrong
     return marks
 
 
-def _digest(problems: Sequence[Problem]) -> str:
+def _hash_problems(problems: Sequence[Problem]) -> str:
     digest = hashlib.blake2b(digest_size=12)
     for p in problems:
         told = [p.id, [dict(m) for m in p.messages], p.answer, dict(p.tags)]
@@ -112,7 +112,7 @@ def _digest(problems: Sequence[Problem]) -> str:
     return digest.hexdigest()
 
 
-def _place(where: str, text: str, folders: bool) -> dict[str, str]:
+def _path_fingerprint(where: str, text: str, folders: bool) -> dict[str, str]:
     """What lies where a text says, where it says a place. `folders`: also one that is no run directory."""
     if not text.strip() or len(text) > MAX_PATH_CHARS or "\0" in text or "\n" in text:
         return {}
@@ -121,19 +121,19 @@ def _place(where: str, text: str, folders: bool) -> dict[str, str]:
     try:
         path = Path(text).expanduser()
         if path.is_file():
-            return {f"the file {path.name} ({where})": file_mark(path)}
+            return {f"the file {path.name} ({where})": file_fingerprint(path)}
         if not path.is_dir() or Path.cwd().is_relative_to(path.resolve()):  # not ".", "/" or the like
             return {}
         if (path / "traces.jsonl").is_file():
-            return {f"the traces of {path.name} ({where})": traces_mark(path)}
+            return {f"the traces of {path.name} ({where})": traces_fingerprint(path)}
         if not folders or (path / "job.json").is_file() or Path.home().is_relative_to(path.resolve()):
             return {}
-        return {f"the folder {path.name} ({where})": folder_mark(path)}
+        return {f"the folder {path.name} ({where})": folder_fingerprint(path)}
     except (PonderError, OSError, RuntimeError):  # the last: nobody's home folder
         return {}  # whoever reads it says what is wrong
 
 
-def _modules_of(run: Any) -> Iterator[str]:
+def _modules_in_job(run: Any) -> Iterator[str]:
     """The modules that a run's job names."""
     try:
         waiting = [read_job(run)]
@@ -141,6 +141,6 @@ def _modules_of(run: Any) -> Iterator[str]:
         return
     while waiting:
         one = waiting.pop()
-        if isinstance(one, str) and (found := _OBJECT.fullmatch(one)):
+        if isinstance(one, str) and (found := _OBJECT_PATTERN.fullmatch(one)):
             yield found[1]
         waiting += one.values() if isinstance(one, dict) else one if isinstance(one, list) else []

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from ponder.errors import TaskError, UsageError
-from ponder.funnel import Funnel
-from ponder.models.local import Local
-from ponder.models.native import Native
-from ponder.pipelines.held_out import from_held_out, is_held_out, may_learn, raise_if_all_held_out, training_traces, warn_of
+from ponder.funnel import FilterReport
+from ponder.models.local import BasePolicy
+from ponder.models.native import PonderPolicy
+from ponder.pipelines.held_out import row_is_held_out, is_held_out, keep_for_training, raise_if_all_held_out, training_traces, warn_held_out
 from ponder.pipelines.sft import answer_end_token
 from ponder.tasks.split import hashes_to_test
 from ponder.tasks.steps import LABEL_SCORE
@@ -31,7 +31,7 @@ def read_labelled_traces(
     scorer: str | None = None,
     skip_bad: bool = False,
     needs_scores: bool = True,
-    funnel: Funnel | None = None,
+    funnel: FilterReport | None = None,
     include_held_out: bool = False,
 ) -> tuple[list[Trace], str]:
     """Traces of all these places, and the name under which their labels stand.
@@ -45,14 +45,14 @@ def read_labelled_traces(
     if (format is not None or skip_bad) and all(Path(place).is_dir() for place in data):
         given = f"--format {format}" if format is not None else "--skip-bad"
         raise UsageError(f"{given} is for files, and run directories are read as they are: leave it out")
-    sides = Funnel() if funnel is None else funnel
+    sides = FilterReport() if funnel is None else funnel
     traces: list[Trace] = []
     scores: dict[str, set[str]] = {}
     for place in data:
         if Path(place).is_dir():
-            found = _from_run(place, sides, include_held_out)
+            found = _traces_of_run(place, sides, include_held_out)
         else:
-            found = _from_file(place, format, skip_bad, funnel, sides, include_held_out)
+            found = _traces_of_file(place, format, skip_bad, funnel, sides, include_held_out)
         if not found:
             raise_if_all_held_out(sides)
             raise TaskError(f"{place} holds no traces: let it think first, or give another")
@@ -69,34 +69,34 @@ def read_labelled_traces(
     return traces, chosen or LABEL_SCORE
 
 
-def _from_run(place: str, sides: Funnel, include_held_out: bool) -> list[Trace]:
+def _traces_of_run(place: str, sides: FilterReport, include_held_out: bool) -> list[Trace]:
     if not (Path(place) / "job.json").is_file():
         raise TaskError(f"{place} is a folder but no run directory: give one, or a JSONL file")
     return training_traces(place, sides, include_held_out)
 
 
-def _from_file(
-    place: str, format: str | None, skip_bad: bool, funnel: Funnel | None, sides: Funnel, include_held_out: bool
+def _traces_of_file(
+    place: str, format: str | None, skip_bad: bool, funnel: FilterReport | None, sides: FilterReport, include_held_out: bool
 ) -> list[Trace]:
     rows = parse_label_file(place)
     thought = bool(rows.valid) and {"problem", "steps"} <= (first := rows.valid[0][1]).keys()
     if format == "traces" or (format is None and thought and isinstance(first["problem"], dict)):
-        found = rows_to_traces(rows, _thought, skip_bad, funnel)
-        return [trace for trace in found if may_learn(is_held_out(trace.problem), sides, include_held_out)]
-    warn_of([from_held_out(row) for _, row in rows.valid], place)
+        found = rows_to_traces(rows, _parse_trace, skip_bad, funnel)
+        return [trace for trace in found if keep_for_training(is_held_out(trace.problem), sides, include_held_out)]
+    warn_held_out([row_is_held_out(row) for _, row in rows.valid], place)
     return rows_to_traces(rows, row_reader(rows, format), skip_bad, funnel)
 
 
-def _thought(row: Mapping[str, Any], where: str) -> Trace:
+def _parse_trace(row: Mapping[str, Any], where: str) -> Trace:
     if missing := [name for name in ("problem", "steps") if name not in row]:
         raise TaskError(f"is no trace: it has no {' and no '.join(map(repr, missing))}")
     try:
-        return _sound(Trace.from_json(row))
+        return _validate_trace(Trace.from_json(row))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError, UsageError) as why:
         raise TaskError(f"is no trace ({why!r})") from None
 
 
-def _sound(trace: Trace) -> Trace:
+def _validate_trace(trace: Trace) -> Trace:
     """Anybody may have written the file."""
     said = [m for m in trace.problem.messages if isinstance(m, Mapping) and {"role", "content"} <= m.keys()]
     if not trace.steps or not said or len(said) < len(trace.problem.messages):
@@ -110,7 +110,7 @@ def _sound(trace: Trace) -> Trace:
     return trace
 
 
-def tokenize_trace(trace: Trace, policy: Native, separator: str | None = None) -> Trace:
+def tokenize_trace(trace: Trace, policy: PonderPolicy, separator: str | None = None) -> Trace:
     """The trace in the policy's tokens: texts that have none get them, what was sampled is kept as it is.
 
     `separator`: steps that the policy wrote are cut there. An answer that nobody sampled ends with the end token.
@@ -119,14 +119,14 @@ def tokenize_trace(trace: Trace, policy: Native, separator: str | None = None) -
         check_same_tokens(trace, policy)
         out = split_steps(trace, policy.text, separator) if separator else trace
     else:
-        out = _tokenised(trace, policy)
+        out = _tokenize_texts(trace, policy)
     room, longest = policy.net.config.context, max(len(out.token_ids(i)) for i in out.leaves())
     if longest > room:
         raise TaskError(f"{trace.problem.id} has {longest} tokens, the model's context only {room}: remove it")
     return out
 
 
-def _tokenised(trace: Trace, policy: Native) -> Trace:
+def _tokenize_texts(trace: Trace, policy: PonderPolicy) -> Trace:
     prompt = policy.encode(trace.problem.messages)
     if not len(prompt):
         raise TaskError(f"{trace.problem.id} has an empty prompt: remove it")
@@ -139,7 +139,7 @@ def _tokenised(trace: Trace, policy: Native) -> Trace:
     return out
 
 
-def check_same_tokens(trace: Trace, policy: Local) -> None:
+def check_same_tokens(trace: Trace, policy: BasePolicy) -> None:
     """Raise where what was written (by the policy, if it wrote any) does not read back as its own text."""
     anyone = not any(step.sampled for step in trace.steps)
     for i, step in enumerate(trace.steps):
@@ -157,11 +157,11 @@ def split_by_question(traces: Iterable[Trace], tenths: int) -> tuple[list[Trace]
     """To learn from and to measure on, by a hash of the question: no question is on both sides."""
     sides: tuple[list[Trace], list[Trace]] = [], []
     for trace in traces:
-        sides[hashes_to_test(_asked(trace), tenths)].append(trace)
+        sides[hashes_to_test(_question_key(trace), tenths)].append(trace)
     return sides
 
 
-def _asked(trace: Trace) -> str:
+def _question_key(trace: Trace) -> str:
     """The question, to tell it from others."""
     return json.dumps([dict(m) for m in trace.problem.messages], sort_keys=True, default=str)
 
@@ -173,11 +173,11 @@ class LabelledTraces:
     train: list[Trace]
     test: list[Trace]
     scorer: str
-    funnel: Funnel = field(default_factory=Funnel)  # how they were chosen
+    funnel: FilterReport = field(default_factory=FilterReport)  # how they were chosen
 
 
 def prepare_labels(
-    data: Sequence[str], policy: Native, places: Callable[[Trace, str], list[tuple[int, float]]], held_out_tenths: int,
+    data: Sequence[str], policy: PonderPolicy, places: Callable[[Trace, str], list[tuple[int, float]]], held_out_tenths: int,
     format: str | None = None, scorer: str | None = None, separator: str | None = None, skip_bad: bool = False,
     needs_scores: bool = True, pairwise: bool = False, must_differ: bool = False, include_held_out: bool = False,
 ) -> LabelledTraces:  # fmt: skip
@@ -185,7 +185,7 @@ def prepare_labels(
 
     `pairwise`: answers are compared, so those to one prompt are brought together. `differ`: the labels must.
     """
-    funnel = Funnel()
+    funnel = FilterReport()
     traces, name = read_labelled_traces(data, format, scorer, skip_bad, needs_scores, funnel, include_held_out)
     funnel.add("traces", len(traces))
     ready = []
@@ -209,11 +209,11 @@ def prepare_labels(
     if not train:
         raise TaskError(f"all {len(kept)} labelled traces are held out: give more, or --held-out 0")
     if must_differ:
-        _differ([target for trace in train for _, target in places(trace, name)], funnel, name)
+        _check_labels_differ([target for trace in train for _, target in places(trace, name)], funnel, name)
     return LabelledTraces(train, test, name, funnel)
 
 
-def _differ(targets: Sequence[float], funnel: Funnel, name: str) -> None:
+def _check_labels_differ(targets: Sequence[float], funnel: FilterReport, name: str) -> None:
     """Raise where all labels are equal: whoever learns from them says the same of everything."""
     if len(set(targets)) > 1:
         return
@@ -234,15 +234,15 @@ def merge_by_prompt(traces: Iterable[Trace], most: int = MAX_ANSWERS_PER_TRACE) 
     """
     rows: dict[tuple[str, bytes], list[Trace]] = {}
     for trace in traces:
-        rows.setdefault((_asked(trace), trace.steps[0].token_ids.tobytes()), []).append(trace)
+        rows.setdefault((_question_key(trace), trace.steps[0].token_ids.tobytes()), []).append(trace)
     out = []
     for same in rows.values():
         parts = min(len(same), -(-sum(len(t.answers()) or 1 for t in same) // most))
-        out += [_one(same[k::parts]) for k in range(parts)]
+        out += [_merge_traces(same[k::parts]) for k in range(parts)]
     return out
 
 
-def _one(traces: Sequence[Trace]) -> Trace:
+def _merge_traces(traces: Sequence[Trace]) -> Trace:
     """All steps of these under the first one's prompt."""
     if len(traces) == 1:
         return traces[0]

@@ -20,17 +20,17 @@ from torch import Tensor
 
 from ponder.errors import Interrupted
 from ponder.measure import diagnose
-from ponder.models.native import Native
+from ponder.models.native import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import hf, lora
 from ponder.nets.decoder import Decoder
 from ponder.nets.lora import LoRA
 from ponder.nets.valued import DecoderWithHead
-from ponder.pipelines.checks import all_hold, check_gradient
+from ponder.pipelines.checks import raise_if_failed, check_gradient
 from ponder.protocols import Progress
 from ponder.runs import Run, read_metrics
 from ponder.train import checkpoint
-from ponder.train.finite import Diverged, all_finite
+from ponder.train.finite import Diverged, check_tensors_finite
 from ponder.train.learner import Learner
 from ponder.train.pack import plan
 from ponder.types import Trace
@@ -58,33 +58,33 @@ class TrainingState:
     curriculum_state: dict[str, Any] = field(default_factory=dict)  # the curriculum's
 
 
-class Keeper:
+class TrainingSession:
     """A context manager around a training loop: restores, records, saves, and stops in good order.
 
     `learners` are by name; the first is the policy's.
     """
 
-    def __init__(self, run: Run, job: TrainingJob, watch: Progress, policy: Native, learners: Mapping[str, Learner]) -> None:
+    def __init__(self, run: Run, job: TrainingJob, watch: Progress, policy: PonderPolicy, learners: Mapping[str, Learner]) -> None:
         self.run, self.job, self.watch, self.policy, self.learners = run, job, watch, policy, learners
         on_gpu = policy.net.device.type != "cpu"  # a processor has no time to spare, and its memory is the model's
-        self.saver = checkpoint.Saver(run, keep=job.keep_checkpoints, background=on_gpu)
+        self.saver = checkpoint.CheckpointWriter(run, keep=job.keep_checkpoints, background=on_gpu)
         self.state = TrainingState()
         self.rows: list[dict[str, float]] = []
         self._stack = ExitStack()
         self._gradient_checked: list[Learner] = []
 
-    def __enter__(self) -> Keeper:
+    def __enter__(self) -> TrainingSession:
         self._stack.enter_context(self.saver)
         found = checkpoint.load_latest(self.run)
         wanted: dict[str, int] = {}
         if found is not None:
             for name, learner in self.learners.items():
-                learner.restore(_part(found.tensors, name), found.state["learners"][name])
+                learner.restore(_tensors_of(found.tensors, name), found.state["learners"][name])
             if self.policy.net.device.type == "cpu":
                 torch.set_num_threads(found.state["threads"])  # sums in another order would give other bits
             self.state = TrainingState(**found.state["state"])
             wanted = found.state.get("records", {})  # earlier versions kept no counts
-        because = self.run.check_records(self.state.step, wanted)
+        because = self.run.verify_records(self.state.step, wanted)
         if because:
             warnings.warn(f"{because}: what is cut off comes again", stacklevel=2)
         self.run.mark_resumed(self.state.step, "; ".join(filter(None, (found.fallback_reason if found else "", because))))
@@ -119,7 +119,7 @@ class Keeper:
         if learner.compiled and learner not in self._gradient_checked and (few := _shortest(learner, traces)):
             self._gradient_checked.append(learner)
             if getattr(self.job, "preflight", True):
-                all_hold([check_gradient(learner, few)])
+                raise_if_failed([check_gradient(learner, few)])
         try:
             return learner.step(traces, watch)
         except Diverged:
@@ -144,7 +144,7 @@ class Keeper:
 
     def save(self, score: float | None) -> None:
         tensors = {f"{name}:{n}": t for name, learner in self.learners.items() for n, t in learner.tensors().items()}
-        all_finite(tensors, "the optimiser")  # before the model, whose weights are made of these
+        check_tensors_finite(tensors, "the optimiser")  # before the model, whose weights are made of these
         kept = {
             "state": asdict(self.state),
             "learners": {name: learner.counters() for name, learner in self.learners.items()},
@@ -154,7 +154,7 @@ class Keeper:
         }
         tokenizer = self.policy.tokenizer
         nets = {"model": self.policy.net} | {k: lr.net for k, lr in self.learners.items() if isinstance(lr.net, DecoderWithHead)}
-        folders = {name: _model(net, tokenizer, copy=self.saver.background) for name, net in nets.items()}
+        folders = {name: _model_writer(net, tokenizer, copy=self.saver.background) for name, net in nets.items()}
         adapter: LoRA | None = getattr(self.job, "lora", None)
         if adapter is not None:
             folders["adapter"] = lora.snapshot(self.policy.net, adapter, str(getattr(self.job, "model", "")))
@@ -172,11 +172,11 @@ def _shortest(learner: Learner, traces: Sequence[Trace], count: int = 2) -> list
     return sorted((w.trace for w in live), key=lambda t: sum(len(s.token_ids) for s in t.steps))[:count]
 
 
-def _part(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+def _tensors_of(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
     return {n.removeprefix(f"{name}:"): t for n, t in tensors.items() if n.startswith(f"{name}:")}
 
 
-def _model(net: Decoder, tokenizer: Tokenizer, copy: bool) -> Callable[[Path], None]:
+def _model_writer(net: Decoder, tokenizer: Tokenizer, copy: bool) -> Callable[[Path], None]:
     """What writes a model as it is now: a folder that others load, adapters folded in."""
     weights = hf.snapshot(net, copy=copy)
 

@@ -8,20 +8,20 @@ from pathlib import Path
 
 from ponder import event_loop, room
 from ponder.errors import Interrupted, TaskError, UsageError
-from ponder.funnel import Funnel
-from ponder.models.load import load_any, pin_checkpoint
-from ponder.models.local import Local
+from ponder.funnel import FilterReport
+from ponder.models.load import load_inference_policy, pin_checkpoint
+from ponder.models.local import BasePolicy
 from ponder.pipelines import unchanged
-from ponder.pipelines.asked import in_style
+from ponder.pipelines.asked import apply_style
 from ponder.pipelines.held_out import raise_if_all_held_out, training_traces
-from ponder.pipelines.inputs import inputs_of
+from ponder.pipelines.inputs import input_fingerprints
 from ponder.pipelines.judged import check_same_tokens
-from ponder.pipelines.rollouts import Labelling, MathShepherd, label_all
-from ponder.pipelines.rows import FUNNEL
+from ponder.pipelines.rollouts import StepLabeller, MathShepherd, label_traces
+from ponder.pipelines.rows import FILTER_REPORT_FILE
 from ponder.pipelines.solve import solve_all
 from ponder.pipelines.unchanged import whole_problem_key
-from ponder.protocols import Silent, Strategy, Task, Progress
-from ponder.reason.strategies import Ensemble
+from ponder.protocols import NoProgress, Strategy, Task, Progress
+from ponder.reason.strategies import Samples
 from ponder.runs import Run, read_job, read_traces, write_json
 from ponder.tasks.steps import LABEL_SCORE
 from ponder.tasks.steps.cut import split_steps
@@ -41,8 +41,8 @@ class Label:
     template: str | None = None
     data: tuple[str, ...] = ()
     include_held_out: bool = False  # of these runs also an evaluation's problems
-    strategy: Strategy = Ensemble(4)
-    labeller: Labelling = MathShepherd()
+    strategy: Strategy = Samples(4)
+    labeller: StepLabeller = MathShepherd()
     separator: str | None = "\n"
     limit: int = 100  # problems
     max_concurrency: int = 32  # problems at once, and lost at most when interrupted
@@ -51,7 +51,7 @@ class Label:
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "task", in_style(self.task, self.strategy, self.template))
+        object.__setattr__(self, "task", apply_style(self.task, self.strategy, self.template))
         if min(self.limit, self.max_concurrency) < 1 or self.seed < 0:
             raise UsageError("limit and batch must be at least 1, seed at least 0")
         if self.include_held_out and not self.data:
@@ -60,16 +60,16 @@ class Label:
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> list[Trace]:
         if not self.data:
             room.require_trace_memory({"limit": min(self.limit, len(self.task.train))}, {"n": getattr(self.strategy, "n", 1)})
-        watch = watch or Silent()
+        watch = watch or NoProgress()
         job = replace(self, model=pin_checkpoint(self.model))
-        with Run(folder, job, inputs_of(job)) as run:
+        with Run(folder, job, input_fingerprints(job)) as run:
             watch.phase("load")
-            policy = load_any(job.model, job.template, job.device, job.dtype)
+            policy = load_inference_policy(job.model, job.template, job.device, job.dtype)
             policy.on_tokens = watch.tokens
             policy.reseed(job.seed)
             traces = event_loop.run(label(job, policy, run, watch))
-            if not (run.folder / FUNNEL).exists():
-                write_json(run.folder / FUNNEL, label_filter_report(traces).to_json())
+            if not (run.folder / FILTER_REPORT_FILE).exists():
+                write_json(run.folder / FILTER_REPORT_FILE, label_filter_report(traces).to_json())
             check_labels_useful(traces)
         return traces
 
@@ -88,9 +88,9 @@ class Label:
         ]
 
 
-async def label(job: Label, policy: Local, run: Run, watch: Progress) -> list[Trace]:
-    sides = Funnel()
-    given = {whole_problem_key(t.problem): t for place in job.data for t in _thought(place, sides, job.include_held_out)}
+async def label(job: Label, policy: BasePolicy, run: Run, watch: Progress) -> list[Trace]:
+    sides = FilterReport()
+    given = {whole_problem_key(t.problem): t for place in job.data for t in _read_answers(place, sides, job.include_held_out)}
     problems = [t.problem for t in given.values()] if job.data else list(job.task.train[: job.limit])
     problems = problems[: job.limit]
     if not problems:
@@ -112,7 +112,7 @@ async def label(job: Label, policy: Local, run: Run, watch: Progress) -> list[Tr
                 traces = await solve_all(part, job.strategy, policy, job.task.verifier)
             if job.separator:
                 traces = [split_steps(trace, policy.text, job.separator) for trace in traces]
-            await label_all(traces, job.labeller, policy, job.task.verifier)
+            await label_traces(traces, job.labeller, policy, job.task.verifier)
             run.write_traces(0, traces)
             done |= {whole_problem_key(trace.problem): trace for trace in traces}
             told = label_metrics(done.values())
@@ -126,15 +126,15 @@ async def label(job: Label, policy: Local, run: Run, watch: Progress) -> list[Tr
     return [done[whole_problem_key(p)] for p in problems]
 
 
-def _thought(place: str, sides: Funnel, include_held_out: bool) -> list[Trace]:
+def _read_answers(place: str, sides: FilterReport, include_held_out: bool) -> list[Trace]:
     """The traces of a run in which something was thought."""
     read_job(place)  # says so where that is no run directory
     return [trace for trace in training_traces(place, sides, include_held_out) if len(trace.steps) > 1]
 
 
-def label_filter_report(traces: Iterable[Trace]) -> Funnel:
+def label_filter_report(traces: Iterable[Trace]) -> FilterReport:
     """What became of the answers, step by step."""
-    funnel = Funnel()
+    funnel = FilterReport()
     for trace in traces:
         funnel.add("problems", 1)
         funnel.record("with an answer", bool(trace.answers()), "no answer came to an end")

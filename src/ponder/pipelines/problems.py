@@ -15,12 +15,12 @@ from typing import Any, ClassVar
 
 from ponder import event_loop, jobs, names, room
 from ponder.errors import RunError, UnknownName, UsageError
-from ponder.funnel import Funnel
+from ponder.funnel import FilterReport
 from ponder.pipelines.agreement import SolveRate
 from ponder.pipelines.asking import SolveMany
 from ponder.pipelines.held_out import TRAINING_ONLY_STAGE, HELD_OUT_REASON, is_held_out
-from ponder.pipelines.rows import FUNNEL, filter_report_lines, write_jsonl
-from ponder.pipelines.sieve import Sieve, without_instruction
+from ponder.pipelines.rows import FILTER_REPORT_FILE, filter_report_lines, write_jsonl
+from ponder.pipelines.sieve import Filters, without_instruction
 from ponder.pipelines.sources import (
     MODEL_SOURCES,
     TRUSTED_SOURCES,
@@ -33,10 +33,10 @@ from ponder.pipelines.sources import (
     parse_replies,
     writing_requests,
 )
-from ponder.protocols import Policy, Silent, Task, Progress
-from ponder.reason.strategies import Chain, Ensemble
+from ponder.protocols import Policy, NoProgress, Task, Progress
+from ponder.reason.strategies import Chain, Samples
 from ponder.runs import Run, other_job_error, read_traces, write_json
-from ponder.tasks.made import ANSWERED, generate_from_templates, read_problems, read_templates, select_diverse, to_row
+from ponder.tasks.made import MATH_VERIFIER, generate_from_templates, read_problems, read_templates, select_diverse, to_row
 from ponder.tasks.made.rows import bare_question, domain_of
 from ponder.trust import external_code, names_code
 from ponder.types import Problem, Sampling, user_messages
@@ -61,7 +61,7 @@ class MakeProblems:
     takes them as they are. Then solvers try each: what a model made must be what most of them answer.
     """
 
-    READS: ClassVar = ("train",)
+    READ_SPLITS: ClassVar = ("train",)
 
     source: Source
     file: str | None = None  # of templates, or JSONL of problems to start from
@@ -83,7 +83,7 @@ class MakeProblems:
     exact_solver: str | None = field(default=None, metadata=names_code())
     min_pass_rate: float = 0.01  # pass rates
     max_pass_rate: float = 0.95
-    filters: Sieve = Sieve()
+    filters: Filters = Filters()
     max_kept: int | None = None  # more than so many: spread over domains, leaning to long reasoning
     max_concurrency: int = 128  # problems in flight
     seed: int = 0
@@ -104,7 +104,7 @@ class MakeProblems:
         if self.source not in TRUSTED_SOURCES and not self._uses_solvers:
             raise UsageError(f"what {self.source} gives must be solved before it is believed: name solvers and samples")
         if self.prompt is not None:
-            _check(self.prompt)
+            _check_prompt(self.prompt)
         for operator in self.operators:
             if operator not in (known := OPERATORS.get(self.source, ())):
                 raise UnknownName(f"operator of {self.source}", operator, known)
@@ -131,10 +131,10 @@ class MakeProblems:
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> MakeProblemsResult:
         room.require_trace_memory({"count": self.count}, {"samples": max(1, self.samples_per_solver)})
-        from ponder.models.load import load_any, pin_checkpoint
-        from ponder.pipelines.inputs import inputs_of
+        from ponder.models.load import load_inference_policy, pin_checkpoint
+        from ponder.pipelines.inputs import input_fingerprints
 
-        watch = watch or Silent()
+        watch = watch or NoProgress()
         tell = watch.tokens
         job = replace(
             self, model=None if self.model is None else pin_checkpoint(self.model), solvers=tuple(map(pin_checkpoint, self.solvers))
@@ -144,13 +144,13 @@ class MakeProblems:
         def find(name: str) -> Policy:
             if name not in loaded:
                 loaded.clear()  # one model at a time
-                loaded[name] = load_any(name, template=self.template, device=self.device, dtype=self.dtype)
+                loaded[name] = load_inference_policy(name, template=self.template, device=self.device, dtype=self.dtype)
                 loaded[name].watch = tell
             loaded[name].stream(self.seed)
             return loaded[name]
 
-        attempts = replace(job, exact_solver=None, filters=Sieve())  # what filters depend on may change: they run again
-        with Run(folder, job, inputs_of(attempts), continue_from=job.continue_from) as run:
+        attempts = replace(job, exact_solver=None, filters=Filters())  # what filters depend on may change: they run again
+        with Run(folder, job, input_fingerprints(attempts), continue_from=job.continue_from) as run:
             return event_loop.run(make_problems(job, find, run, watch))
 
     def continue_from(self, run: Run, theirs: Any) -> None:
@@ -164,7 +164,7 @@ class MakeProblems:
             raise RunError(f"{other_job_error(run.folder, *fixed)}; only solvers and filters may change")
         (run.folder / PROBLEMS_FILE).unlink(missing_ok=True)  # it comes again
         before = {k: v for k, v in theirs.items() if k not in FILTER_FIELDS}  # which may have named other code
-        asked = [_asked(job) for job in (jobs.decode(before, external_code(run.job)), self)]
+        asked = [_solver_settings(job) for job in (jobs.decode(before, external_code(run.job)), self)]
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*asked, strict=False)))
         if aside := sum(step > WRITING_STEP + same for step, _ in read_traces(run.folder)):
             run.mark_resumed(WRITING_STEP + same + 1)
@@ -176,13 +176,13 @@ class MakeProblems:
         return [*filter_report_lines(folder), f"problems  {folder / PROBLEMS_FILE}"]
 
 
-def _asked(job: MakeProblems) -> list[tuple[Any, ...]]:
+def _solver_settings(job: MakeProblems) -> list[tuple[Any, ...]]:
     """What makes a solver's attempts what they are, solver by solver."""
     how = (job.samples_per_solver, job.solver_sampling, job.prompt, job.template)
     return [(solver, *how) for solver in job._solver_models] if job._uses_solvers else []
 
 
-def _check(prompt: str) -> None:
+def _check_prompt(prompt: str) -> None:
     try:
         whole = "?!" in prompt.format(question="?!")
     except (KeyError, IndexError, ValueError, AttributeError):
@@ -196,29 +196,29 @@ class MakeProblemsResult:
     """What came of it. The problems stand in the run's problems.jsonl."""
 
     rows: list[dict[str, Any]]
-    funnel: Funnel
+    funnel: FilterReport
 
 
 async def make_problems(job: MakeProblems, find: PolicyLoader, run: Run, watch: Progress) -> MakeProblemsResult:
     """Also where it ends early, the funnel stands beside what was thought; before that there is nothing to keep."""
-    funnel = Funnel()
+    funnel = FilterReport()
     try:
-        return await _make(job, find, run, watch, funnel)
+        return await _run_make_problems(job, find, run, watch, funnel)
     finally:
         if any((run.folder / name).exists() for name in ("traces.jsonl", PROBLEMS_FILE)):
-            write_json(run.folder / FUNNEL, funnel.to_json())
+            write_json(run.folder / FILTER_REPORT_FILE, funnel.to_json())
 
 
-async def _make(job: MakeProblems, find: PolicyLoader, run: Run, watch: Progress, funnel: Funnel) -> MakeProblemsResult:
+async def _run_make_problems(job: MakeProblems, find: PolicyLoader, run: Run, watch: Progress, funnel: FilterReport) -> MakeProblemsResult:
     job.filters.validate()
     exact = None if job.exact_solver is None else names.import_object(job.exact_solver)
     asking = SolveMany(run, watch, job.max_concurrency)
-    problems = await _sourced(job, find, asking, funnel)
+    problems = await _source_problems(job, find, asking, funnel)
     if job.prompt is not None:
         problems = [replace(p, messages=user_messages(job.prompt.format(question=bare_question(p))), style="", answer_instruction="") for p in problems]
     problems = job.filters(problems, funnel, job.task)
     if exact is not None:
-        problems = _by_solver(problems, exact, funnel)
+        problems = _check_with_exact_solver(problems, exact, funnel)
     tried = [SolveRate(p) for p in problems]
     if job._uses_solvers:
         tried = await _solved(job, find, asking, tried, funnel)
@@ -228,26 +228,26 @@ async def _make(job: MakeProblems, find: PolicyLoader, run: Run, watch: Progress
         chosen = sorted(select_diverse(domains, lengths, job.max_kept, job.seed))
         beyond = {f"beyond {job.max_kept}": len(tried) - len(chosen)}
         tried = list(funnel.require_some("chosen", [tried[i] for i in chosen], beyond))
-    rows = [_row(t, job._uses_solvers) for t in tried]
+    rows = [_to_row(t, job._uses_solvers) for t in tried]
     write_jsonl(run.folder / PROBLEMS_FILE, rows)
     return MakeProblemsResult(rows, funnel)
 
 
-def _row(tried: SolveRate, solved: bool) -> dict[str, Any]:
+def _to_row(tried: SolveRate, solved: bool) -> dict[str, Any]:
     if not solved:
         return to_row(tried.problem)
     length = round(sum(tried.correct_lengths) / max(1, len(tried.correct_lengths)))
     return to_row(tried.problem, pass_rate=tried.pass_rate, attempts=tried.num_judged, length=length)
 
 
-async def _sourced(job: MakeProblems, find: PolicyLoader, asking: SolveMany, funnel: Funnel) -> list[Problem]:
+async def _source_problems(job: MakeProblems, find: PolicyLoader, asking: SolveMany, funnel: FilterReport) -> list[Problem]:
     """The problems of the source, before anything is asked of them."""
     if job.source == "templates":
         assert job.file is not None
         problems = list(generate_from_templates(read_templates(job.file), job.count, job.seed))
         return list(funnel.require_some("drawn", problems, {"that there are not": job.count - len(problems)}))
     operators = job.operators or OPERATORS.get(job.source, ())
-    parents = _training(_parents(job), funnel)
+    parents = _without_held_out(_read_parents(job), funnel)
     check_parents(job.source, operators, parents)
     if job.source == "filter":
         return list(funnel.require_some("given", [with_lineage(p, job.task is not None) for p in parents]))
@@ -261,7 +261,7 @@ async def _sourced(job: MakeProblems, find: PolicyLoader, asking: SolveMany, fun
     return list(funnel.require_some("made", parse_replies(traces, job.source, job.model, funnel)))
 
 
-def _parents(job: MakeProblems) -> list[Problem]:
+def _read_parents(job: MakeProblems) -> list[Problem]:
     if job.task is None:
         return [] if job.file is None else read_problems(job.file, job.question_column, job.answer_column)
     train = without_instruction(job.task).train
@@ -269,7 +269,7 @@ def _parents(job: MakeProblems) -> list[Problem]:
     return [train[i] for i in range(min(len(train), most))]
 
 
-def _training(parents: list[Problem], funnel: Funnel) -> list[Problem]:
+def _without_held_out(parents: list[Problem], funnel: FilterReport) -> list[Problem]:
     """Without those whose ids say that somebody is measured on them: what is made of them would give them away."""
     left = [p for p in parents if not is_held_out(p)]
     if len(left) < len(parents):
@@ -279,7 +279,7 @@ def _training(parents: list[Problem], funnel: Funnel) -> list[Problem]:
     return left
 
 
-def _by_solver(problems: Sequence[Problem], solve: Callable[[str], Any], funnel: Funnel) -> list[Problem]:
+def _check_with_exact_solver(problems: Sequence[Problem], solve: Callable[[str], Any], funnel: FilterReport) -> list[Problem]:
     """Those to which a program finds one answer, and it is theirs."""
     left = []
     for problem in problems:
@@ -289,19 +289,19 @@ def _by_solver(problems: Sequence[Problem], solve: Callable[[str], Any], funnel:
         except Exception as error:  # the user's own program
             funnel.record("solved by program", False, f"{type(error).__name__}: {error}")
             continue
-        same = len(found) == 1 and ANSWERED.grade(format_answer(found[0], "boxed"), problem.answer).value == 1.0
+        same = len(found) == 1 and MATH_VERIFIER.grade(format_answer(found[0], "boxed"), problem.answer).value == 1.0
         why = "another answer" if len(found) == 1 else "several answers" if found else "no answer"
         if funnel.record("solved by program", same, why):
             left.append(problem)
     return list(funnel.require_some("unique", left))
 
 
-async def _solved(job: MakeProblems, find: PolicyLoader, asking: SolveMany, tried: list[SolveRate], funnel: Funnel) -> list[SolveRate]:
+async def _solved(job: MakeProblems, find: PolicyLoader, asking: SolveMany, tried: list[SolveRate], funnel: FilterReport) -> list[SolveRate]:
     """Those that solvers agree on, of fitting difficulty."""
     problems = [t.problem for t in tried]
-    strategy = Ensemble(job.samples_per_solver, job.solver_sampling)
+    strategy = Samples(job.samples_per_solver, job.solver_sampling)
     for place, solver in enumerate(job._solver_models, 1):
-        traces = await asking(WRITING_STEP + place, "solve", problems, strategy, find(solver), ANSWERED)
+        traces = await asking(WRITING_STEP + place, "solve", problems, strategy, find(solver), MATH_VERIFIER)
         for one, trace in zip(tried, traces, strict=True):
             one.add_trace(trace)
     if not any(sum(t.correct_by_solver) for t in tried):
@@ -310,7 +310,7 @@ async def _solved(job: MakeProblems, find: PolicyLoader, asking: SolveMany, trie
             f"{', '.join(job._solver_models)} found none of the answers: name a stronger solver, allow more tokens, or make"
             " easier problems. What was written is kept for another solver"
         )
-    left = [t for t in tried if _agreed(t, job, funnel)]
+    left = [t for t in tried if _is_agreed(t, job, funnel)]
     fitting = []
     for one in left:
         assert one.pass_rate is not None
@@ -322,7 +322,7 @@ async def _solved(job: MakeProblems, find: PolicyLoader, asking: SolveMany, trie
     return fitting
 
 
-def _agreed(tried: SolveRate, job: MakeProblems, funnel: Funnel) -> bool:
+def _is_agreed(tried: SolveRate, job: MakeProblems, funnel: FilterReport) -> bool:
     if not funnel.record("attempts judged", tried.pass_rate is not None, "undecided"):
         return False
     if job.source in TRUSTED_SOURCES:

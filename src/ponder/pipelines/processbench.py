@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from ponder import event_loop
 from ponder.errors import TaskError, UsageError
-from ponder.models.native import Native
+from ponder.models.native import PonderPolicy
 from ponder.models.reward import PRM
 from ponder.pipelines.judged import tokenize_trace
-from ponder.tasks.steps.judging import FirstErrorScores, first_errors, first_wrong_step
+from ponder.tasks.steps.judging import FirstErrorScores, score_first_errors, first_wrong_step
 from ponder.tasks.steps.processbench import FIRST_WRONG_TAG
 from ponder.types import Trace
 
@@ -40,7 +40,7 @@ def process_bench(
         raise UsageError(f"the threshold is {threshold}; it is a probability between 0 and 1")
     if reward_model.granularity == "line":
         raise UsageError("ProcessBench has steps of its own: read them per step")
-    policy = reward_model.reader.policy if isinstance(reward_model.reader.policy, Native) else reward_model.reader.policy.policy
+    policy = reward_model.reader.policy if isinstance(reward_model.reader.policy, PonderPolicy) else reward_model.reader.policy.policy
     read: list[list[float]] = []
     labels: list[int] = []
     lost: list[int] = []  # labels of solutions that nobody could read
@@ -51,7 +51,7 @@ def process_bench(
                 part.append(tokenize_trace(trace, policy))
             except TaskError:  # longer than the model's context
                 lost.append(int(trace.problem.tags[FIRST_WRONG_TAG]))
-        read += event_loop.run(_read(reward_model, part))
+        read += event_loop.run(_step_probabilities(reward_model, part))
         labels += [int(t.problem.tags[FIRST_WRONG_TAG]) for t in part]
         watch(len(read) + len(lost))
     if not read:
@@ -60,13 +60,13 @@ def process_bench(
         )
 
     def at(limit: float) -> FirstErrorScores:
-        return first_errors([*(first_wrong_step(steps, limit) for steps in read), *[UNREAD_LABEL] * len(lost)], [*labels, *lost])
+        return score_first_errors([*(first_wrong_step(steps, limit) for steps in read), *[UNREAD_LABEL] * len(lost)], [*labels, *lost])
 
     best = max(CANDIDATE_THRESHOLDS, key=lambda limit: (at(limit).f1, -abs(limit - 0.5)))
     return ProcessBenchResult(at(threshold), threshold, at(best), best, len(lost))
 
 
-async def _read(judge: PRM, traces: Sequence[Trace]) -> list[list[float]]:
+async def _step_probabilities(judge: PRM, traces: Sequence[Trace]) -> list[list[float]]:
     """The probability of each step of each solution; a solution of one step has one, however many lines."""
     ends = [[len(t.token_ids(i)) - 1 for i in range(1, len(t.steps))] for t in traces]
     found = await asyncio.gather(

@@ -15,17 +15,17 @@ import torch
 from ponder import event_loop, room
 from ponder.errors import UsageError
 from ponder.measure import bootstrap_mean
-from ponder.models.load import Fresh, load_policy, pin_job_models
-from ponder.models.native import Native
-from ponder.pipelines.asked import in_style
-from ponder.pipelines.inputs import inputs_of
-from ponder.pipelines.keeping import Keeper
+from ponder.models.load import ScratchModel, load_policy, pin_job_models
+from ponder.models.native import PonderPolicy
+from ponder.pipelines.asked import apply_style
+from ponder.pipelines.inputs import input_fingerprints
+from ponder.pipelines.keeping import TrainingSession
 from ponder.pipelines.sft import text_answer_trace
 from ponder.pipelines.solve import shuffled_problems
-from ponder.protocols import Silent, Task, Progress
+from ponder.protocols import NoProgress, Task, Progress
 from ponder.runs import Run, read_metrics, write_json
 from ponder.train import checkpoint
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.train.quiet import QuietLearner, QuietText, SampledThoughts, pack_thoughts
 from ponder.types import Ids, Problem, Sampling, Step, Trace, ids, prompt_trace
 
@@ -43,10 +43,10 @@ class QuietStar:
     inside the question: its tokens are not learned.
     """
 
-    READS: ClassVar = ("train", "test")
+    READ_SPLITS: ClassVar = ("train", "test")
 
     data: Task
-    model: str | Fresh
+    model: str | ScratchModel
     thought_tokens: tuple[str, str] = ("[", "]")
     thought_tokens_like: tuple[str, str] | None = None
     num_thoughts: int = 2
@@ -56,7 +56,7 @@ class QuietStar:
     beta: float = 1.0  # of REINFORCE
     positive_only: bool = True  # only from thoughts that are better than the mean
     template: str | None = None
-    optimiser: AdamW = AdamW(lr=1e-4)
+    optimizer: AdamW = AdamW(lr=1e-4)
     steps: int = 100
     batch_size: int = 32  # answers per step
     eval_limit: int = 500  # held-out problems, to measure on
@@ -67,7 +67,7 @@ class QuietStar:
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "data", in_style(self.data, template=self.template))
+        object.__setattr__(self, "data", apply_style(self.data, template=self.template))
         if min(self.steps, self.batch_size, self.max_thought_tokens, self.lookahead_tokens, self.eval_limit, self.save_every, self.keep_checkpoints) < 1:
             raise UsageError("steps, batch, length, ahead, limit, save_every and keep must be at least 1")
         if min(self.seed, self.num_thoughts) < 0 or not self.beta >= 0:
@@ -77,11 +77,11 @@ class QuietStar:
         if self.thought_tokens[0] == self.thought_tokens[1]:
             raise UsageError(f"thoughts begin and end with {self.thought_tokens[0]!r}: the two marks must differ")
 
-    def __call__(self, folder: str | Path, watch: Progress | None = None) -> Native:
+    def __call__(self, folder: str | Path, watch: Progress | None = None) -> PonderPolicy:
         room.require_trace_memory({"batch": self.batch_size}, {})
         job = pin_job_models(self, folder)
-        with Run(folder, job, inputs_of(job)) as run:
-            return event_loop.run(quiet_star(job, run, watch or Silent()))
+        with Run(folder, job, input_fingerprints(job)) as run:
+            return event_loop.run(quiet_star(job, run, watch or NoProgress()))
 
     def summary_lines(self, folder: Path) -> list[str]:
         """What came out, for people."""
@@ -97,19 +97,19 @@ class QuietStar:
         return out
 
 
-async def quiet_star(job: QuietStar, run: Run, watch: Progress) -> Native:
+async def quiet_star(job: QuietStar, run: Run, watch: Progress) -> PonderPolicy:
     watch.phase("load")
     policy = load_policy(job.model, template=job.template, device=job.device, dtype=checkpoint.resume_dtype(run, job.dtype))
-    marks = _token(policy, job.thought_tokens[0]), _token(policy, job.thought_tokens[1])
+    marks = _single_token(policy, job.thought_tokens[0]), _single_token(policy, job.thought_tokens[1])
     if job.thought_tokens_like is not None:
-        copy_embeddings(policy, marks, (_token(policy, job.thought_tokens_like[0]), _token(policy, job.thought_tokens_like[1])))
+        copy_embeddings(policy, marks, (_single_token(policy, job.thought_tokens_like[0]), _single_token(policy, job.thought_tokens_like[1])))
     learner = QuietLearner(
-        policy.net, job.optimiser, marks, lookahead_tokens=job.lookahead_tokens, beta=job.beta, positive_only=job.positive_only, seed=job.seed
+        policy.net, job.optimizer, marks, lookahead_tokens=job.lookahead_tokens, beta=job.beta, positive_only=job.positive_only, seed=job.seed
     )
-    with Keeper(run, job, watch, policy, {"policy": learner}) as keeper:
+    with TrainingSession(run, job, watch, policy, {"policy": learner}) as session:
         policy.on_tokens = watch.tokens
-        for step in keeper.remaining_steps():
-            with keeper.step() as state:
+        for step in session.remaining_steps():
+            with session.step() as state:
                 began = time.perf_counter()
                 watch.phase("sample")
                 problems = shuffled_problems(job.data.train, job.seed, step * job.batch_size, job.batch_size)
@@ -126,18 +126,18 @@ async def quiet_star(job: QuietStar, run: Run, watch: Progress) -> Native:
                     metrics |= await evaluate_held_out(job, policy, learner, run)
                     policy.on_tokens = watch.tokens
                 shown = [thoughts_trace(policy, problems[i], texts[i], thoughts[i]) for i in range(min(MAX_SHOWN_TEXTS, job.batch_size))]
-                keeper.record(state, metrics | {"step_time": time.perf_counter() - began}, shown)
+                session.record(state, metrics | {"step_time": time.perf_counter() - began}, shown)
     return policy
 
 
-def copy_embeddings(policy: Native, marks: Sequence[int], like: Sequence[int]) -> None:
+def copy_embeddings(policy: PonderPolicy, marks: Sequence[int], like: Sequence[int]) -> None:
     """Marks with the embeddings of tokens that the model knows; their rows in the head too, where that is not tied."""
     with torch.no_grad():
         for table in {id(t): t for t in (policy.net.embed_tokens.weight, policy.net.lm_head.weight)}.values():
             table[list(marks)] = table[list(like)]
 
 
-def answer_text(job: QuietStar, policy: Native, problem: Problem) -> QuietText:
+def answer_text(job: QuietStar, policy: PonderPolicy, problem: Problem) -> QuietText:
     trace = text_answer_trace(policy, problem, job.data.gold(problem))
     tokens = trace.token_ids(1)
     room = policy.net.config.context - len(tokens) - job.max_thought_tokens - 2
@@ -149,7 +149,7 @@ def answer_text(job: QuietStar, policy: Native, problem: Problem) -> QuietText:
     return QuietText(tokens, len(trace.steps[0].token_ids), job.at_every_token or not job.num_thoughts)
 
 
-async def sample_thoughts(policy: Native, texts: Sequence[QuietText], start: int, n: int, length: int) -> SampledThoughts:
+async def sample_thoughts(policy: PonderPolicy, texts: Sequence[QuietText], start: int, n: int, length: int) -> SampledThoughts:
     """So many thoughts at each place, sampled from the model as it is: prefixes are computed once."""
     if not n:
         return [[[] for _ in one.thought_positions] for one in texts]
@@ -160,7 +160,7 @@ async def sample_thoughts(policy: Native, texts: Sequence[QuietText], start: int
     return [[[c.token_ids for c in next(drawn)] for _ in one.thought_positions] for one in texts]
 
 
-def thoughts_trace(policy: Native, problem: Problem, text: QuietText, thoughts: Sequence[Sequence[Ids]]) -> Trace:
+def thoughts_trace(policy: PonderPolicy, problem: Problem, text: QuietText, thoughts: Sequence[Sequence[Ids]]) -> Trace:
     """A text and what was thought inside it, to be looked at."""
     trace = prompt_trace(problem, text.tokens[: text.first_target])
     here = 0
@@ -173,7 +173,7 @@ def thoughts_trace(policy: Native, problem: Problem, text: QuietText, thoughts: 
     return trace
 
 
-async def evaluate_held_out(job: QuietStar, policy: Native, learner: QuietLearner, run: Run) -> dict[str, float]:
+async def evaluate_held_out(job: QuietStar, policy: PonderPolicy, learner: QuietLearner, run: Run) -> dict[str, float]:
     """On held-out problems: nats a token, and whether every token of an answer is the likeliest."""
     problems = job.data.test[: job.eval_limit]
     texts = [answer_text(job, policy, p) for p in problems]
@@ -195,7 +195,7 @@ async def evaluate_held_out(job: QuietStar, policy: Native, learner: QuietLearne
     return {name: float(np.mean(values)) for name, values in told.items()}
 
 
-def _token(policy: Native, word: str) -> int:
+def _single_token(policy: PonderPolicy, word: str) -> int:
     found = policy.tokens(word)
     if len(found) != 1:
         raise UsageError(f"{word!r} is {len(found)} tokens to this model; a mark must be one: add it to its vocabulary")

@@ -14,15 +14,15 @@ import numpy as np
 import torch
 
 from ponder.errors import Interrupted
-from ponder.models.native import Native
+from ponder.models.native import PonderPolicy
 from ponder.nets import lora
 from ponder.nets.compute import pick_device
 from ponder.pipelines.curriculum import PassRateHistory
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.solve import solve_all
-from ponder.pipelines.teachers import same_kind
-from ponder.pipelines.witness import Witness
+from ponder.pipelines.teachers import load_teacher
+from ponder.pipelines.witness import GradientProbe
 from ponder.protocols import Progress
 from ponder.train.learner import Learner
 from ponder.types import Trace
@@ -42,15 +42,15 @@ class DryRun:
     metrics: list[dict[str, float]]  # of each step
 
 
-class _Enough(Exception):
+class _StepLimitReached(Exception):
     """Ends the rehearsal; the job takes it for a fault and saves nothing."""
 
 
-class _Stopped(_Enough):
+class _UserInterrupted(_StepLimitReached):
     """The user did."""
 
 
-class _Clock:
+class _StepLimit:
     """A `Watch` that ends the job after so many steps; another one is told what goes on."""
 
     def __init__(self, steps: int, watch: Progress) -> None:
@@ -71,13 +71,13 @@ class _Clock:
         self.rows.append(dict(metrics))
         self.first = self.first or list(traces)
         if done >= self.steps:
-            raise _Enough
+            raise _StepLimitReached
 
     def _tell(self, call: Callable[[], None]) -> None:
         try:
             call()
         except Interrupted as stop:
-            raise _Stopped from stop
+            raise _UserInterrupted from stop
 
 
 def dry_run(job: RL | FineTune, steps: int, watch: Progress) -> DryRun:
@@ -85,16 +85,16 @@ def dry_run(job: RL | FineTune, steps: int, watch: Progress) -> DryRun:
     device = pick_device(job.device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    clock = _Clock(steps, watch)
+    clock = _StepLimit(steps, watch)
     job = replace(job, preflight=False) if isinstance(job, RL) else job
     with tempfile.TemporaryDirectory(prefix="ponder-plan-") as folder:
         try:
             job(Path(folder) / "run", clock)
         except Exception as end:
-            found = _first(end)
-            if isinstance(found, _Stopped):
+            found = _unwrap_group(end)
+            if isinstance(found, _UserInterrupted):
                 raise Interrupted("stopped; nothing was kept") from None
-            if not isinstance(found, _Enough):
+            if not isinstance(found, _StepLimitReached):
                 raise found from None
     memory, of = peak_memory(device)
     sample = [row.get("time/sample", 0.0) for row in clock.rows]
@@ -102,9 +102,9 @@ def dry_run(job: RL | FineTune, steps: int, watch: Progress) -> DryRun:
     return DryRun(sample, learn, memory, of, clock.first, clock.rows)
 
 
-def _first(error: Exception) -> Exception:
+def _unwrap_group(error: Exception) -> Exception:
     """What went wrong, without the groups that tasks at work together put around it."""
-    return _first(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
+    return _unwrap_group(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
 
 
 def peak_memory(device: torch.device) -> tuple[int, int | None]:
@@ -114,7 +114,7 @@ def peak_memory(device: torch.device) -> tuple[int, int | None]:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024), None
 
 
-def full_pass(learner: Learner, traces: Sequence[Trace]) -> float:
+def time_full_pass(learner: Learner, traces: Sequence[Trace]) -> float:
     """Seconds to learn from all these groups if each had a gradient, by a pass over some of them.
 
     The pass leaves out most weights' gradients, which are a third of the work: forward, backward to each layer's
@@ -125,11 +125,11 @@ def full_pass(learner: Learner, traces: Sequence[Trace]) -> float:
         for k, step in enumerate(s for s in trace.steps if s.sampled):
             step.advantages = np.full(len(step.token_ids), 1.0 if k % 2 else -1.0, np.float32)
     began = time.perf_counter()
-    Witness(learner).measure(some, learner.micro_tokens)
+    GradientProbe(learner).measure(some, learner.max_tokens_per_microbatch)
     return 1.5 * (time.perf_counter() - began) * len(traces) / max(1, len(some))
 
 
-async def sample_groups(job: RL, policy: Native, count: int, have: Sequence[Trace] = ()) -> list[Trace]:
+async def sample_groups(job: RL, policy: PonderPolicy, count: int, have: Sequence[Trace] = ()) -> list[Trace]:
     """The job's strategy on the first problems it will ask, so many at least; `have`: traces of the first of these."""
     traces = list(have)
     if len(traces) < count:
@@ -140,11 +140,11 @@ async def sample_groups(job: RL, policy: Native, count: int, have: Sequence[Trac
     return traces
 
 
-def fine_tuner(job: FineTune, policy: Native) -> Learner:
+def build_sft_learner(job: FineTune, policy: PonderPolicy) -> Learner:
     """The learner that a fine-tuning job trains with."""
     if job.lora is not None:
         lora.attach(policy.net, job.lora, job.seed)
     return Learner(
-        policy.net, job.algorithm, job.optimiser, micro_tokens=job.micro_tokens, recompute=job.recompute,
-        frozen_layers=job.frozen_layers, reference=None if job.teacher is None else same_kind(job.teacher, policy),
+        policy.net, job.algorithm, job.optimizer, max_tokens_per_microbatch=job.max_tokens_per_microbatch, gradient_checkpointing=job.gradient_checkpointing,
+        frozen_layers=job.frozen_layers, reference=None if job.teacher is None else load_teacher(job.teacher, policy),
     )  # fmt: skip

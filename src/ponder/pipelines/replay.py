@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from ponder import event_loop, names, verify
 from ponder.errors import UnknownName, UsageError
-from ponder.measure.compare import Pair, pair_of
+from ponder.measure.compare import PairwiseResult, compare_pair
 from ponder.measure.decide import DecisionRule, apply_rule, accuracy_of_values
 from ponder.measure.intervals import Accuracy, MeanInterval
-from ponder.measure.readers import Attempts, ColumnMap, read_logs, to_traces
-from ponder.measure.readers.runs import answer_steps, is_run, read_run, run_task, run_traces, verifier_of
+from ponder.measure.readers import Attempts, ColumnMap, read_logs, attempts_to_traces
+from ponder.measure.readers.runs import answer_steps, is_run, read_run, run_task, run_traces, task_verifier
 from ponder.protocols import Scorer
 from ponder.train.credit import group_relative, leave_one_out
 from ponder.types import Score, Trace
@@ -64,7 +64,7 @@ class StoredAttempts:
             listed = ", ".join(s.name.rpartition(": ")[2] for s in systems)
             raise UsageError(f"{source} holds several systems ({listed}): replay one of them, as {source}::NAME")
         texts = all(g.texts is not None for g in systems[0].groups if g.size)
-        return cls(systems[0], tuple(to_traces(systems[0])) if texts else ())  # to decide again takes no texts
+        return cls(systems[0], tuple(attempts_to_traces(systems[0])) if texts else ())  # to decide again takes no texts
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class GroupStatistics:
 
 
 @dataclass(frozen=True)
-class Replayed:
+class ReplayReport:
     source: str
     score: str  # who judged anew; empty: nobody
     method: DecisionRule
@@ -101,7 +101,7 @@ class Replayed:
     truth: str  # whose verdicts the accuracies are by
     before: Accuracy | MeanInterval
     after: Accuracy | MeanInterval
-    pair: Pair
+    pair: PairwiseResult
     change: VerdictChanges
     groups: tuple[tuple[GroupStatistics, GroupStatistics | None], ...]  # under the stored reward and the new one
     agreement: float | None  # correlation of the two rewards' advantages, attempt by attempt
@@ -116,7 +116,7 @@ def find_scorer(name: str, stored: StoredAttempts, task: Callable[[str], Any]) -
     from ponder.tasks import TASKS
 
     if "=" in name:
-        return _weighted(name, stored), False
+        return _weighted_scorer(name, stored), False
     if name in VERIFIERS:
         return VERIFIERS[name](), True
     if name in verify.REWARDS:
@@ -141,7 +141,7 @@ def in_stored_style(task: Any, traces: Sequence[Trace]) -> Any:
     return task.styled(styles.pop()) if alone else task
 
 
-def _weighted(name: str, stored: StoredAttempts) -> Scorer:
+def _weighted_scorer(name: str, stored: StoredAttempts) -> Scorer:
     weights: dict[str, float] = {}
     for part in name.split(","):
         key, _, weight = part.partition("=")
@@ -149,7 +149,7 @@ def _weighted(name: str, stored: StoredAttempts) -> Scorer:
             weights[key.strip()] = float(weight)
         except ValueError:
             raise UsageError(f"--score {part!r}: a weighted sum is name=weight,name=weight") from None
-    verifier = verifier_of(stored.task) or verify.MathAnswer()
+    verifier = task_verifier(stored.task) or verify.MathAnswer()
     return verify.weighted_reward(weights, verifier)
 
 
@@ -162,22 +162,22 @@ def replay(
     truth: Literal["stored", "new"] = "stored",
     sizes: Sequence[int] = (),
     advantage: Advantage = "grpo",
-) -> Replayed:
+) -> ReplayReport:
     """What the rule decides on stored attempts, before and after they are judged again."""
     old = stored.attempts
-    new, scores = (old, None) if scorer is None else _rescored(stored, scorer, truth == "new")
+    new, scores = (old, None) if scorer is None else _rescore(stored, scorer, truth == "new")
     by = by or (NEW_SCORER if scorer is not None and method in ("best", "weighted") else None)
     before = apply_rule(old, "mean" if by == NEW_SCORER else method, None if by == NEW_SCORER else by)
     after = apply_rule(new, method, by)
-    pair = pair_of((f"{method} now", after), ("mean" if by == NEW_SCORER else method, before))
+    pair = compare_pair((f"{method} now", after), ("mean" if by == NEW_SCORER else method, before))
     judged = [g.correct for g in old.groups]
     rewards = judged if scores is None else [tuple(s.value for s in group) for group in scores]
-    groups = _groups(judged, None if scores is None else rewards, sizes, advantage)
+    groups = _compare_groups(judged, None if scores is None else rewards, sizes, advantage)
     notes = list(old.reading_notes)
     if by == NEW_SCORER:
         notes.append("before: one attempt at random, since the stored attempts have no scores of this scorer")
         notes.append("a score that reads the gold answer makes this a bound on what a choice can reach, not a method")
-    return Replayed(
+    return ReplayReport(
         source=old.name,
         score=name,
         method=method,
@@ -186,15 +186,15 @@ def replay(
         before=accuracy_of_values(before),
         after=accuracy_of_values(after),
         pair=pair,
-        change=VerdictChanges() if scores is None else _change(stored, scores),
+        change=VerdictChanges() if scores is None else _verdict_changes(stored, scores),
         groups=groups,
-        agreement=None if scores is None else _agreement(judged, rewards, advantage),
+        agreement=None if scores is None else _advantage_correlation(judged, rewards, advantage),
         notes=tuple(notes),
     )
 
 
-def _rescored(stored: StoredAttempts, scorer: Scorer, truth: bool) -> tuple[Attempts, list[list[Score]]]:
-    scores = event_loop.run(_judge(stored.traces or to_traces(stored.attempts), scorer))
+def _rescore(stored: StoredAttempts, scorer: Scorer, truth: bool) -> tuple[Attempts, list[list[Score]]]:
+    scores = event_loop.run(_score_traces(stored.traces or attempts_to_traces(stored.attempts), scorer))
     if not any(s.value is not None for judged in scores for s in judged):
         why = verify.count_verdicts([s for judged in scores for s in judged]).reasons
         raise UsageError(
@@ -210,7 +210,7 @@ def _rescored(stored: StoredAttempts, scorer: Scorer, truth: bool) -> tuple[Atte
     return replace(stored.attempts, groups=tuple(groups)), scores
 
 
-async def _judge(traces: Sequence[Trace], scorer: Scorer) -> list[list[Score]]:
+async def _score_traces(traces: Sequence[Trace], scorer: Scorer) -> list[list[Score]]:
     out: list[list[Score]] = []
     for first in range(0, len(traces), JUDGE_BATCH):
         some = traces[first : first + JUDGE_BATCH]
@@ -218,7 +218,7 @@ async def _judge(traces: Sequence[Trace], scorer: Scorer) -> list[list[Score]]:
     return out
 
 
-def _change(stored: StoredAttempts, scores: Sequence[Sequence[Score]]) -> VerdictChanges:
+def _verdict_changes(stored: StoredAttempts, scores: Sequence[Sequence[Score]]) -> VerdictChanges:
     same = right = wrong = other = 0
     examples: list[tuple[str, str, float | None, float | None, str]] = []
     for g, judged in zip(stored.attempts.groups, scores, strict=True):
@@ -238,13 +238,13 @@ def _change(stored: StoredAttempts, scores: Sequence[Sequence[Score]]) -> Verdic
 # Groups: what training would have seen
 
 
-def _groups(
+def _compare_groups(
     old: Sequence[Sequence[float | None]],
     new: Sequence[Sequence[float | None]] | None,
     sizes: Sequence[int],
     advantage: Advantage,
 ) -> tuple[tuple[GroupStatistics, GroupStatistics | None], ...]:
-    most = max((len(_known(g)) for g in old), default=0)
+    most = max((len(_decided_rewards(g)) for g in old), default=0)
     if most < 2:
         return ()
     wanted = sizes or [k for k in (2, 4, 8, 16, 32, 64) if k < most] + [most]
@@ -258,12 +258,12 @@ def group_statistics(
 ) -> GroupStatistics:
     """Groups of this size, drawn from stored ones. An undecided reward leaves its group, and a problem with fewer than
     `size` others is left out."""
-    known = [k for g in rewards if len(k := _known(g)) >= size]
+    known = [k for g in rewards if len(k := _decided_rewards(g)) >= size]
     if not known:
         nothing = float("nan")
         return GroupStatistics(size, 0, nothing, nothing, nothing, nothing)
     dead, failed, solved = np.mean([equal_reward_share(g, size) for g in known], axis=0)
-    return GroupStatistics(size, len(known), float(dead), float(failed), float(solved), _spread(known, size, advantage, seed))
+    return GroupStatistics(size, len(known), float(dead), float(failed), float(solved), _mean_advantage(known, size, advantage, seed))
 
 
 def equal_reward_share(rewards: Sequence[float], size: int) -> tuple[float, float, float]:
@@ -274,7 +274,7 @@ def equal_reward_share(rewards: Sequence[float], size: int) -> tuple[float, floa
     return sum(by_value.values()), low, high
 
 
-def _spread(groups: Sequence[Sequence[float]], size: int, advantage: Advantage, seed: int) -> float:
+def _mean_advantage(groups: Sequence[Sequence[float]], size: int, advantage: Advantage, seed: int) -> float:
     rng, rule = np.random.default_rng(seed), ADVANTAGES[advantage]
     means = []
     for g in groups:
@@ -285,7 +285,7 @@ def _spread(groups: Sequence[Sequence[float]], size: int, advantage: Advantage, 
     return float(np.mean(means))
 
 
-def _agreement(
+def _advantage_correlation(
     old: Sequence[Sequence[float | None]], new: Sequence[Sequence[float | None]], advantage: Advantage
 ) -> float | None:
     """The correlation of advantages; None where either reward gives none."""
@@ -301,5 +301,5 @@ def _agreement(
     return None if x_A.std() == 0 or y_A.std() == 0 else float(np.corrcoef(x_A, y_A)[0, 1])
 
 
-def _known(rewards: Sequence[float | None]) -> list[float]:
+def _decided_rewards(rewards: Sequence[float | None]) -> list[float]:
     return [r for r in rewards if r is not None]

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ponder.measure import Accuracy, Auroc, MeanInterval, auroc
-from ponder.measure.intervals import over_all
+from ponder.measure import Accuracy, AurocInterval, MeanInterval, auroc
+from ponder.measure.intervals import mean_with_undecided
 from ponder.protocols import Strategy
 from ponder.reason.operators import majority_step
-from ponder.reason.operators.auto_cut import cuts_steps, count_without_steps
+from ponder.reason.operators.auto_cut import uses_cut, count_without_steps
 from ponder.types import Cost, Score, Trace
 from ponder.verify.undecided import MAX_UNDECIDED_SHARE, MAX_LISTED_REASONS, count_verdicts
 
@@ -32,7 +32,7 @@ class EvaluationReport:
     num_failed: int = 0  # problems of which an error ended the thinking; they are undecided
     num_out_of_budget: int = 0  # problems that ran out of budget
     oracle: bool = False
-    guide_auroc: Auroc | None = None  # how well what guided the search tells right answers from wrong ones
+    guide_auroc: AurocInterval | None = None  # how well what guided the search tells right answers from wrong ones
     num_uncut: int = 0  # problems whose search by steps cut none
     reasons: Mapping[str, int] = field(default_factory=dict)  # why problems failed and samples are undecided
 
@@ -84,16 +84,16 @@ def evaluation_report(
     undecided = sum(s is None for group in scores for s in group)
     cost = sum((t.cost for t in traces), Cost())
     ended = sum(bool(t.failed) for t in traces), sum(t.budget_exhausted for t in traces), any(t.oracle for t in traces)
-    last = _told_apart(traces, scorer, guide), count_without_steps(traces) if cuts_steps(strategy) else 0, _reasons(traces, scorer)
+    last = _guide_auroc(traces, scorer, guide), count_without_steps(traces) if uses_cut(strategy) else 0, _failure_reasons(traces, scorer)
     chose = any(t.chosen is not None for t in traces)
     if samples <= 1 or chose:
-        single = over_all([chosen_score(t, scorer) for t in traces])
+        single = mean_with_undecided([chosen_score(t, scorer) for t in traces])
     else:
-        single = over_all([_worth(t, scorer) for t in traces], graded=True)
+        single = mean_with_undecided([_mean_score(t, scorer) for t in traces], graded=True)
     if samples <= 1:
         return EvaluationReport(len(traces), samples, single, None, None, undecided, cost, *ended, *last)
-    coverage = over_all([_any(t, scorer) for t in traces])
-    voted = None if extract_answer is None else over_all([_vote(t, scorer, extract_answer) for t in traces])
+    coverage = mean_with_undecided([_best_score(t, scorer) for t in traces])
+    voted = None if extract_answer is None else mean_with_undecided([_majority_score(t, scorer, extract_answer) for t in traces])
     return EvaluationReport(len(traces), samples, single, voted, coverage, undecided, cost, *ended, *last)
 
 
@@ -106,7 +106,7 @@ def chosen_score(trace: Trace, scorer: str) -> float | None:
     return None if trace.failed else 0.0
 
 
-def _told_apart(traces: Sequence[Trace], scorer: str, guide: str) -> Auroc | None:
+def _guide_auroc(traces: Sequence[Trace], scorer: str, guide: str) -> AurocInterval | None:
     """Over answers with both scores, with an interval over problems; None where there are none of a kind."""
     both = [(t.score(i, guide), t.score(i, scorer), n) for n, t in enumerate(traces) for i in t.answers()]
     known = [(x, y, n) for x, y, n in both if x is not None and y is not None] if guide not in ("", scorer) else []
@@ -118,26 +118,26 @@ def _told_apart(traces: Sequence[Trace], scorer: str, guide: str) -> Auroc | Non
 
 def running_accuracy(traces: Iterable[Trace], scorer: str) -> float:
     """Mean over all problems so far, as in the report; NaN while nothing was judged."""
-    worths = [chosen_score(t, scorer) if t.chosen is not None else _worth(t, scorer) for t in traces]
+    worths = [chosen_score(t, scorer) if t.chosen is not None else _mean_score(t, scorer) for t in traces]
     known = [w for w in worths if w is not None]
     return sum(known) / len(worths) if known else math.nan
 
 
-def _worth(trace: Trace, scorer: str) -> float | None:
+def _mean_score(trace: Trace, scorer: str) -> float | None:
     """Of one answer at random among those that were judged."""
     told = [trace.score(i, scorer) for i in trace.answers()]
     known = [s for s in told if s is not None]
     return sum(known) / len(known) if known else None if told or trace.failed else 0.0
 
 
-def _any(trace: Trace, scorer: str) -> float | None:
+def _best_score(trace: Trace, scorer: str) -> float | None:
     """The best of the answers; unknown where none is right and one that nobody judged may be."""
     told = [trace.score(i, scorer) for i in trace.answers()]
     top = max((s for s in told if s is not None), default=0.0)
     return None if top < 1 and (None in told or (trace.failed and not told)) else top
 
 
-def _reasons(traces: Sequence[Trace], scorer: str) -> dict[str, int]:
+def _failure_reasons(traces: Sequence[Trace], scorer: str) -> dict[str, int]:
     """Why problems failed and samples have no verdict, the most frequent first."""
     failed = [Score(None, t.failed) for t in traces if t.failed]
     scores = [t.steps[i].scores.get(scorer) for t in traces for i in t.answers()]
@@ -145,7 +145,7 @@ def _reasons(traces: Sequence[Trace], scorer: str) -> dict[str, int]:
     return dict(sorted(told.items(), key=lambda one: -one[1]))
 
 
-def _vote(trace: Trace, scorer: str, read: AnswerExtractor) -> float | None:
+def _majority_score(trace: Trace, scorer: str, read: AnswerExtractor) -> float | None:
     """The score of what most samples say. Saying nothing is wrong, unless nobody could judge it."""
     chosen = majority_step(trace, trace.answers(), read)
     if chosen is not None:

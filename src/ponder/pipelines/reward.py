@@ -14,23 +14,23 @@ from numpy.typing import NDArray
 from ponder import room
 from ponder.errors import UsageError
 from ponder.measure import auroc, best_at_k, ece
-from ponder.models.load import Fresh, pin_job_models
-from ponder.models.native import Native
+from ponder.models.load import ScratchModel, pin_job_models
+from ponder.models.native import PonderPolicy
 from ponder.models.reward import load_policy_with_head
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
 from ponder.nets.valued import DecoderWithHead
-from ponder.pipelines.inputs import inputs_of
+from ponder.pipelines.inputs import input_fingerprints
 from ponder.pipelines.judged import prepare_labels, merge_by_prompt
-from ponder.pipelines.keeping import Keeper
-from ponder.pipelines.rows import FUNNEL, filter_report_lines
+from ponder.pipelines.keeping import TrainingSession
+from ponder.pipelines.rows import FILTER_REPORT_FILE, filter_report_lines
 from ponder.pipelines.solve import shuffled_indices
-from ponder.protocols import Silent, Progress
+from ponder.protocols import NoProgress, Progress
 from ponder.runs import Run, read_metrics, write_json
-from ponder.tasks.steps.judging import categorical_temperature, pairs_right, fit_binary_temperature
+from ponder.tasks.steps.judging import fit_categorical_temperature, correct_pairs, fit_binary_temperature
 from ponder.train import checkpoint
 from ponder.train.judge import RewardLearner
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.train.reward import OutcomeReward, BradleyTerry, RewardObjective, RewardTarget, StateValue, two_hot
 from ponder.types import Trace
 
@@ -45,7 +45,7 @@ class TrainRewardModel:
     """
 
     data: tuple[str, ...]
-    model: str | Fresh = "smollm2"
+    model: str | ScratchModel = "smollm2"
     algorithm: RewardObjective = OutcomeReward()
     template: str | None = None
     format: str | None = None
@@ -54,13 +54,13 @@ class TrainRewardModel:
     skip_bad: bool = False  # rows of a file that cannot be used
     held_out_tenths: int = 1  # tenths
     include_held_out: bool = False  # also traces of an evaluation, which are left out otherwise
-    optimiser: AdamW = AdamW(lr=1e-5)
+    optimizer: AdamW = AdamW(lr=1e-5)
     steps: int = 100
     batch_size: int = 32  # traces per step
     lora: LoRA | None = None
     head_only: bool = False
-    micro_tokens: int = 0
-    recompute: bool = False
+    max_tokens_per_microbatch: int = 0
+    gradient_checkpointing: bool = False
     frozen_layers: int = 0
     save_every: int = 50
     keep_checkpoints: int = 2
@@ -71,18 +71,18 @@ class TrainRewardModel:
     def __post_init__(self) -> None:
         if isinstance(self.data, str) or not self.data:
             raise UsageError("data is one or more paths: give a tuple of files or run directories")
-        if min(self.steps, self.batch_size, self.save_every, self.keep_checkpoints) < 1 or min(self.seed, self.micro_tokens) < 0:
-            raise UsageError("steps, batch, save_every and keep must be at least 1, seed and micro_tokens at least 0")
+        if min(self.steps, self.batch_size, self.save_every, self.keep_checkpoints) < 1 or min(self.seed, self.max_tokens_per_microbatch) < 0:
+            raise UsageError("steps, batch, save_every and keep must be at least 1, seed and max_tokens_per_microbatch at least 0")
         if not 0 <= self.held_out_tenths <= 9:
             raise UsageError(f"held_out is {self.held_out_tenths}; it is 0 to 9 tenths of the questions")
         if sum([self.lora is not None, self.head_only, bool(self.frozen_layers)]) > 1:
             raise UsageError("lora, head_only and frozen_layers each say which weights stay: give one of them")
 
-    def __call__(self, folder: str | Path, watch: Progress | None = None) -> Native:
+    def __call__(self, folder: str | Path, watch: Progress | None = None) -> PonderPolicy:
         room.require_trace_memory({"batch": self.batch_size}, {})
         job = pin_job_models(self, folder)
-        with Run(folder, job, inputs_of(job)) as run:
-            return train_judge(job, run, watch or Silent())
+        with Run(folder, job, input_fingerprints(job)) as run:
+            return train_reward_model(job, run, watch or NoProgress())
 
     def summary_lines(self, folder: Path) -> list[str]:
         """What came out, for people."""
@@ -90,7 +90,7 @@ class TrainRewardModel:
         if not rows:
             return []
         took = sum(row.get("step_time", 0.0) for row in rows)
-        out = ["data", *(f"  {line}" for line in filter_report_lines(folder))] if (folder / FUNNEL).is_file() else []
+        out = ["data", *(f"  {line}" for line in filter_report_lines(folder))] if (folder / FILTER_REPORT_FILE).is_file() else []
         out += [f"loss      {rows[0]['loss']:.3f} -> {rows[-1]['loss']:.3f} after {len(rows)} steps, {took:.0f} s"]
         test = {k.removeprefix("test/"): v for k, v in rows[-1].items() if k.startswith("test/")}
         if not test:
@@ -102,7 +102,7 @@ class TrainRewardModel:
         return [*out, f"use it    --guide reward:{folder} with ponder eval or ponder solve"]
 
 
-def train_judge(job: TrainRewardModel, run: Run, watch: Progress) -> Native:
+def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> PonderPolicy:
     watch.phase("load")
     policy = load_policy_with_head(
         job.model, job.algorithm.head, job.template, job.device, checkpoint.resume_dtype(run, job.dtype), job.seed
@@ -120,23 +120,23 @@ def train_judge(job: TrainRewardModel, run: Run, watch: Progress) -> Native:
     if job.lora is not None:
         lora.attach(net, job.lora, job.seed)
     learner = RewardLearner(
-        net, job.algorithm, job.optimiser, micro_tokens=job.micro_tokens, recompute=job.recompute,
+        net, job.algorithm, job.optimizer, max_tokens_per_microbatch=job.max_tokens_per_microbatch, gradient_checkpointing=job.gradient_checkpointing,
         frozen_layers=job.frozen_layers, head_only=job.head_only,
     )  # fmt: skip
 
-    with Keeper(run, job, watch, policy, {"model": learner}) as keeper:
-        memory = keeper.state.objective_state
-        if not keeper.state.step:
-            write_json(run.folder / FUNNEL, labels.funnel.to_json())
+    with TrainingSession(run, job, watch, policy, {"model": learner}) as session:
+        memory = session.state.objective_state
+        if not session.state.step:
+            write_json(run.folder / FILTER_REPORT_FILE, labels.funnel.to_json())
         net.head = replace(net.head, temperature=memory.get("temperature", net.head.temperature))
-        for step in keeper.remaining_steps():
-            with keeper.step() as state:
+        for step in session.remaining_steps():
+            with session.step() as state:
                 began = time.perf_counter()
                 watch.phase("learn")
                 chosen = shuffled_indices(len(labels.train), job.seed, step * job.batch_size, min(job.batch_size, len(labels.train)))
                 traces = [labels.train[i] for i in dict.fromkeys(chosen)]
                 metrics = job.algorithm.credit(traces, labels.scorer, state.objective_state)
-                metrics |= keeper.learn(learner, traces, watch.share)
+                metrics |= session.learn(learner, traces, watch.share)
                 if held_out and ((step + 1) % job.save_every == 0 or step + 1 == job.steps):
                     metrics |= evaluate_reward_model(learner, held_out, labels.scorer)
                     state.objective_state["temperature"] = metrics["test/temperature"]
@@ -144,7 +144,7 @@ def train_judge(job: TrainRewardModel, run: Run, watch: Progress) -> Native:
 
                 state.num_tokens += sum(len(s.token_ids) for t in traces for s in t.steps)
                 metrics |= {"num_tokens": state.num_tokens, "step_time": time.perf_counter() - began}
-                keeper.record(state, metrics, traces)
+                session.record(state, metrics, traces)
     return policy
 
 
@@ -157,11 +157,11 @@ def evaluate_reward_model(learner: RewardLearner, traces: Sequence[Trace], score
     rule.credit(traces, scorer, {})
     found = list(learner.predict(traces))
     if isinstance(rule, BradleyTerry):
-        told = _preferences(found)
+        told = _preference_metrics(found)
     elif isinstance(rule, StateValue):
-        told = _values(learner.net, found)
+        told = _value_metrics(learner.net, found)
     else:
-        told = _labels(found)
+        told = _label_metrics(found)
     groups = [_answer_scores(*one) for one in found] if not isinstance(rule, StateValue) else []
     if several := [(z, y) for z, y in groups if len(y) > 1]:  # of as many answers as each prompt has
         told["best_of_n"] = float(np.mean([best_at_k(y, z, len(y)) for z, y in several]))
@@ -178,19 +178,19 @@ def _answer_scores(trace: Trace, places: list[RewardTarget], numbers: NDArray[np
     return [min(read[j] for j in trace.path(i) if j in read) for i in judged], [label[i] for i in judged]
 
 
-def _preferences(found: Iterable[Prediction]) -> dict[str, float]:
+def _preference_metrics(found: Iterable[Prediction]) -> dict[str, float]:
     won = total = 0.0
     margins: list[float] = []
     for _, places, numbers in found:
         rewards, scores = [float(z[0]) for z in numbers], [y for _, y in places]
-        right, pairs = pairs_right(rewards, scores)
+        right, pairs = correct_pairs(rewards, scores)
         won, total = won + right, total + pairs
         margins += [a - b for a, x in zip(rewards, scores) for b, y in zip(rewards, scores) if x > y]  # noqa: B905
     return {"accuracy": won / total, "labels": total, "temperature": fit_binary_temperature(margins, np.ones(len(margins)))}
 
 
-def _labels(found: Iterable[Prediction]) -> dict[str, float]:
-    logits, labels = _flat(found)
+def _label_metrics(found: Iterable[Prediction]) -> dict[str, float]:
+    logits, labels = _concatenate(found)
     z, right = logits[:, 0], labels >= 0.5
     told = {
         "accuracy": float(np.mean((z > 0) == right)),
@@ -206,13 +206,13 @@ def _labels(found: Iterable[Prediction]) -> dict[str, float]:
     return told
 
 
-def _values(net: DecoderWithHead, found: Iterable[Prediction]) -> dict[str, float]:
-    numbers, targets = _flat(found)
+def _value_metrics(net: DecoderWithHead, found: Iterable[Prediction]) -> dict[str, float]:
+    numbers, targets = _concatenate(found)
     head = replace(net.head, temperature=1.0)
     warm = 1.0
     if head.form == "two-hot":
         spread = two_hot(torch.from_numpy(targets), head.bins, head.low, head.high)
-        warm = categorical_temperature(numbers, spread.numpy())
+        warm = fit_categorical_temperature(numbers, spread.numpy())
     read = replace(head, temperature=warm).interpret(torch.from_numpy(numbers)).numpy()
     error = float(np.mean((read - targets) ** 2))
     spread_of = float(targets.var())
@@ -220,6 +220,6 @@ def _values(net: DecoderWithHead, found: Iterable[Prediction]) -> dict[str, floa
     return told | ({"explained": 1 - error / spread_of} if spread_of > 0 else {})
 
 
-def _flat(found: Iterable[Prediction]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _concatenate(found: Iterable[Prediction]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     both = [(numbers, [y for _, y in places]) for _, places, numbers in found]
     return np.concatenate([n for n, _ in both]), np.concatenate([np.asarray(y, np.float64) for _, y in both])

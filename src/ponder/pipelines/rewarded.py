@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from ponder.errors import UsageError
-from ponder.pipelines.guides import guide_code, guide_named
+from ponder.pipelines.guides import guide_code, load_guide
 from ponder.protocols import Scorer, Task
 from ponder.tasks.styled import with_style
 from ponder.trust import names_code
@@ -36,7 +36,7 @@ class RewardModelVerifier:
 
 
 @dataclass(frozen=True)
-class Rewarded:
+class RewardModelTask:
     """`by`: a guide's name, as reward:FOLDER. `name`: where the task's own would be another's."""
 
     task: Task
@@ -63,13 +63,13 @@ class Rewarded:
     def gold(self, problem: Problem) -> str:
         return self.task.gold(problem)
 
-    def styled(self, style: str) -> Rewarded:
+    def styled(self, style: str) -> RewardModelTask:
         return replace(self, task=with_style(self.task, style))
 
 
 @lru_cache(maxsize=4)
 def _load_cached(by: str, device: str, dtype: str) -> Scorer:
-    found = guide_named(by, None, None, device, dtype)
+    found = load_guide(by, None, None, device, dtype)
     if found is None:
         raise UsageError("name the judge that rewards: by='reward:FOLDER'")
     return found

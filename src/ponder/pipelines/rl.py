@@ -13,29 +13,29 @@ from typing import Any, ClassVar
 
 from ponder import event_loop, room
 from ponder.errors import UsageError, VerifierError
-from ponder.models.load import Fresh, load_policy, pin_job_models
-from ponder.models.native import Native
+from ponder.models.load import ScratchModel, load_policy, pin_job_models
+from ponder.models.native import PonderPolicy
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
 from ponder.pipelines import flat
-from ponder.pipelines.asked import in_style
+from ponder.pipelines.asked import apply_style
 from ponder.pipelines.curriculum import Curriculum, PassRateHistory, Uniform
-from ponder.pipelines.inputs import inputs_of
-from ponder.pipelines.keeping import Keeper, TrainingState
+from ponder.pipelines.inputs import input_fingerprints
+from ponder.pipelines.keeping import TrainingSession, TrainingState
 from ponder.pipelines.preflight import run_preflight
 from ponder.pipelines.solve import solve_all
 from ponder.pipelines.summary import has_reward_spread, sample_metrics
-from ponder.pipelines.teachers import same_kind, load_value_model
-from ponder.protocols import Silent, Strategy, Task, Progress
-from ponder.reason.strategies import Ensemble
+from ponder.pipelines.teachers import load_teacher, load_value_model
+from ponder.protocols import NoProgress, Strategy, Task, Progress
+from ponder.reason.strategies import Samples
 from ponder.runs import Run
 from ponder.train import checkpoint
-from ponder.train.critic import ValueLearner
+from ponder.train.critic import CriticLearner
 from ponder.train.imitation import SFT, Distill
 from ponder.train.learner import Learner
 from ponder.train.objective import NO_KL, Objective
-from ponder.train.optimiser import AdamW
-from ponder.train.policy_gradient import GRPO, OnSequences
+from ponder.train.optimizer import AdamW
+from ponder.train.policy_gradient import GRPO, SequenceReinforce
 from ponder.train.ppo import PPO
 from ponder.types import Sampling, Trace
 from ponder.verify.undecided import VerdictCounts, count_verdicts, too_many_undecided
@@ -45,26 +45,26 @@ from ponder.verify.undecided import VerdictCounts, count_verdicts, too_many_unde
 class RL:
     """The job. Calling it with a run directory trains, or goes on where that run stopped."""
 
-    READS: ClassVar = ("train",)  # which problems of its task the result depends on
+    READ_SPLITS: ClassVar = ("train",)  # which problems of its task the result depends on
 
     task: Task
-    model: str | Fresh = "smollm2"
+    model: str | ScratchModel = "smollm2"
     template: str | None = None  # None: the model's own chat template
-    strategy: Strategy = field(default_factory=lambda: Ensemble(n=8, sampling=Sampling(max_tokens=256)))
+    strategy: Strategy = field(default_factory=lambda: Samples(n=8, sampling=Sampling(max_tokens=256)))
     algorithm: Objective = GRPO(kl=NO_KL)
-    optimiser: AdamW = AdamW()
+    optimizer: AdamW = AdamW()
     steps: int = 100
     problems_per_step: int = 32  # per step, each with the strategy's samples
     temperature: float = 1.0  # of sampling and of every log-probability
     epochs_per_batch: int = 1  # over the samples of a step
     minibatches: int = 1  # optimiser steps per pass
     curriculum: Curriculum = Uniform()
-    refill: int | None = None  # rounds that may replace groups of equal rewards; None: as the objective's paper has it
+    dynamic_sampling_rounds: int | None = None  # rounds that may replace groups of equal rewards; None: as the objective's paper has it
     teacher: str | None = None  # a model to distil from, or to hold the KL against; None: the model as it begins
     lora: LoRA | None = None  # train adapters instead of the weights
     frozen_layers: int = 0  # the lowest so many stay as they are, with embeddings and head
-    micro_tokens: int = 0  # computed at a time: memory only, not the gradient; 0: as many as suit the device
-    recompute: bool = False  # keep no activations inside layers: less memory, a third more time
+    max_tokens_per_microbatch: int = 0  # computed at a time: memory only, not the gradient; 0: as many as suit the device
+    gradient_checkpointing: bool = False  # keep no activations inside layers: less memory, a third more time
     max_steps_without_signal: int = 8  # steps in which no two rewards have differed since it began, before it stops; 0: never
     preflight: bool = True  # prove that the run is right before it spends anything
     save_every: int = 20
@@ -74,10 +74,10 @@ class RL:
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "task", in_style(self.task, self.strategy, self.template))
+        object.__setattr__(self, "task", apply_style(self.task, self.strategy, self.template))
         counted = ("steps", "prompts", "passes", "minibatches", "save_every", "keep")
-        if min(getattr(self, name) for name in counted) < 1 or min(self.seed, self.micro_tokens, self.max_steps_without_signal) < 0:
-            raise UsageError(f"{', '.join(counted)} must each be at least 1, seed, micro_tokens, patience at least 0")
+        if min(getattr(self, name) for name in counted) < 1 or min(self.seed, self.max_tokens_per_microbatch, self.max_steps_without_signal) < 0:
+            raise UsageError(f"{', '.join(counted)} must each be at least 1, seed, max_tokens_per_microbatch, patience at least 0")
         if getattr(self.strategy, "n", 2) < 2 and not getattr(self.algorithm, "alone", False):
             raise UsageError("a group of one has no baseline: sample at least 2 completions per problem (--n 8)")
         sampling = getattr(self.strategy, "sampling", Sampling(temperature=self.temperature))
@@ -86,8 +86,8 @@ class RL:
             raise UsageError(f"{both}: they must be equal and positive")
         if sampling.deterministic and not getattr(self.algorithm, "alone", False):
             raise UsageError("with top_k 1 all answers of a group are the same, so nothing is learned: leave it out")
-        if self.refill is not None and self.refill < 0:
-            raise UsageError(f"refill is {self.refill}; it is a number of rounds, 0 or more")
+        if self.dynamic_sampling_rounds is not None and self.dynamic_sampling_rounds < 0:
+            raise UsageError(f"refill is {self.dynamic_sampling_rounds}; it is a number of rounds, 0 or more")
         if self.lora is not None and self.frozen_layers:
             raise UsageError("adapters leave all weights as they are: give either lora or frozen_layers")
         if type(self.algorithm) is SFT:
@@ -105,7 +105,7 @@ class RL:
             warnings.warn(
                 "top_p, top_k and min_p renormalise: the learner's ratio to the sampler is not 1", stacklevel=3
             )
-        if isinstance(self.algorithm, OnSequences) and self.epochs_per_batch * self.minibatches > 1:
+        if isinstance(self.algorithm, SequenceReinforce) and self.epochs_per_batch * self.minibatches > 1:
             name = type(self.algorithm).__name__
             warnings.warn(f"{name} has no ratio: all but the first optimiser step are off policy", stacklevel=3)
         begins = getattr(self.algorithm, "longest", 0) - getattr(self.algorithm, "buffer", 0)
@@ -117,27 +117,27 @@ class RL:
         """Refuse a step that this machine's memory cannot hold."""
         room.require_trace_memory({"prompts": self.problems_per_step}, {"n": getattr(self.strategy, "n", 1)})
 
-    def __call__(self, folder: str | Path, watch: Progress | None = None) -> Native:
+    def __call__(self, folder: str | Path, watch: Progress | None = None) -> PonderPolicy:
         self.check_memory()
         job = pin_job_models(self, folder)
-        with Run(folder, job, inputs_of(job)) as run:
-            return event_loop.run(train(job, run, watch or Silent()))
+        with Run(folder, job, input_fingerprints(job)) as run:
+            return event_loop.run(train(job, run, watch or NoProgress()))
 
 
-async def train(job: RL, run: Run, watch: Progress) -> Native:
+async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
     watch.phase("load")
     policy = load_policy(job.model, template=job.template, device=job.device, dtype=checkpoint.resume_dtype(run, job.dtype))
     learner, critic = build_learners(job, policy)
     verifier = job.task.verifier
     verdicts: list[VerdictCounts] = []
 
-    with Keeper(run, job, watch, policy, {"policy": learner} | ({"critic": critic} if critic else {})) as keeper:
-        if job.preflight and not keeper.state.step:
+    with TrainingSession(run, job, watch, policy, {"policy": learner} | ({"critic": critic} if critic else {})) as session:
+        if job.preflight and not session.state.step:
             watch.phase("check")
             await run_preflight(job, policy, learner, critic)
         policy.on_tokens = watch.tokens
-        for step in keeper.remaining_steps():
-            with keeper.step() as state:
+        for step in session.remaining_steps():
+            with session.step() as state:
                 began = time.perf_counter()
                 watch.phase("sample")
                 asked, traces = await collect_rollouts(job, policy, step, state)
@@ -146,36 +146,36 @@ async def train(job: RL, run: Run, watch: Progress) -> Native:
                 watch.phase("learn")
                 policy.sleep()  # its memory is the learner's now
                 if job.algorithm.kl.where == "reward":
-                    learner.note_reference(traces)
+                    learner.write_reference_logprobs(traces)
                 if critic:
-                    critic.note_values(traces)
+                    critic.write_values(traces)
                 metrics = sample_metrics(asked, verifier.name)
                 flat.update_flat_rewards(state.objective_state, step, asked, verifier.name, getattr(job.algorithm, "alone", False))
                 metrics |= job.algorithm.credit(traces, verifier.name, state.objective_state)
                 if not critic or step >= critic.warmup_steps:
-                    metrics |= keeper.learn(learner, traces, watch.share)
+                    metrics |= session.learn(learner, traces, watch.share)
                 if critic:
-                    metrics |= keeper.learn(critic, traces, lambda share: None)
+                    metrics |= session.learn(critic, traces, lambda share: None)
                 ended = time.perf_counter()
 
                 state.num_tokens += metrics["num_tokens"]
                 metrics |= {"num_tokens": state.num_tokens, "groups": float(len(traces))}
                 metrics |= {"time/sample": sampled - began, "time/learn": ended - sampled, "step_time": ended - began}
-                keeper.record(state, metrics, asked)
+                session.record(state, metrics, asked)
             scores = (t.steps[i].scores.get(verifier.name) for t in asked for i in t.answers())
             verdicts.append(count_verdicts(s for s in scores if s is not None))
             if why := too_many_undecided(verdicts, is_final=step + 1 == job.steps):
                 raise VerifierError(why)
             if not isinstance(job.algorithm, Distill):  # who learns from a teacher needs no reward
-                flat.stop_if_flat(keeper, job.max_steps_without_signal)
+                flat.stop_if_flat(session, job.max_steps_without_signal)
     return policy
 
 
-async def collect_rollouts(job: RL, policy: Native, step: int, state: TrainingState) -> tuple[list[Trace], list[Trace]]:
+async def collect_rollouts(job: RL, policy: PonderPolicy, step: int, state: TrainingState) -> tuple[list[Trace], list[Trace]]:
     """All traces of a step, and those to learn from: with dynamic sampling only groups whose rewards differ."""
     problems, verifier = job.task.train, job.task.verifier
     history = PassRateHistory.from_json(state.curriculum_state) if state.curriculum_state else PassRateHistory()
-    rounds = 1 + (getattr(job.algorithm, "refill", 0) if job.refill is None else job.refill)
+    rounds = 1 + (getattr(job.algorithm, "refill", 0) if job.dynamic_sampling_rounds is None else job.dynamic_sampling_rounds)
     asked: list[Trace] = []
     kept: list[Trace] = []
     for turn in range(rounds):
@@ -194,21 +194,21 @@ async def collect_rollouts(job: RL, policy: Native, step: int, state: TrainingSt
     return asked, kept
 
 
-def build_learners(job: RL, policy: Native) -> tuple[Learner, ValueLearner | None]:
+def build_learners(job: RL, policy: PonderPolicy) -> tuple[Learner, CriticLearner | None]:
     """The policy's learner, and the critic's where the objective has one."""
     net, critic = policy.net, None
-    sizes: Any = {"micro_tokens": job.micro_tokens, "passes": job.epochs_per_batch, "minibatches": job.minibatches}
+    sizes: Any = {"max_tokens_per_microbatch": job.max_tokens_per_microbatch, "passes": job.epochs_per_batch, "minibatches": job.minibatches}
     if isinstance(job.algorithm, PPO):
         start = job.algorithm.critic.model
         begun = net if start is None else load_value_model(start, policy)
-        critic = ValueLearner(
-            begun, job.algorithm.critic, frozen_layers=job.frozen_layers, recompute=job.recompute, **sizes
+        critic = CriticLearner(
+            begun, job.algorithm.critic, frozen_layers=job.frozen_layers, gradient_checkpointing=job.gradient_checkpointing, **sizes
         )
     if job.lora is not None:
         lora.attach(net, job.lora, job.seed)
     learner = Learner(
-        net, job.algorithm, job.optimiser, temperature=job.temperature, frozen_layers=job.frozen_layers,
-        recompute=job.recompute,
-        reference=None if job.teacher is None else same_kind(job.teacher, policy), **sizes,
+        net, job.algorithm, job.optimizer, temperature=job.temperature, frozen_layers=job.frozen_layers,
+        gradient_checkpointing=job.gradient_checkpointing,
+        reference=None if job.teacher is None else load_teacher(job.teacher, policy), **sizes,
     )  # fmt: skip
     return learner, critic

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
-from ponder.errors import Interrupted, PonderError, Spent, UsageError
+from ponder.errors import Interrupted, PonderError, BudgetExhausted, UsageError
 from ponder.measure import wilson
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators import evaluate
@@ -40,7 +40,7 @@ class CompletionCounts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Labelling(ABC):
+class StepLabeller(ABC):
     """`n` completions of a prefix at most, drawn in rounds: `first` ones, then as many again as there are."""
 
     max_completions: int = 8
@@ -81,7 +81,7 @@ class Labelling(ABC):
             s = replace(s, seed=s.seed + tally.num_sampled)
         try:
             found = await policy.generate(trace.token_ids(step), s, count)
-        except (Interrupted, Spent):
+        except (Interrupted, BudgetExhausted):
             raise
         except PonderError as why:  # such as a prefix that fills the context
             tally.failed = str(why)
@@ -107,7 +107,7 @@ class Labelling(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MathShepherd(Labelling):
+class MathShepherd(StepLabeller):
     """Math-Shepherd: hard, 1 where any of n completions is right; soft, the share that is.
 
     A hard label is decided by the first right one. A soft one is drawn for until its 95 % interval is no wider than
@@ -140,7 +140,7 @@ class MathShepherd(Labelling):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FirstErrorSearch(Labelling):
+class FirstErrorSearch(StepLabeller):
     """OmegaPRM's binary search for the first wrong step of an answer that is wrong.
 
     It takes for granted that a right answer, once it is out of reach, stays so: steps before the first wrong one are
@@ -153,29 +153,29 @@ class FirstErrorSearch(Labelling):
     async def __call__(self, trace: Trace, policy: Policy, verifier: Scorer) -> None:
         answers = [i for i in trace.answers() if len(trace.path(i)) > 1]
         rewards = await verifier_scores(trace, answers, verifier)
-        known = _Known()
+        known = _KnownLabels()
         for leaf, reward in zip(answers, rewards, strict=True):
             if reward is not None and reward >= self.min_reward:
                 for i in trace.path(leaf)[1:]:
                     known.right(i, "on the way to a right answer")
         for leaf, reward in zip(answers, rewards, strict=True):  # one after another: the next knows more
             if reward is None:
-                known.doubt(leaf, f"the answer is undecided: {trace.steps[leaf].scores[verifier.name].reason}")
+                known.mark_undecided(leaf, f"the answer is undecided: {trace.steps[leaf].scores[verifier.name].reason}")
             elif reward < self.min_reward:
                 await self._search(trace, leaf, policy, verifier, known)
         for i, score in known.labels.items():
             trace.steps[i].scores[LABEL_SCORE] = score
 
-    async def _search(self, trace: Trace, leaf: int, policy: Policy, verifier: Scorer, known: _Known) -> None:
+    async def _search(self, trace: Trace, leaf: int, policy: Policy, verifier: Scorer, known: _KnownLabels) -> None:
         path = [i for i in trace.path(leaf)[1:] if i == leaf or len(trace.steps[i].token_ids)]
-        good = max((k for k, i in enumerate(path) if known.is_(i, 1.0)), default=-1)
-        bad = min((k for k, i in enumerate(path) if known.is_(i, 0.0)), default=len(path) - 1)
+        good = max((k for k, i in enumerate(path) if known.has_value(i, 1.0)), default=-1)
+        bad = min((k for k, i in enumerate(path) if known.has_value(i, 0.0)), default=len(path) - 1)
         while bad - good > 1:
             middle = (good + bad) // 2
             tally = await self.estimate(trace, path[middle], policy, verifier)
             if tally.share is None:
                 for i in path[good + 1 :]:
-                    known.doubt(i, f"nothing could be tried from here: {tally.describe()}")
+                    known.mark_undecided(i, f"nothing could be tried from here: {tally.describe()}")
                 return
             if tally.num_correct:
                 good = middle
@@ -190,12 +190,12 @@ class FirstErrorSearch(Labelling):
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownLabels:
     """Labels found so far. What leads to a right answer is right, whatever else is found."""
 
     labels: dict[int, Score] = field(default_factory=dict)
 
-    def is_(self, i: int, value: float) -> bool:
+    def has_value(self, i: int, value: float) -> bool:
         return i in self.labels and self.labels[i].value == value
 
     def mark(self, i: int, value: float, why: str) -> None:
@@ -204,10 +204,10 @@ class _Known:
             self.labels[i] = Score(value, why)
 
     def right(self, i: int, why: str) -> None:
-        if not self.is_(i, 1.0):
+        if not self.has_value(i, 1.0):
             self.labels[i] = Score(1.0, why)
 
-    def doubt(self, i: int, why: str) -> None:
+    def mark_undecided(self, i: int, why: str) -> None:
         self.labels.setdefault(i, Score(None, why))
 
 
@@ -247,7 +247,7 @@ async def verifier_scores(trace: Trace, leaves: Sequence[int], verifier: Scorer)
     return [trace.score(i, verifier.name) for i in leaves]
 
 
-async def label_all(traces: Sequence[Trace], rule: Labelling, policy: Policy, verifier: Scorer) -> None:
+async def label_traces(traces: Sequence[Trace], rule: StepLabeller, policy: Policy, verifier: Scorer) -> None:
     """All at once: the policy batches what waits together."""
     async with asyncio.TaskGroup() as group:
         for trace in traces:

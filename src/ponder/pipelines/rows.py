@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from ponder.errors import RunError
-from ponder.funnel import Funnel
+from ponder.funnel import FilterReport
 
-FUNNEL = "funnel.json"  # its name in a run directory
+FILTER_REPORT_FILE = "funnel.json"  # its name in a run directory
 
 
 def filter_report_lines(folder: Path) -> list[str]:
     """A run directory's funnel, for people."""
-    kept = json.loads((folder / FUNNEL).read_text(encoding="utf-8"))
-    return Funnel.from_json(kept).lines()
+    kept = json.loads((folder / FILTER_REPORT_FILE).read_text(encoding="utf-8"))
+    return FilterReport.from_json(kept).lines()
 
 
 def write_jsonl(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -13,26 +13,26 @@ import numpy as np
 
 from ponder import room
 from ponder.errors import ModelError, TaskError, UsageError
-from ponder.models.load import Fresh, load_policy, pin_job_models
-from ponder.models.native import Native
+from ponder.models.load import ScratchModel, load_policy, pin_job_models
+from ponder.models.native import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
-from ponder.pipelines.asked import in_style
+from ponder.pipelines.asked import apply_style
 from ponder.pipelines.conversations import HELD_OUT_TAG, TokenizedAnswer, read_conversations
-from ponder.pipelines.held_out import warn_of
-from ponder.pipelines.inputs import inputs_of
-from ponder.pipelines.keeping import Keeper
+from ponder.pipelines.held_out import warn_held_out
+from ponder.pipelines.inputs import input_fingerprints
+from ponder.pipelines.keeping import TrainingSession
 from ponder.pipelines.solve import shuffled_problems
-from ponder.pipelines.teachers import same_kind
-from ponder.protocols import Silent, Task, Progress
+from ponder.pipelines.teachers import load_teacher
+from ponder.protocols import NoProgress, Task, Progress
 from ponder.runs import Run
 from ponder.train import checkpoint
 from ponder.train.algorithms import ONLINE
 from ponder.train.imitation import DPO, SFT, Distill
 from ponder.train.learner import Learner
 from ponder.train.objective import Objective
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.types import Ids, Problem, Score, Step, Trace, ids, prompt_trace
 
 PREFERENCE_SCORER = "preferred"  # the scorer's name under which a pair is marked
@@ -48,19 +48,19 @@ class FineTune:
     tokenised anew for whoever learns.
     """
 
-    READS: ClassVar = ("train",)
+    READ_SPLITS: ClassVar = ("train",)
 
     data: Task | str
-    model: str | Fresh = "smollm2"
+    model: str | ScratchModel = "smollm2"
     template: str | None = None
     algorithm: Objective = SFT()
-    optimiser: AdamW = AdamW(lr=2e-5)
+    optimizer: AdamW = AdamW(lr=2e-5)
     steps: int = 100
     batch_size: int = 32  # answers (or pairs) per step
     teacher: str | None = None
     lora: LoRA | None = None
-    micro_tokens: int = 0
-    recompute: bool = False
+    max_tokens_per_microbatch: int = 0
+    gradient_checkpointing: bool = False
     frozen_layers: int = 0
     save_every: int = 50
     keep_checkpoints: int = 2
@@ -70,9 +70,9 @@ class FineTune:
 
     def __post_init__(self) -> None:
         if not isinstance(self.data, str):
-            object.__setattr__(self, "data", in_style(self.data, template=self.template))
-        if min(self.steps, self.batch_size, self.save_every, self.keep_checkpoints) < 1 or min(self.seed, self.micro_tokens) < 0:
-            raise UsageError("steps, batch, save_every and keep must be at least 1, seed and micro_tokens at least 0")
+            object.__setattr__(self, "data", apply_style(self.data, template=self.template))
+        if min(self.steps, self.batch_size, self.save_every, self.keep_checkpoints) < 1 or min(self.seed, self.max_tokens_per_microbatch) < 0:
+            raise UsageError("steps, batch, save_every and keep must be at least 1, seed and max_tokens_per_microbatch at least 0")
         if type(self.algorithm) in ONLINE.values():
             raise UsageError(f"{type(self.algorithm).__name__} learns from rewards for sampled answers: use an RL job")
         if self.lora is not None and self.frozen_layers:
@@ -86,51 +86,51 @@ class FineTune:
         """Refuse a step that this machine's memory cannot hold."""
         room.require_trace_memory({"batch": self.batch_size}, {})
 
-    def __call__(self, folder: str | Path, watch: Progress | None = None) -> Native:
+    def __call__(self, folder: str | Path, watch: Progress | None = None) -> PonderPolicy:
         self.check_memory()
         job = pin_job_models(self, folder)
-        with Run(folder, job, inputs_of(job)) as run:
-            return fine_tune(job, run, watch or Silent())
+        with Run(folder, job, input_fingerprints(job)) as run:
+            return fine_tune(job, run, watch or NoProgress())
 
 
-def fine_tune(job: FineTune, run: Run, watch: Progress) -> Native:
+def fine_tune(job: FineTune, run: Run, watch: Progress) -> PonderPolicy:
     watch.phase("load")
-    problems = _read(job)
+    problems = _read_problems(job)
     if isinstance(job.data, str):
-        warn_of([HELD_OUT_TAG in problem.tags for problem in problems], job.data)
+        warn_held_out([HELD_OUT_TAG in problem.tags for problem in problems], job.data)
     policy = load_policy(job.model, template=job.template, device=job.device, dtype=checkpoint.resume_dtype(run, job.dtype))
     for problem in problems if isinstance(job.data, str) else ():
         if isinstance(problem.answer, TokenizedAnswer):
             check_answer_tokens(policy, problem.id, problem.answer)
-    teacher = None if job.teacher is None else same_kind(job.teacher, policy)
+    teacher = None if job.teacher is None else load_teacher(job.teacher, policy)
     if job.lora is not None:
         lora.attach(policy.net, job.lora, job.seed)
     learner = Learner(
-        policy.net, job.algorithm, job.optimiser, micro_tokens=job.micro_tokens, recompute=job.recompute,
+        policy.net, job.algorithm, job.optimizer, max_tokens_per_microbatch=job.max_tokens_per_microbatch, gradient_checkpointing=job.gradient_checkpointing,
         frozen_layers=job.frozen_layers, reference=teacher,
     )  # fmt: skip
 
-    with Keeper(run, job, watch, policy, {"policy": learner}) as keeper:
-        for step in keeper.remaining_steps():
-            with keeper.step() as state:
+    with TrainingSession(run, job, watch, policy, {"policy": learner}) as session:
+        for step in session.remaining_steps():
+            with session.step() as state:
                 began = time.perf_counter()
                 watch.phase("learn")
                 chosen = shuffled_problems(problems, job.seed, step * job.batch_size, job.batch_size)
                 traces = [answer_trace(policy, p, target_answer(job.data, p)) for p in chosen]
                 metrics = job.algorithm.credit(traces, PREFERENCE_SCORER, state.objective_state)
-                metrics |= keeper.learn(learner, traces, watch.share)
+                metrics |= session.learn(learner, traces, watch.share)
 
                 state.num_tokens += sum(len(s.token_ids) for t in traces for s in t.steps)
                 metrics |= {"num_tokens": state.num_tokens, "step_time": time.perf_counter() - began}
-                keeper.record(state, metrics, traces)
+                session.record(state, metrics, traces)
     return policy
 
 
-def _read(job: FineTune) -> Sequence[Problem]:
+def _read_problems(job: FineTune) -> Sequence[Problem]:
     return read_conversations(job.data, isinstance(job.algorithm, DPO)) if isinstance(job.data, str) else job.data.train
 
 
-def answer_trace(policy: Native, problem: Problem, answers: str | Sequence[str] | TokenizedAnswer) -> Trace:
+def answer_trace(policy: PonderPolicy, problem: Problem, answers: str | Sequence[str] | TokenizedAnswer) -> Trace:
     """A trace in which the policy is taken to have written this answer, or of a pair the first and not the second."""
     if isinstance(answers, TokenizedAnswer):
         return tokenized_answer_trace(policy, problem, answers)
@@ -142,28 +142,28 @@ def answer_trace(policy: Native, problem: Problem, answers: str | Sequence[str] 
     return trace
 
 
-def text_answer_trace(policy: Native, problem: Problem, *texts: str) -> Trace:
+def text_answer_trace(policy: PonderPolicy, problem: Problem, *texts: str) -> Trace:
     """A trace with these answers to a problem, each with its end-of-sequence token; nobody sampled them."""
-    trace = _asked_of(policy, problem)
+    trace = _prompt_only_trace(policy, problem)
     end = answer_end_token(policy.tokenizer)
     for text in texts:
         tokens = policy.tokenizer.encode(text, add_special_tokens=False)
         if not len(tokens) or tokens[-1] != end:
             tokens = np.append(tokens, ids([end])).astype(np.int32)
-        _has_room(policy, trace, tokens)
+        _check_context_length(policy, trace, tokens)
         trace.add(Step(0, text, tokens, stop="eos"))
     return trace
 
 
-def tokenized_answer_trace(policy: Native, problem: Problem, answer: TokenizedAnswer) -> Trace:
+def tokenized_answer_trace(policy: PonderPolicy, problem: Problem, answer: TokenizedAnswer) -> Trace:
     """A trace with this answer in its own tokens. It ends as it did, or with the end token where a rule ended it."""
-    trace = _asked_of(policy, replace(problem, answer=answer.text))
+    trace = _prompt_only_trace(policy, replace(problem, answer=answer.text))
     tokens, learned = list(answer.token_ids), list(answer.loss_mask)
     if tokens and tokens[-1] in policy.eos:
         learned[-1] = True
     else:
         tokens, learned = [*tokens, answer_end_token(policy.tokenizer)], [*learned, True]
-    _has_room(policy, trace, ids(tokens))
+    _check_context_length(policy, trace, ids(tokens))
     at = 0
     for own, run in groupby(learned):
         part = ids(tokens[at : (at := at + len(list(run)))])
@@ -179,14 +179,14 @@ def as_single_step(answers: str | Sequence[str] | TokenizedAnswer) -> str | Sequ
     return replace(answers, loss_mask=(True,) * len(answers.loss_mask)) if isinstance(answers, TokenizedAnswer) else answers
 
 
-def _asked_of(policy: Native, problem: Problem) -> Trace:
+def _prompt_only_trace(policy: PonderPolicy, problem: Problem) -> Trace:
     trace = prompt_trace(problem, policy.encode(problem.messages))
     if not len(trace.steps[0].token_ids):
         raise TaskError(f"{problem.id} has an empty prompt, after which nothing can be predicted: remove it")
     return trace
 
 
-def _has_room(policy: Native, trace: Trace, tokens: Ids) -> None:
+def _check_context_length(policy: PonderPolicy, trace: Trace, tokens: Ids) -> None:
     room, length = policy.net.config.context, len(trace.steps[0].token_ids) + len(tokens)
     if length > room:
         raise TaskError(
@@ -194,7 +194,7 @@ def _has_room(policy: Native, trace: Trace, tokens: Ids) -> None:
         )
 
 
-def check_answer_tokens(policy: Native, name: str, answer: TokenizedAnswer) -> None:
+def check_answer_tokens(policy: PonderPolicy, name: str, answer: TokenizedAnswer) -> None:
     """Refuse tokens that this model reads as another text. Spaces aside: some tokenizers drop those at a step's
     beginning, and an answer may have several steps."""
     body = answer.token_ids[:-1] if answer.token_ids and answer.token_ids[-1] in policy.eos else answer.token_ids

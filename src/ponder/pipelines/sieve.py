@@ -8,12 +8,12 @@ from typing import Any
 
 from ponder import names
 from ponder.errors import UnknownName, UsageError
-from ponder.funnel import Funnel
+from ponder.funnel import FilterReport
 from ponder.measure.contamination import find_contamination, normalized_words
 from ponder.protocols import Task
 from ponder.tasks.made.rows import bare_question
-from ponder.tasks.made.similar import near_duplicates, alike_by, exact_duplicates
-from ponder.tasks.styled import Styled
+from ponder.tasks.made.similar import near_duplicates, embedding_near_duplicates, exact_duplicates
+from ponder.tasks.styled import StyledTask
 from ponder.trust import names_code
 from ponder.types import Problem
 from ponder.verify.form.language import language_share
@@ -21,7 +21,7 @@ from ponder.verify.form.tongues import LANGUAGES
 
 
 @dataclass(frozen=True)
-class Sieve:
+class Filters:
     """`against`: the tasks whose held-out questions must not come back, not even `ngram` words of one in a row (8, as
     for s1K), unless those stand in many. `embed`: a function `module:function` from texts to vectors, in place of
     MinHash.
@@ -53,15 +53,15 @@ class Sieve:
         for task in self.decontaminate_against:
             without_instruction(task).test[:1]
 
-    def __call__(self, problems: Sequence[Problem], funnel: Funnel, source_task: Task | None = None) -> list[Problem]:
+    def __call__(self, problems: Sequence[Problem], funnel: FilterReport, source_task: Task | None = None) -> list[Problem]:
         """In order; the first of those that are alike stays. `own`: the task that they are made from, whose test
         problems must not come back word for word."""
         left = [p for p in problems if self._has_fitting_text(bare_question(p), funnel)]
-        left = _first(left, exact_duplicates([bare_question(p) for p in left]), "not a repetition", "word for word", funnel)
+        left = _without_duplicates(left, exact_duplicates([bare_question(p) for p in left]), "not a repetition", "word for word", funnel)
         if self.dedup_threshold and left:
             texts = [bare_question(p) for p in left]
-            same = near_duplicates(texts, self.dedup_threshold) if self.embedder is None else alike_by(names.import_object(self.embedder), texts, self.dedup_threshold)
-            left = _first(left, same, "not nearly one", f"{self.dedup_threshold:.0%} alike", funnel)
+            same = near_duplicates(texts, self.dedup_threshold) if self.embedder is None else embedding_near_duplicates(names.import_object(self.embedder), texts, self.dedup_threshold)
+            left = _without_duplicates(left, same, "not nearly one", f"{self.dedup_threshold:.0%} alike", funnel)
         if source_task is not None and left:
             tests = {tuple(normalized_words(bare_question(p))) for p in without_instruction(source_task).test}
             why = f"a test problem of {source_task.name}"
@@ -75,7 +75,7 @@ class Sieve:
         funnel.require_some("passed the text filters", left)
         return left
 
-    def _has_fitting_text(self, question: str, funnel: Funnel) -> bool:
+    def _has_fitting_text(self, question: str, funnel: FilterReport) -> bool:
         size = len(question)
         why = "too short" if size < self.min_chars else "too long"
         if not funnel.record("of fitting length", self.min_chars <= size <= self.max_chars, why):
@@ -91,11 +91,11 @@ def without_instruction(task: Task) -> Task:
     prompt = getattr(task, "prompt", None)
     if not is_dataclass(task) or isinstance(task, type) or not isinstance(prompt, str) or "{question}" not in prompt:
         return task
-    style: Any = {"style": "plain"} if isinstance(task, Styled) else {}
+    style: Any = {"style": "plain"} if isinstance(task, StyledTask) else {}
     return replace(task, prompt="{question}", **style)
 
 
-def _first(
-    problems: Sequence[Problem], same: Sequence[int | None], stage: str, why: str, funnel: Funnel
+def _without_duplicates(
+    problems: Sequence[Problem], same: Sequence[int | None], stage: str, why: str, funnel: FilterReport
 ) -> list[Problem]:
     return [p for p, as_before in zip(problems, same, strict=True) if funnel.record(stage, as_before is None, why)]

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ponder import room, settings
-from ponder.errors import Interrupted, PonderError, Spent, TaskError, UsageError
+from ponder.errors import Interrupted, PonderError, BudgetExhausted, TaskError, UsageError
 from ponder.protocols import Policy, Scorer, Strategy
-from ponder.reason.budget import Budget, Metered, Purse
+from ponder.reason.budget import Budget, BudgetedPolicy, BudgetLedger
 from ponder.reason.operators import evaluate
 from ponder.reason.operators.auto_cut import is_cut_probe
 from ponder.types import Problem, Trace, ids, prompt_trace
@@ -28,7 +28,7 @@ async def solve(
     verifier: Scorer | None = None,
     *,
     guide: Scorer | None = None,
-    budget: Budget | Purse | None = None,
+    budget: Budget | BudgetLedger | None = None,
     oracle: bool = False,
     trace: Trace | None = None,
 ) -> Trace:
@@ -46,16 +46,16 @@ async def solve(
     # Tags may hold a worked solution.
     trace.problem = problem if trace.oracle else replace(problem, answer=None, tags={})
     trace.extract_answer = getattr(verifier, "read", None)
-    paying = policy
+    budgeted = policy
     if budget is not None:
-        paying = Metered(policy, budget if isinstance(budget, Purse) else Purse(budget, trace.cost))
+        budgeted = BudgetedPolicy(policy, budget if isinstance(budget, BudgetLedger) else BudgetLedger(budget, trace.cost))
     try:
-        await strategy(trace, paying, guide)
-    except Spent:  # it had not even begun
+        await strategy(trace, budgeted, guide)
+    except BudgetExhausted:  # it had not even begun
         trace.budget_exhausted = True
     finally:
         trace.problem = problem
-        trace.budget_exhausted |= isinstance(paying, Metered) and paying.was_limited
+        trace.budget_exhausted |= isinstance(budgeted, BudgetedPolicy) and budgeted.was_limited
     if trace.chosen is None and not (trace.failed or trace.budget_exhausted or trace.answers()):
         trace.failed = no_answer_reason(trace)
     if verifier is not None:
@@ -84,7 +84,7 @@ async def try_solve(
     verifier: Scorer | None = None,
     *,
     guide: Scorer | None = None,
-    budget: Budget | Purse | None = None,
+    budget: Budget | BudgetLedger | None = None,
     oracle: bool = False,
 ) -> Trace:
     """As `solve`; an error that ends the thinking is kept on the trace, as why it failed."""
@@ -124,12 +124,12 @@ def shuffled_indices(size: int, seed: int, first: int, count: int) -> list[int]:
     chosen: list[int] = []
     while len(chosen) < count:
         epoch, place = divmod(first + len(chosen), size)
-        chosen += _epoch(size, seed, epoch)[place : place + count - len(chosen)].tolist()
+        chosen += _epoch_permutation(size, seed, epoch)[place : place + count - len(chosen)].tolist()
     return chosen
 
 
 @lru_cache(maxsize=2)  # a step's problems lie in one epoch or two, and the next step's in the same
-def _epoch(size: int, seed: int, epoch: int) -> NDArray[np.int64]:
+def _epoch_permutation(size: int, seed: int, epoch: int) -> NDArray[np.int64]:
     order = np.random.default_rng([seed, epoch]).permutation(size)
     order.flags.writeable = False
     return order

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any, Literal, get_args
 
 from ponder.errors import TaskError
-from ponder.funnel import Funnel
+from ponder.funnel import FilterReport
 from ponder.tasks.made import backward_prompt, evolve_prompt, synthetic_problem, parse_reply, new_problem_prompt
 from ponder.tasks.made.mutate import MUTATIONS, mutate
-from ponder.tasks.made.rows import ANSWERED, domain_of
-from ponder.tasks.made.wording import EVOLUTIONS, TOPICS
+from ponder.tasks.made.rows import MATH_VERIFIER, domain_of
+from ponder.tasks.made.wording import EVOLVE_INSTRUCTIONS, TOPICS
 from ponder.types import Problem, Trace
 from ponder.verify import format_answer
 
@@ -20,7 +20,7 @@ Source = Literal["templates", "write", "evolve", "backward", "mutate", "filter"]
 SOURCES: tuple[Source, ...] = get_args(Source)
 MODEL_SOURCES = ("write", "evolve", "backward")  # of a model
 TRUSTED_SOURCES = ("templates", "filter")  # whose answers are taken as they are
-OPERATORS = {"evolve": tuple(EVOLUTIONS), "mutate": tuple(MUTATIONS)}
+OPERATORS = {"evolve": tuple(EVOLVE_INSTRUCTIONS), "mutate": tuple(MUTATIONS)}
 TARGET_ANSWER_RANGE = 2, 500  # whole numbers to write problems for, where there are no other answers
 
 
@@ -48,7 +48,7 @@ def writing_requests(
         yield Problem(f"{source}/{seed}/{i}", messages, target, tags)
 
 
-def parse_replies(traces: Sequence[Trace], source: Source, model: str, funnel: Funnel) -> list[Problem]:
+def parse_replies(traces: Sequence[Trace], source: Source, model: str, funnel: FilterReport) -> list[Problem]:
     """The problems that a model wrote, with their lineage."""
     found = []
     for trace in traces:
@@ -62,7 +62,7 @@ def parse_replies(traces: Sequence[Trace], source: Source, model: str, funnel: F
         question, answer = read
         funnel.record("with a problem and an answer", True)
         if asked.answer is not None:
-            same = ANSWERED.grade(format_answer(answer, "boxed"), asked.answer).value == 1.0
+            same = MATH_VERIFIER.grade(format_answer(answer, "boxed"), asked.answer).value == 1.0
             if not funnel.record("with the answer asked for", same, "for another answer"):
                 continue
         found.append(synthetic_problem(asked.id, question, answer, source=source, model=model, **asked.tags))
@@ -78,7 +78,7 @@ def with_lineage(problem: Problem, from_task: bool) -> Problem:
 
 
 def mutate_parents(
-    parents: Sequence[Problem], operators: Sequence[str], count: int, seed: int, funnel: Funnel
+    parents: Sequence[Problem], operators: Sequence[str], count: int, seed: int, funnel: FilterReport
 ) -> list[Problem]:
     """Each parent changed in each way in turn, until there are enough or nothing more can be changed."""
     found: list[Problem] = []

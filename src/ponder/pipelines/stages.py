@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from ponder.errors import Interrupted, PonderError, RunError, UnknownName, UsageError
-from ponder.jobs import foreign_in
+from ponder.jobs import external_code_in
 from ponder.pipelines.begun import remove_empty_run
 from ponder.pipelines.changes import check_stage_changes
 from ponder.pipelines.finished import finished_model
-from ponder.protocols import Silent, Progress
+from ponder.protocols import NoProgress, Progress
 from ponder.runs import Run, other_job_error
 from ponder.trust import trust_within
 
@@ -40,7 +40,7 @@ class Stages:
         if not names or len(set(names)) < len(names):
             raise UsageError(f"stages need names, each once; these are {names}")
         for i, stage in enumerate(self.stages):
-            if not _is_folder(stage.name):
+            if not _is_folder_name(stage.name):
                 raise UsageError(f"a stage's name is a folder's: {stage.name!r} has a space or a slash, or is none")
             if leaves_stage_folder(stage.job):
                 raise UsageError(f"stage {stage.name!r} names a place above an earlier stage: leave out '..'")
@@ -50,10 +50,10 @@ class Stages:
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> dict[str, Any]:
         """What each stage returned, by name; of training that was done before, the folder of its model."""
-        watch = watch or Silent()
+        watch = watch or NoProgress()
         results = {}
         known = dict.fromkeys(stage.name for stage in self.stages)
-        own = trust_within(foreign_in(self))  # what one stage names, a later one that reads its run may load
+        own = trust_within(external_code_in(self))  # what one stage names, a later one that reads its run may load
         with own, Run(folder, self, continue_from=lambda run, before: known.update(self._continue_from(run, before))) as run:
             for name in known:
                 remove_empty_run(run.folder / name)
@@ -73,29 +73,29 @@ class Stages:
         """The names of the stages that were there before, where these can go on from them."""
         if not isinstance(before, dict) or before.get("is") != run.job["is"]:
             raise other_job_error(run.folder, before, run.job)
-        was, now = _by_name(run, before), _by_name(run, run.job)
+        was, now = _jobs_by_stage(run, before), _jobs_by_stage(run, run.job)
         jobs = {stage.name: stage.job for stage in self.stages}
         check_stage_changes(run.folder, was, now, lambda name: stage_references(jobs[name]))
         return dict.fromkeys(was)
 
 
-def _by_name(run: Run, encoded: Any) -> dict[str, Any]:
+def _jobs_by_stage(run: Run, encoded: Any) -> dict[str, Any]:
     try:
         found = {stage["name"]: stage["job"] for stage in encoded["stages"]}
     except (LookupError, TypeError):
         found = {}
-    if not found or not all(_is_folder(name) for name in found):
+    if not found or not all(_is_folder_name(name) for name in found):
         raise RunError(f"{run.folder / 'job.json'} is damaged: it holds no stages; give another --run")
     return found
 
 
-def _is_folder(name: Any) -> bool:
+def _is_folder_name(name: Any) -> bool:
     return name not in ("", ".", "..") and _REFERENCE.fullmatch(f"stage:{name}") is not None
 
 
 def resolve_stage_references(job: Any, folder: Path) -> Any:
     """A job with the folders of earlier stages in place of their names."""
-    return _each_text(job, lambda text: _REFERENCE.sub(lambda found: str(folder / found[1]), text))
+    return _map_strings(job, lambda text: _REFERENCE.sub(lambda found: str(folder / found[1]), text))
 
 
 def stage_references(job: Any) -> list[str]:
@@ -106,7 +106,7 @@ def stage_references(job: Any) -> list[str]:
         found.extend(_REFERENCE.findall(text))
         return text
 
-    _each_text(job, note)
+    _map_strings(job, note)
     return found
 
 
@@ -118,22 +118,22 @@ def leaves_stage_folder(job: Any) -> bool:
         found.extend(rest for rest in _REFERENCE.split(text)[2::2] if ".." in re.split(r"[/\\\s]", rest))
         return text
 
-    _each_text(job, note)
+    _map_strings(job, note)
     return bool(found)
 
 
-def _each_text(value: Any, change: Callable[[str], str]) -> Any:
+def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
     """The same, with every text that names a stage changed, however deep it stands."""
     if isinstance(value, str):
         return change(value) if "stage:" in value else value
     if isinstance(value, tuple):
-        return tuple(_each_text(v, change) for v in value)
+        return tuple(_map_strings(v, change) for v in value)
     if isinstance(value, list):
-        return [_each_text(v, change) for v in value]
+        return [_map_strings(v, change) for v in value]
     if isinstance(value, dict):
-        return {k: _each_text(v, change) for k, v in value.items()}
+        return {k: _map_strings(v, change) for k, v in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
         given = {f.name: getattr(value, f.name) for f in fields(value) if f.init}
-        changed = {k: new for k, v in given.items() if (new := _each_text(v, change)) is not v}
+        changed = {k: new for k, v in given.items() if (new := _map_strings(v, change)) is not v}
         return replace(value, **changed) if any(changed[k] != given[k] for k in changed) else value
     return value

@@ -12,7 +12,7 @@ from ponder.environment import MISSING_KEY, describe_environment, read_environme
 from ponder.pipelines.harvest import HARVEST_FILE
 from ponder.runs import checkpoints, read_job
 
-_RECORDS = ("traces.jsonl", "metrics.jsonl", HARVEST_FILE)
+_RESULT_FILES = ("traces.jsonl", "metrics.jsonl", HARVEST_FILE)
 FileStamps = dict[str, tuple[int, int]]  # by file: its size, and the time at which it was written, in nanoseconds
 
 
@@ -27,12 +27,12 @@ class PriorResults:
     @classmethod
     def read(cls, folder: Path) -> PriorResults:
         runs = sorted(path.parent for path in folder.glob("*/job.json"))
-        return cls(folder, _held(folder), tuple(map(cls.read, runs)))
+        return cls(folder, _file_stamps(folder), tuple(map(cls.read, runs)))
 
     @property
     def unchanged(self) -> bool:
         """Nothing was added: all that is shown is from before."""
-        return bool(self.files_before) and _held(self.folder) == self.files_before
+        return bool(self.files_before) and _file_stamps(self.folder) == self.files_before
 
     @property
     def last_write_time(self) -> float:
@@ -45,7 +45,7 @@ class PriorResults:
         if not self.files_before:
             return inner
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.last_write_time))
-        said = [told for told in (self._versions(), *self._unknown()) if told]
+        said = [told for told in (self._version_note(), *self._uncomparable()) if told]
         same = "; ".join([*said, f"nothing {'else ' * bool(said)}that it depends on has changed"])
         if self.unchanged:
             return [f"stored    result of {when} in {self.folder}: {same}; another --run does it again", *inner]
@@ -59,7 +59,7 @@ class PriorResults:
         inner = {one.folder.name: said for one in self.stages if (said := one.to_json())}
         return told | ({"stored_stages": inner} if inner else {})
 
-    def _versions(self) -> str:
+    def _version_note(self) -> str:
         """Which ponder wrote it, where that is not this one."""
         then, now = read_environment(self.folder), describe_environment()
         versions, commits = [told.get("versions") or {} for told in (then, now)], (then.get("commit"), now["commit"])
@@ -68,7 +68,7 @@ class PriorResults:
             return f"it is of ponder {was}, and this is {own}"
         return f"it is of ponder at {commits[0]}, and this is at {commits[1]}" if commits[0] != commits[1] else ""
 
-    def _unknown(self) -> list[str]:
+    def _uncomparable(self) -> list[str]:
         """What could not be compared: what is gone, and what a server runs."""
         from ponder.pipelines.weights import served_models
 
@@ -77,8 +77,8 @@ class PriorResults:
         return [f"{name} is gone" for name in missing] + [f"what {name} runs cannot be compared" for name in remote]
 
 
-def _held(folder: Path) -> FileStamps:
-    files = [folder / name for name in _RECORDS] + [path / "state.json" for path in checkpoints(folder)]
+def _file_stamps(folder: Path) -> FileStamps:
+    files = [folder / name for name in _RESULT_FILES] + [path / "state.json" for path in checkpoints(folder)]
     found: FileStamps = {}
     for file in files:
         if file.is_file() and (told := os.stat(file)).st_size:

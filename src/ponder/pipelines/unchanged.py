@@ -19,7 +19,7 @@ ProblemKey = tuple[str, str, str, str]
 
 def whole_problem_key(problem: Problem) -> ProblemKey:
     """What makes it that problem: its id, what is asked, what is right, and its tags, by which some judge."""
-    return problem.id, _plain([dict(m) for m in problem.messages]), _plain(problem.answer), _plain(dict(problem.tags))
+    return problem.id, _canonical_json([dict(m) for m in problem.messages]), _canonical_json(problem.answer), _canonical_json(dict(problem.tags))
 
 
 def check_problems_unchanged(run: Run, traces: Iterable[Trace], problems: Sequence[Problem]) -> None:
@@ -39,6 +39,6 @@ def check_problems_unchanged(run: Run, traces: Iterable[Trace], problems: Sequen
     )
 
 
-def _plain(value: object) -> str:
+def _canonical_json(value: object) -> str:
     """As a run directory keeps it: a tuple comes back as a list."""
     return json.dumps(value, sort_keys=True, default=str)

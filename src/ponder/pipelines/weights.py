@@ -12,7 +12,7 @@ from ponder import jobs
 from ponder.errors import PonderError
 from ponder.manifest import MANIFEST_FILE
 from ponder.models.load import VLLM_PREFIX, TRANSFORMERS_PREFIX, OPENAI_PREFIX, find_model, pin_checkpoint
-from ponder.pipelines.filemarks import add_fingerprints, mark_of
+from ponder.pipelines.filemarks import add_fingerprints, files_fingerprint
 from ponder.pipelines.guides import parse_reward_model
 from ponder.runs import read_job
 
@@ -23,12 +23,12 @@ MODEL_FILE_GLOBS = {  # of a model's folder
 }
 
 
-def weights_of(job: Any) -> dict[str, str]:
+def model_fingerprints(job: Any) -> dict[str, str]:
     """A fingerprint of all that each model is that is there, by what it is and where the job names it."""
     marks: dict[str, str] = {}
     for where, name in model_references(jobs.encode(job)):
-        if (path := _path(name)) is not None:
-            found = {f"the {kind} of {where} ({_tail(name)})": model_fingerprint(path, kind) for kind in MODEL_FILE_GLOBS}
+        if (path := _model_path(name)) is not None:
+            found = {f"the {kind} of {where} ({_path_tail(name)})": model_fingerprint(path, kind) for kind in MODEL_FILE_GLOBS}
             add_fingerprints(marks, {called: mark for called, mark in found.items() if mark})
     return marks
 
@@ -53,10 +53,10 @@ def pin_guide(guide: str, folder: str | Path) -> str:
 def model_fingerprint(path: Path, kind: str = "weights") -> str:
     """Of a model's folder or GGUF file, which is all in one; empty where nothing of that kind is there."""
     if path.is_file():
-        return mark_of([path]) if kind == "weights" else ""
-    found = {of: {file for glob in globs for file in path.glob(glob) if _counts(file)} for of, globs in MODEL_FILE_GLOBS.items()}
+        return files_fingerprint([path]) if kind == "weights" else ""
+    found = {of: {file for glob in globs for file in path.glob(glob) if _is_model_file(file)} for of, globs in MODEL_FILE_GLOBS.items()}
     files = found[kind] if kind == "weights" else found[kind] - found["weights"]
-    return mark_of(sorted(files)) if files else ""
+    return files_fingerprint(sorted(files)) if files else ""
 
 
 def model_references(data: Any, where: str = "") -> Iterator[tuple[str, str]]:
@@ -74,12 +74,12 @@ def model_references(data: Any, where: str = "") -> Iterator[tuple[str, str]]:
             yield where, data
 
 
-def _tail(name: str) -> str:
+def _path_tail(name: str) -> str:
     """The end of a path, which stays when a folder of stages is moved."""
     return name if re.match(r"[a-z]+:", name) else "/".join(Path(name).parts[-3:])
 
 
-def _path(name: str) -> Path | None:
+def _model_path(name: str) -> Path | None:
     """Where a model lies, of a server's its tokenizer; None where there is nothing to read, or it is gone."""
     try:
         if name.startswith(OPENAI_PREFIX):
@@ -90,6 +90,6 @@ def _path(name: str) -> Path | None:
         return None  # whoever loads it says what is wrong
 
 
-def _counts(file: Path) -> bool:
+def _is_model_file(file: Path) -> bool:
     """A manifest says only what the other files are."""
     return file.is_file() and file.name != MANIFEST_FILE

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ponder.models.native import Native
+from ponder.models.native import PonderPolicy
 from ponder.protocols import Strategy
 from ponder.reason.first import first_prompts
 from ponder.train.learner import Learner, OutOfMemory
@@ -41,7 +41,7 @@ class TrainedSequence:
 
 @dataclass(frozen=True, slots=True)
 class ProbedGradient:
-    """One forward and backward pass. The gradient is that of some parameters only, see `Witness.look`."""
+    """One forward and backward pass. The gradient is that of some parameters only, see `GradientProbe.look`."""
 
     loss: float
     grads: dict[str, Tensor]
@@ -57,7 +57,7 @@ class ProbedGradient:
         return ProbedGradient(self.loss - other.loss, {n: g - other.grads[n] for n, g in self.grads.items()}, self.sequences)
 
 
-class Witness(Learner):
+class GradientProbe(Learner):
     """Shares a learner's network and remembers what that would train on. It takes no step, and what is set on it
     is not set on the learner.
     """
@@ -67,33 +67,33 @@ class Witness(Learner):
         self.process_group = SINGLE_PROCESS  # every process checks for itself
         self._seen: list[tuple[PackedBatch, Tokens]] = []
 
-    def measure(self, traces: Sequence[Trace], micro_tokens: int = UNLIMITED_TOKENS) -> ProbedGradient:
+    def measure(self, traces: Sequence[Trace], max_tokens_per_microbatch: int = UNLIMITED_TOKENS) -> ProbedGradient:
         """The gradient is that of the lowest layer that learns and of the last norm: every other layer, the head and
         the packing lie between these and the loss, and a large model's whole gradient would not fit again.
         """
-        with self._untouched(micro_tokens):
-            grads = self.gradient(traces, self._lowest())
+        with self._without_side_effects(max_tokens_per_microbatch):
+            grads = self.gradient(traces, self._probed_parameters())
         with torch.no_grad():
             loss = sum(float((self.objective.loss(t)[0] * b.weight_N).sum()) for b, t in self._seen)
-        return ProbedGradient(loss, grads, [one for b, t in self._seen for one in _sequences(b, t)])
+        return ProbedGradient(loss, grads, [one for b, t in self._seen for one in _trained_sequences(b, t)])
 
     @torch.no_grad()
     def tokens(self, traces: Sequence[Trace]) -> list[tuple[PackedBatch, Tokens]]:
         """What the loss is a function of, in as few batches as can be."""
         parts = split_microbatches(self._plan(traces), UNLIMITED_TOKENS, self.objective.needs_whole_trace)
         batches = [pack(part, self.net.device, self._notes(part)) for part in parts]
-        return [(batch, super(Witness, self)._tokens(batch)) for batch in batches]
+        return [(batch, super(GradientProbe, self)._tokens(batch)) for batch in batches]
 
     @contextmanager
-    def _untouched(self, micro_tokens: int) -> Iterator[None]:
-        self.micro_tokens, self._seen, recompute = micro_tokens, [], self.net.recompute
+    def _without_side_effects(self, max_tokens_per_microbatch: int) -> Iterator[None]:
+        self.max_tokens_per_microbatch, self._seen, gradient_checkpointing = max_tokens_per_microbatch, [], self.net.gradient_checkpointing
         try:
             yield
         finally:
             self.master_weights.zero_grad()
-            self.net.recompute = recompute
+            self.net.gradient_checkpointing = gradient_checkpointing
 
-    def _lowest(self) -> list[Tensor]:
+    def _probed_parameters(self) -> list[Tensor]:
         """Which parameters learn is never changed to choose them: compiled blocks would be compiled for that."""
         params = self.master_weights.params
         layers = [int(n.split(".")[1]) for n in params if n.startswith("layers.")]
@@ -129,7 +129,7 @@ def gradient_norms(learner: Learner, traces: Sequence[Trace], compiled: bool) ->
         raise OutOfMemory(said)
 
     own = copy.copy(learner)
-    own.process_group, own.micro_tokens, own.compiled = SINGLE_PROCESS, UNLIMITED_TOKENS, learner.compiled and compiled
+    own.process_group, own.max_tokens_per_microbatch, own.compiled = SINGLE_PROCESS, UNLIMITED_TOKENS, learner.compiled and compiled
     own._shrink = give_up  # type: ignore[method-assign]  # two halves have another norm
     hooks = [p.register_post_accumulate_grad_hook(measure(n)) for n, p in learner.master_weights.params.items()]
     try:
@@ -141,7 +141,7 @@ def gradient_norms(learner: Learner, traces: Sequence[Trace], compiled: bool) ->
     return {name: float(square) ** 0.5 for name, square in squares.items()}
 
 
-def _sequences(batch: PackedBatch, tokens: Tokens) -> Iterator[TrainedSequence]:
+def _trained_sequences(batch: PackedBatch, tokens: Tokens) -> Iterator[TrainedSequence]:
     columns = (batch.weight_N, tokens.logprobs_N, batch.sampled_N)
     floats = [c.detach().float().cpu().numpy() for c in columns]
     sequence_N, target_N = batch.sequence_N.cpu().numpy(), batch.target_N.cpu().numpy()
@@ -151,13 +151,13 @@ def _sequences(batch: PackedBatch, tokens: Tokens) -> Iterator[TrainedSequence]:
 
 
 @dataclass(slots=True)
-class Evidence:
+class PreflightData:
     """What checks are about. `whole`: one batch, prompts shared; `cut`: each completion a batch of its own; `apart`:
     one batch, each completion after its own copy of the prompt (None where answers must stay together).
     """
 
-    policy: Native
-    probe: Witness
+    policy: PonderPolicy
+    probe: GradientProbe
     problems: list[Problem]
     traces: list[Trace]
     sampled_lengths: dict[int, int]  # by id of a completion's step: its tokens that were sampled, before an end was put to it
@@ -167,33 +167,33 @@ class Evidence:
 
     def credited(self) -> list[tuple[Trace, Step]]:
         """Completions that earn a gradient, in the order in which the learner packs them."""
-        return [(t, s) for t in self.traces for s in t.steps[1:] if _live(s, self.probe.objective.trains_zero_advantage)]
+        return [(t, s) for t in self.traces for s in t.steps[1:] if _has_advantage(s, self.probe.objective.trains_zero_advantage)]
 
 
-def gather_preflight_data(policy: Native, learner: Learner, traces: list[Trace], real: dict[int, int]) -> Evidence:
+def gather_preflight_data(policy: PonderPolicy, learner: Learner, traces: list[Trace], real: dict[int, int]) -> PreflightData:
     """Look at credited traces of one level: a prompt and its completions."""
-    witness = Witness(learner)
+    witness = GradientProbe(learner)
     dense, together = witness.objective.trains_zero_advantage, witness.objective.needs_whole_trace
     split = [
-        Trace(t.problem, [t.steps[0], replace(s, parent=0)]) for t in traces for s in t.steps[1:] if _live(s, dense)
+        Trace(t.problem, [t.steps[0], replace(s, parent=0)]) for t in traces for s in t.steps[1:] if _has_advantage(s, dense)
     ]
     whole, cut = witness.measure(traces), witness.measure(traces, 1)
     problems = [t.problem for t in traces]
     apart = None if together else witness.measure(split)
-    return Evidence(policy, witness, problems, traces, real, whole, cut, apart)
+    return PreflightData(policy, witness, problems, traces, real, whole, cut, apart)
 
 
-def _live(step: Step, dense: bool) -> bool:
+def _has_advantage(step: Step, dense: bool) -> bool:
     return step.advantages is not None and (dense or bool(np.any(step.advantages)))
 
 
-def shortest_prompts(policy: Native, problems: Sequence[Problem]) -> list[Problem]:
+def shortest_prompts(policy: PonderPolicy, problems: Sequence[Problem]) -> list[Problem]:
     """Those with the shortest prompts: what holds for them holds for others, in less time."""
     return sorted(problems, key=lambda p: len(policy.encode(p.messages)))[:NUM_PROBLEMS]
 
 
 async def draw_short_samples(
-    policy: Native, problems: Sequence[Problem], sampling: Sampling, strategy: Strategy | None = None
+    policy: PonderPolicy, problems: Sequence[Problem], sampling: Sampling, strategy: Strategy | None = None
 ) -> list[tuple[Trace, list[Completion]]]:
     """Some short samples of the policy's own, after the prompts that the strategy sends."""
     sampling = replace(sampling, max_tokens=min(MAX_COMPLETION_TOKENS, sampling.max_tokens))

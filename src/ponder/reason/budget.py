@@ -1,6 +1,6 @@
 """What thinking may cost, held to the token.
 
-A `Purse` is what is left of a `Budget`; a `Metered` policy pays from it. Several problems may share one purse.
+A `BudgetLedger` is what is left of a `Budget`; a `BudgetedPolicy` policy pays from it. Several problems may share one purse.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 import time
 from dataclasses import dataclass, field, replace
 
-from ponder.errors import Spent, UsageError
+from ponder.errors import BudgetExhausted, UsageError
 from ponder.protocols import Policy, PolicyWrapper
 from ponder.reason.price import Price
 from ponder.types import Completion, Cost, Ids, Sampling
@@ -35,14 +35,14 @@ class Budget:
 
 
 @dataclass(eq=False, slots=True)
-class Purse:
+class BudgetLedger:
     """Whoever draws reserves first; what was not needed comes back when it is done, and others may wait for that."""
 
     budget: Budget
     spent: Cost = Cost()
     _reserved: int = 0
-    _began: float = field(default_factory=time.monotonic)
-    _change: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _started_at: float = field(default_factory=time.monotonic)
+    _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     @property
     def tokens_left(self) -> float:
@@ -52,59 +52,59 @@ class Purse:
 
     async def reserve(self, max_tokens: int, n: int) -> int:
         """Tokens that each of n continuations may have: `most`, or fewer where the purse is nearly empty."""
-        self._look()
+        self._check_limits()
         if self.budget.tokens is None:
             return max_tokens
-        async with self._change:
+        async with self._changed:
             while self.tokens_left < max_tokens * n and self._reserved:
-                await self._change.wait()
-            self._look()
+                await self._changed.wait()
+            self._check_limits()
             granted = int(min(max_tokens, self.tokens_left // n))
             if granted < 1:
-                raise Spent(f"the budget of {self.budget.tokens:,} tokens is used up")
+                raise BudgetExhausted(f"the budget of {self.budget.tokens:,} tokens is used up")
             self._reserved += granted * n
             return granted
 
     async def settle(self, reserved: int, cost: Cost) -> None:
         self.spent += cost
         if self.budget.tokens is not None:
-            async with self._change:
+            async with self._changed:
                 self._reserved -= reserved
-                self._change.notify_all()
+                self._changed.notify_all()
 
-    def _look(self) -> None:
+    def _check_limits(self) -> None:
         b = self.budget
-        if b.seconds is not None and time.monotonic() - self._began >= b.seconds:
-            raise Spent(f"the budget of {b.seconds:g} s is used up")
+        if b.seconds is not None and time.monotonic() - self._started_at >= b.seconds:
+            raise BudgetExhausted(f"the budget of {b.seconds:g} s is used up")
         if b.dollars is not None and self.spent.dollars >= b.dollars:
-            raise Spent(f"the budget of ${b.dollars:g} is used up")
+            raise BudgetExhausted(f"the budget of ${b.dollars:g} is used up")
 
 
 @dataclass(slots=True)
-class Metered(PolicyWrapper):
+class BudgetedPolicy(PolicyWrapper):
     """A `Policy` that pays for what it writes."""
 
     policy: Policy
-    purse: Purse
+    ledger: BudgetLedger
     was_limited: bool = False  # it could not pay for all that was asked, once at least
 
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
         try:
-            granted = await self.purse.reserve(sampling.max_tokens, n)
-        except Spent:
+            granted = await self.ledger.reserve(sampling.max_tokens, n)
+        except BudgetExhausted:
             self.was_limited = True
             raise
         if granted < len(sampling.forced_token_ids):
-            await self.purse.settle(granted * n, Cost())
+            await self.ledger.settle(granted * n, Cost())
             self.was_limited = True
-            raise Spent(f"{granted} tokens are left, and {len(sampling.forced_token_ids)} are forced")
+            raise BudgetExhausted(f"{granted} tokens are left, and {len(sampling.forced_token_ids)} are forced")
         drawn: list[Completion] = []
         try:
             how = replace(sampling, max_tokens=granted, min_tokens=min(sampling.min_tokens, granted))
             drawn = await self.policy.generate(prefix, how, n)
             self.was_limited |= granted < sampling.max_tokens and any(c.stop == "length" for c in drawn)
-            price = self.purse.budget.price
+            price = self.ledger.budget.price
             drawn = [replace(c, cost=replace(c.cost, dollars=c.cost.dollars + price.dollars(c.cost))) for c in drawn]
             return drawn
         finally:
-            await asyncio.shield(self.purse.settle(granted * n, sum((c.cost for c in drawn), Cost())))
+            await asyncio.shield(self.ledger.settle(granted * n, sum((c.cost for c in drawn), Cost())))

@@ -42,7 +42,7 @@ EFFORTS: dict[str, Effort] = {
 }
 
 
-def effort_named(name: str) -> Effort:
+def get_effort(name: str) -> Effort:
     if name not in EFFORTS:
         raise UnknownName("effort", name, EFFORTS)
     return EFFORTS[name]

@@ -6,36 +6,36 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from ponder.errors import PonderError, Spent
+from ponder.errors import PonderError, BudgetExhausted
 from ponder.protocols import Policy, Scorer, Strategy, PolicyWrapper
 from ponder.types import Completion, Ids, Message, Problem, Sampling, ids, prompt_trace
 
 
-class _Listening(PolicyWrapper):
+class _PrefixRecorder(PolicyWrapper):
     """Notes the first prefix that it should go on from, and writes nothing."""
 
     def __init__(self, policy: Policy) -> None:
-        self.policy, self.heard = policy, list[Ids]()
+        self.policy, self.prefixes = policy, list[Ids]()
 
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
-        self.heard.append(prefix)
-        raise Spent("only the first prompt was asked for")
+        self.prefixes.append(prefix)
+        raise BudgetExhausted("only the first prompt was asked for")
 
 
 async def first_prompt(strategy: Strategy, problem: Problem, policy: Policy, guide: Scorer | None = None) -> Ids:
     """Its tokens. The problem's own prompt, where the strategy does not come so far without its guide."""
     own = policy.encode(problem.messages)
-    listening = _Listening(policy)
+    recorder = _PrefixRecorder(policy)
     with suppress(PonderError):
-        await strategy(prompt_trace(replace(problem, answer=None, tags={}), own), listening, guide)
-    return listening.heard[0] if listening.heard else own
+        await strategy(prompt_trace(replace(problem, answer=None, tags={}), own), recorder, guide)
+    return recorder.prefixes[0] if recorder.prefixes else own
 
 
 async def first_prompts(strategy: Strategy, problems: Sequence[Problem], policy: Policy) -> list[Ids]:
     return [await first_prompt(strategy, problem, policy) for problem in problems]
 
 
-class _Noting:
+class _MessageRecorder:
     """A policy without a model: a conversation is one token, its number among those that were encoded."""
 
     def __init__(self) -> None:
@@ -52,11 +52,11 @@ class _Noting:
         return bytes(int(t) for t in tokens).decode(errors="replace")
 
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
-        raise Spent("nobody writes here")
+        raise BudgetExhausted("nobody writes here")
 
 
 async def first_messages(strategy: Strategy, problem: Problem) -> list[Message]:
     """The conversation that the strategy sends first, whatever the model."""
-    noting = _Noting()
-    prompt = await first_prompt(strategy, problem, noting)
-    return noting.asked[int(prompt[0])]
+    recorder = _MessageRecorder()
+    prompt = await first_prompt(strategy, problem, recorder)
+    return recorder.asked[int(prompt[0])]

@@ -15,9 +15,9 @@ from ponder.reason.strategies import (
     DVTS,
     MCTS,
     BeamSearch,
-    BestOf,
+    BestOfN,
     SampleTree,
-    Ensemble,
+    Samples,
     Forest,
     GraphOfThoughts,
     ParticleFilter,
@@ -25,16 +25,16 @@ from ponder.reason.strategies import (
     LengthRejection,
     STaR,
     TreeOfThoughts,
-    Vote,
+    MajorityVote,
 )  # fmt: skip
 from ponder.types import Sampling
 
-MEND = "give a temperature above 0"
+TEMPERATURE_ADVICE = "give a temperature above 0"
 
 
-def futile(strategy: Any, budget: Budget | None = None) -> list[str]:
+def ineffective_settings(strategy: Any, budget: Budget | None = None) -> list[str]:
     """One sentence for each setting of a strategy, and of those inside it, that has no effect."""
-    told = [*_one_branch(strategy), *_alike(strategy)]
+    told = [*_single_choice(strategy), *_identical_draws(strategy)]
     sampling = getattr(strategy, "sampling", None)
     most = None if budget is None else budget.tokens
     if most is not None and isinstance(sampling, Sampling) and most < sampling.max_tokens:
@@ -42,31 +42,31 @@ def futile(strategy: Any, budget: Budget | None = None) -> list[str]:
         told.append(f"{said}: long ones are cut short there")
     if is_dataclass(strategy):
         inner = (getattr(strategy, f.name) for f in fields(strategy))
-        told += [line for one in inner if is_dataclass(one) and callable(one) for line in futile(one)]
+        told += [line for one in inner if is_dataclass(one) and callable(one) for line in ineffective_settings(one)]
     return list(dict.fromkeys(told))
 
 
-def _alike(strategy: Any) -> Iterator[str]:
+def _identical_draws(strategy: Any) -> Iterator[str]:
     """Several draws that can only be one."""
     inner = getattr(strategy, "of", strategy)  # a forest draws by its trees' sampling
     sampling = getattr(inner, "sampling", None)
     if not isinstance(sampling, Sampling) or not sampling.deterministic:
         return
     how = "at temperature 0" if sampling.temperature == 0 else f"with top_k {sampling.top_k}"
-    for count, drawn in _draws(strategy):
+    for count, drawn in _draw_counts(strategy):
         if count > 1:
-            yield f"{count:,} {drawn} {how} are all the same: {MEND}, or draw one"
+            yield f"{count:,} {drawn} {how} are all the same: {TEMPERATURE_ADVICE}, or draw one"
 
 
-def _draws(strategy: Any) -> Iterator[tuple[int, str]]:
+def _draw_counts(strategy: Any) -> Iterator[tuple[int, str]]:
     """How many draws from one prefix a strategy compares, and what it calls them."""
     name = type(strategy).__name__
     match strategy:
-        case Ensemble() | STaR():
+        case Samples() | STaR():
             yield strategy.n, "samples of a problem"
-        case Vote():
+        case MajorityVote():
             yield strategy.n, "chains of a vote"
-        case BestOf():
+        case BestOfN():
             yield strategy.n, "samples, of which the best is taken,"
         case BeamSearch() | DVTS():
             yield strategy.beam_width, f"continuations of a step ({name})"
@@ -88,14 +88,14 @@ def _draws(strategy: Any) -> Iterator[tuple[int, str]]:
             yield max(getattr(o, "n", 1) for o in strategy.operations), "solutions of a part"
 
 
-def _one_branch(strategy: Any) -> Iterator[str]:
+def _single_choice(strategy: Any) -> Iterator[str]:
     """A choice among one."""
     match strategy:
         case MCTS(width=1, widening=None):
             yield "a tree search with a width of 1 is a single chain: give a width of 2 or more"
-        case Vote(n=1):
+        case MajorityVote(n=1):
             yield "a vote of one chain is that chain: give n of 2 or more, or take the strategy chain"
-        case BestOf(n=1):
+        case BestOfN(n=1):
             yield "the best of one sample is that sample: give n of 2 or more, or take the strategy chain"
         case BeamSearch(n=1) | DVTS(n=1) | Rebase(n=1) | ParticleFilter(n=1):
             name = type(strategy).__name__

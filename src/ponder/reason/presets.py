@@ -15,7 +15,7 @@ from ponder.reason.operators.backpropagate import DiscountedBackup
 from ponder.reason.operators.cut import CUTS, Cut
 from ponder.reason.operators.priors import DirichletNoise
 from ponder.reason.operators.tree_select import PUCT, UCT, X1
-from ponder.reason.operators.widen import Widening
+from ponder.reason.operators.widen import ProgressiveWidening
 from ponder.reason.prompts import DIRECT, STEP_BY_STEP
 from ponder.reason.strategies.beam import BeamSearch
 from ponder.reason.strategies.berry import LlamaBerry
@@ -23,8 +23,8 @@ from ponder.reason.strategies.chain import Chain
 from ponder.reason.strategies.graph import GraphOfThoughts
 from ponder.reason.strategies.mcts import MCTS
 from ponder.reason.strategies.mutual import RStarConsistency
-from ponder.reason.strategies.thoughts import TOT_24, TreeOfThoughts
-from ponder.reason.strategies.vote import Vote
+from ponder.reason.strategies.thoughts import TREE_OF_THOUGHTS_GAME_OF_24, TreeOfThoughts
+from ponder.reason.strategies.vote import MajorityVote
 from ponder.types import Sampling
 
 
@@ -35,7 +35,7 @@ class Preset:
     guide: str = ""  # as `pipelines.guides` knows it
 
 
-_WARM = Sampling(temperature=0.7, max_tokens=1024)
+_SAMPLING_T07 = Sampling(temperature=0.7, max_tokens=1024)
 
 PRESETS: dict[str, Preset] = {
     "direct": Preset(Chain(Sampling(temperature=0.0, max_tokens=64), DIRECT), "the answer alone, as a baseline"),
@@ -44,10 +44,10 @@ PRESETS: dict[str, Preset] = {
         "zero-shot chain of thought, after Kojima et al. 2022 (arXiv 2205.11916): think step by step, then answer",
     ),
     "cot-sc": Preset(
-        Vote(n=40, sampling=_WARM, prompt=STEP_BY_STEP), "self-consistency, Wang et al. 2023 (arXiv 2203.11171)"
+        MajorityVote(n=40, sampling=_SAMPLING_T07, prompt=STEP_BY_STEP), "self-consistency, Wang et al. 2023 (arXiv 2203.11171)"
     ),
     "tot": Preset(TreeOfThoughts(), "Tree of Thoughts, Yao et al. 2023 (arXiv 2305.10601)"),
-    "tot-24": Preset(TOT_24, "the paper's Game of 24: propose, three values, keep 5 (arXiv 2305.10601)"),
+    "tot-24": Preset(TREE_OF_THOUGHTS_GAME_OF_24, "the paper's Game of 24: propose, three values, keep 5 (arXiv 2305.10601)"),
     "got": Preset(GraphOfThoughts(), "Graph of Thoughts, Besta et al. 2024 (arXiv 2308.09687)"),
     "qwq-style": Preset(
         Chain(Sampling(temperature=0.6, top_p=0.95, max_tokens=32768)),
@@ -59,19 +59,19 @@ PRESETS: dict[str, Preset] = {
             sampling=Sampling(temperature=1.0, max_tokens=1024, logprobs=5),
         ),
         "mini-steps of 64 tokens, rollouts valued by the policy's confidence among 5 tokens (arXiv 2411.14405)",
-        guide="ponder.reason.scorers:Confidence",
+        guide="ponder.reason.scorers:TopKConfidence",
     ),
     "alphallm-style": Preset(
         MCTS(
             simulations=64, width=6, cut=CUTS["sentence"], selection=PUCT(), rollouts=1, rollout_weight=0.5,
-            widening=Widening(k=2.0, alpha=0.5), sampling=_WARM,
+            widening=ProgressiveWidening(k=2.0, alpha=0.5), sampling=_SAMPLING_T07,
         ),
         "sentences as options, more branches with visits, value and rollouts mixed; without its state merging and "
         "importance-based branching; Tian et al. 2024 (arXiv 2404.12253)",
     ),
     "x1": Preset(
         MCTS(simulations=32, width=2, selection=X1(low=-1.0, high=1.0), backup=DiscountedBackup(0.96, 1.0), evaluate_on="written",
-             stop_at_known_answer=True, final_choice="rule", sampling=_WARM),
+             stop_at_known_answer=True, final_choice="rule", sampling=_SAMPLING_T07),
         "Reasoning Language Models: A Blueprint, Besta et al. 2025 (arXiv 2501.11223)",
     ),
     "llama-berry": Preset(
@@ -79,14 +79,14 @@ PRESETS: dict[str, Preset] = {
     ),
     "rstar-style": Preset(
         RStarConsistency(
-            MCTS(simulations=32, width=4, cut=CUTS["paragraph"], selection=UCT(), rollouts=1, sampling=_WARM), n=2,
-            sampling=_WARM,
+            MCTS(simulations=32, width=4, cut=CUTS["paragraph"], selection=UCT(), rollouts=1, sampling=_SAMPLING_T07), n=2,
+            sampling=_SAMPLING_T07,
         ),
         "MCTS, then mutual consistency; one kind of action where rStar has five, and the second look is the same "
         "model's; Qi et al. 2024 (arXiv 2408.06195)",
     ),
     "journey-style": Preset(
-        BeamSearch(n=8, beam_width=4, sampling=_WARM),
+        BeamSearch(n=8, beam_width=4, sampling=_SAMPLING_T07),
         "a tree by beam search with a process reward model, to be told as one journey with its wrong turns "
         "(`ponder harvest --what journeys`); O1 Replication Journey, Qin et al. 2024 (arXiv 2410.18982)",
     ),
@@ -98,6 +98,6 @@ PRESETS: dict[str, Preset] = {
 }  # fmt: skip
 
 
-def strategy_of(found: Any) -> tuple[Strategy, str]:
+def unpack_preset(found: Any) -> tuple[Strategy, str]:
     """A preset's strategy and guide; a strategy as it is."""
     return (found.strategy, found.guide) if isinstance(found, Preset) else (found, "")

@@ -9,7 +9,7 @@ from ponder.errors import UsageError
 from ponder.protocols import Policy
 from ponder.reason.operators.generate import add_prompt
 from ponder.types import Message, Problem, Trace
-from ponder.verify.style import THINKS, answer_instruction, style_named
+from ponder.verify.style import THINKING_STYLES, answer_instruction, find_style
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Prompt:
 
     def __post_init__(self) -> None:
         if self.style:
-            style_named(self.style)
+            find_style(self.style)
 
     def messages(self, given: Sequence[Message]) -> list[Message]:
         out = [dict(m) for m in given]
@@ -56,20 +56,20 @@ class Prompt:
 
     def messages_for(self, problem: Problem) -> list[Message] | None:
         """The conversation that is sent in place of the problem's own; None where that is sent."""
-        said = self._said(problem.style)
+        said = self._style_instruction(problem.style)
         told = replace(self, instruction="\n".join(filter(None, [self.instruction, said])), style="")
         return None if told == PLAIN else told.messages(problem.messages)
 
-    def _said(self, asked: str) -> str:
+    def _style_instruction(self, asked: str) -> str:
         """How to answer, where the problem does not say so."""
-        if not self.style or asked == self.style or {asked, self.style} <= set(THINKS):
+        if not self.style or asked == self.style or {asked, self.style} <= set(THINKING_STYLES):
             return ""
         if asked not in ("", "plain"):
             raise UsageError(
                 f"the problem asks for its answer in style {asked}, and the strategy in style {self.style}: give the"
                 " task the strategy's style, as every job does"
             )
-        return answer_instruction(style_named(self.style))
+        return answer_instruction(find_style(self.style))
 
 
 PLAIN = Prompt()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ponder.types import Trace
-from ponder.verify import ANSWER_FORMS, Number, after_thinking, extract, parse_plain_number
+from ponder.verify import ANSWER_FORMS, Number, strip_thinking, extract, parse_plain_number
 
-SHORT = 200  # characters: a text without a stated answer that may still vote as a whole
+MAX_UNSTATED_ANSWER_CHARS = 200  # characters: a text without a stated answer that may still vote as a whole
 
 
 def answer_of_step(trace: Trace, step: int) -> str | None:
@@ -17,8 +17,8 @@ def extract_answer(text: str) -> str | None:
     """The final answer in a canonical form, so that 85, 85.0 and \\boxed{85} are one vote."""
     found = extract(text, ANSWER_FORMS)
     if found.answer is None:
-        whole = (after_thinking(text) or "").strip()
-        return whole if found.reason == "no answer" and 0 < len(whole) < SHORT else None
+        whole = (strip_thinking(text) or "").strip()
+        return whole if found.reason == "no answer" and 0 < len(whole) < MAX_UNSTATED_ANSWER_CHARS else None
     number = parse_plain_number(found.answer)
     return found.answer.strip() if number.value is None else canonical_number(number)
 

@@ -14,12 +14,12 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from ponder.errors import Spent, UnknownName, UsageError
+from ponder.errors import BudgetExhausted, UnknownName, UsageError
 from ponder.reason.operators.auto_cut import is_cut_probe
 from ponder.types import Completion, Cost, Ids, Message, Sampling, Score, Step, Trace, ids
 
 WhenExhausted = Literal["error", "cycle"]
-_CUT = b"cut"
+_CUT_PROBE_KEY = b"cut"
 
 
 @dataclass(eq=False, slots=True)
@@ -27,18 +27,18 @@ class ReplayPolicy:
     """A `Policy` that hands out the stored continuations of a prefix, each once; `rewind` begins anew.
 
     Steps come as they were cut. `Sampling` is not asked, but for `max_tokens`: a step with more tokens is more than
-    is allowed, and `Spent` is raised. A completion costs its tokens, and its share, by tokens, of what its trace cost
+    is allowed, and `BudgetExhausted` is raised. A completion costs its tokens, and its share, by tokens, of what its trace cost
     in operations, seconds and dollars.
     """
 
     traces: Sequence[Trace]
     when_exhausted: WhenExhausted = "error"  # when a prefix has no more: an error, or the first again
-    _after: dict[bytes, list[tuple[Trace, Step]]] = field(default_factory=dict)
+    _continuations: dict[bytes, list[tuple[Trace, Step]]] = field(default_factory=dict)
     _prompts: dict[str, Ids] = field(default_factory=dict)
-    _said: dict[str, Ids] = field(default_factory=dict)
+    _inserted_texts: dict[str, Ids] = field(default_factory=dict)
     _texts: dict[bytes, str] = field(default_factory=dict)
-    _given: dict[bytes, int] = field(default_factory=dict)
-    _shown: dict[bytes, list[tuple[Trace, Step]]] = field(default_factory=dict)
+    _handed_out: dict[bytes, int] = field(default_factory=dict)
+    _cut_probes: dict[bytes, list[tuple[Trace, Step]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.when_exhausted not in get_args(WhenExhausted):
@@ -46,7 +46,7 @@ class ReplayPolicy:
         if not self.traces or not all(t.steps for t in self.traces):
             raise UsageError("nothing to replay: give at least one trace, and each with its prompt")
         for trace in self.traces:
-            self._prompts.setdefault(_key(trace.problem.messages), _tokens(trace.steps[0]))
+            self._prompts.setdefault(_messages_key(trace.problem.messages), _tokens(trace.steps[0]))
             for i, before, _ in _paths(trace):
                 self._store(trace, trace.steps[i], before)
 
@@ -56,32 +56,32 @@ class ReplayPolicy:
         if step.parent is None:
             self._prompts.setdefault(step.text, tokens)
         elif is_cut_probe(step):  # for a search that chooses its cut: no other may take it for a sample
-            self._shown.setdefault(before, []).append((trace, step))
-        elif _drawn(step):
-            self._after.setdefault(before, []).append((trace, step))
+            self._cut_probes.setdefault(before, []).append((trace, step))
+        elif _is_sampled(step):
+            self._continuations.setdefault(before, []).append((trace, step))
         else:
-            self._said.setdefault(step.text, tokens)
+            self._inserted_texts.setdefault(step.text, tokens)
 
     def rewind(self) -> None:
         """Hand out everything again."""
-        self._given.clear()
+        self._handed_out.clear()
 
     def continuations_left(self, prefix: Ids) -> int:
         """How many continuations of a prefix have not been handed out."""
         key = _digest(prefix).digest()
-        return max(0, len(self._after.get(key, ())) - self._given.get(key, 0))
+        return max(0, len(self._continuations.get(key, ())) - self._handed_out.get(key, 0))
 
     def encode(self, messages: Sequence[Message]) -> Ids:
         asked = str(messages[-1]["content"]) if messages else ""
-        found = self._prompts.get(_key(messages), self._prompts.get(asked))
+        found = self._prompts.get(_messages_key(messages), self._prompts.get(asked))
         if found is None:
-            raise UsageError(f"the stored traces have no such prompt: {_short(asked)}")
+            raise UsageError(f"the stored traces have no such prompt: {_shorten(asked)}")
         return found
 
     def tokens(self, text: str) -> Ids:
-        if text not in self._said:
-            raise UsageError(f"the stored traces have no step that was written in as {_short(text)}")
-        return self._said[text]
+        if text not in self._inserted_texts:
+            raise UsageError(f"the stored traces have no step that was written in as {_shorten(text)}")
+        return self._inserted_texts[text]
 
     def text(self, tokens: Ids) -> str:
         found = self._texts.get(ids(tokens).tobytes())
@@ -91,11 +91,11 @@ class ReplayPolicy:
 
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
         key = _digest(prefix).digest()
-        stored = self._after.get(key, [])
-        shown, looked = self._shown.get(key, []), self._given.get(_CUT + key, 0)
+        stored = self._continuations.get(key, [])
+        shown, looked = self._cut_probes.get(key, []), self._handed_out.get(_CUT_PROBE_KEY + key, 0)
         if n == 1 and sampling.temperature == 0 and looked < len(shown):
-            key, stored = _CUT + key, shown
-        given = self._given.get(key, 0)
+            key, stored = _CUT_PROBE_KEY + key, shown
+        given = self._handed_out.get(key, 0)
         if not stored:
             raise UsageError(
                 f"the stored traces go nowhere from this prefix of {len(prefix)} tokens: replay with the strategy, cut"
@@ -108,16 +108,16 @@ class ReplayPolicy:
             )
         drawn = [stored[(given + j) % len(stored)] for j in range(n)]
         if long := [s for _, s in drawn if len(_tokens(s)) > sampling.max_tokens]:
-            raise Spent(
+            raise BudgetExhausted(
                 f"the stored step has {len(_tokens(long[0]))} tokens, and {sampling.max_tokens} are allowed here"
                 " (max_tokens, or what is left of a budget): its end is not known"
             )
-        self._given[key] = given + n
+        self._handed_out[key] = given + n
         return [_completion(trace, step, len(prefix), j == 0) for j, (trace, step) in enumerate(drawn)]
 
 
 @dataclass(eq=False, slots=True)
-class Recall:
+class ReplayScorer:
     """A `Scorer` that gives the stored scores of steps, found by the tokens up to their ends. Siblings with the same
     tokens have their scores in the order they were stored."""
 
@@ -135,7 +135,7 @@ class Recall:
             raise UnknownName("score in the stored traces", self.name, known)
 
     @property
-    def rates_steps(self) -> bool:
+    def scores_steps(self) -> bool:
         return any(score.steps for scores in self._scores.values() for score in scores)
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
@@ -172,7 +172,7 @@ def _tokens(step: Step) -> Ids:
     return np.frombuffer(step.text.encode(), np.uint8).astype(np.int32)
 
 
-def _drawn(step: Step) -> bool:
+def _is_sampled(step: Step) -> bool:
     return step.sampled or not len(step.token_ids)  # the second is of a log without tokens
 
 
@@ -192,10 +192,10 @@ def _completion(trace: Trace, step: Step, prefix: int, first: bool) -> Completio
     return Completion(step.text, tokens, logprobs, stop, step.version, cost, dict(step.notes))
 
 
-def _key(messages: Sequence[Message]) -> str:
+def _messages_key(messages: Sequence[Message]) -> str:
     return "\0".join(f"{m['role']}\0{m['content']}" for m in messages)
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     line = " ".join(text.split())
     return repr(line if len(line) <= 60 else line[:57] + "...")

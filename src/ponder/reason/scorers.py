@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from ponder.protocols import Scorer
-from ponder.reason.operators.reduce import Reduction, rates_steps, reduce_scores
+from ponder.reason.operators.reduce import Reduction, scores_steps, reduce_scores
 from ponder.types import Cost, Score, Trace
 
 
@@ -23,9 +23,9 @@ class Likelihood:
         return "likelihood"
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        return [self._of(trace, step) for step in steps]
+        return [self._score_step(trace, step) for step in steps]
 
-    def _of(self, trace: Trace, step: int) -> Score:
+    def _score_step(self, trace: Trace, step: int) -> Score:
         drawn = [lp for i in trace.path(step) if (lp := trace.steps[i].logprobs) is not None and len(lp)]
         if not drawn:
             return Score(None, "the policy drew nothing here")
@@ -36,7 +36,7 @@ class Likelihood:
 
 
 @dataclass(frozen=True, slots=True)
-class AtEnds:
+class OutcomeAndValue:
     """Finished answers have an outcome, all before them a value: as in a game."""
 
     outcome: Scorer
@@ -47,9 +47,9 @@ class AtEnds:
         return f"{self.outcome.name}+{self.value.name}"
 
     @property
-    def rates_steps(self) -> bool:
+    def scores_steps(self) -> bool:
         """Before the end; an outcome is of the whole path."""
-        return rates_steps(self.value)
+        return scores_steps(self.value)
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
         ends = [i for i in steps if trace.steps[i].done]
@@ -60,13 +60,13 @@ class AtEnds:
 
 
 @dataclass(frozen=True, slots=True)
-class StepScores:
+class StepScoreReducer:
     """A path's score from a scorer that rates each step by itself: all steps that the policy wrote on the way are
     rated, and reduced. What was rated before, on the way to another step, is not asked for again."""
 
     scorer: Scorer
     reduce: Reduction = "min"
-    rates_steps: ClassVar[bool] = True
+    scores_steps: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         reduce_scores([1.0], self.reduce)
@@ -77,21 +77,21 @@ class StepScores:
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
         paths = {i: [j for j in trace.path(i) if trace.steps[j].sampled] for i in steps}
-        old = {j: Score(s.steps[-1]) for path in paths.values() for j in path if (s := self._rated(trace, j))}
+        old = {j: Score(s.steps[-1]) for path in paths.values() for j in path if (s := self._known_score(trace, j))}
         new = sorted({j for path in paths.values() for j in path} - set(old))
         fresh = dict(zip(new, await self.scorer(trace, new), strict=True)) if new else {}
         out = []
         for path in paths.values():
             cost = sum((fresh[j].cost for j in path if j in fresh), Cost())
-            out.append(self._of([fresh.get(j) or old[j] for j in path], cost))
+            out.append(self._score_step([fresh.get(j) or old[j] for j in path], cost))
             old |= {j: replace(fresh.pop(j), cost=Cost()) for j in path if j in fresh}  # paid for once
         return out
 
-    def _rated(self, trace: Trace, step: int) -> Score | None:
+    def _known_score(self, trace: Trace, step: int) -> Score | None:
         found = trace.steps[step].scores.get(self.name)
         return found if found is not None and found.steps else None
 
-    def _of(self, found: Sequence[Score], cost: Cost) -> Score:
+    def _score_step(self, found: Sequence[Score], cost: Cost) -> Score:
         values = [s.value for s in found if s.value is not None]
         if len(values) < len(found) or not values:
             why = next((s.reason for s in found if s.value is None), "the policy wrote nothing here")
@@ -109,9 +109,9 @@ class TopKConfidence:
         return "confidence"
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        return [self._of(trace, step) for step in steps]
+        return [self._score_step(trace, step) for step in steps]
 
-    def _of(self, trace: Trace, step: int) -> Score:
+    def _score_step(self, trace: Trace, step: int) -> Score:
         shares = [s for i in trace.path(step) if (s := trace.steps[i].notes.get("share")) is not None]
         if not shares:
             return Score(None, "the tokens' alternatives are not known: sample with alternatives=5")

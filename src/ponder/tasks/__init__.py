@@ -1,6 +1,6 @@
 """Problems, and which verifier judges them. `TASKS` has every task by its name on the command line.
 
-Drawn tasks (`Procedural`) need no data: problem i is a function of the settings, a seed and i. Loaded ones
+Drawn tasks (`GeneratedTask`) need no data: problem i is a function of the settings, a seed and i. Loaded ones
 (`Loaded`) read the folder that PONDER_DATA names; each module says which files. `Columns` takes your own rows and
 reward functions, `ReasoningGym` the generators of that library.
 """
@@ -17,12 +17,12 @@ from ponder.tasks.drawn.arithmetic import Arithmetic
 from ponder.tasks.drawn.countdown import Countdown
 from ponder.tasks.drawn.counting import Counting
 from ponder.tasks.drawn.knapsack import Knapsack
-from ponder.tasks.drawn.knights import Knights
+from ponder.tasks.drawn.knights import KnightsAndKnaves
 from ponder.tasks.drawn.maze import Maze
 from ponder.tasks.drawn.number_theory import NumberTheory
-from ponder.tasks.drawn.procedural import Procedural
+from ponder.tasks.drawn.procedural import GeneratedTask
 from ponder.tasks.drawn.programs import Programs
-from ponder.tasks.drawn.satisfy import Satisfy
+from ponder.tasks.drawn.satisfy import SatisfiabilityTask
 from ponder.tasks.drawn.sorting import Sorting
 from ponder.tasks.drawn.strings import Strings
 from ponder.tasks.drawn.sudoku import Sudoku
@@ -51,11 +51,11 @@ TASKS: dict[str, type] = {
     "countdown": Countdown,
     "counting": Counting,
     "knapsack": Knapsack,
-    "knights": Knights,
+    "knights": KnightsAndKnaves,
     "maze": Maze,
     "number-theory": NumberTheory,
     "programs": Programs,
-    "sat": Satisfy,
+    "sat": SatisfiabilityTask,
     "sorting": Sorting,
     "strings": Strings,
     "sudoku": Sudoku,
@@ -94,8 +94,8 @@ def find(name: str, settings: Sequence[str] = ()) -> tuple[Any, list[str]]:
 
 __all__ = [
     "ARC", "BBH", "GSM8K", "MATH500", "MAWPS", "MBPP", "SVAMP", "TASKS", "Addition", "Algebra", "Arithmetic",
-    "CRUXEval", "CustomTask", "Countdown", "Counting", "Game24", "HumanEval", "Knapsack", "Knights", "DatasetTask",
-    "Maze", "NumberTheory", "Procedural", "ProcessBench", "Programs", "QuestionFile", "ReasoningGym",
-    "RewardFunctions", "Satisfy", "Sorting", "Strings", "Sudoku", "Suite", "Sums", "TicTacToe", "TwentyFour",
+    "CRUXEval", "CustomTask", "Countdown", "Counting", "Game24", "HumanEval", "Knapsack", "KnightsAndKnaves", "DatasetTask",
+    "Maze", "NumberTheory", "GeneratedTask", "ProcessBench", "Programs", "QuestionFile", "ReasoningGym",
+    "RewardFunctions", "SatisfiabilityTask", "Sorting", "Strings", "Sudoku", "Suite", "Sums", "TicTacToe", "TwentyFour",
     "Zebra", "find",
 ]  # fmt: skip

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from ponder.errors import UnknownName, UsageError
-from ponder.tasks.drawn.procedural import Item, Procedural
-from ponder.tasks.styled import Styled
+from ponder.tasks.drawn.procedural import Item, GeneratedTask
+from ponder.tasks.styled import StyledTask
 from ponder.types import Problem
 from ponder.verify import FinalNumber, AnswerForm
 from ponder.verify.style import AnswerSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuestionTask(Styled, Procedural[Item]):
+class QuestionTask(StyledTask, GeneratedTask[Item]):
     """`prompt` holds the field {question}; the style says how to answer, by default in `<answer> </answer>`."""
 
     ANSWER_SPEC = AnswerSpec(forms=("tag", "boxed"), allow_bare=False)
@@ -45,7 +45,7 @@ class QuestionTask(Styled, Procedural[Item]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskedNumber(QuestionTask[Item]):
+class NumberTask(QuestionTask[Item]):
     """The answer is one number."""
 
     ANSWER_SPEC = AnswerSpec("the final number")
@@ -57,7 +57,7 @@ class AskedNumber(QuestionTask[Item]):
         return FinalNumber(self.answer_forms)
 
 
-def known_kinds(given: tuple[str, ...], known: tuple[str, ...]) -> None:
+def check_kinds(given: tuple[str, ...], known: tuple[str, ...]) -> None:
     """Refuse kinds of problem that a task does not have."""
     if not given or isinstance(given, str):
         raise UsageError(f"kinds is {given!r}; name some of {', '.join(known)}")

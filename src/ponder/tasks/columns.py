@@ -85,7 +85,7 @@ class CustomTask:
                 f"problem {problem.id!r} has no gold answer: name the column that holds one with gold_column=..., or"
                 f" do without (--no-preflight); columns: {', '.join(columns) or 'none'}"
             )
-        return _text(columns[self.gold_column])
+        return _message_text(columns[self.gold_column])
 
     @cached_property
     def _splits(self) -> tuple[list[Problem], list[Problem]]:
@@ -98,7 +98,7 @@ class CustomTask:
         train = [row for row in rows if same_question_key(row.question) not in held]
         if not train or not test:
             raise TaskError(
-                f"{_named(self.data)} gives {len(train)} training and {len(test)} test problems; give more rows, or"
+                f"{_source_name(self.data)} gives {len(train)} training and {len(test)} test problems; give more rows, or"
                 " held_out=... tenths or test_data=... for testing"
             )
         return self._problems("train", train), self._problems("test", test)
@@ -110,7 +110,7 @@ class CustomTask:
         for function, needed in self.verifier.required_columns().items():
             if missing := [name for name in needed if name not in columns]:
                 raise TaskError(
-                    f"reward function {function!r} asks for the column {missing[0]!r}, which {_named(data)} does not"
+                    f"reward function {function!r} asks for the column {missing[0]!r}, which {_source_name(data)} does not"
                     f" have; it has: prompt, {', '.join(sorted(columns))}"
                 )
         return rows
@@ -158,7 +158,7 @@ def _row(record: dict[str, Any], number: int) -> DatasetRow:
     columns = {key: value for key, value in record.items() if key != "prompt"}
     json.dumps(columns, allow_nan=False)  # a run keeps its problems as JSON
     conversational = not isinstance(prompt, str)
-    text = _text(prompt)
+    text = _message_text(prompt)
     if not text.strip():
         raise ValueError("the prompt is empty")
     tags = {"messages": [dict(message) for message in prompt]} if conversational else {}
@@ -166,7 +166,7 @@ def _row(record: dict[str, Any], number: int) -> DatasetRow:
     return DatasetRow(str(number - 1), text, answer, split_key(text) or text, tags)
 
 
-def _text(said: Any) -> str:
+def _message_text(said: Any) -> str:
     """A text, or the contents of messages."""
     if isinstance(said, str):
         return said
@@ -180,5 +180,5 @@ def _text(said: Any) -> str:
     return "\n".join(message["content"] for message in said)
 
 
-def _named(data: RowSource) -> str:
+def _source_name(data: RowSource) -> str:
     return data if isinstance(data, str) else "the given rows"

@@ -18,7 +18,7 @@ from ponder.errors import MissingExtra, TaskError, UnknownName, UsageError
 from ponder.tasks.asked import QuestionTask
 from ponder.tasks.drawn.procedural import require_at_least
 from ponder.types import Problem
-from ponder.verify.gym import GymScore
+from ponder.verify.gym import ReasoningGymVerifier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,15 +53,15 @@ class ReasoningGym(QuestionTask[int]):
 
     @staticmethod
     def choices() -> list[str]:
-        return sorted(_datasets())
+        return sorted(_dataset_names())
 
     @property
     def name(self) -> str:
         return f"reasoning-gym:{self.dataset}"
 
     @property
-    def verifier(self) -> GymScore:
-        return GymScore()
+    def verifier(self) -> ReasoningGymVerifier:
+        return ReasoningGymVerifier()
 
     @property
     def _full_settings(self) -> str:
@@ -101,11 +101,11 @@ class ReasoningGym(QuestionTask[int]):
 
 
 def _check_dataset(dataset: str) -> None:
-    if dataset not in _datasets():
-        raise UnknownName("data set of reasoning-gym", dataset, _datasets())
+    if dataset not in _dataset_names():
+        raise UnknownName("data set of reasoning-gym", dataset, _dataset_names())
 
 
-def _datasets() -> set[str]:
+def _dataset_names() -> set[str]:
     try:
         factory = importlib.import_module("reasoning_gym.factory")
     except ImportError:

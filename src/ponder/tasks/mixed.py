@@ -14,12 +14,12 @@ from ponder.trust import names_code
 from ponder.types import Problem, Score, Trace
 from ponder.verify.rewards import reward_code, weighted_reward
 
-_OF = "task"  # the tag that says which task a problem is of
+_TASK_TAG = "task"  # the tag that says which task a problem is of
 MAX_SKIPPED_PROBLEMS = 1_000  # held problems in a row
 
 
 @dataclass(frozen=True)
-class Shaped:
+class WeightedRewardTask:
     """A task whose reward is a weighted sum: `(("number", 1.0), ("format", 0.2))`, the verifier by its own name."""
 
     task: Task
@@ -47,12 +47,12 @@ class Shaped:
     def gold(self, problem: Problem) -> str:
         return self.task.gold(problem)
 
-    def restyle(self, style: str) -> Shaped:
+    def restyle(self, style: str) -> WeightedRewardTask:
         return replace(self, task=with_style(self.task, style))
 
 
 @dataclass(frozen=True)
-class Mixed:
+class TaskMixture:
     """Problems of several tasks in turn, each judged by its own task's verifier. A question that one of them tests with
     is none that another trains on."""
 
@@ -69,12 +69,12 @@ class Mixed:
 
     @property
     def train(self) -> Sequence[Problem]:
-        return _Turns([(name, self._train_by_task[name]) for name in (t.name for t in self.tasks)])
+        return _RoundRobin([(name, self._train_by_task[name]) for name in (t.name for t in self.tasks)])
 
     @cached_property
     def _train_by_task(self) -> dict[str, Sequence[Problem]]:
         """The training problems of each task that no other task is tested with."""
-        tests = {t.name: _questions(t) for t in self.tasks} if len(self.tasks) > 1 else {}
+        tests = {t.name: _test_questions(t) for t in self.tasks} if len(self.tasks) > 1 else {}
         out: dict[str, Sequence[Problem]] = {}
         for task in self.tasks:
             held = frozenset[str]().union(*(asked for name, asked in tests.items() if name != task.name))
@@ -83,7 +83,7 @@ class Mixed:
 
     @property
     def test(self) -> Sequence[Problem]:
-        return _Turns([(t.name, t.test) for t in self.tasks])
+        return _RoundRobin([(t.name, t.test) for t in self.tasks])
 
     @property
     def verifier(self) -> Scorer:
@@ -92,11 +92,11 @@ class Mixed:
     def gold(self, problem: Problem) -> str:
         return self._task_of(problem).gold(problem)
 
-    def restyle(self, style: str) -> Mixed:
+    def restyle(self, style: str) -> TaskMixture:
         return replace(self, tasks=tuple(with_style(task, style) for task in self.tasks))
 
     def _task_of(self, problem: Problem) -> Task:
-        return next(t for t in self.tasks if t.name == problem.tags[_OF])
+        return next(t for t in self.tasks if t.name == problem.tags[_TASK_TAG])
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class PerTaskVerifier:
         return "each"
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        of = trace.problem.tags.get(_OF)
+        of = trace.problem.tags.get(_TASK_TAG)
         for task in self.tasks:
             if task.name == of:
                 return list(await task.verifier(trace, steps))
@@ -121,7 +121,7 @@ def train_without_held_out(task: Task, held: frozenset[str]) -> Sequence[Problem
     """The training problems of a task whose questions are none of these."""
     train = task.train
     if not isinstance(train, list):
-        return _Apart(task, train, held)
+        return _WithoutHeldOut(task, train, held)
     left = [p for p in train if bare_question_text(task, p) not in held]
     if train and not left:
         raise TaskError(f"all training problems of {task.name!r} are test problems of the others: leave that task out")
@@ -137,14 +137,14 @@ def bare_question_text(task: Task, problem: Problem) -> str:
     return " ".join(question.lower().split())
 
 
-def _questions(task: Task) -> frozenset[str]:
+def _test_questions(task: Task) -> frozenset[str]:
     try:
         return frozenset(bare_question_text(task, problem) for problem in task.test)
     except TaskError:  # it has none to test with
         return frozenset()
 
 
-class _Apart(Sequence[Problem]):
+class _WithoutHeldOut(Sequence[Problem]):
     """Problems that are made when they are asked for: in place of one that is held, the next that is not."""
 
     def __init__(self, task: Task, problems: Sequence[Problem], held: frozenset[str]) -> None:
@@ -168,7 +168,7 @@ class _Apart(Sequence[Problem]):
         raise TaskError(f"the task {self.task.name!r} hardly has a training problem that the others do not test with")
 
 
-class _Turns(Sequence[Problem]):
+class _RoundRobin(Sequence[Problem]):
     """One of each in turn, as long as all have one; then of those that have more."""
 
     def __init__(self, parts: Sequence[tuple[str, Sequence[Problem]]]) -> None:
@@ -192,14 +192,14 @@ class _Turns(Sequence[Problem]):
             raise IndexError(index)
         if at < self.interleaved_count:
             name, problems = self.parts[at % len(self.parts)]
-            return _marked(problems[at // len(self.parts)], name)
+            return _tagged_with_task(problems[at // len(self.parts)], name)
         at -= self.interleaved_count
         for name, problems, first in self.rest:
             if at < len(problems) - first:
-                return _marked(problems[first + at], name)
+                return _tagged_with_task(problems[first + at], name)
             at -= len(problems) - first
         raise AssertionError("counted above")
 
 
-def _marked(problem: Problem, name: str) -> Problem:
-    return replace(problem, id=f"{name}:{problem.id}", tags={**problem.tags, _OF: name})
+def _tagged_with_task(problem: Problem, name: str) -> Problem:
+    return replace(problem, id=f"{name}:{problem.id}", tags={**problem.tags, _TASK_TAG: name})

@@ -49,7 +49,7 @@ class RewardFunctions:
     def __post_init__(self) -> None:
         if not self.functions or isinstance(self.functions, str):
             raise UsageError("give at least one reward function, as a tuple of functions or of 'module:function'")
-        object.__setattr__(self, "functions", tuple(_by_name(f) for f in self.functions))
+        object.__setattr__(self, "functions", tuple(_import_path(f) for f in self.functions))
         if self.weights and len(self.weights) != len(self.functions):
             raise UsageError(f"{len(self.functions)} reward functions have {len(self.weights)} weights; give one each")
         if not all(math.isfinite(weight) for weight in self.weights):
@@ -65,7 +65,7 @@ class RewardFunctions:
         """Each function by its own name; a second one of that name is numbered."""
         found: dict[str, RewardFunction] = {}
         for given in self.functions:
-            function = _usable(import_object(given) if isinstance(given, str) else given, given)
+            function = _as_function_or_scorer(import_object(given) if isinstance(given, str) else given, given)
             named = isinstance(function, Scorer)
             first = function.name if named else getattr(function, "__name__", type(function).__name__)
             names = [first, *(f"{first}_{n}" for n in range(2, len(self.functions) + 2))]
@@ -93,7 +93,7 @@ class RewardFunctions:
             if isinstance(function, Scorer):
                 scores = await _call_scorer(function, trace, steps)
             else:
-                scores = await _judged(name, function, _arguments(trace, steps), len(steps))
+                scores = await _call_function(name, function, _arguments(trace, steps), len(steps))
             for step, score in zip(steps, scores, strict=True):
                 trace.steps[step].scores[name] = score
             columns.append(scores)
@@ -115,7 +115,7 @@ class RewardFunctions:
 RETURNED_NONE = "the function returned None"
 
 
-def _usable(found: Any, given: str | RewardFunction) -> Any:
+def _as_function_or_scorer(found: Any, given: str | RewardFunction) -> Any:
     """A function as it is; of a class of scorers, one with its default settings."""
     if isinstance(found, type):
         try:
@@ -145,7 +145,7 @@ async def _call_scorer(scorer: Scorer, trace: Trace, steps: Sequence[int]) -> li
     return scores
 
 
-def _by_name(given: str | RewardFunction) -> str | RewardFunction:
+def _import_path(given: str | RewardFunction) -> str | RewardFunction:
     """A function's own `module:name`, where it is found there again: that can be saved with a job."""
     if isinstance(given, str):
         return given
@@ -173,7 +173,7 @@ def _arguments(trace: Trace, steps: Sequence[int]) -> dict[str, list[Any] | None
     }
 
 
-async def _judged(name: str, function: RewardFunction, arguments: dict[str, Any], count: int) -> list[Score]:
+async def _call_function(name: str, function: RewardFunction, arguments: dict[str, Any], count: int) -> list[Score]:
     """One score each, whatever the function does."""
     taken = inspect.signature(function).parameters
     if not any(p.kind is p.VAR_KEYWORD for p in taken.values()):

@@ -1,6 +1,6 @@
 """A task asks a question; a style says how to answer it (`verify.style`). Here the two come together.
 
-`Styled` is for tasks that know what they want for an answer. Any other task takes a style as `Restyled`.
+`StyledTask` is for tasks that know what they want for an answer. Any other task takes a style as `StyleWrapper`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from ponder.protocols import Scorer, Task
 from ponder.types import Message, Problem, user_messages
 from ponder.verify import AnswerForm
 from ponder.verify import style as styles
-from ponder.verify.style import Style, AnswerSpec, style_named
+from ponder.verify.style import AnswerStyle, AnswerSpec, find_style
 
 
 @dataclass(frozen=True, kw_only=True)
-class Styled:
+class StyledTask:
     """A strategy may ask for another style than the task's own. A prompt that the user wrote says itself how to
     answer, unless a style is named beside it; `forms`, where a task has them, narrow what is asked for and read."""
 
     ANSWER_SPEC: ClassVar[AnswerSpec] = AnswerSpec()
-    DEFAULT_STYLE: ClassVar[Style] = "plain"  # of the task's own prompt
+    DEFAULT_STYLE: ClassVar[AnswerStyle] = "plain"  # of the task's own prompt
 
     style: str | None = None  # plain, answer, cot, direct, r1; None: the task's own
 
@@ -33,12 +33,12 @@ class Styled:
         return replace(self.ANSWER_SPEC, forms=given, allow_bare="bare" in given) if given else self.ANSWER_SPEC
 
     @property
-    def resolved_style(self) -> Style:
+    def resolved_style(self) -> AnswerStyle:
         """The style in which answers are asked for."""
         if self.style is None:
             own = "plain" if self._has_custom_prompt else self.DEFAULT_STYLE
             return "direct" if own in ("answer", "cot") and self.answer_spec.forms == ("bare",) else own
-        style = style_named(self.style)
+        style = find_style(self.style)
         if style in ("answer", "cot") and self.answer_spec.forms == ("bare",):
             raise UsageError(f"style {style} asks for more than a bare answer: leave out forms, or take style=direct")
         return style
@@ -66,7 +66,7 @@ class Styled:
     def restyle(self, style: str) -> Self:
         """The same task, asked in another style."""
         only_bare = getattr(self, "forms", ()) == ("bare",) and style in ("answer", "cot")
-        return replace(self, style=style_named(style), **({"forms": ()} if only_bare else {}))
+        return replace(self, style=find_style(style), **({"forms": ()} if only_bare else {}))
 
     @property
     def _has_custom_prompt(self) -> bool:
@@ -75,7 +75,7 @@ class Styled:
 
 
 @dataclass(frozen=True)
-class Restyled:
+class StyleWrapper:
     """A task that knows no styles, with one said after its questions. Its verifier reads the form that is asked for,
     too, where it has forms to choose from."""
 
@@ -83,7 +83,7 @@ class Restyled:
     style: str
 
     def __post_init__(self) -> None:
-        style_named(self.style)
+        find_style(self.style)
 
     @property
     def name(self) -> str:
@@ -91,25 +91,25 @@ class Restyled:
 
     @property
     def train(self) -> Sequence[Problem]:
-        return _Told(self.task.train, style_named(self.style), self._answer_spec)
+        return _StyledProblems(self.task.train, find_style(self.style), self._answer_spec)
 
     @property
     def test(self) -> Sequence[Problem]:
-        return _Told(self.task.test, style_named(self.style), self._answer_spec)
+        return _StyledProblems(self.task.test, find_style(self.style), self._answer_spec)
 
     @property
     def verifier(self) -> Scorer:
         verifier: Any = self.task.verifier
         if not _has_forms(verifier):
             return self.task.verifier
-        asked = styles.accepted_forms(style_named(self.style), self._answer_spec)
+        asked = styles.accepted_forms(find_style(self.style), self._answer_spec)
         more: Scorer = replace(verifier, forms=tuple(dict.fromkeys((*asked, *verifier.forms))))
         return more
 
     def gold(self, problem: Problem) -> str:
         return self.task.gold(problem)
 
-    def restyle(self, style: str) -> Restyled:
+    def restyle(self, style: str) -> StyleWrapper:
         return replace(self, style=style)
 
     @property
@@ -121,7 +121,7 @@ class Restyled:
 def with_style(task: Task, style: str) -> Task:
     """The task, asked in this style."""
     own = getattr(task, "styled", None)
-    found: Task = Restyled(task, style) if own is None else own(style)
+    found: Task = StyleWrapper(task, style) if own is None else own(style)
     return found
 
 
@@ -129,10 +129,10 @@ def _has_forms(verifier: Any) -> bool:
     return is_dataclass(verifier) and not isinstance(verifier, type) and bool(getattr(verifier, "forms", ()))
 
 
-class _Told(Sequence[Problem]):
+class _StyledProblems(Sequence[Problem]):
     """Problems with an instruction after each, which is added when one is asked for."""
 
-    def __init__(self, problems: Sequence[Problem], style: Style, wanted: AnswerSpec) -> None:
+    def __init__(self, problems: Sequence[Problem], style: AnswerStyle, wanted: AnswerSpec) -> None:
         self.problems, self.style, self.wanted = problems, style, wanted
 
     def __len__(self) -> int:

@@ -30,4 +30,4 @@ ONLINE = {
     "rejection": RejectionSampling,
 }
 OFFLINE = {"sft": SFT, "dpo": DPO, "distill": Distill}
-ON_OWN_ANSWERS = {**ONLINE, "dpo": DPO, "distill": Distill}  # pairs of, or a teacher's view on, what the policy samples
+ON_POLICY = {**ONLINE, "dpo": DPO, "distill": Distill}  # pairs of, or a teacher's view on, what the policy samples

@@ -30,8 +30,8 @@ class AdamBounds:
     def measure(cls, weights: Iterable[Tensor], states: Iterable[AdamState]) -> AdamBounds:
         """As they are: one pass over memory."""
         held = list(states)
-        first, second = ([s[k] for s in held for k in s if k in names] for names in _MOMENTS)
-        return cls(_largest(weights), _largest(first), _largest(second))
+        first, second = ([s[k] for s in held for k in s if k in names] for names in _MOMENT_KEYS)
+        return cls(_max_abs(weights), _max_abs(first), _max_abs(second))
 
     def after_step(self, rule: AdamHyperparameters, norm: float, half_precision: bool) -> AdamBounds:
         """After a step. `narrow`: the weights' own type ends early, and moments are taken to be Adam's own."""
@@ -48,7 +48,7 @@ class AdamBounds:
         return self.weight < limit and self.first < MAX_SAFE_FLOAT32 and self.second < MAX_SAFE_FLOAT32
 
 
-_MOMENTS = (("exp_avg", "exp_avg_max"), ("exp_avg_sq", "exp_avg_sq_max"))
+_MOMENT_KEYS = (("exp_avg", "exp_avg_max"), ("exp_avg_sq", "exp_avg_sq_max"))
 
 
 def max_master_weight(params: Mapping[str, Tensor]) -> float:
@@ -56,7 +56,7 @@ def max_master_weight(params: Mapping[str, Tensor]) -> float:
     return min((min(MAX_SAFE_FLOAT32, torch.finfo(p.dtype).max) for p in params.values()), default=MAX_SAFE_FLOAT32)
 
 
-def _largest(tensors: Iterable[Tensor]) -> float:
+def _max_abs(tensors: Iterable[Tensor]) -> float:
     some = [t.detach() for t in tensors if t.is_floating_point() and t.numel()]
     if not some:
         return 0.0

@@ -35,9 +35,9 @@ from ponder import full_disk, signals
 from ponder import manifest as manifests
 from ponder.errors import Interrupted, PonderError, RunError, UsageError
 from ponder.manifest import ManifestMismatch
-from ponder.records import to_disk
+from ponder.records import fsync_path
 from ponder.runs import Run, checkpoints
-from ponder.train.finite import Diverged, all_finite, unsound
+from ponder.train.finite import Diverged, check_tensors_finite, invalid_reason
 
 TENSORS_FILE, STATE_FILE = "learner.safetensors", "state.json"
 DAMAGED_SUFFIX = ".damaged"
@@ -52,24 +52,24 @@ class Checkpoint:
     fallback_reason: str = ""  # why it is not the newest, where that was damaged
 
 
-class Saver:
+class CheckpointWriter:
     """Keeps the last `keep` checkpoints of a run and the one with the highest score. Use as a context manager."""
 
     def __init__(self, run: Run, *, keep: int = 2, background: bool = True) -> None:
         if keep < 1:
             raise UsageError(f"keep is {keep}; at least the newest checkpoint must stay")
         self.folder, self.keep, self.background = run.folder / "checkpoints", keep, background
-        self._run, self._job = run, _job(run)
-        self._leaving = False  # nobody waits for room any more
+        self._run, self._job_hash = run, _job_hash(run)
+        self._stop_waiting = False  # nobody waits for room any more
         self._writer = futures.ThreadPoolExecutor(1, "checkpoint")
-        self._begun: futures.Future[None] | None = None
+        self._pending: futures.Future[None] | None = None
 
-    def __enter__(self) -> Saver:
-        self._sweep()
+    def __enter__(self) -> CheckpointWriter:
+        self._remove_partial()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._leaving = error is not None
+        self._stop_waiting = error is not None
         self._writer.shutdown()
         try:
             self.wait()
@@ -93,21 +93,21 @@ class Saver:
         if final.exists():
             return
         about = {"step": step, "score": score if score is not None and math.isfinite(score) else None}
-        text = _plain(state)
-        all_finite(tensors, "the optimiser")
+        text = _state_json(state)
+        check_tensors_finite(tensors, "the optimiser")
         self._run.sync()  # what a checkpoint counts on is on the disk before it
         if self.background:
             copies = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
-            self._begun = self._writer.submit(self._write, final, about, copies, text, folders)
+            self._pending = self._writer.submit(self._write, final, about, copies, text, folders)
         else:
             here = {name: t.detach().contiguous() for name, t in tensors.items()}
             self._write(final, about, here, text, folders)
 
     def wait(self) -> None:
         """Until what was begun is on the disk; raises what went wrong there, once."""
-        if self._begun is not None:
-            done, _ = futures.wait([self._begun])  # before it is forgotten: a signal may cut this short
-            self._begun = None
+        if self._pending is not None:
+            done, _ = futures.wait([self._pending])  # before it is forgotten: a signal may cut this short
+            self._pending = None
             done.pop().result()
 
     def _write(
@@ -123,7 +123,7 @@ class Saver:
 
         size = max(sum(t.nbytes for t in tensors.values()), self._last_size())
         try:
-            full_disk.patiently(write, final, size, lambda: self._leaving or signals.stop_requested())
+            full_disk.retry_while_disk_full(write, final, size, lambda: self._stop_waiting or signals.stop_requested())
         except Diverged:
             raise
         except (OSError, SafetensorError, PonderError) as why:
@@ -140,23 +140,23 @@ class Saver:
         folders: Mapping[str, Callable[[Path], None]],
     ) -> None:
         """Whole or not at all."""
-        beside = final.with_name(final.name + ".new")
+        partial = final.with_name(final.name + ".new")
         try:
-            self._sweep()
-            beside.mkdir(parents=True)
-            for name, fill in folders.items():
-                fill(beside / name)
-            (beside / STATE_FILE).write_text(state, encoding="utf-8")
-            save_file(tensors, beside / TENSORS_FILE)
-            shutil.copymode(beside / STATE_FILE, beside / TENSORS_FILE)  # safetensors makes private files
-            manifests.write(beside, **about, job=self._job)
-            for path in (*sorted(beside.rglob("*")), beside):
-                to_disk(path)
-            beside.rename(final)
+            self._remove_partial()
+            partial.mkdir(parents=True)
+            for name, write_folder in folders.items():
+                write_folder(partial / name)
+            (partial / STATE_FILE).write_text(state, encoding="utf-8")
+            save_file(tensors, partial / TENSORS_FILE)
+            shutil.copymode(partial / STATE_FILE, partial / TENSORS_FILE)  # safetensors makes private files
+            manifests.write(partial, **about, job=self._job_hash)
+            for path in (*sorted(partial.rglob("*")), partial):
+                fsync_path(path)
+            partial.rename(final)
             for path in (self.folder, self.folder.parent):
-                to_disk(path)
+                fsync_path(path)
         finally:
-            shutil.rmtree(beside, ignore_errors=True)
+            shutil.rmtree(partial, ignore_errors=True)
 
     def _last_size(self) -> int:
         """Bytes of the newest checkpoint: the next will not be much smaller."""
@@ -174,16 +174,16 @@ class Saver:
             if folder not in best:
                 with contextlib.suppress(OSError):  # the new one is safe; this one goes after the next
                     folder.rename(folder.with_name(folder.name + ".old"))
-        self._sweep((".new", ".old", DAMAGED_SUFFIX))
+        self._remove_partial((".new", ".old", DAMAGED_SUFFIX))
 
     def _score(self, folder: Path) -> float | None:
         try:
             manifest = manifests.read(folder)
         except ManifestMismatch:
             return None
-        return manifest["score"] if manifest["job"] == self._job else None
+        return manifest["score"] if manifest["job"] == self._job_hash else None
 
-    def _sweep(self, kinds: tuple[str, ...] = (".new", ".old")) -> None:
+    def _remove_partial(self, kinds: tuple[str, ...] = (".new", ".old")) -> None:
         """Remove what is half written or half removed."""
         for path in self.folder.glob("step-*"):
             if path.suffix in kinds:
@@ -195,35 +195,35 @@ def load_latest(run: Run) -> Checkpoint | None:
     aside and told of. One of another job, or renamed, is an error: somebody put it there.
     """
     found = checkpoints(run.folder)
-    passed: dict[Path, str] = {}
+    damaged: dict[Path, str] = {}
     for folder in reversed(found):
         try:
             checkpoint = _read(folder, run)
         except ManifestMismatch as fault:
-            passed[folder] = str(fault)
+            damaged[folder] = str(fault)
             continue
-        except _Misplaced as fault:
-            if passed:
+        except _WrongCheckpoint as fault:
+            if damaged:
                 continue  # no better
-            raise RunError(f"{folder} {fault}: {_way_out(found, run)}") from None
-        return _instead(checkpoint, passed) if passed else checkpoint
-    if passed:
-        folder, why = next(iter(passed.items()))
-        raise RunError(f"{folder} {why}: {_NONE}")
+            raise RunError(f"{folder} {fault}: {_recovery_hint(found, run)}") from None
+        return _set_damaged_aside(checkpoint, damaged) if damaged else checkpoint
+    if damaged:
+        folder, why = next(iter(damaged.items()))
+        raise RunError(f"{folder} {why}: {_NO_WHOLE_CHECKPOINT}")
     return None
 
 
-def _instead(checkpoint: Checkpoint, passed: Mapping[Path, str]) -> Checkpoint:
+def _set_damaged_aside(checkpoint: Checkpoint, damaged: Mapping[Path, str]) -> Checkpoint:
     """Where newer ones are damaged, which nobody is to take for whole again."""
-    for folder in passed:
+    for folder in damaged:
         aside = folder.with_name(folder.name + DAMAGED_SUFFIX)
         try:
             shutil.rmtree(aside, ignore_errors=True)
             folder.rename(aside)
-            to_disk(folder.parent)
+            fsync_path(folder.parent)
         except OSError as why:
-            raise RunError(f"{folder} {passed[folder]}, and cannot be set aside ({why.strerror}): remove it") from None
-    because = "; ".join(f"{folder.name} {why}" for folder, why in passed.items())
+            raise RunError(f"{folder} {damaged[folder]}, and cannot be set aside ({why.strerror}): remove it") from None
+    because = "; ".join(f"{folder.name} {why}" for folder, why in damaged.items())
     warnings.warn(f"{because}: the run goes on from {checkpoint.folder.name}, which is whole", stacklevel=3)
     return replace(checkpoint, fallback_reason=because)
 
@@ -232,16 +232,16 @@ def _read(folder: Path, run: Run) -> Checkpoint:
     """A checkpoint in which nothing is wrong, its numbers included."""
     step = verified_step(folder, run)
     try:
-        state = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"), parse_constant=_no_number)
+        state = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"), parse_constant=_reject_constant)
         tensors = load_file(folder / TENSORS_FILE)
     except (OSError, ValueError, SafetensorError) as why:
         raise ManifestMismatch(f"is damaged ({why})") from None
-    if (wrong := unsound(tensors)) is not None:
+    if (wrong := invalid_reason(tensors)) is not None:
         raise ManifestMismatch(f"is damaged ({TENSORS_FILE}: {wrong})")
     return Checkpoint(step, folder, state, tensors)
 
 
-def _no_number(name: str) -> None:
+def _reject_constant(name: str) -> None:
     raise ValueError(f"{STATE_FILE}: it holds {name}")
 
 
@@ -258,10 +258,10 @@ def resume_dtype(run: Run, asked: str) -> str:
     return asked
 
 
-_NONE = "there is no earlier one that is whole: remove the folder 'checkpoints' and the run starts again"
+_NO_WHOLE_CHECKPOINT = "there is no earlier one that is whole: remove the folder 'checkpoints' and the run starts again"
 
 
-class _Misplaced(Exception):
+class _WrongCheckpoint(Exception):
     """Why a whole checkpoint cannot be used, said of it."""
 
 
@@ -269,33 +269,33 @@ def verified_step(folder: Path, run: Run) -> int:
     """The step of a checkpoint in which nothing is wrong."""
     manifest = manifests.read(folder)
     step = int(manifest["step"])
-    if manifest["job"] != _job(run):
-        raise _Misplaced("was saved by another job")
+    if manifest["job"] != _job_hash(run):
+        raise _WrongCheckpoint("was saved by another job")
     if folder.name != f"step-{step:06d}":
-        raise _Misplaced(f"was saved as step {step} and renamed")
+        raise _WrongCheckpoint(f"was saved as step {step} and renamed")
     manifests.check(folder, manifest["files"], manifest)
     return step
 
 
-def _way_out(found: list[Path], run: Run) -> str:
+def _recovery_hint(found: list[Path], run: Run) -> str:
     """What to do when the newest cannot be used."""
     bad = found[-1:]
     for folder in reversed(found[:-1]):
         try:
             verified_step(folder, run)
-        except (ManifestMismatch, _Misplaced):
+        except (ManifestMismatch, _WrongCheckpoint):
             bad.append(folder)
             continue
         also = f" and {', '.join(f.name for f in bad[1:])}, no better," if bad[1:] else ""
         return f"remove that folder{also} and the run goes on from {folder.name}, which is whole"
-    return _NONE
+    return _NO_WHOLE_CHECKPOINT
 
 
-def _job(run: Run) -> str:
+def _job_hash(run: Run) -> str:
     return hashlib.sha256(json.dumps(run.job, sort_keys=True).encode()).hexdigest()
 
 
-def _plain(state: Mapping[str, Any]) -> str:
+def _state_json(state: Mapping[str, Any]) -> str:
     """As JSON from which the very same comes back."""
     for key, value in state.items():
         try:

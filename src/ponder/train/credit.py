@@ -43,7 +43,7 @@ def _group(rewards: Sequence[float]) -> Array:
     return np.asarray(rewards, dtype=np.float64)
 
 
-def to_go(rewards_t: Array, gamma: float = 1.0) -> Array:
+def rewards_to_go(rewards_t: Array, gamma: float = 1.0) -> Array:
     """Discounted sum of this and all later rewards: Monte Carlo's return."""
     out = np.zeros(len(rewards_t))
     total = 0.0
@@ -58,7 +58,7 @@ def gae(rewards_t: Array, values_t: Array, gamma: float, lam: float) -> Array:
     lam 0 is TD's r_t + gamma V' - V, lam 1 is Monte Carlo's G_t - V. After the last token the value is 0.
     """
     after_t = np.append(values_t[1:], 0.0)
-    return to_go(rewards_t + gamma * after_t - values_t, gamma * lam)
+    return rewards_to_go(rewards_t + gamma * after_t - values_t, gamma * lam)
 
 
 def whiten(parts: Sequence[Array]) -> list[Array]:
@@ -151,7 +151,7 @@ def assign_tree_credit(trace: Trace, scorer: str, treerl: bool = False) -> None:
     A(n) = V(n) - V(parent). With `treerl` (Hou et al. 2025) it is (V(n) - V(root) + V(n) - V(parent)) / sqrt(leaves)
     for each leaf below n: the paper trains a step once per leaf, so where it is trained once, leaves times that.
     """
-    below = _below(trace, scorer)
+    below = _rewards_below(trace, scorer)
     value = {i: float(np.mean(r)) for i, r in below.items()}
     for i, v in value.items():
         step = trace.steps[i]
@@ -163,7 +163,7 @@ def assign_tree_credit(trace: Trace, scorer: str, treerl: bool = False) -> None:
         step.advantages = np.full(len(step.token_ids), advantage, dtype=np.float32)
 
 
-def _below(trace: Trace, scorer: str) -> dict[int, list[float]]:
+def _rewards_below(trace: Trace, scorer: str) -> dict[int, list[float]]:
     below: dict[int, list[float]] = {}
     for item in scored_answers(trace, scorer):
         for i in trace.path(item.leaf):

@@ -19,7 +19,7 @@ from ponder.train.ppo import Critic, CriticObjective
 from ponder.types import Step, Trace
 
 
-class ValueLearner(Learner):
+class CriticLearner(Learner):
     """Made of a network that may be a policy's (its values begin at 0) or a trained value or reward model."""
 
     net: DecoderWithHead
@@ -29,22 +29,22 @@ class ValueLearner(Learner):
         net: Decoder,
         critic: Critic,
         *,
-        micro_tokens: int = 0,
+        max_tokens_per_microbatch: int = 0,
         epochs_per_batch: int = 1,
         minibatches: int = 1,
         frozen_layers: int = 0,
-        recompute: bool = False,
+        gradient_checkpointing: bool = False,
         process_group: DataParallelGroup = SINGLE_PROCESS,
     ) -> None:
         self.warmup_steps = critic.warmup_steps
         valued = net if isinstance(net, DecoderWithHead) else DecoderWithHead.from_decoder(net)
         super().__init__(
-            valued, CriticObjective(critic.value_clip), critic.optimiser,
-            micro_tokens=micro_tokens, epochs_per_batch=epochs_per_batch, minibatches=minibatches, frozen_layers=frozen_layers,
-            recompute=recompute, process_group=process_group,
+            valued, CriticObjective(critic.value_clip), critic.optimizer,
+            max_tokens_per_microbatch=max_tokens_per_microbatch, epochs_per_batch=epochs_per_batch, minibatches=minibatches, frozen_layers=frozen_layers,
+            gradient_checkpointing=gradient_checkpointing, process_group=process_group,
         )  # fmt: skip
 
-    def note_values(self, traces: Sequence[Trace]) -> None:
+    def write_values(self, traces: Sequence[Trace]) -> None:
         """Write the value before each of the policy's tokens beside it."""
         self._note(traces, [s for t in traces for s in t.steps if s.sampled], "values", self.net)
 

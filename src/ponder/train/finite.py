@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from ponder.errors import PonderError
-from ponder.nets.finite import not_finite
+from ponder.nets.finite import first_nonfinite
 
 _SECOND = "exp_avg_sq"  # Adam's second moment, a mean of squares
 
@@ -16,18 +16,18 @@ class Diverged(PonderError):
     """Training came to numbers that are not finite, and cannot go on."""
 
 
-def all_finite(tensors: Mapping[str, Tensor], what: str) -> None:
+def check_tensors_finite(tensors: Mapping[str, Tensor], what: str) -> None:
     """Raises where a number is not finite; `what` holds them."""
-    if (name := not_finite(tensors)) is not None:
+    if (name := first_nonfinite(tensors)) is not None:
         raise Diverged(
             f"{name} of {what} holds a number that is not finite, so it is not saved: the checkpoint before is kept; "
             "lower the learning rate, or look at the samples of the last steps"
         )
 
 
-def unsound(tensors: Mapping[str, Tensor]) -> str | None:
+def invalid_reason(tensors: Mapping[str, Tensor]) -> str | None:
     """What is wrong with the numbers of a saved optimiser, if anything."""
-    if (name := not_finite(tensors)) is not None:
+    if (name := first_nonfinite(tensors)) is not None:
         return f"{name} holds a number that is not finite"
     for name, t in tensors.items():
         if _SECOND in name and t.is_floating_point() and t.numel() and bool(t.min() < 0):

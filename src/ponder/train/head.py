@@ -39,64 +39,64 @@ def divergence(
 
 class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden_NE: Tensor, weight_VE: Tensor, target_N: Tensor, heat: float) -> tuple[Tensor, Tensor]:
-        read = compile_once(_read) if hidden_NE.is_cuda else _read
+    def forward(ctx: Any, hidden_NE: Tensor, weight_VE: Tensor, target_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        read = compile_once(_logprobs_and_entropy) if hidden_NE.is_cuda else _logprobs_and_entropy
         parts = [
-            read(project_logits(hidden_NE[part], weight_VE), target_N[part], heat) for part in _chunks(hidden_NE, weight_VE)
+            read(project_logits(hidden_NE[part], weight_VE), target_N[part], temperature) for part in _chunks(hidden_NE, weight_VE)
         ]
         logprobs_N, entropy_N, norm_N = (torch.cat(p) for p in zip(*parts, strict=True))
         ctx.save_for_backward(hidden_NE, weight_VE, target_N, norm_N, entropy_N)
-        ctx.temperature = heat
+        ctx.temperature = temperature
         ctx.set_materialize_grads(False)
         return logprobs_N, entropy_N
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor, Tensor | None, None, None]:
         hidden_NE, weight_VE, target_N, norm_N, entropy_N = ctx.saved_tensors
-        slope = compile_once(_slope) if hidden_NE.is_cuda else _slope
-        sums = _Sums(hidden_NE, weight_VE, ctx.needs_input_grad[1])
+        slope = compile_once(_logprobs_grad) if hidden_NE.is_cuda else _logprobs_grad
+        sums = _HeadGradients(hidden_NE, weight_VE, ctx.needs_input_grad[1])
         first_N = torch.zeros_like(norm_N) if grads[0] is None else grads[0]
         for part in _chunks(hidden_NE, weight_VE):
             logits = project_logits(hidden_NE[part], weight_VE)
             second = None if grads[1] is None else (grads[1][part], entropy_N[part])
-            kind = hidden_NE.dtype
-            sums.add(part, slope(logits, target_N[part], norm_N[part], first_N[part], second, ctx.temperature, kind))
+            dtype = hidden_NE.dtype
+            sums.add(part, slope(logits, target_N[part], norm_N[part], first_N[part], second, ctx.temperature, dtype))
         return sums.hidden_NE, sums.weight(), None, None
 
 
-def _read(logits_NV: Tensor, target_N: Tensor, heat: float) -> tuple[Tensor, Tensor, Tensor]:
+def _logprobs_and_entropy(logits_NV: Tensor, target_N: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
     """log p of the target, entropy, log of the normaliser."""
-    z_NV = logits_NV / heat
+    z_NV = logits_NV / temperature
     norm_N = z_NV.logsumexp(-1)
     logp_NV = z_NV - norm_N[:, None]
     entropy_N = -(logp_NV.exp() * logp_NV).sum(-1)  # log Z - E[logit] would lose digits where all logits are large
     return logp_NV.gather(-1, target_N[:, None])[:, 0], entropy_N, norm_N
 
 
-def _slope(
+def _logprobs_grad(
     logits_NV: Tensor, target_N: Tensor, norm_N: Tensor, first_N: Tensor, second: tuple[Tensor, Tensor] | None,
-    heat: float, kind: torch.dtype,
+    temperature: float, dtype: torch.dtype,
 ) -> Tensor:  # fmt: skip
     """To the logits: d log p = onehot - p, of which there is first_N, and d H = -p (log p + H), of which second[0]."""
-    logp_NV = logits_NV / heat - norm_N[:, None]
+    logp_NV = logits_NV / temperature - norm_N[:, None]
     weight = first_N[:, None]
     if second is not None:
         weight = weight + second[0][:, None] * (logp_NV + second[1][:, None])
     hit_NV = torch.arange(logits_NV.shape[1], device=logits_NV.device) == target_N[:, None]
-    return ((torch.where(hit_NV, first_N[:, None], 0.0) - logp_NV.exp() * weight) / heat).to(kind)
+    return ((torch.where(hit_NV, first_N[:, None], 0.0) - logp_NV.exp() * weight) / temperature).to(dtype)
 
 
 class _Divergence(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden_NE: Tensor, weight_VE: Tensor, teacher_NE: Tensor, teacher_VE: Tensor, heat: float, mix: float
+        ctx: Any, hidden_NE: Tensor, weight_VE: Tensor, teacher_NE: Tensor, teacher_VE: Tensor, temperature: float, mix: float
     ) -> Tensor:
-        apart = compile_once(_apart) if hidden_NE.is_cuda else _apart
+        apart = compile_once(_divergence) if hidden_NE.is_cuda else _divergence
         ctx.save_for_backward(hidden_NE, weight_VE, teacher_NE, teacher_VE)
-        ctx.temperature, ctx.mix = heat, mix
+        ctx.temperature, ctx.mix = temperature, mix
         return torch.cat(
             [
-                apart(project_logits(hidden_NE[part], weight_VE), project_logits(teacher_NE[part], teacher_VE), heat, mix)
+                apart(project_logits(hidden_NE[part], weight_VE), project_logits(teacher_NE[part], teacher_VE), temperature, mix)
                 for part in _chunks(hidden_NE, weight_VE)
             ]
         )
@@ -104,16 +104,16 @@ class _Divergence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None, None, None, None]:
         hidden_NE, weight_VE, teacher_NE, teacher_VE = ctx.saved_tensors
-        slope = compile_once(_apart_slope) if hidden_NE.is_cuda else _apart_slope
-        sums = _Sums(hidden_NE, weight_VE, ctx.needs_input_grad[1])
+        slope = compile_once(_divergence_grad) if hidden_NE.is_cuda else _divergence_grad
+        sums = _HeadGradients(hidden_NE, weight_VE, ctx.needs_input_grad[1])
         for part in _chunks(hidden_NE, weight_VE):
             both = project_logits(hidden_NE[part], weight_VE), project_logits(teacher_NE[part], teacher_VE)
             sums.add(part, slope(*both, grads[0][part], ctx.temperature, ctx.mix, hidden_NE.dtype))
         return sums.hidden_NE, sums.weight(), None, None, None, None
 
 
-def _apart(student_NV: Tensor, teacher_NV: Tensor, heat: float, mix: float) -> Tensor:
-    s, t = (student_NV / heat).log_softmax(-1), (teacher_NV / heat).log_softmax(-1)
+def _divergence(student_NV: Tensor, teacher_NV: Tensor, temperature: float, mix: float) -> Tensor:
+    s, t = (student_NV / temperature).log_softmax(-1), (teacher_NV / temperature).log_softmax(-1)
     if mix == 0:
         return (t.exp() * (t - s)).sum(-1)
     if mix == 1:
@@ -122,18 +122,18 @@ def _apart(student_NV: Tensor, teacher_NV: Tensor, heat: float, mix: float) -> T
     return mix * (t.exp() * (t - m)).sum(-1) + (1 - mix) * (s.exp() * (s - m)).sum(-1)
 
 
-def _apart_slope(
-    student_NV: Tensor, teacher_NV: Tensor, grad_N: Tensor, heat: float, mix: float, kind: torch.dtype
+def _divergence_grad(
+    student_NV: Tensor, teacher_NV: Tensor, grad_N: Tensor, temperature: float, mix: float, dtype: torch.dtype
 ) -> Tensor:
     """To the student's logits: s - t, or s (g - E_s[g]) with g = log s/t for the reverse, (1 - mix) log s/m between."""
-    s, t = (student_NV / heat).log_softmax(-1), (teacher_NV / heat).log_softmax(-1)
+    s, t = (student_NV / temperature).log_softmax(-1), (teacher_NV / temperature).log_softmax(-1)
     p = s.exp()
     if mix == 0:
         slope = p - t.exp()
     else:
         g = s - t if mix == 1 else (1 - mix) * (s - _mixture(s, t, mix))
         slope = p * (g - (p * g).sum(-1, keepdim=True))
-    return (slope * grad_N[:, None] / heat).to(kind)
+    return (slope * grad_N[:, None] / temperature).to(dtype)
 
 
 def _mixture(s: Tensor, t: Tensor, mix: float) -> Tensor:
@@ -141,7 +141,7 @@ def _mixture(s: Tensor, t: Tensor, mix: float) -> Tensor:
     return torch.logaddexp(t + math.log(mix), s + math.log(1 - mix))
 
 
-class _Sums:
+class _HeadGradients:
     """The gradients of the hidden states and the head, chunk by chunk."""
 
     def __init__(self, hidden_NE: Tensor, weight_VE: Tensor, wanted: bool) -> None:

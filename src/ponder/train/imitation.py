@@ -24,7 +24,7 @@ class SFT(BaseObjective):
 
     paper: ClassVar[str] = "Ouyang et al. 2022, arXiv:2203.02155"
 
-    def credit(self, traces: Sequence[Trace], scorer: str, memory: ObjectiveState) -> dict[str, float]:
+    def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         for trace in traces:
             credit.assign_imitation(trace)
         return {}
@@ -50,7 +50,7 @@ class RejectionSampling(SFT):
         if self.max_per_problem < 1:
             raise UsageError(f"rejection sampling keeps at most {self.max_per_problem} answers per problem: keep at least 1")
 
-    def credit(self, traces: Sequence[Trace], scorer: str, memory: ObjectiveState) -> dict[str, float]:
+    def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         kept = judged = 0
         for trace in traces:
             items = credit.scored_answers(trace, scorer)
@@ -92,7 +92,7 @@ class DPO(BaseObjective):
     def needs_whole_trace(self) -> bool:
         return True
 
-    def credit(self, traces: Sequence[Trace], scorer: str, memory: ObjectiveState) -> dict[str, float]:
+    def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         pairs = 0
         for trace in traces:
             written = [i for i in trace.answers() if len(trace.steps[i].token_ids)]

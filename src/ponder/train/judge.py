@@ -16,7 +16,7 @@ from torch import Tensor
 from ponder.nets.valued import DecoderWithHead
 from ponder.train.learner import Learner
 from ponder.train.objective import Tokens
-from ponder.train.optimiser import AdamW, Masters
+from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.train.pack import PackedBatch, split_microbatches, pack
 from ponder.train.peers import SINGLE_PROCESS, DataParallelGroup
 from ponder.train.reward import TARGET_NOTE, RewardObjective, RewardTarget
@@ -33,26 +33,26 @@ class RewardLearner(Learner):
         self,
         net: DecoderWithHead,
         objective: RewardObjective,
-        optimiser: AdamW = AdamW(),
+        optimizer: AdamW = AdamW(),
         *,
-        micro_tokens: int = 0,
+        max_tokens_per_microbatch: int = 0,
         frozen_layers: int = 0,
         head_only: bool = False,
-        recompute: bool = False,
+        gradient_checkpointing: bool = False,
         process_group: DataParallelGroup = SINGLE_PROCESS,
     ) -> None:
         super().__init__(
-            net, objective, optimiser, micro_tokens=micro_tokens, frozen_layers=frozen_layers, recompute=recompute,
+            net, objective, optimizer, max_tokens_per_microbatch=max_tokens_per_microbatch, frozen_layers=frozen_layers, gradient_checkpointing=gradient_checkpointing,
             process_group=process_group,
         )  # fmt: skip
         if head_only:
             net.requires_grad_(False)
         net.score.requires_grad_(True)  # also where only adapters learn besides
-        self.master_weights = Masters(net, optimiser)
+        self.master_weights = MasterWeights(net, optimizer)
 
     def predict(self, traces: Sequence[Trace]) -> Iterator[tuple[Trace, list[RewardTarget], NDArray[np.float64]]]:
         """Of credited traces: each one's places, and the numbers [M, O] that are read there."""
-        for part in split_microbatches(self._plan(traces), self.micro_tokens, keep_traces_whole=True):
+        for part in split_microbatches(self._plan(traces), self.max_tokens_per_microbatch, keep_traces_whole=True):
             batch = pack(part, self.net.device, (TARGET_NOTE,))
             with torch.no_grad():
                 numbers = self.read(self.net, batch).cpu().double().numpy()  # MPS has no float64
@@ -75,13 +75,13 @@ class RewardLearner(Learner):
     def read(self, net: object, batch: PackedBatch) -> Tensor:
         """[N, O]."""
         assert isinstance(net, DecoderWithHead)
-        return net.raw_scores(self._hidden(net, replace(batch, source_N=own_places(batch))))
+        return net.raw_scores(self._hidden(net, replace(batch, source_N=token_positions(batch))))
 
 
-def own_places(batch: PackedBatch) -> Tensor:
+def token_positions(batch: PackedBatch) -> Tensor:
     """[N]: where each trained token itself lies; the packer says where the one before it does."""
     source = batch.source_N.cpu().numpy()
-    alone = _single(batch) if any(len(step.token_ids) == 1 for step in batch.steps) else {}
+    alone = _single_token_segments(batch) if any(len(step.token_ids) == 1 for step in batch.steps) else {}
     out, at = np.empty_like(source), 0
     for step in batch.steps:
         here = source[at : at + len(step.token_ids)]
@@ -93,7 +93,7 @@ def own_places(batch: PackedBatch) -> Tensor:
     return torch.from_numpy(out).to(batch.source_N.device)
 
 
-def _single(batch: PackedBatch) -> dict[tuple[int, int], int]:
+def _single_token_segments(batch: PackedBatch) -> dict[tuple[int, int], int]:
     """Where runs of one token lie, by the place of the token before and by the token: equal ones have equal states."""
     starts = np.cumsum([0, *batch.lengths])
     ids = batch.ids_T.cpu().numpy()

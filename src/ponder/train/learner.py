@@ -24,14 +24,14 @@ from ponder.nets.decoder import Decoder
 from ponder.train.finite import Diverged
 from ponder.train.head import divergence, token_logprobs
 from ponder.train.objective import Objective, Tokens
-from ponder.train.optimiser import AdamW, Masters
+from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.train.pack import PackedBatch, TraceChains, chains, split_microbatches, group_by_trace, pack, plan
 from ponder.train.peers import SINGLE_PROCESS, DataParallelGroup
 from ponder.train.tally import MetricSums, average_metrics
 from ponder.types import Step, Trace
 
 T = TypeVar("T")
-_COLDEST = 1e-30  # the least number to divide by in float32
+_MIN_TEMPERATURE = 1e-30  # the least number to divide by in float32
 
 
 class OutOfMemory(PonderError):
@@ -42,68 +42,68 @@ class Learner:
     """`passes` over the samples of a step, each in `minibatches` optimiser steps.
 
     `reference` is the model that KL terms, preferences and distillation compare with; by default the network as it is
-    now, at no cost where it can be had for none. `micro_tokens` are computed at a time (0: as many as suit the device)
-    and `recompute` keeps no activations inside layers: both change the memory it takes, not the gradient.
+    now, at no cost where it can be had for none. `max_tokens_per_microbatch` are computed at a time (0: as many as suit the device)
+    and `gradient_checkpointing` keeps no activations inside layers: both change the memory it takes, not the gradient.
     """
 
     def __init__(
         self,
         net: Decoder,
         objective: Objective,
-        optimiser: AdamW = AdamW(),
+        optimizer: AdamW = AdamW(),
         *,
         temperature: float = 1.0,
-        micro_tokens: int = 0,
+        max_tokens_per_microbatch: int = 0,
         epochs_per_batch: int = 1,
         minibatches: int = 1,
         frozen_layers: int = 0,
-        recompute: bool = False,
+        gradient_checkpointing: bool = False,
         reference: Decoder | None = None,
         process_group: DataParallelGroup = SINGLE_PROCESS,
     ) -> None:
         settings.check_finite(objective)
-        settings.check_finite(optimiser)
-        if not _COLDEST <= temperature <= 1 / _COLDEST:
+        settings.check_finite(optimizer)
+        if not _MIN_TEMPERATURE <= temperature <= 1 / _MIN_TEMPERATURE:
             raise UsageError(f"temperature is {temperature}; log-probabilities need one that is positive and finite")
         self.net, self.objective, self.process_group = net, objective, process_group
         freeze_layers(net, frozen_layers)
-        self.master_weights = Masters(net, optimiser)
+        self.master_weights = MasterWeights(net, optimizer)
         self.temperature = temperature
-        self.micro_tokens = micro_tokens or (16384 if net.device.type == "cuda" else 4096)
+        self.max_tokens_per_microbatch = max_tokens_per_microbatch or (16384 if net.device.type == "cuda" else 4096)
         self.epochs_per_batch, self.minibatches = epochs_per_batch, minibatches
-        self.net.recompute = recompute
-        self.reference = self._reference(reference)
+        self.net.gradient_checkpointing = gradient_checkpointing
+        self.reference = self._make_reference(reference)
         self.consecutive_skipped_steps = 0  # optimiser steps in a row that were not finite
-        self.shrunk = 0  # times that memory ran out
+        self.oom_retries = 0  # times that memory ran out
         self.pending_interrupt: Interrupted | None = None  # who wanted to stop while the weights were between two steps
         self.compiled = net.device.type == "cuda"  # blocks without adapters run as fused kernels
 
     # What the trainer calls
 
-    def step(self, traces: Sequence[Trace], watch: Callable[[float], None] = lambda share: None) -> dict[str, float]:
-        """Learn from credited traces. `watch` is told the share that is done and may raise Interrupted.
+    def step(self, traces: Sequence[Trace], on_progress: Callable[[float], None] = lambda share: None) -> dict[str, float]:
+        """Learn from credited traces. `on_progress` is told the share that is done and may raise Interrupted.
 
         Once the first of several optimiser steps is taken the rest follow, and `stopped` says who wanted to stop.
         """
-        parts = [part for part in _split(traces, self.minibatches) if self._plan(part)]
+        parts = [part for part in _split_evenly(traces, self.minibatches) if self._plan(part)]
         rate = self.master_weights.settings.lr_at(self.master_weights.steps)
         if not self.process_group.any(bool(parts)):  # nothing to learn from: every group had equal rewards
             return {"loss": 0.0, "grad_norm": 0.0, "lr": rate}
         credited = [s for t in traces for s in t.steps if s.advantages is not None]
         if self.reference is not None:
-            self.note_reference(traces)
+            self.write_reference_logprobs(traces)
         several = self.epochs_per_batch * len(parts) > 1
         if several:
             self._note_old(traces, credited)
         told, self.pending_interrupt, total = [], None, self.epochs_per_batch * len(parts)
         for turn in range(total):
-            share = self._patient(watch, turn, total)
-            told.append(self._update(parts[turn % len(parts)], share))
+            share = self._defer_interrupts(on_progress, turn, total)
+            told.append(self._optimizer_step(parts[turn % len(parts)], share))
         for step in credited:
             step.notes.pop("old", None)
         return average_metrics(told) | {"lr": rate}
 
-    def note_reference(self, traces: Sequence[Trace]) -> None:
+    def write_reference_logprobs(self, traces: Sequence[Trace]) -> None:
         """Write the reference's log-probabilities beside the policy's tokens; what is known stays."""
         if self.reference is not None and not self.objective.needs_reference_distribution:
             steps = [s for t in traces for s in t.steps if s.sampled or s.advantages is not None]
@@ -113,7 +113,7 @@ class Learner:
         """The gradient of a step, without taking it, of all that learns or of some parameters: for tests and checks
         before a run.
         """
-        self.note_reference(traces)
+        self.write_reference_logprobs(traces)
         self._backward(self._plan(traces), lambda share: None, of)
         self.process_group.all_reduce(self.master_weights.gradients_or_zeros() if self.process_group.size > 1 else [])
         grads = {n: g.clone() for n, g in self.master_weights.gradients().items()}
@@ -125,30 +125,30 @@ class Learner:
         return self.master_weights.tensors()
 
     def counters(self) -> dict[str, int]:
-        recompute = int(self.net.recompute)
+        gradient_checkpointing = int(self.net.gradient_checkpointing)
         return self.master_weights.counters() | {
-            "skipped": self.consecutive_skipped_steps, "shrunk": self.shrunk, "micro_tokens": self.micro_tokens, "recompute": recompute,
+            "skipped": self.consecutive_skipped_steps, "shrunk": self.oom_retries, "max_tokens_per_microbatch": self.max_tokens_per_microbatch, "recompute": gradient_checkpointing,
         }  # fmt: skip
 
     def restore(self, tensors: dict[str, Tensor], facts: dict[str, int]) -> None:
         self.master_weights.restore(tensors, facts)
-        self.consecutive_skipped_steps, self.shrunk, self.micro_tokens = (facts[k] for k in ("skipped", "shrunk", "micro_tokens"))
-        self.net.recompute = bool(facts["recompute"])
+        self.consecutive_skipped_steps, self.oom_retries, self.max_tokens_per_microbatch = (facts[k] for k in ("skipped", "shrunk", "max_tokens_per_microbatch"))
+        self.net.gradient_checkpointing = bool(facts["recompute"])
 
     # One optimiser step
 
     def _plan(self, traces: Sequence[Trace]) -> list[TraceChains]:
         return plan(traces, self.objective.weigh, self.objective.trains_zero_advantage)
 
-    def _update(self, traces: Sequence[Trace], watch: Callable[[float], None]) -> dict[str, float]:
-        tally = self._backward(self._plan(traces), watch)
+    def _optimizer_step(self, traces: Sequence[Trace], on_progress: Callable[[float], None]) -> dict[str, float]:
+        tally = self._backward(self._plan(traces), on_progress)
         if self.process_group.size > 1:
             self.process_group.all_reduce(self.master_weights.gradients_or_zeros())
             tally.all_reduce(self.process_group)
         norm = self.master_weights.grad_norm()
         metrics = tally.metrics() | {"grad_norm": float(norm)}
-        if self.shrunk:
-            metrics |= {"oom_retries": float(self.shrunk), "micro_tokens": float(self.micro_tokens)}
+        if self.oom_retries:
+            metrics |= {"oom_retries": float(self.oom_retries), "max_tokens_per_microbatch": float(self.max_tokens_per_microbatch)}
         return self._apply_step(metrics, norm)
 
     def _apply_step(self, metrics: dict[str, float], norm: Tensor) -> dict[str, float]:
@@ -167,10 +167,10 @@ class Learner:
             )
         return metrics | {"skipped_steps": float(self.consecutive_skipped_steps)}
 
-    def _backward(self, work: list[TraceChains], watch: Callable[[float], None], of: Sequence[Tensor] | None = None) -> MetricSums:
+    def _backward(self, work: list[TraceChains], on_progress: Callable[[float], None], of: Sequence[Tensor] | None = None) -> MetricSums:
         def once() -> MetricSums:
             tally = MetricSums()
-            micro = split_microbatches(self.process_group.shard(work), self.micro_tokens, self.objective.needs_whole_trace)
+            micro = split_microbatches(self.process_group.shard(work), self.max_tokens_per_microbatch, self.objective.needs_whole_trace)
             for i, part in enumerate(micro):
                 batch = pack(part, self.net.device, self._notes(part))
                 tokens = self._tokens(batch)
@@ -179,12 +179,12 @@ class Learner:
                 loss.backward(inputs=of)
                 self.master_weights.accumulate()
                 tally.add(batch, loss.detach(), tokens, stats)
-                watch((i + 1) / len(micro))
+                on_progress((i + 1) / len(micro))
             return tally
 
-        tally = self._recovering(once)  # without what follows: peers sum once, and weights move once
+        tally = self._retry_on_oom(once)  # without what follows: peers sum once, and weights move once
         if of is None and self.process_group.shard(work):
-            self.master_weights.all_reached()
+            self.master_weights.check_all_have_gradient()
         return tally
 
     def _tokens(self, batch: PackedBatch) -> Tokens:
@@ -192,9 +192,9 @@ class Learner:
         logprobs_N, entropy_N = token_logprobs(hidden_NE, self.net.lm_head.weight, batch.target_N, self.temperature)
         old_N = batch.notes.get("old")
 
-        def apart(mix: float) -> Tensor:
+        def reference_divergence(mix: float) -> Tensor:
             assert self.reference is not None
-            with torch.no_grad(), self._as_reference(self.reference):
+            with torch.no_grad(), self._without_adapters_if_reference(self.reference):
                 teacher_NE = self._hidden(self.reference, batch)
             heads = self.net.lm_head.weight, self.reference.lm_head.weight
             return divergence(hidden_NE, heads[0], teacher_NE, heads[1], self.temperature, mix)
@@ -202,7 +202,7 @@ class Learner:
         return Tokens(
             batch.advantage_N, batch.sequence_N, batch.tree_N, logprobs_N, entropy_N,
             logprobs_N.detach() if old_N is None else old_N,
-            logprobs_N.new_zeros(0), batch.notes, apart,
+            logprobs_N.new_zeros(0), batch.notes, reference_divergence,
         )  # fmt: skip
 
     def _notes(self, part: Sequence[TraceChains]) -> list[str]:
@@ -224,15 +224,15 @@ class Learner:
         work = group_by_trace((t, chain) for t in traces for chain in chains(t, lambda s: id(s) in wanted))
 
         def write() -> None:
-            for part in split_microbatches(work, self.micro_tokens):
+            for part in split_microbatches(work, self.max_tokens_per_microbatch):
                 batch = pack(part, net.device)
-                with torch.no_grad(), self._as_reference(net) if name == "reference" else nullcontext():
+                with torch.no_grad(), self._without_adapters_if_reference(net) if name == "reference" else nullcontext():
                     values = self.read(net, batch).float().cpu().numpy()
                 ends = np.cumsum([len(s.token_ids) for s in batch.steps])[:-1]
                 for step, part_of in zip(batch.steps, np.split(values, ends), strict=True):
                     step.notes[name] = part_of.astype(np.float32)
 
-        self._recovering(write)
+        self._retry_on_oom(write)
 
     def _note_old(self, traces: Sequence[Trace], steps: Sequence[Step]) -> None:
         """Every ratio is to the weights that sampled, not to those after the first optimiser step."""
@@ -242,50 +242,50 @@ class Learner:
         """The number per token that `_note` keeps."""
         return token_logprobs(self._hidden(net, batch), net.lm_head.weight, batch.target_N, self.temperature)[0]
 
-    def _reference(self, given: Decoder | None) -> Decoder | None:
+    def _make_reference(self, given: Decoder | None) -> Decoder | None:
         if given is not None:
             return given.requires_grad_(False)
         if not (self.objective.kl.beta or self.objective.needs_reference):
             return None
-        if lora.has_adapter(self.net) and lora.zero_start(self.net):
+        if lora.has_adapter(self.net) and lora.starts_at_zero(self.net):
             return self.net  # with its adapters off
         fixed = [p for p in self.net.parameters() if not p.requires_grad]
         return copy.deepcopy(self.net, {id(p): p for p in fixed}).requires_grad_(False)  # what is frozen is shared
 
-    def _as_reference(self, net: Decoder) -> Any:
+    def _without_adapters_if_reference(self, net: Decoder) -> Any:
         return lora.disable_adapter(net) if net is self.net else nullcontext()
 
     # Trouble
 
-    def _recovering(self, work: Callable[[], T]) -> T:
+    def _retry_on_oom(self, work: Callable[[], T]) -> T:
         """Do the work; where memory runs out, again from its beginning in smaller pieces: the same gradient."""
         while True:
             try:
                 return work()
             except torch.OutOfMemoryError as why:
-                said = str(why).partition(". ")[0]
-            self._shrink(said)  # outside the handler, which holds on to the failed pass
+                reason = str(why).partition(". ")[0]
+            self._shrink(reason)  # outside the handler, which holds on to the failed pass
 
-    def _shrink(self, said: str) -> None:
+    def _shrink(self, reason: str) -> None:
         self.master_weights.zero_grad()
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        self.shrunk += 1
-        if self.micro_tokens > 64:
-            self.micro_tokens //= 2
-        elif not self.net.recompute:
-            self.net.recompute = True
+        self.oom_retries += 1
+        if self.max_tokens_per_microbatch > 64:
+            self.max_tokens_per_microbatch //= 2
+        elif not self.net.gradient_checkpointing:
+            self.net.gradient_checkpointing = True
         else:
             raise OutOfMemory(
-                f"not even one sequence fits into memory ({said}): lower max_tokens, take a smaller model or LoRA, "
+                f"not even one sequence fits into memory ({reason}): lower max_tokens, take a smaller model or LoRA, "
                 "or keep the optimiser's states in 8 bits or on the host (AdamW states='int8' or 'cpu')"
             )
 
-    def _patient(self, watch: Callable[[float], None], turn: int, total: int) -> Callable[[float], None]:
+    def _defer_interrupts(self, on_progress: Callable[[float], None], turn: int, total: int) -> Callable[[float], None]:
         def tell(share: float) -> None:
             try:
-                watch((turn + share) / total)
+                on_progress((turn + share) / total)
             except Interrupted as stop:
                 if turn == 0:
                     raise
@@ -294,7 +294,7 @@ class Learner:
         return tell
 
 
-def _split(traces: Sequence[Trace], count: int) -> Iterator[Sequence[Trace]]:
+def _split_evenly(traces: Sequence[Trace], count: int) -> Iterator[Sequence[Trace]]:
     """In order, into parts of as nearly equal size as can be."""
     ends = np.linspace(0, len(traces), min(count, max(1, len(traces))) + 1).astype(int)
     return (traces[a:b] for a, b in pairwise(ends))

@@ -14,12 +14,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-_FAR = 20.0  # nats: e^20 is far outside every clip range, and far from float32's overflow
+_MAX_LOG_RATIO = 20.0  # nats: e^20 is far outside every clip range, and far from float32's overflow
 
 
 def ratio(logprobs_N: Tensor, old_N: Tensor) -> Tensor:
     """rho = pi / pi_old, kept finite: 0 * inf at a mask, or a step lost to one token, helps nobody."""
-    return (logprobs_N - old_N).clamp(-_FAR, _FAR).exp()
+    return (logprobs_N - old_N).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
 
 
 def reinforce(logprobs_N: Tensor, advantages_N: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ def cispo(logprobs_N: Tensor, rho_N: Tensor, advantages_N: Tensor, low: float, h
 def sequence_ratio(logprobs_N: Tensor, old_N: Tensor, sequence_N: Tensor) -> Tensor:
     """exp of the mean over a sequence's tokens of log rho, one number for all its tokens (GSPO, Zheng et al. 2025)."""
     mean_S = sum_per_sequence(logprobs_N - old_N, sequence_N) / sum_per_sequence(torch.ones_like(logprobs_N), sequence_N)
-    return mean_S.clamp(-_FAR, _FAR).exp()[sequence_N]
+    return mean_S.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()[sequence_N]
 
 
 def sum_per_sequence(values_N: Tensor, sequence_N: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ def k2(logprobs_N: Tensor, reference_N: Tensor) -> Tensor:
 def k3(logprobs_N: Tensor, reference_N: Tensor) -> Tensor:
     """ref/pi - 1 - log(ref/pi) >= 0 (Schulman 2020); far out a straight line, finite and still pulling back."""
     difference_N = reference_N - logprobs_N
-    near_N = difference_N.clamp(max=_FAR)
+    near_N = difference_N.clamp(max=_MAX_LOG_RATIO)
     return near_N.detach().exp() * (difference_N - near_N) + near_N.exp() - 1 - difference_N
 
 
@@ -76,8 +76,8 @@ def value_loss(values_N: Tensor, old_N: Tensor, returns_N: Tensor, clip: float |
     """1/2 (V - R)^2; with a clip the larger of that and of V held within old +- clip (PPO's, Schulman et al. 2017)."""
     loss_N = (values_N - returns_N).square()
     if clip is not None:
-        held_N = old_N + (values_N - old_N).clamp(-clip, clip)
-        loss_N = torch.maximum(loss_N, (held_N - returns_N).square())
+        clipped_N = old_N + (values_N - old_N).clamp(-clip, clip)
+        loss_N = torch.maximum(loss_N, (clipped_N - returns_N).square())
     return loss_N / 2
 
 

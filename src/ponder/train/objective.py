@@ -97,7 +97,7 @@ class Objective(Protocol):
         """Must the completions of a trace stay in one micro-batch?"""
         ...
 
-    def credit(self, traces: Sequence[Trace], scorer: str, memory: ObjectiveState) -> dict[str, float]:
+    def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         """Write advantages on all traces of a step; returns metrics."""
         ...
 

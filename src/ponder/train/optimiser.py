@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ponder.errors import PonderError, RunError, UnknownName, UsageError
 from ponder.train.bounds import MAX_SAFE_FLOAT32, AdamBounds, max_master_weight
-from ponder.train.finite import unsound
+from ponder.train.finite import invalid_reason
 from ponder.train.states import AdamHyperparameters, zero_state, adamw_step
 
 States = Literal["float32", "int8", "cpu"]
@@ -35,10 +35,10 @@ class AdamW:
     warmup_steps: int = 0  # steps
     decay_steps: int = 0  # cosine down to the floor at this step; 0: constant
     min_lr_ratio: float = 0.0  # the share of lr that the cosine ends at
-    max_norm: float = 1.0  # the gradient's global norm is clipped to this
+    max_grad_norm: float = 1.0  # the gradient's global norm is clipped to this
     states: States = "float32"
 
-    INFINITE: ClassVar = ("max_norm",)  # see settings.py
+    UNBOUNDED: ClassVar = ("max_grad_norm",)  # see settings.py
 
     def __post_init__(self) -> None:
         if not self.lr > 0:
@@ -56,8 +56,8 @@ class AdamW:
                 raise UsageError(f"{name} is {steps}; a number of steps is whole, 0 or more")
         if not 0 <= self.min_lr_ratio <= 1:
             raise UsageError(f"floor is {self.min_lr_ratio}; it is a share of lr, from 0 to 1")
-        if not self.max_norm > 0:
-            raise UsageError(f"max_norm is {self.max_norm}; it must be positive (inf: no clipping)")
+        if not self.max_grad_norm > 0:
+            raise UsageError(f"max_grad_norm is {self.max_grad_norm}; it must be positive (inf: no clipping)")
         if self.states not in get_args(States):
             raise UnknownName("kind of optimiser states", self.states, get_args(States))
 
@@ -71,11 +71,11 @@ class AdamW:
         return self.lr
 
 
-class NotReached(PonderError):
+class MissingGradient(PonderError):
     """The backward pass did not come to a parameter that should learn."""
 
 
-class Masters:
+class MasterWeights:
     """The float32 weights being optimised, their gradients and Adam's moments, by parameter name.
 
     A parameter in float32 is its own master, unless masters live in host memory and it does not. Gradients stay on
@@ -85,33 +85,33 @@ class Masters:
     def __init__(self, net: nn.Module, settings: AdamW) -> None:
         self.net, self.settings, self.steps = net, settings, 0
         self.params = {n: p for n, p in net.named_parameters() if p.requires_grad}
-        self.weights = {n: _master(p, settings.states == "cpu") for n, p in self.params.items()}
+        self.weights = {n: _master_copy(p, settings.states == "cpu") for n, p in self.params.items()}
         self.states = {n: zero_state(w, settings.states == "int8") for n, w in self.weights.items()}
-        self._sums: dict[str, Tensor] = {}  # gradients in float32, of parameters that are not
-        self._landing: dict[str, Tensor] = {}  # where gradients arrive in host memory
+        self._float32_grads: dict[str, Tensor] = {}  # gradients in float32, of parameters that are not
+        self._host_grads: dict[str, Tensor] = {}  # where gradients arrive in host memory
         self._bounds: AdamBounds | None = None  # None: nobody has looked
 
     def accumulate(self) -> None:
         """Add the network's gradients up in float32; call after each micro-batch."""
         new = {n: p.grad for n, p in self.params.items() if p.grad is not None and p.dtype != torch.float32}
-        first, again = ([n for n in new if (n in self._sums) == known] for known in (False, True))
+        first, again = ([n for n in new if (n in self._float32_grads) == known] for known in (False, True))
         if again:
-            torch._foreach_add_([self._sums[n] for n in again], [new[n] for n in again])
+            torch._foreach_add_([self._float32_grads[n] for n in again], [new[n] for n in again])
         if first:
-            self._sums |= {n: torch.empty_like(new[n], dtype=torch.float32) for n in first}
-            torch._foreach_copy_([self._sums[n] for n in first], [new[n] for n in first])
+            self._float32_grads |= {n: torch.empty_like(new[n], dtype=torch.float32) for n in first}
+            torch._foreach_copy_([self._float32_grads[n] for n in first], [new[n] for n in first])
         for n in new:
             self.params[n].grad = None
 
     def gradients(self) -> dict[str, Tensor]:
         """What was collected, by name; parameters that got no gradient are left out."""
-        found = {n: p.grad if p.dtype == torch.float32 else self._sums.get(n) for n, p in self.params.items()}
+        found = {n: p.grad if p.dtype == torch.float32 else self._float32_grads.get(n) for n, p in self.params.items()}
         return {n: g for n, g in found.items() if g is not None}
 
-    def all_reached(self) -> None:
+    def check_all_have_gradient(self) -> None:
         """Raises where a parameter that should learn got no gradient: it would stay as it is, and no figure show it."""
         if lacking := self.params.keys() - self.gradients().keys():
-            raise NotReached(
+            raise MissingGradient(
                 f"{len(lacking)} of {len(self.params)} parameters that should learn got no gradient, {min(lacking)} "
                 "among them: freeze them (frozen_layers), or report it with the versions that `ponder doctor` shows"
             )
@@ -127,7 +127,7 @@ class Masters:
                 if p.dtype == torch.float32:
                     p.grad = found[n]
                 else:
-                    self._sums[n] = found[n]
+                    self._float32_grads[n] = found[n]
         return [found[n] for n in self.params]
 
     def grad_norm(self) -> Tensor:
@@ -136,7 +136,7 @@ class Masters:
 
     def zero_grad(self) -> None:
         """Drop gradients without a step."""
-        self._sums.clear()
+        self._float32_grads.clear()
         self.net.zero_grad(set_to_none=True)
 
     @torch.no_grad()
@@ -145,10 +145,10 @@ class Masters:
         Gives whether it was taken.
         """
         found = self.gradients()
-        before = None if self._surely_finite(float(norm)) else self._copies()
-        if found and math.isfinite(self.settings.max_norm):
-            torch._foreach_mul_(list(found.values()), (self.settings.max_norm / norm).clamp(max=1.0))
-        found = self._landed(found)
+        before = None if self._cannot_overflow(float(norm)) else self._snapshot()
+        if found and math.isfinite(self.settings.max_grad_norm):
+            torch._foreach_mul_(list(found.values()), (self.settings.max_grad_norm / norm).clamp(max=1.0))
+        found = self._grads_beside_masters(found)
         s = self.settings
         for matrices in (True, False):  # decay matrices only: norms and biases have no direction to shrink in
             names = [n for n in found if (self.weights[n].dim() >= 2) == matrices]
@@ -164,23 +164,23 @@ class Masters:
             self._bounds = now
         self.steps += 1
         self.zero_grad()
-        self._publish()
+        self._copy_to_parameters()
         return True
 
-    def _surely_finite(self, norm: float) -> bool:
+    def _cannot_overflow(self, norm: float) -> bool:
         """Whether a step with a gradient of that norm cannot overflow. Reads the weights only where in doubt."""
         s = self.settings
         rule = AdamHyperparameters(s.lr_at(self.steps), s.betas, s.eps, s.weight_decay)
         most = max_master_weight(self.params)
         for kept in (self._bounds, None):
             known = kept or AdamBounds.measure(self.weights.values(), self.states.values())
-            then = known.after_step(rule, min(norm, s.max_norm) if norm == norm else norm, half_precision=most < MAX_SAFE_FLOAT32)
+            then = known.after_step(rule, min(norm, s.max_grad_norm) if norm == norm else norm, half_precision=most < MAX_SAFE_FLOAT32)
             if then.within(most):
                 self._bounds = then
                 return True
         return False
 
-    def _copies(self) -> dict[str, Tensor]:
+    def _snapshot(self) -> dict[str, Tensor]:
         return {name: t.clone() for name, t in self.tensors().items()}
 
     def tensors(self) -> dict[str, Tensor]:
@@ -206,29 +206,29 @@ class Masters:
                     f"{name} of the saved optimiser is {tuple(found.shape)} in {found.dtype}, here {wanted[0]} in "
                     f"{wanted[1]}: it belongs to another model or other settings"
                 )
-        if (bad := unsound({name: tensors[name] for name in own})) is not None:
+        if (bad := invalid_reason({name: tensors[name] for name in own})) is not None:
             raise RunError(f"the saved optimiser is damaged: {bad}; go on from an earlier checkpoint")
-        if strange := [name for name in tensors if name.startswith("weight.") and name not in own]:
-            raise RunError(f"the saved optimiser holds {strange[0]}, which is not trained here: free the same layers")
+        if unexpected := [name for name in tensors if name.startswith("weight.") and name not in own]:
+            raise RunError(f"the saved optimiser holds {unexpected[0]}, which is not trained here: free the same layers")
         for name, t in own.items():
             t.copy_(tensors[name])
         self.steps = int(facts["steps"])
         self._bounds = None
         self.zero_grad()
-        self._publish()
+        self._copy_to_parameters()
 
-    def _landed(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _grads_beside_masters(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
         """Gradients where their masters are: all sent, then one wait."""
         away = {n: g for n, g in found.items() if g.device != self.weights[n].device}
         for n, g in away.items():
-            if n not in self._landing:
-                self._landing[n] = _host(g)
-            self._landing[n].copy_(g, non_blocking=True)
+            if n not in self._host_grads:
+                self._host_grads[n] = _empty_on_host(g)
+            self._host_grads[n].copy_(g, non_blocking=True)
         for device in {g.device for g in away.values()}:
             torch.accelerator.synchronize(device)
-        return {n: self._landing[n] if n in away else g for n, g in found.items()}
+        return {n: self._host_grads[n] if n in away else g for n, g in found.items()}
 
-    def _publish(self) -> None:
+    def _copy_to_parameters(self) -> None:
         """The network's parameters become their masters, rounded to their own type."""
         pairs = [(p, self.weights[n]) for n, p in self.params.items() if self.weights[n] is not p]
         near = [(p, w) for p, w in pairs if p.device == w.device]
@@ -241,12 +241,12 @@ class Masters:
         torch.autograd.graph.increment_version(list(self.params.values()))
 
 
-def _master(p: nn.Parameter, host: bool) -> Tensor:
+def _master_copy(p: nn.Parameter, host: bool) -> Tensor:
     if host and p.device.type != "cpu":
-        return _host(p).copy_(p.detach())
+        return _empty_on_host(p).copy_(p.detach())
     return p if p.dtype == torch.float32 else p.detach().float()
 
 
-def _host(like: Tensor) -> Tensor:
+def _empty_on_host(like: Tensor) -> Tensor:
     """Float32 in host memory, pinned where that makes copies to and from a CUDA device fast and free of waiting."""
     return torch.empty(like.shape, dtype=torch.float32, pin_memory=like.is_cuda)

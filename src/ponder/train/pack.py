@@ -20,7 +20,7 @@ from ponder.errors import UsageError
 from ponder.nets.flex import FLEX_BLOCK_TOKENS
 from ponder.types import Step, Trace
 
-Weigh = Callable[[Sequence[int]], NDArray[np.float64]]
+TokenWeights = Callable[[Sequence[int]], NDArray[np.float64]]
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class TraceChains:
     chains: list[StepChain]
 
     def tokens(self) -> int:
-        return _size(self.trace, _needed(self.trace, self.chains))
+        return _token_count(self.trace, _steps_on_paths(self.trace, self.chains))
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class PackedBatch:
     steps: list[Step]  # whose tokens these are, in order
 
 
-def plan(traces: Sequence[Trace], weigh: Weigh, trains_zero_advantage: bool) -> list[TraceChains]:
+def plan(traces: Sequence[Trace], weigh: TokenWeights, trains_zero_advantage: bool) -> list[TraceChains]:
     """Everything that earns a gradient, weighed over all credited completions of the optimiser step."""
     found = [(t, chain) for t in traces for chain in chains(t, lambda s: s.advantages is not None)]
     lengths = [sum(len(t.steps[i].token_ids) for i in chain.steps) for t, chain in found]
@@ -97,31 +97,31 @@ def chains(trace: Trace, wanted: Callable[[Step], bool]) -> list[StepChain]:
     return out
 
 
-def split_microbatches(work: Sequence[TraceChains], most_tokens: int, keep_traces_whole: bool = False) -> list[list[TraceChains]]:
+def split_microbatches(work: Sequence[TraceChains], max_tokens: int, keep_traces_whole: bool = False) -> list[list[TraceChains]]:
     """Micro-batches of at most so many tokens, as few and as even as can be: the largest says how much memory it takes.
 
     A large tree is cut between its completions, never inside one; `together` keeps a trace whole. What is larger than a
     micro-batch stands alone.
     """
-    pieces = [piece for w in work for piece in ([w] if keep_traces_whole else _pieces(w, most_tokens))]
+    pieces = [piece for w in work for piece in ([w] if keep_traces_whole else _split_trace(w, max_tokens))]
     sizes = np.array([piece.tokens() for piece in pieces])
     middles = np.cumsum(sizes) - sizes / 2
-    for count in range(max(1, -(-int(sizes.sum()) // most_tokens)), len(pieces) + 1):
+    for count in range(max(1, -(-int(sizes.sum()) // max_tokens)), len(pieces) + 1):
         place = (middles * count / sizes.sum()).astype(int)  # the stretch of all tokens that a piece's middle lies in
         filled, alone = np.bincount(place, sizes, count), np.bincount(place, minlength=count) <= 1
-        if np.all((filled <= most_tokens) | alone):
+        if np.all((filled <= max_tokens) | alone):
             return [part for b in range(count) if (part := [pieces[i] for i in np.flatnonzero(place == b)])]
     return [[piece] for piece in pieces]
 
 
-def _pieces(work: TraceChains, most_tokens: int) -> list[TraceChains]:
-    if len(work.chains) == 1 or work.tokens() <= most_tokens:
+def _split_trace(work: TraceChains, max_tokens: int) -> list[TraceChains]:
+    if len(work.chains) == 1 or work.tokens() <= max_tokens:
         return [work]
     pieces = [TraceChains(work.trace, [])]
     held: set[int] = set()
     for chain in work.chains:
-        more = _needed(work.trace, [chain])
-        if pieces[-1].chains and _size(work.trace, held | more) > most_tokens:
+        more = _steps_on_paths(work.trace, [chain])
+        if pieces[-1].chains and _token_count(work.trace, held | more) > max_tokens:
             pieces.append(TraceChains(work.trace, []))
             held = set()
         pieces[-1].chains.append(chain)
@@ -129,11 +129,11 @@ def _pieces(work: TraceChains, most_tokens: int) -> list[TraceChains]:
     return pieces
 
 
-def _needed(trace: Trace, chains: Sequence[StepChain]) -> set[int]:
+def _steps_on_paths(trace: Trace, chains: Sequence[StepChain]) -> set[int]:
     return {j for c in chains for j in trace.path(c.steps[-1])}
 
 
-def _size(trace: Trace, steps: set[int]) -> int:
+def _token_count(trace: Trace, steps: set[int]) -> int:
     return sum(len(trace.steps[i].token_ids) for i in steps)
 
 
@@ -162,7 +162,7 @@ class _Layout:
         first: dict[int, int] = {}  # token of each step that is laid down
         place: dict[int, int] = {}  # and its segment
         total = sum(self.lengths)
-        for j in sorted(_needed(trace, work.chains)):
+        for j in sorted(_steps_on_paths(trace, work.chains)):
             step = trace.steps[j]
             if len(step.token_ids):
                 first[j], total = total, total + len(step.token_ids)
@@ -186,7 +186,7 @@ def pack(batch: Sequence[TraceChains], device: torch.device, notes: Sequence[str
     laid = _Layout()
     for number, work in enumerate(batch):
         laid.tree(work, number)
-    if over := sum(laid.lengths) % (block := _block(device)):  # filled with a tree that nobody reads
+    if over := sum(laid.lengths) % (block := _pad_multiple(device)):  # filled with a tree that nobody reads
         laid.segment(np.zeros(block - over, np.int32), -1)
     sizes = [len(s.token_ids) for s in laid.steps]
 
@@ -203,20 +203,20 @@ def pack(batch: Sequence[TraceChains], device: torch.device, notes: Sequence[str
         laid.parents,
         joined(laid.sources, np.int64),
         joined([s.token_ids for s in laid.steps], np.int64),
-        joined([_floats(s, s.advantages) for s in laid.steps], np.float32),
-        joined([_floats(s, s.logprobs) for s in laid.steps], np.float32),
+        joined([_floats_or_nan(s, s.advantages) for s in laid.steps], np.float32),
+        joined([_floats_or_nan(s, s.logprobs) for s in laid.steps], np.float32),
         each(laid.weights, np.float32),
         each(laid.sequences, np.int64),
         each(laid.trees, np.int64),
-        {name: joined([_floats(s, s.notes.get(name)) for s in laid.steps], np.float32) for name in notes},
+        {name: joined([_floats_or_nan(s, s.notes.get(name)) for s in laid.steps], np.float32) for name in notes},
         laid.steps,
     )
 
 
-def _block(device: torch.device) -> int:
+def _pad_multiple(device: torch.device) -> int:
     """Tokens of which a batch has a whole number: a GPU's kernels want blocks."""
     return FLEX_BLOCK_TOKENS if device.type == "cuda" else 1
 
 
-def _floats(step: Step, values: NDArray[np.float32] | None) -> NDArray[np.float32]:
+def _floats_or_nan(step: Step, values: NDArray[np.float32] | None) -> NDArray[np.float32]:
     return values if values is not None else np.full(len(step.token_ids), np.nan, np.float32)

@@ -39,8 +39,8 @@ def assign_group_advantages(trace: Trace, items: Sequence[ScoredAnswer], advanta
     if len(trace.answers()) == 1:
         advantage([0.0])  # raises, saying why
     if len(items) > 1:
-        earned = advantage([w.reward for w in items])
-        credit.assign_to_answers(trace, {w.leaf: float(a) for w, a in zip(items, earned, strict=True)})
+        advantages = advantage([w.reward for w in items])
+        credit.assign_to_answers(trace, {w.leaf: float(a) for w, a in zip(items, advantages, strict=True)})
 
 
 def check_clip_ranges(name: str, *values: float) -> None:
@@ -48,7 +48,7 @@ def check_clip_ranges(name: str, *values: float) -> None:
         raise UsageError(f"{name} needs positive clip ranges, not {' and '.join(map(str, values))}")
 
 
-class OnSequences(BaseObjective):
+class SequenceReinforce(BaseObjective):
     """-A log pi summed over a completion, mean over completions; KL in the reward."""
 
     def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
@@ -61,7 +61,7 @@ class OnSequences(BaseObjective):
 
 
 @dataclass(frozen=True)
-class REINFORCE(OnSequences):
+class REINFORCE(SequenceReinforce):
     """Williams 1992, with a baseline: the mean reward of the batch, or a running one over all steps before."""
 
     paper: ClassVar[str] = "Williams 1992, doi:10.1007/BF00992696"
@@ -79,7 +79,7 @@ class REINFORCE(OnSequences):
             {} if self.baseline == "running" else {"decay": f"the baseline is {self.baseline}: give baseline=running"}
         )
 
-    def credit(self, traces: Sequence[Trace], scorer: str, memory: ObjectiveState) -> dict[str, float]:
+    def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         groups = [answers_with_kl_penalty(t, scorer, self.kl) for t in traces]
         rewards = [w.reward for items in groups for w in items]
         if self.baseline == "batch" and sum(len(t.answers()) for t in traces) == 1:
@@ -87,29 +87,29 @@ class REINFORCE(OnSequences):
         if not rewards or (self.baseline == "batch" and len(rewards) == 1):
             return {}  # nobody was judged, or nobody else
         mean = float(np.mean(rewards))
-        before = memory.get("baseline", mean)  # the first step has no past: the batch's own mean
+        before = state.get("baseline", mean)  # the first step has no past: the batch's own mean
         base = {"batch": mean, "running": before, "none": 0.0}[self.baseline]
-        memory["baseline"] = self.baseline_decay * before + (1 - self.baseline_decay) * mean
-        level = all(r == rewards[0] for r in rewards) and self.baseline == "batch"
+        state["baseline"] = self.baseline_decay * before + (1 - self.baseline_decay) * mean
+        all_equal = all(r == rewards[0] for r in rewards) and self.baseline == "batch"
         for trace, items in zip(traces, groups, strict=True):
-            credit.assign_to_answers(trace, {w.leaf: 0.0 if level else w.reward - base for w in items})
+            credit.assign_to_answers(trace, {w.leaf: 0.0 if all_equal else w.reward - base for w in items})
         return {"baseline": base}
 
 
 @dataclass(frozen=True)
-class RLOO(OnSequences):
+class RLOO(SequenceReinforce):
     """REINFORCE leave-one-out: the others of the group are the baseline, KL k1 in the reward."""
 
     paper: ClassVar[str] = "Ahmadian et al. 2024, arXiv:2402.14740"
     kl: KL = KL(0.03, "k1", "reward")
 
-    def credit(self, traces: Sequence[Trace], scorer: str, memory: ObjectiveState) -> dict[str, float]:
+    def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         for trace in traces:
             assign_group_advantages(trace, answers_with_kl_penalty(trace, scorer, self.kl), credit.leave_one_out)
         return {}
 
 
-class Clipped(BaseObjective):
+class ClippedSurrogate(BaseObjective):
     """PPO's clipped surrogate on each token's ratio, with a KL term and an entropy bonus where there is one."""
 
     clip: float = 0.2
@@ -135,15 +135,15 @@ class Clipped(BaseObjective):
         return loss_N, losses.is_clipped(rho_N.detach(), tokens.advantage_N, self.clip, self.upper_clip)
 
     def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
-        loss_N, cut_N = self.surrogate(tokens, self.ratio(tokens))
+        loss_N, clipped_N = self.surrogate(tokens, self.ratio(tokens))
         loss_N = loss_N + self.kl.loss(tokens.logprobs_N, tokens.reference_N)
         if self.entropy_coef:
             loss_N = loss_N - self.entropy_coef * tokens.entropy_N
-        return loss_N, {"clip_ratio/region_mean": cut_N}
+        return loss_N, {"clip_ratio/region_mean": clipped_N}
 
 
 @dataclass(frozen=True)
-class ReinforcePlusPlus(Clipped):
+class ReinforcePlusPlus(ClippedSurrogate):
     """REINFORCE++: r less the KL of this and later tokens, normalised over the global batch; PPO's clip."""
 
     paper: ClassVar[str] = "Hu et al. 2025, arXiv:2501.03262"
@@ -157,7 +157,7 @@ class ReinforcePlusPlus(Clipped):
     def alone(self) -> bool:  # type: ignore[override]
         return not self.group_baseline
 
-    def credit(self, traces: Sequence[Trace], scorer: str, memory: ObjectiveState) -> dict[str, float]:
+    def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         items: list[ScoredAnswer] = []
         for trace in traces:
             group = credit.scored_answers(trace, scorer)
@@ -165,13 +165,13 @@ class ReinforcePlusPlus(Clipped):
                 centred = credit.group_relative([w.reward for w in group], divide_by_std=False)
                 group = [replace(w, reward=float(a)) for w, a in zip(group, centred, strict=True)]
             items += group if len(group) > 1 or not self.group_baseline else []
-        raw = [w.reward - self.kl.beta * credit.to_go(kl_per_token(w, self.kl)) for w in items]
+        raw = [w.reward - self.kl.beta * credit.rewards_to_go(kl_per_token(w, self.kl)) for w in items]
         credit.assign_to_tokens(items, credit.whiten(raw))
         return {}
 
 
 @dataclass(frozen=True)
-class GRPO(Clipped):
+class GRPO(ClippedSurrogate):
     """Group Relative Policy Optimization: k3 in the loss with beta 0.04, mean within each completion first."""
 
     paper: ClassVar[str] = "Shao et al. 2024, arXiv:2402.03300"
@@ -181,7 +181,7 @@ class GRPO(Clipped):
     entropy_coef: float = 0.0
     bessel: bool = False
 
-    def credit(self, traces: Sequence[Trace], scorer: str, memory: ObjectiveState) -> dict[str, float]:
+    def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         for trace in traces:
             assign_group_advantages(trace, answers_with_kl_penalty(trace, scorer, self.kl), lambda r: credit.group_relative(r, bessel=self.bessel))
         return {}
@@ -191,7 +191,7 @@ class GRPO(Clipped):
 
 
 @dataclass(frozen=True)
-class DrGRPO(Clipped):
+class DrGRPO(ClippedSurrogate):
     """GRPO done right: no std in the advantage, tokens summed over a constant length, no KL."""
 
     paper: ClassVar[str] = "Liu et al. 2025, arXiv:2503.20783"
@@ -206,7 +206,7 @@ class DrGRPO(Clipped):
         if self.max_completion_tokens < 1:
             raise UsageError(f"Dr. GRPO divides by a constant length, which must be at least 1, not {self.max_completion_tokens}")
 
-    def credit(self, traces: Sequence[Trace], scorer: str, memory: ObjectiveState) -> dict[str, float]:
+    def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         for trace in traces:
             assign_group_advantages(trace, answers_with_kl_penalty(trace, scorer, self.kl), lambda r: credit.group_relative(r, divide_by_std=False))
         return {}
@@ -216,7 +216,7 @@ class DrGRPO(Clipped):
 
 
 @dataclass(frozen=True)
-class DAPO(Clipped):
+class DAPO(ClippedSurrogate):
     """Clip higher, mean over all tokens, dynamic sampling, a soft penalty for overlong answers, no KL."""
 
     paper: ClassVar[str] = "Yu et al. 2025, arXiv:2503.14476"
@@ -227,12 +227,12 @@ class DAPO(Clipped):
     max_completion_tokens: int = 20480  # tokens; the penalty grows from 0 at longest - buffer to -1 here
     overlong_buffer: int = 4096  # 0: no penalty
     mask_truncated: bool = False  # leave answers that met their budget out of the loss altogether
-    refill: ClassVar[int] = 10  # dynamic sampling: rounds that may replace groups of equal rewards
+    dynamic_sampling_rounds: ClassVar[int] = 10  # dynamic sampling: rounds that may replace groups of equal rewards
 
     def unused(self) -> dict[str, str]:
         return {} if self.overlong_buffer else {"longest": "there is no penalty for overlong answers: give buffer"}
 
-    def credit(self, traces: Sequence[Trace], scorer: str, memory: ObjectiveState) -> dict[str, float]:
+    def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         lowest = 0.0
         for trace in traces:
             items = answers_with_kl_penalty(trace, scorer, self.kl, include_truncated=not self.mask_truncated)
@@ -244,7 +244,7 @@ class DAPO(Clipped):
 
 
 @dataclass(frozen=True)
-class GSPO(Clipped):
+class GSPO(ClippedSurrogate):
     """One ratio per sequence, the exponential of its mean log-ratio, and the clip on that; no KL."""
 
     paper: ClassVar[str] = "Zheng et al. 2025, arXiv:2507.18071"
@@ -262,7 +262,7 @@ class GSPO(Clipped):
 
 
 @dataclass(frozen=True)
-class CISPO(Clipped):
+class CISPO(ClippedSurrogate):
     """The clipped ratio is a constant weight on A log pi, so no token loses its gradient; mean over all tokens.
 
     The paper leaves the lower side open and tunes the upper one; weights up to 5 are those of Khatri et al. 2025.
@@ -279,12 +279,12 @@ class CISPO(Clipped):
 
     def surrogate(self, tokens: Tokens, rho_N: Tensor) -> tuple[Tensor, Tensor]:
         loss_N = losses.cispo(tokens.logprobs_N, rho_N, tokens.advantage_N, self.clip, self.upper_clip)
-        held_N = (rho_N.detach() > 1 + self.upper_clip) | (rho_N.detach() < 1 - self.clip)
-        return loss_N, held_N
+        clipped_N = (rho_N.detach() > 1 + self.upper_clip) | (rho_N.detach() < 1 - self.clip)
+        return loss_N, clipped_N
 
 
 @dataclass(frozen=True)
-class TreeCredit(Clipped):
+class TreeCredit(ClippedSurrogate):
     """A searched tree: a step is worth the mean outcome below it, and earns what it is better than its parent."""
 
     paper: ClassVar[str] = "with treerl: Hou et al. 2025, arXiv:2506.11902"
@@ -303,7 +303,7 @@ class TreeCredit(Clipped):
                 "answers of a tree share tokens, so none can pay for a KL in the reward: put it in the loss"
             )
 
-    def credit(self, traces: Sequence[Trace], scorer: str, memory: ObjectiveState) -> dict[str, float]:
+    def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         for trace in traces:
             credit.assign_tree_credit(trace, scorer, self.treerl)
         return {}

@@ -15,8 +15,8 @@ from ponder.errors import UsageError
 from ponder.train import credit, losses
 from ponder.train.credit import Array, ScoredAnswer
 from ponder.train.objective import KL, ObjectiveState, BaseObjective, Stats, Tokens
-from ponder.train.optimiser import AdamW
-from ponder.train.policy_gradient import Clipped, kl_per_token
+from ponder.train.optimizer import AdamW
+from ponder.train.policy_gradient import ClippedSurrogate, kl_per_token
 from ponder.types import Trace
 
 
@@ -42,7 +42,7 @@ class Critic:
     """The value network: where it starts, how it learns, and how long it learns alone."""
 
     model: str | None = None  # a folder or run with a trained value or reward model; None: the policy's own weights
-    optimiser: AdamW = AdamW(lr=1e-5)
+    optimizer: AdamW = AdamW(lr=1e-5)
     value_clip: float | None = 0.2  # of the value's change within a step; None: no clipping
     warmup_steps: int = 0  # steps in which only the critic learns
 
@@ -54,7 +54,7 @@ class Critic:
 
 
 @dataclass(frozen=True)
-class PPO(Clipped):
+class PPO(ClippedSurrogate):
     """Per-token advantages from a critic, token mean, KL k1 in each token's reward (as InstructGPT: beta 0.02)."""
 
     paper: ClassVar[str] = "Schulman et al. 2017, arXiv:1707.06347; Ouyang et al. 2022, arXiv:2203.02155"
@@ -69,13 +69,13 @@ class PPO(Clipped):
     critic: Critic = Critic()
     whiten_advantages: bool = True  # advantages, over the global batch
     advantage_clip: float | None = None  # advantages are clipped to +- this
-    normalise_rewards: bool = False  # by a running mean and std of all rewards so far
-    most_reward: float | None = None  # rewards are clipped to +- this
+    normalize_rewards: bool = False  # by a running mean and std of all rewards so far
+    reward_clip: float | None = None  # rewards are clipped to +- this
     adaptive_kl: AdaptiveKLController | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, most in (("most", self.advantage_clip), ("most_reward", self.most_reward)):
+        for name, most in (("most", self.advantage_clip), ("reward_clip", self.reward_clip)):
             if most is not None and not 0 < most < math.inf:
                 raise UsageError(f"{name} is {most}; it must be positive and finite, or None: no clipping")
         if not (0 < self.gamma <= 1 and 0 <= self.lam <= 1):
@@ -91,15 +91,15 @@ class PPO(Clipped):
         """lambda: Monte Carlo is GAE's 1, TD its 0."""
         return {"gae": self.lam, "mc": 1.0, "td": 0.0}[self.advantage_estimator]
 
-    def credit(self, traces: Sequence[Trace], scorer: str, memory: ObjectiveState) -> dict[str, float]:
+    def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         items = [w for trace in traces for w in credit.scored_answers(trace, scorer)]
         if not items:
             return {}
-        beta = memory.get("kl_beta", self.kl.beta)
+        beta = state.get("kl_beta", self.kl.beta)
         kls = [kl_per_token(w, self.kl) for w in items]
-        earned = self._rewards([w.reward for w in items], memory)
+        final_rewards = self._rewards([w.reward for w in items], state)
         advantages: list[Array] = []
-        for item, kl_t, reward in zip(items, kls, earned, strict=True):
+        for item, kl_t, reward in zip(items, kls, final_rewards, strict=True):
             rewards_t = -beta * kl_t
             rewards_t[-1] += reward
             values_t = item.note("values")
@@ -107,35 +107,35 @@ class PPO(Clipped):
             for i, part in item.split(advantage_t + values_t):
                 item.trace.steps[i].notes["returns"] = part
             advantages.append(advantage_t)
-        told = {"kl_beta": beta, "value/mean": float(np.mean(np.concatenate([w.note("values") for w in items])))}
-        told["value/explained"] = explained_variance(items, advantages)
+        metrics = {"kl_beta": beta, "value/mean": float(np.mean(np.concatenate([w.note("values") for w in items])))}
+        metrics["value/explained"] = explained_variance(items, advantages)
         advantages = credit.whiten(advantages) if self.whiten_advantages else advantages
         if self.advantage_clip is not None:
             advantages = [a.clip(-self.advantage_clip, self.advantage_clip) for a in advantages]
         credit.assign_to_tokens(items, advantages)
         if self.adaptive_kl is not None:
             kl = float(np.mean([k.sum() for k in kls]))
-            memory["kl_beta"] = self.adaptive_kl.next_beta(beta, kl, len(items))
-        return told
+            state["kl_beta"] = self.adaptive_kl.next_beta(beta, kl, len(items))
+        return metrics
 
-    def _rewards(self, rewards: Sequence[float], memory: ObjectiveState) -> Array:
+    def _rewards(self, rewards: Sequence[float], state: ObjectiveState) -> Array:
         r = np.asarray(rewards, dtype=np.float64)
-        if self.normalise_rewards:
-            count, mean, square = (memory.get(f"reward/{k}", 0.0) for k in ("count", "mean", "square"))
+        if self.normalize_rewards:
+            count, mean, square = (state.get(f"reward/{k}", 0.0) for k in ("count", "mean", "square"))
             total = count + len(r)
             mean, square = (count * mean + r.sum()) / total, (count * square + (r**2).sum()) / total
-            memory |= {"reward/count": total, "reward/mean": float(mean), "reward/square": float(square)}
+            state |= {"reward/count": total, "reward/mean": float(mean), "reward/square": float(square)}
             std = np.sqrt(max(square - mean**2, 0.0))
             r = (r - mean) / std if std > 1e-6 else r - mean
-        return r if self.most_reward is None else r.clip(-self.most_reward, self.most_reward)
+        return r if self.reward_clip is None else r.clip(-self.reward_clip, self.reward_clip)
 
 
 def explained_variance(items: Sequence[ScoredAnswer], advantages: Sequence[Array]) -> float:
     """Share of the returns' variance that the critic foresaw; 1 is all of it."""
-    left = np.concatenate(advantages)  # return less value
-    returns = left + np.concatenate([w.note("values") for w in items])
+    residuals = np.concatenate(advantages)  # return less value
+    returns = residuals + np.concatenate([w.note("values") for w in items])
     spread = returns.var()
-    return float(1 - left.var() / spread) if spread > 0 else 0.0
+    return float(1 - residuals.var() / spread) if spread > 0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class CriticObjective(BaseObjective):
     def trains_zero_advantage(self) -> bool:
         return True
 
-    def credit(self, traces: Sequence[Trace], scorer: str, memory: ObjectiveState) -> dict[str, float]:
+    def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         return {}
 
     def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:

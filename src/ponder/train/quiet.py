@@ -25,7 +25,7 @@ from ponder.nets.attention import make_tree_attention
 from ponder.nets.decoder import Decoder, at_least_float32
 from ponder.train.imitation import SFT
 from ponder.train.learner import Learner
-from ponder.train.optimiser import AdamW, Masters
+from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.types import Ids
 
 Indices = NDArray[np.int64]
@@ -49,7 +49,7 @@ SampledThoughts = Sequence[Sequence[Sequence[Ids]]]  # by text, by place, then o
 
 
 @dataclass(frozen=True, slots=True)
-class Laid:
+class PackedThoughts:
     """A forest of texts with their thoughts as branches, and where what stands."""
 
     ids_T: Indices
@@ -69,7 +69,7 @@ class Laid:
         return len(self.position_N)
 
 
-def pack_thoughts(texts: Sequence[QuietText], thoughts: SampledThoughts, marks: tuple[int, int], ahead: int) -> Laid:
+def pack_thoughts(texts: Sequence[QuietText], thoughts: SampledThoughts, marks: tuple[int, int], ahead: int) -> PackedThoughts:
     """Each text once, cut where one thinks; after each cut its thoughts, each followed by the text's next tokens.
 
     A place without thoughts predicts its next token alone.
@@ -119,7 +119,7 @@ def pack_thoughts(texts: Sequence[QuietText], thoughts: SampledThoughts, marks: 
             where |= {begun + i: at + i for i in range(last + 1 - begun)}
     at_plain = [where[j] for where, j in plain]
     arrays = (np.asarray(x, np.int64) for x in (at_plain, thought, target, of, before, own, own_of, place))
-    return Laid(np.asarray(ids, np.int64), lengths, parents, *arrays)
+    return PackedThoughts(np.asarray(ids, np.int64), lengths, parents, *arrays)
 
 
 def mix_logits(plain_PV: Tensor, thought_PV: Tensor, weight_P: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ def thought_loss(said_N: Tensor, thought_N: Tensor, place_N: Tensor, beta: float
     return -said_N - beta * (reward_N.clamp(min=0) if positive else reward_N) * thought_N
 
 
-class Mixing(nn.Module):
+class MixingHead(nn.Module):
     """A weight between 0 and 1 from both hidden states; 1/2 at first."""
 
     def __init__(self, width: int, seed: int = 0) -> None:
@@ -170,10 +170,10 @@ class ThoughtLogprobs:
     thought_N: Tensor  # log-probabilities of the thoughts
 
 
-class _Both(nn.Module):
+class _DecoderWithMixingHead(nn.Module):
     """All that is learned, under one roof."""
 
-    def __init__(self, net: Decoder, mixing: Mixing) -> None:
+    def __init__(self, net: Decoder, mixing: MixingHead) -> None:
         super().__init__()
         self.net, self.mixing = net, mixing
 
@@ -185,7 +185,7 @@ class QuietLearner(Learner):
     def __init__(
         self,
         net: Decoder,
-        optimiser: AdamW,
+        optimizer: AdamW,
         thought_tokens: tuple[int, int],
         *,
         lookahead_tokens: int = 4,
@@ -193,22 +193,22 @@ class QuietLearner(Learner):
         positive_only: bool = True,
         seed: int = 0,
     ) -> None:
-        super().__init__(net, SFT(), optimiser)
+        super().__init__(net, SFT(), optimizer)
         self.thought_tokens, self.lookahead_tokens, self.beta, self.positive_only = thought_tokens, lookahead_tokens, beta, positive_only
-        self.mixing = Mixing(net.config.width, seed).to(net.device, net.dtype)
-        self.master_weights = Masters(_Both(net, self.mixing), optimiser)
+        self.mixing = MixingHead(net.config.width, seed).to(net.device, net.dtype)
+        self.master_weights = MasterWeights(_DecoderWithMixingHead(net, self.mixing), optimizer)
 
     def step_on_texts(
         self, texts: Sequence[QuietText], thoughts: SampledThoughts, watch: Callable[[float], None] = lambda share: None
     ) -> dict[str, float]:
         """One optimiser step on all of them."""
         rate = self.master_weights.settings.lr_at(self.master_weights.steps)
-        total, told = self._loss(texts, thoughts)
+        total, metrics = self._loss(texts, thoughts)
         total.backward()
         watch(1.0)
         self.master_weights.accumulate()
         norm = self.master_weights.grad_norm()
-        metrics = told | {"loss": float(total.detach()), "grad_norm": float(norm), "lr": rate}
+        metrics = metrics | {"loss": float(total.detach()), "grad_norm": float(norm), "lr": rate}
         return self._apply_step(metrics, norm)
 
     def gradient_of_texts(self, texts: Sequence[QuietText], thoughts: SampledThoughts) -> dict[str, Tensor]:
@@ -227,7 +227,7 @@ class QuietLearner(Learner):
         said_N = seen.talk_P.new_zeros(laid.count).index_add(0, of_P, seen.talk_P)
         each = thought_loss(said_N, seen.thought_N, place_N, self.beta, self.positive_only)
         gain = (seen.talk_P - seen.plain_P).detach()
-        told = {
+        metrics = {
             "nll": float(-seen.talk_P.detach().mean()),
             "nll/plain": float(-seen.plain_P.detach().mean()),
             "gain": float(gain.mean()),
@@ -235,9 +235,9 @@ class QuietLearner(Learner):
             "thought_logprob": float(seen.thought_N.detach().mean()),
             "reward/spread": float(thought_rewards(said_N.detach(), place_N).abs().mean()),
         }
-        return each.mean(), told
+        return each.mean(), metrics
 
-    def forward(self, laid: Laid) -> ThoughtLogprobs:
+    def forward(self, laid: PackedThoughts) -> ThoughtLogprobs:
         """One pass over the forest: every text once, whatever is thought about it."""
         net = self.net
         device = net.device

@@ -54,15 +54,15 @@ class RewardObjective(BaseObjective, ABC):
     def trains_zero_advantage(self) -> bool:
         return True
 
-    def credit(self, traces: Sequence[Trace], scorer: str, memory: ObjectiveState) -> dict[str, float]:
+    def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         for trace in traces:
-            _forget(trace)
+            _clear_targets(trace)
         found = [(trace, places) for trace in traces if (places := self.targets(trace, scorer))]
         total = sum(len(places) for _, places in found)
         for trace, places in found:
             for i, target in places:
                 part = 1 / (len(found) * len(places)) if self.pairwise else 1 / total
-                _mark(trace.steps[i], target, part)
+                _write_target(trace.steps[i], target, part)
         return {"labels": float(total)}
 
     def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
@@ -71,10 +71,10 @@ class RewardObjective(BaseObjective, ABC):
     def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
         target_N, share_N = tokens.notes[TARGET_NOTE], tokens.notes[SHARE_NOTE]
         at = (~target_N.isnan()).nonzero()[:, 0]
-        loss_M, told_M = self.loss_and_metric(tokens.values_N[at], target_N[at], tokens.tree_N[at])
+        loss_M, metric_M = self.loss_and_metric(tokens.values_N[at], target_N[at], tokens.tree_N[at])
         empty_N, share_M = loss_M.new_zeros(len(share_N)), share_N[at].to(loss_M)
-        told_N = empty_N.index_put((at,), told_M.to(loss_M) * share_M)
-        return empty_N.index_put((at,), loss_M * share_M), {self.metric_name: told_N}
+        metric_N = empty_N.index_put((at,), metric_M.to(loss_M) * share_M)
+        return empty_N.index_put((at,), loss_M * share_M), {self.metric_name: metric_N}
 
     def loss_and_metric(self, numbers_MO: Tensor, target_M: Tensor, tree_M: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of each place of a micro-batch, and what to tell of it: was it right?"""
@@ -102,7 +102,7 @@ class BradleyTerry(RewardObjective):
         return True
 
     def targets(self, trace: Trace, scorer: str) -> list[RewardTarget]:
-        found = _answers(trace, scorer)
+        found = _answer_targets(trace, scorer)
         return found if len({target for _, target in found}) > 1 else []
 
     def loss_per_target(self, numbers_MO: Tensor, target_M: Tensor) -> Tensor:
@@ -112,10 +112,10 @@ class BradleyTerry(RewardObjective):
         reward_M = numbers_MO[:, 0]
         better_MM = (tree_M[:, None] == tree_M[None]) & (target_M[:, None] > target_M[None])
         margin_MM = reward_M[:, None] - reward_M[None]
-        pairs_M = _per_tree(better_MM.to(reward_M.dtype).sum(1), tree_M)
-        loss_M = _per_tree(torch.where(better_MM, -F.logsigmoid(margin_MM), 0.0).sum(1), tree_M) / pairs_M
+        pairs_M = _sum_per_tree(better_MM.to(reward_M.dtype).sum(1), tree_M)
+        loss_M = _sum_per_tree(torch.where(better_MM, -F.logsigmoid(margin_MM), 0.0).sum(1), tree_M) / pairs_M
         with torch.no_grad():
-            won_M = _per_tree(torch.where(better_MM, (margin_MM > 0).to(reward_M.dtype), 0.0).sum(1), tree_M) / pairs_M
+            won_M = _sum_per_tree(torch.where(better_MM, (margin_MM > 0).to(reward_M.dtype), 0.0).sum(1), tree_M) / pairs_M
         return loss_M, won_M
 
 
@@ -131,7 +131,7 @@ class OutcomeReward(RewardObjective):
         return ScoreHead("outcome", "logit", self.bias)
 
     def targets(self, trace: Trace, scorer: str) -> list[RewardTarget]:
-        return _within(_answers(trace, scorer), trace, 0.0, 1.0)
+        return _check_range(_answer_targets(trace, scorer), trace, 0.0, 1.0)
 
     def loss_per_target(self, numbers_MO: Tensor, target_M: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(numbers_MO[:, 0], target_M.to(numbers_MO), reduction="none")
@@ -150,7 +150,7 @@ class ProcessReward(OutcomeReward):
         return ScoreHead("process", "logit", self.bias)
 
     def targets(self, trace: Trace, scorer: str) -> list[RewardTarget]:
-        return _within(_steps(trace, scorer, trace.step_score), trace, 0.0, 1.0)
+        return _check_range(_step_targets(trace, scorer, trace.step_score), trace, 0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -198,11 +198,11 @@ class StateValue(RewardObjective):
 
     def targets(self, trace: Trace, scorer: str) -> list[RewardTarget]:
         if self.target_source == "value":
-            seen = [i for i, step in enumerate(trace.steps) if step.visits and _readable(step)]
+            seen = [i for i, step in enumerate(trace.steps) if step.visits and _has_tokens(step)]
             found = [(i, trace.steps[i].value) for i in seen]
         else:
-            found = _steps(trace, scorer, trace.score)
-        return found if self.kind == "mse" else _within(found, trace, self.low, self.high)
+            found = _step_targets(trace, scorer, trace.score)
+        return found if self.kind == "mse" else _check_range(found, trace, self.low, self.high)
 
     def loss_per_target(self, numbers_MO: Tensor, target_M: Tensor) -> Tensor:
         target_M = target_M.to(numbers_MO)
@@ -231,41 +231,41 @@ def two_hot(target_M: Tensor, bins: int, low: float, high: float) -> Tensor:
     return out_MB.scatter_(1, below_M.long()[:, None] + 1, above_M[:, None])
 
 
-def _per_tree(values_M: Tensor, tree_M: Tensor) -> Tensor:
+def _sum_per_tree(values_M: Tensor, tree_M: Tensor) -> Tensor:
     """The sum over a tree's places, at each of them."""
     count = int(tree_M.max()) + 1 if len(tree_M) else 0
     return values_M.new_zeros(count).index_add(0, tree_M, values_M)[tree_M]
 
 
-def _answers(trace: Trace, scorer: str) -> list[RewardTarget]:
-    scored = ((i, trace.score(i, scorer)) for i in trace.answers() if _readable(trace.steps[i]))
+def _answer_targets(trace: Trace, scorer: str) -> list[RewardTarget]:
+    scored = ((i, trace.score(i, scorer)) for i in trace.answers() if _has_tokens(trace.steps[i]))
     return [(i, score) for i, score in scored if score is not None]
 
 
-def _steps(trace: Trace, scorer: str, score_of: Callable[[int, str], float | None]) -> list[RewardTarget]:
-    scored = ((i, score_of(i, scorer)) for i, step in enumerate(trace.steps) if _readable(step))
+def _step_targets(trace: Trace, scorer: str, score_of: Callable[[int, str], float | None]) -> list[RewardTarget]:
+    scored = ((i, score_of(i, scorer)) for i, step in enumerate(trace.steps) if _has_tokens(step))
     return [(i, score) for i, score in scored if score is not None]
 
 
-def _readable(step: Step) -> bool:
+def _has_tokens(step: Step) -> bool:
     return step.parent is not None and len(step.token_ids) > 0
 
 
-def _within(places: list[RewardTarget], trace: Trace, low: float, high: float) -> list[RewardTarget]:
+def _check_range(places: list[RewardTarget], trace: Trace, low: float, high: float) -> list[RewardTarget]:
     for i, target in places:
         if not low <= target <= high:
             raise UsageError(f"{trace.problem.id}, step {i}: the label {target:g} does not lie in [{low:g}, {high:g}]")
     return places
 
 
-def _forget(trace: Trace) -> None:
+def _clear_targets(trace: Trace) -> None:
     for step in trace.steps:
         step.advantages = None
         for name in (TARGET_NOTE, SHARE_NOTE):
             step.notes.pop(name, None)
 
 
-def _mark(step: Step, target: float, share: float) -> None:
+def _write_target(step: Step, target: float, share: float) -> None:
     size = len(step.token_ids)
     step.advantages = np.zeros(size, np.float32)  # it is trained
     step.notes[TARGET_NOTE] = np.full(size, np.nan, np.float32)

@@ -16,10 +16,10 @@ from torch.optim.adamw import adamw
 
 INT8_BLOCK = 256
 MIN_INT8_ELEMENTS = 4096  # weights of fewer elements stay in float32: norms and biases are little memory and much harm
-_SLICE = 1 << 22  # elements unpacked at a time; whole blocks
+_SLICE_ELEMENTS = 1 << 22  # elements unpacked at a time; whole blocks
 
 AdamState = dict[str, Tensor]
-Part = tuple[Tensor, Tensor, AdamState]  # a weight, its gradient, its moments
+WeightGradState = tuple[Tensor, Tensor, AdamState]  # a weight, its gradient, its moments
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,25 +45,25 @@ def zero_state(weight: Tensor, int8: bool) -> AdamState:
     return state
 
 
-def adamw_step(parts: Sequence[Part], rule: AdamHyperparameters) -> None:
+def adamw_step(parts: Sequence[WeightGradState], rule: AdamHyperparameters) -> None:
     """One step of AdamW, in place; all float32 moments in one kernel."""
     for part in parts:
-        if _eight(part):
-            _update_bytes(*part, rule)
-    whole = [part for part in parts if not _eight(part)]
+        if _is_int8(part):
+            _update_int8(*part, rule)
+    whole = [part for part in parts if not _is_int8(part)]
     if whole:
         states = [state for _, _, state in whole]
         moments = ([s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states])
-        grads = [_laid_as(w, g) for w, g, _ in whole]
+        grads = [_with_strides_of(w, g) for w, g, _ in whole]
         _adamw([w for w, _, _ in whole], grads, moments, [s["step"] for s in states], rule)
 
 
-def _laid_as(weight: Tensor, grad: Tensor) -> Tensor:
+def _with_strides_of(weight: Tensor, grad: Tensor) -> Tensor:
     """The kernel goes through memory, not through indices: rows and columns must lie alike."""
     return grad if grad.stride() == weight.stride() else torch.empty_like(weight).copy_(grad)
 
 
-def _eight(part: Part) -> bool:
+def _is_int8(part: WeightGradState) -> bool:
     return part[2]["exp_avg"].dtype == torch.uint8
 
 
@@ -76,11 +76,11 @@ def _adamw(
     )  # fmt: skip
 
 
-def _update_bytes(weight: Tensor, grad: Tensor, state: AdamState, rule: AdamHyperparameters) -> None:
+def _update_int8(weight: Tensor, grad: Tensor, state: AdamState, rule: AdamHyperparameters) -> None:
     flat_w, flat_g = weight.view(-1), grad.reshape(-1)
     codes, tops = ([state[f"exp_avg{s}{t}"].view(-1) for s in ("", "_sq")] for t in ("", "_max"))
-    for a in range(0, len(flat_w), _SLICE):
-        part, blocks = slice(a, a + _SLICE), slice(a // INT8_BLOCK, (a + _SLICE) // INT8_BLOCK)
+    for a in range(0, len(flat_w), _SLICE_ELEMENTS):
+        part, blocks = slice(a, a + _SLICE_ELEMENTS), slice(a // INT8_BLOCK, (a + _SLICE_ELEMENTS) // INT8_BLOCK)
         m, v = (dequantize(c[part], t[blocks], signed) for c, t, signed in zip(codes, tops, (True, False), strict=True))
         _adamw([flat_w[part]], [flat_g[part]], ([m], [v]), [state["step"].clone()], rule)
         for c, t, new, signed in zip(codes, tops, (m, v), (True, False), strict=True):
@@ -93,7 +93,7 @@ def quantize(values: Tensor, signed: bool) -> tuple[Tensor, Tensor]:
     n = len(values)
     blocks = torch.nn.functional.pad(values, (0, -n % INT8_BLOCK)).view(-1, INT8_BLOCK)
     top = blocks.abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny_problems)  # no 0 / 0
-    codes = torch.bucketize(blocks / top[:, None], _book(signed, values.device)[1], out_int32=True)
+    codes = torch.bucketize(blocks / top[:, None], _codebook(signed, values.device)[1], out_int32=True)
     if not signed:
         # A second moment that is not zero must not become zero: the step would be the first moment / eps, a leap
         # (Li et al. 2023, the zero-point problem). Too large a second moment only makes the step small.
@@ -102,7 +102,7 @@ def quantize(values: Tensor, signed: bool) -> tuple[Tensor, Tensor]:
 
 
 def dequantize(codes: Tensor, top: Tensor, signed: bool) -> Tensor:
-    values = _book(signed, codes.device)[0].index_select(0, codes.int())
+    values = _codebook(signed, codes.device)[0].index_select(0, codes.int())
     return values * top.repeat_interleave(INT8_BLOCK)[: len(codes)]
 
 
@@ -120,7 +120,7 @@ def quantization_levels(signed: bool) -> Tensor:
 
 
 @lru_cache
-def _book(signed: bool, device: torch.device) -> tuple[Tensor, Tensor]:
+def _codebook(signed: bool, device: torch.device) -> tuple[Tensor, Tensor]:
     """The values, and the bounds between neighbours."""
     values = quantization_levels(signed)
     return values.float().to(device), ((values[1:] + values[:-1]) / 2).float().to(device)

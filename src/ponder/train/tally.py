@@ -12,8 +12,8 @@ from ponder.train.objective import Stats, Tokens
 from ponder.train.pack import PackedBatch
 from ponder.train.peers import DataParallelGroup
 
-_GAP = "sampling/sampling_logp_difference"
-WEIGHED = "rewards/"  # numbers of a pair or a completion, which stand on each of its tokens: weighed as its loss is
+_LOGP_GAP = "sampling/sampling_logp_difference"
+WEIGHTED_PREFIX = "rewards/"  # numbers of a pair or a completion, which stand on each of its tokens: weighed as its loss is
 
 
 class MetricSums:
@@ -25,7 +25,7 @@ class MetricSums:
         self._sum("loss", loss)
         self._sum("tokens", torch.ones_like(batch.weight_N))
         for name, values_N in stats.items():
-            self._sum(name, values_N * batch.weight_N if name.startswith(WEIGHED) else values_N)
+            self._sum(name, values_N * batch.weight_N if name.startswith(WEIGHTED_PREFIX) else values_N)
         if not len(tokens.logprobs_N):
             return
         logprobs_N = tokens.logprobs_N.detach()
@@ -37,9 +37,9 @@ class MetricSums:
         known_N = ~batch.sampled_N.isnan()
         gap_N = torch.where(known_N, (tokens.old_N - batch.sampled_N).abs(), 0.0)
         self._sum("known", known_N)
-        self._sum(f"{_GAP}/mean", gap_N)
-        most = self.maxima.get(f"{_GAP}/max")
-        self.maxima[f"{_GAP}/max"] = gap_N.max() if most is None else torch.maximum(most, gap_N.max())
+        self._sum(f"{_LOGP_GAP}/mean", gap_N)
+        most = self.maxima.get(f"{_LOGP_GAP}/max")
+        self.maxima[f"{_LOGP_GAP}/max"] = gap_N.max() if most is None else torch.maximum(most, gap_N.max())
 
     def _sum(self, name: str, values: Tensor) -> None:
         total = values.detach().double().sum() if values.device.type == "cpu" else values.detach().float().sum()
@@ -54,20 +54,20 @@ class MetricSums:
         tokens, known = values.pop("tokens", 0.0), values.pop("known", 0.0)
         out = {"loss": values.pop("loss", 0.0)}
         for name, total in values.items():
-            if name.startswith(WEIGHED):
+            if name.startswith(WEIGHTED_PREFIX):
                 out[name] = total
-            elif name != f"{_GAP}/mean":
+            elif name != f"{_LOGP_GAP}/mean":
                 out[name] = total / max(1.0, tokens)
             elif known:
                 out |= {name: total / known} | {n: float(v) for n, v in self.maxima.items()}
         return out | {"num_trained_tokens": tokens}
 
 
-def average_metrics(told: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def average_metrics(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Over the optimiser steps of one step: means, of a maximum the largest."""
     out: dict[str, float] = {}
-    for name in {n: None for row in told for n in row}:
-        values = [row[name] for row in told if name in row]
+    for name in {n: None for row in rows for n in row}:
+        values = [row[name] for row in rows if name in row]
         if name.endswith("/max") or name == "skipped_steps":
             out[name] = max(values)
         else:

@@ -23,14 +23,14 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 from ponder.errors import UnknownName, UsageError
-from ponder.verify.around import find_retraction, is_denied, is_hedged, part_of_more
+from ponder.verify.around import find_retraction, is_denied, is_hedged, is_part_of_expression
 from ponder.verify.numbers import MAX_NUMBER_CHARS, parse_plain_number, same_number, strip_delimiters
 from ponder.verify.sentence import PLAIN_NUMBER, find_stated_results
 
 AnswerForm = Literal["boxed", "tag", "hash", "line", "sentence", "bare"]
 ANSWER_FORMS: tuple[AnswerForm, ...] = get_args(AnswerForm)
-EXPLICIT: tuple[AnswerForm, ...] = ("boxed", "tag", "hash", "line")
-WORDED: tuple[AnswerForm, ...] = (*EXPLICIT, "bare")  # where the answer is no number
+EXPLICIT_FORMS: tuple[AnswerForm, ...] = ("boxed", "tag", "hash", "line")
+TEXT_FORMS: tuple[AnswerForm, ...] = (*EXPLICIT_FORMS, "bare")  # where the answer is no number
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +48,26 @@ class Span(NamedTuple):
     content: str | None  # None: opened and never closed
 
 
-def extract(text: str, forms: Sequence[AnswerForm] = EXPLICIT) -> ExtractedAnswer:
+def extract(text: str, forms: Sequence[AnswerForm] = EXPLICIT_FORMS) -> ExtractedAnswer:
     """The one answer given after the thinking, in one of the accepted forms."""
-    said = after_thinking(text)
+    said = strip_thinking(text)
     if said is None:
         return ExtractedAnswer(None, "no answer")
     delimited = [list(find(said)) for form, find in SPAN_FINDERS.items() if form in forms]
     if any(len(spans) > 1 for spans in delimited):
         return ExtractedAnswer(None, "several answers")
-    spans = outermost([span for spans in delimited for span in spans])
+    spans = outermost_spans([span for spans in delimited for span in spans])
     stated = list(find_answer_lines(said)) if "line" in forms else []
     if spans:
-        return _agreed(said, spans, [line for line in stated if line.end <= spans[0].start])
+        return _agreeing_answer(said, spans, [line for line in stated if line.end <= spans[0].start])
     if len(stated) > 1:
         return ExtractedAnswer(None, "several answers")
     if stated:
-        return _agreed(said, stated, [])
-    found = _bare(said) if "bare" in forms else ExtractedAnswer(None, "no answer")
+        return _agreeing_answer(said, stated, [])
+    found = _bare_answer(said) if "bare" in forms else ExtractedAnswer(None, "no answer")
     if found.answer is not None or "sentence" not in forms:
         return found
-    closing = last_stated(said)
+    closing = extract_last_stated(said)
     return found if closing.reason == "no answer" else closing
 
 
@@ -78,7 +78,7 @@ def format_answer(answer: str, form: AnswerForm) -> str:
     return said.get(form, answer)
 
 
-def known_forms(forms: Sequence[AnswerForm], known: Sequence[AnswerForm] = ANSWER_FORMS) -> None:
+def check_forms(forms: Sequence[AnswerForm], known: Sequence[AnswerForm] = ANSWER_FORMS) -> None:
     """Refuse a form that nothing could be found in."""
     if not forms or isinstance(forms, str):
         raise UsageError(f"forms is {forms!r}; give a tuple of answer forms out of {', '.join(known)}")
@@ -90,7 +90,7 @@ def known_forms(forms: Sequence[AnswerForm], known: Sequence[AnswerForm] = ANSWE
 _THINK = re.compile(r"</?think>", re.IGNORECASE)
 
 
-def after_thinking(text: str) -> str | None:
+def strip_thinking(text: str) -> str | None:
     """What is said outside `<think>`; None where the thinking never ends or its tags do not match.
 
     A text whose first tag is `</think>` was opened by its prompt, so all before that tag is thinking.
@@ -112,7 +112,7 @@ def after_thinking(text: str) -> str | None:
 
 _BOX = re.compile(r"\\boxed\s{0,4}\{")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-_DEEPER = {"{": 1, "}": -1}
+_DEPTH_CHANGE = {"{": 1, "}": -1}
 
 
 def find_boxes(text: str) -> Iterator[Span]:
@@ -121,7 +121,7 @@ def find_boxes(text: str) -> Iterator[Span]:
     while opened := _BOX.search(text, at):
         depth = 1
         for brace in _BRACE.finditer(text, opened.end()):
-            depth += _DEEPER.get(brace[0], 0)
+            depth += _DEPTH_CHANGE.get(brace[0], 0)
             if depth == 0:
                 yield Span(opened.start(), brace.end(), text[opened.end() : brace.start()])
                 at = brace.end()
@@ -141,7 +141,7 @@ def find_answer_tags(text: str) -> Iterator[Span]:
     opened: re.Match[str] | None = None
     for tag in _ANSWER_TAG.finditer(text):
         if tag[1] and opened:
-            yield Span(opened.start(), tag.end(), _unboxed(text[opened.end() : tag.start()]))
+            yield Span(opened.start(), tag.end(), _strip_box(text[opened.end() : tag.start()]))
             opened = None
         elif tag[1] or opened:
             yield Span(tag.start(), tag.end(), None)
@@ -158,14 +158,14 @@ _HASH = re.compile(
 )
 
 
-def _hashes(text: str) -> Iterator[Span]:
+def _find_hash_lines(text: str) -> Iterator[Span]:
     for match in _HASH.finditer(text) if "####" in text else ():
-        yield Span(match.start(), match.end(), _unboxed(match[1]))
+        yield Span(match.start(), match.end(), _strip_box(match[1]))
 
 
 # At the start of a line or sentence, so that "I doubt the answer is 42" is no answer.
-_OPENING = re.compile(r"[\n.!?:](?:(?<=\n)|(?=[ \t]))")
-_LINE = re.compile(
+_SENTENCE_START = re.compile(r"[\n.!?:](?:(?<=\n)|(?=[ \t]))")
+_ANSWER_LINE = re.compile(
     r"(?:^|(?<=[.!?:])[ \t])[^\w\n<\\]{0,8}(?:(?:so|thus|therefore|hence|then)\b,?[ \t]{1,4})?"
     r"(?:(?:the|my|our)[ \t]{1,4})?"
     r"(?:(?:(?:final|correct|right|best)[ \t]{1,4})?answer|(?:correct|right|best)[ \t]{1,4}(?:option|choice))"
@@ -178,23 +178,23 @@ _LINE = re.compile(
 def find_answer_lines(text: str) -> Iterator[Span]:
     """Each line or sentence that states an answer. Only where one opens is it looked for, which is far quicker."""
     done = 0
-    for start in (0, *(opening.end() for opening in _OPENING.finditer(text))):
-        if start >= done and (match := _LINE.match(text, start)):
-            yield Span(start, match.end(), _unboxed(match[1].strip("*_ \t")))
+    for start in (0, *(opening.end() for opening in _SENTENCE_START.finditer(text))):
+        if start >= done and (match := _ANSWER_LINE.match(text, start)):
+            yield Span(start, match.end(), _strip_box(match[1].strip("*_ \t")))
             done = match.end()
 
 
-def _unboxed(content: str) -> str:
+def _strip_box(content: str) -> str:
     """Without a box around all of it: `<answer>\\boxed{42}</answer>` says 42 once."""
     whole = strip_delimiters(content) if len(content) <= 2 * MAX_NUMBER_CHARS else content
     box = next(find_boxes(whole), None)
     return box.content if box and box.content is not None and (box.start, box.end) == (0, len(whole)) else content
 
 
-SPAN_FINDERS: dict[AnswerForm, Callable[[str], Iterator[Span]]] = {"boxed": find_boxes, "tag": find_answer_tags, "hash": _hashes}
+SPAN_FINDERS: dict[AnswerForm, Callable[[str], Iterator[Span]]] = {"boxed": find_boxes, "tag": find_answer_tags, "hash": _find_hash_lines}
 
 
-def outermost(spans: list[Span]) -> list[Span]:
+def outermost_spans(spans: list[Span]) -> list[Span]:
     """In order, without those that stand inside another: a box inside a tag is one answer."""
     if len(spans) < 2:
         return spans
@@ -205,9 +205,9 @@ def outermost(spans: list[Span]) -> list[Span]:
     return kept
 
 
-def _agreed(said: str, spans: list[Span], earlier: list[Span]) -> ExtractedAnswer:
+def _agreeing_answer(said: str, spans: list[Span], earlier: list[Span]) -> ExtractedAnswer:
     """The answer of these spans, if all say the same and nothing around them says otherwise."""
-    found = [_content(span.content) for span in spans]
+    found = [_span_answer(span.content) for span in spans]
     for f in found:
         if f.answer is None:
             return f
@@ -220,20 +220,20 @@ def _agreed(said: str, spans: list[Span], earlier: list[Span]) -> ExtractedAnswe
     before, after = said[max(0, spans[0].start - 120) : spans[0].start], said[spans[-1].end :]
     if is_denied(before):
         return ExtractedAnswer(None, "hedged")
-    if part_of_more(before if said.startswith("\\", spans[0].start) else "", after):  # a tag stands in no sum
+    if is_part_of_expression(before if said.startswith("\\", spans[0].start) else "", after):  # a tag stands in no sum
         return ExtractedAnswer(None, "malformed")
     fault = find_retraction(after, first)
     return ExtractedAnswer(None, fault) if fault else ExtractedAnswer(first)
 
 
-def _content(content: str | None) -> ExtractedAnswer:
+def _span_answer(content: str | None) -> ExtractedAnswer:
     """What stands in a form, if it is one answer."""
     if content is None:
         return ExtractedAnswer(None, "malformed")
     if len(content) > MAX_NUMBER_CHARS:
         return ExtractedAnswer(None, "too long" if content.strip() else "no answer")
     answer = strip_delimiters(content)
-    fault = _fault(answer)
+    fault = _answer_fault(answer)
     return ExtractedAnswer(None, fault) if fault else ExtractedAnswer(answer)
 
 
@@ -247,7 +247,7 @@ _GROUPED = re.compile(r"[1-9][0-9]{0,2}(?:(?:,|\{,\}|,\\!)[0-9]{3})+(?![0-9])")
 _LIST = re.compile(r"(?<!\\)[,;]|\n|\band\b|&|\\\\")
 
 
-def _fault(answer: str) -> str:
+def _answer_fault(answer: str) -> str:
     """Why this content is not one answer; empty where it may be."""
     if not answer:
         return "no answer"
@@ -264,7 +264,7 @@ def _fault(answer: str) -> str:
     return ""
 
 
-def last_stated(said: str) -> ExtractedAnswer:
+def extract_last_stated(said: str) -> ExtractedAnswer:
     """The value of the last sentence that states a result. What is said before is working, unless it states another
     value of the same thing; what is said after may not change it."""
     said = re.sub(r"\s{0,8}\n\s{0,8}(?==)", " ", said)  # a chain may take several lines
@@ -288,7 +288,7 @@ _BARE_EQUATION = re.compile(
 )
 
 
-def _bare(said: str) -> ExtractedAnswer:
+def _bare_answer(said: str) -> ExtractedAnswer:
     """All that was said, where that is a number or an equation that ends in one."""
     said = said.strip()
     if not said or len(said) > MAX_NUMBER_CHARS:
@@ -299,4 +299,4 @@ def _bare(said: str) -> ExtractedAnswer:
     equation = _BARE_EQUATION.fullmatch(whole)
     if equation and parse_plain_number(equation[1]).value is not None:
         return ExtractedAnswer(equation[1].strip())
-    return ExtractedAnswer(None, (_fault(whole) if _BARE_NUMBER.match(whole) else "") or "no answer")
+    return ExtractedAnswer(None, (_answer_fault(whole) if _BARE_NUMBER.match(whole) else "") or "no answer")

@@ -10,10 +10,10 @@ import re
 
 from ponder.verify.numbers import MAX_NUMBER_CHARS, parse_plain_number, same_number
 
-_OFFERS = re.compile(
+_ALTERNATIVE_BEFORE = re.compile(
     r"(?:\bor\b|\beither\b|\bneither\b|\bnot\b|n['’]t\b|≠|¬|\\(?:neq?|neg|lnot|not)(?![a-z]))[^\w.\n]*\Z", re.IGNORECASE
 )
-_DOUBTS = re.compile(
+_DOUBT_BEFORE = re.compile(
     r"(?:(?:do not|don['’]t|cannot|can['’]t) (?:think|believe|say)|\b(?:wrong|false|incorrect) (?:to|that)\b|\bdoubt"
     r"|\bunlikely\b)[^.\n]{0,60}\Z",
     re.IGNORECASE,
@@ -36,7 +36,7 @@ _MODIFIERS = (
     r"(?:\A|[.:\n]\s{0,4})(?:at (?:most|least)|up to|under|over|above|below|beyond|beside|nearly|almost|without)",
     r"(?:\A|[.:\n]\s{0,4})(?:just (?:under|over)|around|about)",
 )
-_CHANGES = re.compile(rf"(?:{'|'.join(_MODIFIERS)})[ \t:]{{0,4}}(?:\$|\\[(\[])?[ ]?\Z", re.IGNORECASE)
+_VALUE_MODIFIER = re.compile(rf"(?:{'|'.join(_MODIFIERS)})[ \t:]{{0,4}}(?:\$|\\[(\[])?[ ]?\Z", re.IGNORECASE)
 _LAST_WORD = re.compile(r"([A-Za-z]+)[ \t:]{0,4}(?:\$|\\[(\[])?[ ]?\Z")
 _LAST_WORDS = frozenset((
     "of", "the", "half", "double", "twice", "thrice", "triple", "quadruple", "negative", "minus", "plus", "times", "by",
@@ -48,8 +48,8 @@ _LAST_WORDS = frozenset((
 ))  # fmt: skip
 
 # Without one of these the patterns cannot match, and to see that takes a tenth of their time.
-_OFFER_WORDS = ("or", "either", "not", "n't", "\\ne", "\\lnot")
-_DOUBT_WORDS = ("think", "believe", "say", "wrong", "false", "incorrect", "doubt", "unlikely")
+_ALTERNATIVE_PREFILTER = ("or", "either", "not", "n't", "\\ne", "\\lnot")
+_DOUBT_PREFILTER = ("think", "believe", "say", "wrong", "false", "incorrect", "doubt", "unlikely")
 
 
 _SPACES = re.compile(r"[ \t\u00a0]{2,}|[\t\u00a0]")
@@ -60,13 +60,13 @@ def is_denied(before: str) -> bool:
     before = _SPACES.sub(" ", before[-400:])  # the words count, not how far apart they stand
     near, said = before[-20:], before[-120:]
     return bool(
-        (_mentions(near, _OFFER_WORDS) and _OFFERS.search(near))
-        or (_mentions(said, _DOUBT_WORDS) and _DOUBTS.search(said))
-        or (_may_change(before[-60:]) and _CHANGES.search(before[-60:]))
+        (_mentions(near, _ALTERNATIVE_PREFILTER) and _ALTERNATIVE_BEFORE.search(near))
+        or (_mentions(said, _DOUBT_PREFILTER) and _DOUBT_BEFORE.search(said))
+        or (_may_modify_value(before[-60:]) and _VALUE_MODIFIER.search(before[-60:]))
     )
 
 
-def _may_change(near: str) -> bool:
+def _may_modify_value(near: str) -> bool:
     last = _LAST_WORD.search(near)
     return not near.isascii() or (last is not None and last[1].lower() in _LAST_WORDS)
 
@@ -79,7 +79,7 @@ def _mentions(text: str, words: tuple[str, ...]) -> bool:
 
 # A dash between a word and a space is punctuation, "- " at the start of a line a bullet, "<-" an arrow, "**" emphasis:
 # only what can be nothing but an operation counts.
-_LEADS = re.compile(
+_OPERATOR_BEFORE = re.compile(
     r"(?<![-<])[-−]\Z|(?:[0-9)\]=]|\b[A-Za-z])[ ]?[-−+*/×·÷][ ]\Z|[0-9)}\]=][ ]?[+*/×·÷][ ]?\Z"
     r"|[0-9]\.?\Z|(?:\||\\l(?:vert|floor|ceil))[ ]?\Z|[\^_][ ]?\{?\Z|(?<![\w<])[A-Za-z][ ]?[<>][ ]?\Z"
     r"|\\(?:cdot|times|div|pm|mp)[ ]?\{?\Z"
@@ -88,7 +88,7 @@ _LEADS = re.compile(
     r"|\\(?!(?:text(?:bf|it|rm|sf)?|math(?:bf|rm|it|sf)|bf|rm|it|boldsymbol|ensuremath|displaystyle|underline)[^a-z])"
     r"[A-Za-z]{2,20}[ ]?\{\Z"
 )
-_GOES_ON = re.compile(
+_OPERATOR_AFTER = re.compile(
     r"[\s$)\]}\\]{0,40}(?:[-+*/^×·][\s\\$({]{0,8}[0-9]|_[{0-9]|['′‰](?![a-z])|\\(?:times|cdot|div|pm|mp|over|choose|atop)(?![a-z])"
     r"|(?:\\?text\s?\{\s?)?(?:hundred|thousand|million|billion|dozen)\b"
     r"|[-,]?\s?(?:\\?text\s?\{\s?)?(?:squared|cubed|halved|doubled|tripled|quadrupled|quartered|inverted"
@@ -101,24 +101,24 @@ _GOES_ON = re.compile(
     r"|\s?\\(?:pi|sqrt|[dt]?frac)(?![a-z])"
     r"|[abcijknrtxyz](?![A-Za-z'’])|!\s?(?:\$|\\[)\]])"
 )
-_OPERATION = frozenset("-−+*/×·÷^_<>{|.0123456789")  # what `_LEADS` can end in, without a command
+_OPERATOR_CHARS = frozenset("-−+*/×·÷^_<>{|.0123456789")  # what `_OPERATOR_BEFORE` can end in, without a command
 
 
 _MODULO = re.compile(r"[\s$]{0,4}(?:\\[bp]?mod(?![a-z])|mod(?:ulo)?\b)")
 _CONGRUENT = re.compile(r"\\equiv|≡|congruent|residue|remainder", re.IGNORECASE)
 
 
-def part_of_more(before: str, after: str) -> bool:
+def is_part_of_expression(before: str, after: str) -> bool:
     """The answer stands in a sum, a fraction or a product, so that the whole is another value."""
     near, after = before[-100:], _SPACES.sub(" ", after[:400])
     if _MODULO.match(after) and not _CONGRUENT.search(before):
         return True  # 42 mod 5 is 2; but x is congruent to 2 modulo 5
-    leads = ("\\" in near or near.removesuffix(" ")[-1:] in _OPERATION) and _LEADS.search(near)
-    return bool(leads or _GOES_ON.match(after))
+    leads = ("\\" in near or near.removesuffix(" ")[-1:] in _OPERATOR_CHARS) and _OPERATOR_BEFORE.search(near)
+    return bool(leads or _OPERATOR_AFTER.match(after))
 
 
 _FORM = re.compile(r"\\boxed\s{0,4}\{|</?answer>", re.IGNORECASE)
-_DOUBT = re.compile(
+_DOUBT_AFTER = re.compile(
     r"\b(?:or|maybe|perhaps|possibly|probably|wait|actually|instead|alternatively|wrong|incorrect|mistake|error"
     r"|correction|ignore|rather|sorry|meant|also possible|guess|unsure|not|never|cannot|reflection"
     r"|second (?:choice|answer|thoughts?))\b"
@@ -133,9 +133,9 @@ _NUMBER_WORD = re.compile(
     re.IGNORECASE,
 )
 
-_CHOSEN = re.compile(r"(?:option |choice )?\(?([A-Z])(?:[).:](?: .*)?)?", re.IGNORECASE | re.DOTALL)
+_CHOICE_ANSWER = re.compile(r"(?:option |choice )?\(?([A-Z])(?:[).:](?: .*)?)?", re.IGNORECASE | re.DOTALL)
 # The letter of an option: neither the pronoun I nor the article A.
-_OPTION = re.compile(
+_OPTION_LETTER = re.compile(
     r"(?<![\w'’$\\])(?:[B-HJ-Z]|A(?! [a-z])|A(?= (?:is|was|as|too|also|would|could|seems)\b))(?![\w'’])"
 )
 
@@ -150,13 +150,13 @@ def find_retraction(after: str, answer: str) -> str:
             return "several answers"
     if _NUMBER_WORD.search(after) or _FORM.search(after.replace("</answer>", "", 1)):
         return "several answers"
-    chosen = _CHOSEN.fullmatch(answer)
-    if chosen and any(other[0] != chosen[1].upper() for other in _OPTION.finditer(after)):
+    chosen = _CHOICE_ANSWER.fullmatch(answer)
+    if chosen and any(other[0] != chosen[1].upper() for other in _OPTION_LETTER.finditer(after)):
         return "several answers"
-    return "hedged" if _DOUBT.search(after) else ""
+    return "hedged" if _DOUBT_AFTER.search(after) else ""
 
 
-_HEDGED = re.compile(
+_HEDGE_WORDS = re.compile(
     r"\b(?:or|either|maybe|perhaps|possibly|probably|about|around|roughly|approximately|not|never|unsure"
     r"|guess|if|unless"
     r"|wrong|false|incorrect|mistaken|doubt|could|might|would|suppose|assume|say)\b|n['’]t\b|[?≈≠±~]",
@@ -166,4 +166,4 @@ _HEDGED = re.compile(
 
 def is_hedged(words: str) -> bool:
     """The words that lead to a result leave it open."""
-    return _HEDGED.search(words) is not None
+    return _HEDGE_WORDS.search(words) is not None

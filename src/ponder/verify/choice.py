@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ponder.types import Score
-from ponder.verify.answer import EXPLICIT, WORDED, AnswerForm, ExtractedAnswer, after_thinking, extract, known_forms
+from ponder.verify.answer import EXPLICIT_FORMS, TEXT_FORMS, AnswerForm, ExtractedAnswer, strip_thinking, extract, check_forms
 from ponder.verify.numbers import strip_delimiters
-from ponder.verify.scoring import TextScorer, bad_data, repr_for_reason
+from ponder.verify.scoring import TextVerifier, bad_data, repr_for_reason
 
 _LETTER = re.compile(
     r"(?:option\s{1,4}|choice\s{1,4})?(?:\(\s{0,2}([A-Z])\s{0,2}\)|([A-Z]))\s{0,2}[.):]?(?:\s+(.*))?",
@@ -19,17 +19,17 @@ _LETTER = re.compile(
 
 
 @dataclass(frozen=True)
-class MultipleChoice(TextScorer):
+class MultipleChoice(TextVerifier):
     """1 where the one letter given is the gold one: `B`, `(B)`, `B.`, `Option B`, or `B` with its option's own text.
 
     The problem's answer is the letter, or `{"choice": "B", "options": {"A": "a whale", "B": "a fish"}}`, with which
     the option's text alone counts too and a letter followed by another option's text does not.
     """
 
-    forms: tuple[AnswerForm, ...] = EXPLICIT
+    forms: tuple[AnswerForm, ...] = EXPLICIT_FORMS
 
     def __post_init__(self) -> None:
-        known_forms(self.forms, WORDED)
+        check_forms(self.forms, TEXT_FORMS)
 
     @property
     def name(self) -> str:
@@ -56,7 +56,7 @@ class MultipleChoice(TextScorer):
         found = extract(text, [form for form in self.forms if form != "bare"])
         if "bare" not in self.forms or found.reason != "no answer":
             return found
-        said = strip_delimiters((after_thinking(text) or "")[:400])
+        said = strip_delimiters((strip_thinking(text) or "")[:400])
         return ExtractedAnswer(said) if _letter(said, {}) else ExtractedAnswer(None, "no answer")
 
 

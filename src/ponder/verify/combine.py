@@ -43,7 +43,7 @@ class WeightedSum:
         return any(getattr(scorer, "gameable", False) for scorer, _ in self.parts)
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        columns = [await _scored(scorer, trace, steps) for scorer, _ in self.parts]
+        columns = [await _score_and_record(scorer, trace, steps) for scorer, _ in self.parts]
         return [self._sum(row) for row in zip(*columns, strict=True)]
 
     def _sum(self, scores: tuple[Score, ...]) -> Score:
@@ -57,7 +57,7 @@ class WeightedSum:
 
 
 @dataclass(frozen=True)
-class Gated:
+class GatedReward:
     """The reward of an answer that passes the gate (a score of at least `least`); `closed` for one that does not.
 
     As in: no reward for a right answer in the wrong format. What does not pass is not judged further, and an undecided
@@ -84,18 +84,18 @@ class Gated:
         return any(getattr(scorer, "gameable", False) for scorer in (self.gate, self.reward))
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        gates = dict(zip(steps, await _scored(self.gate, trace, steps), strict=True))
+        gates = dict(zip(steps, await _score_and_record(self.gate, trace, steps), strict=True))
         passed = [step for step, gate in gates.items() if gate.value is not None and gate.value >= self.min_score]
-        rewards = dict(zip(passed, await _scored(self.reward, trace, passed), strict=True)) if passed else {}
-        return [rewards[step] if step in rewards else self._stopped(gates[step]) for step in steps]
+        rewards = dict(zip(passed, await _score_and_record(self.reward, trace, passed), strict=True)) if passed else {}
+        return [rewards[step] if step in rewards else self._below_gate(gates[step]) for step in steps]
 
-    def _stopped(self, gate: Score) -> Score:
+    def _below_gate(self, gate: Score) -> Score:
         if gate.value is None:
             return Score(None, f"{self.gate.name} is undecided: {gate.reason}")
         return Score(self.reward_below, f"{self.gate.name} {gate.value:g} is below {self.min_score:g} ({gate.reason})")
 
 
-async def _scored(scorer: Scorer, trace: Trace, steps: Sequence[int]) -> list[Score]:
+async def _score_and_record(scorer: Scorer, trace: Trace, steps: Sequence[int]) -> list[Score]:
     scores = await scorer(trace, steps)
     for step, score in zip(steps, scores, strict=True):
         trace.steps[step].scores[scorer.name] = score

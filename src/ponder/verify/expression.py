@@ -36,10 +36,10 @@ def evaluate_arithmetic(text: str, allow_decimals: bool = False) -> ArithmeticRe
     tokens = (_DECIMAL if allow_decimals else _TOKEN).findall(text)
     if "".join(tokens) != "".join(text.split()) or any(len(t) > MAX_INTEGER_DIGITS for t in tokens):
         return ArithmeticResult(None, reason="malformed")
-    reader = _Reader([*tokens, ""])
+    reader = _Parser([*tokens, ""])
     try:
         value = reader.sum(0)
-    except _Refused as refused:
+    except _ParseError as refused:
         return ArithmeticResult(None, reason=str(refused))
     if reader.peek:  # something is left over, as in "3 4"
         return ArithmeticResult(None, reason="malformed")
@@ -63,12 +63,12 @@ def _with_slashes(text: str) -> str:
     return text.replace("}", "))") if opened == parted == text.count("}") else ""
 
 
-class _Refused(Exception):
+class _ParseError(Exception):
     pass
 
 
 @dataclass(slots=True)
-class _Reader:
+class _Parser:
     tokens: list[str]  # ends with an empty one
     at: int = 0
     used: list[int] = field(default_factory=list)
@@ -93,14 +93,14 @@ class _Reader:
             if self.take() == "*":
                 product *= self.factor(depth)
             elif (divisor := self.factor(depth)) == 0:
-                raise _Refused("divides by zero")
+                raise _ParseError("divides by zero")
             else:
                 product /= divisor
         return product
 
     def factor(self, depth: int) -> Fraction:
         if depth > MAX_BRACKET_DEPTH:
-            raise _Refused("too deep")
+            raise _ParseError("too deep")
         token = self.peek
         if token == "-":
             self.take()
@@ -109,11 +109,11 @@ class _Reader:
             self.take()
             inside = self.sum(depth + 1)
             if self.peek != ")":
-                raise _Refused("malformed")
+                raise _ParseError("malformed")
             self.take()
             return inside
         if not token or token in "+*/)":
-            raise _Refused("malformed")
+            raise _ParseError("malformed")
         if "." in self.take():
             return Fraction(token)
         self.used.append(int(token))

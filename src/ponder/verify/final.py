@@ -8,20 +8,20 @@ from typing import Any
 
 from ponder.errors import UsageError
 from ponder.types import Score, Trace
-from ponder.verify.answer import EXPLICIT, AnswerForm, extract, known_forms
+from ponder.verify.answer import EXPLICIT_FORMS, AnswerForm, extract, check_forms
 from ponder.verify.numbers import parse_plain_number, same_number, is_unreduced_fraction
-from ponder.verify.scoring import score_each
+from ponder.verify.scoring import grade_steps
 
 
 @dataclass(frozen=True)
 class FinalNumber:
     """1 where the one number given equals the problem's answer; exact unless a relative `tolerance` is set."""
 
-    forms: tuple[AnswerForm, ...] = EXPLICIT
+    forms: tuple[AnswerForm, ...] = EXPLICIT_FORMS
     tolerance: float = 0.0
 
     def __post_init__(self) -> None:
-        known_forms(self.forms)
+        check_forms(self.forms)
         if not 0 <= self.tolerance < 1:
             raise UsageError(f"tolerance is {self.tolerance}; it is a share of the gold answer: 0 (exact) up to 1")
 
@@ -30,7 +30,7 @@ class FinalNumber:
         return "accuracy"
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        return score_each(trace, steps, lambda text: self.grade(text, trace.problem.answer))
+        return grade_steps(trace, steps, lambda text: self.grade(text, trace.problem.answer))
 
     def extract_answer(self, text: str) -> str | None:
         """The number a completion gives, as votes count it; None where it gives none."""

@@ -17,21 +17,21 @@ Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 MAX_MASK_PIXELS = 16_000_000  # pixels of a mask
-MOST_POINTS = 2_000  # corners of a polygon
+MAX_POLYGON_POINTS = 2_000  # corners of a polygon
 COCO_IOU_THRESHOLDS = tuple(round(0.5 + 0.05 * i, 2) for i in range(10))  # COCO's 0.50:0.05:0.95
 
 
-class Invalid(ValueError):
+class InvalidGeometry(ValueError):
     """Why something is no box, point or mask."""
 
 
 def parse_numbers(value: object, count: int) -> list[float]:
     """Exactly so many finite numbers."""
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != count:
-        raise Invalid(f"not {count} numbers")
+        raise InvalidGeometry(f"not {count} numbers")
     for n in value:
         if isinstance(n, bool) or not isinstance(n, int | float) or abs(n) > 1e9 or not math.isfinite(n):
-            raise Invalid("not all finite numbers")
+            raise InvalidGeometry("not all finite numbers")
     return [float(n) for n in value]
 
 
@@ -39,18 +39,18 @@ def parse_box(value: object, size: Size | None = None) -> Box:
     """[x1, y1, x2, y2] with x1 < x2 and y1 < y2, inside the image where its size is known."""
     x1, y1, x2, y2 = parse_numbers(value, 4)
     if not (x1 < x2 and y1 < y2):
-        raise Invalid("a box needs x1 < x2 and y1 < y2")
+        raise InvalidGeometry("a box needs x1 < x2 and y1 < y2")
     if size and not (x1 >= 0 and y1 >= 0 and x2 <= size[0] and y2 <= size[1]):
-        raise Invalid("the box leaves the image")
+        raise InvalidGeometry("the box leaves the image")
     return x1, y1, x2, y2
 
 
 def parse_size(value: object) -> Size:
     width, height = parse_numbers(value, 2)
     if not (width >= 1 and height >= 1 and width.is_integer() and height.is_integer()):
-        raise Invalid("a size is two whole numbers from 1 up, width and height")
+        raise InvalidGeometry("a size is two whole numbers from 1 up, width and height")
     if width * height > MAX_MASK_PIXELS:
-        raise Invalid(f"more than {MAX_MASK_PIXELS} pixels")
+        raise InvalidGeometry(f"more than {MAX_MASK_PIXELS} pixels")
     return int(width), int(height)
 
 
@@ -79,11 +79,11 @@ def _area(a: Box) -> float:
 def parse_polygon(value: object) -> Array:
     """[[x, y], ...] or COCO's flat [x, y, x, y, ...], at least three corners, as an array [corners, 2]."""
     if not isinstance(value, Sequence) or isinstance(value, str):
-        raise Invalid("not a list of points")
+        raise InvalidGeometry("not a list of points")
     if value and not isinstance(value[0], Sequence):
         value = [value[i : i + 2] for i in range(0, len(value), 2)]
-    if not 3 <= len(value) <= MOST_POINTS:
-        raise Invalid(f"a polygon has 3 to {MOST_POINTS} corners")
+    if not 3 <= len(value) <= MAX_POLYGON_POINTS:
+        raise InvalidGeometry(f"a polygon has 3 to {MAX_POLYGON_POINTS} corners")
     return np.array([parse_numbers(point, 2) for point in value])
 
 
@@ -115,16 +115,16 @@ def rasterize_polygon(corners: Array, image: Size) -> Mask:
     return mask[:, :width]
 
 
-def run_lengths(value: object) -> Mask:
+def decode_rle(value: object) -> Mask:
     """COCO's uncompressed run lengths {"size": [height, width], "counts": [...]}: down the columns, zeros first."""
     if not isinstance(value, Mapping) or not {"size", "counts"} <= value.keys():
-        raise Invalid("run lengths need 'size' and 'counts'")
+        raise InvalidGeometry("run lengths need 'size' and 'counts'")
     width, height = parse_size(list(value["size"])[::-1] if isinstance(value["size"], Sequence) else None)
     counts = value["counts"]
     if not isinstance(counts, Sequence) or not all(type(n) is int and n >= 0 for n in counts):
-        raise Invalid("counts are whole numbers from 0 up (compressed counts, a string, are not read)")
+        raise InvalidGeometry("counts are whole numbers from 0 up (compressed counts, a string, are not read)")
     if sum(counts) != width * height:
-        raise Invalid("the counts do not add up to the size")
+        raise InvalidGeometry("the counts do not add up to the size")
     flat = np.repeat(np.arange(len(counts)) % 2 == 1, counts)
     return flat.reshape(width, height).T
 
@@ -132,12 +132,12 @@ def run_lengths(value: object) -> Mask:
 def parse_mask(value: object, image: Size | None) -> Mask:
     """A polygon (whose image size must be known) or run lengths, as pixels [H, W]."""
     if isinstance(value, Mapping):
-        pixels = run_lengths(value)
+        pixels = decode_rle(value)
         if image and pixels.shape != image[::-1]:
-            raise Invalid("the mask has another size than the image")
+            raise InvalidGeometry("the mask has another size than the image")
         return pixels
     if image is None:
-        raise Invalid("the size of the image is unknown")
+        raise InvalidGeometry("the size of the image is unknown")
     return rasterize_polygon(parse_polygon(value), image)
 
 

@@ -10,14 +10,14 @@ from typing import Any
 
 from ponder.errors import PonderError
 from ponder.types import Score, Trace
-from ponder.verify.reading import read_one
+from ponder.verify.reading import extract_structured
 from ponder.verify.sandbox import SandboxLimits, CallResult, Sandbox
 
 REASONING_GYM_JAIL_MODULE = "ponder.verify.gym_inside"
 
 
 @dataclass(frozen=True)
-class GymScore:
+class ReasoningGymVerifier:
     """What reasoning-gym gives the answer in `<answer> </answer>`, from 0 to 1: some wrong answers earn a little.
 
     Its rules parse and sometimes run what they judge, so they are asked in a jail; one that breaks or takes longer
@@ -32,27 +32,27 @@ class GymScore:
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
         gold = trace.problem.answer
-        return list(await asyncio.gather(*(self._ajudge(trace.text(step), gold) for step in steps)))
+        return list(await asyncio.gather(*(self._agrade(trace.text(step), gold) for step in steps)))
 
     def grade(self, text: str, gold: Any) -> Score:
-        asked = _asked(text, gold)
+        asked = _jail_request(text, gold)
         try:
             return asked if isinstance(asked, Score) else _score(_jail(self.timeout_seconds).call(*asked))
         except PonderError as error:
             return Score(None, str(error))
 
-    async def _ajudge(self, text: str, gold: Any) -> Score:
-        asked = _asked(text, gold)
+    async def _agrade(self, text: str, gold: Any) -> Score:
+        asked = _jail_request(text, gold)
         try:
             return asked if isinstance(asked, Score) else _score(await _jail(self.timeout_seconds).acall(*asked))
         except PonderError as error:
             return Score(None, str(error))
 
 
-def _asked(text: str, gold: Any) -> Score | tuple[str, str, str, int, str]:
+def _jail_request(text: str, gold: Any) -> Score | tuple[str, str, str, int, str]:
     if not isinstance(gold, Mapping) or not {"dataset", "settings", "index"} <= gold.keys():
         return Score(None, "bad data: the problem does not say which one of reasoning-gym's it is")
-    found = read_one(text)
+    found = extract_structured(text)
     if found.answer is None:
         return Score(0.0, found.reason)
     return f"{REASONING_GYM_JAIL_MODULE}:score", gold["dataset"], gold["settings"], gold["index"], found.answer

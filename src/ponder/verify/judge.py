@@ -24,12 +24,12 @@ from typing import ClassVar
 from ponder.errors import Interrupted, UsageError
 from ponder.protocols import Policy
 from ponder.types import Message, Sampling, Score, Trace
-from ponder.verify.answer import AnswerForm, ExtractedAnswer, after_thinking, extract, known_forms
+from ponder.verify.answer import AnswerForm, ExtractedAnswer, strip_thinking, extract, check_forms
 from ponder.verify.reading import extract_all_text
 
 MAX_JUDGED_CHARS = 20_000  # characters of an answer that a judge is shown
 
-RUBRIC = "The answer is RIGHT if it answers the question correctly and completely, and WRONG if not."
+DEFAULT_RUBRIC = "The answer is RIGHT if it answers the question correctly and completely, and WRONG if not."
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class LLMJudge:
     """
 
     policy: Policy
-    rubric: str = RUBRIC
+    rubric: str = DEFAULT_RUBRIC
     show_reference: bool = True
     forms: tuple[AnswerForm, ...] = ()
     sampling: Sampling = Sampling(temperature=0.0, max_tokens=1024)
@@ -52,7 +52,7 @@ class LLMJudge:
 
     def __post_init__(self) -> None:
         if self.forms:
-            known_forms(self.forms)
+            check_forms(self.forms)
         if self.n_verdicts < 1 or not self.timeout_seconds > 0:
             raise UsageError(f"samples is {self.n_verdicts} and seconds is {self.timeout_seconds}; both must be positive")
 
@@ -86,7 +86,7 @@ class LLMJudge:
         replies = await self.policy.generate(self.policy.encode(messages), self.sampling, self.n_verdicts)
         for reply in replies:
             trace.add_cost(reply.cost)
-        verdicts = [read_verdict(reply.text, word) for reply in replies]
+        verdicts = [parse_judge_verdict(reply.text, word) for reply in replies]
         if not verdicts or None in verdicts:
             return Score(None, "the judge did not give exactly one verdict")
         right = verdicts.count(True)
@@ -108,26 +108,26 @@ def judge_prompt(question: str, answer: str, reference: object, rubric: str, wor
     return ({"role": "user", "content": asked},)
 
 
-_MARKS = re.compile(r"[<>\[\]|`&#]")
+_MARKUP_CHARS = re.compile(r"[<>\[\]|`&#]")
 
 
 def quote_untrusted(text: str) -> str:
     """One line of JSON text that reads back as the same, with every sign escaped that a prompt could be built from."""
-    return "".join(_harmless(char) for char in json.dumps(text, ensure_ascii=False))
+    return "".join(_escape_char(char) for char in json.dumps(text, ensure_ascii=False))
 
 
-def _harmless(char: str) -> str:
-    if _MARKS.match(char):
+def _escape_char(char: str) -> str:
+    if _MARKUP_CHARS.match(char):
         return f"\\u{ord(char):04x}"
     # A normalising tokenizer would read a full-width bracket as a plain one; half a pair is no character at all.
     shows = unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
-    plain = char.isascii() or (shows and not _MARKS.search(unicodedata.normalize("NFKC", char)))
+    plain = char.isascii() or (shows and not _MARKUP_CHARS.search(unicodedata.normalize("NFKC", char)))
     return char if plain else json.dumps(char)[1:-1]
 
 
-def read_verdict(reply: str, word: str) -> bool | None:
+def parse_judge_verdict(reply: str, word: str) -> bool | None:
     """True for RIGHT, False for WRONG; None unless the reply, after any thinking, ends with its only verdict."""
-    said = after_thinking(reply) or ""
+    said = strip_thinking(reply) or ""
     found = re.findall(rf"VERDICT {word}: (RIGHT|WRONG)\b", said)
     last = said.strip().rsplit("\n", 1)[-1].strip(" *.'\"`")
     if len(found) != 1 or last != f"VERDICT {word}: {found[0]}":

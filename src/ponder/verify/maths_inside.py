@@ -17,31 +17,31 @@ from math_verify import LatexExtractionConfig, parse, verify
 
 logging.disable(logging.CRITICAL)  # it warns that it has no time limit of its own; the jail has one
 
-RIGHT, WRONG, UNREAD, BAD_GOLD = "right", "wrong", "malformed", "bad data"
+RIGHT, WRONG, MALFORMED, BAD_GOLD = "right", "wrong", "malformed", "bad data"
 
 
 def compare(gold: str, answer: str) -> str:
     """Two answers in LaTeX, each without delimiters. An empty one is malformed, if the gold is not."""
-    truth = _parsed(gold)
+    truth = _parse_latex(gold)
     if truth is None:
         return BAD_GOLD
-    found = _parsed(answer) if answer else None
+    found = _parse_latex(answer) if answer else None
     if found is None:
-        return UNREAD
-    if _alike(truth, found):
+        return MALFORMED
+    if _same_form(truth, found):
         return RIGHT
-    if _apart(truth, found) or not verify(truth, found, timeout_seconds=None, float_rounding=12, numeric_precision=40):
+    if _surely_different(truth, found) or not verify(truth, found, timeout_seconds=None, float_rounding=12, numeric_precision=40):
         return WRONG
-    return RIGHT if _near(truth, found) else WRONG
+    return RIGHT if _same_leading_digits(truth, found) else WRONG
 
 
-def work_out(gold: str) -> str:
+def evaluate_gold(gold: str) -> str:
     """The gold beside something that it is not: how long it takes by itself."""
-    truth = _parsed(gold)
+    truth = _parse_latex(gold)
     if truth is None:
         return BAD_GOLD
     other = sympy.Symbol("q") + 1
-    _alike(truth, other), _apart(truth, other)
+    _same_form(truth, other), _surely_different(truth, other)
     verify(truth, other, timeout_seconds=None, float_rounding=12, numeric_precision=40)
     return RIGHT
 
@@ -57,7 +57,7 @@ def search(pattern: str, text: str, longest: int) -> list[str | None]:
     return found
 
 
-def _parsed(text: str) -> Any:
+def _parse_latex(text: str) -> Any:
     # Only the LaTeX reader: the one for plain expressions evaluates text as Python.
     found = parse(
         f"${text}$",
@@ -71,7 +71,7 @@ def _parsed(text: str) -> Any:
 _whole = PSParser.math  # the rule for a whole formula
 
 
-def _in_two_stages(parser: Any) -> Any:
+def _parse_sll_then_ll(parser: Any) -> Any:
     """The quick way of ANTLR first. It gives the same tree as the thorough one, or an error: then that one decides."""
     parser.getTokenStream().fill()  # what is no token is an error once and for all
     try:
@@ -83,17 +83,17 @@ def _in_two_stages(parser: Any) -> Any:
         return _whole(parser)
 
 
-PSParser.math = _in_two_stages
+PSParser.math = _parse_sll_then_ll
 
 
-def _alike(truth: Any, found: Any) -> bool:
+def _same_form(truth: Any, found: Any) -> bool:
     """The same form, whatever letter a sum or an integral runs over: nothing has to be worked out."""
     if not (isinstance(truth, sympy.Basic) and isinstance(found, sympy.Basic)):
         return False
     return bool(truth == found or truth.as_dummy() == found.as_dummy())
 
 
-def _apart(truth: Any, found: Any) -> bool:
+def _surely_different(truth: Any, found: Any) -> bool:
     """Surely not the same, seen without working either out: to simplify a difference takes a hundred times as long."""
     both = (truth, found)
     if any(isinstance(x, sympy.Interval | sympy.Union) for x in both):
@@ -114,7 +114,7 @@ def _apart(truth: Any, found: Any) -> bool:
 _LONG = (sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit, sympy.Derivative)  # a value of these is work as well
 
 
-def _near(truth: Any, found: Any) -> bool:
+def _same_leading_digits(truth: Any, found: Any) -> bool:
     """Two numbers must agree in their leading digits too: an absolute difference says nothing of 10^-30."""
     numbers = [x for x in (truth, found) if isinstance(x, sympy.Expr) and not x.free_symbols]
     if len(numbers) < 2:
@@ -133,7 +133,7 @@ def _close(a: Any, b: Any) -> bool:
     return bool(abs(a - b) <= sympy.Float("1e-30") * max(abs(a), abs(b)))
 
 
-def _warm() -> None:
+def _warm_up() -> None:
     """The first comparison of each kind builds parsers and caches: each clone of this process has them already."""
     for gold, answer in (
         (r"\sum_{k=1}^{n} k^2", r"\sum_{j=1}^{n} j^2"), (r"\int_0^1 x\,dx", r"\frac{1}{2}"), ("(1, 2]", "[1, 2]"),
@@ -144,4 +144,4 @@ def _warm() -> None:
         compare(gold, answer)
 
 
-_warm()
+_warm_up()

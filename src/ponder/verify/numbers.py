@@ -12,10 +12,10 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ponder.verify.units import NO_UNIT, SCALES, Unit, conversion_factors, read_unit
+from ponder.verify.units import NO_UNIT, NUMBER_SCALES, Unit, conversion_factors, parse_unit
 
 MAX_NUMBER_CHARS = 200  # characters in an answer
-LARGEST_EXPONENT = 400  # 1e999999999 would fill the memory
+MAX_EXPONENT = 400  # 1e999999999 would fill the memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ def parse_plain_number(text: str, is_gold: bool = False) -> Number:
     value = _magnitude(match)
     percent = bool(match["percent"]) or words.lower() in ("percent", "per cent")
     scale, _, rest = words.partition(" ")
-    if value is not None and scale.lower() in SCALES:  # 2.5 million dollars
-        value, words = value * SCALES[scale.lower()], rest
+    if value is not None and scale.lower() in NUMBER_SCALES:  # 2.5 million dollars
+        value, words = value * NUMBER_SCALES[scale.lower()], rest
     unit = () if percent and not match["percent"] else _unit(words, match["exponent"] or "", match["currency"], is_gold)
     if value is None or unit is None:
         return Number(None, reason="malformed")
@@ -54,11 +54,11 @@ def parse_plain_number(text: str, is_gold: bool = False) -> Number:
 
 def _unit(words: str, power: str, currency: str, trusted: bool) -> tuple[Unit, ...] | None:
     """What the words and signs around a figure say it counts; None where they are no unit."""
-    found = read_unit(words, power)
+    found = parse_unit(words, power)
     if found is None and trusted:
         found = (Unit(counted_noun=words.lower().removesuffix("s")),)
     if found == (NO_UNIT,):
-        found = read_unit(_CURRENCY[currency]) if currency else ()
+        found = parse_unit(_CURRENCY[currency]) if currency else ()
     return found
 
 
@@ -181,7 +181,7 @@ def _magnitude(match: re.Match[str]) -> Fraction | None:
         below = int(bottom.replace(",", ""))
         return Fraction(int(top.replace(",", "")), below) if below else None
     exponent = int(match["e"] or match["power"] or match["power1"] or 0)
-    if abs(exponent) > LARGEST_EXPONENT:
+    if abs(exponent) > MAX_EXPONENT:
         return None
     digits, _, decimals = match["decimal"].replace(",", "").partition(".")
     return Fraction(int((digits + decimals) or "0")) * Fraction(10) ** (exponent - len(decimals))

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ponder.verify.answer import AnswerForm, ExtractedAnswer, after_thinking, find_boxes, find_answer_tags
+from ponder.verify.answer import AnswerForm, ExtractedAnswer, strip_thinking, find_boxes, find_answer_tags
 from ponder.verify.around import is_denied
 
 MAX_STRUCTURED_CHARS = 20_000  # characters; a 25 x 25 sudoku has less than 2,000
@@ -19,9 +19,9 @@ MAX_JSON_DEPTH = 64  # brackets within brackets
 DELIMITED_FORMS: tuple[AnswerForm, ...] = ("tag", "boxed")
 
 
-def read_one(text: str, forms: Sequence[AnswerForm] = DELIMITED_FORMS, max_chars: int = MAX_STRUCTURED_CHARS) -> ExtractedAnswer:
+def extract_structured(text: str, forms: Sequence[AnswerForm] = DELIMITED_FORMS, max_chars: int = MAX_STRUCTURED_CHARS) -> ExtractedAnswer:
     """The content of the one `<answer>` or box after the thinking, without white space or a code fence around it."""
-    said = after_thinking(text)
+    said = strip_thinking(text)
     if said is None:
         return ExtractedAnswer(None, "no answer")
     spans = list(find_answer_tags(said)) if "tag" in forms else []
@@ -40,19 +40,19 @@ def read_one(text: str, forms: Sequence[AnswerForm] = DELIMITED_FORMS, max_chars
         return ExtractedAnswer(None, "hedged")
     if len(content) > max_chars:
         return ExtractedAnswer(None, "too long")
-    content = _unfenced(_unboxed(content.strip()))
+    content = _strip_code_fence(_strip_box(content.strip()))
     return ExtractedAnswer(content) if content else ExtractedAnswer(None, "no answer")
 
 
 def extract_all_text(text: str, max_chars: int = MAX_STRUCTURED_CHARS) -> ExtractedAnswer:
     """All that is said after the thinking, without white space or a code fence around it."""
-    said = after_thinking(text)
+    said = strip_thinking(text)
     if said is None or not said.strip():
         return ExtractedAnswer(None, "no answer")
-    return ExtractedAnswer(_unfenced(said.strip())) if len(said) <= max_chars else ExtractedAnswer(None, "too long")
+    return ExtractedAnswer(_strip_code_fence(said.strip())) if len(said) <= max_chars else ExtractedAnswer(None, "too long")
 
 
-def _unboxed(content: str) -> str:
+def _strip_box(content: str) -> str:
     box = next(find_boxes(content), None)
     whole = box is not None and box.content is not None and (box.start, box.end) == (0, len(content))
     return box.content.strip() if box and box.content is not None and whole else content
@@ -61,29 +61,29 @@ def _unboxed(content: str) -> str:
 _FENCE = re.compile(r"```[A-Za-z]{0,12}[ \t]*\n(.*)\n[ \t]*```", re.DOTALL)
 
 
-def _unfenced(content: str) -> str:
+def _strip_code_fence(content: str) -> str:
     fenced = _FENCE.fullmatch(content)
     return fenced[1].strip() if fenced and "```" not in fenced[1] else content
 
 
-class NotJson(ValueError):
+class InvalidJson(ValueError):
     """Why a text is not one JSON document."""
 
 
 def parse_strict_json(text: str) -> Any:
     """One JSON document: no NaN, no key twice, no number past a float, no depth that could exhaust the stack."""
     if len(text) > MAX_STRUCTURED_CHARS:
-        raise NotJson("too long")
+        raise InvalidJson("too long")
     if _depth(text) > MAX_JSON_DEPTH:
-        raise NotJson("too deep")
+        raise InvalidJson("too deep")
     try:
         return json.loads(
-            text, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_short, object_pairs_hook=_once
+            text, parse_constant=_refuse_constant, parse_float=_finite_float, parse_int=_bounded_int, object_pairs_hook=_unique_keys
         )
-    except NotJson:
+    except InvalidJson:
         raise
     except ValueError:
-        raise NotJson("not JSON") from None
+        raise InvalidJson("not JSON") from None
 
 
 def _depth(text: str) -> int:
@@ -99,24 +99,24 @@ _BRACKET = re.compile(r"[\[\]{}]")
 
 
 def _refuse_constant(name: str) -> Any:
-    raise NotJson(f"{name} is not a JSON number")
+    raise InvalidJson(f"{name} is not a JSON number")
 
 
-def _finite(digits: str) -> float:
+def _finite_float(digits: str) -> float:
     number = float(digits)
     if abs(number) == float("inf"):
-        raise NotJson("a number is too large")
+        raise InvalidJson("a number is too large")
     return number
 
 
-def _short(digits: str) -> int:
+def _bounded_int(digits: str) -> int:
     if len(digits) > 300:
-        raise NotJson("a number is too large")
+        raise InvalidJson("a number is too large")
     return int(digits)
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise NotJson("a key stands twice")
+        raise InvalidJson("a key stands twice")
     return found

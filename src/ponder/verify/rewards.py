@@ -10,13 +10,13 @@ from ponder.protocols import Scorer
 from ponder.verify.combine import WeightedSum
 from ponder.verify.form.format import ThinkFormat
 from ponder.verify.form.language import LanguageConsistency
-from ponder.verify.form.repetition import Repetition
+from ponder.verify.form.repetition import RepetitionPenalty
 from ponder.verify.form.steps import StepArithmetic
 
 REWARDS: dict[str, Callable[[], Scorer]] = {
     "format": ThinkFormat,
     "language": LanguageConsistency,
-    "repetition": Repetition,
+    "repetition": RepetitionPenalty,
     "steps": StepArithmetic,
 }
 
@@ -26,7 +26,7 @@ def weighted_reward(weights: Mapping[str, float], verifier: Scorer) -> WeightedS
 
     `language:en` asks for a language whatever the question is in, as where it is a formula.
     """
-    return WeightedSum(tuple((_named(name, verifier), float(weight)) for name, weight in weights.items()))
+    return WeightedSum(tuple((_find_reward(name, verifier), float(weight)) for name, weight in weights.items()))
 
 
 def reward_code(name: str) -> str:
@@ -34,7 +34,7 @@ def reward_code(name: str) -> str:
     return name if ":" in name and not name.startswith("language:") else ""
 
 
-def _named(name: str, verifier: Scorer) -> Scorer:
+def _find_reward(name: str, verifier: Scorer) -> Scorer:
     if name == verifier.name:
         return verifier
     kind, _, setting = name.partition(":")

@@ -10,16 +10,16 @@ from ponder.errors import Interrupted, PonderError
 from ponder.types import Score, Trace
 
 
-class BadData(Exception):
+class BadProblemData(Exception):
     """What the problem gives the verifier cannot be used; the answer is then neither right nor wrong."""
 
 
-def score_each(trace: Trace, steps: Sequence[int], grade: Callable[[str], Score]) -> list[Score]:
+def grade_steps(trace: Trace, steps: Sequence[int], grade: Callable[[str], Score]) -> list[Score]:
     """Judge what was written up to each step. A judge that breaks is undecided, never a silent 0."""
-    return [safely(partial(grade, trace.text(step))) for step in steps]
+    return [grade_or_undecided(partial(grade, trace.text(step))) for step in steps]
 
 
-class TextScorer:
+class TextVerifier:
     """A scorer that needs a completion's text and the problem's answer, and nothing else: write `verdict`."""
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
@@ -27,7 +27,7 @@ class TextScorer:
 
     def grade(self, text: str, gold: Any = None) -> Score:
         """One completion against what the problem says; never raises."""
-        return safely(partial(self.verify, text, gold))
+        return grade_or_undecided(partial(self.verify, text, gold))
 
     def verify(self, text: str, gold: Any) -> Score:
         """As `judge`; may raise, for `bad_data` above all."""
@@ -36,7 +36,7 @@ class TextScorer:
 
 def bad_data(what: str) -> NoReturn:
     """Stop judging: the fault is the problem's."""
-    raise BadData(what)
+    raise BadProblemData(what)
 
 
 def repr_for_reason(value: object) -> str:
@@ -50,11 +50,11 @@ def repr_for_reason(value: object) -> str:
     return text if len(text) <= 60 else text[:60] + "..."
 
 
-def safely(grade: Callable[[], Score]) -> Score:
+def grade_or_undecided(grade: Callable[[], Score]) -> Score:
     """A judgement, or why there is none."""
     try:
         return grade()
-    except BadData as fault:
+    except BadProblemData as fault:
         return Score(None, f"bad data: {fault}")
     except Interrupted:
         raise

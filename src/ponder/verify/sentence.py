@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ponder.verify.expression import evaluate_arithmetic
 from ponder.verify.numbers import parse_plain_number
 
-LOOKED_AT = 240  # characters before the end of a sentence: what is stated stands at its end
+MAX_SENTENCE_CHARS = 240  # characters before the end of a sentence: what is stated stands at its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,27 +54,27 @@ def find_stated_results(text: str) -> Iterator[StatedResult]:
     start = whole = 0  # of the part, and of the sentence it belongs to
     for mark in (*_END.finditer(text), None):
         end = mark.start() if mark else len(text)
-        part = text[max(start, end - LOOKED_AT) : end]
+        part = text[max(start, end - MAX_SENTENCE_CHARS) : end]
         closed = mark[0] if mark else ""
-        found = _stated(part) if any(char.isdigit() for char in part[-24:]) else None
+        found = _parse_sentence(part) if any(char.isdigit() for char in part[-24:]) else None
         if found:
             earlier = _JOINED.sub("", found[0])
-            if earlier != found[0] and (first := _stated(earlier)):  # 2 + 3 = 5 and 3 + 2 = 6
+            if earlier != found[0] and (first := _parse_sentence(earlier)):  # 2 + 3 = 5 and 3 + 2 = 6
                 yield StatedResult(start, end, *first)
-            words = text[max(whole, start - LOOKED_AT) : start] + found[0] + closed.strip(".!;:,\n")
+            words = text[max(whole, start - MAX_SENTENCE_CHARS) : start] + found[0] + closed.strip(".!;:,\n")
             yield StatedResult(start, end + len(closed), words, *found[1:])
         start = end + len(closed)
         whole = start if closed in ".!?\n" else whole
 
 
-def _stated(sentence: str) -> tuple[str, str, str] | None:
+def _parse_sentence(sentence: str) -> tuple[str, str, str] | None:
     """The words before it, the subject and the value."""
     plain = _MARKS.sub(lambda mark: _SIGNS.get(mark[0], ""), sentence).rstrip()
     if chain := _CHAIN.search(plain):
         first, *between = re.split(_EQUALS, chain[1])
-        subject, value = _worth(first), parse_plain_number(chain[2]).value
+        subject, value = _side_value(first), parse_plain_number(chain[2]).value
         if subject and value is not None and _WORKING.search(first):
-            even = all(_worth(side) == str(value) for side in between)
+            even = all(_side_value(side) == str(value) for side in between)
             return plain[: chain.start()], subject, chain[2] if even else ""
     result = _RESULT.search(plain)
     if result and (said := result[2] or result[3] or result[4]):
@@ -83,7 +83,7 @@ def _stated(sentence: str) -> tuple[str, str, str] | None:
     return None
 
 
-def _worth(side: str) -> str:
+def _side_value(side: str) -> str:
     """What a side of an equation comes to; empty where it is none."""
     value = evaluate_arithmetic(re.sub(r"(?<=[0-9]),(?=[0-9]{3})", "", side.replace("x", "*")), allow_decimals=True).value
     return "" if value is None else str(value)

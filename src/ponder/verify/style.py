@@ -16,20 +16,20 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from ponder.errors import UnknownName
-from ponder.verify.answer import EXPLICIT, AnswerForm, format_answer
+from ponder.verify.answer import EXPLICIT_FORMS, AnswerForm, format_answer
 
-Style = Literal["plain", "answer", "cot", "direct", "r1"]
-ANSWER_STYLES: tuple[Style, ...] = get_args(Style)
-THINKS: tuple[Style, ...] = ("cot", "r1")
+AnswerStyle = Literal["plain", "answer", "cot", "direct", "r1"]
+ANSWER_STYLES: tuple[AnswerStyle, ...] = get_args(AnswerStyle)
+THINKING_STYLES: tuple[AnswerStyle, ...] = ("cot", "r1")
 
-_IN: dict[AnswerForm, str] = {
+_FORM_INSTRUCTION: dict[AnswerForm, str] = {
     "boxed": "in \\boxed{}",
     "tag": "in <answer> </answer>",
     "hash": "on a last line that begins with ####",
     "line": 'on a last line that begins with "Answer:"',
 }
 _VERB: dict[AnswerForm, str] = {"boxed": "put"}
-_OBVIOUS = ("the final answer", "the final number")  # what any question asks for
+_DEFAULT_DESCRIPTIONS = ("the final answer", "the final number")  # what any question asks for
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class AnswerSpec:
     """What a task wants for an answer, and in which forms its verifier can read that."""
 
     description: str = "the final answer"
-    forms: tuple[AnswerForm, ...] = EXPLICIT  # read where nothing is asked for; the first that is not bare is asked for
+    forms: tuple[AnswerForm, ...] = EXPLICIT_FORMS  # read where nothing is asked for; the first that is not bare is asked for
     notation: str = ""  # how it is written, said after its place: ", separated by commas"
     place: str = ""  # where it stands, if that is no form: "in a ```python block"
     allow_bare: bool = True  # the verifier can read it where it is all that is said
@@ -47,26 +47,26 @@ class AnswerSpec:
     @property
     def preferred_form(self) -> AnswerForm:
         """The form to ask for, where the answer is not to stand alone."""
-        return next((form for form in self.forms if form in _IN), "boxed")
+        return next((form for form in self.forms if form in _FORM_INSTRUCTION), "boxed")
 
 
-ANY_ANSWER = AnswerSpec(forms=(*EXPLICIT, "bare"))
+ANY_ANSWER = AnswerSpec(forms=(*EXPLICIT_FORMS, "bare"))
 
 
-def style_named(name: str) -> Style:
+def find_style(name: str) -> AnswerStyle:
     for style in ANSWER_STYLES:
         if style == name:
             return style
     raise UnknownName("style of answers", name, ANSWER_STYLES)
 
 
-def answer_instruction(style: Style, wanted: AnswerSpec = ANY_ANSWER) -> str:
+def answer_instruction(style: AnswerStyle, wanted: AnswerSpec = ANY_ANSWER) -> str:
     """What is said after the question; empty where nothing is."""
     if style == "plain":
         return wanted.plain_instruction
-    where, what = wanted.place or _IN[wanted.preferred_form], wanted.description
+    where, what = wanted.place or _FORM_INSTRUCTION[wanted.preferred_form], wanted.description
     if style == "r1":
-        plain = what in _OBVIOUS and not wanted.notation and not wanted.place
+        plain = what in _DEFAULT_DESCRIPTIONS and not wanted.notation and not wanted.place
         return "" if plain else f"{_joined('The answer is', what.rstrip(','), wanted.place)}{wanted.notation}."
     if style == "direct":
         alone = wanted.allow_bare and not wanted.place
@@ -77,13 +77,13 @@ def answer_instruction(style: Style, wanted: AnswerSpec = ANY_ANSWER) -> str:
     return f"Think step by step, then {told}" if style == "cot" else told[0].upper() + told[1:]
 
 
-def question_with_instruction(question: str, style: Style, wanted: AnswerSpec = ANY_ANSWER) -> str:
+def question_with_instruction(question: str, style: AnswerStyle, wanted: AnswerSpec = ANY_ANSWER) -> str:
     """The question, and how to answer it."""
     said = answer_instruction(style, wanted)
     return f"{question}{wanted.separator}{said}" if said else question
 
 
-def accepted_forms(style: Style, wanted: AnswerSpec = ANY_ANSWER) -> tuple[AnswerForm, ...]:
+def accepted_forms(style: AnswerStyle, wanted: AnswerSpec = ANY_ANSWER) -> tuple[AnswerForm, ...]:
     """What the verifier reads, the form that was asked for first: gold is written in that one."""
     if style == "plain":
         return wanted.forms
@@ -92,7 +92,7 @@ def accepted_forms(style: Style, wanted: AnswerSpec = ANY_ANSWER) -> tuple[Answe
     return ("bare", *delimited) if style == "direct" and wanted.allow_bare else delimited
 
 
-def gold_completion(answer: str, style: Style, form: AnswerForm, worked: str = "") -> str:
+def gold_completion(answer: str, style: AnswerStyle, form: AnswerForm, worked: str = "") -> str:
     """A completion with this answer, after its working where the style has room for that."""
     if style == "r1":
         edge = "\n" if "\n" in answer else ""  # a code block begins and ends with its line

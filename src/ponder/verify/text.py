@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ponder.types import Score
-from ponder.verify.answer import WORDED, AnswerForm, ExtractedAnswer, after_thinking, known_forms
+from ponder.verify.answer import TEXT_FORMS, AnswerForm, ExtractedAnswer, strip_thinking, check_forms
 from ponder.verify.around import is_denied
-from ponder.verify.reading import DELIMITED_FORMS, read_one
-from ponder.verify.scoring import TextScorer, bad_data, repr_for_reason
+from ponder.verify.reading import DELIMITED_FORMS, extract_structured
+from ponder.verify.scoring import TextVerifier, bad_data, repr_for_reason
 
 MAX_TEXT_ANSWER_CHARS = 4_000  # characters
 
@@ -20,7 +20,7 @@ _LINE = re.compile(r"\banswer(?: is\b:?|:)(?:\*\*)?[ \t]{0,4}(\S[^\n]*)", re.IGN
 
 
 @dataclass(frozen=True)
-class FinalText(TextScorer):
+class FinalText(TextVerifier):
     """1 where the one text given is the problem's answer; runs of spaces count as one, or not at all."""
 
     forms: tuple[AnswerForm, ...] = DELIMITED_FORMS
@@ -28,7 +28,7 @@ class FinalText(TextScorer):
     ignore_spaces: bool = False
 
     def __post_init__(self) -> None:
-        known_forms(self.forms, WORDED)
+        check_forms(self.forms, TEXT_FORMS)
 
     @property
     def name(self) -> str:
@@ -51,18 +51,18 @@ class FinalText(TextScorer):
         return Score(1.0, "right") if said == right or right_but_stop else Score(0.0, "wrong")
 
     def _plain(self, text: str) -> str:
-        folded = ("" if self.ignore_spaces else " ").join(unquoted(text).split())
+        folded = ("" if self.ignore_spaces else " ").join(strip_quotes(text).split())
         return folded.casefold() if self.ignore_case else folded
 
 
 @dataclass(frozen=True)
-class FinalList(TextScorer):
+class FinalList(TextVerifier):
     """1 where the items given are the problem's, in order: `a, b`, `a b`, `[a, b]`, `["a", "b"]` or one per line."""
 
     forms: tuple[AnswerForm, ...] = DELIMITED_FORMS
 
     def __post_init__(self) -> None:
-        known_forms(self.forms, WORDED)
+        check_forms(self.forms, TEXT_FORMS)
 
     @property
     def name(self) -> str:
@@ -86,10 +86,10 @@ class FinalList(TextScorer):
 
 def extract_text(text: str, forms: Sequence[AnswerForm]) -> ExtractedAnswer:
     """The one answer in a tag or box; or, where `line` is a form and there is neither, the last line's."""
-    found = read_one(text, forms, MAX_TEXT_ANSWER_CHARS)
+    found = extract_structured(text, forms, MAX_TEXT_ANSWER_CHARS)
     if found.answer is not None or found.reason != "no answer":
         return found
-    said = (after_thinking(text) or "").strip()
+    said = (strip_thinking(text) or "").strip()
     if "line" in forms and len(lines := list(_LINE.finditer(said))) == 1 and lines[0].end() == len(said):
         if is_denied(said[max(0, lines[0].start() - 120) : lines[0].start(1)]):
             return ExtractedAnswer(None, "hedged")
@@ -112,7 +112,7 @@ _EMPHASIS = re.compile(r"\*\*([^*]+)\*\*")
 _TYPESET = re.compile(r"\\(?:text|texttt|mathrm|textbf)\{([^{}]*)\}")
 
 
-def unquoted(text: str) -> str:
+def strip_quotes(text: str) -> str:
     """Without the emphasis, the quotation marks or the LaTeX command around all of it."""
     text = text.strip()
     if emphasised := _EMPHASIS.fullmatch(text):
@@ -124,16 +124,16 @@ def unquoted(text: str) -> str:
 
 def parse_list(text: str) -> list[str]:
     """The items of a list as people write it."""
-    text = unquoted(text) if _TYPESET.fullmatch(text.strip()) else text.strip()
+    text = strip_quotes(text) if _TYPESET.fullmatch(text.strip()) else text.strip()
     text = text.removesuffix(".")
     if len(text) > 1 and text[0] + text[-1] in ("[]", "()", "{}"):
         text = text[1:-1]
     if not re.search(r"[,;\n]", text.strip()):
-        return [unquoted(part) for part in text.split()]
+        return [strip_quotes(part) for part in text.split()]
     parts = [part.strip() for part in re.split(r"[,;\n]", text) if part.strip()]
     if "\n" in text:
         parts = [_POINT.sub("", part) for part in parts]
-    return [unquoted(part) for part in [*parts[:-1], parts[-1].removeprefix("and ")]] if parts else []
+    return [strip_quotes(part) for part in [*parts[:-1], parts[-1].removeprefix("and ")]] if parts else []
 
 
 _POINT = re.compile(r"\A(?:[-*•]|[0-9]{1,3}[.)])[ \t]+(?=\S)")  # of a list with one item to a line

@@ -11,7 +11,7 @@ from ponder.types import Score
 
 MAX_UNDECIDED_SHARE = 0.2  # of the latest verdicts; a working grader leaves a few in a thousand
 MIN_VERDICTS = 50  # verdicts before a share says something
-NONE_AT_ALL = 8  # verdicts in a row, all undecided: no reason to wait for more
+MAX_UNDECIDED_IN_A_ROW = 8  # verdicts in a row, all undecided: no reason to wait for more
 MAX_LISTED_REASONS = 3  # reasons named
 
 
@@ -33,7 +33,7 @@ def count_verdicts(scores: Iterable[Score]) -> VerdictCounts:
     for score in scores:
         verdicts += 1
         if score.value is None:
-            reasons[_kind(score.reason)] += 1
+            reasons[_reason_kind(score.reason)] += 1
     return VerdictCounts(verdicts, dict(reasons))
 
 
@@ -43,14 +43,14 @@ def too_many_undecided(
     """Why a run should stop, from its steps so far, oldest first; None where it may go on.
 
     It should where more than `share` of the latest verdicts (as few of the last steps as hold `enough`) are undecided,
-    or where all of the latest `NONE_AT_ALL` or more are. `last`: no more will come, so that fewer than that tell too.
+    or where all of the latest `MAX_UNDECIDED_IN_A_ROW` or more are. `last`: no more will come, so that fewer than that tell too.
     """
     total, reasons = 0, Counter[str]()
     for step in reversed(steps):
         total += step.verdicts
         reasons.update(step.reasons)
         undecided = reasons.total()
-        if undecided == total and total >= NONE_AT_ALL:
+        if undecided == total and total >= MAX_UNDECIDED_IN_A_ROW:
             return _message(undecided, total, reasons)
         if total >= min_verdicts:
             return _message(undecided, total, reasons) if undecided > max_share * total else None
@@ -74,13 +74,13 @@ _ADVICE = (
     (re.compile("sandbox|refused", re.IGNORECASE), "`ponder doctor` says which sandbox this machine allows."),
     (re.compile("judge"), "The judge does not answer as asked: try another model or a larger max_tokens."),
 )
-_OTHERWISE = "The run's traces.jsonl holds each answer with its reason; the run can go on from its last checkpoint."
+_DEFAULT_ADVICE = "The run's traces.jsonl holds each answer with its reason; the run can go on from its last checkpoint."
 
 
 def _advice(reason: str) -> str:
-    return next((what for pattern, what in _ADVICE if pattern.search(reason)), _OTHERWISE)
+    return next((what for pattern, what in _ADVICE if pattern.search(reason)), _DEFAULT_ADVICE)
 
 
-def _kind(reason: str) -> str:
+def _reason_kind(reason: str) -> str:
     kind = re.sub(r"'[^']{0,80}'|\"[^\"]{0,80}\"", "'...'", reason[:200])
     return re.sub(r"[0-9]+", "N", kind)[:100] or "no reason given"

@@ -102,11 +102,11 @@ amount      1                           mole
 data        1                           bit
 data        8                           byte
 """
-_KNOWN: dict[str, list[tuple[str, Fraction]]] = {}
+_UNITS_BY_WORD: dict[str, list[tuple[str, Fraction]]] = {}
 for _line in _TABLE.strip().splitlines():
     _dimension, _size, *_words = _line.split()
     for _word in _words:
-        _KNOWN.setdefault(_word, []).append((_dimension, Fraction(_size)))
+        _UNITS_BY_WORD.setdefault(_word, []).append((_dimension, Fraction(_size)))
 _PREFIXES = {
     "nano": Fraction(1, 10**9), "micro": Fraction(1, 10**6), "milli": Fraction(1, 1000), "centi": Fraction(1, 100),
     "deci": Fraction(1, 10), "kilo": Fraction(1000), "mega": Fraction(10**6), "giga": Fraction(10**9),
@@ -126,15 +126,15 @@ _SPEEDS = {
     "mps": "m/s",
     "rpm": "revolutions/min",
 }
-_VOLUMES = Fraction(1, 1000)  # a litre in cubic metres
+_CUBIC_METRES_PER_LITRE = Fraction(1, 1000)  # a litre in cubic metres
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
-SCALES = {
+NUMBER_SCALES = {
     "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12,
     "lakh": 10**5, "crore": 10**7, "bn": 10**9,
 }  # fmt: skip
 
 # Nouns that count by themselves, so that 42 of them are another number than 42; and words that end in s and are none.
-_NOT_THINGS = frozenset((
+_NOT_COUNTED_NOUNS = frozenset((
     "pairs", "duos", "trios", "dozens", "quarters", "halves", "halfs", "hundreds", "thousands", "millions", "billions",
     "trillions", "scores", "couples", "triples", "triplets", "quadruples", "gross", "lakhs", "lacs", "crores", "mils",
     "grands", "ks", "inverses", "reciprocals", "negatives", "opposites", "factorials", "logarithms", "complements",
@@ -148,8 +148,8 @@ _NO_PLURAL = re.compile(
     r"(?<!mon)(?<!pa)(?<!ba)(?<!mo)(?<!leng)(?<!bir)(?<!dea)(?<!you)ths\Z|wards\Z|ss\Z|ous\Z"
     r"|\A(?:two|three|four|five|sixe|seven|eight|nine|ten|eleven|twelve|[a-z]+teen|[a-z]+tie)s\Z"
 )
-_SEPARATE = frozenset(("ordered", "unordered", "distinct", "different", "possible", "such"))  # 12 ordered pairs are 12
-_THINGS = frozenset((
+_GROUPING_ADJECTIVES = frozenset(("ordered", "unordered", "distinct", "different", "possible", "such"))  # 12 ordered pairs are 12
+_COUNTED_NOUNS = frozenset((
     "people", "children", "men", "women", "feet", "mice", "geese", "teeth", "sheep", "fish", "deer", "dice", "cattle",
     "oxen", "salmon", "money", "units", "unit", "way", "person", "item", "time", "step", "point", "marble", "apple",
     "number", "sit", "total", "vertices", "indices", "matrices", "cacti", "fungi", "data", "items", "student",
@@ -166,20 +166,20 @@ _WORD = re.compile(r"[A-Za-z°µμΩ]+|\^\{?-?[1-9]\}?|[²³]|/|[.·]")
 
 
 @lru_cache(maxsize=4096)
-def read_unit(words: str, power: str = "") -> tuple[Unit, ...] | None:
+def parse_unit(words: str, power: str = "") -> tuple[Unit, ...] | None:
     """What these words may mean after a figure, as they are written (m/s^2, square feet, miles per hour, red apples);
     None where they are no unit and count no things. `power`: an exponent that stands behind them."""
     words = " ".join((words + power).replace("\\", " ").split())
     if not words:
         return (NO_UNIT,)
-    found = _measures(words)
+    found = _parse_compound_unit(words)
     if found:
         return found
-    things = _things(words)
+    things = _counted_noun(words)
     return (Unit(counted_noun=things),) if things else None
 
 
-def _measures(words: str) -> tuple[Unit, ...]:
+def _parse_compound_unit(words: str) -> tuple[Unit, ...]:
     """Products and quotients of known units."""
     words = _SPEEDS.get(words.lower().strip("."), words)
     tokens = _WORD.findall(re.sub(r"\bper\b", "/", words))
@@ -197,13 +197,13 @@ def _measures(words: str) -> tuple[Unit, ...]:
             power = {"²": 2, "³": 3, "squared": 2, "cubed": 3}.get(low) or int(re.sub(r"[^0-9-]", "", token))
             if last is None:
                 return ()
-            readings = [_times(before, meant, sign * power) for before, meant in last]
+            readings = [_multiply_unit(before, meant, sign * power) for before, meant in last]
             last = None
         elif low in _POWERS and last is None:
             pending = _POWERS[low]
-        elif meanings := _meanings(token):
+        elif meanings := _unit_meanings(token):
             last = [(before, meant) for before in readings for meant in meanings]
-            readings = [_times(before, meant, sign * pending) for before, meant in last]
+            readings = [_multiply_unit(before, meant, sign * pending) for before, meant in last]
             pending = 1
         else:
             return ()
@@ -211,53 +211,53 @@ def _measures(words: str) -> tuple[Unit, ...]:
     return tuple(unit for unit in units if unit.dimensions) if pending == 1 else ()
 
 
-def _meanings(token: str) -> list[tuple[str, Fraction]]:
+def _unit_meanings(token: str) -> list[tuple[str, Fraction]]:
     """Symbols by their letters, MW and mW; words in any case. K, M, B and the like are thousands as often as units."""
     if token in ("M", "B", "K", "T", "G", "b", "A", "C", "F"):
         return []
     if token in _SYMBOLS:
-        return _KNOWN[_SYMBOLS[token]]
+        return _UNITS_BY_WORD[_SYMBOLS[token]]
     if token[1:] in _SYMBOLS and token[0] in _LETTERS:
         return _prefixed(_LETTERS[token[0]], _SYMBOLS[token[1:]])
     low = token.lower()
     for word in (low, low.removesuffix("s"), low.removesuffix("es")):
-        if word in _KNOWN and (len(word) > 2 or word == low or low in ("hrs", "yds")):
-            return _KNOWN[word]
+        if word in _UNITS_BY_WORD and (len(word) > 2 or word == low or low in ("hrs", "yds")):
+            return _UNITS_BY_WORD[word]
         prefix = next((prefix for prefix in _PREFIXES if word.startswith(prefix)), "")
-        if prefix and word.removeprefix(prefix) in _KNOWN:
+        if prefix and word.removeprefix(prefix) in _UNITS_BY_WORD:
             return _prefixed(prefix, word.removeprefix(prefix))
-    return _KNOWN[_SYMBOLS[low]] if low in _SYMBOLS and len(low) == 1 else []
+    return _UNITS_BY_WORD[_SYMBOLS[low]] if low in _SYMBOLS and len(low) == 1 else []
 
 
 def _prefixed(prefix: str, word: str) -> list[tuple[str, Fraction]]:
-    return [(dimension, size * _PREFIXES[prefix]) for dimension, size in _KNOWN[word]]
+    return [(dimension, size * _PREFIXES[prefix]) for dimension, size in _UNITS_BY_WORD[word]]
 
 
-def _times(
+def _multiply_unit(
     before: tuple[dict[str, int], Fraction], unit: tuple[str, Fraction], power: int
 ) -> tuple[dict[str, int], Fraction]:
     dimension, size = unit
     if dimension == "volume":  # a litre is a cubic decimetre
-        dimension, size, power = "length", size * _VOLUMES, power
+        dimension, size, power = "length", size * _CUBIC_METRES_PER_LITRE, power
         dims = {**before[0], "length": before[0].get("length", 0) + 3 * power}
     else:
         dims = {**before[0], dimension: before[0].get(dimension, 0) + power}
     return dims, before[1] * size**power
 
 
-def _things(words: str) -> str:
+def _counted_noun(words: str) -> str:
     """The last word of counted things, without its plural; empty where the words may be something else."""
     parts = words.lower().replace(".", "").split()
     if not 1 <= len(parts) <= 4 or not all(part.replace("-", "").isalpha() for part in parts):
         return ""
     *before, last = parts
-    counts = last in _NOT_THINGS and not (last in ("pairs", "triples", "triplets") and _SEPARATE & set(before))
+    counts = last in _NOT_COUNTED_NOUNS and not (last in ("pairs", "triples", "triplets") and _GROUPING_ADJECTIVES & set(before))
     plural = last.endswith("s") and len(last) > 2 and not counts and not _NO_PLURAL.search(last)
-    if not (plural or last in _THINGS):
+    if not (plural or last in _COUNTED_NOUNS):
         return ""
-    if any(word not in _ADJECTIVES and word not in _THINGS and not _meanings(word) for word in before):
+    if any(word not in _ADJECTIVES and word not in _COUNTED_NOUNS and not _unit_meanings(word) for word in before):
         return ""
-    return last.removesuffix("s") if last not in _THINGS else last
+    return last.removesuffix("s") if last not in _COUNTED_NOUNS else last
 
 
 def conversion_factors(one: tuple[Unit, ...], other: tuple[Unit, ...]) -> tuple[Fraction, ...]:

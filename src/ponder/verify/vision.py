@@ -15,45 +15,45 @@ import numpy as np
 from ponder.errors import UsageError
 from ponder.types import Score
 from ponder.verify import geometry
-from ponder.verify.geometry import Box, Invalid, Size
-from ponder.verify.reading import NotJson, parse_strict_json, read_one
-from ponder.verify.scoring import TextScorer, bad_data, repr_for_reason
+from ponder.verify.geometry import Box, InvalidGeometry, Size
+from ponder.verify.reading import InvalidJson, parse_strict_json, extract_structured
+from ponder.verify.scoring import TextVerifier, bad_data, repr_for_reason
 
 T = TypeVar("T")
 
 
-def _given(gold: Any, key: str) -> Any:
+def _gold_field(gold: Any, key: str) -> Any:
     if not isinstance(gold, Mapping) or key not in gold:
         bad_data(f"{repr_for_reason(gold)} does not hold {key!r}")
     return gold[key]
 
 
-def _trusted(read: Callable[[], T]) -> T:
+def _parse_gold(read: Callable[[], T]) -> T:
     """What the problem gives; a fault in it is the data's."""
     try:
         return read()
-    except Invalid as why:
+    except InvalidGeometry as why:
         bad_data(str(why))
 
 
 def _image(gold: Any) -> Size | None:
     size = gold.get("size") if isinstance(gold, Mapping) else None
-    return None if size is None else _trusted(lambda: geometry.parse_size(size))
+    return None if size is None else _parse_gold(lambda: geometry.parse_size(size))
 
 
-def _answered(text: str, judge: Callable[[Any], Score]) -> Score:
+def _grade_json_answer(text: str, judge: Callable[[Any], Score]) -> Score:
     """Judge the JSON value that a completion gives."""
-    found = read_one(text)
+    found = extract_structured(text)
     if found.answer is None:
         return Score(0.0, found.reason)
     try:
         return judge(parse_strict_json(found.answer))
-    except (NotJson, Invalid) as why:
+    except (InvalidJson, InvalidGeometry) as why:
         return Score(0.0, f"malformed: {why}")
 
 
 @dataclass(frozen=True)
-class BoxOverlap(TextScorer):
+class BoxIoU(TextVerifier):
     """IoU of the box given, `[x1, y1, x2, y2]`, with the gold one; `threshold`: 1 from there on, else 0.
 
     The problem's answer is `{"box": [x1, y1, x2, y2]}`, with `"size": [width, height]` to refuse boxes that leave the
@@ -75,8 +75,8 @@ class BoxOverlap(TextScorer):
 
     def verify(self, text: str, gold: Any) -> Score:
         image = _image(gold)
-        truth = _trusted(lambda: geometry.parse_box(_given(gold, "box"), image))
-        return _answered(text, lambda value: self._compared(geometry.parse_box(value, image), truth))
+        truth = _parse_gold(lambda: geometry.parse_box(_gold_field(gold, "box"), image))
+        return _grade_json_answer(text, lambda value: self._compared(geometry.parse_box(value, image), truth))
 
     def _compared(self, box: Box, truth: Box) -> Score:
         overlap = geometry.iou(box, truth)
@@ -87,7 +87,7 @@ class BoxOverlap(TextScorer):
 
 
 @dataclass(frozen=True)
-class PointInMask(TextScorer):
+class PointInMask(TextVerifier):
     """1 where the point given, `[x, y]`, lies in the gold mask.
 
     The problem's answer is `{"mask": ...}`: a polygon `[[x, y], ...]`, or COCO run lengths, where a point belongs to
@@ -99,28 +99,28 @@ class PointInMask(TextScorer):
         return "point_in_mask"
 
     def verify(self, text: str, gold: Any) -> Score:
-        image, given = _image(gold), _given(gold, "mask")
+        image, given = _image(gold), _gold_field(gold, "mask")
         if isinstance(given, Mapping):
-            pixels = _trusted(lambda: geometry.parse_mask(given, image))
+            pixels = _parse_gold(lambda: geometry.parse_mask(given, image))
             image = pixels.shape[1], pixels.shape[0]
         else:
-            corners = _trusted(lambda: geometry.parse_polygon(given))
+            corners = _parse_gold(lambda: geometry.parse_polygon(given))
 
         def judge(value: Any) -> Score:
             x, y = geometry.parse_numbers(value, 2)
             if image and not (0 <= x < image[0] and 0 <= y < image[1]):
-                raise Invalid("the point leaves the image")
+                raise InvalidGeometry("the point leaves the image")
             if isinstance(given, Mapping):
                 hit = bool(pixels[int(y), int(x)])
             else:
                 hit = bool(geometry.points_in_polygon(np.array([x, y]), corners))
             return Score(1.0, "right") if hit else Score(0.0, "wrong: outside the mask")
 
-        return _answered(text, judge)
+        return _grade_json_answer(text, judge)
 
 
 @dataclass(frozen=True)
-class MaskOverlap(TextScorer):
+class MaskIoU(TextVerifier):
     """IoU in pixels of the mask given with the gold one, each a polygon or COCO run lengths.
 
     The problem's answer is `{"mask": ..., "size": [width, height]}`; run lengths bring their own size.
@@ -131,7 +131,7 @@ class MaskOverlap(TextScorer):
         return "mask_overlap"
 
     def verify(self, text: str, gold: Any) -> Score:
-        truth = _trusted(lambda: geometry.parse_mask(_given(gold, "mask"), _image(gold)))
+        truth = _parse_gold(lambda: geometry.parse_mask(_gold_field(gold, "mask"), _image(gold)))
         if not truth.any():
             bad_data("the gold mask is empty")
         image = truth.shape[1], truth.shape[0]
@@ -140,15 +140,15 @@ class MaskOverlap(TextScorer):
             overlap = geometry.mask_iou(geometry.parse_mask(value, image), truth)
             return Score(overlap, f"IoU {overlap:.3f}")
 
-        return _answered(text, judge)
+        return _grade_json_answer(text, judge)
 
 
 @dataclass(frozen=True)
-class Detection(TextScorer):
+class DetectionAP(TextVerifier):
     """Mean average precision of detected boxes, as COCO has it (IoU 0.50:0.05:0.95, 101 recalls), in one image.
 
     The problem's answer is `{"boxes": [{"box": [x1, y1, x2, y2], "label": "cat"}, ...]}`, with `"size"` as in
-    `BoxOverlap`. The completion lists the same, each with a `"score"` if it likes (else the first counts most).
+    `BoxIoU`. The completion lists the same, each with a `"score"` if it likes (else the first counts most).
 
     Two holes of the measure are closed: a class that is not in the image counts as one with precision 0 (COCO leaves it
     out, so that naming every class is free), and more than `most` boxes earn nothing (those after the last hit are
@@ -167,9 +167,9 @@ class Detection(TextScorer):
         return "detection"
 
     def verify(self, text: str, gold: Any) -> Score:
-        image, given = _image(gold), _given(gold, "boxes")
-        truth = _trusted(lambda: _boxes(given, image))
-        return _answered(text, lambda value: self._compared(value, image, truth))
+        image, given = _image(gold), _gold_field(gold, "boxes")
+        truth = _parse_gold(lambda: _boxes(given, image))
+        return _grade_json_answer(text, lambda value: self._compared(value, image, truth))
 
     def _compared(self, value: Any, image: Size | None, truth: list[tuple[str, Box, float]]) -> Score:
         found = _boxes(value, image)
@@ -195,13 +195,13 @@ class Detection(TextScorer):
 def _boxes(value: Any, image: Size | None) -> list[tuple[str, Box, float]]:
     """Label, box and score of each; without scores the order counts."""
     if not isinstance(value, list | tuple):
-        raise Invalid("not a list of boxes")
+        raise InvalidGeometry("not a list of boxes")
     found = []
     for n, item in enumerate(value):
         if not isinstance(item, Mapping) or not isinstance(item.get("label"), str):
-            raise Invalid("a detection is a box with a label")
+            raise InvalidGeometry("a detection is a box with a label")
         (score,) = geometry.parse_numbers([item["score"]], 1) if "score" in item else (-float(n),)
         found.append((" ".join(item["label"].casefold().split()), geometry.parse_box(item.get("box"), image), score))
     if len({"score" in item for item in value}) > 1:
-        raise Invalid("some boxes have a score and some have none")
+        raise InvalidGeometry("some boxes have a score and some have none")
     return found

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ponder.funnel import Funnel
-from ponder.reason.harvest import HarvestedRow, Origin, branch_trace, harvest_chains, answer_steps, deduplicate_and_limit, outcomes_by_step, pick_for_problem, training_tokens
+from ponder.funnel import FilterReport
+from ponder.reason.harvest import HarvestedRow, Provenance, branch_trace, harvest_chains, answer_steps, deduplicate_and_limit, outcomes_by_step, pick_for_problem, training_tokens
 from ponder.reason.harvest.found import shingles, similarity
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 
@@ -86,8 +86,8 @@ def test_chains_and_their_funnel(grow):
     )
     prompt = trace.add(Step(None, "Improve: 5", ids([7]), cites=(3,)))
     trace.add(Step(prompt, "4!", ids([1]), np.zeros(1, np.float32), "eos", scores={"accuracy": Score(1.0)}))
-    funnel = Funnel()
-    (one,) = chains(trace, "accuracy", funnel, Origin("runs/a", 7))
+    funnel = FilterReport()
+    (one,) = chains(trace, "accuracy", funnel, Provenance("runs/a", 7))
     assert one.row["messages"] == [
         {"role": "user", "content": "What is 2 + 2?"},
         {"role": "assistant", "content": "Two and two. It is 4"},
@@ -98,10 +98,10 @@ def test_chains_and_their_funnel(grow):
         "answers": 6, "to the question itself": 5, "ended by themselves": 4, "judged": 2, "right": 1,
     }  # fmt: skip
     assert funnel.dropped["judged"] == {"undecided: timed out": 1, "never scored": 1}
-    assert list(chains(trace, "accuracy", Funnel(), Origin(), max_answer_tokens=5)) == []
+    assert list(chains(trace, "accuracy", FilterReport(), Provenance(), max_answer_tokens=5)) == []
     again = trace.add(Step(None, "What is 2 + 2? Think step by step.", ids([7])))
     trace.add(Step(again, "4.", ids([1]), np.zeros(1, np.float32), "eos", scores={"accuracy": Score(1.0)}))
-    assert [c.text for c in chains(trace, "accuracy", Funnel(), Origin())] == ["Two and two. It is 4", "4."]
+    assert [c.text for c in chains(trace, "accuracy", FilterReport(), Provenance())] == ["Two and two. It is 4", "4."]
 
 
 def test_a_chain_alone_keeps_its_tokens(grow):
@@ -126,13 +126,13 @@ def found(problem, text, size=1):
 
 
 def test_what_was_said_before_and_what_is_too_much_go():
-    funnel = Funnel()
+    funnel = FilterReport()
     given_ = [found("a", "x y", 3), found("a", "X  y", 1), found("b", "x y", 1), found("a", "z", 2), found("a", "w", 9)]
     kept = deduplicate_and_limit(given_, funnel, 2, "shortest")
     assert [(f.problem, f.text) for f in kept] == [("a", "z"), ("a", "x y"), ("b", "x y")]
     assert funnel.stages == {"unique": 4, "kept": 3}
     assert funnel.dropped == {"unique": {"said before": 1}, "kept": {"beyond 2 of a problem": 1}}
-    assert [f.text for f in deduplicate_and_limit(given_, Funnel(), None, "first", exact=True)] == ["x y", "X  y", "z", "w", "x y"]
+    assert [f.text for f in deduplicate_and_limit(given_, FilterReport(), None, "first", exact=True)] == ["x y", "X  y", "z", "w", "x y"]
 
 
 def test_diverse_takes_the_least_alike():

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ponder.errors import TaskError
-from ponder.funnel import Funnel
-from ponder.reason.harvest import Origin, journey_trace, harvest_journeys, outcomes_by_step, compose_journey, wrong_turns
-from ponder.reason.harvest.journeys import AWAYS, RESTARTS, RETURNS, WrongTurn
+from ponder.funnel import FilterReport
+from ponder.reason.harvest import Provenance, journey_trace, harvest_journeys, outcomes_by_step, compose_journey, wrong_turns
+from ponder.reason.harvest.journeys import SWITCH_PHRASES, RESTART_PHRASES, BACKTRACK_PHRASES, WrongTurn
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 from ponder.verify import FinalNumber
 
@@ -35,8 +35,8 @@ class Letters:
 
 
 def told(trace, **options):
-    funnel = Funnel()
-    return list(journeys(trace, "accuracy", funnel, Origin("r", 1), **options)), funnel
+    funnel = FilterReport()
+    return list(journeys(trace, "accuracy", funnel, Provenance("r", 1), **options)), funnel
 
 
 def test_into_the_wrong_branch_back_and_on(grow):
@@ -49,7 +49,7 @@ def test_into_the_wrong_branch_back_and_on(grow):
     ((one, parts),), _ = told(trace)
     text = one.row["messages"][-1]["content"]
     (back,) = [p.text for p in parts if p.step is None]
-    assert back in RETURNS
+    assert back in BACKTRACK_PHRASES
     assert text == f"First, add to 5. {back}add to 4. So \\boxed{{4}}"  # the wrong answer itself is not told
     assert [p.step for p in parts] == [1, 2, None, 4, 5]
     assert one.row["from"] == {"run": "r", "at": 1, "problem": "p/0", "steps": [0, 1, 4, 5], "wrong": [2]}
@@ -62,7 +62,7 @@ def test_whole_wrong_answers_stand_inside_the_thinking(grow):
     text = one.row["messages"][-1]["content"]
     assert text.startswith("<think>\n2 + 2 = 5") and text.endswith("</think>\n2 + 2 = 4. \\boxed{4}")
     assert FinalNumber().grade(text, "4").value == 1.0
-    assert any(word in text for word in RESTARTS)
+    assert any(word in text for word in RESTART_PHRASES)
 
 
 def test_thinking_tags_are_not_doubled(grow):
@@ -103,7 +103,7 @@ def test_only_what_was_judged_or_given_up_is_told(grow):
     assert {(trace.steps[t.steps[0]].text, t.wrong) for t in turns} == {("dropped", False), ("bad", True)}
     one, parts = next((one, parts) for one, parts in told(trace)[0] if one.row["from"]["steps"] == [0, end])
     after = {trace.steps[a.step].text: b.text for a, b in pairwise(parts) if a.step is not None and b.step is None}
-    assert after["dropped"] in AWAYS and after["bad"] in RESTARTS  # what nobody judged is not called wrong
+    assert after["dropped"] in SWITCH_PHRASES and after["bad"] in RESTART_PHRASES  # what nobody judged is not called wrong
     assert one.row["turns"] == 2
 
 
@@ -203,7 +203,7 @@ def test_any_tree_told_is_its_right_path_with_whole_detours(seed):
         step.scores["guide"] = Score(rng.random())
         step.visits = rng.randint(0, 4)
         trace.add(step)
-    for one, parts in journeys(trace, "accuracy", Funnel(), Origin(), turns=3, depth=rng.randint(1, 4)):
+    for one, parts in journeys(trace, "accuracy", FilterReport(), Provenance(), turns=3, depth=rng.randint(1, 4)):
         path, wrong = one.row["from"]["steps"], one.row["from"]["wrong"]
         told = [p.step for p in parts if p.step is not None]
         assert [i for i in told if i in path] == path[1:] and sorted(told) == sorted([*path[1:], *wrong])

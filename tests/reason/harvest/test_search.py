@@ -8,10 +8,10 @@ import random
 import numpy as np
 import pytest
 
-from ponder.funnel import Funnel
+from ponder.funnel import FilterReport
 from ponder.pipelines.solve import solve
 from ponder.reason.harvest import (
-    Origin,
+    Provenance,
     answer_pairs,
     harvest_chains,
     harvest_journeys,
@@ -20,12 +20,12 @@ from ponder.reason.harvest import (
     sibling_pairs,
     step_labels,
     operator_supervision,
-    told_once,
+    without_repeated_prefixes,
     prefix_values,
-    woven,
+    merge_shared_prefixes,
 )
 from ponder.reason.operators.auto_cut import is_cut_probe
-from ponder.reason.strategies import MCTS, BeamSearch, Ensemble, SelfRefine, STaR
+from ponder.reason.strategies import MCTS, BeamSearch, Samples, SelfRefine, STaR
 from ponder.types import Completion, Problem, Score, ids, user_messages
 from ponder.verify import FinalNumber
 
@@ -80,30 +80,30 @@ def test_values_are_what_the_search_backed_up(settings, seed):
     for i in visited:
         assert found[i].mean == pytest.approx(trace.steps[i].value)
         assert found[i].weight == pytest.approx(trace.steps[i].visits)
-    told = merge_estimates(prefix_values(trace, "accuracy", Funnel(), Origin()), Funnel())
+    told = merge_estimates(prefix_values(trace, "accuracy", FilterReport(), Provenance()), FilterReport())
     assert all("q" not in one.row or one.row["q"] == pytest.approx(one.row["value"]) for one in told)
-    labels = [label for row in told_once(woven(told)) for label in row.row["labels"] if label is not None]
+    labels = [label for row in without_repeated_prefixes(merge_shared_prefixes(told)) for label in row.row["labels"] if label is not None]
     assert sorted(labels) == pytest.approx(sorted(one.row["value"] for one in told))  # each stands once
 
 
-@pytest.mark.parametrize("strategy", [Ensemble(6), MCTS(simulations=12, rollouts=1), BeamSearch(), SelfRefine(), STaR()], ids=str)
+@pytest.mark.parametrize("strategy", [Samples(6), MCTS(simulations=12, rollouts=1), BeamSearch(), SelfRefine(), STaR()], ids=str)
 def test_everything_can_be_taken_of_every_search(strategy):
     trace = searched(strategy, 3)
     read = FinalNumber()
-    for one in chains(trace, "accuracy", Funnel(), Origin()):
+    for one in chains(trace, "accuracy", FilterReport(), Provenance()):
         assert read.grade(one.text, "4").value == 1.0
-    for one, _ in journeys(trace, "accuracy", Funnel(), Origin()):
+    for one, _ in journeys(trace, "accuracy", FilterReport(), Provenance()):
         assert read.grade(one.text, "4").value == 1.0
     for harvest in (answer_pairs, sibling_pairs):
-        for one in harvest(trace, "accuracy", Funnel(), Origin()):
+        for one in harvest(trace, "accuracy", FilterReport(), Provenance()):
             assert read.grade(one.row["chosen"], "4").value == 1.0
             assert read.grade(one.row["rejected"], "4").value == 0.0
-    prefixes = merge_estimates(step_labels(trace, "accuracy", Funnel(), Origin()), Funnel())
-    for one in told_once(woven(prefixes)):
+    prefixes = merge_estimates(step_labels(trace, "accuracy", FilterReport(), Provenance()), FilterReport())
+    for one in without_repeated_prefixes(merge_shared_prefixes(prefixes)):
         assert len(one.row["completions"]) == len(one.row["labels"]) == len(one.row["hard"])
         known = [label for label in one.row["labels"] if label is not None]
         assert known and all(0 <= label <= 1 for label in known)
-    (one,) = operator_supervision(trace, "accuracy", Funnel(), Origin())
+    (one,) = operator_supervision(trace, "accuracy", FilterReport(), Provenance())
     made = sorted(i for event in one.row["operators"] for i in event.get("made", ()))
     looks = {j for i, step in enumerate(trace.steps) if is_cut_probe(step) for j in (i, step.parent)}  # to choose a cut
     assert len(looks) == (2 if hasattr(strategy, "cut") else 0)

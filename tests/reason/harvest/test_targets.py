@@ -5,30 +5,30 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ponder.funnel import Funnel
+from ponder.funnel import FilterReport
 from ponder.reason.harvest import (
-    Origin,
+    Provenance,
     answer_pairs,
     labelled_tree,
-    labels_on,
+    labels_from_scores,
     merge_estimates,
     operator_events,
     outcomes_by_step,
     sibling_pairs,
     step_labels,
     operator_supervision,
-    told_once,
+    without_repeated_prefixes,
     prefix_values,
-    woven,
+    merge_shared_prefixes,
 )
 from ponder.types import Score, Step, ids
 
-O = Origin("r", 0)  # noqa: E741
+O = Provenance("r", 0)  # noqa: E741
 
 
 def test_right_against_wrong_of_like_length(grow):
     trace = grow(("4", 1.0), ("long way to 4", 1.0), ("5", 0.0), ("long way to 5", 0.0), ("hm", None))
-    funnel = Funnel()
+    funnel = FilterReport()
     rows = [one.row for one in answer_pairs(trace, "accuracy", funnel, O)]
     assert [(r["chosen"], r["rejected"]) for r in rows] == [("4", "5"), ("long way to 4", "long way to 5")]
     assert rows[0]["scores"] == [1.0, 0.0] and rows[0]["prompt"][-1]["content"] == "What is 2 + 2?"
@@ -38,18 +38,18 @@ def test_right_against_wrong_of_like_length(grow):
 
 def test_every_wrong_answer_is_rejected_before_one_is_twice(grow):
     trace = grow(("4", 1.0), ("4.", 1.0), ("5", 0.0), ("a long way to nowhere", 0.0))
-    rows = [one.row for one in answer_pairs(trace, "accuracy", Funnel(), O)]
+    rows = [one.row for one in answer_pairs(trace, "accuracy", FilterReport(), O)]
     assert [(r["chosen"], r["rejected"]) for r in rows] == [("4", "5"), ("4.", "a long way to nowhere")]
 
 
 def test_no_pair_without_a_difference(grow):
-    funnel = Funnel()
+    funnel = FilterReport()
     assert list(answer_pairs(grow(("4", 1.0), ("four", 1.0)), "accuracy", funnel, O)) == []
     assert funnel.dropped["groups that differ"] == {"all answers alike": 1}
-    assert list(answer_pairs(grow(("4", 0.6), ("5", 0.3)), "accuracy", Funnel(), O, margin=0.5)) == []
-    (one,) = answer_pairs(grow(("4", 0.6), ("5", 0.3)), "accuracy", Funnel(), O, margin=0.25)
+    assert list(answer_pairs(grow(("4", 0.6), ("5", 0.3)), "accuracy", FilterReport(), O, margin=0.5)) == []
+    (one,) = answer_pairs(grow(("4", 0.6), ("5", 0.3)), "accuracy", FilterReport(), O, margin=0.25)
     assert one.row["chosen"] == "4"
-    funnel = Funnel()
+    funnel = FilterReport()
     assert list(answer_pairs(grow(("4", 1.0), ("4", 0.0)), "accuracy", funnel, O)) == []  # a verdict that wavers
     assert funnel.dropped["pairs"] == {"of equal text": 1}
 
@@ -62,7 +62,7 @@ def test_siblings_are_told_to_an_end(grow):
             ("open ", []),
         ]),
     )  # fmt: skip
-    rows = [one.row for one in sibling_pairs(trace, "accuracy", Funnel(), O, margin=0.4)]
+    rows = [one.row for one in sibling_pairs(trace, "accuracy", FilterReport(), O, margin=0.4)]
     at_fork = [r for r in rows if r["shared"] == "start "]
     (row,) = at_fork
     assert (row["chosen_step"], row["rejected_step"]) == ("good ", "bad ")
@@ -76,19 +76,19 @@ def test_a_wrong_answer_is_never_chosen(grow):
     """The better step's right answer was cut off: what is left of it is as wrong as the other's."""
     cut = ("4", 1.0, {"stop": "length"})
     trace = grow(("good ", [cut, ("5", 0.0)]), ("bad ", [("6", 0.0)]))
-    funnel = Funnel()
+    funnel = FilterReport()
     assert list(sibling_pairs(trace, "accuracy", funnel, O, margin=0.5)) == []
     assert funnel.dropped["told to answers that differ"] == {"the better one's were cut off": 1}
 
 
 def ways(*traces, own=False, scorer="accuracy", found=None):
-    found = found or [one for t in traces for one in step_labels(t, scorer, Funnel(), O, own=own)]
-    return [one.row for one in told_once(woven(merge_estimates(found, Funnel())))]
+    found = found or [one for t in traces for one in step_labels(t, scorer, FilterReport(), O, own=own)]
+    return [one.row for one in without_repeated_prefixes(merge_shared_prefixes(merge_estimates(found, FilterReport())))]
 
 
 def test_labels_are_mean_and_any_and_told_once(grow):
     trace = grow(("a ", [("b ", [("x", 1.0), ("y", 0.0), ("z", None)]), ("c", 0.0)]), ("", 0.0))
-    funnel = Funnel()
+    funnel = FilterReport()
     rows = ways(found=list(step_labels(trace, "accuracy", funnel, O)))
     assert [(r["completions"], r["labels"], r["hard"], r["answers"]) for r in rows] == [
         (["a ", "b ", "x"], [pytest.approx(1 / 3), 1 / 2, 1.0], [True, True, True], [3, 2, 1]),
@@ -105,7 +105,7 @@ def test_labels_of_one_prefix_are_joined(grow):
     rows = ways(a, b)
     assert rows[0]["labels"] == [pytest.approx(2 / 5), 1.0] and rows[0]["answers"] == [5, 2]
     assert [r["labels"] for r in rows[1:]] == [[None, 0.0]] * 3 and rows[0]["hard"] == [True, True]
-    few = told_once(woven(merge_estimates(step_labels(b, "accuracy", Funnel(), O), Funnel()))[1:])
+    few = without_repeated_prefixes(merge_shared_prefixes(merge_estimates(step_labels(b, "accuracy", FilterReport(), O), FilterReport()))[1:])
     assert few[0].row["labels"] == [pytest.approx(1 / 3), 0.0], "what is told once is told in what was kept"
 
 
@@ -120,7 +120,7 @@ def test_labels_that_stand_on_the_steps(grow):
     assert row["labelled"] == [1, 0, 1] and "answers" not in row
     (joined,) = ways(trace, trace, trace, own=True, scorer="label")
     assert joined["labels"] == [0.75, None, 0.0] and joined["labelled"] == [3, 0, 3]
-    both = [*step_labels(trace, "label", Funnel(), O, own=True), *step_labels(trace, "accuracy", Funnel(), O)]
+    both = [*step_labels(trace, "label", FilterReport(), O, own=True), *step_labels(trace, "accuracy", FilterReport(), O)]
     assert ways(found=both)[0]["labels"] == [pytest.approx(0.875), 1.0, 0.5], "from a run of each kind"
     for step in trace.steps:
         step.logprobs = None  # texts from elsewhere: each is a thought
@@ -143,7 +143,7 @@ def test_a_labelled_tree_holds_thoughts_and_nothing_else(grow):
         ("8", 0, 0.0, True),
         ("[7] is 9", 1, 0.0, True),
     ]
-    assert len(labelled_tree(trace, labels_on(trace, "label"), "label").steps) == 1
+    assert len(labelled_tree(trace, labels_from_scores(trace, "label"), "label").steps) == 1
 
 
 def test_a_tools_output_is_no_step(grow):
@@ -161,19 +161,19 @@ def by_prefix(found):
 
 def test_values_are_weighted_by_visits(grow):
     trace = grow(("a\n", [("x", 1.0, {"visits": 3}), ("y", 0.0, {"visits": 1})], {"visits": 4}), ("u", [("v", None)]))
-    funnel = Funnel()
+    funnel = FilterReport()
     rows = by_prefix(prefix_values(trace, "accuracy", funnel, O))
     assert rows["a",]["value"] == pytest.approx(3 / 4) and rows["a",]["visits"] == 4
     assert rows["a", "x"]["value"] == 1.0 and rows["a", "y"]["value"] == 0.0
     assert set(rows) == {("a",), ("a", "x"), ("a", "y")} and funnel.dropped["prefixes with an outcome"].total() == 2
-    assert set(by_prefix(prefix_values(trace, "accuracy", Funnel(), O, min_visits=3))) == {("a",), ("a", "x")}
+    assert set(by_prefix(prefix_values(trace, "accuracy", FilterReport(), O, min_visits=3))) == {("a",), ("a", "x")}
 
 
 def test_estimates_of_one_prefix_are_joined(grow):
     a = grow(("s", [("x", 1.0), ("y", 0.0)]))
     b = grow(("s", [("x", 1.0), ("z", 1.0)]))
-    funnel = Funnel()
-    rows = by_prefix(merge_estimates([one for t in (a, b) for one in prefix_values(t, "accuracy", Funnel(), O)], funnel))
+    funnel = FilterReport()
+    rows = by_prefix(merge_estimates([one for t in (a, b) for one in prefix_values(t, "accuracy", FilterReport(), O)], funnel))
     assert rows["s",]["value"] == pytest.approx(3 / 4) and rows["s",]["visits"] == 4
     assert rows["s", "x"]["visits"] == 2 and rows["s", "y"]["value"] == 0.0 and "q" not in rows["s", "x"]
     assert funnel.stages == {"distinct prefixes": 4}
@@ -182,14 +182,14 @@ def test_estimates_of_one_prefix_are_joined(grow):
 def test_backed_up_values_are_joined_by_visits(grow):
     a = grow(("x", 1.0, {"visits": 3, "value": 0.9}))
     b = grow(("x", 1.0, {"visits": 1, "value": 0.5}))
-    (one,) = merge_estimates([one for t in (a, b) for one in prefix_values(t, "accuracy", Funnel(), O)], Funnel())
+    (one,) = merge_estimates([one for t in (a, b) for one in prefix_values(t, "accuracy", FilterReport(), O)], FilterReport())
     assert one.row["q"] == pytest.approx(0.8) and one.row["visits"] == 4 and one.row["value"] == 1.0
 
 
 def test_values_are_told_once_along_the_ways(grow):
     trace = grow(("a", [("x", 1.0), ("b", [("y", 0.0), ("z", 1.0)])]), ("w", 0.0), ("", 0.0))
-    whole = woven(merge_estimates(prefix_values(trace, "accuracy", Funnel(), O), Funnel()))
-    rows = [one.row for one in told_once(whole)]
+    whole = merge_shared_prefixes(merge_estimates(prefix_values(trace, "accuracy", FilterReport(), O), FilterReport()))
+    rows = [one.row for one in without_repeated_prefixes(whole)]
     assert [(r["completions"], r["labels"]) for r in rows] == [
         (["a", "x"], [pytest.approx(2 / 3), 1.0]),
         (["a", "b", "y"], [None, 0.5, 0.0]),
@@ -197,8 +197,8 @@ def test_values_are_told_once_along_the_ways(grow):
         (["w"], [0.0]),
     ]  # and one that ended at once, which no file of steps can hold
     assert [r["visits"] for r in rows] == [[3, 1], [0, 2, 1], [0, 0, 1], [1]]
-    assert told_once(whole[2:])[0].row["labels"] == [pytest.approx(2 / 3), 0.5, 1.0]
-    few = woven(list(prefix_values(trace, "accuracy", Funnel(), O, min_visits=2)))
+    assert without_repeated_prefixes(whole[2:])[0].row["labels"] == [pytest.approx(2 / 3), 0.5, 1.0]
+    few = merge_shared_prefixes(list(prefix_values(trace, "accuracy", FilterReport(), O, min_visits=2)))
     assert [(f.row["completions"], f.row["labels"]) for f in few] == [(["a", "b"], [pytest.approx(2 / 3), 0.5])]
 
 
@@ -249,7 +249,7 @@ def test_operators_of_a_search(grow):
 
 def test_what_an_operator_gained(grow):
     trace = grow(("a", [("x", 1.0), ("y", 1.0)]), ("b", 0.0))
-    (one,) = operator_supervision(trace, "accuracy", Funnel(), O)
+    (one,) = operator_supervision(trace, "accuracy", FilterReport(), O)
     assert [(e["operator"], e.get("gain")) for e in one.row["operators"]] == [
         ("generate", pytest.approx(1.0 - 2 / 3)),
         ("generate", pytest.approx(0.0)),
@@ -257,5 +257,5 @@ def test_what_an_operator_gained(grow):
         ("generate", pytest.approx(0.0 - 2 / 3)),
     ]
     assert one.row["thoughts"][2] == {"parent": 1, "text": "x"}
-    funnel = Funnel()
+    funnel = FilterReport()
     assert list(operator_supervision(grow(), "accuracy", funnel, O)) == [] and funnel.stages == {"with an operator": 0}

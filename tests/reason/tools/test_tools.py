@@ -16,8 +16,8 @@ from ponder.errors import UsageError
 from ponder.jobs import decode, encode
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
-from ponder.reason.strategies.tools import ToolChain
-from ponder.reason.tools import CalculatorTool, ToolCall, PythonTool, SumChecker
+from ponder.reason.strategies.tools import ToolUse
+from ponder.reason.tools import CalculatorTool, ToolCall, PythonTool, ArithmeticChecker
 from ponder.reason.tools.calculator import calculate
 from ponder.reason.tools.tool import last_complete_call
 from ponder.types import Problem, Sampling, Step, Trace, ids, user_messages
@@ -25,7 +25,7 @@ from ponder.verify.sandbox import SandboxError, detect_isolation
 
 from ..speaking import Speaker, tree
 
-CALC = ToolChain((CalculatorTool(),), describe_tools=False)
+CALC = ToolUse((CalculatorTool(),), describe_tools=False)
 ONE = ["<calc>", "1</calc>", "ok"]
 
 
@@ -40,7 +40,7 @@ def jailed() -> bool:
 sandboxed = pytest.mark.skipif(not jailed(), reason="no sandbox can be had on this machine")
 
 
-def think(strategy: ToolChain, policy: Speaker, tokens: int | None = None, **more: Any) -> Trace:
+def think(strategy: ToolUse, policy: Speaker, tokens: int | None = None, **more: Any) -> Trace:
     assert decode(encode(strategy)) == strategy
     budget = Budget(tokens) if tokens else None
     return asyncio.run(solve(Problem("p", user_messages("Q")), strategy, policy, budget=budget, **more))
@@ -91,7 +91,7 @@ def test_errors_are_told_to_the_model() -> None:
         async def __call__(self, said: str, earlier: Sequence[ToolCall]) -> str:
             raise RuntimeError("no battery")
 
-    trace = asyncio.run(solve(Problem("p", user_messages("Q")), ToolChain((Broken(),), describe_tools=False), Speaker(ONE)))
+    trace = asyncio.run(solve(Problem("p", user_messages("Q")), ToolUse((Broken(),), describe_tools=False), Speaker(ONE)))
     assert trace.steps[3].text == "<result>[the tool failed: RuntimeError: no battery]</result>"
     wrong = think(CALC, Speaker(["<calc>", "1/0</calc>", "ok"]))
     assert "divides by zero" in wrong.steps[3].text and wrong.text(4).endswith("ok")
@@ -103,13 +103,13 @@ def test_long_results_are_cut_and_cannot_end_their_frame() -> None:
         async def __call__(self, said: str, earlier: Sequence[ToolCall]) -> str:
             return "```" + "<|" + "x" * 100
 
-    how = ToolChain((Loud(),), describe_tools=False, max_result_chars=10)
+    how = ToolUse((Loud(),), describe_tools=False, max_result_chars=10)
     trace = asyncio.run(solve(Problem("p", user_messages("Q")), how, Speaker(ONE)))
     assert trace.steps[3].text == "<result>'''< |\n[95 characters left out]\nxxxxx</result>"
 
 
 def test_a_fence_that_opens_is_no_call_yet() -> None:
-    how = ToolChain((PythonTool(),), describe_tools=False)
+    how = ToolUse((PythonTool(),), describe_tools=False)
     assert last_complete_call("a ```python\nprint(1)\n``` b", PythonTool()) == "print(1)\n"
     assert last_complete_call("a ```python\nprint(1)", PythonTool()) is None and last_complete_call("```", PythonTool()) is None
     trace = think(how, Speaker(["```text\nno code\n``` done"]))
@@ -158,7 +158,7 @@ def test_python_in_the_sandbox_with_a_session() -> None:
     policy = Speaker([
         "Let me see.\n```python\n", "x = 6\nprint('half', x)\n```", " then\n```python\n", "x * 7\n```", "It is 42.",
     ])  # fmt: skip
-    trace = think(ToolChain((PythonTool(),), describe_tools=False), policy)
+    trace = think(ToolUse((PythonTool(),), describe_tools=False), policy)
     results = [s.text for s in trace.steps[1:] if not s.sampled]
     assert results == ["\n```output\nhalf 6\n```\n", "\n```output\n42\n```\n"]
     assert trace.text(trace.chosen or 0).endswith("It is 42.")
@@ -178,19 +178,19 @@ def test_the_checker_works_out_what_the_steps_say() -> None:
     trace = Trace(Problem("p", user_messages("Q")), [Step(None, "Q", ids([1]))])
     for parent, text in [(0, "3 + 4 = 7. "), (1, "7 * 2 = 15, and 15 - 1 = 14."), (2, "So 14.")]:
         trace.add(Step(parent, text, ids([1])))
-    alone = asyncio.run(SumChecker()(trace, [1, 2, 3]))
+    alone = asyncio.run(ArithmeticChecker()(trace, [1, 2, 3]))
     assert [s.value for s in alone] == [1.0, 0.5, 1.0] and "7 * 2 = 15" in alone[1].reason
-    path = asyncio.run(SumChecker("path", score_without_equations=None)(trace, [1, 2, 3]))
+    path = asyncio.run(ArithmeticChecker("path", score_without_equations=None)(trace, [1, 2, 3]))
     assert [s.value for s in path] == pytest.approx([1.0, 2 / 3, 2 / 3])
-    assert SumChecker(score_without_equations=None).grade("no sums").value is None
+    assert ArithmeticChecker(score_without_equations=None).grade("no sums").value is None
 
 
 def test_bad_settings() -> None:
     with pytest.raises(UsageError, match="needs a tool"):
-        ToolChain(())
+        ToolUse(())
     with pytest.raises(UsageError, match="result"):
-        ToolChain((CalculatorTool(result_template="42"),))
+        ToolUse((CalculatorTool(result_template="42"),))
     with pytest.raises(UsageError, match="marks"):
-        ToolChain((CalculatorTool(end_marker=""),))
+        ToolUse((CalculatorTool(end_marker=""),))
     with pytest.raises(UsageError, match="Did you mean 'path'"):
-        SumChecker("pth")  # type: ignore[arg-type]
+        ArithmeticChecker("pth")  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ponder.types import Score
-from ponder.verify.proof import ProofScorer
+from ponder.verify.proof import ProofVerifier
 from ponder.verify.sandbox import SandboxError, shared_sandbox
 
 
@@ -17,7 +17,7 @@ def block(proof: str) -> str:
     return f"I prove it so:\n```\n{proof}\n```"
 
 
-def need(scorer: ProofScorer) -> None:
+def need(scorer: ProofVerifier) -> None:
     """Skip where the checker or the sandbox is missing."""
     if missing := scorer.missing_tools():
         pytest.skip(missing)
@@ -27,7 +27,7 @@ def need(scorer: ProofScorer) -> None:
         pytest.skip(f"no sandbox here: {error}")
 
 
-def judge_all(scorer: ProofScorer, cases: Mapping[str, tuple[str, Mapping[str, Any]]]) -> dict[str, Score]:
+def grade_all(scorer: ProofVerifier, cases: Mapping[str, tuple[str, Mapping[str, Any]]]) -> dict[str, Score]:
     """The verdict on each (proof, gold), by its key."""
     need(scorer)
     with ThreadPoolExecutor(4) as threads:

@@ -41,19 +41,19 @@ class Compiler:
 
 
 @pytest.fixture
-def judged(monkeypatch):
-    def judge(proof=PROOF, gold=GOLD, **said):
+def graded(monkeypatch):
+    def grade(proof=PROOF, gold=GOLD, **said):
         compiler = Compiler(**said)
         monkeypatch.setattr(module, "run", compiler)
         monkeypatch.setattr(process, "installed", lambda program, tools: f"/bin/{program}")
         monkeypatch.setattr(module, "_toolchain", lambda project, tools: module._Toolchain("/lean/bin/lean", "/libs:."))
         return Lean().grade(block(proof), gold), compiler
 
-    return judge
+    return grade
 
 
-def test_the_files(judged):
-    score, compiler = judged()
+def test_the_files(graded):
+    score, compiler = graded()
     assert score == Score(1.0, "proved")
     assert compiler.sources == {
         "Goal": "open Nat\ndef double (n : Nat) := 2 * n\n"
@@ -69,28 +69,28 @@ def ended(code: int, output: str) -> CheckerResult:
     return CheckerResult("ended", code, output, "", {"Check.olean": b"", "Candidate.olean": b""})
 
 
-def test_axioms_must_be_allowed(judged):
-    assert judged(Check=ended(0, RESTS))[0].value == 1.0
-    assert judged(gold={**GOLD, "axioms": []}, Check=ended(0, RESTS))[0].value == 0.0
-    score = judged(Check=ended(0, "'Judged.verdict' depends on axioms: [propext, sorryAx]\n"))[0]
+def test_axioms_must_be_allowed(graded):
+    assert graded(Check=ended(0, RESTS))[0].value == 1.0
+    assert graded(gold={**GOLD, "axioms": []}, Check=ended(0, RESTS))[0].value == 0.0
+    score = graded(Check=ended(0, "'Judged.verdict' depends on axioms: [propext, sorryAx]\n"))[0]
     assert score == Score(0.0, "wrong: the proof rests on sorryAx, which is not allowed")
-    assert judged(Check=ended(0, "'Judged.verdict' depends on axioms: [Lean.ofReduceBool]\n"))[0].value == 0.0
-    assert judged(Check=ended(0, ""))[0].value is None
+    assert graded(Check=ended(0, "'Judged.verdict' depends on axioms: [Lean.ofReduceBool]\n"))[0].value == 0.0
+    assert graded(Check=ended(0, ""))[0].value is None
 
 
-def test_errors_are_feedback(judged):
+def test_errors_are_feedback(graded):
     said = "Candidate.lean:4:12: error: unknown identifier 'omegaa'\nCandidate.lean:9:0: warning: w\n"
-    assert judged(Candidate=ended(1, said))[0] == Score(
+    assert graded(Candidate=ended(1, said))[0] == Score(
         0.0, "rejected: line 2, column 12: unknown identifier 'omegaa'"
     )  # fmt: skip
     mismatch = "Check.lean:2:55: error: type mismatch\n  solution\nhas type\n  True : Prop\n"
-    score = judged(Check=ended(1, mismatch))[0]
+    score = graded(Check=ended(1, mismatch))[0]
     assert score.value == 0.0 and score.reason.startswith("wrong: solution does not prove the statement: ")
-    score = judged(Goal=ended(1, "Goal.lean:2:1: error: unknown identifier 'x'\n"))[0]
+    score = graded(Goal=ended(1, "Goal.lean:2:1: error: unknown identifier 'x'\n"))[0]
     assert score.value is None and score.reason.startswith("bad data: the statement does not compile")
-    assert judged(Candidate=CheckerResult("timed out"))[0].value == 0.0
-    assert judged(Goal=CheckerResult("timed out"))[0].value is None
-    assert judged(Candidate=CheckerResult("crashed"))[0].value is None
+    assert graded(Candidate=CheckerResult("timed out"))[0].value == 0.0
+    assert graded(Goal=CheckerResult("timed out"))[0].value is None
+    assert graded(Candidate=CheckerResult("crashed"))[0].value is None
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_errors_are_feedback(judged):
      "/-/ sorry /-/ -/ sorry", '-- "\nsorry', '"--" sorry', "/- unclosed", "@[\nsimp\n,\n csimp\n] x",
      "simproc x (1) := fun _ => 1", "meta def f := 1", "theorem solution : False := by admit"],
 )  # fmt: skip
-def test_refused(judged, source):
-    score, compiler = judged(source)
+def test_refused(graded, source):
+    score, compiler = graded(source)
     assert score.value == 0.0 and score.reason.startswith(("refused: ", "malformed: ")) and not compiler.sources
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from ponder.types import Score
-from ponder.verify.proof import ProofScorer, proof_in
+from ponder.verify.proof import ProofVerifier, extract_proof
 from ponder.verify.proof.process import CheckerResult
 from ponder.verify.proof.scorer import MAX_PROOF_CHARS, CheckerFailed, score_unfinished, shorten_message
 
@@ -20,7 +20,7 @@ from ponder.verify.proof.scorer import MAX_PROOF_CHARS, CheckerFailed, score_unf
      ("  ```v\n  x.\n  ```", "  x.")],
 )  # fmt: skip
 def test_one_proof_is_found(text, proof):
-    assert proof_in(text).answer == proof
+    assert extract_proof(text).answer == proof
 
 
 @pytest.mark.parametrize(
@@ -31,19 +31,19 @@ def test_one_proof_is_found(text, proof):
      (f"```\n{'x' * (MAX_PROOF_CHARS + 1)}\n```", "too long"), ("```coq x. ```", "no answer")],
 )  # fmt: skip
 def test_anything_else_is_none(text, reason):
-    found = proof_in(text)
+    found = extract_proof(text)
     assert (found.answer, found.reason) == (None, reason)
 
 
 @pytest.mark.parametrize("piece", ["```\n", "```a\n", "`", "\n", "<answer>", "<think>", "  ```\nx\n"])
 def test_no_text_takes_long(piece):
     before = time.process_time()
-    proof_in(piece * (200_000 // len(piece)))
+    extract_proof(piece * (200_000 // len(piece)))
     assert time.process_time() - before < 8
 
 
 @dataclass(frozen=True)
-class Broken(ProofScorer):
+class Broken(ProofVerifier):
     missing: str = ""
 
     def missing_tools(self):

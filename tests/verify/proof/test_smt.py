@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ponder.types import Score
-from ponder.verify.proof import Invariant, Satisfies
+from ponder.verify.proof import SmtInvariant, SmtAssignment
 from ponder.verify.proof import smt as module
-from ponder.verify.proof.smt import MalformedSmt, formula_over, parse_sexprs, to_smtlib
+from ponder.verify.proof.smt import MalformedSmt, parse_formula, parse_sexprs, to_smtlib
 from verify.proof.judging import block, judge_all, need
 
 FORMULA = """
@@ -60,12 +60,12 @@ NO_INVARIANTS = {
 
 @pytest.fixture(scope="module")
 def assignments() -> dict[str, Score]:
-    return judge_all(Satisfies(), {text: (text, {"formula": FORMULA}) for text in (*RIGHT, *WRONG, *MALFORMED)})
+    return judge_all(SmtAssignment(), {text: (text, {"formula": FORMULA}) for text in (*RIGHT, *WRONG, *MALFORMED)})
 
 
 @pytest.fixture(scope="module")
 def invariants() -> dict[str, Score]:
-    return judge_all(Invariant(), {text: (text, COUNTER) for text in (*INVARIANTS, *NO_INVARIANTS)})
+    return judge_all(SmtInvariant(), {text: (text, COUNTER) for text in (*INVARIANTS, *NO_INVARIANTS)})
 
 
 def test_assignments(assignments):
@@ -82,7 +82,7 @@ def test_every_assignment_of_three_bits():
         f"{a} {b}": (f"a = {a}\nb = {str(b).lower()}", {"formula": formula})
         for a, b in product(range(-4, 4), (True, False))
     }
-    for name, score in judge_all(Satisfies(), asked).items():
+    for name, score in judge_all(SmtAssignment(), asked).items():
         a, b = name.split()
         assert (score.value == 1.0) == ((3 * int(a) + (b == "True")) % 4 == 1), name
 
@@ -108,8 +108,8 @@ def test_a_counterexample_is_shown(invariants):
      {"formula": "(declare-const x Int) (assert (= x"}, {"formula": "(declare-const x Int) (assert (= x z))"}],
 )  # fmt: skip
 def test_a_bad_formula_is_undecided(gold):
-    need(Satisfies())
-    score = Satisfies().grade(block("x = 1"), gold)
+    need(SmtAssignment())
+    score = SmtAssignment().grade(block("x = 1"), gold)
     assert score.value is None and score.reason.startswith("bad data: "), score
 
 
@@ -118,23 +118,23 @@ def test_a_bad_formula_is_undecided(gold):
     [{"state": 1}, {"state": {"x y": "Int"}}, {"safe": "(<= x zz)"}, {"step": "(exists ((z Int)) true)"}],
 )
 def test_a_bad_system_is_undecided(changed):
-    need(Invariant())
-    score = Invariant().grade(block("(<= x n)"), {**COUNTER, **changed})
+    need(SmtInvariant())
+    score = SmtInvariant().grade(block("(<= x n)"), {**COUNTER, **changed})
     assert score.value is None and score.reason.startswith("bad data: "), score
 
 
 def test_what_z3_cannot_decide_is_undecided():
-    need(Invariant())
+    need(SmtInvariant())
     cubes = {"state": {"x": "Int", "y": "Int", "z": "Int"}, "initial": "true", "step": "true",
              "safe": "(not (= (+ (* x x x) (* y y y) (* z z z)) 114))"}  # fmt: skip
     hard = "(not (= (+ (* x x x) (* y y y) (* z z z)) 114))"
-    score = Invariant(module.checker_limits(1)).grade(block(hard), cubes)
+    score = SmtInvariant(module.checker_limits(1)).grade(block(hard), cubes)
     assert score.value is None, score
 
 
 def test_where_z3_is_missing_nothing_is_decided(monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda name: None)
-    score = Satisfies().grade(block("x = 1"), {"formula": FORMULA})
+    score = SmtAssignment().grade(block("x = 1"), {"formula": FORMULA})
     assert score.value is None and "pip install z3-solver" in score.reason
 
 
@@ -144,10 +144,10 @@ ATOMS = st.sampled_from(["x", "n", "1", "2.5", "and", "<="])
 @given(st.recursive(ATOMS, lambda inner: st.lists(inner, max_size=4), max_leaves=20))
 def test_written_is_the_inverse_of_trees(tree):
     assert parse_sexprs(to_smtlib(tree)) == [tree]
-    assert formula_over(to_smtlib(tree), frozenset({"x", "n"})) == tree
+    assert parse_formula(to_smtlib(tree), frozenset({"x", "n"})) == tree
 
 
 @given(st.text('()x1 ;|"\n', max_size=30))
 def test_no_text_comes_through_unread(text):
     with suppress(MalformedSmt):
-        assert parse_sexprs(to_smtlib(formula_over(text, frozenset("x")))) == parse_sexprs(text)
+        assert parse_sexprs(to_smtlib(parse_formula(text, frozenset("x")))) == parse_sexprs(text)

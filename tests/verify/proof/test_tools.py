@@ -13,7 +13,7 @@ from ponder.verify.proof import lean as lean_module
 from ponder.verify.sandbox import detect_isolation
 from verify.proof.judging import block
 
-pytestmark = pytest.mark.skipif(detect_isolation().rung != "namespaces", reason=f"a checker needs namespaces: {detect_isolation()}")
+pytestmark = pytest.mark.skipif(detect_isolation().isolation != "namespaces", reason=f"a checker needs namespaces: {detect_isolation()}")
 LIMITS = checker_limits(20)
 
 

@@ -26,7 +26,7 @@ RIGHT_OUTPUT = {"string_of_number"}  # wrong as a value, right as what a program
 NOBODY = 65534
 
 
-def open_up(*needed: str) -> None:
+def make_readable(*needed: str) -> None:
     """Where an interpreter lies in a private home: a view of it that all can read, for this process alone."""
     from ponder.verify.sandbox import kernel
 
@@ -48,7 +48,7 @@ def open_up(*needed: str) -> None:
             os.close(descriptor)
 
 
-def become_nobody() -> None:
+def drop_to_nobody() -> None:
     """Give up root."""
     import ctypes
 
@@ -71,7 +71,7 @@ def listed(folder: Path | None) -> list[Any]:
     return [Attack(f"listed_{a['name']}", a["kind"], a["code"]) for a in json.loads(path.read_text())]
 
 
-class Field:
+class AttackField:
     """What the attacks aim at: a folder to write to, one with a secret, a port, and this process."""
 
     def __init__(self) -> None:
@@ -122,16 +122,16 @@ class Field:
         shutil.rmtree(self.folder)
 
 
-def siege(rung: Any, attacks: list[Any], slots: int = 8) -> dict[str, Any]:
+def run_attacks(isolation: Any, attacks: list[Any], slots: int = 8) -> dict[str, Any]:
     from attacks import PRELUDE
 
     from ponder.verify.code.equal import values_equal
     from ponder.verify.sandbox import SandboxLimits, Sandbox
 
-    field, trouble = Field(), list[str]()
+    field, trouble = AttackField(), list[str]()
     limits = SandboxLimits(cpu_seconds=1, wall_seconds=0.6)
     begun = time.monotonic()
-    with Sandbox(slots, limits=limits, rung=rung) as jail:
+    with Sandbox(slots, limits=limits, isolation=isolation) as jail:
         with jail._worker("python") as worker:
             layers = worker.layers()
 
@@ -175,7 +175,7 @@ def siege(rung: Any, attacks: list[Any], slots: int = 8) -> dict[str, Any]:
     trouble += field.damage()
     field.close()
     trouble += [f"left behind: {p}" for p in children()]
-    return {"rung": rung, "layers": layers, "user": os.getuid(), "attacks": len(attacks), "trouble": trouble,
+    return {"rung": isolation, "layers": layers, "user": os.getuid(), "attacks": len(attacks), "trouble": trouble,
             "seconds": round(time.monotonic() - begun, 1)}  # fmt: skip
 
 
@@ -211,10 +211,10 @@ def main() -> None:
     data, lists = os.environ.get("PONDER_DATA"), os.environ.get("PONDER_ATTACKS")
     aimed = [*attacks.OWN, *listed(Path(lists) if lists else Path(data).parent / "attacks" if data else None)]
     if told.user != "me":
-        open_up(sys.base_prefix, sys.prefix, str(HERE.parents[2]))
+        make_readable(sys.base_prefix, sys.prefix, str(HERE.parents[2]))
     if told.user == "nobody":
-        become_nobody()
-    print(json.dumps(siege(told.rung, [a for a in aimed if told.only in a.name])))
+        drop_to_nobody()
+    print(json.dumps(run_attacks(told.isolation, [a for a in aimed if told.only in a.name])))
 
 
 if __name__ == "__main__":

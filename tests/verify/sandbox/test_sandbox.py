@@ -39,12 +39,12 @@ ADD = "def f(x): return x + 1"
 
 def rungs():
     found = detect_isolation()
-    return [] if found.rung is None else ["namespaces", "landlock"] if found.rung == "namespaces" else ["landlock"]
+    return [] if found.isolation is None else ["namespaces", "landlock"] if found.isolation == "namespaces" else ["landlock"]
 
 
 @pytest.fixture(scope="module", params=rungs())
 def jail(request):
-    with Sandbox(2, limits=QUICK, rung=request.param) as found:
+    with Sandbox(2, limits=QUICK, isolation=request.param) as found:
         yield found
 
 
@@ -195,7 +195,7 @@ def test_threads_in_a_clone(jail):
 
 
 def test_files_last_as_long_as_a_run(best):
-    if best.rung != "namespaces":
+    if best.isolation != "namespaces":
         pytest.skip("without namespaces there is nowhere to write")
     wrote = best.run_script("open('a', 'w').write('1'); import os, tempfile; tempfile.mkstemp(); print(os.listdir('.'))")
     assert wrote.end == "done" and "'a'" in wrote.stdout
@@ -307,7 +307,7 @@ def test_a_program_does_not_sway_the_tests(jail, source):
 
 
 def test_a_trusted_function(best):
-    with Sandbox(1, preload=("trusted:warm",), paths=(HERE,), limits=SandboxLimits(cpu_seconds=1, wall_seconds=2), rung=best.rung) as jail:
+    with Sandbox(1, preload=("trusted:warm",), paths=(HERE,), limits=SandboxLimits(cpu_seconds=1, wall_seconds=2), isolation=best.isolation) as jail:
         hostile = {"a": [1.5, None, (2, 3), {4}, b"5", "\ud800"], 6: 7 + 8j, "inf": float("inf")}
         assert jail.call("trusted:echo", hostile) == CallResult("done", hostile)
         assert [jail.call("trusted:count").value for _ in range(3)] == [(1, 1)] * 3
@@ -321,7 +321,7 @@ def test_a_trusted_function(best):
 
 
 def test_reuse_keeps_a_clone_until_it_fails(best):
-    with Sandbox(1, preload=("trusted",), paths=(HERE,), limits=SandboxLimits(wall_seconds=0.5), rung=best.rung, calls_per_clone=3) as jail:
+    with Sandbox(1, preload=("trusted",), paths=(HERE,), limits=SandboxLimits(wall_seconds=0.5), isolation=best.isolation, calls_per_clone=3) as jail:
         assert [jail.call("trusted:count").value[0] for _ in range(5)] == [1, 2, 3, 1, 2]
         assert jail.call("trusted:work", "hang").run_status == "timed out"
         assert jail.call("trusted:count").value[0] == 1
@@ -330,7 +330,7 @@ def test_reuse_keeps_a_clone_until_it_fails(best):
 
 
 def test_a_module_that_cannot_be_loaded_is_named(best):
-    with Sandbox(1, preload=("no_such_module",), rung=best.rung) as jail:
+    with Sandbox(1, preload=("no_such_module",), isolation=best.isolation) as jail:
         reply = jail.call("no_such_module:f")
     assert reply.run_status == "lost" and "no_such_module" in reply.detail
 
@@ -365,8 +365,8 @@ def test_a_dead_worker_is_replaced_and_its_run_repeated(jail):
 
 
 @pytest.mark.parametrize("rung", rungs())
-def test_a_worker_that_dies_during_a_run(rung):
-    with Sandbox(1, rung=rung) as jail:
+def test_a_worker_that_dies_during_a_run(isolation):
+    with Sandbox(1, isolation=isolation) as jail:
         jail.call_program(ADD, "f", [])
         (first,) = jail._idle["python"]
         killer = threading.Timer(0.3, first._process.kill)
@@ -403,7 +403,7 @@ def zygotes():
 
 def test_closing_leaves_nothing(best):
     before, grouped = zygotes(), groups()
-    with Sandbox(3, rung=best.rung) as jail:
+    with Sandbox(3, isolation=best.isolation) as jail:
         with ThreadPoolExecutor(3) as threads:
             list(threads.map(lambda n: jail.run_tests(ADD, ["assert f(1) == 2"]), range(6)))
         assert len(zygotes()) > len(before)
@@ -414,13 +414,13 @@ def test_closing_leaves_nothing(best):
 
 
 @pytest.mark.parametrize("rung", rungs())
-def test_a_worker_that_cannot_start_leaves_nothing(rung, monkeypatch):
+def test_a_worker_that_cannot_start_leaves_nothing(isolation, monkeypatch):
     before, grouped = zygotes(), groups()
     monkeypatch.setattr(worker, "_visible", lambda *_: ["/no/such/folder"])
     monkeypatch.setattr(worker, "STARTING", 5.0)
-    if rung == "landlock":  # which takes what there is
+    if isolation == "landlock":  # which takes what there is
         monkeypatch.setattr(worker, "BOOT", "raise OSError('no such luck')")
-    with Sandbox(1, rung=rung) as jail:
+    with Sandbox(1, isolation=isolation) as jail:
         ran = jail.run_script("")
     assert ran.run_status == "lost" and "no such" in ran.detail.lower()
     assert zygotes() == before and groups() == grouped
@@ -456,12 +456,12 @@ def test_a_forked_child_has_workers_of_its_own(best):
 
 
 @pytest.mark.parametrize("rung", rungs())
-def test_a_killed_host_takes_its_workers_along(rung):
+def test_a_killed_host_takes_its_workers_along(isolation):
     program = f"""
     import os, sys, time, threading
     sys.path.insert(0, {HERE!r})
     from ponder.verify.sandbox import Sandbox, Limits
-    jail = Sandbox(1, rung={rung!r}, limits=Limits(seconds=50))
+    jail = Sandbox(1, rung={isolation!r}, limits=Limits(seconds=50))
     jail.script("")
     threading.Thread(target=jail.script, args=("import time; time.sleep(60)",), daemon=True).start()
     time.sleep(0.5)
@@ -508,12 +508,12 @@ def test_a_killed_host_takes_its_workers_along(rung):
         "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())",
     ],
 )
-def test_an_odd_host(rung, odd):
+def test_an_odd_host(isolation, odd):
     program = f"""
     import os, signal
     {odd}
     from ponder.verify.sandbox import Sandbox
-    with Sandbox(1, rung={rung!r}) as jail:
+    with Sandbox(1, rung={isolation!r}) as jail:
         ran = jail.script("import wave; print(input())", "x")
         died = jail.script("import os, signal; signal.signal(10, lambda *_: os._exit(7)); os.kill(os.getpid(), 10)")
     os._exit(0 if (ran.stdout, died.status) == ("x\\n", 7) else 1)
@@ -524,7 +524,7 @@ def test_an_odd_host(rung, odd):
 
 
 def test_other_programs(best):
-    if best.rung != "namespaces":
+    if best.isolation != "namespaces":
         pytest.skip("programs with files need namespaces")
     out, ran = best.program(["/bin/sh", "-c", "cat a; echo $0 $HOME; ls /; id -u"], files={"a": b"\0\xff"})
     assert out.startswith(b"\0\xff") and ran.end == "done" and "root" not in ran.stdout.split()[3:]
@@ -600,7 +600,7 @@ def _read(path):
 def test_files_are_refused_where_there_is_nowhere_to_write():
     if "landlock" not in rungs():
         pytest.skip("no Landlock here")
-    with Sandbox(1, rung="landlock") as jail:
+    with Sandbox(1, isolation="landlock") as jail:
         with pytest.raises(SandboxError, match="namespaces"):
             jail.run_program(["/bin/cat", "a"], files={"a": b""})
         assert jail.run_program(["/bin/echo", "hi"])[0] == b"hi\n"
@@ -608,15 +608,15 @@ def test_files_are_refused_where_there_is_nowhere_to_write():
 
 def test_a_full_or_missing_temporary_folder_does_not_matter(best, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", "/no/such/folder")
-    with Sandbox(1, rung=best.rung) as jail:
+    with Sandbox(1, isolation=best.isolation) as jail:
         assert jail.call_program(ADD, "f", [((1,), {})]) == [CallResult("done", 2)]
 
 
 def test_the_level_says_what_holds_and_why():
     found = detect_isolation()
-    assert found.rung in ("namespaces", "landlock", None)
-    assert str(found).startswith(str(found.rung or "no jail"))
-    if found.rung:
+    assert found.isolation in ("namespaces", "landlock", None)
+    assert str(found).startswith(str(found.isolation or "no jail"))
+    if found.isolation:
         assert "seccomp" in found.layers
 
 
@@ -630,15 +630,15 @@ def undecided():
 def test_the_ladder_goes_down_and_then_refuses(monkeypatch, undecided):
     broken = {"namespaces"}
 
-    def attempt(rung):
-        if rung in broken:
-            raise run.WorkerLost(f"unshare: not permitted ({rung})")
+    def attempt(isolation):
+        if isolation in broken:
+            raise run.WorkerLost(f"unshare: not permitted ({isolation})")
         return ["seccomp"]
 
     monkeypatch.setattr(ladder, "_try", attempt)
     monkeypatch.setattr(ladder.landlock, "version", lambda: 1)
     down = detect_isolation()
-    assert down.rung == "landlock" and "not namespaces: unshare: not permitted" in str(down)
+    assert down.isolation == "landlock" and "not namespaces: unshare: not permitted" in str(down)
     broken.add("landlock")
     detect_isolation.cache_clear()
     with pytest.raises(SandboxError, match=r"not permitted \(landlock\).*max_user_namespaces.*unsafe"):
@@ -651,9 +651,9 @@ def test_the_ladder_goes_down_and_then_refuses(monkeypatch, undecided):
 
 def test_other_systems_are_refused_with_a_hint(monkeypatch, undecided):
     monkeypatch.setattr(sys, "platform", "darwin")
-    for rung in (None, "unsafe"):
+    for isolation in (None, "unsafe"):
         with pytest.raises(SandboxError, match="Docker"):
-            Sandbox(rung=rung)
+            Sandbox(isolation=isolation)
 
 
 def test_other_processors_are_refused(monkeypatch, undecided):
@@ -664,7 +664,7 @@ def test_other_processors_are_refused(monkeypatch, undecided):
 
 def test_unsafe_runs_without_a_jail():
     with pytest.warns(RuntimeWarning, match="delete your files"):
-        jail = Sandbox(1, rung="unsafe", limits=QUICK)
+        jail = Sandbox(1, isolation="unsafe", limits=QUICK)
     with jail:
         assert jail.call_program(ADD, "f", [((1,), {})]) == [CallResult("done", 2)]
         assert jail.run_script("print(open('/etc/hostname').name)").run_status == "done"

@@ -12,10 +12,10 @@ HERE = Path(__file__).parent
 ROOT = os.getuid() == 0
 
 
-def besieged(rung, *flags):
+def run_attacks_as(isolation, *flags):
     path = os.pathsep.join([str(HERE.parents[2] / "src"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, str(HERE / "siege.py"), rung, *flags],
+        [sys.executable, str(HERE / "siege.py"), isolation, *flags],
         capture_output=True, text=True, timeout=240, env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
     last = done.stderr.strip().rpartition("\n")[2]
@@ -25,44 +25,44 @@ def besieged(rung, *flags):
     return json.loads(done.stdout.strip().rpartition("\n")[2])
 
 
-def held(result):
+def assert_nothing_escaped(result):
     assert result["attacks"] >= 150
     assert result["trouble"] == []
 
 
 def test_namespaces():
-    result = besieged("namespaces")
-    held(result)
+    result = run_attacks_as("namespaces")
+    assert_nothing_escaped(result)
     assert {"namespaces", "seccomp", "resource limits"} <= set(result["layers"])
 
 
 @pytest.mark.skipif(not ROOT, reason="only root can become another user")
 def test_landlock_as_nobody():
-    result = besieged("landlock", "--user", "nobody")
-    held(result)
+    result = run_attacks_as("landlock", "--user", "nobody")
+    assert_nothing_escaped(result)
     assert result["user"] == 65534 and "namespaces" not in result["layers"]
 
 
 @pytest.mark.slow
 def test_landlock():
-    held(besieged("landlock"))
+    assert_nothing_escaped(run_attacks_as("landlock"))
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not ROOT, reason="only root can become another user")
 def test_namespaces_as_nobody():
-    held(besieged("namespaces", "--user", "nobody"))
+    assert_nothing_escaped(run_attacks_as("namespaces", "--user", "nobody"))
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not ROOT, reason="only root can make its Python readable to others")
 def test_landlock_as_root_with_another_user_inside():
-    result = besieged("landlock", "--user", "root")
-    held(result)
+    result = run_attacks_as("landlock", "--user", "root")
+    assert_nothing_escaped(result)
     assert "another user" in result["layers"]
 
 
 def test_without_a_jail_the_attacks_get_through():
     """The siege can fail: it does where nothing holds the attackers."""
-    trouble = " ".join(besieged("unsafe", "--only", "read_secret")["trouble"])
+    trouble = " ".join(run_attacks_as("unsafe", "--only", "read_secret")["trouble"])
     assert "read_secret_by_mmap got out" in trouble and "leaked" in trouble

@@ -14,7 +14,7 @@ from verify.sandbox.test_sandbox import QUICK, rungs
 
 @pytest.fixture(scope="module", params=rungs())
 def jail(request):
-    with Sandbox(1, limits=QUICK, rung=request.param) as found:
+    with Sandbox(1, limits=QUICK, isolation=request.param) as found:
         yield found
 
 
@@ -154,7 +154,7 @@ def test_a_run_leaves_no_trace_for_the_next(jail, what):
     seen = [jail.answers(source, "f", [((0,), {})])[0] for _ in range(3)]
     assert seen[0].end == "done" and seen[1:] == seen[:1] * 2
     (only,) = jail._idle["python"]
-    assert only.rung == jail.rung, "all three ran in the same worker"
+    assert only.isolation == jail.isolation, "all three ran in the same worker"
 
 
 def test_random_numbers_differ_between_runs(jail):

@@ -10,7 +10,7 @@ import numpy as np
 
 from ponder.errors import UsageError
 from ponder.measure.coverage import coverage_curve
-from ponder.measure.curves import Curve
+from ponder.measure.curves import SampleCurve
 from ponder.measure.figures.drawn import (
     FigureWithData,
     FigureRow,
@@ -20,12 +20,12 @@ from ponder.measure.figures.drawn import (
     set_headline,
     make_panels,
     set_percent_axis,
-    small_print,
+    add_footnotes,
     log_spaced_ints,
 )
 from ponder.measure.intervals import FEW_PROBLEMS
-from ponder.measure.plots import COLOURS, DASHES, INK, MARKERS, QUIET
-from ponder.measure.readers.attempts import LOGPROB, SCORE, Attempts
+from ponder.measure.plots import COLOURS, DASHES, TEXT_COLOUR, MARKERS, MUTED_COLOUR
+from ponder.measure.readers.attempts import LOGPROB_COLUMN, SCORE_COLUMN, Attempts
 from ponder.measure.selection import SubsetScheme, selection_curve
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class JudgedSystem:
     max_k: int
 
 
-def asked_of(system: Attempts) -> JudgedSystem:
+def judged_system(system: Attempts) -> JudgedSystem:
     told = system.on_problems([g.problem for g in system.groups if g.mean is not None])
     most = int(told.counts[0].min())
     if most < 2:
@@ -57,9 +57,9 @@ def asked_of(system: Attempts) -> JudgedSystem:
     return JudgedSystem(told, most)
 
 
-def _curves(asked: JudgedSystem, how: SubsetScheme, said: list[str], subsets: int = 100) -> dict[str, Curve]:
+def _curves(asked: JudgedSystem, how: SubsetScheme, said: list[str], subsets: int = 100) -> dict[str, SampleCurve]:
     """Every rule that a system's data allow. Where no verdict says what a rule's choice is worth, that is said."""
-    out = _possible(asked, how, subsets)
+    out = _computable_curves(asked, how, subsets)
     if unknown := [rule for rule, curve in out.items() if np.isnan(curve.mean).any()]:
         rules = " and ".join(CURVE_LABELS[rule] for rule in unknown)
         said.append(
@@ -68,7 +68,7 @@ def _curves(asked: JudgedSystem, how: SubsetScheme, said: list[str], subsets: in
     return {rule: curve for rule, curve in out.items() if rule not in unknown}
 
 
-def _possible(asked: JudgedSystem, how: SubsetScheme, subsets: int) -> dict[str, Curve]:
+def _computable_curves(asked: JudgedSystem, how: SubsetScheme, subsets: int) -> dict[str, SampleCurve]:
     system, ks = asked.system, log_spaced_ints(asked.max_k)
     out = {"coverage": coverage_curve(*system.counts, ks)}
     if any(g.sample_counts for g in system.groups):
@@ -86,16 +86,16 @@ def _possible(asked: JudgedSystem, how: SubsetScheme, subsets: int) -> dict[str,
         out["best"] = selection_curve("best", own, right, ks, scores, how, subsets, "abstain")
         if system.has_answers:
             out["weighted"] = selection_curve("weighted", answers, right, ks, scores, "subsets", subsets, "abstain")
-    if LOGPROB in system.scorers:
-        scores = [g.scores[LOGPROB] for g in system.groups]
+    if LOGPROB_COLUMN in system.scorers:
+        scores = [g.scores[LOGPROB_COLUMN] for g in system.groups]
         out["logprob"] = selection_curve("best", own, right, ks, scores, how, subsets, "abstain")
     return out
 
 
 def _scorer(system: Attempts) -> str:
     """The score to go by: the log's own, or the one there is besides the verdict itself."""
-    named = [s for s in system.scorers if s != LOGPROB and not _is_verdict(system, s)]
-    return SCORE if SCORE in named else named[0] if len(named) == 1 else ""
+    named = [s for s in system.scorers if s != LOGPROB_COLUMN and not _is_verdict(system, s)]
+    return SCORE_COLUMN if SCORE_COLUMN in named else named[0] if len(named) == 1 else ""
 
 
 def _is_verdict(system: Attempts, scorer: str) -> bool:
@@ -110,7 +110,7 @@ def figure_notes(systems: Sequence[Attempts], band: str) -> list[str]:
     return lines
 
 
-def _rows(name: str, curves: dict[str, Curve]) -> list[FigureRow]:
+def _rows(name: str, curves: dict[str, SampleCurve]) -> list[FigureRow]:
     out: list[FigureRow] = []
     for rule, c in curves.items():
         for i, k in enumerate(c.k.tolist()):
@@ -120,12 +120,12 @@ def _rows(name: str, curves: dict[str, Curve]) -> list[FigureRow]:
     return out
 
 
-def coverage_against_consensus(systems: Sequence[Attempts], title: str = "") -> FigureWithData:
+def plot_coverage(systems: Sequence[Attempts], title: str = "") -> FigureWithData:
     """Can it, and does one find it: pass@k beside what a vote or a score chooses.
 
     A panel for each system; one for all where there is nothing to choose by, and only coverage to show.
     """
-    asked, said = [asked_of(s) for s in systems], list[str]()
+    asked, said = [judged_system(s) for s in systems], list[str]()
     curves = [_curves(a, "exact", said) for a in asked]
     together = len(asked) > 1 and all(len(found) == 1 for found in curves)
 
@@ -136,24 +136,24 @@ def coverage_against_consensus(systems: Sequence[Attempts], title: str = "") -> 
             set_headline(axes[0], "share of problems solved by any of k samples, %")
             set_k_axis(axes[0], max(a.max_k for a in asked))
         else:
-            ended = [_paint_curves(ax, _named(found), "interval") for ax, found in zip(axes, curves, strict=True)]
+            ended = [_paint_curves(ax, _labelled_curves(found), "interval") for ax, found in zip(axes, curves, strict=True)]
             for ax, a, found in zip(axes, asked, curves, strict=True):
                 set_headline(ax, shorten_name(a.system.name) if len(asked) > 1 else "share of problems solved, %")
                 set_k_axis(ax, a.max_k)
                 if len(found) > 1:
-                    _gap(ax, found)
+                    _annotate_gap(ax, found)
         for ax, named in zip(axes, ended, strict=True):  # when the height that panels share is known
             label_line_ends(ax, named)
-        small_print(figure, [*figure_notes(systems, "bars: 95 % intervals over problems"), *said])
+        add_footnotes(figure, [*figure_notes(systems, "bars: 95 % intervals over problems"), *said])
 
     figure = make_panels(1 if together else len(asked), paint, title, sharey=True)
     rows = tuple(r for a, c in zip(asked, curves, strict=True) for r in _rows(a.system.name, c))
     return FigureWithData(figure, rows, tuple(said))
 
 
-def selection_curves(systems: Sequence[Attempts], title: str = "", subsets: int = 100) -> FigureWithData:
+def plot_selection(systems: Sequence[Attempts], title: str = "", subsets: int = 100) -> FigureWithData:
     """What a rule chooses among k random samples, with its spread over random subsets."""
-    asked, said = [asked_of(s) for s in systems], list[str]()
+    asked, said = [judged_system(s) for s in systems], list[str]()
     curves = [_curves(a, "subsets", said, subsets) for a in asked]
     for a, found in zip(asked, curves, strict=True):
         if len(found) < 2:
@@ -161,28 +161,28 @@ def selection_curves(systems: Sequence[Attempts], title: str = "", subsets: int 
             raise UsageError(f"{why}: draw its coverage instead")
 
     def paint(figure: Figure, axes: list[Axes]) -> None:
-        ended = [_paint_curves(ax, _named(found), "sd") for ax, found in zip(axes, curves, strict=True)]
+        ended = [_paint_curves(ax, _labelled_curves(found), "sd") for ax, found in zip(axes, curves, strict=True)]
         for ax, a, found, named in zip(axes, asked, curves, ended, strict=True):
             label_line_ends(ax, named)
             one = float(found["coverage"].mean[0])
-            ax.axhline(one, color=QUIET, lw=0.9, ls=DASHES[2], zorder=1)
+            ax.axhline(one, color=MUTED_COLOUR, lw=0.9, ls=DASHES[2], zorder=1)
             set_headline(
                 ax, shorten_name(a.system.name) if len(asked) > 1 else "share of problems whose chosen answer is right, %"
             )
             set_k_axis(ax, a.max_k)
         spread = f"bars: standard deviation over {subsets} random subsets; dotted: one sample"
-        small_print(figure, [*figure_notes(systems, spread), *said])
+        add_footnotes(figure, [*figure_notes(systems, spread), *said])
 
     figure = make_panels(len(asked), paint, title, sharey=True)
     rows = tuple(r for a, c in zip(asked, curves, strict=True) for r in _rows(a.system.name, c))
     return FigureWithData(figure, rows, tuple(said))
 
 
-def _named(curves: dict[str, Curve]) -> list[tuple[str, int, Curve]]:
+def _labelled_curves(curves: dict[str, SampleCurve]) -> list[tuple[str, int, SampleCurve]]:
     return [(CURVE_LABELS[rule], CURVE_STYLE_INDEX[rule], curve) for rule, curve in curves.items()]
 
 
-def _paint_curves(ax: Axes, curves: Sequence[tuple[str, int, Curve]], spread: str) -> LineLabels:
+def _paint_curves(ax: Axes, curves: Sequence[tuple[str, int, SampleCurve]], spread: str) -> LineLabels:
     """Each with its name and look. Bars at powers of two, set apart a little: bands would cover each other."""
     lows, highs, named = [], [], []
     for place, (name, look, c) in enumerate(curves):
@@ -206,7 +206,7 @@ def _paint_curves(ax: Axes, curves: Sequence[tuple[str, int, Curve]], spread: st
     return named
 
 
-def _gap(ax: Axes, curves: dict[str, Curve]) -> None:
+def _annotate_gap(ax: Axes, curves: dict[str, SampleCurve]) -> None:
     """What is there and not found: the distance of coverage from the best choice at the largest k."""
     chosen = max((float(c.mean[-1]), rule) for rule, c in curves.items() if rule != "coverage")
     top = float(curves["coverage"].mean[-1])
@@ -215,12 +215,12 @@ def _gap(ax: Axes, curves: dict[str, Curve]) -> None:
     bottom, height = ax.get_ylim()
     if top - chosen[0] < 0.2 * (height - bottom):  # no room between the lines
         said = f"{100 * (top - chosen[0]):.0f} points not found"
-        ax.annotate(said, (0.98, 0.03), xycoords="axes fraction", ha="right", fontsize=8, color=INK)
+        ax.annotate(said, (0.98, 0.03), xycoords="axes fraction", ha="right", fontsize=8, color=TEXT_COLOUR)
         return
     x = float(curves["coverage"].k[-1]) * 0.93
-    arrow = {"arrowstyle": "<->", "color": QUIET, "lw": 0.9, "shrinkA": 2, "shrinkB": 2}
+    arrow = {"arrowstyle": "<->", "color": MUTED_COLOUR, "lw": 0.9, "shrinkA": 2, "shrinkB": 2}
     ax.annotate("", (x, top), (x, chosen[0]), arrowprops=arrow)
     ax.annotate(
         f"{100 * (top - chosen[0]):.0f} points\nnot found", (x, (top + chosen[0]) / 2), (-5, 0),
-        textcoords="offset points", ha="right", va="center", fontsize=8, color=INK,
+        textcoords="offset points", ha="right", va="center", fontsize=8, color=TEXT_COLOUR,
     )  # fmt: skip

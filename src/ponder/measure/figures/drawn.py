@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ponder.errors import UsageError
-from ponder.measure.plots import INK, QUIET, STYLE
+from ponder.measure.plots import TEXT_COLOUR, MUTED_COLOUR, STYLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FigureRow = Mapping[str, Any]
-PANEL = 4.3, 3.2  # inches
+PANEL_INCHES = 4.3, 3.2  # inches
 MAX_PANELS_PER_ROW = 4  # panels in a row
 MAX_LABEL_CHARS = 30  # characters of a name
 
@@ -70,7 +70,7 @@ def make_panels(count: int, paint: Callable[[Figure, list[Axes]], None], title: 
 
     columns = min(count, MAX_PANELS_PER_ROW) if count not in (5, 6) else 3
     lines = -(-count // columns)
-    width, height = more.pop("size", PANEL)
+    width, height = more.pop("size", PANEL_INCHES)
     with matplotlib.rc_context(STYLE):
         figure = New(
             figsize=(width * columns + 0.4, height * lines + 0.3 * bool(title)),
@@ -83,7 +83,7 @@ def make_panels(count: int, paint: Callable[[Figure, list[Axes]], None], title: 
             unused.remove()
         paint(figure, axes[:count])
         if title:
-            figure.suptitle(title, fontsize=10.5, fontweight="bold", x=0.014, ha="left", color=INK)
+            figure.suptitle(title, fontsize=10.5, fontweight="bold", x=0.014, ha="left", color=TEXT_COLOUR)
     return figure
 
 
@@ -93,7 +93,7 @@ def shorten_name(name: str) -> str:
 
 
 def set_headline(axes: Axes, text: str) -> None:
-    axes.set_title(text, loc="left", fontsize=9, color=INK)
+    axes.set_title(text, loc="left", fontsize=9, color=TEXT_COLOUR)
 
 
 def set_k_axis(axes: Axes, most: int, name: str = "samples per problem, k") -> None:
@@ -138,19 +138,19 @@ def spread_labels(heights: Sequence[float], gap: float) -> list[float]:
     stacks: list[list[float]] = []
     for height in heights:
         stacks.append([height])
-        while len(stacks) > 1 and _middle(stacks[-1]) - _middle(stacks[-2]) < gap * len(stacks[-1] + stacks[-2]) / 2:
+        while len(stacks) > 1 and _mean_height(stacks[-1]) - _mean_height(stacks[-2]) < gap * len(stacks[-1] + stacks[-2]) / 2:
             stacks[-2:] = [stacks[-2] + stacks[-1]]
-    return [_middle(s) + gap * (i - (len(s) - 1) / 2) for s in stacks for i in range(len(s))]
+    return [_mean_height(s) + gap * (i - (len(s) - 1) / 2) for s in stacks for i in range(len(s))]
 
 
-def _middle(heights: Sequence[float]) -> float:
+def _mean_height(heights: Sequence[float]) -> float:
     return sum(heights) / len(heights)
 
 
-def small_print(figure: Figure, lines: Sequence[str]) -> None:
+def add_footnotes(figure: Figure, lines: Sequence[str]) -> None:
     """What a reader must know to read the picture rightly."""
     if lines:
-        figure.supxlabel("\n".join(lines), fontsize=7.5, color=QUIET, x=0.014, ha="left")
+        figure.supxlabel("\n".join(lines), fontsize=7.5, color=MUTED_COLOUR, x=0.014, ha="left")
 
 
 def log_spaced_ints(most: int, count: int = 24) -> list[int]:

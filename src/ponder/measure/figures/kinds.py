@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Literal, get_args
 
 from ponder.measure.decide import DecisionRule
-from ponder.measure.figures.curves import coverage_against_consensus, selection_curves
+from ponder.measure.figures.curves import plot_coverage, plot_selection
 from ponder.measure.figures.drawn import FigureWithData
-from ponder.measure.figures.law import scaling_law
-from ponder.measure.figures.lengths import two_axes
-from ponder.measure.figures.pareto import Currency, plot_pareto
-from ponder.measure.figures.training import length_growth, training_curves
+from ponder.measure.figures.law import plot_coverage_law
+from ponder.measure.figures.lengths import plot_samples_and_length
+from ponder.measure.figures.pareto import CostUnit, plot_pareto
+from ponder.measure.figures.training import plot_length_growth, plot_training_metrics
 from ponder.measure.readers import Attempts, ColumnMap, short_labels, read_logs
 
 FigureKind = Literal["coverage", "selection", "law", "two-axis", "pareto", "training", "length"]
@@ -25,23 +25,23 @@ def draw_figure(
     title: str = "",
     columns: ColumnMap = ColumnMap(),
     method: DecisionRule | None = None,
-    currency: Currency | None = None,
+    currency: CostUnit | None = None,
     common: bool = False,
     metrics: Sequence[str] = (),
 ) -> tuple[FigureWithData, list[Attempts]]:
     """A picture of these runs or logs, and what was read of them."""
     if kind == "training":
-        return training_curves(sources, title, metrics), []
+        return plot_training_metrics(sources, title, metrics), []
     if kind == "length":
-        return length_growth(sources, title), []
+        return plot_length_growth(sources, title), []
     systems = read_logs(sources, columns)
     systems = [replace(s, name=name) for s, name in zip(systems, short_labels([s.name for s in systems]), strict=True)]
     if kind == "pareto":
         return plot_pareto(systems, title, currency, method, common), systems
     paint = {
-        "coverage": coverage_against_consensus,
-        "selection": selection_curves,
-        "law": scaling_law,
-        "two-axis": two_axes,
+        "coverage": plot_coverage,
+        "selection": plot_selection,
+        "law": plot_coverage_law,
+        "two-axis": plot_samples_and_length,
     }
     return paint[kind](systems, title), systems

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ponder.measure.coverage import coverage_curve
-from ponder.measure.curves import Curve
-from ponder.measure.figures.curves import asked_of, figure_notes
-from ponder.measure.figures.drawn import FigureWithData, FigureRow, set_k_axis, label_line_ends, set_headline, make_panels, set_percent_axis, small_print, log_spaced_ints
+from ponder.measure.curves import SampleCurve
+from ponder.measure.figures.curves import judged_system, figure_notes
+from ponder.measure.figures.drawn import FigureWithData, FigureRow, set_k_axis, label_line_ends, set_headline, make_panels, set_percent_axis, add_footnotes, log_spaced_ints
 from ponder.measure.plots import COLOURS, DASHES, MARKERS
-from ponder.measure.power_law import coverage_law
+from ponder.measure.power_law import fit_coverage_law_to_counts
 from ponder.measure.readers.attempts import Attempts
 
 if TYPE_CHECKING:
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def scaling_law(systems: Sequence[Attempts], title: str = "", reach: float = 10.0) -> FigureWithData:
+def plot_coverage_law(systems: Sequence[Attempts], title: str = "", reach: float = 10.0) -> FigureWithData:
     """Coverage as c = exp(a k^b) (Brown et al. 2024): fitted on the first quarter of k, tried on the rest, extended."""
     fits = []
     for s in systems:
-        a = asked_of(s)
+        a = judged_system(s)
         n, c = a.system.counts
         ks = log_spaced_ints(a.max_k)
         known = [k for k in ks if k <= max(4, a.max_k // 4)] if a.max_k >= 16 else ks
-        fits.append((a, coverage_curve(n, c, ks), coverage_law(n, c, known), max(known)))
+        fits.append((a, coverage_curve(n, c, ks), fit_coverage_law_to_counts(n, c, known), max(known)))
     rows: list[FigureRow] = []
 
     def paint(figure: Figure, axes: list[Axes]) -> None:
@@ -64,7 +64,7 @@ def scaling_law(systems: Sequence[Attempts], title: str = "", reach: float = 10.
         if len(fits) > 1:
             label_line_ends(ax, labels)
         _law_text(ax, fits)
-        small_print(
+        add_footnotes(
             figure, figure_notes(systems, "filled: fitted; hollow: held out; dashed: predicted; bands: 95 %, over problems")
         )
 
@@ -89,7 +89,7 @@ def _law_text(ax: Axes, fits: Sequence[Any]) -> None:
         )
 
 
-def _law_rows(name: str, curve: Curve, law: Any, known: int, off: Sequence[float]) -> list[FigureRow]:
+def _law_rows(name: str, curve: SampleCurve, law: Any, known: int, off: Sequence[float]) -> list[FigureRow]:
     a, b = law.a_interval or (float("nan"),) * 2, law.b_interval or (float("nan"),) * 2
     out: list[FigureRow] = [
         {"system": name, "k": k, "coverage": curve.mean[i], "low": curve.low[i], "high": curve.high[i],

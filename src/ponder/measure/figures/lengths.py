@@ -10,10 +10,10 @@ import numpy as np
 
 from ponder.errors import UsageError
 from ponder.measure.coverage import coverage_curve
-from ponder.measure.curves import Curve
-from ponder.measure.figures.curves import CURVE_LABELS, asked_of, figure_notes
-from ponder.measure.figures.drawn import FigureWithData, set_k_axis, label_line_ends, set_headline, make_panels, set_percent_axis, small_print
-from ponder.measure.plots import INK, MARKERS
+from ponder.measure.curves import SampleCurve
+from ponder.measure.figures.curves import CURVE_LABELS, judged_system, figure_notes
+from ponder.measure.figures.drawn import FigureWithData, set_k_axis, label_line_ends, set_headline, make_panels, set_percent_axis, add_footnotes
+from ponder.measure.plots import TEXT_COLOUR, MARKERS
 from ponder.measure.readers.attempts import Attempts, ProblemAttempts
 from ponder.measure.selection import selection_curve
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def two_axes(systems: Sequence[Attempts], title: str = "", rule: str = "") -> FigureWithData:
+def plot_samples_and_length(systems: Sequence[Attempts], title: str = "", rule: str = "") -> FigureWithData:
     """Accuracy over samples and length: thinking wider and thinking longer.
 
     One log: an attempt longer than the limit counts as cut off, which is wrong and has no vote. Several: each is run
@@ -32,12 +32,12 @@ def two_axes(systems: Sequence[Attempts], title: str = "", rule: str = "") -> Fi
         raise UsageError(
             "samples x length needs the tokens of each attempt: name their column with --column tokens=NAME"
         )
-    asked = [asked_of(s) for s in systems]
+    asked = [judged_system(s) for s in systems]
     votes = all(a.system.has_answers for a in asked)
     chosen = rule or ("majority" if votes else "coverage")
     most = min(a.max_k for a in asked)
     ks = [k for k in (2**i for i in range(20)) if k <= most]
-    cut = _limits(asked[0].system) if len(asked) == 1 else []
+    cut = _length_limits(asked[0].system) if len(asked) == 1 else []
     cells = [(limit, _truncate_at(asked[0].system, limit)) for limit in cut] or sorted(
         ((int(np.mean([t for g in a.system.groups for t in g.tokens or ()])), a.system) for a in asked),
         key=lambda c: c[0],
@@ -57,12 +57,12 @@ def two_axes(systems: Sequence[Attempts], title: str = "", rule: str = "") -> Fi
         set_headline(axes[0], f"{CURVE_LABELS[chosen]} of k, %")
         set_headline(axes[1], "the same, as a map; underlined: best for its tokens")
         how = "longer attempts count as cut off" if cut else "each run at its mean length"
-        small_print(figure, figure_notes(systems, f"length: tokens per attempt, {how}; bands: 95 % intervals over problems"))
+        add_footnotes(figure, figure_notes(systems, f"length: tokens per attempt, {how}; bands: 95 % intervals over problems"))
 
     return FigureWithData(make_panels(2, paint, title, size=(4.6, 3.4)), tuple(rows))
 
 
-def _limits(system: Attempts) -> list[int]:
+def _length_limits(system: Attempts) -> list[int]:
     """Lengths that cut off some attempts: doubling, up to the longest."""
     lengths = [t for g in system.groups for t in g.tokens or () if t is not None]
     low, high = np.quantile(lengths, [0.1, 1.0])
@@ -80,7 +80,7 @@ def _truncate_at(system: Attempts, limit: int) -> Attempts:
     return system.map_problems(shorter)
 
 
-def _accuracy_curve(system: Attempts, rule: str, ks: Sequence[int]) -> Curve:
+def _accuracy_curve(system: Attempts, rule: str, ks: Sequence[int]) -> SampleCurve:
     if rule == "coverage":
         n, c = system.counts
         return coverage_curve(n, c, ks)
@@ -88,16 +88,16 @@ def _accuracy_curve(system: Attempts, rule: str, ks: Sequence[int]) -> Curve:
     return selection_curve("majority", [g.answers or () for g in told], [g.correct for g in told], ks)
 
 
-def _shade(i: int, count: int) -> Any:
+def _length_colour(i: int, count: int) -> Any:
     from matplotlib import colormaps
 
     return colormaps["cividis"](0.05 + 0.8 * i / max(1, count - 1))
 
 
-def _paint_lengths(ax: Axes, curves: Sequence[tuple[int, Curve]], ks: Sequence[int], most: int) -> None:
+def _paint_lengths(ax: Axes, curves: Sequence[tuple[int, SampleCurve]], ks: Sequence[int], most: int) -> None:
     labels = []
     for i, (length, c) in enumerate(curves):
-        colour = _shade(i, len(curves))
+        colour = _length_colour(i, len(curves))
         ax.fill_between(c.k, c.low, c.high, color=colour, alpha=0.10, lw=0)
         ax.plot(c.k, c.mean, color=colour, lw=1.8, marker=MARKERS[i % len(MARKERS)], ms=3.8, clip_on=False)
         labels.append((float(c.mean[-1]), f"{length:,} tokens", colour))
@@ -107,7 +107,7 @@ def _paint_lengths(ax: Axes, curves: Sequence[tuple[int, Curve]], ks: Sequence[i
     label_line_ends(ax, labels)
 
 
-def _paint_cells(ax: Axes, curves: Sequence[tuple[int, Curve]], ks: Sequence[int]) -> None:
+def _paint_cells(ax: Axes, curves: Sequence[tuple[int, SampleCurve]], ks: Sequence[int]) -> None:
     values = np.array([c.mean for _, c in curves])
     ax.imshow(values, origin="lower", aspect="auto", cmap="cividis", vmin=values.min(), vmax=values.max())
     spent = np.array([[length * k for k in ks] for length, _ in curves])
@@ -118,10 +118,10 @@ def _paint_cells(ax: Axes, curves: Sequence[tuple[int, Curve]], ks: Sequence[int
             dark = values[i, j] <= (values.min() + values.max()) / 2
             ax.text(
                 j, i, f"{100 * values[i, j]:.0f}", ha="center", va="center", fontsize=8.5,
-                color="white" if dark else INK, fontweight="bold" if best else "normal",
+                color="white" if dark else TEXT_COLOUR, fontweight="bold" if best else "normal",
             )  # fmt: skip
             if best:
-                ax.plot([j - 0.22, j + 0.22], [i - 0.24] * 2, color="white" if dark else INK, lw=1.2)
+                ax.plot([j - 0.22, j + 0.22], [i - 0.24] * 2, color="white" if dark else TEXT_COLOUR, lw=1.2)
     ax.set_xticks(range(len(ks)), [str(k) for k in ks])
     ax.set_yticks(range(len(curves)), [f"{length:,}" for length, _ in curves])
     ax.set_xlabel("samples per problem, k")

@@ -7,31 +7,31 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from ponder.errors import UsageError
 from ponder.measure.decide import DecisionRule, apply_rule, default_rule
-from ponder.measure.figures.drawn import FigureWithData, FigureRow, shorten_name, set_headline, make_panels, set_percent_axis, small_print
+from ponder.measure.figures.drawn import FigureWithData, FigureRow, shorten_name, set_headline, make_panels, set_percent_axis, add_footnotes
 from ponder.measure.intervals import FEW_PROBLEMS
-from ponder.measure.pareto import FrontierPoint, frontier_with_intervals
-from ponder.measure.plots import COLOURS, INK, QUIET
-from ponder.measure.readers.attempts import Attempts, ProblemAttempts, same_problems
+from ponder.measure.pareto import FrontierPoint, pareto_frontier_with_intervals
+from ponder.measure.plots import COLOURS, TEXT_COLOUR, MUTED_COLOUR
+from ponder.measure.readers.attempts import Attempts, ProblemAttempts, align_problems
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Currency = Literal["tokens", "flops", "seconds", "dollars"]
-CURRENCIES: tuple[Currency, ...] = get_args(Currency)
+CostUnit = Literal["tokens", "flops", "seconds", "dollars"]
+COST_UNITS: tuple[CostUnit, ...] = get_args(CostUnit)
 COST_LABELS = {"tokens": "tokens written", "flops": "FLOPs", "seconds": "seconds", "dollars": "dollars"}
 
 
 def plot_pareto(
     systems: Sequence[Attempts],
     title: str = "",
-    currency: Currency | None = None,
+    currency: CostUnit | None = None,
     method: DecisionRule | None = None,
     common: bool = False,
 ) -> FigureWithData:
     """Each system at its mean cost per problem and its accuracy, both with 95 % intervals over problems."""
-    aligned, said = same_problems(systems, common)
-    paid = currency or next((c for c in CURRENCIES if all(_costs(s, c) is not None for s in aligned)), None)
+    aligned, said = align_problems(systems, common)
+    paid = currency or next((c for c in COST_UNITS if all(_costs(s, c) is not None for s in aligned)), None)
     if paid is None:
         raise UsageError(
             "the systems have no cost in common (tokens, flops, seconds, dollars): their logs do not tell it"
@@ -47,7 +47,7 @@ def plot_pareto(
     costs = [_costs(s, paid) for s in aligned]
     if unknown := [s.name for s, c in zip(aligned, costs, strict=True) if c is None]:
         raise UsageError(f"{unknown[0]} does not tell its {paid}: choose another --cost, or leave it out")
-    places = frontier_with_intervals(
+    places = pareto_frontier_with_intervals(
         [s.name for s in aligned],
         [[c[i] for i in kept] for c in costs if c is not None],
         [[float(w[i] or 0.0) for i in kept] for w in worths],
@@ -58,7 +58,7 @@ def plot_pareto(
     def paint(figure: Figure, axes: list[Axes]) -> None:
         _paint(axes[0], places, f"{COST_LABELS[paid]} per problem")
         set_headline(axes[0], f"accuracy ({rule}), %")
-        small_print(figure, ["crosses: 95 % intervals over problems; line: frontier", *said])
+        add_footnotes(figure, ["crosses: 95 % intervals over problems; line: frontier", *said])
 
     rows: list[FigureRow] = [
         {"system": p.name, "cost": p.cost, "cost_low": p.cost_interval[0], "cost_high": p.cost_interval[1], "in": paid,
@@ -69,14 +69,14 @@ def plot_pareto(
     return FigureWithData(make_panels(1, paint, title, size=(6.0, 3.8)), tuple(rows), tuple(said))
 
 
-def _costs(system: Attempts, currency: Currency) -> list[float] | None:
+def _costs(system: Attempts, currency: CostUnit) -> list[float] | None:
     """Of each problem; None where any is unknown, or all are 0, which is how what nobody counted stands."""
     each = [_cost(g, currency) for g in system.groups]
     known = [c for c in each if c is not None]
     return known if len(known) == len(each) and any(known) else None
 
 
-def _cost(group: ProblemAttempts, currency: Currency) -> float | None:
+def _cost(group: ProblemAttempts, currency: CostUnit) -> float | None:
     if group.cost is not None:
         return float(getattr(group.cost, "generated_tokens" if currency == "tokens" else currency))
     if currency == "tokens" and group.tokens is not None and None not in group.tokens:
@@ -102,7 +102,7 @@ def _paint(ax: Axes, places: Sequence[FrontierPoint], cost: str) -> None:
     ys = [p.quality for p in on for _ in range(2)]
     ax.plot(xs, ys, color=COLOURS[5], lw=1.8, alpha=0.6, zorder=1)
     for p in places:
-        colour = COLOURS[0] if p.on_frontier else QUIET
+        colour = COLOURS[0] if p.on_frontier else MUTED_COLOUR
         ax.plot(p.cost_interval, [p.quality] * 2, color=colour, lw=1.1, zorder=2)
         ax.plot([p.cost] * 2, p.quality_interval, color=colour, lw=1.1, zorder=2)
         ax.plot(p.cost, p.quality, "o", ms=6, color=colour, mfc=colour if p.on_frontier else "white", zorder=3)
@@ -110,7 +110,7 @@ def _paint(ax: Axes, places: Sequence[FrontierPoint], cost: str) -> None:
         left = ax.transAxes.inverted().transform(ax.transData.transform((p.cost, p.quality)))[0] > 0.6
         ax.annotate(
             f"{shorten_name(p.name)}{sure}", (p.cost, p.quality), (-7 if left else 7, -9 if not p.on_frontier else 7),
-            textcoords="offset points", fontsize=8.5, color=INK if p.on_frontier else QUIET, va="center",
+            textcoords="offset points", fontsize=8.5, color=TEXT_COLOUR if p.on_frontier else MUTED_COLOUR, va="center",
             ha="right" if left else "left",
         )  # fmt: skip
     ax.set_xlabel(cost)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ponder.errors import UsageError
-from ponder.measure.figures.drawn import FigureWithData, FigureRow, label_line_ends, set_headline, make_panels, small_print
-from ponder.measure.plots import COLOURS, DASHES, INK, moving_mean
+from ponder.measure.figures.drawn import FigureWithData, FigureRow, label_line_ends, set_headline, make_panels, add_footnotes
+from ponder.measure.plots import COLOURS, DASHES, TEXT_COLOUR, moving_mean
 from ponder.measure.readers.attempts import short_labels
 from ponder.measure.readers.runs import run_task, run_verifier, sampled_token_count
 from ponder.runs import read_metrics, read_traces
@@ -32,10 +32,10 @@ METRIC_LABELS = {
     "completions/clipped_ratio": "share of answers cut off",
     "grad_norm": "gradient norm",
 }
-SMOOTH = 12  # a moving mean spans a twelfth of the run to either side
+SMOOTHING_FRACTION = 12  # a moving mean spans a twelfth of the run to either side
 
 
-def training_curves(folders: Sequence[str | Path], title: str = "", metrics: Sequence[str] = ()) -> FigureWithData:
+def plot_training_metrics(folders: Sequence[str | Path], title: str = "", metrics: Sequence[str] = ()) -> FigureWithData:
     """One panel per metric, one line per run: faint as measured, strong as a centred moving mean."""
     runs = [(name, _metrics(f)) for name, f in zip(_run_labels(folders), folders, strict=True)]
     have = {k for _, rows in runs for row in rows for k in row}
@@ -63,7 +63,7 @@ def training_curves(folders: Sequence[str | Path], title: str = "", metrics: Seq
                 labelled += _plot_line(ax, steps, values, colour, dash, name)
             set_headline(ax, METRIC_LABELS.get(metric, metric))
             _step_axis(ax)
-            _height(ax, metric)
+            _set_height(ax, metric)
             if len(runs) > 1 and at == 0:
                 label_line_ends(ax, labelled) if len(shown) == 1 else ax.legend(labels=None, fontsize=8, loc="best")
         for ax in axes:
@@ -73,7 +73,7 @@ def training_curves(folders: Sequence[str | Path], title: str = "", metrics: Seq
     return FigureWithData(make_panels(len(shown), paint, title, size=size), tuple(table))
 
 
-def length_growth(folders: Sequence[str | Path], title: str = "") -> FigureWithData:
+def plot_length_growth(folders: Sequence[str | Path], title: str = "") -> FigureWithData:
     """Tokens per answer as training goes on, with the middle half of them; and right against wrong ones."""
     runs = [(name, _answer_lengths(f)) for name, f in zip(_run_labels(folders), folders, strict=True)]
     table: list[FigureRow] = []
@@ -86,7 +86,7 @@ def length_growth(folders: Sequence[str | Path], title: str = "") -> FigureWithD
             every = [[n for n, _ in by_step[int(s)]] for s in steps]
             low, high = (np.array([np.quantile(e, q) for e in every]) for q in (0.25, 0.75))
             mean = np.array([np.mean(e) for e in every])
-            window = max(1, len(steps) // SMOOTH)
+            window = max(1, len(steps) // SMOOTHING_FRACTION)
             axes[0].fill_between(
                 steps, moving_mean(low, window), moving_mean(high, window), color=colour, alpha=0.13, lw=0
             )
@@ -122,7 +122,7 @@ def length_growth(folders: Sequence[str | Path], title: str = "") -> FigureWithD
         if len(runs) > 1:
             label_line_ends(axes[0], labelled)
         label_line_ends(axes[1], split)
-        small_print(figure, ["strong: moving mean; band: the middle half of all answers of a step"])
+        add_footnotes(figure, ["strong: moving mean; band: the middle half of all answers of a step"])
 
     return FigureWithData(make_panels(2, paint, title, size=(4.3, 2.9)), tuple(table))
 
@@ -166,10 +166,10 @@ def _plot_line(
     if not told.any():
         return []
     steps, values = steps[told], values[told]  # a step without a number is passed over
-    if len(steps) < SMOOTH:  # too few to smooth: the points themselves
+    if len(steps) < SMOOTHING_FRACTION:  # too few to smooth: the points themselves
         ax.plot(steps, values, color=colour, lw=1.6, marker="o", ms=3, label=name)
         return [(float(values[-1]), name, colour)]
-    smooth = moving_mean(values, max(1, len(steps) // SMOOTH))
+    smooth = moving_mean(values, max(1, len(steps) // SMOOTHING_FRACTION))
     ax.plot(steps, values, color=colour, lw=0.8, alpha=0.3)
     ax.plot(steps, smooth, color=colour, lw=1.9, ls=dash, label=name)
     return [(float(smooth[-1]), name, colour)]
@@ -182,7 +182,7 @@ def _step_axis(ax: Axes) -> None:
     ax.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10], integer=True))
 
 
-def _height(ax: Axes, metric: str) -> None:
+def _set_height(ax: Axes, metric: str) -> None:
     ax.grid(axis="y")
     low, high = ax.dataLim.intervaly
     if metric.startswith(("frac_", "completions/clipped", "accuracy")) or (
@@ -191,4 +191,4 @@ def _height(ax: Axes, metric: str) -> None:
         ax.set_ylim(0, 1.02)
     elif low >= 0:
         ax.set_ylim(bottom=0)
-    ax.tick_params(colors=INK, which="both", length=3)
+    ax.tick_params(colors=TEXT_COLOUR, which="both", length=3)

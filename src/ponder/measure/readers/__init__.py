@@ -4,11 +4,11 @@
 any other table is read by rules that are shown (`Attempts.how`) and that `Columns` overrules.
 """
 
-from ponder.measure.readers.attempts import LOGPROB, SCORE, Attempts, ProblemAttempts, short_labels, same_problems
+from ponder.measure.readers.attempts import LOGPROB_COLUMN, SCORE_COLUMN, Attempts, ProblemAttempts, short_labels, align_problems
 from ponder.measure.readers.columns import ColumnMap
 from ponder.measure.readers.reading import read_log, read_logs
-from ponder.measure.readers.traces import to_traces
+from ponder.measure.readers.traces import attempts_to_traces
 
 __all__ = [
-    "LOGPROB", "SCORE", "Attempts", "ColumnMap", "ProblemAttempts", "short_labels", "read_log", "read_logs", "same_problems", "to_traces",
+    "LOGPROB_COLUMN", "SCORE_COLUMN", "Attempts", "ColumnMap", "ProblemAttempts", "short_labels", "read_log", "read_logs", "align_problems", "attempts_to_traces",
 ]  # fmt: skip

@@ -17,8 +17,8 @@ from ponder.types import Cost
 MAX_LISTED_PROBLEMS = 3  # problems that a message names; the rest are counted
 
 # What becomes of attempts without a verdict.
-UNJUDGED = "have no verdict and are left out; a problem with no other is not right as far as is known"
-SCORE, LOGPROB = "score", "logprob"  # where a log's own score and a mean log-probability per token stand
+NO_VERDICT_NOTE = "have no verdict and are left out; a problem with no other is not right as far as is known"
+SCORE_COLUMN, LOGPROB_COLUMN = "score", "logprob"  # where a log's own score and a mean log-probability per token stand
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class Attempts:
         return replace(self, groups=tuple(change(g) for g in self.groups))
 
 
-def same_problems(systems: Sequence[Attempts], common_only: bool = False) -> tuple[list[Attempts], list[str]]:
+def align_problems(systems: Sequence[Attempts], common_only: bool = False) -> tuple[list[Attempts], list[str]]:
     """The systems with their problems in one order, and what to say about it.
 
     Refuses systems on different problems, or on different versions of one, unless `common` asks for those that all
@@ -203,11 +203,11 @@ def same_problems(systems: Sequence[Attempts], common_only: bool = False) -> tup
         said.append(f"compared on the {len(shared)} problems that all have ({sizes})")
     out = [s.on_problems(shared) for s in systems]
     for other in out[1:]:
-        said += _same_versions(out[0], other)
+        said += _check_same_version(out[0], other)
     return out, list(dict.fromkeys(said))
 
 
-def _same_versions(a: Attempts, b: Attempts) -> list[str]:
+def _check_same_version(a: Attempts, b: Attempts) -> list[str]:
     pairs = list(zip(a.groups, b.groups, strict=True))
     both = [(x, y) for x, y in pairs if x.gold is not None and y.gold is not None]
     if other := [x.problem for x, y in both if comparable_text(x.gold) != comparable_text(y.gold)]:

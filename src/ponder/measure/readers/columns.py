@@ -75,11 +75,11 @@ COLUMN_ALIASES: dict[str, tuple[str, ...]] = {
 ALL_ALIASES = frozenset(n for names in COLUMN_ALIASES.values() for n in names)
 LIST_ONLY_ALIASES = (VALUES_COLUMN, "sample", "samples", "attempt", "attempts", "run", "runs", "trial", "trials")  # else numbers of rows
 # Words of a column's name that say "verdict" where no whole name does.
-TELLING = frozenset((
+VERDICT_WORDS = frozenset((
     "acc", "accepted", "accuracy", "correct", "correctness", "equal", "graded", "hit", "match", "matched", "ok",
     "pass", "passed", "right", "solved", "success", "verified", "verify", "win", "won",
 ))  # fmt: skip
-PLAIN_IDS = ("id", "idx", "index", "uuid")  # say nothing of what they number; within one of these, no problem
+GENERIC_ID_NAMES = ("id", "idx", "index", "uuid")  # say nothing of what they number; within one of these, no problem
 NON_PROBLEM_PREFIXES = frozenset((
     "provider", "model", "system", "generator", "author", "user", "run", "session", "request", "response", "completion",
     "output", "choice", "message", "usage", "config",
@@ -120,7 +120,7 @@ class ColumnMap:
     duplicates: str = "refuse"
 
     def __post_init__(self) -> None:
-        for choice, known in (("scoring", SCORING), ("duplicates", ("refuse", "attempts"))):
+        for choice, known in (("scoring", STEP_SCORE_REDUCTIONS), ("duplicates", ("refuse", "attempts"))):
             if getattr(self, choice) not in known:
                 raise UsageError(f"{choice} is {getattr(self, choice)!r}; it is {' or '.join(known)}")
 
@@ -144,4 +144,4 @@ class ColumnMap:
         return cls(**given)
 
 
-SCORING = ("min", "last", "mean", "product")
+STEP_SCORE_REDUCTIONS = ("min", "last", "mean", "product")

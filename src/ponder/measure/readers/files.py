@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ponder.errors import MissingExtra, UsageError
-from ponder.tables import BadRow, parse_csv
+from ponder.tables import RowError, parse_csv
 
 ColumnFilter = Callable[[Sequence[str]], list[str]]
 
@@ -35,10 +35,10 @@ def load_data(path: Path, keep: ColumnFilter | None = None) -> Any:
                 data += file.read()
     except OSError as why:
         raise UsageError(f"cannot read {path}: {why.strerror}; give a run directory or a log file") from None
-    return _parquet(path, keep) if data == b"PAR1" else _text(path, _decoded(path, data))
+    return _read_parquet(path, keep) if data == b"PAR1" else _parse_text(path, _decode_text(path, data))
 
 
-def _decoded(path: Path, data: bytes) -> str:
+def _decode_text(path: Path, data: bytes) -> str:
     try:
         if data[:2] == b"\x1f\x8b":
             data = gzip.decompress(data)
@@ -47,20 +47,20 @@ def _decoded(path: Path, data: bytes) -> str:
         raise UsageError(f"cannot read {path} ({why}); give {', '.join(SUFFIXES)}, or .gz of a text one") from None
 
 
-def _text(path: Path, text: str) -> Any:
+def _parse_text(path: Path, text: str) -> Any:
     kind = path.name.removesuffix(".gz").rpartition(".")[2].lower()
     if not text.strip():
         raise UsageError(f"{path} is empty")
     if kind in ("csv", "tsv"):
-        return _table(path, text, "\t" if kind == "tsv" else ",")
+        return _parse_csv(path, text, "\t" if kind == "tsv" else ",")
     if text.lstrip()[0] not in "[{":
         raise UsageError(f"{path} is not data that can be read here; give {', '.join(SUFFIXES)}, or .gz of a text one")
     if kind in ("jsonl", "ndjson"):
-        return _lines(path, text) if "\n" in text.strip() else _parse_json(path, text)
+        return _parse_jsonl(path, text) if "\n" in text.strip() else _parse_json(path, text)
     try:
         return json.loads(text)
     except (ValueError, RecursionError):  # many files called .json hold one object per line
-        return _lines(path, text)
+        return _parse_jsonl(path, text)
 
 
 def _parse_json(path: Path, text: str) -> Any:
@@ -71,7 +71,7 @@ def _parse_json(path: Path, text: str) -> Any:
     return [held] if isinstance(held, dict) else held
 
 
-def _lines(path: Path, text: str) -> list[Any]:
+def _parse_jsonl(path: Path, text: str) -> list[Any]:
     rows = []
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
@@ -83,17 +83,17 @@ def _lines(path: Path, text: str) -> list[Any]:
     return rows
 
 
-def _table(path: Path, text: str, delimiter: str) -> list[dict[str, Any]]:
+def _parse_csv(path: Path, text: str, delimiter: str) -> list[dict[str, Any]]:
     first = text.partition("\n")[0]
     if delimiter == "," and "," not in first:  # many tables called .csv are parted by something else
         delimiter = next((mark for mark in ";\t|" if mark in first), ",")
     try:
         found = parse_csv(text, delimiter)
-    except BadRow as why:
+    except RowError as why:
         raise UsageError(f"{path}, {why}") from None
     rows: list[dict[str, Any]] = []
     for _, row in found:
-        if isinstance(row, BadRow):
+        if isinstance(row, RowError):
             raise UsageError(f"{path}, {row}")
         rows.append(row)
         if "" in row:  # what a table's own row numbers are called when it is written
@@ -103,7 +103,7 @@ def _table(path: Path, text: str, delimiter: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _parquet(path: Path, keep: ColumnFilter | None) -> list[dict[str, Any]]:
+def _read_parquet(path: Path, keep: ColumnFilter | None) -> list[dict[str, Any]]:
     try:
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError:

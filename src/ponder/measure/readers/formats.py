@@ -11,7 +11,7 @@ from ponder.errors import UnknownName
 from ponder.measure.readers.attempts import Attempts, ProblemAttempts
 from ponder.measure.readers.columns import ALL_ALIASES, ColumnMap
 from ponder.measure.readers.shapes import LogRow, to_rows
-from ponder.measure.readers.tables import read_rows
+from ponder.measure.readers.tables import rows_to_attempts
 from ponder.measure.readers.verdicts import all_cells_parse, parse_cell_number
 from ponder.types import Cost
 
@@ -24,7 +24,7 @@ class LogFormat(NamedTuple):
     read: Callable[[str, LogRows, ColumnMap], list[Attempts]]
 
 
-def lm_eval(label: str, data: LogRows, columns: ColumnMap) -> list[Attempts]:
+def read_lm_eval(label: str, data: LogRows, columns: ColumnMap) -> list[Attempts]:
     """`samples_TASK_DATE.jsonl` of lm-evaluation-harness, and of s1's fork of it, with one verdict per sample.
 
     A filter (strict-match, flexible-extract) is a system of its own: each judges every problem.
@@ -43,7 +43,7 @@ def lm_eval(label: str, data: LogRows, columns: ColumnMap) -> list[Attempts]:
             fresh["texts"] = _first_text(row.get("resps"))
         tidy.append({k: v for k, v in fresh.items() if v is not None})
     known = ColumnMap(id="doc_id", correct="correct", right=columns.right, duplicates=columns.duplicates)
-    return _noted(read_rows(label, tidy, known), f"lm-eval samples, judged by {asked}")
+    return _with_note(rows_to_attempts(label, tidy, known), f"lm-eval samples, judged by {asked}")
 
 
 def _metric(data: LogRows) -> str:
@@ -102,7 +102,7 @@ def read_trl(label: str, data: LogRows, columns: ColumnMap) -> list[Attempts]:
 _LEVEL = re.compile(r"pred_(naive|weighted|maj)@(\d+)")
 
 
-def search_and_learn(label: str, data: LogRows, columns: ColumnMap) -> list[Attempts]:
+def read_search_and_learn(label: str, data: LogRows, columns: ColumnMap) -> list[Attempts]:
     """search-and-learn's outputs: completions with step scores, and what each rule chose among the first n.
 
     Nothing in them says what is right: completions and choices are compared with the gold answer. Step scores count by
@@ -111,24 +111,24 @@ def search_and_learn(label: str, data: LogRows, columns: ColumnMap) -> list[Atte
     levels = [k for k in data[0] if _LEVEL.fullmatch(k)]
     kept = [{k: v for k, v in row.items() if not k.startswith("pred")} for row in data]
     scoring = replace(columns, step_score_reduction="last") if columns.step_score_reduction == "min" else columns
-    main = read_rows(label, to_rows(kept, ALL_ALIASES), replace(scoring, text="completions", gold=columns.gold or "answer"))
+    main = rows_to_attempts(label, to_rows(kept, ALL_ALIASES), replace(scoring, text="completions", gold=columns.gold or "answer"))
     about = [k for k in ("unique_id", "problem", "answer") if k in data[0]]
     chosen = [
         replace(a, derived=True)
         for level in levels
-        for a in read_rows(
+        for a in rows_to_attempts(
             f"{label}: {level}",
             [{**{k: row[k] for k in about}, "chosen": row[level]} for row in data],
             ColumnMap(answer="chosen", gold="answer"),
         )
     ]
-    return _noted(main, "search-and-learn outputs") + chosen
+    return _with_note(main, "search-and-learn outputs") + chosen
 
 
 def read_tree_of_thoughts(label: str, data: LogRows, columns: ColumnMap) -> list[Attempts]:
     """Tree of Thoughts' logs: answers `ys`, their verdicts, and what all problems so far cost."""
     tidy = [{k: v for k, v in row.items() if k not in ("steps", "usage_so_far")} for row in data]
-    read = read_rows(label, to_rows(tidy, ALL_ALIASES), columns)
+    read = rows_to_attempts(label, to_rows(tidy, ALL_ALIASES), columns)
     before, costs, again = dict[str, float](), dict[str, Cost](), list[str]()
     for row in data:
         now = {k: float(v) for k, v in row["usage_so_far"].items()}
@@ -142,10 +142,10 @@ def read_tree_of_thoughts(label: str, data: LogRows, columns: ColumnMap) -> list
         )
         before = now
     note = "Tree of Thoughts' log" + (f"; its cost counts anew from problem {', '.join(again)}" if again else "")
-    return [a.map_problems(lambda g: replace(g, cost=costs[g.problem])) for a in _noted(read, note)]
+    return [a.map_problems(lambda g: replace(g, cost=costs[g.problem])) for a in _with_note(read, note)]
 
 
-GRADES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}  # Inspect's letters: correct, incorrect, partial, no answer
+INSPECT_GRADES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}  # Inspect's letters: correct, incorrect, partial, no answer
 
 
 def read_inspect(label: str, data: LogRows, columns: ColumnMap) -> list[Attempts]:
@@ -161,7 +161,7 @@ def read_inspect(label: str, data: LogRows, columns: ColumnMap) -> list[Attempts
     for row in data:
         score, output = (row.get("scores") or {}).get(scorer) or {}, row.get("output") or {}
         value, usage = score.get("value"), output.get("usage") or {}
-        grade = GRADES.get(value, value) if isinstance(value, str) else value
+        grade = INSPECT_GRADES.get(value, value) if isinstance(value, str) else value
         tidy.append({
             "id": row["id"], "epoch": row["epoch"], "correct": grade, "task_version": row.get("task_version"),
             "pred": score.get("answer"), "target": _first(row.get("target")), "question": _question_text(row["input"]),
@@ -170,7 +170,7 @@ def read_inspect(label: str, data: LogRows, columns: ColumnMap) -> list[Attempts
     known = ColumnMap(id="id", correct="correct", attempt="epoch", right=columns.right, duplicates=columns.duplicates)
     others = [s for s in scorers if s != scorer]
     more = f" (it also has {', '.join(others)}: --column correct=NAME chooses)" if others else ""
-    return _noted(read_rows(label, tidy, known), f"Inspect's log, judged by {scorer}{more}")
+    return _with_note(rows_to_attempts(label, tidy, known), f"Inspect's log, judged by {scorer}{more}")
 
 
 def _first(target: Any) -> Any:
@@ -182,20 +182,20 @@ def _question_text(given: Any) -> str:
     return given if isinstance(given, str) else str(given[-1].get("content", "")) if given else ""
 
 
-def _noted(found: list[Attempts], note: str) -> list[Attempts]:
+def _with_note(found: list[Attempts], note: str) -> list[Attempts]:
     return [replace(a, reading_notes=(note, *a.reading_notes)) for a in found]
 
 
-def _has(*keys: str) -> Callable[[Mapping[str, Any]], bool]:
+def _has_keys(*keys: str) -> Callable[[Mapping[str, Any]], bool]:
     return lambda row: all(k in row for k in keys)
 
 
 LOG_FORMATS: Sequence[LogFormat] = (
-    LogFormat("lm-eval samples", _has("doc_id", "doc", "target", "resps"), lm_eval),
-    LogFormat("TRL completions", _has("step", "prompt", "completion", "advantage"), read_trl),
-    LogFormat("search-and-learn", _has("completions", "scores", "pred", "answer"), search_and_learn),
-    LogFormat("Tree of Thoughts", _has("idx", "ys", "usage_so_far"), read_tree_of_thoughts),
-    LogFormat("Inspect", _has("id", "epoch", "input", "target", "scores"), read_inspect),
+    LogFormat("lm-eval samples", _has_keys("doc_id", "doc", "target", "resps"), read_lm_eval),
+    LogFormat("TRL completions", _has_keys("step", "prompt", "completion", "advantage"), read_trl),
+    LogFormat("search-and-learn", _has_keys("completions", "scores", "pred", "answer"), read_search_and_learn),
+    LogFormat("Tree of Thoughts", _has_keys("idx", "ys", "usage_so_far"), read_tree_of_thoughts),
+    LogFormat("Inspect", _has_keys("id", "epoch", "input", "target", "scores"), read_inspect),
 )
 
 

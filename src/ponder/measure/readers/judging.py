@@ -12,10 +12,10 @@ from ponder.measure.readers.verdicts import parse_cell_text
 if TYPE_CHECKING:
     from ponder.verify.maths import MathAnswer
 
-JUDGED = "correct: the log has no verdicts; its answers are compared with gold as mathematics"
+GRADED_NOTE = "correct: the log has no verdicts; its answers are compared with gold as mathematics"
 
 
-def gold_of(value: Any) -> Any:
+def final_gold(value: Any) -> Any:
     """GSM8K's gold is a worked solution that ends in `#### 18`, or in `A: 18` in its authors' own logs."""
     if isinstance(value, str) and (ending := re.search(r"(?:####|\nA:)\s*(\S[^\n]*)\s*$", value)):
         return ending[1].strip()
@@ -44,7 +44,7 @@ def _grader(gold: str) -> Callable[[str], float | None]:
     return lru_cache(maxsize=1024)(lambda said: _verifier().grade(said, gold).value)
 
 
-def answer_in(said: str) -> str | None:
+def read_math_answer(said: str) -> str | None:
     return _verifier().extract_answer(said)
 
 

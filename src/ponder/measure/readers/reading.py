@@ -14,7 +14,7 @@ from ponder.measure.readers.files import load_data
 from ponder.measure.readers.formats import detect_log_format, inspect_samples
 from ponder.measure.readers.runs import is_run, read_run
 from ponder.measure.readers.shapes import normalized_name, to_rows
-from ponder.measure.readers.tables import read_rows
+from ponder.measure.readers.tables import rows_to_attempts
 
 
 def read_log(path: str | Path, columns: ColumnMap = ColumnMap(), texts: bool = True) -> list[Attempts]:
@@ -27,13 +27,13 @@ def read_log(path: str | Path, columns: ColumnMap = ColumnMap(), texts: bool = T
         raise UsageError(f"no run or log at {path}")
     if path.is_dir() and is_run(path):
         return [read_run(path, columns)]
-    data = inspect_samples(load_data(path, None if texts else partial(_without_texts, columns)))
+    data = inspect_samples(load_data(path, None if texts else partial(_columns_without_texts, columns)))
     label = path.name.removesuffix(".gz").rpartition(".")[0] or path.name
     known = detect_log_format(data)
     try:
         if known:
             return known.read(label, data, columns)
-        return read_rows(label, to_rows(data, ALL_ALIASES, columns.named_columns), columns)
+        return rows_to_attempts(label, to_rows(data, ALL_ALIASES, columns.named_columns), columns)
     except UsageError as why:
         why.args = (f"{path}: {str(why).removeprefix(f'{label}: ')}",)
         raise
@@ -46,7 +46,7 @@ def read_log(path: str | Path, columns: ColumnMap = ColumnMap(), texts: bool = T
         ) from why
 
 
-def _without_texts(columns: ColumnMap, names: Sequence[str]) -> list[str]:
+def _columns_without_texts(columns: ColumnMap, names: Sequence[str]) -> list[str]:
     judged = columns.correct or any(normalized_name(n) in COLUMN_ALIASES["correct"][:FIRST_WEAK_VERDICT_ALIAS] for n in names)
     apart = set(COLUMN_ALIASES["text"]) if judged else set()
     return [n for n in names if normalized_name(n) not in apart or n in asdict(columns).values()]
@@ -65,10 +65,10 @@ def read_logs(paths: Sequence[str | Path], columns: ColumnMap = ColumnMap(), tex
             found.append(named[only])
         else:
             found += [s for s in systems if not s.derived]
-    return _told_apart(found, [str(p) for p in paths])
+    return _with_distinct_names(found, [str(p) for p in paths])
 
 
-def _told_apart(systems: list[Attempts], paths: Sequence[str]) -> list[Attempts]:
+def _with_distinct_names(systems: list[Attempts], paths: Sequence[str]) -> list[Attempts]:
     names = [s.name for s in systems]
     if len(set(names)) == len(names):
         return systems

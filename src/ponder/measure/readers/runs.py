@@ -10,7 +10,7 @@ import numpy as np
 
 from ponder import jobs
 from ponder.errors import PonderError, UsageError
-from ponder.measure.readers.attempts import LOGPROB, UNJUDGED, Attempts, ProblemAttempts
+from ponder.measure.readers.attempts import LOGPROB_COLUMN, NO_VERDICT_NOTE, Attempts, ProblemAttempts
 from ponder.measure.readers.columns import ColumnMap
 from ponder.names import only_allowed
 from ponder.runs import read_job, read_traces
@@ -33,10 +33,10 @@ def read_run(path: Path, columns: ColumnMap = ColumnMap()) -> Attempts:
     if not traces:
         raise UsageError(f"{path} holds no traces yet: let the run get further, or give another")
     scorer, said = _judging_scorer(path, [t for _, t in traces], columns.correct, task)
-    read = getattr(verifier_of(task), "read", None)
-    groups = tuple(to_group(problem, trace, scorer, read) for problem, trace in traces)
+    read = getattr(task_verifier(task), "read", None)
+    groups = tuple(to_problem_attempts(problem, trace, scorer, read) for problem, trace in traces)
     if undecided := sum(g.undecided for g in groups):
-        said.append(f"{undecided} attempts {UNJUDGED}")
+        said.append(f"{undecided} attempts {NO_VERDICT_NOTE}")
     if lost := [g for g in groups if g.error and not g.size]:
         said.append(f"{len(lost)} problems failed and have no attempts ({lost[0].error})")
     if silent := sum(g.no_attempt_finished for g in groups):
@@ -45,7 +45,7 @@ def read_run(path: Path, columns: ColumnMap = ColumnMap()) -> Attempts:
     if any(trace.oracle for _, trace in traces):
         said.append("the gold answers guided its search: an oracle, not what it would reach without them")
         name += " (oracle)"
-    return Attempts(name, groups, tuple(said), _task(path))
+    return Attempts(name, groups, tuple(said), _encoded_task(path))
 
 
 def run_traces(path: Path) -> Iterator[tuple[str, Trace]]:
@@ -70,7 +70,7 @@ def run_traces(path: Path) -> Iterator[tuple[str, Trace]]:
 def run_task(path: Path) -> Any:
     """The task of a run; None where it cannot be made here: a package is missing, or it is code that is neither
     ponder's own nor trusted."""
-    encoded = _task(path)
+    encoded = _encoded_task(path)
     try:
         return None if encoded is None else jobs.decode(encoded)
     except PonderError:
@@ -80,13 +80,13 @@ def run_task(path: Path) -> Any:
 def run_verifier(path: Path, task: Any) -> str | None:
     """The name of the scorer whose verdict counts; of reward functions it is known without loading them."""
     if task is not None:
-        name = getattr(verifier_of(task), "name", None)
+        name = getattr(task_verifier(task), "name", None)
         return name if isinstance(name, str) else None
-    encoded = _task(path)
+    encoded = _encoded_task(path)
     return REWARD_NAME if isinstance(encoded, dict) and encoded.get("is") == CUSTOM_TASK_TYPE else None
 
 
-def verifier_of(task: Any) -> Any:
+def task_verifier(task: Any) -> Any:
     """Who judges for a run's task; None where nobody does, or it would take code that is not trusted."""
     try:
         with only_allowed(allowed_names()):
@@ -95,7 +95,7 @@ def verifier_of(task: Any) -> Any:
         return None
 
 
-def _task(path: Path) -> Any:
+def _encoded_task(path: Path) -> Any:
     job = read_job(path)
     return job.get("task") if isinstance(job, dict) else None
 
@@ -117,7 +117,7 @@ def _judging_scorer(path: Path, traces: list[Trace], asked: str, task: Any) -> t
     return verifier, [f"judged by {verifier}"]
 
 
-def to_group(problem: str, trace: Trace, scorer: str, read: AnswerReader | None) -> ProblemAttempts:
+def to_problem_attempts(problem: str, trace: Trace, scorer: str, read: AnswerReader | None) -> ProblemAttempts:
     """The answers of one trace."""
     leaves = answer_steps(trace)
     texts = tuple(trace.text(i) for i in leaves)
@@ -127,7 +127,7 @@ def to_group(problem: str, trace: Trace, scorer: str, read: AnswerReader | None)
         problem,
         correct=tuple(trace.score(i, scorer) for i in leaves),
         answers=tuple(read(t) for t in texts) if read is not None else None,
-        scores={**scores, LOGPROB: tuple(mean_logprob(trace, i) for i in leaves)},
+        scores={**scores, LOGPROB_COLUMN: tuple(mean_logprob(trace, i) for i in leaves)},
         tokens=tuple(sampled_token_count(trace, i) for i in leaves),
         texts=texts,
         chosen=None if trace.chosen is None else leaves.index(trace.chosen),

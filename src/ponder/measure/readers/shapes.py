@@ -26,7 +26,7 @@ LogRow = dict[str, Any]
 ID_COLUMN, VALUES_COLUMN, SYSTEM_COLUMN = "id", "values", "system"  # names for what has none in the file
 
 _NUMBERED = re.compile(r"(.*?)[ _.\-\[(#]?(\d{1,6})[\])]?")
-ATTEMPT = ("attempt", "sample", "completion", "generation", "rollout", "trial", "repeat", "run")  # numbered, too
+ATTEMPT_WORDS = ("attempt", "sample", "completion", "generation", "rollout", "trial", "repeat", "run")  # numbered, too
 MAX_SYSTEM_LISTS = 16  # lists that may be systems
 MAX_NESTING = 3  # levels of objects within objects that become columns
 
@@ -37,7 +37,7 @@ def to_rows(data: Any, known: frozenset[str], asked: frozenset[str] = frozenset(
     found = _rows(data, known, asked)
     if not found:
         raise UsageError("the log is empty: it has no rows")
-    return _joined([_flatten(row) for row in found], asked)
+    return _join_numbered_columns([_flatten(row) for row in found], asked)
 
 
 def _rows(data: Any, known: frozenset[str], asked: frozenset[str]) -> list[LogRow]:
@@ -51,10 +51,10 @@ def _rows(data: Any, known: frozenset[str], asked: frozenset[str]) -> list[LogRo
         raise UsageError("the log is a list of different kinds of things; give one with one kind of row")
     if not isinstance(data, Mapping) or not data:
         raise UsageError(f"the log holds {type(data).__name__}, which has no rows")
-    return _of_object(dict(data), known, asked)
+    return _rows_from_object(dict(data), known, asked)
 
 
-def _of_object(data: dict[str, Any], known: frozenset[str], asked: frozenset[str]) -> list[LogRow]:
+def _rows_from_object(data: dict[str, Any], known: frozenset[str], asked: frozenset[str]) -> list[LogRow]:
     named = [k for k in data if normalized_name(k) in known or k in asked]
     lists = {k: v for k, v in data.items() if isinstance(v, list)}
     if named and len(lists) == len(data) and len({len(v) for v in lists.values()}) == 1:
@@ -62,20 +62,20 @@ def _of_object(data: dict[str, Any], known: frozenset[str], asked: frozenset[str
     if not named and len(lists) == len(data):
         if len(data) == 1 and not any(_scalar(v) for v in next(iter(lists.values()))):
             return _rows(next(iter(lists.values())), known, asked)  # a table under a name, rather than one problem
-        if all(_tells_problems(v) for v in lists.values()):
+        if all(_has_problem_ids(v) for v in lists.values()):
             return [{SYSTEM_COLUMN: k, **row} for k, v in lists.items() for row in v]
         if ID_COLUMN not in asked:
-            _refuse_systems(lists)
+            _refuse_ambiguous_systems(lists)
         return [{ID_COLUMN: k, VALUES_COLUMN: v} for k, v in lists.items()]
     inner = {k: v for k, v in data.items() if isinstance(v, Mapping) and v}
-    if not named and len(inner) == len(data) and not _parallel(inner):
+    if not named and len(inner) == len(data) and not _parallel_columns(inner):
         return [{ID_COLUMN: k, **v} for k, v in inner.items()]
     if not named and all(_scalar(v) for v in data.values()):
         return [{ID_COLUMN: k, VALUES_COLUMN: v} for k, v in data.items()]
-    return _under_a_name(data, inner, known, asked)
+    return _rows_under_key(data, inner, known, asked)
 
 
-def _under_a_name(
+def _rows_under_key(
     data: dict[str, Any], inner: dict[str, Any], known: frozenset[str], asked: frozenset[str]
 ) -> list[LogRow]:
     """Beside a summary: the one long thing, or several that speak of the same problems."""
@@ -84,18 +84,18 @@ def _under_a_name(
         return [dict(r) for r in next(iter(tables.values()))]
     if len(tables) > 1:
         raise UsageError(f"the log has several tables ({', '.join(tables)}); give one of them as a file of its own")
-    if together := _parallel(inner):
+    if together := _parallel_columns(inner):
         problems = next(iter(together.values()))
         return [{ID_COLUMN: p, **{k: v[p] for k, v in together.items()}} for p in problems]
     if len(inner) == 1:
-        return _of_object(dict(next(iter(inner.values()))), known, asked)
+        return _rows_from_object(dict(next(iter(inner.values()))), known, asked)
     raise UsageError(
         f"no table was found in the log: it is an object with {', '.join(map(repr, list(data)[:6]))}; give rows (a list"
         " of objects), columns, or problems by id"
     )
 
 
-def _refuse_systems(lists: Mapping[str, Sequence[Any]]) -> None:
+def _refuse_ambiguous_systems(lists: Mapping[str, Sequence[Any]]) -> None:
     """A few names, each with a long list of verdicts, may be systems with one verdict for each problem."""
     sizes = {len(v) for v in lists.values()}
     alike = len({re.sub(r"\d+", "", str(k)) for k in lists}) == 1  # ids count: p1, p2; names differ otherwise, too
@@ -108,7 +108,7 @@ def _refuse_systems(lists: Mapping[str, Sequence[Any]]) -> None:
         )
 
 
-def _tells_problems(rows: Sequence[Any]) -> bool:
+def _has_problem_ids(rows: Sequence[Any]) -> bool:
     """Rows of different problems, by an id of their own: what they stand under is then no problem."""
     if len(rows) < 2 or not all(isinstance(row, Mapping) for row in rows):
         return False
@@ -116,12 +116,12 @@ def _tells_problems(rows: Sequence[Any]) -> bool:
         what, _, kind = normalized_name(key).rpartition("_")
         told = {str(row.get(key)) for row in rows}
         counting = {str(i) for i in range(len(rows) + 1)}
-        if kind in ("id", "idx", "index") and what not in ATTEMPT and len(told) > 1 and (what or not told <= counting):
+        if kind in ("id", "idx", "index") and what not in ATTEMPT_WORDS and len(told) > 1 and (what or not told <= counting):
             return True
     return False
 
 
-def _parallel(inner: Mapping[str, Any]) -> dict[str, Any]:
+def _parallel_columns(inner: Mapping[str, Any]) -> dict[str, Any]:
     """Objects that have the same many keys: columns, each by problem. Few keys are just fields."""
     if len(inner) < 2:
         return {}
@@ -168,9 +168,9 @@ def _messages(value: Any) -> bool:
     )
 
 
-def _joined(found: list[LogRow], asked: frozenset[str]) -> list[LogRow]:
+def _join_numbered_columns(found: list[LogRow], asked: frozenset[str]) -> list[LogRow]:
     """Numbered columns as one column of lists, where the numbers begin at 0 or 1 and none is left out."""
-    columns = columns_of(found)
+    columns = column_names(found)
     stems: dict[str, dict[int, str]] = defaultdict(dict)
     for column in columns:
         if (match := _NUMBERED.fullmatch(column)) and not match[1].endswith("@"):  # pass@1 and pass@2 are no attempts
@@ -196,7 +196,7 @@ def _is_consecutive(by: Mapping[int, str]) -> bool:
     return len(by) > 1 and first in (0, 1) and sorted(by) == list(range(first, first + len(by)))
 
 
-def columns_of(rows: Sequence[LogRow]) -> list[str]:
+def column_names(rows: Sequence[LogRow]) -> list[str]:
     """All names, in the order in which they first come."""
     out: dict[str, None] = {}
     for row in rows:

@@ -10,39 +10,39 @@ from statistics import median
 from typing import Any
 
 from ponder.errors import UsageError
-from ponder.measure.readers.attempts import SCORE, UNJUDGED, Attempts, ProblemAttempts, list_problems, comparable_text, shorten_id
+from ponder.measure.readers.attempts import SCORE_COLUMN, NO_VERDICT_NOTE, Attempts, ProblemAttempts, list_problems, comparable_text, shorten_id
 from ponder.measure.readers.columns import FIRST_WEAK_VERDICT_ALIAS, COLUMN_ALIASES, ColumnMap
-from ponder.measure.readers.judging import JUDGED, answer_in, gold_of, grade_attempts, unwrap_single
+from ponder.measure.readers.judging import GRADED_NOTE, read_math_answer, final_gold, grade_attempts, unwrap_single
 from ponder.measure.readers.roles import DetectedColumns, detect_columns
-from ponder.measure.readers.shapes import LogRow, columns_of, normalized_name
-from ponder.measure.readers.verdicts import NoVerdict, all_cells_parse, parse_cell_count, parse_cell_number, parse_cell_text, parse_text_list, parse_verdict
+from ponder.measure.readers.shapes import LogRow, column_names, normalized_name
+from ponder.measure.readers.verdicts import NotAVerdict, all_cells_parse, parse_cell_count, parse_cell_number, parse_cell_text, parse_text_list, parse_verdict
 
 
-def read_rows(label: str, rows: Sequence[LogRow], columns: ColumnMap = ColumnMap()) -> list[Attempts]:
+def rows_to_attempts(label: str, rows: Sequence[LogRow], columns: ColumnMap = ColumnMap()) -> list[Attempts]:
     """One table as the systems in it."""
     if columns.systems:
-        return _systems(label, rows, columns)
-    rows = _unpack(rows)
-    prefixes = _nested(rows)
+        return _read_system_columns(label, rows, columns)
+    rows = _unpack_text_lists(rows)
+    prefixes = _nested_system_prefixes(rows)
     if prefixes and not columns.correct:
-        return [a for p in prefixes for a in read_rows(f"{label}: {p}", _rows_of_system(rows, p, prefixes), columns)]
-    return _Reading(label, rows, columns, detect_columns(rows, columns)).systems()
+        return [a for p in prefixes for a in rows_to_attempts(f"{label}: {p}", _rows_of_system(rows, p, prefixes), columns)]
+    return _TableReader(label, rows, columns, detect_columns(rows, columns)).systems()
 
 
-def _systems(label: str, rows: Sequence[LogRow], columns: ColumnMap) -> list[Attempts]:
+def _read_system_columns(label: str, rows: Sequence[LogRow], columns: ColumnMap) -> list[Attempts]:
     names = columns.systems.split(",")
     plain = replace(columns, systems="")
     out = []
     for system in names:
         others = set(names) - {system}
         kept = [{k: v for k, v in row.items() if k not in others} for row in rows]
-        out += read_rows(f"{label}: {system}", kept, replace(plain, correct=system))
+        out += rows_to_attempts(f"{label}: {system}", kept, replace(plain, correct=system))
     return out
 
 
-def _nested(rows: Sequence[LogRow]) -> list[str]:
+def _nested_system_prefixes(rows: Sequence[LogRow]) -> list[str]:
     """Objects with a verdict of their own, as {"small": {"is_correct": ...}, "large": {"is_correct": ...}}."""
-    columns = columns_of(rows)
+    columns = column_names(rows)
     for wanted in COLUMN_ALIASES["correct"][:FIRST_WEAK_VERDICT_ALIAS]:
         called = [c for c in columns if "." in c and normalized_name(c.rpartition(".")[2]) == wanted]
         found = [c for c in called if all_cells_parse((row.get(c) for row in rows), parse_verdict)]
@@ -60,9 +60,9 @@ def _rows_of_system(rows: Sequence[LogRow], prefix: str, prefixes: Sequence[str]
     return out
 
 
-def _unpack(rows: Sequence[LogRow]) -> list[LogRow]:
+def _unpack_text_lists(rows: Sequence[LogRow]) -> list[LogRow]:
     """Lists that a table without lists (CSV) holds as text; a text or an answer may look like one and stays."""
-    columns = columns_of(rows)
+    columns = column_names(rows)
     texts = {n for role in ("text", "question", "gold", "id", "answer") for n in COLUMN_ALIASES[role]} - {"samples", "sample"}
     changed = {}
     for column in columns:
@@ -84,7 +84,7 @@ def _unpack(rows: Sequence[LogRow]) -> list[LogRow]:
 
 
 @dataclass
-class _Reading:
+class _TableReader:
     label: str
     rows: Sequence[LogRow]
     given: ColumnMap
@@ -100,7 +100,7 @@ class _Reading:
 
     def _require_gradable(self) -> None:
         if "gold" in self.column and ("answer" in self.column or "text" in self.column):
-            self.notes.append(JUDGED)
+            self.notes.append(GRADED_NOTE)
             return
         seen = "; ".join(f"{k}: {shorten_id(str(v), 30)}" for k, v in list(self.rows[0].items())[:8])
         raise UsageError(
@@ -130,7 +130,7 @@ class _Reading:
         if groups is None:
             groups = self._read_long(label, rows)
         if undecided := sum(g.undecided for g in groups):
-            said.append(f"{undecided} attempts {UNJUDGED}")
+            said.append(f"{undecided} attempts {NO_VERDICT_NOTE}")
         sizes = [g.size for g in groups if g.size]
         if sizes and min(sizes) < max(sizes):
             least = min((g for g in groups if g.size), key=lambda g: g.size).problem
@@ -215,8 +215,8 @@ class _Reading:
     def _one_version(self, label: str, parts: Mapping[str, Sequence[tuple[int, LogRow]]]) -> None:
         gold = self.column.get("gold", "")
         for problem, part in parts.items() if gold else ():
-            first = comparable_text(gold_of(part[0][1].get(gold)))
-            if other := [at for at, row in part if comparable_text(gold_of(row.get(gold))) != first]:
+            first = comparable_text(final_gold(part[0][1].get(gold)))
+            if other := [at for at, row in part if comparable_text(final_gold(row.get(gold))) != first]:
                 raise UsageError(
                     f"{label}: the problem {shorten_id(problem)} has one {gold} in row {part[0][0]} and another in row"
                     f" {other[0]}: the log mixes versions, or the gold answer is another column (--column gold=NAME)"
@@ -232,7 +232,7 @@ class _Reading:
 
     def _about(self, problem: str, row: LogRow) -> ProblemAttempts:
         question, gold = row.get(self.column.get("question", "")), row.get(self.column.get("gold", ""))
-        return ProblemAttempts(problem, question=str(question or ""), gold=gold_of(gold))
+        return ProblemAttempts(problem, question=str(question or ""), gold=final_gold(gold))
 
     def _fill_attempts(self, group: ProblemAttempts, rows: Sequence[LogRow], at: int, wide: bool) -> ProblemAttempts:
         verdicts = self._cells("correct", rows, wide)
@@ -243,8 +243,8 @@ class _Reading:
                 correct = [parse_verdict(v, self.right) for v in verdicts]
             else:
                 correct = grade_attempts(answers, written, group.gold)
-                answers = answers if answers is not None or written is None else [answer_in(t) for t in written]
-        except NoVerdict as why:
+                answers = answers if answers is not None or written is None else [read_math_answer(t) for t in written]
+        except NotAVerdict as why:
             raise UsageError(
                 f"{self.label}, row {at}: {why}; say which values mean right with --column right=VALUE"
             ) from None
@@ -255,7 +255,7 @@ class _Reading:
                 group,
                 correct=tuple(correct),
                 answers=None if answers is None else tuple(parse_cell_text(unwrap_single(a)) for a in answers),
-                scores={} if scores is None else {SCORE: tuple(self._score(s) for s in scores)},
+                scores={} if scores is None else {SCORE_COLUMN: tuple(self._score(s) for s in scores)},
                 tokens=None if tokens is None else tuple(_whole(t) for t in tokens),
                 texts=written,
             )

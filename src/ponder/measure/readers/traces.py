@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from ponder.errors import UsageError
-from ponder.measure.readers.attempts import LOGPROB, Attempts, ProblemAttempts
+from ponder.measure.readers.attempts import LOGPROB_COLUMN, Attempts, ProblemAttempts
 from ponder.measure.readers.files import load_data
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 
 VERDICT_SCORE = "accuracy"  # the scorer's name under which a log's own verdict stands
 
 
-def to_traces(attempts: Attempts) -> list[Trace]:
+def attempts_to_traces(attempts: Attempts) -> list[Trace]:
     """A flat tree per problem. Tokens are unknown: a step has its text and none of them."""
     if not all(g.texts is not None for g in attempts.groups if g.size):
         raise UsageError(f"{attempts.name} has no texts to judge again: it holds verdicts only")
@@ -24,7 +24,7 @@ def _trace(group: ProblemAttempts) -> Trace:
     trace = Trace(Problem(group.problem, user_messages(group.question), group.gold), [Step(None, group.question, ids([]))])
     for i, said in enumerate(group.texts or ()):
         judged = group.correct[i]
-        scores = {n: _score(c[i]) for n, c in group.scores.items() if n != LOGPROB}
+        scores = {n: _score(c[i]) for n, c in group.scores.items() if n != LOGPROB_COLUMN}
         scores[VERDICT_SCORE] = _score(judged)
         trace.add(Step(0, said, ids([]), stop="eos", scores=scores, last=True))
     if group.cost:

@@ -20,7 +20,7 @@ WRONG_WORDS = frozenset(
 EMPTY_WORDS = frozenset(("", "nan", "none", "null", "n/a", "na", "undecided", "unknown"))
 
 
-class NoVerdict(UsageError):
+class NotAVerdict(UsageError):
     """A value that is neither right nor wrong."""
 
 
@@ -32,14 +32,14 @@ def parse_verdict(value: Any, right: frozenset[str] = frozenset()) -> float | No
         return None
     if right:
         said = str(value).strip().lower()
-        return None if said in EMPTY_WORDS else float(said in right or _as_number(said) in {_as_number(r) for r in right})
+        return None if said in EMPTY_WORDS else float(said in right or _number_or_text(said) in {_number_or_text(r) for r in right})
     if isinstance(value, str):
         return _word_verdict(value)
     if isinstance(value, bool):
         return float(value)
     if isinstance(value, int | float) and 0 <= value <= 1:
         return float(value)
-    raise NoVerdict(f"{value!r} is neither right nor wrong")
+    raise NotAVerdict(f"{value!r} is neither right nor wrong")
 
 
 def _word_verdict(text: str) -> float | None:
@@ -50,13 +50,13 @@ def _word_verdict(text: str) -> float | None:
         return 1.0
     if said in WRONG_WORDS or said.startswith("failed:"):
         return 0.0
-    number = _as_number(said)
+    number = _number_or_text(said)
     if isinstance(number, float) and 0 <= number <= 1:
         return number
-    raise NoVerdict(f"{text[:40]!r} is neither right nor wrong")
+    raise NotAVerdict(f"{text[:40]!r} is neither right nor wrong")
 
 
-def _as_number(text: str) -> float | str:
+def _number_or_text(text: str) -> float | str:
     try:
         return float(text)
     except ValueError:

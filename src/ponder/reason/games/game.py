@@ -109,11 +109,11 @@ class GamePolicy:
         if self.game.outcome(state) is not None:
             return []
         if sampling.max_tokens == 1:
-            return await self._proposed(state, n)
+            return await self._propose_moves(state, n)
         rng = random.Random(f"{self.seed} {sampling.seed} {played}")
-        return [self._played_on(state, sampling.max_tokens, rng) for _ in range(n)]
+        return [self._play_randomly(state, sampling.max_tokens, rng) for _ in range(n)]
 
-    async def _proposed(self, state: Any, n: int) -> list[Completion]:
+    async def _propose_moves(self, state: Any, n: int) -> list[Completion]:
         legal = list(self.game.moves(state))
         weights, cost = await self.prior(self.game, state, legal)
         found = sorted(((w, m) for w, m in zip(weights, legal, strict=True) if w > 0), key=lambda x: -x[0])[:n]
@@ -125,7 +125,7 @@ class GamePolicy:
                 out[0] = Completion(out[0].text, out[0].token_ids, out[0].logprobs, out[0].stop, 0, cost)
         return out
 
-    def _played_on(self, state: Any, most: int, rng: random.Random) -> Completion:
+    def _play_randomly(self, state: Any, most: int, rng: random.Random) -> Completion:
         moves: list[int] = []
         said: list[str] = []
         logprobs: list[float] = []
@@ -157,7 +157,7 @@ class RandomPlayoutScorer:
         return self.game.players == 2
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        return [Score(_began(self.game, trace, i, self._value(trace.token_ids(i)))) for i in steps]
+        return [Score(_from_first_mover(self.game, trace, i, self._value(trace.token_ids(i)))) for i in steps]
 
     def _value(self, played: Ids) -> float:
         state = state_after(self.game, played.tolist())
@@ -196,10 +196,10 @@ class LearnedValueScorer:
         sign = -1.0 if self.game.players == 2 else 1.0
         found = iter(self.value(going) if going else ())
         values = [sign * float(next(found)) if end is None else end for end in ends]
-        return [Score(_began(self.game, trace, i, v)) for i, v in zip(steps, values, strict=True)]
+        return [Score(_from_first_mover(self.game, trace, i, v)) for i, v in zip(steps, values, strict=True)]
 
 
-def _began(game: Game[Any], trace: Trace, step: int, value: float) -> float:
+def _from_first_mover(game: Game[Any], trace: Trace, step: int, value: float) -> float:
     """What is worth so much to who moved last, in the eyes of who began the step."""
     moves = len(trace.steps[step].token_ids)
     return -value if game.players == 2 and moves % 2 == 0 else value

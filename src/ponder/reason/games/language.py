@@ -24,7 +24,7 @@ class TextGame(Game[Any], Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class LanguagePlayer:
+class LanguageModelPrior:
     """A `Prior`: the share of the model's answers that name each legal move. Where none does, all moves are alike."""
 
     model: Policy
@@ -56,7 +56,7 @@ class LanguagePlayer:
 
 
 @dataclass(frozen=True, slots=True)
-class Likeliest:
+class GreedyPriorPlayer:
     """A player that does not search: the move of the highest prior, the first of equals."""
 
     game: Game[Any]

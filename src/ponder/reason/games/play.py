@@ -29,7 +29,7 @@ class Player(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Searcher:
+class SearchPlayer:
     """Thinks before each move, from nothing."""
 
     game: Game[Any]

@@ -17,7 +17,7 @@ from ponder.reason.games.game import Game
 from ponder.types import Floats
 
 
-class Featured(Game[Any], Protocol):
+class FeaturizedGame(Game[Any], Protocol):
     """A game whose positions can be told to a net, from the side of who is to move."""
 
     def features(self, states: Sequence[Any]) -> NDArray[np.float32]: ...
@@ -27,14 +27,14 @@ class Featured(Game[Any], Protocol):
 class ValueNet:
     """tanh(w tanh(W x + b) + c): what a position is worth to who is to move, from -1 to 1."""
 
-    game: Featured
+    game: FeaturizedGame
     w_FH: Floats
     b_H: Floats
     w_H: Floats
     c: Floats
 
     @classmethod
-    def initialize(cls, game: Featured, hidden: int = 32, seed: int = 0) -> ValueNet:
+    def initialize(cls, game: FeaturizedGame, hidden: int = 32, seed: int = 0) -> ValueNet:
         rng = np.random.default_rng(seed)
         features = game.features([game.start()]).shape[1]
         w_FH = rng.normal(0, 0.5 / np.sqrt(features), (features, hidden)).astype(np.float32)
@@ -81,7 +81,7 @@ class _Adam:
 
 
 def train_value_net(
-    game: Featured, games: int = 2000, hidden: int = 32, seed: int = 0, lr: float = 3e-3, exploration_rate: float = 0.1,
+    game: FeaturizedGame, games: int = 2000, hidden: int = 32, seed: int = 0, lr: float = 3e-3, exploration_rate: float = 0.1,
     max_random_opening: int = 12, td_lambda: float = 0.8, batch: int = 20, epochs: int = 3,
 ) -> ValueNet:  # fmt: skip
     """A net that has played so many games against itself, each after up to `opening` random moves, looking one move

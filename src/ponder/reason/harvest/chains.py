@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from ponder.funnel import Funnel
-from ponder.reason.harvest.found import HarvestedRow, Origin, prompt_messages, problem_key, answer_tokens
+from ponder.funnel import FilterReport
+from ponder.reason.harvest.found import HarvestedRow, Provenance, prompt_messages, problem_key, answer_tokens
 from ponder.reason.harvest.outcomes import follows_original_prompt, answer_steps
 from ponder.types import Trace
 
 
-def right_answers(trace: Trace, scorer: str, funnel: Funnel, min_score: float = 1.0, max_answer_tokens: int | None = None) -> Iterator[int]:
+def right_answers(trace: Trace, scorer: str, funnel: FilterReport, min_score: float = 1.0, max_answer_tokens: int | None = None) -> Iterator[int]:
     """The answers to imitate: given to the question itself, ended by themselves, judged, and scored `bar` or more."""
     for end in judged_answers(trace, scorer, funnel, max_answer_tokens):
         score = trace.score(end, scorer)
@@ -19,7 +19,7 @@ def right_answers(trace: Trace, scorer: str, funnel: Funnel, min_score: float = 
             yield end
 
 
-def judged_answers(trace: Trace, scorer: str, funnel: Funnel, max_answer_tokens: int | None = None) -> Iterator[int]:
+def judged_answers(trace: Trace, scorer: str, funnel: FilterReport, max_answer_tokens: int | None = None) -> Iterator[int]:
     """Whole, judged answers to the question itself, right or wrong."""
     found = answer_steps(trace)
     funnel.add("answers", len(found))
@@ -48,7 +48,7 @@ def branch_trace(trace: Trace, end: int) -> Trace:
 
 
 def harvest_chains(
-    trace: Trace, scorer: str, funnel: Funnel, origin: Origin, min_score: float = 1.0, max_answer_tokens: int | None = None
+    trace: Trace, scorer: str, funnel: FilterReport, origin: Provenance, min_score: float = 1.0, max_answer_tokens: int | None = None
 ) -> Iterator[HarvestedRow]:
     for end in right_answers(trace, scorer, funnel, min_score, max_answer_tokens):
         text = trace.text(end)

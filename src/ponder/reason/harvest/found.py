@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ponder.funnel import Funnel
+from ponder.funnel import FilterReport
 from ponder.types import Message, Problem, Trace
 
 KeepRule = Literal["shortest", "diverse", "first"]
 
 _WORD = re.compile(r"\w+|[^\w\s]")
-MOST_WORDS = 4_000  # of a text that are compared with another's
-RUN = 3  # words that make one piece of a text
+MAX_COMPARED_WORDS = 4_000  # of a text that are compared with another's
+SHINGLE_WORDS = 3  # words that make one piece of a text
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class HarvestedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class Provenance:
     """The run and the step of it in which a trace was thought."""
 
     run: str = ""
@@ -60,7 +60,7 @@ def normalize_text(text: str) -> str:
     return " ".join(text.lower().split())
 
 
-def deduplicate_and_limit(found: Iterable[HarvestedRow], funnel: Funnel, max_per_problem: int | None, rule: KeepRule, exact: bool = False) -> list[HarvestedRow]:
+def deduplicate_and_limit(found: Iterable[HarvestedRow], funnel: FilterReport, max_per_problem: int | None, rule: KeepRule, exact: bool = False) -> list[HarvestedRow]:
     """Without what was said before, and at most so many of each problem (None: all); problems stay in order.
 
     Case and spacing make no difference between two texts, unless `exact`.
@@ -97,8 +97,8 @@ def pick_for_problem(group: Sequence[HarvestedRow], max_per_problem: int, rule: 
 
 def shingles(text: str) -> frozenset[tuple[str, ...]]:
     """The runs of words in a text; of a shorter one, all of it."""
-    words = _WORD.findall(text.lower())[:MOST_WORDS]
-    return frozenset(tuple(words[i : i + RUN]) for i in range(max(1, len(words) - RUN + 1)))
+    words = _WORD.findall(text.lower())[:MAX_COMPARED_WORDS]
+    return frozenset(tuple(words[i : i + SHINGLE_WORDS]) for i in range(max(1, len(words) - SHINGLE_WORDS + 1)))
 
 
 def similarity(a: frozenset[tuple[str, ...]], b: frozenset[tuple[str, ...]]) -> float:

@@ -16,29 +16,29 @@ from itertools import pairwise
 from typing import Protocol
 
 from ponder.errors import TaskError
-from ponder.funnel import Funnel
+from ponder.funnel import FilterReport
 from ponder.reason.harvest.chains import right_answers
-from ponder.reason.harvest.found import HarvestedRow, Origin, prompt_messages, problem_key, answer_tokens
+from ponder.reason.harvest.found import HarvestedRow, Provenance, prompt_messages, problem_key, answer_tokens
 from ponder.reason.harvest.outcomes import AnswerOutcomes, follows_original_prompt, answer_steps, outcomes_by_step
 from ponder.types import Ids, Step, Trace
 
 # How a return is said. At the start of an answer there is nothing to go back to but the start.
-RETURNS = (
+BACKTRACK_PHRASES = (
     "\n\nWait, that is not right. Let me go back to where this was still correct.\n\n",
     "\n\nHmm, this leads nowhere. Let me go back and take another way.\n\n",
     "\n\nNo, there is a mistake in that. Back to the point before it.\n\n",
 )
-RESTARTS = (
+RESTART_PHRASES = (
     "\n\nWait, that is not right. Let me start again.\n\n",
     "\n\nHmm, this does not work. Let me try from the beginning.\n\n",
     "\n\nNo, there is a mistake in that. I will begin again.\n\n",
 )
-AWAYS = (
+SWITCH_PHRASES = (
     "\n\nLet me try another way instead.\n\n",
     "\n\nThere may be a better way. Let me look for it.\n\n",
 )
-OPEN, CLOSE = "<think>", "</think>"
-_CONNECTING = (*RETURNS, *RESTARTS, *AWAYS, OPEN + "\n", CLOSE + "\n")
+THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
+_CONNECTING_PHRASES = (*BACKTRACK_PHRASES, *RESTART_PHRASES, *SWITCH_PHRASES, THINK_OPEN + "\n", THINK_CLOSE + "\n")
 _TAG = re.compile(r"</?think>", re.IGNORECASE)
 
 
@@ -81,9 +81,9 @@ def wrong_turns(
         for child in beside:
             best = found[child].best
             if best is not None and best < min_score:
-                turns.append(WrongTurn(fork, _walk(trace, child, depth)))
+                turns.append(WrongTurn(fork, _most_visited_path(trace, child, depth)))
             elif best is None and _given_up(trace, child, onward):
-                turns.append(WrongTurn(fork, _walk(trace, child, depth), wrong=False))
+                turns.append(WrongTurn(fork, _most_visited_path(trace, child, depth), wrong=False))
     return turns
 
 
@@ -95,7 +95,7 @@ def _given_up(trace: Trace, step: int, onward: int) -> bool:
     return bool(one.pruned) and any(a is not None and b is not None and a < b for a, b in both)
 
 
-def _walk(trace: Trace, step: int, depth: int) -> tuple[int, ...]:
+def _most_visited_path(trace: Trace, step: int, depth: int) -> tuple[int, ...]:
     """Down the most visited way, but not as far as an answer where something was thought before it."""
     walk = [step]
     while len(walk) < depth and (below := [c for c in trace.children(walk[-1]) if not trace.steps[c].meta]):
@@ -114,21 +114,21 @@ def compose_journey(trace: Trace, end: int, turns: Sequence[WrongTurn], rng: ran
     parts: list[JourneyPart] = []
     forks = [turn for turn in turns if turn.fork == trace.path(end)[0]]
     wrap = whole and thinks is None
-    opened = thinks is not None and thinks[0].lower() == OPEN
+    opened = thinks is not None and thinks[0].lower() == THINK_OPEN
     if wrap:
-        parts.append(JourneyPart(OPEN + "\n"))
+        parts.append(JourneyPart(THINK_OPEN + "\n"))
     for place, i in enumerate(path):
         before = "".join(part.text for part in parts)
         for turn in forks:
-            if thinks is not None and place and CLOSE in before.lower():
+            if thinks is not None and place and THINK_CLOSE in before.lower():
                 return None
             if opened and not place and not before:
-                parts.append(JourneyPart(OPEN + "\n"))
-            parts += [_thought(trace, j) for j in turn.steps]
-            words = AWAYS if not turn.wrong else RETURNS if place else RESTARTS
+                parts.append(JourneyPart(THINK_OPEN + "\n"))
+            parts += [_wrong_step_part(trace, j) for j in turn.steps]
+            words = SWITCH_PHRASES if not turn.wrong else BACKTRACK_PHRASES if place else RESTART_PHRASES
             parts.append(JourneyPart(rng.choice(words)))
         if wrap and i == path[-1]:
-            parts.append(JourneyPart(CLOSE + "\n"))
+            parts.append(JourneyPart(THINK_CLOSE + "\n"))
         text = trace.steps[i].text
         cut = _TAG.sub("", text, count=1) if opened and not place and forks else text
         parts.append(JourneyPart(text, i) if cut == text else JourneyPart(cut))
@@ -136,10 +136,10 @@ def compose_journey(trace: Trace, end: int, turns: Sequence[WrongTurn], rng: ran
     return parts
 
 
-def _thought(trace: Trace, step: int) -> JourneyPart:
+def _wrong_step_part(trace: Trace, step: int) -> JourneyPart:
     """A wrong step as a thought: without its tags, and without what it said after its thinking."""
     text = trace.steps[step].text
-    thinking = text[: text.lower().rfind(CLOSE)] if CLOSE in text.lower() else text
+    thinking = text[: text.lower().rfind(THINK_CLOSE)] if THINK_CLOSE in text.lower() else text
     cut = _TAG.sub("", thinking)
     return JourneyPart(text, step) if cut == text else JourneyPart(cut)
 
@@ -147,8 +147,8 @@ def _thought(trace: Trace, step: int) -> JourneyPart:
 def harvest_journeys(
     trace: Trace,
     scorer: str,
-    funnel: Funnel,
-    origin: Origin,
+    funnel: FilterReport,
+    origin: Provenance,
     min_score: float = 1.0,
     turns: int = 2,
     depth: int = 4,
@@ -162,13 +162,13 @@ def harvest_journeys(
         wrong = wrong_turns(trace, end, found, min_score, depth, rng)
         if funnel.record("with a wrong turn", bool(wrong), "nothing wrong beside them"):
             places = sorted(rng.sample(range(len(wrong)), min(turns, len(wrong))))
-            yield from _told(trace, end, [wrong[place] for place in places], scorer, funnel, origin, rng)
+            yield from _journey_row(trace, end, [wrong[place] for place in places], scorer, funnel, origin, rng)
     for end, wrong_end in corrections(trace, scorer, min_score):
         if max_answer_tokens is None or answer_tokens(trace, end) <= max_answer_tokens:
             turn = WrongTurn(trace.path(end)[0], tuple(trace.path(wrong_end)[1:]))
             rng = random.Random(f"{problem_key(trace.problem)} {end}")
             funnel.add("corrections", 1)
-            yield from _told(trace, end, [turn], scorer, funnel, origin, rng)
+            yield from _journey_row(trace, end, [turn], scorer, funnel, origin, rng)
 
 
 def corrections(trace: Trace, scorer: str, min_score: float) -> Iterator[tuple[int, int]]:
@@ -182,8 +182,8 @@ def corrections(trace: Trace, scorer: str, min_score: float) -> Iterator[tuple[i
             yield end, cited[0]
 
 
-def _told(
-    trace: Trace, end: int, turns: Sequence[WrongTurn], scorer: str, funnel: Funnel, origin: Origin, rng: random.Random
+def _journey_row(
+    trace: Trace, end: int, turns: Sequence[WrongTurn], scorer: str, funnel: FilterReport, origin: Provenance, rng: random.Random
 ) -> Iterator[tuple[HarvestedRow, list[JourneyPart]]]:
     parts = compose_journey(trace, end, turns, rng)
     if not funnel.record("told as one", parts is not None, "the thinking was over before the turn"):
@@ -204,7 +204,7 @@ def _told(
 def journey_trace(trace: Trace, parts: Sequence[JourneyPart], reads: TextCodec) -> Trace | None:
     """A journey as a trace of one branch: thoughts with the tokens they were sampled as, connecting words as tokens
     that nobody sampled. None where a thought had to be cut: its tokens would no longer be those that were sampled."""
-    if not all(part.step is not None or part.text in _CONNECTING for part in parts):
+    if not all(part.step is not None or part.text in _CONNECTING_PHRASES for part in parts):
         return None
     told = Trace(trace.problem, [replace(trace.steps[0])], oracle=trace.oracle)
     last = len(parts) - 1
@@ -215,11 +215,11 @@ def journey_trace(trace: Trace, parts: Sequence[JourneyPart], reads: TextCodec) 
         step = trace.steps[part.step]
         check_step_tokens(step, reads)
         fresh = replace(step, parent=place, cites=(), advantages=None, last=place == last)
-        told.add(fresh if place == last else _unended(fresh, reads))
+        told.add(fresh if place == last else _without_eos(fresh, reads))
     return told
 
 
-def _unended(step: Step, reads: TextCodec) -> Step:
+def _without_eos(step: Step, reads: TextCodec) -> Step:
     """Without its end-of-sequence token: the text goes on."""
     if step.stop == "eos" and reads.text(step.token_ids[:-1]) == step.text:
         cut = slice(0, -1)

@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ponder.funnel import Funnel
-from ponder.reason.harvest.found import HarvestedRow, Origin, prompt_messages, problem_key
+from ponder.funnel import FilterReport
+from ponder.reason.harvest.found import HarvestedRow, Provenance, prompt_messages, problem_key
 from ponder.reason.harvest.outcomes import outcomes_by_step
 from ponder.reason.operators.auto_cut import is_cut_probe
 from ponder.types import Trace
@@ -35,7 +35,7 @@ def operator_events(trace: Trace) -> list[dict[str, Any]]:
     for i, step in enumerate(trace.steps[1:], 1):
         if i in looks:
             continue
-        name = _name(trace, i)
+        name = _operator_name(trace, i)
         at = list(step.cites) if step.parent is None else [step.parent]
         if out and name in ("generate", "evaluate") and (out[-1]["operator"], out[-1]["at"]) == (name, at):
             out[-1]["made"].append(i)
@@ -55,7 +55,7 @@ def operator_events(trace: Trace) -> list[dict[str, Any]]:
     return out
 
 
-def _name(trace: Trace, i: int) -> str:
+def _operator_name(trace: Trace, i: int) -> str:
     step = trace.steps[i]
     if step.meta:
         return "evaluate"
@@ -64,7 +64,7 @@ def _name(trace: Trace, i: int) -> str:
     return "generate" if step.sampled else "insert"
 
 
-def operator_supervision(trace: Trace, scorer: str, funnel: Funnel, origin: Origin) -> Iterator[HarvestedRow]:
+def operator_supervision(trace: Trace, scorer: str, funnel: FilterReport, origin: Provenance) -> Iterator[HarvestedRow]:
     """The operators of a trace, with the thoughts they worked on; each that made thoughts with what it gained: the
     mean outcome below those, less the mean outcome below where it was applied. None: not judged."""
     events = operator_events(trace)

@@ -42,7 +42,7 @@ def follows_original_prompt(trace: Trace, step: int) -> bool:
     return not trace.steps[trace.path(step)[0]].cites
 
 
-def _rollout(trace: Trace, end: int) -> bool:
+def _is_rollout(trace: Trace, end: int) -> bool:
     return trace.steps[end].last and not trace.steps[end].visits
 
 
@@ -54,12 +54,12 @@ def outcomes_by_step(trace: Trace, scorer: str, visits: bool = False) -> list[An
     """
     judged = {end: score for end in answer_steps(trace) if (score := trace.score(end, scorer)) is not None}
     searched = visits and any(step.visits for step in trace.steps)
-    tries = Counter(trace.steps[end].parent for end in judged if _rollout(trace, end))
+    tries = Counter(trace.steps[end].parent for end in judged if _is_rollout(trace, end))
     found = [AnswerOutcomes()] * len(trace.steps)
     for end, score in judged.items():
         step, weight = trace.steps[end], 1.0
         if searched:
-            weight = 1 / tries[step.parent] if _rollout(trace, end) else float(step.visits)
+            weight = 1 / tries[step.parent] if _is_rollout(trace, end) else float(step.visits)
         if weight:
             for i in trace.path(end):
                 found[i] = found[i].add(score, weight)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
-from ponder.funnel import Funnel
+from ponder.funnel import FilterReport
 from ponder.reason.harvest.chains import judged_answers
-from ponder.reason.harvest.found import HarvestedRow, Origin, prompt_messages, problem_key, answer_tokens
+from ponder.reason.harvest.found import HarvestedRow, Provenance, prompt_messages, problem_key, answer_tokens
 from ponder.reason.harvest.outcomes import outcomes_by_step
 from ponder.types import Trace
 
 
 def answer_pairs(
-    trace: Trace, scorer: str, funnel: Funnel, origin: Origin, margin: float = 0.5, max_answer_tokens: int | None = None
+    trace: Trace, scorer: str, funnel: FilterReport, origin: Provenance, margin: float = 0.5, max_answer_tokens: int | None = None
 ) -> Iterator[HarvestedRow]:
     """Whole answers whose scores differ by `margin` or more: each better one with the worse one nearest in length,
     so that length teaches as little as it can. No answer is rejected twice while others were never."""
@@ -32,7 +32,7 @@ def answer_pairs(
 
 
 def sibling_pairs(
-    trace: Trace, scorer: str, funnel: Funnel, origin: Origin, margin: float = 0.5, max_answer_tokens: int | None = None
+    trace: Trace, scorer: str, funnel: FilterReport, origin: Provenance, margin: float = 0.5, max_answer_tokens: int | None = None
 ) -> Iterator[HarvestedRow]:
     """Steps after the same thought whose mean outcomes differ by `margin` or more.
 
@@ -67,7 +67,7 @@ def sibling_pairs(
                 yield one
 
 
-def _pair(trace: Trace, better: int, worse: int, scorer: str, origin: Origin) -> HarvestedRow:
+def _pair(trace: Trace, better: int, worse: int, scorer: str, origin: Provenance) -> HarvestedRow:
     chosen, rejected = trace.text(better), trace.text(worse)
     row = {
         "prompt": prompt_messages(trace.problem),

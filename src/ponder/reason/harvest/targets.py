@@ -7,27 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from ponder.funnel import Funnel
-from ponder.reason.harvest.found import HarvestedRow, Origin, prompt_messages, problem_key, answer_tokens
+from ponder.funnel import FilterReport
+from ponder.reason.harvest.found import HarvestedRow, Provenance, prompt_messages, problem_key, answer_tokens
 from ponder.reason.harvest.outcomes import AnswerOutcomes, follows_original_prompt, outcomes_by_step
 from ponder.types import Score, Step, Trace, ids
 
-_NONE = "no answer below them was judged"
-COUNTS = ("answers", "labelled", "visits")  # of which estimates are made, so that they can be joined
-TOLD = {"labels": "value", "hard": "hard", **{name: name for name in COUNTS}, "q": "q"}  # columns of a way
+_NO_JUDGED_ANSWER = "no answer below them was judged"
+COUNT_COLUMNS = ("answers", "labelled", "visits")  # of which estimates are made, so that they can be joined
+PATH_COLUMNS = {"labels": "value", "hard": "hard", **{name: name for name in COUNT_COLUMNS}, "q": "q"}  # columns of a way
 
 
 def step_labels(
-    trace: Trace, scorer: str, funnel: Funnel, origin: Origin, min_score: float = 1.0, own: bool = False
+    trace: Trace, scorer: str, funnel: FilterReport, origin: Provenance, min_score: float = 1.0, own: bool = False
 ) -> Iterator[HarvestedRow]:
     """Every prefix that ends in a thought, labelled by what came of it (Math-Shepherd, Wang et al. 2023).
 
     A label is soft: the mean outcome of the answers below a step. `hard`: is any of them right? `own`: the scorer
     labelled the steps themselves, each as the share of right answers from there.
     """
-    found = labels_on(trace, scorer) if own else outcomes_by_step(trace, scorer)
-    for i in _known(trace, found, funnel, "undecided or not labelled" if own else _NONE):
-        steps, marks = _steps(trace, trace.path(i)[1:])
+    found = labels_from_scores(trace, scorer) if own else outcomes_by_step(trace, scorer)
+    for i in _labelled_steps(trace, found, funnel, "undecided or not labelled" if own else _NO_JUDGED_ANSWER):
+        steps, marks = _thought_texts(trace, trace.path(i)[1:])
         row = {
             "prompt": prompt_messages(trace.problem),
             "completions": steps,
@@ -36,10 +36,10 @@ def step_labels(
             "labelled" if own else "answers": int(found[i].weight),
             "from": origin.record(trace, steps=marks),
         }
-        yield HarvestedRow(problem_key(trace.problem), _prefix(steps), answer_tokens(trace, i), row)
+        yield HarvestedRow(problem_key(trace.problem), _prefix_key(steps), answer_tokens(trace, i), row)
 
 
-def labels_on(trace: Trace, scorer: str) -> list[AnswerOutcomes]:
+def labels_from_scores(trace: Trace, scorer: str) -> list[AnswerOutcomes]:
     """Labels that stand on the steps themselves, as outcomes: above 0, some answer was right."""
     given = (trace.score(i, scorer) for i in range(len(trace.steps)))
     return [AnswerOutcomes() if label is None else AnswerOutcomes(label, 1.0, float(label > 0)) for label in given]
@@ -55,7 +55,7 @@ def labelled_tree(trace: Trace, found: Sequence[AnswerOutcomes], name: str) -> T
         parent = trace.steps[i].parent
         if parent is not None and wanted[i]:
             wanted[parent] = True
-    out = Trace(trace.problem, [Step(None, trace.problem.question, ids([]), scores=_label(found[0], name))])
+    out = Trace(trace.problem, [Step(None, trace.problem.question, ids([]), scores=_label_score(found[0], name))])
     place: dict[int, tuple[int, str]] = {}  # where it stands, and what is said there before the next thought
     for i, step in enumerate(trace.steps):
         if step.parent is None:
@@ -63,8 +63,8 @@ def labelled_tree(trace: Trace, found: Sequence[AnswerOutcomes], name: str) -> T
                 place[i] = (0, "")
         elif step.parent in place and wanted[i] and not step.meta:
             at, before = place[step.parent]
-            if _written(trace, i) and step.text.strip():
-                made = Step(at, before + step.text, ids([]), scores=_label(found[i], name), last=step.done)
+            if _is_thought(trace, i) and step.text.strip():
+                made = Step(at, before + step.text, ids([]), scores=_label_score(found[i], name), last=step.done)
                 place[i] = (out.add(made), "")
             else:
                 place[i] = (at, before + step.text)
@@ -72,20 +72,20 @@ def labelled_tree(trace: Trace, found: Sequence[AnswerOutcomes], name: str) -> T
     return out
 
 
-def _label(found: AnswerOutcomes, name: str) -> dict[str, Score]:
+def _label_score(found: AnswerOutcomes, name: str) -> dict[str, Score]:
     return {} if found.mean is None else {name: Score(found.mean)}
 
 
-def prefix_values(trace: Trace, scorer: str, funnel: Funnel, origin: Origin, min_visits: int = 1) -> Iterator[HarvestedRow]:
+def prefix_values(trace: Trace, scorer: str, funnel: FilterReport, origin: Provenance, min_visits: int = 1) -> Iterator[HarvestedRow]:
     """The value of every prefix that ends in a thought: the visit-weighted mean of the outcomes below it, from so many
     visits on. An answer's value is its own verdict. `q` is what the search itself backed up, by its guide."""
     found = outcomes_by_step(trace, scorer, visits=True)
-    for i in _known(trace, found, funnel, _NONE):
+    for i in _labelled_steps(trace, found, funnel, _NO_JUDGED_ANSWER):
         step = trace.steps[i]
         visits = step.visits or max(1, round(found[i].weight))
         if not funnel.record("visited enough", visits >= min_visits, f"fewer than {min_visits} visits"):
             continue
-        steps, _ = _steps(trace, trace.path(i)[1:])
+        steps, _ = _thought_texts(trace, trace.path(i)[1:])
         row = {
             "prompt": prompt_messages(trace.problem),
             "completions": steps,
@@ -94,10 +94,10 @@ def prefix_values(trace: Trace, scorer: str, funnel: Funnel, origin: Origin, min
             **({"q": step.value} if step.visits else {}),
             "from": origin.record(trace, steps=trace.path(i)),
         }
-        yield HarvestedRow(problem_key(trace.problem), _prefix(steps), answer_tokens(trace, i), row)
+        yield HarvestedRow(problem_key(trace.problem), _prefix_key(steps), answer_tokens(trace, i), row)
 
 
-def merge_estimates(found: Iterable[HarvestedRow], funnel: Funnel) -> list[HarvestedRow]:
+def merge_estimates(found: Iterable[HarvestedRow], funnel: FilterReport) -> list[HarvestedRow]:
     """Estimates of one prefix, from several traces, as one: their mean by how much they were made of."""
     by_prefix: dict[tuple[str, str], HarvestedRow] = {}
     for one in found:
@@ -105,7 +105,7 @@ def merge_estimates(found: Iterable[HarvestedRow], funnel: Funnel) -> list[Harve
         if funnel.record("distinct prefixes", first is one, "joined with an earlier estimate"):
             continue
         a, b = first.row, one.row
-        count, other = (next(name for name in COUNTS if name in row) for row in (a, b))
+        count, other = (next(name for name in COUNT_COLUMNS if name in row) for row in (a, b))
         total = a[count] + b[other]
         for name in ("value", "q"):
             if name in a and name in b:
@@ -116,69 +116,69 @@ def merge_estimates(found: Iterable[HarvestedRow], funnel: Funnel) -> list[Harve
     return list(by_prefix.values())
 
 
-def woven(found: Sequence[HarvestedRow]) -> list[HarvestedRow]:
+def merge_shared_prefixes(found: Sequence[HarvestedRow]) -> list[HarvestedRow]:
     """Prefixes as ways through the tree: a row for each longest one, with what is known of all that it begins with."""
     table = {(one.problem, one.text): one.row for one in found}
     shorter: set[tuple[str, str]] = set()
     for one in found:
         steps = one.row["completions"]
-        begun = ((one.problem, _prefix(steps[:n])) for n in reversed(range(1, len(steps))))
+        begun = ((one.problem, _prefix_key(steps[:n])) for n in reversed(range(1, len(steps))))
         shorter.update(next(([prefix] for prefix in begun if prefix in table), []))
     out: list[HarvestedRow] = []
     for one in found:
         if (one.problem, one.text) in shorter:
             continue
         steps = one.row["completions"]
-        rows = [table.get((one.problem, _prefix(steps[: n + 1])), {}) for n in range(len(steps))]
-        told = {name: of for name, of in TOLD.items() if any(of in row for row in rows)}
+        rows = [table.get((one.problem, _prefix_key(steps[: n + 1])), {}) for n in range(len(steps))]
+        told = {name: of for name, of in PATH_COLUMNS.items() if any(of in row for row in rows)}
         row = {
             "prompt": one.row["prompt"],
             "completions": steps,
-            **{name: [row.get(of, _nothing(name)) for row in rows] for name, of in told.items()},
+            **{name: [row.get(of, _missing_value(name)) for row in rows] for name, of in told.items()},
             "from": one.row["from"],
         }
         out.append(HarvestedRow(one.problem, one.text, one.size, row))
     return out
 
 
-def told_once(ways: Sequence[HarvestedRow]) -> list[HarvestedRow]:
+def without_repeated_prefixes(ways: Sequence[HarvestedRow]) -> list[HarvestedRow]:
     """What is known of a prefix stands in the first row that begins with it: in later ones it is None, as nobody knew.
     Else what many ways share would count many times."""
     seen: set[tuple[str, str]] = set()
     out = []
     for way in ways:
-        begun = [(way.problem, _prefix(way.row["completions"][: n + 1])) for n in range(len(way.row["completions"]))]
+        begun = [(way.problem, _prefix_key(way.row["completions"][: n + 1])) for n in range(len(way.row["completions"]))]
         columns = {
-            name: [_nothing(name) if prefix in seen else one for prefix, one in zip(begun, column, strict=True)]
+            name: [_missing_value(name) if prefix in seen else one for prefix, one in zip(begun, column, strict=True)]
             for name, column in way.row.items()
-            if name in TOLD
+            if name in PATH_COLUMNS
         }
         seen.update(begun)
         out.append(HarvestedRow(way.problem, way.text, way.size, way.row | columns))
     return out
 
 
-def _nothing(column: str) -> int | None:
-    return 0 if column in COUNTS else None
+def _missing_value(column: str) -> int | None:
+    return 0 if column in COUNT_COLUMNS else None
 
 
-def _known(trace: Trace, found: Sequence[AnswerOutcomes], funnel: Funnel, unknown: str) -> Iterator[int]:
+def _labelled_steps(trace: Trace, found: Sequence[AnswerOutcomes], funnel: FilterReport, unknown: str) -> Iterator[int]:
     """The thoughts of which something is known. One without a text ends no prefix of its own."""
     for i, step in enumerate(trace.steps):
-        if step.meta or not _written(trace, i) or not follows_original_prompt(trace, i):
+        if step.meta or not _is_thought(trace, i) or not follows_original_prompt(trace, i):
             continue
         why = unknown if found[i].mean is None else "" if step.text.strip() else "nothing was written"
         if funnel.record("prefixes with an outcome", not why, why):
             yield i
 
 
-def _written(trace: Trace, step: int) -> bool:
+def _is_thought(trace: Trace, step: int) -> bool:
     """By the policy. Where it wrote nothing, the texts are from elsewhere, and each is a thought."""
     one = trace.steps[step]
     return one.sampled or (one.parent is not None and not any(s.sampled for s in trace.steps))
 
 
-def _steps(trace: Trace, path: Sequence[int]) -> tuple[list[str], list[int]]:
+def _thought_texts(trace: Trace, path: Sequence[int]) -> tuple[list[str], list[int]]:
     """Texts of the thoughts on a path, as TRL's stepwise rows have them, and which steps they are. What no policy wrote
     (a tool's output), and a thought without a text, stands at the beginning of the thought after it."""
     texts: list[str] = []
@@ -186,13 +186,13 @@ def _steps(trace: Trace, path: Sequence[int]) -> tuple[list[str], list[int]]:
     said = ""
     for i in path:
         said += trace.steps[i].text
-        if _written(trace, i) and trace.steps[i].text.strip():
+        if _is_thought(trace, i) and trace.steps[i].text.strip():
             texts.append(said.removesuffix("\n"))
             marks.append(i)
             said = ""
     return texts, marks
 
 
-def _prefix(steps: Sequence[str]) -> str:
+def _prefix_key(steps: Sequence[str]) -> str:
     """Each closed, so that two thoughts are not one of the same text."""
     return "".join(f"{step}\0" for step in steps)

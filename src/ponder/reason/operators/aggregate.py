@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ponder.errors import UsageError
-from ponder.reason.operators.inquire import Inquiries, FollowUpQuestion
-from ponder.reason.operators.wording import reworded, text_after_thinking
+from ponder.reason.operators.inquire import FollowUps, FollowUpQuestion
+from ponder.reason.operators.wording import messages_from_template, text_after_thinking
 from ponder.types import Sampling, Trace
 
-AGGREGATE = """{question}
+AGGREGATE_TEMPLATE = """{question}
 
 Several attempts at this question:
 
@@ -18,19 +18,19 @@ Several attempts at this question:
 Use what is right in them, leave out what is wrong, and give one complete answer."""
 
 
-def aggregate_question(trace: Trace, steps: Sequence[int], template: str = AGGREGATE) -> FollowUpQuestion:
+def aggregate_question(trace: Trace, steps: Sequence[int], template: str = AGGREGATE_TEMPLATE) -> FollowUpQuestion:
     """The question that asks for one thought out of these."""
     if not steps:
         raise UsageError("there is nothing to aggregate: give at least one step")
     thoughts = numbered_texts([text_after_thinking(trace, i) for i in steps])
-    return FollowUpQuestion(reworded(trace.problem, template, answers=True, thoughts=thoughts), tuple(steps))
+    return FollowUpQuestion(messages_from_template(trace.problem, template, answers=True, thoughts=thoughts), tuple(steps))
 
 
 async def aggregate(
-    inquiries: Inquiries, steps: Sequence[int], sampling: Sampling, n: int = 1, template: str = AGGREGATE
+    follow_ups: FollowUps, steps: Sequence[int], sampling: Sampling, n: int = 1, template: str = AGGREGATE_TEMPLATE
 ) -> list[int]:
     """n answers, each made of all of these, to a prompt that cites them."""
-    return await inquiries.ask(aggregate_question(inquiries.trace, steps, template), sampling, n)
+    return await follow_ups.ask(aggregate_question(follow_ups.trace, steps, template), sampling, n)
 
 
 def numbered_texts(texts: Sequence[str], name: str = "Attempt") -> str:

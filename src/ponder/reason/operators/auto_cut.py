@@ -19,13 +19,13 @@ from ponder.reason.operators.generate import add_completion, call_policy
 from ponder.types import Sampling, Step, Trace
 
 CUT_PROBE_PREFIX = "written to see where steps end: "  # and the name of the cut
-COARSE_TO_FINE = ("paragraph", "line", "sentence")
-UNCLEAR = "line"  # where the text is a single step by any of them
-UNCUT = (
+CUTS_COARSE_TO_FINE = ("paragraph", "line", "sentence")
+FALLBACK_CUT = "line"  # where the text is a single step by any of them
+NO_STEPS_WARNING = (
     "a search cut no step, so it chose among whole answers as best-of-n does: give a finer cut (--set cut=sentence, "
     "cut=tokens:32), if the answers have steps at all"
 )
-_INNER = ("of", "tree", "fast", "hard")  # strategies inside a strategy
+_INNER_STRATEGY_FIELDS = ("of", "tree", "fast", "hard")  # strategies inside a strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +42,15 @@ class AutoCut:
 
     def choose(self, text: str) -> str:
         """The name of the cut for a model that writes like this."""
-        counts = {name: len(split_into_steps(text, CUTS[name])) for name in COARSE_TO_FINE}
+        counts = {name: len(split_into_steps(text, CUTS[name])) for name in CUTS_COARSE_TO_FINE}
         most = max(counts.values())
         if most < 2:
-            return UNCLEAR
+            return FALLBACK_CUT
         return next(name for name, count in counts.items() if count >= min(self.min_steps, most))
 
 
-AUTO = AutoCut()
-AnyCut = Cut | AutoCut
+AUTO_CUT = AutoCut()
+CutOrAuto = Cut | AutoCut
 
 
 def split_into_steps(text: str, cut: Cut) -> list[str]:
@@ -65,7 +65,7 @@ def split_into_steps(text: str, cut: Cut) -> list[str]:
     return [piece for piece in (*out, text[begin:]) if any(map(str.isalnum, piece))]
 
 
-async def settled_cut(cut: AnyCut, trace: Trace, root: int, policy: Policy, sampling: Sampling) -> Cut:
+async def resolve_cut(cut: CutOrAuto, trace: Trace, root: int, policy: Policy, sampling: Sampling) -> Cut:
     """The cut itself; or the one that was chosen for this trace before, or is chosen now."""
     if not isinstance(cut, AutoCut):
         return cut
@@ -96,11 +96,11 @@ def is_cut_probe(step: Step) -> bool:
     return step.pruned.startswith(CUT_PROBE_PREFIX)
 
 
-def cuts_steps(strategy: Any) -> bool:
+def uses_cut(strategy: Any) -> bool:
     """Does a strategy, or one inside it, end steps by a cut?"""
-    inner = (getattr(strategy, name, None) for name in _INNER)
+    inner = (getattr(strategy, name, None) for name in _INNER_STRATEGY_FIELDS)
     own = getattr(strategy, "cut", None) is not None and getattr(strategy, "generation", "sample") == "sample"
-    return own or any(one is not None and cuts_steps(one) for one in inner)
+    return own or any(one is not None and uses_cut(one) for one in inner)
 
 
 def count_without_steps(traces: Sequence[Trace]) -> int:
@@ -108,10 +108,10 @@ def count_without_steps(traces: Sequence[Trace]) -> int:
     return sum(bool(t.answers()) and not t.budget_exhausted and not any(map(_ends_at_a_cut, t.steps)) for t in traces)
 
 
-def warn_if_uncut(trace: Trace) -> None:
+def warn_if_no_steps(trace: Trace) -> None:
     """Once in a process, as Python's warnings are by default."""
     if count_without_steps([trace]):
-        warnings.warn(UNCUT, stacklevel=2)
+        warnings.warn(NO_STEPS_WARNING, stacklevel=2)
 
 
 def _ends_at_a_cut(step: Step) -> bool:

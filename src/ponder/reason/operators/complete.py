@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ponder.errors import Interrupted, PonderError, Spent
+from ponder.errors import Interrupted, PonderError, BudgetExhausted
 from ponder.protocols import Policy
 from ponder.reason.operators.generate import add_completion, sample_continuations
-from ponder.reason.operators.worth import TO_THE_END
+from ponder.reason.operators.worth import WHOLE_ANSWER
 from ponder.reason.together import gather_within_budget
 from ponder.types import Completion, Sampling, Trace
 
@@ -18,13 +18,13 @@ async def resume_truncated(trace: Trace, answers: Sequence[int], policy: Policy,
 
     async def more(step: int) -> list[Completion]:
         try:
-            return await sample_continuations(trace, step, policy, sampling, 1, TO_THE_END)
-        except (Interrupted, Spent):
+            return await sample_continuations(trace, step, policy, sampling, 1, WHOLE_ANSWER)
+        except (Interrupted, BudgetExhausted):
             raise
         except PonderError:
             return []
 
-    short = [i for i in answers if _cut_off(trace, i, sampling)]
+    short = [i for i in answers if _is_truncated(trace, i, sampling)]
     found, spent = await gather_within_budget(*(more(i) for i in short))
     for step, drawn in zip(short, found, strict=True):
         for c in drawn or ():
@@ -37,7 +37,7 @@ async def resume_truncated(trace: Trace, answers: Sequence[int], policy: Policy,
         raise spent
 
 
-def _cut_off(trace: Trace, end: int, sampling: Sampling) -> bool:
+def _is_truncated(trace: Trace, end: int, sampling: Sampling) -> bool:
     step = trace.steps[end]
     if step.stop != "length" or step.pruned or trace.children(end):
         return False

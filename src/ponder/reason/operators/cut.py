@@ -12,7 +12,7 @@ from ponder.errors import UnknownName, UsageError
 from ponder.types import Sampling
 
 # "1. ", "Dr. ", "e.g. ": a full stop that ends no sentence.
-_NO_SENTENCE = re.compile(r"(?:^|\s|\()(?:\d+|[A-Z]|Mr|Mrs|Ms|Dr|St|vs|cf|e\.g|i\.e|approx|Eq|Fig|No)\.\s*$")
+_ABBREVIATION_END = re.compile(r"(?:^|\s|\()(?:\d+|[A-Z]|Mr|Mrs|Ms|Dr|St|vs|cf|e\.g|i\.e|approx|Eq|Fig|No)\.\s*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Cut:
         """May a step that was stopped end like this?"""
         if text.endswith("\ufffd") or (self.fence and text.count(self.fence) % 2):
             return False
-        return not (self.ignore_abbreviations and _NO_SENTENCE.search(text))
+        return not (self.ignore_abbreviations and _ABBREVIATION_END.search(text))
 
 
 CUTS: dict[str, Cut] = {
@@ -60,7 +60,7 @@ CUTS: dict[str, Cut] = {
 }
 
 
-def cut_named(name: str) -> Cut:
+def parse_cut(name: str) -> Cut:
     """`line`, `tokens:32` or `mark:TEXT`, where TEXT is what a model was taught to end its steps with."""
     kind, _, rest = name.partition(":")
     if kind == "mark" and rest:

@@ -6,22 +6,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ponder import foreign
-from ponder.errors import Interrupted, PonderError, Spent
+from ponder.errors import Interrupted, PonderError, BudgetExhausted
 from ponder.protocols import Scorer
 from ponder.types import Cost, Score, Trace
 
-_FREE = Score(None).cost  # the one that a score without a cost has
+_NO_COST = Score(None).cost  # the one that a score without a cost has
 
 
 async def evaluate(trace: Trace, steps: Sequence[int], scorer: Scorer) -> list[float | None]:
     """Each step's score; None where it is undecided. A scorer that breaks decides nothing, and stops nobody."""
     if not steps:
         return []
-    scores = await _asked(trace, steps, scorer)
+    scores = await _call_scorer(trace, steps, scorer)
     spent = Cost()
     for i, score in zip(steps, scores, strict=True):
         trace.steps[i].scores[scorer.name] = score
-        if score.cost is not _FREE:
+        if score.cost is not _NO_COST:
             spent += score.cost
     if spent != Cost():
         judging = spent.scorer_tokens or spent.prompt_tokens + spent.generated_tokens
@@ -29,11 +29,11 @@ async def evaluate(trace: Trace, steps: Sequence[int], scorer: Scorer) -> list[f
     return [s.value for s in scores]
 
 
-async def _asked(trace: Trace, steps: Sequence[int], scorer: Scorer) -> list[Score]:
+async def _call_scorer(trace: Trace, steps: Sequence[int], scorer: Scorer) -> list[Score]:
     try:
         with foreign.track(f"the scorer {scorer.name}"):
             scores = list(await scorer(trace, steps))
-    except (Interrupted, Spent):
+    except (Interrupted, BudgetExhausted):
         raise
     except PonderError as error:  # it says itself what to do
         return [Score(None, str(error))] * len(steps)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ponder.errors import Interrupted, ModelError, PonderError, Spent, UsageError
+from ponder.errors import Interrupted, ModelError, PonderError, BudgetExhausted, UsageError
 from ponder.protocols import Policy
 from ponder.reason.operators.cut import Cut
 from ponder.reason.together import gather_within_budget
@@ -40,7 +40,7 @@ async def expand(
     async def one(parent: int, count: int) -> list[Completion] | PonderError:
         try:
             return await sample_continuations(trace, parent, policy, sampling, count, cut)
-        except (Interrupted, Spent):
+        except (Interrupted, BudgetExhausted):
             raise
         except PonderError as error:
             return error
@@ -65,16 +65,16 @@ async def sample_continuations(
     """What `generate` would add, without adding it."""
     prefix = trace.token_ids(parent)
     if sampling.seed is not None and (had := len(trace.children(parent))):  # else it would write the same again
-        sampling = replace(sampling, seed=_child(sampling.seed, had))
+        sampling = replace(sampling, seed=_derive_seed(sampling.seed, had))
     if cut is None:
         return await call_policy(policy, prefix, sampling, n)
     room = sampling.max_tokens - sum(len(trace.steps[i].token_ids) for i in trace.path(parent)[1:])
     if room < 1:
         raise UsageError(f"the answer has reached its {sampling.max_tokens} tokens (max_tokens)")
     drawn = await call_policy(policy, prefix, cut.limit_sampling(sampling, room), n)
-    if all(_ended(c, cut, room) for c in drawn):
+    if all(_is_complete_step(c, cut, room) for c in drawn):
         return drawn
-    ended, _ = await gather_within_budget(*(_to_its_end(c, prefix, policy, sampling, cut, room) for c in drawn))
+    ended, _ = await gather_within_budget(*(_extend_to_step_end(c, prefix, policy, sampling, cut, room) for c in drawn))
     return [c for c in ended if c is not None]
 
 
@@ -93,7 +93,7 @@ def add_completion(
     trace.add_cost(c.cost)
     step = Step(parent, c.text, c.token_ids, c.logprobs, c.stop, c.version, notes=dict(c.notes), last=last, meta=aside)
     if c.top_logprobs is not None:
-        step.notes["share"] = _share(c)
+        step.notes["share"] = _top_k_share(c)
     if not len(c.token_ids):
         step.pruned = "nothing was written"
     elif cut is not None and c.stop == "length" and len(c.token_ids) >= cut.max_step_tokens:
@@ -101,7 +101,7 @@ def add_completion(
     return trace.add(step)
 
 
-def _share(c: Completion) -> Floats:
+def _top_k_share(c: Completion) -> Floats:
     """Of each token among the likeliest at its place: p / (p of all of these), at most 1."""
     assert c.top_logprobs is not None
     likeliest = c.top_logprobs[1].astype(np.float64)
@@ -120,13 +120,13 @@ def add_prompt(trace: Trace, messages: Sequence[Message], policy: Policy, *, cit
     return trace.add(Step(None, str(messages[-1]["content"]), policy.encode(messages), cites=cites))
 
 
-def _ended(c: Completion, cut: Cut, room: int) -> bool:
-    """Nothing is to be written on: `_to_its_end` would give it back as it is."""
+def _is_complete_step(c: Completion, cut: Cut, room: int) -> bool:
+    """Nothing is to be written on: `_extend_to_step_end` would give it back as it is."""
     written = len(c.token_ids)
     return c.stop == "eos" or not written or (c.stop == "stop" and written < room and cut.is_complete(c.text))
 
 
-async def _to_its_end(
+async def _extend_to_step_end(
     c: Completion, prefix: Ids, policy: Policy, sampling: Sampling, cut: Cut, room: int
 ) -> Completion:
     """Go on while a cut that fired did not count, or stands inside a character."""
@@ -140,7 +140,7 @@ async def _to_its_end(
             return replace(c, stop="length")
         bound = replace(cut.limit_sampling(how, room), max_tokens=1 if counted else most - written)
         if bound.seed is not None:
-            bound = replace(bound, seed=_child(bound.seed, written))
+            bound = replace(bound, seed=_derive_seed(bound.seed, written))
         try:
             (more,) = await call_policy(policy, np.concatenate([prefix, c.token_ids]), bound)
         except Interrupted:
@@ -171,5 +171,5 @@ def join_completions(a: Completion, b: Completion, policy: Policy) -> Completion
     )  # fmt: skip
 
 
-def _child(seed: int, number: int) -> int:
+def _derive_seed(seed: int, number: int) -> int:
     return int.from_bytes(hashlib.blake2b(f"{seed} {number}".encode(), digest_size=6).digest())

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ponder.errors import Interrupted, PonderError, Spent
+from ponder.errors import Interrupted, PonderError, BudgetExhausted
 from ponder.protocols import Policy
 from ponder.reason.operators.generate import add_completion, call_policy, sample_continuations
 from ponder.reason.together import gather_within_budget
@@ -26,7 +26,7 @@ class FollowUpQuestion(NamedTuple):
 
 
 @dataclass(slots=True)
-class Inquiries:
+class FollowUps:
     """The further prompts of a trace, by what they say."""
 
     trace: Trace
@@ -92,7 +92,7 @@ class Inquiries:
             if key in self._prompt_steps:
                 return await sample_continuations(self.trace, self._prompt_steps[key], self.policy, sampling, n)
             return await call_policy(self.policy, prefix, sampling, n)
-        except (Interrupted, Spent):
+        except (Interrupted, BudgetExhausted):
             raise
         except PonderError as error:
             return error

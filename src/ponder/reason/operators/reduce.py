@@ -1,6 +1,6 @@
 """The scores of the steps on a path as one: how a process reward model rates a whole solution.
 
-This is the only place that reduces. A scorer that rates steps (`rates_steps`) gives the raw score of every step on the
+This is the only place that reduces. A scorer that rates steps (`scores_steps`) gives the raw score of every step on the
 path (`Score.steps`), and as `Score.value` what it makes of them itself. Any other scorer (an outcome reward or value
 model, GenRM, a likelihood, a verifier) judges the path up to a step as a whole: its score at the end is the path's.
 """
@@ -41,6 +41,6 @@ def path_score(trace: Trace, step: int, scorer: str, how: Reduction) -> float | 
     return reduce_scores(found.steps, how) if found.steps else found.value
 
 
-def rates_steps(scorer: Scorer) -> bool:
+def scores_steps(scorer: Scorer) -> bool:
     """Does it give a score to each step of a path, or one to the path as a whole?"""
-    return bool(getattr(scorer, "rates_steps", False))
+    return bool(getattr(scorer, "scores_steps", False))

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from ponder.errors import UsageError
 
-Weighing = Literal["odds", "softmax", "share"]
-EDGE = 1e-7  # scores this near to 0 and 1 count as this far from them
+ParticleWeighting = Literal["odds", "softmax", "share"]
+SCORE_EPSILON = 1e-7  # scores this near to 0 and 1 count as this far from them
 
 
-def particle_weights(scores: Sequence[float], how: Weighing = "odds") -> NDArray[np.float64]:
+def particle_weights(scores: Sequence[float], how: ParticleWeighting = "odds") -> NDArray[np.float64]:
     """Weights that sum to 1. "softmax": exp(r). "odds": r / (1 - r), the softmax of log-odds. "share": r itself."""
     r = np.asarray(scores, dtype=np.float64)
     if how == "softmax":
@@ -26,7 +26,7 @@ def particle_weights(scores: Sequence[float], how: Weighing = "odds") -> NDArray
                 f"weight={how!r} takes scores between 0 and 1, and the guide gave {r.min():g} to {r.max():g}; "
                 "take weight='softmax', or a guide that gives probabilities"
             )
-        r = np.clip(r, EDGE, 1 - EDGE)
+        r = np.clip(r, SCORE_EPSILON, 1 - SCORE_EPSILON)
         weights = r / (1 - r) if how == "odds" else r
     out: NDArray[np.float64] = weights / weights.sum()
     return out

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from ponder.errors import Interrupted, PonderError, UsageError
 from ponder.protocols import Policy
 from ponder.reason.operators.aggregate import numbered_texts
-from ponder.reason.operators.inquire import Inquiries, FollowUpQuestion
-from ponder.reason.operators.wording import require_slots, reworded, text_after_thinking
+from ponder.reason.operators.inquire import FollowUps, FollowUpQuestion
+from ponder.reason.operators.wording import require_slots, messages_from_template, text_after_thinking
 from ponder.types import Completion, Message, Sampling, Score, Trace, ids
-from ponder.verify import after_thinking
+from ponder.verify import strip_thinking
 
 RatingScale = tuple[tuple[str, float], ...]  # a word that a reply may end with, and what it is worth
-TREE_OF_THOUGHTS: RatingScale = (("impossible", 0.001), ("likely", 1.0), ("sure", 20.0))  # Yao et al. 2023
+TREE_OF_THOUGHTS_SCALE: RatingScale = (("impossible", 0.001), ("likely", 1.0), ("sure", 20.0))  # Yao et al. 2023
 
 
 def score_from_replies(replies: Sequence[str], scale: RatingScale) -> Score:
@@ -40,52 +40,52 @@ def score_from_replies(replies: Sequence[str], scale: RatingScale) -> Score:
 
 def _last_word(reply: str, words: dict[str, int]) -> str | None:
     """The word that the last line is, or that stands in it after a colon; "not sure" is none."""
-    lines = (after_thinking(reply) or "").strip().splitlines()
+    lines = (strip_thinking(reply) or "").strip().splitlines()
     word = re.sub(r"[\W_]+", " ", lines[-1].rsplit(":", 1)[-1]).strip().lower() if lines else ""
     return word if word in words else None
 
 
 async def value_thoughts(
-    inquiries: Inquiries, questions: Sequence[FollowUpQuestion], sampling: Sampling, n: int, scale: RatingScale
+    follow_ups: FollowUps, questions: Sequence[FollowUpQuestion], sampling: Sampling, n: int, scale: RatingScale
 ) -> list[Score]:
     """A score for what each question is about, from n replies to it. The same question is asked once."""
-    found = await inquiries.ask_all([q._replace(shared=True) for q in questions], sampling, n, aside=True)
+    found = await follow_ups.ask_all([q._replace(shared=True) for q in questions], sampling, n, aside=True)
     return [
-        Score(None, str(r)) if isinstance(r, PonderError) else score_from_replies([inquiries.trace.steps[i].text for i in r], scale)
+        Score(None, str(r)) if isinstance(r, PonderError) else score_from_replies([follow_ups.trace.steps[i].text for i in r], scale)
         for r in found
     ]
 
 
-VOTE = """{question}
+VOTE_TEMPLATE = """{question}
 
 Several ways to go on with this question:
 
 {choices}
 
 Compare them, say which is the most promising, and end with one line: "The best choice is N", where N is its number."""
-_BEST = re.compile(r"best choice is\W*(\d{1,6})", re.IGNORECASE)
+_BEST_CHOICE = re.compile(r"best choice is\W*(\d{1,6})", re.IGNORECASE)
 
 
 async def vote_on_thoughts(
-    inquiries: Inquiries, steps: Sequence[int], sampling: Sampling, n: int, template: str = VOTE
+    follow_ups: FollowUps, steps: Sequence[int], sampling: Sampling, n: int, template: str = VOTE_TEMPLATE
 ) -> list[Score]:
     """How many of n replies find each of these thoughts the best (Yao et al. 2023)."""
-    trace = inquiries.trace
+    trace = follow_ups.trace
     choices = numbered_texts([trace.text(i).strip() for i in steps], "Choice")
-    question = FollowUpQuestion(reworded(trace.problem, template, choices=choices), tuple(steps))
-    replies = await inquiries.ask(question, sampling, n, aside=True)
-    chosen = [_voted(trace.steps[i].text) for i in replies]
+    question = FollowUpQuestion(messages_from_template(trace.problem, template, choices=choices), tuple(steps))
+    replies = await follow_ups.ask(question, sampling, n, aside=True)
+    chosen = [_parse_choice(trace.steps[i].text) for i in replies]
     if not any(c is not None and 1 <= c <= len(steps) for c in chosen):
         return [Score(None, f"none of {n} replies names a choice")] * len(steps)
     return [Score(float(chosen.count(k)), f"{chosen.count(k)} of {n} votes") for k in range(1, len(steps) + 1)]
 
 
-def _voted(reply: str) -> int | None:
-    found = _BEST.findall(after_thinking(reply) or "")
+def _parse_choice(reply: str) -> int | None:
+    found = _BEST_CHOICE.findall(strip_thinking(reply) or "")
     return int(found[-1]) if found else None
 
 
-P_TRUE = """{question}
+P_TRUE_TEMPLATE = """{question}
 
 A proposed answer:
 {answer}
@@ -102,7 +102,7 @@ class PTrue:
     """
 
     policy: Policy
-    template: str = P_TRUE
+    template: str = P_TRUE_TEMPLATE
     true_word: str = "True"
     false_word: str = "False"
     logprobs: int = 20  # likeliest tokens that are looked at
@@ -117,7 +117,7 @@ class PTrue:
         return "p_true"
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        asked = [reworded(trace.problem, self.template, answer=text_after_thinking(trace, i)) for i in steps]
+        asked = [messages_from_template(trace.problem, self.template, answer=text_after_thinking(trace, i)) for i in steps]
         return list(await asyncio.gather(*map(self._score, asked)))
 
     async def _score(self, messages: Sequence[Message]) -> Score:

@@ -9,7 +9,7 @@ from typing import TypeVar
 A = TypeVar("A", bound=Hashable)
 
 
-def unbeatable(answers: Sequence[A | None], weights: Sequence[float | None], left: int, most: float = 1.0) -> bool:
+def is_vote_decided(answers: Sequence[A | None], weights: Sequence[float | None], left: int, most: float = 1.0) -> bool:
     """Can none of the `left` votes to come, each worth 0 to `most`, change who wins? First seen wins ties."""
     sums: dict[A, float] = {}
     for answer, weight in zip(answers, weights, strict=True):

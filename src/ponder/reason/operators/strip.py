@@ -8,7 +8,7 @@ from ponder.protocols import Policy
 from ponder.types import Completion
 
 
-def first_tokens(c: Completion, count: int, policy: Policy) -> Completion:
+def keep_first_tokens(c: Completion, count: int, policy: Policy) -> Completion:
     """The first tokens of a completion; the others were drawn in vain, and are on the bill as that."""
     if count >= len(c.token_ids):
         return c
@@ -25,21 +25,21 @@ def keep_before_char(c: Completion, place: int, policy: Policy) -> Completion:
     count = len(c.token_ids)
     while count and not c.text[:place].startswith(policy.text(c.token_ids[:count])):
         count -= 1
-    return first_tokens(c, count, policy)
+    return keep_first_tokens(c, count, policy)
 
 
-def without_end(c: Completion, end: str, policy: Policy) -> tuple[Completion, str]:
+def strip_end_marker(c: Completion, end: str, policy: Policy) -> tuple[Completion, str]:
     """Without the mark it was stopped at, or its end-of-sequence token; and what that mark's first token said besides,
     which cannot be kept as the token it was."""
     place = c.text.rfind(end)
     if place < 0:
         ended = c.stop == "eos" and len(c.token_ids) > 0 and policy.text(c.token_ids[:-1]) == c.text
-        return (first_tokens(c, len(c.token_ids) - 1, policy), "") if ended else (replace(c, stop="stop"), "")
+        return (keep_first_tokens(c, len(c.token_ids) - 1, policy), "") if ended else (replace(c, stop="stop"), "")
     kept = keep_before_char(c, place, policy)
     return kept, c.text[len(kept.text) : place]
 
 
-def without_half(c: Completion, end: str, policy: Policy) -> Completion:
+def strip_partial_marker(c: Completion, end: str, policy: Policy) -> Completion:
     """Without a mark that was cut off in the middle, so that it is drawn again as a whole; unless nothing is left."""
     half = next((k for k in range(len(end) - 1, 0, -1) if c.text.endswith(end[:k])), 0)
     kept = keep_before_char(c, len(c.text) - half, policy) if half else c

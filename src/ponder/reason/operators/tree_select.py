@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from ponder.errors import UsageError
 from ponder.types import Trace
 
-Numbers = Sequence[float]
-Counts = Sequence[int]
+ChildValues = Sequence[float]
+ChildVisits = Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,9 @@ class UCT:
     c: float = math.sqrt(2)
 
     def __post_init__(self) -> None:
-        _positive(c=self.c)
+        _check_not_negative(c=self.c)
 
-    def scores(self, visits: int, value: float, n: Counts, q: Numbers, p: Numbers) -> list[float]:
+    def scores(self, visits: int, value: float, n: ChildVisits, q: ChildValues, p: ChildValues) -> list[float]:
         log_visits = math.log(1 + sum(n))  # N: one visit opened the parent, the others went on to a child
         return [y + self.c * math.sqrt(log_visits / x) if x else math.inf for x, y in zip(n, q, strict=True)]
 
@@ -44,13 +44,13 @@ class PUCT:
     high: float | None = None
 
     def __post_init__(self) -> None:
-        _positive(c1=self.c1, c2=self.c2)
+        _check_not_negative(c1=self.c1, c2=self.c2)
         if (self.low is None) != (self.high is None):
             raise UsageError("PUCT scales values between low and high: give both, or none to scale by the siblings")
         if self.low is not None and self.high is not None:
-            _range(self.low, self.high)
+            _check_value_range(self.low, self.high)
 
-    def scores(self, visits: int, value: float, n: Counts, q: Numbers, p: Numbers) -> list[float]:
+    def scores(self, visits: int, value: float, n: ChildVisits, q: ChildValues, p: ChildValues) -> list[float]:
         N = 1 + sum(n)
         weight = math.sqrt(N) * (self.c1 + math.log((N + self.c2 + 1) / self.c2))
         if self.low is None or self.high is None:
@@ -78,10 +78,10 @@ class X1:
     high: float = 1.0
 
     def __post_init__(self) -> None:
-        _positive(c1=self.c1, c2=self.c2)
-        _range(self.low, self.high)
+        _check_not_negative(c1=self.c1, c2=self.c2)
+        _check_value_range(self.low, self.high)
 
-    def scores(self, visits: int, value: float, n: Counts, q: Numbers, p: Numbers) -> list[float]:
+    def scores(self, visits: int, value: float, n: ChildVisits, q: ChildValues, p: ChildValues) -> list[float]:
         weight = math.sqrt(max(0, visits - 1)) * (self.c1 + math.log((visits + self.c2) / self.c2))
         span = self.high - self.low
         return [(y - self.low) / span + weight / (1 + x) for x, y in zip(n, q, strict=True)]
@@ -122,12 +122,12 @@ def select_child(
     return children[scores.index(max(scores))]
 
 
-def _positive(**numbers: float) -> None:
+def _check_not_negative(**numbers: float) -> None:
     for name, number in numbers.items():
         if not (number >= 0 and math.isfinite(number)):
             raise UsageError(f"{name} is {number}; it must be 0 or positive")
 
 
-def _range(low: float, high: float) -> None:
+def _check_value_range(low: float, high: float) -> None:
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise UsageError(f"values are scaled between low {low} and high {high}: low must be the lower, both finite")

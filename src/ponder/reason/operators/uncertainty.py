@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from ponder.errors import UsageError
 from ponder.types import Completion, Floats
 
-SMALL_IS_UNCERTAIN = ("variance", "margin")
-UNCERTAINTIES = ("entropy", "varentropy", "gini", *SMALL_IS_UNCERTAIN)
+LOW_MEANS_UNCERTAIN = ("variance", "margin")
+UNCERTAINTY_MEASURES = ("entropy", "varentropy", "gini", *LOW_MEANS_UNCERTAIN)
 
 
 def uncertainty_measures(logits: NDArray[Any]) -> dict[str, float]:
@@ -60,7 +60,7 @@ def token_uncertainty(c: Completion, name: str, vocabulary: int = 0) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class Trigger:
+class UncertaintyTrigger:
     """When a token is too uncertain: beyond a fixed value, or beyond a share of what was seen before.
 
     Give one. `quantile=0.9`: more uncertain than nine tenths of the tokens so far, of which there must be `least`.

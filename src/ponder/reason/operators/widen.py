@@ -9,7 +9,7 @@ from ponder.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Widening:
+class ProgressiveWidening:
     """A step visited n times may have ceil(k n^alpha) children (Coulom 2007)."""
 
     k: float = 2.0

@@ -6,7 +6,7 @@ import re
 
 from ponder.errors import UsageError
 from ponder.types import Message, Problem, Trace
-from ponder.verify import after_thinking
+from ponder.verify import strip_thinking
 
 _SLOT = re.compile(r"\{(\w+)\}")
 
@@ -22,7 +22,7 @@ def require_slots(what: str, template: str, *slots: str) -> None:
         raise UsageError(f"the {what} prompt does not say where {{{lacking[0]}}} goes; write that into it")
 
 
-def reworded(problem: Problem, template: str, *, answers: bool = False, **slots: str) -> list[Message]:
+def messages_from_template(problem: Problem, template: str, *, answers: bool = False, **slots: str) -> list[Message]:
     """The problem's conversation with its last message said by this template, whose {question} is that message.
 
     How to answer the problem is said only where the reply `answers` it, and at the end.
@@ -37,4 +37,4 @@ def reworded(problem: Problem, template: str, *, answers: bool = False, **slots:
 def text_after_thinking(trace: Trace, step: int) -> str:
     """What a step says to others: without its thinking, unless that is all there is."""
     text = trace.text(step)
-    return (after_thinking(text) or text).strip()
+    return (strip_thinking(text) or text).strip()

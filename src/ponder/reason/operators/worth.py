@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ponder.errors import Interrupted, PonderError, Spent
+from ponder.errors import Interrupted, PonderError, BudgetExhausted
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators.cut import Cut
 from ponder.reason.operators.evaluate import evaluate
@@ -13,7 +13,7 @@ from ponder.reason.operators.generate import expand
 from ponder.reason.operators.prune import prune, prune_undecided
 from ponder.types import Sampling, Trace
 
-TO_THE_END = Cut(tokens=1 << 30, max_step_tokens=1 << 30)  # a rollout has all that is left of the answer's tokens
+WHOLE_ANSWER = Cut(tokens=1 << 30, max_step_tokens=1 << 30)  # a rollout has all that is left of the answer's tokens
 
 
 def rollout_answers(trace: Trace, step: int) -> list[int]:
@@ -22,7 +22,7 @@ def rollout_answers(trace: Trace, step: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
+class StepValue:
     """(1 - mix) v + mix z, with v the guide's word on the step and z the mean of its word on n answers written from
     there (AlphaGo, Silver et al. 2016); v alone where n is 0, and for an answer.
 
@@ -51,8 +51,8 @@ class Worth:
         lacking = {i: n for i in onward if (n := self.rollouts - sum(trace.steps[k].last for k in trace.children(i))) > 0}
         if lacking:
             try:
-                await expand(trace, [*lacking], policy, how, [*lacking.values()], cut=TO_THE_END, last=True)
-            except (Interrupted, Spent):
+                await expand(trace, [*lacking], policy, how, [*lacking.values()], cut=WHOLE_ANSWER, last=True)
+            except (Interrupted, BudgetExhausted):
                 raise
             except PonderError:  # each failed, and is closed with its reason
                 pass

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from ponder.reason.strategies.beam import BeamSearch, Lookahead
+from ponder.reason.strategies.beam import BeamSearch, LookaheadBeamSearch
 from ponder.reason.strategies.berry import LlamaBerry
-from ponder.reason.strategies.best_of import BestOf
+from ponder.reason.strategies.best_of import BestOfN
 from ponder.reason.strategies.branches import SampleTree
 from ponder.reason.strategies.chain import Chain
 from ponder.reason.strategies.dvts import DVTS
-from ponder.reason.strategies.ensemble import Ensemble
+from ponder.reason.strategies.ensemble import Samples
 from ponder.reason.strategies.forcing import BudgetForcing
 from ponder.reason.strategies.forest import Forest
 from ponder.reason.strategies.fork import EntropyFork
@@ -19,20 +19,20 @@ from ponder.reason.strategies.mutual import RStarConsistency
 from ponder.reason.strategies.particles import ParticleFilter
 from ponder.reason.strategies.rebase import Rebase
 from ponder.reason.strategies.refine import SelfRefine
-from ponder.reason.strategies.route import Route
+from ponder.reason.strategies.route import Cascade
 from ponder.reason.strategies.star import STaR
 from ponder.reason.strategies.thoughts import TreeOfThoughts
-from ponder.reason.strategies.tools import ToolChain
-from ponder.reason.strategies.vote import Vote
+from ponder.reason.strategies.tools import ToolUse
+from ponder.reason.strategies.vote import MajorityVote
 
 STRATEGIES: dict[str, Any] = {
     "chain": Chain,
-    "ensemble": Ensemble,
+    "ensemble": Samples,
     "branches": SampleTree,
-    "vote": Vote,
-    "best-of": BestOf,
+    "vote": MajorityVote,
+    "best-of": BestOfN,
     "beam": BeamSearch,
-    "lookahead": Lookahead,
+    "lookahead": LookaheadBeamSearch,
     "dvts": DVTS,
     "rebase": Rebase,
     "particles": ParticleFilter,
@@ -40,7 +40,7 @@ STRATEGIES: dict[str, Any] = {
     "mcts": MCTS,
     "mutual": RStarConsistency,
     "berry": LlamaBerry,
-    "route": Route,
+    "route": Cascade,
     "star": STaR,
     "thoughts": TreeOfThoughts,
     "graph": GraphOfThoughts,
@@ -51,7 +51,7 @@ STRATEGIES: dict[str, Any] = {
     "class-control": ClassControl,
     "rejection": LengthRejection,
     "fork": EntropyFork,
-    "tools": ToolChain,
+    "tools": ToolUse,
 }
 
 __all__ = [
@@ -60,26 +60,26 @@ __all__ = [
     "STRATEGIES",
     "BeamSearch",
     "LlamaBerry",
-    "BestOf",
+    "BestOfN",
     "SampleTree",
     "BudgetForcing",
     "Chain",
     "ClassControl",
-    "Ensemble",
+    "Samples",
     "Forest",
     "EntropyFork",
     "GraphOfThoughts",
-    "Lookahead",
+    "LookaheadBeamSearch",
     "RStarConsistency",
     "ParticleFilter",
     "Rebase",
     "SelfRefine",
     "LengthRejection",
-    "Route",
+    "Cascade",
     "STaR",
     "StepControl",
     "TokenControl",
-    "ToolChain",
+    "ToolUse",
     "TreeOfThoughts",
-    "Vote",
+    "MajorityVote",
 ]

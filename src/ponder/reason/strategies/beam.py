@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ponder.errors import Interrupted, PonderError, Spent, UsageError
+from ponder.errors import Interrupted, PonderError, BudgetExhausted, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators import evaluate, prune
 from ponder.reason.operators.allocate import split_evenly, top_indices
 from ponder.reason.operators.auto_cut import AutoCut
 from ponder.reason.operators.generate import add_completion, sample_continuations
 from ponder.reason.operators.reduce import path_score
-from ponder.reason.strategies.stepwise import AHEAD, SearchLevel, Stepwise
+from ponder.reason.strategies.stepwise import LOOKAHEAD_ONLY, SearchLevel, Stepwise
 from ponder.reason.together import gather_within_budget
 from ponder.types import Completion, Trace
 
@@ -39,7 +39,7 @@ class BeamSearch(Stepwise):
             answers = dict.fromkeys(level.ended, 1)
             if len(level.finished) + len(answers) >= self.n:
                 return answers
-            live = _first(trace, level.live) if self.filter_duplicates else level.live
+            live = _without_duplicate_paths(trace, level.live) if self.filter_duplicates else level.live
             kept = [live[i] for i in top_indices([level.rank[i] for i in live], self.n // self.beam_width)]
             return answers | dict(zip(kept, split_evenly(self.n, len(kept)), strict=True))
 
@@ -47,7 +47,7 @@ class BeamSearch(Stepwise):
 
 
 @dataclass(frozen=True, slots=True)
-class Lookahead(BeamSearch):
+class LookaheadBeamSearch(BeamSearch):
     """A beam that rates a step by where k further, greedy steps lead (Snell et al. 2024). Those steps are written to
     the trace, pruned, and nobody goes on from them."""
 
@@ -62,24 +62,24 @@ class Lookahead(BeamSearch):
 
     async def rate(self, trace: Trace, steps: Sequence[int], policy: Policy, guide: Scorer | None) -> None:
         guide = self.require_guide(guide)
-        new = [i for i in steps if guide.name not in trace.steps[_end(trace, i)].scores]
+        new = [i for i in steps if guide.name not in trace.steps[_lookahead_end(trace, i)].scores]
         for _ in range(self.lookahead_steps):
-            tips = [(i, _end(trace, i)) for i in new]
-            await self._roll(trace, [tip for i, tip in tips if self._goes_on(trace, i, tip)], policy)
-        ends = {_end(trace, i) for i in new}
+            tips = [(i, _lookahead_end(trace, i)) for i in new]
+            await self._extend_greedily(trace, [tip for i, tip in tips if self._needs_lookahead(trace, i, tip)], policy)
+        ends = {_lookahead_end(trace, i) for i in new}
         await evaluate(trace, sorted(j for j in ends if guide.name not in trace.steps[j].scores), guide)
         for i in steps:
             if self.rank(trace, i, guide) is None:
-                found = trace.steps[_end(trace, i)].scores.get(guide.name)
+                found = trace.steps[_lookahead_end(trace, i)].scores.get(guide.name)
                 prune(trace, [i], f"no score: {found.reason if found else guide.name + ' gave none'}")
 
     def rank(self, trace: Trace, step: int, guide: Scorer | None) -> float | None:
-        return path_score(trace, _end(trace, step), self.require_guide(guide).name, self.reduce or self.default_reduce)
+        return path_score(trace, _lookahead_end(trace, step), self.require_guide(guide).name, self.reduce or self.default_reduce)
 
-    def _goes_on(self, trace: Trace, step: int, end: int) -> bool:
+    def _needs_lookahead(self, trace: Trace, step: int, end: int) -> bool:
         return not trace.steps[end].done and len(trace.path(end)) - len(trace.path(step)) < self.lookahead_steps
 
-    async def _roll(self, trace: Trace, ends: Sequence[int], policy: Policy) -> None:
+    async def _extend_greedily(self, trace: Trace, ends: Sequence[int], policy: Policy) -> None:
         """One greedy step from each; a branch that cannot go on is rated where it stands."""
         greedy, cut = replace(self.sampling, temperature=0.0), self.cut
         assert not isinstance(cut, AutoCut)
@@ -87,7 +87,7 @@ class Lookahead(BeamSearch):
         async def one(end: int) -> list[Completion]:
             try:
                 return await sample_continuations(trace, end, policy, greedy, 1, cut)
-            except (Interrupted, Spent):
+            except (Interrupted, BudgetExhausted):
                 raise
             except PonderError:
                 return []
@@ -95,19 +95,19 @@ class Lookahead(BeamSearch):
         found, spent = await gather_within_budget(*(one(end) for end in ends))
         for end, drawn in zip(ends, found, strict=True):
             for c in drawn or ():
-                trace.steps[add_completion(trace, end, c)].pruned = AHEAD
+                trace.steps[add_completion(trace, end, c)].pruned = LOOKAHEAD_ONLY
         if spent is not None:
             raise spent
 
 
-def _end(trace: Trace, step: int) -> int:
+def _lookahead_end(trace: Trace, step: int) -> int:
     """Where looking ahead from a step has come to."""
-    while ahead := [i for i in trace.children(step) if trace.steps[i].pruned == AHEAD]:
+    while ahead := [i for i in trace.children(step) if trace.steps[i].pruned == LOOKAHEAD_ONLY]:
         step = ahead[0]
     return step
 
 
-def _first(trace: Trace, steps: Iterable[int]) -> list[int]:
+def _without_duplicate_paths(trace: Trace, steps: Iterable[int]) -> list[int]:
     """Steps without those whose whole path has the tokens of an earlier one."""
     paths: dict[bytes, int] = {}
     for i in steps:

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, get_args
 from ponder.errors import UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators import prune
-from ponder.reason.operators.auto_cut import AnyCut
+from ponder.reason.operators.auto_cut import CutOrAuto
 from ponder.reason.operators.confidence import mean_logprob
 from ponder.reason.operators.reduce import Reduction
 from ponder.reason.strategies.stepwise import AnswerChoice, SearchLevel, Stepwise
@@ -20,7 +20,7 @@ RankBy = Literal["score", "logprob"]
 
 
 @dataclass(frozen=True, slots=True)
-class BestOf(Stepwise):
+class BestOfN(Stepwise):
     """n independent answers; the one with the highest score is given.
 
     By the guide's score: an outcome reward model's, a verifier's, or a process reward model's, which rates every step
@@ -32,7 +32,7 @@ class BestOf(Stepwise):
     n: int = 8
     rank_by: RankBy = "score"
     sampling: Sampling = field(default=Sampling(), kw_only=True)
-    cut: AnyCut | None = field(default=None, kw_only=True)
+    cut: CutOrAuto | None = field(default=None, kw_only=True)
     choose: AnswerChoice = field(default="best", kw_only=True)
     default_reduce: ClassVar[Reduction] = "min"
 

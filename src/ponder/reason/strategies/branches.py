@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from ponder.errors import UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators import expand
-from ponder.reason.operators.auto_cut import AUTO, AnyCut, settled_cut, warn_if_uncut
-from ponder.reason.operators.worth import TO_THE_END
+from ponder.reason.operators.auto_cut import AUTO_CUT, CutOrAuto, resolve_cut, warn_if_no_steps
+from ponder.reason.operators.worth import WHOLE_ANSWER
 from ponder.types import Sampling, Trace
 
 
@@ -21,7 +21,7 @@ class SampleTree:
 
     widths: tuple[int, ...] = (4, 2)
     sampling: Sampling = Sampling()
-    cut: AnyCut = AUTO
+    cut: CutOrAuto = AUTO_CUT
 
     def __post_init__(self) -> None:
         if not self.widths or min(self.widths) < 1:
@@ -32,16 +32,16 @@ class SampleTree:
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         at = [0]
-        cut = await settled_cut(self.cut, trace, 0, policy, self.sampling) if len(self.widths) > 1 else None
+        cut = await resolve_cut(self.cut, trace, 0, policy, self.sampling) if len(self.widths) > 1 else None
         for level, width in enumerate(self.widths, 1):
             last = level == len(self.widths)
             lacking = {i: n for i in at if (n := width - len(trace.children(i))) > 0}
             if lacking:
-                how = {"cut": TO_THE_END if last else cut, "last": last}
+                how = {"cut": WHOLE_ANSWER if last else cut, "last": last}
                 await expand(trace, [*lacking], policy, self.sampling, [*lacking.values()], **how)  # type: ignore[arg-type]
             below = (k for i in at for k in trace.children(i))
             at = [k for k in below if not trace.steps[k].done and not trace.steps[k].pruned]
             if not at:
                 break
         if len(self.widths) > 1:
-            warn_if_uncut(trace)
+            warn_if_no_steps(trace)

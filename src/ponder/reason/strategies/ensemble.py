@@ -14,7 +14,7 @@ from ponder.types import Sampling, Trace
 
 
 @dataclass(frozen=True, slots=True)
-class Ensemble:
+class Samples:
     n: int = 8
     sampling: Sampling = Sampling()
     prompt: Prompt = PLAIN

@@ -10,8 +10,8 @@ from ponder.protocols import Policy, Scorer
 from ponder.reason.operators.chained import add_unless_empty, end_if_sampled, chain_end
 from ponder.reason.operators.generate import add_completion, sample_continuations, generate, insert_text
 from ponder.reason.operators.select import set_answer
-from ponder.reason.operators.strip import without_end, without_half
-from ponder.reason.operators.until import until_spent
+from ponder.reason.operators.strip import strip_end_marker, strip_partial_marker
+from ponder.reason.operators.until import until_exhausted
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Trace
 
@@ -70,27 +70,27 @@ class BudgetForcing:
         if self.think_start and not trace.children(root):
             insert_text(trace, root, self.think_start, policy)
         end = chain_end(trace, root)
-        with until_spent(trace):
+        with until_exhausted(trace):
             while not trace.steps[end].last:
-                await self._go_on(trace, root, end, policy)
+                await self._extend_chain(trace, root, end, policy)
                 end = chain_end(trace, end)
         set_answer(trace, end_if_sampled(trace, end))
 
-    async def _go_on(self, trace: Trace, root: int, at: int, policy: Policy) -> None:
+    async def _extend_chain(self, trace: Trace, root: int, at: int, policy: Policy) -> None:
         """The next part of the chain, decided by the parts there are."""
         if at != root and self.think_end in trace.steps[at].text:  # the thought is closed
             await generate(trace, at, policy, self.sampling, last=True)
             return
-        used, waited = self._so_far(trace, root, at)
+        used, waited = self._tokens_and_waits(trace, root, at)
         room = min(self.max_thinking_tokens, self.total_thinking_tokens - used)
         stop = (*self.sampling.stop, self.think_end)
         # After a word at least one token comes before the next end, or nothing would be thought.
         how = replace(self.sampling, max_tokens=room, min_tokens=int(waited > 0), stop=stop)
         (c,) = await sample_continuations(trace, at, policy, how)
         if c.stop == "length" and 0 < len(c.token_ids) < room:  # somebody else's budget: the thought is not over
-            add_completion(trace, at, without_half(c, self.think_end, policy))
+            add_completion(trace, at, strip_partial_marker(c, self.think_end, policy))
             return
-        kept, rest = (c, "") if c.stop == "length" else without_end(c, self.think_end, policy)
+        kept, rest = (c, "") if c.stop == "length" else strip_end_marker(c, self.think_end, policy)
         used += len(kept.token_ids)
         word = rest + self.wait_word
         again = c.stop != "length" and (waited < self.waits or used < self.min_thinking_tokens)
@@ -102,7 +102,7 @@ class BudgetForcing:
         else:
             insert_text(trace, add_unless_empty(trace, at, kept), rest + self.think_end + self.answer_prefix, policy)
 
-    def _so_far(self, trace: Trace, root: int, at: int) -> tuple[int, int]:
+    def _tokens_and_waits(self, trace: Trace, root: int, at: int) -> tuple[int, int]:
         """Tokens of the thought, and how often it was made to go on."""
         parts = trace.path(at)[len(trace.path(root)) :]
         if self.think_start:

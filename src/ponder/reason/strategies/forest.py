@@ -8,11 +8,11 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from ponder.errors import Interrupted, PonderError, Spent, UnknownName, UsageError
+from ponder.errors import Interrupted, PonderError, BudgetExhausted, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer, Strategy, PolicyWrapper
 from ponder.reason import reading
 from ponder.reason.operators import evaluate, majority_step, vote
-from ponder.reason.operators.auto_cut import AutoCut, settled_cut
+from ponder.reason.operators.auto_cut import AutoCut, resolve_cut
 from ponder.reason.strategies.beam import BeamSearch
 from ponder.reason.together import gather_within_budget
 from ponder.types import Completion, Cost, Ids, Sampling, Step, Trace
@@ -49,8 +49,8 @@ class Forest:
         if self.weight == "score" and scorer is None:
             raise UsageError("a forest weighted by score needs a guide: give a scorer, or weight by count")
         trees = split_forest(trace)
-        trees += [_seedling(trace) for _ in range(len(trees), self.trees)]
-        of = await _settled(self.strategy, trees[0], policy)
+        trees += [_empty_tree(trace) for _ in range(len(trees), self.trees)]
+        of = await _with_resolved_cut(self.strategy, trees[0], policy)
         try:
             failures, spent = await gather_within_budget(*(self._grow(of, t, policy, scorer, k) for k, t in enumerate(trees)))
         finally:  # what was thought is kept, whatever stopped it
@@ -69,8 +69,8 @@ class Forest:
     ) -> list[PonderError]:
         tree.steps[0].pruned = ""
         try:
-            await of(tree, Reseeded(policy, number) if number else policy, scorer)
-        except (Interrupted, Spent):
+            await of(tree, ReseededPolicy(policy, number) if number else policy, scorer)
+        except (Interrupted, BudgetExhausted):
             raise
         except PonderError as error:
             tree.steps[0].pruned = tree.failed = str(error)
@@ -90,21 +90,21 @@ class Forest:
         trace.chosen = vote.best_answer(givers, [weight[i] for i in givers])
 
 
-async def _settled(of: Any, first: Trace, policy: Policy) -> Any:
+async def _with_resolved_cut(of: Any, first: Trace, policy: Policy) -> Any:
     """A strategy that chooses its cut does so once for all trees: the first has the text that was looked at."""
     if not isinstance(cut := getattr(of, "cut", None), AutoCut):
         return of
     root = of.prompt.root(first, policy) if hasattr(of, "prompt") else 0
-    return replace(of, cut=await settled_cut(cut, first, root, policy, of.sampling))
+    return replace(of, cut=await resolve_cut(cut, first, root, policy, of.sampling))
 
 
 def split_forest(trace: Trace) -> list[Trace]:
     """The trees of a trace, each as one of its own: a further prompt that says what the first does begins another."""
     prompt = trace.steps[0].token_ids
-    begins = [i for i, s in enumerate(trace.steps) if not i or _again(s, prompt)]
+    begins = [i for i, s in enumerate(trace.steps) if not i or _repeats_prompt(s, prompt)]
     trees = []
     for first, end in zip(begins, [*begins[1:], len(trace.steps)], strict=True):
-        tree = Trace(trace.problem, [_moved(s, -first) for s in trace.steps[first:end]], Cost(), oracle=trace.oracle)
+        tree = Trace(trace.problem, [_shift_indices(s, -first) for s in trace.steps[first:end]], Cost(), oracle=trace.oracle)
         tree.extract_answer = trace.extract_answer
         if trace.chosen is not None and first <= trace.chosen < end:
             tree.chosen = trace.chosen - first
@@ -117,31 +117,31 @@ def merge_forest(trace: Trace, trees: Sequence[Trace]) -> list[int]:
     firsts, steps = [], list[Step]()
     for tree in trees:
         firsts.append(len(steps))
-        steps += [_moved(s, firsts[-1]) for s in tree.steps]
+        steps += [_shift_indices(s, firsts[-1]) for s in tree.steps]
         trace.add_cost(tree.cost)
     trace.steps = steps
     trace.__post_init__()  # who is whose child
     return firsts
 
 
-def _seedling(trace: Trace) -> Trace:
+def _empty_tree(trace: Trace) -> Trace:
     prompt = trace.steps[0]
     tree = Trace(trace.problem, [Step(None, prompt.text, prompt.token_ids)], oracle=trace.oracle)
     tree.extract_answer = trace.extract_answer
     return tree
 
 
-def _again(step: Step, prompt: Ids) -> bool:
+def _repeats_prompt(step: Step, prompt: Ids) -> bool:
     return step.parent is None and not step.cites and np.array_equal(step.token_ids, prompt)
 
 
-def _moved(step: Step, by: int) -> Step:
+def _shift_indices(step: Step, by: int) -> Step:
     parent = None if step.parent is None else step.parent + by
     return replace(step, parent=parent, cites=tuple(c + by for c in step.cites))
 
 
 @dataclass(frozen=True, slots=True)
-class Reseeded(PolicyWrapper):
+class ReseededPolicy(PolicyWrapper):
     """A policy for one tree of several: where draws are seeded, each tree has draws of its own."""
 
     policy: Policy

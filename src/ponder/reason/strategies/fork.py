@@ -6,18 +6,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ponder.errors import Interrupted, PonderError, Spent, UnknownName, UsageError
+from ponder.errors import Interrupted, PonderError, BudgetExhausted, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason import reading
 from ponder.reason.operators import best_step, evaluate, prune, vote
 from ponder.reason.operators.cut import Cut
 from ponder.reason.operators.generate import add_completion, call_policy, sample_continuations
-from ponder.reason.operators.strip import first_tokens
-from ponder.reason.operators.uncertainty import SMALL_IS_UNCERTAIN, UNCERTAINTIES, Trigger, is_beyond_cutoff, token_uncertainty, insert_sorted
-from ponder.reason.operators.until import until_spent
+from ponder.reason.operators.strip import keep_first_tokens
+from ponder.reason.operators.uncertainty import LOW_MEANS_UNCERTAIN, UNCERTAINTY_MEASURES, UncertaintyTrigger, is_beyond_cutoff, token_uncertainty, insert_sorted
+from ponder.reason.operators.until import until_exhausted
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.reason.together import gather_within_budget
-from ponder.types import MEASURES, Completion, Sampling, Trace
+from ponder.types import TOKEN_STATS, Completion, Sampling, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class EntropyFork:
     """
 
     measure: str = "entropy"
-    fork_trigger: Trigger = Trigger(quantile=0.95)
-    backtrack_trigger: Trigger | None = None
+    fork_trigger: UncertaintyTrigger = UncertaintyTrigger(quantile=0.95)
+    backtrack_trigger: UncertaintyTrigger | None = None
     branches: int = 2
     max_forks: int = 4  # in all; then it goes on greedily
     answers: int = 4
@@ -43,8 +43,8 @@ class EntropyFork:
     prompt: Prompt = PLAIN
 
     def __post_init__(self) -> None:
-        if self.measure not in UNCERTAINTIES:
-            raise UnknownName("measure of uncertainty", self.measure, UNCERTAINTIES)
+        if self.measure not in UNCERTAINTY_MEASURES:
+            raise UnknownName("measure of uncertainty", self.measure, UNCERTAINTY_MEASURES)
         if self.measure == "variance" and self.vocab_size < 2:
             raise UsageError("the variance is that of all tokens' probabilities: give the size of the vocabulary")
         if self.branches < 2 or self.max_forks < 0 or self.answers < 1 or self.chunk_tokens < 1:
@@ -54,15 +54,15 @@ class EntropyFork:
         return {} if self.measure == "variance" else {"vocabulary": "only measure=variance needs it"}
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
-        search = _Search(self, trace, self.prompt.root_step(trace, policy), policy)
-        with until_spent(trace):
+        search = _ForkSearch(self, trace, self.prompt.root_step(trace, policy), policy)
+        with until_exhausted(trace):
             while len(search.ended) < self.answers and (leaves := search.next(self.answers - len(search.ended))):
                 await search.go_on(leaves)
             if scorer is not None:
                 await evaluate(trace, [i for i in search.ended if scorer.name not in trace.steps[i].scores], scorer)
         trace.chosen = self._chosen(trace, search, scorer)
 
-    def _chosen(self, trace: Trace, search: _Search, guide: Scorer | None) -> int | None:
+    def _chosen(self, trace: Trace, search: _ForkSearch, guide: Scorer | None) -> int | None:
         ended = search.ended
         rated = best_step(trace, ended, guide.name) if guide is not None else None
         if rated is not None:
@@ -76,7 +76,7 @@ class EntropyFork:
 
 
 @dataclass(slots=True)
-class _Search:
+class _ForkSearch:
     """One call: the open leaves, the answers, and what was seen of the measure, all read from the trace."""
 
     how: EntropyFork
@@ -92,11 +92,11 @@ class _Search:
         stack = [self.root]
         while stack:
             i = stack.pop()
-            self._see(i)
+            self._record_measure(i)
             below = self.trace.children(i)
             self.forks += len(below) > 1
             if not below:
-                self._found(i)
+                self._classify_leaf(i)
             stack += below
         self.ended.sort()
 
@@ -111,11 +111,11 @@ class _Search:
         for leaf, c in zip(leaves, drawn, strict=True):
             if isinstance(c, PonderError):
                 errors.append(c)
-                self._give_up(leaf, str(c))
+                self._prune_leaf(leaf, str(c))
             elif c is not None:
                 try:
-                    await self._take(leaf, c)
-                except Spent as empty:  # what the others drew is paid for
+                    await self._process_chunk(leaf, c)
+                except BudgetExhausted as empty:  # what the others drew is paid for
                     spent = empty
         if errors and not self.open and not self.ended:
             raise errors[0]
@@ -124,46 +124,46 @@ class _Search:
 
     async def _draw(self, leaf: int) -> Completion | PonderError:
         how = self.how
-        sampling = replace(how.sampling, logprobs=max(how.branches, how.sampling.logprobs), token_stats=self._asked())
+        sampling = replace(how.sampling, logprobs=max(how.branches, how.sampling.logprobs), token_stats=self._measures_needed())
         cut = Cut(tokens=how.chunk_tokens, max_step_tokens=how.chunk_tokens + 16)  # a character may need a few tokens more
         try:
             (c,) = await sample_continuations(self.trace, leaf, self.policy, sampling, 1, cut)
-        except (Interrupted, Spent):
+        except (Interrupted, BudgetExhausted):
             raise
         except PonderError as error:
             return error
         return replace(c, notes={**c.notes, how.measure: token_uncertainty(c, how.measure, how.vocab_size)})
 
-    def _asked(self) -> tuple[str, ...]:
+    def _measures_needed(self) -> tuple[str, ...]:
         told = "gini" if self.how.measure == "variance" else self.how.measure
         own = self.how.sampling.token_stats
-        return own if told not in MEASURES or told in own else (*own, told)
+        return own if told not in TOKEN_STATS or told in own else (*own, told)
 
-    async def _take(self, leaf: int, c: Completion) -> None:
+    async def _process_chunk(self, leaf: int, c: Completion) -> None:
         values = c.notes[self.how.measure].tolist()
         if not values:  # nothing was written: `add` prunes it
             self.open.discard(leaf)
             add_completion(self.trace, leaf, c)
             return
-        back = self._first(values, self.how.backtrack_trigger) if len(self.open) > 1 else None
-        fork = self._first(values, self.how.fork_trigger) if self.forks < self.how.max_forks else None
+        back = self._first_triggering(values, self.how.backtrack_trigger) if len(self.open) > 1 else None
+        fork = self._first_triggering(values, self.how.fork_trigger) if self.forks < self.how.max_forks else None
         if back is not None and (fork is None or back <= fork):
-            end = self._grow(leaf, first_tokens(c, back, self.policy))
-            self._give_up(end, f"too uncertain: {self.how.measure} {values[back]:.3g}")
-        elif fork is not None and self._whole(c, fork):
-            await self._branch(self._grow(leaf, first_tokens(c, fork, self.policy)), c, fork)
+            end = self._add_chunk(leaf, keep_first_tokens(c, back, self.policy))
+            self._prune_leaf(end, f"too uncertain: {self.how.measure} {values[back]:.3g}")
+        elif fork is not None and self._can_fork_at(c, fork):
+            await self._branch(self._add_chunk(leaf, keep_first_tokens(c, fork, self.policy)), c, fork)
         else:
-            self._grow(leaf, c)
+            self._add_chunk(leaf, c)
 
-    def _first(self, values: Sequence[float], trigger: Trigger | None) -> int | None:
+    def _first_triggering(self, values: Sequence[float], trigger: UncertaintyTrigger | None) -> int | None:
         """The first token that fires."""
         if trigger is None:
             return None
-        small = self.how.measure in SMALL_IS_UNCERTAIN
+        small = self.how.measure in LOW_MEANS_UNCERTAIN
         bar = trigger.cutoff(self.seen, small)
         return next((i for i, value in enumerate(values) if is_beyond_cutoff(value, bar, small)), None)
 
-    def _whole(self, c: Completion, place: int) -> bool:
+    def _can_fork_at(self, c: Completion, place: int) -> bool:
         """No character is cut in two there, and there are other tokens to go on with."""
         options = c.top_logprobs is not None and c.top_logprobs[0].shape[-1] >= 2
         return options and not self.policy.text(c.token_ids[:place]).endswith("\ufffd")
@@ -174,7 +174,7 @@ class _Search:
         tokens, logprobs = c.top_logprobs[0][place], c.top_logprobs[1][place]
         prefix = self.trace.token_ids(fork)
         sampling = replace(
-            self.how.sampling, max_tokens=1, min_tokens=0, token_stats=self._asked(), logprobs=self.how.branches
+            self.how.sampling, max_tokens=1, min_tokens=0, token_stats=self._measures_needed(), logprobs=self.how.branches
         )
         drawn, spent = await gather_within_budget(
             *(call_policy(self.policy, prefix, replace(sampling, forced_token_ids=(int(t),))) for t in tokens[: self.how.branches])
@@ -187,11 +187,11 @@ class _Search:
             assert found is not None
             one = found[0] if found[0].stop == "eos" else replace(found[0], stop="stop")
             told = {self.how.measure: token_uncertainty(one, self.how.measure, self.how.vocab_size)}
-            way = self._grow(fork, replace(one, notes={**one.notes, **told}))
+            way = self._add_chunk(fork, replace(one, notes={**one.notes, **told}))
             self.trace.steps[way].prior = math.exp(logprob)
         self.forks += 1
 
-    def _grow(self, leaf: int, c: Completion) -> int:
+    def _add_chunk(self, leaf: int, c: Completion) -> int:
         """The piece as a step, or the leaf itself where nothing is left of the piece."""
         if not len(c.token_ids):
             self.trace.add_cost(c.cost)
@@ -204,21 +204,21 @@ class _Search:
         own = self.how.sampling  # its stops end an answer, not a piece of it
         if c.stop == "stop" and (any(s in c.text for s in own.stop) or c.token_ids[-1] in own.stop_token_ids):
             self.trace.steps[i].last = True
-        self._see(i)
-        self._found(i)
+        self._record_measure(i)
+        self._classify_leaf(i)
         return i
 
-    def _see(self, i: int) -> None:
+    def _record_measure(self, i: int) -> None:
         if (values := self.trace.steps[i].notes.get(self.how.measure)) is not None:
             insert_sorted(self.seen, values)
 
-    def _found(self, i: int) -> None:
+    def _classify_leaf(self, i: int) -> None:
         step = self.trace.steps[i]
         if step.done and not step.meta and not step.pruned:
             self.ended.append(i)
         elif not step.pruned and not step.meta:
             self.open.add(i)
 
-    def _give_up(self, i: int, why: str) -> None:
+    def _prune_leaf(self, i: int, why: str) -> None:
         prune(self.trace, [i], why)
         self.open.discard(i)

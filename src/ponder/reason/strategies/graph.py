@@ -10,24 +10,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ponder.errors import Interrupted, ModelError, PonderError, Spent, UsageError
+from ponder.errors import Interrupted, ModelError, PonderError, BudgetExhausted, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason import reading
 from ponder.reason.operators import evaluate, vote
 from ponder.reason.operators.aggregate import aggregate_question
-from ponder.reason.operators.inquire import Inquiries, FollowUpQuestion
-from ponder.reason.operators.refine import REFINE, refine
-from ponder.reason.operators.until import until_spent
-from ponder.reason.operators.wording import require_slots, reworded, text_after_thinking
+from ponder.reason.operators.inquire import FollowUps, FollowUpQuestion
+from ponder.reason.operators.refine import REFINE_TEMPLATE, refine
+from ponder.reason.operators.until import until_exhausted
+from ponder.reason.operators.wording import require_slots, messages_from_template, text_after_thinking
 from ponder.types import Sampling, Trace
-from ponder.verify import after_thinking
+from ponder.verify import strip_thinking
 
-SPLIT = """{question}
+SPLIT_TEMPLATE = """{question}
 
 Do not solve this yet. Split it into {parts} smaller parts that can be solved independently. Write each part on a line \
 of its own that begins with "Part:" and says all that is needed to solve it."""
-SOLVE = """{part}"""
-MERGE = """{question}
+SOLVE_TEMPLATE = """{part}"""
+MERGE_TEMPLATE = """{question}
 
 The problem was split, and its parts were solved:
 
@@ -49,7 +49,7 @@ class Split:
     whole."""
 
     parts: int = 2
-    template: str = SPLIT
+    template: str = SPLIT_TEMPLATE
     part_prefix: str = "Part:"
 
     def __post_init__(self) -> None:
@@ -60,11 +60,11 @@ class Split:
     async def __call__(self, graph: GraphRun, thoughts: Sequence[Thought]) -> list[Thought]:
         problem, parts = graph.trace.problem, str(self.parts)
         asked = [
-            FollowUpQuestion(reworded(problem, self.template, parts=parts, part=t.text), (t.step,)) for t in thoughts
+            FollowUpQuestion(messages_from_template(problem, self.template, parts=parts, part=t.text), (t.step,)) for t in thoughts
         ]  # fmt: skip
         out: list[Thought] = []
         for thought, (reply,) in zip(thoughts, await graph.ask(asked, 1), strict=True):
-            lines = (after_thinking(graph.trace.steps[reply].text) or "").splitlines()
+            lines = (strip_thinking(graph.trace.steps[reply].text) or "").splitlines()
             found = [line.strip()[len(self.part_prefix) :].strip() for line in lines if line.strip().startswith(self.part_prefix)]
             out += [Thought(part, reply) for part in found if part] or [thought]
         return out
@@ -75,7 +75,7 @@ class Solve:
     """n solutions of each part, of which the best is kept: by the guide, or else the most frequent."""
 
     n: int = 1
-    template: str = SOLVE
+    template: str = SOLVE_TEMPLATE
 
     def __post_init__(self) -> None:
         require_slots("solve", self.template, "part")
@@ -85,7 +85,7 @@ class Solve:
     async def __call__(self, graph: GraphRun, thoughts: Sequence[Thought]) -> list[Thought]:
         whole = not graph.aside
         asked = [
-            FollowUpQuestion(reworded(graph.trace.problem, self.template, answers=whole, part=t.text), (t.step,))
+            FollowUpQuestion(messages_from_template(graph.trace.problem, self.template, answers=whole, part=t.text), (t.step,))
             for t in thoughts
         ]
         return await graph.best_each(await graph.ask(asked, self.n))
@@ -97,7 +97,7 @@ class Merge:
 
     n: int = 1
     merge_size: int = 0
-    template: str = MERGE
+    template: str = MERGE_TEMPLATE
 
     def __post_init__(self) -> None:
         require_slots("merge", self.template, "thoughts")
@@ -120,7 +120,7 @@ class Improve:
     """Each again, so many times; the better of before and after is kept by the guide, without one the later."""
 
     rounds: int = 1
-    template: str = REFINE
+    template: str = REFINE_TEMPLATE
 
     def __post_init__(self) -> None:
         require_slots("refine", self.template, "answer")
@@ -165,9 +165,9 @@ class GraphOfThoughts:
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         whole = max((i for i, o in enumerate(self.operations) if isinstance(o, Split | Merge)), default=0)
-        graph = GraphRun(trace, scorer, self.sampling, Inquiries(trace, policy))
+        graph = GraphRun(trace, scorer, self.sampling, FollowUps(trace, policy))
         thoughts = [Thought(trace.problem.bare_question, 0)]
-        with until_spent(trace):
+        with until_exhausted(trace):
             for i, operation in enumerate(self.operations):
                 graph.aside = i < whole or isinstance(operation, Split)
                 thoughts = await operation(graph, thoughts)
@@ -183,7 +183,7 @@ class GraphRun:
     trace: Trace
     guide: Scorer | None
     sampling: Sampling
-    inquiries: Inquiries
+    follow_ups: FollowUps
     aside: bool = True
 
     def thought(self, step: int) -> Thought:
@@ -191,7 +191,7 @@ class GraphRun:
 
     async def ask(self, questions: Sequence[FollowUpQuestion], n: int) -> list[list[int]]:
         """A part that cannot be had breaks the graph: an answer without it would be wrong."""
-        found = await self.inquiries.ask_all(questions, self.sampling, n, aside=self.aside)
+        found = await self.follow_ups.ask_all(questions, self.sampling, n, aside=self.aside)
         out: list[list[int]] = []
         for replies in found:
             if isinstance(replies, PonderError):
@@ -204,8 +204,8 @@ class GraphRun:
     async def refined(self, step: int, template: str) -> int:
         """The step itself where it cannot be asked about."""
         try:
-            new = await refine(self.inquiries, step, self.sampling, "", template, aside=self.aside)
-        except (Interrupted, Spent):
+            new = await refine(self.follow_ups, step, self.sampling, "", template, aside=self.aside)
+        except (Interrupted, BudgetExhausted):
             raise
         except PonderError:
             return step
@@ -228,7 +228,7 @@ class GraphRun:
 
 
 # Besta et al.'s example: halve a list, sort the halves (the best of three), merge them pairwise, look over the whole.
-SORTING = GraphOfThoughts(
+SORTING_GRAPH = GraphOfThoughts(
     (
         Split(
             2, "{question}\n\nDo not sort yet. Cut the list into {parts} halves, each on a line that begins with Part:"

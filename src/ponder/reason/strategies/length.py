@@ -13,13 +13,13 @@ from ponder.protocols import Policy, Scorer
 from ponder.reason.operators.chained import add_unless_empty, end_if_sampled, chain_end
 from ponder.reason.operators.generate import add_completion, sample_continuations, generate, insert_text
 from ponder.reason.operators.select import set_answer
-from ponder.reason.operators.strip import without_end, without_half
-from ponder.reason.operators.until import until_spent
+from ponder.reason.operators.strip import strip_end_marker, strip_partial_marker
+from ponder.reason.operators.until import until_exhausted
 from ponder.reason.operators.wording import fill_template, require_slots
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Cost, Sampling, Trace
 
-GREEDY = Sampling(temperature=0.0, max_tokens=2048)
+GREEDY_SAMPLING = Sampling(temperature=0.0, max_tokens=2048)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class TokenControl:
 
     max_thinking_tokens: int = 512
     instruction: str = "Think for at most {tokens} tokens before you give the final answer."
-    sampling: Sampling = GREEDY
+    sampling: Sampling = GREEDY_SAMPLING
     prompt: Prompt = PLAIN
 
     def __post_init__(self) -> None:
@@ -40,7 +40,7 @@ class TokenControl:
         return {"guide": "one chain is written, and nobody judges it"}
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
-        await _answer(trace, policy, _told(self.prompt, fill_template(self.instruction, tokens=str(self.max_thinking_tokens))), self.sampling)
+        await _answer_once(trace, policy, _with_instruction(self.prompt, fill_template(self.instruction, tokens=str(self.max_thinking_tokens))), self.sampling)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class ClassControl:
     length: Literal["short", "long"] = "short"
     short: str = "Think only briefly before you answer."
     long: str = "Think for a long time before you answer."
-    sampling: Sampling = GREEDY
+    sampling: Sampling = GREEDY_SAMPLING
     prompt: Prompt = PLAIN
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class ClassControl:
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         said = self.short if self.length == "short" else self.long
-        await _answer(trace, policy, _told(self.prompt, said), self.sampling)
+        await _answer_once(trace, policy, _with_instruction(self.prompt, said), self.sampling)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +97,17 @@ class StepControl:
         return {"guide": "one chain is written, and nobody judges it"}
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
-        root = _told(self.prompt, fill_template(self.instruction, steps=str(self.max_steps))).root_step(trace, policy)
+        root = _with_instruction(self.prompt, fill_template(self.instruction, steps=str(self.max_steps))).root_step(trace, policy)
         if not trace.children(root):
             insert_text(trace, root, self.think_start + self._mark(0), policy)
         end = chain_end(trace, root)
-        with until_spent(trace):
+        with until_exhausted(trace):
             while not trace.steps[end].last:
-                await self._go_on(trace, root, end, policy)
+                await self._extend_chain(trace, root, end, policy)
                 end = chain_end(trace, end)
         set_answer(trace, end_if_sampled(trace, end))
 
-    async def _go_on(self, trace: Trace, root: int, at: int, policy: Policy) -> None:
+    async def _extend_chain(self, trace: Trace, root: int, at: int, policy: Policy) -> None:
         if self.think_end in trace.steps[at].text:  # the thought is closed
             await generate(trace, at, policy, self.sampling, last=True)
             return
@@ -117,7 +117,7 @@ class StepControl:
         if self.think_end in c.text:
             add_completion(trace, at, c)
             return
-        kept = without_end(c, self.think_end, policy)[0] if c.stop == "eos" else without_half(c, self.think_end, policy)
+        kept = strip_end_marker(c, self.think_end, policy)[0] if c.stop == "eos" else strip_partial_marker(c, self.think_end, policy)
         at = add_unless_empty(trace, at, kept)
         over = c.stop == "eos" or not len(kept.token_ids) or marks >= self.max_steps
         insert_text(trace, at, self.think_end + self.answer_prefix if over else self._mark(marks), policy)
@@ -160,17 +160,17 @@ class LengthRejection:
         how = replace(self.sampling, max_tokens=self.max_answer_tokens, min_tokens=min(self.sampling.min_tokens, self.max_answer_tokens))
         while trace.chosen is None and (left := self.max_attempts - len(trace.children(root))) > 0:
             fresh: list[int] = []
-            with until_spent(trace):
+            with until_exhausted(trace):
                 fresh = await generate(trace, root, policy, how, min(left, self.attempts_per_round), last=True)
             if not fresh:
                 break
             for i in fresh:
-                self._reject(trace, i)
+                self._prune_if_rejected(trace, i)
             trace.chosen = next((i for i in fresh if not trace.steps[i].pruned), None)
         if trace.chosen is None and not trace.budget_exhausted:
             trace.failed = f"none of {len(trace.children(root))} answers has {self.min_answer_tokens} to {self.max_answer_tokens} tokens"
 
-    def _reject(self, trace: Trace, i: int) -> None:
+    def _prune_if_rejected(self, trace: Trace, i: int) -> None:
         step = trace.steps[i]
         size = len(step.token_ids)
         if step.stop == "length" or size < self.min_answer_tokens:
@@ -179,11 +179,11 @@ class LengthRejection:
             trace.add_cost(Cost(wasted_tokens=size))
 
 
-def _told(prompt: Prompt, said: str) -> Prompt:
+def _with_instruction(prompt: Prompt, said: str) -> Prompt:
     return replace(prompt, instruction=f"{prompt.instruction}\n{said}".strip())
 
 
-async def _answer(trace: Trace, policy: Policy, prompt: Prompt, sampling: Sampling) -> None:
+async def _answer_once(trace: Trace, policy: Policy, prompt: Prompt, sampling: Sampling) -> None:
     root = prompt.root_step(trace, policy)
     if not trace.children(root):
         set_answer(trace, (await generate(trace, root, policy, sampling, last=True))[0])

@@ -8,9 +8,9 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from ponder.errors import Interrupted, PonderError, Spent, UnknownName, UsageError
+from ponder.errors import Interrupted, PonderError, BudgetExhausted, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
-from ponder.reason.operators.auto_cut import AUTO, AnyCut, AutoCut, settled_cut, warn_if_uncut
+from ponder.reason.operators.auto_cut import AUTO_CUT, CutOrAuto, AutoCut, resolve_cut, warn_if_no_steps
 from ponder.reason.operators.backpropagate import Backup, MeanBackup, backpropagate
 from ponder.reason.operators.branch import DetachedBranch
 from ponder.reason.operators.generate import generate
@@ -18,14 +18,14 @@ from ponder.reason.operators.priors import DirichletNoise, set_priors
 from ponder.reason.operators.prune import prune
 from ponder.reason.operators.select import best_step
 from ponder.reason.operators.tree_select import PUCT, SelectionRule, select_child, open_children
-from ponder.reason.operators.widen import Widening
-from ponder.reason.operators.worth import TO_THE_END, Worth, rollout_answers
+from ponder.reason.operators.widen import ProgressiveWidening
+from ponder.reason.operators.worth import WHOLE_ANSWER, StepValue, rollout_answers
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Trace
 
 
 @dataclass(slots=True)
-class _Flight:
+class _Simulation:
     """A simulation under way."""
 
     path: list[int]
@@ -34,10 +34,10 @@ class _Flight:
 
 
 @dataclass(slots=True)
-class _Air:
+class _InFlight:
     """All that are under way: how many by step, and the steps below which they may change the tree."""
 
-    window: deque[_Flight] = field(default_factory=deque)
+    window: deque[_Simulation] = field(default_factory=deque)
     visits: Counter[int] = field(default_factory=Counter)
     busy: set[int] = field(default_factory=set)
 
@@ -55,7 +55,7 @@ class MCTS:
     simulations: int = 64
     width: int = 4
     sampling: Sampling = Sampling(max_tokens=512)
-    cut: AnyCut = AUTO  # where a step ends; AUTO: as what the model writes shows
+    cut: CutOrAuto = AUTO_CUT  # where a step ends; AUTO: as what the model writes shows
     selection: SelectionRule = PUCT()
     backup: Backup = MeanBackup()
     rollouts: int = 0  # answers written from each step that is evaluated
@@ -63,7 +63,7 @@ class MCTS:
     evaluate_on: Literal["visited", "written"] = "visited"  # a step is evaluated on its first visit, or with its siblings
     prior_temperature: float = 1.0
     root_noise: DirichletNoise | None = None  # on the priors of the first steps
-    widening: Widening | None = None  # up to `width`
+    widening: ProgressiveWidening | None = None  # up to `width`
     parallel_simulations: int = 1  # simulations under way at once
     virtual_loss: float | None = 0.0  # what one under way counts as; None: only as a visit
     two_player: bool = False  # of a game: the guide's scores are in the eyes of who made the step, and 0 is a draw
@@ -107,51 +107,51 @@ class MCTS:
             )
         root = self.prompt.root_step(trace, policy)
         try:
-            cut = await settled_cut(self.cut, trace, root, policy, self.sampling)
-        except Spent:
+            cut = await resolve_cut(self.cut, trace, root, policy, self.sampling)
+        except BudgetExhausted:
             trace.budget_exhausted = True
             return
         await replace(self, cut=cut)._search(trace, root, policy, scorer)
-        warn_if_uncut(trace)
+        warn_if_no_steps(trace)
 
     async def _search(self, trace: Trace, root: int, policy: Policy, scorer: Scorer) -> None:
-        air = _Air()
+        in_flight = _InFlight()
         stopped: PonderError | None = None
         try:
             while True:
-                while stopped is None and len(air.window) < self.parallel_simulations and self._left(trace, root, air):
-                    leaf = self._select(trace, root, air)
-                    if leaf is None or leaf in air.busy:
+                while stopped is None and len(in_flight.window) < self.parallel_simulations and self._has_simulations_left(trace, root, in_flight):
+                    leaf = self._select(trace, root, in_flight)
+                    if leaf is None or leaf in in_flight.busy:
                         break
                     if self.stop_at_known_answer and trace.steps[leaf].done and trace.steps[leaf].visits:
                         break
-                    self._launch(trace, leaf, policy, scorer, air)
-                if not air.window:
+                    self._start_simulation(trace, leaf, policy, scorer, in_flight)
+                if not in_flight.window:
                     break
-                stopped = await self._land(trace, root, scorer.name, air) or stopped
+                stopped = await self._finish_oldest(trace, root, scorer.name, in_flight) or stopped
         finally:
-            for flight in air.window:
-                if isinstance(flight.work, asyncio.Task):
-                    flight.work.cancel()
-        await self._decide(trace, root, policy, scorer.name)
+            for simulation in in_flight.window:
+                if isinstance(simulation.work, asyncio.Task):
+                    simulation.work.cancel()
+        await self._choose_answer(trace, root, policy, scorer.name)
         if stopped is None and not open_children(trace, root):
-            stopped = PonderError(f"the search came to nothing: {_why(trace, root)}")
-        trace.budget_exhausted = isinstance(stopped, Spent)
+            stopped = PonderError(f"the search came to nothing: {_first_pruned_reason(trace, root)}")
+        trace.budget_exhausted = isinstance(stopped, BudgetExhausted)
         if stopped is not None and not trace.budget_exhausted:
             if trace.chosen is None:
                 raise stopped
             trace.failed = str(stopped)
 
     @property
-    def _worth(self) -> Worth:
-        return Worth(self.rollouts, self.rollout_weight, self.two_player)
+    def _step_value(self) -> StepValue:
+        return StepValue(self.rollouts, self.rollout_weight, self.two_player)
 
-    def _left(self, trace: Trace, root: int, air: _Air) -> bool:
-        return trace.steps[root].visits + len(air.window) < self.simulations
+    def _has_simulations_left(self, trace: Trace, root: int, in_flight: _InFlight) -> bool:
+        return trace.steps[root].visits + len(in_flight.window) < self.simulations
 
     # Down the tree.
 
-    def _select(self, trace: Trace, root: int, air: _Air) -> int | None:
+    def _select(self, trace: Trace, root: int, in_flight: _InFlight) -> int | None:
         """The step to evaluate or to open next; None where every way is closed."""
         at = root
         while True:
@@ -159,17 +159,17 @@ class MCTS:
             if step.done or not (step.visits or at == root):
                 return at
             onward = open_children(trace, at)
-            if (self.widening or not onward) and self._room(trace, at):
+            if (self.widening or not onward) and self._continuations_allowed(trace, at):
                 return at
             if not onward and at == root:
                 return None
             if not onward:
-                prune(trace, [at], f"nothing goes on from here: {_why(trace, at)}")
+                prune(trace, [at], f"nothing goes on from here: {_first_pruned_reason(trace, at)}")
                 at = root
                 continue
-            at = select_child(trace, at, onward, self.selection, air.visits, self.virtual_loss, self.two_player)
+            at = select_child(trace, at, onward, self.selection, in_flight.visits, self.virtual_loss, self.two_player)
 
-    def _room(self, trace: Trace, at: int) -> int:
+    def _continuations_allowed(self, trace: Trace, at: int) -> int:
         """How many continuations of a step may still be written: closed ones count, rollouts do not."""
         written = sum(not trace.steps[k].last for k in trace.children(at))
         if self.widening is None:
@@ -178,39 +178,39 @@ class MCTS:
 
     # One simulation: it leaves, others may leave after it, and it is the first to come back.
 
-    def _launch(self, trace: Trace, leaf: int, policy: Policy, guide: Scorer, air: _Air) -> None:
+    def _start_simulation(self, trace: Trace, leaf: int, policy: Policy, guide: Scorer, in_flight: _InFlight) -> None:
         if self.parallel_simulations == 1:  # nobody else is under way: it may work on the trace itself
-            air.window.append(_Flight([leaf], None, self._simulate(trace, leaf, policy, guide)))
+            in_flight.window.append(_Simulation([leaf], None, self._simulate(trace, leaf, policy, guide)))
             return
         branch = DetachedBranch.at(trace, leaf)
         work = asyncio.ensure_future(self._simulate(branch.trace, branch.tip, policy, guide))
         path = trace.path(leaf)
-        air.window.append(_Flight(path, branch, work))
-        air.visits.update(path)
+        in_flight.window.append(_Simulation(path, branch, work))
+        in_flight.visits.update(path)
         if not (trace.steps[leaf].done and trace.steps[leaf].visits):
-            air.busy.add(leaf)
+            in_flight.busy.add(leaf)
 
-    async def _land(self, trace: Trace, root: int, guide: str, air: _Air) -> PonderError | None:
+    async def _finish_oldest(self, trace: Trace, root: int, guide: str, in_flight: _InFlight) -> PonderError | None:
         """The oldest comes back: what it wrote is added, what it found is backed up. Gives why no other may leave."""
-        flight = air.window.popleft()
+        simulation = in_flight.window.popleft()
         failed: PonderError | None = None
         found: list[int] = []
         try:
-            found = await flight.work
+            found = await simulation.work
         except Interrupted:
             raise
         except PonderError as error:
             failed = error
-        if flight.branch is not None:
-            places = flight.branch.merge_into(trace)
+        if simulation.branch is not None:
+            places = simulation.branch.merge_into(trace)
             found = [places[i] for i in found]
-            air.visits.subtract(flight.path)
-            air.busy.discard(flight.path[-1])
+            in_flight.visits.subtract(simulation.path)
+            in_flight.busy.discard(simulation.path[-1])
         if failed is not None:
-            if isinstance(failed, Spent) or flight.path[-1] == root:
+            if isinstance(failed, BudgetExhausted) or simulation.path[-1] == root:
                 return failed
-            prune(trace, [flight.path[-1]], str(failed))
-        worth = [(i, w) for i in found if (w := self._worth.value(trace, i, guide)) is not None]
+            prune(trace, [simulation.path[-1]], str(failed))
+        worth = [(i, w) for i in found if (w := self._step_value.value(trace, i, guide)) is not None]
         backpropagate(trace, worth, self.backup, two_player=self.two_player)
         return None
 
@@ -219,19 +219,19 @@ class MCTS:
         step = trace.steps[at]
         new = [at]
         if not step.done and (step.visits or step.parent is None):
-            new = await self._open(trace, at, policy)
+            new = await self._expand_step(trace, at, policy)
             if self.evaluate_on == "visited" and new:
                 new = [select_child(trace, at, new, self.selection, two_player=self.two_player)]
-        unknown = [i for i in new if self._worth.value(trace, i, guide.name) is None]
+        unknown = [i for i in new if self._step_value.value(trace, i, guide.name) is None]
         if unknown:
-            await self._worth.evaluate(trace, unknown, policy, guide, self.sampling)
+            await self._step_value.evaluate(trace, unknown, policy, guide, self.sampling)
         return [i for i in new if not trace.steps[i].pruned]
 
-    async def _open(self, trace: Trace, at: int, policy: Policy) -> list[int]:
+    async def _expand_step(self, trace: Trace, at: int, policy: Policy) -> list[int]:
         """Write continuations; those that say the same as another are closed."""
         assert not isinstance(self.cut, AutoCut)  # it was settled before the first simulation
         before = {trace.steps[k].token_ids.tobytes(): k for k in open_children(trace, at)}
-        new = await generate(trace, at, policy, self.sampling, self._room(trace, at), cut=self.cut)
+        new = await generate(trace, at, policy, self.sampling, self._continuations_allowed(trace, at), cut=self.cut)
         if not new:
             raise PonderError("the policy gave no continuation; a text that is complete must end with a stop")
         for k in new:
@@ -243,7 +243,7 @@ class MCTS:
 
     # At the end.
 
-    async def _decide(self, trace: Trace, root: int, policy: Policy, guide: str) -> None:
+    async def _choose_answer(self, trace: Trace, root: int, policy: Policy, guide: str) -> None:
         """The answer at the end of the best way; written now, where the search has not come so far."""
         if self.final_choice == "score":
             trace.chosen = best_step(trace, trace.answers(), guide)
@@ -257,7 +257,7 @@ class MCTS:
             return
         if self.complete_answer and at != root and not rollout_answers(trace, at):
             try:
-                await generate(trace, at, policy, self.sampling, last=True, cut=TO_THE_END)
+                await generate(trace, at, policy, self.sampling, last=True, cut=WHOLE_ANSWER)
             except Interrupted:
                 raise
             except PonderError:  # nothing is left, or nothing fits: what was found before has to do
@@ -280,5 +280,5 @@ class MCTS:
         return max(seen, key=lambda k: (steps[k].visits, steps[k].value))
 
 
-def _why(trace: Trace, at: int) -> str:
+def _first_pruned_reason(trace: Trace, at: int) -> str:
     return next((s for k in trace.children(at) if (s := trace.steps[k].pruned)), "nothing was written")

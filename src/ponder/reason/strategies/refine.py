@@ -6,17 +6,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ponder.errors import Interrupted, ModelError, PonderError, Spent, UnknownName, UsageError
+from ponder.errors import Interrupted, ModelError, PonderError, BudgetExhausted, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason import reading
 from ponder.reason.operators import best_step, evaluate, generate
-from ponder.reason.operators.inquire import Inquiries, FollowUpQuestion
-from ponder.reason.operators.refine import REFINE, refine
-from ponder.reason.operators.wording import require_slots, reworded, text_after_thinking
+from ponder.reason.operators.inquire import FollowUps, FollowUpQuestion
+from ponder.reason.operators.refine import REFINE_TEMPLATE, refine
+from ponder.reason.operators.wording import require_slots, messages_from_template, text_after_thinking
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Trace
 
-CRITIQUE = """{question}
+CRITIQUE_TEMPLATE = """{question}
 
 An attempt at this question:
 {answer}
@@ -36,8 +36,8 @@ class SelfRefine:
     max_rounds: int = 3
     feedback: Literal["none", "self", "guide"] = "self"
     stop_score: float = 1.0  # a guide's score that needs no refining
-    critique_template: str = CRITIQUE
-    template: str = REFINE
+    critique_template: str = CRITIQUE_TEMPLATE
+    template: str = REFINE_TEMPLATE
     sampling: Sampling = Sampling(temperature=0.0, max_tokens=1024)
     prompt: Prompt = PLAIN
 
@@ -59,37 +59,37 @@ class SelfRefine:
             )
         attempts: list[int] = []
         try:
-            await self._think(trace, Inquiries(trace, policy), attempts, scorer)
+            await self._run_rounds(trace, FollowUps(trace, policy), attempts, scorer)
         except Interrupted:
             raise
         except PonderError as error:  # what there is decides
-            trace.budget_exhausted = isinstance(error, Spent)
+            trace.budget_exhausted = isinstance(error, BudgetExhausted)
             trace.failed = "" if trace.budget_exhausted else str(error)
             if not attempts and not trace.budget_exhausted:
                 raise
         trace.chosen = self._chosen(trace, attempts, scorer)
 
-    async def _think(self, trace: Trace, inquiries: Inquiries, attempts: list[int], guide: Scorer | None) -> None:
-        root = self.prompt.root_step(trace, inquiries.policy)
+    async def _run_rounds(self, trace: Trace, follow_ups: FollowUps, attempts: list[int], guide: Scorer | None) -> None:
+        root = self.prompt.root_step(trace, follow_ups.policy)
         if not any(trace.steps[i].done for i in trace.children(root)):
-            await generate(trace, root, inquiries.policy, self.sampling, last=True)
+            await generate(trace, root, follow_ups.policy, self.sampling, last=True)
         ended = [i for i in trace.children(root) if trace.steps[i].done]
         if not (first := [i for i in ended if not trace.steps[i].pruned]):
             raise ModelError(f"there is nothing to refine: {trace.steps[ended[0]].pruned}")
         attempts.append(first[0])
-        while not await self._content(trace, attempts[-1], guide) and len(attempts) <= self.max_rounds:
-            found = await self._faults(inquiries, attempts[-1], guide)
+        while not await self._is_good_enough(trace, attempts[-1], guide) and len(attempts) <= self.max_rounds:
+            found = await self._feedback(follow_ups, attempts[-1], guide)
             if found is None:
                 return
-            new = await refine(inquiries, attempts[-1], self.sampling, found, self.template)
+            new = await refine(follow_ups, attempts[-1], self.sampling, found, self.template)
             if trace.steps[new].pruned:
                 return
             attempts.append(new)
-            if _same(trace, *attempts[-2:]):
-                await self._content(trace, attempts[-1], guide)
+            if _same_answer(trace, *attempts[-2:]):
+                await self._is_good_enough(trace, attempts[-1], guide)
                 return
 
-    async def _content(self, trace: Trace, step: int, guide: Scorer | None) -> bool:
+    async def _is_good_enough(self, trace: Trace, step: int, guide: Scorer | None) -> bool:
         if guide is None:
             return False
         if guide.name not in trace.steps[step].scores:
@@ -97,15 +97,15 @@ class SelfRefine:
         score = trace.score(step, guide.name)
         return score is not None and score >= self.stop_score
 
-    async def _faults(self, inquiries: Inquiries, step: int, guide: Scorer | None) -> str | None:
+    async def _feedback(self, follow_ups: FollowUps, step: int, guide: Scorer | None) -> str | None:
         """What is wrong with an attempt; None where nothing is."""
-        trace = inquiries.trace
+        trace = follow_ups.trace
         if self.feedback == "none":
             return ""
         if guide is not None and self.feedback == "guide":
             return trace.steps[step].scores[guide.name].reason
-        asked = FollowUpQuestion(reworded(trace.problem, self.critique_template, answer=text_after_thinking(trace, step)), (step,))
-        (reply,) = await inquiries.ask(asked, self.sampling, aside=True)
+        asked = FollowUpQuestion(messages_from_template(trace.problem, self.critique_template, answer=text_after_thinking(trace, step)), (step,))
+        (reply,) = await follow_ups.ask(asked, self.sampling, aside=True)
         text = text_after_thinking(trace, reply)
         return None if text.lower().startswith("no mistakes") else text
 
@@ -116,7 +116,7 @@ class SelfRefine:
         return next((i for i in reversed(attempts) if reading.answer_of_step(trace, i) is not None), attempts[-1])
 
 
-def _same(trace: Trace, a: int, b: int) -> bool:
+def _same_answer(trace: Trace, a: int, b: int) -> bool:
     """The same answer, or the same words."""
     one, two = reading.answer_of_step(trace, a), reading.answer_of_step(trace, b)
     return text_after_thinking(trace, a).split() == text_after_thinking(trace, b).split() or (one is not None and one == two)

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from ponder.errors import UnknownName, UsageError
 from ponder.protocols import Policy, Scorer, Strategy
 from ponder.reason.reading import answer_of_step
-from ponder.reason.strategies.ensemble import Ensemble
-from ponder.reason.strategies.vote import Vote
+from ponder.reason.strategies.ensemble import Samples
+from ponder.reason.strategies.vote import MajorityVote
 from ponder.types import Sampling, Score, Trace
 
 FEATURES = ("agreement", "likelihood", "entropy", "length")
@@ -41,9 +41,9 @@ class ConfidenceProbe:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
-    cheap: Strategy = Ensemble(4, Sampling(temperature=0.7))
-    expensive: Strategy = Vote(n=32)
+class Cascade:
+    cheap: Strategy = Samples(4, Sampling(temperature=0.7))
+    expensive: Strategy = MajorityVote(n=32)
     signal: Literal["agreement", "entropy", "probe"] = "agreement"
     threshold: float = 0.75  # as sure as this, or surer, and the fast answer stands
     probe: ConfidenceProbe = ConfidenceProbe()

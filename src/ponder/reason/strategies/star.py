@@ -34,11 +34,11 @@ class STaR:
         if scorer is None or trace.problem.answer is None:
             raise UsageError("STaR keeps what reaches the gold answer: collect with guide='oracle'")
         steps = await self._sample(trace, 0, policy, scorer)
-        right = _right(trace, steps, scorer.name)
+        right = _first_right(trace, steps, scorer.name)
         if right is None and self.rationalise:
             hint = self.hint.replace("{answer}", str(trace.problem.answer))
             steps = await self._sample(trace, Prompt(hint).root_step(trace, policy), policy, scorer)
-            right = _right(trace, steps, scorer.name)
+            right = _first_right(trace, steps, scorer.name)
         trace.chosen = right
 
     async def _sample(self, trace: Trace, root: int, policy: Policy, scorer: Scorer) -> list[int]:
@@ -50,5 +50,5 @@ class STaR:
         return steps
 
 
-def _right(trace: Trace, steps: list[int], scorer: str) -> int | None:
+def _first_right(trace: Trace, steps: list[int], scorer: str) -> int | None:
     return next((i for i in steps if trace.score(i, scorer) == 1.0), None)

@@ -13,17 +13,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, get_args
 
-from ponder.errors import Interrupted, PonderError, Spent, UnknownName, UsageError
+from ponder.errors import Interrupted, PonderError, BudgetExhausted, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason import reading
 from ponder.reason.operators import evaluate, expand, prune_undecided, vote
-from ponder.reason.operators.auto_cut import AUTO, AnyCut, AutoCut, settled_cut, is_cut_probe, warn_if_uncut
-from ponder.reason.operators.reduce import REDUCTIONS, Reduction, path_score, rates_steps
+from ponder.reason.operators.auto_cut import AUTO_CUT, CutOrAuto, AutoCut, resolve_cut, is_cut_probe, warn_if_no_steps
+from ponder.reason.operators.reduce import REDUCTIONS, Reduction, path_score, scores_steps
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Step, Trace
 
-DROPPED = "not kept"  # by the rule; a wider search may take it up again
-AHEAD = "only looked ahead"  # a step that was written to rate another
+NOT_KEPT = "not kept"  # by the rule; a wider search may take it up again
+LOOKAHEAD_ONLY = "only looked ahead"  # a step that was written to rate another
 
 AnswerChoice = Literal["weighted", "best", "majority"]
 
@@ -68,7 +68,7 @@ class Stepwise:
     """
 
     sampling: Sampling = Sampling(max_tokens=1024)  # max_tokens: of the whole answer
-    cut: AnyCut | None = AUTO  # where a step ends; AUTO: as what the model writes shows
+    cut: CutOrAuto | None = AUTO_CUT  # where a step ends; AUTO: as what the model writes shows
     reduce: Reduction | None = None  # the scores of a path's steps as one; None: `by_default`
     choose: AnswerChoice = "weighted"  # among the answers: a vote weighted by rank, the best rank, or a plain vote
     prompt: Prompt = PLAIN
@@ -92,22 +92,22 @@ class Stepwise:
         try:
             how = self
             if isinstance(self.cut, AutoCut):
-                how = replace(self, cut=await settled_cut(self.cut, trace, search.root, policy, self.sampling))
+                how = replace(self, cut=await resolve_cut(self.cut, trace, search.root, policy, self.sampling))
             await how._levels(search, rule)
-        except Spent:
+        except BudgetExhausted:
             short = True
         trace.chosen = self.decide(trace, search.finished, search.rank)
-        trace.budget_exhausted, trace.failed = short, "" if search.finished or short else _dead(trace)
+        trace.budget_exhausted, trace.failed = short, "" if search.finished or short else _failure_reason(trace)
         if self.cut is not None:
-            warn_if_uncut(trace)
+            warn_if_no_steps(trace)
 
     async def _levels(self, search: _Search, rule: AllocationRule) -> None:
         trace, parents, depth = search.trace, [search.root], 0
         while parents:
             depth += 1
-            short = await self._fill(search, parents)
+            short = await self._expand_parents(search, parents)
             groups = [search_children(trace, p) for p in parents]
-            fresh = [i for group in groups for i in group if _open(trace.steps[i])]
+            fresh = [i for group in groups for i in group if _can_continue(trace.steps[i])]
             if short is not None:  # what has come to its end counts; the others wait for their level
                 fresh = [i for i in fresh if trace.steps[i].done]
             short = await self._rate(search, fresh) or short
@@ -119,10 +119,10 @@ class Stepwise:
                 raise short
             live = [i for i in level if not trace.steps[i].done]
             given = rule(SearchLevel(depth, parents, groups, live, ended, dict(search.finished), search.rank))
-            self._settle(search, live, ended, given)
+            self._apply_allocation(search, live, ended, given)
             parents = [i for i in live if trace.steps[i].visits]
 
-    async def _fill(self, search: _Search, parents: Sequence[int]) -> Spent | None:
+    async def _expand_parents(self, search: _Search, parents: Sequence[int]) -> BudgetExhausted | None:
         """See to it that every parent has the continuations it was given."""
         trace = search.trace
         counts = {p: trace.steps[p].visits - len(search_children(trace, p)) for p in parents if not trace.steps[p].pruned}
@@ -137,25 +137,25 @@ class Stepwise:
             )  # fmt: skip
         except Interrupted:
             raise
-        except Spent as spent:
+        except BudgetExhausted as spent:
             return spent
         except PonderError:  # every branch failed; each says why where it is pruned
             if not search.finished and len(lacking) == len(parents):
                 raise
         return None
 
-    async def _rate(self, search: _Search, steps: Sequence[int]) -> Spent | None:
+    async def _rate(self, search: _Search, steps: Sequence[int]) -> BudgetExhausted | None:
         trace, guide, short = search.trace, search.guide, None
         try:
             await self.rate(trace, steps, search.policy, guide)
-        except Spent as spent:
+        except BudgetExhausted as spent:
             short = spent
         for i in steps:
             if (rank := self.rank(trace, i, guide)) is not None:
                 search.rank[i] = trace.steps[i].value = rank
         return short
 
-    def _settle(self, search: _Search, live: Sequence[int], ended: Sequence[int], given: Mapping[int, int]) -> None:
+    def _apply_allocation(self, search: _Search, live: Sequence[int], ended: Sequence[int], given: Mapping[int, int]) -> None:
         """Write on the steps what the rule gave them."""
         steps = search.trace.steps
         for i in live:  # what an earlier, narrower search gave stays given
@@ -164,8 +164,8 @@ class Stepwise:
             search.finished[i] = steps[i].visits = given.get(i, search.finished.get(i, 0))
         for step in (steps[i] for i in [*live, *search.finished]):
             if not step.visits:
-                step.pruned = step.pruned or DROPPED
-            elif step.pruned == DROPPED:
+                step.pruned = step.pruned or NOT_KEPT
+            elif step.pruned == NOT_KEPT:
                 step.pruned = ""
         search.finished = {i: copies for i, copies in search.finished.items() if copies}
 
@@ -182,10 +182,10 @@ class Stepwise:
         if guide is None:
             name = type(self).__name__
             raise UsageError(f"{name} ranks steps by a guide: give a scorer (a reward or value model, a judge)")
-        if self.cut is not None and self.reduce not in (None, "last") and not rates_steps(guide):
+        if self.cut is not None and self.reduce not in (None, "last") and not scores_steps(guide):
             raise UsageError(
                 f"{guide.name} scores a path as a whole, so there are no step scores to take the {self.reduce} of:"
-                " leave out reduce, or guide by a process reward model or your own scorer in StepScores"
+                " leave out reduce, or guide by a process reward model or your own scorer in StepScoreReducer"
             )
         return guide
 
@@ -209,14 +209,14 @@ class Stepwise:
 
 def search_children(trace: Trace, parent: int) -> list[int]:
     """The continuations of a step, without those that only looked ahead."""
-    return [i for i in trace.children(parent) if trace.steps[i].pruned != AHEAD]
+    return [i for i in trace.children(parent) if trace.steps[i].pruned != LOOKAHEAD_ONLY]
 
 
-def _open(step: Step) -> bool:
+def _can_continue(step: Step) -> bool:
     """Not pruned, or only by a rule; or continued, and pruned when that failed."""
-    return step.pruned in ("", DROPPED) or step.visits > 0
+    return step.pruned in ("", NOT_KEPT) or step.visits > 0
 
 
-def _dead(trace: Trace) -> str:
-    reasons = Counter(s.pruned for s in trace.steps if s.pruned not in ("", DROPPED, AHEAD) and not is_cut_probe(s))
+def _failure_reason(trace: Trace) -> str:
+    reasons = Counter(s.pruned for s in trace.steps if s.pruned not in ("", NOT_KEPT, LOOKAHEAD_ONLY) and not is_cut_probe(s))
     return "no branch came to an answer" + "".join(f": {reason}" for reason, _ in reasons.most_common(1))

@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 
 from ponder.errors import UsageError
-from ponder.reason.operators.self_evaluate import TREE_OF_THOUGHTS, VOTE, RatingScale
-from ponder.reason.operators.wording import require_slots, reworded
+from ponder.reason.operators.self_evaluate import TREE_OF_THOUGHTS_SCALE, VOTE_TEMPLATE, RatingScale
+from ponder.reason.operators.wording import require_slots, messages_from_template
 from ponder.types import Message, Problem
-from ponder.verify import after_thinking
+from ponder.verify import strip_thinking
 
 PROPOSE = """{question}
 
@@ -43,8 +43,8 @@ class ThoughtPrompts:
     value: str = VALUE
     answer: str = ANSWER  # asks for the answer: at the last depth, or where the state is `final`
     value_answer: str = ""  # rates an answer; empty: as any thought
-    vote: str = VOTE
-    scale: RatingScale = TREE_OF_THOUGHTS
+    vote: str = VOTE_TEMPLATE
+    scale: RatingScale = TREE_OF_THOUGHTS_SCALE
     answer_pattern: str = r"(?im)^\W*(?:the )?(?:final )?answer\b"  # a thought that has this is an answer
     state_pattern: str = ""  # a pattern with one group: {state} is what it finds in the last line; else that line
     final_state: str = ""  # a state that needs nothing more but to be said as an answer
@@ -65,16 +65,16 @@ class ThoughtPrompts:
         state = self.state_of(problem, thoughts)
         ready = state == self.final_state if self.final_state else last
         so_far = thoughts.strip() or "(nothing yet)"
-        return reworded(problem, self.answer if ready else self.propose, thoughts=so_far, state=state, n=str(n))
+        return messages_from_template(problem, self.answer if ready else self.propose, thoughts=so_far, state=state, n=str(n))
 
     def value_messages(self, problem: Problem, thoughts: str) -> list[Message]:
         """Ask what the thinking so far is worth."""
         template = self.value_answer if self.value_answer and self.is_answer(thoughts) else self.value
-        return reworded(problem, template, thoughts=thoughts.strip(), state=self.state_of(problem, thoughts))
+        return messages_from_template(problem, template, thoughts=thoughts.strip(), state=self.state_of(problem, thoughts))
 
     def parse_thoughts(self, reply: str, n: int, last: bool = False) -> list[str]:
         """The thoughts in a reply, one per line, at most n; 0: all. `last`: the answers in it, or all of it as one."""
-        text = after_thinking(reply) or ""
+        text = strip_thinking(reply) or ""
         lines = text.split("\n")
         kept = lines if self.keep_blank_lines else [t for line in lines if (t := _NUMBERED.sub("", line).strip())]
         if last and kept and not self.final_state:
@@ -95,11 +95,11 @@ class ThoughtPrompts:
 
 _NUMBERED = re.compile(r"^\s*(?:[-*•]|\(?\d{1,2}[.)])\s+(?=\S)")
 
-GENERAL = ThoughtPrompts()
+GENERAL_PROMPTS = ThoughtPrompts()
 
 # Four numbers are to make 24; the question is the numbers alone. Three calculations, each of which says what is left,
 # then the expression. As in the paper, prompts show only what is left, not how it came about.
-GAME_OF_24 = ThoughtPrompts(
+GAME_OF_24_PROMPTS = ThoughtPrompts(
     propose="""Combine two of the numbers with +, -, * or / and write what is left. One line for each possibility.
 
 Numbers: 3 5 9 12

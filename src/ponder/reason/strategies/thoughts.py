@@ -8,21 +8,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from ponder.errors import Interrupted, PonderError, Spent, UnknownName, UsageError
+from ponder.errors import Interrupted, PonderError, BudgetExhausted, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators import evaluate, expand, prune, prune_undecided, insert_text
-from ponder.reason.operators.auto_cut import AUTO, AnyCut, AutoCut, settled_cut, warn_if_uncut
+from ponder.reason.operators.auto_cut import AUTO_CUT, CutOrAuto, AutoCut, resolve_cut, warn_if_no_steps
 from ponder.reason.operators.backtrack import backtrack
 from ponder.reason.operators.cut import Cut
-from ponder.reason.operators.inquire import Inquiries, FollowUpQuestion
+from ponder.reason.operators.inquire import FollowUps, FollowUpQuestion
 from ponder.reason.operators.self_evaluate import value_thoughts, vote_on_thoughts
-from ponder.reason.operators.until import until_spent
+from ponder.reason.operators.until import until_exhausted
 from ponder.reason.prompts import PLAIN, Prompt
-from ponder.reason.strategies.thought_prompts import GAME_OF_24, GENERAL, ThoughtPrompts
+from ponder.reason.strategies.thought_prompts import GAME_OF_24_PROMPTS, GENERAL_PROMPTS, ThoughtPrompts
 from ponder.types import Sampling, Score, Trace
 
 # Why a thought is left, by breadth and by depth; a wider search or a lower threshold takes it up again.
-DROPPED, POOR = "not among the best", "not worth enough"
+NOT_KEPT, BELOW_THRESHOLD = "not among the best", "not worth enough"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class TreeOfThoughts:
     threshold: float = 0.0
     max_answers: int = 1
     max_expansions: int = 100
-    prompts: ThoughtPrompts = GENERAL
-    cut: AnyCut = AUTO  # of a sampled thought
+    prompts: ThoughtPrompts = GENERAL_PROMPTS
+    cut: CutOrAuto = AUTO_CUT  # of a sampled thought
     sampling: Sampling = Sampling(temperature=0.7, max_tokens=1024)
     prompt: Prompt = PLAIN  # what sampled thoughts follow
 
@@ -69,16 +69,16 @@ class TreeOfThoughts:
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         root = self.prompt.root_step(trace, policy)
-        tree = _Tree(self, trace, root, policy, scorer, Inquiries(trace, policy))
-        with until_spent(trace):
+        tree = _ThoughtTree(self, trace, root, policy, scorer, FollowUps(trace, policy))
+        with until_exhausted(trace):
             if self.generation == "sample":
-                tree.how = replace(self, cut=await settled_cut(self.cut, trace, root, policy, self.sampling))
+                tree.how = replace(self, cut=await resolve_cut(self.cut, trace, root, policy, self.sampling))
             await (self._breadth_first(tree) if self.search == "bfs" else self._depth_first(tree))
         trace.chosen = tree.best()
         if self.generation == "sample" and self.depth > 1:
-            warn_if_uncut(trace)
+            warn_if_no_steps(trace)
 
-    async def _breadth_first(self, tree: _Tree) -> None:
+    async def _breadth_first(self, tree: _ThoughtTree) -> None:
         beam = [tree.root]
         for level in range(1, self.depth + 1):
             thinking = [i for i in beam if not tree.trace.steps[i].done]
@@ -86,7 +86,7 @@ class TreeOfThoughts:
                 return
             try:
                 await tree.grow(thinking, level)
-            except (Interrupted, Spent):
+            except (Interrupted, BudgetExhausted):
                 raise
             except PonderError as error:  # none of these can be thought on: the answers that there are decide
                 if not tree.rated:
@@ -96,12 +96,12 @@ class TreeOfThoughts:
             if not candidates:
                 return
             await tree.rate(candidates)
-            known = [c for c in candidates if tree.trace.steps[c].pruned in ("", DROPPED, POOR)]
+            known = [c for c in candidates if tree.trace.steps[c].pruned in ("", NOT_KEPT, BELOW_THRESHOLD)]
             ranked = sorted(known, key=tree.thought_value, reverse=True)  # stable: the first of equals stays first
             beam = ranked[: self.beam_width]
-            tree.prune_and_keep(ranked[self.beam_width :], DROPPED, keep=beam)
+            tree.prune_and_keep(ranked[self.beam_width :], NOT_KEPT, keep=beam)
 
-    async def _depth_first(self, tree: _Tree) -> None:
+    async def _depth_first(self, tree: _ThoughtTree) -> None:
         at: int | None = tree.root
         level, opened, answered = {tree.root: 0}, {tree.root}, 0
 
@@ -114,7 +114,7 @@ class TreeOfThoughts:
                 if answered >= self.max_answers:
                     return
             else:
-                await self._open(tree, at, level[at] + 1)
+                await self._expand_thought(tree, at, level[at] + 1)
             fork = backtrack(tree.trace, at, lambda step: bool(ways(step)))
             at = None
             if fork is not None:
@@ -122,12 +122,12 @@ class TreeOfThoughts:
                 level[at] = level[fork] + 1
                 opened.add(at)
 
-    async def _open(self, tree: _Tree, at: int, level: int) -> None:
+    async def _expand_thought(self, tree: _ThoughtTree, at: int, level: int) -> None:
         """Thoughts after this one, those that are worth too little left; a branch that fails is pruned."""
         try:
             await tree.grow([at], level)
             await tree.rate(tree.thoughts(at))
-        except (Interrupted, Spent):
+        except (Interrupted, BudgetExhausted):
             raise
         except PonderError as error:
             if at == tree.root:
@@ -135,11 +135,11 @@ class TreeOfThoughts:
             prune(tree.trace, [at], str(error))
         found = tree.thoughts(at)
         poor = [c for c in found if tree.thought_value(c) <= self.threshold]
-        tree.prune_and_keep(poor, POOR, keep=[c for c in found if c not in poor])
+        tree.prune_and_keep(poor, BELOW_THRESHOLD, keep=[c for c in found if c not in poor])
 
 
 @dataclass(slots=True)
-class _Tree:
+class _ThoughtTree:
     """One call: the trace's thoughts, how they are made and rated. What is there already is not made again."""
 
     how: TreeOfThoughts
@@ -147,7 +147,7 @@ class _Tree:
     root: int
     policy: Policy
     guide: Scorer | None
-    inquiries: Inquiries
+    follow_ups: FollowUps
     rated: dict[int, None] = field(default_factory=dict)  # in order
 
     @property
@@ -158,7 +158,7 @@ class _Tree:
     def thoughts(self, step: int) -> list[int]:
         """Those that can be rated: what a branch failed with is none."""
         steps = self.trace.steps
-        return [c for c in self.trace.children(step) if not steps[c].meta and steps[c].pruned in ("", DROPPED, POOR)]
+        return [c for c in self.trace.children(step) if not steps[c].meta and steps[c].pruned in ("", NOT_KEPT, BELOW_THRESHOLD)]
 
     def thought_value(self, step: int) -> float:
         """Of words and votes a thought that nobody could rate has none; a guide's scores may lie below 0."""
@@ -183,14 +183,14 @@ class _Tree:
                     trace.steps[c].last = last or how.prompts.is_answer(trace.steps[c].text)
             return
         asked = [FollowUpQuestion(how.prompts.propose_messages(trace.problem, trace.text(p), how.thoughts_per_step, last), (p,)) for p in parents]
-        replies = await self.inquiries.ask_all(asked, how.sampling, aside=True)
+        replies = await self.follow_ups.ask_all(asked, how.sampling, aside=True)
         for p, reply in zip(parents, replies, strict=True):
             if isinstance(reply, PonderError):
                 prune(trace, [p], str(reply))
             else:
-                self._write(p, reply[0], last)
+                self._add_proposals(p, reply[0], last)
 
-    def _write(self, parent: int, reply: int, last: bool) -> None:
+    def _add_proposals(self, parent: int, reply: int, last: bool) -> None:
         """The lines of a reply as thoughts, which cite it; once."""
         if any(self.trace.steps[c].cites == (reply,) for c in self.trace.children(parent)):
             return
@@ -215,23 +215,23 @@ class _Tree:
             await evaluate(trace, [i for i in fresh if self.by not in trace.steps[i].scores], self.guide)
             prune_undecided(trace, steps, self.by)
         elif fresh:
-            for i, score in zip(fresh, await self._self_rated(fresh), strict=True):
+            for i, score in zip(fresh, await self._self_evaluate(fresh), strict=True):
                 trace.steps[i].scores[self.by] = score
         for i in steps:
             trace.steps[i].value = trace.score(i, self.by) or 0.0
             self.rated[i] = None
 
-    async def _self_rated(self, steps: Sequence[int]) -> list[Score]:
+    async def _self_evaluate(self, steps: Sequence[int]) -> list[Score]:
         how, problem = self.how, self.trace.problem
         if how.evaluation == "vote":
-            return await vote_on_thoughts(self.inquiries, steps, how.sampling, how.evaluations_per_thought, how.prompts.vote)
+            return await vote_on_thoughts(self.follow_ups, steps, how.sampling, how.evaluations_per_thought, how.prompts.vote)
         asked = [FollowUpQuestion(how.prompts.value_messages(problem, self.trace.text(i)), (i,)) for i in steps]
-        return await value_thoughts(self.inquiries, asked, how.sampling, how.evaluations_per_thought, how.prompts.scale)
+        return await value_thoughts(self.follow_ups, asked, how.sampling, how.evaluations_per_thought, how.prompts.scale)
 
     def prune_and_keep(self, steps: Sequence[int], why: str, keep: Sequence[int]) -> None:
         prune(self.trace, steps, why)
         for i in keep:
-            if self.trace.steps[i].pruned in (DROPPED, POOR):
+            if self.trace.steps[i].pruned in (NOT_KEPT, BELOW_THRESHOLD):
                 self.trace.steps[i].pruned = ""
 
     def best(self) -> int | None:
@@ -242,4 +242,4 @@ class _Tree:
 
 
 # The paper's Game of 24: all proposals, three value calls, the best five of each of four levels.
-TOT_24 = TreeOfThoughts(thoughts_per_step=0, prompts=GAME_OF_24, sampling=Sampling(temperature=0.7, max_tokens=1000))
+TREE_OF_THOUGHTS_GAME_OF_24 = TreeOfThoughts(thoughts_per_step=0, prompts=GAME_OF_24_PROMPTS, sampling=Sampling(temperature=0.7, max_tokens=1000))

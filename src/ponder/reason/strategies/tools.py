@@ -10,7 +10,7 @@ from ponder.protocols import Policy, Scorer
 from ponder.reason.operators.chained import end_if_sampled, chain_end
 from ponder.reason.operators.generate import add_completion, sample_continuations, insert_text
 from ponder.reason.operators.select import set_answer
-from ponder.reason.operators.until import until_spent
+from ponder.reason.operators.until import until_exhausted
 from ponder.reason.operators.wording import fill_template, require_slots
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.reason.tools import CalculatorTool, ToolCall, PythonTool, Tool
@@ -19,7 +19,7 @@ from ponder.types import Sampling, Trace
 
 
 @dataclass(frozen=True, slots=True)
-class ToolChain:
+class ToolUse:
     """One chain with at most so many calls. Results are written, not sampled, so training passes them by; a tool's
     errors are results too. `sampling.max_tokens` is for all of it, the results too."""
 
@@ -46,13 +46,13 @@ class ToolChain:
         instruction = "\n".join(filter(None, [self.prompt.instruction, told]))
         root = replace(self.prompt, instruction=instruction).root_step(trace, policy)
         end = chain_end(trace, root)
-        with until_spent(trace):
+        with until_exhausted(trace):
             while end == root or not trace.steps[end].done:
-                await self._go_on(trace, root, end, policy)
+                await self._extend_chain(trace, root, end, policy)
                 end = chain_end(trace, end)
         set_answer(trace, end_if_sampled(trace, end))
 
-    async def _go_on(self, trace: Trace, root: int, end: int, policy: Policy) -> None:
+    async def _extend_chain(self, trace: Trace, root: int, end: int, policy: Policy) -> None:
         """Answer a call that stands at the end, or write on."""
         path = trace.path(end)[len(trace.path(root)) :]
         made = [i for i in path if not trace.steps[i].sampled]
@@ -60,7 +60,7 @@ class ToolChain:
         text = "".join(trace.steps[i].text for i in since)
         call = next(((t, said) for t in self.tools if (said := last_complete_call(text, t)) is not None), None)
         if call is not None and len(made) < self.max_calls:
-            shown = await self._result(trace, path, *call)
+            shown = await self._run_tool(trace, path, *call)
             insert_text(trace, end, shown, policy)
             return
         room = self.sampling.max_tokens - sum(len(trace.steps[i].token_ids) for i in path)
@@ -69,19 +69,19 @@ class ToolChain:
             return
         how = replace(self.sampling, max_tokens=room, min_tokens=min(self.sampling.min_tokens, room))
         if len(made) < self.max_calls:
-            how = replace(how, stop=(*how.stop, *self._marks(text)))
+            how = replace(how, stop=(*how.stop, *self._stop_markers(text)))
         (c,) = await sample_continuations(trace, end, policy, how)
-        ours = len(made) < self.max_calls and any(mark in c.text for mark in self._marks(text))
+        ours = len(made) < self.max_calls and any(mark in c.text for mark in self._stop_markers(text))
         trace.steps[add_completion(trace, end, c)].last = not (c.stop == "stop" and ours)
 
-    def _marks(self, text: str) -> list[str]:
+    def _stop_markers(self, text: str) -> list[str]:
         """Where to stop next: at the end of a call that has begun, or where one begins."""
         begun = [tool.end_marker for tool in self.tools if has_open_call(text, tool)]
         return begun or [tool.start_marker for tool in self.tools]
 
-    async def _result(self, trace: Trace, path: list[int], tool: Tool, said: str) -> str:
+    async def _run_tool(self, trace: Trace, path: list[int], tool: Tool, said: str) -> str:
         try:
-            found = await tool(said, self._earlier(trace, path, tool))
+            found = await tool(said, self._previous_calls(trace, path, tool))
         except Interrupted:
             raise
         except PonderError as error:
@@ -94,7 +94,7 @@ class ToolChain:
         # No output can end its own frame, or become a token that ends a turn.
         return fill_template(tool.result_template, result=found.replace("```", "'''").replace("<|", "< |"))
 
-    def _earlier(self, trace: Trace, path: list[int], tool: Tool) -> list[ToolCall]:
+    def _previous_calls(self, trace: Trace, path: list[int], tool: Tool) -> list[ToolCall]:
         """The tool's own calls before this one."""
         calls, text = [], ""
         for i in path:

@@ -6,14 +6,14 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from ponder.errors import Interrupted, PonderError, Spent, UnknownName, UsageError
+from ponder.errors import Interrupted, PonderError, BudgetExhausted, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason import reading
 from ponder.reason.operators import evaluate, generate, vote
 from ponder.reason.operators.chained import chain_end
 from ponder.reason.operators.complete import resume_truncated
 from ponder.reason.operators.confidence import answer_confidence
-from ponder.reason.operators.settled import leader_probability, unbeatable
+from ponder.reason.operators.settled import leader_probability, is_vote_decided
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Trace
 
@@ -22,7 +22,7 @@ EarlyStopping = Literal["", "settled", "beta"]
 
 
 @dataclass(frozen=True, slots=True)
-class Vote:
+class MajorityVote:
     """The most frequent answer of n chains (self-consistency, Wang et al. 2023).
 
     A vote may weigh what the guide scores the chain, or how sure the policy was of it (`reason.operators.confidence`).
@@ -69,34 +69,34 @@ class Vote:
         root = self.prompt.root_step(trace, policy)
         votes: dict[int, tuple[str | None, float | None]] = {}  # what each chain answers, and what that weighs
         try:
-            await resume_truncated(trace, _chains(trace, root), policy, sampling)
-            await self._count(trace, root, scorer, votes)
-            while (left := self.n - len(_chains(trace, root))) > 0 and not self._over(votes, left):
+            await resume_truncated(trace, _finished_chains(trace, root), policy, sampling)
+            await self._collect_votes(trace, root, scorer, votes)
+            while (left := self.n - len(_finished_chains(trace, root))) > 0 and not self._is_decided(votes, left):
                 try:
                     n = min(left, self.chains_per_round) if self.early_stopping else left
                     await generate(trace, root, policy, sampling, n, last=True)
-                except (Interrupted, Spent):
+                except (Interrupted, BudgetExhausted):
                     raise
                 except PonderError as error:  # those that have voted decide
                     if not votes:
                         raise
                     why = str(error)
                     break
-                await self._count(trace, root, scorer, votes)
-        except Spent:
+                await self._collect_votes(trace, root, scorer, votes)
+        except BudgetExhausted:
             spent = True
         answers, weights = [a for a, _ in votes.values()], [w for _, w in votes.values()]
         won = vote.weighted_answer(answers, weights)
         trace.chosen = next((i for i, (a, w) in votes.items() if won is not None and a == won and w is not None), None)
         if votes and not any(w is not None for w in weights):
-            why = self._weightless(trace, next(iter(votes)), scorer)
+            why = self._missing_weight_reason(trace, next(iter(votes)), scorer)
         trace.budget_exhausted, trace.failed = spent, why if won is None else ""
 
-    async def _count(
+    async def _collect_votes(
         self, trace: Trace, root: int, guide: Scorer | None, votes: dict[int, tuple[str | None, float | None]]
     ) -> None:
         """Take in the chains that have not voted yet."""
-        fresh = [i for i in _chains(trace, root) if i not in votes and not trace.steps[i].pruned]
+        fresh = [i for i in _finished_chains(trace, root) if i not in votes and not trace.steps[i].pruned]
         if self.weight == "score" and guide is not None:
             await evaluate(trace, [i for i in fresh if guide.name not in trace.steps[i].scores], guide)
         votes |= {i: (reading.answer_of_step(trace, i), self._weight(trace, i, guide)) for i in fresh}
@@ -115,24 +115,24 @@ class Vote:
             )
         return score
 
-    def _over(self, votes: dict[int, tuple[str | None, float | None]], left: int) -> bool:
+    def _is_decided(self, votes: dict[int, tuple[str | None, float | None]], left: int) -> bool:
         answers, weights = [a for a, _ in votes.values()], [w for _, w in votes.values()]
         if self.early_stopping == "settled":
-            return unbeatable(answers, weights, left)
+            return is_vote_decided(answers, weights, left)
         if self.early_stopping == "beta":
-            (_, first), (_, second) = [*Counter(a for a in answers if a is not None).most_common(2), *_NOBODY][:2]
+            (_, first), (_, second) = [*Counter(a for a in answers if a is not None).most_common(2), *_NO_VOTES][:2]
             return leader_probability(first, second) >= self.min_leader_probability
         return False
 
-    def _weightless(self, trace: Trace, step: int, guide: Scorer | None) -> str:
+    def _missing_weight_reason(self, trace: Trace, step: int, guide: Scorer | None) -> str:
         if guide is not None and self.weight == "score":
             return f"no chain has a score: {trace.steps[step].scores[guide.name].reason}"
         return f"the policy tells nothing to weigh by {self.weight}: weigh by count"
 
 
-def _chains(trace: Trace, root: int) -> list[int]:
+def _finished_chains(trace: Trace, root: int) -> list[int]:
     """The ends of those that go from the prompt to an end: another strategy may have begun with a step."""
     return [chain_end(trace, i) for i in trace.children(root) if trace.steps[i].done]
 
 
-_NOBODY = [("", 0), ("", 0)]
+_NO_VOTES = [("", 0), ("", 0)]

@@ -13,7 +13,7 @@ from ponder.verify.form.steps import MAX_EQUATIONS, check_equations
 
 
 @dataclass(frozen=True, slots=True)
-class SumChecker:
+class ArithmeticChecker:
     """A `Scorer` of steps: the share of their equations between numbers that hold, each worked out exactly.
 
     `scope`: those of the step alone, or of all up to it. A step without equations gets `silent`; None leaves it

@@ -10,9 +10,9 @@ from ponder.reason.tools.tool import ToolCall
 from ponder.verify.code.tools import run_python
 
 # How a cell ends that must not be run again: it would take as long, or as much, once more.
-_COSTLY = ("[timed out", "[out of memory", "[too much output", "[crashed", "[lost", "[refused")
+_NOT_RERUN_MARKS = ("[timed out", "[out of memory", "[too much output", "[crashed", "[lost", "[refused")
 
-_AGAIN = """import contextlib, io
+_RERUN_TEMPLATE = """import contextlib, io
 for _cell in {cells!r}:
     try:
         with contextlib.redirect_stdout(io.StringIO()):
@@ -37,7 +37,7 @@ class PythonTool:
     )
 
     async def __call__(self, said: str, earlier: Sequence[ToolCall]) -> str:
-        cells = [c.arguments for c in earlier if not any(mark in c.result for mark in _COSTLY)] if self.session else []
-        before = f"exec({_AGAIN.format(cells=cells)!r})\n" if cells else ""
+        cells = [c.arguments for c in earlier if not any(mark in c.result for mark in _NOT_RERUN_MARKS)] if self.session else []
+        before = f"exec({_RERUN_TEMPLATE.format(cells=cells)!r})\n" if cells else ""
         found = await asyncio.to_thread(run_python, before + said)
         return found.strip("\n") or "[nothing was printed]"

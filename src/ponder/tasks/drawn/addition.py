@@ -5,15 +5,15 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from ponder.tasks.drawn.procedural import Procedural, require_at_least, require_at_most
-from ponder.tasks.styled import Styled
+from ponder.tasks.drawn.procedural import GeneratedTask, require_at_least, require_at_most
+from ponder.tasks.styled import StyledTask
 from ponder.types import Problem
 from ponder.verify import ANSWER_FORMS, FinalNumber, AnswerForm
 from ponder.verify.style import AnswerSpec
 
 
 @dataclass(frozen=True)
-class Addition(Styled, Procedural[tuple[int, int]]):
+class Addition(StyledTask, GeneratedTask[tuple[int, int]]):
     """`a + b`, both with exactly so many digits (one digit: 0 to 9)."""
 
     ANSWER_SPEC = AnswerSpec("the final number", ("bare", *(f for f in ANSWER_FORMS if f != "bare")))

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from ponder.errors import TaskError
-from ponder.tasks.asked import AskedNumber
+from ponder.tasks.asked import NumberTask
 from ponder.tasks.drawn.procedural import require_at_least, require_at_most
 from ponder.tasks.drawn.vocabulary import NAMES
 
@@ -26,7 +26,7 @@ class Story(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Algebra(AskedNumber[Story]):
+class Algebra(NumberTask[Story]):
     """Stories with so many `unknowns` (1 to 3), each from 1 to `largest`."""
 
     LEVELS = (
@@ -193,7 +193,7 @@ def _receipts(count: int) -> Callable[[random.Random, int], Story]:
         goods = rng.sample(THINGS, count)
         equations = tuple((*row, sum(n * p for n, p in zip(row, prices, strict=True))) for row in bought)
         lines = [
-            f"{_and([_counted_things(n, thing) for n, thing in zip(row[:-1], goods, strict=True)])} cost ${row[-1]}."
+            f"{_join_phrases([_counted_things(n, thing) for n, thing in zip(row[:-1], goods, strict=True)])} cost ${row[-1]}."
             for row in equations
         ]
         asked = rng.randrange(count)
@@ -272,7 +272,7 @@ def _counted_things(count: int, things: str) -> str:
     return f"{count} {_singular(things) if count == 1 else things}"
 
 
-def _and(parts: list[str]) -> str:
+def _join_phrases(parts: list[str]) -> str:
     return " and ".join([", ".join(parts[:-1]), parts[-1]])
 
 

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 
 from ponder.errors import TaskError
-from ponder.tasks.drawn.procedural import Procedural, require_at_least, require_at_most
-from ponder.tasks.styled import Styled
+from ponder.tasks.drawn.procedural import GeneratedTask, require_at_least, require_at_most
+from ponder.tasks.styled import StyledTask
 from ponder.types import Problem
 from ponder.verify import ANSWER_FORMS, FinalNumber, AnswerForm, evaluate_arithmetic
 from ponder.verify.style import AnswerSpec
@@ -17,7 +17,7 @@ MOST_TERMS = 12  # what `evaluate` reads in 200 characters, with room to spare
 
 
 @dataclass(frozen=True)
-class Arithmetic(Styled, Procedural[str]):
+class Arithmetic(StyledTask, GeneratedTask[str]):
     """An expression of so many integers from 1 to `largest`, with at most one pair of brackets."""
 
     ANSWER_SPEC = AnswerSpec(

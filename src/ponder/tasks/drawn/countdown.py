@@ -10,8 +10,8 @@ from itertools import permutations
 
 from ponder import verify
 from ponder.errors import TaskError
-from ponder.tasks.drawn.procedural import Procedural, require_at_least, require_at_most
-from ponder.tasks.styled import Styled
+from ponder.tasks.drawn.procedural import GeneratedTask, require_at_least, require_at_most
+from ponder.tasks.styled import StyledTask
 from ponder.types import Problem
 from ponder.verify import AnswerForm
 from ponder.verify.style import AnswerSpec
@@ -22,7 +22,7 @@ MOST_NUMBERS = 6  # the solver's work grows about thirtyfold with each number
 
 
 @dataclass(frozen=True)
-class Countdown(Styled, Procedural[Puzzle]):
+class Countdown(StyledTask, GeneratedTask[Puzzle]):
     """Numbers from 1 to `largest` and a target from 1 to `highest` that an expression over all of them reaches."""
 
     ANSWER_SPEC = AnswerSpec("the expression", ("tag", "boxed", "line"), separator=" ")
@@ -57,7 +57,7 @@ class Countdown(Styled, Procedural[Puzzle]):
     def draw(self, rng: random.Random) -> Puzzle:
         while True:  # a good part of all draws will do, 1 * 1 * 1 = 1 at the least
             numbers = tuple(rng.randint(1, self.largest) for _ in range(self.numbers))
-            target = _reached(rng, numbers)
+            target = _random_target(rng, numbers)
             if target.denominator == 1 and 1 <= target <= self.highest:
                 return numbers, int(target)
 
@@ -83,7 +83,7 @@ class Countdown(Styled, Procedural[Puzzle]):
         return self.gold_completion(self.solution(problem))
 
 
-def _reached(rng: random.Random, numbers: Sequence[int]) -> Fraction:
+def _random_target(rng: random.Random, numbers: Sequence[int]) -> Fraction:
     """Join two at random until one is left; a division that does not come out even is an addition."""
     values = [Fraction(n) for n in numbers]
     while len(values) > 1:
@@ -115,21 +115,21 @@ def _search(parts: list[_Part], target: Fraction, failed: set[tuple[Fraction, ..
         return None
     for i, j in permutations(range(len(parts)), 2):
         rest = [part for k, part in enumerate(parts) if k not in (i, j)]
-        for joined in _joined(parts[i], parts[j], commute=i < j):
+        for joined in _combinations(parts[i], parts[j], commute=i < j):
             if found := _search([*rest, joined], target, failed):
                 return found
     failed.add(state)
     return None
 
 
-def _joined(a: _Part, b: _Part, commute: bool) -> Iterator[_Part]:
+def _combinations(a: _Part, b: _Part, commute: bool) -> Iterator[_Part]:
     if commute:  # a + b and b + a are one
         yield _Part(a.value + b.value, f"{a.text} + {b.text}", "+")
-        yield _Part(a.value * b.value, f"{_bracket(a, '+-')} * {_bracket(b, '+-')}", "*")
-    yield _Part(a.value - b.value, f"{a.text} - {_bracket(b, '+-')}", "-")
+        yield _Part(a.value * b.value, f"{_with_brackets(a, '+-')} * {_with_brackets(b, '+-')}", "*")
+    yield _Part(a.value - b.value, f"{a.text} - {_with_brackets(b, '+-')}", "-")
     if b.value:
-        yield _Part(a.value / b.value, f"{_bracket(a, '+-')} / {_bracket(b, '+-*/')}", "/")
+        yield _Part(a.value / b.value, f"{_with_brackets(a, '+-')} / {_with_brackets(b, '+-*/')}", "/")
 
 
-def _bracket(part: _Part, signs: str) -> str:
+def _with_brackets(part: _Part, signs: str) -> str:
     return f"({part.text})" if part.sign and part.sign in signs else part.text

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, get_args
 
-from ponder.tasks.asked import AskedNumber, known_kinds
+from ponder.tasks.asked import NumberTask, check_kinds
 from ponder.tasks.drawn.procedural import require_at_least, require_at_most
 from ponder.tasks.drawn.vocabulary import WORDS
 
@@ -24,7 +24,7 @@ class CountingItem(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counting(AskedNumber[CountingItem]):
+class Counting(NumberTask[CountingItem]):
     """Lists of `length` words or numbers, and one thing to count in them."""
 
     LEVELS = (
@@ -40,7 +40,7 @@ class Counting(AskedNumber[CountingItem]):
     def check(self) -> None:
         require_at_least(2, length=self.length)
         require_at_most(500, length=self.length)
-        known_kinds(self.kinds, KINDS)
+        check_kinds(self.kinds, KINDS)
 
     @property
     def name(self) -> str:

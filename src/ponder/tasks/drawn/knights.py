@@ -32,7 +32,7 @@ class KnightsItem(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Knights(QuestionTask[KnightsItem]):
+class KnightsAndKnaves(QuestionTask[KnightsItem]):
     """`people` islanders, each of whom says one thing; only one answer fits."""
 
     ANSWER_SPEC = AnswerSpec(
@@ -100,22 +100,22 @@ def statement_text(statement: Statement, names: Sequence[str]) -> str:
     return told.format(a=names[statement.a], b=names[statement.b])
 
 
-class _Kind(NamedTuple):
+class _StatementKind(NamedTuple):
     told: str
     true: Callable[[Assignment, int, int], bool]
 
 
-_KINDS: dict[str, _Kind] = {
-    "knight": _Kind("{a} is a knight.", lambda k, a, b: k[a]),
-    "knave": _Kind("{a} is a knave.", lambda k, a, b: not k[a]),
-    "same": _Kind("{a} and {b} are both knights or both knaves.", lambda k, a, b: k[a] == k[b]),
-    "differ": _Kind("One of {a} and {b} is a knight and the other a knave.", lambda k, a, b: k[a] != k[b]),
-    "both": _Kind("{a} and {b} are both knights.", lambda k, a, b: k[a] and k[b]),
-    "neither": _Kind("{a} and {b} are both knaves.", lambda k, a, b: not k[a] and not k[b]),
-    "if": _Kind("If {a} is a knight, then {b} is a knave.", lambda k, a, b: not k[a] or not k[b]),
-    "or": _Kind("{a} is a knave, or {b} is a knight, or both.", lambda k, a, b: not k[a] or k[b]),
-    "exactly": _Kind("Exactly {a} of us are knights.", lambda k, a, b: sum(k) == a),
-    "at-least": _Kind("At least {a} of us are knaves.", lambda k, a, b: len(k) - sum(k) >= a),
+_KINDS: dict[str, _StatementKind] = {
+    "knight": _StatementKind("{a} is a knight.", lambda k, a, b: k[a]),
+    "knave": _StatementKind("{a} is a knave.", lambda k, a, b: not k[a]),
+    "same": _StatementKind("{a} and {b} are both knights or both knaves.", lambda k, a, b: k[a] == k[b]),
+    "differ": _StatementKind("One of {a} and {b} is a knight and the other a knave.", lambda k, a, b: k[a] != k[b]),
+    "both": _StatementKind("{a} and {b} are both knights.", lambda k, a, b: k[a] and k[b]),
+    "neither": _StatementKind("{a} and {b} are both knaves.", lambda k, a, b: not k[a] and not k[b]),
+    "if": _StatementKind("If {a} is a knight, then {b} is a knave.", lambda k, a, b: not k[a] or not k[b]),
+    "or": _StatementKind("{a} is a knave, or {b} is a knight, or both.", lambda k, a, b: not k[a] or k[b]),
+    "exactly": _StatementKind("Exactly {a} of us are knights.", lambda k, a, b: sum(k) == a),
+    "at-least": _StatementKind("At least {a} of us are knaves.", lambda k, a, b: len(k) - sum(k) >= a),
 }
 _COUNTS = ("exactly", "at-least")
 _ONE = ("knight", "knave")

@@ -53,7 +53,7 @@ class Maze(QuestionTask[Lines]):
         return verify.MazeVerifier(self.shortest)
 
     def draw(self, rng: random.Random) -> Lines:
-        return _carved(rng, self.side, self.extra_openings)
+        return _carve(rng, self.side, self.extra_openings)
 
     def key(self, item: Lines) -> str:
         return "\n".join(item)
@@ -90,7 +90,7 @@ def solve(lines: Sequence[str]) -> str:
     raise TaskError("no way leads from S to G; leave this maze out")
 
 
-def _carved(rng: random.Random, side: int, opened: int) -> Lines:
+def _carve(rng: random.Random, side: int, opened: int) -> Lines:
     """A tree of rooms by depth-first carving, then some more openings; S and G in two rooms."""
     size = 2 * side + 1
     signs = [["#"] * size for _ in range(size)]

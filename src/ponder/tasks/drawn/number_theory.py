@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Literal, NamedTuple, get_args
 
-from ponder.tasks.asked import AskedNumber, known_kinds
+from ponder.tasks.asked import NumberTask, check_kinds
 from ponder.tasks.drawn.procedural import require_at_least, require_at_most
 
 Kind = Literal[
@@ -26,7 +26,7 @@ class NumberTheoryItem(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NumberTheory(AskedNumber[NumberTheoryItem]):
+class NumberTheory(NumberTask[NumberTheoryItem]):
     """One question about numbers with up to so many `digits`, of one of these `kinds`."""
 
     LEVELS = (
@@ -43,7 +43,7 @@ class NumberTheory(AskedNumber[NumberTheoryItem]):
     def check(self) -> None:
         require_at_least(2, digits=self.digits)
         require_at_most(MOST_DIGITS, digits=self.digits)
-        known_kinds(self.kinds, KINDS)
+        check_kinds(self.kinds, KINDS)
 
     @property
     def name(self) -> str:

@@ -19,7 +19,7 @@ class Operation(NamedTuple):
     numbers: tuple[int, int] | None = None  # from which k is drawn
 
 
-class Applied(NamedTuple):
+class AppliedOperation(NamedTuple):
     """An operation with its number or letter."""
 
     name: str
@@ -117,11 +117,11 @@ OPERATIONS_BY_NAME = {operation.name: operation for operation in OPERATIONS}
 _WORDS = ("apple", "Banana", "sea", "tree", "Moon", "river", "a", "Otter", "noon", "level", "stone", "I", "rain")
 
 
-def random_operation(rng: random.Random, takes: ValueType) -> Applied:
+def random_operation(rng: random.Random, takes: ValueType) -> AppliedOperation:
     """Any operation on this type."""
     operation = rng.choice([o for o in OPERATIONS if o.input_type == takes])
     k = rng.randint(*operation.numbers) if operation.numbers else 0
-    return Applied(operation.name, k, rng.choice("aeinorst") if "{c}" in operation.code else "")
+    return AppliedOperation(operation.name, k, rng.choice("aeinorst") if "{c}" in operation.code else "")
 
 
 def random_value(rng: random.Random, kind: ValueType) -> list[int] | str | int:
@@ -133,7 +133,7 @@ def random_value(rng: random.Random, kind: ValueType) -> list[int] | str | int:
     return rng.randint(-50, 500)
 
 
-CORNERS: dict[ValueType, tuple[list[int] | str | int, ...]] = {
+CORNER_CASES: dict[ValueType, tuple[list[int] | str | int, ...]] = {
     "list": ([], [0], [-7], [3, 3, 3], [2, 1], [5, -5, 5, -5, 4]),
     "text": ("", "a", "Zz", "eee", "no no", "Aa bB"),
     "integer": (0, 1, -1, 7, 10, 99, -123),

@@ -28,7 +28,7 @@ MAX_DRAWS = 2_000  # draws without anything new before a space counts as exhaust
 
 
 @dataclass(frozen=True, kw_only=True)
-class Procedural(ABC, Generic[Item]):
+class GeneratedTask(ABC, Generic[Item]):
     """A task whose problems are drawn. `train` may repeat itself; `test` holds distinct problems only."""
 
     LEVELS: ClassVar[Sequence[Mapping[str, Any]]] = ()  # the settings of level 1, 2, ...; each names the same ones
@@ -138,7 +138,7 @@ class Procedural(ABC, Generic[Item]):
 class GeneratedProblems(Sequence[Problem]):
     """The training problems of a task, each made when it is asked for."""
 
-    def __init__(self, task: Procedural[Any]) -> None:
+    def __init__(self, task: GeneratedTask[Any]) -> None:
         self.task = task
 
     def __len__(self) -> int:

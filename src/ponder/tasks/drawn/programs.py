@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ponder.tasks.asked import QuestionTask
-from ponder.tasks.drawn.operations import CORNERS, Applied, ValueType, random_operation, random_value
+from ponder.tasks.drawn.operations import CORNER_CASES, AppliedOperation, ValueType, random_operation, random_value
 from ponder.tasks.drawn.procedural import require_at_least, require_at_most
 from ponder.tasks.split import stable_hash
 from ponder.types import Problem
@@ -27,7 +27,7 @@ TYPE_ANNOTATIONS: dict[ValueType, str] = {"list": "list[int]", "text": "str", "i
 
 class ProgramItem(NamedTuple):
     takes: ValueType
-    steps: tuple[Applied, ...]
+    steps: tuple[AppliedOperation, ...]
 
 
 class ReferenceCase(NamedTuple):
@@ -67,12 +67,12 @@ class Programs(QuestionTask[ProgramItem]):
     def draw(self, rng: random.Random) -> ProgramItem:
         while True:
             takes = kind = rng.choice(list(TYPE_PHRASES))
-            steps: list[Applied] = []
+            steps: list[AppliedOperation] = []
             for _ in range(self.steps):
                 steps.append(random_operation(rng, kind))
                 kind = steps[-1].operation.output_type
             item = ProgramItem(takes, tuple(steps))
-            if _telling(item, self.tests):
+            if _steps_matter(item, self.tests):
                 return item
 
     def key(self, item: ProgramItem) -> str:
@@ -110,7 +110,7 @@ def reference_source(item: ProgramItem) -> str:
 def reference_cases(item: ProgramItem, examples: int, tests: int) -> tuple[ReferenceCase, ...]:
     """Inputs and what the reference returns: first the examples, then corner cases and others."""
     rng = random.Random(stable_hash(str(item)))
-    corners = list(CORNERS[item.takes])
+    corners = list(CORNER_CASES[item.takes])
     drawn = [random_value(rng, item.takes) for _ in range(examples + max(0, tests - len(corners)))]
     given = [*drawn[:examples], *corners[:tests], *drawn[examples:]]
     return tuple(ReferenceCase(value, run_reference(item, value)) for value in given)
@@ -128,7 +128,7 @@ def _compiled(code: str) -> Any:
     return compile(code, "operation", "eval")
 
 
-def _telling(item: ProgramItem, tests: int) -> bool:
+def _steps_matter(item: ProgramItem, tests: int) -> bool:
     """Whether outputs differ, stay small, and change when any one step is left out."""
     found = reference_cases(item, 0, tests)
     outputs = [case.expected for case in found]

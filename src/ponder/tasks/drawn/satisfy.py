@@ -20,7 +20,7 @@ CNF = tuple[Clause, ...]  # as in DIMACS: 3 is x3, -3 is not x3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Satisfy(QuestionTask[CNF]):
+class SatisfiabilityTask(QuestionTask[CNF]):
     """`clauses` clauses of `width` different variables out of `variables`.
 
     Every second formula or so is drawn around an assignment, so that it can be satisfied; of the rest, at the levels'
@@ -57,8 +57,8 @@ class Satisfy(QuestionTask[CNF]):
         return "sat"
 
     @property
-    def verifier(self) -> verify.Satisfiability:
-        return verify.Satisfiability()
+    def verifier(self) -> verify.SatVerifier:
+        return verify.SatVerifier()
 
     def draw(self, rng: random.Random) -> CNF:
         hidden = [n if rng.random() < 0.5 else -n for n in range(1, self.variables + 1)] if rng.random() < 0.5 else []

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 from ponder.errors import UsageError
-from ponder.tasks.asked import QuestionTask, known_kinds
+from ponder.tasks.asked import QuestionTask, check_kinds
 from ponder.tasks.drawn.procedural import require_at_least, require_at_most
 from ponder.tasks.drawn.vocabulary import WORDS
 from ponder.types import Problem
@@ -55,7 +55,7 @@ class Sorting(QuestionTask[SortingItem]):
         require_at_most(100, length=self.length, digits=self.digits)
         if self.length > 10**self.digits // 2:
             raise UsageError(f"there are too few numbers with {self.digits} digits for lists of {self.length}")
-        known_kinds(self.kinds, KINDS)
+        check_kinds(self.kinds, KINDS)
 
     @property
     def name(self) -> str:
@@ -90,10 +90,10 @@ class Sorting(QuestionTask[SortingItem]):
 
 def solve(item: SortingItem) -> list[str]:
     kind, things = item
-    return sorted(things, key=_BY[kind], reverse=kind == "descending")
+    return sorted(things, key=_SORT_KEYS[kind], reverse=kind == "descending")
 
 
-_BY: dict[Kind, Callable[[str], Any]] = {
+_SORT_KEYS: dict[Kind, Callable[[str], Any]] = {
     "ascending": int,
     "descending": int,
     "alphabet": str,

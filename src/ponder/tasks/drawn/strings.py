@@ -58,7 +58,7 @@ class Strings(QuestionTask[StringItem]):
             few = rng.sample(LETTERS, min(8, self.length))  # letters come again, so that rules about letters bite
             text = "".join(rng.choice(few) for _ in range(self.length))
             rules = tuple((name, _draw_arguments(rng, name, few)) for name in rng.choices(list(RULES), k=self.steps))
-            results = [text, *_course(StringItem(text, rules))]
+            results = [text, *_intermediate_texts(StringItem(text, rules))]
             # Each rule must change something, and leave something to be changed.
             if all(a != b and b for a, b in pairwise(results)):
                 return StringItem(text, rules)
@@ -81,10 +81,10 @@ class Strings(QuestionTask[StringItem]):
 
 
 def solve(item: StringItem) -> str:
-    return _course(item)[-1]
+    return _intermediate_texts(item)[-1]
 
 
-def _course(item: StringItem) -> list[str]:
+def _intermediate_texts(item: StringItem) -> list[str]:
     """The text after each rule."""
     results: list[str] = []
     text = item.text
@@ -109,37 +109,37 @@ def _swap_pairs(text: str) -> str:
     return "".join(text[i : i + 2][::-1] for i in range(0, len(text), 2))
 
 
-class _Rule(NamedTuple):
+class _StringRule(NamedTuple):
     told: str
     apply: Callable[[str, list[str]], str]
     takes: str = ""
 
 
-RULES: dict[str, _Rule] = {
-    "reverse": _Rule("reverse it", lambda t, x: t[::-1]),
-    "vowels": _Rule("remove all vowels (a, e, i, o, u)", lambda t, x: "".join(c for c in t if c not in "aeiou")),
-    "sort": _Rule("put its letters in alphabetical order", lambda t, x: "".join(sorted(t))),
-    "double": _Rule("write each letter twice", lambda t, x: "".join(c + c for c in t)),
-    "unique": _Rule("keep only the first of each letter", lambda t, x: "".join(dict.fromkeys(t))),
-    "swap": _Rule(
+RULES: dict[str, _StringRule] = {
+    "reverse": _StringRule("reverse it", lambda t, x: t[::-1]),
+    "vowels": _StringRule("remove all vowels (a, e, i, o, u)", lambda t, x: "".join(c for c in t if c not in "aeiou")),
+    "sort": _StringRule("put its letters in alphabetical order", lambda t, x: "".join(sorted(t))),
+    "double": _StringRule("write each letter twice", lambda t, x: "".join(c + c for c in t)),
+    "unique": _StringRule("keep only the first of each letter", lambda t, x: "".join(dict.fromkeys(t))),
+    "swap": _StringRule(
         "swap the letters of each pair: first and second, third and fourth, and so on", lambda t, x: _swap_pairs(t)
     ),
-    "ends": _Rule("remove the first and the last letter", lambda t, x: t[1:-1]),
-    "mirror": _Rule("write it once more behind itself, backwards", lambda t, x: t + t[::-1]),
-    "remove": _Rule('remove each "{0}"', lambda t, x: t.replace(x[0], ""), "letter"),
-    "append": _Rule('add "{0}" at the end', lambda t, x: t + x[0], "letter"),
-    "replace": _Rule('replace each "{0}" by "{1}"', lambda t, x: t.replace(x[0], x[1]), "letters"),
-    "rotate": _Rule(
+    "ends": _StringRule("remove the first and the last letter", lambda t, x: t[1:-1]),
+    "mirror": _StringRule("write it once more behind itself, backwards", lambda t, x: t + t[::-1]),
+    "remove": _StringRule('remove each "{0}"', lambda t, x: t.replace(x[0], ""), "letter"),
+    "append": _StringRule('add "{0}" at the end', lambda t, x: t + x[0], "letter"),
+    "replace": _StringRule('replace each "{0}" by "{1}"', lambda t, x: t.replace(x[0], x[1]), "letters"),
+    "rotate": _StringRule(
         "move its first {0} letters to the end",
         lambda t, x: t[int(x[0]) :] + t[: int(x[0])],
         "number",
     ),
-    "shift": _Rule(
+    "shift": _StringRule(
         "replace each letter by the one {0} further in the alphabet, with a after z",
         lambda t, x: _shift(t, int(x[0])),
         "number",
     ),
-    "every": _Rule(
+    "every": _StringRule(
         "keep only every letter whose place, counted from 1, can be divided by {0}",
         lambda t, x: t[int(x[0]) - 1 :: int(x[0])],
         "number",

@@ -5,15 +5,15 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from ponder.tasks.drawn.procedural import Procedural, require_at_least, require_at_most
-from ponder.tasks.styled import Styled
+from ponder.tasks.drawn.procedural import GeneratedTask, require_at_least, require_at_most
+from ponder.tasks.styled import StyledTask
 from ponder.types import Problem
 from ponder.verify import ANSWER_FORMS, FinalNumber, AnswerForm
 from ponder.verify.style import AnswerSpec
 
 
 @dataclass(frozen=True)
-class Sums(Styled, Procedural[tuple[int, ...]]):
+class Sums(StyledTask, GeneratedTask[tuple[int, ...]]):
     """So many numbers below `limit`. Gold has a line for each addition, `12+47=59`, and the sum at the end."""
 
     ANSWER_SPEC = AnswerSpec(

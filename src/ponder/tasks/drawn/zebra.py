@@ -145,7 +145,7 @@ def select_clues(item: ZebraItem) -> tuple[Clue, ...]:
     """Clues in random order from which the grid follows, and not without any of them."""
     rng = random.Random(item.clues)
     size, attributes = len(item.houses[0]), len(item.houses)
-    true = [clue for clue in _true(item.houses) if clue.kind not in ("not-at", "other") or rng.random() < 0.3]
+    true = [clue for clue in _true_clues(item.houses) if clue.kind not in ("not-at", "other") or rng.random() < 0.3]
     rng.shuffle(true)
     true.sort(key=lambda clue: clue.kind == "at")  # a house's number says most, so it is given last
     enough = 2 * size * attributes
@@ -165,7 +165,7 @@ def select_clues(item: ZebraItem) -> tuple[Clue, ...]:
     return tuple(clues)
 
 
-def _true(houses: Sequence[Sequence[int]]) -> Iterator[Clue]:
+def _true_clues(houses: Sequence[Sequence[int]]) -> Iterator[Clue]:
     """Everything that can be said of this grid."""
     things = [(a, v) for a, places in enumerate(houses) for v in range(len(places))]
     for one in things:

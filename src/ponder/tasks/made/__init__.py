@@ -5,14 +5,14 @@ Pure parts only. `pipelines/problems.py` asks models. A made problem's tags say 
 """
 
 from ponder.tasks.made.mutate import MUTATIONS, infer_template, change_names, change_numbers, change_units
-from ponder.tasks.made.rows import ANSWERED, accuracy, from_row, synthetic_problem, read_problems, to_row
+from ponder.tasks.made.rows import MATH_VERIFIER, accuracy, from_row, synthetic_problem, read_problems, to_row
 from ponder.tasks.made.select import select_diverse
 from ponder.tasks.made.similar import near_duplicates, exact_duplicates
 from ponder.tasks.made.template import Template, generate_from_templates, read_templates
-from ponder.tasks.made.wording import EVOLUTIONS, backward_prompt, evolve_prompt, parse_reply, new_problem_prompt
+from ponder.tasks.made.wording import EVOLVE_INSTRUCTIONS, backward_prompt, evolve_prompt, parse_reply, new_problem_prompt
 
 __all__ = [
-    "ANSWERED", "EVOLUTIONS", "MUTATIONS", "Template", "accuracy", "near_duplicates", "backward_prompt", "exact_duplicates", "generate_from_templates",
+    "MATH_VERIFIER", "EVOLVE_INSTRUCTIONS", "MUTATIONS", "Template", "accuracy", "near_duplicates", "backward_prompt", "exact_duplicates", "generate_from_templates",
     "evolve_prompt", "from_row", "infer_template", "synthetic_problem", "parse_reply", "read_problems", "read_templates", "change_names", "change_numbers",
     "change_units", "select_diverse", "to_row", "new_problem_prompt",
 ]  # fmt: skip

@@ -16,14 +16,14 @@ from fractions import Fraction
 
 from ponder.errors import TaskError
 from ponder.verify.maths.tree import ExpressionNode, parse_expression
-from ponder.verify.maths.typeset import Unreadable
+from ponder.verify.maths.typeset import UnreadableAnswer
 
 MAX_BITS = 4_096  # bits in a number
 MAX_ARGUMENT = 1_000  # of an exponent; of what a factorial or binomial is taken of
 MAX_FORMULA_CHARS = 500  # characters
 
 _NAME = re.compile(r"(?<![\\A-Za-z_])[A-Za-z][A-Za-z0-9_]*")
-_ROUNDED = re.compile(r"(?<![\\A-Za-z])(floor|ceil)\s*\(")
+_FLOOR_OR_CEIL = re.compile(r"(?<![\\A-Za-z])(floor|ceil)\s*\(")
 
 
 class NoExactValue(Exception):
@@ -53,13 +53,13 @@ class Formula:
 
         if len(text) > MAX_FORMULA_CHARS:
             raise TaskError(f"a formula has {len(text)} characters; {MAX_FORMULA_CHARS} is the most")
-        plain = _NAME.sub(named, _fenced(text))
+        plain = _NAME.sub(named, _floor_ceil_to_latex(text))
         if unknown:
             known = ", ".join(symbols) or "none"
             raise TaskError(f"the formula {text!r} has the unknown quantity {unknown[0]!r}; known: {known}")
         try:
             node = parse_expression(plain)
-        except Unreadable:
+        except UnreadableAnswer:
             raise TaskError(
                 f"the formula {text!r} cannot be read: it may have numbers, names, + - * / ^ ! ( ), floor, ceil, abs,"
                 " sqrt and \\binom"
@@ -90,30 +90,30 @@ class Condition:
     @classmethod
     def parse(cls, text: str, names: Iterable[str]) -> Condition:
         listed = tuple(names)
-        parts = _COMPARED.split(text)
+        parts = _COMPARISON.split(text)
         if len(parts) != 3:
-            raise TaskError(f"the condition {text!r} must compare two formulas once, by one of {', '.join(COMPARED)}")
+            raise TaskError(f"the condition {text!r} must compare two formulas once, by one of {', '.join(COMPARISONS)}")
         return cls(text, Formula.parse(parts[0], listed), parts[1], Formula.parse(parts[2], listed))
 
     def holds(self, given: Mapping[str, Fraction]) -> bool:
         """Where a side has no value, it does not."""
         try:
-            return COMPARED[self.operator](self.left.value(given), self.right.value(given))
+            return COMPARISONS[self.operator](self.left.value(given), self.right.value(given))
         except NoExactValue:
             return False
 
 
-COMPARED: dict[str, Callable[[Fraction, Fraction], bool]] = {
+COMPARISONS: dict[str, Callable[[Fraction, Fraction], bool]] = {
     "<=": lambda a, b: a <= b, ">=": lambda a, b: a >= b, "!=": lambda a, b: a != b, "<": lambda a, b: a < b,
     ">": lambda a, b: a > b, "=": lambda a, b: a == b,
     "divides": lambda a, b: a != 0 and a.denominator == b.denominator == 1 and b % a == 0,
 }  # fmt: skip
-_COMPARED = re.compile(r"(<=|>=|!=|<|>|=|\bdivides\b)")
+_COMPARISON = re.compile(r"(<=|>=|!=|<|>|=|\bdivides\b)")
 
 
-def _fenced(text: str) -> str:
+def _floor_ceil_to_latex(text: str) -> str:
     """floor(...) and ceil(...) as the grammar writes them."""
-    while found := _ROUNDED.search(text):
+    while found := _FLOOR_OR_CEIL.search(text):
         depth, end = 1, found.end()
         while end < len(text) and depth:
             depth += {"(": 1, ")": -1}.get(text[end], 0)
@@ -145,7 +145,7 @@ def _add(*terms: Fraction) -> Fraction:
     return sum(terms, Fraction(0))
 
 
-def _divided(a: Fraction, b: Fraction) -> Fraction:
+def _divide(a: Fraction, b: Fraction) -> Fraction:
     if b == 0:
         raise NoExactValue("divides by zero")
     return a / b
@@ -182,7 +182,7 @@ def _binomial(n: Fraction, k: Fraction) -> Fraction:
 
 
 _RULES: dict[str, Callable[..., Fraction]] = {
-    "add": _add, "mul": lambda a, b: a * b, "div": _divided, "neg": lambda a: -a, "pow": _power, "abs": abs,
+    "add": _add, "mul": lambda a, b: a * b, "div": _divide, "neg": lambda a: -a, "pow": _power, "abs": abs,
     "floor": lambda a: Fraction(math.floor(a)), "ceil": lambda a: Fraction(math.ceil(a)), "root": _root,
     "factorial": _factorial, "binom": _binomial,
 }  # fmt: skip

@@ -19,7 +19,7 @@ from ponder.types import Problem
 from ponder.verify.numbers import parse_plain_number
 
 MIN_NUMBERS, MAX_NUMBERS = 2, 4  # numbers in a question whose template is looked for
-TRIES = 200  # draws of new numbers
+MAX_NUMBER_DRAWS = 200  # draws of new numbers
 TEST_POINTS = ((7, 11, 13, 29), (17, 3, 23, 5), (2, 31, 19, 37))  # where two ways of reaching an answer are told apart
 
 # A whole number by itself: no part of a decimal, a fraction, a date, an ordinal or a word.
@@ -32,10 +32,10 @@ _NUMBER_WORDS = re.compile(
     r"|remainder|left over)\b|%",
     re.IGNORECASE,
 )
-HERS = ("Alice", "Anna", "Clara", "Emma", "Fatima", "Julia", "Lena", "Maria", "Nora", "Olivia", "Priya", "Sofia")
-HIS = ("Adam", "Carlos", "David", "Ethan", "Felix", "Hassan", "Ivan", "James", "Leo", "Noah", "Omar", "Peter", "Tom")
+FEMALE_NAMES = ("Alice", "Anna", "Clara", "Emma", "Fatima", "Julia", "Lena", "Maria", "Nora", "Olivia", "Priya", "Sofia")
+MALE_NAMES = ("Adam", "Carlos", "David", "Ethan", "Felix", "Hassan", "Ivan", "James", "Leo", "Noah", "Omar", "Peter", "Tom")
 # Words of which one may stand for another: none is a multiple of another in any problem that has only one of them.
-LIKE = (
+INTERCHANGEABLE_WORDS = (
     ("dollars", "euros", "francs"),
     ("apples", "oranges", "pears", "plums"),
     ("pencils", "pens", "markers", "crayons"),
@@ -46,7 +46,7 @@ LIKE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Inferred:
+class InferredTemplate:
     """The numbers of a question where they stand, and the one way in which they give the answer."""
 
     spans: tuple[tuple[int, int], ...]
@@ -54,7 +54,7 @@ class Inferred:
     formula: Formula
 
 
-def infer_template(question: str, answer: str) -> Inferred | None:
+def infer_template(question: str, answer: str) -> InferredTemplate | None:
     """None where there is no such way, or more than one, or where words hide numbers."""
     gold = parse_plain_number(answer).value
     found = list(_NUMBER.finditer(question))
@@ -68,7 +68,7 @@ def infer_template(question: str, answer: str) -> Inferred | None:
         return None
     names = [f"n{i}" for i in range(len(numbers))]
     spans = tuple((match.start(), match.end()) for match in found)
-    return Inferred(spans, numbers, Formula.parse(ways[0], names))
+    return InferredTemplate(spans, numbers, Formula.parse(ways[0], names))
 
 
 def find_formulas(numbers: Sequence[int], target: Fraction) -> list[str]:
@@ -117,12 +117,12 @@ def change_numbers(problem: Problem, rng: random.Random) -> tuple[str, str] | No
     template = infer_template(question, str(problem.answer))
     if template is None:
         return None
-    before = _shape(template, template.numbers)
-    for _ in range(TRIES):
+    before = _value_signs(template, template.numbers)
+    for _ in range(MAX_NUMBER_DRAWS):
         fresh = tuple(rng.randint(max(2, n // 2), 2 * n + 3) if n > 1 else n for n in template.numbers)
-        if fresh == template.numbers or _order(fresh) != _order(template.numbers):
+        if fresh == template.numbers or _size_order(fresh) != _size_order(template.numbers):
             continue
-        if (shape := _shape(template, fresh)) is not None and shape == before:
+        if (shape := _value_signs(template, fresh)) is not None and shape == before:
             return _fill_numbers(question, template, fresh), str(template.formula.value(_variables(fresh)))
     return None
 
@@ -131,18 +131,18 @@ def _variables(numbers: Sequence[int]) -> dict[str, Fraction]:
     return {f"n{i}": Fraction(n) for i, n in enumerate(numbers)}
 
 
-def _shape(template: Inferred, numbers: Sequence[int]) -> list[tuple[bool, bool]] | None:
+def _value_signs(template: InferredTemplate, numbers: Sequence[int]) -> list[tuple[bool, bool]] | None:
     try:
         return [(v.denominator == 1, v > 0) for v in template.formula.values(_variables(numbers))]
     except NoExactValue:
         return None
 
 
-def _order(numbers: Sequence[int]) -> list[tuple[bool, bool]]:
+def _size_order(numbers: Sequence[int]) -> list[tuple[bool, bool]]:
     return [(a < b, a == b) for i, a in enumerate(numbers) for b in numbers[i + 1 :]]
 
 
-def _fill_numbers(question: str, template: Inferred, numbers: Sequence[int]) -> str:
+def _fill_numbers(question: str, template: InferredTemplate, numbers: Sequence[int]) -> str:
     out, end = "", 0
     for (start, stop), number in zip(template.spans, numbers, strict=True):
         commas = "," in question[start:stop]
@@ -155,36 +155,36 @@ def change_names(problem: Problem, rng: random.Random) -> tuple[str, str] | None
     """Every known name in the question becomes another of its kind, so that pronouns still fit."""
     swaps: dict[str, str] = {}
     question = bare_question(problem)
-    for names in (HERS, HIS):
+    for names in (FEMALE_NAMES, MALE_NAMES):
         present = [name for name in names if re.search(rf"\b{name}\b", question)]
         others = rng.sample([name for name in names if name not in present], len(present)) if present else []
         swaps |= dict(zip(present, others, strict=True))
-    return _swapped(problem, swaps)
+    return _swap_words(problem, swaps)
 
 
 def change_units(problem: Problem, rng: random.Random) -> tuple[str, str] | None:
     """Things become other things of their kind. A question with two of a kind may compare them: they are left alone."""
     question = bare_question(problem)
     swaps: dict[str, str] = {}
-    for kind in LIKE:
+    for kind in INTERCHANGEABLE_WORDS:
         present = [word for word in kind if re.search(rf"\b{word[:-1]}s?\b", question, re.IGNORECASE)]
         if len(present) == 1:
             old = present[0]
             articled = re.search(rf"\ban?\s+{old[:-1]}\b", question, re.IGNORECASE)
-            others = [word for word in kind if word != old and (not articled or _vowel(word) == _vowel(old))]
+            others = [word for word in kind if word != old and (not articled or _takes_an(word) == _takes_an(old))]
             if others:
                 new = rng.choice(others)
                 swaps |= {old: new, old[:-1]: new[:-1]}
                 swaps |= {old.capitalize(): new.capitalize(), old[:-1].capitalize(): new[:-1].capitalize()}
-    return _swapped(problem, swaps)
+    return _swap_words(problem, swaps)
 
 
-def _vowel(word: str) -> bool:
+def _takes_an(word: str) -> bool:
     """Said with "an" before it."""
     return word[0] in "aeio"
 
 
-def _swapped(problem: Problem, swaps: dict[str, str]) -> tuple[str, str] | None:
+def _swap_words(problem: Problem, swaps: dict[str, str]) -> tuple[str, str] | None:
     if not swaps:
         return None
     words = re.compile(rf"\b(?:{'|'.join(swaps)})\b")

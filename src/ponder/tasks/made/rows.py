@@ -10,10 +10,10 @@ from ponder.errors import TaskError
 from ponder.tables import parse_json
 from ponder.types import Message, Problem, user_messages
 from ponder.verify import MathAnswer, format_answer
-from ponder.verify.style import Style, question_with_instruction
+from ponder.verify.style import AnswerStyle, question_with_instruction
 
-PROMPT_STYLE: Style = "answer"  # in which made problems are asked
-ANSWERED = MathAnswer()  # who judges made problems
+PROMPT_STYLE: AnswerStyle = "answer"  # in which made problems are asked
+MATH_VERIFIER = MathAnswer()  # who judges made problems
 
 
 def synthetic_problem(
@@ -56,7 +56,7 @@ def to_row(problem: Problem, **more: Any) -> dict[str, Any]:
 def from_row(row: Mapping[str, Any], where: str, question: str, answer: str) -> Problem:
     """`question` and `answer` name the columns."""
     given, gold = row[question], row[answer]
-    messages: tuple[Message, ...] = tuple(given) if isinstance(given, list) else user_messages(_text(given, question))
+    messages: tuple[Message, ...] = tuple(given) if isinstance(given, list) else user_messages(_text_or_number(given, question))
     if not messages or not all(
         isinstance(m, Mapping) and all(isinstance(m.get(k), str) for k in ("role", "content")) for m in messages
     ):
@@ -65,10 +65,10 @@ def from_row(row: Mapping[str, Any], where: str, question: str, answer: str) -> 
     id = str(row.get("id", where))
     for said in (id, *(m["content"] for m in messages), str(dict(tags or {}).get("question", ""))):
         said.encode()  # half a character, as JSON may have it, would stop whoever compares texts
-    return Problem(id, messages, _text(gold, answer), dict(tags) if tags else {})
+    return Problem(id, messages, _text_or_number(gold, answer), dict(tags) if tags else {})
 
 
-def _text(value: Any, column: str) -> str:
+def _text_or_number(value: Any, column: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float) or not str(value).strip():
         raise ValueError(f"{column!r} is {value!r:.40}, not a text or a number")
     return str(value)
@@ -106,4 +106,4 @@ def read_problems(path: str | Path, question: str = "prompt", answer: str = "ans
 def accuracy(completions: Sequence[Any], answer: Sequence[Any], **_: Any) -> list[float | None]:
     """A reward function for the `columns` task: is the final answer this one? None: undecided."""
     said = [c if isinstance(c, str) else c[-1]["content"] for c in completions]
-    return [ANSWERED.grade(text, gold).value for text, gold in zip(said, answer, strict=True)]
+    return [MATH_VERIFIER.grade(text, gold).value for text, gold in zip(said, answer, strict=True)]

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from ponder.errors import MissingExtra, UsageError
 
 SHINGLE_WORDS = 3  # words that make one piece of a question
-HASHES = 128
-SLACK = 0.8  # candidates are looked for this much below the threshold, then compared in full
+MINHASH_PERMUTATIONS = 128
+LSH_THRESHOLD_FACTOR = 0.8  # candidates are looked for this much below the threshold, then compared in full
 EMBEDDING_BLOCK = 1_024  # embeddings compared at once
 
 Embed = Callable[[Sequence[str]], Any]  # texts to one vector each
@@ -57,11 +57,11 @@ def near_duplicates(questions: Sequence[str], threshold: float) -> list[int | No
         datasketch = importlib.import_module("datasketch")
     except ImportError:
         raise MissingExtra("finding near-duplicates (near=0 does without)", "datasketch", "data") from None
-    index = datasketch.MinHashLSH(threshold=threshold * SLACK, num_perm=HASHES)
+    index = datasketch.MinHashLSH(threshold=threshold * LSH_THRESHOLD_FACTOR, num_perm=MINHASH_PERMUTATIONS)
     pieces = [shingles(question) for question in questions]
     found: list[int | None] = []
     for i, own in enumerate(pieces):
-        sketch = datasketch.MinHash(num_perm=HASHES)
+        sketch = datasketch.MinHash(num_perm=MINHASH_PERMUTATIONS)
         sketch.update_batch([" ".join(piece).encode() for piece in sorted(own)])
         near = [j for j in sorted(index.query(sketch)) if len(own & pieces[j]) >= threshold * len(own | pieces[j])]
         if not near:
@@ -70,7 +70,7 @@ def near_duplicates(questions: Sequence[str], threshold: float) -> list[int | No
     return found
 
 
-def alike_by(embed: Embed, questions: Sequence[str], threshold: float) -> list[int | None]:
+def embedding_near_duplicates(embed: Embed, questions: Sequence[str], threshold: float) -> list[int | None]:
     """The same by the cosine between embeddings, which a function of the user's gives."""
     _check_threshold(threshold)
     vectors = np.asarray(embed(list(questions)), np.float64)

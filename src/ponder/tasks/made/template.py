@@ -28,7 +28,7 @@ from ponder.tasks.split import stable_hash
 from ponder.types import Problem
 
 MAX_TEMPLATE_DRAWS = 2_000  # draws that fit no condition
-IDLE = 300  # draws that give nothing new, after which a template counts as exhausted
+MAX_IDLE_DRAWS = 300  # draws that give nothing new, after which a template counts as exhausted
 TEMPLATE_KEYS = ("name", "question", "variables", "let", "where", "answer", "domain", "whole")
 
 _FIELD = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -66,7 +66,7 @@ class Template:
 
     @classmethod
     def _validated(cls, name: str, given: Mapping[str, Any]) -> Template:
-        variables = {str(key): _choices(key, spec) for key, spec in given["variables"].items()}
+        variables = {str(key): _parse_variable(key, spec) for key, spec in given["variables"].items()}
         known = [key for key, choices in variables.items() if not isinstance(choices[0], str)]
         let: dict[str, Formula] = {}
         for key, text in given.get("let", {}).items():
@@ -120,13 +120,13 @@ def generate_from_templates(templates: Sequence[Template], count: int, seed: int
     rngs = [random.Random(stable_hash(f"{template.name}/{place}/{seed}")) for place, template in enumerate(templates)]
     idle = [0] * len(templates)
     turn = made_so_far = 0
-    while made_so_far < count and any(n < IDLE for n in idle):
+    while made_so_far < count and any(n < MAX_IDLE_DRAWS for n in idle):
         place = turn % len(templates)
         turn += 1
-        if idle[place] >= IDLE:
+        if idle[place] >= MAX_IDLE_DRAWS:
             continue
         template = templates[place]
-        while idle[place] < IDLE:
+        while idle[place] < MAX_IDLE_DRAWS:
             drawn, answer = template.draw(rngs[place])
             question = template.fill(drawn)
             idle[place] += 1
@@ -166,7 +166,7 @@ def read_templates(path: str | Path) -> list[Template]:
     return templates
 
 
-def _choices(name: str, spec: Any) -> Choices:
+def _parse_variable(name: str, spec: Any) -> Choices:
     if isinstance(spec, Mapping):
         if set(spec) == {"of"}:
             return _parse_choices(name, spec["of"])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ponder.tasks.made.rows import bare_question
 from ponder.types import Message, Problem, user_messages
-from ponder.verify.answer import after_thinking, find_answer_tags
+from ponder.verify.answer import strip_thinking, find_answer_tags
 
 MAX_REPLY_CHARS = 20_000  # characters of a reply that are read
 
@@ -22,7 +22,7 @@ _REPLY_FORMAT = (
     " reply. Reply in this form and with nothing else after it:\n"
     "<problem>the problem</problem>\n<answer>the final answer alone, as a number or expression</answer>"
 )
-EVOLUTIONS: dict[str, str] = {
+EVOLVE_INSTRUCTIONS: dict[str, str] = {
     "constraint": (
         "Rewrite this problem so that it is harder: add one more condition that changes the answer and must be used to"
         " find it. Keep the subject."
@@ -48,7 +48,7 @@ def new_problem_prompt(examples: Sequence[Problem], topic: str = "mathematics") 
 def evolve_prompt(operator: str, parents: Sequence[Problem]) -> tuple[Message, ...]:
     """A harder problem out of these."""
     shown = "\n\n".join(f"Problem{f' {i}' if len(parents) > 1 else ''}:\n{bare_question(p)}" for i, p in enumerate(parents, 1))
-    return user_messages(f"{shown}\n\n{EVOLUTIONS[operator]} {_REPLY_FORMAT}")
+    return user_messages(f"{shown}\n\n{EVOLVE_INSTRUCTIONS[operator]} {_REPLY_FORMAT}")
 
 
 def backward_prompt(answer: str, example: Problem | None = None) -> tuple[Message, ...]:
@@ -66,7 +66,7 @@ def parse_reply(reply: str) -> tuple[str, str] | str:
     """Question and answer; or why the reply gives none."""
     if len(reply) > MAX_REPLY_CHARS:
         return "too long"
-    said = after_thinking(reply)
+    said = strip_thinking(reply)
     if said is None:
         return "its thinking never ends"
     found = _PROBLEM.findall(said)

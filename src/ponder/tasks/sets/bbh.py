@@ -17,7 +17,7 @@ from ponder.tasks.sets.files import DatasetFiles, RowParser, DatasetRow, read_te
 from ponder.tasks.sets.loaded import DatasetTask
 from ponder.types import Problem, Score
 from ponder.verify import MultipleChoice, FinalList, FinalNumber, FinalText, AnswerForm
-from ponder.verify.scoring import TextScorer, bad_data, repr_for_reason
+from ponder.verify.scoring import TextVerifier, bad_data, repr_for_reason
 from ponder.verify.style import AnswerSpec
 
 TASKS = (
@@ -34,7 +34,7 @@ FORMS: tuple[AnswerForm, ...] = ("tag", "boxed", "line")  # the line: "So the an
 
 
 @dataclass(frozen=True)
-class BigBenchAnswer(TextScorer):
+class BigBenchAnswer(TextVerifier):
     """Each problem by its kind: `{"kind": "choice", "right": "(B)"}`, or a number, a word, a list, brackets."""
 
     forms: tuple[AnswerForm, ...] = FORMS
@@ -44,14 +44,14 @@ class BigBenchAnswer(TextScorer):
         return "accuracy"
 
     def verify(self, text: str, gold: Any) -> Score:
-        kinds = _kinds(self.forms)
+        kinds = _verifiers_by_kind(self.forms)
         if not isinstance(gold, Mapping) or gold.get("kind") not in kinds:
             bad_data(f"{repr_for_reason(gold)} does not say which kind of answer is right")
         return kinds[gold["kind"]].grade(text, gold["right"])
 
 
 @lru_cache(maxsize=8)
-def _kinds(forms: tuple[AnswerForm, ...]) -> dict[str, MultipleChoice | FinalNumber | FinalText | FinalList]:
+def _verifiers_by_kind(forms: tuple[AnswerForm, ...]) -> dict[str, MultipleChoice | FinalNumber | FinalText | FinalList]:
     return {
         "choice": MultipleChoice(forms),
         "number": FinalNumber(forms),
@@ -101,8 +101,8 @@ class BBH(DatasetTask):
     def rows(self, files: DatasetFiles) -> tuple[list[DatasetRow], list[DatasetRow]]:
         test: list[DatasetRow] = []
         for part in TASKS if self.part == "all" else (self.part,):
-            worked = _worked(files, part) if self.cot else ""
-            test += files.read_json(f"bbh/{part}.json", _example(part, worked), under="examples")
+            worked = _worked_examples(files, part) if self.cot else ""
+            test += files.read_json(f"bbh/{part}.json", _example_parser(part, worked), under="examples")
         return [], test
 
     def question_text(self, row: DatasetRow) -> str:
@@ -121,12 +121,12 @@ class BBH(DatasetTask):
         return f"So the answer is {said}." if self.cot else self.gold_completion(said)
 
 
-def _worked(files: DatasetFiles, part: str) -> str:
+def _worked_examples(files: DatasetFiles, part: str) -> str:
     """The examples, below the line that parts them from the notice that they must not be trained on."""
     return read_text_file(files.folder / "cot-prompts" / f"{part}.txt").partition("\n-----\n")[2].strip()
 
 
-def _example(part: str, worked: str) -> RowParser:
+def _example_parser(part: str, worked: str) -> RowParser:
     def make(record: dict[str, Any], number: int) -> DatasetRow:
         target = record["target"].strip()
         if not target:

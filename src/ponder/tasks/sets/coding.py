@@ -22,7 +22,7 @@ from ponder.verify.style import AnswerSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Coding(DatasetTask):
+class CodingTask(DatasetTask):
     """The program is the one code block after the thinking. `share`: the share of tests passed, not all or nothing."""
 
     DEFAULT_STYLE = "answer"
@@ -42,7 +42,7 @@ class Coding(DatasetTask):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HumanEval(Coding):
+class HumanEval(CodingTask):
     """Functions to complete from their signature and docstring (Chen et al. 2021)."""
 
     NO_TRAIN_REASON = "HumanEval is a test set; train on mbpp or on programs, which needs no data, and measure on humaneval"
@@ -68,7 +68,7 @@ def _humaneval(record: dict[str, Any], number: int) -> DatasetRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MBPP(Coding):
+class MBPP(CodingTask):
     """Short functions from a sentence and three tests, which are shown (Austin et al. 2021).
 
     The authors' split. `sanitized` reads the file that was checked by hand, in which 257 are for testing.

@@ -16,9 +16,9 @@ from ponder.tasks.sets.loaded import DatasetTask
 from ponder.types import Problem, Score
 from ponder.verify.code.equal import values_equal
 from ponder.verify.code.verdicts import CallTests
-from ponder.verify.reading import read_one
-from ponder.verify.sandbox.codec import NotPlain, encode
-from ponder.verify.scoring import TextScorer, bad_data, repr_for_reason
+from ponder.verify.reading import extract_structured
+from ponder.verify.sandbox.codec import NotPlainData, encode
+from ponder.verify.scoring import TextVerifier, bad_data, repr_for_reason
 from ponder.verify.style import AnswerSpec
 
 Direction = Literal["output", "input"]
@@ -28,7 +28,7 @@ _QUESTIONS: dict[Direction, str] = {
     "output": "What does f({input}) return?",
     "input": "With which arguments does f return {output}? Any that do are right.",
 }
-_WANTED: dict[Direction, AnswerSpec] = {
+_ANSWER_SPECS: dict[Direction, AnswerSpec] = {
     "output": AnswerSpec("the value as a Python literal", ("tag", "boxed"), allow_bare=False),
     "input": AnswerSpec(
         "the arguments", ("tag", "boxed"), " as they stand between the brackets of the call, as literals", allow_bare=False
@@ -37,7 +37,7 @@ _WANTED: dict[Direction, AnswerSpec] = {
 
 
 @dataclass(frozen=True)
-class PredictedOutput(TextScorer):
+class PredictedOutput(TextVerifier):
     """1 where the literal equals what the function returns. The model's text is read, never run."""
 
     @property
@@ -46,13 +46,13 @@ class PredictedOutput(TextScorer):
 
     def verify(self, text: str, gold: Any) -> Score:
         row = _checked_gold(gold)
-        found = read_one(text, max_chars=MAX_ANSWER_CHARS)
+        found = extract_structured(text, max_chars=MAX_ANSWER_CHARS)
         if found.answer is None:
             return Score(0.0, found.reason)
         given = _literals(found.answer)
         if given is None:
             return Score(0.0, "malformed: not a Python literal")
-        right = len(given) == 1 and values_equal(encode(given[0]), _gold(row["output"])[0])
+        right = len(given) == 1 and values_equal(encode(given[0]), _gold_literals(row["output"])[0])
         return Score(1.0, "right") if right else Score(0.0, "wrong")
 
 
@@ -66,7 +66,7 @@ class PredictedInput(CallTests):
 
     def verify(self, text: str, gold: Any) -> Score:
         row = _checked_gold(gold)
-        found = read_one(text, max_chars=MAX_ANSWER_CHARS)
+        found = extract_structured(text, max_chars=MAX_ANSWER_CHARS)
         if found.answer is None:
             return Score(0.0, found.reason)
         if _within_call(found.answer) == row["input"].strip():
@@ -74,7 +74,7 @@ class PredictedInput(CallTests):
         given = _literals(_within_call(found.answer))
         if given is None:
             return Score(0.0, "malformed: not Python literals")
-        test = {"args": given, "expected": _gold(row["output"])[0]}
+        test = {"args": given, "expected": _gold_literals(row["output"])[0]}
         return self.grade_program(row["code"], {"entry": "f", "tests": [test]})
 
 
@@ -106,7 +106,7 @@ class CRUXEval(DatasetTask):
 
     @property
     def answer_spec(self) -> AnswerSpec:
-        return _WANTED[self.direction]
+        return _ANSWER_SPECS[self.direction]
 
     def question_text(self, row: DatasetRow) -> str:
         asked = _QUESTIONS[self.direction].format(**row.answer)
@@ -129,7 +129,7 @@ def _literals(text: str) -> list[Any] | None:
     try:
         given = list(ast.literal_eval(f"[{text}\n]"))
         encode(given)  # only plain data crosses into the jail
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, NotPlain):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, NotPlainData):
         return None
     return given
 
@@ -139,7 +139,7 @@ def _within_call(text: str) -> str:
     return text[2:-1] if text.startswith("f(") and text.endswith(")") else text
 
 
-def _gold(text: str) -> list[Any]:
+def _gold_literals(text: str) -> list[Any]:
     found = _literals(text)
     if not found:
         bad_data(f"the output {repr_for_reason(text)} is not a Python literal")

@@ -85,7 +85,7 @@ class DatasetFiles:
         path = self.folder / file
         try:
             records = tables.parse_csv(read_text_file(path))
-        except tables.BadRow as error:
+        except tables.RowError as error:
             raise TaskError(f"{path}, {error}. Mend the file or get it again") from None
         begins = [line for line, _ in records]  # a cell may have several lines, so that a row's number is another
         rows = enumerate((record for _, record in records), 2)
@@ -120,7 +120,7 @@ class DatasetFiles:
         seen = 0
         for number, record in given:
             seen += 1
-            if isinstance(record, tables.BadRow):
+            if isinstance(record, tables.RowError):
                 self.bad_rows.append(f"{path}, {unit} {line(number)}: {record.reason}")
                 continue
             try:

@@ -17,14 +17,14 @@ from ponder.errors import TaskError, UsageError
 from ponder.protocols import Scorer
 from ponder.tasks.sets.files import BadRows, DatasetFiles, DatasetRow
 from ponder.tasks.split import hashes_to_test
-from ponder.tasks.styled import Styled
+from ponder.tasks.styled import StyledTask
 from ponder.types import Problem
 
 HELD_OUT_TENTHS = 3  # of a set that comes without a split
 
 
 @dataclass(frozen=True, kw_only=True)
-class DatasetTask(Styled, ABC):
+class DatasetTask(StyledTask, ABC):
     """`limit` keeps the first so many problems of each split."""
 
     NO_TRAIN_REASON: ClassVar[str] = ""  # of a set made for testing only: why there is nothing to train on, and what to do

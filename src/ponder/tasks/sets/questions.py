@@ -17,7 +17,7 @@ from ponder.protocols import Scorer
 from ponder.tasks.columns import read_parquet
 from ponder.tasks.sets.files import BadRows, DatasetFiles, DatasetRow
 from ponder.tasks.sets.loaded import same_question_key
-from ponder.tasks.styled import Styled
+from ponder.tasks.styled import StyledTask
 from ponder.types import Problem
 from ponder.verify import MultipleChoice, FinalNumber, FinalText, AnswerForm, MathAnswer
 
@@ -28,7 +28,7 @@ ID_COLUMNS = ("id", "ID", "problem_id", "unique_id", "url")
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuestionFile(Styled):
+class QuestionFile(StyledTask):
     """A file of questions and answers to measure with; `train_data` names another to train on."""
 
     DEFAULT_STYLE = "cot"
@@ -103,7 +103,7 @@ class QuestionFile(Styled):
         return rows
 
     def _row(self, record: dict[str, Any], number: int) -> DatasetRow:
-        question, answer = _column(record, self.question, QUESTION_COLUMNS), _column(record, self.answer, ANSWER_COLUMNS)
+        question, answer = _find_column(record, self.question, QUESTION_COLUMNS), _find_column(record, self.answer, ANSWER_COLUMNS)
         for column in (question, answer):
             if record[column] is None or not str(record[column]).strip():
                 raise ValueError(f"no {question} or no {answer}")
@@ -116,7 +116,7 @@ class QuestionFile(Styled):
         return DatasetRow(own, str(record[question]).strip(), _plain_number(record[answer]), tags=tags)
 
 
-def _column(record: dict[str, Any], asked: str, usual: Sequence[str]) -> str:
+def _find_column(record: dict[str, Any], asked: str, usual: Sequence[str]) -> str:
     found = asked or next((c for c in usual if c in record), "")
     if found not in record:
         raise ValueError(f"no column {found or ' or '.join(usual[:2])!r} among {', '.join(map(str, record))}")

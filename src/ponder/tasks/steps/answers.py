@@ -15,9 +15,9 @@ from ponder.tasks.steps.labelled import (
     check_same_length,
     parse_messages,
     parse_number,
-    prompt_of,
+    prompt_for_file,
     parse_label,
-    share_of,
+    probability_label,
     parse_text,
 )
 from ponder.types import Score, Trace
@@ -62,24 +62,24 @@ def read_outcome(row: Mapping[str, Any], where: str) -> Trace:
 
 def write_pairs(trace: Trace) -> Iterator[dict[str, Any]]:
     """Every two answers of which one is better."""
-    for a, b in combinations(_judged(trace), 2):
+    for a, b in combinations(_labelled_answers(trace), 2):
         if a[1] != b[1] and a[0] != b[0]:
             better, worse = (a, b) if a[1] > b[1] else (b, a)
-            yield {"prompt": prompt_of(trace), "chosen": better[0], "rejected": worse[0]}
+            yield {"prompt": prompt_for_file(trace), "chosen": better[0], "rejected": worse[0]}
 
 
 def write_ranked(trace: Trace) -> Iterator[dict[str, Any]]:
-    found = _judged(trace)
+    found = _labelled_answers(trace)
     if len({score for _, score in found}) > 1:
         answers, scores = zip(*found, strict=True)
-        yield {"prompt": prompt_of(trace), "completions": list(answers), "scores": list(scores)}
+        yield {"prompt": prompt_for_file(trace), "completions": list(answers), "scores": list(scores)}
 
 
 def write_outcomes(trace: Trace) -> Iterator[dict[str, Any]]:
-    for said, score in _judged(trace, share_of):
+    for said, score in _labelled_answers(trace, probability_label):
         label = bool(score) if score in (0.0, 1.0) else score
-        yield {"prompt": prompt_of(trace), "completion": said, "label": label}
+        yield {"prompt": prompt_for_file(trace), "completion": said, "label": label}
 
 
-def _judged(trace: Trace, read: Callable[[Trace, int], float | None] = label_of) -> list[tuple[str, float]]:
+def _labelled_answers(trace: Trace, read: Callable[[Trace, int], float | None] = label_of) -> list[tuple[str, float]]:
     return [(trace.text(i), label) for i in trace.answers() if (label := read(trace, i)) is not None]

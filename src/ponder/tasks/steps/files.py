@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ponder.errors import TaskError, UnknownName
-from ponder.funnel import Funnel
+from ponder.funnel import FilterReport
 from ponder.tables import parse_json
 from ponder.tasks.steps import answers, omega, prm800k, shepherd, stepwise
 from ponder.types import Trace
@@ -34,7 +34,7 @@ STEP_LABEL_FORMATS: dict[str, StepLabelFormat] = {
     "ranked": StepLabelFormat(("prompt",), answers.read_ranked, answers.write_ranked),
     "outcomes": StepLabelFormat(("prompt", "completion", "label"), answers.read_outcome, answers.write_outcomes),
 }
-RANKED = (("prompt", "ranked"), ("prompt", "completions", "scores"))  # either will do
+RANKED_COLUMNS = (("prompt", "ranked"), ("prompt", "completions", "scores"))  # either will do
 MAX_LISTED_ROWS = 3  # bad rows that a message names
 ROW_ERRORS = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError, OverflowError)
 
@@ -48,7 +48,7 @@ class LabelRows(NamedTuple):
 
 
 def read_labels(
-    path: str | Path, format: str | None = None, skip_bad: bool = False, funnel: Funnel | None = None
+    path: str | Path, format: str | None = None, skip_bad: bool = False, funnel: FilterReport | None = None
 ) -> list[Trace]:
     """One trace for each row of a JSONL file. `skip_bad` goes on without rows that cannot be used, and counts them in
     the funnel, or warns where there is none."""
@@ -91,7 +91,7 @@ def row_reader(rows: LabelRows, format: str | None = None) -> LabelRowReader:
     return lambda row, where: _trace(STEP_LABEL_FORMATS[name], name, row, where)
 
 
-def rows_to_traces(rows: LabelRows, make: LabelRowReader, skip_bad: bool = False, funnel: Funnel | None = None) -> list[Trace]:
+def rows_to_traces(rows: LabelRows, make: LabelRowReader, skip_bad: bool = False, funnel: FilterReport | None = None) -> list[Trace]:
     """A trace for each row; the bad ones are refused together, or left out."""
     found, bad = [], list(rows.invalid)
     for number, row in rows.valid:
@@ -131,23 +131,23 @@ def detect_format(row: LabelRow, path: str | Path) -> str:
     if (name := _matching_format(row)) is not None:
         return name
     keys = set(row)
-    near = {(name, some): len(keys & set(some)) for name, f in STEP_LABEL_FORMATS.items() for some in _columns(name, f)}
+    near = {(name, some): len(keys & set(some)) for name, f in STEP_LABEL_FORMATS.items() for some in _required_columns(name, f)}
     most = max(near.values())
     lacking = [f"{name} also needs {', '.join(c for c in some if c not in keys)}"
                for (name, some), shared in near.items() if most and shared == most]  # fmt: skip
-    known = "; ".join(f"{name}: {' or '.join(map(', '.join, _columns(name, f)))}" for name, f in STEP_LABEL_FORMATS.items())
+    known = "; ".join(f"{name}: {' or '.join(map(', '.join, _required_columns(name, f)))}" for name, f in STEP_LABEL_FORMATS.items())
     raise TaskError(
         f"{path} has the columns {', '.join(sorted(keys)) or 'none'}, which are of no known format"
         f" ({'; '.join(lacking) or known})"
     )
 
 
-def _columns(name: str, format: StepLabelFormat) -> tuple[tuple[str, ...], ...]:
-    return RANKED if name == "ranked" else (format.columns,)
+def _required_columns(name: str, format: StepLabelFormat) -> tuple[tuple[str, ...], ...]:
+    return RANKED_COLUMNS if name == "ranked" else (format.columns,)
 
 
 def _matching_format(row: LabelRow) -> str | None:
-    return next((n for n, f in STEP_LABEL_FORMATS.items() if any(set(some) <= row.keys() for some in _columns(n, f))), None)
+    return next((n for n, f in STEP_LABEL_FORMATS.items() if any(set(some) <= row.keys() for some in _required_columns(n, f))), None)
 
 
 def _trace(format: StepLabelFormat, name: str, row: LabelRow, where: str) -> Trace:

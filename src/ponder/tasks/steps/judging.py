@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ponder.errors import UsageError
 
-COOLEST, WARMEST = 0.1, 10.0  # bounds of a temperature
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.1, 10.0  # bounds of a temperature
 MIN_LABELS = 20  # labels to fit a temperature to
 
 
@@ -37,7 +37,7 @@ class FirstErrorScores:
         return 2 * self.error_accuracy * self.correct_accuracy / total if total else 0.0
 
 
-def first_errors(found: Sequence[int], labels: Sequence[int]) -> FirstErrorScores:
+def score_first_errors(found: Sequence[int], labels: Sequence[int]) -> FirstErrorScores:
     """Indices of first wrong steps, -1 for none, against those that people found."""
     if len(found) != len(labels):
         raise UsageError(f"{len(found)} verdicts do not match {len(labels)} labels")
@@ -48,7 +48,7 @@ def first_errors(found: Sequence[int], labels: Sequence[int]) -> FirstErrorScore
     return FirstErrorScores(sum(wrong) / len(wrong), sum(right) / len(right), len(labels))
 
 
-def pairs_right(scores: Sequence[float], labels: Sequence[float]) -> tuple[float, int]:
+def correct_pairs(scores: Sequence[float], labels: Sequence[float]) -> tuple[float, int]:
     """Of all pairs of one prompt's answers in which one is better, how many are told apart (a tie is half), and their
     number."""
     s, y = np.asarray(scores, np.float64), np.asarray(labels, np.float64)
@@ -72,7 +72,7 @@ def fit_binary_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
     return best_temperature(loss, len(z))
 
 
-def categorical_temperature(logits_NB: ArrayLike, targets_NB: ArrayLike) -> float:
+def fit_categorical_temperature(logits_NB: ArrayLike, targets_NB: ArrayLike) -> float:
     """The same for softmaxes over bins."""
     z, y = np.asarray(logits_NB, np.float64), np.asarray(targets_NB, np.float64)
 
@@ -89,7 +89,7 @@ def best_temperature(loss: Callable[[float], float], labels: int) -> float:
 
     if labels < MIN_LABELS:
         return 1.0
-    bounds = (math.log(COOLEST), math.log(WARMEST))
+    bounds = (math.log(MIN_TEMPERATURE), math.log(MAX_TEMPERATURE))
     found = minimize_scalar(lambda u: loss(math.exp(u)), bounds=bounds, method="bounded", options={"xatol": 1e-6})
     best = math.exp(float(found.x))
     return best if loss(best) < loss(1.0) else 1.0

@@ -93,7 +93,7 @@ def check_same_length(steps: Sequence[Any], labels: Sequence[Any]) -> None:
         raise TaskError("there are no steps")
 
 
-def prompt_of(trace: Trace) -> Any:
+def prompt_for_file(trace: Trace) -> Any:
     """As a file keeps it: one question as text, a conversation as messages."""
     said = trace.problem.messages
     return said[0]["content"] if len(said) == 1 and said[0]["role"] == "user" else [dict(m) for m in said]
@@ -103,7 +103,7 @@ def label_of(trace: Trace, step: int) -> float | None:
     return trace.score(step, LABEL_SCORE)
 
 
-def share_of(trace: Trace, step: int) -> float | None:
+def probability_label(trace: Trace, step: int) -> float | None:
     """A label that says how right a step is. A reward or a rank does not."""
     label = label_of(trace, step)
     if label is not None and not 0 <= label <= 1:

@@ -22,14 +22,14 @@ from ponder.tasks.steps.labelled import (
     reasoning_paths,
     step_text,
     parse_label,
-    share_of,
+    probability_label,
     parse_text,
     thought_steps,
     parse_step_text,
 )
 from ponder.types import Trace
 
-BETWEEN = "\n\n"  # after each text of a tree, which keeps them bare
+NODE_SEPARATOR = "\n\n"  # after each text of a tree, which keeps them bare
 VALUE_KEY = "mc_value"
 MAX_DEPTH = 400  # steps one inside another that JSON readers follow
 
@@ -39,9 +39,9 @@ def read(row: Mapping[str, Any], where: str) -> Trace:
     trace = new_labelled_trace(where, parse_text(row["question"], "the question"), row.get("final_answer"), rest)
     given = row["reasoning_steps"]
     if isinstance(given, Mapping):
-        _branches(trace, given, parse_text(row.get("separator", BETWEEN), "the separator"))
+        _read_tree(trace, given, parse_text(row.get("separator", NODE_SEPARATOR), "the separator"))
     elif isinstance(given, list):
-        _prefixes(trace, given)
+        _read_prefixes(trace, given)
     else:
         raise TaskError("'reasoning_steps' must be a tree or a list of prefixes")
     if len(trace.steps) == 1:
@@ -52,7 +52,7 @@ def read(row: Mapping[str, Any], where: str) -> Trace:
     return trace
 
 
-def _branches(trace: Trace, tree: Mapping[str, Any], between: str) -> None:
+def _read_tree(trace: Trace, tree: Mapping[str, Any], between: str) -> None:
     trace.steps[0].scores[LABEL_SCORE] = parse_label(tree.get(VALUE_KEY), VALUE_KEY)
     waiting = [(0, child) for child in get_list(tree, "children", "the tree")]
     while waiting:
@@ -64,7 +64,7 @@ def _branches(trace: Trace, tree: Mapping[str, Any], between: str) -> None:
         waiting[:0] = [(at, child) for child in children]  # as deep as it goes, without recursion
 
 
-def _prefixes(trace: Trace, rows: list[Any]) -> None:
+def _read_prefixes(trace: Trace, rows: list[Any]) -> None:
     """A prefix goes on from the longest other one that it begins with; of equal ones, the one before it."""
     question = trace.problem.question
     whole = [parse_text(get_field(row, "solution_prefix", "a prefix"), "a prefix") for row in rows]
@@ -88,18 +88,18 @@ def _prefixes(trace: Trace, rows: list[Any]) -> None:
 def write(trace: Trace) -> Iterator[dict[str, Any]]:
     """One tree, where anything in it has a label; steps without one have the value null."""
     steps = thought_steps(trace)
-    if not steps or all(share_of(trace, i) is None for i in [0, *steps]):
+    if not steps or all(probability_label(trace, i) is None for i in [0, *steps]):
         return
     if (deep := max(map(len, reasoning_paths(trace)))) > MAX_DEPTH:
         raise TaskError(f"{trace.problem.id}: {deep} steps are too deep a tree: write another format, such as stepwise")
-    bare = all(trace.steps[i].text.endswith(BETWEEN) for i in steps)
-    nodes: dict[int, dict[str, Any]] = {0: {"text": trace.problem.question, VALUE_KEY: share_of(trace, 0), "children": []}}
+    bare = all(trace.steps[i].text.endswith(NODE_SEPARATOR) for i in steps)
+    nodes: dict[int, dict[str, Any]] = {0: {"text": trace.problem.question, VALUE_KEY: probability_label(trace, 0), "children": []}}
     for i in steps:
         step = trace.steps[i]
         step_text(trace, i)  # or there is nothing to hold a label
-        words = step.text.removesuffix(BETWEEN) if bare else step.text
+        words = step.text.removesuffix(NODE_SEPARATOR) if bare else step.text
         open_end = {"last": False} if not step.done and not child_steps(trace, i) else {}
-        nodes[i] = {"text": words, VALUE_KEY: share_of(trace, i), "children": [], **open_end}
+        nodes[i] = {"text": words, VALUE_KEY: probability_label(trace, i), "children": [], **open_end}
         nodes[step.parent or 0]["children"].append(nodes[i])
     yield {
         "question": trace.problem.question,

@@ -25,17 +25,17 @@ from ponder.tasks.steps.labelled import (
     get_field,
     reasoning_paths,
     step_text,
-    share_of,
+    probability_label,
     parse_text,
     parse_step_text,
 )
 from ponder.types import Score, Trace
 
 NEUTRAL = "neutral"
-HUMAN = Score(None, "a person wrote this step, and nobody rated it")
+HUMAN_WRITTEN = Score(None, "a person wrote this step, and nobody rated it")
 RATINGS: dict[Any, Score] = {1: Score(1.0), 0: Score(1.0, NEUTRAL), -1: Score(0.0), None: UNRATED}
-ENDED = ("solution", "found_error")  # reasons to finish that leave a last step an answer, where one was chosen
-ROW = "prm800k"  # the tag with all that is no step
+ENDING_REASONS = ("solution", "found_error")  # reasons to finish that leave a last step an answer, where one was chosen
+ROW_TAG = "prm800k"  # the tag with all that is no step
 
 
 def read(row: Mapping[str, Any], where: str) -> Trace:
@@ -47,9 +47,9 @@ def read(row: Mapping[str, Any], where: str) -> Trace:
         raise TaskError("there are no steps")
     asking = parse_text(get_field(question, "problem", "'question'"), "the problem")
     rest = {**row, "question": _without(question, "problem"), "label": _without(label, "steps")}
-    tags: dict[str, Any] = {ROW: rest | {"flagged": (flags := [False])}}
+    tags: dict[str, Any] = {ROW_TAG: rest | {"flagged": (flags := [False])}}
     trace = new_labelled_trace(where, asking, question.get("ground_truth_answer"), tags)
-    ended = label.get("finish_reason") in ENDED
+    ended = label.get("finish_reason") in ENDING_REASONS
     at = 0
     for number, here in enumerate(rounds):
         chosen, last = here.get("chosen_completion"), number == len(rounds) - 1
@@ -64,7 +64,7 @@ def read(row: Mapping[str, Any], where: str) -> Trace:
             after = made if i == chosen else after
         if chosen is None and (human := here.get("human_completion")) is not None:
             words = parse_step_text(get_field(human, "text", "a person's completion"), "a person's completion")
-            after = add_labelled_step(trace, at, words + STEP_SEPARATOR, HUMAN, last and label.get("finish_reason") == "solution")
+            after = add_labelled_step(trace, at, words + STEP_SEPARATOR, HUMAN_WRITTEN, last and label.get("finish_reason") == "solution")
             flags.append(human.get("flagged"))
         if after is None and not last:
             raise TaskError(f"the labels do not match the steps: nothing was chosen at step {number}, and more follow")
@@ -88,7 +88,7 @@ def write(trace: Trace) -> Iterator[dict[str, Any]]:
     told: set[int] = set()
     for way in sorted(reasoning_paths(trace), key=lambda way: (not trace.steps[way[-1]].done, -len(way))):
         new = [j for i in way for j in _rated_alternatives(trace, i, told) if j not in told]
-        if any(share_of(trace, j) is not None for j in new):
+        if any(probability_label(trace, j) is not None for j in new):
             yield _row(trace, way[-1], [_step_record(trace, i, told) for i in way])
             told.update(new)
 
@@ -106,40 +106,40 @@ def _answer(trace: Trace, step: int) -> bool:
 
 def _step_record(trace: Trace, step: int, told: set[int]) -> dict[str, Any]:
     here = _rated_alternatives(trace, step, told)
-    human = [j for j in here if trace.steps[j].scores.get(LABEL_SCORE) == HUMAN]
+    human = [j for j in here if trace.steps[j].scores.get(LABEL_SCORE) == HUMAN_WRITTEN]
     rated = [j for j in here if j not in human]
     goes_on = step in rated and (trace.steps[step].done or child_steps(trace, step))
-    written = [_way(trace, j, None) | {"source": "human"} for j in human if j == step or step not in human]
+    written = [_completion_record(trace, j, None) | {"source": "human"} for j in human if j == step or step not in human]
     return {
-        "completions": [_way(trace, j, None if j in told else _rating(trace, j)) for j in rated],
+        "completions": [_completion_record(trace, j, None if j in told else _label_rating(trace, j)) for j in rated],
         "human_completion": written[0] if written else None,
         "chosen_completion": rated.index(step) if goes_on else None,
     }
 
 
-def _way(trace: Trace, step: int, rating: int | None) -> dict[str, Any]:
-    flags = trace.problem.tags.get(ROW, {}).get("flagged", [])
+def _completion_record(trace: Trace, step: int, rating: int | None) -> dict[str, Any]:
+    flags = trace.problem.tags.get(ROW_TAG, {}).get("flagged", [])
     return {"text": step_text(trace, step), "rating": rating, "flagged": flags[step] if step < len(flags) else False}
 
 
-def _rating(trace: Trace, step: int) -> int | None:
-    label = share_of(trace, step)
+def _label_rating(trace: Trace, step: int) -> int | None:
+    label = probability_label(trace, step)
     if label is None:
         return None
     return 0 if trace.steps[step].scores[LABEL_SCORE].reason == NEUTRAL else 1 if label >= 0.5 else -1
 
 
 def _row(trace: Trace, end: int, rounds: list[dict[str, Any]]) -> dict[str, Any]:
-    rest = _without(trace.problem.tags.get(ROW, {}), "flagged")
+    rest = _without(trace.problem.tags.get(ROW_TAG, {}), "flagged")
     question = {**rest.get("question", {}), "problem": trace.problem.question}
     question |= {"ground_truth_answer": trace.problem.answer}
     label = {**rest.get("label", {}), "steps": rounds}
-    return {**rest, "question": question, "label": label | {"finish_reason": _reason(trace, end, label)}}
+    return {**rest, "question": question, "label": label | {"finish_reason": _finish_reason(trace, end, label)}}
 
 
-def _reason(trace: Trace, end: int, label: Mapping[str, Any]) -> str:
+def _finish_reason(trace: Trace, end: int, label: Mapping[str, Any]) -> str:
     """Why nobody went on: an answer that is not known to be wrong, an error, or what the row said that this was."""
-    wrong = _rating(trace, end) == -1
+    wrong = _label_rating(trace, end) == -1
     if trace.steps[end].done:
         return "found_error" if wrong else "solution"
     kept = label.get("finish_reason")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ponder.errors import TaskError
-from ponder.tasks.steps.labelled import new_labelled_trace, add_chain, reasoning_paths, step_text, share_of, parse_text, parse_step_text
+from ponder.tasks.steps.labelled import new_labelled_trace, add_chain, reasoning_paths, step_text, probability_label, parse_text, parse_step_text
 from ponder.types import Score, Trace
 
 STEP_MARK = "ки"
@@ -17,7 +17,7 @@ FIRST_STEP_PREFIX = "Step 1:"
 
 
 def read(row: Mapping[str, Any], where: str) -> Trace:
-    pieces, labels = _aligned(parse_text(row["input"], "'input'"), parse_text(row["label"], "'label'"))
+    pieces, labels = _align_labels(parse_text(row["input"], "'input'"), parse_text(row["label"], "'label'"))
     question, first, begun = pieces[0].rpartition(FIRST_STEP_PREFIX)
     if not first or not question.strip():
         raise TaskError(f"no {FIRST_STEP_PREFIX!r} after a question, where the steps begin")
@@ -26,7 +26,7 @@ def read(row: Mapping[str, Any], where: str) -> Trace:
     return add_chain(new_labelled_trace(where, question.strip(), tags=rest), steps, labels)
 
 
-def _aligned(marked: str, signed: str) -> tuple[list[str], list[Score]]:
+def _align_labels(marked: str, signed: str) -> tuple[list[str], list[Score]]:
     """What stands between the marks, and the sign at each."""
     *pieces, after = marked.split(STEP_MARK)
     if after.strip():
@@ -50,7 +50,7 @@ def write(trace: Trace) -> Iterator[dict[str, Any]]:
     step on several ways has its sign in several rows. Steps without numbers get them: they say where the first
     begins."""
     for way in reasoning_paths(trace):
-        labels = [share_of(trace, i) for i in way]
+        labels = [probability_label(trace, i) for i in way]
         if None in labels:
             continue
         steps = [step_text(trace, i).strip() for i in way]

@@ -11,10 +11,10 @@ from ponder.tasks.steps.labelled import (
     get_list,
     check_same_length,
     reasoning_paths,
-    prompt_of,
+    prompt_for_file,
     step_text,
     parse_label,
-    share_of,
+    probability_label,
     parse_step_text,
 )
 from ponder.types import Trace
@@ -32,8 +32,8 @@ def write(trace: Trace) -> Iterator[dict[str, Any]]:
     of 0 or 1 becomes false or true, which TRL expects."""
     told: set[int] = set()
     for way in reasoning_paths(trace):
-        labels = [None if i in told else share_of(trace, i) for i in way]
+        labels = [None if i in told else probability_label(trace, i) for i in way]
         if any(label is not None for label in labels):
             plain = [bool(label) if label in (0.0, 1.0) else label for label in labels]
-            yield {"prompt": prompt_of(trace), "completions": [step_text(trace, i) for i in way], "labels": plain}
+            yield {"prompt": prompt_for_file(trace), "completions": [step_text(trace, i) for i in way], "labels": plain}
             told.update(way)

@@ -7,7 +7,7 @@ import random
 from ponder.tasks.suite.item import SuiteQuestion, number_question
 
 NAMES = ("Ada", "Boris", "Chen", "Dina", "Emil", "Fatou", "Goran", "Hana")
-GOODS = (
+ITEMS_FOR_SALE = (
     ("pen", "pens"),
     ("book", "books"),
     ("lamp", "lamps"),
@@ -33,7 +33,7 @@ def expression(rng: random.Random) -> SuiteQuestion:
 
 
 def shopping(rng: random.Random) -> SuiteQuestion:
-    (_, first), (_, second) = rng.sample(GOODS, 2)
+    (_, first), (_, second) = rng.sample(ITEMS_FOR_SALE, 2)
     n, m, p, q = rng.randint(2, 9), rng.randint(2, 9), rng.randint(3, 15), rng.randint(3, 15)
     paid = (n * p + m * q) // 50 * 50 + 50
     said = (

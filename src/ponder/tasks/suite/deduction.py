@@ -9,7 +9,7 @@ from collections.abc import Callable
 from ponder.tasks.suite.item import SuiteQuestion, shuffled_choice_question, choice_question
 
 NAMES = ("Ines", "Jonas", "Kofi", "Lena", "Mira", "Noor", "Oskar", "Pia")
-MADE_UP = ("blick", "dorp", "fenk", "gramp", "jolt", "merk", "plon", "quib", "snaf", "trell", "vosk", "wump")
+NONSENSE_WORDS = ("blick", "dorp", "fenk", "gramp", "jolt", "merk", "plon", "quib", "snaf", "trell", "vosk", "wump")
 VERDICTS = ("It must be true", "It must be false", "It cannot be known")
 
 
@@ -35,14 +35,14 @@ def ordering(rng: random.Random) -> SuiteQuestion:
 
 def syllogism(rng: random.Random) -> SuiteQuestion:
     """Three made-up kinds of things: a model says which of their eight combinations exist."""
-    words = rng.sample(MADE_UP, 3)
+    words = rng.sample(NONSENSE_WORDS, 3)
     while True:
         links = rng.sample(((0, 1), (1, 2), (1, 0), (2, 1)), 2)
         if {frozenset(link) for link in links} == {frozenset((0, 1)), frozenset((1, 2))}:
             break
     premises = [(rng.choice(("all", "no", "some")), *link) for link in links]
     asked = (rng.choice(("all", "no", "some")), *rng.choice(((0, 2), (2, 0))))
-    models = [m for m in _worlds() if all(_holds(m, *p) for p in premises)]
+    models = [m for m in _models() if all(_holds(m, *p) for p in premises)]
     truths = {_holds(m, *asked) for m in models}
     if not models or (len(truths) == 2 and rng.random() < 0.7):  # most random conclusions are open: keep a third
         return syllogism(rng)
@@ -52,7 +52,7 @@ def syllogism(rng: random.Random) -> SuiteQuestion:
     return choice_question("syllogism", f"{told} {there} Consider: {_sentence(*asked, words)}", verdict, VERDICTS)
 
 
-def _worlds() -> list[frozenset[int]]:
+def _models() -> list[frozenset[int]]:
     """Which of the eight kinds of thing exist, where each of the three words has at least one."""
     sets = (frozenset(i for i in range(8) if mask >> i & 1) for mask in range(1, 256))
     return [w for w in sets if all(any(thing >> k & 1 for thing in w) for k in range(3))]
@@ -107,14 +107,14 @@ def liars(rng: random.Random) -> SuiteQuestion:
     said = " ".join(f'{p} says: "{text}."' for p, (text, _) in zip(people, statements, strict=True))
     question = f"Each person always tells the truth or always lies. {said} Who tells the truth?"
     named = {
-        c: _named([p for p, honest in zip(people, c, strict=True) if honest])
+        c: _join_names([p for p, honest in zip(people, c, strict=True) if honest])
         for c in itertools.product((True, False), repeat=3)
     }
     wrong = rng.sample([text for c, text in named.items() if c != ways[0]], 3)
     return shuffled_choice_question("liars", question, named[ways[0]], wrong, rng)
 
 
-def _named(people: list[str]) -> str:
+def _join_names(people: list[str]) -> str:
     if not people:
         return "nobody"
     return people[0] if len(people) == 1 else f"{', '.join(people[:-1])} and {people[-1]}"
@@ -134,7 +134,7 @@ def matching(rng: random.Random) -> SuiteQuestion:
             clues, left = [*clues, f"{p} does not own the {pet}."], fewer
     assert left == [truth]
     who = rng.choice(people)
-    owned = f"{_named(people)} own a {pets[0]}, a {pets[1]} and a {pets[2]}, one each."
+    owned = f"{_join_names(people)} own a {pets[0]}, a {pets[1]} and a {pets[2]}, one each."
     question = f"{owned} {' '.join(clues)} What does {who} own?"
     return shuffled_choice_question("matching", question, f"the {truth[who]}", [f"the {p}" for p in pets if p != truth[who]], rng)
 

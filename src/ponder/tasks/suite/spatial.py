@@ -9,7 +9,7 @@ from ponder.tasks.suite.item import SuiteQuestion, shuffled_choice_question, num
 
 DIRECTIONS = ("north", "east", "south", "west")
 STEPS = ((0, 1), (1, 0), (0, -1), (-1, 0))
-DIAGONAL = {
+COMPASS = {
     (0, 1): "north", (1, 1): "north-east", (1, 0): "east", (1, -1): "south-east", (0, -1): "south",
     (-1, -1): "south-west", (-1, 0): "west", (-1, 1): "north-west",
 }  # fmt: skip
@@ -31,7 +31,7 @@ def walk(rng: random.Random) -> SuiteQuestion:
         said.append(f"You walk {far} step{'s' * (far > 1)}.")
     if (x, y) == (0, 0):
         return walk(rng)
-    way = DIAGONAL[(_sign(-x), _sign(-y))]
+    way = COMPASS[(_sign(-x), _sign(-y))]
     wrong = _wrong_ways(rng, way, -x, -y)
     return shuffled_choice_question("walk", f"{' '.join(said)} In which direction does your starting point lie?", way, wrong, rng)
 
@@ -42,14 +42,14 @@ def layout(rng: random.Random) -> SuiteQuestion:
     x = y = 0
     said = []
     for before, thing in itertools.pairwise(things):
-        (dx, dy), wind = rng.choice(list(DIAGONAL.items()))
+        (dx, dy), wind = rng.choice(list(COMPASS.items()))
         far = rng.randint(1, 6)
         x, y = x + far * dx, y + far * dy
         parts = " and ".join(f"{far} metre{'s' * (far > 1)} {w}" for w in wind.split("-"))
         said.append(f"The {thing} is {parts} of the {before}.")
     if (x, y) == (0, 0):
         return layout(rng)
-    way = DIAGONAL[(_sign(x), _sign(y))]
+    way = COMPASS[(_sign(x), _sign(y))]
     wrong = _wrong_ways(rng, way, x, y)
     question = f"{' '.join(said)} In which direction does the {things[-1]} lie, seen from the {things[0]}?"
     return shuffled_choice_question("layout", question, way, wrong, rng)
@@ -58,8 +58,8 @@ def layout(rng: random.Random) -> SuiteQuestion:
 def _wrong_ways(rng: random.Random, way: str, x: int, y: int) -> list[str]:
     """Three other winds, but not the one that lies nearest: eight metres north and one west may be called north."""
     scale = max(abs(x), abs(y))
-    nearest = DIAGONAL[(round(x / scale / 0.83), round(y / scale / 0.83))]  # half of 0.83 is tan(22.5 degrees)
-    others = [w for w in DIAGONAL.values() if w != way]
+    nearest = COMPASS[(round(x / scale / 0.83), round(y / scale / 0.83))]  # half of 0.83 is tan(22.5 degrees)
+    others = [w for w in COMPASS.values() if w != way]
     wrong = rng.sample(others, 3)
     while nearest in wrong:
         wrong = rng.sample(others, 3)

@@ -13,13 +13,13 @@ from typing import Any, Literal, get_args
 
 from ponder.errors import TaskError, UnknownName, UsageError
 from ponder.tasks.split import stable_hash
-from ponder.tasks.styled import Styled
+from ponder.tasks.styled import StyledTask
 from ponder.tasks.suite import arithmetic, common_sense, deduction, spatial
 from ponder.tasks.suite.item import QUESTIONS_PER_CATEGORY, SuiteQuestion
 from ponder.types import Problem, Score, user_messages
-from ponder.verify import EXPLICIT, MultipleChoice, FinalNumber, AnswerForm
-from ponder.verify.scoring import TextScorer, bad_data
-from ponder.verify.style import Style, AnswerSpec, question_with_instruction
+from ponder.verify import EXPLICIT_FORMS, MultipleChoice, FinalNumber, AnswerForm
+from ponder.verify.scoring import TextVerifier, bad_data
+from ponder.verify.style import AnswerStyle, AnswerSpec, question_with_instruction
 
 Category = Literal["arithmetic", "deduction", "spatial", "common-sense"]
 CATEGORIES: tuple[Category, ...] = get_args(Category)
@@ -34,10 +34,10 @@ NUMBER_SPEC, LETTER_SPEC = AnswerSpec("the final number"), AnswerSpec("the lette
 
 
 @dataclass(frozen=True)
-class NumberOrChoice(TextScorer):
+class NumberOrChoice(TextVerifier):
     """Judges a number or the letter of an option, whichever the question asks for."""
 
-    forms: tuple[AnswerForm, ...] = EXPLICIT
+    forms: tuple[AnswerForm, ...] = EXPLICIT_FORMS
 
     @property
     def name(self) -> str:
@@ -56,7 +56,7 @@ class NumberOrChoice(TextScorer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Suite(Styled):
+class Suite(StyledTask):
     """Arithmetic, deduction, spatial and common sense, sixty questions each; with or without a chain of thought.
 
     `think=False` says the same as `style="direct"`.
@@ -87,7 +87,7 @@ class Suite(Styled):
         return NumberOrChoice(self.answer_forms)
 
     @property
-    def resolved_style(self) -> Style:
+    def resolved_style(self) -> AnswerStyle:
         return super().resolved_style if self.style is not None else "cot" if self.think else "direct"
 
     @property

@@ -18,9 +18,9 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from ponder.verify.sandbox.codec import NotPlain, Plain, Tree, decode, encode
+from ponder.verify.sandbox.codec import NotPlainData, Plain, Tree, decode, encode
 
-RELATIVE, ABSOLUTE = 1e-9, 1e-12
+RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE = 1e-9, 1e-12
 _TAGS: dict[type[Any], str] = {
     list: "lt",
     tuple: "lt",
@@ -32,7 +32,7 @@ _TAGS: dict[type[Any], str] = {
 }
 
 
-def values_equal(tree: Tree, expected: Plain, tolerance: float = RELATIVE) -> bool:
+def values_equal(tree: Tree, expected: Plain, tolerance: float = RELATIVE_TOLERANCE) -> bool:
     """Whether this answer equals the expected value. `tolerance=0` compares floats exactly."""
     kind = type(expected)
     if expected is None or kind is bool:
@@ -64,7 +64,7 @@ def _same_number(tree: Tree, expected: Any, tolerance: float) -> bool:
             return False
         try:
             tree = decode(tree)
-        except NotPlain:
+        except NotPlainData:
             return False
     if type(tree) not in (int, float, complex, Decimal, Fraction):
         return False
@@ -90,7 +90,7 @@ def _close(answer: Any, expected: Any, tolerance: float) -> bool:
         return math.isnan(answer) and math.isnan(expected)
     if math.isinf(answer) or math.isinf(expected):
         return False
-    return abs(answer - expected) <= (tolerance * abs(expected) if expected else min(tolerance, ABSOLUTE))
+    return abs(answer - expected) <= (tolerance * abs(expected) if expected else min(tolerance, ABSOLUTE_TOLERANCE))
 
 
 def _same_dict(pairs: Sequence[Any], expected: dict[Any, Any], tolerance: float) -> bool:
@@ -122,7 +122,7 @@ def _canonical(tree: Tree, depth: int = 0) -> str:
             return "malformed"
         try:
             tree = decode(tree)
-        except NotPlain:
+        except NotPlainData:
             return "malformed"
     if type(tree) is complex and tree.imag == 0:
         tree = tree.real

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ponder.errors import UnknownName
-from ponder.verify.sandbox import SandboxLimits, Ran, Sandbox, SandboxError
+from ponder.verify.sandbox import SandboxLimits, ProgramResult, Sandbox, SandboxError
 
-WHERE = "/usr/local/bin:/usr/bin:/bin"  # what is visible inside the jail
-COMPILING = SandboxLimits(cpu_seconds=30, memory_bytes=2 << 30, disk_bytes=128 << 20, output_bytes=32 << 20, max_processes=64)
+JAIL_PATH = "/usr/local/bin:/usr/bin:/bin"  # what is visible inside the jail
+COMPILER_LIMITS = SandboxLimits(cpu_seconds=30, memory_bytes=2 << 30, disk_bytes=128 << 20, output_bytes=32 << 20, max_processes=64)
 
 
 @dataclass(frozen=True)
@@ -59,29 +59,29 @@ def find_program(program: str) -> str:
     """Where a program lies, or `SandboxError`."""
     if program.startswith("./"):
         return program
-    found = shutil.which(program, path=WHERE)
+    found = shutil.which(program, path=JAIL_PATH)
     if found is None:
         raise SandboxError(
-            f"{program} is not installed where the jail can see it ({WHERE}); install it, or leave the language out"
+            f"{program} is not installed where the jail can see it ({JAIL_PATH}); install it, or leave the language out"
         )
     return found
 
 
-def build(jail: Sandbox, spoken: ProgrammingLanguage, source: str) -> tuple[dict[str, bytes], Ran | None]:
+def build(jail: Sandbox, lang: ProgrammingLanguage, source: str) -> tuple[dict[str, bytes], ProgramResult | None]:
     """What has to lie beside a program so that it can run, and how the compiler failed, if it did.
 
     The compiler reads text that nobody trusts, so it works in the jail too, and hands its program out over stdout.
     """
-    if not spoken.compiler:
+    if not lang.compiler:
         return {}, None
-    compiler = " ".join([find_program(spoken.compiler[0]), *spoken.compiler[1:]])
+    compiler = " ".join([find_program(lang.compiler[0]), *lang.compiler[1:]])
     command = ["/bin/sh", "-c", f"{compiler} && exec cat program"]
-    made, ran = jail.run_program(command, b"", {spoken.file: source.encode("utf-8", "replace")}, COMPILING)
+    made, ran = jail.run_program(command, b"", {lang.file: source.encode("utf-8", "replace")}, COMPILER_LIMITS)
     return {"program": made}, None if ran.run_status == "done" and made else ran
 
 
-def run(jail: Sandbox, spoken: ProgrammingLanguage, source: str, beside: dict[str, bytes], stdin: str, limits: SandboxLimits) -> Ran:
+def run(jail: Sandbox, lang: ProgrammingLanguage, source: str, files: dict[str, bytes], stdin: str, limits: SandboxLimits) -> ProgramResult:
     """One run of a program that `build` made ready."""
-    command = [find_program(spoken.run[0]), *(part.replace("{source}", source) for part in spoken.run[1:])]
-    bounds = replace(limits, disk_bytes=max(limits.disk_bytes, 2 * sum(map(len, beside.values()))))
-    return jail.run_program(command, stdin.encode("utf-8", "surrogateescape"), beside, bounds, spoken.reserves_address_space)[1]
+    command = [find_program(lang.run[0]), *(part.replace("{source}", source) for part in lang.run[1:])]
+    bounds = replace(limits, disk_bytes=max(limits.disk_bytes, 2 * sum(map(len, files.values()))))
+    return jail.run_program(command, stdin.encode("utf-8", "surrogateescape"), files, bounds, lang.reserves_address_space)[1]

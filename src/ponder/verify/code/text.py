@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
-from ponder.verify.answer import ExtractedAnswer, after_thinking
+from ponder.verify.answer import ExtractedAnswer, strip_thinking
 
 MAX_PROGRAM_CHARS = 100_000  # characters
 PYTHON_TAGS = frozenset({"python", "py", "python3", "py3"})
@@ -14,7 +14,7 @@ _FENCE = re.compile(r"^([ \t]{0,12})(`{3,}|~{3,})[ \t]*([^\s`{]*)[^`\n]*$")
 
 def extract_program(text: str, tags: Collection[str] = PYTHON_TAGS) -> ExtractedAnswer:
     """The one fenced block in this language after the thinking; where none names it, the one that names none."""
-    said = after_thinking(text)
+    said = strip_thinking(text)
     if said is None:
         return ExtractedAnswer(None, "no program")
     blocks = list(_blocks(said))

@@ -6,13 +6,13 @@ from ponder.verify.expression import evaluate_arithmetic
 from ponder.verify.sandbox import SandboxLimits, Sandbox, SandboxError, shared_sandbox
 
 MAX_TOOL_OUTPUT_CHARS = 4000  # characters of output that a model gets to read
-TOOL = SandboxLimits(cpu_seconds=5, output_bytes=256 << 10)
+TOOL_LIMITS = SandboxLimits(cpu_seconds=5, output_bytes=256 << 10)
 
 
 def run_python(code: str, jail: Sandbox | None = None) -> str:
     """What this code prints, and the value of its last line; an error is text as well. Nothing is kept between runs."""
     try:
-        ran = (jail or shared_sandbox(TOOL)).run_cell(code)
+        ran = (jail or shared_sandbox(TOOL_LIMITS)).run_cell(code)
     except SandboxError as error:
         return f"[refused: {error}]"
     said = ran.stdout

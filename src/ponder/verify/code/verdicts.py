@@ -21,21 +21,21 @@ from ponder.errors import TaskError, UsageError
 from ponder.trust import names_code
 from ponder.types import Score, Trace
 from ponder.verify.code import languages
-from ponder.verify.code.equal import RELATIVE, values_equal
+from ponder.verify.code.equal import RELATIVE_TOLERANCE, values_equal
 from ponder.verify.code.text import PYTHON_TAGS, extract_program
-from ponder.verify.sandbox import SandboxLimits, Ran, CallResult, Rung, Sandbox, SandboxError, Tested, shared_sandbox
-from ponder.verify.sandbox.codec import NotPlain, encode
-from ponder.verify.sandbox.outcome import legible
-from ponder.verify.scoring import TextScorer, bad_data, safely, repr_for_reason
+from ponder.verify.sandbox import SandboxLimits, ProgramResult, CallResult, IsolationKind, Sandbox, SandboxError, TestsResult, shared_sandbox
+from ponder.verify.sandbox.codec import NotPlainData, encode
+from ponder.verify.sandbox.outcome import printable_line
+from ponder.verify.scoring import TextVerifier, bad_data, grade_or_undecided, repr_for_reason
 
 
 @dataclass(frozen=True)
-class CodeVerifier(TextScorer):
-    """What the verifiers of programs share. `rung` chooses the jail (default: the best that this machine can build)."""
+class CodeVerifier(TextVerifier):
+    """What the verifiers of programs share. `isolation` chooses the jail (default: the best that this machine can build)."""
 
     partial_credit: bool = False
     limits: SandboxLimits = SandboxLimits()
-    rung: Rung | None = field(default=None, metadata=names_code(lambda rung: "rung=unsafe" if rung == "unsafe" else ""))
+    isolation: IsolationKind | None = field(default=None, metadata=names_code(lambda isolation: "rung=unsafe" if isolation == "unsafe" else ""))
 
     REQUIRED_KEYS: ClassVar[tuple[str, ...]] = ("tests",)
     TAGS: ClassVar[frozenset[str]] = PYTHON_TAGS
@@ -46,7 +46,7 @@ class CodeVerifier(TextScorer):
 
     @property
     def jail(self) -> Sandbox:
-        return shared_sandbox(self.limits, self.rung)
+        return shared_sandbox(self.limits, self.isolation)
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
         """All at once, as far as the jail has slots."""
@@ -84,13 +84,13 @@ class CodeVerifier(TextScorer):
 
     def check_reference(self, gold: Any, reference: str, id: str = "") -> None:
         """Refuse a row whose own reference program does not pass: `TaskError` says which, and why."""
-        score = safely(lambda: self.grade_program(reference, self.checked_row(gold)))
+        score = grade_or_undecided(lambda: self.grade_program(reference, self.checked_row(gold)))
         if score.value is None:
             raise TaskError(f"problem {id or '?'} cannot be judged: {score.reason}")
         if score.value < 1:
             raise TaskError(f"problem {id or '?'}: its tests fail on its own reference ({score.reason}); leave it out")
 
-    def _unless_tested(self, tested: Tested) -> Score | None:
+    def _score_if_unfinished(self, tested: TestsResult) -> Score | None:
         """The score where tests did not come to an end, or could not tell."""
         if tested.run_status == "lost":
             return Score(None, f"crashed: {tested.detail}")
@@ -114,7 +114,7 @@ class CallTests(CodeVerifier):
     A test may have `kwargs`. An entry `Solution.f` is a method of a class. How values compare: `equal.same`.
     """
 
-    tolerance: float = RELATIVE
+    tolerance: float = RELATIVE_TOLERANCE
 
     REQUIRED_KEYS: ClassVar[tuple[str, ...]] = ("entry", "tests")
 
@@ -131,7 +131,7 @@ class CallTests(CodeVerifier):
                 bad_data(f"the test's 'args' are {repr_for_reason(test['args'])}; they must be a list")
             try:
                 encode([test["args"], test.get("kwargs", {}), test["expected"]])
-            except NotPlain as error:
+            except NotPlainData as error:
                 bad_data(f"a test is not plain data: {error}")
         calls = [(tuple(test["args"]), test.get("kwargs") or {}) for test in tests]
         replies = self.jail.call_program(source, row["entry"], calls, self.limits)
@@ -183,7 +183,7 @@ class OutputTests(CodeVerifier):
         if spoken is not None:
             beside, failed = languages.build(self.jail, spoken, source)
             if failed is not None:
-                return _not_built(failed)
+                return _compile_error_score(failed)
         passed, why = 0, ""
         for at, test in enumerate(tests):
             stdin = test.get("stdin") or ""
@@ -213,19 +213,19 @@ def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().split("\n")]
 
 
-def _why(ran: Ran) -> str:
+def _why(ran: ProgramResult) -> str:
     if ran.run_status == "raised":
-        last = legible(ran.stderr.strip().rpartition("\n")[2][:200])
+        last = printable_line(ran.stderr.strip().rpartition("\n")[2][:200])
         return f"raised: {last or ran.detail}"
     return "wrong" if ran.run_status == "done" else ran.description
 
 
-def _not_built(ran: Ran) -> Score:
+def _compile_error_score(ran: ProgramResult) -> Score:
     if ran.run_status == "lost":
         return Score(None, f"crashed: {ran.detail}")
     if ran.run_status == "raised":
         told = next((line for line in ran.stderr.splitlines() if "error" in line), ran.stderr[:100])
-        return Score(0.0, f"malformed: it does not compile: {legible(told[:200])}")
+        return Score(0.0, f"malformed: it does not compile: {printable_line(told[:200])}")
     return Score(0.0, f"{ran.description} (compiling)")
 
 
@@ -252,9 +252,9 @@ class AssertTests(CodeVerifier):
         tests = [row["tests"]] if isinstance(row["tests"], str) else list(row["tests"])
         setup, entry = str(row.get("setup") or ""), str(row.get("entry") or "")
         whole = prepend_prefix(str(row.get("prefix") or ""), source)
-        names = _listed(row.get("names"))
+        names = _names_list(row.get("names"))
         tested = self.jail.run_tests(whole, tests, entry, setup, self.partial_credit and len(tests) == 1, self.limits, names)
-        score = self._unless_tested(tested)
+        score = self._score_if_unfinished(tested)
         if score is not None:
             return score
         if tested.passed < 0:
@@ -266,7 +266,7 @@ class AssertTests(CodeVerifier):
         return score
 
 
-def _listed(names: Any) -> list[str]:
+def _names_list(names: Any) -> list[str]:
     if names is None:
         return []
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
@@ -307,7 +307,7 @@ class PropertyTests(CodeVerifier):
             bad_data("the property defines no function 'draw', or none 'holds'")
         setup = row["property"] + _DRAWING.format(seed=self.seed)
         tested = self.jail.run_tests(source, [_CASE] * self.n_cases, row["entry"], setup, False, self.limits)
-        score = self._unless_tested(tested)
+        score = self._score_if_unfinished(tested)
         if score is not None:
             return score
         if tested.passed < 0 or tested.detail.startswith("tests.Draw"):  # no error of the program's can be called so

@@ -18,8 +18,8 @@ from ponder.verify.form.language import language_share
 from ponder.verify.form.patterns import MAX_REGEX_TEXT_CHARS, regex_matches
 from ponder.verify.form.schema import json_fault
 from ponder.verify.form.tongues import LANGUAGES
-from ponder.verify.reading import extract_all_text, read_one
-from ponder.verify.scoring import TextScorer, bad_data, repr_for_reason
+from ponder.verify.reading import extract_all_text, extract_structured
+from ponder.verify.scoring import TextVerifier, bad_data, repr_for_reason
 
 Constraint = Mapping[str, Any]
 
@@ -31,7 +31,7 @@ _PARAGRAPH = re.compile(r"\n[ \t]*\n")
 
 
 @dataclass(frozen=True)
-class Constraints(TextScorer):
+class Constraints(TextVerifier):
     """1 where the text keeps every constraint; `partial`: the share that it keeps.
 
     The problem's answer is a list of constraints, or `{"constraints": [...]}`. They hold for all that is said after the
@@ -47,7 +47,7 @@ class Constraints(TextScorer):
 
     def verify(self, text: str, gold: Any) -> Score:
         constraints = _constraints(gold)
-        found = read_one(text, max_chars=MAX_REGEX_TEXT_CHARS) if self.in_answer_tag else extract_all_text(text, max_chars=MAX_REGEX_TEXT_CHARS)
+        found = extract_structured(text, max_chars=MAX_REGEX_TEXT_CHARS) if self.in_answer_tag else extract_all_text(text, max_chars=MAX_REGEX_TEXT_CHARS)
         for constraint in constraints:  # before the answer is looked at: a fault in the data is not the model's
             constraint_fault(constraint, "")
         if found.answer is None:

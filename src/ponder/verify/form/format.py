@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ponder.types import Score, Trace
 from ponder.verify.answer import find_boxes
-from ponder.verify.scoring import score_each
+from ponder.verify.scoring import grade_steps
 
 _TAG = re.compile(r"</?(?:think|answer)>", re.IGNORECASE)  # in capitals they are found, and refused
 _THINK = ("<think>", "</think>")
@@ -30,16 +30,16 @@ class ThinkFormat:
         return "format"
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        return score_each(trace, steps, self.grade)
+        return grade_steps(trace, steps, self.grade)
 
     def grade(self, text: str) -> Score:
         first = _TAG.search(text)
         opened = (first is not None and first[0] == _THINK[1]) if self.prompt_opens_think is None else self.prompt_opens_think
-        fault = _fault(_THINK[0] + text if opened else text)
+        fault = _format_fault(_THINK[0] + text if opened else text)
         return Score(0.0, fault) if fault else Score(1.0, "well formed")
 
 
-def _fault(text: str) -> str:
+def _format_fault(text: str) -> str:
     """What keeps the text from being well formed; empty if nothing does."""
     tags = list(_TAG.finditer(text))
     names = tuple(tag[0] for tag in tags)

@@ -15,7 +15,7 @@ from functools import partial
 from ponder.errors import UnknownName
 from ponder.types import Score, Trace
 from ponder.verify.form.tongues import LANGUAGES, SCRIPTS
-from ponder.verify.scoring import bad_data, safely
+from ponder.verify.scoring import bad_data, grade_or_undecided
 
 MAX_LANGUAGE_CHARS = 200_000  # characters that are looked at
 MIN_COMMON_WORDS = 8  # common words below which only the script is judged
@@ -47,7 +47,7 @@ class LanguageConsistency:
         return "language"
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        return [safely(partial(self._score, trace, step)) for step in steps]
+        return [grade_or_undecided(partial(self._score, trace, step)) for step in steps]
 
     def grade(self, text: str, language: str) -> Score:
         share, how = language_share(text, language)
@@ -65,7 +65,7 @@ class LanguageConsistency:
 
 def detect_language(text: str) -> str | None:
     """The language that most of a text is in; None where two are as likely or too little is written."""
-    words, scripts = _counted(text)
+    words, scripts = _count_words_and_scripts(text)
     if not scripts:
         return None
     main = max(scripts, key=scripts.__getitem__)
@@ -80,7 +80,7 @@ def detect_language(text: str) -> str | None:
 
 def language_share(text: str, language: str) -> tuple[float, str]:
     """The share of a text that can be in this language, and how that was found."""
-    words, scripts = _counted(text)
+    words, scripts = _count_words_and_scripts(text)
     total = sum(scripts.values())
     if not total:
         return 1.0, "no words"
@@ -99,7 +99,7 @@ def language_share(text: str, language: str) -> tuple[float, str]:
     return by_script * by_word, f"{by_script:.0%} {language} by script, {by_word:.0%} by common words"
 
 
-def _counted(text: str) -> tuple[Counter[str], Counter[str]]:
+def _count_words_and_scripts(text: str) -> tuple[Counter[str], Counter[str]]:
     """Words by spelling, and how much is written in each script (in words)."""
     words: Counter[str] = Counter()
     scripts: Counter[str] = Counter()

@@ -29,7 +29,7 @@ _UNKNOWN = Score(None, "the length is unknown: no step was sampled by a policy")
 
 
 @dataclass(frozen=True)
-class Overlong:
+class OverlongPenalty:
     """From 0 to -1 over the last `buffer` tokens before `longest`, as in DAPO. Add it to an accuracy."""
 
     max_tokens: int
@@ -53,7 +53,7 @@ class Overlong:
 
 
 @dataclass(frozen=True)
-class CosineLength:
+class CosineLengthReward:
     """The cosine reward of Yeo et al. 2025 (Demystifying Long Chain-of-Thought, section 4.2), with its numbers.
 
     A right answer earns most when short, a wrong one least; both move along half a cosine to their value at `longest`,

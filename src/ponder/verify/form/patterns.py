@@ -25,13 +25,13 @@ def regex_matches(pattern: str, text: str, how: Literal["search", "fullmatch"] =
     """Whether the pattern is found in the text (or is all of it). A text past the bound matches nothing."""
     if len(text) > MAX_REGEX_TEXT_CHARS:
         return False
-    compiled = compile_pattern(pattern)
+    compiled = compile_re2(pattern)
     # Half of a surrogate pair is no character: RE2 reads UTF-8, which has none.
     return getattr(compiled, how)(_SURROGATE.sub("\ufffd", text)) is not None
 
 
 @lru_cache(maxsize=512)
-def compile_pattern(pattern: str) -> Any:
+def compile_re2(pattern: str) -> Any:
     """RE2's program for this pattern; a pattern it does not know, or too large a one, is the task's fault."""
     try:
         re2 = importlib.import_module("re2")

@@ -18,14 +18,14 @@ from typing import Any
 from ponder.errors import MissingExtra
 from ponder.types import Score
 from ponder.verify.form.patterns import regex_matches
-from ponder.verify.reading import NotJson, extract_all_text, parse_strict_json, read_one
-from ponder.verify.scoring import BadData, TextScorer, bad_data, repr_for_reason
+from ponder.verify.reading import InvalidJson, extract_all_text, parse_strict_json, extract_structured
+from ponder.verify.scoring import BadProblemData, TextVerifier, bad_data, repr_for_reason
 
-BUDGET = 40_000  # keywords looked at for one document, at most about a second
+MAX_SCHEMA_CHECKS = 40_000  # keywords looked at for one document, at most about a second
 
 
 @dataclass(frozen=True)
-class JsonSchema(TextScorer):
+class JsonSchema(TextVerifier):
     """1 where the answer is one JSON document that the problem's answer, a JSON schema (a mapping), allows.
 
     `tagged`: the document stands in one `<answer>` or box; else it is all that is said after the thinking, with or
@@ -40,7 +40,7 @@ class JsonSchema(TextScorer):
 
     def verify(self, text: str, gold: Any) -> Score:
         _validator(_frozen(gold))
-        written = read_one(text) if self.in_answer_tag else extract_all_text(text)
+        written = extract_structured(text) if self.in_answer_tag else extract_all_text(text)
         if written.answer is None:
             return Score(0.0, written.reason)
         fault = json_fault(written.answer, gold)
@@ -52,15 +52,15 @@ def json_fault(text: str, schema: Mapping[str, Any]) -> str:
     validator = _validator(_frozen(schema))
     try:
         document = parse_strict_json(text)
-    except NotJson as why:
+    except InvalidJson as why:
         return f"malformed: {why}"
-    _LEFT.set([BUDGET])
+    _CHECKS_LEFT.set([MAX_SCHEMA_CHECKS])
     try:
         error = next(validator.iter_errors(document), None)
-    except BadData:
+    except BadProblemData:
         raise
-    except _Spent:
-        bad_data(f"the schema needs more than {BUDGET} checks for a document of {len(text)} characters")
+    except _CheckBudgetExhausted:
+        bad_data(f"the schema needs more than {MAX_SCHEMA_CHECKS} checks for a document of {len(text)} characters")
     except Exception as why:  # the package's own errors: a reference to nowhere, a keyword of the wrong type
         bad_data(f"the schema cannot be applied: {type(why).__name__}: {repr_for_reason(str(why))}")
     if error is None:
@@ -69,19 +69,19 @@ def json_fault(text: str, schema: Mapping[str, Any]) -> str:
     return f"{repr_for_reason(where)} breaks {error.validator!r}"
 
 
-class _Spent(Exception):
+class _CheckBudgetExhausted(Exception):
     pass
 
 
-_LEFT: ContextVar[list[int]] = ContextVar("checks left for this document")
+_CHECKS_LEFT: ContextVar[list[int]] = ContextVar("checks left for this document")
 
 
 def _counted(check: Callable[..., Any]) -> Callable[..., Any]:
     def counting(*arguments: Any) -> Any:
-        left = _LEFT.get()
+        left = _CHECKS_LEFT.get()
         left[0] -= 1
         if left[0] < 0:
-            raise _Spent
+            raise _CheckBudgetExhausted
         return check(*arguments)
 
     return counting

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ponder.types import Score
 from ponder.verify.expression import evaluate_arithmetic
-from ponder.verify.scoring import TextScorer
+from ponder.verify.scoring import TextVerifier
 
 MAX_WORKING_CHARS = 200_000  # characters of working
 MAX_SIDE_CHARS = 120  # characters of one side of an equation
@@ -24,7 +24,7 @@ class CheckedEquation(NamedTuple):
 
 
 @dataclass(frozen=True)
-class StepArithmetic(TextScorer):
+class StepArithmetic(TextVerifier):
     """The share of equations between numbers that hold, each counted once; 0 where there is none.
 
     A link of a chain is an equation: `3 + 4 = 7 * 2 = 14` has a wrong one. A decimal result may be rounded to the

@@ -14,7 +14,7 @@ _ALONE = re.compile(rf"({_LETTER})(?![A-Za-z_]|\s?\()")
 _NOT_BEFORE_POWERS = re.compile(rf"({_LETTER})\s?\([^()]{{0,80}}\)(?!\s?\^)")
 
 
-def functions_of(gold: str, answer: str) -> frozenset[str]:
+def applied_function_names(gold: str, answer: str) -> frozenset[str]:
     """The names before brackets that are functions: f(x + y) is not f(x) + f(y).
 
     The usual letters are, but in P(1+r)^n; any other is where neither text has it without a bracket: n(n+1) is a

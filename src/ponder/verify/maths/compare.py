@@ -10,14 +10,14 @@ import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from ponder.verify.maths.applied import functions_of
-from ponder.verify.maths.leaf import Leaf, parse_answer_value
+from ponder.verify.maths.applied import applied_function_names
+from ponder.verify.maths.leaf import AnswerValue, parse_answer_value
 from ponder.verify.maths.parts import ValueGroup, Relation, AnswerStructure
 from ponder.verify.maths.tree import ExpressionNode
-from ponder.verify.maths.typeset import OutsideGrammar, Unreadable, squeezed
+from ponder.verify.maths.typeset import OutsideGrammar, UnreadableAnswer, remove_spaces
 from ponder.verify.maths.value import proportional, approximate_values, same_value
 from ponder.verify.maths.worked import is_evaluated
-from ponder.verify.units import conversion_factors, read_unit
+from ponder.verify.units import conversion_factors, parse_unit
 
 RIGHT, WRONG = "right", "wrong"
 
@@ -38,7 +38,7 @@ def compare_answers(gold: AnswerStructure, answer: AnswerStructure, rules: Compa
         return compare_answers(gold.right, answer, rules) if named else WRONG
     if isinstance(gold, ValueGroup) and isinstance(answer, ValueGroup):
         return _groups(gold, answer, rules)
-    if isinstance(gold, Leaf) and isinstance(answer, Leaf):
+    if isinstance(gold, AnswerValue) and isinstance(answer, AnswerValue):
         return RIGHT if _leaves(gold, answer, rules) else WRONG
     if isinstance(answer, ValueGroup) and answer.kind in ("list", "set", "union"):
         return "several answers"
@@ -86,7 +86,7 @@ def _part(gold: AnswerStructure, answer: AnswerStructure, rules: ComparisonRules
 
 def _may_match(gold: AnswerStructure, answer: AnswerStructure, rules: ComparisonRules) -> bool:
     """Cheap, so that sets of many expressions are matched in little time: False only where they differ."""
-    if rules.tolerance or not (isinstance(gold, Leaf) and isinstance(answer, Leaf)) or gold.percent or answer.percent:
+    if rules.tolerance or not (isinstance(gold, AnswerValue) and isinstance(answer, AnswerValue)) or gold.percent or answer.percent:
         return True
     if gold.unit or answer.unit:
         return True
@@ -109,7 +109,7 @@ def _relation(gold: AnswerStructure, answer: Relation, rules: ComparisonRules) -
 
 
 def _is_set(shape: AnswerStructure) -> bool:
-    if isinstance(shape, Leaf):
+    if isinstance(shape, AnswerValue):
         return shape.words == r"\emptyset"
     return isinstance(shape, ValueGroup) and shape.kind in ("set", "union", "()", "[]", "(]", "[)")
 
@@ -134,36 +134,36 @@ def _equivalent(gold: Relation, answer: Relation) -> bool:
 
 
 def _symbols(shape: AnswerStructure) -> frozenset[str]:
-    return shape.symbols if isinstance(shape, Leaf) else frozenset()
+    return shape.symbols if isinstance(shape, AnswerValue) else frozenset()
 
 
 def _difference(relation: Relation, is_gold: bool = False) -> ExpressionNode:
     sides = (relation.left, relation.right)
-    if not all(isinstance(side, Leaf) for side in sides):
-        raise OutsideGrammar if is_gold else Unreadable("malformed")
-    left, right = (_tree(side, is_gold) for side in sides if isinstance(side, Leaf))
+    if not all(isinstance(side, AnswerValue) for side in sides):
+        raise OutsideGrammar if is_gold else UnreadableAnswer("malformed")
+    left, right = (_tree(side, is_gold) for side in sides if isinstance(side, AnswerValue))
     return ExpressionNode("add", (left, ExpressionNode("neg", (right,))))
 
 
-def _tree(value: Leaf, is_gold: bool) -> ExpressionNode:
+def _tree(value: AnswerValue, is_gold: bool) -> ExpressionNode:
     try:
         return value.tree
-    except Unreadable as unreadable:
+    except UnreadableAnswer as unreadable:
         if is_gold:
             raise OutsideGrammar from unreadable
         raise
 
 
 _LETTER_UNIT = re.compile(r"(.*[0-9}])\s?(?:\\text\{)?([mgshlLVWJN])\}?")
-_RADIANS = read_unit("radian") or ()
+_RADIANS = parse_unit("radian") or ()
 
 
-def _leaves(gold: Leaf, answer: Leaf, rules: ComparisonRules) -> bool:
+def _leaves(gold: AnswerValue, answer: AnswerValue, rules: ComparisonRules) -> bool:
     if gold.words or answer.words:
         if gold.choice_letter and answer.choice_letter:
             return gold.choice_letter == answer.choice_letter
         return bool(gold.words) and gold.words == answer.comparable_words
-    if squeezed(gold.text) == squeezed(answer.text):
+    if remove_spaces(gold.text) == remove_spaces(answer.text):
         return True
     if gold.base or answer.base:
         return (gold.body, gold.base) == (answer.body, answer.base)
@@ -171,7 +171,7 @@ def _leaves(gold: Leaf, answer: Leaf, rules: ComparisonRules) -> bool:
         return gold.choice_letter == answer.choice_letter
     truth = _tree(gold, True)
     answer = _renamed(gold, answer, truth)
-    functions = functions_of(gold.body, answer.body)
+    functions = applied_function_names(gold.body, answer.body)
     if functions:
         truth = gold.applied(functions)
     given = answer.applied(functions)
@@ -189,7 +189,7 @@ def _leaves(gold: Leaf, answer: Leaf, rules: ComparisonRules) -> bool:
     )
 
 
-def _turned(node: ExpressionNode, of: Leaf) -> ExpressionNode:
+def _turned(node: ExpressionNode, of: AnswerValue) -> ExpressionNode:
     """As an angle in radians."""
     return ExpressionNode("degrees", (node,)) if of.degrees else node
 
@@ -198,13 +198,13 @@ def _scaled(node: ExpressionNode, factor: Fraction) -> ExpressionNode:
     return node if factor == 1 else ExpressionNode("mul", (ExpressionNode("number", number=factor), node))
 
 
-def _renamed(gold: Leaf, answer: Leaf, truth: ExpressionNode) -> Leaf:
+def _renamed(gold: AnswerValue, answer: AnswerValue, truth: ExpressionNode) -> AnswerValue:
     """The answer with its letters as the gold means them: 5 m is a length where the gold has no variable, j is the
     imaginary unit where the gold has i, and c the constant of integration where the gold has C."""
     if not answer.symbols or answer.symbols <= truth.symbols():
         return answer
     if not truth.symbols() and (match := _LETTER_UNIT.fullmatch(answer.body)):
-        return replace(parse_answer_value(match[1]), unit=read_unit(match[2]) or ())
+        return replace(parse_answer_value(match[1]), unit=parse_unit(match[2]) or ())
     others = answer.symbols - truth.symbols()
     if others == {"j"} and re.search(r"(?<![A-Za-z\\])i(?![A-Za-z])", gold.body) and "i" not in answer.body:
         return parse_answer_value(re.sub(r"(?<![A-Za-z\\])j(?![A-Za-z])", "i", answer.text))

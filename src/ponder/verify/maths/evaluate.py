@@ -15,14 +15,14 @@ from functools import lru_cache
 from typing import Any
 
 from ponder.verify.maths.tree import ExpressionNode
-from ponder.verify.maths.typeset import Unreadable
+from ponder.verify.maths.typeset import UnreadableAnswer
 
 DEFAULT_DIGITS = 60
 MAX_INTEGER_BITS = 1 << 20  # bits in an exact whole number, before it is rounded
-WIDEST_FRACTION = 1 << 17  # bits in an exact fraction
-MOST_BITS = 1 << 24  # of all results together
-STEEPEST = 1 << 20  # bits in the exponent of a rounded number
-PER_BIT = math.log10(2)
+MAX_FRACTION_BITS = 1 << 17  # bits in an exact fraction
+MAX_TOTAL_BITS = 1 << 24  # of all results together
+MAX_EXPONENT_BITS = 1 << 20  # bits in the exponent of a rounded number
+DIGITS_PER_BIT = math.log10(2)
 Value = Any  # Fraction, or mpmath's mpf or mpc
 
 
@@ -76,7 +76,7 @@ class Evaluator:
     def value(self, node: ExpressionNode) -> Value:
         if node.number is not None:
             bits = max(node.number.numerator.bit_length(), node.number.denominator.bit_length())
-            self.weight += max(0, bits - 8) * PER_BIT  # all its digits: it may come as near to something as it has them
+            self.weight += max(0, bits - 8) * DIGITS_PER_BIT  # all its digits: it may come as near to something as it has them
             return node.number
         if node.op == "symbol":
             return self.symbol(node.name)
@@ -88,7 +88,7 @@ class Evaluator:
 
     def weigh(self, value: Value) -> None:
         if value != 0:
-            self.weight += max(0, abs(self.bits(value)) - 8) * PER_BIT
+            self.weight += max(0, abs(self.bits(value)) - 8) * DIGITS_PER_BIT
 
     def applied(self, name: str, a: Value) -> Value:
         """A function of which nothing is known: any number, and the same one for the same argument."""
@@ -108,10 +108,10 @@ class Evaluator:
         if isinstance(value, Fraction):
             bits = max(value.numerator.bit_length(), value.denominator.bit_length())
             self.work += bits
-            if self.work > MOST_BITS:
-                raise Unreadable("too large")
+            if self.work > MAX_TOTAL_BITS:
+                raise UnreadableAnswer("too large")
             whole = value.denominator == 1 or value.numerator in (1, -1)
-            if bits > (MAX_INTEGER_BITS if whole else WIDEST_FRACTION):
+            if bits > (MAX_INTEGER_BITS if whole else MAX_FRACTION_BITS):
                 value = self.rounded(value)
         elif not self.mp.isfinite(value):
             raise Undefined
@@ -125,8 +125,8 @@ class Evaluator:
         if value == 0:
             return 0
         size = int(self.mp.mag(value))
-        if abs(size) > STEEPEST:
-            raise Unreadable("too large")
+        if abs(size) > MAX_EXPONENT_BITS:
+            raise UnreadableAnswer("too large")
         return size
 
     def both(self, a: Value, b: Value, do: Callable[[Value, Value], Value]) -> Value:
@@ -140,7 +140,7 @@ class Evaluator:
             largest = max(self.bits(total), self.bits(term))
             total = self.checked(self.both(total, term, lambda a, b: a + b))
             if not isinstance(total, Fraction):
-                self.lost += DEFAULT_DIGITS if total == 0 else max(0, largest - self.bits(total)) * PER_BIT
+                self.lost += DEFAULT_DIGITS if total == 0 else max(0, largest - self.bits(total)) * DIGITS_PER_BIT
         return total
 
     def do_mul(self, a: Value, b: Value) -> Value:
@@ -183,16 +183,16 @@ class Evaluator:
         whole = isinstance(exponent, Fraction) and exponent.denominator == 1
         if isinstance(base, Fraction) and whole:
             wide = max(base.numerator.bit_length(), base.denominator.bit_length())
-            if abs(exponent) * wide <= (MAX_INTEGER_BITS if base.denominator == 1 else WIDEST_FRACTION):
+            if abs(exponent) * wide <= (MAX_INTEGER_BITS if base.denominator == 1 else MAX_FRACTION_BITS):
                 return base ** int(exponent)
         if isinstance(base, Fraction) and isinstance(exponent, Fraction) and exponent.denominator <= 64:
             root = self.do_root(base, Fraction(exponent.denominator)) if base > 0 else None
             if isinstance(root, Fraction) and root != base:
                 return self.checked(self.do_pow(root, Fraction(exponent.numerator)))
-        steep = self.bits(exponent) > 40 or abs(self.rounded(exponent)) * (abs(self.bits(base)) + 2) > STEEPEST
+        steep = self.bits(exponent) > 40 or abs(self.rounded(exponent)) * (abs(self.bits(base)) + 2) > MAX_EXPONENT_BITS
         if steep and abs(self.rounded(base)) != 1:
-            raise Unreadable("too large")
-        self.lost += max(0, self.bits(exponent) + 4) * PER_BIT
+            raise UnreadableAnswer("too large")
+        self.lost += max(0, self.bits(exponent) + 4) * DIGITS_PER_BIT
         return self.mp.power(self.rounded(base), int(exponent) if whole else self.rounded(exponent))
 
     def do_root(self, body: Value, degree: Value) -> Value:
@@ -210,11 +210,11 @@ class Evaluator:
 
     def do_factorial(self, a: Value) -> Value:
         if not isinstance(a, Fraction):
-            raise Unreadable("malformed")
+            raise UnreadableAnswer("malformed")
         if a.denominator == 1 and 0 <= a <= 20_000:
             return Fraction(_factorial(int(a)))
         if abs(a) > 50_000:
-            raise Unreadable("too large")
+            raise UnreadableAnswer("too large")
         return self.gamma("factorial", a)
 
     def do_binom(self, n: Value, k: Value) -> Value:
@@ -225,30 +225,30 @@ class Evaluator:
         if isinstance(n, Fraction) and isinstance(k, Fraction) and k.denominator == 1 and 0 <= k <= 100:
             return math.prod((n - i for i in range(int(k))), start=Fraction(1)) / math.factorial(int(k))
         if self.bits(n) > 16 or self.bits(k) > 16:
-            raise Unreadable("too large")
+            raise UnreadableAnswer("too large")
         return self.gamma("binomial", n, k)
 
     def gamma(self, name: str, *values: Value) -> Value:
         """Its digits take so long that there are some hundred of them at most."""
         if self.mp.dps > 800:
-            raise Unreadable("too large")
+            raise UnreadableAnswer("too large")
         return getattr(self.mp, name)(*map(self.rounded, values))
 
     def function(self, name: str, a: Value) -> Value:
         if name == "exp":
             return self.do_pow(+self.mp.e, a)
         if self.bits(a) > 500 and name not in ("ln", "log"):
-            raise Unreadable("too large")
+            raise UnreadableAnswer("too large")
         if a == 0 and name in ("ln", "log", "cot", "csc"):
             raise Undefined
         if name in ("sinh", "cosh", "tanh") and self.bits(a) > 15:
-            raise Unreadable("too large")
+            raise UnreadableAnswer("too large")
         names = {"ln": "ln", "log": "ln", "arcsin": "asin", "arccos": "acos", "arctan": "atan"}
-        inside = max(0, self.bits(a)) * PER_BIT
+        inside = max(0, self.bits(a)) * DIGITS_PER_BIT
         # What the argument's own size takes, and where a function comes near to its limit: tanh(99) is 1 - 10^-86.
         self.weight += 2 * inside if name != "tanh" else float(abs(self.rounded(a).real)) + inside
         found = getattr(self.mp, names.get(name, name))(self.rounded(a))
-        self.lost += inside + (0 if found == 0 else max(0, -self.bits(found)) * PER_BIT)
+        self.lost += inside + (0 if found == 0 else max(0, -self.bits(found)) * DIGITS_PER_BIT)
         return found
 
 

@@ -9,22 +9,22 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ponder.verify.answer import SPAN_FINDERS, AnswerForm, ExtractedAnswer, Span, after_thinking, last_stated, find_answer_lines, outermost
-from ponder.verify.around import is_denied, is_hedged, part_of_more
+from ponder.verify.answer import SPAN_FINDERS, AnswerForm, ExtractedAnswer, Span, strip_thinking, extract_last_stated, find_answer_lines, outermost_spans
+from ponder.verify.around import is_denied, is_hedged, is_part_of_expression
 from ponder.verify.numbers import parse_plain_number, same_number, strip_delimiters
 
 # Quantifiers are bounded and do not overlap, so that no text takes more than linear time.
-_ALTERNATIVE = re.compile(
+_ALTERNATIVE_AFTER = re.compile(
     r"[\s$()\]}*_\\.,;:]{0,40}(?:\\text\s?\{\s?)?(?:or|either|maybe|perhaps|possibly|but not|not|unless|if not"
     r"|false|wrong|incorrect|untrue|nope|no(?=[.!]))\b"
     r"|[\s$)\]*\\.]{0,40}\?|[\s$)\\]{0,8}(?:is|was|would be)(?:n['’]t| not| never| hardly| no longer)\b",
     re.IGNORECASE,
 )
-_ANOTHER = re.compile(
+_SECOND_NUMBER_AFTER = re.compile(
     r"[\s$)\]*\\]{0,40}(?:(?:[,;&/=]|and\b|\\?text\s?\{\s?and\s?\})[\s$(\[\\]{0,8})?(-?[0-9][0-9,.]{0,40})",
     re.IGNORECASE,
 )
-_TAKES_BACK = re.compile(
+_RETRACTION_AFTER = re.compile(
     r"\b(?:wait|oops|hmm|scratch that|never ?mind|my mistake|my bad|mistaken|sorry|on second thoughts?|disregard|ignore"
     r"|i meant?\b|(?:also|equally|just as) possible"
     r"|i made (?:an? )?(?:error|mistake)|(?:is|was|seems|looks) (?:wrong|incorrect|not (?:right|correct|the answer))"
@@ -42,15 +42,15 @@ _TAKES_BACK = re.compile(
     r"|(?:other|another|alternative|second) (?:possible )?answer)",
     re.IGNORECASE,
 )
-_WORDS = (
+_NUMBER_WORDS = (
     r"zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|[a-z]{3,5}teen|twenty|thirty"
     r"|forty|fifty|sixty"
     r"|seventy|eighty|ninety|a hundred"
 )
-_STATED = re.compile(
+_OTHER_ANSWER_AFTER = re.compile(
     r"\b(?:answer|value|result)\W{0,4}\s(?:is|(?:sh|w|c)ould be|=)[\s:*$({\\]{0,8}"
-    rf"(-?[0-9][0-9,.]{{0,40}}|(?:{_WORDS})\b[-a-z]{{0,8}})"
-    rf"|(-?[0-9][0-9,.]{{0,40}}|\b(?:{_WORDS})\b[-a-z]{{0,8}})[\s$)\\]{{0,6}}is (?:the|my) "
+    rf"(-?[0-9][0-9,.]{{0,40}}|(?:{_NUMBER_WORDS})\b[-a-z]{{0,8}})"
+    rf"|(-?[0-9][0-9,.]{{0,40}}|\b(?:{_NUMBER_WORDS})\b[-a-z]{{0,8}})[\s$)\\]{{0,6}}is (?:the|my) "
     r"(?:true|real|actual|correct|right|better|final)? ?(?:answer|value|result|one|number)",
     re.IGNORECASE,
 )
@@ -60,7 +60,7 @@ _NEGATIVE = re.compile(r"(?:\A|[$=(:,\[\n]|\b(?:is|get|was|be|equals))\s{0,2}[-�
 
 def find_math_answer(text: str, forms: Sequence[AnswerForm], max_chars: int, allow_repeats: bool = False) -> ExtractedAnswer:
     """The one answer given after the thinking, or the reason there is none. `repeats`: the same one more than once."""
-    said = after_thinking(text)
+    said = strip_thinking(text)
     if said is None:
         return ExtractedAnswer(None, "no answer")
     found = [list(SPAN_FINDERS[form](said)) for form in forms if form in SPAN_FINDERS]
@@ -68,18 +68,18 @@ def find_math_answer(text: str, forms: Sequence[AnswerForm], max_chars: int, all
         found = [spans[-1:] if len({span.content for span in spans}) == 1 else spans for spans in found]
     if any(len(spans) > 1 for spans in found):
         return ExtractedAnswer(None, "several answers")
-    spans = outermost([span for spans in found for span in spans])
+    spans = outermost_spans([span for spans in found for span in spans])
     stated = list(find_answer_lines(said)) if "line" in forms and ("nswer" in said or "NSWER" in said) else []
     if spans:
         others = [line for line in stated if line.end <= spans[0].start or line.start >= spans[-1].end]
-        return _judged(said, spans, others, max_chars)
-    if "hash" in forms and (last := _last_line(said)):
-        return _judged(said, [last], stated, max_chars)
+        return _checked_answer(said, spans, others, max_chars)
+    if "hash" in forms and (last := _last_hash_line(said)):
+        return _checked_answer(said, [last], stated, max_chars)
     if len(stated) > 1:
         return ExtractedAnswer(None, "several answers")
     if stated:
-        return _judged(said, stated, [], max_chars)
-    if "sentence" in forms and (closing := _closing(said, max_chars)).reason != "no answer":
+        return _checked_answer(said, stated, [], max_chars)
+    if "sentence" in forms and (closing := _last_stated_result(said, max_chars)).reason != "no answer":
         return closing
     if "bare" in forms and said.strip() and "\n" not in said.strip():
         return span_answer(said, max_chars)
@@ -94,9 +94,9 @@ _RESULT = re.compile(
 )
 
 
-def _closing(said: str, longest: int) -> ExtractedAnswer:
+def _last_stated_result(said: str, longest: int) -> ExtractedAnswer:
     """What the last sentence states as the result: a number as `answer` finds it, or any expression or word."""
-    found = last_stated(said)
+    found = extract_last_stated(said)
     if found.answer is not None or found.reason != "no answer":
         return found
     results = list(_RESULT.finditer(said.strip()))
@@ -108,14 +108,14 @@ def _closing(said: str, longest: int) -> ExtractedAnswer:
 _HASHED = re.compile(r"^[ \t]{0,8}####[ \t]{0,8}(\S[^\n]*)\s*\Z", re.MULTILINE)
 
 
-def _last_line(said: str) -> Span | None:
+def _last_hash_line(said: str) -> Span | None:
     """`#### x + 1` as the last line; elsewhere "####" before a word is a heading."""
     start = said.rstrip().rfind("\n") + 1
     match = _HASHED.match(said, start)
     return Span(match.start(), match.end(), match[1]) if match else None
 
 
-def _judged(said: str, spans: list[Span], others: list[Span], longest: int) -> ExtractedAnswer:
+def _checked_answer(said: str, spans: list[Span], others: list[Span], longest: int) -> ExtractedAnswer:
     """The answer in these spans, if all say the same and what stands around them leaves it alone."""
     found = [span_answer(span.content, longest) for span in spans]
     for one in found:
@@ -133,18 +133,18 @@ def _judged(said: str, spans: list[Span], others: list[Span], longest: int) -> E
     if "box{" in said and any(strip_delimiters(other[1]) != first for other in _OTHER_BOXES.finditer(said)):
         return ExtractedAnswer(None, "several answers")
     boxed = said.startswith("\\", spans[0].start)  # a tag stands in no sum
-    if boxed and before[-1:] in ("-", "−") and _NEGATIVE.search(before) and not part_of_more("", after):
+    if boxed and before[-1:] in ("-", "−") and _NEGATIVE.search(before) and not is_part_of_expression("", after):
         before, first = "", f"-{first}" if parse_plain_number(first).value is not None else f"-({first})"
     sign = _PERCENT.match(after) if boxed and "%" in after[:5] else None
     after, behind = (after[sign.end() :], "%") if sign else (after, "")
-    if part_of_more(before if boxed else "", after):
+    if is_part_of_expression(before if boxed else "", after):
         return ExtractedAnswer(None, "malformed")
     if not after.strip(" \n.$)]\\"):
         return ExtractedAnswer(first, percent_sign=behind)
-    if _ALTERNATIVE.match(after) or _TAKES_BACK.search(after):
+    if _ALTERNATIVE_AFTER.match(after) or _RETRACTION_AFTER.search(after):
         return ExtractedAnswer(None, "hedged")
-    more = [match[1] for match in (_ANOTHER.match(after),) if match]
-    more += [match[1] or match[2] for match in _STATED.finditer(after)]
+    more = [match[1] for match in (_SECOND_NUMBER_AFTER.match(after),) if match]
+    more += [match[1] or match[2] for match in _OTHER_ANSWER_AFTER.finditer(after)]
     if more and re.search(r"[0-9]", first) and any(not same_number(parse_plain_number(n.rstrip(".,")), parse_plain_number(first)) for n in more):
         return ExtractedAnswer(None, "several answers")
     return ExtractedAnswer(first, percent_sign=behind)

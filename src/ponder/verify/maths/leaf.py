@@ -8,14 +8,14 @@ from fractions import Fraction
 from functools import cached_property
 
 from ponder.verify.maths.tree import FUNCTIONS, ExpressionNode, parse_expression
-from ponder.verify.maths.typeset import Unreadable
+from ponder.verify.maths.typeset import UnreadableAnswer
 from ponder.verify.maths.value import approximate_values
 from ponder.verify.numbers import parse_plain_number
-from ponder.verify.units import Unit, read_unit
+from ponder.verify.units import Unit, parse_unit
 
 
 @dataclass(frozen=True)
-class Leaf:
+class AnswerValue:
     text: str  # as it stands, typeset plainly
     body: str = ""  # without unit and per cent sign
     unit: tuple[Unit, ...] = ()  # what it may count; empty: any
@@ -25,16 +25,16 @@ class Leaf:
 
     @cached_property
     def tree(self) -> ExpressionNode:
-        """As an expression; `Unreadable` where it is none."""
+        """As an expression; `UnreadableAnswer` where it is none."""
         if self.words or self.base:
-            raise Unreadable("malformed")
+            raise UnreadableAnswer("malformed")
         return _special(self.body) or parse_expression(self.body)
 
     @cached_property
     def symbols(self) -> frozenset[str]:
         try:
             return self.tree.symbols()
-        except Unreadable:
+        except UnreadableAnswer:
             return frozenset()
 
     @cached_property
@@ -42,7 +42,7 @@ class Leaf:
         """A few digits of its value; empty where it has none."""
         try:
             return approximate_values(self.tree)
-        except Unreadable:
+        except UnreadableAnswer:
             return ()
 
     def applied(self, functions: frozenset[str]) -> ExpressionNode:
@@ -117,31 +117,31 @@ def is_words(text: str) -> bool:
     return bare.lower() in _SHORT_WORDS or (len(bare) > 1 and bare.isupper()) or (len(bare) == 3 and vowel is not None)
 
 
-def parse_answer_value(text: str) -> Leaf:
+def parse_answer_value(text: str) -> AnswerValue:
     """One value; it is read as an expression when it is needed as one."""
     text = text.strip()
     bare = re.sub(r"\s", "", text)
     if bare in _ATOMS:
-        return Leaf(text, words=_ATOMS[bare])
+        return AnswerValue(text, words=_ATOMS[bare])
     if is_words(text):
-        return Leaf(text, words=_normal_words(text))
+        return AnswerValue(text, words=_normal_words(text))
     inner = _TEXT.fullmatch(text)
     if inner:
         text = inner[1].strip()
     base = _BASE.fullmatch(text)
     if base:
         named = base[2] or base[3]
-        return Leaf(text, body=base[1].upper(), base=_BASES.get(named, named))
+        return AnswerValue(text, body=base[1].upper(), base=_BASES.get(named, named))
     modulus = _MODULUS.fullmatch(text)
     if modulus:
-        return Leaf(text, body=modulus[1], base=f"mod {modulus[2]}")
+        return AnswerValue(text, body=modulus[1], base=f"mod {modulus[2]}")
     body, percent = _PERCENT.subn("", text)
     if "%" in body:
-        raise Unreadable("malformed")
+        raise UnreadableAnswer("malformed")
     body, unit = _without_unit(body.strip())
     if not body:
-        raise Unreadable("malformed")
-    return Leaf(text, body=body, unit=unit, percent=bool(percent))
+        raise UnreadableAnswer("malformed")
+    return AnswerValue(text, body=body, unit=unit, percent=bool(percent))
 
 
 def _normal_words(text: str) -> str:
@@ -154,19 +154,19 @@ def _normal_words(text: str) -> str:
 def _without_unit(text: str) -> tuple[str, tuple[Unit, ...]]:
     degrees = _DEGREES.fullmatch(text)
     if degrees and r"\circ" not in degrees[1] and not _TRIGONOMETRY.search(degrees[1]):
-        return degrees[1].strip(), read_unit("degree") or ()
+        return degrees[1].strip(), parse_unit("degree") or ()
     match = _UNIT.fullmatch(text)
     if match:
         named = match["text"] is not None
         words = re.sub(r"\\text\s*\{([^{}]*)\}", r"\1 ", match["text"]) if named else match["plain"]
         if named or (len(words) > 1 and not set(words.split()) & (FUNCTIONS | {"pi", "sqrt"})):
-            found = read_unit(words, match["power"] or "")
+            found = parse_unit(words, match["power"] or "")
             if found is None:
-                raise Unreadable("malformed")
+                raise UnreadableAnswer("malformed")
             return match["body"].strip(), found if any(found) else ()
     attached = _ATTACHED.fullmatch(text)
     if attached:
-        return attached[1], read_unit(attached[2], attached[3] or "") or ()
+        return attached[1], parse_unit(attached[2], attached[3] or "") or ()
     return text, ()
 
 

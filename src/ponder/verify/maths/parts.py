@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from ponder.verify.maths.leaf import Leaf
+from ponder.verify.maths.leaf import AnswerValue
 from ponder.verify.maths.tree import GREEK
 
 
@@ -37,13 +37,13 @@ class Relation:
         if isinstance(self.left, ValueGroup) and self.left.kind == "()":
             names = [Relation("=", part, part).name for part in self.left.parts]
             return ",".join(names) if all(names) else ""
-        written = self.left.text.replace(" ", "") if isinstance(self.left, Leaf) else ""
-        if isinstance(self.left, Leaf) and self.left.words:
-            return written if says_result(self.left.words) else ""
+        written = self.left.text.replace(" ", "") if isinstance(self.left, AnswerValue) else ""
+        if isinstance(self.left, AnswerValue) and self.left.words:
+            return written if names_result(self.left.words) else ""
         return written if _NAME.fullmatch(written) and written not in _NO_NAMES else ""
 
 
-AnswerStructure = Leaf | ValueGroup | Relation
+AnswerStructure = AnswerValue | ValueGroup | Relation
 
 # Words that can be the name of what was asked for; with any other the value may be that of something else.
 _RESULTS = frozenset((
@@ -62,7 +62,7 @@ _RESULTS = frozenset((
 ))  # fmt: skip
 
 
-def says_result(words: str) -> bool:
+def names_result(words: str) -> bool:
     return all(word in _RESULTS for word in re.findall(r"[A-Za-z']+", words.lower())) and not re.search(r"[0-9]", words)
 
 

@@ -12,7 +12,7 @@ from fractions import Fraction
 from ponder.verify.maths.tree import ExpressionNode
 
 PRIMES = 3
-LONGEST_PRODUCT = 60_000  # factors of a factorial
+MAX_FACTORIAL_FACTORS = 60_000  # factors of a factorial
 _WITNESSES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)  # enough for all numbers below 2^64
 
 
@@ -98,6 +98,6 @@ def _exponent(node: ExpressionNode) -> int:
 
 
 def _small(node: ExpressionNode) -> int:
-    if node.number is None or node.number.denominator != 1 or not 0 <= node.number <= LONGEST_PRODUCT:
+    if node.number is None or node.number.denominator != 1 or not 0 <= node.number <= MAX_FACTORIAL_FACTORS:
         raise _CannotTell
     return int(node.number)

@@ -13,13 +13,13 @@ from typing import Any
 from ponder.errors import UsageError
 from ponder.types import Score, Trace
 from ponder.verify import numbers
-from ponder.verify.answer import EXPLICIT, AnswerForm, ExtractedAnswer, after_thinking, find_boxes, known_forms
+from ponder.verify.answer import EXPLICIT_FORMS, AnswerForm, ExtractedAnswer, strip_thinking, find_boxes, check_forms
 from ponder.verify.maths import jailed
 from ponder.verify.maths.compare import ComparisonRules, compare_answers
 from ponder.verify.maths.find import span_answer, find_math_answer
 from ponder.verify.maths.parts import AnswerStructure
 from ponder.verify.maths.shape import parse_structure
-from ponder.verify.maths.typeset import OutsideGrammar, Unreadable, normalize_latex, squeezed
+from ponder.verify.maths.typeset import OutsideGrammar, UnreadableAnswer, normalize_latex, remove_spaces
 from ponder.verify.sandbox.outcome import CallResult, SandboxError
 
 
@@ -34,7 +34,7 @@ class MathAnswer:
     math-verify in a jail, for at most `seconds`. An answer that takes longer is wrong where the gold alone does not.
     """
 
-    forms: tuple[AnswerForm, ...] = EXPLICIT
+    forms: tuple[AnswerForm, ...] = EXPLICIT_FORMS
     answer_regex: str | None = None
     tolerance: float = 0.0
     max_answer_chars: int = 500  # characters in an answer
@@ -43,7 +43,7 @@ class MathAnswer:
     require_evaluated: bool = True  # a plain number as the gold wants a plain number
 
     def __post_init__(self) -> None:
-        known_forms(self.forms)
+        check_forms(self.forms)
         if not 0 <= self.tolerance < 1:
             raise UsageError(f"tolerance is {self.tolerance}; it is a share of the gold answer: 0 (exact) up to 1")
         if self.max_answer_chars < 1 or self.timeout_seconds <= 0:
@@ -63,7 +63,7 @@ class MathAnswer:
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
         """All at once: one that takes its time keeps none of the others waiting."""
         gold = trace.problem.answer
-        return list(await asyncio.gather(*(self.ajudge(trace.text(step), gold) for step in steps)))
+        return list(await asyncio.gather(*(self.agrade(trace.text(step), gold) for step in steps)))
 
     def grade(self, text: str, gold: Any) -> Score:
         """One completion against one gold answer; from any thread."""
@@ -71,57 +71,57 @@ class MathAnswer:
             if self.answer_regex is None:
                 found = find_math_answer(text, self.forms, self.max_answer_chars, self.allow_repeats)
             else:
-                found = self._matched(jailed.call(self.timeout_seconds, "search", *self._search(text)), text)
+                found = self._regex_answer(jailed.call(self.timeout_seconds, "search", *self._regex_request(text)), text)
             decided = self._decide(found, gold)
             if isinstance(decided, Score):
                 return decided
             first = jailed.call(self.timeout_seconds, "compare", *decided)
-            if not _by_the_answer(first):
+            if not _failed_on_input(first):
                 return _verdict(first)
-            alone = jailed.call(self.timeout_seconds, "work_out", decided[0])
-            return _blamed(alone, first if not _in_time(alone) else jailed.call(self.timeout_seconds, "compare", *decided))
+            alone = jailed.call(self.timeout_seconds, "evaluate_gold", decided[0])
+            return _assign_blame(alone, first if not _gold_evaluates(alone) else jailed.call(self.timeout_seconds, "compare", *decided))
         except Exception as error:  # a grader must never raise into the training loop
-            return _crashed(error)
+            return _error_score(error)
 
-    async def ajudge(self, text: str, gold: Any) -> Score:
+    async def agrade(self, text: str, gold: Any) -> Score:
         """The same from any event loop, which it does not hold up."""
         try:
             if self.answer_regex is None:
                 found = find_math_answer(text, self.forms, self.max_answer_chars, self.allow_repeats)
             else:
-                found = self._matched(await jailed.acall(self.timeout_seconds, "search", *self._search(text)), text)
+                found = self._regex_answer(await jailed.acall(self.timeout_seconds, "search", *self._regex_request(text)), text)
             decided = self._decide(found, gold)
             if isinstance(decided, Score):
                 return decided
             first = await jailed.acall(self.timeout_seconds, "compare", *decided)
-            if not _by_the_answer(first):
+            if not _failed_on_input(first):
                 return _verdict(first)
-            alone = await jailed.acall(self.timeout_seconds, "work_out", decided[0])
-            again = first if not _in_time(alone) else await jailed.acall(self.timeout_seconds, "compare", *decided)
-            return _blamed(alone, again)
+            alone = await jailed.acall(self.timeout_seconds, "evaluate_gold", decided[0])
+            again = first if not _gold_evaluates(alone) else await jailed.acall(self.timeout_seconds, "compare", *decided)
+            return _assign_blame(alone, again)
         except Exception as error:
-            return _crashed(error)
+            return _error_score(error)
 
     def extract_answer(self, text: str) -> str | None:
         """The answer a completion gives, as votes count it; None where it gives none."""
         if self.answer_regex is None:
             found = find_math_answer(text, self.forms, self.max_answer_chars, self.allow_repeats)
         else:
-            found = self._matched(jailed.call(self.timeout_seconds, "search", *self._search(text)), text)
+            found = self._regex_answer(jailed.call(self.timeout_seconds, "search", *self._regex_request(text)), text)
         if found.answer is None:
             return None
         number = numbers.parse_plain_number(found.answer)
         if number.value is not None:
             return str(number.value)
         try:
-            return squeezed(normalize_latex(found.answer))
-        except Unreadable:
+            return remove_spaces(normalize_latex(found.answer))
+        except UnreadableAnswer:
             return None
 
-    def _search(self, text: str) -> tuple[str, str, int]:
-        return self.answer_regex or "", after_thinking(text) or "", self.max_answer_chars
+    def _regex_request(self, text: str) -> tuple[str, str, int]:
+        return self.answer_regex or "", strip_thinking(text) or "", self.max_answer_chars
 
-    def _matched(self, reply: CallResult, text: str) -> ExtractedAnswer:
+    def _regex_answer(self, reply: CallResult, text: str) -> ExtractedAnswer:
         """What the pattern met; it is a user's expression on hostile text, so it too runs in the jail."""
         if reply.run_status != "done":
             raise _Undecided(f"{reply.run_status}: the pattern {self.answer_regex!r} on {len(text)} characters")
@@ -132,13 +132,13 @@ class MathAnswer:
     def _decide(self, found: ExtractedAnswer, gold: Any) -> Score | tuple[str, str]:
         """A verdict, or the two texts that only the symbolic reader can compare: the answer is empty where it is
         malformed, and the question is whether the gold is not."""
-        truth = _gold("" if gold is None else str(gold))
+        truth = _parse_gold("" if gold is None else str(gold))
         if truth.fault:
             return Score(None, truth.fault)
         if found.answer is None:
             return Score(0.0, found.reason)
         if found.percent_sign:
-            return _share(found.answer, truth.number, self.tolerance)
+            return _grade_percentage(found.answer, truth.number, self.tolerance)
         if truth.number.value is not None:
             if found.answer == truth.written:
                 return Score(1.0, "right")
@@ -152,27 +152,27 @@ class MathAnswer:
             answer = normalize_latex(found.answer)
             if r"\pmod" in truth.plain:
                 answer = _MODULO.sub(r"\\pmod{\1}", answer)
-            if squeezed(answer) == truth.squeezed:
+            if remove_spaces(answer) == truth.remove_spaces:
                 return Score(1.0, "right")
-            _refuse(answer, truth.plain)
+            _reject_hedged_or_unevaluated(answer, truth.plain)
             if truth.shape is None:
                 raise OutsideGrammar
             verdict = compare_answers(truth.shape, parse_structure(answer), ComparisonRules(self.tolerance, self.require_evaluated))
-        except Unreadable as unreadable:
+        except UnreadableAnswer as unreadable:
             return Score(0.0, str(unreadable))
         except OutsideGrammar:
-            return truth.plain, "" if _uneven(answer, truth.plain) else answer
+            return truth.plain, "" if _different_notation(answer, truth.plain) else answer
         except Exception:
             if truth.shape is None or compare_answers(truth.shape, truth.shape) != "right":
                 raise
             return Score(0.0, "malformed")  # the gold is no trouble: nobody gets "undecided" by what breaks a reader
-        if verdict == "several answers" and _OFFERED.search(answer):
+        if verdict == "several answers" and _ALTERNATIVE.search(answer):
             verdict = "hedged"
         return Score(1.0 if verdict == "right" else 0.0, verdict)
 
 
 @dataclass(frozen=True)
-class _Gold:
+class _ParsedGold:
     """A gold answer, read once for all that are compared with it, and no further than they need."""
 
     written: str
@@ -191,49 +191,49 @@ class _Gold:
     def plain(self) -> str:
         try:
             return normalize_latex(self.written)
-        except Unreadable:
+        except UnreadableAnswer:
             return ""
 
     @cached_property
-    def squeezed(self) -> str:
-        return squeezed(self.plain)
+    def remove_spaces(self) -> str:
+        return remove_spaces(self.plain)
 
     @cached_property
     def shape(self) -> AnswerStructure | None:
         """None: only the symbolic reader may be able to read it."""
         try:
             return parse_structure(self.plain)
-        except Unreadable:
+        except UnreadableAnswer:
             return None
 
 
 @lru_cache(maxsize=4096)
-def _gold(written: str) -> _Gold:
+def _parse_gold(written: str) -> _ParsedGold:
     box = next(find_boxes(written), None)
     if box and box.content is not None and (box.start, box.end) == (0, len(written)):
-        return _Gold(box.content)
-    return _Gold(written)
+        return _ParsedGold(box.content)
+    return _ParsedGold(written)
 
 
-_HEDGE = re.compile(
+_HEDGE_WORDS = re.compile(
     r"\b(?:maybe|perhaps|possibly|probably|either|about|around|roughly|approximately|nearly|almost|not|unsure|guess)\b"
     r"|\?|\\(?:approx|sim|lor|vee|neg)(?![A-Za-z])",
     re.IGNORECASE,
 )
-_OFFERED = re.compile(r"\bor\b|\\pm(?![A-Za-z])", re.IGNORECASE)
+_ALTERNATIVE = re.compile(r"\bor\b|\\pm(?![A-Za-z])", re.IGNORECASE)
 # Not worked out: an answer that restates its question must not count.
-_UNDONE = re.compile(
+_UNEVALUATED_COMMANDS = re.compile(
     r"\\(?:sum|prod|int|iint|oint|lim|limsup|liminf|sup|inf|max|min|gcd|lcm|det|bmod|pmod|mod|arg|deg|dim|ker|Pr|partial"
     r"|nabla|bigcup|bigcap|operatorname)(?![A-Za-z])"
 )
 
 
-def _refuse(answer: str, gold: str) -> None:
+def _reject_hedged_or_unevaluated(answer: str, gold: str) -> None:
     """What no answer may hold unless the gold does."""
-    if _HEDGE.search(answer) and not _HEDGE.search(gold):
-        raise Unreadable("hedged")
-    if set(_UNDONE.findall(answer)) - set(_UNDONE.findall(gold)):
-        raise Unreadable("malformed")
+    if _HEDGE_WORDS.search(answer) and not _HEDGE_WORDS.search(gold):
+        raise UnreadableAnswer("hedged")
+    if set(_UNEVALUATED_COMMANDS.findall(answer)) - set(_UNEVALUATED_COMMANDS.findall(gold)):
+        raise UnreadableAnswer("malformed")
 
 
 _MODULO = re.compile(r"\\(?:bmod|mod)\s*\{?([0-9a-z]{1,20})\}?")
@@ -245,7 +245,7 @@ _FREE = frozenset((
 _SUMMED = re.compile(r"\\(?:(?:sum|prod)\s*_\s*\{[a-z]=[^{}=]{1,20}\}|int(?![A-Za-z]))")
 
 
-def _uneven(answer: str, gold: str) -> bool:
+def _different_notation(answer: str, gold: str) -> bool:
     """Not for math-verify to forgive: other relations, brackets, separators or commands than the gold has. A gold's
     sum, product or integral may be worked out."""
     if _SUMMED.search(gold) and not _SUMMED.search(answer):
@@ -255,26 +255,26 @@ def _uneven(answer: str, gold: str) -> bool:
     return counts[0] != counts[1] or wrapped[0] != wrapped[1]
 
 
-def _share(answer: str, gold: numbers.Number, tolerance: float) -> Score:
+def _grade_percentage(answer: str, gold: numbers.Number, tolerance: float) -> Score:
     """\\boxed{42}\\% is a share of 0.42, and the figure 42 only where the gold has the sign as well."""
     given = numbers.parse_plain_number(rf"{answer}\%")
     figure = given.percent and not gold.percent and numbers.same_number(replace(given, percent=False), gold, tolerance)
     return _score(not figure and numbers.same_number(given, gold, tolerance))
 
 
-def _by_the_answer(reply: CallResult) -> bool:
+def _failed_on_input(reply: CallResult) -> bool:
     """It ended for something in the two texts: too much time or memory, or a library that fell over them."""
     return reply.run_status not in ("done", "lost")
 
 
-def _in_time(alone: CallResult) -> bool:
+def _gold_evaluates(alone: CallResult) -> bool:
     return alone.run_status == "done" and alone.value == "right"
 
 
-def _blamed(alone: CallResult, again: CallResult) -> Score:
+def _assign_blame(alone: CallResult, again: CallResult) -> Score:
     """The gold worked out alone, and the pair a second time. Where the gold alone is no trouble it was the answer:
     nobody gets "undecided" by being slow."""
-    if _in_time(alone) and _by_the_answer(again):
+    if _gold_evaluates(alone) and _failed_on_input(again):
         return Score(0.0, f"too slow: {again.run_status}")
     return _verdict(again)
 
@@ -295,7 +295,7 @@ class _Undecided(Exception):
     """The message is the reason."""
 
 
-def _crashed(error: Exception) -> Score:
+def _error_score(error: Exception) -> Score:
     if isinstance(error, _Undecided):
         return Score(None, str(error))
     if isinstance(error, SandboxError):

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ponder.verify.maths.leaf import Leaf, is_words, parse_answer_value
+from ponder.verify.maths.leaf import AnswerValue, is_words, parse_answer_value
 from ponder.verify.maths.parts import ValueGroup, Relation, AnswerStructure
-from ponder.verify.maths.typeset import Unreadable
+from ponder.verify.maths.typeset import UnreadableAnswer
 
 MAX_GROUP_DEPTH = 6  # groups within groups
 MAX_GROUP_PARTS = 400  # parts of one group
@@ -43,9 +43,9 @@ def parse_structure(text: str, depth: int = 0) -> AnswerStructure:
     """The shape of this text, as `typeset.plain` wrote it."""
     text = text.strip()
     if depth > MAX_GROUP_DEPTH:
-        raise Unreadable("malformed")
+        raise UnreadableAnswer("malformed")
     if not text:
-        raise Unreadable("malformed" if depth else "no answer")
+        raise UnreadableAnswer("malformed" if depth else "no answer")
     if is_words(text):
         return parse_answer_value(text)
     if not depth:
@@ -67,14 +67,14 @@ def _scan(text: str) -> Iterator[_Token]:
             partner = open_.pop() if open_ else ""
             fits = token in _PAIRS.get(partner, ()) or token[4:] == partner[6:]
             if not fits:
-                raise Unreadable("malformed")
+                raise UnreadableAnswer("malformed")
             yield _Token(token, len(open_))
             continue
         yield _Token(token, len(open_))
         if token in _PAIRS or token.startswith(r"\begin"):
             open_.append(token)
     if open_:
-        raise Unreadable("malformed")
+        raise UnreadableAnswer("malformed")
 
 
 def _split(tokens: list[_Token], separators: frozenset[str]) -> list[str]:
@@ -116,7 +116,7 @@ def _list(tokens: list[_Token], depth: int) -> AnswerStructure | None:
     if len(texts) == 1:
         return None
     if len(texts) > MAX_GROUP_PARTS:
-        raise Unreadable("too long")
+        raise UnreadableAnswer("too long")
     texts = [text for text in texts if text.strip()] if _oxford(texts) else texts
     parts = _spliced(parse_structure(text, depth + 1) for text in texts)
     if all(isinstance(part, Relation) and part.op == r"\in" and part.name for part in parts):
@@ -155,7 +155,7 @@ def _relation(tokens: list[_Token], depth: int) -> AnswerStructure | None:
         return None
     sides = _split(tokens, _RELATIONS)
     if len(ops) > 2 or any(not side.strip() for side in sides):
-        raise Unreadable("malformed")
+        raise UnreadableAnswer("malformed")
     shapes = [parse_structure(side, depth + 1) for side in sides]
     if len(ops) == 2:
         return _between(ops, shapes)
@@ -169,7 +169,7 @@ def _between(ops: list[str], sides: list[AnswerStructure]) -> AnswerStructure:
     down = all(op in (">", r"\ge") for op in ops)
     middle = Relation("=", sides[1], sides[0])
     if not (up or down) or not middle.name:
-        raise Unreadable("malformed")
+        raise UnreadableAnswer("malformed")
     (low, high), (first, last) = ((sides[0], sides[2]), ops) if up else ((sides[2], sides[0]), ops[::-1])
     kind = ("(" if first in "<>" else "[") + (")" if last in "<>" else "]")
     return Relation(r"\in", sides[1], ValueGroup(kind, (low, high)))
@@ -178,16 +178,16 @@ def _between(ops: list[str], sides: list[AnswerStructure]) -> AnswerStructure:
 def _as_interval(relation: Relation) -> Relation | None:
     """x > 3 and 3 < x: x lies in (3, \\infty)."""
     op, left, right = relation.op, relation.left, relation.right
-    if op == r"\ne" and relation.name and isinstance(right, Leaf) and not right.symbols:
+    if op == r"\ne" and relation.name and isinstance(right, AnswerValue) and not right.symbols:
         low, high = ValueGroup("()", (parse_answer_value(r"-\infty"), right)), ValueGroup("()", (right, parse_answer_value(r"\infty")))
         return Relation(r"\in", left, ValueGroup("union", (low, high)))
     if op not in _FLIPPED:
         return None
-    if isinstance(left, Leaf) and isinstance(right, Leaf) and (inside := _ABSOLUTE.fullmatch(left.text)):
+    if isinstance(left, AnswerValue) and isinstance(right, AnswerValue) and (inside := _ABSOLUTE.fullmatch(left.text)):
         return _around(inside[1], op, right)
     if not relation.name:
         op, left, right = _FLIPPED[op], right, left
-    if not Relation("=", left, right).name or not isinstance(right, Leaf) or right.symbols:
+    if not Relation("=", left, right).name or not isinstance(right, AnswerValue) or right.symbols:
         return None
     if op in ("<", r"\le"):
         return Relation(r"\in", left, ValueGroup("(" + (")" if op == "<" else "]"), (parse_answer_value(r"-\infty"), right)))
@@ -197,7 +197,7 @@ def _as_interval(relation: Relation) -> Relation | None:
 _ABSOLUTE = re.compile(r"(?:\||\\lvert)\s*([a-z])\s*(?:\||\\rvert)")
 
 
-def _around(name: str, op: str, bound: Leaf) -> Relation | None:
+def _around(name: str, op: str, bound: AnswerValue) -> Relation | None:
     """|x| > 1: x lies beyond -1 and 1; |x| < 1: between them."""
     if bound.symbols or bound.text.startswith("-") or not bound.body:
         return None
@@ -220,14 +220,14 @@ def _matrix(text: str, depth: int) -> ValueGroup | None:
     if not match:
         return None
     if r"\begin" in match[2]:
-        raise Unreadable("malformed")
+        raise UnreadableAnswer("malformed")
     rows = [
         row.split("&")
         for row in re.split(r"\\\\(?:\[[^\]]*\])?", match[2])
         if row.strip(" ") and row.strip() != r"\hline"
     ]
     if not rows or len({len(row) for row in rows}) != 1 or len(rows) * len(rows[0]) > MAX_GROUP_PARTS:
-        raise Unreadable("malformed")
+        raise UnreadableAnswer("malformed")
     return ValueGroup("matrix", tuple(parse_structure(cell, depth + 1) for row in rows for cell in row), len(rows))
 
 
@@ -253,7 +253,7 @@ def _bracketed(text: str, tokens: list[_Token], depth: int) -> AnswerStructure |
         shape = parse_structure(built[2], depth + 1)
         if isinstance(shape, Relation) and shape.op == r"\in" and shape.name == built[1]:
             return shape
-        raise Unreadable("malformed")
+        raise UnreadableAnswer("malformed")
     shape = parse_structure(inside, depth + 1)
     parts = shape.parts if isinstance(shape, ValueGroup) and shape.kind == "list" else (shape,)
     if opening == r"\{":
@@ -263,7 +263,7 @@ def _bracketed(text: str, tokens: list[_Token], depth: int) -> AnswerStructure |
         if (opening, closing) == ("(", ")") or (is_matrix and (opening, closing) == ("[", "]")):
             return shape
         if opening != "[" or closing != "]":
-            raise Unreadable("malformed")
+            raise UnreadableAnswer("malformed")
     return ValueGroup({r"\langle": "<"}.get(opening, opening) + {r"\rangle": ">"}.get(closing, closing), parts)
 
 
@@ -276,7 +276,7 @@ def _signed(text: str) -> AnswerStructure:
     if not signs:
         return _line(text) or parse_answer_value(text)
     if signs.count(r"\pm") > 1 or r"\mp" in signs:
-        raise Unreadable("malformed")
+        raise UnreadableAnswer("malformed")
     return ValueGroup("list", tuple(parse_answer_value(_PLUS_MINUS.sub(sign, text)) for sign in "+-"))
 
 

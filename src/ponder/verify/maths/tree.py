@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ponder.verify.maths.typeset import Unreadable
+from ponder.verify.maths.typeset import UnreadableAnswer
 
 MAX_EXPRESSION_DEPTH = 40  # brackets within brackets
 
@@ -55,10 +55,10 @@ _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 def parse_expression(text: str, functions: frozenset[str] = frozenset()) -> ExpressionNode:
     """The tree of the whole text. `functions`: letters that are applied to the bracket behind them."""
-    reader = _Reader(_tokens(text), functions)
+    reader = _Parser(_tokens(text), functions)
     node = reader.sum(0)
     if reader.peek:
-        raise Unreadable("malformed")
+        raise UnreadableAnswer("malformed")
     return node
 
 
@@ -83,11 +83,11 @@ def _letters(word: str) -> list[str]:
     if word in FUNCTIONS or word in ("sqrt", "pi", "abs"):
         return ["\\" + word]
     if len(word) > 3:
-        raise Unreadable("malformed")
+        raise UnreadableAnswer("malformed")
     return list(word)
 
 
-class _Reader:
+class _Parser:
     def __init__(self, tokens: list[str], functions: frozenset[str] = frozenset()) -> None:
         self.tokens = [*tokens, ""]
         self.at = 0
@@ -100,13 +100,13 @@ class _Reader:
     def take(self, wanted: str = "") -> str:
         token = self.tokens[self.at]
         if not token or (wanted and token != wanted):
-            raise Unreadable("malformed")
+            raise UnreadableAnswer("malformed")
         self.at += 1
         return token
 
     def sum(self, depth: int) -> ExpressionNode:
         if depth > MAX_EXPRESSION_DEPTH:
-            raise Unreadable("malformed")
+            raise UnreadableAnswer("malformed")
         terms = [self.signed_term(depth)]
         while self.peek in ("+", "-"):
             terms.append(self.signed_term(depth))
@@ -136,13 +136,13 @@ class _Reader:
         """Written side by side: a product, or a mixed number (2\\frac{1}{2})."""
         digits = self.tokens[self.at - 1].isdigit()
         if self.peek[0].isdigit() or self.peek[0] == ".":  # "4 2" is neither 42 nor 8
-            raise Unreadable("malformed")
+            raise UnreadableAnswer("malformed")
         right = self.factor(depth)
         last = left.parts[-1] if left.op in ("mul", "div") and left.name != "frac" else left
         if not (digits and last.number is not None and _proper(right)):
             return ExpressionNode("mul", (left, right))
         if last is not left:  # 3 \cdot 2\frac{1}{2} is read in two ways
-            raise Unreadable("malformed")
+            raise UnreadableAnswer("malformed")
         return ExpressionNode("add", (left, right), name="mixed")
 
     def maybe_negative(self, depth: int) -> ExpressionNode:
@@ -164,7 +164,7 @@ class _Reader:
         while self.peek in ("^", "!"):
             if self.take() == "!":
                 if self.peek == "!":  # a double factorial is another function
-                    raise Unreadable("malformed")
+                    raise UnreadableAnswer("malformed")
                 node = ExpressionNode("factorial", (node,))
             elif self.peek == "\\circ":
                 self.take()
@@ -172,7 +172,7 @@ class _Reader:
             else:
                 node = ExpressionNode("pow", (node, self.exponent(depth)))
                 if self.peek == "^" or (self.peek == "(" and node.parts[0].name in USUAL_FUNCTION_LETTERS):
-                    raise Unreadable("malformed")  # 2^3^4 and f^{-1}(x) are read in two ways
+                    raise UnreadableAnswer("malformed")  # 2^3^4 and f^{-1}(x) are read in two ways
         return node
 
     def exponent(self, depth: int) -> ExpressionNode:
@@ -203,7 +203,7 @@ class _Reader:
 
     def atom(self, depth: int) -> ExpressionNode:
         if depth > MAX_EXPRESSION_DEPTH:
-            raise Unreadable("malformed")
+            raise UnreadableAnswer("malformed")
         token = self.peek
         if token in _CLOSING:
             return self.group(depth)
@@ -218,7 +218,7 @@ class _Reader:
             return self.command(token[1:], depth)
         if token.isalpha():
             return self.symbol(token)
-        raise Unreadable("malformed")
+        raise UnreadableAnswer("malformed")
 
     def fenced(self, op: str, opening: str, closing: str, depth: int) -> ExpressionNode:
         self.take(opening)
@@ -238,14 +238,14 @@ class _Reader:
         if self.peek != "{":
             token = self.take()
             if not token.isalnum():
-                raise Unreadable("malformed")
+                raise UnreadableAnswer("malformed")
             return token
         self.take()
         parts = []
         while self.peek != "}":
             parts.append(self.take())
             if not parts[-1].isalnum() or len(parts) > 8:
-                raise Unreadable("malformed")
+                raise UnreadableAnswer("malformed")
         self.take()
         return "".join(parts)
 
@@ -264,7 +264,7 @@ class _Reader:
             return self.symbol(name)
         if name in FUNCTIONS:
             return self.function(name, depth)
-        raise Unreadable("malformed")
+        raise UnreadableAnswer("malformed")
 
     def root(self, depth: int) -> ExpressionNode:
         degree = ExpressionNode("number", number=Fraction(2))
@@ -282,11 +282,11 @@ class _Reader:
             elif name == "log":
                 base = self.argument(depth)
             else:
-                raise Unreadable("malformed")
+                raise UnreadableAnswer("malformed")
         inside = self.group(depth) if self.peek in ("(", "{") else self.operand(depth)
         if power is not None and power.op == "neg":  # \sin^{-1} x
             if power.parts[0].number != 1 or name not in ("sin", "cos", "tan"):
-                raise Unreadable("malformed")
+                raise UnreadableAnswer("malformed")
             return ExpressionNode(f"arc{name}", (inside,))
         node = ExpressionNode(name, (inside,))
         if base is not None:
@@ -296,7 +296,7 @@ class _Reader:
     def operand(self, depth: int) -> ExpressionNode:
         """What a function without brackets works on: \\sin 2x, \\cos \\frac{\\pi}{3}; it ends at the next function."""
         if depth > MAX_EXPRESSION_DEPTH:
-            raise Unreadable("malformed")
+            raise UnreadableAnswer("malformed")
         if self.peek[1:] in FUNCTIONS:
             return self.factor(depth + 1)
         node = self.factor(depth + 1)

@@ -12,7 +12,7 @@ import re
 from ponder.verify.numbers import strip_delimiters
 
 
-class Unreadable(Exception):
+class UnreadableAnswer(Exception):
     """This text is not one answer that can be read; the message is the reason."""
 
 
@@ -76,10 +76,10 @@ _SPACES = re.compile(r" +")
 
 
 def normalize_latex(text: str) -> str:
-    """This answer in the one way of writing; `Unreadable` where it holds what no reader could vouch for."""
+    """This answer in the one way of writing; `UnreadableAnswer` where it holds what no reader could vouch for."""
     text = _ROOT.sub(r"\\sqrt{\1}", strip_delimiters(text)).translate(_TRANSLATED)
     if _STRANGE.search(text) or _HIDDEN.search(text):
-        raise Unreadable("malformed")
+        raise UnreadableAnswer("malformed")
     if "\\over" in text:
         text = _over(text)
     for pattern, written in _RULES:
@@ -117,6 +117,6 @@ def _edge(text: str, at: int, step: int) -> int:
     return 0 if step < 0 else len(text)
 
 
-def squeezed(text: str) -> str:
+def remove_spaces(text: str) -> str:
     """Without the spaces that say nothing: two texts equal so are the same answer. "4 2" keeps its space."""
     return re.sub(r"(?<![A-Za-z0-9]) +| +(?![A-Za-z0-9])", "", text)

@@ -17,14 +17,14 @@ from functools import lru_cache
 from ponder.verify.maths.evaluate import DEFAULT_DIGITS, Evaluator, Undefined, Value, close, mpmath_context, subtract, size
 from ponder.verify.maths.residues import same_residues
 from ponder.verify.maths.tree import ExpressionNode
-from ponder.verify.maths.typeset import OutsideGrammar, Unreadable
+from ponder.verify.maths.typeset import OutsideGrammar, UnreadableAnswer
 
-ORDINARY, LARGE, FAR_POINTS = 5, 2, 3  # points of ordinary size, in the tens to thousands, and beyond all numbers written
-FARTHEST = 1000  # beyond the points where an expression with functions is looked at
-CAREFUL = 200  # decimal digits, at least, before two values count as the same
+ORDINARY_POINTS, LARGE_POINTS, FAR_POINTS = 5, 2, 3  # points of ordinary size, in the tens to thousands, and beyond all numbers written
+MAX_FAR_POINT = 1000  # beyond the points where an expression with functions is looked at
+MIN_DIGITS_TO_AGREE = 200  # decimal digits, at least, before two values count as the same
 MAX_DIGITS = 12_000  # of which an expression without functions can be worked out in milliseconds
-MOST_THERE = 1_500  # of a gold at a point that is not of ordinary size; with more it is not looked at there
-MOST_WORK = 60_000  # digits times functions
+MAX_DIGITS_AT_FAR_POINT = 1_500  # of a gold at a point that is not of ordinary size; with more it is not looked at there
+MAX_DIGITS_TIMES_FUNCTIONS = 60_000  # digits times functions
 
 _NO_VALUE = (Undefined, ArithmeticError, ValueError)
 
@@ -35,8 +35,8 @@ def approximate_values(node: ExpressionNode) -> tuple[complex, ...]:
     found: list[complex] = []
     try:
         for point in range(2 if names else 1):
-            found.append(complex(Evaluator(_drawn(names, point, ""), DEFAULT_DIGITS).value(node)))
-    except (*_NO_VALUE, Unreadable):
+            found.append(complex(Evaluator(_draw_point(names, point, ""), DEFAULT_DIGITS).value(node)))
+    except (*_NO_VALUE, UnreadableAnswer):
         return ()
     return tuple(found)
 
@@ -46,16 +46,16 @@ def same_value(answer: ExpressionNode, gold: ExpressionNode, tolerance: float = 
     names = answer.symbols() | gold.symbols()
     if not names:
         return _same_number(answer, gold, tolerance)
-    if _may_bend_unseen(answer, gold):
+    if _may_differ_between_points(answer, gold):
         return False
     seed, met = _seed(answer, gold), 0
-    beyond = _written(answer) + _written(gold)
+    beyond = _largest_literal(answer) + _largest_literal(gold)
     for point in range(_points(answer, gold)):
         try:
-            limit = MAX_DIGITS if point < ORDINARY else MOST_THERE
-            verdict = _agree(answer, gold, _drawn(names, point, seed, beyond), tolerance, limit)
+            limit = MAX_DIGITS if point < ORDINARY_POINTS else MAX_DIGITS_AT_FAR_POINT
+            verdict = _agree(answer, gold, _draw_point(names, point, seed, beyond), tolerance, limit)
         except OutsideGrammar:
-            if point < ORDINARY:
+            if point < ORDINARY_POINTS:
                 raise
             continue
         if verdict is False:
@@ -82,17 +82,17 @@ def _same_number(answer: ExpressionNode, gold: ExpressionNode, tolerance: float)
 def proportional(answer: ExpressionNode, gold: ExpressionNode) -> Fraction | float | None:
     """The constant that the answer is times the gold (two forms of one equation); None where there is none."""
     names = answer.symbols() | gold.symbols()
-    if not names or _may_bend_unseen(answer, gold):
+    if not names or _may_differ_between_points(answer, gold):
         return None
-    seed, beyond = _seed(answer, gold), _written(answer) + _written(gold)
+    seed, beyond = _seed(answer, gold), _largest_literal(answer) + _largest_literal(gold)
     ratios: list[Value] = []
-    sure = CAREFUL
+    sure = MIN_DIGITS_TO_AGREE
     for point in range(_points(answer, gold)):
-        given = _drawn(names, point, seed, beyond)
+        given = _draw_point(names, point, seed, beyond)
         try:
             first = Evaluator(given, DEFAULT_DIGITS)
             first.value(answer), first.value(gold)
-            digits = max(CAREFUL, _digits_for(first))
+            digits = max(MIN_DIGITS_TO_AGREE, _digits_for(first))
             if digits > MAX_DIGITS:
                 return None
             sure = max(sure, digits - int(first.weight) - 30)
@@ -100,8 +100,8 @@ def proportional(answer: ExpressionNode, gold: ExpressionNode) -> Fraction | flo
             ratios.append(evaluator.divided(evaluator.value(answer), evaluator.value(gold)))
         except _NO_VALUE:
             continue
-        except Unreadable:
-            if point < ORDINARY:
+        except UnreadableAnswer:
+            if point < ORDINARY_POINTS:
                 raise
     if len(ratios) < 3 or any(not close(ratio, ratios[0], sure // 2) for ratio in ratios) or size(ratios[0]) == 0:
         return None
@@ -120,7 +120,7 @@ def _agree(
         truth = quick.value(gold)
     except _NO_VALUE:
         return None
-    except Unreadable as unreadable:
+    except UnreadableAnswer as unreadable:
         raise OutsideGrammar from unreadable
     if not isinstance(truth, Fraction) and _digits_for(quick) > limit:
         raise OutsideGrammar
@@ -141,9 +141,9 @@ def _agree(
 
 def _agree_closely(answer: ExpressionNode, gold: ExpressionNode, given: Mapping[str, Fraction], quick: Evaluator) -> bool | None:
     """With the digits that it takes; what the answer alone makes too many to work out is not the gold."""
-    digits = max(CAREFUL, _digits_for(quick))
-    if digits > MAX_DIGITS or digits * (_functions(answer) + _functions(gold)) > MOST_WORK:
-        raise Unreadable("too large")
+    digits = max(MIN_DIGITS_TO_AGREE, _digits_for(quick))
+    if digits > MAX_DIGITS or digits * (_functions(answer) + _functions(gold)) > MAX_DIGITS_TIMES_FUNCTIONS:
+        raise UnreadableAnswer("too large")
     evaluator = Evaluator(given, digits)
     found, truth = evaluator.value(answer), evaluator.value(gold)
     difference = size(subtract(found, truth, digits), digits)
@@ -180,16 +180,16 @@ _GAMMA = ("factorial", "binom")  # between whole numbers they are Euler's functi
 def _points(answer: ExpressionNode, gold: ExpressionNode) -> int:
     """How many: a function of something far away has no digits left, or is too large."""
     if _has(answer, _GAMMA) or _has(gold, _GAMMA):
-        return ORDINARY
-    return ORDINARY + LARGE + (0 if _functions(answer) + _functions(gold) else FAR_POINTS)
+        return ORDINARY_POINTS
+    return ORDINARY_POINTS + LARGE_POINTS + (0 if _functions(answer) + _functions(gold) else FAR_POINTS)
 
 
-def _may_bend_unseen(answer: ExpressionNode, gold: ExpressionNode) -> bool:
+def _may_differ_between_points(answer: ExpressionNode, gold: ExpressionNode) -> bool:
     """Steps that the gold does not have; or bends farther away than functions are looked at."""
     if _has(answer, ("floor", "ceil")) and not _has(gold, ("floor", "ceil")):
         return True
     bends = ("abs", "root", "floor", "ceil")
-    far = any(abs(each.number) > FARTHEST for each in _walk(answer) if each.number is not None) or any(
+    far = any(abs(each.number) > MAX_FAR_POINT for each in _walk(answer) if each.number is not None) or any(
         each.op == "pow" and not each.symbols() for each in _walk(answer)
     )
     return far and _has(answer, bends) and bool(_functions(answer) + _functions(gold)) and answer != gold
@@ -199,14 +199,14 @@ def _has(node: ExpressionNode, ops: tuple[str, ...]) -> bool:
     return any(each.op in ops and each.symbols() for each in _walk(node))
 
 
-def _written(node: ExpressionNode) -> int:
+def _largest_literal(node: ExpressionNode) -> int:
     """How many decimal digits all its numbers have, powers worked out: nothing in it lies farther from 0, or nearer."""
     evaluator = Evaluator({}, DEFAULT_DIGITS)
     for each in _walk(node):
         try:
             if not each.symbols() and (each.number is not None or each.op == "pow"):
                 evaluator.weigh(evaluator.value(each))
-        except (*_NO_VALUE, Unreadable):
+        except (*_NO_VALUE, UnreadableAnswer):
             continue
     return min(5000, int(evaluator.weight))
 
@@ -215,19 +215,19 @@ def _seed(answer: ExpressionNode, gold: ExpressionNode) -> str:
     return hashlib.sha256(repr((answer, gold)).encode()).hexdigest()
 
 
-def _drawn(names: Iterable[str], point: int, seed: str, beyond: int = 0) -> dict[str, Fraction]:
-    return {name: _chosen(name, point, seed, beyond) for name in names}
+def _draw_point(names: Iterable[str], point: int, seed: str, beyond: int = 0) -> dict[str, Fraction]:
+    return {name: _draw_coordinate(name, point, seed, beyond) for name in names}
 
 
 @lru_cache(maxsize=4096)
-def _chosen(name: str, point: int, seed: str, beyond: int) -> Fraction:
+def _draw_coordinate(name: str, point: int, seed: str, beyond: int) -> Fraction:
     """Between 0.3 and 2.3 in size with 40 odd bits, negative at every second point; then tens to thousands of it, and
     at last larger or smaller than `beyond` digits."""
     digest = hashlib.sha256(f"{seed}/{name}/{point}".encode()).digest()
     value = Fraction(3, 10) + Fraction(2 * int.from_bytes(digest[:5]) + 1, 1 << 40)
-    if point >= ORDINARY + LARGE:
+    if point >= ORDINARY_POINTS + LARGE_POINTS:
         far = 10 + beyond + digest[5] % 40
-        value *= Fraction(10) ** (far if point < ORDINARY + LARGE + 2 else -far)
-    elif point >= ORDINARY:
+        value *= Fraction(10) ** (far if point < ORDINARY_POINTS + LARGE_POINTS + 2 else -far)
+    elif point >= ORDINARY_POINTS:
         value *= 10 + int.from_bytes(digest[5:7]) % 990
     return -value if point % 2 else value

@@ -8,7 +8,7 @@ from ponder.verify.proof.coq import Coq
 from ponder.verify.proof.lean import Lean
 from ponder.verify.proof.metamath import Metamath
 from ponder.verify.proof.process import checker_limits
-from ponder.verify.proof.scorer import ProofScorer, proof_in
-from ponder.verify.proof.smt import Invariant, Satisfies
+from ponder.verify.proof.scorer import ProofVerifier, extract_proof
+from ponder.verify.proof.smt import SmtInvariant, SmtAssignment
 
-__all__ = ["Coq", "Invariant", "Lean", "Metamath", "ProofScorer", "Satisfies", "checker_limits", "proof_in"]
+__all__ = ["Coq", "SmtInvariant", "Lean", "Metamath", "ProofVerifier", "SmtAssignment", "checker_limits", "extract_proof"]

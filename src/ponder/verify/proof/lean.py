@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from ponder.trust import names_code
 from ponder.types import Score
 from ponder.verify.proof.process import CheckerResult, checker_limits, find_checker, missing_checker, run_checker
-from ponder.verify.proof.scorer import ProofScorer, CheckerFailed, gold_text, gold_names, score_unfinished, shorten_message
+from ponder.verify.proof.scorer import ProofVerifier, CheckerFailed, gold_text, gold_names, score_unfinished, shorten_message
 from ponder.verify.sandbox import SandboxLimits
 from ponder.verify.scoring import bad_data
 
@@ -35,7 +35,7 @@ _CHECK = (
 
 
 @dataclass(frozen=True)
-class Lean(ProofScorer):
+class Lean(ProofVerifier):
     """1 where `solution`, as the code block defines it, proves the statement from allowed axioms.
 
     The problem's answer holds `statement`, and as options `header` (imports, opened namespaces), `definitions`,

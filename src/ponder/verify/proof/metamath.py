@@ -16,7 +16,7 @@ from typing import Any
 from ponder.trust import names_code
 from ponder.types import Score
 from ponder.verify.proof.process import checker_limits, missing_checker, run_checker
-from ponder.verify.proof.scorer import ProofScorer, CheckerFailed, gold_text, gold_names, score_unfinished, shorten_message
+from ponder.verify.proof.scorer import ProofVerifier, CheckerFailed, gold_text, gold_names, score_unfinished, shorten_message
 from ponder.verify.sandbox import SandboxLimits
 from ponder.verify.scoring import bad_data, repr_for_reason
 
@@ -31,7 +31,7 @@ class MalformedMetamath(Exception):
 
 
 @dataclass(frozen=True)
-class Metamath(ProofScorer):
+class Metamath(ProofVerifier):
     """1 where the proof derives the statement from the trusted database.
 
     The problem's answer holds
@@ -62,7 +62,7 @@ class Metamath(ProofScorer):
         if claimed is not None and claimed != statement:
             return Score(0.0, f"wrong: {theorem} states {shorten_message(' '.join(claimed))}")
         premises, claim = _premises(gold), [theorem, "$p", *statement]
-        _vouch(database, theorem, " ".join([*premises, *claim]), self.limits, self.tools)
+        _check_statement(database, theorem, " ".join([*premises, *claim]), self.limits, self.tools)
         closing = [*premises, *claim, "$=", *steps, "$."]
         source = "\n".join([database, *_lines(lemmas), "${", *_lines(closing), "$}", ""])
         outcome = run_checker(_VERIFY, {"judged.mm": source.encode()}, self.limits, tools=self.tools)
@@ -205,7 +205,7 @@ def message(complaint: str) -> str:
 
 
 @lru_cache(maxsize=64)
-def _vouch(database: str, theorem: str, claim: str, limits: SandboxLimits, tools: tuple[str, ...]) -> None:
+def _check_statement(database: str, theorem: str, claim: str, limits: SandboxLimits, tools: tuple[str, ...]) -> None:
     """See that the trusted part can be read, and lacks no proof but this one, so that no proof is blamed for it."""
     source = f"{database}\n${{ {claim} $= ? $. $}}\n"
     outcome = run_checker(_VERIFY, {"judged.mm": source.encode()}, limits, tools=tools)

@@ -14,12 +14,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from ponder.verify.sandbox import SandboxLimits, Ran, shared_sandbox
+from ponder.verify.sandbox import SandboxLimits, ProgramResult, shared_sandbox
 
 # How it went: it came to its end, used up what it may, did not get its time on a busy machine, or broke.
-Fate = Literal["ended", "timed out", "out of memory", "too much output", "starved", "crashed"]
+CheckerStatus = Literal["ended", "timed out", "out of memory", "too much output", "starved", "crashed"]
 
-_LONGEST_OUTPUT = 4 << 20  # bytes a checker may say
+_MAX_OUTPUT_BYTES = 4 << 20  # bytes a checker may say
 _SIGNALS = {
     128 + number
     for number in (signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGKILL, signal.SIGSEGV, signal.SIGXCPU)
@@ -34,7 +34,7 @@ def checker_limits(seconds: float, memory: int = 2 << 30) -> SandboxLimits:
 
 @dataclass(frozen=True)
 class CheckerResult:
-    checker_status: Fate
+    checker_status: CheckerStatus
     exit_code: int = -1  # the exit status, as a shell gives it
     output: str = ""
     errors: str = ""  # what it wrote to standard error
@@ -65,7 +65,7 @@ def run_checker(
     The checker writes into files, and what the sandbox hears is written by the shell around it: nothing that hostile
     text makes a checker print can pass for something else.
     """
-    env = {"PATH": _places(tools), **env}
+    env = {"PATH": _search_path(tools), **env}
     settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in env.items())
     script = f"""
         {settings} {shlex.join(command)} >.output 2>.errors
@@ -78,8 +78,8 @@ def run_checker(
         return CheckerResult(_fate(ran, limits), detail=ran.description)
     found = _unpacked(packed)
     output, errors = (found.pop(name, b"") for name in (".output", ".errors"))
-    if max(len(output), len(errors)) > _LONGEST_OUTPUT:
-        return CheckerResult("too much output", ran.exit_code, detail=f"more than {_LONGEST_OUTPUT} bytes")
+    if max(len(output), len(errors)) > _MAX_OUTPUT_BYTES:
+        return CheckerResult("too much output", ran.exit_code, detail=f"more than {_MAX_OUTPUT_BYTES} bytes")
     said = [text.decode(errors="replace") for text in (output, errors)]
     fate = _fate(ran, limits, said[1]) if ran.exit_code in _SIGNALS else "ended"
     return CheckerResult(fate, ran.exit_code, said[0], said[1], found, "" if fate == "ended" else f"exit status {ran.exit_code}")
@@ -95,7 +95,7 @@ def _unpacked(packed: bytes) -> dict[str, bytes]:
         return {}
 
 
-def _fate(ran: Ran, limits: SandboxLimits, errors: str = "") -> Fate:
+def _fate(ran: ProgramResult, limits: SandboxLimits, errors: str = "") -> CheckerStatus:
     """How a process was ended from outside."""
     if ran.run_status in ("out of memory", "too much output"):
         return ran.run_status
@@ -106,20 +106,20 @@ def _fate(ran: Ran, limits: SandboxLimits, errors: str = "") -> Fate:
     return "starved" if ran.run_status == "timed out" else "crashed"
 
 
-def _places(tools: Sequence[str]) -> str:
+def _search_path(tools: Sequence[str]) -> str:
     """Where programs are looked for, inside and outside of the sandbox."""
     return os.pathsep.join((*(f"{folder}/bin" for folder in tools), "/usr/local/bin", "/usr/bin", "/bin"))
 
 
 def find_checker(program: str, tools: Sequence[str] = ()) -> str:
     """Where the sandbox finds a program of this machine; empty where it does not."""
-    return shutil.which(program, path=_places(tools)) or ""
+    return shutil.which(program, path=_search_path(tools)) or ""
 
 
 def missing_checker(system: str, programs: Sequence[str], advice: str, tools: Sequence[str] = ()) -> str:
     """That a checker is not there, and what to do about it; empty where it is."""
     for folder in tools:
-        if fault := _unfit(folder):
+        if fault := _folder_fault(folder):
             return f"tools has {folder!r}, which {fault}; name the folder that {system}'s bin and lib lie in"
     absent = [program for program in programs if not find_checker(program, tools)]
     if not absent:
@@ -132,7 +132,7 @@ def missing_checker(system: str, programs: Sequence[str], advice: str, tools: Se
     return f"{system} is not installed: no {listed} under {places}, where the sandbox looks; {advice}"
 
 
-def _unfit(folder: str) -> str:
+def _folder_fault(folder: str) -> str:
     """Why the sandbox must not show this folder; empty where it may."""
     path = Path(folder)
     if not path.is_absolute() or not path.is_dir():

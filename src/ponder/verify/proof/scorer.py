@@ -7,20 +7,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ponder.types import Score, Trace
-from ponder.verify.answer import ExtractedAnswer, after_thinking
+from ponder.verify.answer import ExtractedAnswer, strip_thinking
 from ponder.verify.proof.process import CheckerResult
-from ponder.verify.reading import read_one
-from ponder.verify.scoring import TextScorer, bad_data, repr_for_reason
+from ponder.verify.reading import extract_structured
+from ponder.verify.scoring import TextVerifier, bad_data, repr_for_reason
 
 MAX_PROOF_CHARS = 50_000  # characters of a proof
-_LONGEST_MESSAGE = 1_000  # characters of a checker's message, as feedback
+_MAX_MESSAGE_CHARS = 1_000  # characters of a checker's message, as feedback
 
 
 class CheckerFailed(Exception):
     """The checker itself failed: nothing is known about the proof."""
 
 
-class ProofScorer(TextScorer):
+class ProofVerifier(TextVerifier):
     """1 where the checker accepts the proof of the problem's statement. The reason is feedback to refine from.
 
     The problem's answer is a mapping that holds at least the trusted statement. The proof is what stands in the one
@@ -41,7 +41,7 @@ class ProofScorer(TextScorer):
             return Score(None, absent)
         if not isinstance(gold, Mapping):
             bad_data(f"the gold answer {repr_for_reason(gold)} is not a mapping that holds the statement")
-        found = proof_in(text)
+        found = extract_proof(text)
         if found.answer is None:
             return Score(0.0, found.reason)
         try:
@@ -58,12 +58,12 @@ class ProofScorer(TextScorer):
         raise NotImplementedError(f"{type(self).__name__} must say how to check a proof")
 
 
-def proof_in(text: str) -> ExtractedAnswer:
+def extract_proof(text: str) -> ExtractedAnswer:
     """The one proof a completion gives."""
-    found = read_one(text, ("tag",), MAX_PROOF_CHARS)
+    found = extract_structured(text, ("tag",), MAX_PROOF_CHARS)
     if found.reason != "no answer":
         return found
-    blocks = _blocks(after_thinking(text) or "")
+    blocks = _blocks(strip_thinking(text) or "")
     if len(blocks) != 1:
         return ExtractedAnswer(None, "several answers" if blocks else "no answer")
     if len(blocks[0]) > MAX_PROOF_CHARS:
@@ -114,4 +114,4 @@ def score_unfinished(outcome: CheckerResult, what: str, blamed: bool = True) -> 
 def shorten_message(message: str) -> str:
     """A checker's message without trailing blanks, cut where it is long."""
     message = "\n".join(line.rstrip() for line in message.strip().splitlines())
-    return message if len(message) <= _LONGEST_MESSAGE else message[:_LONGEST_MESSAGE] + "..."
+    return message if len(message) <= _MAX_MESSAGE_CHARS else message[:_MAX_MESSAGE_CHARS] + "..."

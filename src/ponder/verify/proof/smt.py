@@ -17,7 +17,7 @@ from typing import Any
 
 from ponder.types import Score
 from ponder.verify.proof.process import checker_limits
-from ponder.verify.proof.scorer import ProofScorer, CheckerFailed, gold_text, shorten_message
+from ponder.verify.proof.scorer import ProofVerifier, CheckerFailed, gold_text, shorten_message
 from ponder.verify.sandbox import SandboxLimits, Sandbox
 from ponder.verify.scoring import bad_data, repr_for_reason
 
@@ -38,7 +38,7 @@ class MalformedSmt(Exception):
 
 
 @dataclass(frozen=True)
-class _Z3(ProofScorer):
+class _Z3(ProofVerifier):
     limits: SandboxLimits = checker_limits(10)
 
     def missing_tools(self) -> str:
@@ -71,7 +71,7 @@ def _jail(limits: SandboxLimits) -> Sandbox:
 
 
 @dataclass(frozen=True)
-class Satisfies(_Z3):
+class SmtAssignment(_Z3):
     """1 where the assignment satisfies the problem's formula.
 
     The problem's answer is {"formula": SMT-LIB text: (declare-const x Int) ... (assert ...) ...}, without quantifiers.
@@ -82,7 +82,7 @@ class Satisfies(_Z3):
         formula = gold_text(gold, "formula")
         sorts = declared_sorts(parse_trusted_sexprs(formula))
         try:
-            values = assigned(proof, sorts)
+            values = parse_assignment(proof, sorts)
         except MalformedSmt as fault:
             return Score(0.0, f"malformed: {fault}")
         equations = "\n".join(f"(assert (= {name} {value}))" for name, value in values.items())
@@ -93,7 +93,7 @@ class Satisfies(_Z3):
 
 
 @dataclass(frozen=True)
-class Invariant(_Z3):
+class SmtInvariant(_Z3):
     """1 where the formula holds at the start, is kept by every step, and rules out what must not happen.
 
     The problem's answer holds `state`: {"x": "Int", ...}, and three formulas in SMT-LIB without quantifiers:
@@ -108,7 +108,7 @@ class Invariant(_Z3):
         initial, step, safe = (gold_text(gold, key) for key in ("initial", "step", "safe"))
         parse_trusted_sexprs(f"{initial} {step} {safe}")
         try:
-            claim = formula_over(proof, frozenset(state))
+            claim = parse_formula(proof, frozenset(state))
         except MalformedSmt as fault:
             return Score(0.0, f"malformed: {fault}")
         for part in (initial, step, safe):
@@ -188,7 +188,7 @@ def declared_sorts(commands: list[Tree]) -> dict[str, str]:
     return sorts
 
 
-def assigned(text: str, sorts: Mapping[str, str]) -> dict[str, str]:
+def parse_assignment(text: str, sorts: Mapping[str, str]) -> dict[str, str]:
     """One literal for each constant."""
     values: dict[str, str] = {}
     for line in filter(None, (line.strip() for line in text.splitlines())):
@@ -224,7 +224,7 @@ def _number(value: int) -> str:
     return str(value) if value >= 0 else f"(- {-value})"
 
 
-def formula_over(text: str, names: frozenset[str]) -> Tree:
+def parse_formula(text: str, names: frozenset[str]) -> Tree:
     """One formula of these names, numbers and known operators."""
     found = parse_sexprs(text)
     if len(found) != 1:

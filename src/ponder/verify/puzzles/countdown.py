@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ponder.types import Score
-from ponder.verify.answer import WORDED, AnswerForm, ExtractedAnswer, after_thinking, extract, known_forms
+from ponder.verify.answer import TEXT_FORMS, AnswerForm, ExtractedAnswer, strip_thinking, extract, check_forms
 from ponder.verify.expression import MAX_EXPRESSION_CHARS, evaluate_arithmetic
 from ponder.verify.numbers import parse_plain_number, strip_delimiters
-from ponder.verify.scoring import TextScorer, bad_data, repr_for_reason
+from ponder.verify.scoring import TextVerifier, bad_data, repr_for_reason
 
 
 @dataclass(frozen=True)
-class CountdownVerifier(TextScorer):
+class CountdownVerifier(TextVerifier):
     """1 where the expression equals the target and uses each given number once (`use_all=False`: at most once).
 
     The problem's answer is `{"numbers": [...], "target": t}`. Writing `3 * 4 + 2 = 14` is as good as `3 * 4 + 2`.
@@ -26,7 +26,7 @@ class CountdownVerifier(TextScorer):
     forms: tuple[AnswerForm, ...] = ("tag", "boxed")
 
     def __post_init__(self) -> None:
-        known_forms(self.forms, WORDED)
+        check_forms(self.forms, TEXT_FORMS)
 
     @property
     def name(self) -> str:
@@ -61,12 +61,12 @@ class CountdownVerifier(TextScorer):
         if "bare" not in self.forms or found.reason != "no answer":
             return found
         # `extract` reads a bare equation for its right-hand side; here the left-hand side is what counts.
-        said = strip_delimiters(after_thinking(text) or "")
+        said = strip_delimiters(strip_thinking(text) or "")
         return ExtractedAnswer(said) if said and len(said) <= MAX_EXPRESSION_CHARS and "\n" not in said else ExtractedAnswer(None, "no answer")
 
 
 @dataclass(frozen=True)
-class GameOf24(CountdownVerifier):
+class GameOf24Verifier(CountdownVerifier):
     """Countdown to 24. The problem's answer is the numbers alone: `[1, 1, 4, 6]` or `"1 1 4 6"`."""
 
     def numbers_and_target(self, gold: Any) -> tuple[list[int], int]:

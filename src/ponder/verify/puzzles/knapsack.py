@@ -11,18 +11,18 @@ from functools import lru_cache
 from typing import Any
 
 from ponder.types import Score
-from ponder.verify.reading import read_one
-from ponder.verify.scoring import TextScorer, bad_data, repr_for_reason
+from ponder.verify.reading import extract_structured
+from ponder.verify.scoring import TextVerifier, bad_data, repr_for_reason
 
 Amounts = tuple[Fraction, ...]
 
-MOST_STATES = 50_000  # of the solver; past that the problem must bring its optimum
+MAX_KNAPSACK_STATES = 50_000  # of the solver; past that the problem must bring its optimum
 _AMOUNT = re.compile(r"[0-9]{1,30}(?:\.[0-9]{1,30})?(?:e[-+]?[0-9]{1,2})?")
 _NOTHING = re.compile(r"\[\s*\]|\{\s*\}|none|nothing", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class KnapsackVerifier(TextScorer):
+class KnapsackVerifier(TextVerifier):
     """1 where the chosen items fit and are worth as much as any choice; each item can be taken once.
 
     The problem's answer is `{"values": [...], "weights": [...], "capacity": c}`, with `"items"` (names) where the
@@ -41,7 +41,7 @@ class KnapsackVerifier(TextScorer):
         best = _number(gold["optimum"]) if "optimum" in gold else optimal_value(values, weights, capacity)
         if best is None:
             bad_data(f"{len(values)} items are too many to solve here; give the problem an 'optimum'")
-        found = read_one(text)
+        found = extract_structured(text)
         if found.answer is None:
             return Score(0.0, found.reason)
         chosen = read_items(found.answer, names)
@@ -87,7 +87,7 @@ def optimal_value(values: Amounts, weights: Amounts, capacity: Fraction) -> Frac
         for state in merged:
             if not front or state[1] < front[-1][1]:
                 front.append(state)
-        if len(front) > MOST_STATES:
+        if len(front) > MAX_KNAPSACK_STATES:
             return None
     return Fraction(-front[-1][1], scale)
 

@@ -10,8 +10,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ponder.types import Score
-from ponder.verify.reading import read_one
-from ponder.verify.scoring import TextScorer, bad_data, repr_for_reason
+from ponder.verify.reading import extract_structured
+from ponder.verify.scoring import TextVerifier, bad_data, repr_for_reason
 
 MOVES = {"u": (-1, 0), "d": (1, 0), "l": (0, -1), "r": (0, 1)}
 _NAMES = {"up": "u", "down": "d", "left": "l", "right": "r", "north": "u", "south": "d", "west": "l", "east": "r",
@@ -28,7 +28,7 @@ class Cell(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MazeVerifier(TextScorer):
+class MazeVerifier(TextVerifier):
     """1 where the moves lead from S to G without meeting a wall; `shortest`: with no more moves than needed.
 
     The problem's answer is the maze as lines: `#` is a wall, `S` the start, `G` (or `E`) the goal, anything else is
@@ -46,7 +46,7 @@ class MazeVerifier(TextScorer):
         least = shortest_path_length(tuple(lines), start, goal)
         if least is None:
             bad_data("no path leads from S to G")
-        found = read_one(text)
+        found = extract_structured(text)
         if found.answer is None:
             return Score(0.0, found.reason)
         moves = read_moves(found.answer)

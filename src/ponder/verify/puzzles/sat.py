@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ponder.types import Score
-from ponder.verify.reading import read_one
-from ponder.verify.scoring import TextScorer, bad_data, repr_for_reason
+from ponder.verify.reading import extract_structured
+from ponder.verify.scoring import TextVerifier, bad_data, repr_for_reason
 
 _UNSATISFIABLE = re.compile(r"unsat(?:isfiable)?\.?", re.IGNORECASE | re.ASCII)
 # "-3", "x3", "not x3", "~x3", "x3 = true", '"x3": false', "x3 is 0"
@@ -22,7 +22,7 @@ _BETWEEN = re.compile(r"[\s,;{}\[\]()∧&]+|and\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Satisfiability(TextScorer):
+class SatVerifier(TextVerifier):
     """1 where every clause has a true literal, or where "unsatisfiable" is said of a formula that is.
 
     The problem's answer is `{"clauses": [[1, -2], [2, 3]]}` as in DIMACS, with `"satisfiable": False` where no
@@ -37,7 +37,7 @@ class Satisfiability(TextScorer):
     def verify(self, text: str, gold: Any) -> Score:
         clauses = _clauses(gold)
         satisfiable = gold.get("satisfiable", True) is not False
-        found = read_one(text)
+        found = extract_structured(text)
         if found.answer is None:
             return Score(0.0, found.reason)
         if _UNSATISFIABLE.fullmatch(found.answer):

@@ -10,8 +10,8 @@ from typing import Any
 
 from ponder.errors import UsageError
 from ponder.types import Score
-from ponder.verify.reading import read_one
-from ponder.verify.scoring import TextScorer, bad_data, repr_for_reason
+from ponder.verify.reading import extract_structured
+from ponder.verify.scoring import TextVerifier, bad_data, repr_for_reason
 
 Grid = list[list[int]]
 
@@ -19,7 +19,7 @@ _RULES = re.compile(r"[\s|,;\[\]+\-–─│┼═║╬]+")  # what people draw
 
 
 @dataclass(frozen=True)
-class SudokuVerifier(TextScorer):
+class SudokuVerifier(TextVerifier):
     """1 where every row, column and box holds each number once and every clue stands where it was.
 
     The problem's answer is the clues: a string of 81 (or 16, 256) signs with `.` or `0` for an empty cell, or rows
@@ -38,7 +38,7 @@ class SudokuVerifier(TextScorer):
 
     def verify(self, text: str, gold: Any) -> Score:
         clues = self.clues(gold)
-        found = read_one(text)
+        found = extract_structured(text)
         if found.answer is None:
             return Score(0.0, found.reason)
         grid = read_grid(found.answer, self.size)

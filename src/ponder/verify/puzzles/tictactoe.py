@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any
 
 from ponder.types import Score
-from ponder.verify.reading import read_one
-from ponder.verify.scoring import TextScorer, bad_data, repr_for_reason
+from ponder.verify.reading import extract_structured
+from ponder.verify.scoring import TextVerifier, bad_data, repr_for_reason
 
 WINNING_LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
 _OTHER = {"X": "O", "O": "X"}
@@ -19,7 +19,7 @@ _OUTCOME = {1: "wins", 0: "draws", -1: "loses"}
 
 
 @dataclass(frozen=True)
-class TicTacToeVerifier(TextScorer):
+class TicTacToeVerifier(TextVerifier):
     """1 where the move keeps the best outcome the position allows; `optimal=False`: where it is legal.
 
     The problem's answer is the board, nine signs X, O and `.` row by row (a string, or `{"board": ..., "turn": "O"}`;
@@ -34,7 +34,7 @@ class TicTacToeVerifier(TextScorer):
 
     def verify(self, text: str, gold: Any) -> Score:
         board, turn = _position(gold)
-        found = read_one(text)
+        found = extract_structured(text)
         if found.answer is None:
             return Score(0.0, found.reason)
         cell = read_cell(found.answer)

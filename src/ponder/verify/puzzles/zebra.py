@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ponder.types import Score
-from ponder.verify.reading import NotJson, parse_strict_json, read_one
-from ponder.verify.scoring import TextScorer, bad_data, repr_for_reason
+from ponder.verify.reading import InvalidJson, parse_strict_json, extract_structured
+from ponder.verify.scoring import TextVerifier, bad_data, repr_for_reason
 
 Cells = dict[tuple[str, str], str]
 
 
 @dataclass(frozen=True)
-class ZebraVerifier(TextScorer):
+class ZebraVerifier(TextVerifier):
     """1 where every cell is right; `partial`: the share of cells that are.
 
     The problem's answer is a mapping of houses to mappings of attributes to values, as in
@@ -33,7 +33,7 @@ class ZebraVerifier(TextScorer):
         truth = _cells(gold)
         if not truth:
             bad_data(f"{repr_for_reason(gold)} is not a mapping of houses to mappings of attributes to values")
-        found = read_one(text)
+        found = extract_structured(text)
         if found.answer is None:
             return Score(0.0, found.reason)
         given = read_cells(found.answer)
@@ -53,7 +53,7 @@ def read_cells(written: str) -> Cells | None:
     if not written.startswith("|"):
         try:
             return _cells(parse_strict_json(written))
-        except NotJson:
+        except InvalidJson:
             return None
     lines = [line.strip() for line in written.splitlines() if line.strip()]
     rows = [line.strip("|").split("|") for line in lines if set(line) - set("|-: ")]

@@ -36,10 +36,10 @@ What holds a run is decided by asking the kernel (`level()` says what it answere
 
 from ponder.verify.sandbox.codec import Plain
 from ponder.verify.sandbox.ladder import IsolationReport, allow_unsafe, detect_isolation
-from ponder.verify.sandbox.outcome import RunStatus, SandboxLimits, Ran, CallResult, Rung, SandboxError, Tested
+from ponder.verify.sandbox.outcome import RunStatus, SandboxLimits, ProgramResult, CallResult, IsolationKind, SandboxError, TestsResult
 from ponder.verify.sandbox.pool import Sandbox, shared_sandbox
 
 __all__ = [
-    "RunStatus", "IsolationReport", "SandboxLimits", "Plain", "Ran", "CallResult", "Rung", "Sandbox", "SandboxError", "Tested", "allow_unsafe",
+    "RunStatus", "IsolationReport", "SandboxLimits", "Plain", "ProgramResult", "CallResult", "IsolationKind", "Sandbox", "SandboxError", "TestsResult", "allow_unsafe",
     "detect_isolation", "shared_sandbox",
 ]  # fmt: skip

@@ -23,11 +23,11 @@ Tree: TypeAlias = Any  # None, bool, int, float, str, or a list [tag, ...]
 MAX_CODEC_DEPTH = 60  # containers within containers
 MAX_CODEC_INTEGER_BITS = 1 << 20  # bits of one integer
 MAX_JSON_INTEGER = 1 << 53  # integers up to here are written as JSON numbers
-LONGEST_DECIMAL = 1000  # characters
-COLLIDING = 1000  # keys that are not strings: this many may collide without harm
+MAX_DECIMAL_CHARS = 1000  # characters
+MAX_NON_STRING_KEYS = 1000  # keys that are not strings: this many may collide without harm
 
 
-class NotPlain(ValueError):
+class NotPlainData(ValueError):
     """A value that does not cross, or a tree that `encode` never makes."""
 
 
@@ -37,21 +37,21 @@ def dumps(tree: Tree) -> bytes:
 
 
 def loads(data: bytes) -> Tree:
-    """Bytes as a tree, or `NotPlain`. What it costs is in proportion to their number."""
+    """Bytes as a tree, or `NotPlainData`. What it costs is in proportion to their number."""
     try:
         return _DECODER.decode(data.decode())
     except (ValueError, RecursionError) as error:  # a UnicodeDecodeError is a ValueError
-        raise NotPlain("not a tree: " + str(error)[:80]) from None
+        raise NotPlainData("not a tree: " + str(error)[:80]) from None
 
 
 def _digits(text: str) -> int:
     if len(text) > 17:  # `encode` writes larger ones in base 16, which costs less to read
-        raise NotPlain("an integer of too many digits")
+        raise NotPlainData("an integer of too many digits")
     return int(text)
 
 
 def _no_objects(found: object) -> Tree:
-    raise NotPlain("a JSON object or constant, which a tree never holds")
+    raise NotPlainData("a JSON object or constant, which a tree never holds")
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
@@ -64,7 +64,7 @@ def encode(value: Plain, depth: int = 0, other: Callable[[Any], Tree] | None = N
     `other` may give a tree for a value of any other type; without it there is none.
     """
     if depth > MAX_CODEC_DEPTH:
-        raise NotPlain(f"more than {MAX_CODEC_DEPTH} containers within containers")
+        raise NotPlainData(f"more than {MAX_CODEC_DEPTH} containers within containers")
     if value is None or value is True or value is False:
         return value
     kind = type(value)
@@ -96,7 +96,7 @@ def encode(value: Plain, depth: int = 0, other: Callable[[Any], Tree] | None = N
         return encode(value.tolist(), depth + 1, other)
     if other is not None:
         return other(value)
-    raise NotPlain(f"a value of type {kind.__name__!r} does not leave the jail; only plain data does")
+    raise NotPlainData(f"a value of type {kind.__name__!r} does not leave the jail; only plain data does")
 
 
 def _text(value: str) -> Tree:
@@ -111,7 +111,7 @@ def _integer(value: int) -> Tree:
     if -MAX_JSON_INTEGER < value < MAX_JSON_INTEGER:
         return value
     if value.bit_length() > MAX_CODEC_INTEGER_BITS:
-        raise NotPlain(f"an integer of more than {MAX_CODEC_INTEGER_BITS} bits")
+        raise NotPlainData(f"an integer of more than {MAX_CODEC_INTEGER_BITS} bits")
     return ["i", hex(value)]
 
 
@@ -120,13 +120,13 @@ def _real(value: float) -> Tree:
 
 
 def decode(tree: Tree, depth: int = 0, other: Callable[[list[Any]], Any] | None = None, safe: bool = True) -> Plain:
-    """The value of a tree, or `NotPlain`. `safe=False` builds dicts and sets of any size: for use inside a jail."""
+    """The value of a tree, or `NotPlainData`. `safe=False` builds dicts and sets of any size: for use inside a jail."""
     if depth > MAX_CODEC_DEPTH + 1:
-        raise NotPlain("too deep")
+        raise NotPlainData("too deep")
     if tree is None or isinstance(tree, (bool, int, float, str)):
         return tree
     if type(tree) is not list or not tree or type(tree[0]) is not str:
-        raise NotPlain("no tag")
+        raise NotPlainData("no tag")
     tag, rest = tree[0], tree[1:]
     if tag in "ltszd" and len(tag) == 1:
         return _container(tag, rest, depth, other, safe)
@@ -135,9 +135,9 @@ def decode(tree: Tree, depth: int = 0, other: Callable[[list[Any]], Any] | None 
     except KeyError:
         if other is not None:
             return other(tree)
-        raise NotPlain(f"the unknown tag {tag[:10]!r}") from None
+        raise NotPlainData(f"the unknown tag {tag[:10]!r}") from None
     except (ValueError, TypeError, ArithmeticError):
-        raise NotPlain(f"malformed data under the tag {tag[:10]!r}") from None
+        raise NotPlainData(f"malformed data under the tag {tag[:10]!r}") from None
 
 
 def _container(tag: str, rest: list[Any], depth: int, other: Callable[[list[Any]], Any] | None, safe: bool) -> Plain:
@@ -147,16 +147,16 @@ def _container(tag: str, rest: list[Any], depth: int, other: Callable[[list[Any]
     if tag in "lt":
         return [inner(v) for v in rest] if tag == "l" else tuple(inner(v) for v in rest)
     if tag == "d" and not all(type(pair) is list and len(pair) == 2 for pair in rest):
-        raise NotPlain("a dict of something else than pairs")
+        raise NotPlainData("a dict of something else than pairs")
     keys = [inner(pair[0] if tag == "d" else pair) for pair in rest]
-    if safe and len(keys) > COLLIDING and not all(type(k) is str for k in keys):
-        raise NotPlain(f"more than {COLLIDING} keys that are not strings")
+    if safe and len(keys) > MAX_NON_STRING_KEYS and not all(type(k) is str for k in keys):
+        raise NotPlainData(f"more than {MAX_NON_STRING_KEYS} keys that are not strings")
     try:
         if tag == "d":
             return dict(zip(keys, [inner(pair[1]) for pair in rest], strict=True))
         return set(keys) if tag == "s" else frozenset(keys)
     except TypeError:
-        raise NotPlain("a key that cannot be hashed") from None
+        raise NotPlainData("a key that cannot be hashed") from None
 
 
 def _long(digits: str) -> int:
@@ -188,29 +188,29 @@ def _odd(name: str) -> float:
 
 
 def _decimal(text: str) -> Decimal:
-    if type(text) is not str or len(text) > LONGEST_DECIMAL:
+    if type(text) is not str or len(text) > MAX_DECIMAL_CHARS:
         raise ValueError
     return _bounded(Decimal(text))
 
 
 def _written(value: Decimal) -> str:
     text = str(_bounded(value))
-    if len(text) > LONGEST_DECIMAL:
-        raise NotPlain(f"a decimal of more than {LONGEST_DECIMAL} characters")
+    if len(text) > MAX_DECIMAL_CHARS:
+        raise NotPlainData(f"a decimal of more than {MAX_DECIMAL_CHARS} characters")
     return text
 
 
 def _bounded(value: Decimal) -> Decimal:
     """Decimals whose exact value is a billion digits long are short to write."""
     if value.is_finite() and abs(value.adjusted()) > 1000:
-        raise NotPlain("a decimal of more than 1000 digits")
+        raise NotPlainData("a decimal of more than 1000 digits")
     return value
 
 
 def _short(value: int) -> int:
     """A fraction is brought to lowest terms when it is made, in time that grows with the square of its length."""
     if value.bit_length() > 4096:
-        raise NotPlain("a fraction of more than 4096 bits")
+        raise NotPlainData("a fraction of more than 4096 bits")
     return value
 
 

@@ -56,13 +56,13 @@ def call_special_method(peer: Peer, name: str, held: Any, arguments: tuple[Any, 
         arguments = (*arguments[:2], None)  # frames stay where they are
     if name == "__deepcopy__":
         arguments = ()
-    if peer.judging and arguments:
+    if peer.runs_tests and arguments:
         theirs = all(id(argument) in peer.proxied for argument in arguments)
-        if name in methods.COMPARING:
+        if name in methods.COMPARISON_METHODS:
             return _compare(peer, name, held, arguments[0], theirs)
-        if not theirs and name in methods.CONTAINS:
+        if not theirs and name in methods.CONTAINS_METHODS:
             return _contains(peer, held, arguments[0])
-        if not theirs and name in methods.ARITHMETIC:
+        if not theirs and name in methods.ARITHMETIC_METHODS:
             return _arithmetic(peer, name, held, arguments)
     return peer.ask("special", name, held, *arguments)
 
@@ -120,4 +120,4 @@ def _arithmetic(peer: Peer, name: str, held: Any, arguments: tuple[Any, ...]) ->
 
 def _plain(value: Any) -> bool:
     kind = type(value)
-    return kind in (bool, tuple, frozenset, *values.SCALAR_TYPES) or kind in values.CONTAINERS or kind in values.FIXED
+    return kind in (bool, tuple, frozenset, *values.SCALAR_TYPES) or kind in values.CONTAINER_TYPES or kind in values.IMMUTABLE_TYPES

@@ -22,7 +22,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from ponder.verify.sandbox.codec import NotPlain, Tree, decode, dumps, encode, loads
+from ponder.verify.sandbox.codec import NotPlainData, Tree, decode, dumps, encode, loads
 from ponder.verify.sandbox.operations import PROGRAM_OPERATIONS
 from ponder.verify.sandbox.peer import Peer
 from ponder.verify.sandbox.values import library_name
@@ -85,7 +85,7 @@ def calls() -> None:
             module, _, function = name.partition(":")
             value = getattr(sys.modules[module], function)(*decode(arguments, safe=False))
             answer = ["ok", encode(value)]
-        except NotPlain as error:
+        except NotPlainData as error:
             answer = ["not plain", str(error)]
         except BaseException as error:
             answer = _raised(error)
@@ -115,7 +115,7 @@ def candidate() -> None:
             continue
         try:
             answer = ["ok", _call_plain(module, *request[1:])]
-        except NotPlain as error:
+        except NotPlainData as error:
             answer = ["not plain", str(error)]
         except BaseException as error:
             answer = _raised(error)
@@ -194,8 +194,8 @@ def script() -> None:
         status = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
     except BaseException as error:
         status = 1
-        _complain(error)
-    _wind_down()
+        _print_traceback(error)
+    _flush_and_exit_handlers()
     os._exit(status & 255)
 
 
@@ -218,8 +218,8 @@ def notebook() -> None:
         pass
     except BaseException as error:
         status = 1
-        _complain(error)
-    _wind_down()
+        _print_traceback(error)
+    _flush_and_exit_handlers()
     os._exit(status)
 
 
@@ -234,7 +234,7 @@ def program(environment: dict[str, str]) -> None:
     os.execve(command[0], command, environment)
 
 
-class _Nowhere(io.RawIOBase):
+class _NullStream(io.RawIOBase):
     """A file that takes everything and keeps nothing."""
 
     def writable(self) -> bool:
@@ -247,10 +247,10 @@ class _Nowhere(io.RawIOBase):
         return 1
 
 
-def print_nowhere() -> None:
+def discard_output() -> None:
     """For runs whose output nobody reads: what they print is dropped here and fills no file."""
     for name in ("stdout", "stderr"):
-        stream = io.TextIOWrapper(io.BufferedWriter(_Nowhere()), "utf-8", "backslashreplace")
+        stream = io.TextIOWrapper(io.BufferedWriter(_NullStream()), "utf-8", "backslashreplace")
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
 
@@ -262,7 +262,7 @@ def _open_streams() -> None:
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
 
 
-def _complain(error: BaseException) -> None:
+def _print_traceback(error: BaseException) -> None:
     """A traceback that begins in the program, not in here."""
     try:
         frames = error.__traceback__
@@ -273,7 +273,7 @@ def _complain(error: BaseException) -> None:
         pass
 
 
-def _wind_down() -> None:
+def _flush_and_exit_handlers() -> None:
     """As an interpreter ends: threads finish, then what was put off until the exit, then the last of the output."""
     for step in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]
         with contextlib.suppress(BaseException):

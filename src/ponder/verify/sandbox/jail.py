@@ -129,17 +129,17 @@ def locks(settings: Settings, bounds: dict[str, Any]) -> list[kernel.Call]:
 
     They are put together once for all runs with the same bounds: a clone that works out less copies less memory.
     """
-    rung, scratch, programs = settings["rung"], settings["scratch"], bounds["mode"] == "program"
-    alone = rung == "namespaces"
+    isolation, scratch, programs = settings["rung"], settings["scratch"], bounds["mode"] == "program"
+    alone = isolation == "namespaces"
     calls: list[kernel.Call] = []
     if alone:
         noexec = 0 if programs else kernel.MS_NOEXEC
         size = f"size={bounds['disk']},nr_inodes={settings['inodes']},mode=1777"
         calls.append(kernel.mount("tmpfs", scratch, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV | noexec, size))
-    if rung != "landlock":
+    if isolation != "landlock":
         calls.append(kernel.chdir(scratch if alone else settings["work"]))
     calls += [kernel.limit(which, most) for which, most in _limits(bounds).items()]
-    if rung == "unsafe":
+    if isolation == "unsafe":
         return calls
     calls.append(kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1))
     if settings["landlock"]:

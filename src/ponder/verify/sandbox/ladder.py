@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from ponder.verify.sandbox import landlock
 from ponder.verify.sandbox.kernel import MACHINES
-from ponder.verify.sandbox.outcome import SandboxLimits, Rung, SandboxError
-from ponder.verify.sandbox.run import Ended, WorkerLost, read_tree
-from ponder.verify.sandbox.worker import Worker, missing_calls
+from ponder.verify.sandbox.outcome import SandboxLimits, IsolationKind, SandboxError
+from ponder.verify.sandbox.run import RunEnded, WorkerLost, read_tree
+from ponder.verify.sandbox.worker import Worker, missing_support
 
-ADVICE = (
+NO_JAIL_ADVICE = (
     "Allow unprivileged user namespaces (sysctl user.max_user_namespaces=10000, and on Ubuntu"
     " kernel.apparmor_restrict_unprivileged_userns=0), use Linux 5.13 or newer with Landlock, or start the container"
     " with --security-opt seccomp=unconfined. Or choose rung='unsafe' (--unsafe-sandbox), which gives up the jail and"
@@ -31,68 +31,68 @@ UNSAFE_WARNING = (
 class IsolationReport:
     """The rung runs stand on, what holds them there, and why no higher one does. `rung=None`: none holds."""
 
-    rung: Rung | None
+    isolation: IsolationKind | None
     layers: tuple[str, ...] = ()
     why_not: tuple[tuple[str, str], ...] = ()  # a higher rung, and what was in its way
 
     def __str__(self) -> str:
-        held = f"{self.rung} ({', '.join(self.layers)})" if self.rung else "no jail"
-        return held + "".join(f"; not {rung}: {reason}" for rung, reason in self.why_not)
+        held = f"{self.isolation} ({', '.join(self.layers)})" if self.isolation else "no jail"
+        return held + "".join(f"; not {isolation}: {reason}" for isolation, reason in self.why_not)
 
 
 @functools.cache
 def detect_isolation() -> IsolationReport:
     """What this machine can do. Found out once in a process, in about a tenth of a second."""
-    if missing := missing_calls():
+    if missing := missing_support():
         return IsolationReport(None, (), (("namespaces", missing),))
     if platform.machine() not in MACHINES:
         known = " and ".join(MACHINES)
         return IsolationReport(None, (), (("namespaces", f"processor {platform.machine()!r} is not known here, only {known}"),))
     obstacles: list[tuple[str, str]] = []
-    rungs: dict[Rung, Callable[[], str]] = {"namespaces": lambda: "", "landlock": _no_landlock}
-    for rung, obstacle in rungs.items():
+    rungs: dict[IsolationKind, Callable[[], str]] = {"namespaces": lambda: "", "landlock": _no_landlock}
+    for isolation, obstacle in rungs.items():
         reason = obstacle()
         if not reason:
             try:
-                return IsolationReport(rung, tuple(_try(rung)), tuple(obstacles))
+                return IsolationReport(isolation, tuple(_try_isolation(isolation)), tuple(obstacles))
             except WorkerLost as lost:
                 reason = str(lost)
-        obstacles.append((rung, reason))
+        obstacles.append((isolation, reason))
     return IsolationReport(None, (), tuple(obstacles))
 
 
-_without = False  # somebody said that programs may run where no jail can be built
+_unsafe_allowed = False  # somebody said that programs may run where no jail can be built
 
 
 def allow_unsafe() -> None:
     """From now on in this process: where no jail can be built, programs run without one, and a warning says so."""
-    global _without
-    _without = True
+    global _unsafe_allowed
+    _unsafe_allowed = True
 
 
-def choose_isolation(rung: Rung | None) -> Rung:
+def choose_isolation(isolation: IsolationKind | None) -> IsolationKind:
     """The rung asked for, or the best there is; `SandboxError` says why there is none."""
-    if rung is None and _without and detect_isolation().rung is None:
-        rung = "unsafe"
-    if rung is not None:
-        if missing := missing_calls():
+    if isolation is None and _unsafe_allowed and detect_isolation().isolation is None:
+        isolation = "unsafe"
+    if isolation is not None:
+        if missing := missing_support():
             raise SandboxError(f"no code can be run here: {missing}")
-        if rung == "unsafe":
+        if isolation == "unsafe":
             warnings.warn(UNSAFE_WARNING, RuntimeWarning, stacklevel=3)
-        return rung
+        return isolation
     found = detect_isolation()
-    if found.rung is None:
-        raise SandboxError(f"no code is run, since nothing here would hold it: {found}. {ADVICE}")
-    return found.rung
+    if found.isolation is None:
+        raise SandboxError(f"no code is run, since nothing here would hold it: {found}. {NO_JAIL_ADVICE}")
+    return found.isolation
 
 
 def _no_landlock() -> str:
     return "" if landlock.version() else "the kernel has no Landlock, or has it switched off"
 
 
-def _try(rung: Rung) -> list[str]:
+def _try_isolation(isolation: IsolationKind) -> list[str]:
     """Start a worker, let a program answer in it, and see that it is held."""
-    worker = Worker(rung)
+    worker = Worker(isolation)
     try:
         run = worker.launch("candidate", SandboxLimits())
         try:
@@ -100,7 +100,7 @@ def _try(rung: Rung) -> list[str]:
             run.receive()
             run.send(["plain", "probe", ["l"], ["d"]])
             answer = read_tree(run.receive(time.monotonic() + 10)[1])
-        except Ended as ended:
+        except RunEnded as ended:
             raise WorkerLost(f"a first program {ended.run_status or 'died'} {ended}") from None
         run.wait_for_exit(stop=True)
         if answer != ["ok", "held"]:

@@ -21,7 +21,7 @@ HELPER_MODULES = (
     "math", "collections", "itertools", "functools", "typing", "random", "datetime", "decimal", "fractions", "copy",
     "heapq", "bisect", "statistics", "cmath", "dataclasses", "enum", "abc", "contextlib", "uuid", "pathlib",
 )  # fmt: skip
-OF_TYPES = ("collections", "typing", "datetime", "decimal", "fractions", "enum", "abc", "uuid", "pathlib")
+TYPE_MODULES = ("collections", "typing", "datetime", "decimal", "fractions", "enum", "abc", "uuid", "pathlib")
 MODULE_ALIASES = {"np": "numpy", "pd": "pandas", "plt": "matplotlib.pyplot", "nx": "networkx", "sp": "scipy", "tf": "tensorflow"}
 
 # Made once, in the warm interpreter: a clone that made them for every node would spend more on this than on the tests.
@@ -38,7 +38,7 @@ class FreeNames(NamedTuple):
     unknown: frozenset[str]  # neither may define them
 
 
-def sort_names(trees: Sequence[ast.Module], entry: str, listed: Iterable[str]) -> FreeNames:
+def classify_names(trees: Sequence[ast.Module], entry: str, listed: Iterable[str]) -> FreeNames:
     nodes = list(itertools.chain.from_iterable(map(ast.walk, trees)))
     free = _free(nodes)
     tested = {entry.partition(".")[0], *listed} - {""}
@@ -66,7 +66,7 @@ def _helper(name: str, dotted: bool, kind: bool) -> Any:
             return importlib.import_module(MODULE_ALIASES[name])
         except ImportError:
             return None
-    for module in OF_TYPES if kind else HELPER_MODULES:
+    for module in TYPE_MODULES if kind else HELPER_MODULES:
         if not name.startswith("_"):
             found = getattr(importlib.import_module(module), name, None)
             if found is not None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Pairs = tuple[tuple[str, Any], ...]
 # Functions of the standard library that look behind an object: they run where the object is.
-LIBRARY = {
+REMOTE_LIBRARY_FUNCTIONS = {
     "dataclasses": ("asdict", "astuple", "fields", "is_dataclass", "replace"),
     "inspect": (
         "signature", "isabstract", "iscoroutinefunction", "isgeneratorfunction", "isasyncgenfunction", "isfunction",
@@ -59,7 +59,7 @@ def subclass(peer: Peer, name: str, bases: tuple[type, ...], namespace: dict[str
 
 
 def library(peer: Peer, module: str, name: str, arguments: tuple[Any, ...], named: Pairs) -> Any:
-    if name not in LIBRARY.get(module, ()):
+    if name not in REMOTE_LIBRARY_FUNCTIONS.get(module, ()):
         raise AttributeError(name)
     return getattr(__import__(module), name)(*arguments, **dict(named))
 
@@ -118,9 +118,9 @@ def next_awaited(peer: Peer, target: Any) -> Any:
 
 def use_library(peer: Peer, modules: set[str]) -> None:
     """Have functions that look behind an object look where it is, in those of these modules that are in use."""
-    for module in modules & LIBRARY.keys():
+    for module in modules & REMOTE_LIBRARY_FUNCTIONS.keys():
         found = __import__(module)
-        for name in LIBRARY[module]:
+        for name in REMOTE_LIBRARY_FUNCTIONS[module]:
             setattr(found, name, _where_it_is(peer, module, name, getattr(found, name)))
 
 
@@ -142,15 +142,15 @@ PROGRAM_OPERATIONS: dict[str, Operation] = {
 # -- of the tests ------------------------------------------------------------------------------------------------------
 
 METADATA_ATTRIBUTES = frozenset({"__name__", "__qualname__", "__doc__", "__module__", "__annotations__"})  # as functools.wraps copies
-DECIDING = frozenset({*special.COMPARING, *special.CONTAINS, "__bool__", "__hash__", "__len__"})
-FORMATTING = frozenset({"format", "format_map", "vformat", "get_field", "format_field"})  # "{0.__globals__}"
-CLOSED = (
+DECIDING_METHODS = frozenset({*special.COMPARISON_METHODS, *special.CONTAINS_METHODS, "__bool__", "__hash__", "__len__"})
+FORMATTING_METHODS = frozenset({"format", "format_map", "vformat", "get_field", "format_field"})  # "{0.__globals__}"
+OPAQUE_TYPES = (
     types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.GeneratorType, types.CoroutineType,
     types.AsyncGeneratorType, types.ModuleType, types.FrameType, types.CodeType, types.TracebackType, types.CellType,
     property, classmethod, staticmethod,
 )  # fmt: skip
 # Of LIBRARY, what looks at nothing but the object and runs none of its text.
-LOOKING = frozenset({"asdict", "astuple", "is_dataclass", "signature", "getdoc", "copy", "deepcopy"})
+SAFE_LIBRARY_FUNCTIONS = frozenset({"asdict", "astuple", "is_dataclass", "signature", "getdoc", "copy", "deepcopy"})
 
 
 def _of_the_tests(peer: Peer, target: Any) -> None:
@@ -160,11 +160,11 @@ def _of_the_tests(peer: Peer, target: Any) -> None:
 
 
 def _readable(target: Any, name: str) -> bool:
-    if type(name) is not str or name in FORMATTING:
+    if type(name) is not str or name in FORMATTING_METHODS:
         return False
     if name in METADATA_ATTRIBUTES:
         return not isinstance(target, types.ModuleType)
-    if isinstance(target, CLOSED):
+    if isinstance(target, OPAQUE_TYPES):
         return False
     if not name.startswith("__"):
         return True
@@ -198,7 +198,7 @@ def guarded_delete(peer: Peer, target: Any, name: str) -> None:
 
 def _check_assignment(peer: Peer, target: Any, name: str) -> None:
     _of_the_tests(peer, target)
-    public = _readable(target, name) and name not in (*DECIDING, *METADATA_ATTRIBUTES, "__dict__")
+    public = _readable(target, name) and name not in (*DECIDING_METHODS, *METADATA_ATTRIBUTES, "__dict__")
     function = isinstance(target, types.FunctionType) and type(name) is str and not name.startswith("_")
     if not (public or function) or type(target).__module__ == "unittest.case":
         fairness.raise_undecided(f"the program sets {name!r} on an object of the tests")
@@ -221,7 +221,7 @@ def guarded_subclass(peer: Peer, *_: Any) -> None:
 
 
 def guarded_library(peer: Peer, module: str, name: str, arguments: tuple[Any, ...], named: Pairs) -> Any:
-    if not arguments or named or not (name in LOOKING or name.startswith("is")):
+    if not arguments or named or not (name in SAFE_LIBRARY_FUNCTIONS or name.startswith("is")):
         raise PermissionError(name)
     _of_the_tests(peer, arguments[0])
     return library(peer, module, name, arguments[:1], ())
@@ -242,7 +242,7 @@ def guarded_next(peer: Peer, target: Any) -> Any:
     return next_awaited(peer, target)
 
 
-FROM_A_PROGRAM: dict[str, Operation] = {
+TESTS_OPERATIONS: dict[str, Operation] = {
     "call": guarded_call, "get": guarded_get, "set": guarded_assign, "delete": guarded_delete,
     "special": guarded_special, "unbound": guarded_unbound, "subclass": guarded_subclass, "library": guarded_library,
     "step": guarded_step, "await": guarded_await, "anext": guarded_next,

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from ponder.errors import PonderError, UsageError
 
-Rung = Literal["namespaces", "landlock", "unsafe"]
+IsolationKind = Literal["namespaces", "landlock", "unsafe"]
 
 # How a run ended. Only "lost" is the jail's fault, not the program's: it died twice, or would not start.
 RunStatus = Literal[
@@ -15,7 +15,7 @@ RunStatus = Literal[
 ]  # fmt: skip
 
 
-def legible(text: str) -> str:
+def printable_line(text: str) -> str:
     """What a program said of itself, in one line that any terminal and any file can take."""
     return "".join(c if c.isprintable() else " " for c in text)
 
@@ -64,7 +64,7 @@ class CallResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
+class TestsResult:
     """What tests found: how many of them passed (-1: they cannot be run), and how the program or the tests ended.
 
     `undecided` says why some of them could not tell; `failed`, whether others failed all the same. `weak` says what a
@@ -81,7 +81,7 @@ class Tested:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class ProgramResult:
     """What a program wrote and how it ended. "done" is an exit with status 0, "raised" with another."""
 
     run_status: RunStatus

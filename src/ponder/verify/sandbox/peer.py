@@ -25,9 +25,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ponder.verify.sandbox import proxies, values
-from ponder.verify.sandbox.codec import MAX_CODEC_DEPTH, NotPlain, Tree, decode, encode
+from ponder.verify.sandbox.codec import MAX_CODEC_DEPTH, NotPlainData, Tree, decode, encode
 from ponder.verify.sandbox.raised import pack_library_error, pack_error, rebuild_error, unpack_error
-from ponder.verify.sandbox.sharing import Sharing
+from ponder.verify.sandbox.sharing import SharedContainers
 
 Operation = Callable[..., Any]
 
@@ -36,17 +36,17 @@ class MalformedMessage(RuntimeError):
     """The other side said what no peer says."""
 
 
-class Peer(Sharing):
-    """One side. `operations` are what the other side may ask for, by name; `judging` is for the side of the tests."""
+class Peer(SharedContainers):
+    """One side. `operations` are what the other side may ask for, by name; `runs_tests` is for the side of the tests."""
 
     def __init__(
         self,
         send: Callable[[Tree], None],
         receive: Callable[[], Tree],
         operations: dict[str, Operation],
-        judging: bool = False,
+        runs_tests: bool = False,
     ) -> None:
-        super().__init__(judging)
+        super().__init__(runs_tests)
         self._send, self._receive, self._operations = send, receive, operations
         self.own_objects: list[Any] = []  # objects of ours that the other side may name, by number
         self._numbers: dict[int, int] = {}
@@ -58,7 +58,7 @@ class Peer(Sharing):
         self.stdout = sys.stdout
         self._lock = threading.RLock()
         self._turn = threading.Condition(self._lock)
-        self._serving = judging  # whether it is our turn to speak
+        self._serving = runs_tests  # whether it is our turn to speak
         proxies.set_peer(self)
 
     # -- speaking ------------------------------------------------------------------------------------------------------
@@ -70,11 +70,11 @@ class Peer(Sharing):
                 self._turn.wait()
             self.asked = True
             body = [operation, sys.stdout is not self.stdout, *[self.pack(argument) for argument in arguments]]
-            self._say("?", body)
+            self._send_message("?", body)
             while True:
                 message = self._receive()
                 try:
-                    kind, body = self._hear(message)
+                    kind, body = self._receive_message(message)
                     if kind == "=":
                         return self.unpack(body)
                     error = unpack_error(self, body, operation, arguments) if kind == "!" else None
@@ -86,7 +86,7 @@ class Peer(Sharing):
 
     def serve(self, message: Tree) -> None:
         """Do what the other side asks for."""
-        kind, body = self._hear(message)
+        kind, body = self._receive_message(message)
         if kind == "?":
             with self._turn:
                 self._serving = True
@@ -110,20 +110,20 @@ class Peer(Sharing):
             del error
         with self._turn:
             self._serving = not last
-            self._say(kind, answer, printed.getvalue() if printed else "")
+            self._send_message(kind, answer, printed.getvalue() if printed else "")
 
-    def _say(self, kind: str, body: Tree, printed: str = "") -> None:
+    def _send_message(self, kind: str, body: Tree, printed: str = "") -> None:
         changes = self._changes()
         dropped = self._drop()
         self._send([kind, body, changes, dropped, self._descriptions(), printed])
 
-    def _hear(self, message: Tree) -> tuple[str, Tree]:
+    def _receive_message(self, message: Tree) -> tuple[str, Tree]:
         kind, body, changes, dropped, classes, printed = message
         for number, description in classes:
             self.descriptions.setdefault(number, description)
         self._take(changes)
         self._part(dropped)
-        if printed and self.judging:
+        if printed and self.runs_tests:
             sys.stdout.write(str(printed))
         return kind, body
 
@@ -137,32 +137,32 @@ class Peer(Sharing):
         if kind in values.SCALAR_TYPES:
             return encode(value)
         if depth > MAX_CODEC_DEPTH:
-            raise NotPlain(f"more than {MAX_CODEC_DEPTH} containers within containers")
+            raise NotPlainData(f"more than {MAX_CODEC_DEPTH} containers within containers")
         if id(value) in self.proxied:
             return ["o", self.proxied[id(value)]]
         if kind is tuple or kind is frozenset:
             items = [self.pack(item, depth + 1) for item in value]
             return ["t" if kind is tuple else "z", *items]
-        if kind in values.CONTAINERS:
+        if kind in values.CONTAINER_TYPES:
             return ["@", self.share(value)]
-        if kind in values.FIXED:
-            return ["V", kind.__name__, *[self.pack(part, depth + 1) for part in values.FIXED[kind](value)]]
+        if kind in values.IMMUTABLE_TYPES:
+            return ["V", kind.__name__, *[self.pack(part, depth + 1) for part in values.IMMUTABLE_TYPES[kind](value)]]
         if kind.__module__ == "numpy" and hasattr(value, "tolist"):
             return self.pack(value.tolist(), depth + 1)
         if value is ... or value is NotImplemented:
             return ["E", "..." if value is ... else "NotImplemented"]
-        if kind is proxies.Bound:
+        if kind is proxies.BoundRemoteMethod:
             return self.pack(value.fetch(), depth + 1)
         return self._pack_object(value, kind)
 
     def _pack_object(self, value: Any, kind: type) -> Tree:
-        named = values.library_name(value) if self.judging or values.is_plain_class(value) else None
+        named = values.library_name(value) if self.runs_tests or values.is_plain_class(value) else None
         if named is not None:
             return ["n", *named]
         if isinstance(value, BaseException) and values.library_name(kind) is not None:
             return pack_library_error(self, value)
         base = values.builtin_base(kind)
-        if base in values.CONTAINERS:
+        if base in values.CONTAINER_TYPES:
             self.name(value)
             return ["@", self.share(value)]
         return self.name(value)
@@ -175,7 +175,7 @@ class Peer(Sharing):
     def introduced(self) -> Any:
         """The proxy of the function that the other side introduces."""
         self.descriptions[1] = proxies.describe(self, types.FunctionType)
-        return proxies.stand_for(self, "h", 0, 1)
+        return proxies.make_proxy(self, "h", 0, 1)
 
     def is_mine(self, value: Any) -> bool:
         """Whether this is an object of ours that the other side was handed."""
@@ -193,20 +193,20 @@ class Peer(Sharing):
         """The tree of an object that stays here."""
         number = self.number(value)
         if isinstance(value, type):
-            self._mention(value)
+            self._describe_later(value)
             return ["K", number]
         kind = type(value)
-        self._mention(kind)
+        self._describe_later(kind)
         tree = [proxies.proxy_kind(value), number, self.number(kind)]
         if isinstance(value, BaseException):
             return [*tree, ["t", *[self.pack(part) for part in value.args]], self.pack(value.__cause__)]
         base = values.builtin_base(kind)
-        if base is not None and base not in values.CONTAINERS:
+        if base is not None and base not in values.CONTAINER_TYPES:
             return [*tree, self.pack(values.builtin_value(value, base))]
         return tree
 
     def unpack(self, tree: Tree, depth: int = 0) -> Any:
-        """The value of a tree, or `NotPlain`."""
+        """The value of a tree, or `NotPlainData`."""
         if tree is None or isinstance(tree, (bool, int, float, str)):
             return tree
         tag, rest = tree[0], tree[1:]
@@ -221,29 +221,29 @@ class Peer(Sharing):
             case "V":
                 return values.BY_NAME[rest[0]](*[self.unpack(part, depth + 1) for part in rest[1:]])
             case "E":
-                return values.SINGLE[rest[0]]
+                return values.SINGLETONS[rest[0]]
             case "n":
                 return self._from_library(*rest)
             case "X":
                 return rebuild_error(self, tree)
             case "K":
                 return proxies.class_of(self, rest[0])
-        if tag in proxies.MANNERS:
-            return proxies.stand_for(self, tag, *rest)
+        if tag in proxies.PROXY_KINDS:
+            return proxies.make_proxy(self, tag, *rest)
         return decode(tree)
 
     def _from_library(self, module: str, name: str) -> Any:
         """A plain class of the standard library; from trusted tests also its other classes, functions and modules."""
-        if not self.judging:
+        if not self.runs_tests:
             __import__(module)
         found = values.from_library(module, name)
-        if self.judging and not values.is_plain_class(found):
-            raise NotPlain("only plain classes have a name on both sides")
+        if self.runs_tests and not values.is_plain_class(found):
+            raise NotPlainData("only plain classes have a name on both sides")
         return found
 
     # -- classes -------------------------------------------------------------------------------------------------------
 
-    def _mention(self, kind: type) -> None:
+    def _describe_later(self, kind: type) -> None:
         number = self.number(kind)
         if number not in self._described:
             self._described.add(number)
@@ -262,5 +262,5 @@ class Peer(Sharing):
         named = values.library_name(kind)
         if named is not None:
             return ["n", *named]
-        self._mention(kind)
+        self._describe_later(kind)
         return ["K", self.number(kind)]

@@ -18,7 +18,7 @@ from ponder.errors import UsageError
 from ponder.verify.sandbox import talks
 from ponder.verify.sandbox.codec import Plain, Tree, encode
 from ponder.verify.sandbox.ladder import choose_isolation
-from ponder.verify.sandbox.outcome import SandboxLimits, Ran, CallResult, Rung, SandboxError, Tested
+from ponder.verify.sandbox.outcome import SandboxLimits, ProgramResult, CallResult, IsolationKind, SandboxError, TestsResult
 from ponder.verify.sandbox.run import WorkerLost
 from ponder.verify.sandbox.turns import FairSemaphore
 from ponder.verify.sandbox.worker import Kind, Mode, Worker
@@ -43,7 +43,7 @@ class Sandbox:
         preload: Sequence[str] = (),
         paths: Sequence[str] = (),
         tools: Sequence[str] = (),
-        rung: Rung | None = None,
+        isolation: IsolationKind | None = None,
         calls_per_clone: int = 1,
     ) -> None:
         if (slots is not None and slots < 1) or calls_per_clone < 1:
@@ -51,15 +51,15 @@ class Sandbox:
         self.slots = slots or os.cpu_count() or 1
         self.limits, self.preload, self.paths, self.calls_per_clone = limits, tuple(preload), tuple(paths), calls_per_clone
         self.tools = tuple(tools)
-        self.rung = choose_isolation(rung)
+        self.isolation = choose_isolation(isolation)
         self.closed = False
-        self._fresh()
+        self._reset()
         _all.add(self)
 
-    def _fresh(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.Lock()
         self._idle: dict[Kind, list[Worker]] = {"python": [], "programs": []}
-        self._turns = FairSemaphore(self.slots)
+        self._semaphore = FairSemaphore(self.slots)
         self._threads: ThreadPoolExecutor | None = None
 
     def call(self, function: str, *arguments: Plain, limits: SandboxLimits | None = None) -> CallResult:
@@ -74,7 +74,7 @@ class Sandbox:
                 return talks.call(worker, request, bounds, self.calls_per_clone)
 
         try:
-            return self._twice(work)
+            return self._with_retry(work)
         except WorkerLost as lost:
             return CallResult("lost", None, str(lost))
 
@@ -82,11 +82,11 @@ class Sandbox:
         """`call`, without holding up the event loop."""
         return await self.in_thread(self.call, function, *arguments, limits=limits)
 
-    def run_script(self, source: str, stdin: str = "", limits: SandboxLimits | None = None) -> Ran:
+    def run_script(self, source: str, stdin: str = "", limits: SandboxLimits | None = None) -> ProgramResult:
         """Run a Python program that reads stdin and writes stdout."""
         return self._stream("python", "script", [source], stdin.encode("utf-8", "surrogateescape"), limits)[1]
 
-    def run_cell(self, source: str, limits: SandboxLimits | None = None) -> Ran:
+    def run_cell(self, source: str, limits: SandboxLimits | None = None) -> ProgramResult:
         """Run a Python cell: stdout is all it printed, errors included, and the value of its last line."""
         return self._stream("python", "notebook", [source], b"", limits)[1]
 
@@ -97,12 +97,12 @@ class Sandbox:
         files: Mapping[str, bytes] = NO_FILES,
         limits: SandboxLimits | None = None,
         reserves: bool = False,
-    ) -> tuple[bytes, Ran]:
+    ) -> tuple[bytes, ProgramResult]:
         """Run any program of this machine, with these files beside it, in a folder of its own: its stdout as bytes too.
 
         `reserves`: it takes far more address space than it uses, as Node and Java do.
         """
-        if self.rung == "landlock" and files:
+        if self.isolation == "landlock" and files:
             raise SandboxError(f"a program with files ({', '.join(files)}) needs namespaces, and here is only Landlock")
         given = encode([list(command), dict(files)])
         return self._stream("programs", "program", given, stdin, limits, reserves)
@@ -126,7 +126,7 @@ class Sandbox:
                 return talks.call_program(worker, source, entry, requests, limits or self.limits)
 
         try:
-            return self._twice(work)
+            return self._with_retry(work)
         except WorkerLost as lost:
             return [CallResult("lost", None, str(lost))] * len(requests)
 
@@ -139,7 +139,7 @@ class Sandbox:
         count_each: bool = False,
         limits: SandboxLimits | None = None,
         names: Sequence[str] = (),
-    ) -> Tested:
+    ) -> TestsResult:
         """Run trusted tests against an untrusted program: each in a jail of its own, with proxies between them.
 
         The program supplies `entry`, `names` and classes (names.py says which exactly), and no helpers; what its
@@ -147,14 +147,14 @@ class Sandbox:
         """
         request = [setup, list(tests), entry, list(names), count_each]
 
-        def work(fresh: bool) -> Tested:
+        def work(fresh: bool) -> TestsResult:
             with self._worker("python", fresh) as worker, self._worker("python", fresh) as other:
                 return talks.run_tests(worker, other, source, entry, request, limits or self.limits)
 
         try:
-            return self._twice(work)
+            return self._with_retry(work)
         except WorkerLost as lost:
-            return Tested("lost", 0, 0, str(lost))
+            return TestsResult("lost", 0, 0, str(lost))
 
     async def in_thread(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """Do any of the above without holding up the event loop: `await jail.later(jail.script, source)`."""
@@ -174,7 +174,7 @@ class Sandbox:
             threads.shutdown(cancel_futures=True)
         with contextlib.ExitStack() as all_turns:  # whoever still runs something closes its own worker
             for _ in range(self.slots):
-                all_turns.enter_context(self._turns)
+                all_turns.enter_context(self._semaphore)
         with self._lock:
             idle, self._idle = self._idle, {"python": [], "programs": []}
         for worker in (*idle["python"], *idle["programs"]):
@@ -190,9 +190,9 @@ class Sandbox:
         if self.closed:
             raise SandboxError("the sandbox is closed; make another")
 
-    def _twice(self, work: Callable[[bool], T]) -> T:
+    def _with_retry(self, work: Callable[[bool], T]) -> T:
         """Once more, with fresh workers, where the jail broke. No more at once than there are slots."""
-        with self._turns:
+        with self._semaphore:
             try:
                 return work(False)
             except WorkerLost:
@@ -206,7 +206,7 @@ class Sandbox:
             worker = None if fresh else self._next(self._idle[kind])
         if worker is None:
             preload, paths = (self.preload, self._paths()) if kind == "python" else ((), list(self.tools))
-            worker = Worker(self.rung, kind, self.limits, preload, paths)
+            worker = Worker(self.isolation, kind, self.limits, preload, paths)
         try:
             yield worker
         except BaseException:
@@ -243,30 +243,30 @@ class Sandbox:
         stdin: bytes,
         limits: SandboxLimits | None,
         reserves: bool = False,
-    ) -> tuple[bytes, Ran]:
-        def work(fresh: bool) -> tuple[bytes, Ran]:
+    ) -> tuple[bytes, ProgramResult]:
+        def work(fresh: bool) -> tuple[bytes, ProgramResult]:
             with self._worker(kind, fresh) as worker:
-                if reserves and not worker.has_cgroup and self.rung != "unsafe":
+                if reserves and not worker.has_cgroup and self.isolation != "unsafe":
                     raise SandboxError("only a control group can bound this program, and none can be made here")
                 return talks.stream(worker, mode, given, stdin, limits or self.limits, reserves)
 
         try:
-            return self._twice(work)
+            return self._with_retry(work)
         except WorkerLost as lost:
-            return b"", Ran("lost", detail=str(lost))
+            return b"", ProgramResult("lost", detail=str(lost))
 
 
 _all: weakref.WeakSet[Sandbox] = weakref.WeakSet()
-_shared: dict[tuple[SandboxLimits, Rung | None, tuple[str, ...]], Sandbox] = {}
+_shared: dict[tuple[SandboxLimits, IsolationKind | None, tuple[str, ...]], Sandbox] = {}
 _sharing = threading.Lock()
 
 
-def shared_sandbox(limits: SandboxLimits = SandboxLimits(), rung: Rung | None = None, tools: tuple[str, ...] = ()) -> Sandbox:
+def shared_sandbox(limits: SandboxLimits = SandboxLimits(), isolation: IsolationKind | None = None, tools: tuple[str, ...] = ()) -> Sandbox:
     """The one sandbox of this process for these limits and tools, made when it is first needed and closed at exit."""
     with _sharing:
-        found = _shared.get((limits, rung, tools))
+        found = _shared.get((limits, isolation, tools))
         if found is None or found.closed:
-            found = _shared[limits, rung, tools] = Sandbox(limits=limits, rung=rung, tools=tools)
+            found = _shared[limits, isolation, tools] = Sandbox(limits=limits, isolation=isolation, tools=tools)
         return found
 
 
@@ -284,7 +284,7 @@ def _after_fork() -> None:
         for workers in sandbox._idle.values():
             for worker in workers:
                 worker.abandon_after_fork()
-        sandbox._fresh()
+        sandbox._reset()
 
 
 atexit.register(_close_all)

@@ -15,14 +15,14 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from ponder.verify.sandbox import driven, fairness, special, values
-from ponder.verify.sandbox.codec import NotPlain, Tree
+from ponder.verify.sandbox.codec import NotPlainData, Tree
 
 if TYPE_CHECKING:
     from ponder.verify.sandbox.peer import Peer
 
 # How an object stands on the other side: as an object, an error, a generator, a coroutine, an asynchronous generator.
-MANNERS = ("h", "x", "G", "W", "A")
-LOCAL = frozenset({"__traceback__", "__context__", "__cause__", "__suppress_context__", "args", "__notes__"})
+PROXY_KINDS = ("h", "x", "G", "W", "A")
+LOCAL_ATTRIBUTES = frozenset({"__traceback__", "__context__", "__cause__", "__suppress_context__", "args", "__notes__"})
 
 _peer: Peer  # a process has one
 
@@ -52,7 +52,7 @@ class RemoteType(type):
 
     def __call__(cls, *arguments: Any, **named: Any) -> Any:
         made = _peer.ask("call", cls, arguments, tuple(named.items()))
-        if not _peer.judging:
+        if not _peer.runs_tests:
             return made
         fairness.classes_named_by_tests.add(cls)
         if id(made) not in _peer.proxied:
@@ -81,7 +81,7 @@ class Remote:
         return _peer.ask("get", self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in LOCAL and isinstance(self, BaseException):
+        if name in LOCAL_ATTRIBUTES and isinstance(self, BaseException):
             object.__setattr__(self, name, value)
         else:
             _peer.ask("set", self, name, value)
@@ -112,14 +112,14 @@ class RemoteObject(Remote):
     """An object with no builtin value inside."""
 
     __slots__ = ()
-    locals().update({name: _METHODS[name] for name in (*special.EVERYBODY, "__copy__", "__deepcopy__")})
+    locals().update({name: _METHODS[name] for name in (*special.METHODS_OF_EVERY_OBJECT, "__copy__", "__deepcopy__")})
 
 
 def _call(self: Any, *arguments: Any, **named: Any) -> Any:
     return _peer.ask("call", self, arguments, tuple(named.items()))
 
 
-class Bound:
+class BoundRemoteMethod:
     """A method of an object over there. To call it takes one question, where to fetch it first would take two."""
 
     __slots__ = ("_held", "_kind", "_name")
@@ -138,7 +138,7 @@ class Bound:
         return getattr(self.fetch(), name)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Bound) and (self._held, self._name) == (other._held, other._name)
+        return isinstance(other, BoundRemoteMethod) and (self._held, self._name) == (other._held, other._name)
 
     def __hash__(self) -> int:
         return hash((id(self._held), self._name))
@@ -153,7 +153,7 @@ class _Function:
     def __get__(self, held: Any, kind: Any = None) -> Any:
         if held is None:
             return _peer.ask("get", class_of(_peer, self._kind), self._name)
-        return Bound(self._kind, self._name, held)
+        return BoundRemoteMethod(self._kind, self._name, held)
 
 
 class _Attribute:
@@ -203,7 +203,7 @@ def class_of(peer: Peer, number: int) -> Any:
             if isinstance(found, type):
                 library.append(found)
     derived = _bases(peer, bases, base)
-    namespace: dict[str, Any] = {"__slots__": (), "__doc__": doc, "__module__": "solution" if peer.judging else "tests"}
+    namespace: dict[str, Any] = {"__slots__": (), "__doc__": doc, "__module__": "solution" if peer.runs_tests else "tests"}
     namespace.update({n: _Function(number, n) for n in functions if n == "__init__" or not n.startswith("__")})
     namespace.update({n: _Attribute(n) for n in attributes if not n.startswith("__")})
     namespace.update({n: _METHODS[n] for n in methods if n in _METHODS})
@@ -267,7 +267,7 @@ def proxy_kind(value: Any) -> str:
     return "h"
 
 
-def stand_for(peer: Peer, how: str, number: int, kind: int, *rest: Tree) -> Any:
+def make_proxy(peer: Peer, how: str, number: int, kind: int, *rest: Tree) -> Any:
     """The proxy of their object of this number."""
     if number in peer.remote_proxies:
         return peer.remote_proxies[number]
@@ -287,9 +287,9 @@ def _instance(peer: Peer, kind: Any, *rest: Tree) -> Any:
         cause = peer.unpack(rest[1])
         proxy.__cause__ = cause if isinstance(cause, BaseException) else None
         return proxy
-    if base is None or base in values.CONTAINERS:
+    if base is None or base in values.CONTAINER_TYPES:
         return values.make(base or object, kind)
     value = peer.unpack(rest[0])
     if type(value) is not base:
-        raise NotPlain("an object with another value inside than its class has")
+        raise NotPlainData("an object with another value inside than its class has")
     return values.make(base, kind, value)

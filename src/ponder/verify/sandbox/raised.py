@@ -6,22 +6,22 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from ponder.verify.sandbox import values
-from ponder.verify.sandbox.codec import NotPlain, Tree
+from ponder.verify.sandbox.codec import NotPlainData, Tree
 
 if TYPE_CHECKING:
     from ponder.verify.sandbox.peer import Peer
 
-LONGEST_TEXT = 300
+MAX_ERROR_CHARS = 300
 
 
 def pack_error(peer: Peer, error: BaseException) -> Tree:
     """An error as a tree: those of the standard library are made anew on the other side, others have a proxy there."""
-    if isinstance(error, NotPlain):
-        return ["X", [["builtins", "TypeError"]], ["t", str(error)[:LONGEST_TEXT]], None, ["t"]]
+    if isinstance(error, NotPlainData):
+        return ["X", [["builtins", "TypeError"]], ["t", str(error)[:MAX_ERROR_CHARS]], None, ["t"]]
     try:
         return peer.pack(error)
     except Exception:  # its arguments do not cross, or its class says odd things
-        return ["X", [["builtins", "RuntimeError"]], ["t", f"{type(error).__name__}"[:LONGEST_TEXT]], None, ["t"]]
+        return ["X", [["builtins", "RuntimeError"]], ["t", f"{type(error).__name__}"[:MAX_ERROR_CHARS]], None, ["t"]]
 
 
 def pack_library_error(peer: Peer, error: BaseException) -> Tree:
@@ -44,7 +44,7 @@ def unpack_error(peer: Peer, tree: Tree, operation: str, arguments: tuple[Any, .
         return RuntimeError(f"StopAsyncIteration: {error}")
     if isinstance(error, Exception | SystemExit):
         return error
-    return RuntimeError(f"{type(error).__name__}: {error}"[:LONGEST_TEXT])
+    return RuntimeError(f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS])
 
 
 def rebuild_error(peer: Peer, tree: Tree) -> BaseException:

@@ -9,21 +9,21 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ponder.verify.sandbox.codec import NotPlain, Tree, dumps, loads
+from ponder.verify.sandbox.codec import NotPlainData, Tree, dumps, loads
 from ponder.verify.sandbox.outcome import RunStatus, SandboxLimits
 
 if TYPE_CHECKING:
     from ponder.verify.sandbox.worker import Worker
 
 CONFINED_FRAME = b"\0\0\0\5snull"  # the frame that zygote.run sends once a run is locked in
-GRACE = 10.0  # seconds after a run's deadline in which the worker must have ended it, or is taken for dead
+GRACE_SECONDS = 10.0  # seconds after a run's deadline in which the worker must have ended it, or is taken for dead
 
 
 class WorkerLost(Exception):
     """The jail broke, not the program in it."""
 
 
-class Ended(Exception):
+class RunEnded(Exception):
     """There is no more to be had from the program: it left, said nothing in time, or said too much."""
 
     def __init__(self, end: RunStatus | None, detail: str = "") -> None:
@@ -57,13 +57,13 @@ class SandboxRun:
         """Frames, one after the other, of trees that are bytes already."""
         view = memoryview(b"".join((len(body) + 1).to_bytes(4, "big") + b"h" + body for body in bodies))
         while view:
-            self._patience(until)
+            self._set_socket_timeout(until)
             try:
                 view = view[self.channel.send(view) :]
             except TimeoutError:
-                raise Ended("timed out", "it did not listen") from None
+                raise RunEnded("timed out", "it did not listen") from None
             except OSError:
-                raise Ended(None) from None
+                raise RunEnded(None) from None
 
     def receive(self, until: float | None = None) -> tuple[str, bytes]:
         """The next frame: its letter, and its tree as bytes nobody has looked at."""
@@ -74,7 +74,7 @@ class SandboxRun:
         """See that trusted code said, before the program began, that the lock is on; else the jail is at fault."""
         if self._confined:
             return
-        self.channel.settimeout(max(GRACE, self.deadline - time.monotonic()))
+        self.channel.settimeout(max(GRACE_SECONDS, self.deadline - time.monotonic()))
         try:
             while len(self._held) < len(CONFINED_FRAME) and (piece := self.channel.recv(1 << 16)):
                 self._held += piece
@@ -86,32 +86,32 @@ class SandboxRun:
         self._confined = True
 
     def _frame(self, until: float | None) -> tuple[str, bytes]:
-        size = int.from_bytes(self._take(4, until), "big")
+        size = int.from_bytes(self._receive_exactly(4, until), "big")
         if not 1 <= size <= self.limits.output_bytes:
-            raise Ended("too much output", f"a reply of {size} bytes") if size else Ended("malformed", "an empty reply")
-        body = self._take(size, until)
+            raise RunEnded("too much output", f"a reply of {size} bytes") if size else RunEnded("malformed", "an empty reply")
+        body = self._receive_exactly(size, until)
         return chr(body[0]), body[1:]
 
-    def _take(self, count: int, until: float | None) -> bytes:
+    def _receive_exactly(self, count: int, until: float | None) -> bytes:
         while len(self._held) < count:
-            self._patience(until)
+            self._set_socket_timeout(until)
             try:
                 piece = self.channel.recv(1 << 16)
             except TimeoutError:
-                raise Ended("timed out") from None
+                raise RunEnded("timed out") from None
             except OSError:
-                raise Ended(None) from None
+                raise RunEnded(None) from None
             if not piece:
-                raise Ended(None)
+                raise RunEnded(None)
             self._held += piece
         taken = bytes(self._held[:count])
         del self._held[:count]
         return taken
 
-    def _patience(self, until: float | None) -> None:
+    def _set_socket_timeout(self, until: float | None) -> None:
         left = min(self.deadline, until if until is not None else self.deadline) - time.monotonic()
         if left <= 0:
-            raise Ended("timed out")
+            raise RunEnded("timed out")
         self.channel.settimeout(left)
 
     def pump_streams(self, feed: bytes, stdin: int, outputs: Sequence[int]) -> tuple[bytes, bytes, bool]:
@@ -160,7 +160,7 @@ class SandboxRun:
         try:
             if stop:
                 self.worker.stop()
-            return self.worker.report(self.number, self.limits, max(self.deadline, time.monotonic()) + GRACE)
+            return self.worker.report(self.number, self.limits, max(self.deadline, time.monotonic()) + GRACE_SECONDS)
         finally:
             self.channel.close()
 
@@ -176,8 +176,8 @@ def _write(descriptor: int, view: memoryview) -> int:
 
 
 def read_tree(body: bytes) -> Tree:
-    """The tree in a frame, or `Ended` as malformed."""
+    """The tree in a frame, or `RunEnded` as malformed."""
     try:
         return loads(body)
-    except NotPlain as error:
-        raise Ended("malformed", str(error)) from None
+    except NotPlainData as error:
+        raise RunEnded("malformed", str(error)) from None

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from ponder.verify.sandbox import values
-from ponder.verify.sandbox.codec import MAX_JSON_INTEGER, NotPlain, Tree, dumps
+from ponder.verify.sandbox.codec import MAX_JSON_INTEGER, NotPlainData, Tree, dumps
 
 
 class SharedContainer:
@@ -22,17 +22,17 @@ class SharedContainer:
         self.last_sent: list[Any] | None = None  # its members
 
 
-class Sharing:
+class SharedContainers:
     """What both sides hold. A peer packs and unpacks what lies in it."""
 
-    def __init__(self, judging: bool) -> None:
-        self.judging = judging
+    def __init__(self, runs_tests: bool) -> None:
+        self.runs_tests = runs_tests
         self.changed = False  # whether they changed what we shared
         self.proxied: dict[int, int] = {}  # numbers of theirs, by the id of the proxy here
         self._shared: dict[int, SharedContainer] = {}
         self._shared_numbers: dict[int, int] = {}
-        self._parting: dict[int, Any] = {}  # dropped by the message at hand, which may still name them
-        self._next = 0 if judging else 1  # each side numbers what it shares, one evenly, one oddly
+        self._dropped: dict[int, Any] = {}  # dropped by the message at hand, which may still name them
+        self._next = 0 if runs_tests else 1  # each side numbers what it shares, one evenly, one oddly
 
     def pack(self, value: Any, depth: int = 0) -> Tree:
         raise NotImplementedError("a peer says how values cross")
@@ -46,16 +46,16 @@ class Sharing:
     def held(self, number: int) -> Any:
         """The container of this number."""
         shared = self._shared.get(number)
-        return self._parting[number] if shared is None else shared.held
+        return self._dropped[number] if shared is None else shared.held
 
     def _part(self, dropped: Tree) -> None:
         """The other side can reach these no longer."""
-        self._parting = {}
+        self._dropped = {}
         for number in dropped:
             shared = self._shared.pop(number, None)
             if shared is not None:
                 self._shared_numbers.pop(id(shared.held), None)
-                self._parting[number] = shared.held
+                self._dropped[number] = shared.held
 
     def share(self, held: Any) -> int:
         number = self._shared_numbers.get(id(held))
@@ -89,14 +89,14 @@ class Sharing:
             around = self.name(held) if theirs is None else ["o", theirs]
         items = [
             item if type(item) is int and -MAX_JSON_INTEGER < item < MAX_JSON_INTEGER else self.pack(item)
-            for item in values.CONTAINERS[kind].items(held)
+            for item in values.CONTAINER_TYPES[kind].items(held)
         ]
         if kind is set:
             items.sort(key=dumps)  # or the order would look like a change
         return [kind.__name__, around, *items]
 
     def _kind(self, held: Any) -> type[Any]:
-        return type(held) if type(held) in values.CONTAINERS else values.builtin_base(type(held)) or list
+        return type(held) if type(held) in values.CONTAINER_TYPES else values.builtin_base(type(held)) or list
 
     def _drop(self) -> list[int]:
         """Forget what only this table still holds: nobody here can change it any more."""
@@ -112,13 +112,13 @@ class Sharing:
         for number, name, around, *_ in changes:
             if number not in self._shared:
                 kind = values.BY_NAME[name]
-                held = values.CONTAINERS[kind].make() if around is None else self.unpack(around)
+                held = values.CONTAINER_TYPES[kind].make() if around is None else self.unpack(around)
                 self._keep(number, held)
         for number, name, _, *items in changes:
             shared, kind = self._shared[number], values.BY_NAME[name]
-            self.changed = self.changed or (shared.last_sent is not None and number % 2 == (not self.judging))
+            self.changed = self.changed or (shared.last_sent is not None and number % 2 == (not self.runs_tests))
             if not isinstance(shared.held, kind):
-                raise NotPlain("a container became another")
+                raise NotPlainData("a container became another")
             unpacked = [item if type(item) is int else self.unpack(item) for item in items]
-            values.CONTAINERS[kind].fill(shared.held, unpacked)
+            values.CONTAINER_TYPES[kind].fill(shared.held, unpacked)
             shared.last_sent = values.members(shared.held, kind)

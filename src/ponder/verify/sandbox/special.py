@@ -38,7 +38,7 @@ def _looked_up(name: str) -> Callable[..., Any]:
 
 
 READING_METHODS.update({name: _looked_up(name) for name in _PLAIN})
-COMPARING: dict[str, Callable[..., Any]] = {f"__{name}__": getattr(operator, name) for name in COMPARISONS}
+COMPARISON_METHODS: dict[str, Callable[..., Any]] = {f"__{name}__": getattr(operator, name) for name in COMPARISONS}
 
 
 def _binary() -> dict[str, Callable[..., Any]]:
@@ -51,11 +51,11 @@ def _binary() -> dict[str, Callable[..., Any]]:
     return found
 
 
-ARITHMETIC = _binary()
-CONTAINS: dict[str, Callable[..., Any]] = {"__contains__": operator.contains}
-ALL_METHODS: dict[str, Callable[..., Any]] = {**READING_METHODS, **COMPARING, **ARITHMETIC, **CONTAINS}
+ARITHMETIC_METHODS = _binary()
+CONTAINS_METHODS: dict[str, Callable[..., Any]] = {"__contains__": operator.contains}
+ALL_METHODS: dict[str, Callable[..., Any]] = {**READING_METHODS, **COMPARISON_METHODS, **ARITHMETIC_METHODS, **CONTAINS_METHODS}
 # Every object has these; whether a class has its own is what matters.
-EVERYBODY = ("__str__", "__repr__", "__format__", "__dir__")
+METHODS_OF_EVERY_OBJECT = ("__str__", "__repr__", "__format__", "__dir__")
 
 
 def defined(kind: type, name: str) -> Any:

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from ponder.verify.sandbox import fairness, operations, weak
 from ponder.verify.sandbox.inmate import receive, send
-from ponder.verify.sandbox.names import FreeNames, imported_modules, sort_names
+from ponder.verify.sandbox.names import FreeNames, imported_modules, classify_names
 from ponder.verify.sandbox.peer import Peer
 
 DEEPEST_CALLS = 10_000  # a function of the tests that the program calls, which calls the program, takes many frames
@@ -34,8 +34,8 @@ def tests() -> None:
     if not any(isinstance(node, ast.Assert) or (not count_each and _may_fail(node)) for node in nodes):
         _verdict(-1, 0, "they hold no assert")
     sys.setrecursionlimit(DEEPEST_CALLS)
-    peer = Peer(lambda tree: send("c", tree), receive, operations.FROM_A_PROGRAM, judging=True)
-    names = sort_names(trees, entry, listed)
+    peer = Peer(lambda tree: send("c", tree), receive, operations.TESTS_OPERATIONS, runs_tests=True)
+    names = classify_names(trees, entry, listed)
     space: dict[str, Any] = {"__name__": "tests", "isinstance": _isinstance, "issubclass": _issubclass, **names.helpers}
     operations.use_library(peer, imported_modules(trees) | names.helpers.keys())
     tested = _Tested(peer, space, trees, count_each)
@@ -69,7 +69,7 @@ class _Tested:
 
     def run(self, entry: str) -> NoReturn:
         peer, space, asserts = self.peer, self.space, _CountAsserts()
-        trees = [ast.fix_missing_locations(weak.Truths().visit(tree)) for tree in self.trees]
+        trees = [ast.fix_missing_locations(weak.WrapAsserts().visit(tree)) for tree in self.trees]
         space["__truth__"] = self.watch.truth
         if self.count_each:
             trees = [ast.fix_missing_locations(asserts.visit(tree)) for tree in trees]

@@ -44,7 +44,7 @@ def _defaults(held: Any, items: list[Any]) -> None:
     dict.update(held, items[1:])
 
 
-CONTAINERS: dict[type[Any], Container] = {
+CONTAINER_TYPES: dict[type[Any], Container] = {
     list: Container(list, lambda v: list(list.__iter__(v)), lambda v, items: list.__setitem__(v, slice(None), items)),
     dict: Container(dict, lambda v: list(dict.items(v)), _filling(dict, "update")),
     set: Container(set, lambda v: list(set.__iter__(v)), _filling(set, "update")),
@@ -58,7 +58,7 @@ CONTAINERS: dict[type[Any], Container] = {
 }  # fmt: skip
 
 # Types that never change, beside tuples and frozen sets: what they are made of.
-FIXED: dict[type[Any], Callable[[Any], tuple[Any, ...]]] = {
+IMMUTABLE_TYPES: dict[type[Any], Callable[[Any], tuple[Any, ...]]] = {
     datetime.datetime: lambda v: (v.year, v.month, v.day, v.hour, v.minute, v.second, v.microsecond, v.tzinfo),
     datetime.date: lambda v: (v.year, v.month, v.day),
     datetime.time: lambda v: (v.hour, v.minute, v.second, v.microsecond, v.tzinfo),
@@ -72,11 +72,11 @@ FIXED: dict[type[Any], Callable[[Any], tuple[Any, ...]]] = {
     },
 }
 # Classes that a program may name to its tests. Others could do for it what it may not: operator.attrgetter.
-HARMLESS = frozenset({*CONTAINERS, *FIXED, *SCALAR_TYPES, bool, tuple, frozenset, object, type(None)})
-SINGLE = {"...": ..., "NotImplemented": NotImplemented}
-BY_NAME: dict[str, type[Any]] = {kind.__name__: kind for kind in (*CONTAINERS, *FIXED)}
+PLAIN_TYPES = frozenset({*CONTAINER_TYPES, *IMMUTABLE_TYPES, *SCALAR_TYPES, bool, tuple, frozenset, object, type(None)})
+SINGLETONS = {"...": ..., "NotImplemented": NotImplemented}
+BY_NAME: dict[str, type[Any]] = {kind.__name__: kind for kind in (*CONTAINER_TYPES, *IMMUTABLE_TYPES)}
 # What an object may hold inside where its class derives from it. Those that cannot change are made with their value.
-BUILTIN_BASES: tuple[type[Any], ...] = (*CONTAINERS, tuple, frozenset, int, float, str, bytes)
+BUILTIN_BASES: tuple[type[Any], ...] = (*CONTAINER_TYPES, tuple, frozenset, int, float, str, bytes)
 
 
 def builtin_base(kind: type) -> type[Any] | None:
@@ -142,7 +142,7 @@ def is_plain_class(kind: Any) -> bool:
     """Whether a program may name this class to its tests. An error of unittest could have a test skipped."""
     if not isinstance(kind, type):
         return False
-    return kind in HARMLESS or (issubclass(kind, BaseException) and not kind.__module__.startswith("unittest"))
+    return kind in PLAIN_TYPES or (issubclass(kind, BaseException) and not kind.__module__.startswith("unittest"))
 
 
 def _in_library(module: str) -> bool:

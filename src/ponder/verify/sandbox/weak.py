@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ponder.verify.sandbox.peer import Peer
 
 # What a test does in its own process that a program in another one does not see.
-OUTSIDE = {
+NOT_VISIBLE_TO_PROGRAM = {
     "builtins.open": "a file", "tempfile": "a file", "pathlib.Path.home": "a file", "os.remove": "a file",
     "os.environ": "the environment", "os.putenv": "the environment", "os.chdir": "the working directory",
     "unittest.mock": "patched names", "mock": "patched names", "random.seed": "a seed", "numpy.random": "a seed",
@@ -48,7 +48,7 @@ def isolation_dependency(trees: Sequence[ast.AST], test: ast.AST) -> str:
             bound[node.arg] = ""
     for node in ast.walk(test):
         used = _dotted(node, bound)
-        reason = next((why for name, why in OUTSIDE.items() if f"{used}.".startswith(f"{name}.")), "")
+        reason = next((why for name, why in NOT_VISIBLE_TO_PROGRAM.items() if f"{used}.".startswith(f"{name}.")), "")
         if isinstance(node, ast.Attribute) and node.attr in WRITING:
             reason = "a file"
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and used.partition(".")[0] in modules:
@@ -101,7 +101,7 @@ class WeakTestMonitor:
         return found
 
 
-class Truths(ast.NodeTransformer):
+class WrapAsserts(ast.NodeTransformer):
     """Has a `Watch` see what asserts take for true."""
 
     def visit_Assert(self, node: ast.Assert) -> ast.Assert:

@@ -11,4 +11,4 @@ import struct
 HEADER = struct.Struct("=Qd")  # the run's number, and its seconds by the clock
 STOP = b"stop"
 REPORT = struct.Struct("=QBid")  # the run's number, how it ended, its status as `wait` gives it, processor seconds
-EXITED, STOPPED, LATE = range(3)
+EXITED, STOPPED, TIMED_OUT = range(3)

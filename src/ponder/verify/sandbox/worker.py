@@ -24,9 +24,9 @@ from typing import Any, Literal
 
 from ponder.verify.sandbox import landlock
 from ponder.verify.sandbox.cgroup import ControlGroup
-from ponder.verify.sandbox.outcome import SandboxLimits, Rung
-from ponder.verify.sandbox.run import GRACE, RunExit, SandboxRun, WorkerLost
-from ponder.verify.sandbox.words import HEADER, LATE, REPORT, STOP
+from ponder.verify.sandbox.outcome import SandboxLimits, IsolationKind
+from ponder.verify.sandbox.run import GRACE_SECONDS, RunExit, SandboxRun, WorkerLost
+from ponder.verify.sandbox.words import HEADER, TIMED_OUT, REPORT, STOP
 
 Kind = Literal["python", "programs"]
 Mode = Literal["calls", "candidate", "tests", "script", "notebook", "program"]
@@ -48,14 +48,14 @@ main(int(sys.argv[1]), settings)
 """
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/usr/share/zoneinfo")
 PROGRAMS = ("/bin", "/lib", "/lib64", "/usr", "/etc/ld.so.cache", "/etc/alternatives")
-ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "TMPDIR": "/tmp", "LANG": "C.UTF-8"}
+PROGRAM_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "TMPDIR": "/tmp", "LANG": "C.UTF-8"}
 # The same program meets the same hashes every time, writes no bytecode, and starts no threads behind our back.
 GUEST_ENVIRONMENT = {
     "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
     "LD_BIND_NOW": "1",  # a symbol that is looked up late would be looked up in every run
 }  # fmt: skip
 STARTUP_TIMEOUT_SECONDS = 60.0
-SPARE = 256 << 20  # bytes of the control group for the zygote itself
+ZYGOTE_MEMORY_BYTES = 256 << 20  # bytes of the control group for the zygote itself
 
 
 class Worker:
@@ -63,24 +63,24 @@ class Worker:
 
     def __init__(
         self,
-        rung: Rung,
+        isolation: IsolationKind,
         kind: Kind = "python",
         limits: SandboxLimits = SandboxLimits(),
         preload: Sequence[str] = (),
         paths: Sequence[str] = (),
     ) -> None:
-        self.rung, self.kind = rung, kind
+        self.isolation, self.kind = isolation, kind
         self.run: SandboxRun | None = None  # one that is kept open for more calls
         self._numbers = itertools.count()
-        self._burying: tuple[int, SandboxLimits] | None = None  # a run that was told to end, and its limits
+        self._stopping: tuple[int, SandboxLimits] | None = None  # a run that was told to end, and its limits
         memory = limits.memory_bytes if kind == "python" else max(limits.memory_bytes, 1 << 30)  # a compiler needs more
-        self._group = ControlGroup(memory + limits.disk_bytes + SPARE, max(limits.max_processes, 64) + 8)
+        self._group = ControlGroup(memory + limits.disk_bytes + ZYGOTE_MEMORY_BYTES, max(limits.max_processes, 64) + 8)
         self._kills = self._group.oom_kills()
         other = random.SystemRandom().randrange(1 << 20, 1 << 30) * 2  # nobody's number, and the next one's as well
-        visible = _visible(kind, paths, preload)
-        self._work = tempfile.mkdtemp(prefix="ponder-unsafe-") if rung == "unsafe" else None
+        visible = _visible_paths(kind, paths, preload)
+        self._work = tempfile.mkdtemp(prefix="ponder-unsafe-") if isolation == "unsafe" else None
         self._settings: dict[str, Any] = {
-            "rung": rung,
+            "rung": isolation,
             "kind": kind,
             "host": os.getpid(),
             "packages": [("ponder", str(HERE.parents[1])), ("ponder.verify", str(HERE.parent)),
@@ -93,10 +93,10 @@ class Worker:
             "cgroups": self._group.folders,
             "landlock": landlock.version() > 0,
             "inodes": 4096,
-            "environment": ENVIRONMENT,
+            "environment": PROGRAM_ENVIRONMENT,
             "work": self._work,
             "uid": other,
-            "run_as": other if rung == "landlock" and os.getuid() == 0 and _world_readable() else None,
+            "run_as": other if isolation == "landlock" and os.getuid() == 0 and _world_readable() else None,
         }  # fmt: skip
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -135,7 +135,7 @@ class Worker:
 
     def layers(self) -> list[str]:
         """Everything that holds a run here, for people."""
-        if self.rung == "unsafe":
+        if self.isolation == "unsafe":
             return ["resource limits"]
         return [
             *(["another user"] if self._settings["run_as"] is not None else []),
@@ -163,8 +163,8 @@ class Worker:
         `kept`: how many seconds to keep it for many calls, each of which the caller bounds. `reserves`: it takes far
         more address space than it uses, so the limit is on what it writes to.
         """
-        if self._burying is not None:
-            self.report(*self._burying, time.monotonic() + GRACE)
+        if self._stopping is not None:
+            self.report(*self._stopping, time.monotonic() + GRACE_SECONDS)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         number, wall = next(self._numbers), limits.deadline if keep_seconds is None else keep_seconds
         bounds = {
@@ -174,7 +174,7 @@ class Worker:
         request = HEADER.pack(number, wall) + json.dumps(bounds).encode()
         rights = array.array("i", [theirs.fileno(), *streams])
         try:
-            self._control.settimeout(GRACE)
+            self._control.settimeout(GRACE_SECONDS)
             self._control.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         except OSError as error:
             ours.close()
@@ -185,14 +185,14 @@ class Worker:
 
     def _processes(self, mode: Mode, limits: SandboxLimits) -> int | None:
         """The limit counts all of a user's processes, so it can be set only where the user is the run's alone."""
-        if self.rung == "namespaces" or self._settings["run_as"] is not None:
+        if self.isolation == "namespaces" or self._settings["run_as"] is not None:
             return limits.max_processes
         return _own_tasks() + limits.max_processes if mode == "program" else None
 
     @property
     def ready(self) -> bool:
         """Whether a run would start at once: the last one is buried."""
-        if self._burying is None:
+        if self._stopping is None:
             return True
         events = select.poll()
         events.register(self._control, select.POLLIN)
@@ -201,7 +201,7 @@ class Worker:
     def stop_without_waiting(self, run: int, limits: SandboxLimits) -> None:
         """End a run of which nothing more is wanted, without waiting for the zygote's word on it."""
         self.stop()
-        self._burying = (run, limits)
+        self._stopping = (run, limits)
 
     def stop(self) -> None:
         """Tell the zygote to end the run."""
@@ -212,7 +212,7 @@ class Worker:
 
     def report(self, run: int, limits: SandboxLimits, until: float) -> RunExit:
         """The zygote's word on how a run ended."""
-        self._burying = None
+        self._stopping = None
         try:
             self._control.settimeout(max(0.1, until - time.monotonic()))
             data = self._control.recv(65536)
@@ -226,7 +226,7 @@ class Worker:
         return self._read(end, status, seconds, limits)
 
     def _read(self, end: int, status: int, seconds: float, limits: SandboxLimits) -> RunExit:
-        if end == LATE:
+        if end == TIMED_OUT:
             return RunExit("timed out", None, seconds, f"{limits.deadline:g} s by the clock")
         if os.WIFEXITED(status):
             code = os.WEXITSTATUS(status)
@@ -249,7 +249,7 @@ class Worker:
         process = getattr(self, "_process", None)
         if process is not None:
             try:
-                process.wait(GRACE)
+                process.wait(GRACE_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -269,7 +269,7 @@ class Worker:
             self.run.channel.close()
 
 
-def _visible(kind: Kind, paths: Sequence[str], preload: Sequence[str]) -> list[str]:
+def _visible_paths(kind: Kind, paths: Sequence[str], preload: Sequence[str]) -> list[str]:
     """The files that exist inside."""
     if kind == "programs":
         wanted = [*PROGRAMS, *paths]
@@ -303,7 +303,7 @@ def _own_tasks() -> int:
     return count
 
 
-def missing_calls() -> str:
+def missing_support() -> str:
     """What this machine lacks before anything is tried; empty where nothing is."""
     if sys.platform != "linux":
         return "the sandbox is made of Linux's own means; run ponder in Docker (python:3.12 will do) to use it here"

@@ -18,7 +18,7 @@ import time
 from typing import Any
 
 from ponder.verify.sandbox import inmate, jail, kernel, seccomp, tester
-from ponder.verify.sandbox.words import EXITED, HEADER, LATE, REPORT, STOP, STOPPED
+from ponder.verify.sandbox.words import EXITED, HEADER, TIMED_OUT, REPORT, STOP, STOPPED
 
 # Loaded before the first run, so that no run has to. Without `random`, which draws a new seed in every clone.
 PRELOADED_MODULES = [
@@ -33,8 +33,8 @@ RIGHTS = socket.CMSG_SPACE(4 * 8)  # bytes for the descriptors that may come wit
 
 def main(descriptor: int, settings: jail.Settings) -> None:
     """Enter the jail, load what was asked for, and serve until the host is gone."""
-    _forget_the_host()
-    host = kernel.high(_host(settings["host"]))
+    _reset_process_state()
+    host = kernel.high(_open_host_pidfd(settings["host"]))
     control = socket.socket(fileno=kernel.high(descriptor))
     try:
         reached = ["control group"] if settings["cgroups"] and _join(settings["cgroups"]) else []
@@ -53,17 +53,17 @@ def main(descriptor: int, settings: jail.Settings) -> None:
         control.send(json.dumps({"error": f"{type(error).__name__}: {error}"[:2000]}).encode())
         raise SystemExit(1) from None
     null = os.open("/dev/null", os.O_RDWR)
-    for stream in (0, 1, 2):  # nobody listens to complaints any more; what a run finds here is its own, see `_arrange`
+    for stream in (0, 1, 2):  # nobody listens to complaints any more; what a run finds here is its own, see `_arrange_descriptors`
         os.dup2(null, stream)
     os.close(null)
-    inmate.print_nowhere()
+    inmate.discard_output()
     gc.collect()
     gc.freeze()  # so that a run's collections do not touch, and so copy, what it shares with this process
     control.send(json.dumps({"reached": reached}).encode())
     serve(control, host, settings)
 
 
-def _forget_the_host() -> None:
+def _reset_process_state() -> None:
     """What was set for the host and comes along with every process must not decide how a run goes."""
     os.environ.clear()
     os.umask(0o022)
@@ -82,7 +82,7 @@ def _join(folders: list[str]) -> bool:
         return False
 
 
-def _host(pid: int) -> int:
+def _open_host_pidfd(pid: int) -> int:
     """A descriptor that becomes readable when the host dies. (A death signal would follow its thread instead.)"""
     found = os.pidfd_open(pid)
     if os.getppid() != pid:  # it died before we looked, and another may have its number
@@ -108,7 +108,7 @@ def serve(control: socket.socket, host: int, settings: jail.Settings) -> None:
             run(settings, bounds, locks, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
-        end, status, seconds = _watch(control, host, pid, begun + wall)
+        end, status, seconds = _wait_for_run(control, host, pid, begun + wall)
         control.send(REPORT.pack(number, end, status, seconds))
 
 
@@ -136,14 +136,14 @@ def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
     return data, descriptors
 
 
-def _watch(control: socket.socket, host: int, pid: int, deadline: float) -> tuple[int, int, float]:
+def _wait_for_run(control: socket.socket, host: int, pid: int, deadline: float) -> tuple[int, int, float]:
     """Wait for the run, end it at its deadline or on the host's word, and say how it went."""
     process = os.pidfd_open(pid)
     end = EXITED
     watched = [process, control.fileno(), host]
     ready, _, _ = select.select(watched, [], [], max(0.0, deadline - time.monotonic()))
     if process not in ready:
-        end = STOPPED if ready else LATE
+        end = STOPPED if ready else TIMED_OUT
         if host in ready or (ready and not control.recv(256)):
             _kill(pid)
             os.waitpid(pid, 0)
@@ -165,7 +165,7 @@ def run(settings: jail.Settings, bounds: dict[str, Any], locks: list[kernel.Call
     """In the clone: lock up, then be the program. Never returns."""
     try:
         os.setsid()
-        _arrange(descriptors)
+        _arrange_descriptors(descriptors)
         jail.confine(settings, bounds, locks)
         kernel.close_from(CHANNEL + 1)
         inmate.send("s", None)  # the lock is on; nothing untrusted has run yet
@@ -179,7 +179,7 @@ def run(settings: jail.Settings, bounds: dict[str, Any], locks: list[kernel.Call
         os._exit(125)
 
 
-def _arrange(descriptors: list[int]) -> None:
+def _arrange_descriptors(descriptors: list[int]) -> None:
     """The channel to the host at 3, and stdin, stdout and stderr at 0, 1 and 2.
 
     Without streams, an empty file lies there that no other run has. Not /dev/null: it is one file for the host and all
