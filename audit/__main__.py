@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from audit.finding import CheckResult
+from audit.check_result import CheckResult
 
 SECTIONS = ("readme", "flags", "gradients", "preflight", "prompts", "searches")
 RESULTS = Path(__file__).with_name("results")

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from audit.finding import CheckResult
+from audit.check_result import CheckResult
 
 RECIPE = '''
 """A very small model imitates sums, then learns from rewards."""
@@ -29,7 +29,7 @@ RECIPE = '''
 from ponder.models.load import Fresh
 from ponder.pipelines.sft import FineTune
 from ponder.tasks import Sums
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 
 TASK = Sums(terms=3, limit=6, prompt="{sum}=", forms=("hash",), test_size=12)
 OTHER = Sums(terms=4, limit=4, prompt="{sum}=", forms=("hash",), test_size=24)
@@ -43,7 +43,7 @@ def recipe(steps: int = 150, seed: int = 0, width: int = 48) -> FineTune:
 '''
 TABLE = Path(__file__).with_suffix(".txt")
 TASK = "small:TASK"
-# Of these every flag is really run in tests/cli/test_every_flag.py, which takes seconds.
+# Of these every flag is really run in tests/cli/test_flags_have_effect.py, which takes seconds.
 IN_TESTS = (
     "compare", "plot", "replay", "reflect", "contamination", "strategies", "tasks", "doctor", "processbench", "demo",
 )  # fmt: skip
@@ -112,10 +112,11 @@ def _expand(line: str, short: dict[str, str]) -> str:
 
 def _untested_flags(tried: list[FlagTrial]) -> Iterator[CheckResult]:
     """A command or flag that nobody looks at."""
-    from ponder.cli import COMMANDS, harvest, plan, work
-    from ponder.names import import_object
+    from ponder.cli import COMMANDS, harvest, plan
+    from ponder.cli import job_commands
+    from ponder.registry import import_object
 
-    own: dict[str, Callable[..., Any]] = {"harvest": harvest.harvest_flags, "plan": plan.plan_flags, "run": work.run_flags}
+    own: dict[str, Callable[..., Any]] = {"harvest": harvest.harvest_flags, "plan": plan.plan_flags, "run": job_commands.run_flags}
     for name, command in COMMANDS.items():
         if name in IN_TESTS:
             continue

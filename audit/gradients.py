@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import torch
 
-from audit.finding import CheckResult
-from ponder.cli import recipes
+from audit.check_result import CheckResult
+from ponder.cli import recipe_files
 from ponder.errors import PonderError
 from ponder.models.load import load_policy
 from ponder.nets.lora import LoRA
-from ponder.pipelines.keeping import TrainingState
-from ponder.pipelines.preflight import run_preflight
+from ponder.pipelines.training.session import TrainingState
+from ponder.pipelines.preflight.run_checks import run_preflight
 from ponder.pipelines.rl import RL, build_learners, collect_rollouts
 from ponder.reason.strategies import Samples
 from ponder.train.ppo import PPO
@@ -39,7 +39,7 @@ def check() -> Iterator[CheckResult]:
 
 
 def _recipe() -> RL:
-    job = recipes.load_recipe(recipes.find_recipe("addition"))()
+    job = recipe_files.load_recipe(recipe_files.find_recipe("addition"))()
     return replace(job, prompts=8, strategy=Samples(4, Sampling(max_tokens=10)), device="cpu", dtype="float32")
 
 

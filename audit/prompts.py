@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from audit.finding import CheckResult
+from audit.check_result import CheckResult
 from ponder.cli import main
-from ponder.cli.thinking import strategy_from_flags
+from ponder.cli.strategy_flags import strategy_from_flags
 from ponder.errors import PonderError
-from ponder.models import chat
+from ponder.models import chat_templates
 from ponder.models.load import load_policy, load_tokenizer
 from ponder.models.tokenizer import Tokenizer
 from ponder.pipelines.evaluate import Evaluate
@@ -37,7 +37,7 @@ STRATEGIES = ("chain", "direct", "cot", "vote", "refine", "tot", "got", "token-c
 TEMPLATES = (None, "plain", "qa", "r1")
 NEEDS_USER_DATA = ("questions", "columns", "reasoning-gym")  # tasks that are nothing without the user's own data or an extra
 ANSWER_PLACES = ("\\boxed", "<answer>", "begins with ####", 'begins with "Answer:"', "in a ```python block")
-R1_INSTRUCTION = chat.render_chat("r1", []).partition("Assistant:")[0]
+R1_INSTRUCTION = chat_templates.render_chat("r1", []).partition("Assistant:")[0]
 
 
 def check() -> Iterator[CheckResult]:
@@ -63,7 +63,7 @@ def _task(name: str, tokenizer: Tokenizer) -> CheckResult:
     loaded = isinstance(base, DatasetTask)  # a file is read anew by every command
     ways, templates = (STRATEGIES[:3], (None, "r1")) if loaded else (STRATEGIES, TEMPLATES)
     for template in templates:
-        known = tokenizer if template is None else chat.with_chat_template(tokenizer, template)
+        known = tokenizer if template is None else chat_templates.with_chat_template(tokenizer, template)
         for way in ways:
             strategy, _, _ = strategy_from_flags(way)
             flags = [] if template is None else ["--template", template]
@@ -82,7 +82,7 @@ def _task(name: str, tokenizer: Tokenizer) -> CheckResult:
                 wrong.append(f"{way} with {template}: {why or 'nothing was sent'}")
                 continue
             shown = json.loads(said)
-            if known.decode(chat.encode_chat(known, shown["messages"]), keep_special=True) != scribe.sent[0]:
+            if known.decode(chat_templates.encode_chat(known, shown["messages"]), keep_special=True) != scribe.sent[0]:
                 wrong.append(f"{way} with {template} shows another prompt than it sends")
             wrong += [f"{way} with {template}: {f}" for sent in scribe.sent for f in faults(sent, problem)]
     told = f"{looked} prompts by {len(ways)} strategies and {len(templates)} templates; {refused} pairs refused"
@@ -116,7 +116,7 @@ class RecordingPolicy:
     sent: list[str] = field(default_factory=list)
 
     def encode(self, messages: Sequence[Message]) -> Ids:
-        return chat.encode_chat(self.tokenizer, messages)
+        return chat_templates.encode_chat(self.tokenizer, messages)
 
     def tokens(self, text: str) -> Ids:
         return self.tokenizer.encode(text, add_special_tokens=False)

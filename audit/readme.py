@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from audit.finding import CheckResult
+from audit.check_result import CheckResult
 
 ROOT = Path(__file__).parents[1]
 TIMEOUT_SECONDS = 900.0  # for one command

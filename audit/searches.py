@@ -20,21 +20,21 @@ from typing import Any
 
 import numpy as np
 
-from audit.finding import CheckResult
+from audit.check_result import CheckResult
 from ponder.models.load import load_inference_policy
-from ponder.models.reward import PRM, load_scorer
-from ponder.pipelines.guides import load_guide
-from ponder.pipelines.report import evaluation_report
-from ponder.pipelines.reward import TrainRewardModel
+from ponder.models.reward_models import PRM, load_scorer
+from ponder.models.guides import load_guide
+from ponder.measure.evaluation_report import evaluation_report
+from ponder.pipelines.reward_model import TrainRewardModel
 from ponder.pipelines.solve import solve
 from ponder.reason.operators.auto_cut import chosen_cut
 from ponder.reason.operators.cut import parse_cut
-from ponder.reason.reading import extract_answer
-from ponder.reason.replay import ReplayScorer, ReplayPolicy
+from ponder.reason.answer_extraction import extract_answer
+from ponder.reason.replay_policy import ReplayScorer, ReplayPolicy
 from ponder.reason.scorers import Likelihood
 from ponder.reason.strategies import DVTS, MCTS, BeamSearch, BestOfN, LookaheadBeamSearch, ParticleFilter, Rebase, MajorityVote
 from ponder.train.optimizer import AdamW
-from ponder.train.reward import ProcessReward as ProcessReward
+from ponder.train.reward_objectives import ProcessReward as ProcessReward
 from ponder.types import Problem, Sampling, Trace, user_messages
 
 QUESTION = "A pen costs 3 dollars. How much do 4 pens and a book for 5 dollars cost? Write each calculation on a new line."

@@ -16,7 +16,7 @@ from unittest.mock import patch
 import numpy as np
 
 from peers_sampling import BACKENDS, Ponder, Search, Backend, check_completions
-from ponder.engine.schedule import Scheduler
+from ponder.engine.scheduler import Scheduler
 from ponder.types import Ids, ids
 from sampling import result_name, sampling_parser, open_backends, prepare_model, fill_default_sizes, measure_alternating, report_rates
 

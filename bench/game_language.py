@@ -17,9 +17,9 @@ from typing import Any
 from harness import make_parser, report
 from ponder.measure import wilson
 from ponder.reason.games import GAME_SEARCH, LanguageModelPrior, GreedyPriorPlayer, GamePolicy, RandomPlayoutScorer, RandomPlayer, SearchPlayer, play_match
-from ponder.reason.games.play import Player
+from ponder.reason.games.players import Player
 from ponder.reason.games.tictactoe import TicTacToeGame
-from ponder.reason.operators.tree_select import PUCT
+from ponder.reason.operators.tree_policy import PUCT
 from ponder.types import Sampling
 
 GAME = TicTacToeGame()

@@ -30,7 +30,7 @@ from harness import make_parser, report
 from ponder.models.load import find_model, load_policy
 from ponder.pipelines.solve import shuffled_problems, solve_all
 from ponder.reason.strategies import Samples
-from ponder.tasks.drawn.addition import Addition
+from ponder.tasks.generated.addition import Addition
 from ponder.train.learner import Learner
 from ponder.train.objective import NO_KL
 from ponder.train.optimizer import AdamW

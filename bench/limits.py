@@ -13,10 +13,10 @@ from unittest.mock import patch
 import torch
 
 import ponder.engine.engine as engine_module
-from ponder.engine.cache import bytes_per_token
-from ponder.engine.cuda import CudaGraphRunner
+from ponder.engine.kv_cache import bytes_per_token
+from ponder.engine.cuda_graph_runner import CudaGraphRunner
 from ponder.engine.engine import Engine
-from ponder.engine.runner import ModelRunner
+from ponder.engine.model_runner import ModelRunner
 from ponder.nets.config import DecoderConfig
 from ponder.types import Ids
 from training import matmul_rate, synchronize

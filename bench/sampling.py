@@ -62,14 +62,15 @@ def prepare_model(args: argparse.Namespace, rows: int, new: int) -> Iterator[Pre
     import torch
 
     from ponder.errors import ModelError
-    from ponder.models import chat, smollm2
+    from ponder.models import smollm2
+    from ponder.models import chat_templates
     from ponder.models.load import find_model
     from ponder.models.tokenizer import Tokenizer
     from ponder.nets import gguf, hf
-    from ponder.nets.compute import set_threads
+    from ponder.nets.hardware import set_threads
     from ponder.nets.config import from_hf
     from ponder.pipelines.solve import shuffled_problems
-    from ponder.tasks.drawn.addition import Addition
+    from ponder.tasks.generated.addition import Addition
     from training import SHAPES, random_decoder
 
     dtype = args.dtype or ("bfloat16" if args.device == "cuda" else "float32")
@@ -94,7 +95,7 @@ def prepare_model(args: argparse.Namespace, rows: int, new: int) -> Iterator[Pre
 
         def encode(first: int, count: int) -> list[Ids]:
             if tokenizer.chat_template is not None:
-                return [chat.encode_chat(tokenizer, p.messages) for p in shuffled_problems(Addition().train, 0, first, count)]
+                return [chat_templates.encode_chat(tokenizer, p.messages) for p in shuffled_problems(Addition().train, 0, first, count)]
             return [ids(np.random.default_rng([first, i]).integers(3, config.vocab, 40)) for i in range(count)]
 
         wanted = [name for name in args.sides or BACKENDS if name.startswith("llama.cpp") and is_installed(name)]

@@ -67,7 +67,7 @@ def fake_value(key: int) -> float:
 
 def ponder_overhead(sizes: list[int]) -> Iterator[dict[str, float]]:
     from ponder.reason.operators.cut import CUTS
-    from ponder.reason.operators.tree_select import UCT
+    from ponder.reason.operators.tree_policy import UCT
     from ponder.reason.strategies.mcts import MCTS
     from ponder.types import Problem, Sampling, prompt_trace, user_messages
 

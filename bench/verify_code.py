@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import HERE, make_parser, report
-from ponder.verify.code.equal import values_equal
+from ponder.verify.code.compare_values import values_equal
 from ponder.verify.sandbox import SandboxLimits, Sandbox, cgroup, detect_isolation
 
 CASES = (1, 41, -7)

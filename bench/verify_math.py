@@ -26,7 +26,7 @@ from typing import Any
 from harness import make_parser, report
 from maths_cases import EXPLOITS, HOSTILE, RIGHT, TEXT_FORMS
 from ponder.verify import MathAnswer
-from ponder.verify.maths import jailed
+from ponder.verify.maths import jail_client
 
 Judge = Callable[[str, str], float | None]
 PONDER_VERIFIER = MathAnswer()
@@ -200,7 +200,7 @@ def main() -> None:
     }
     details["jailed_ms"] = mean_ms(grade_with_ponder, jail)
     bare = [(gold, text.removeprefix(r"\boxed{")[:-1]) for gold, text in typical]
-    details["typical_all_jailed_ms"] = mean_ms(lambda text, gold: jailed.call(5.0, "compare", gold, text).value, bare)
+    details["typical_all_jailed_ms"] = mean_ms(lambda text, gold: jail_client.call(5.0, "compare", gold, text).value, bare)
     count, longest, lost = hostile(args.hostile)
     details["hostile"] = {"answers": count, "longest_s": longest, "honest_lost": lost}
     if not args.no_peer:

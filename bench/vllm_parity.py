@@ -19,10 +19,10 @@ import numpy as np
 
 from harness import make_parser, report
 from ponder.models.load import find_model, load_policy
-from ponder.models.native import PonderPolicy
+from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.vllm_policy import VLLMPolicy
 from ponder.pipelines.solve import shuffled_problems
-from ponder.tasks.drawn.addition import Addition
+from ponder.tasks.generated.addition import Addition
 from ponder.types import Completion, Ids, Sampling, ids
 
 

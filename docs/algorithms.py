@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from ponder.measure.plots import TEXT_COLOUR, STYLE
+from ponder.measure.figures.theme import TEXT_COLOUR, STYLE
 from ponder.models.load import ScratchModel
 from ponder.pipelines.rl import RL
 from ponder.protocols import Policy, Scorer, Strategy
 from ponder.reason.operators import evaluate, generate
 from ponder.reason.strategies import Samples
-from ponder.runs import read_metrics
+from ponder.runs.run_dir import read_metrics
 from ponder.train.algorithms import ONLINE
 from ponder.train.objective import NO_KL
 from ponder.train.optimizer import AdamW

@@ -30,7 +30,7 @@ from typing import Any
 
 from results_page import ALONE, BASES, KEPT, REHEARSAL, START, N, brief, command, page, read
 
-from ponder.cli import recipes
+from ponder.cli import recipe_files
 from ponder.cli.flags import run_command
 from ponder.measure import selection_curve
 from ponder.pipelines.collect import Collect
@@ -39,7 +39,7 @@ from ponder.pipelines.label import Label
 from ponder.pipelines.rl import RL
 from ponder.pipelines.stages import Stages, resolve_stage_references
 from ponder.protocols import NoProgress
-from ponder.runs import read_metrics, read_traces
+from ponder.runs.run_dir import read_metrics, read_traces
 from ponder.types import Cost, Trace
 
 RUNS = (  # each a command line: a recipe, and its flags where they are not its own
@@ -78,7 +78,7 @@ def run(name: str, on: str, model: str, seed: int, start: str, folder: Path) -> 
     """One run to its end, and what it gave."""
     began = time.time()
     title, *flags = name.split()
-    recipe = recipes.load_recipe(recipes.shipped_recipes()[title])
+    recipe = recipe_files.load_recipe(recipe_files.shipped_recipes()[title])
     if seed == REHEARSAL:
         sys.modules["_bases"].rehearse()
     if title not in (START, "distillation"):

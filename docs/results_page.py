@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ponder.cli import recipes
+from ponder.cli import recipe_files
 from ponder.measure import paired_means
 
 KEPT = Path(__file__).resolve().parent / "results"
@@ -282,7 +282,7 @@ seen on held-out problems: those runs are here, and the seeds above were then ru
 
 
 def about(on: str, rows: Rows) -> str:
-    recipes.add_to_import_path(recipes.recipe_folders())
+    recipe_files.add_to_import_path(recipe_files.recipe_folders())
     base = importlib.import_module("_bases").base(on)
     first = next(s for row in rows.values() for s in row["stages"] if "right" in s)
     asked = base.task.test[0]

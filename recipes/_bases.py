@@ -14,7 +14,7 @@ from ponder.cli.flags import GreaterThan
 from ponder.models.load import ScratchModel
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
-from ponder.pipelines.reward import TrainRewardModel
+from ponder.pipelines.reward_model import TrainRewardModel
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage
@@ -25,7 +25,7 @@ from ponder.tasks import Sums
 from ponder.train.imitation import DPO
 from ponder.train.objective import Objective
 from ponder.train.optimizer import AdamW
-from ponder.train.reward import RewardObjective
+from ponder.train.reward_objectives import RewardObjective
 from ponder.types import Problem, Sampling
 
 BaseModelName = Annotated[str, "tiny, smollm2, or a folder with a model in the place of SmolLM2"]

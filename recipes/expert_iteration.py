@@ -17,7 +17,7 @@ from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
-from ponder.train.reward import StateValue
+from ponder.train.reward_objectives import StateValue
 
 
 def recipe(

@@ -26,12 +26,12 @@ from ponder.models.tokenizer import Tokenizer
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.harvest import Harvest
-from ponder.pipelines.reward import TrainRewardModel
+from ponder.pipelines.reward_model import TrainRewardModel
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import BestOfN, Samples
 from ponder.train.optimizer import AdamW
-from ponder.train.reward import OutcomeReward
+from ponder.train.reward_objectives import OutcomeReward
 from ponder.types import Sampling
 
 ALPHABET = "0123456789+*=;:?\n \\VYN" + "abcdefghijklmnopqrstuvwxyz"

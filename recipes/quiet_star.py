@@ -33,7 +33,7 @@ from ponder.models.load import ScratchModel
 from ponder.pipelines.quiet_star import QuietStar
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage, Stages
-from ponder.tasks.mixed import TaskMixture
+from ponder.tasks.mixture import TaskMixture
 from ponder.train.optimizer import AdamW
 
 

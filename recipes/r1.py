@@ -18,14 +18,14 @@ from dataclasses import replace
 from _bases import Count, Lr, On, Problems, Start, Steps, base
 
 from ponder.pipelines.harvest import Harvest
-from ponder.pipelines.rewarded import RewardModelTask
+from ponder.pipelines.rewards.reward_model_task import RewardModelTask
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
-from ponder.tasks.mixed import TaskMixture, WeightedRewardTask
+from ponder.tasks.mixture import TaskMixture, WeightedRewardTask
 from ponder.train.imitation import Distill
 from ponder.train.objective import NO_KL
 from ponder.train.policy_gradient import GRPO, DrGRPO
-from ponder.train.reward import OutcomeReward
+from ponder.train.reward_objectives import OutcomeReward
 
 
 def recipe(

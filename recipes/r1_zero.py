@@ -22,7 +22,7 @@ from _bases import Count, Lr, On, Problems, Start, Steps, base
 
 from ponder.cli.flags import GreaterThan, When
 from ponder.pipelines.stages import Stage, Stages
-from ponder.tasks.mixed import WeightedRewardTask
+from ponder.tasks.mixture import WeightedRewardTask
 from ponder.train.objective import NO_KL
 from ponder.train.policy_gradient import GRPO
 

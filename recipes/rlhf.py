@@ -9,13 +9,13 @@ from typing import Annotated
 
 from _bases import Count, Lr, On, Problems, Start, Steps, base
 
-from ponder.pipelines.rewarded import RewardModelTask
+from ponder.pipelines.rewards.reward_model_task import RewardModelTask
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
 from ponder.train.objective import KL
 from ponder.train.optimizer import AdamW
 from ponder.train.ppo import PPO, Critic
-from ponder.train.reward import BradleyTerry
+from ponder.train.reward_objectives import BradleyTerry
 
 
 def recipe(

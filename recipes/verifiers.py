@@ -11,10 +11,10 @@ from _bases import Count, Lr, On, Problems, Start, Steps, base
 
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.label import Label
-from ponder.pipelines.rollouts import MathShepherd
+from ponder.pipelines.rewards.step_labelling import MathShepherd
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import BestOfN, Samples
-from ponder.train.reward import OutcomeReward, ProcessReward
+from ponder.train.reward_objectives import OutcomeReward, ProcessReward
 
 
 def recipe(

@@ -18,9 +18,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from ponder.models import chat
+from ponder.models import chat_templates
 from ponder.models.load import ScratchModel
-from ponder.models.native import PonderPolicy
+from ponder.models.ponder_policy import PonderPolicy
 from ponder.nets.config import DecoderConfig, RopeConfig
 from ponder.nets.decoder import Decoder, init_decoder
 from ponder.protocols import NoProgress
@@ -81,7 +81,7 @@ def char_policy(seed: int = 0, **changes: Any) -> PonderPolicy:
     """A tiny policy that reads and writes characters."""
     fresh = ScratchModel(ALPHABET, **{"width": 32, "layers": 2, "heads": 4, "context": 64, "seed": seed, **changes})
     net, tokenizer = fresh.build(torch.float32, torch.device("cpu"))
-    return PonderPolicy(net, chat.with_chat_template(tokenizer, QUESTION_TEMPLATE), seed)
+    return PonderPolicy(net, chat_templates.with_chat_template(tokenizer, QUESTION_TEMPLATE), seed)
 
 
 @dataclass(frozen=True)

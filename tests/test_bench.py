@@ -21,7 +21,7 @@ import limits
 import table
 from fakes import tiny_decoder, run_async
 from peers_sampling import BACKENDS, VLLM, PromptRequest, AsyncBackend, CompletionGroup, Search, BackendSetting, Backend, check_completions
-from ponder.models.native import PonderPolicy
+from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import hf
 from ponder.types import Ids, ids

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ponder.cli import recipes
+from ponder.cli import recipe_files
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import BestOfN
-from ponder.runs import Run
+from ponder.runs.run_dir import Run
 from ponder.tasks import Sums
 from ponder.types import Score, Step, Trace, ids, prompt_trace
 
@@ -75,7 +75,7 @@ def test_tokens_leave_out_the_start_measuring_and_what_another_row_used() -> Non
 
 
 def test_a_run_is_summed_up_and_keeps_no_optimiser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipes.add_to_import_path(recipes.recipe_folders())
+    recipe_files.add_to_import_path(recipe_files.recipe_folders())
     bases = importlib.import_module("_bases")
     real = bases.BASES["tiny"]
     small = {

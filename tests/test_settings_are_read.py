@@ -20,23 +20,23 @@ import pytest
 import ponder
 from ponder.nets.lora import LoRA
 from ponder.pipelines.collect import Collect
-from ponder.pipelines.curriculum import CURRICULA
+from ponder.pipelines.problems.curriculum import CURRICULA
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.label import Label
-from ponder.pipelines.problems import MakeProblems
+from ponder.pipelines.make_problems import MakeProblems
 from ponder.pipelines.quiet_star import QuietStar
-from ponder.pipelines.reward import TrainRewardModel
+from ponder.pipelines.reward_model import TrainRewardModel
 from ponder.pipelines.rl import RL
-from ponder.pipelines.rollouts import FirstErrorSearch, MathShepherd
+from ponder.pipelines.rewards.step_labelling import FirstErrorSearch, MathShepherd
 from ponder.pipelines.sft import FineTune
-from ponder.pipelines.sieve import Filters
+from ponder.pipelines.problems.filters import Filters
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.budget import Budget
 from ponder.reason.operators.backpropagate import DiscountedBackup
 from ponder.reason.operators.cut import Cut
 from ponder.reason.operators.priors import DirichletNoise
-from ponder.reason.operators.tree_select import PUCT, UCT, X1
+from ponder.reason.operators.tree_policy import PUCT, UCT, X1
 from ponder.reason.operators.widen import ProgressiveWidening
 from ponder.reason.presets import PRESETS
 from ponder.reason.prompts import Prompt
@@ -47,7 +47,7 @@ from ponder.train.imitation import SFT
 from ponder.train.objective import KL
 from ponder.train.optimizer import AdamW
 from ponder.train.ppo import AdaptiveKLController, Critic
-from ponder.train.reward import REWARD_OBJECTIVES
+from ponder.train.reward_objectives import REWARD_OBJECTIVES
 from ponder.types import Sampling
 
 SOURCE = Path(ponder.__file__).parent

@@ -14,9 +14,9 @@ from rich.text import Text
 from models.hostile_server import body, hostile, stream
 from ponder import terminal
 from ponder.cli import main
-from ponder.cli.console import console_on
-from ponder.cli.panel import LivePanel
-from ponder.cli.stopping import GracefulStop
+from ponder.cli.safe_console import console_on
+from ponder.cli.live_panel import LivePanel
+from ponder.cli.graceful_stop import GracefulStop
 from ponder.errors import UsageError
 from ponder.terminal import SafeStream, safe_std_streams, raw_stream, escape_controls
 

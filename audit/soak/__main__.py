@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import audit.soak
-from audit.soak.watch import LeakDetector, resource_usage
+from audit.soak.resources import LeakDetector, resource_usage
 
 KINDS = ("sandbox", "engine", "server")
 WARM_SHARE = 0.2  # of the time, and some rounds in any case

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.test_adapters import write
-from engine.test_faults import HOSTILE_VALUES
+from engine.test_request_errors import HOSTILE_VALUES
 from fakes import char_policy
 from ponder.errors import ModelError, UsageError
 from ponder.types import Sampling, ids

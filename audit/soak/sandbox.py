@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from concurrent.futures import ThreadPoolExecutor
 
-from ponder.verify.code.equal import values_equal
+from ponder.verify.code.compare_values import values_equal
 from ponder.verify.sandbox import SandboxLimits, Sandbox
 from verify.sandbox.attacks import OWN, PRELUDE
-from verify.sandbox.siege import Field
+from verify.sandbox.run_attacks import Field
 from verify_code import CALLS, CASES, HOSTILE, correct_program
 
 SLOTS = 4

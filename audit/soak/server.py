@@ -12,7 +12,7 @@ from typing import Any
 from models.hostile_server import Hostile, Script, body, stream
 from models.test_hostile_server import EVENTS, FILLERS, bill, drip, endless, piece
 from ponder.errors import ModelError, PonderError
-from ponder.models.openai import OpenAIPolicy
+from ponder.models.openai_policy import OpenAIPolicy
 from ponder.types import Sampling, user_messages
 
 HONEST = stream(piece("a"), piece("b"), piece(why="stop"), bill(completion_tokens=2))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ponder.pipelines.evaluate import Evaluate
     from ponder.pipelines.harvest import Harvest
     from ponder.pipelines.label import Label
-    from ponder.pipelines.reward import TrainRewardModel
+    from ponder.pipelines.reward_model import TrainRewardModel
     from ponder.pipelines.rl import RL
     from ponder.pipelines.sft import FineTune
     from ponder.pipelines.solve import solve
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
         TreeOfThoughts,
         MajorityVote,
     )
-    from ponder.runs import read_metrics, read_traces
+    from ponder.runs.run_dir import read_metrics, read_traces
     from ponder.tasks import CustomTask
-    from ponder.tasks.drawn.procedural import GeneratedTask
+    from ponder.tasks.generated.generated_task import GeneratedTask
     from ponder.train.imitation import DPO, SFT, Distill
     from ponder.train.optimizer import AdamW
     from ponder.train.policy_gradient import CISPO, DAPO, GRPO, GSPO, REINFORCE, RLOO, DrGRPO
@@ -64,7 +64,7 @@ _MODULES = {
     "ponder.pipelines.evaluate": ("Evaluate",),
     "ponder.pipelines.harvest": ("Harvest",),
     "ponder.pipelines.label": ("Label",),
-    "ponder.pipelines.reward": ("RewardModel",),
+    "ponder.pipelines.reward_model": ("RewardModel",),
     "ponder.pipelines.rl": ("RL",),
     "ponder.pipelines.sft": ("FineTune",),
     "ponder.pipelines.solve": ("solve",),
@@ -88,18 +88,18 @@ _MODULES = {
         "TreeOfThoughts",
         "MajorityVote",
     ),
-    "ponder.runs": (
+    "ponder.runs.run_dir": (
         "read_metrics",
         "read_traces",
     ),
     "ponder.tasks": ("Columns",),
-    "ponder.tasks.drawn.procedural": ("GeneratedTask",),
+    "ponder.tasks.generated.generated_task": ("GeneratedTask",),
     "ponder.train.imitation": (
         "DPO",
         "SFT",
         "Distill",
     ),
-    "ponder.train.optimiser": ("AdamW",),
+    "ponder.train.optimizer": ("AdamW",),
     "ponder.train.policy_gradient": (
         "CISPO",
         "DAPO",

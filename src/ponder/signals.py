@@ -2,7 +2,7 @@
 
 Imports next to nothing, since it is at work before all else is imported. An exception raised by a signal handler would
 come up anywhere: inside numpy's import, a destructor, or Python's own end, which print it. So the process ends here,
-and removes its unfinished folders itself. A job that saves before it stops has handlers of its own (cli/stopping.py).
+and removes its unfinished folders itself. A job that saves before it stops has handlers of its own (cli/graceful_stop.py).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def exit_on_signal(number: int, frame: FrameType | None = None, message: str = "
     except ValueError:
         pass  # another thread than the main one
     if os.getpid() == _owner_pid:
-        if (scratch := sys.modules.get("ponder.scratch")) is not None:
+        if (scratch := sys.modules.get("ponder.staging")) is not None:
             scratch.remove_all()
         shown = os.isatty(2)
         write_fd(2, f"{chr(27) + '[?25h' if shown else ''}{message}\n")  # the live panel hides the cursor

@@ -21,7 +21,7 @@ from ponder.models.load import Fresh
 from ponder.pipelines.rl import RL
 from ponder.reason.strategies import Ensemble
 from ponder.tasks import Addition
-from ponder.train.optimiser import AdamW
+from ponder.train.optimizer import AdamW
 from ponder.types import Sampling
 
 ALPHABET = "0123456789+-*/()=? \\nWhatis<>answer.QueonA:"

@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from ponder.measure.compare import PairwiseResult, compare_systems, holm_correction, compare_pair
-from ponder.measure.decide import default_rule
+from ponder.measure.statistics.compare_systems import PairwiseResult, compare_systems, holm_correction, compare_pair
+from ponder.measure.statistics.decision_rules import default_rule
 from ponder.measure.readers import Attempts, ProblemAttempts, read_logs
 from ponder.pipelines.replay import StoredAttempts as ToReplay
 from ponder.pipelines.replay import replay
-from ponder.pipelines.report import evaluation_report
-from ponder.runs import Run, read_traces
+from ponder.measure.evaluation_report import evaluation_report
+from ponder.runs.run_dir import Run, read_traces
 from ponder.tasks import Addition
-from stored import TASK, StoredJob, right_answer, write_run, wrong_answer
+from fake_runs import TASK, StoredJob, right_answer, write_run, wrong_answer
 
 Ponder = Callable[..., Any]
 

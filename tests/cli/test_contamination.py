@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ponder.funnel import FilterReport
-from ponder.measure.contamination import find_contamination, normalized_words
+from ponder.filter_report import FilterReport
+from ponder.measure.diagnostics.contamination import find_contamination, normalized_words
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.harvest import Harvest
-from ponder.pipelines.rows import write_jsonl
+from ponder.runs.data_files import write_jsonl
 from ponder.protocols import Task
-from ponder.runs import Run
+from ponder.runs.run_dir import Run
 from ponder.tasks import GSM8K, Addition
 from ponder.types import Problem, Score, Step, Trace, ids, prompt_trace
 

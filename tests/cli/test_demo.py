@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from ponder.cli import demo, recipes
-from ponder.cli.stopping import GracefulStop
+from ponder.cli import demo
+from ponder.cli import recipe_files
+from ponder.cli.graceful_stop import GracefulStop
 from ponder.pipelines.rl import RL
-from ponder.runs import read_metrics
+from ponder.runs.run_dir import read_metrics
 
 
 def job(here: Path, model: Path) -> RL:
-    made = recipes.build_job(recipes.load_recipe(here / "tiny.py"), {"steps": 2})
+    made = recipe_files.build_job(recipe_files.load_recipe(here / "tiny.py"), {"steps": 2})
     return replace(made, model=str(model))
 
 

@@ -25,7 +25,7 @@ def test_nothing_found_tells_the_funnel(ponder, trained: Path, tmp_path: Path):
 
 
 def test_labels_in_every_format(ponder, trained: Path, tmp_path: Path):
-    from ponder.tasks.steps import LABEL_SCORE, detect_format, read_labels
+    from ponder.tasks.step_labels import LABEL_SCORE, detect_format, read_labels
 
     known = {}
     for format in ("stepwise", "prm800k", "shepherd", "omega"):

@@ -15,11 +15,11 @@ from rich.console import Console
 
 from ponder.cli import plan, plan_view
 from ponder.cli.plan import RunPlan, TokenSpan, PassRateScan
-from ponder.measure.diagnose import TrainingFinding
-from ponder.pipelines import rehearse
-from ponder.pipelines.checks import Check
-from ponder.pipelines.forecast import forecast_groups
-from ponder.runs import read_job
+from ponder.measure.diagnostics.training_health import TrainingFinding
+from ponder.pipelines.preflight import dry_run
+from ponder.pipelines.preflight.checks import Check
+from ponder.pipelines.preflight.forecast import forecast_groups
+from ponder.runs.run_dir import read_job
 from ponder.train import learner as learning
 from ponder.train.learner import OutOfMemory
 from ponder.train.pack import PackedBatch, TraceChains
@@ -75,7 +75,7 @@ def test_steps_that_cannot_be_taken(ponder: Ponder, here: Path, monkeypatch: pyt
     def full(*args: Any) -> None:
         raise OutOfMemory("not even one sequence fits into memory")
 
-    monkeypatch.setattr(rehearse, "probe", full)
+    monkeypatch.setattr(dry_run, "probe", full)
     said = ponder("plan", "tiny.py", *QUICK)
     assert said.code == 1 and "the first steps cannot be taken: not even one sequence fits" in said.out
     assert "not ready: cost" in said.out and "  ok  finite" in said.out

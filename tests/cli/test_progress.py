@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ponder.cli.panel import LivePanel, render_panel
+from ponder.cli.live_panel import LivePanel, render_panel
 from ponder.cli.progress import ProgressJson, ProgressLines, ProgressTracker, format_duration, best_and_worst, one_line
-from ponder.cli.stopping import GracefulStop
+from ponder.cli.graceful_stop import GracefulStop
 from ponder.errors import Interrupted
-from ponder.reason.reading import extract_answer
+from ponder.reason.answer_extraction import extract_answer
 from ponder.types import Problem, Score, Step, Trace, ids, prompt_trace, user_messages
 
 METRICS = {

@@ -13,21 +13,22 @@ from typing import Any
 import pytest
 
 import ponder.errors
-from ponder import jobs, names
-from ponder.environment import read_environment
+from ponder.runs import job_json
+from ponder import registry
+from ponder.runs.environment import read_environment
 from ponder.errors import UntrustedCode, RunError, UsageError
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
-from ponder.pipelines.problems import MakeProblems
-from ponder.pipelines.rewarded import RewardModelTask
+from ponder.pipelines.make_problems import MakeProblems
+from ponder.pipelines.rewards.reward_model_task import RewardModelTask
 from ponder.pipelines.rl import RL
-from ponder.pipelines.sieve import Filters
+from ponder.pipelines.problems.filters import Filters
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
-from ponder.runs import Run, checkpoints, lock_run, read_job, read_metrics, read_traces
+from ponder.runs.run_dir import Run, checkpoints, lock_run, read_job, read_metrics, read_traces
 from ponder.tasks import Addition, CustomTask
-from ponder.tasks.mixed import WeightedRewardTask
-from ponder.trust import external_code, trust_within
+from ponder.tasks.mixture import WeightedRewardTask
+from ponder.runs.trust import external_code, trust_within
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 
 MODULE = "stranger_module"
@@ -42,21 +43,21 @@ def call(*args, **columns):
     return [1.0 for _ in columns.get("completions", args)]
 """
 CALL = f"{MODULE}:call"
-COLUMNS = {"is": "ponder.tasks.columns:Columns", "data": [{"prompt": "touch marker", "answer": "1"}]}
-WEIGHED = jobs.encode(WeightedRewardTask(Addition(digits=1), (("accuracy", 1.0),))) | {"rewards": [["accuracy", 1.0], [CALL, 1.0]]}
+COLUMNS = {"is": "ponder.tasks.custom:Columns", "data": [{"prompt": "touch marker", "answer": "1"}]}
+WEIGHED = job_json.encode(WeightedRewardTask(Addition(digits=1), (("accuracy", 1.0),))) | {"rewards": [["accuracy", 1.0], [CALL, 1.0]]}
 TASKS: dict[str, Any] = {
     "a type": {"is": f"{MODULE}:Task"},
-    "a type in a type": {"is": "ponder.tasks.mixed:TaskMixture", "tasks": [{"is": f"{MODULE}:Task"}]},
+    "a type in a type": {"is": "ponder.tasks.mixture:TaskMixture", "tasks": [{"is": f"{MODULE}:Task"}]},
     "a module that ends the process": {"is": "unittest.__main__:x"},
     "no object": {"is": MODULE},
     "a reward": COLUMNS | {"rewards": [CALL]},
     "a reward of Python's": COLUMNS | {"rewards": ["subprocess:getoutput"]},
     "a reward beside ponder's own": COLUMNS | {"rewards": ["ponder.verify:FinalNumber", CALL]},
     "a module as a reward": COLUMNS | {"rewards": [MODULE]},
-    "a reward through ponder": COLUMNS | {"rewards": ["ponder.environment:subprocess.getoutput"]},
-    "ponder's own loader as a reward": COLUMNS | {"rewards": ["ponder.names:load"]},
+    "a reward through ponder": COLUMNS | {"rewards": ["ponder.runs.environment:subprocess.getoutput"]},
+    "ponder's own loader as a reward": COLUMNS | {"rewards": ["ponder.registry:load"]},
     "a weighted reward": WEIGHED,
-    "a judge": jobs.encode(RewardModelTask(Addition(digits=1), "reward:x")) | {"by": CALL},
+    "a judge": job_json.encode(RewardModelTask(Addition(digits=1), "reward:x")) | {"by": CALL},
 }
 
 
@@ -95,7 +96,7 @@ def write_run(folder: Path, job: Any, *traces: Trace) -> Path:
 
 
 def evaluation(task: Any, **more: Any) -> Any:
-    return jobs.encode(Evaluate(Addition(digits=1), model="no-such-model", limit=1)) | {"task": task, **more}
+    return job_json.encode(Evaluate(Addition(digits=1), model="no-such-model", limit=1)) | {"task": task, **more}
 
 
 READING: dict[str, tuple[str, ...]] = {
@@ -129,24 +130,24 @@ def test_a_reading_command_runs_nothing_of_a_run(command: str, strange: Path, po
 JOBS: dict[str, Any] = {
     **{what: evaluation(task) for what, task in TASKS.items()},
     "a job": {"is": CALL},
-    "a strategy": evaluation(jobs.encode(Addition()), strategy={"is": f"{MODULE}:Strategy"}),
-    "a guide": evaluation(jobs.encode(Addition()), guide=CALL),
-    "a guide beside the oracle": evaluation(jobs.encode(Addition()), guide=f"oracle+{CALL}"),
-    "a guide to collect by": jobs.encode(Collect(Addition())) | {"guide": CALL},
-    "an exact solver": jobs.encode(MakeProblems("templates", file="t.json")) | {"exact": "os:system"},
-    "a sieve": jobs.encode(MakeProblems("templates", file="t.json", filters=Filters())) | {
-        "sieve": jobs.encode(Filters()) | {"embed": CALL}
+    "a strategy": evaluation(job_json.encode(Addition()), strategy={"is": f"{MODULE}:Strategy"}),
+    "a guide": evaluation(job_json.encode(Addition()), guide=CALL),
+    "a guide beside the oracle": evaluation(job_json.encode(Addition()), guide=f"oracle+{CALL}"),
+    "a guide to collect by": job_json.encode(Collect(Addition())) | {"guide": CALL},
+    "an exact solver": job_json.encode(MakeProblems("templates", file="t.json")) | {"exact": "os:system"},
+    "a sieve": job_json.encode(MakeProblems("templates", file="t.json", filters=Filters())) | {
+        "sieve": job_json.encode(Filters()) | {"embed": CALL}
     },
-    "training": jobs.encode(RL(Addition())) | {"task": COLUMNS | {"rewards": [CALL]}},
+    "training": job_json.encode(RL(Addition())) | {"task": COLUMNS | {"rewards": [CALL]}},
     "a stage": {
         "is": "ponder.pipelines.stages:Stages",
         "stages": [{"is": "ponder.pipelines.stages:Stage", "name": "a", "job": evaluation({"is": f"{MODULE}:Task"})}],
     },
-    "no jail": evaluation({"is": "ponder.verify.code.verdicts:CallTests", "rung": "unsafe"}),
+    "no jail": evaluation({"is": "ponder.verify.code.verifiers:CallTests", "rung": "unsafe"}),
     "programs in a folder": evaluation({"is": "ponder.verify.proof.coq:Coq", "tools": ["/tmp/theirs"]}),
     "a project whose programs run": evaluation({"is": "ponder.verify.proof.lean:Lean", "project": "/tmp/theirs"}),
-    "a server": evaluation(jobs.encode(Addition()), model="openai:https://elsewhere.example/v1#m"),
-    "a server as a judge": evaluation(jobs.encode(Addition()), guide="genrm:openai:https://elsewhere.example/v1"),
+    "a server": evaluation(job_json.encode(Addition()), model="openai:https://elsewhere.example/v1#m"),
+    "a server as a judge": evaluation(job_json.encode(Addition()), guide="genrm:openai:https://elsewhere.example/v1"),
 }  # fmt: skip
 
 
@@ -198,45 +199,45 @@ def test_trust_is_a_flag_only_where_run_directories_are_read(ponder: Callable[..
 
 def test_decode_trusts_ponder_s_own_types_only() -> None:
     job = Evaluate(CustomTask(data=({"prompt": "?"},), rewards=("json:dumps",)))
-    data = json.loads(json.dumps(jobs.encode(job)))
-    assert external_code(data) == ["json:dumps"] == jobs.external_code_in(job)
+    data = json.loads(json.dumps(job_json.encode(job)))
+    assert external_code(data) == ["json:dumps"] == job_json.external_code_in(job)
     with pytest.raises(UntrustedCode, match=r"'json:dumps'.*--trust"):
-        jobs.decode(data)
+        job_json.decode(data)
     with pytest.raises(UntrustedCode):
-        jobs.decode(data, trust=["json:loads"])
-    assert jobs.decode(data, trust=["json:dumps"]) == jobs.decode(data, trust=True) == job
+        job_json.decode(data, trust=["json:loads"])
+    assert job_json.decode(data, trust=["json:dumps"]) == job_json.decode(data, trust=True) == job
     with trust_within(["json:dumps"]):
-        assert jobs.decode(data) == job
+        assert job_json.decode(data) == job
 
 
 def test_all_that_is_foreign_is_named_before_anything_is_imported(strange: Path) -> None:
     both = [evaluation({"is": f"{MODULE}:A"}), evaluation({"is": f"{MODULE}:B"}, guide=CALL)]
     with pytest.raises(UntrustedCode) as why:
-        jobs.decode(both, trust=[f"{MODULE}:A"])
+        job_json.decode(both, trust=[f"{MODULE}:A"])
     assert f"{MODULE}:B" in str(why.value) and CALL in str(why.value) and f"{MODULE}:A" not in str(why.value)
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        "os:system", "ponder.scratch:shutil.rmtree", "ponder.environment:subprocess", "ponder.names:load",
-        "ponder.__main__:main", "ponder.cli:main", "ponder:__file__", "ponder.runs:Run", "ponder_x:y", "ponder", "",
+        "os:system", "ponder.staging:shutil.rmtree", "ponder.runs.environment:subprocess", "ponder.registry:load",
+        "ponder.__main__:main", "ponder.cli:main", "ponder:__file__", "ponder.runs.run_dir:Run", "ponder_x:y", "ponder", "",
         "ponder..types:Trace", "ponder.types:Sampling.__init__", "ponder.types:Sampling.__init__.__globals__",
-        "ponder.runs:Path", "ponder.pipelines.stages:replace", "stranger_module:call", "../x:y", ".types:Sampling",
+        "ponder.runs.run_dir:Path", "ponder.pipelines.stages:replace", "stranger_module:call", "../x:y", ".types:Sampling",
     ],
 )  # fmt: skip
 def test_only_dataclasses_of_ponder_s_are_its_own(path: str, strange: Path) -> None:
-    assert names.ponder_object(path) is None
-    with names.only_allowed(()), pytest.raises(UsageError):
-        names.import_object(path)
+    assert registry.ponder_object(path) is None
+    with registry.only_allowed(()), pytest.raises(UsageError):
+        registry.import_object(path)
 
 
 def test_ponder_s_own_is_found_within_limits() -> None:
-    kinds = ("ponder.verify:Constraints", "ponder.reason.scorers:Confidence", "ponder.tasks.made.rows:accuracy")
-    with names.only_allowed(()):
-        assert all(names.import_object(kind) is not None for kind in kinds)
-        assert names.import_object("_clock:Clock").__name__ == "Clock"  # of a recipe that comes with ponder
-    assert names.import_object("json:dumps") is json.dumps, "beyond, whoever writes a name means it"
+    kinds = ("ponder.verify:Constraints", "ponder.reason.scorers:Confidence", "ponder.tasks.synthetic.problem_rows:accuracy")
+    with registry.only_allowed(()):
+        assert all(registry.import_object(kind) is not None for kind in kinds)
+        assert registry.import_object("_clock:Clock").__name__ == "Clock"  # of a recipe that comes with ponder
+    assert registry.import_object("json:dumps") is json.dumps, "beyond, whoever writes a name means it"
 
 
 def test_a_plug_in_is_not_found_within_limits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,10 +245,10 @@ def test_a_plug_in_is_not_found_within_limits(monkeypatch: pytest.MonkeyPatch) -
         def load(self) -> Any:
             raise AssertionError("it was loaded")
 
-    monkeypatch.setattr(names, "entry_points", lambda group, name: [Plug()])
-    data = jobs.encode(WeightedRewardTask(Addition(), (("accuracy", 1.0),))) | {"rewards": [["plugged", 1.0]]}
+    monkeypatch.setattr(registry, "entry_points", lambda group, name: [Plug()])
+    data = job_json.encode(WeightedRewardTask(Addition(), (("accuracy", 1.0),))) | {"rewards": [["plugged", 1.0]]}
     with pytest.raises(UntrustedCode, match="plug-in plugged"):
-        jobs.decode(data)
+        job_json.decode(data)
 
 
 def test_every_name_that_is_loaded_stands_in_a_field_that_says_so() -> None:
@@ -255,21 +256,21 @@ def test_every_name_that_is_loaded_stands_in_a_field_that_says_so() -> None:
     import ponder as package
 
     known = {
-        "cli/__init__.py", "jobs.py", "names.py", "pipelines/guides.py", "pipelines/problems.py", "pipelines/replay.py",
-        "pipelines/sieve.py", "tasks/__init__.py", "tasks/rewards.py", "verify/rewards.py",
-        "cli/work.py", "cli/thinking.py", "cli/strategies.py",  # typed
-        "cli/contamination.py", "measure/readers/runs.py", "pipelines/harvest.py", "trust.py",  # limits
+        "cli/__init__.py", "runs/job_json.py", "registry.py", "models/guides.py", "pipelines/make_problems.py", "pipelines/replay.py",
+        "pipelines/problems/filters.py", "tasks/__init__.py", "tasks/reward_functions.py", "verify/rewards/registry.py",
+        "cli/job_commands.py", "cli/strategy_flags.py", "cli/strategies.py",  # typed
+        "cli/contamination.py", "measure/readers/run_directory.py", "pipelines/harvest.py", "runs/trust.py",  # limits
     }  # fmt: skip
     root = Path(package.__file__).parent
     users = {
         str(file.relative_to(root))
         for file in root.rglob("*.py")
         if any(
-            line.strip().startswith(("from ponder.names import", "from ponder import")) and "names" in line
+            line.strip().startswith(("from ponder.registry import", "from ponder import")) and "names" in line
             for line in file.read_text().splitlines()
         )
     }
-    assert users | {"names.py"} == known
+    assert users | {"registry.py"} == known
 
 
 @dataclass(frozen=True)
@@ -278,16 +279,16 @@ class RecordingTask:
 
     def __call__(self, folder: Path, watch: Any = None) -> Any:
         with Run(folder, self, {}):
-            return jobs.decode(read_job(folder))
+            return job_json.decode(read_job(folder))
 
 
 def test_what_stages_name_is_trusted_while_they_run(tmp_path: Path) -> None:
     job = Stages((Stage("a", RecordingTask()),))
-    assert jobs.external_code_in(job) == [f"{__name__}:RecordingTask"]
+    assert job_json.external_code_in(job) == [f"{__name__}:RecordingTask"]
     for _ in range(2):  # also when they go on
         assert job(tmp_path / "run") == {"a": RecordingTask()}
     with pytest.raises(UntrustedCode, match="RecordingTask"):
-        jobs.decode(read_job(tmp_path / "run"))
+        job_json.decode(read_job(tmp_path / "run"))
 
 
 # Links
@@ -298,7 +299,7 @@ FILES = ("job.json", "metrics.jsonl", "traces.jsonl", "environment.json", "lock"
 
 def run_with_link(home: Path, name: str) -> Path:
     """A run in which that name leads to something of the user's, outside."""
-    write_run(home, jobs.encode(Evaluate(Addition(digits=1), limit=1)))
+    write_run(home, job_json.encode(Evaluate(Addition(digits=1), limit=1)))
     outside = home.parent / f"{home.name}-mine"
     if name in ("checkpoints", "part"):
         (outside / "step-000001").mkdir(parents=True)
@@ -332,7 +333,7 @@ def test_a_link_in_a_run_directory_is_refused(name: str, tmp_path: Path, ponder:
 
 
 def test_a_link_deep_in_a_checkpoint_is_refused(tmp_path: Path) -> None:
-    home = write_run(tmp_path / "run", jobs.encode(Evaluate(Addition())))
+    home = write_run(tmp_path / "run", job_json.encode(Evaluate(Addition())))
     (home / "checkpoints" / "step-000001" / "model").mkdir(parents=True)
     (home / "checkpoints" / "step-000001" / "model" / "config.json").symlink_to("/etc/hostname")
     with pytest.raises(RunError, match="symbolic link"):
@@ -340,7 +341,7 @@ def test_a_link_deep_in_a_checkpoint_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_neither_file_nor_folder_is_refused(tmp_path: Path) -> None:
-    home = write_run(tmp_path / "run", jobs.encode(Evaluate(Addition())))
+    home = write_run(tmp_path / "run", job_json.encode(Evaluate(Addition())))
     (home / "traces.jsonl").unlink()
     os.mkfifo(home / "traces.jsonl")  # whoever opens it waits for ever
     with pytest.raises(RunError, match="neither a file nor a folder"):
@@ -348,7 +349,7 @@ def test_what_is_neither_file_nor_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_run_directory_itself_may_be_a_link(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", jobs.encode(Evaluate(Addition())))
+    write_run(tmp_path / "run", job_json.encode(Evaluate(Addition())))
     (tmp_path / "newest").symlink_to(tmp_path / "run")
     assert len(list(read_traces(tmp_path / "newest"))) == 1
 
@@ -358,13 +359,13 @@ def test_the_run_directory_itself_may_be_a_link(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["{run}/../../mine", "{run}/../a/../../mine", "reward:{run}/../../x", "{run}/../.."])
 def test_a_path_beside_the_run_stays_beside_it(path: str, tmp_path: Path) -> None:
-    home = write_run(tmp_path / "run", evaluation(jobs.encode(Addition()), model=path))
+    home = write_run(tmp_path / "run", evaluation(job_json.encode(Addition()), model=path))
     with pytest.raises(RunError, match="leads out of the folder of its stages"):
         read_job(home)
 
 
 def test_a_sibling_stage_is_still_found(tmp_path: Path) -> None:
-    home = write_run(tmp_path / "run", evaluation(jobs.encode(Addition()), model="{run}/../sft"))
+    home = write_run(tmp_path / "run", evaluation(job_json.encode(Addition()), model="{run}/../sft"))
     assert read_job(home)["model"] == str(tmp_path / "sft")
 
 
@@ -378,11 +379,11 @@ def test_a_place_in_an_earlier_stage_stays_in_it(path: str) -> None:
     "data",
     [
         {"is": 3}, {"is": None}, {"is": ["x"]}, {"is": "float", "value": "x"}, {"is": "float"},
-        {"is": "ponder.tasks.drawn.addition:Addition", "digits": "x"},
-        {"is": "ponder.tasks.mixed:TaskMixture", "tasks": 3}, {"is": "ponder.tasks.mixed:WeightedRewardTask", "task": 1, "rewards": [2]},
-        jobs.encode(Evaluate(Addition(), strategy=Samples())) | {"budget": {"is": "ponder.types:Nothing"}},
+        {"is": "ponder.tasks.generated.addition:Addition", "digits": "x"},
+        {"is": "ponder.tasks.mixture:TaskMixture", "tasks": 3}, {"is": "ponder.tasks.mixture:WeightedRewardTask", "task": 1, "rewards": [2]},
+        job_json.encode(Evaluate(Addition(), strategy=Samples())) | {"budget": {"is": "ponder.types:Nothing"}},
     ],
 )  # fmt: skip
 def test_what_cannot_be_made_is_one_sentence(data: Any) -> None:
     with pytest.raises(ponder.errors.PonderError):
-        jobs.decode(data)
+        job_json.decode(data)

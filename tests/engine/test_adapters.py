@@ -21,10 +21,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fakes import CONFIGS, char_policy, plain_hidden, plain_logits, plain_logprobs, tiny_decoder, run_async, weights64
-from ponder.engine import cache
+from ponder.engine import kv_cache
 from ponder.engine.adapters import Adapters, _add_lora
 from ponder.engine.engine import Engine
-from ponder.engine.overlay import override_forward
+from ponder.engine.layer_override import override_forward
 from ponder.engine.request import Request, SequenceState
 from ponder.errors import ModelError, UnknownName, UsageError
 from ponder.nets import lora
@@ -79,7 +79,7 @@ def merge_by_hand(net: Decoder, name: str, pairs: dict[str, tuple[Tensor, Tensor
 def world(kind: str, tmp_path: Path) -> tuple[Engine, dict[str, Decoder]]:
     """An engine with both adapters, and for each name the model it stands for."""
     net = tiny_decoder(kind)
-    machine = Engine(net, cache_bytes=4000 * cache.bytes_per_token(net.config, net.dtype))
+    machine = Engine(net, cache_bytes=4000 * kv_cache.bytes_per_token(net.config, net.dtype))
     models = {"": tiny_decoder(kind)}
     for name in SHAPES:
         models[name] = merge_by_hand(tiny_decoder(kind), name, write(tmp_path / name, net, name))
@@ -123,7 +123,7 @@ def test_samples_are_those_of_the_models_apart(room: dict[str, int], tmp_path: P
     rule: dict[str, Any] = {"n": 2, "temperature": 1.2, "max_tokens": 30 if "cache_bytes" in room else 8}
     requests = [request(p, a, seed=i, **rule) for i, a in enumerate(names) for p in PROMPTS]
     for name, value in room.items():
-        token = cache.bytes_per_token(machine.net.config, machine.net.dtype) if name == "cache_bytes" else 1
+        token = kv_cache.bytes_per_token(machine.net.config, machine.net.dtype) if name == "cache_bytes" else 1
         setattr(machine, name, value * token)
     found = generate_together(machine, requests)
     if "cache_bytes" in room:
@@ -192,13 +192,13 @@ def has_plain_forwards(net: Decoder) -> bool:
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine, _ = world("llama", tmp_path)
     seen: list[bool] = []
-    real = cache.DecodeAttention.__call__
+    real = kv_cache.DecodeAttention.__call__
 
     def spy(self: Any, *given: Any, **more: Any) -> Tensor:
         seen.append("forward" in machine.net.layers[0].self_attn.q_proj.__dict__)
         return real(self, *given, **more)
 
-    monkeypatch.setattr(cache.DecodeAttention, "__call__", spy)
+    monkeypatch.setattr(kv_cache.DecodeAttention, "__call__", spy)
     generate_together(machine, [request(PROMPTS[1], "red"), request(PROMPTS[1], "")])
     assert all(seen) and has_plain_forwards(machine.net)
     seen.clear()
@@ -208,7 +208,7 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def broken(*given: Any, **more: Any) -> Tensor:
         raise RuntimeError("no")
 
-    monkeypatch.setattr(cache.DecodeAttention, "__call__", broken)
+    monkeypatch.setattr(kv_cache.DecodeAttention, "__call__", broken)
     with pytest.raises(RuntimeError, match="no"):
         generate_together(machine, [request(PROMPTS[1], "red")])
     assert has_plain_forwards(machine.net)

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from fakes import CONFIGS, trace_group, plain_hidden, plain_logits, plain_logprobs, tiny_decoder, run_async, weights64
-from ponder.engine import cache, engine
+from ponder.engine import engine
+from ponder.engine import kv_cache
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request, SequenceState
 from ponder.errors import ModelError
@@ -45,7 +46,7 @@ def run(
     slots: int = 4000,
     **more: Any,
 ) -> list[list[SequenceState]]:
-    room = slots * cache.bytes_per_token(net.config, net.dtype)
+    room = slots * kv_cache.bytes_per_token(net.config, net.dtype)
     machine = Engine(net, frozenset(eos), max_num_seqs=max_rows, cache_bytes=room, **more)
     found = generate_together(machine, requests)
     machine.close()
@@ -74,9 +75,9 @@ def greedy_by_kind(kind: str) -> list[list[int]]:
 @pytest.fixture(params=["together", "products", "apart"])
 def attention_paths(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What rows share is read with what they read alone, in one call or in two products; or apart from it."""
-    monkeypatch.setattr(cache, "_MKL_BATCHED_MATMUL", request.param == "products")
+    monkeypatch.setattr(kv_cache, "_MKL_BATCHED_MATMUL", request.param == "products")
     if request.param == "apart":
-        monkeypatch.setattr(cache, "_MAX_INLINE_BYTES", -1)
+        monkeypatch.setattr(kv_cache, "_MAX_INLINE_BYTES", -1)
 
 
 @pytest.mark.usefixtures("pieces")
@@ -104,16 +105,16 @@ def test_greedy_equals_a_plain_loop_where_memory_is_short(kind: str) -> None:
 @pytest.mark.parametrize("kind", list(CONFIGS))
 def test_rows_of_unlike_sizes_are_not_padded_to_each_other(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One long prompt, many short ones and groups with a common beginning: read piece by piece, to the same result."""
-    monkeypatch.setattr(cache, "_MAX_PADDED_SCORES", 0)
-    monkeypatch.setattr(cache, "_MAX_INLINE_BYTES", -1)
-    made: list[cache.DecodeAttention] = []
-    real = cache.DecodeAttention.__init__
+    monkeypatch.setattr(kv_cache, "_MAX_PADDED_SCORES", 0)
+    monkeypatch.setattr(kv_cache, "_MAX_INLINE_BYTES", -1)
+    made: list[kv_cache.DecodeAttention] = []
+    real = kv_cache.DecodeAttention.__init__
 
-    def spy(self: cache.DecodeAttention, *given: Any) -> None:
+    def spy(self: kv_cache.DecodeAttention, *given: Any) -> None:
         real(self, *given)
         made.append(self)
 
-    monkeypatch.setattr(cache.DecodeAttention, "__init__", spy)
+    monkeypatch.setattr(kv_cache.DecodeAttention, "__init__", spy)
     net = tiny_decoder(kind)
     prompts = [[33] * 40, *([8, 60, 7 + i] for i in range(4)), [8, 60, *range(3, 20)]]
     found = run(net, [request(p, n=1 if i < 5 else 6, temperature=0.0) for i, p in enumerate(prompts)])
@@ -131,14 +132,14 @@ def test_rows_of_unlike_sizes_are_not_padded_to_each_other(kind: str, monkeypatc
 def test_mixed_batches_prefill_and_decode(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one pass: each who comes finds others writing, and each text is what it is alone."""
     net, sizes = tiny_decoder(kind), list[tuple[int, int]]()
-    real = cache.MixedAttention.__init__
+    real = kv_cache.MixedAttention.__init__
 
-    def spy(self: cache.MixedAttention, decoding: cache.DecodeAttention, filling: cache.PrefillAttention) -> None:
+    def spy(self: kv_cache.MixedAttention, decoding: kv_cache.DecodeAttention, filling: kv_cache.PrefillAttention) -> None:
         real(self, decoding, filling)
         sizes.append((len(decoding.lengths), len(filling.tokens)))
 
-    monkeypatch.setattr(cache.MixedAttention, "__init__", spy)
-    machine = Engine(net, max_num_seqs=64, cache_bytes=4000 * cache.bytes_per_token(net.config, net.dtype), prefill_chunk_tokens=3)
+    monkeypatch.setattr(kv_cache.MixedAttention, "__init__", spy)
+    machine = Engine(net, max_num_seqs=64, cache_bytes=4000 * kv_cache.bytes_per_token(net.config, net.dtype), prefill_chunk_tokens=3)
 
     begun = [asyncio.Event() for _ in range(len(PROMPTS) + 1)]
     begun[0].set()
@@ -167,16 +168,16 @@ def test_mixed_batches_prefill_and_decode(kind: str, monkeypatch: pytest.MonkeyP
 def test_tail_copies_are_bounded_and_released(monkeypatch: pytest.MonkeyPatch) -> None:
     net, sizes = tiny_decoder(), list[int]()
     expected = plain_greedy(net, PROMPTS[1], 90)
-    monkeypatch.setattr(cache, "_MAX_TAIL_COPY_BYTES", 40_000)
-    real = cache.DecodeAttention.__call__
+    monkeypatch.setattr(kv_cache, "_MAX_TAIL_COPY_BYTES", 40_000)
+    real = kv_cache.DecodeAttention.__call__
 
-    def spy(self: cache.DecodeAttention, *given: Any, **named: Any) -> Any:
+    def spy(self: kv_cache.DecodeAttention, *given: Any, **named: Any) -> Any:
         out = real(self, *given, **named)
         sizes.append(sum(kept.nbytes for kept in self._tail_copies.values()))
         return out
 
-    monkeypatch.setattr(cache.DecodeAttention, "__call__", spy)
-    machine = Engine(net, cache_bytes=4000 * cache.bytes_per_token(net.config, net.dtype))
+    monkeypatch.setattr(kv_cache.DecodeAttention, "__call__", spy)
+    machine = Engine(net, cache_bytes=4000 * kv_cache.bytes_per_token(net.config, net.dtype))
     (rows,) = generate_together(machine, [request(PROMPTS[1], n=3, temperature=0.0, max_tokens=90)])
     assert [row.token_ids for row in rows] == [expected] * 3
     assert 0 < max(sizes) <= 40_000 and sizes[-1] == 0, "kept while it is little"
@@ -187,35 +188,35 @@ def test_tail_copies_are_bounded_and_released(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("mistake", ["window", "position", "shared", "merge", "kept"])
 def test_a_broken_attention_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if mistake in ("shared", "merge"):
-        monkeypatch.setattr(cache, "_MAX_INLINE_BYTES", -1)
-    call, tensors = cache.DecodeAttention.__call__, cache.DecodeAttention._update_tensors
+        monkeypatch.setattr(kv_cache, "_MAX_INLINE_BYTES", -1)
+    call, tensors = kv_cache.DecodeAttention.__call__, kv_cache.DecodeAttention._update_tensors
     if mistake == "window":
-        monkeypatch.setattr(cache.DecodeAttention, "__call__", lambda *a, scale, window: call(*a, scale=scale, window=None))
+        monkeypatch.setattr(kv_cache.DecodeAttention, "__call__", lambda *a, scale, window: call(*a, scale=scale, window=None))
     elif mistake == "position":
 
-        def late(self: cache.DecodeAttention) -> None:
+        def late(self: kv_cache.DecodeAttention) -> None:
             tensors(self)
             self.positions_T = self.positions_T + 1
 
-        monkeypatch.setattr(cache.DecodeAttention, "_update_tensors", late)
+        monkeypatch.setattr(kv_cache.DecodeAttention, "_update_tensors", late)
     elif mistake == "shared":  # a group's prompt is not read at all
-        monkeypatch.setattr(cache.DecodeAttention, "_add_shared_segments", lambda self, kv, q, window, *own: own)
+        monkeypatch.setattr(kv_cache.DecodeAttention, "_add_shared_segments", lambda self, kv, q, window, *own: own)
     elif mistake == "kept":  # the newest token is put beside the one before it
 
-        def early(self: cache.DecodeAttention) -> None:
+        def early(self: kv_cache.DecodeAttention) -> None:
             tensors(self)
             self.last_B = self.last_B - 1
 
-        monkeypatch.setattr(cache.DecodeAttention, "_update_tensors", early)
+        monkeypatch.setattr(kv_cache.DecodeAttention, "_update_tensors", early)
     else:  # each piece counts the same, whatever its scores
         for name in ("_partial_attention", "_partial_from_lse"):
-            real = getattr(cache, name)
+            real = getattr(kv_cache, name)
 
             def flat(*given: Any, real: Any = real, **more: Any) -> Any:
                 top, total, mixed = real(*given, **more)
                 return torch.zeros_like(top), total, mixed
 
-            monkeypatch.setattr(cache, name, flat)
+            monkeypatch.setattr(kv_cache, name, flat)
     with pytest.raises(AssertionError):
         test_samples_do_not_depend_on_other_sequences("window")
         test_greedy_equals_a_plain_loop("window")

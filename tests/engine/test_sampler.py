@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ponder.engine import sampler
-from ponder.engine.draw import append_sampled
+from ponder.engine.sampling_step import append_sampled
 from ponder.engine.request import Request, SequenceState
 from ponder.types import Sampling, ids
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from fuzz.fuzzing import corpus, fuzz
 from ponder.errors import RunError
-from ponder.records import RecordWriter, raw_records, repair_records, read_records
-from ponder.runs import read_findings, read_metrics, read_traces
+from ponder.runs.records import RecordWriter, raw_records, repair_records, read_records
+from ponder.runs.run_dir import read_findings, read_metrics, read_traces
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 VALUES = st.recursive(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ponder.cli import main
 from ponder.errors import UsageError
-from ponder.measure.contamination import MIN_OVERLAP_WORDS, find_contamination, normalized_words
+from ponder.measure.diagnostics.contamination import MIN_OVERLAP_WORDS, find_contamination, normalized_words
 
 LONG = "A farmer has seven red hens and nine white ones and sells four of them at the market on Monday"
 

@@ -14,15 +14,15 @@ import pytest
 
 from ponder.cli import main
 from ponder.errors import UsageError
-from ponder.measure.decide import apply_rule
+from ponder.measure.statistics.decision_rules import apply_rule
 from ponder.measure.figures import FIGURE_KINDS, draw_figure
-from ponder.measure.figures.drawn import spread_labels, csv_cell, log_spaced_ints
-from ponder.measure.passk import pass_at_k
-from ponder.measure.plots import COLOURS
+from ponder.measure.figures.canvas import spread_labels, csv_cell, log_spaced_ints
+from ponder.measure.statistics.passk import pass_at_k
+from ponder.measure.figures.theme import COLOURS
 from ponder.measure.readers import read_log
-from ponder.runs import Run
+from ponder.runs.run_dir import Run
 from ponder.types import Cost, Step, ids, prompt_trace
-from stored import TASK, StoredJob, judge, right_answer, write_run, wrong_answer
+from fake_runs import TASK, StoredJob, judge, right_answer, write_run, wrong_answer
 
 
 def log(path: Path, problems: int = 12, samples: int = 16, seed: int = 0, **more: Any) -> Path:

@@ -15,7 +15,7 @@ from scipy import stats
 
 from ponder.errors import UsageError
 from ponder.measure import Accuracy, PairedDifference, MeanInterval, bootstrap_mean, paired_difference, wilson
-from ponder.measure.intervals import mean_with_undecided
+from ponder.measure.statistics.intervals import mean_with_undecided
 
 
 def table(both: int, won: int, lost: int, neither: int) -> tuple[list[int], list[int]]:

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from ponder.errors import UnknownName, UsageError
-from ponder.measure.decide import apply_rule
-from ponder.measure.passk import pass_at_k
+from ponder.measure.statistics.decision_rules import apply_rule
+from ponder.measure.statistics.passk import pass_at_k
 from ponder.measure.readers import LOGPROB_COLUMN, ColumnMap, read_log, read_logs, attempts_to_traces
-from ponder.measure.readers.traces import read_tree_of_thoughts_traces
+from ponder.measure.readers.attempts_to_traces import read_tree_of_thoughts_traces
 from ponder.types import Cost
-from stored import right_answer, write_run, wrong_answer
+from fake_runs import right_answer, write_run, wrong_answer
 
 LOGS = "logs"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fakes import trace_group
-from ponder.measure.reflection import find_correction, find_corrections, find_reflections
-from ponder.reason.reading import extract_answer
+from ponder.measure.diagnostics.reflection import find_correction, find_corrections, find_reflections
+from ponder.reason.answer_extraction import extract_answer
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from fakes import LLAMA, plain_logits, run_async, weights64
 from ponder.errors import UsageError
-from ponder.models.local import BasePolicy
+from ponder.models.base_policy import BasePolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import gguf, hf
 from ponder.nets.config import DecoderConfig

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from kept import Job
-from ponder import manifest
+from fake_checkpoints import Job
+from ponder.runs import manifest
 from ponder.cli import export
 from ponder.errors import ModelError
 from ponder.models.load import ScratchModel, load_inference_policy, load_policy, load_tokenizer
-from ponder.models.reward import load_scorer, load_shared_scorer
+from ponder.models.reward_models import load_scorer, load_shared_scorer
 from ponder.nets import hf, lora
 from ponder.nets.lora import LoRA
-from ponder.nets.valued import ScoreHead, DecoderWithHead
-from ponder.pipelines import teachers
-from ponder.runs import Run
+from ponder.nets.decoder_with_head import ScoreHead, DecoderWithHead
+from ponder.pipelines.training import teachers
+from ponder.runs.run_dir import Run
 from ponder.train.checkpoint import CheckpointWriter
 
 FRESH = ScratchModel("0123456789+=", width=16, layers=1, heads=2, context=64)

@@ -15,11 +15,11 @@ import torch
 
 from fakes import plain_logits, run_async, weights64
 from ponder.errors import Interrupted, UsageError
-from ponder.models import chat
+from ponder.models import chat_templates
 from ponder.models.genrm import GenRM, training_row, verdict_prompt, parse_verdict
 from ponder.models.load import ScratchModel
-from ponder.models.native import PonderPolicy
-from ponder.pipelines.conversations import read_conversations
+from ponder.models.ponder_policy import PonderPolicy
+from ponder.pipelines.problems.conversations import read_conversations
 from ponder.protocols import Scorer
 from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Step, Trace, ids, user_messages
 
@@ -31,7 +31,7 @@ def model(seed: int = 0) -> PonderPolicy:
     net, tokenizer = fresh.build(torch.float32, torch.device("cpu"))
     with torch.no_grad():
         net.embed_tokens.weight.mul_(10.0)  # otherwise every word is as likely as any
-    return PonderPolicy(net, chat.with_chat_template(tokenizer, "{{- messages[-1].content }}"), seed)
+    return PonderPolicy(net, chat_templates.with_chat_template(tokenizer, "{{- messages[-1].content }}"), seed)
 
 
 def solved(text: str = "It is 4.") -> Trace:

@@ -18,8 +18,8 @@ from fakes import run_async
 from models.hostile_server import MODELS, Send, body, hostile, stream
 from models.policy_contract import TOKENIZER
 from ponder.errors import ModelError, PonderError, UnknownName, UsageError
-from ponder.models import http as http_module
-from ponder.models.openai import OpenAIPolicy
+from ponder.models import http_client as http_module
+from ponder.models.openai_policy import OpenAIPolicy
 from ponder.types import Completion, Sampling, ids, user_messages
 
 MIB = 1 << 20

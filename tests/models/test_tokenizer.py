@@ -15,7 +15,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from ponder.errors import ModelError, UnknownName, UsageError
-from ponder.models import vocabulary
+from ponder.models import gguf_tokenizer
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import gguf
 from ponder.nets.config import DecoderConfig
@@ -39,9 +39,9 @@ def config(vocab: int) -> DecoderConfig:
 def trained(pre: str) -> Tokenizer:
     """A small byte-level tokenizer with this pre-tokenizer, two special tokens and one of the user's."""
     inner = tokenizers.Tokenizer(models.BPE(ignore_merges=pre == "llama-bpe"))
-    inner.pre_tokenizer = vocabulary.PRE_TOKENIZERS[pre]()
+    inner.pre_tokenizer = gguf_tokenizer.PRE_TOKENIZERS[pre]()
     inner.decoder = decoders.ByteLevel()
-    if pre in vocabulary.NFC_PRE_TOKENIZERS:
+    if pre in gguf_tokenizer.NFC_PRE_TOKENIZERS:
         inner.normalizer = tokenizers.normalizers.NFC()
     specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -214,7 +214,7 @@ def test_sentence_piece_from_scores(prefix: bool) -> None:
     draw = random.Random(1)
     for seed in range(5):
         metadata = sentence_piece(seed, prefix)
-        tokenizer = Tokenizer(vocabulary.tokenizer_from_gguf(metadata), bos=1)
+        tokenizer = Tokenizer(gguf_tokenizer.tokenizer_from_gguf(metadata), bos=1)
         for _ in range(40):
             text = "".join(draw.choice("abcde ") for _ in range(draw.randint(1, 12)))
             if " " * 5 in text:
@@ -248,8 +248,8 @@ def test_bad_inputs(small: Tokenizer, tmp_path: Path) -> None:
     metadata = small.gguf_metadata(small.vocab_size)
     keys = {k.removeprefix("tokenizer.ggml."): v for k, v in metadata.items()}
     with pytest.raises(ModelError, match="of kind 'bert'"):
-        vocabulary.tokenizer_from_gguf(keys | {"model": "bert"})
+        gguf_tokenizer.tokenizer_from_gguf(keys | {"model": "bert"})
     with pytest.raises(UnknownName, match="'tekken'"):
-        vocabulary.tokenizer_from_gguf(keys | {"pre": "tekken"})
+        gguf_tokenizer.tokenizer_from_gguf(keys | {"pre": "tekken"})
     with pytest.raises(ModelError, match="merges do not fit"):
-        vocabulary.tokenizer_from_gguf(keys | {"merges": ["never seen"]})
+        gguf_tokenizer.tokenizer_from_gguf(keys | {"merges": ["never seen"]})

@@ -16,8 +16,8 @@ import torch
 from ponder.errors import MissingExtra, ModelError, UnknownName, UsageError
 from ponder.models import load
 from ponder.models.load import ScratchModel, load_inference_policy, load_policy
-from ponder.models.local import BasePolicy
-from ponder.models.native import PonderPolicy
+from ponder.models.base_policy import BasePolicy
+from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.models.transformers_policy import TransformersPolicy
 from ponder.nets import hf

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ponder.nets.attention import PaddedTreeAttention
+from ponder.nets.tree_attention import PaddedTreeAttention
 from ponder.nets.decoder import Decoder
 
 SMALL = {

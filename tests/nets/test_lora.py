@@ -19,10 +19,10 @@ from ponder.engine.engine import Engine
 from ponder.engine.request import Request
 from ponder.errors import ModelError, PonderError, UsageError
 from ponder.nets import hf, lora
-from ponder.nets.attention import PaddedTreeAttention
+from ponder.nets.tree_attention import PaddedTreeAttention
 from ponder.nets.decoder import Decoder
 from ponder.nets.lora import LORA_TARGETS, LoRA
-from ponder.nets.weights import build_decoder
+from ponder.nets.load_weights import build_decoder
 from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.types import Sampling, ids
 

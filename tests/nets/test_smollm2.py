@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from ponder.errors import ModelError
-from ponder.models import chat, smollm2
+from ponder.models import smollm2
+from ponder.models import chat_templates
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import hf
-from ponder.nets.attention import PaddedTreeAttention
+from ponder.nets.tree_attention import PaddedTreeAttention
 from ponder.nets.decoder import Decoder
 from ponder.types import user_messages
 
@@ -68,7 +69,7 @@ def test_special_tokens(net: Decoder, tokenizer: Tokenizer) -> None:
 
 
 def test_the_default_system_message_is_the_models_own(tokenizer: Tokenizer) -> None:
-    ids = chat.encode_chat(tokenizer, user_messages("Hi"))
+    ids = chat_templates.encode_chat(tokenizer, user_messages("Hi"))
     assert tokenizer.decode(ids, keep_special=True) == (
         "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
         "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ponder import jobs
+from ponder.runs import job_json
 from ponder.errors import TaskError, UsageError
-from ponder.pipelines.curriculum import CURRICULA, Curriculum, EasyToHard, Frontier, PassRateHistory, Uniform, difficulty
+from ponder.pipelines.problems.curriculum import CURRICULA, Curriculum, EasyToHard, Frontier, PassRateHistory, Uniform, difficulty
 from ponder.pipelines.solve import shuffled_problems, shuffled_indices
 from ponder.types import Problem, user_messages
 
@@ -152,7 +152,7 @@ def test_a_million_problems_are_not_looked_at(kind: Curriculum) -> None:
 @pytest.mark.parametrize("name", CURRICULA)
 def test_by_name(name: str) -> None:
     kind = CURRICULA[name]()
-    assert jobs.decode(json.loads(json.dumps(jobs.encode(kind)))) == kind
+    assert job_json.decode(json.loads(json.dumps(job_json.encode(kind)))) == kind
     with pytest.raises(TaskError, match="no problems"):
         kind.choose([], 0, 0, 4, PassRateHistory())
     seeds = [tuple(kind.choose(problems(30), seed, 0, 10, PassRateHistory())) for seed in range(4)]

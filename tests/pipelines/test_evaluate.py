@@ -17,12 +17,12 @@ from ponder.errors import Interrupted, ModelError, RunError, TaskError, UsageErr
 from ponder.measure import Accuracy, MeanInterval
 from ponder.models.load import ScratchModel, pin_checkpoint
 from ponder.pipelines.evaluate import Evaluate, evaluate
-from ponder.pipelines.report import EvaluationReport, evaluation_report
+from ponder.measure.evaluation_report import EvaluationReport, evaluation_report
 from ponder.pipelines.solve import solve_all
 from ponder.protocols import NoProgress, Progress
 from ponder.reason.budget import Budget
 from ponder.reason.strategies import Chain, Samples
-from ponder.runs import Run, read_traces
+from ponder.runs.run_dir import Run, read_traces
 from ponder.types import Cost, Sampling, Score, Trace
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ponder.pipelines.forecast import dead_group_probability, smallest_group_size, expected_dead_share, forecast_groups, fit_pass_rates, forecast_run_time
+from ponder.pipelines.preflight.forecast import dead_group_probability, smallest_group_size, expected_dead_share, forecast_groups, fit_pass_rates, forecast_run_time
 
 
 @pytest.mark.parametrize(

@@ -17,15 +17,16 @@ from ponder.models.load import ScratchModel, load_policy
 from ponder.nets import decoder
 from ponder.nets.decoder import Block, Decoder
 from ponder.nets.lora import LoRA
-from ponder.pipelines import checks, keeping
-from ponder.pipelines.checks import PreflightError
-from ponder.pipelines.preflight import run_preflight
-from ponder.pipelines.reward import TrainRewardModel
+from ponder.pipelines.preflight import checks
+from ponder.pipelines.training import session
+from ponder.pipelines.preflight.checks import PreflightError
+from ponder.pipelines.preflight.run_checks import run_preflight
+from ponder.pipelines.reward_model import TrainRewardModel
 from ponder.pipelines.rl import RL, build_learners
 from ponder.pipelines.sft import FineTune
-from ponder.pipelines.witness import gradient_norms
+from ponder.pipelines.preflight.gradient_probe import gradient_norms
 from ponder.reason.strategies import Samples
-from ponder.runs import read_metrics
+from ponder.runs.run_dir import read_metrics
 from ponder.train.learner import Learner
 from ponder.train.optimizer import AdamW, MissingGradient
 from ponder.train.policy_gradient import GRPO
@@ -90,7 +91,7 @@ def test_norms_are_those_of_the_gradient_and_leave_nothing_behind() -> None:
 
 
 def _credited(policy: Any, learner: Learner) -> list[Any]:
-    from ponder.pipelines.witness import draw_short_samples, add_ended_answers
+    from ponder.pipelines.preflight.gradient_probe import draw_short_samples, add_ended_answers
 
     drawn = run_async(draw_short_samples(policy, [DigitTask().train[i] for i in range(2)], Sampling(max_tokens=6)))
     add_ended_answers(drawn, 2, "wanted")
@@ -168,8 +169,8 @@ def test_a_kl_term_alone_is_no_gradient_to_prove_anything_by() -> None:
     policy = load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="float32")
     learner, _ = build_learners(JOB, policy)
     first, second = traces = _credited(policy, learner)
-    assert keeping._shortest(learner, traces) == sorted(traces, key=lambda t: sum(len(s.token_ids) for s in t.steps))
+    assert session._shortest(learner, traces) == sorted(traces, key=lambda t: sum(len(s.token_ids) for s in t.steps))
     for step in first.steps[1:]:
         step.advantages = step.advantages * 0
-    assert learner.objective.trains_zero_advantage and keeping._shortest(learner, traces) == [second]
-    assert keeping._shortest(learner, [first]) == []
+    assert learner.objective.trains_zero_advantage and session._shortest(learner, traces) == [second]
+    assert session._shortest(learner, [first]) == []

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from fakes import DigitTask, trace_group
-from ponder import jobs
+from ponder.runs import job_json
 from ponder.errors import RunError, TaskError, UnknownName, UsageError
-from ponder.funnel import FilterReport
+from ponder.filter_report import FilterReport
 from ponder.models.genrm import verdict_prompt as judge_prompt
 from ponder.pipelines import harvest as pipeline
 from ponder.pipelines.collect import Collect
-from ponder.pipelines.conversations import read_conversations
+from ponder.pipelines.problems.conversations import read_conversations
 from ponder.pipelines.harvest import Harvest, choose_scorer
-from ponder.pipelines.rows import write_jsonl
-from ponder.runs import Run
+from ponder.runs.data_files import write_jsonl
+from ponder.runs.run_dir import Run
 from ponder.tasks import Addition, Algebra
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 
@@ -71,14 +71,14 @@ def test_every_kind_is_plain_json_with_its_lineage(run: Path, tmp_path: Path, wh
 
 
 def test_labels_are_read_back_by_reward_models(run: Path, tmp_path: Path):
-    from ponder.tasks import steps
+    from ponder.tasks import step_labels
 
     for what, wanted in (("labels", "stepwise"), ("values", "stepwise"), ("pairs", "pairs")):
         write_jsonl(tmp_path / f"{what}.jsonl", Harvest((str(run),), kind=what).rows(FilterReport()))
         first = json.loads((tmp_path / f"{what}.jsonl").read_text().partition("\n")[0])
-        assert steps.detect_format(first, "x") == wanted
-        read = steps.read_labels(tmp_path / f"{what}.jsonl")
-        assert read[0].problem.question == "3+4" and read[0].score(1, steps.LABEL_SCORE) == 1.0
+        assert step_labels.detect_format(first, "x") == wanted
+        read = step_labels.read_labels(tmp_path / f"{what}.jsonl")
+        assert read[0].problem.question == "3+4" and read[0].score(1, step_labels.LABEL_SCORE) == 1.0
 
 
 def tree(labels: bool = False) -> Trace:
@@ -99,13 +99,13 @@ def tree(labels: bool = False) -> Trace:
 
 def prefixes(path: Path) -> list[tuple[str, float, bool]]:
     """Every label of a file: what it is of, and whether an answer ends there."""
-    from ponder.tasks import steps
+    from ponder.tasks import step_labels
 
     return sorted(
         (t.text(i).strip(), label, t.steps[i].last)
-        for t in steps.read_labels(path)
+        for t in step_labels.read_labels(path)
         for i in range(1, len(t.steps))
-        if (label := t.score(i, steps.LABEL_SCORE)) is not None
+        if (label := t.score(i, step_labels.LABEL_SCORE)) is not None
     )
 
 
@@ -189,7 +189,7 @@ def test_a_runs_own_judge_is_asked(tmp_path: Path):
 
 def test_as_a_stage_it_is_done_once(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     job = Harvest((str(run),), keep="diverse")
-    assert jobs.decode(jobs.encode(job)) == job
+    assert job_json.decode(job_json.encode(job)) == job
     out = job(tmp_path / "stage")
     rows = out.read_text()
     assert len(rows.splitlines()) == 3 and json.loads((tmp_path / "stage" / "funnel.json").read_text())[0]["count"] == 2
@@ -344,7 +344,7 @@ def test_a_journey_s_own_words_are_learned_too(tmp_path: Path):
 
 def test_a_task_with_its_own_settings_is_part_of_the_job():
     job = Harvest(("r",), kind="journeys", task=Addition(digits=1))
-    assert jobs.decode(jobs.encode(job)) == job
+    assert job_json.decode(job_json.encode(job)) == job
 
 
 def test_rows_are_written_whole_or_not_at_all(tmp_path: Path):

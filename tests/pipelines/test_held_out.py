@@ -12,22 +12,22 @@ import pytest
 
 from fakes import QUESTION_TEMPLATE, DigitTask
 from ponder.errors import TaskError, UsageError
-from ponder.funnel import FilterReport
+from ponder.filter_report import FilterReport
 from ponder.models.load import ScratchModel
 from ponder.pipelines.collect import Collect
-from ponder.pipelines.conversations import HELD_OUT_TAG, read_conversations
+from ponder.pipelines.problems.conversations import HELD_OUT_TAG, read_conversations
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.harvest import HARVEST_FILE, Harvest
-from ponder.pipelines.held_out import TRAINING_ONLY_STAGE, HELD_OUT_REASON, is_held_out
-from ponder.pipelines.judged import read_labelled_traces
-from ponder.pipelines.kinds import HARVEST_KINDS
+from ponder.pipelines.problems.held_out import TRAINING_ONLY_STAGE, HELD_OUT_REASON, is_held_out
+from ponder.pipelines.rewards.labelled_traces import read_labelled_traces
+from ponder.reason.harvest.kinds import HARVEST_KINDS
 from ponder.pipelines.label import Label
-from ponder.pipelines.problems import MakeProblems
-from ponder.pipelines.rows import write_jsonl
+from ponder.pipelines.make_problems import MakeProblems
+from ponder.runs.data_files import write_jsonl
 from ponder.pipelines.sft import FineTune
-from ponder.pipelines.sieve import Filters
+from ponder.pipelines.problems.filters import Filters
 from ponder.pipelines.stages import Stage, Stages
-from ponder.runs import Run
+from ponder.runs.run_dir import Run
 from ponder.tasks import Addition, Algebra
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 

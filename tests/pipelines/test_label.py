@@ -16,16 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, RecordingProgress, run_async
-from ponder import jobs
+from ponder.runs import job_json
 from ponder.errors import Interrupted, RunError, TaskError, UsageError
 from ponder.models.load import ScratchModel, load_policy
 from ponder.nets import hf
 from ponder.pipelines.label import Label
-from ponder.pipelines.rollouts import FirstErrorSearch, StepLabeller, MathShepherd, CompletionCounts, Visits, label_traces, steps_to_label
+from ponder.pipelines.rewards.step_labelling import FirstErrorSearch, StepLabeller, MathShepherd, CompletionCounts, Visits, label_traces, steps_to_label
 from ponder.reason.strategies import Samples
-from ponder.runs import Run, read_traces
-from ponder.tasks.steps import LABEL_SCORE
-from ponder.tasks.steps.cut import split_steps
+from ponder.runs.run_dir import Run, read_traces
+from ponder.tasks.step_labels import LABEL_SCORE
+from ponder.tasks.step_labels.step_split import split_steps
 from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Step, Trace, ids, user_messages
 
 
@@ -238,7 +238,7 @@ def test_the_job_labels_answers_and_goes_on_where_it_stopped(tmp_path: Path) -> 
     again = job(tmp_path / "run")
     one, two = ([{k: v for k, v in t.to_json().items() if k != "cost"} for t in side] for side in (again, whole))
     assert one == two
-    assert jobs.decode(json.loads((tmp_path / "run" / "job.json").read_text()), trust=True) == job
+    assert job_json.decode(json.loads((tmp_path / "run" / "job.json").read_text()), trust=True) == job
     other = replace(job, data=(str(tmp_path / "whole"),), labeller=FirstErrorSearch(max_completions=2, sampling=sampling))
     assert [t.problem.id for t in other(tmp_path / "two")] == [t.problem.id for t in whole]
     assert len(list(read_traces(tmp_path / "two"))) == 6

@@ -15,16 +15,16 @@ from torch import Tensor
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, FirstCharVerifier, run_async
 from ponder.models.load import ScratchModel, load_policy
-from ponder.models.native import PonderPolicy
+from ponder.models.ponder_policy import PonderPolicy
 from ponder.nets.lora import LoRA
-from ponder.pipelines.checks import Check, PreflightError
-from ponder.pipelines.conversations import read_conversations
-from ponder.pipelines.preflight import preflight_sft, run_preflight
+from ponder.pipelines.preflight.checks import Check, PreflightError
+from ponder.pipelines.problems.conversations import read_conversations
+from ponder.pipelines.preflight.run_checks import preflight_sft, run_preflight
 from ponder.pipelines.rl import RL, build_learners
 from ponder.pipelines.sft import FineTune
 from ponder.protocols import Scorer
 from ponder.reason.strategies import Samples
-from ponder.runs import read_metrics
+from ponder.runs.run_dir import read_metrics
 from ponder.train import learner as learning
 from ponder.train import losses
 from ponder.train.algorithms import ONLINE

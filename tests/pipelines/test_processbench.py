@@ -11,11 +11,11 @@ import torch
 from fakes import ALPHABET, QUESTION_TEMPLATE
 from ponder.errors import TaskError, UsageError
 from ponder.models.load import ScratchModel, load_policy
-from ponder.models.native import PonderPolicy
-from ponder.models.reward import PRM, make_head_reader
-from ponder.nets.valued import ScoreHead, DecoderWithHead
+from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.reward_models import PRM, make_head_reader
+from ponder.nets.decoder_with_head import ScoreHead, DecoderWithHead
 from ponder.pipelines.processbench import process_bench
-from ponder.tasks.steps import processbench
+from ponder.tasks.step_labels import processbench_labels
 from ponder.types import Trace
 
 
@@ -38,7 +38,7 @@ def judge() -> PRM:
 def solutions(folder: Path, *rows: tuple[list[str], int]) -> list[Trace]:
     path = folder / "part.json"
     path.write_text(json.dumps([{"problem": "1+1=", "steps": steps, "label": label} for steps, label in rows]))
-    traces = processbench.read_processbench(str(path))
+    traces = processbench_labels.read_processbench(str(path))
     for trace in traces:  # the last letter of a step is what this judge reads
         for step in trace.steps[1:]:
             step.text, step.last = step.text.removesuffix("\n"), False

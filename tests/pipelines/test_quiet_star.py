@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from fakes import QUESTION_TEMPLATE, DigitTask, RecordingProgress, char_policy, run_async
-from ponder import jobs
+from ponder.runs import job_json
 from ponder.errors import Interrupted, UsageError
 from ponder.models.load import ScratchModel
 from ponder.pipelines.quiet_star import QuietStar, copy_embeddings, answer_text, sample_thoughts
-from ponder.runs import read_metrics, read_traces
+from ponder.runs.run_dir import read_metrics, read_traces
 from ponder.train.optimizer import AdamW
-from ponder.train.quiet import QuietText
+from ponder.train.quiet_star_learner import QuietText
 from ponder.types import ids
 
 MODEL = ScratchModel("0123456789=:[]", width=16, layers=1, heads=2, context=24)
@@ -93,7 +93,7 @@ def test_what_cannot_work_is_said() -> None:
         with pytest.raises(UsageError, match=why):
             replace(JOB, **change)  # type: ignore[arg-type]
     assert replace(JOB, num_thoughts=1, beta=0.0).num_thoughts == 1
-    assert jobs.decode(jobs.encode(JOB), trust=True) == JOB
+    assert job_json.decode(job_json.encode(JOB), trust=True) == JOB
     policy = char_policy(context=8)
     with pytest.raises(UsageError, match="context of 8: think shorter"):
         answer_text(replace(JOB, max_thought_tokens=4), policy, DigitTask().train[0])

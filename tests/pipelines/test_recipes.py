@@ -13,21 +13,22 @@ from typing import Any
 import pytest
 from jinja2 import Environment
 
-from ponder import jobs
-from ponder.cli import recipes, start
+from ponder.runs import job_json
+from ponder.cli import recipe_files
+from ponder.cli import launch
 from ponder.errors import Interrupted, TaskError
-from ponder.models.chat import CHAT_TEMPLATES
-from ponder.models.native import PonderPolicy
+from ponder.models.chat_templates import CHAT_TEMPLATES
+from ponder.models.ponder_policy import PonderPolicy
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.label import Label
-from ponder.pipelines.reward import TrainRewardModel
+from ponder.pipelines.reward_model import TrainRewardModel
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stages
 from ponder.protocols import NoProgress
-from ponder.runs import Run, checkpoints, read_job, read_metrics, read_traces
+from ponder.runs.run_dir import Run, checkpoints, read_job, read_metrics, read_traces
 from ponder.train.learner import Learner
 from ponder.train.optimizer import AdamW
 from ponder.types import Cost, Step, Trace, ids
@@ -52,7 +53,7 @@ SMALL: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def tiny() -> Iterator[Any]:
     """What recipes share, made small: sums of three numbers below 4, which take seconds to half learn."""
-    recipes.add_to_import_path(recipes.recipe_folders())
+    recipe_files.add_to_import_path(recipe_files.recipe_folders())
     import _bases
 
     real, start, measure = _bases.BASES["tiny"], _bases.Base.start, _bases.Base.measure
@@ -89,19 +90,19 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Stages, Path], 
 
 
 def made(name: str, **settings: Any) -> Any:
-    return recipes.build_job(recipes.load_recipe(recipes.shipped_recipes()[name]), settings)
+    return recipe_files.build_job(recipe_files.load_recipe(recipe_files.shipped_recipes()[name]), settings)
 
 
 def test_every_recipe_makes_a_job_that_can_be_kept() -> None:
     """Also those that need a language model, and are only built here."""
-    assert set(SMALL) < {*recipes.shipped_recipes()}
-    for name in recipes.shipped_recipes():
+    assert set(SMALL) < {*recipe_files.shipped_recipes()}
+    for name in recipe_files.shipped_recipes():
         job = made(name)
-        assert jobs.decode(jobs.encode(job)) == job
+        assert job_json.decode(job_json.encode(job)) == job
     for name in SMALL:
         job = made(name, on="smollm2")
-        assert jobs.decode(jobs.encode(job)) == job != made(name)
-        assert '"model": "some/folder"' in json.dumps(jobs.encode(made(name, on="some/folder")))
+        assert job_json.decode(job_json.encode(job)) == job != made(name)
+        assert '"model": "some/folder"' in json.dumps(job_json.encode(made(name, on="some/folder")))
 
 
 @pytest.mark.parametrize("shown", [True, False])
@@ -123,8 +124,8 @@ def test_a_recipe_starts_from_what_it_is_given() -> None:
     for name in SMALL.keys() - {"cold_start", "distillation"}:
         alone = made(name).stages
         assert [s.name for s in alone[:2]] == ["start", "start-accuracy"]
-        given = jobs.encode(made(name, start="some/run").stages)
-        assert json.loads(json.dumps(jobs.encode(alone[2:])).replace("stage:start", "some/run")) == given
+        given = job_json.encode(made(name, start="some/run").stages)
+        assert json.loads(json.dumps(job_json.encode(alone[2:])).replace("stage:start", "some/run")) == given
 
 
 OTHERS = [
@@ -143,14 +144,14 @@ def test_a_recipe_runs_to_its_end_and_not_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stages = made(name, **settings)
-    assert jobs.decode(jobs.encode(stages)) == stages
+    assert job_json.decode(job_json.encode(stages)) == stages
     folder = tmp_path / "run"
     begun(stages, folder)
     first = stages(folder)
     assert list(first) == [s.name for s in stages.stages]
     for stage in stages.stages:
         assert_done(stage.job, folder / stage.name)
-    told = start.result_lines(stages, folder, first)
+    told = launch.result_lines(stages, folder, first)
     assert [line for line in told if line.startswith("== ")] == [f"== {name}" for name in first]
     assert sum(line.startswith("  traces ") for line in told) == sum(isinstance(s.job, Harvest) for s in stages.stages)
 
@@ -214,7 +215,7 @@ def test_an_empty_stage_ends_a_recipe_with_the_funnel(
     for stage in stages.stages[: names.index(at)]:
         assert_done(stage.job, tmp_path / "run" / stage.name)
     assert not any((tmp_path / "run" / later).exists() for later in names[names.index(at) + 1 :])
-    assert read_job(tmp_path / "run") == jobs.encode(stages)
+    assert read_job(tmp_path / "run") == job_json.encode(stages)
 
 
 class Impatient(NoProgress):

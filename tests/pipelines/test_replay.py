@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from ponder.cli import main
 from ponder.errors import PonderError, UnknownName, UsageError
-from ponder.measure.intervals import Accuracy
+from ponder.measure.statistics.intervals import Accuracy
 from ponder.pipelines.replay import StoredAttempts, equal_reward_share, find_scorer, group_statistics, replay
 from ponder.types import Score, Trace
 from ponder.verify import FinalNumber, MathAnswer
-from stored import TASK, right_answer, write_run, wrong_answer
+from fake_runs import TASK, right_answer, write_run, wrong_answer
 
 
 class Shortest:

@@ -17,17 +17,17 @@ from safetensors.torch import load_file
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, FirstCharVerifier, RecordingProgress, char_policy, trace_group
 from ponder.errors import Interrupted, PonderError, RunError, TaskError, UsageError, VerifierError
 from ponder.models.load import ScratchModel
-from ponder.models.native import PonderPolicy
+from ponder.models.ponder_policy import PonderPolicy
 from ponder.nets import hf
 from ponder.nets.lora import LoRA
-from ponder.nets.valued import DecoderWithHead
+from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.pipelines.rl import RL
 from ponder.pipelines.solve import shuffled_problems
-from ponder.pipelines.summary import sample_metrics
-from ponder.pipelines.teachers import load_value_model
+from ponder.pipelines.training.sample_metrics import sample_metrics
+from ponder.pipelines.training.teachers import load_value_model
 from ponder.reason.strategies import Chain, Samples
-from ponder.records import raw_records
-from ponder.runs import Run, checkpoints, newest_checkpoint, read_findings, read_job, read_metrics, read_traces
+from ponder.runs.records import raw_records
+from ponder.runs.run_dir import Run, checkpoints, newest_checkpoint, read_findings, read_job, read_metrics, read_traces
 from ponder.train.imitation import SFT, Distill
 from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.train.policy_gradient import GRPO, RLOO

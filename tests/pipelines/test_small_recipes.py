@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from ponder import jobs
-from ponder.cli import recipes, start
-from ponder.models import chat
+from ponder.runs import job_json
+from ponder.cli import recipe_files
+from ponder.cli import launch
+from ponder.models import chat_templates
 from ponder.models.genrm import verdict_prompt
-from ponder.models.native import PonderPolicy
+from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.pipelines.stages import Stages
-from ponder.runs import read_metrics, read_traces
+from ponder.runs.run_dir import read_metrics, read_traces
 from ponder.train.learner import Learner
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -26,8 +27,8 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def made(name: str, **settings: Any) -> Stages:
-    found = recipes.build_job(recipes.load_recipe(recipes.shipped_recipes()[name]), settings)
-    assert isinstance(found, Stages) and jobs.decode(jobs.encode(found)) == found
+    found = recipe_files.build_job(recipe_files.load_recipe(recipe_files.shipped_recipes()[name]), settings)
+    assert isinstance(found, Stages) and job_json.decode(job_json.encode(found)) == found
     return found
 
 
@@ -35,7 +36,7 @@ def made(name: str, **settings: Any) -> Stages:
 def test_it_runs_to_its_end_and_not_twice(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stages = made(name, **SMALL[name])
     first = stages(tmp_path / "run")
-    told = "\n".join(start.result_lines(stages, tmp_path / "run", first))
+    told = "\n".join(launch.result_lines(stages, tmp_path / "run", first))
     assert all(f"== {stage.name}\n" in told for stage in stages.stages)
 
     def again(*_: Any, **__: Any) -> None:
@@ -55,16 +56,16 @@ def test_it_runs_to_its_end_and_not_twice(name: str, tmp_path: Path, monkeypatch
 
 def test_a_judge_reads_what_the_model_can_read() -> None:
     """The template leaves of GenRM's question what this model has read: the problem and its solution."""
-    made = recipes.load_recipe(recipes.shipped_recipes()["genrm"]).__globals__
-    judge = chat.with_chat_template(Tokenizer.from_alphabet(made["ALPHABET"]), made["ASKED"])
+    made = recipe_files.load_recipe(recipe_files.shipped_recipes()["genrm"]).__globals__
+    judge = chat_templates.with_chat_template(Tokenizer.from_alphabet(made["ALPHABET"]), made["ASKED"])
     for rationale in (False, True):
-        tokens = chat.encode_chat(judge, verdict_prompt("3*7+5", ":16;=6", rationale))
+        tokens = chat_templates.encode_chat(judge, verdict_prompt("3*7+5", ":16;=6", rationale))
         assert judge.decode(tokens, keep_special=True) == "<bos>3*7+5:16;=6?"
     assert made["slips"](2.0, 8).allowed[0] == judge.eos[0]
 
 
 def test_the_clock_is_worked_out_from_left_to_right() -> None:
-    recipes.add_to_import_path(recipes.recipe_folders())
+    recipe_files.add_to_import_path(recipe_files.recipe_folders())
     clock = importlib.import_module("_clock").Clock
     plain, worked = clock(3), clock(3, "worked")
     item = (3, (("*", 7), ("+", 5), ("*", 9)))

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from ponder import jobs, runs
+from ponder.runs import job_json
+from ponder.runs import run_dir
 from ponder.errors import Interrupted, RunError, UnknownName, UsageError
 from ponder.models.load import ScratchModel
-from ponder.models.native import PonderPolicy
+from ponder.models.ponder_policy import PonderPolicy
 from ponder.pipelines.evaluate import Evaluate
-from ponder.pipelines.finished import finished_model
-from ponder.pipelines.report import EvaluationReport
+from ponder.pipelines.job.finished_training import finished_model
+from ponder.measure.evaluation_report import EvaluationReport
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage, Stages, stage_references, resolve_stage_references
 from ponder.protocols import NoProgress
@@ -44,11 +45,11 @@ def test_a_later_stage_takes_an_earlier_ones_model_and_nothing_is_done_twice(tmp
     lines = (tmp_path / "run" / "sft" / "metrics.jsonl").read_text()
     again = BOTH(tmp_path / "run")
     assert again["accuracy"] == first["accuracy"]
-    assert [r["step"] for r in runs.read_metrics(tmp_path / "run" / "sft")] == [0, 1, 2]
+    assert [r["step"] for r in run_dir.read_metrics(tmp_path / "run" / "sft")] == [0, 1, 2]
     assert (tmp_path / "run" / "sft" / "metrics.jsonl").read_text().startswith(lines)
-    assert jobs.decode(runs.read_job(tmp_path / "run")) == BOTH
+    assert job_json.decode(run_dir.read_job(tmp_path / "run")) == BOTH
     trained = tmp_path / "run" / "sft" / "checkpoints" / "step-000003" / "model"
-    assert runs.read_job(tmp_path / "run" / "accuracy")["model"] == str(trained)
+    assert run_dir.read_job(tmp_path / "run" / "accuracy")["model"] == str(trained)
 
 
 def test_training_that_is_done_needs_neither_its_model_nor_its_data(
@@ -75,7 +76,7 @@ def test_training_that_is_done_needs_neither_its_model_nor_its_data(
 
 
 def test_training_that_another_job_has_done_is_not_taken(tmp_path: Path) -> None:
-    with runs.Run(tmp_path / "run", BOTH):
+    with run_dir.Run(tmp_path / "run", BOTH):
         pass
     replace(SFT, seed=1)(tmp_path / "run" / "sft")
     with pytest.raises(RunError, match=r"^stage 'sft': .* belongs to another job \(seed: 1 -> 0\)"):
@@ -85,7 +86,7 @@ def test_training_that_another_job_has_done_is_not_taken(tmp_path: Path) -> None
 def test_training_that_is_not_done_goes_on(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         THREE(tmp_path / "run", Stop("more"))
-    newest = runs.newest_checkpoint(tmp_path / "run" / "more")
+    newest = run_dir.newest_checkpoint(tmp_path / "run" / "more")
     assert newest is not None and finished_model(resolve_stage_references(MORE.job, tmp_path / "run"), tmp_path / "run" / "more") is None
     other = replace(THREE, stages=(*THREE.stages[:2], replace(MORE, job=replace(MORE.job, seed=5))))
     with pytest.raises(RunError, match=r"stage 'more' of .* began with other settings \(seed: 0 -> 5\)"):
@@ -105,7 +106,7 @@ def test_a_stage_that_is_not_there_is_named() -> None:
 def test_stages_are_named_anywhere_in_a_job(tmp_path: Path) -> None:
     @dataclass(frozen=True)
     class Job:
-        runs: tuple[str, ...] = ("stage:a", "elsewhere")
+        run_dir: tuple[str, ...] = ("stage:a", "elsewhere")
         inner: Evaluate = EVAL
         guide: str = "reward:stage:b"
         data: str = "stage:a/data.jsonl"
@@ -169,25 +170,25 @@ def test_half_a_run_that_was_moved_goes_on(stage: str, tmp_path: Path) -> None:
     found = THREE(moved)
     for name in ("accuracy", "end"):
         assert replace(found[name], cost=Cost()) == replace(whole[name], cost=Cost())
-    assert [m["loss"] for m in runs.read_metrics(moved / "more")] == [
-        m["loss"] for m in runs.read_metrics(tmp_path / "whole" / "more")
+    assert [m["loss"] for m in run_dir.read_metrics(moved / "more")] == [
+        m["loss"] for m in run_dir.read_metrics(tmp_path / "whole" / "more")
     ]
-    assert [r["step"] for r in runs.read_metrics(moved / "more")] == [0, 1, 2]
+    assert [r["step"] for r in run_dir.read_metrics(moved / "more")] == [0, 1, 2]
     assert (moved / "sft" / "metrics.jsonl").read_text().startswith(trained)
-    assert runs.read_job(moved / "more")["model"] == str(moved / "sft" / "checkpoints" / "step-000003" / "model")
-    assert jobs.decode(runs.read_job(moved / "end")).model.startswith(str(moved))
+    assert run_dir.read_job(moved / "more")["model"] == str(moved / "sft" / "checkpoints" / "step-000003" / "model")
+    assert job_json.decode(run_dir.read_job(moved / "end")).model.startswith(str(moved))
     assert str(tmp_path) not in (moved / "more" / "job.json").read_text()
 
 
 def test_a_run_from_before_goes_on_where_it_is(tmp_path: Path) -> None:
     """Its stages say where the others lie in whole paths, by which their checkpoints know them too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "_unplaced", lambda job, folder: job)
+        patch.setattr(run_dir, "_unplaced", lambda job, folder: job)
         with pytest.raises(Interrupted):
             THREE(tmp_path / "run", Stop("more"))
     assert str(tmp_path) in (tmp_path / "run" / "more" / "job.json").read_text()
     assert THREE(tmp_path / "run")["end"] == THREE(tmp_path / "run")["end"]
-    assert [r["step"] for r in runs.read_metrics(tmp_path / "run" / "more")] == [0, 1, 2]
+    assert [r["step"] for r in run_dir.read_metrics(tmp_path / "run" / "more")] == [0, 1, 2]
 
 
 def test_only_paths_beneath_the_run_are_said_from_there(tmp_path: Path) -> None:
@@ -203,5 +204,5 @@ def test_only_paths_beneath_the_run_are_said_from_there(tmp_path: Path) -> None:
         "plain": "plain",
     }
     for text, kept in texts.items():
-        assert runs._with_relative_stage_paths([text], home / "stage") == [kept]
-    assert runs._with_relative_stage_paths([f"{home}/a"], tmp_path / "alone") == [f"{home}/a"], "no stage of anything"
+        assert run_dir._with_relative_stage_paths([text], home / "stage") == [kept]
+    assert run_dir._with_relative_stage_paths([f"{home}/a"], tmp_path / "alone") == [f"{home}/a"], "no stage of anything"

@@ -13,9 +13,9 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, char_policy, plain_logprobs, run_async, weights64
 from ponder.errors import TaskError, UsageError
-from ponder.models import chat
+from ponder.models import chat_templates
 from ponder.models.load import ScratchModel, load_policy
-from ponder.models.native import PonderPolicy
+from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import hf
 from ponder.nets.config import DecoderConfig
@@ -24,9 +24,9 @@ from ponder.pipelines.collect import Collect
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
-from ponder.pipelines.teachers import load_teacher, check_same_vocabulary, load_value_model
+from ponder.pipelines.training.teachers import load_teacher, check_same_vocabulary, load_value_model
 from ponder.reason.strategies import Chain, Samples
-from ponder.runs import read_metrics, read_traces
+from ponder.runs.run_dir import read_metrics, read_traces
 from ponder.train.critic import Critic
 from ponder.train.imitation import SFT, Distill
 from ponder.train.objective import KL
@@ -69,7 +69,7 @@ def student(folder: Path) -> str:
     inner.pre_tokenizer = pre_tokenizers.Split("\n", "isolated")
     inner.decoder = decoders.Fuse()
     inner.add_special_tokens(["<pad>", "<bos>", "<eos>"])
-    tokenizer = chat.with_chat_template(Tokenizer(inner, bos=1, eos=(2,), pad=0), QUESTION_TEMPLATE)
+    tokenizer = chat_templates.with_chat_template(Tokenizer(inner, bos=1, eos=(2,), pad=0), QUESTION_TEMPLATE)
     config = DecoderConfig("llama", len(words), 32, 2, 4, 4, 8, mlp_width=64, context=32, bos=1, eos=(2,), pad=0)
     folder.mkdir()
     hf.save(init_decoder(config, 3), folder)

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from ponder.cli.thinking import strategy_from_flags
+from ponder.cli.strategy_flags import strategy_from_flags
 from ponder.errors import UsageError
-from ponder.jobs import decode, encode
-from ponder.pipelines.report import evaluation_report
+from ponder.runs.job_json import decode, encode
+from ponder.measure.evaluation_report import evaluation_report
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
 from ponder.reason.operators.auto_cut import AUTO_CUT, CUT_PROBE_PREFIX, AutoCut, chosen_cut, uses_cut, split_into_steps, count_without_steps
 from ponder.reason.operators.cut import CUTS, Cut
-from ponder.reason.replay import ReplayScorer, ReplayPolicy
+from ponder.reason.replay_policy import ReplayScorer, ReplayPolicy
 from ponder.reason.scorers import Likelihood
 from ponder.reason.strategies import (
     DVTS,

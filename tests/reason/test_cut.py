@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fakes import QUESTION_TEMPLATE, DigitTask
 from ponder.errors import ModelError, PonderError, BudgetExhausted, UnknownName, UsageError
-from ponder.models import chat
+from ponder.models import chat_templates
 from ponder.models.load import ScratchModel
 from ponder.protocols import Policy
 from ponder.reason.operators import expand, generate, insert_text
@@ -176,10 +176,10 @@ def test_on_a_real_network() -> None:
     """Steps of two tokens are the tokens that one call would have drawn."""
     import torch
 
-    from ponder.models.native import PonderPolicy
+    from ponder.models.ponder_policy import PonderPolicy
 
     net, tokenizer = ScratchModel("abcdef", width=32, layers=2, heads=4, context=64).build(torch.float32, torch.device("cpu"))
-    policy: Policy = PonderPolicy(net, chat.with_chat_template(tokenizer, QUESTION_TEMPLATE))
+    policy: Policy = PonderPolicy(net, chat_templates.with_chat_template(tokenizer, QUESTION_TEMPLATE))
     greedy = Sampling(temperature=0, max_tokens=9)
 
     async def both() -> tuple[list[int], list[int]]:

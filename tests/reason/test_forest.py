@@ -9,7 +9,7 @@ import pytest
 
 from fakes import FakePolicy
 from ponder.errors import ModelError, UsageError
-from ponder.jobs import decode, encode
+from ponder.runs.job_json import decode, encode
 from ponder.protocols import Scorer
 from ponder.reason.strategies import BeamSearch, Chain, Samples, Forest, MajorityVote
 from ponder.reason.strategies.forest import split_forest

@@ -33,7 +33,7 @@ from ponder.reason.games import (
     train_value_net,
 )
 from ponder.reason.games.game import state_after, random_playout
-from ponder.reason.operators.tree_select import PUCT, UCT
+from ponder.reason.operators.tree_policy import PUCT, UCT
 from ponder.types import Sampling, Trace, prompt_trace
 from ponder.verify import CountdownVerifier
 from ponder.verify.puzzles.tictactoe import minimax_outcome, has_won

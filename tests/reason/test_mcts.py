@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 
 from fakes import run_async
 from ponder.errors import ModelError, PonderError, BudgetExhausted, UsageError
-from ponder.jobs import decode, encode
+from ponder.runs.job_json import decode, encode
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
 from ponder.reason.operators.backpropagate import DiscountedBackup
 from ponder.reason.operators.cut import CUTS
 from ponder.reason.operators.priors import DirichletNoise
-from ponder.reason.operators.tree_select import PUCT, UCT, X1
+from ponder.reason.operators.tree_policy import PUCT, UCT, X1
 from ponder.reason.operators.widen import ProgressiveWidening
 from ponder.reason.strategies import STRATEGIES
 from ponder.reason.strategies.mcts import MCTS

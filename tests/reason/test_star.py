@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from fakes import DigitTask, FakePolicy, FirstCharVerifier
-from ponder import jobs
+from ponder.runs import job_json
 from ponder.errors import UsageError
 from ponder.pipelines.solve import solve
 from ponder.reason.strategies.star import STaR
@@ -46,9 +46,9 @@ def test_it_goes_on_from_what_is_there() -> None:
 
 
 def test_what_is_harvested_has_no_hint() -> None:
-    from ponder.funnel import FilterReport
+    from ponder.filter_report import FilterReport
     from ponder.reason import harvest
-    from ponder.reason.harvest.found import Provenance
+    from ponder.reason.harvest.harvested_row import Provenance
 
     trace = thought(["4", "5", "3", "6"])
     (kept,) = harvest.harvest_chains(trace, "wanted", FilterReport(), Provenance("run", 0), 1.0, None)
@@ -62,4 +62,4 @@ def test_bad_settings() -> None:
         STaR(hint="the answer")
     with pytest.raises(UsageError, match="at least one"):
         STaR(n=0)
-    assert jobs.decode(jobs.encode(HINT)) == HINT
+    assert job_json.decode(job_json.encode(HINT)) == HINT

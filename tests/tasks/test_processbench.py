@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ponder.errors import TaskError, UnknownName
-from ponder.tasks.sets.processbench import ProcessBench
+from ponder.tasks.datasets.processbench import ProcessBench
 
 
 def test_faithful_processbench_counts(data: Path) -> None:

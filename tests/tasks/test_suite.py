@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from ponder import jobs
+from ponder.runs import job_json
 from ponder.errors import TaskError, UnknownName, UsageError
 from ponder.tasks import TASKS, Suite
-from ponder.tasks.suite.item import SuiteQuestion
+from ponder.tasks.suite.question import SuiteQuestion
 from ponder.tasks.suite.task import CATEGORIES, category_questions
 from ponder.types import Problem, Step, Trace, ids, prompt_trace
 
@@ -52,7 +52,7 @@ def test_a_version_is_the_same_everywhere() -> None:
     told = json.dumps([[c, i.kind, i.question, i.answer] for c in CATEGORIES for i in category_questions(c)], sort_keys=True)
     assert hashlib.sha256(told.encode()).hexdigest()[:16] == VERSION_1
     assert all(p.tags["version"] == 1 for p in Suite().test)
-    assert "version" in jobs.encode(Suite()), "so that a run says which it was"
+    assert "version" in job_json.encode(Suite()), "so that a run says which it was"
 
 
 @pytest.mark.parametrize("think", [True, False])

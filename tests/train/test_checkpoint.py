@@ -15,13 +15,13 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from kept import FILES, Job, checkpoint_names, write_checkpoints, model, state, tensors, verify_newest
+from fake_checkpoints import FILES, Job, checkpoint_names, write_checkpoints, model, state, tensors, verify_newest
 from ponder import full_disk, signals
 from ponder.errors import Interrupted, ModelError, RunError, UsageError
-from ponder.runs import Run, checkpoints
+from ponder.runs.run_dir import Run, checkpoints
 from ponder.train import checkpoint
 from ponder.train.checkpoint import CheckpointWriter, load_latest
-from ponder.train.finite import Diverged
+from ponder.train.finite_checks import Diverged
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from kept import FILES, Job, checkpoint_names, write_checkpoints, model, state, tensors, verify_newest
+from fake_checkpoints import FILES, Job, checkpoint_names, write_checkpoints, model, state, tensors, verify_newest
 from ponder.errors import RunError
-from ponder.runs import Run, checkpoints
+from ponder.runs.run_dir import Run, checkpoints
 from ponder.train import checkpoint
 from ponder.train.checkpoint import CheckpointWriter, load_latest
 

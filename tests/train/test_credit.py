@@ -17,7 +17,7 @@ from ponder.errors import UsageError
 from ponder.train import credit
 from ponder.train.policy_gradient import DAPO, GRPO, RLOO
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
-from ponder.verify.form.length import soft_overlong_penalty
+from ponder.verify.rewards.token_length import soft_overlong_penalty
 
 REWARD = st.floats(-100, 100, allow_nan=False, width=32).map_problems(lambda x: 0.0 if abs(x) < 1e-6 else x)
 REWARDS = st.lists(REWARD, min_size=2, max_size=16)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-import formulas
+import float64_losses
 from fakes import perturb, plain_hidden, tiny_decoder, weights64, mixed_groups
-from formulas import gap
+from float64_losses import gap
 from ponder.nets.decoder import Decoder
-from ponder.nets.valued import DecoderWithHead
+from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.train.critic import CriticLearner
 from ponder.train.learner import Learner
 from ponder.train.objective import NO_KL

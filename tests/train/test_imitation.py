@@ -15,7 +15,7 @@ from ponder.train import credit, losses
 from ponder.train.algorithms import OFFLINE
 from ponder.train.imitation import DPO, SFT, Distill, RejectionSampling
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
-from world import Answer, Now, Reference, World, agree, measured, token_mean, world
+from toy_answers import Answer, Now, Reference, World, agree, measured, token_mean, world
 
 W = world(1)
 

@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-import formulas
+import float64_losses
 from fakes import perturb, trace_group, plain_logprobs, tiny_decoder, weights64, mixed_groups
-from formulas import gap, turned
+from float64_losses import gap, turned
 from ponder.errors import UsageError
 from ponder.nets import lora
 from ponder.nets.decoder import Decoder

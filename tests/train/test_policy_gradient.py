@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fakes import trace_group
-from papers import below, by_sequence, clipped, less, others, penalty, plus, reinforce, relative, weighted, whitened
+from policy_gradient_formulas import below, by_sequence, clipped, less, others, penalty, plus, reinforce, relative, weighted, whitened
 from ponder.errors import UsageError
 from ponder.train import credit, losses
 from ponder.train.algorithms import ONLINE
@@ -28,7 +28,7 @@ from ponder.train.policy_gradient import (
     TreeCredit,
     answers_with_kl_penalty,
 )  # fmt: skip
-from world import Now, Reference, World, agree, measured, sequence_mean, sequence_sum, token_mean, world
+from toy_answers import Now, Reference, World, agree, measured, sequence_mean, sequence_sum, token_mean, world
 
 W, FRESH = world(1), world(3, drift=(0.0,))  # off and on policy
 

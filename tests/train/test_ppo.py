@@ -16,7 +16,7 @@ from ponder.train import credit, losses
 from ponder.train.objective import KL, Tokens
 from ponder.train.pack import pack, plan
 from ponder.train.ppo import PPO, AdaptiveKLController, Critic, CriticObjective
-from world import Answer, Now, Terms, World, agree, estimate, measured, token_mean, world
+from toy_answers import Answer, Now, Terms, World, agree, estimate, measured, token_mean, world
 
 W, FRESH = world(1), world(3, drift=(0.0,))
 PLAIN = {"whiten": False, "kl": KL(0.02, "k1", "reward")}

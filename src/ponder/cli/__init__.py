@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ponder.errors import Interrupted, PonderError, UnknownName
-from ponder.names import import_object
+from ponder.registry import import_object
 from ponder.terminal import safe_std_streams
 
 _PYTHON_FORMAT = warnings.formatwarning  # Python's own: with file and line
@@ -30,14 +30,14 @@ class CommandSpec(NamedTuple):
 COMMANDS = {
     "demo": CommandSpec("ponder.cli.demo:demo", "train a small model on this machine and see what it learned", raw_args=True),
     "plan": CommandSpec("ponder.cli.plan:plan", "before a run: its cost, prompt, pass rate, and checks", raw_args=True),
-    "run": CommandSpec("ponder.cli.work:run", "run a recipe, or a run directory again", raw_args=True),
-    "train": CommandSpec("ponder.cli.work:train", "reinforcement learning on a task"),
-    "sft": CommandSpec("ponder.cli.work:sft", "supervised fine-tuning on a task or a file of conversations"),
-    "reward": CommandSpec("ponder.cli.reward:reward", "train a reward, process reward or value model"),
-    "label": CommandSpec("ponder.cli.reward:label", "label the steps of answers by completing them"),
-    "processbench": CommandSpec("ponder.cli.reward:processbench", "does a process reward model find the first wrong step"),
-    "solve": CommandSpec("ponder.cli.ask:solve", "ask a model a question, and think about it by a strategy"),
-    "eval": CommandSpec("ponder.cli.work:evaluate", "measure a model on a task's held-out problems"),
+    "run": CommandSpec("ponder.cli.job_commands:run", "run a recipe, or a run directory again", raw_args=True),
+    "train": CommandSpec("ponder.cli.job_commands:train", "reinforcement learning on a task"),
+    "sft": CommandSpec("ponder.cli.job_commands:sft", "supervised fine-tuning on a task or a file of conversations"),
+    "reward": CommandSpec("ponder.cli.reward_models:reward", "train a reward, process reward or value model"),
+    "label": CommandSpec("ponder.cli.reward_models:label", "label the steps of answers by completing them"),
+    "processbench": CommandSpec("ponder.cli.reward_models:processbench", "does a process reward model find the first wrong step"),
+    "solve": CommandSpec("ponder.cli.solve:solve", "ask a model a question, and think about it by a strategy"),
+    "eval": CommandSpec("ponder.cli.job_commands:evaluate", "measure a model on a task's held-out problems"),
     "harvest": CommandSpec("ponder.cli.harvest:harvest", "the traces of runs as data to learn from", raw_args=True),
     "compare": CommandSpec("ponder.cli.compare:compare", "runs and logs side by side, with paired intervals"),
     "plot": CommandSpec("ponder.cli.plot:plot", "pictures of runs and logs, with their numbers"),
@@ -94,7 +94,7 @@ def _run_guarded(given: list[str]) -> int:
 
 def _signal_exit_code() -> int:
     """The exit code by the signal that stopped the command; 0: none did."""
-    stopping = sys.modules.get("ponder.cli.stopping")
+    stopping = sys.modules.get("ponder.cli.graceful_stop")
     return stopping.code() if stopping is not None else 0
 
 
@@ -132,7 +132,7 @@ def _dispatch(argv: list[str]) -> int:
     if command.raw_args:
         return int(function(rest))
     from ponder.cli import flags
-    from ponder.cli.start import JobLaunch, run_job
+    from ponder.cli.launch import JobLaunch, run_job
 
     made = flags.run_command(function, rest, f"ponder {name}")
     return run_job(*made) if isinstance(made, JobLaunch) else int(made)
@@ -140,11 +140,11 @@ def _dispatch(argv: list[str]) -> int:
 
 def _trust_run_code() -> None:
     """Modules in the current folder are found too, as where the run was made."""
-    from ponder.cli import recipes
-    from ponder.trust import trust
+    from ponder.cli import recipe_files
+    from ponder.runs.trust import trust
 
     trust(True)
-    recipes.add_to_import_path([Path.cwd()])
+    recipe_files.add_to_import_path([Path.cwd()])
 
 
 def commands_help() -> str:

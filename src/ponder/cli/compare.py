@@ -12,7 +12,7 @@ from ponder.cli.progress import print_json
 from ponder.terminal import escape_controls
 
 if TYPE_CHECKING:
-    from ponder.measure.compare import Comparison, SystemResult
+    from ponder.measure.statistics.compare_systems import Comparison, SystemResult
     from ponder.measure.readers import Attempts
 
 Source = Annotated[
@@ -43,8 +43,8 @@ def compare(
     json: Annotated[bool, "one JSON object"] = False,
 ) -> int:
     """Accuracy with its interval, cost per problem, and paired differences from the first system."""
-    from ponder.measure.compare import compare_systems as against
-    from ponder.measure.price import read_prices
+    from ponder.measure.statistics.compare_systems import compare_systems as against
+    from ponder.measure.scaling.gpu_time import read_prices
     from ponder.measure.readers import ColumnMap, short_labels, read_logs
 
     systems = read_logs(runs, ColumnMap.from_flags(column))
@@ -67,7 +67,7 @@ def comparison_json(found: Comparison, systems: Sequence[Attempts]) -> dict[str,
 
 
 def comparison_lines(found: Comparison, systems: Sequence[Attempts]) -> list[str]:
-    from ponder.measure.decide import RULE_DESCRIPTIONS
+    from ponder.measure.statistics.decision_rules import RULE_DESCRIPTIONS
 
     head = f"{found.problems} problems, {found.rule}: {RULE_DESCRIPTIONS[found.rule]}; 95 % intervals"
     out = [head, "", *format_table(_accuracy_rows(found.systems))]

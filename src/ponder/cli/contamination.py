@@ -13,7 +13,7 @@ from ponder.errors import UsageError
 from ponder.terminal import escape_controls
 
 if TYPE_CHECKING:
-    from ponder.measure.contamination import ContaminationReport, TrainingText
+    from ponder.measure.diagnostics.contamination import ContaminationReport, TrainingText
     from ponder.types import Problem
 
 MAX_LISTED_PROBLEMS = 5
@@ -33,7 +33,7 @@ def contamination(
     """Which evaluation problems share a run of n words with the training data (GPT-3's rule). A problem of fewer words
     is flagged where all of it stands in a training text, and one of fewer than 5 where a message, line or sentence is
     the same. Case and punctuation do not count; every message of a conversation is looked at."""
-    from ponder.measure.contamination import find_contamination as look
+    from ponder.measure.diagnostics.contamination import find_contamination as look
 
     if column is not None and not _has_columns(Path(eval)):
         raise UsageError(f"--column names a column of the evaluation's file, and {eval} has none: leave it out")
@@ -74,7 +74,7 @@ def contamination_lines(found: ContaminationReport) -> list[str]:
 
 def training_texts(source: str) -> Iterator[TrainingText]:
     """The texts of a file, a run or a task's training side. Every text of a row counts, each message by itself."""
-    from ponder.measure.contamination import TrainingText
+    from ponder.measure.diagnostics.contamination import TrainingText
 
     path = Path(source)
     if path.suffix == ".txt" and path.is_file():
@@ -92,7 +92,7 @@ def evaluation_questions(source: str, column: str | None = None) -> Iterator[tup
     """Ids and questions of an evaluation: a file, a run directory or a task's test side."""
     path = Path(source)
     if (path / "job.json").is_file():
-        from ponder.runs import read_traces
+        from ponder.runs.run_dir import read_traces
 
         plain = _questions_without_style(path)
         yield from {t.problem.id: plain.get(t.problem.id, t.problem.question) for _, t in read_traces(path)}.items()
@@ -104,8 +104,8 @@ def evaluation_questions(source: str, column: str | None = None) -> Iterator[tup
 
 def _texts_of_run(path: Path) -> Iterator[TrainingText]:
     """What was asked and written in a run, and the files of data that it made."""
-    from ponder.measure.contamination import TrainingText
-    from ponder.runs import read_traces
+    from ponder.measure.diagnostics.contamination import TrainingText
+    from ponder.runs.run_dir import read_traces
 
     for step, trace in read_traces(path):
         said = [str(m["content"]) for m in trace.problem.messages]
@@ -118,10 +118,10 @@ def _texts_of_run(path: Path) -> Iterator[TrainingText]:
 def _questions_without_style(path: Path) -> dict[str, str]:
     """The questions of a run's task without how to answer them, by id; none where the task cannot be made here."""
     from ponder.errors import PonderError
-    from ponder.measure.readers.runs import run_task
-    from ponder.names import only_allowed
-    from ponder.pipelines.sieve import without_instruction
-    from ponder.trust import allowed_names
+    from ponder.measure.readers.run_directory import run_task
+    from ponder.registry import only_allowed
+    from ponder.pipelines.problems.filters import without_instruction
+    from ponder.runs.trust import allowed_names
 
     try:
         task = run_task(path)
@@ -132,7 +132,7 @@ def _questions_without_style(path: Path) -> dict[str, str]:
 
 
 def _texts_of_file(path: Path) -> Iterator[TrainingText]:
-    from ponder.measure.contamination import TrainingText
+    from ponder.measure.diagnostics.contamination import TrainingText
 
     for i, (row, _) in enumerate(_rows(path), 1):
         texts = {name: list(_texts(value)) for name, value in row.items() if name != LINEAGE_COLUMN}
@@ -141,8 +141,8 @@ def _texts_of_file(path: Path) -> Iterator[TrainingText]:
 
 
 def _questions_of_file(path: Path, column: str | None) -> Iterator[tuple[str, str]]:
-    from ponder.measure.readers.columns import COLUMN_ALIASES
-    from ponder.measure.readers.shapes import normalized_name
+    from ponder.measure.readers.column_aliases import COLUMN_ALIASES
+    from ponder.measure.readers.row_layout import normalized_name
 
     for i, (row, flat) in enumerate(_rows(path), 1):
         known = [c for q in COLUMN_ALIASES["question"] for c in flat if normalized_name(c) == q]
@@ -161,9 +161,9 @@ def _questions_of_file(path: Path, column: str | None) -> Iterator[tuple[str, st
 
 def _rows(path: Path) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
     """Each row as it stands, and with columns in place of nested objects."""
-    from ponder.measure.readers.columns import ALL_ALIASES
-    from ponder.measure.readers.files import load_data
-    from ponder.measure.readers.shapes import to_rows
+    from ponder.measure.readers.column_aliases import ALL_ALIASES
+    from ponder.measure.readers.raw_files import load_data
+    from ponder.measure.readers.row_layout import to_rows
 
     data = load_data(path)
     flat = to_rows(data, ALL_ALIASES)
@@ -198,8 +198,8 @@ def _prompt_of_row(row: Mapping[str, Any]) -> Any:
 
 
 def _problems_of_task(source: str, side: str) -> Iterator[Problem]:
-    from ponder.cli.work import build_task
-    from ponder.pipelines.sieve import without_instruction
+    from ponder.cli.job_commands import build_task
+    from ponder.pipelines.problems.filters import without_instruction
 
     task, _, named = source.partition(":")
     known = named if named in ("train", "test") else side

@@ -11,17 +11,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ponder.cli import ask, export
+from ponder.cli import export
+from ponder.cli import solve
 from ponder.cli.progress import print_json, one_line
-from ponder.cli.start import solve_hint, remove_if_empty, job_progress
-from ponder.cli.stopping import GracefulStop
-from ponder.cli.work import job_from_recipe
+from ponder.cli.launch import solve_hint, remove_if_empty, job_progress
+from ponder.cli.graceful_stop import GracefulStop
+from ponder.cli.job_commands import job_from_recipe
 from ponder.errors import UsageError
 
 if TYPE_CHECKING:
     from ponder.measure import Accuracy, PairedDifference
     from ponder.pipelines.ask import Answer
-    from ponder.pipelines.report import EvaluationReport
+    from ponder.measure.evaluation_report import EvaluationReport
     from ponder.pipelines.rl import RL
 
 RECIPE = "addition"
@@ -60,8 +61,8 @@ class PhaseTimer:
 def run_demo(job: RL, folder: Path, stop: GracefulStop, json: bool = False) -> None:
     """Before, training, after, and what changed. Every part is a run directory, so each resumes."""
     from ponder.measure import Accuracy
-    from ponder.pipelines.finished import finished_model
-    from ponder.pipelines.stored import PriorResults
+    from ponder.pipelines.job.finished_training import finished_model
+    from ponder.runs.prior_results import PriorResults
 
     stored = PriorResults.read(folder)
     clock = PhaseTimer(time.perf_counter(), {"load": 0.0})
@@ -94,7 +95,7 @@ def run_demo(job: RL, folder: Path, stop: GracefulStop, json: bool = False) -> N
     say(f"try it    {solve_hint('What is 31 + 46?', folder / 'model', job)}")
     if json:
         spent = {**clock.parts, "whole": whole}
-        print_json({"event": "done", "run": str(folder), **found.to_json(), "answer": ask.answer_json(answer), "seconds": spent,
+        print_json({"event": "done", "run": str(folder), **found.to_json(), "answer": solve.answer_json(answer), "seconds": spent,
               "peak_memory_bytes": peak_memory(), **stored.to_json()})  # fmt: skip
 
 
@@ -148,7 +149,7 @@ class DemoResult:
 
     def _scored_answers(self, part: str) -> dict[str, tuple[float | None, str, str]]:
         """By problem: score, question, completion."""
-        from ponder.runs import read_traces
+        from ponder.runs.run_dir import read_traces
 
         name = self.job.task.verifier.name
         found = {}
@@ -158,7 +159,7 @@ class DemoResult:
         return found
 
     def rewards(self) -> list[float]:
-        from ponder.runs import read_metrics
+        from ponder.runs.run_dir import read_metrics
 
         return [row["reward"] for row in read_metrics(self.folder / "train")]
 
@@ -179,7 +180,7 @@ class DemoResult:
         return old[chosen][1], old[chosen][2], new[chosen][2]
 
     def lines(self) -> list[str]:
-        from ponder.measure import sparkline
+        from ponder.measure.figures import sparkline
 
         rewards = self.rewards()
         question, old, new = self.example()
@@ -217,9 +218,9 @@ def _ask_trained_model(model: Path, job: RL, stop: GracefulStop) -> Answer:
     policy = load_policy(str(model), device=job.device, dtype=job.dtype)
     policy.on_tokens = lambda tokens: stop.check()
     policy.reseed(job.seed)
-    asked = ask.QuestionJob(QUESTION, str(model), None, "vote", "", job.seed)
+    asked = solve.QuestionJob(QUESTION, str(model), None, "vote", "", job.seed)
     way = MajorityVote(8, sampling=Sampling(temperature=job.temperature, max_tokens=32))
-    return decide(ask.solve_question(asked, way, policy, None, None, None))
+    return decide(solve.solve_question(asked, way, policy, None, None, None))
 
 
 def peak_memory() -> int:

@@ -110,15 +110,15 @@ def machine_checks() -> Iterator[DoctorCheck]:
         return
     import torch
 
-    from ponder.nets import compute
+    from ponder.nets import hardware
 
-    threads = compute.set_threads()
+    threads = hardware.set_threads()
     told = "OMP_NUM_THREADS" if "OMP_NUM_THREADS" in os.environ else "the fastest that was tried"
     yield DoctorCheck("threads", f"{threads} ({told})")
-    plain = compute.matmul_rate(torch.float32, 0.2)
+    plain = hardware.matmul_rate(torch.float32, 0.2)
     yield DoctorCheck("float32", f"{plain / 1e9:.0f} GFLOP/s")
     if torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        brain = compute.matmul_rate(torch.bfloat16, 0.2)
+        brain = hardware.matmul_rate(torch.bfloat16, 0.2)
         yield DoctorCheck("bfloat16", f"{brain / 1e9:.0f} GFLOP/s, {brain / plain:.1f} times float32")
     else:
         yield DoctorCheck("bfloat16", "this processor only emulates it, slowly; float32 is used")

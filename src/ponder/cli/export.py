@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from ponder import manifest, scratch
-from ponder.cli import options as opt
+from ponder.runs import manifest
+from ponder import staging
+from ponder.cli import shared_flags as opt
 from ponder.errors import UsageError
 
 
@@ -50,7 +51,7 @@ def write_model(model: str, out: Path, kind: str | None = None) -> None:
     if kind is not None:
         gguf.save(net, tokenizer, out, kind.upper())
         return
-    with scratch.staging_folder(out) as work:
+    with staging.staging_folder(out) as work:
         hf.save(net, work / "model")
         tokenizer.save(work / "model")
         manifest.write(work / "model")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from ponder.cli import flags
-from ponder.cli import options as opt
+from ponder.cli import shared_flags as opt
 from ponder.cli.progress import print_json
 from ponder.errors import UsageError
 
@@ -73,11 +73,11 @@ def write_harvest(
     json: bool = False,
     **settings: object,
 ) -> int:
-    from ponder.cli.work import build_task
-    from ponder.funnel import FilterReport
+    from ponder.cli.job_commands import build_task
+    from ponder.filter_report import FilterReport
     from ponder.pipelines.harvest import Harvest
-    from ponder.pipelines.held_out import row_is_held_out
-    from ponder.pipelines.rows import write_jsonl
+    from ponder.pipelines.problems.held_out import row_is_held_out
+    from ponder.runs.data_files import write_jsonl
 
     if out.exists():
         raise UsageError(f"{out} is already there: remove it, or give another --out")

@@ -12,13 +12,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ponder import jobs
-from ponder.cli.console import console_on
-from ponder.cli.panel import SEVERITY_STYLES
+from ponder.runs import job_json
+from ponder.cli.safe_console import console_on
+from ponder.cli.live_panel import SEVERITY_STYLES
 from ponder.cli.plan import RunPlan, TokenSpan, PassRateScan
 from ponder.cli.progress import format_duration, one_line
-from ponder.pipelines.checks import Check
-from ponder.pipelines.forecast import smallest_group_size
+from ponder.pipelines.preflight.checks import Check
+from ponder.pipelines.preflight.forecast import smallest_group_size
 from ponder.terminal import escape_controls
 
 WIDTH = 100
@@ -176,7 +176,7 @@ def plan_json(found: RunPlan) -> dict[str, Any]:
     if probe is not None:
         del probe["first"]
     return {
-        "event": "plan", "ready": found.ready, "stage": found.stage, "job": jobs.encode(found.job),
+        "event": "plan", "ready": found.ready, "stage": found.stage, "job": job_json.encode(found.job),
         "model": {k: getattr(found, k) for k in ("parameters", "trained", "dtype", "device")},
         "probe": probe, "fault": found.dry_run_error or None, "checkpoint_bytes": found.checkpoint_bytes,
         "time": asdict(found.time) if found.time else None, "prompt": [asdict(r) for r in found.token_spans],

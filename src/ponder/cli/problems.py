@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ponder.cli import options as opt
+from ponder.cli import shared_flags as opt
 from ponder.cli.flags import When
 from ponder.cli.progress import print_json
-from ponder.cli.served import resolve_remote_model
+from ponder.cli.remote_model import resolve_remote_model
 from ponder.errors import UsageError
 
 _WITH_MODEL = When(("model", "solver"))
@@ -69,9 +69,9 @@ def problems(
 ) -> int:
     """New problems with known answers, filtered: of fitting length, and new. With solvers (--model, --solver) also
     agreed on, and neither too easy nor too hard."""
-    from ponder.cli.work import build_task
-    from ponder.pipelines.problems import MakeProblems
-    from ponder.pipelines.sieve import Filters
+    from ponder.cli.job_commands import build_task
+    from ponder.pipelines.make_problems import MakeProblems
+    from ponder.pipelines.problems.filters import Filters
     from ponder.types import Sampling
 
     if out.exists():
@@ -120,10 +120,10 @@ def problems(
 
 
 def _run_and_write(job: Any, folder: Path, out: Path, json: bool) -> int:
-    from ponder.cli.start import remove_if_empty, job_progress
-    from ponder.cli.stopping import GracefulStop
-    from ponder.pipelines.rows import write_jsonl
-    from ponder.pipelines.stored import PriorResults
+    from ponder.cli.launch import remove_if_empty, job_progress
+    from ponder.cli.graceful_stop import GracefulStop
+    from ponder.runs.data_files import write_jsonl
+    from ponder.runs.prior_results import PriorResults
 
     before = PriorResults.read(folder)
     with GracefulStop() as stop:
@@ -135,7 +135,7 @@ def _run_and_write(job: Any, folder: Path, out: Path, json: bool) -> int:
         told = {"out": str(out), "problems": len(made.rows), "solved": job._uses_solvers, "funnel": made.funnel.to_json()}
         print_json({"event": "done", **told, **before.to_json()})
         return 0
-    settings = f"--set data={out} --set rewards=ponder.tasks.made.rows:accuracy --set gold_column=gold"
+    settings = f"--set data={out} --set rewards=ponder.tasks.synthetic.problem_rows:accuracy --set gold_column=gold"
     print("\n".join([*before.lines(), *made.funnel.lines(), "", f"{len(made.rows):,} problems in {out}"]))
     solved = any(row.get("attempts") for row in made.rows)
     if not solved:

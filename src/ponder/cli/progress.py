@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ponder.cli.stopping import GracefulStop
-from ponder.measure.diagnose import START_STEPS, LOOKBACK_STEPS, TrainingFinding, diagnose
+from ponder.cli.graceful_stop import GracefulStop
+from ponder.measure.diagnostics.training_health import START_STEPS, LOOKBACK_STEPS, TrainingFinding, diagnose
 from ponder.terminal import escape_controls
 from ponder.types import Score, Trace
 
@@ -219,7 +219,7 @@ def progress_display(title: str, stop: GracefulStop, folder: Path | None = None,
     if json:
         return ProgressJson(title, stop, folder, unit)
     if sys.stderr.isatty():
-        from ponder.cli.panel import LivePanel
+        from ponder.cli.live_panel import LivePanel
 
         return LivePanel(title, stop, folder, unit)
     return ProgressLines(title, stop, folder, unit)

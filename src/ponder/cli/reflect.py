@@ -22,10 +22,10 @@ def reflect(
     json: Annotated[bool, "one JSON object"] = False,
 ) -> int:
     """Words of doubt by training step, and the first right answers in which an earlier one is taken back."""
-    from ponder.measure.reflection import find_corrections, find_reflections
+    from ponder.measure.diagnostics.reflection import find_corrections, find_reflections
     from ponder.pipelines.harvest import check_has_traces, choose_scorer, count_scorers
-    from ponder.reason.reading import extract_answer
-    from ponder.runs import read_traces
+    from ponder.reason.answer_extraction import extract_answer
+    from ponder.runs.run_dir import read_traces
 
     if show < 0:
         raise UsageError(f"--show is {show}; it is a number of corrections, 0 or more")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ponder.cli.compare import ScorerName, Column, shorten_name, format_table
 from ponder.cli.flags import When
-from ponder.cli.options import TaskSettings
+from ponder.cli.shared_flags import TaskSettings
 from ponder.cli.progress import print_json
 from ponder.errors import UsageError
 from ponder.terminal import escape_controls
@@ -67,7 +67,7 @@ def _task_builder(settings: Sequence[str], made: list[Any]) -> Callable[[str], A
     """A maker of tasks with these settings; `made` then has them."""
 
     def make(name: str) -> Any:
-        from ponder.cli.work import build_task
+        from ponder.cli.job_commands import build_task
 
         made.append(build_task(name, settings))
         return made[-1]

@@ -13,13 +13,13 @@ def strategies(
     name: Annotated[str, "of which to say more"] = "", /, *, json: Annotated[bool, "one JSON object"] = False
 ) -> int:
     """All strategies, presets and efforts; or one strategy: what it does, and its settings."""
-    from ponder import names
+    from ponder import registry
     from ponder.reason.effort import EFFORTS
     from ponder.reason.presets import PRESETS
     from ponder.reason.strategies import STRATEGIES
 
     if name:
-        found = names.lookup("strategy", name, {**STRATEGIES, **PRESETS})
+        found = registry.lookup("strategy", name, {**STRATEGIES, **PRESETS})
         said = {"strategy": name, **describe(found)}
         print_json(said) if json else print("\n".join(_description_lines(said)))
         return 0

@@ -8,7 +8,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ponder import event_loop
-from ponder.cli import options as opt
+from ponder.cli import shared_flags as opt
 from ponder.cli.flags import When
 from ponder.cli.progress import print_json
 
@@ -73,11 +73,11 @@ def _missing_settings(name: str, settings: Sequence[str]) -> dict[str, Any] | No
 async def _describe(
     name: str, settings: Sequence[str], strategy: str | None, effort: str | None, template: str | None
 ) -> dict[str, Any]:
-    from ponder.cli.thinking import strategy_from_flags
-    from ponder.cli.work import build_task
+    from ponder.cli.strategy_flags import strategy_from_flags
+    from ponder.cli.job_commands import build_task
     from ponder.errors import TaskError
-    from ponder.pipelines.asked import apply_style
-    from ponder.reason.first import first_messages
+    from ponder.pipelines.problems.prompt_style import apply_style
+    from ponder.reason.first_prompt import first_messages
     from ponder.types import Step, ids, prompt_trace
 
     way, _, _ = strategy_from_flags(strategy, effort, default_name="chain")
@@ -107,7 +107,7 @@ async def _describe(
 def _rendered_prompt(messages: Sequence[Message], template: str | None) -> dict[str, Any]:
     """A conversation as it is sent; as text, where the template is known without a model."""
     if template is not None:
-        from ponder.models.chat import render_chat
+        from ponder.models.chat_templates import render_chat
 
         return {"problem": render_chat(template, messages), "messages": list(messages)}
     told = [f"[{m['role']}] {m['content']}" for m in messages] if len(messages) > 1 else [messages[-1]["content"]]

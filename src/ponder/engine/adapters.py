@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ponder.engine.overlay import Forward, override_forward
-from ponder.engine.tree import RadixNode
+from ponder.engine.layer_override import Forward, override_forward
+from ponder.engine.radix_tree import RadixNode
 from ponder.errors import ModelError, UnknownName, UsageError
 from ponder.nets import lora
 from ponder.nets.decoder import Decoder

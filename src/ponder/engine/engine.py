@@ -22,13 +22,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ponder.engine import faults
+from ponder.engine import request_errors
 from ponder.engine.adapters import Adapters
-from ponder.engine.cache import bytes_per_token
-from ponder.engine.draw import StopCheck, sample_and_append, append_sampled
+from ponder.engine.kv_cache import bytes_per_token
+from ponder.engine.sampling_step import StopCheck, sample_and_append, append_sampled
 from ponder.engine.request import ReadRequest, Request, SequenceState, check_request, check_tokens
-from ponder.engine.resources import MIN_CACHE_BYTES, make_runner, cache_budget
-from ponder.engine.runner import PendingTokens, ModelRunner
+from ponder.engine.runner_factory import MIN_CACHE_BYTES, make_runner, cache_budget
+from ponder.engine.model_runner import PendingTokens, ModelRunner
 from ponder.engine.sampler import exact_log_softmax
 from ponder.engine.scheduler import Scheduler, StepPlan
 from ponder.errors import ModelError, UsageError
@@ -527,7 +527,7 @@ class Engine:
                 raise self._too_long(max(map(_cache_tokens_needed, works)))
             self.adapters.load_to_device({work.adapter for work in works})
         except BaseException as reason:
-            failure = faults.as_request_error(reason)
+            failure = request_errors.as_request_error(reason)
             for work in works:
                 del self._calls[work]
             call.notify(call.future.set_exception, failure)

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ponder import room
-from ponder.engine import chance
-from ponder.engine.tree import RadixNode
+from ponder import memory_check
+from ponder.engine import rng
+from ponder.engine.radix_tree import RadixNode
 from ponder.errors import UsageError
 from ponder.types import Floats, Ids, Sampling, StopReason
 from ponder.validate import short_repr
@@ -69,7 +69,7 @@ class SequenceState:
         """All that are asked for."""
         s, guide = request.sampling, request.grammar
         plain = not (s.edits_logits or s.forced_token_ids or s.token_stats or s.logprobs or guide or request.adapter)
-        keys = enumerate(chance.stream_keys(request.seed, request.n))
+        keys = enumerate(rng.stream_keys(request.seed, request.n))
         return [cls(request, j, key, grammar=guide() if guide else None, samples_on_device=plain) for j, key in keys]
 
     @property
@@ -126,7 +126,7 @@ def check_request(request: Request, vocab: int) -> None:
         raise UsageError(f"token {named[0]} is allowed, forced, biased or a stop; the vocabulary has {vocab} tokens")
     if not isinstance(request.n, int | np.integer) or isinstance(request.n, bool) or request.n < 1:
         raise UsageError(f"n is {short_repr(request.n)}; ask for at least one completion")
-    room.require_memory(request.n * room.COMPLETION_BYTES, n=request.n)
+    memory_check.require_memory(request.n * memory_check.COMPLETION_BYTES, n=request.n)
     if not isinstance(request.seed, int | np.integer) or request.seed < 0:
         raise UsageError(f"seed is {short_repr(request.seed)}; it must be 0 or positive")
 

@@ -18,7 +18,7 @@ import numpy as np
 from ponder.errors import Interrupted, BudgetExhausted, UsageError
 from ponder.protocols import Policy
 from ponder.types import Completion, Cost, Ids, Message, Sampling, Score, Trace, ids
-from ponder.verify.judge import MAX_JUDGED_CHARS, quote_untrusted
+from ponder.verify.llm_judge import MAX_JUDGED_CHARS, quote_untrusted
 
 YES, NO = "Yes", "No"
 VERDICT_MARK = "Verdict:"  # before the verdict, after a rationale

@@ -17,18 +17,20 @@ from urllib.parse import parse_qs, urlsplit, urlunsplit
 import torch
 
 from ponder.errors import ModelError, UnknownName, UsageError
-from ponder.models import chat, smollm2, spoken
-from ponder.models.local import BasePolicy
-from ponder.models.native import PonderPolicy
-from ponder.models.openai import OpenAIPolicy
+from ponder.models import smollm2
+from ponder.models import chat_templates
+from ponder.models import byte_tokenizer
+from ponder.models.base_policy import BasePolicy
+from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.openai_policy import OpenAIPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.models.transformers_policy import TransformersPolicy
 from ponder.models.vllm_policy import VLLMPolicy
 from ponder.nets import gguf, hf
-from ponder.nets.compute import pick_device, pick_dtype, set_threads
+from ponder.nets.hardware import pick_device, pick_dtype, set_threads
 from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import Decoder, init_decoder
-from ponder.runs import newest_checkpoint, read_job
+from ponder.runs.run_dir import newest_checkpoint, read_job
 
 NAMED_MODELS = {"smollm2": smollm2.ensure_converted}
 Job = TypeVar("Job")
@@ -71,7 +73,7 @@ def load_policy(
         raise UsageError(f"only ponder's own networks can be trained: give {model.partition(':')[2]!r} alone")
     where, kind = _device_and_dtype(device, dtype)
     net, tokenizer = _load_net_and_tokenizer(model, kind, where)
-    return PonderPolicy(net, tokenizer if template is None else chat.with_chat_template(tokenizer, template), seed)
+    return PonderPolicy(net, tokenizer if template is None else chat_templates.with_chat_template(tokenizer, template), seed)
 
 
 def load_inference_policy(
@@ -93,14 +95,14 @@ def load_inference_policy(
         where, kind = _device_and_dtype(device, dtype)
         policy = TransformersPolicy.load(path, kind, where, seed)
     if template is not None:
-        policy.tokenizer = chat.with_chat_template(policy.tokenizer, template)
+        policy.tokenizer = chat_templates.with_chat_template(policy.tokenizer, template)
     return policy
 
 
 def load_tokenizer(model: str) -> Tokenizer:
     """What reads the tokens that a policy of this name writes."""
     if model.startswith(OPENAI_PREFIX):
-        return _parse_server_name(model)[2] or spoken.make_tokenizer()
+        return _parse_server_name(model)[2] or byte_tokenizer.make_tokenizer()
     path = find_model(model.partition(":")[2] if model.startswith((TRANSFORMERS_PREFIX, VLLM_PREFIX)) else model)
     return Tokenizer.from_gguf(path) if path.is_file() else Tokenizer.from_folder(path)
 

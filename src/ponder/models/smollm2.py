@@ -12,7 +12,8 @@ from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
-from ponder import manifest, scratch
+from ponder.runs import manifest
+from ponder import staging
 from ponder.errors import ModelError
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import gguf, hf
@@ -59,7 +60,7 @@ def ensure_converted() -> Path:
     if (done / "config.json").is_file():
         return done
     source = packaged_gguf()
-    with scratch.staging_folder(done) as work:
+    with staging.staging_folder(done) as work:
         convert_gguf(source, work / NAME)
         try:
             (work / NAME).rename(done)

@@ -12,11 +12,13 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
-from ponder import manifest
+from ponder.runs import manifest
 from ponder.errors import ModelError, UsageError
-from ponder.models import tokenizer_file, vocabulary
-from ponder.models.tokenizer_file import RustPanic, catch_rust_panics
-from ponder.nets import files, gguf
+from ponder.models import tokenizer_json
+from ponder.models import gguf_tokenizer
+from ponder.models.tokenizer_json import RustPanic, catch_rust_panics
+from ponder.nets import gguf
+from ponder.nets import model_files
 from ponder.nets.config import DecoderConfig, parse_token_id, parse_token_ids
 from ponder.types import Ids
 
@@ -71,7 +73,7 @@ class Tokenizer:
     def from_folder(cls, folder: Path | str) -> Tokenizer:
         """`tokenizer.json`, and what the other files of a Hugging Face folder say of special tokens."""
         folder = Path(folder)
-        path = files.path_inside(folder, "tokenizer.json")
+        path = model_files.path_inside(folder, "tokenizer.json")
         if not path.is_file():
             raise ModelError(
                 f"{folder} has no tokenizer.json; save it there with "
@@ -79,17 +81,17 @@ class Tokenizer:
             )
         manifest.verify(folder)
         names = ("tokenizer_config.json", "generation_config.json", "config.json")
-        told, generation, config = (_json(files.path_inside(folder, name)) for name in names)
-        written = files.path_inside(folder, "chat_template.jinja")
+        told, generation, config = (_json(model_files.path_inside(folder, name)) for name in names)
+        written = model_files.path_inside(folder, "chat_template.jinja")
         try:
-            inner = tokenizer_file.load_tokenizer_json(path)
+            inner = tokenizer_json.load_tokenizer_json(path)
             eos = (*parse_token_ids("eos_token_id", generation.get("eos_token_id", config.get("eos_token_id"))),)
             return cls(
                 inner,
                 bos=_special(inner, told, config, "bos"),
                 eos=parse_token_ids("eos_token", [*eos, _token_id_of(inner, told.get("eos_token"))]),
                 pad=_special(inner, told, config, "pad"),
-                chat_template=files.read_text(written) if written.is_file() else _default_template(told.get("chat_template")),
+                chat_template=model_files.read_text(written) if written.is_file() else _default_template(told.get("chat_template")),
             )
         except ModelError as reason:
             raise reason if str(folder) in str(reason) else ModelError(f"{folder}: {reason}") from None
@@ -105,7 +107,7 @@ class Tokenizer:
         eos = [file.get(f"tokenizer.ggml.{key}_token_id") for key in gguf.END_TOKEN_KEYS]
         try:
             return cls(
-                vocabulary.tokenizer_from_gguf(found),
+                gguf_tokenizer.tokenizer_from_gguf(found),
                 bos=parse_token_id("bos_token_id", found.get("bos_token_id")),
                 eos=parse_token_ids("eos_token_id", eos),
                 pad=parse_token_id("padding_token_id", file.get("tokenizer.ggml.padding_token_id")),
@@ -150,7 +152,7 @@ class Tokenizer:
         if self.vocab_size > size:
             raise ModelError(f"the tokenizer does not fit the model: {self.vocab_size} ids, {size} tokens")
         ids = {"bos": self.bos, "padding": self.pad} | dict(zip(gguf.END_TOKEN_KEYS, self.eos, strict=False))
-        out = vocabulary.gguf_metadata_of(self.inner, size)
+        out = gguf_tokenizer.gguf_metadata_of(self.inner, size)
         out |= {f"{name}_token_id": index for name, index in ids.items() if index is not None}
         out["add_bos_token"] = self.bos is not None and self.encode("").tolist()[:1] == [self.bos]
         ggml = {f"tokenizer.ggml.{k}": v for k, v in out.items()}
@@ -158,7 +160,7 @@ class Tokenizer:
 
 
 def _json(path: Path) -> Mapping[str, Any]:
-    return files.read_json(path) if path.is_file() else {}
+    return model_files.read_json(path) if path.is_file() else {}
 
 
 def _write(path: Path, data: Mapping[str, Any]) -> None:

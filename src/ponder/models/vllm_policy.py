@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ponder import manifest
+from ponder.runs import manifest
 from ponder.engine.request import Request, SequenceState
 from ponder.errors import MissingExtra, ModelError, UsageError
-from ponder.models import dialects
-from ponder.models.local import BasePolicy
+from ponder.models import sampling_params
+from ponder.models.base_policy import BasePolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.types import ids
 
@@ -84,7 +84,7 @@ class VLLMPolicy(BasePolicy):
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     async def _generate(self, request: Request) -> list[SequenceState]:
-        if request.sampling.logprobs and dialects.changes_distribution(request.sampling):
+        if request.sampling.logprobs and sampling_params.changes_distribution(request.sampling):
             raise UsageError(
                 "vLLM's alternatives are of the distribution sampled from: ask at temperature 1 or 0, uncut"
             )
@@ -107,7 +107,7 @@ class VLLMPolicy(BasePolicy):
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-        told = dialects.vllm_sampling_params(request.sampling, dialects.continuation_seed(request.seed, number), self.eos)
+        told = sampling_params.vllm_sampling_params(request.sampling, sampling_params.continuation_seed(request.seed, number), self.eos)
         if form := told.pop("structured_outputs", None):
             told["structured_outputs"] = StructuredOutputsParams(**form)
         return SamplingParams(**told, output_kind=RequestOutputKind.FINAL_ONLY)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ponder.nets import rope
-from ponder.nets.compiled import compile_once
+from ponder.nets.torch_compile import compile_once
 from ponder.nets.config import DecoderConfig
 
 

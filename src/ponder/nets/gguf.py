@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ponder import scratch
+from ponder import staging
 from ponder.errors import ModelError, UnknownName
 from ponder.nets import gguf_layout, gguf_reader, gguf_rope
 from ponder.nets.config import DecoderConfig, RopeConfig, parse_token_id, parse_token_ids, parse_int
 from ponder.nets.decoder import Decoder
 from ponder.nets.gguf_reader import GGUFTensor
-from ponder.nets.weights import build_decoder
+from ponder.nets.load_weights import build_decoder
 
 ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text"}
 
@@ -218,7 +218,7 @@ def save(
     kv_metadata = _metadata(decoder.config) | (_special_token_metadata(decoder.config) if tokenizer is None else {})
     kv_metadata |= {} if tokenizer is None else tokenizer.gguf_metadata(decoder.config.vocab)
     kv_metadata |= {"general.file_type": WRITABLE_TYPES[tensor_type], "general.quantization_version": 2}
-    with scratch.staging_folder(path) as work:
+    with staging.staging_folder(path) as work:
         _write(gguf, work / path.name, decoder, kv_metadata, gguf.GGMLQuantizationType[tensor_type])
         os.replace(work / path.name, path)
 

@@ -16,15 +16,17 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ponder import manifest, scratch
+from ponder.runs import manifest
+from ponder import staging
 from ponder.errors import ModelError, UsageError
 from ponder.nets import config as configs
-from ponder.nets import files, lora
+from ponder.nets import lora
+from ponder.nets import model_files
 from ponder.nets.decoder import Decoder
-from ponder.nets.files import TensorEntry
-from ponder.nets.finite import first_nonfinite
-from ponder.nets.valued import ScoreHead, DecoderWithHead, build_head
-from ponder.nets.weights import DecoderT, build_decoder
+from ponder.nets.model_files import TensorEntry
+from ponder.nets.nonfinite_tensors import first_nonfinite
+from ponder.nets.decoder_with_head import ScoreHead, DecoderWithHead, build_head
+from ponder.nets.load_weights import DecoderT, build_decoder
 
 HEAD_CONFIG_KEY = "score_head"  # in config.json, what a value or reward model's numbers mean; ours
 CLASSIFIER_SUFFIX = "ForSequenceClassification"  # how transformers calls a decoder with a number instead of a next token
@@ -114,24 +116,24 @@ def decoder_config(folder: Path, raw: Mapping[str, Any]) -> configs.DecoderConfi
 def read_config(folder: Path) -> Mapping[str, Any]:
     if not folder.is_dir():
         raise ModelError(f"no model folder at {folder}; check the path")
-    path = files.path_inside(folder, "config.json")
+    path = model_files.path_inside(folder, "config.json")
     if not path.is_file():
         raise ModelError(f"{folder} has no config.json, so it is no Hugging Face model folder")
     manifest.verify(folder)
-    return files.read_json(path)
+    return model_files.read_json(path)
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    if files.path_inside(folder, WEIGHTS_INDEX_FILE).is_file():
-        where = files.read_json(folder / WEIGHTS_INDEX_FILE).get("weight_map")
+    if model_files.path_inside(folder, WEIGHTS_INDEX_FILE).is_file():
+        where = model_files.read_json(folder / WEIGHTS_INDEX_FILE).get("weight_map")
         if not isinstance(where, dict) or not where or not all(isinstance(name, str) for name in where.values()):
             raise ModelError(f"{folder / WEIGHTS_INDEX_FILE} has no weight_map from tensors to files; download it again")
-        found = [files.path_inside(folder, name) for name in sorted(set(where.values()))]
+        found = [model_files.path_inside(folder, name) for name in sorted(set(where.values()))]
         for file in found:
             if not file.is_file():
                 raise ModelError(f"{folder} lacks {file.name:.200}, which {WEIGHTS_INDEX_FILE} names; download it")
         return found
-    if files.path_inside(folder, WEIGHTS_FILE).is_file():
+    if model_files.path_inside(folder, WEIGHTS_FILE).is_file():
         return [folder / WEIGHTS_FILE]
     if pickles := sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt")) + sorted(folder.glob("*.pth")):
         raise ModelError(
@@ -145,13 +147,13 @@ def _tensor_entries(folder: Path, multimodal: bool) -> dict[str, TensorEntry]:
     """What the folder's files hold, by our names, none of it read; each once, and of floats."""
     out: dict[str, TensorEntry] = {}
     for path in _weight_files(folder):
-        for entry in files.read_safetensors_header(path):
+        for entry in model_files.read_safetensors_header(path):
             name = next((entry.name.removeprefix(p) for p in TENSOR_NAME_PREFIXES if entry.name.startswith(p)), entry.name)
             if name.endswith("rotary_emb.inv_freq"):
                 continue  # a buffer in old files, computed here
             if multimodal and name.startswith(("vision_tower.", "multi_modal_projector.")):
                 continue  # only text is read
-            if entry.dtype not in files.FLOAT_DTYPE_BYTES:
+            if entry.dtype not in model_files.FLOAT_DTYPE_BYTES:
                 raise ModelError(
                     f"{entry.name:.200} in {path} is stored as {entry.dtype}; weights are floats of 16 bits or more"
                 )
@@ -181,7 +183,7 @@ def save(decoder: Decoder, folder: Path | str, shard_bytes: float = 5e9, overwri
     """A folder that transformers and vLLM load. It appears whole or not at all."""
     folder = Path(folder)
     _check_writable(folder, overwrite)
-    with scratch.staging_folder(folder) as work:
+    with staging.staging_folder(folder) as work:
         new = work / "new"  # made with the user's permissions, where the work folder is private
         snapshot(decoder, shard_bytes, copy=False)(new)
         if folder.is_dir():

@@ -19,13 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ponder import manifest, scratch
+from ponder.runs import manifest
+from ponder import staging
 from ponder.errors import MissingExtra, ModelError, UnknownName, UsageError
-from ponder.nets import files
+from ponder.nets import model_files
 from ponder.nets.config import parse_int
 from ponder.nets.decoder import Decoder
-from ponder.nets.files import TensorEntry
-from ponder.nets.weights import check_tensors_finite
+from ponder.nets.model_files import TensorEntry
+from ponder.nets.load_weights import check_tensors_finite
 
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
@@ -137,7 +138,7 @@ def save(net: Decoder, lora: LoRA, folder: Path | str, base: str) -> None:
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ModelError(f"{folder} is not an empty folder; name another one to save the adapter in")
-    with scratch.staging_folder(folder) as work:
+    with staging.staging_folder(folder) as work:
         write(work / "new")  # made with the user's permissions, where the work folder is private
         os.replace(work / "new", folder)
 
@@ -213,17 +214,17 @@ def _load_tensors(stored: Mapping[str, TensorEntry], folder: Path) -> dict[str, 
 def _read_files(folder: Path) -> tuple[Mapping[str, Any], dict[str, TensorEntry]]:
     """What the adapter says of itself, and what its file holds, of which nothing is read."""
     for file in (ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE):
-        if not files.path_inside(folder, file).is_file():
+        if not model_files.path_inside(folder, file).is_file():
             raise ModelError(f"{folder} has no {file}, so it is no adapter that peft saved")
     manifest.verify(folder)
     try:
-        raw = files.read_json(folder / ADAPTER_CONFIG_FILE)
-        stored = files.read_safetensors_header(folder / ADAPTER_WEIGHTS_FILE)
+        raw = model_files.read_json(folder / ADAPTER_CONFIG_FILE)
+        stored = model_files.read_safetensors_header(folder / ADAPTER_WEIGHTS_FILE)
     except ModelError as reason:
         raise ModelError(f"the adapter in {folder} is damaged: {reason}") from None
     if raw.get("peft_type") != "LORA":
         raise ModelError(f"{folder} holds an adapter of type {raw.get('peft_type')!r:.60}; only LoRA can be loaded")
-    if wrong := [entry for entry in stored if entry.dtype not in files.FLOAT_DTYPE_BYTES]:
+    if wrong := [entry for entry in stored if entry.dtype not in model_files.FLOAT_DTYPE_BYTES]:
         raise ModelError(f"{wrong[0].name:.200} in {folder / ADAPTER_WEIGHTS_FILE} is stored as {wrong[0].dtype}, not as floats")
     strange = [f"{key}={value!r:.60}" for key, value in raw.items() if value and key not in KNOWN_SETTINGS]
     if (start := raw.get("init_lora_weights", True)) not in (True, False, "gaussian"):  # some change the base, too

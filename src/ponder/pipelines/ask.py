@@ -7,18 +7,19 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from ponder import event_loop, names
+from ponder import event_loop
+from ponder import registry
 from ponder.errors import UsageError
 from ponder.models.load import load_inference_policy
-from ponder.models.local import BasePolicy
-from ponder.pipelines.asked import styled_question
-from ponder.pipelines.guides import default_guide, load_guide
+from ponder.models.base_policy import BasePolicy
+from ponder.pipelines.problems.prompt_style import styled_question
+from ponder.models.guides import default_guide, load_guide
 from ponder.pipelines.solve import solve
 from ponder.protocols import Policy, Scorer, Strategy
 from ponder.reason.budget import Budget
 from ponder.reason.operators import majority_step
 from ponder.reason.presets import PRESETS, unpack_preset
-from ponder.reason.reading import extract_answer
+from ponder.reason.answer_extraction import extract_answer
 from ponder.reason.strategies import STRATEGIES, Chain, MajorityVote
 from ponder.types import Sampling, Trace
 
@@ -88,7 +89,7 @@ def _strategy(strategy: Strategy | str | None, n: int, sampling: Sampling) -> tu
         return MajorityVote(n=n, sampling=sampling) if n != 1 else Chain(sampling=replace(sampling, temperature=0.0)), ""
     if not isinstance(strategy, str):
         return strategy, default_guide(strategy)
-    kind, guide = unpack_preset(names.lookup("strategy", strategy, {**STRATEGIES, **PRESETS}))
+    kind, guide = unpack_preset(registry.lookup("strategy", strategy, {**STRATEGIES, **PRESETS}))
     made: Any = kind() if isinstance(kind, type) else kind
     given: dict[str, Any] = {name: value for name, value in (("n", n), ("sampling", sampling)) if hasattr(made, name)}
     made = replace(made, **given)

@@ -6,21 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ponder import event_loop, room
+from ponder import event_loop
+from ponder import memory_check
 from ponder.errors import UsageError
 from ponder.models.load import load_inference_policy, pin_checkpoint
-from ponder.pipelines.asked import apply_style
+from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.evaluate import solve_and_keep
-from ponder.pipelines.guides import guide_code, load_guide, is_oracle
-from ponder.pipelines.inputs import input_fingerprints
-from ponder.pipelines.report import EvaluationReport, evaluation_report
+from ponder.models.guides import guide_code, load_guide, is_oracle
+from ponder.pipelines.job.input_fingerprints import input_fingerprints
+from ponder.measure.evaluation_report import EvaluationReport, evaluation_report
 from ponder.pipelines.solve import shuffled_problems
-from ponder.pipelines.weights import pin_guide
+from ponder.models.model_fingerprints import pin_guide
 from ponder.protocols import NoProgress, Strategy, Task, Progress
 from ponder.reason.budget import Budget
 from ponder.reason.strategies import Samples
-from ponder.runs import Run, read_traces
-from ponder.trust import names_code
+from ponder.runs.run_dir import Run, read_traces
+from ponder.runs.trust import names_code
 from ponder.types import Trace
 
 
@@ -48,7 +49,7 @@ class Collect:
             raise UsageError("batch and problems must each be at least 1, seed and first at least 0")
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> EvaluationReport:
-        room.require_trace_memory({"problems": self.limit}, {"n": getattr(self.strategy, "n", 1)})
+        memory_check.require_trace_memory({"problems": self.limit}, {"n": getattr(self.strategy, "n", 1)})
         watch = watch or NoProgress()
         job = replace(self, model=pin_checkpoint(self.model), guide=pin_guide(self.guide, folder))
         chosen = {p.id: p for p in shuffled_problems(self.task.train, self.seed, self.start_index, self.limit)}

@@ -9,21 +9,22 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ponder import event_loop, room
+from ponder import event_loop
+from ponder import memory_check
 from ponder.errors import Interrupted, ModelError, TaskError, UsageError
 from ponder.models.load import load_inference_policy, pin_checkpoint
-from ponder.pipelines import unchanged
-from ponder.pipelines.asked import apply_style
-from ponder.pipelines.guides import guide_code, load_guide, is_oracle
-from ponder.pipelines.inputs import input_fingerprints
-from ponder.pipelines.report import EvaluationReport, evaluation_report, running_accuracy
+from ponder.runs import problem_changes
+from ponder.pipelines.problems.prompt_style import apply_style
+from ponder.models.guides import guide_code, load_guide, is_oracle
+from ponder.pipelines.job.input_fingerprints import input_fingerprints
+from ponder.measure.evaluation_report import EvaluationReport, evaluation_report, running_accuracy
 from ponder.pipelines.solve import try_solve
-from ponder.pipelines.weights import pin_guide
+from ponder.models.model_fingerprints import pin_guide
 from ponder.protocols import Policy, Scorer, NoProgress, Strategy, Task, Progress
 from ponder.reason.budget import Budget, BudgetLedger
 from ponder.reason.strategies import Chain
-from ponder.runs import Run, read_traces
-from ponder.trust import names_code
+from ponder.runs.run_dir import Run, read_traces
+from ponder.runs.trust import names_code
 from ponder.types import Cost, Problem, Trace
 
 MAX_EARLY_FAILURES = 16  # failures from the start on that end an evaluation: it is the settings, not the problems
@@ -68,7 +69,7 @@ async def evaluate(job: Evaluate, policy: Policy, run: Run, watch: Progress, gui
     problems = list(job.task.test[: job.limit] if job.limit else job.task.test)
     if not problems:
         raise TaskError(f"the task {job.task.name} has no held-out problems: check its settings or its data folder")
-    room.require_trace_memory({"limit": len(problems)}, {"n": getattr(job.strategy, "n", 1)})
+    memory_check.require_trace_memory({"limit": len(problems)}, {"n": getattr(job.strategy, "n", 1)})
     verifier = job.task.verifier
     budget: Budget | BudgetLedger | None = job.budget
     if job.budget is not None and job.shared_budget:
@@ -87,7 +88,7 @@ async def solve_and_keep(
 ) -> list[Trace]:  # fmt: skip
     """A trace of each problem: those the run has, and new ones, kept as they are done. `more`: as `solve`."""
     kept = [trace for _, trace in read_traces(run.folder)]
-    unchanged.check_problems_unchanged(run, kept, problems)
+    problem_changes.check_problems_unchanged(run, kept, problems)
     traces = {trace.problem.id: trace for trace in kept if not trace.failed}
     left, fresh, often = [p for p in problems if p.id not in traces], list[Trace](), max(1, batch // 4)
 

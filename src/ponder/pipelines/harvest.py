@@ -12,22 +12,23 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from ponder import event_loop, jobs
+from ponder import event_loop
+from ponder.runs import job_json
 from ponder.errors import RunError, TaskError, UnknownName, UsageError
-from ponder.funnel import FilterReport
-from ponder.measure.readers.runs import run_task, run_verifier, task_verifier
+from ponder.filter_report import FilterReport
+from ponder.measure.readers.run_directory import run_task, run_verifier, task_verifier
 from ponder.models.genrm import training_row
-from ponder.names import only_allowed
-from ponder.pipelines.held_out import keep_for_training, raise_if_all_held_out, traces_with_split
-from ponder.pipelines.kinds import SETTING_KINDS, DEFAULT_MAX_PER_PROBLEM, ESTIMATE_KINDS, LABEL_FORMATS, NOTHING_LEFT_ADVICE, UNCAPPED_KINDS, HARVEST_KINDS, TOKEN_KINDS, LabelFormat, HarvestKind
-from ponder.pipelines.rows import FILTER_REPORT_FILE, filter_report_lines, write_jsonl
+from ponder.registry import only_allowed
+from ponder.pipelines.problems.held_out import keep_for_training, raise_if_all_held_out, traces_with_split
+from ponder.reason.harvest.kinds import SETTING_KINDS, DEFAULT_MAX_PER_PROBLEM, ESTIMATE_KINDS, LABEL_FORMATS, NOTHING_LEFT_ADVICE, UNCAPPED_KINDS, HARVEST_KINDS, TOKEN_KINDS, LabelFormat, HarvestKind
+from ponder.runs.data_files import FILTER_REPORT_FILE, filter_report_lines, write_jsonl
 from ponder.protocols import Scorer, NoProgress, Task, Progress
 from ponder.reason import harvest as harvest_traces
-from ponder.reason.harvest.found import KeepRule, HarvestedRow, Provenance
+from ponder.reason.harvest.harvested_row import KeepRule, HarvestedRow, Provenance
 from ponder.reason.harvest.journeys import TextCodec
-from ponder.runs import Run, read_job, read_traces, write_json
-from ponder.tasks.steps import STEP_LABEL_FORMATS, LABEL_SCORE
-from ponder.trust import allowed_names, trust_within
+from ponder.runs.run_dir import Run, read_job, read_traces, write_json
+from ponder.tasks.step_labels import STEP_LABEL_FORMATS, LABEL_SCORE
+from ponder.runs.trust import allowed_names, trust_within
 from ponder.types import Ids, Problem, Score, Step, Trace, ids, prompt_trace
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class Harvest:
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> Path:
         """As a stage: the rows in the folder's data.jsonl. A harvest that is done is not done again."""
-        from ponder.pipelines.inputs import input_fingerprints
+        from ponder.pipelines.job.input_fingerprints import input_fingerprints
 
         with Run(folder, self, input_fingerprints(self)) as run:
             out = run.folder / HARVEST_FILE
@@ -106,7 +107,7 @@ class Harvest:
 
     def rows(self, funnel: FilterReport, watch: Progress | None = None) -> list[dict[str, Any]]:
         """What a file says, one row each. Where nothing is left, an error with the funnel."""
-        with trust_within(jobs.external_code_in(self.task)):  # what its own task is, that of a run may be too
+        with trust_within(job_json.external_code_in(self.task)):  # what its own task is, that of a run may be too
             return self._rows(funnel, watch or NoProgress())
 
     def _rows(self, funnel: FilterReport, watch: Progress) -> list[dict[str, Any]]:

@@ -6,25 +6,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ponder import event_loop, room
+from ponder import event_loop
+from ponder import memory_check
 from ponder.errors import Interrupted, TaskError, UsageError
-from ponder.funnel import FilterReport
+from ponder.filter_report import FilterReport
 from ponder.models.load import load_inference_policy, pin_checkpoint
-from ponder.models.local import BasePolicy
-from ponder.pipelines import unchanged
-from ponder.pipelines.asked import apply_style
-from ponder.pipelines.held_out import raise_if_all_held_out, training_traces
-from ponder.pipelines.inputs import input_fingerprints
-from ponder.pipelines.judged import check_same_tokens
-from ponder.pipelines.rollouts import StepLabeller, MathShepherd, label_traces
-from ponder.pipelines.rows import FILTER_REPORT_FILE
+from ponder.models.base_policy import BasePolicy
+from ponder.runs import problem_changes
+from ponder.pipelines.problems.prompt_style import apply_style
+from ponder.pipelines.problems.held_out import raise_if_all_held_out, training_traces
+from ponder.pipelines.job.input_fingerprints import input_fingerprints
+from ponder.pipelines.rewards.labelled_traces import check_same_tokens
+from ponder.pipelines.rewards.step_labelling import StepLabeller, MathShepherd, label_traces
+from ponder.runs.data_files import FILTER_REPORT_FILE
 from ponder.pipelines.solve import solve_all
-from ponder.pipelines.unchanged import whole_problem_key
+from ponder.runs.problem_changes import whole_problem_key
 from ponder.protocols import NoProgress, Strategy, Task, Progress
 from ponder.reason.strategies import Samples
-from ponder.runs import Run, read_job, read_traces, write_json
-from ponder.tasks.steps import LABEL_SCORE
-from ponder.tasks.steps.cut import split_steps
+from ponder.runs.run_dir import Run, read_job, read_traces, write_json
+from ponder.tasks.step_labels import LABEL_SCORE
+from ponder.tasks.step_labels.step_split import split_steps
 from ponder.types import Cost, Trace
 
 
@@ -59,7 +60,7 @@ class Label:
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> list[Trace]:
         if not self.data:
-            room.require_trace_memory({"limit": min(self.limit, len(self.task.train))}, {"n": getattr(self.strategy, "n", 1)})
+            memory_check.require_trace_memory({"limit": min(self.limit, len(self.task.train))}, {"n": getattr(self.strategy, "n", 1)})
         watch = watch or NoProgress()
         job = replace(self, model=pin_checkpoint(self.model))
         with Run(folder, job, input_fingerprints(job)) as run:
@@ -97,7 +98,7 @@ async def label(job: Label, policy: BasePolicy, run: Run, watch: Progress) -> li
         raise_if_all_held_out(sides)
         raise TaskError(f"{', '.join(job.data) or job.task.name} has no problems to label answers of")
     kept = [trace for _, trace in read_traces(run.folder)]
-    unchanged.check_problems_unchanged(run, kept, problems)
+    problem_changes.check_problems_unchanged(run, kept, problems)
     done = {whole_problem_key(trace.problem): trace for trace in kept}
     left = [p for p in problems if whole_problem_key(p) not in done]
     watch.phase("solve")

@@ -1,4 +1,4 @@
-"""Quiet-STaR at a small scale: a model learns to think between the tokens of given answers (see train/quiet.py)."""
+"""Quiet-STaR at a small scale: a model learns to think between the tokens of given answers (see train/quiet_star_learner.py)."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from ponder import event_loop, room
+from ponder import event_loop
+from ponder import memory_check
 from ponder.errors import UsageError
 from ponder.measure import bootstrap_mean
 from ponder.models.load import ScratchModel, load_policy, pin_job_models
-from ponder.models.native import PonderPolicy
-from ponder.pipelines.asked import apply_style
-from ponder.pipelines.inputs import input_fingerprints
-from ponder.pipelines.keeping import TrainingSession
+from ponder.models.ponder_policy import PonderPolicy
+from ponder.pipelines.problems.prompt_style import apply_style
+from ponder.pipelines.job.input_fingerprints import input_fingerprints
+from ponder.pipelines.training.session import TrainingSession
 from ponder.pipelines.sft import text_answer_trace
 from ponder.pipelines.solve import shuffled_problems
 from ponder.protocols import NoProgress, Task, Progress
-from ponder.runs import Run, read_metrics, write_json
+from ponder.runs.run_dir import Run, read_metrics, write_json
 from ponder.train import checkpoint
 from ponder.train.optimizer import AdamW
-from ponder.train.quiet import QuietLearner, QuietText, SampledThoughts, pack_thoughts
+from ponder.train.quiet_star_learner import QuietLearner, QuietText, SampledThoughts, pack_thoughts
 from ponder.types import Ids, Problem, Sampling, Step, Trace, ids, prompt_trace
 
 MEASUREMENTS_FILE = "measured.json"
@@ -78,7 +79,7 @@ class QuietStar:
             raise UsageError(f"thoughts begin and end with {self.thought_tokens[0]!r}: the two marks must differ")
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> PonderPolicy:
-        room.require_trace_memory({"batch": self.batch_size}, {})
+        memory_check.require_trace_memory({"batch": self.batch_size}, {})
         job = pin_job_models(self, folder)
         with Run(folder, job, input_fingerprints(job)) as run:
             return event_loop.run(quiet_star(job, run, watch or NoProgress()))

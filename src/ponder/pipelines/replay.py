@@ -15,13 +15,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ponder import event_loop, names, verify
+from ponder import event_loop, verify
+from ponder import registry
 from ponder.errors import UnknownName, UsageError
-from ponder.measure.compare import PairwiseResult, compare_pair
-from ponder.measure.decide import DecisionRule, apply_rule, accuracy_of_values
-from ponder.measure.intervals import Accuracy, MeanInterval
+from ponder.measure.statistics.compare_systems import PairwiseResult, compare_pair
+from ponder.measure.statistics.decision_rules import DecisionRule, apply_rule, accuracy_of_values
+from ponder.measure.statistics.intervals import Accuracy, MeanInterval
 from ponder.measure.readers import Attempts, ColumnMap, read_logs, attempts_to_traces
-from ponder.measure.readers.runs import answer_steps, is_run, read_run, run_task, run_traces, task_verifier
+from ponder.measure.readers.run_directory import answer_steps, is_run, read_run, run_task, run_traces, task_verifier
 from ponder.protocols import Scorer
 from ponder.train.credit import group_relative, leave_one_out
 from ponder.types import Score, Trace
@@ -125,7 +126,7 @@ def find_scorer(name: str, stored: StoredAttempts, task: Callable[[str], Any]) -
         return in_stored_style(task(name), stored.traces).verifier, True
     if ":" not in name:
         raise UnknownName("scorer", name, [*VERIFIERS, *verify.REWARDS, *TASKS], "Or give 'module:object'.")
-    found = names.import_object(name)
+    found = registry.import_object(name)
     made = found() if isinstance(found, type) else found
     if hasattr(made, "verifier"):
         return in_stored_style(made, stored.traces).verifier, True

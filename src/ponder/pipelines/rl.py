@@ -11,24 +11,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ponder import event_loop, room
+from ponder import event_loop
+from ponder import memory_check
 from ponder.errors import UsageError, VerifierError
 from ponder.models.load import ScratchModel, load_policy, pin_job_models
-from ponder.models.native import PonderPolicy
+from ponder.models.ponder_policy import PonderPolicy
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
-from ponder.pipelines import flat
-from ponder.pipelines.asked import apply_style
-from ponder.pipelines.curriculum import Curriculum, PassRateHistory, Uniform
-from ponder.pipelines.inputs import input_fingerprints
-from ponder.pipelines.keeping import TrainingSession, TrainingState
-from ponder.pipelines.preflight import run_preflight
+from ponder.pipelines.training import flat_rewards
+from ponder.pipelines.problems.prompt_style import apply_style
+from ponder.pipelines.problems.curriculum import Curriculum, PassRateHistory, Uniform
+from ponder.pipelines.job.input_fingerprints import input_fingerprints
+from ponder.pipelines.training.session import TrainingSession, TrainingState
+from ponder.pipelines.preflight.run_checks import run_preflight
 from ponder.pipelines.solve import solve_all
-from ponder.pipelines.summary import has_reward_spread, sample_metrics
-from ponder.pipelines.teachers import load_teacher, load_value_model
+from ponder.pipelines.training.sample_metrics import has_reward_spread, sample_metrics
+from ponder.pipelines.training.teachers import load_teacher, load_value_model
 from ponder.protocols import NoProgress, Strategy, Task, Progress
 from ponder.reason.strategies import Samples
-from ponder.runs import Run
+from ponder.runs.run_dir import Run
 from ponder.train import checkpoint
 from ponder.train.critic import CriticLearner
 from ponder.train.imitation import SFT, Distill
@@ -115,7 +116,7 @@ class RL:
 
     def check_memory(self) -> None:
         """Refuse a step that this machine's memory cannot hold."""
-        room.require_trace_memory({"prompts": self.problems_per_step}, {"n": getattr(self.strategy, "n", 1)})
+        memory_check.require_trace_memory({"prompts": self.problems_per_step}, {"n": getattr(self.strategy, "n", 1)})
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> PonderPolicy:
         self.check_memory()
@@ -150,7 +151,7 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
                 if critic:
                     critic.write_values(traces)
                 metrics = sample_metrics(asked, verifier.name)
-                flat.update_flat_rewards(state.objective_state, step, asked, verifier.name, getattr(job.algorithm, "alone", False))
+                flat_rewards.update_flat_rewards(state.objective_state, step, asked, verifier.name, getattr(job.algorithm, "alone", False))
                 metrics |= job.algorithm.credit(traces, verifier.name, state.objective_state)
                 if not critic or step >= critic.warmup_steps:
                     metrics |= session.learn(learner, traces, watch.share)
@@ -167,7 +168,7 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
             if why := too_many_undecided(verdicts, is_final=step + 1 == job.steps):
                 raise VerifierError(why)
             if not isinstance(job.algorithm, Distill):  # who learns from a teacher needs no reward
-                flat.stop_if_flat(session, job.max_steps_without_signal)
+                flat_rewards.stop_if_flat(session, job.max_steps_without_signal)
     return policy
 
 

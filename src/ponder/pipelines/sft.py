@@ -11,22 +11,22 @@ from typing import ClassVar
 
 import numpy as np
 
-from ponder import room
+from ponder import memory_check
 from ponder.errors import ModelError, TaskError, UsageError
 from ponder.models.load import ScratchModel, load_policy, pin_job_models
-from ponder.models.native import PonderPolicy
+from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
-from ponder.pipelines.asked import apply_style
-from ponder.pipelines.conversations import HELD_OUT_TAG, TokenizedAnswer, read_conversations
-from ponder.pipelines.held_out import warn_held_out
-from ponder.pipelines.inputs import input_fingerprints
-from ponder.pipelines.keeping import TrainingSession
+from ponder.pipelines.problems.prompt_style import apply_style
+from ponder.pipelines.problems.conversations import HELD_OUT_TAG, TokenizedAnswer, read_conversations
+from ponder.pipelines.problems.held_out import warn_held_out
+from ponder.pipelines.job.input_fingerprints import input_fingerprints
+from ponder.pipelines.training.session import TrainingSession
 from ponder.pipelines.solve import shuffled_problems
-from ponder.pipelines.teachers import load_teacher
+from ponder.pipelines.training.teachers import load_teacher
 from ponder.protocols import NoProgress, Task, Progress
-from ponder.runs import Run
+from ponder.runs.run_dir import Run
 from ponder.train import checkpoint
 from ponder.train.algorithms import ONLINE
 from ponder.train.imitation import DPO, SFT, Distill
@@ -84,7 +84,7 @@ class FineTune:
 
     def check_memory(self) -> None:
         """Refuse a step that this machine's memory cannot hold."""
-        room.require_trace_memory({"batch": self.batch_size}, {})
+        memory_check.require_trace_memory({"batch": self.batch_size}, {})
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> PonderPolicy:
         self.check_memory()

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ponder import room, settings
+from ponder import settings
+from ponder import memory_check
 from ponder.errors import Interrupted, PonderError, BudgetExhausted, TaskError, UsageError
 from ponder.protocols import Policy, Scorer, Strategy
 from ponder.reason.budget import Budget, BudgetedPolicy, BudgetLedger
@@ -120,7 +121,7 @@ def shuffled_indices(size: int, seed: int, first: int, count: int) -> list[int]:
     """
     if not size:
         raise TaskError("the task has no problems: check its settings or its data folder")
-    room.require_memory(size * room.ORDER_INDEX_BYTES, size=size)
+    memory_check.require_memory(size * memory_check.ORDER_INDEX_BYTES, size=size)
     chosen: list[int] = []
     while len(chosen) < count:
         epoch, place = divmod(first + len(chosen), size)

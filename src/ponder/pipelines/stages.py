@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from ponder.errors import Interrupted, PonderError, RunError, UnknownName, UsageError
-from ponder.jobs import external_code_in
-from ponder.pipelines.begun import remove_empty_run
-from ponder.pipelines.changes import check_stage_changes
-from ponder.pipelines.finished import finished_model
+from ponder.runs.job_json import external_code_in
+from ponder.runs.cleanup import remove_empty_run
+from ponder.runs.stage_changes import check_stage_changes
+from ponder.pipelines.job.finished_training import finished_model
 from ponder.protocols import NoProgress, Progress
-from ponder.runs import Run, other_job_error
-from ponder.trust import trust_within
+from ponder.runs.run_dir import Run, other_job_error
+from ponder.runs.trust import trust_within
 
 _REFERENCE = re.compile(r"stage:([^/\s]+)")
 

@@ -14,17 +14,17 @@ from ponder.protocols import Strategy
 from ponder.reason.operators.backpropagate import DiscountedBackup
 from ponder.reason.operators.cut import CUTS, Cut
 from ponder.reason.operators.priors import DirichletNoise
-from ponder.reason.operators.tree_select import PUCT, UCT, X1
+from ponder.reason.operators.tree_policy import PUCT, UCT, X1
 from ponder.reason.operators.widen import ProgressiveWidening
 from ponder.reason.prompts import DIRECT, STEP_BY_STEP
-from ponder.reason.strategies.beam import BeamSearch
-from ponder.reason.strategies.berry import LlamaBerry
+from ponder.reason.strategies.beam_search import BeamSearch
+from ponder.reason.strategies.llama_berry import LlamaBerry
 from ponder.reason.strategies.chain import Chain
-from ponder.reason.strategies.graph import GraphOfThoughts
+from ponder.reason.strategies.graph_of_thoughts import GraphOfThoughts
 from ponder.reason.strategies.mcts import MCTS
-from ponder.reason.strategies.mutual import RStarConsistency
-from ponder.reason.strategies.thoughts import TREE_OF_THOUGHTS_GAME_OF_24, TreeOfThoughts
-from ponder.reason.strategies.vote import MajorityVote
+from ponder.reason.strategies.rstar_consistency import RStarConsistency
+from ponder.reason.strategies.tree_of_thoughts import TREE_OF_THOUGHTS_GAME_OF_24, TreeOfThoughts
+from ponder.reason.strategies.majority_vote import MajorityVote
 from ponder.types import Sampling
 
 

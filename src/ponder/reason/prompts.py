@@ -9,7 +9,7 @@ from ponder.errors import UsageError
 from ponder.protocols import Policy
 from ponder.reason.operators.generate import add_prompt
 from ponder.types import Message, Problem, Trace
-from ponder.verify.style import THINKING_STYLES, answer_instruction, find_style
+from ponder.verify.answers.style import THINKING_STYLES, answer_instruction, find_style
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,40 +8,40 @@ reward functions, `ReasoningGym` the generators of that library.
 from collections.abc import Sequence
 from typing import Any
 
-from ponder import names
+from ponder import registry
 from ponder.errors import UsageError
-from ponder.tasks.columns import CustomTask
-from ponder.tasks.drawn.addition import Addition
-from ponder.tasks.drawn.algebra import Algebra
-from ponder.tasks.drawn.arithmetic import Arithmetic
-from ponder.tasks.drawn.countdown import Countdown
-from ponder.tasks.drawn.counting import Counting
-from ponder.tasks.drawn.knapsack import Knapsack
-from ponder.tasks.drawn.knights import KnightsAndKnaves
-from ponder.tasks.drawn.maze import Maze
-from ponder.tasks.drawn.number_theory import NumberTheory
-from ponder.tasks.drawn.procedural import GeneratedTask
-from ponder.tasks.drawn.programs import Programs
-from ponder.tasks.drawn.satisfy import SatisfiabilityTask
-from ponder.tasks.drawn.sorting import Sorting
-from ponder.tasks.drawn.strings import Strings
-from ponder.tasks.drawn.sudoku import Sudoku
-from ponder.tasks.drawn.sums import Sums
-from ponder.tasks.drawn.tictactoe import TicTacToe
-from ponder.tasks.drawn.twenty_four import TwentyFour
-from ponder.tasks.drawn.zebra import Zebra
-from ponder.tasks.gym import ReasoningGym
-from ponder.tasks.rewards import RewardFunctions
-from ponder.tasks.sets.arc import ARC
-from ponder.tasks.sets.bbh import BBH
-from ponder.tasks.sets.coding import MBPP, HumanEval
-from ponder.tasks.sets.competition import MATH500
-from ponder.tasks.sets.cruxeval import CRUXEval
-from ponder.tasks.sets.game24 import Game24
-from ponder.tasks.sets.loaded import DatasetTask
-from ponder.tasks.sets.processbench import ProcessBench
-from ponder.tasks.sets.questions import QuestionFile
-from ponder.tasks.sets.words import GSM8K, MAWPS, SVAMP
+from ponder.tasks.custom import CustomTask
+from ponder.tasks.generated.addition import Addition
+from ponder.tasks.generated.algebra import Algebra
+from ponder.tasks.generated.arithmetic import Arithmetic
+from ponder.tasks.generated.countdown import Countdown
+from ponder.tasks.generated.counting import Counting
+from ponder.tasks.generated.knapsack import Knapsack
+from ponder.tasks.generated.knights_and_knaves import KnightsAndKnaves
+from ponder.tasks.generated.maze import Maze
+from ponder.tasks.generated.number_theory import NumberTheory
+from ponder.tasks.generated.generated_task import GeneratedTask
+from ponder.tasks.generated.programs import Programs
+from ponder.tasks.generated.satisfiability import SatisfiabilityTask
+from ponder.tasks.generated.sorting import Sorting
+from ponder.tasks.generated.strings import Strings
+from ponder.tasks.generated.sudoku import Sudoku
+from ponder.tasks.generated.sums import Sums
+from ponder.tasks.generated.tictactoe import TicTacToe
+from ponder.tasks.generated.twenty_four import TwentyFour
+from ponder.tasks.generated.zebra import Zebra
+from ponder.tasks.reasoning_gym import ReasoningGym
+from ponder.tasks.reward_functions import RewardFunctions
+from ponder.tasks.datasets.arc import ARC
+from ponder.tasks.datasets.bbh import BBH
+from ponder.tasks.datasets.coding import MBPP, HumanEval
+from ponder.tasks.datasets.math500 import MATH500
+from ponder.tasks.datasets.cruxeval import CRUXEval
+from ponder.tasks.datasets.game24 import Game24
+from ponder.tasks.datasets.dataset_task import DatasetTask
+from ponder.tasks.datasets.processbench import ProcessBench
+from ponder.tasks.datasets.question_file import QuestionFile
+from ponder.tasks.datasets.word_problems import GSM8K, MAWPS, SVAMP
 from ponder.tasks.suite import Suite
 
 TASKS: dict[str, type] = {
@@ -86,7 +86,7 @@ def find(name: str, settings: Sequence[str] = ()) -> tuple[Any, list[str]]:
     family, _, part = name.partition(":")
     kind: Any = TASKS.get(family)
     if not part or not hasattr(kind, "PART"):  # a task without parts leaves its name to a module of yours
-        return names.lookup("task", name, TASKS), list(settings)
+        return registry.lookup("task", name, TASKS), list(settings)
     if any(setting.startswith(f"{kind.PART_SETTING}=") for setting in settings):
         raise UsageError(f"{name} already says its {kind.PART_SETTING}; leave out --set {kind.PART_SETTING}=...")
     return kind, [f"{kind.PART_SETTING}={part}", *settings]

@@ -19,15 +19,15 @@ from torch import Tensor
 from ponder import settings
 from ponder.errors import Interrupted, PonderError, UsageError
 from ponder.nets import lora
-from ponder.nets.attention import make_tree_attention
+from ponder.nets.tree_attention import make_tree_attention
 from ponder.nets.decoder import Decoder
-from ponder.train.finite import Diverged
-from ponder.train.head import divergence, token_logprobs
+from ponder.train.finite_checks import Diverged
+from ponder.train.chunked_lm_head import divergence, token_logprobs
 from ponder.train.objective import Objective, Tokens
 from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.train.pack import PackedBatch, TraceChains, chains, split_microbatches, group_by_trace, pack, plan
-from ponder.train.peers import SINGLE_PROCESS, DataParallelGroup
-from ponder.train.tally import MetricSums, average_metrics
+from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup
+from ponder.train.metrics import MetricSums, average_metrics
 from ponder.types import Step, Trace
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ponder.errors import UsageError
-from ponder.nets.flex import FLEX_BLOCK_TOKENS
+from ponder.nets.flex_attention import FLEX_BLOCK_TOKENS
 from ponder.types import Step, Trace
 
 TokenWeights = Callable[[Sequence[int]], NDArray[np.float64]]

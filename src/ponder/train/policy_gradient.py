@@ -17,7 +17,7 @@ from ponder.train import credit, losses
 from ponder.train.credit import Array, ScoredAnswer
 from ponder.train.objective import KL, NO_KL, ObjectiveState, BaseObjective, Stats, Tokens
 from ponder.types import Trace
-from ponder.verify.form.length import soft_overlong_penalty
+from ponder.verify.rewards.token_length import soft_overlong_penalty
 
 
 def kl_per_token(item: ScoredAnswer, kl: KL) -> Array:

@@ -1,21 +1,21 @@
 """Truth: scorers that decide by rule. Each score says why; what cannot be decided is None, never 0."""
 
-from ponder.verify.answer import EXPLICIT_FORMS, ANSWER_FORMS, AnswerForm, ExtractedAnswer, strip_thinking, extract, format_answer
-from ponder.verify.choice import MultipleChoice
-from ponder.verify.code.verdicts import AssertTests, CallTests, OutputTests, PropertyTests
-from ponder.verify.combine import GatedReward, WeightedSum
-from ponder.verify.expression import ArithmeticResult, evaluate_arithmetic
-from ponder.verify.final import FinalNumber
-from ponder.verify.form.constraints import Constraints
-from ponder.verify.form.format import ThinkFormat
-from ponder.verify.form.language import LanguageConsistency
-from ponder.verify.form.length import CosineLengthReward, OverlongPenalty
-from ponder.verify.form.repetition import RepetitionPenalty
-from ponder.verify.form.schema import JsonSchema
-from ponder.verify.form.steps import StepArithmetic
-from ponder.verify.judge import LLMJudge
+from ponder.verify.answers.extract import EXPLICIT_FORMS, ANSWER_FORMS, AnswerForm, ExtractedAnswer, strip_thinking, extract, format_answer
+from ponder.verify.final_answer.choice import MultipleChoice
+from ponder.verify.code.verifiers import AssertTests, CallTests, OutputTests, PropertyTests
+from ponder.verify.rewards.combine import GatedReward, WeightedSum
+from ponder.verify.numeric.arithmetic import ArithmeticResult, evaluate_arithmetic
+from ponder.verify.final_answer.number import FinalNumber
+from ponder.verify.instructions.constraints import Constraints
+from ponder.verify.rewards.think_format import ThinkFormat
+from ponder.verify.rewards.language_consistency import LanguageConsistency
+from ponder.verify.rewards.token_length import CosineLengthReward, OverlongPenalty
+from ponder.verify.rewards.repetition import RepetitionPenalty
+from ponder.verify.instructions.json_schema import JsonSchema
+from ponder.verify.rewards.step_arithmetic import StepArithmetic
+from ponder.verify.llm_judge import LLMJudge
 from ponder.verify.maths import MathAnswer
-from ponder.verify.numbers import Number, numbers_equal, parse_plain_number
+from ponder.verify.numeric.numbers import Number, numbers_equal, parse_plain_number
 from ponder.verify.puzzles.countdown import CountdownVerifier, GameOf24Verifier
 from ponder.verify.puzzles.knapsack import KnapsackVerifier
 from ponder.verify.puzzles.maze import MazeVerifier
@@ -23,10 +23,10 @@ from ponder.verify.puzzles.sat import SatVerifier
 from ponder.verify.puzzles.sudoku import SudokuVerifier
 from ponder.verify.puzzles.tictactoe import TicTacToeVerifier
 from ponder.verify.puzzles.zebra import ZebraVerifier
-from ponder.verify.rewards import REWARDS, weighted_reward
-from ponder.verify.text import FinalList, FinalText
+from ponder.verify.rewards.registry import REWARDS, weighted_reward
+from ponder.verify.final_answer.text import FinalList, FinalText
 from ponder.verify.undecided import VerdictCounts, count_verdicts, too_many_undecided
-from ponder.verify.vision import BoxIoU, DetectionAP, MaskIoU, PointInMask
+from ponder.verify.vision.verifiers import BoxIoU, DetectionAP, MaskIoU, PointInMask
 
 __all__ = [
     "EXPLICIT_FORMS", "ANSWER_FORMS", "REWARDS", "AssertTests", "BoxIoU", "CallTests", "MultipleChoice", "Constraints", "CosineLengthReward",

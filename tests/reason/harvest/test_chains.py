@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ponder.funnel import FilterReport
+from ponder.filter_report import FilterReport
 from ponder.reason.harvest import HarvestedRow, Provenance, branch_trace, harvest_chains, answer_steps, deduplicate_and_limit, outcomes_by_step, pick_for_problem, training_tokens
-from ponder.reason.harvest.found import shingles, similarity
+from ponder.reason.harvest.harvested_row import shingles, similarity
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ponder.errors import TaskError
-from ponder.funnel import FilterReport
+from ponder.filter_report import FilterReport
 from ponder.reason.harvest import Provenance, journey_trace, harvest_journeys, outcomes_by_step, compose_journey, wrong_turns
 from ponder.reason.harvest.journeys import SWITCH_PHRASES, RESTART_PHRASES, BACKTRACK_PHRASES, WrongTurn
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ponder.errors import UsageError
-from ponder.jobs import decode, encode
+from ponder.runs.job_json import decode, encode
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
-from ponder.reason.strategies.tools import ToolUse
+from ponder.reason.strategies.tool_use import ToolUse
 from ponder.reason.tools import CalculatorTool, ToolCall, PythonTool, ArithmeticChecker
 from ponder.reason.tools.calculator import calculate
 from ponder.reason.tools.tool import last_complete_call

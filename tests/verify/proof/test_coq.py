@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from ponder.protocols import Scorer
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
-from ponder.verify.proof import Coq, checker_limits, process
+from ponder.verify.proof import Coq, checker_limits
+from ponder.verify.proof import run_checker
 from ponder.verify.proof import coq as module
 from ponder.verify.proof.coq import parse_assumptions, parse_coqchk_context, message
-from ponder.verify.proof.scorer import CheckerFailed
-from ponder.verify.proof.vernacular import CoqSource, check_coq_source, without_comments
+from ponder.verify.proof.verifier import CheckerFailed
+from ponder.verify.proof.coq_text import CoqSource, check_coq_source, without_comments
 from verify.proof.coq_cases import CHEATS, ENDLESS, FALSE, HONEST, KERNEL, Case
-from verify.proof.judging import block, judge_all, need
+from verify.proof.grading import block, judge_all, need
 
 
 def verdicts(cases: Mapping[str, Case], coq: Coq = Coq()) -> dict[str, Score]:
@@ -145,7 +146,7 @@ def test_it_scores_steps_of_a_trace():
 
 
 def test_where_coq_is_missing_nothing_is_decided(monkeypatch):
-    monkeypatch.setattr(process, "installed", lambda program, tools: "")
+    monkeypatch.setattr(run_checker, "installed", lambda program, tools: "")
     monkeypatch.setenv("PATH", "")
     score = Coq().grade(block("Lemma solution : 1 = 1."), {"statement": "1 = 1"})
     assert score.value is None and "apt-get install coq" in score.reason

@@ -7,12 +7,13 @@ import time
 import pytest
 
 from ponder.types import Score
-from ponder.verify.proof import Lean, process
+from ponder.verify.proof import Lean
+from ponder.verify.proof import run_checker
 from ponder.verify.proof import lean as module
 from ponder.verify.proof.lean import parse_axioms, check_lean_source, message
-from ponder.verify.proof.process import CheckerResult
-from ponder.verify.proof.scorer import CheckerFailed
-from verify.proof.judging import block
+from ponder.verify.proof.run_checker import CheckerResult
+from ponder.verify.proof.verifier import CheckerFailed
+from verify.proof.grading import block
 
 GOLD = {
     "statement": "∀ n : Nat, double n = n + n",
@@ -45,7 +46,7 @@ def graded(monkeypatch):
     def grade(proof=PROOF, gold=GOLD, **said):
         compiler = Compiler(**said)
         monkeypatch.setattr(module, "run", compiler)
-        monkeypatch.setattr(process, "installed", lambda program, tools: f"/bin/{program}")
+        monkeypatch.setattr(run_checker, "installed", lambda program, tools: f"/bin/{program}")
         monkeypatch.setattr(module, "_toolchain", lambda project, tools: module._Toolchain("/lean/bin/lean", "/libs:."))
         return Lean().grade(block(proof), gold), compiler
 
@@ -145,7 +146,7 @@ def test_documented_output():
 
 
 def test_where_lean_is_missing_nothing_is_decided(monkeypatch):
-    monkeypatch.setattr(process, "installed", lambda program, tools: "")
+    monkeypatch.setattr(run_checker, "installed", lambda program, tools: "")
     monkeypatch.setenv("PATH", "")
     score = Lean(project="p").grade(block(PROOF), GOLD)
     assert score.value is None and score.reason.startswith("Lean is not installed: no lean and no lake under /usr")

@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ponder.types import Score
-from ponder.verify.proof import Metamath, process
+from ponder.verify.proof import Metamath
+from ponder.verify.proof import run_checker
 from ponder.verify.proof.metamath import MalformedMetamath, split_proof, read_metamath_output
-from ponder.verify.proof.scorer import CheckerFailed
-from verify.proof.judging import block, judge_all, need
+from ponder.verify.proof.verifier import CheckerFailed
+from verify.proof.grading import block, judge_all, need
 
 # Łukasiewicz's axioms, with one rule. The last theorem is here to be used.
 DATABASE = """
@@ -170,7 +171,7 @@ def test_one_database_for_all_problems(tmp_path):
 
 
 def test_where_metamath_is_missing_nothing_is_decided(monkeypatch):
-    monkeypatch.setattr(process, "installed", lambda program, tools: "")
+    monkeypatch.setattr(run_checker, "installed", lambda program, tools: "")
     monkeypatch.setenv("PATH", "")
     score = Metamath().grade(block(ID), {"statement": IDENTITY, "database": DATABASE})
     assert score.value is None and "apt-get install metamath" in score.reason

@@ -13,7 +13,7 @@ from ponder.types import Score
 from ponder.verify.proof import SmtInvariant, SmtAssignment
 from ponder.verify.proof import smt as module
 from ponder.verify.proof.smt import MalformedSmt, parse_formula, parse_sexprs, to_smtlib
-from verify.proof.judging import block, judge_all, need
+from verify.proof.grading import block, judge_all, need
 
 FORMULA = """
 (declare-const x Int) (declare-const y Real) (declare-fun b () (_ BitVec 8)) (declare-const p Bool)

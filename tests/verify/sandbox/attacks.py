@@ -331,7 +331,8 @@ def f(x): return (x + 1,)
 ### none_result score
 def f(x): return None
 ### patch_codec score
-from ponder.verify.sandbox import codec, inmate
+from ponder.verify.sandbox import codec
+from ponder.verify.sandbox import guest
 codec.encode = inmate.encode = lambda *a, **k: True
 def f(x): return x
 ### patch_codec_globals score
@@ -347,7 +348,7 @@ import json
 json.dumps = lambda *a, **k: '["ok",true]'
 def f(x): return x
 ### patch_send score
-from ponder.verify.sandbox import inmate
+from ponder.verify.sandbox import guest
 real = inmate.send
 inmate.send = lambda letter, tree: real("v", [9, 9, ""])
 def f(x): return x

@@ -17,20 +17,10 @@ from pathlib import Path
 import pytest
 
 from ponder.errors import UsageError
-from ponder.verify.sandbox import (
-    IsolationReport,
-    SandboxLimits,
-    CallResult,
-    Sandbox,
-    SandboxError,
-    cgroup,
-    ladder,
-    detect_isolation,
-    run,
-    shared_sandbox,
-    worker,
-)
-from verify.sandbox.siege import children
+from ponder.verify.sandbox import IsolationReport, SandboxLimits, CallResult, Sandbox, SandboxError, cgroup, detect_isolation, shared_sandbox, worker
+from ponder.verify.sandbox import isolation
+from ponder.verify.sandbox import sandbox_run
+from verify.sandbox.run_attacks import children
 
 HERE = str(Path(__file__).parent)
 QUICK = SandboxLimits(cpu_seconds=1, wall_seconds=3)
@@ -379,14 +369,14 @@ def test_a_worker_that_dies_during_a_run(isolation):
 
 def test_a_run_that_breaks_every_worker_is_lost_not_zero(best, monkeypatch):
     def broken(*_):
-        raise run.WorkerLost("the wall fell down")
+        raise sandbox_run.WorkerLost("the wall fell down")
 
-    monkeypatch.setattr("ponder.verify.sandbox.talks.answers", broken)
+    monkeypatch.setattr("ponder.verify.sandbox.host.answers", broken)
     assert best.answers(ADD, "f", [((1,), {})] * 2) == [CallResult("lost", None, "the wall fell down")] * 2
 
 
 def test_a_lock_that_does_not_close_is_lost_not_run(best, monkeypatch):
-    monkeypatch.setattr(run, "STARTED", b"something else")
+    monkeypatch.setattr(sandbox_run, "STARTED", b"something else")
     assert best.answers(ADD, "f", [((1,), {})])[0].end == "lost"
     assert best.run_script("print(1)").end == "lost"
 
@@ -632,18 +622,18 @@ def test_the_ladder_goes_down_and_then_refuses(monkeypatch, undecided):
 
     def attempt(isolation):
         if isolation in broken:
-            raise run.WorkerLost(f"unshare: not permitted ({isolation})")
+            raise sandbox_run.WorkerLost(f"unshare: not permitted ({isolation})")
         return ["seccomp"]
 
-    monkeypatch.setattr(ladder, "_try", attempt)
-    monkeypatch.setattr(ladder.landlock, "version", lambda: 1)
+    monkeypatch.setattr(isolation, "_try", attempt)
+    monkeypatch.setattr(isolation.landlock, "version", lambda: 1)
     down = detect_isolation()
     assert down.isolation == "landlock" and "not namespaces: unshare: not permitted" in str(down)
     broken.add("landlock")
     detect_isolation.cache_clear()
     with pytest.raises(SandboxError, match=r"not permitted \(landlock\).*max_user_namespaces.*unsafe"):
         Sandbox()
-    monkeypatch.setattr(ladder.landlock, "version", lambda: 0)
+    monkeypatch.setattr(isolation.landlock, "version", lambda: 0)
     detect_isolation.cache_clear()
     with pytest.raises(SandboxError, match="no Landlock"):
         Sandbox()
@@ -657,7 +647,7 @@ def test_other_systems_are_refused_with_a_hint(monkeypatch, undecided):
 
 
 def test_other_processors_are_refused(monkeypatch, undecided):
-    monkeypatch.setattr(ladder.platform, "machine", lambda: "riscv64")
+    monkeypatch.setattr(isolation.platform, "machine", lambda: "riscv64")
     with pytest.raises(SandboxError, match="riscv64"):
         Sandbox()
 
@@ -690,12 +680,12 @@ def test_shared_is_one_for_each_limit():
 
 
 def test_a_machine_without_a_jail_runs_programs_on_your_word_only(monkeypatch):
-    monkeypatch.setattr(ladder, "level", lambda: IsolationReport(None, (), (("namespaces", "not permitted"),)))
-    monkeypatch.setattr(ladder, "_without", False)
+    monkeypatch.setattr(isolation, "level", lambda: IsolationReport(None, (), (("namespaces", "not permitted"),)))
+    monkeypatch.setattr(isolation, "_without", False)
     with pytest.raises(SandboxError, match="--unsafe-sandbox"):
-        ladder.choose_isolation(None)
-    ladder.allow_unsafe()
+        isolation.choose_isolation(None)
+    isolation.allow_unsafe()
     with pytest.warns(RuntimeWarning, match="without a jail"):
-        assert ladder.choose_isolation(None) == "unsafe"
-    monkeypatch.setattr(ladder, "level", lambda: IsolationReport("landlock"))
-    assert ladder.choose_isolation(None) == "landlock", "where there is a jail, it is used"
+        assert isolation.choose_isolation(None) == "unsafe"
+    monkeypatch.setattr(isolation, "level", lambda: IsolationReport("landlock"))
+    assert isolation.choose_isolation(None) == "landlock", "where there is a jail, it is used"

@@ -1,6 +1,6 @@
 """Pictures of runs and logs, each with its numbers: `draw(kind, ...)`, then `Drawn.save`."""
 
-from ponder.measure.figures.drawn import FigureWithData
-from ponder.measure.figures.kinds import FIGURE_KINDS, FigureKind, draw_figure
+from ponder.measure.figures.canvas import FigureWithData
+from ponder.measure.figures.registry import FIGURE_KINDS, FigureKind, draw_figure
 
 __all__ = ["FIGURE_KINDS", "FigureWithData", "FigureKind", "draw_figure"]

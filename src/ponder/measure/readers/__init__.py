@@ -5,9 +5,9 @@ any other table is read by rules that are shown (`Attempts.how`) and that `Colum
 """
 
 from ponder.measure.readers.attempts import LOGPROB_COLUMN, SCORE_COLUMN, Attempts, ProblemAttempts, short_labels, align_problems
-from ponder.measure.readers.columns import ColumnMap
-from ponder.measure.readers.reading import read_log, read_logs
-from ponder.measure.readers.traces import attempts_to_traces
+from ponder.measure.readers.column_aliases import ColumnMap
+from ponder.measure.readers.read_log import read_log, read_logs
+from ponder.measure.readers.attempts_to_traces import attempts_to_traces
 
 __all__ = [
     "LOGPROB_COLUMN", "SCORE_COLUMN", "Attempts", "ColumnMap", "ProblemAttempts", "short_labels", "read_log", "read_logs", "align_problems", "attempts_to_traces",

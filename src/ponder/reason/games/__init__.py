@@ -3,8 +3,8 @@
 from ponder.reason.games.connect_four import ConnectFourGame
 from ponder.reason.games.countdown import CountdownGame
 from ponder.reason.games.game import Game, GamePolicy, RandomPlayoutScorer, LearnedValueScorer, game_problem
-from ponder.reason.games.language import LanguageModelPrior, GreedyPriorPlayer, TextGame
-from ponder.reason.games.play import GAME_SEARCH, Player, RandomPlayer, SearchPlayer, play_match
+from ponder.reason.games.language_model_player import LanguageModelPrior, GreedyPriorPlayer, TextGame
+from ponder.reason.games.players import GAME_SEARCH, Player, RandomPlayer, SearchPlayer, play_match
 from ponder.reason.games.tictactoe import TicTacToeGame
 from ponder.reason.games.value_net import ValueNet, train_value_net
 

@@ -4,9 +4,9 @@ Each gives what it found together with a row for a file; a `FilterReport` counts
 """
 
 from ponder.reason.harvest.chains import branch_trace, harvest_chains, right_answers, training_tokens, judged_answers
-from ponder.reason.harvest.found import HarvestedRow, Provenance, deduplicate_and_limit, problem_key, pick_for_problem, answer_tokens
+from ponder.reason.harvest.harvested_row import HarvestedRow, Provenance, deduplicate_and_limit, problem_key, pick_for_problem, answer_tokens
 from ponder.reason.harvest.journeys import journey_trace, check_step_tokens, harvest_journeys, compose_journey, wrong_turns
-from ponder.reason.harvest.operators import operator_events, operator_supervision
+from ponder.reason.harvest.operator_events import operator_events, operator_supervision
 from ponder.reason.harvest.outcomes import AnswerOutcomes, answer_steps, outcomes_by_step
 from ponder.reason.harvest.pairs import answer_pairs, sibling_pairs
 from ponder.reason.harvest.targets import labelled_tree, labels_from_scores, merge_estimates, step_labels, without_repeated_prefixes, prefix_values, merge_shared_prefixes

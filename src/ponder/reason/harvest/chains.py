@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from ponder.funnel import FilterReport
-from ponder.reason.harvest.found import HarvestedRow, Provenance, prompt_messages, problem_key, answer_tokens
+from ponder.filter_report import FilterReport
+from ponder.reason.harvest.harvested_row import HarvestedRow, Provenance, prompt_messages, problem_key, answer_tokens
 from ponder.reason.harvest.outcomes import follows_original_prompt, answer_steps
 from ponder.types import Trace
 

@@ -16,9 +16,9 @@ from itertools import pairwise
 from typing import Protocol
 
 from ponder.errors import TaskError
-from ponder.funnel import FilterReport
+from ponder.filter_report import FilterReport
 from ponder.reason.harvest.chains import right_answers
-from ponder.reason.harvest.found import HarvestedRow, Provenance, prompt_messages, problem_key, answer_tokens
+from ponder.reason.harvest.harvested_row import HarvestedRow, Provenance, prompt_messages, problem_key, answer_tokens
 from ponder.reason.harvest.outcomes import AnswerOutcomes, follows_original_prompt, answer_steps, outcomes_by_step
 from ponder.types import Ids, Step, Trace
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
-from ponder.funnel import FilterReport
+from ponder.filter_report import FilterReport
 from ponder.reason.harvest.chains import judged_answers
-from ponder.reason.harvest.found import HarvestedRow, Provenance, prompt_messages, problem_key, answer_tokens
+from ponder.reason.harvest.harvested_row import HarvestedRow, Provenance, prompt_messages, problem_key, answer_tokens
 from ponder.reason.harvest.outcomes import outcomes_by_step
 from ponder.types import Trace
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from ponder.funnel import FilterReport
-from ponder.reason.harvest.found import HarvestedRow, Provenance, prompt_messages, problem_key, answer_tokens
+from ponder.filter_report import FilterReport
+from ponder.reason.harvest.harvested_row import HarvestedRow, Provenance, prompt_messages, problem_key, answer_tokens
 from ponder.reason.harvest.outcomes import AnswerOutcomes, follows_original_prompt, outcomes_by_step
 from ponder.types import Score, Step, Trace, ids
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ponder.errors import UsageError
-from ponder.reason.operators.inquire import FollowUps, FollowUpQuestion
+from ponder.reason.operators.follow_up import FollowUps, FollowUpQuestion
 from ponder.reason.operators.wording import messages_from_template, text_after_thinking
 from ponder.types import Sampling, Trace
 

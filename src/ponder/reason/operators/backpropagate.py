@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ponder.errors import UsageError
-from ponder.reason.operators.tree_select import open_children
+from ponder.reason.operators.tree_policy import open_children
 from ponder.types import Trace
 
 

@@ -8,7 +8,7 @@ from ponder.errors import Interrupted, PonderError, BudgetExhausted
 from ponder.protocols import Policy
 from ponder.reason.operators.generate import add_completion, sample_continuations
 from ponder.reason.operators.worth import WHOLE_ANSWER
-from ponder.reason.together import gather_within_budget
+from ponder.reason.concurrency import gather_within_budget
 from ponder.types import Completion, Sampling, Trace
 
 

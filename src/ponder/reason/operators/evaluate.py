@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ponder import foreign
+from ponder import user_calls
 from ponder.errors import Interrupted, PonderError, BudgetExhausted
 from ponder.protocols import Scorer
 from ponder.types import Cost, Score, Trace
@@ -31,7 +31,7 @@ async def evaluate(trace: Trace, steps: Sequence[int], scorer: Scorer) -> list[f
 
 async def _call_scorer(trace: Trace, steps: Sequence[int], scorer: Scorer) -> list[Score]:
     try:
-        with foreign.track(f"the scorer {scorer.name}"):
+        with user_calls.track(f"the scorer {scorer.name}"):
             scores = list(await scorer(trace, steps))
     except (Interrupted, BudgetExhausted):
         raise

@@ -11,7 +11,7 @@ import numpy as np
 from ponder.errors import Interrupted, ModelError, PonderError, BudgetExhausted, UsageError
 from ponder.protocols import Policy
 from ponder.reason.operators.cut import Cut
-from ponder.reason.together import gather_within_budget
+from ponder.reason.concurrency import gather_within_budget
 from ponder.types import Completion, Floats, Ids, Message, Sampling, Step, Trace, ids
 
 

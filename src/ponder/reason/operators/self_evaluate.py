@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from ponder.errors import Interrupted, PonderError, UsageError
 from ponder.protocols import Policy
 from ponder.reason.operators.aggregate import numbered_texts
-from ponder.reason.operators.inquire import FollowUps, FollowUpQuestion
+from ponder.reason.operators.follow_up import FollowUps, FollowUpQuestion
 from ponder.reason.operators.wording import require_slots, messages_from_template, text_after_thinking
 from ponder.types import Completion, Message, Sampling, Score, Trace, ids
 from ponder.verify import strip_thinking

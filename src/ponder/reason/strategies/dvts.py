@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ponder.protocols import Policy, Scorer
-from ponder.reason.strategies.beam import check_beam_width
+from ponder.reason.strategies.beam_search import check_beam_width
 from ponder.reason.strategies.stepwise import SearchLevel, Stepwise, search_children
 from ponder.types import Trace
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from ponder.errors import Interrupted, PonderError, BudgetExhausted, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer, Strategy, PolicyWrapper
-from ponder.reason import reading
+from ponder.reason import answer_extraction
 from ponder.reason.operators import evaluate, majority_step, vote
 from ponder.reason.operators.auto_cut import AutoCut, resolve_cut
-from ponder.reason.strategies.beam import BeamSearch
-from ponder.reason.together import gather_within_budget
+from ponder.reason.strategies.beam_search import BeamSearch
+from ponder.reason.concurrency import gather_within_budget
 from ponder.types import Completion, Cost, Ids, Sampling, Step, Trace
 
 TreeVoteWeight = Literal["count", "score"]
@@ -76,7 +76,7 @@ class Forest:
             tree.steps[0].pruned = tree.failed = str(error)
             return [error]
         if tree.chosen is None:
-            tree.chosen = majority_step(tree, tree.answers(), tree.extract_answer or reading.extract_answer)
+            tree.chosen = majority_step(tree, tree.answers(), tree.extract_answer or answer_extraction.extract_answer)
         if self.weight == "score" and scorer is not None and tree.chosen is not None:
             await evaluate(tree, [i for i in [tree.chosen] if scorer.name not in tree.steps[i].scores], scorer)
         return []
@@ -84,7 +84,7 @@ class Forest:
     def _decide(self, trace: Trace, given: Sequence[int], scorer: Scorer | None) -> None:
         name = scorer.name if scorer is not None and self.weight == "score" else ""
         weight = {i: trace.score(i, name) if name else 1.0 for i in given}
-        said = {i: reading.answer_of_step(trace, i) for i in given}
+        said = {i: answer_extraction.answer_of_step(trace, i) for i in given}
         won = vote.weighted_answer([said[i] for i in given], [weight[i] for i in given])
         givers = [i for i in given if won is not None and said[i] == won]
         trace.chosen = vote.best_answer(givers, [weight[i] for i in givers])

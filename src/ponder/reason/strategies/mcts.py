@@ -17,7 +17,7 @@ from ponder.reason.operators.generate import generate
 from ponder.reason.operators.priors import DirichletNoise, set_priors
 from ponder.reason.operators.prune import prune
 from ponder.reason.operators.select import best_step
-from ponder.reason.operators.tree_select import PUCT, SelectionRule, select_child, open_children
+from ponder.reason.operators.tree_policy import PUCT, SelectionRule, select_child, open_children
 from ponder.reason.operators.widen import ProgressiveWidening
 from ponder.reason.operators.worth import WHOLE_ANSWER, StepValue, rollout_answers
 from ponder.reason.prompts import PLAIN, Prompt

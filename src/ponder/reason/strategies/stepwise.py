@@ -15,7 +15,7 @@ from typing import ClassVar, Literal, get_args
 
 from ponder.errors import Interrupted, PonderError, BudgetExhausted, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
-from ponder.reason import reading
+from ponder.reason import answer_extraction
 from ponder.reason.operators import evaluate, expand, prune_undecided, vote
 from ponder.reason.operators.auto_cut import AUTO_CUT, CutOrAuto, AutoCut, resolve_cut, is_cut_probe, warn_if_no_steps
 from ponder.reason.operators.reduce import REDUCTIONS, Reduction, path_score, scores_steps
@@ -195,7 +195,7 @@ class Stepwise:
         if self.choose == "best":
             return vote.best_answer(steps, [rank[i] for i in steps])
         weight = dict(zip(steps, self.vote_weights([rank[i] for i in steps]), strict=True))
-        said = {i: reading.answer_of_step(trace, i) for i in steps}
+        said = {i: answer_extraction.answer_of_step(trace, i) for i in steps}
         votes = [i for i in steps for _ in range(finished[i])]
         weights = [1.0 if self.choose == "majority" else weight[i] for i in votes]
         won = vote.weighted_answer([said[i] for i in votes], weights)

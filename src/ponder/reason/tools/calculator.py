@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ponder.reason.reading import canonical_number
+from ponder.reason.answer_extraction import canonical_number
 from ponder.reason.tools.tool import ToolCall
 from ponder.verify import Number, evaluate_arithmetic
 

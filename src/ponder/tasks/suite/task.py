@@ -13,20 +13,23 @@ from typing import Any, Literal, get_args
 
 from ponder.errors import TaskError, UnknownName, UsageError
 from ponder.tasks.split import stable_hash
-from ponder.tasks.styled import StyledTask
-from ponder.tasks.suite import arithmetic, common_sense, deduction, spatial
-from ponder.tasks.suite.item import QUESTIONS_PER_CATEGORY, SuiteQuestion
+from ponder.tasks.answer_style import StyledTask
+from ponder.tasks.suite import arithmetic_questions
+from ponder.tasks.suite import common_sense_questions
+from ponder.tasks.suite import deduction_questions
+from ponder.tasks.suite import spatial_questions
+from ponder.tasks.suite.question import QUESTIONS_PER_CATEGORY, SuiteQuestion
 from ponder.types import Problem, Score, user_messages
 from ponder.verify import EXPLICIT_FORMS, MultipleChoice, FinalNumber, AnswerForm
-from ponder.verify.scoring import TextVerifier, bad_data
-from ponder.verify.style import AnswerStyle, AnswerSpec, question_with_instruction
+from ponder.verify.base import TextVerifier, bad_data
+from ponder.verify.answers.style import AnswerStyle, AnswerSpec, question_with_instruction
 
 Category = Literal["arithmetic", "deduction", "spatial", "common-sense"]
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 CATEGORY_GENERATORS: dict[str, Sequence[Callable[[random.Random], SuiteQuestion]]] = {
-    "arithmetic": arithmetic.GENERATORS,
-    "deduction": deduction.GENERATORS,
-    "spatial": spatial.GENERATORS,
+    "arithmetic": arithmetic_questions.GENERATORS,
+    "deduction": deduction_questions.GENERATORS,
+    "spatial": spatial_questions.GENERATORS,
 }
 SUITE_VERSIONS = (1,)  # raised whenever a question or its answer changes: results of two versions are not compared
 
@@ -112,7 +115,7 @@ class Suite(StyledTask):
 def category_questions(category: str) -> tuple[SuiteQuestion, ...]:
     """The kinds of a category in turn, no question twice."""
     if category == "common-sense":
-        return tuple(common_sense.suite_questions())
+        return tuple(common_sense_questions.suite_questions())
     draws = CATEGORY_GENERATORS[category]
     found: dict[str, SuiteQuestion] = {}
     for i in range(100 * QUESTIONS_PER_CATEGORY):

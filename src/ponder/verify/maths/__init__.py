@@ -1,5 +1,5 @@
 """Judge the final answer of a mathematical problem."""
 
-from ponder.verify.maths.scorer import MathAnswer
+from ponder.verify.maths.verifier import MathAnswer
 
 __all__ = ["MathAnswer"]

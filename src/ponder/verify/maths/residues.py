@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from fractions import Fraction
 
-from ponder.verify.maths.tree import ExpressionNode
+from ponder.verify.maths.expression_tree import ExpressionNode
 
 PRIMES = 3
 MAX_FACTORIAL_FACTORS = 60_000  # factors of a factorial

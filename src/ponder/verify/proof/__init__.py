@@ -7,8 +7,8 @@ says what is not installed. None of them is Python that has to be imported: the 
 from ponder.verify.proof.coq import Coq
 from ponder.verify.proof.lean import Lean
 from ponder.verify.proof.metamath import Metamath
-from ponder.verify.proof.process import checker_limits
-from ponder.verify.proof.scorer import ProofVerifier, extract_proof
+from ponder.verify.proof.run_checker import checker_limits
+from ponder.verify.proof.verifier import ProofVerifier, extract_proof
 from ponder.verify.proof.smt import SmtInvariant, SmtAssignment
 
 __all__ = ["Coq", "SmtInvariant", "Lean", "Metamath", "ProofVerifier", "SmtAssignment", "checker_limits", "extract_proof"]

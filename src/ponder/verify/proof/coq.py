@@ -19,13 +19,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ponder.trust import names_code
+from ponder.runs.trust import names_code
 from ponder.types import Score
-from ponder.verify.proof.process import CheckerResult, checker_limits, missing_checker, run_checker
-from ponder.verify.proof.scorer import ProofVerifier, CheckerFailed, gold_text, gold_names, score_unfinished, shorten_message
-from ponder.verify.proof.vernacular import check_coq_source
+from ponder.verify.proof.run_checker import CheckerResult, checker_limits, missing_checker, run_checker
+from ponder.verify.proof.verifier import ProofVerifier, CheckerFailed, gold_text, gold_names, score_unfinished, shorten_message
+from ponder.verify.proof.coq_text import check_coq_source
 from ponder.verify.sandbox import SandboxLimits
-from ponder.verify.scoring import bad_data
+from ponder.verify.base import bad_data
 
 _QUIET = "-deprecated-native-compiler-option"  # it still does what it says
 _COMPILE = ("coqc", "-q", "-noglob", "-w", _QUIET, "-native-compiler", "no", "-Q", ".", "Judged")

@@ -19,12 +19,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ponder.trust import names_code
+from ponder.runs.trust import names_code
 from ponder.types import Score
-from ponder.verify.proof.process import CheckerResult, checker_limits, find_checker, missing_checker, run_checker
-from ponder.verify.proof.scorer import ProofVerifier, CheckerFailed, gold_text, gold_names, score_unfinished, shorten_message
+from ponder.verify.proof.run_checker import CheckerResult, checker_limits, find_checker, missing_checker, run_checker
+from ponder.verify.proof.verifier import ProofVerifier, CheckerFailed, gold_text, gold_names, score_unfinished, shorten_message
 from ponder.verify.sandbox import SandboxLimits
-from ponder.verify.scoring import bad_data
+from ponder.verify.base import bad_data
 
 STANDARD_AXIOMS = ("propext", "Classical.choice", "Quot.sound")  # what Lean's own library rests on
 _CHECK = (

@@ -13,12 +13,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ponder.trust import names_code
+from ponder.runs.trust import names_code
 from ponder.types import Score
-from ponder.verify.proof.process import checker_limits, missing_checker, run_checker
-from ponder.verify.proof.scorer import ProofVerifier, CheckerFailed, gold_text, gold_names, score_unfinished, shorten_message
+from ponder.verify.proof.run_checker import checker_limits, missing_checker, run_checker
+from ponder.verify.proof.verifier import ProofVerifier, CheckerFailed, gold_text, gold_names, score_unfinished, shorten_message
 from ponder.verify.sandbox import SandboxLimits
-from ponder.verify.scoring import bad_data, repr_for_reason
+from ponder.verify.base import bad_data, repr_for_reason
 
 _VERIFY = ("metamath", "set scroll continuous", 'read "judged.mm"', "verify proof *", "exit")
 _LABEL = re.compile(r"[A-Za-z0-9._-]+")

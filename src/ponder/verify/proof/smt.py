@@ -16,10 +16,10 @@ from types import MappingProxyType
 from typing import Any
 
 from ponder.types import Score
-from ponder.verify.proof.process import checker_limits
-from ponder.verify.proof.scorer import ProofVerifier, CheckerFailed, gold_text, shorten_message
+from ponder.verify.proof.run_checker import checker_limits
+from ponder.verify.proof.verifier import ProofVerifier, CheckerFailed, gold_text, shorten_message
 from ponder.verify.sandbox import SandboxLimits, Sandbox
-from ponder.verify.scoring import bad_data, repr_for_reason
+from ponder.verify.base import bad_data, repr_for_reason
 
 Tree = str | list[Any]  # an atom, or a list of trees
 

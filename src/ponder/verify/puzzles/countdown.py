@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ponder.types import Score
-from ponder.verify.answer import TEXT_FORMS, AnswerForm, ExtractedAnswer, strip_thinking, extract, check_forms
-from ponder.verify.expression import MAX_EXPRESSION_CHARS, evaluate_arithmetic
-from ponder.verify.numbers import parse_plain_number, strip_delimiters
-from ponder.verify.scoring import TextVerifier, bad_data, repr_for_reason
+from ponder.verify.answers.extract import TEXT_FORMS, AnswerForm, ExtractedAnswer, strip_thinking, extract, check_forms
+from ponder.verify.numeric.arithmetic import MAX_EXPRESSION_CHARS, evaluate_arithmetic
+from ponder.verify.numeric.numbers import parse_plain_number, strip_delimiters
+from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Any
 
 from ponder.types import Score
-from ponder.verify.reading import extract_structured
-from ponder.verify.scoring import TextVerifier, bad_data, repr_for_reason
+from ponder.verify.answers.structured import extract_structured
+from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
 
 Amounts = tuple[Fraction, ...]
 

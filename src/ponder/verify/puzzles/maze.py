@@ -10,8 +10,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ponder.types import Score
-from ponder.verify.reading import extract_structured
-from ponder.verify.scoring import TextVerifier, bad_data, repr_for_reason
+from ponder.verify.answers.structured import extract_structured
+from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
 
 MOVES = {"u": (-1, 0), "d": (1, 0), "l": (0, -1), "r": (0, 1)}
 _NAMES = {"up": "u", "down": "d", "left": "l", "right": "r", "north": "u", "south": "d", "west": "l", "east": "r",

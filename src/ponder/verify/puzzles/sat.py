@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ponder.types import Score
-from ponder.verify.reading import extract_structured
-from ponder.verify.scoring import TextVerifier, bad_data, repr_for_reason
+from ponder.verify.answers.structured import extract_structured
+from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
 
 _UNSATISFIABLE = re.compile(r"unsat(?:isfiable)?\.?", re.IGNORECASE | re.ASCII)
 # "-3", "x3", "not x3", "~x3", "x3 = true", '"x3": false', "x3 is 0"

@@ -10,8 +10,8 @@ from typing import Any
 
 from ponder.errors import UsageError
 from ponder.types import Score
-from ponder.verify.reading import extract_structured
-from ponder.verify.scoring import TextVerifier, bad_data, repr_for_reason
+from ponder.verify.answers.structured import extract_structured
+from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
 
 Grid = list[list[int]]
 

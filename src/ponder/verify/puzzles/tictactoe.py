@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any
 
 from ponder.types import Score
-from ponder.verify.reading import extract_structured
-from ponder.verify.scoring import TextVerifier, bad_data, repr_for_reason
+from ponder.verify.answers.structured import extract_structured
+from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
 
 WINNING_LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
 _OTHER = {"X": "O", "O": "X"}

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ponder.types import Score
-from ponder.verify.reading import InvalidJson, parse_strict_json, extract_structured
-from ponder.verify.scoring import TextVerifier, bad_data, repr_for_reason
+from ponder.verify.answers.structured import InvalidJson, parse_strict_json, extract_structured
+from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
 
 Cells = dict[tuple[str, str], str]
 

@@ -35,8 +35,8 @@ What holds a run is decided by asking the kernel (`level()` says what it answere
 """
 
 from ponder.verify.sandbox.codec import Plain
-from ponder.verify.sandbox.ladder import IsolationReport, allow_unsafe, detect_isolation
-from ponder.verify.sandbox.outcome import RunStatus, SandboxLimits, ProgramResult, CallResult, IsolationKind, SandboxError, TestsResult
+from ponder.verify.sandbox.isolation import IsolationReport, allow_unsafe, detect_isolation
+from ponder.verify.sandbox.results import RunStatus, SandboxLimits, ProgramResult, CallResult, IsolationKind, SandboxError, TestsResult
 from ponder.verify.sandbox.pool import Sandbox, shared_sandbox
 
 __all__ = [

@@ -11,7 +11,9 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ponder.verify.sandbox import fairness, special, values
+from ponder.verify.sandbox import object_trust
+from ponder.verify.sandbox import special_methods
+from ponder.verify.sandbox import crossing_types
 
 if TYPE_CHECKING:
     from ponder.verify.sandbox.peer import Operation, Peer
@@ -47,7 +49,7 @@ def delete(peer: Peer, target: Any, name: str) -> None:
 
 
 def ask_special(peer: Peer, name: str, target: Any, *arguments: Any) -> Any:
-    return special.ALL_METHODS[name](target, *arguments)
+    return special_methods.ALL_METHODS[name](target, *arguments)
 
 
 def unbound(peer: Peer, kind: type, name: str, arguments: tuple[Any, ...], named: Pairs) -> Any:
@@ -142,7 +144,7 @@ PROGRAM_OPERATIONS: dict[str, Operation] = {
 # -- of the tests ------------------------------------------------------------------------------------------------------
 
 METADATA_ATTRIBUTES = frozenset({"__name__", "__qualname__", "__doc__", "__module__", "__annotations__"})  # as functools.wraps copies
-DECIDING_METHODS = frozenset({*special.COMPARISON_METHODS, *special.CONTAINS_METHODS, "__bool__", "__hash__", "__len__"})
+DECIDING_METHODS = frozenset({*special_methods.COMPARISON_METHODS, *special_methods.CONTAINS_METHODS, "__bool__", "__hash__", "__len__"})
 FORMATTING_METHODS = frozenset({"format", "format_map", "vformat", "get_field", "format_field"})  # "{0.__globals__}"
 OPAQUE_TYPES = (
     types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.GeneratorType, types.CoroutineType,
@@ -155,7 +157,7 @@ SAFE_LIBRARY_FUNCTIONS = frozenset({"asdict", "astuple", "is_dataclass", "signat
 
 def _of_the_tests(peer: Peer, target: Any) -> None:
     """Only what the program was handed, and no class of the library, which would do anything for it."""
-    if not peer.is_mine(target) or (isinstance(target, type) and values.library_name(target) is not None):
+    if not peer.is_mine(target) or (isinstance(target, type) and crossing_types.library_name(target) is not None):
         raise PermissionError("a program uses what its tests hand to it, and nothing else of theirs")
 
 
@@ -169,7 +171,7 @@ def _readable(target: Any, name: str) -> bool:
     if not name.startswith("__"):
         return True
     if isinstance(target, type):
-        return name in special.ALL_METHODS or name in ("__init__", "__call__")
+        return name in special_methods.ALL_METHODS or name in ("__init__", "__call__")
     return name == "__dict__" and type(target).__module__ == "tests"
 
 
@@ -201,7 +203,7 @@ def _check_assignment(peer: Peer, target: Any, name: str) -> None:
     public = _readable(target, name) and name not in (*DECIDING_METHODS, *METADATA_ATTRIBUTES, "__dict__")
     function = isinstance(target, types.FunctionType) and type(name) is str and not name.startswith("_")
     if not (public or function) or type(target).__module__ == "unittest.case":
-        fairness.raise_undecided(f"the program sets {name!r} on an object of the tests")
+        object_trust.raise_undecided(f"the program sets {name!r} on an object of the tests")
 
 
 def guarded_special(peer: Peer, name: str, target: Any, *arguments: Any) -> Any:
@@ -217,7 +219,7 @@ def guarded_unbound(peer: Peer, kind: Any, name: str, arguments: tuple[Any, ...]
 
 
 def guarded_subclass(peer: Peer, *_: Any) -> None:
-    fairness.raise_undecided("the program derives a class from one of the tests")
+    object_trust.raise_undecided("the program derives a class from one of the tests")
 
 
 def guarded_library(peer: Peer, module: str, name: str, arguments: tuple[Any, ...], named: Pairs) -> Any:

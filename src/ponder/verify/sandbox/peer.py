@@ -24,10 +24,11 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from ponder.verify.sandbox import proxies, values
+from ponder.verify.sandbox import proxies
+from ponder.verify.sandbox import crossing_types
 from ponder.verify.sandbox.codec import MAX_CODEC_DEPTH, NotPlainData, Tree, decode, encode
-from ponder.verify.sandbox.raised import pack_library_error, pack_error, rebuild_error, unpack_error
-from ponder.verify.sandbox.sharing import SharedContainers
+from ponder.verify.sandbox.remote_errors import pack_library_error, pack_error, rebuild_error, unpack_error
+from ponder.verify.sandbox.shared_containers import SharedContainers
 
 Operation = Callable[..., Any]
 
@@ -134,7 +135,7 @@ class Peer(SharedContainers):
         if value is None or value is True or value is False:
             return value
         kind = type(value)
-        if kind in values.SCALAR_TYPES:
+        if kind in crossing_types.SCALAR_TYPES:
             return encode(value)
         if depth > MAX_CODEC_DEPTH:
             raise NotPlainData(f"more than {MAX_CODEC_DEPTH} containers within containers")
@@ -143,10 +144,10 @@ class Peer(SharedContainers):
         if kind is tuple or kind is frozenset:
             items = [self.pack(item, depth + 1) for item in value]
             return ["t" if kind is tuple else "z", *items]
-        if kind in values.CONTAINER_TYPES:
+        if kind in crossing_types.CONTAINER_TYPES:
             return ["@", self.share(value)]
-        if kind in values.IMMUTABLE_TYPES:
-            return ["V", kind.__name__, *[self.pack(part, depth + 1) for part in values.IMMUTABLE_TYPES[kind](value)]]
+        if kind in crossing_types.IMMUTABLE_TYPES:
+            return ["V", kind.__name__, *[self.pack(part, depth + 1) for part in crossing_types.IMMUTABLE_TYPES[kind](value)]]
         if kind.__module__ == "numpy" and hasattr(value, "tolist"):
             return self.pack(value.tolist(), depth + 1)
         if value is ... or value is NotImplemented:
@@ -156,13 +157,13 @@ class Peer(SharedContainers):
         return self._pack_object(value, kind)
 
     def _pack_object(self, value: Any, kind: type) -> Tree:
-        named = values.library_name(value) if self.runs_tests or values.is_plain_class(value) else None
+        named = crossing_types.library_name(value) if self.runs_tests or crossing_types.is_plain_class(value) else None
         if named is not None:
             return ["n", *named]
-        if isinstance(value, BaseException) and values.library_name(kind) is not None:
+        if isinstance(value, BaseException) and crossing_types.library_name(kind) is not None:
             return pack_library_error(self, value)
-        base = values.builtin_base(kind)
-        if base in values.CONTAINER_TYPES:
+        base = crossing_types.builtin_base(kind)
+        if base in crossing_types.CONTAINER_TYPES:
             self.name(value)
             return ["@", self.share(value)]
         return self.name(value)
@@ -200,9 +201,9 @@ class Peer(SharedContainers):
         tree = [proxies.proxy_kind(value), number, self.number(kind)]
         if isinstance(value, BaseException):
             return [*tree, ["t", *[self.pack(part) for part in value.args]], self.pack(value.__cause__)]
-        base = values.builtin_base(kind)
-        if base is not None and base not in values.CONTAINER_TYPES:
-            return [*tree, self.pack(values.builtin_value(value, base))]
+        base = crossing_types.builtin_base(kind)
+        if base is not None and base not in crossing_types.CONTAINER_TYPES:
+            return [*tree, self.pack(crossing_types.builtin_value(value, base))]
         return tree
 
     def unpack(self, tree: Tree, depth: int = 0) -> Any:
@@ -219,9 +220,9 @@ class Peer(SharedContainers):
                 items = [self.unpack(item, depth + 1) for item in rest]
                 return tuple(items) if tag == "t" else frozenset(items)
             case "V":
-                return values.BY_NAME[rest[0]](*[self.unpack(part, depth + 1) for part in rest[1:]])
+                return crossing_types.BY_NAME[rest[0]](*[self.unpack(part, depth + 1) for part in rest[1:]])
             case "E":
-                return values.SINGLETONS[rest[0]]
+                return crossing_types.SINGLETONS[rest[0]]
             case "n":
                 return self._from_library(*rest)
             case "X":
@@ -236,8 +237,8 @@ class Peer(SharedContainers):
         """A plain class of the standard library; from trusted tests also its other classes, functions and modules."""
         if not self.runs_tests:
             __import__(module)
-        found = values.from_library(module, name)
-        if self.runs_tests and not values.is_plain_class(found):
+        found = crossing_types.from_library(module, name)
+        if self.runs_tests and not crossing_types.is_plain_class(found):
             raise NotPlainData("only plain classes have a name on both sides")
         return found
 
@@ -259,7 +260,7 @@ class Peer(SharedContainers):
 
     def base(self, kind: type) -> Tree:
         """How the description of a class names one of its bases."""
-        named = values.library_name(kind)
+        named = crossing_types.library_name(kind)
         if named is not None:
             return ["n", *named]
         self._describe_later(kind)

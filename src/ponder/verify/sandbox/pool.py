@@ -15,12 +15,12 @@ from types import MappingProxyType
 from typing import ParamSpec, TypeVar
 
 from ponder.errors import UsageError
-from ponder.verify.sandbox import talks
+from ponder.verify.sandbox import host
 from ponder.verify.sandbox.codec import Plain, Tree, encode
-from ponder.verify.sandbox.ladder import choose_isolation
-from ponder.verify.sandbox.outcome import SandboxLimits, ProgramResult, CallResult, IsolationKind, SandboxError, TestsResult
-from ponder.verify.sandbox.run import WorkerLost
-from ponder.verify.sandbox.turns import FairSemaphore
+from ponder.verify.sandbox.isolation import choose_isolation
+from ponder.verify.sandbox.results import SandboxLimits, ProgramResult, CallResult, IsolationKind, SandboxError, TestsResult
+from ponder.verify.sandbox.sandbox_run import WorkerLost
+from ponder.verify.sandbox.fair_semaphore import FairSemaphore
 from ponder.verify.sandbox.worker import Kind, Mode, Worker
 
 P = ParamSpec("P")
@@ -71,7 +71,7 @@ class Sandbox:
 
         def work(fresh: bool) -> CallResult:
             with self._worker("python", fresh) as worker:
-                return talks.call(worker, request, bounds, self.calls_per_clone)
+                return host.call(worker, request, bounds, self.calls_per_clone)
 
         try:
             return self._with_retry(work)
@@ -123,7 +123,7 @@ class Sandbox:
 
         def work(fresh: bool) -> list[CallResult]:
             with self._worker("python", fresh) as worker:
-                return talks.call_program(worker, source, entry, requests, limits or self.limits)
+                return host.call_program(worker, source, entry, requests, limits or self.limits)
 
         try:
             return self._with_retry(work)
@@ -142,14 +142,14 @@ class Sandbox:
     ) -> TestsResult:
         """Run trusted tests against an untrusted program: each in a jail of its own, with proxies between them.
 
-        The program supplies `entry`, `names` and classes (names.py says which exactly), and no helpers; what its
+        The program supplies `entry`, `names` and classes (registry.py says which exactly), and no helpers; what its
         objects may decide is said in fairness.py. `count_each` counts every assert on its own.
         """
         request = [setup, list(tests), entry, list(names), count_each]
 
         def work(fresh: bool) -> TestsResult:
             with self._worker("python", fresh) as worker, self._worker("python", fresh) as other:
-                return talks.run_tests(worker, other, source, entry, request, limits or self.limits)
+                return host.run_tests(worker, other, source, entry, request, limits or self.limits)
 
         try:
             return self._with_retry(work)
@@ -248,7 +248,7 @@ class Sandbox:
             with self._worker(kind, fresh) as worker:
                 if reserves and not worker.has_cgroup and self.isolation != "unsafe":
                     raise SandboxError("only a control group can bound this program, and none can be made here")
-                return talks.stream(worker, mode, given, stdin, limits or self.limits, reserves)
+                return host.stream(worker, mode, given, stdin, limits or self.limits, reserves)
 
         try:
             return self._with_retry(work)

@@ -14,7 +14,10 @@ import contextlib
 import types
 from typing import TYPE_CHECKING, Any
 
-from ponder.verify.sandbox import driven, fairness, special, values
+from ponder.verify.sandbox import remote_generators
+from ponder.verify.sandbox import object_trust
+from ponder.verify.sandbox import special_methods
+from ponder.verify.sandbox import crossing_types
 from ponder.verify.sandbox.codec import NotPlainData, Tree
 
 if TYPE_CHECKING:
@@ -54,15 +57,15 @@ class RemoteType(type):
         made = _peer.ask("call", cls, arguments, tuple(named.items()))
         if not _peer.runs_tests:
             return made
-        fairness.classes_named_by_tests.add(cls)
+        object_trust.classes_named_by_tests.add(cls)
         if id(made) not in _peer.proxied:
-            fairness.raise_undecided(f"the program's class {cls.__name__!r} gave plain data in place of an object")
+            object_trust.raise_undecided(f"the program's class {cls.__name__!r} gave plain data in place of an object")
         return made
 
     def __getattr__(cls, name: str) -> Any:
         found = _peer.ask("get", cls, name)
-        if cls in fairness.classes_named_by_tests and isinstance(found, RemoteType):
-            fairness.classes_named_by_tests.add(found)
+        if cls in object_trust.classes_named_by_tests and isinstance(found, RemoteType):
+            object_trust.classes_named_by_tests.add(found)
         return found
 
     def __setattr__(cls, name: str, value: Any) -> None:
@@ -90,12 +93,12 @@ class Remote:
         _peer.ask("delete", self, name)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        fairness.raise_undecided(f"an object of class {type(self).__name__!r} cannot be pickled across the wall")
+        object_trust.raise_undecided(f"an object of class {type(self).__name__!r} cannot be pickled across the wall")
 
 
 def _method(name: str) -> Any:
     def method(self: Any, *arguments: Any) -> Any:
-        return fairness.call_special_method(_peer, name, self, arguments)
+        return object_trust.call_special_method(_peer, name, self, arguments)
 
     method.__name__ = method.__qualname__ = name
     return method
@@ -105,14 +108,14 @@ async def _next(self: Any) -> Any:
     return _peer.ask("anext", self)
 
 
-_METHODS = {**{name: _method(name) for name in special.ALL_METHODS}, "__anext__": _next}
+_METHODS = {**{name: _method(name) for name in special_methods.ALL_METHODS}, "__anext__": _next}
 
 
 class RemoteObject(Remote):
     """An object with no builtin value inside."""
 
     __slots__ = ()
-    locals().update({name: _METHODS[name] for name in (*special.METHODS_OF_EVERY_OBJECT, "__copy__", "__deepcopy__")})
+    locals().update({name: _METHODS[name] for name in (*special_methods.METHODS_OF_EVERY_OBJECT, "__copy__", "__deepcopy__")})
 
 
 def _call(self: Any, *arguments: Any, **named: Any) -> Any:
@@ -172,22 +175,22 @@ class _Attribute:
 def describe(peer: Peer, kind: type) -> Tree:
     """[name, text, bases, type of the value inside, special methods, functions, other attributes, the library's
     classes that it derives from, special methods of its metaclass, how it hashes]"""
-    base = values.builtin_base(kind)
+    base = crossing_types.builtin_base(kind)
     bare = base or next(
         (b for b in kind.__mro__ if issubclass(b, BaseException) and b.__module__ == "builtins"), object
     )
     doc = kind.__dict__.get("__doc__")
     functions, attributes = list[str](), list[str]()
     for name, value in list(vars(kind).items()):
-        if type(name) is str and name not in special.ALL_METHODS:
+        if type(name) is str and name not in special_methods.ALL_METHODS:
             (functions if isinstance(value, types.FunctionType) else attributes).append(name)
-    known = [list(named) for b in kind.__mro__[:-1] if (named := values.library_name(b)) is not None]
-    meta = special.own(type(kind), type) if type(kind).__module__ not in ("builtins", "abc") else []
-    hashing = special.defined(kind, "__hash__")
+    known = [list(named) for b in kind.__mro__[:-1] if (named := crossing_types.library_name(b)) is not None]
+    meta = special_methods.own(type(kind), type) if type(kind).__module__ not in ("builtins", "abc") else []
+    hashing = special_methods.defined(kind, "__hash__")
     return [
         str(kind.__name__), doc[:2000] if type(doc) is str else None, [peer.base(b) for b in kind.__bases__],
-        base and base.__name__, special.own(kind, bare), functions, attributes, known, meta,
-        None if hashing is None else hashing is not special.defined(bare, "__hash__"),
+        base and base.__name__, special_methods.own(kind, bare), functions, attributes, known, meta,
+        None if hashing is None else hashing is not special_methods.defined(bare, "__hash__"),
     ]  # fmt: skip
 
 
@@ -199,7 +202,7 @@ def class_of(peer: Peer, number: int) -> Any:
     library = []
     for module, qualified in known:
         with contextlib.suppress(KeyError, AttributeError):
-            found = values.from_library(module, qualified)
+            found = crossing_types.from_library(module, qualified)
             if isinstance(found, type):
                 library.append(found)
     derived = _bases(peer, bases, base)
@@ -226,7 +229,7 @@ def class_of(peer: Peer, number: int) -> Any:
     except TypeError:  # bases that cannot be joined here
         made = type.__new__(maker, str(name), (RemoteObject,), namespace)
     peer.remote_proxies[number], peer.proxied[id(made)] = made, number
-    fairness.register_library_bases(made, tuple(library))
+    object_trust.register_library_bases(made, tuple(library))
     return made
 
 
@@ -238,10 +241,10 @@ def _bases(peer: Peer, bases: Tree, base: str | None) -> tuple[type, ...]:
             found.append(class_of(peer, tree[1]))
             continue
         with contextlib.suppress(KeyError, AttributeError):
-            kind = values.from_library(tree[1], tree[2])
-            if kind in values.BUILTIN_BASES or (values.is_plain_class(kind) and issubclass(kind, BaseException)):
+            kind = crossing_types.from_library(tree[1], tree[2])
+            if kind in crossing_types.BUILTIN_BASES or (crossing_types.is_plain_class(kind) and issubclass(kind, BaseException)):
                 found.append(kind)
-    inner: type | None = next((kind for kind in values.BUILTIN_BASES if kind.__name__ == base), None)
+    inner: type | None = next((kind for kind in crossing_types.BUILTIN_BASES if kind.__name__ == base), None)
     if inner is not None and not any(issubclass(kind, inner) for kind in found):
         found.append(inner)
     if not any(issubclass(kind, Remote) for kind in found):
@@ -274,22 +277,22 @@ def make_proxy(peer: Peer, how: str, number: int, kind: int, *rest: Tree) -> Any
     if how == "h" or how == "x":
         proxy = _instance(peer, class_of(peer, kind), *rest)
     else:
-        proxy = {"G": driven.remote_generator, "W": driven.remote_coroutine, "A": driven.remote_async_generator}[how](peer, number)
+        proxy = {"G": remote_generators.remote_generator, "W": remote_generators.remote_coroutine, "A": remote_generators.remote_async_generator}[how](peer, number)
     peer.remote_proxies[number], peer.proxied[id(proxy)] = proxy, number
     return proxy
 
 
 def _instance(peer: Peer, kind: Any, *rest: Tree) -> Any:
-    base = values.builtin_base(kind)
+    base = crossing_types.builtin_base(kind)
     if issubclass(kind, BaseException):
         proxy = kind.__new__(kind)
         proxy.args = peer.unpack(rest[0])
         cause = peer.unpack(rest[1])
         proxy.__cause__ = cause if isinstance(cause, BaseException) else None
         return proxy
-    if base is None or base in values.CONTAINER_TYPES:
-        return values.make(base or object, kind)
+    if base is None or base in crossing_types.CONTAINER_TYPES:
+        return crossing_types.make(base or object, kind)
     value = peer.unpack(rest[0])
     if type(value) is not base:
         raise NotPlainData("an object with another value inside than its class has")
-    return values.make(base, kind, value)
+    return crossing_types.make(base, kind, value)

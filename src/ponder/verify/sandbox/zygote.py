@@ -17,8 +17,10 @@ import sys
 import time
 from typing import Any
 
-from ponder.verify.sandbox import inmate, jail, kernel, seccomp, tester
-from ponder.verify.sandbox.words import EXITED, HEADER, TIMED_OUT, REPORT, STOP, STOPPED
+from ponder.verify.sandbox import jail, kernel, seccomp
+from ponder.verify.sandbox import guest
+from ponder.verify.sandbox import run_tests
+from ponder.verify.sandbox.wire import EXITED, HEADER, TIMED_OUT, REPORT, STOP, STOPPED
 
 # Loaded before the first run, so that no run has to. Without `random`, which draws a new seed in every clone.
 PRELOADED_MODULES = [
@@ -26,8 +28,8 @@ PRELOADED_MODULES = [
     "functools", "heapq", "io", "itertools", "math", "operator", "re", "string", "struct", "textwrap",
     "threading", "types", "typing",
 ]  # fmt: skip
-CHANNEL = inmate.CHANNEL
-MODES = {**inmate.MODES, "tests": tester.tests}
+CHANNEL = guest.CHANNEL
+MODES = {**guest.MODES, "tests": run_tests.tests}
 RIGHTS = socket.CMSG_SPACE(4 * 8)  # bytes for the descriptors that may come with one request
 
 
@@ -48,7 +50,7 @@ def main(descriptor: int, settings: jail.Settings) -> None:
             )  # once
         settings["rules"] = jail.open_rules(settings)
         sys.path.extend(settings["paths"])
-        inmate.load([*PRELOADED_MODULES, *settings["preload"]] if settings["kind"] == "python" else [])
+        guest.load([*PRELOADED_MODULES, *settings["preload"]] if settings["kind"] == "python" else [])
     except BaseException as error:
         control.send(json.dumps({"error": f"{type(error).__name__}: {error}"[:2000]}).encode())
         raise SystemExit(1) from None
@@ -56,7 +58,7 @@ def main(descriptor: int, settings: jail.Settings) -> None:
     for stream in (0, 1, 2):  # nobody listens to complaints any more; what a run finds here is its own, see `_arrange_descriptors`
         os.dup2(null, stream)
     os.close(null)
-    inmate.discard_output()
+    guest.discard_output()
     gc.collect()
     gc.freeze()  # so that a run's collections do not touch, and so copy, what it shares with this process
     control.send(json.dumps({"reached": reached}).encode())
@@ -168,13 +170,13 @@ def run(settings: jail.Settings, bounds: dict[str, Any], locks: list[kernel.Call
         _arrange_descriptors(descriptors)
         jail.confine(settings, bounds, locks)
         kernel.close_from(CHANNEL + 1)
-        inmate.send("s", None)  # the lock is on; nothing untrusted has run yet
+        guest.send("s", None)  # the lock is on; nothing untrusted has run yet
         if bounds["mode"] == "program":
-            inmate.program(settings["environment"])
+            guest.program(settings["environment"])
         MODES[bounds["mode"]]()
     except BaseException as error:
         with contextlib.suppress(BaseException):
-            inmate.send("!", f"{type(error).__name__}: {error}"[:500])
+            guest.send("!", f"{type(error).__name__}: {error}"[:500])
     finally:
         os._exit(125)
 

@@ -1,0 +1,184 @@
+"""`ponder solve`: ask a model, think by a strategy, give the answer with its bill."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from ponder import event_loop
+from ponder.cli import shared_flags as opt
+from ponder.cli.progress import print_json, progress_display
+from ponder.cli.graceful_stop import GracefulStop
+from ponder.errors import UsageError
+from ponder.terminal import escape_controls
+
+if TYPE_CHECKING:
+    from ponder.pipelines.ask import Answer
+    from ponder.protocols import Policy, Scorer, Strategy
+    from ponder.reason.budget import Budget
+    from ponder.types import Trace
+
+
+@dataclass(frozen=True)
+class QuestionJob:
+    """What a run directory of one question is of. Its budget is not part of it: more may be spent later."""
+
+    question: str
+    model: str
+    template: str | None
+    strategy: str
+    guide: str
+    seed: int
+
+
+def solve(
+    question: Annotated[str, "what to ask"],
+    /,
+    *,
+    model: opt.Model = "smollm2",
+    strategy: opt.Strategy = None,
+    effort: opt.Effort = None,
+    n: Annotated[int | None, "answers, beams or simulations; 1 is one greedy chain (8)"] = None,
+    max_tokens: Annotated[int | None, "longest answer (256)"] = None,
+    temperature: Annotated[float | None, "0: greedy, which a chain is; a vote samples at 0.7"] = None,
+    guide: opt.Guide = "",
+    budget: opt.TokenBudget = None,
+    seconds: opt.SecondsBudget = None,
+    prices: opt.Prices = None,
+    set: Annotated[list[str], "a setting of the strategy, as key=value; may be given again"] = [],  # noqa: B006
+    show: Annotated[Literal["answer", "thought", "tree"], "how much of it"] = "thought",
+    template: opt.Template = None,
+    seed: int = 0,
+    device: opt.Device = "auto",
+    dtype: opt.Dtype = "auto",
+    run: Annotated[Path | None, "keep the thinking here; the same question goes on from it, say with more --n"] = None,
+    json: opt.Json = False,
+) -> int:
+    """Ask a model a question, and think about it by a strategy."""
+    if not question.strip():
+        raise UsageError("the question is empty")
+    from ponder.cli.remote_model import resolve_remote_model
+    from ponder.cli.launch import warn_ineffective_strategy
+    from ponder.cli.strategy_flags import budget_from_flags, refuse_unused_guide, strategy_from_flags
+    from ponder.models.guides import default_guide
+
+    if strategy is None and effort is None and n == 1:
+        strategy = "chain"
+    usual = {"max_tokens": 256.0}
+    if strategy in (None, "vote", "ensemble") and effort not in ("none", "minimal", "low"):
+        usual["temperature"] = 0.7
+    way, own, level = strategy_from_flags(
+        strategy, effort, n=n, max_tokens=max_tokens, temperature=temperature, settings=set, default_name="vote", sampling_defaults=usual
+    )
+    refuse_unused_guide(way, guide)
+    allowed = budget_from_flags(level, budget, seconds, prices, model)
+    model = resolve_remote_model(model, effort, template, device, dtype, guide)
+    named = guide or own
+    guide = named or default_guide(way)
+    warn_ineffective_strategy(way, allowed)
+    asked = QuestionJob(question, model, template, strategy or effort or "vote", guide, seed)
+    from ponder.runs.prior_results import PriorResults
+
+    before = None if run is None else PriorResults.read(run)
+    with GracefulStop(resumable=run is not None) as stop, progress_display(f"solve · {model}", stop, unit="answer", json=json) as seen:
+        from ponder.models.load import load_inference_policy
+        from ponder.pipelines.ask import decide
+        from ponder.models.guides import load_guide
+
+        seen.phase("load")
+        policy = load_inference_policy(model, template=template, device=device, dtype=dtype)
+        policy.on_tokens = seen.tokens
+        policy.reseed(seed)
+        judge = load_guide(guide, policy, None, device, dtype)
+        seen.phase("sample")
+        trace = solve_question(asked, way, policy, judge, allowed, run)
+    found = decide(trace)
+    if json:
+        trees = {"trace": trace.to_json()} if show == "tree" else {}
+        said = answer_json(found)
+        if show == "answer":
+            said = {k: v for k, v in said.items() if k not in ("text", "ballots")}
+        print_json({"event": "done", **asdict(asked), **said, **trees, **(before.to_json() if before else {})})
+    else:
+        print("\n".join(answer_lines(found, show)))
+        if before is not None:
+            for line in before.lines():
+                print(line, file=sys.stderr if show == "answer" else sys.stdout)
+        if guide and not named and show != "answer":
+            print(f"guide: {guide}, since none was given; --guide takes a reward model or a scorer of yours")
+    return 0
+
+
+def solve_question(
+    job: QuestionJob, strategy: Strategy, policy: Policy, guide: Scorer | None, budget: Budget | None, folder: Path | None
+) -> Trace:
+    """A trace about the question: a new one, or the one that is kept in the folder, gone on with."""
+    from ponder.pipelines.problems.prompt_style import styled_question
+    from ponder.pipelines.job.input_fingerprints import input_fingerprints
+    from ponder.pipelines.solve import solve
+    from ponder.runs.run_dir import Run, read_traces
+    from ponder.types import prompt_trace
+
+    problem = styled_question(job.question, strategy, job.template)
+    trace = prompt_trace(problem, policy.encode(problem.messages))
+    if folder is None:
+        return event_loop.run(solve(problem, strategy, policy, guide=guide, budget=budget, trace=trace))
+    with Run(folder, job, input_fingerprints(job)) as run:
+        kept = list(read_traces(folder))
+        if kept:
+            trace = kept[-1][1]
+        held = trace.to_json() if kept else {}
+        try:
+            event_loop.run(solve(problem, strategy, policy, guide=guide, budget=budget, trace=trace))
+        except BaseException:  # what was thought is paid for
+            if len(trace.steps) > 1:
+                run.write_traces(len(kept), [trace])
+            raise
+        if trace.to_json() != held:
+            run.write_traces(len(kept), [trace])
+    return trace
+
+
+def answer_json(found: Answer) -> dict[str, Any]:
+    """For programs."""
+    trace = found.trace
+    said = {k: getattr(found, k) for k in ("answer", "votes", "n", "text", "ballots")}
+    return {**said, "cost": asdict(trace.cost), "spent": trace.budget_exhausted, "failed": trace.failed}
+
+
+def answer_lines(found: Answer, show: str = "thought") -> list[str]:
+    """The answer first, then how it was decided, then the thought that gave it, or the tree; then the bill."""
+    trace = found.trace
+    if found.answer is None:
+        why = f"; {escape_controls(trace.failed)}" if trace.failed else "; its budget is used up" if trace.budget_exhausted else ""
+        head = [f"no answer: none of {found.n} completions states one" if found.n != 1 else "no answer is stated"]
+        head[0] += why
+    else:
+        head = [escape_controls(found.answer)]
+        if found.n > 1:
+            others = [f"{escape_controls(a)} ({c})" for a, c in found.ballots.items() if a != found.answer and len(a) <= 40]
+            also = f"; also {', '.join(others[:4])}" if others else ""
+            head.append(f"{found.votes} of {found.n} answers say so{also}")
+    if show == "answer":
+        return head[:1]
+    text = escape_controls(found.text.strip())
+    out = head if text == found.answer or not text else [*head, "", text]
+    if show == "tree":
+        from ponder.cli.tree_view import tree_lines
+
+        out = [*out, "", *tree_lines(trace)]
+    if trace.failed and found.answer is not None:
+        out = [*out, "", f"it did not come to its end: {escape_controls(trace.failed)}"]
+    return [*out, "", cost_line(trace)]
+
+
+def cost_line(trace: Trace) -> str:
+    """What it cost."""
+    c = trace.cost
+    parts = [f"{c.generated_tokens:,} tokens written", f"{c.prompt_tokens:,} read, {c.cached_tokens:,} from the cache"]
+    parts += [f"{c.wasted_tokens:,} wasted"] if c.wasted_tokens else []
+    parts += [f"{c.scorer_tokens:,} to judge"] if c.scorer_tokens else []
+    parts += [f"{c.flops / 1e9:,.0f} GFLOP"] if c.flops else []
+    return f"cost: {', '.join(parts)}" + (f", ${c.dollars:.4f}" if c.dollars else "")

@@ -1,0 +1,142 @@
+"""A way to think, from flags: a strategy's or preset's name, an effort, and the settings that were given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from math import gcd
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ponder.cli import flags
+from ponder.errors import UsageError
+
+if TYPE_CHECKING:
+    from ponder.protocols import Strategy
+    from ponder.reason.budget import Budget
+
+_COUNT_FIELDS = ("n", "simulations")  # how much a strategy does: samples, beams, branches, simulations
+_INNER_STRATEGY_FIELDS = ("fast", "hard", "tree", "of")  # strategies inside a strategy
+
+
+def strategy_from_flags(
+    name: str | None,
+    effort: str | None = None,
+    *,
+    n: int | None = None,
+    max_tokens: int | None = None,
+    temperature: float | None = None,
+    settings: Sequence[str] = (),
+    default_name: str = "vote",
+    sampling_defaults: Mapping[str, float] | None = None,
+    flag: str = "--set",
+) -> tuple[Strategy, str, Budget | None]:
+    """The strategy, its own guide if it has one, and the effort's budget.
+
+    What was given on the command line counts more than the effort's bounds, and those more than the defaults.
+    `usual`: how a command samples where nothing else is said (max_tokens, temperature). What was given and the
+    strategy has no use for is refused; `flag`: where its settings were given.
+    """
+    from ponder import registry
+    from ponder.reason.effort import get_effort
+    from ponder.reason.presets import PRESETS, unpack_preset
+    from ponder.reason.strategies import STRATEGIES
+
+    level = get_effort(effort) if effort else None
+    name = name or (level.strategy if level else default_name)
+    kind, guide = unpack_preset(registry.lookup("strategy", name, {**STRATEGIES, **PRESETS}))
+    found = flags.build_with_settings("strategy", kind, [s for s in settings if not s.startswith("cut=")], flag)
+    if not callable(found) or not is_dataclass(found):
+        raise UsageError(f"{name} is no strategy: it must be a dataclass that is called with a trace and a policy")
+    asked = {s.partition("=")[0] for s in settings}
+    count = n if n is not None else level.answers if level and not asked & set(_COUNT_FIELDS) else None
+    sampling_defaults = sampling_defaults or {}
+    longest = max_tokens if max_tokens is not None else level.max_answer_tokens if level else sampling_defaults.get("max_tokens")
+    drawn = temperature if temperature is not None else sampling_defaults.get("temperature")
+    if n is not None and not any(_has_field(found, c) for c in _COUNT_FIELDS) and n != 1:
+        raise UsageError(f"{name} takes no --n: its settings are {', '.join(f.name for f in fields(found))}")
+    made: Any = _with_cut(found, name, settings)
+    if n is None and count is not None and _has_field(found, "m") and "m" not in asked:  # as many children as divide that
+        made = replace(made, m=gcd(count, made.beam_width), n=count)
+    _refuse_unused_sampling(made, name, {"max_tokens": max_tokens, "temperature": temperature})
+    made = _with_limits(made, count, None if longest is None else int(longest), drawn)
+    return made, guide, level.budget if level else None
+
+
+def _refuse_unused_sampling(strategy: Any, name: str, given: Mapping[str, float | None]) -> None:
+    """Refuse how to sample where the strategy does not sample so."""
+    unused = unused_settings(strategy)
+    for what, value in given.items():
+        if value is None:
+            continue
+        if not _has_sampling(strategy):
+            raise UsageError(f"{name} takes no --{_flag_name(what)}: it says itself how it samples")
+        if what in unused:
+            raise UsageError(f"{name} takes no --{_flag_name(what)}: {unused[what]}")
+
+
+def _has_sampling(strategy: Any) -> bool:
+    inner = (getattr(strategy, name) for name in _INNER_STRATEGY_FIELDS if _has_field(strategy, name))
+    return _has_field(strategy, "sampling") or any(is_dataclass(s) and _has_sampling(s) for s in inner)
+
+
+def _flag_name(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def unused_settings(strategy: Any) -> dict[str, str]:
+    """What a strategy has no use for as it stands, and why: settings, and `guide` where it would not ask one."""
+    return strategy.unused() if hasattr(strategy, "unused") else {}
+
+
+def refuse_unused_guide(strategy: Any, guide: str) -> None:
+    """Refuse a guide that nobody would ask."""
+    if guide and (why := unused_settings(strategy).get("guide")):
+        raise UsageError(f"--guide {guide} changes nothing: {why}")
+
+
+def _with_cut(strategy: Any, name: str, settings: Sequence[str]) -> Any:
+    """Where its steps end, by the cut's name: `--set cut=sentence`, `cut=tokens:32`, `cut=mark:TEXT`, `cut=auto`."""
+    from ponder.reason.operators.auto_cut import AUTO_CUT
+    from ponder.reason.operators.cut import parse_cut
+
+    named = [s.partition("=")[2] for s in settings if s.startswith("cut=")]
+    if named and (why := unused_settings(strategy).get("cut")):
+        raise UsageError(f"{name} takes no cut: {why}")
+    if named and not _has_field(strategy, "cut"):
+        raise UsageError(f"{name} takes no cut: its settings are {', '.join(f.name for f in fields(strategy))}")
+    if not named:
+        return strategy
+    return replace(strategy, cut=AUTO_CUT if named[-1] == "auto" else parse_cut(named[-1]))
+
+
+def _with_limits(strategy: Any, count: int | None, longest: int | None, temperature: float | None) -> Any:
+    changes: dict[str, Any] = {}
+    if count is not None and (name := next((c for c in _COUNT_FIELDS if _has_field(strategy, c)), None)):
+        changes[name] = count
+    if _has_field(strategy, "sampling"):
+        drawn = {"max_tokens": longest, "temperature": temperature}
+        given = {k: v for k, v in drawn.items() if v is not None}
+        changes["sampling"] = replace(strategy.sampling, **given)
+    for name in _INNER_STRATEGY_FIELDS:
+        if _has_field(strategy, name) and is_dataclass(getattr(strategy, name)):
+            inner = None if name in ("fast", "of") else count  # a fast one stays so, and a forest has its trees
+            changes[name] = _with_limits(getattr(strategy, name), inner, longest, temperature)
+    return replace(strategy, **changes)
+
+
+def _has_field(strategy: Any, name: str) -> bool:
+    return any(f.name == name and f.init for f in fields(strategy))
+
+
+def budget_from_flags(
+    level: Budget | None, tokens: int | None, seconds: float | None, prices: Path | None = None, model: str = ""
+) -> Budget | None:
+    """The effort's bound on tokens, or what was given; and what the model's tokens cost, where there is a table."""
+    from ponder import registry
+    from ponder.reason.budget import Budget
+    from ponder.reason.price import Price, read_prices
+
+    bound = tokens if tokens is not None else level.tokens if level else None
+    price = registry.lookup("price", model, read_prices(prices)) if prices is not None else Price()
+    return None if bound is None and seconds is None and prices is None else Budget(bound, seconds, price=price)

@@ -1,0 +1,71 @@
+"""Which keys each decoding row reads, and which of them many rows read alike. Integers only.
+
+A run of the tree that two or more rows stand under is a shared segment: its keys are read once, for all its rows.
+What a row reads alone, the end of its path and its own slots, is its tail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ponder.engine.request import SequenceState
+from ponder.engine.radix_tree import RadixNode, Slots
+
+
+@dataclass(slots=True, eq=False)
+class KVSegment:
+    """Slots in the order of their tokens, the first of which stands at `position`."""
+
+    rows: list[int]
+    position: int
+    slot_runs: list[Slots] = field(default_factory=list)
+
+    @property
+    def slots(self) -> Slots:
+        return np.concatenate(self.slot_runs)
+
+
+@dataclass(slots=True)
+class AttentionPlan:
+    shared: list[KVSegment]
+    tails: list[Slots]  # of each row
+    tail_starts: list[int]  # position of each tail's first token
+
+
+def plan_attention(rows: Sequence[SequenceState]) -> AttentionPlan:
+    """Runs of one path that the same rows read are one segment."""
+    readers: dict[RadixNode, list[int]] = {}  # of all runs on the rows' paths, those below each
+    for r, row in enumerate(rows):
+        node = row.node
+        assert node is not None
+        while node.parent is not None and node not in readers:
+            readers[node] = []
+            node = node.parent
+        if row.node in readers:
+            readers[row.node].append(r)
+    runs = sorted(readers, key=lambda n: n.end)  # none before its parent: no run is empty
+    for node in reversed(runs):
+        if node.parent in readers:
+            readers[node.parent] += readers[node]
+    segments: dict[RadixNode, KVSegment] = {}  # by each of their runs
+    alone: dict[int, list[Slots]] = {}
+    for node in runs:
+        who = readers[node]
+        if len(who) == 1:
+            alone.setdefault(who[0], []).append(node.slots)
+            continue
+        above = segments.get(node.parent) if node.parent is not None else None
+        if above is None or len(above.rows) != len(who):
+            above = KVSegment(sorted(who), node.end - len(node))
+        above.slot_runs.append(node.slots)
+        segments[node] = above
+    tails, starts = [], []
+    for r, row in enumerate(rows):
+        assert row.node is not None
+        own = np.asarray(row.slots, np.int32)
+        tails.append(np.concatenate([*alone[r], own]) if r in alone else own)
+        starts.append(row.node.end + len(own) - len(tails[-1]))
+    return AttentionPlan(list(dict.fromkeys(segments.values())), tails, starts)

@@ -1,0 +1,86 @@
+"""Passes on a processor, with a copy of the large matrices in the order in which its kernels read them.
+
+Else oneDNN, which multiplies matrices there, brings a matrix into that order in every product: for the few rows of a
+decoding pass that takes as long as the product itself. One row alone reads each number once, in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ponder.engine.layer_override import Forward, override_forward
+from ponder.engine.model_runner import ModelRunner
+from ponder.nets.decoder import Decoder, at_least_float32
+from ponder.memory_check import free_memory
+
+_MIN_MATRIX_ENTRIES = 1 << 16  # entries of a matrix that is worth it: a small one is in the processor's cache, in any order
+_TOKENS_BEFORE_PACKING = 256  # tokens computed with new weights before they are packed: that takes as long as a pass or two
+
+
+class PackedWeightsRunner(ModelRunner):
+    def __init__(self, net: Decoder, slots: int) -> None:
+        super().__init__(net, slots)
+        self._packed: dict[nn.Linear, Tensor] = {}
+        self._forwards: dict[nn.Linear, Callable[[Forward], Forward]] = {}
+        self._tokens_since_change = 0  # tokens, since the weights changed
+
+    def refresh_weights(self) -> None:
+        self._packed, self._forwards, self._tokens_since_change = {}, {}, 0
+
+    @contextmanager
+    def _with_adapters(self, names: Sequence[str], sizes: Sequence[int]) -> Iterator[None]:
+        self._tokens_since_change += (many := sum(sizes))
+        if not self._packed and self._tokens_since_change >= _TOKENS_BEFORE_PACKING:
+            try:
+                self._packed = {layer: pack(layer.weight) for layer in _large_layers(self.net)}
+            except RuntimeError:  # others took the memory meanwhile
+                self._tokens_since_change = 0
+            self._forwards = {layer: _packed_forward(layer, matrix) for layer, matrix in self._packed.items()}
+        with override_forward(self._forwards if many > 1 else {}), super()._with_adapters(names, sizes):
+            yield
+
+    def _logits_from_hidden(self, hidden_BE: Tensor) -> Tensor:
+        head = self._packed.get(self.net.lm_head)
+        if head is None or len(hidden_BE) == 1:
+            return super()._logits_from_hidden(hidden_BE)
+        return at_least_float32(multiply(hidden_BE, head))
+
+
+def is_worthwhile(net: Decoder) -> bool:
+    """Is there something to pack, memory for it, and a kernel that reads it?"""
+    size = sum(layer.weight.nbytes for layer in _large_layers(net))
+    return 0 < size < free_memory() // 4 and is_supported(net.dtype)
+
+
+def is_supported(dtype: torch.dtype) -> bool:
+    """Has this torch the kernels, and for this type? Not where they would add in 16 bits, as they do for float16."""
+    if dtype not in (torch.float32, torch.bfloat16):
+        return False
+    x = torch.arange(64 * 64).view(64, 64).remainder(7).to(dtype)
+    try:
+        return torch.backends.mkldnn.is_available() and torch.equal(multiply(x, pack(x)), F.linear(x, x))
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return False
+
+
+def pack(weight: Tensor) -> Tensor:
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 64)
+    return packed
+
+
+def multiply(x: Tensor, packed: Tensor, bias: Tensor | None = None) -> Tensor:
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+    return product
+
+
+def _large_layers(net: Decoder) -> list[nn.Linear]:
+    return [m for m in net.modules() if isinstance(m, nn.Linear) and m.weight.numel() >= _MIN_MATRIX_ENTRIES]
+
+
+def _packed_forward(layer: nn.Linear, packed: Tensor) -> Callable[[Forward], Forward]:
+    return lambda plain: lambda x: multiply(x, packed, layer.bias)

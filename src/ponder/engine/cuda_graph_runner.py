@@ -1,0 +1,219 @@
+"""Decoding on a GPU: a whole pass as one CUDA graph, drawing included, run many times between two looks at the text.
+
+A pass of a small model is some hundred short kernels: launched one by one, the host would take ten times as long as
+they do. The host does not wait either: while it reads what one run of passes wrote, the next one is computed. A row
+that ended meanwhile is drawn for in vain, until the next time the rows are laid out anew.
+
+Rows that only the host can draw for have passes of one token, in turns with the others.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ponder.engine import rng
+from ponder.engine import fused_forward
+from ponder.engine.adapters import node_adapter
+from ponder.engine.graph_batch import GRAPH_BATCH_SIZES, GraphBatch, side_stream, copy_to_device_async
+from ponder.engine.graph_buffers import STEPS_PER_LAUNCH, GraphBuffers
+from ponder.engine.kv_cache import KVCache, bytes_per_token
+from ponder.engine.gpu_memory import RemappableMemory
+from ponder.engine.request import SequenceState
+from ponder.engine.model_runner import PendingTokens, ModelRunner
+from ponder.engine.scheduler import PrefillChunk
+from ponder.engine.radix_tree import SlotAllocator, RadixNode, RadixTree
+from ponder.engine.fused_weights import FusedWeights, parameter_addresses
+from ponder.nets.decoder import Decoder
+from ponder.types import ids
+
+_STEPS_BESIDE_HOST_SAMPLING = 4  # passes in a turn beside rows that the host draws for: these take about as long for one token
+_MIN_MIXED_WORK = 5e13  # tokens times parameters of a pass that nobody should wait for: about 150 ms of an H200
+SAMPLED_ON_DEVICE, SAMPLED_ON_HOST, WITH_ADAPTER = range(3)  # drawn for in the graph; by the host; and those whose pass is no graph either
+
+
+class CudaGraphRunner(ModelRunner):
+    """A runner for decoders on a GPU. It rounds where the plain one does, but adds in another order."""
+
+    def __init__(self, net: Decoder, slots: int, max_num_seqs: int = GRAPH_BATCH_SIZES[-1], quantization: str = "") -> None:
+        self.max_batch = next((b for b in GRAPH_BATCH_SIZES if b >= max_num_seqs), GRAPH_BATCH_SIZES[-1])
+        # a row that has ended is drawn for until the others are looked at
+        self.weights = FusedWeights(net, 2 * STEPS_PER_LAUNCH, quantization)
+        self._parameters = sum(p.numel() for p in net.parameters())
+        self._remappable: RemappableMemory | None = None
+        self.null_slot = slots  # the last slot takes what rows that are not there write
+        super().__init__(net, slots + 1)
+        # those that are drawn for where they are computed, and those whose logits the host looks at
+        self._sampling_batch: GraphBatch | None = None
+        self._logits_batch: GraphBatch | None = None
+        self._round_robin = 0
+        self.ready = threading.Event()  # until then, all is computed as on any device
+        # no daemon: one that the interpreter's end meets inside torch aborts the process
+        self._warm_up_thread = threading.Thread(target=self._warm_up, name="compile", daemon=False)
+        self._warm_up_thread.start()
+
+    @torch.inference_mode()
+    def _warm_up(self) -> None:
+        """A pass for nobody, aside: the first on a machine takes seconds, since all kernels are compiled in it."""
+        net = self.net
+        nobody = RadixNode(RadixTree(SlotAllocator(1)), None, ids([0]), np.asarray([self.null_slot], np.int32), 0)
+        try:
+            with side_stream(net.device):
+                b = GraphBuffers(net, self.max_batch, self.null_slot)
+                fused_forward.decode(self.weights, self.cache, b, 1, drawing=True)
+                fused_forward.prefill(self.weights, self.cache, [PrefillChunk(nobody, 0, 1)])
+                int(b.step)  # it is done
+                self._sampling_batch = GraphBatch(self.weights, self.cache, b, self.null_slot, samples=True)
+                self.ready.set()
+                if net.device.type == "cuda":  # these are needed later, if ever
+                    fused_forward.decode(self.weights, self.cache, GraphBuffers(net, 1, self.null_slot), 1, True, True, True)
+        except Exception as why:
+            warnings.warn(f"sampling is slow: kernels for it cannot be used here ({why})", stacklevel=1)
+
+    def close(self) -> None:
+        self._warm_up_thread.join()
+
+    def _prefill_hidden(self, parts: Sequence[PrefillChunk]) -> Tensor:
+        if not self._has_kernels((), parts):
+            return super()._filled(parts)
+        return fused_forward.prefill(self.weights, self.cache, parts)
+
+    def _make_cache(self, slots: int) -> KVCache:
+        c, net = self.net.config, self.net
+        if net.device.type != "cuda":
+            return KVCache(c, slots, net.device, net.dtype)
+        try:
+            self._remappable = RemappableMemory(slots * bytes_per_token(c, net.dtype), net.device)
+        except torch.OutOfMemoryError:
+            raise
+        except (OSError, RuntimeError):  # a device or driver without such memory: then the cache cannot sleep
+            return KVCache(c, slots, net.device, net.dtype)
+        kv = self._remappable.tensor((c.layers, 2, c.kv_heads, slots, c.head_dim), net.dtype)
+        kv[:, :, :, slots - 1] = 0
+        return KVCache(c, slots, net.device, net.dtype, list(kv))
+
+    def choose_sequences(self, seqs: Sequence[SequenceState]) -> tuple[Sequence[SequenceState], int]:
+        if not self.ready.is_set() or len(seqs) > self.max_batch:
+            return seqs, 1
+        kinds = sorted({_sampling_kind(seq) for seq in seqs})
+        if len(kinds) == 1:
+            return seqs, self.max_steps(seqs) if kinds == [SAMPLED_ON_DEVICE] else 1
+        self._round_robin += 1
+        kind = kinds[self._round_robin % len(kinds)]
+        some = [seq for seq in seqs if _sampling_kind(seq) == kind]
+        return some, min(_STEPS_BESIDE_HOST_SAMPLING, self.max_steps(some)) if kind == SAMPLED_ON_DEVICE else 1
+
+    def mixed_batch(self, parts: Sequence[PrefillChunk]) -> bool:
+        """Not in a short pass: setting one up for both takes the host longer than it saves the device."""
+        tokens = sum(part.stop - part.start for part in parts)
+        return not self.ready.is_set() or tokens * self._parameters >= _MIN_MIXED_WORK
+
+    def max_steps(self, seqs: Sequence[SequenceState], ahead: int = 0) -> int:
+        return max(1, min(STEPS_PER_LAUNCH, max(seq.sampling.max_tokens - len(seq.token_ids) for seq in seqs) - ahead))
+
+    def can_launch(self, seqs: Sequence[SequenceState], parts: Sequence[PrefillChunk] = ()) -> bool:
+        return self._has_kernels(seqs, parts) and all(seq.samples_on_device for seq in seqs)
+
+    def _has_kernels(self, seqs: Sequence[SequenceState], parts: Sequence[PrefillChunk]) -> bool:
+        """Are there kernels for such a pass?"""
+        adapted = any(seq.adapter for seq in seqs) or any(node_adapter(part.node) for part in parts)
+        return self.ready.is_set() and len(seqs) <= self.max_batch and not adapted
+
+    def decode(self, seqs: Sequence[SequenceState], parts: Sequence[PrefillChunk] = ()) -> Tensor:
+        if not self._has_kernels(seqs, parts):
+            for batch in self._batches:
+                if not batch.row_of.keys().isdisjoint(seqs):  # they go on elsewhere
+                    batch.row_of = {}
+            return super().decode(seqs, parts)
+        if self._logits_batch is None:
+            assert self._sampling_batch is not None
+            buffers = GraphBuffers(self.net, self.max_batch, self.null_slot, self._sampling_batch.buffers)
+            self._logits_batch = GraphBatch(self.weights, self.cache, buffers, self.null_slot, samples=False)
+        places = self._logits_batch.lay_out(seqs, 1)
+        self._run_batch(self._logits_batch, parts)
+        logits = self._logits_batch.buffers.logits
+        return logits[: len(seqs)] if places.tolist() == list(range(len(seqs))) else logits[places]
+
+    def can_launch_ahead(self, seqs: Sequence[SequenceState], steps: int) -> bool:
+        return self._sampling_batch is not None and self._sampling_batch.can_continue(seqs, steps)
+
+    def launch(self, seqs: Sequence[SequenceState], steps: int, ahead: int = 0, parts: Sequence[PrefillChunk] = ()) -> PendingTokens:
+        batch = self._sampling_batch
+        assert batch is not None
+        b, places = batch.buffers, batch.lay_out(seqs, steps, ahead)
+        keys = np.asarray([seq.rng_key for seq in seqs], np.uint64)
+        begins = np.asarray([len(seq.token_ids) for seq in seqs]) + ahead
+        uniforms = np.zeros((batch.bucket, STEPS_PER_LAUNCH))
+        uniforms[places, :steps] = rng.uniforms(keys[:, None], begins[:, None] + np.arange(steps))
+        copy_to_device_async(uniforms, b.uniforms[: batch.bucket])
+        b.step.zero_()
+        self._run_batch(batch, parts)
+        for _ in range(steps - 1):
+            batch.run()
+        tokens, said = (_copy_to_host_async(x[: batch.bucket]) for x in (b.tokens, b.logprobs))
+        done = torch.cuda.Event() if b.logits.is_cuda else None
+        if done is not None:
+            done.record()
+
+        def results() -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+            if done is not None:
+                done.synchronize()
+            return tokens.numpy()[places, :steps], said.numpy()[places, :steps]
+
+        return results
+
+    def _run_batch(self, batch: GraphBatch, parts: Sequence[PrefillChunk]) -> None:
+        """A pass of the batch, and the parts in it."""
+        ModelRunner.forget_batch(self)  # what plain passes knew of these rows is old
+        hidden = batch.run(parts)
+        if parts:
+            assert hidden is not None
+            self._store_hidden(parts, hidden)
+
+    def forget_batch(self) -> None:
+        super().forget()
+        for batch in self._batches:
+            batch.row_of = {}
+
+    @property
+    def _batches(self) -> list[GraphBatch]:
+        return [batch for batch in (self._sampling_batch, self._logits_batch) if batch is not None]
+
+    def matches(self, net: Decoder) -> bool:
+        """Also: are its weights still those that the graphs read?"""
+        return super().matches(net) and self.weights.where == parameter_addresses(net)
+
+    def refresh_weights(self) -> None:
+        self.weights.renew()
+
+    def sleep(self) -> bool:
+        if self._remappable is None:
+            return False
+        self._warm_up_thread.join()
+        self.forget_batch()
+        self._remappable.unmap_memory()
+        return True
+
+    @torch.inference_mode()
+    def wake(self) -> None:
+        if self._remappable is not None:
+            self._remappable.map_memory()
+            for kv in self.cache.kv:
+                kv[:, :, self.null_slot] = 0
+
+
+def _sampling_kind(seq: SequenceState) -> int:
+    return SAMPLED_ON_DEVICE if seq.samples_on_device else WITH_ADAPTER if seq.adapter else SAMPLED_ON_HOST
+
+
+def _copy_to_host_async(values: Tensor) -> Tensor:
+    """To the host, without waiting: what is read before the device comes to it is anything."""
+    if not values.is_cuda:
+        return values.clone()
+    return torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values, non_blocking=True)

@@ -1,0 +1,223 @@
+"""A pass of a decoder as few kernels: matrix products, and those of kernels.py between them.
+
+Shapes as in kernels.py; T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ponder.engine.graph_buffers import VOCAB_CHUNK_SIZE, QUERIES_PER_PROGRAM, GraphBuffers, max_shared_items
+from ponder.engine.kv_cache import KVCache
+from ponder.engine.scheduler import PrefillChunk
+from ponder.engine.fused_weights import FusedLayer, FusedLinear, FusedWeights
+
+_QUERIES_PER_TILE = 64  # queries (tokens times heads of a group) that one program fills in
+
+
+LayerAttention = Callable[[int, FusedLayer, Tensor, Tensor], None]  # reads queries, keys and values, writes what it mixed of them
+
+
+def decode(
+    w: FusedWeights, cache: KVCache, b: GraphBuffers, rows: int, drawing: bool, has_shared: bool = False, has_truncation: bool = False,
+    parts: Sequence[PrefillChunk] = (),
+) -> Tensor:  # fmt: skip
+    """One more token for each row: from `newest` to `logits`, and where it is drawing, to the next `newest`. Parts are
+    filled in the same pass; returns their hidden states [T, E]."""
+    tokens, attend = b.last_tokens[:rows], _decode_attention(w, cache, b, rows, has_shared)
+    if parts:
+        more, fill_in = _prefill_attention(w, cache, parts)
+        tokens, attend = torch.cat([tokens, more]), _mixed_attention(rows, attend, fill_in)
+    hidden = _run_layers(w, tokens, attend)
+    _logits(w, hidden[:rows], b.logits[:rows])
+    if drawing:
+        _sample(w.config.vocab, b, rows, has_truncation)
+    return hidden[rows:]
+
+
+def prefill(w: FusedWeights, cache: KVCache, parts: Sequence[PrefillChunk]) -> Tensor:
+    """Keys and values of prefixes, all of them at once; returns the hidden states [T, E] after the last norm."""
+    return _run_layers(w, *_prefill_attention(w, cache, parts))
+
+
+def _mixed_attention(rows: int, decode: LayerAttention, fill: LayerAttention) -> LayerAttention:
+    def attend(i: int, layer: FusedLayer, qkv: Tensor, mixed: Tensor) -> None:
+        decode(i, layer, qkv[:rows], mixed[:rows])
+        fill(i, layer, qkv[rows:], mixed[rows:])
+
+    return attend
+
+
+def _decode_attention(w: FusedWeights, cache: KVCache, b: GraphBuffers, rows: int, has_shared: bool) -> LayerAttention:
+    """Attention of one new token of each row."""
+    from ponder.engine import triton_kernels as k
+
+    c, slots, group = w.config, cache.kv[0].shape[2], w.config.heads // w.config.kv_heads
+
+    def attend(i: int, layer: FusedLayer, qkv: Tensor, mixed: Tensor) -> None:
+        cos, sin = w.rope_tables[layer.rope_index]
+        q_weight, k_weight = _qk_norm_weights(layer, qkv)
+        kind = {"WINDOW": layer.window, **_head_constants(w, layer), **_tile_constants(c.head_dim, qkv.dtype)}
+        if has_shared:
+            k.shared_prefix_attention[(max_shared_items(rows), c.kv_heads)](
+                qkv, cache.kv[i], b.positions, cos, sin, q_weight, c.norm_eps, b.items, b.entry_rows, b.slots, b.counts,
+                b.partial_values, b.partial_max, b.partial_sum, c.scale, slots, c.head_dim,
+                M=max(16, _next_power_of_two(min(max(QUERIES_PER_PROGRAM, group), group * rows))), **kind,
+            )  # fmt: skip
+        k.decode_attention[(rows, c.kv_heads)](
+            qkv, cache.kv[i], b.positions, b.tail_slots, b.tail_starts, cos, sin, q_weight, k_weight, c.norm_eps, b.row_entries,
+            b.row_entry_ends, b.partial_values, b.partial_max, b.partial_sum, mixed, c.scale, slots, c.head_dim, b.tail_slots.shape[1],
+            SHARED=has_shared, M=max(16, _next_power_of_two(group)), **kind,
+        )  # fmt: skip
+
+    return attend
+
+
+def _prefill_attention(w: FusedWeights, cache: KVCache, parts: Sequence[PrefillChunk]) -> tuple[Tensor, LayerAttention]:
+    """Tokens of these parts, and attention among them and to what lies before them."""
+    from ponder.engine import triton_kernels as k
+
+    c, slots, group = w.config, cache.kv[0].shape[2], w.config.heads // w.config.kv_heads
+    sizes = [part.stop - part.start for part in parts]
+    tokens_T, slots_T = (cache.to_device(np.concatenate([x(part) for part in parts]).astype(np.int64)) for x in _CHUNK_FIELDS)
+    positions_T = cache.to_device(np.concatenate([p.position + np.arange(n) for p, n in zip(parts, sizes, strict=True)]))
+    seen = [part.visible_slots for part in parts]
+    table = cache.to_device(np.concatenate(seen).astype(np.int32))
+    per = max(1, _QUERIES_PER_TILE // group)
+    items = [
+        (first + i, min(per, many - i), begin, part.position + i)
+        for first, many, begin, part in zip(_offsets(sizes), sizes, _offsets(map(len, seen)), parts, strict=True)
+        for i in range(0, many, per)
+    ]
+    items_I4 = cache.to_device(np.asarray(items, np.int32))
+    q = torch.empty(len(tokens_T), c.heads, c.head_dim, device=cache.device, dtype=w.embedding.dtype)
+
+    def attend(i: int, layer: FusedLayer, qkv: Tensor, mixed: Tensor) -> None:
+        cos, sin = w.rope_tables[layer.rope_index]
+        tile = _tile_constants(c.head_dim, qkv.dtype)
+        k.rotate_and_store[(len(q),)](
+            qkv, q, cache.kv[i], slots_T, positions_T, cos, sin, *_qk_norm_weights(layer, qkv), c.norm_eps, slots, c.head_dim,
+            MQ=_next_power_of_two(c.heads), MK=_next_power_of_two(c.kv_heads), D=tile["D"], **_head_constants(w, layer),
+        )  # fmt: skip
+        k.prefill_attention[(len(items), c.kv_heads)](
+            q, cache.kv[i], items_I4, table, mixed, c.scale, slots, c.head_dim,
+            WINDOW=layer.window, H=c.heads, K=c.kv_heads, G=group, M=max(16, _next_power_of_two(per * group)),
+            **(tile | {"num_warps": 4}),
+        )  # fmt: skip
+
+    return tokens_T, attend
+
+
+_CHUNK_FIELDS: tuple[Callable[[PrefillChunk], Any], ...] = (lambda part: part.tokens, lambda part: part.slots)
+
+
+def _offsets(sizes: Iterable[int]) -> list[int]:
+    return [0, *np.cumsum(list(sizes))[:-1].tolist()]
+
+
+def _run_layers(w: FusedWeights, tokens_T: Tensor, attend: LayerAttention) -> Tensor:
+    """All layers over these tokens."""
+    from ponder.engine import triton_kernels as k
+
+    c, many = w.config, len(tokens_T)
+    stream = w.embedding.index_select(0, tokens_T)
+    if c.gemma:
+        stream.mul_(torch.tensor(c.width**0.5, dtype=stream.dtype))
+    more, normed = torch.empty_like(stream), torch.empty_like(stream)
+    qkv = stream.new_empty(many, (c.heads + 2 * c.kv_heads) * c.head_dim)
+    mixed = stream.new_empty(many, c.heads * c.head_dim)
+    both, gated = stream.new_empty(many, 2 * c.mlp_width), stream.new_empty(many, c.mlp_width)
+    wide = _next_power_of_two(c.width)
+
+    def norm(module: Any, add: bool, source: Tensor = stream, out: Tensor = normed) -> None:
+        k.add_norm[(many,)](source, more, module.weight, out, c.width, module.eps, ADD=add, GEMMA=module.gemma, E=wide)
+
+    for i, layer in enumerate(w.layers):
+        block = layer.block
+        norm(block.input_layernorm, add=i > 0)
+        _linear(normed, layer.qkv, qkv)
+        attend(i, layer, qkv, mixed)
+        _linear(mixed, layer.out, more)
+        if c.gemma:
+            norm(block.post_attention_layernorm, add=False, source=more, out=more)
+            norm(block.pre_feedforward_layernorm, add=True)
+        else:
+            norm(block.post_attention_layernorm, add=True)
+        _linear(normed, layer.gate_up, both)
+        k.gated_activation[(many, -(-c.mlp_width // 1024))](both, gated, c.mlp_width, GELU=block.mlp.gelu, N=1024)
+        _linear(gated, layer.down, more)
+        if c.gemma:
+            norm(block.post_feedforward_layernorm, add=False, source=more, out=more)
+    k.add_norm[(many,)](stream, more, w.norm, normed, c.width, c.norm_eps, ADD=True, GEMMA=c.gemma, E=wide)
+    return normed
+
+
+def _logits(w: FusedWeights, hidden: Tensor, logits: Tensor) -> None:
+    if logits.dtype == hidden.dtype or not logits.is_cuda:
+        torch.mm(hidden.to(logits.dtype), w.head.T.to(logits.dtype), out=logits)
+    else:
+        torch.mm(hidden, w.head.T, out_dtype=torch.float32, out=logits)
+
+
+def _sample(vocab: int, b: GraphBuffers, rows: int, has_truncation: bool) -> None:
+    """From `logits` to the next `newest`, and what is kept of it."""
+    from ponder.engine import triton_kernels as k
+
+    logits, chunks = b.logits[:rows], b.chunk_max.shape[1]
+    if has_truncation:
+        k.truncation_threshold[(rows,)](logits, b.temperature, b.top_k, b.top_p, b.min_p, b.min_logit, vocab, N=2 * VOCAB_CHUNK_SIZE, num_warps=8)
+    k.chunk_sums[(rows, chunks)](
+        logits, b.temperature, b.min_logit, b.chunk_max, b.chunk_sum, b.chunk_argmax, vocab, chunks, TRIM=has_truncation, N=VOCAB_CHUNK_SIZE
+    )  # fmt: skip
+    k.sample_token[(rows,)](
+        logits, b.temperature, b.min_logit, b.greedy, b.uniforms, b.chunk_max, b.chunk_sum, b.chunk_argmax, b.tokens, b.logprobs, b.last_tokens,
+        b.positions, b.step, vocab, chunks, b.tokens.shape[1], TRIM=has_truncation, N=VOCAB_CHUNK_SIZE, C=_next_power_of_two(chunks),
+    )  # fmt: skip
+    b.step.add_(1)
+
+
+def _linear(x: Tensor, layer: FusedLinear, out: Tensor) -> None:
+    if layer.scale is not None:
+        from ponder.engine import triton_kernels as k
+
+        (rows, wide), width = x.shape, out.shape[1]
+        tall = min(128, max(16, _next_power_of_two(rows)))
+        broad = 32 if tall <= 32 else 64 if tall <= 64 else 128  # few rows: more programs, to keep all of the GPU busy
+        k.quantized_linear[(-(-width // broad), -(-rows // tall))](
+            x, layer.quantized, layer.scale, layer.scale if layer.bias is None else layer.bias, out, rows, width, wide,
+            BIAS=layer.bias is not None, M=tall, N=broad, K=64, num_stages=3, num_warps=4 if tall <= 64 else 8,
+        )  # fmt: skip
+    elif layer.bias is None:
+        torch.mm(x, layer.weight.T, out=out)
+    else:
+        torch.addmm(layer.bias, x, layer.weight.T, out=out)
+
+
+def _qk_norm_weights(layer: FusedLayer, unused: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights of the norms of queries and keys, if the layer has such."""
+    own = layer.block.self_attn
+    return (own.q_norm.weight, own.k_norm.weight) if own.qk_norm else (unused, unused)
+
+
+def _head_constants(w: FusedWeights, layer: FusedLayer) -> dict[str, Any]:
+    c = w.config
+    return {
+        "H": c.heads, "K": c.kv_heads, "G": c.heads // c.kv_heads, "NORM": layer.block.self_attn.qk_norm,
+        "GEMMA": c.gemma,
+    }  # fmt: skip
+
+
+def _tile_constants(size: int, dtype: torch.dtype) -> dict[str, int]:
+    """Keys at once, and the head's size: what fits a multiprocessor's own memory."""
+    wide = max(16, _next_power_of_two(size))
+    return {"N": 64 if wide * dtype.itemsize < 1024 else 32, "D": wide, "num_warps": 2 if wide <= 64 else 4}
+
+
+def _next_power_of_two(n: int) -> int:
+    """The next power of two."""
+    return 1 << (n - 1).bit_length()

@@ -1,0 +1,170 @@
+"""Rows laid out in buffers that stay where they are, and passes over them, each size of batch a CUDA graph.
+
+What changes between passes (positions, newest tokens) is changed by the kernels themselves; what changes when rows come
+or go is copied in.
+
+Shapes as in kernels.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ponder.engine import fused_forward
+from ponder.engine.graph_buffers import GraphBuffers, fit_plan_to_kernels
+from ponder.engine.kv_cache import KVCache, bytes_per_token
+from ponder.engine.gpu_memory import capture_lock
+from ponder.engine.attention_plan import plan_attention
+from ponder.engine.request import SequenceState
+from ponder.engine.scheduler import PrefillChunk
+from ponder.engine.fused_weights import FusedWeights
+
+_NO_TRUNCATION = (0, 1.0, 0.0)  # no top-k, top-p or min-p
+GRAPH_BATCH_SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+
+
+class GraphBatch:
+    def __init__(self, weights: FusedWeights, cache: KVCache, buffers: GraphBuffers, blank: int, drawing: bool) -> None:
+        self.weights, self.cache, self.buffers, self.null_slot, self.samples = weights, cache, buffers, blank, drawing
+        self.row_of: dict[SequenceState, int] = {}  # of each row in the buffers
+        self.bucket = 0
+        self.graphs: dict[tuple[int, bool, bool], torch.cuda.CUDAGraph] = {}
+        self._pool: Any = None
+        self._has_shared = self._has_truncation = False
+        self._lengths = self._starts = np.empty(0, np.int64)  # of what each row reads alone, by place
+
+    def can_continue(self, seqs: Sequence[SequenceState], steps: int) -> bool:
+        """Can these rows go on from where they are in the buffers?"""
+        return (
+            all(seq in self.row_of for seq in seqs)
+            and _graph_batch_size(len(seqs)) == self.bucket
+            and int(self._lengths.max()) + steps <= self.buffers.tail_slots.shape[1]
+        )
+
+    def lay_out(self, seqs: Sequence[SequenceState], steps: int, ahead: int = 0) -> NDArray[np.int64]:
+        """Rows into the buffers, with the slots of their next tokens; where each of them is. Tokens that are `ahead`
+        only the device knows."""
+        b, going = self.buffers, self.can_continue(seqs, steps)
+        assert going or not ahead
+        if not going:
+            self._rebuild(seqs)
+        self._retire(seqs)
+        places = np.asarray([self.row_of[seq] for seq in seqs])
+        if not ahead:
+            newest, positions = np.zeros(self.bucket, np.int64), np.zeros(self.bucket, np.int64)
+            newest[places] = [seq.token_ids[-1] if seq.token_ids else seq.request.prefix[-1] for seq in seqs]
+            positions[places] = (self._starts + self._lengths)[places] - (0 if going else steps)
+            copy_to_device_async(newest, b.last_tokens[: self.bucket])
+            copy_to_device_async(positions, b.positions[: self.bucket])
+        if going:
+            fresh = np.full((self.bucket, steps), self.null_slot, np.int32)
+            fresh[places] = [seq.slots[-steps:] for seq in seqs]
+            columns = (b.positions - b.tail_starts)[: self.bucket, None] + torch.arange(steps, device=b.tail_slots.device)
+            b.tail_slots[: self.bucket].scatter_(1, columns, copy_to_device_async(fresh, torch.empty_like(columns, dtype=torch.int32)))
+            self._lengths[places] += steps
+        return places
+
+    def _retire(self, seqs: Sequence[SequenceState]) -> None:
+        """Places whose rows have gone begin at 0 again and again, and write to the blank slot."""
+        b = self.buffers
+        if len(self.row_of) > len(seqs):
+            here = set(seqs)
+            for seq in [seq for seq in self.row_of if seq not in here]:
+                place = self.row_of.pop(seq)
+                self._lengths[place] = self._starts[place] = 0
+        if len(self.row_of) == self.bucket:
+            return
+        empty = np.setdiff1d(np.arange(self.bucket), np.fromiter(self.row_of.values(), np.int64))
+        index = copy_to_device_async(empty, torch.empty(len(empty), dtype=torch.int64, device=b.positions.device))
+        b.positions.index_fill_(0, index, 0)
+        b.tail_starts.index_fill_(0, index, 0)
+
+    def _rebuild(self, seqs: Sequence[SequenceState]) -> None:
+        """Other rows than last time: what each of them reads."""
+        self.bucket = bucket = _graph_batch_size(len(seqs))
+        b, c, made = self.buffers, self.weights.config, plan_attention(seqs)
+        fit_plan_to_kernels(made, bucket, bytes_per_token(c, self.cache.kv[0].dtype) // c.layers)
+        self.row_of = {seq: i for i, seq in enumerate(seqs)}
+        for seq in seqs:
+            seq.prefill_tokens += not seq.token_ids
+        self._lengths, self._starts = np.zeros(bucket, np.int64), np.zeros(bucket, np.int64)
+        self._lengths[: len(seqs)], self._starts[: len(seqs)] = [len(tail) for tail in made.tails], made.tail_starts
+        table = np.full((bucket, b.tail_slots.shape[1]), self.null_slot, np.int32)
+        for r, tail in enumerate(made.tails):
+            table[r, : len(tail)] = tail
+        copy_to_device_async(table, b.tail_slots[:bucket])
+        copy_to_device_async(self._starts, b.tail_starts[:bucket])
+        if self.samples:
+            self._write_sampling_params(seqs)
+        self._has_shared = bool(made.shared)
+        if self._has_shared and b.write_shared(made, bucket):
+            self.graphs = {k: g for k, g in self.graphs.items() if not k[1]}  # they read a table no more in use
+
+    def _write_sampling_params(self, seqs: Sequence[SequenceState]) -> None:
+        """How each row is drawn for."""
+        b, bucket = self.buffers, self.bucket
+        heat, greedy = np.ones(bucket, np.float32), np.zeros(bucket, np.int32)
+        heat[: len(seqs)] = [seq.sampling.temperature or 1.0 for seq in seqs]
+        greedy[: len(seqs)] = [seq.sampling.temperature == 0 for seq in seqs]
+        copy_to_device_async(heat, b.temperature[:bucket])
+        copy_to_device_async(greedy, b.greedy[:bucket])
+        cuts = [(s.top_k, s.top_p, s.min_p) if s.temperature else _NO_TRUNCATION for s in (seq.sampling for seq in seqs)]
+        self._has_truncation = any(cut != _NO_TRUNCATION for cut in cuts)
+        if self._has_truncation:
+            padded = np.asarray(cuts + [_NO_TRUNCATION] * (bucket - len(seqs)))
+            for column, buffer in zip(padded.T, (b.top_k, b.top_p, b.min_p), strict=True):
+                copy_to_device_async(np.ascontiguousarray(column), buffer[:bucket])
+
+    def run(self, parts: Sequence[PrefillChunk] = ()) -> Tensor | None:
+        """One pass. Where parts are filled in it, which differ from time to time, it is no graph, and returns their
+        hidden states."""
+        b, key = self.buffers, (self.bucket, self._has_shared, self._has_truncation)
+
+        def once(parts: Sequence[PrefillChunk] = ()) -> Tensor:
+            return fused_forward.decode(
+                self.weights, self.cache, b, self.bucket, self.samples, self._has_shared, self._has_truncation, parts
+            )
+
+        if parts or not b.logits.is_cuda:  # Triton's interpreter has no graphs
+            return once(parts)
+        if key not in self.graphs:
+            kept = [x.clone() for x in (b.positions, b.last_tokens, b.step)]
+            with side_stream(b.logits.device):
+                once()  # compiles the kernels, and lets cuBLAS choose
+                for x, old in zip((b.positions, b.last_tokens, b.step), kept, strict=True):
+                    x.copy_(old)
+                side = torch.cuda.current_stream()
+            torch.cuda.current_stream().wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            with capture_lock, torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                once()
+            self._pool = self._pool or graph.pool_size()
+            self.graphs[key] = graph
+        self.graphs[key].replay()
+        return None
+
+
+def side_stream(device: torch.device) -> AbstractContextManager[Any]:
+    """On a stream of its own, after what was begun so far."""
+    if device.type != "cuda":
+        return nullcontext()
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    return torch.cuda.stream(stream)
+
+
+def _graph_batch_size(seqs: int) -> int:
+    return next(b for b in GRAPH_BATCH_SIZES if b >= seqs)
+
+
+def copy_to_device_async(values: NDArray[Any], buffer: Tensor) -> Tensor:
+    """To the device, without waiting for it."""
+    host = torch.from_numpy(values)
+    return buffer.copy_(host.pin_memory() if buffer.is_cuda else host, non_blocking=True)

@@ -1,0 +1,131 @@
+"""Thinking wider and thinking longer: accuracy over samples and tokens per attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ponder.errors import UsageError
+from ponder.measure.statistics.coverage import coverage_curve
+from ponder.measure.statistics.sample_curve import SampleCurve
+from ponder.measure.figures.coverage_plots import CURVE_LABELS, judged_system, figure_notes
+from ponder.measure.figures.canvas import FigureWithData, set_k_axis, label_line_ends, set_headline, make_panels, set_percent_axis, add_footnotes
+from ponder.measure.figures.theme import TEXT_COLOUR, MARKERS
+from ponder.measure.readers.attempts import Attempts, ProblemAttempts
+from ponder.measure.statistics.answer_selection import selection_curve
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def plot_samples_and_length(systems: Sequence[Attempts], title: str = "", rule: str = "") -> FigureWithData:
+    """Accuracy over samples and length: thinking wider and thinking longer.
+
+    One log: an attempt longer than the limit counts as cut off, which is wrong and has no vote. Several: each is run
+    under a length of its own, and stands at the mean length of its attempts.
+    """
+    if any(g.tokens is None or any(t is None for t in g.tokens) for s in systems for g in s.groups):
+        raise UsageError(
+            "samples x length needs the tokens of each attempt: name their column with --column tokens=NAME"
+        )
+    asked = [judged_system(s) for s in systems]
+    votes = all(a.system.has_answers for a in asked)
+    chosen = rule or ("majority" if votes else "coverage")
+    most = min(a.max_k for a in asked)
+    ks = [k for k in (2**i for i in range(20)) if k <= most]
+    cut = _length_limits(asked[0].system) if len(asked) == 1 else []
+    cells = [(limit, _truncate_at(asked[0].system, limit)) for limit in cut] or sorted(
+        ((int(np.mean([t for g in a.system.groups for t in g.tokens or ()])), a.system) for a in asked),
+        key=lambda c: c[0],
+    )
+    curves = [(length, _accuracy_curve(s, chosen, ks)) for length, s in cells]
+    if any(np.isnan(c.mean).any() for _, c in curves):
+        raise UsageError(f"{CURVE_LABELS[chosen]}: on every problem the choice falls on an attempt without a verdict")
+    rows = [
+        {"length": length, "k": k, "rule": chosen, "mean": c.mean[i], "low": c.low[i], "high": c.high[i]}
+        for length, c in curves
+        for i, k in enumerate(ks)
+    ]
+
+    def paint(figure: Figure, axes: list[Axes]) -> None:
+        _paint_lengths(axes[0], curves, ks, most)
+        _paint_cells(axes[1], curves, ks)
+        set_headline(axes[0], f"{CURVE_LABELS[chosen]} of k, %")
+        set_headline(axes[1], "the same, as a map; underlined: best for its tokens")
+        how = "longer attempts count as cut off" if cut else "each run at its mean length"
+        add_footnotes(figure, figure_notes(systems, f"length: tokens per attempt, {how}; bands: 95 % intervals over problems"))
+
+    return FigureWithData(make_panels(2, paint, title, size=(4.6, 3.4)), tuple(rows))
+
+
+def _length_limits(system: Attempts) -> list[int]:
+    """Lengths that cut off some attempts: doubling, up to the longest."""
+    lengths = [t for g in system.groups for t in g.tokens or () if t is not None]
+    low, high = np.quantile(lengths, [0.1, 1.0])
+    steps = np.geomspace(max(low, 1), high, 5)
+    return sorted({round(x) for x in steps})
+
+
+def _truncate_at(system: Attempts, limit: int) -> Attempts:
+    def shorter(g: ProblemAttempts) -> ProblemAttempts:
+        kept = [t is not None and t <= limit for t in g.tokens or ()]
+        correct = tuple(c if keep else 0.0 for c, keep in zip(g.correct, kept, strict=True))
+        answers = None if g.answers is None else tuple(a if k else None for a, k in zip(g.answers, kept, strict=True))
+        return replace(g, correct=correct, answers=answers)
+
+    return system.map_problems(shorter)
+
+
+def _accuracy_curve(system: Attempts, rule: str, ks: Sequence[int]) -> SampleCurve:
+    if rule == "coverage":
+        n, c = system.counts
+        return coverage_curve(n, c, ks)
+    told = [g for g in system.groups if g.size]
+    return selection_curve("majority", [g.answers or () for g in told], [g.correct for g in told], ks)
+
+
+def _length_colour(i: int, count: int) -> Any:
+    from matplotlib import colormaps
+
+    return colormaps["cividis"](0.05 + 0.8 * i / max(1, count - 1))
+
+
+def _paint_lengths(ax: Axes, curves: Sequence[tuple[int, SampleCurve]], ks: Sequence[int], most: int) -> None:
+    labels = []
+    for i, (length, c) in enumerate(curves):
+        colour = _length_colour(i, len(curves))
+        ax.fill_between(c.k, c.low, c.high, color=colour, alpha=0.10, lw=0)
+        ax.plot(c.k, c.mean, color=colour, lw=1.8, marker=MARKERS[i % len(MARKERS)], ms=3.8, clip_on=False)
+        labels.append((float(c.mean[-1]), f"{length:,} tokens", colour))
+    set_k_axis(ax, most)
+    lows, highs = [np.nanmin([c.low, c.mean]) for _, c in curves], [np.nanmax([c.high, c.mean]) for _, c in curves]
+    set_percent_axis(ax, float(min(lows)), float(max(highs)))
+    label_line_ends(ax, labels)
+
+
+def _paint_cells(ax: Axes, curves: Sequence[tuple[int, SampleCurve]], ks: Sequence[int]) -> None:
+    values = np.array([c.mean for _, c in curves])
+    ax.imshow(values, origin="lower", aspect="auto", cmap="cividis", vmin=values.min(), vmax=values.max())
+    spent = np.array([[length * k for k in ks] for length, _ in curves])
+    for i in range(len(curves)):
+        for j in range(len(ks)):
+            as_cheap = values[spent <= spent[i, j]]
+            best = values[i, j] >= as_cheap.max()
+            dark = values[i, j] <= (values.min() + values.max()) / 2
+            ax.text(
+                j, i, f"{100 * values[i, j]:.0f}", ha="center", va="center", fontsize=8.5,
+                color="white" if dark else TEXT_COLOUR, fontweight="bold" if best else "normal",
+            )  # fmt: skip
+            if best:
+                ax.plot([j - 0.22, j + 0.22], [i - 0.24] * 2, color="white" if dark else TEXT_COLOUR, lw=1.2)
+    ax.set_xticks(range(len(ks)), [str(k) for k in ks])
+    ax.set_yticks(range(len(curves)), [f"{length:,}" for length, _ in curves])
+    ax.set_xlabel("samples per problem, k")
+    ax.set_ylabel("tokens per attempt")
+    ax.tick_params(length=0)
+    for side in ("left", "bottom"):
+        ax.spines[side].set_visible(False)

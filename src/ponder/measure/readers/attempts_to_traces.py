@@ -1,0 +1,73 @@
+"""Attempts of any log as traces, so that everything that works on traces works on other tools' logs too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ponder.errors import UsageError
+from ponder.measure.readers.attempts import LOGPROB_COLUMN, Attempts, ProblemAttempts
+from ponder.measure.readers.raw_files import load_data
+from ponder.types import Problem, Score, Step, Trace, ids, user_messages
+
+VERDICT_SCORE = "accuracy"  # the scorer's name under which a log's own verdict stands
+
+
+def attempts_to_traces(attempts: Attempts) -> list[Trace]:
+    """A flat tree per problem. Tokens are unknown: a step has its text and none of them."""
+    if not all(g.texts is not None for g in attempts.groups if g.size):
+        raise UsageError(f"{attempts.name} has no texts to judge again: it holds verdicts only")
+    return [_trace(g) for g in attempts.groups]
+
+
+def _trace(group: ProblemAttempts) -> Trace:
+    trace = Trace(Problem(group.problem, user_messages(group.question), group.gold), [Step(None, group.question, ids([]))])
+    for i, said in enumerate(group.texts or ()):
+        judged = group.correct[i]
+        scores = {n: _score(c[i]) for n, c in group.scores.items() if n != LOGPROB_COLUMN}
+        scores[VERDICT_SCORE] = _score(judged)
+        trace.add(Step(0, said, ids([]), stop="eos", scores=scores, last=True))
+    if group.cost:
+        trace.add_cost(group.cost)
+    if group.chosen is not None:
+        trace.chosen = group.chosen + 1
+    return trace
+
+
+def _score(value: float | None) -> Score:
+    return Score(value, "" if value is not None else "the log has none")
+
+
+def read_tree_of_thoughts_traces(path: str | Path) -> list[Trace]:
+    """The whole breadth-first trees of Tree of Thoughts' log: each proposal a step with its value, the dropped ones
+    pruned, the last kept ones answers with their verdicts."""
+    data = load_data(Path(path))
+    if not (isinstance(data, list) and data and all(isinstance(r, dict) and r.get("steps") for r in data)):
+        raise UsageError(f"{path} is no breadth-first log of Tree of Thoughts: its rows have no steps")
+    return [_tree(row) for row in data]
+
+
+def _tree(row: dict[str, Any]) -> Trace:
+    asked = str(row["steps"][0]["x"])
+    trace = Trace(Problem(str(row["idx"]), user_messages(asked), {"numbers": [int(n) for n in asked.split()], "target": 24}))
+    at = {"": trace.add(Step(None, asked, ids([])))}  # the step at which each text so far ends
+    for level in row["steps"]:
+        kept = set(level["select_new_ys"])
+        fresh: dict[str, int] = {}
+        for said, value in zip(level["new_ys"], level["values"], strict=True):
+            parent = _parent(said, at)
+            step = Step(at[parent], said[len(parent) :], ids([]), scores={"value": Score(float(value))})
+            step.value, step.visits = float(value), 1
+            if said not in kept:
+                step.pruned = "not among the best"
+            fresh[said] = trace.add(step)
+        at = {said: i for said, i in fresh.items() if said in kept}
+    for said, info in zip(row["ys"], row["infos"], strict=True):
+        leaf = trace.steps[at[said]]
+        leaf.stop, leaf.last, leaf.scores[VERDICT_SCORE] = "eos", True, Score(float(info["r"]))
+    return trace
+
+
+def _parent(said: str, at: dict[str, int]) -> str:
+    """The longest text that this one goes on from."""
+    return max((p for p in at if said.startswith(p)), key=len, default="")

@@ -1,0 +1,92 @@
+"""Conversations as text: the model's own template, or one of ours, rendered as Hugging Face renders it.
+
+A template is a small jinja2 program that comes with the model, so it runs in a sandbox (template.py): it can build a
+string and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import jinja2
+
+from ponder.errors import ModelError, UnknownName
+from ponder.models import template_sandbox as templates
+from ponder.models.tokenizer import Tokenizer
+from ponder.types import Ids, Message
+
+# For a model without a template: who said what, one paragraph each.
+PLAIN = """\
+{%- for message in messages %}
+{{- message.role | capitalize + ': ' + message.content + '\n\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"""
+
+# For a base model that is to learn to reason, after DeepSeek-R1-Zero (2025, table 1). It opens the tag where
+# thinking begins, unless `open_think=False`.
+R1 = """\
+{{- 'A User asks a question and the Assistant answers it. The Assistant first thinks the problem through and then \
+gives the User the answer. The thinking stands inside <think> </think> and the answer inside <answer> </answer>, \
+like this: <think> the thinking </think> <answer> the answer </answer>.\n' }}
+{%- for message in messages %}
+{%- if message.role == 'system' %}{{ message.content + '\n' }}
+{%- else %}{{ message.role | capitalize + ': ' + message.content + '\n' }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ 'Assistant:' }}
+{%- if open_think is not defined or open_think %}{{ ' <think>' }}{% endif %}
+{%- endif %}"""
+
+# The shortest there is: a question, and room for its answer.
+QA = """\
+{%- for message in messages %}
+{{- ('Question: ' if message.role == 'user' else 'Answer: ' if message.role == 'assistant' else '') }}
+{{- message.content + '\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ 'Answer:' }}{% endif %}"""
+
+# What a template's own mistakes are in Python.
+_TEMPLATE_ERRORS = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, SyntaxError, MemoryError)
+
+CHAT_TEMPLATES = {"plain": PLAIN, "qa": QA, "r1": R1}
+
+
+def render_chat(template: str | None, messages: Sequence[Message], add_generation_prompt: bool = True, **extra: Any) -> str:
+    """The text a model goes on from. `template`: jinja2 text, one of `TEMPLATES`' names, or None for "plain"."""
+    if template is not None and "{" not in template and template not in CHAT_TEMPLATES:
+        raise UnknownName("chat template", template, CHAT_TEMPLATES)
+    text = CHAT_TEMPLATES.get(template or "plain", template or "")
+    given = {"bos_token": "", "eos_token": "", **extra}
+    try:
+        said = {"messages": [dict(m) for m in messages], "add_generation_prompt": add_generation_prompt}
+        return templates.render_sandboxed(text, said | given)
+    except RecursionError:
+        raise ModelError("the chat template cannot render these messages: it is nested too deeply") from None
+    except (jinja2.TemplateError, *_TEMPLATE_ERRORS) as reason:
+        raise ModelError(
+            f"the chat template cannot render these messages: {str(reason) or type(reason).__name__:.1000}"
+        ) from None
+
+
+def encode_chat(tokenizer: Tokenizer, messages: Sequence[Message], **extra: Any) -> Ids:
+    """The tokens after which the assistant speaks, by the model's own template, else "plain"."""
+    if tokenizer.chat_template is None:
+        tokenizer = with_chat_template(tokenizer, "plain")
+    first, last = tokenizer.token(tokenizer.bos), tokenizer.token(next(iter(tokenizer.eos), None))
+    given = {"bos_token": first or "", "eos_token": last or "", **extra}
+    return tokenizer.encode(render_chat(tokenizer.chat_template, messages, **given), add_special_tokens=False)
+
+
+def with_chat_template(tokenizer: Tokenizer, template: str) -> Tokenizer:
+    """The tokenizer with this template (a name or jinja2 text) as its own.
+
+    A template writes the first token itself, so one is put before ours where the tokenizer would add one.
+    """
+    if template not in CHAT_TEMPLATES and "{" not in template:
+        raise UnknownName("chat template", template, CHAT_TEMPLATES)
+    text = CHAT_TEMPLATES.get(template, template)
+    if "bos_token" not in text and tokenizer.bos is not None and tokenizer.bos in tokenizer.encode("", add_special_tokens=True):
+        text = "{{- bos_token }}" + text
+    return replace(tokenizer, chat_template=text)

@@ -1,0 +1,105 @@
+"""What guides a search, by name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from ponder.errors import UnknownName, UsageError
+from ponder.registry import import_object
+from ponder.protocols import Policy, Scorer, Task
+from ponder.reason.operators.reduce import REDUCTIONS
+from ponder.reason.operators.self_evaluate import PTrue
+from ponder.reason.scorers import OutcomeAndValue, Likelihood
+
+ORACLE = "oracle"
+KNOWN_GUIDES = ("likelihood", "p_true", ORACLE, "oracle+GUIDE", "reward:FOLDER", "genrm:MODEL", "module:object")
+_REWARD_PATTERN = re.compile(rf"reward(?:\+({'|'.join(REDUCTIONS)}))?")
+
+
+def load_guide(
+    name: str, policy: Policy | None, task: Task | None = None, device: str = "auto", dtype: str = "auto"
+) -> Scorer | None:
+    """A scorer that needs no gold answer, or the oracle, which is the task's verifier.
+
+    A learned one that was trained on this policy's weights, or is this model, runs in its engine and cache: so give
+    none where the policy is being trained.
+
+    likelihood      how likely the policy finds what it wrote
+    p_true          how likely the policy finds that it is right, when asked
+    reward:FOLDER   a trained outcome, process or value model: a folder, or the run that trained it. A process model's
+                    score of a path is its least step; reward+product:FOLDER, +last and +mean make another of them
+    genrm:MODEL     a language model asked whether the answer is correct, as trained on `harvest --what verdicts`;
+                    genrm+8:MODEL writes 8 rationales first, as trained on `--what rationales`
+    module:object   your own, or one of ponder's
+    oracle+GUIDE    the oracle for finished answers, and the other for all before them
+    """
+    kind, _, rest = name.partition(":")
+    if not name:
+        return None
+    if name == "likelihood":
+        return Likelihood()
+    if name == "p_true":
+        if policy is None:
+            raise UsageError("p_true asks the policy that thinks, and there is none here: name another guide")
+        return PTrue(policy)
+    if name.startswith(ORACLE + "+"):
+        outcome = load_guide(ORACLE, policy, task)
+        value = load_guide(name.removeprefix(ORACLE + "+"), policy, None, device, dtype)
+        if outcome is None or value is None:
+            raise UsageError(f"{name!r} does not say who judges what is not finished: oracle+reward:FOLDER does")
+        return OutcomeAndValue(outcome, value)
+    if name == ORACLE:
+        if task is None:
+            raise UsageError("an oracle needs a task with gold answers: --guide oracle is for `ponder eval`")
+        return task.verifier
+    if (form := _REWARD_PATTERN.fullmatch(kind)) and rest:
+        from ponder.models.reward_models import load_or_share_scorer
+
+        settings = {"reduce": form[1]} if form[1] else {}
+        return load_or_share_scorer(policy, rest, device, dtype, **settings)
+    if kind.startswith("genrm") and rest:
+        from ponder.models.genrm import GenRM
+        from ponder.models.load import load_inference_policy
+        from ponder.models.weight_sharing import runs_model
+
+        if not parse_reward_model(name)[0]:
+            raise UsageError(f"{kind!r} is no judge: genrm:MODEL asks at once, genrm+8:MODEL writes 8 rationales first")
+        rationales = int(kind.removeprefix("genrm") or 0)
+        if policy is not None and runs_model(policy, rest, device, dtype):
+            return GenRM(policy, rationales)
+        return GenRM(load_inference_policy(rest, device=device, dtype=dtype), rationales)
+    if rest:
+        found: Any = import_object(name)
+        return found() if isinstance(found, type) else found
+    raise UnknownName("guide", name, KNOWN_GUIDES)
+
+
+def default_guide(strategy: Any) -> str:
+    """The guide of a search that needs one, where none is named: how likely the policy finds its own steps."""
+    from ponder.reason.strategies.mcts import MCTS
+    from ponder.reason.strategies.stepwise import Stepwise
+
+    searches = isinstance(strategy, MCTS) or (
+        isinstance(strategy, Stepwise) and getattr(strategy, "by", "") != "logprob"
+    )
+    inner = [getattr(strategy, field.name) for field in fields(strategy)]
+    return "likelihood" if searches or any(is_dataclass(s) and default_guide(s) for s in inner) else ""
+
+
+def is_oracle(guide: str) -> bool:
+    return guide.partition("+")[0] == ORACLE
+
+
+def guide_code(guide: str) -> str:
+    """The `module:object` in a guide's name; empty where there is none."""
+    while guide.startswith(ORACLE + "+"):
+        guide = guide.removeprefix(ORACLE + "+")
+    return guide if ":" in guide and not parse_reward_model(guide)[0] else ""
+
+
+def parse_reward_model(guide: str) -> tuple[str, str]:
+    """What kind of judge it is, and its model; both empty where a guide has no weights of its own."""
+    kind, _, rest = guide.partition(":")
+    return (kind, rest) if rest and re.fullmatch(rf"(oracle\+)?({_REWARD_PATTERN.pattern}|genrm(\+\d+)?)", kind) else ("", "")

@@ -1,0 +1,95 @@
+"""Which weights a job means, beyond the paths at which they lie: a model may be trained anew in the same folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from ponder.runs import job_json
+from ponder.errors import PonderError
+from ponder.runs.manifest import MANIFEST_FILE
+from ponder.models.load import VLLM_PREFIX, TRANSFORMERS_PREFIX, OPENAI_PREFIX, find_model, pin_checkpoint
+from ponder.runs.file_fingerprints import add_fingerprints, files_fingerprint
+from ponder.models.guides import parse_reward_model
+from ponder.runs.run_dir import read_job
+
+MODEL_FIELDS = ("model", "teacher", "solvers")  # fields that name models
+MODEL_FILE_GLOBS = {  # of a model's folder
+    "weights": ("*.safetensors", "*.gguf", "*.bin", "config.json", "*.py"),
+    "tokenizer or chat template": ("*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt"),
+}
+
+
+def model_fingerprints(job: Any) -> dict[str, str]:
+    """A fingerprint of all that each model is that is there, by what it is and where the job names it."""
+    marks: dict[str, str] = {}
+    for where, name in model_references(job_json.encode(job)):
+        if (path := _model_path(name)) is not None:
+            found = {f"the {kind} of {where} ({_path_tail(name)})": model_fingerprint(path, kind) for kind in MODEL_FILE_GLOBS}
+            add_fingerprints(marks, {called: mark for called, mark in found.items() if mark})
+    return marks
+
+
+def served_models(encoded: Any) -> list[str]:
+    """The models of an encoded job that a server runs, which nobody here can compare."""
+    return [name for _, name in model_references(encoded) if name.startswith(OPENAI_PREFIX)]
+
+
+def pin_guide(guide: str, folder: str | Path) -> str:
+    """A learned guide as the checkpoint it is now. A run that began without that goes on without it."""
+    kind, rest = parse_reward_model(guide)
+    if not kind:
+        return guide
+    if (Path(folder) / "job.json").is_file():
+        began = read_job(folder)
+        if isinstance(began, dict) and began.get("guide") == guide:
+            return guide
+    return f"{kind}:{pin_checkpoint(rest)}"
+
+
+def model_fingerprint(path: Path, kind: str = "weights") -> str:
+    """Of a model's folder or GGUF file, which is all in one; empty where nothing of that kind is there."""
+    if path.is_file():
+        return files_fingerprint([path]) if kind == "weights" else ""
+    found = {of: {file for glob in globs for file in path.glob(glob) if _is_model_file(file)} for of, globs in MODEL_FILE_GLOBS.items()}
+    files = found[kind] if kind == "weights" else found[kind] - found["weights"]
+    return files_fingerprint(sorted(files)) if files else ""
+
+
+def model_references(data: Any, where: str = "") -> Iterator[tuple[str, str]]:
+    """The models of an encoded job, and learned judges wherever they stand."""
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield from model_references(value, f"{where}.{key}" if where else key)
+    elif isinstance(data, list):
+        for value in data:
+            yield from model_references(value, where)
+    elif isinstance(data, str) and data:
+        if judge := parse_reward_model(data)[1]:
+            yield where, judge
+        elif where.rpartition(".")[2] in MODEL_FIELDS:
+            yield where, data
+
+
+def _path_tail(name: str) -> str:
+    """The end of a path, which stays when a folder of stages is moved."""
+    return name if re.match(r"[a-z]+:", name) else "/".join(Path(name).parts[-3:])
+
+
+def _model_path(name: str) -> Path | None:
+    """Where a model lies, of a server's its tokenizer; None where there is nothing to read, or it is gone."""
+    try:
+        if name.startswith(OPENAI_PREFIX):
+            told = parse_qs(urlsplit(name.removeprefix(OPENAI_PREFIX)).query).get("tokenizer", [])
+            return find_model(told[0]) if told else None
+        return find_model(name.partition(":")[2] if name.startswith((TRANSFORMERS_PREFIX, VLLM_PREFIX)) else name)
+    except (PonderError, OSError):
+        return None  # whoever loads it says what is wrong
+
+
+def _is_model_file(file: Path) -> bool:
+    """A manifest says only what the other files are."""
+    return file.is_file() and file.name != MANIFEST_FILE

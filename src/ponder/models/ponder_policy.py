@@ -1,0 +1,143 @@
+"""The `native` policy: ponder's own networks, sampled in this process from the weights the learner trains."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ponder.engine.engine import Engine, logprobs_from_hidden
+from ponder.engine.request import Request, SequenceState
+from ponder.errors import UsageError
+from ponder.models.base_policy import BasePolicy
+from ponder.models.tokenizer import Tokenizer
+from ponder.nets.decoder import Decoder
+from ponder.protocols import PolicyWrapper
+from ponder.types import Completion, Floats, Ids, Sampling, ids
+
+
+class PonderPolicy(BasePolicy):
+    """A `Policy` over a `Decoder`, by continuous batching."""
+
+    def __init__(
+        self, net: Decoder, tokenizer: Tokenizer, seed: int = 0, cache_bytes: int | None = None, quantization: str = ""
+    ) -> None:
+        tokenizer.check_fits(net.config)
+        self.net = net
+        self.engine = Engine(net, frozenset(tokenizer.eos), self._hit_stop_string, cache_bytes=cache_bytes, quantization=quantization)
+        super().__init__(tokenizer, net.config.vocab, net.config.context, seed)
+        self.engine.on_tokens = lambda tokens: self.on_tokens(tokens)
+        self.engine.before_submit = self.drop_stale_cache
+        self._weights: list[nn.Parameter] = []
+        self.weights_stamp: tuple[int, ...] = ()
+
+    def reseed(self, *seed: int) -> None:
+        """Also forgets what is cached: what comes now is the same to the bit, whatever was asked before."""
+        super().stream(*seed)
+        self.engine.refresh_weights()
+
+    def with_adapter(self, name: str) -> AdapterPolicy:
+        """This policy with one of its engine's adapters."""
+        return AdapterPolicy(self, name)
+
+    async def stream_tokens(
+        self, prefix: Ids, sampling: Sampling, n: int = 1, adapter: str = ""
+    ) -> AsyncIterator[tuple[int, int] | Completion]:
+        """Each token as it is drawn, as (continuation, token); then the completions."""
+        request = self.request(prefix, sampling, n, adapter)
+        async for word in self.engine.stream(request):
+            if isinstance(word, tuple):
+                yield word[:2]
+            else:
+                for row in word:
+                    yield self._completion(row)
+
+    async def hidden_states(self, tokens: Ids, begin: int = 0, adapter: str = "") -> Tensor:
+        """Hidden states [t, E] from position `begin` on, after the last norm: what a value or reward head reads."""
+        tokens = ids(tokens)
+        self._check_tokens(tokens)
+        if not 0 <= begin < len(tokens):
+            raise UsageError(f"begin is {begin}; the text has {len(tokens)} tokens")
+        return await self.engine.read_hidden_states(tokens, begin, adapter)
+
+    async def token_logprobs(self, prefix: Ids, text: Ids, adapter: str = "") -> Floats:
+        """The log-probability of each token of a text after a prefix, at temperature 1."""
+        tokens = np.append(ids(prefix), ids(text))
+        self._check_tokens(tokens)
+        if not len(prefix) or not len(text):
+            raise UsageError("a score needs at least one token before the text, and one of the text")
+        hidden = await self.engine.read_hidden_states(tokens[:-1], len(prefix) - 1, adapter)
+        with torch.inference_mode():
+            said = logprobs_from_hidden(self.net, hidden, torch.from_numpy(ids(text).astype(np.int64)).to(hidden.device))
+        return np.asarray(said.cpu().numpy(), np.float32)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """In here the weights may change under texts in hand; then they go on, each token with its version."""
+        with self.engine.paused():
+            try:
+                yield
+            finally:
+                self._weights = list(self.net.parameters())  # others may have taken their place
+                self.drop_stale_cache()  # before the next pass: what it finds in the cache is of these weights
+
+    def sleep(self) -> None:
+        """Give the cache's memory to others until the next call, where it is scarce: on a GPU, for a learner."""
+        if self.net.device.type == "cuda" and not self.engine.busy:
+            self.engine.sleep()
+
+    async def _generate(self, request: Request) -> list[SequenceState]:
+        return await self.engine.generate(request)
+
+    def _flops(self, context: int) -> float:
+        return self.net.config.flops_per_token(context)
+
+    def _check_tokens(self, tokens: Ids) -> None:
+        if not len(tokens) or tokens.min() < 0 or tokens.max() >= self.vocab_size:
+            raise UsageError(f"a text needs at least one token, each below the vocabulary's {self.vocab_size}")
+        if len(tokens) > self.context_length:
+            raise UsageError(f"the text has {len(tokens)} tokens, the model's context only {self.context_length}")
+
+    def drop_stale_cache(self) -> None:
+        """Forget what was computed with older weights: another version, or a tensor written to since. Writing past
+        torch's own count (`p.data.copy_`, torch's fused optimisers) is not seen: raise `version`, or `engine.renew()`.
+        """
+        if not self.engine.has_requests:
+            self._weights = list(self.net.parameters())
+        written = (0 if w.is_inference() else w._version for w in self._weights)
+        stamp = (self.version, *written, *(w.data_ptr() for w in self._weights))
+        if stamp != self.weights_stamp:
+            self.engine.version = self.version
+            self.engine.refresh_weights()
+            self.weights_stamp = stamp  # last: a call in another thread that finds it must find the cache empty too
+
+
+class AdapterPolicy(PolicyWrapper):
+    """A `Policy`: another one with an adapter on. It has no memory of its own, and shares every batch."""
+
+    policy: PonderPolicy
+
+    def __init__(self, policy: PonderPolicy, name: str) -> None:
+        with policy.engine.adapters.in_use(name):
+            self.policy, self.name = policy, name
+
+    @property
+    def version(self) -> int:
+        return self.policy.version
+
+    async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+        policy = self.policy
+        rows = await policy._generate(policy.request(prefix, sampling, n, self.name))
+        return [policy._completion(row) for row in rows]
+
+    def stream_tokens(self, prefix: Ids, sampling: Sampling, n: int = 1) -> AsyncIterator[tuple[int, int] | Completion]:
+        return self.policy.stream_tokens(prefix, sampling, n, self.name)
+
+    async def hidden_states(self, tokens: Ids, begin: int = 0) -> Tensor:
+        return await self.policy.hidden_states(tokens, begin, self.name)
+
+    async def token_logprobs(self, prefix: Ids, text: Ids) -> Floats:
+        return await self.policy.token_logprobs(prefix, text, self.name)

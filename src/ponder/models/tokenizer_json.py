@@ -1,0 +1,77 @@
+"""`tokenizer.json` of somebody unknown, read by `tokenizers`: what would make it run for ever is refused beforehand.
+
+The library is written in Rust. What it does not expect there is a panic, which Python sees as an exception that is no
+`Exception`; here it becomes one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from ponder.errors import ModelError
+from ponder.nets import model_files
+
+MAX_TOKENIZER_JSON_BYTES = 128 << 20  # of a tokenizer.json; the largest published have 35 MB
+MAX_TEXT_GROWTH = 1 << 12  # how much longer a text may get on its way through the steps of a normalizer or decoder
+
+
+class RustPanic(ValueError):
+    """The library met what it does not expect."""
+
+
+@contextmanager
+def catch_rust_panics() -> Iterator[None]:
+    try:
+        yield
+    except BaseException as reason:
+        if type(reason).__name__ != "PanicException":
+            raise
+        raise RustPanic(f"the library 'tokenizers' gave up: {one_line(reason)}") from None
+
+
+def load_tokenizer_json(path: Path) -> tokenizers.Tokenizer:
+    text = model_files.read_text(path, MAX_TOKENIZER_JSON_BYTES)
+    try:
+        with catch_rust_panics():
+            found = tokenizers.Tokenizer.from_str(text)
+    except Exception as reason:  # tokenizers raises nothing narrower
+        raise ModelError(f"{path} is damaged ({one_line(reason)}); download it again") from None
+    for name, part in (("normalizer", found.normalizer), ("decoder", found.decoder)):
+        if part is not None and (growth := _growth(json.loads(part.__getstate__()))) > MAX_TEXT_GROWTH:
+            raise ModelError(f"{path}: its {name} makes a text up to {growth:,.0f} times as long; download it again")
+    try:
+        with catch_rust_panics():
+            found.decode(found.encode("a b").ids)  # some damage shows only in use
+    except RustPanic as reason:
+        raise ModelError(f"{path} is damaged ({reason}); download it again") from None
+    except Exception:  # a tokenizer need not know these letters
+        pass
+    return found
+
+
+def one_line(reason: BaseException) -> str:
+    return " ".join(str(reason).split())[:200]
+
+
+def _growth(step: Any) -> float:
+    """How many times as long a text can become: steps that replace one piece of text by a longer one multiply."""
+    if not isinstance(step, Mapping):
+        return 1.0
+    growth = 1.0
+    for value in step.values():
+        if isinstance(value, list):
+            for part in value:
+                growth = min(growth * _growth(part), 1e300)
+    if isinstance(content := step.get("content"), str):
+        pattern = step.get("pattern")
+        found = pattern.get("String") if isinstance(pattern, Mapping) else None
+        growth *= max(1.0, len(content) / len(found)) if isinstance(found, str) and found else 1.0 + len(content)
+    if isinstance(added := step.get("prepend"), str):
+        growth *= 1.0 + len(added)
+    return growth

@@ -1,0 +1,129 @@
+"""Is a stored model the one that a policy runs? Then nothing need be loaded beside it: a judge that was trained on its
+weights reads in its engine, and one that is the policy itself is asked there.
+
+Weights are compared, not names: a run's folder may hold others tomorrow, and one model may lie in two places.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ponder.errors import ModelError
+from ponder.models.load import VLLM_PREFIX, TRANSFORMERS_PREFIX, OPENAI_PREFIX, find_model
+from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.tokenizer import Tokenizer
+from ponder.nets import gguf, hf, lora
+from ponder.nets.hardware import pick_device, pick_dtype
+from ponder.nets.config import DecoderConfig
+from ponder.nets.decoder import Decoder
+from ponder.protocols import Policy
+
+HEAD_PREFIXES = ("score.", "lm_head.")  # of a judge's weights: what reads the states, and what writes from them
+
+
+def runs_on(policy: Policy, device: str, dtype: str) -> bool:
+    """Is it one of our own, there and in the type that is asked for?"""
+    if not isinstance(policy, PonderPolicy):
+        return False
+    where = policy.net.device if device == "auto" else pick_device(device)
+    return where.type == policy.net.device.type and (dtype == "auto" or pick_dtype(dtype, where) == policy.net.dtype)
+
+
+def runs_model(policy: Policy, model: str, device: str = "auto", dtype: str = "auto") -> bool:
+    """Does the policy run this very language model, with its tokens and its template?"""
+    if model.startswith((OPENAI_PREFIX, TRANSFORMERS_PREFIX, VLLM_PREFIX)) or not runs_on(policy, device, dtype):
+        return False
+    assert isinstance(policy, PonderPolicy)
+    path = find_model(model)
+    tokenizer = Tokenizer.from_gguf(path) if path.is_file() else Tokenizer.from_folder(path)
+    mine = policy.tokenizer
+    if (mine.bos, mine.eos, mine.chat_template) != (tokenizer.bos, tokenizer.eos, tokenizer.chat_template):
+        return False
+    return not (hf.is_score_model(path) or first_difference(policy, path))
+
+
+def first_difference(policy: PonderPolicy, path: Path, judge: bool = False, adapter: Path | None = None) -> str:
+    """The first thing in which a stored model is not the policy's, in the policy's type; empty: there is none.
+
+    `judge`: all but its head. `adapter`: what was added to the policy's weights to make the model's.
+    """
+    net = policy.net
+    config, tensors, tokenizer = _read_stored(path)
+    if _comparable_config(config, judge) != _comparable_config(net.config, judge):
+        return "its configuration"
+    if tokenizer.inner.to_str() != policy.tokenizer.inner.to_str():
+        return "its tokenizer"
+    own = {n: p.detach() for n, p in net.named_parameters() if not (judge and n.startswith(HEAD_PREFIXES))}
+    added = {} if adapter is None else _adapter_deltas(net, adapter)
+    for name, tensor in tensors:
+        if (judge and name.startswith(HEAD_PREFIXES)) or (config.tied_embeddings and name == "lm_head.weight"):
+            continue
+        mine = own.pop(name, None)
+        if mine is None or mine.shape != tensor.shape or not _same_weights(mine, tensor, added.get(name)):
+            return name
+    return next(iter(own), "")
+
+
+def find_head_adapter(policy: PonderPolicy, judge: Path) -> Path | None:
+    """What makes a judge's network of the policy's: nothing, or the adapter that it was trained with."""
+    differs = first_difference(policy, judge, judge=True)
+    if not differs:
+        return None
+    adapter = judge.with_name("adapter")
+    if (adapter / lora.ADAPTER_CONFIG_FILE).is_file() and not lora.has_adapter(policy.net):
+        differs = first_difference(policy, judge, judge=True, adapter=adapter)
+        if not differs:
+            return adapter
+    raise ModelError(
+        f"the judge in {judge} was trained on another model ({differs} differs): load it on an engine of its own"
+        " (load_scorer), or train it with LoRA or the head only on this policy's model"
+    )
+
+
+def adapter_digest(adapter: Path) -> str:
+    """One name for one adapter, wherever it lies: in an engine it need not stand twice."""
+    files = [(adapter / name).read_bytes() for name in (lora.ADAPTER_CONFIG_FILE, lora.ADAPTER_WEIGHTS_FILE)]
+    return f"judge-{hashlib.blake2b(b''.join(files), digest_size=8).hexdigest()}"
+
+
+def _read_stored(path: Path) -> tuple[DecoderConfig, Iterable[tuple[str, Tensor]], Tokenizer]:
+    if path.is_file():
+        file = gguf.open_gguf(path)
+        config = gguf.decoder_config(file)
+        return config, gguf.stream_tensors(file, config), Tokenizer.from_gguf(file)
+    raw = hf.read_config(path)
+    return (
+        hf.decoder_config(path, raw),
+        hf.stream_tensors(path, multimodal="text_config" in raw),
+        Tokenizer.from_folder(path),
+    )
+
+
+def _comparable_config(config: DecoderConfig, judge: bool) -> DecoderConfig:
+    """What says how states are computed; a judge has no head to tie."""
+    return replace(config, tied_embeddings=judge or config.tied_embeddings, bos=None, eos=(), pad=None)
+
+
+def _adapter_deltas(net: Decoder, adapter: Path) -> Mapping[str, Tensor]:
+    """scale B A, by the name of the weight that it is added to."""
+    made, stored = lora.read_adapter(net, adapter)
+    owners = {name.rpartition(".lora_")[0] for name in stored}
+    pairs = {owner: [stored[f"{owner}.lora_{kind}.weight"].float() for kind in "BA"] for owner in owners}
+    return {f"{owner}.weight": b @ a * (made.alpha / made.rank) for owner, (b, a) in pairs.items()}
+
+
+def _same_weights(mine: Tensor, stored: Tensor, added: Tensor | None) -> bool:
+    """To the bit, unless something was added: then but for the rounding of that sum, to the type in which it is kept.
+    A light training moves many weights by more."""
+    if added is None:
+        return torch.equal(mine, stored.to(mine.device, mine.dtype))
+    whole = mine.float() + added.to(mine.device)
+    rounding = max(torch.finfo(kind).eps for kind in (mine.dtype, stored.dtype)) / 2
+    slack = 1e-5 * float(added.abs().max())  # of a product, which no two machines sum alike
+    return torch.allclose(whole, stored.to(mine.device, whole.dtype), rtol=rounding, atol=slack)

@@ -1,0 +1,102 @@
+"""Attention over packed sequences that share prefixes, by FlexAttention. Shapes as in decoder.py; S segments, Q blocks.
+
+For what flash attention does not take: float32, and deep trees. A kernel compiled from the rule "a token sees what lies
+before it on its own path" visits only those blocks of tokens in which somebody sees somebody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ponder.nets.torch_compile import compile_once
+
+FLEX_BLOCK_TOKENS = 128  # tokens; the packer fills the last one
+
+
+class FlexTreeAttention:
+    """Attention over a forest of segments; `parents[s] < s`, or -1 for a root. Trees lie one after another."""
+
+    can_compile = False
+
+    def __init__(
+        self, lengths: Sequence[int], parents: Sequence[int], positions_T: np.ndarray[Any, Any], device: torch.device
+    ) -> None:
+        assert sum(lengths) % FLEX_BLOCK_TOKENS == 0, "the packer fills the last block"
+        self.positions_T = torch.from_numpy(positions_T).to(device)
+        enter, leave = _preorder_ranges(parents)
+        self._enter_T, self._leave_T = (
+            torch.from_numpy(np.repeat(n, lengths).astype(np.int32)).to(device) for n in (enter, leave)
+        )
+        self._masks: dict[int | None, Any] = {}
+
+    def __call__(
+        self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, *, scale: float, window: int | None
+    ) -> Tensor:
+        q, k, v = (x.transpose(0, 1)[None] for x in (q_THD, k_TKD, v_TKD))
+        gqa = q.shape[1] != k.shape[1]
+        return _compiled_flex_attention()(q, k, v, block_mask=self._mask(window), scale=scale, enable_gqa=gqa)[0].transpose(0, 1)
+
+    def _mask_mod(self, window: int | None) -> Callable[..., Tensor]:
+        """May query q see key k? k lies on q's path, not after q, and not too far back."""
+        enter_T, leave_T, positions_T = self._enter_T, self._leave_T, self.positions_T
+
+        def sees(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            above = (enter_T[k] <= enter_T[q]) & (enter_T[q] < leave_T[k]) & (k <= q)
+            return above if window is None else above & (positions_T[q] - positions_T[k] < window)
+
+        return sees
+
+    def _mask(self, window: int | None) -> Any:
+        """Which blocks are seen by nobody, in part, or wholly; the same for every layer of a kind."""
+        if window not in self._masks:
+            from torch.nn.attention.flex_attention import BlockMask
+
+            sees, total = self._mask_mod(window), len(self.positions_T)
+            keys_T = torch.arange(total, device=self.positions_T.device)
+            none = torch.zeros((), dtype=torch.int32, device=keys_T.device)
+            some, whole = [], []
+            for rows in keys_T.split(16 * FLEX_BLOCK_TOKENS):  # a slab of the [T, T] mask at a time
+                seen = sees(none, none, rows[:, None], keys_T[None]).view(-1, FLEX_BLOCK_TOKENS, total // FLEX_BLOCK_TOKENS, FLEX_BLOCK_TOKENS)
+                some.append(seen.any(3).any(1))
+                whole.append(seen.all(3).all(1))
+            some_QQ, whole_QQ = torch.cat(some), torch.cat(whole)
+            parts = (*_kv_block_lists(some_QQ & ~whole_QQ), *_kv_block_lists(whole_QQ))
+            self._masks[window] = BlockMask.from_kv_blocks(*parts, BLOCK_SIZE=FLEX_BLOCK_TOKENS, mask_mod=sees)
+        return self._masks[window]
+
+
+def _preorder_ranges(parents: Sequence[int]) -> tuple[list[int], list[int]]:
+    """A segment's number in a walk over the trees, and that of the first segment after all below it."""
+    below = [1] * len(parents)
+    for s in reversed(range(len(parents))):
+        if parents[s] >= 0:
+            below[parents[s]] += below[s]
+    enter, free = [0] * len(parents), [0] * len(parents)  # free: the next number inside a segment's part of the walk
+    root = 0
+    for s, p in enumerate(parents):
+        enter[s] = root if p < 0 else free[p]
+        free[s] = enter[s] + 1
+        if p < 0:
+            root += below[s]
+        else:
+            free[p] += below[s]
+    return enter, [e + b for e, b in zip(enter, below, strict=True)]
+
+
+def _kv_block_lists(blocks_QQ: Tensor) -> tuple[Tensor, Tensor]:
+    """How many blocks each row has, and which they are, first ones first."""
+    order = blocks_QQ.int().argsort(dim=-1, descending=True, stable=True)
+    return blocks_QQ.sum(-1, dtype=torch.int32)[None, None], order.int()[None, None]
+
+
+@cache
+def _compiled_flex_attention() -> Callable[..., Tensor]:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return compile_once(flex_attention)

@@ -1,0 +1,117 @@
+"""Stored tensors become a decoder, one at a time: the module is never held twice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from ponder.errors import ModelError
+from ponder.nets.config import DecoderConfig
+from ponder.nets.decoder import Decoder
+from ponder.nets.rope import frequencies
+from ponder.memory_check import free_memory
+
+DecoderT = TypeVar("Net", bound=Decoder)
+
+
+class _SkipInit(TorchFunctionMode):
+    """Modules come without first values: drawing them, even on no device, loads all of torch's compiler."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = dict(kwargs or {})
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return args[0] if args else given["tensor"]
+        return func(*args, **given)
+
+
+def build_decoder(
+    config: DecoderConfig,
+    tensors: Iterable[tuple[str, Tensor]],
+    where: Path,
+    dtype: torch.dtype | None,
+    device: torch.device | str,
+    kind: type[DecoderT] = Decoder,  # type: ignore[assignment]
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+) -> DecoderT:
+    """A decoder holding these tensors. `dtype=None` keeps each as it is stored. `shapes`: of tensors that are still to
+    be read, which is done only if they fit."""
+    if shapes is None:
+        tensors = list(tensors)
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors}
+    net = _build_on_meta(config, shapes, where, kind)
+    config = net.config
+    waiting = dict(net.named_parameters())  # a tied head stands here once, as the embedding
+    _check_shapes(config, shapes, {name: tuple(p.shape) for name, p in waiting.items()}, where)
+    _check_free_memory(shapes, where, dtype)
+    for name, tensor in tensors:
+        if config.tied_embeddings and name == "lm_head.weight":
+            continue  # some files hold the embedding twice
+        if not check_tensors_finite(tensor):
+            raise ModelError(f"{name} in {where} holds numbers that are not finite; download the model again")
+        owner, leaf = name.rpartition(".")[::2]
+        setattr(net.get_submodule(owner), leaf, nn.Parameter(tensor.to(device=device, dtype=dtype)))
+    if config.tied_embeddings:
+        net.lm_head.weight = net.embed_tokens.weight
+    return net
+
+
+def check_tensors_finite(tensor: Tensor) -> bool:
+    """Whether all of a tensor's numbers are; in one pass, without a copy."""
+    return not tensor.numel() or all(bool(end.isfinite()) for end in torch.aminmax(tensor))
+
+
+def _build_on_meta(config: DecoderConfig, shapes: Mapping[str, tuple[int, ...]], where: Path, kind: type[DecoderT]) -> DecoderT:
+    """The module without its numbers, unless the configuration is of a model far larger than what is stored."""
+    stored = sum(math.prod(shape) for shape in shapes.values())
+    if config.layers > len(shapes) or config.parameter_count > 8 * stored + (1 << 20):
+        raise ModelError(
+            f"the configuration in {where} is of a model with {config.layers:,} layers and {config.parameter_count:,} "
+            f"weights, but {len(shapes):,} tensors with {stored:,} weights are there; download both again"
+        )
+    try:
+        with np.errstate(all="ignore"):
+            turns = [frequencies(r, config.head_dim, config.context) for r in (config.rope, config.local_rope) if r]
+        if not all(bool(freqs.isfinite().all()) and math.isfinite(factor) for freqs, factor in turns):
+            raise ValueError("they give no finite numbers")
+        with torch.device("meta"), _SkipInit():  # shapes without memory
+            return kind(config)
+    except (ArithmeticError, ValueError, TypeError, LookupError, RuntimeError) as reason:
+        what = "rope settings" if "turns" not in locals() or "finite" in str(reason) else "sizes"
+        raise ModelError(f"the {what} in {where} make no sense ({reason!s:.200}); download it again") from None
+
+
+def _check_shapes(
+    config: DecoderConfig,
+    shapes: Mapping[str, tuple[int, ...]],
+    wanted: dict[str, tuple[int, ...]],
+    where: Path,
+) -> None:
+    for name, found in shapes.items():
+        if config.tied_embeddings and name == "lm_head.weight":
+            continue
+        if name not in wanted:
+            raise ModelError(f"{where} holds {name:.200}, which no {config.family} model of its configuration has")
+        if wanted[name] != found:
+            raise ModelError(
+                f"{name} in {where} has shape {found}, but the configuration says {wanted[name]}: "
+                "they belong to different models; download both again"
+            )
+    if names := sorted(wanted.keys() - shapes.keys()):
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        raise ModelError(f"{where} lacks the tensors {', '.join(names[:3])}{more}; download the model again")
+
+
+def _check_free_memory(shapes: Mapping[str, tuple[int, ...]], where: Path, dtype: torch.dtype | None) -> None:
+    """Refuse weights that this machine cannot hold. In their stored type they stay on the disk."""
+    need = sum(math.prod(shape) for shape in shapes.values()) * (0 if dtype is None else dtype.itemsize)
+    if need > 1 << 30 and need > (free := free_memory()):  # below, looking takes longer than it is worth
+        raise ModelError(f"{where} takes {need / 1e9:,.0f} GB of memory, and {free / 1e9:,.1f} GB are free")

@@ -1,0 +1,335 @@
+"""Problems are made: from a source, through the sieve, past solvers that must agree, to those of fitting difficulty.
+
+An ordinary run: what a model wrote and every attempt of a solver are kept as traces (step 0 is the writing, step 1 the
+first solver, and so on), it goes on where it stopped, and its solutions can be harvested.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ponder import event_loop
+from ponder.runs import job_json
+from ponder import registry
+from ponder import memory_check
+from ponder.errors import RunError, UnknownName, UsageError
+from ponder.filter_report import FilterReport
+from ponder.pipelines.problems.solve_rate import SolveRate
+from ponder.pipelines.problems.solve_many import SolveMany
+from ponder.pipelines.problems.held_out import TRAINING_ONLY_STAGE, HELD_OUT_REASON, is_held_out
+from ponder.runs.data_files import FILTER_REPORT_FILE, filter_report_lines, write_jsonl
+from ponder.pipelines.problems.filters import Filters, without_instruction
+from ponder.pipelines.problems.sources import (
+    MODEL_SOURCES,
+    TRUSTED_SOURCES,
+    OPERATORS,
+    SOURCES,
+    Source,
+    check_parents,
+    with_lineage,
+    mutate_parents,
+    parse_replies,
+    writing_requests,
+)
+from ponder.protocols import Policy, NoProgress, Task, Progress
+from ponder.reason.strategies import Chain, Samples
+from ponder.runs.run_dir import Run, other_job_error, read_traces, write_json
+from ponder.tasks.synthetic import MATH_VERIFIER, generate_from_templates, read_problems, read_templates, select_diverse, to_row
+from ponder.tasks.synthetic.problem_rows import bare_question, domain_of
+from ponder.runs.trust import external_code, names_code
+from ponder.types import Problem, Sampling, user_messages
+from ponder.verify import format_answer
+
+PROBLEMS_FILE = "problems.jsonl"
+MIN_PARENTS_READ = 1_000  # problems of a task to start from, or as many as are wanted
+SOLVER_FIELDS = ("solvers", "samples", "solving", "prompt")  # settings by which attempts are others
+WRITER_FIELDS = ("model", "template", "writing", "examples")  # the solver's, or nobody's, where no model writes
+FILTER_FIELDS = ("votes", "exact", "hardest", "easiest", "sieve", "keep", "batch")  # by which they are the same ones
+WRITING_STEP = 0  # the step under which a run keeps what was written; solvers follow
+
+PolicyLoader = Callable[[str], Policy]  # a policy by its model's name
+
+
+@dataclass(frozen=True)
+class MakeProblems:
+    """The job.
+
+    `templates` draws from a file of templates; `write`, `evolve` and `backward` ask the model for new problems, like
+    those of a task or file, harder than those, or with their answers; `mutate` changes them without a model; `filter`
+    takes them as they are. Then solvers try each: what a model made must be what most of them answer.
+    """
+
+    READ_SPLITS: ClassVar = ("train",)
+
+    source: Source
+    file: str | None = None  # of templates, or JSONL of problems to start from
+    task: Task | None = None  # whose training problems to start from
+    operators: tuple[str, ...] = ()  # of evolve and mutate; none named: all
+    count: int = 100
+    examples: int = 3  # shown to a model that writes
+    prompt: str | None = None  # how a question is put, as {question}; None: and an answer in \\boxed{} is asked for
+    question_column: str = "prompt"  # columns of the file
+    answer_column: str = "answer"
+    model: str | None = None
+    template: str | None = None
+    writer_sampling: Sampling = Sampling(max_tokens=1024)
+    solvers: tuple[str, ...] = ()  # none named: the model itself
+    samples_per_solver: int = 8  # of each solver
+    solver_sampling: Sampling = Sampling(max_tokens=1024)
+    min_votes: int = 2  # samples that must give the answer, at least
+    # `module:function`, from a question to all its answers: there must be one
+    exact_solver: str | None = field(default=None, metadata=names_code())
+    min_pass_rate: float = 0.01  # pass rates
+    max_pass_rate: float = 0.95
+    filters: Filters = Filters()
+    max_kept: int | None = None  # more than so many: spread over domains, leaning to long reasoning
+    max_concurrency: int = 128  # problems in flight
+    seed: int = 0
+    device: str = "auto"
+    dtype: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.source not in SOURCES:
+            raise UnknownName("source of problems", str(self.source), SOURCES)
+        if self.source == "templates" and (self.file is None or self.task is not None):
+            raise UsageError("templates come from a file, and from nothing else: give it, and no task")
+        if self.source in ("evolve", "mutate", "filter") and (self.file is None) == (self.task is None):
+            raise UsageError(f"{self.source} starts from the problems of a task or of a file: give one of them")
+        if self.file is not None and self.task is not None:
+            raise UsageError("problems to start from come from a task or from a file: give one of them")
+        if self.source in MODEL_SOURCES and self.model is None:
+            raise UsageError(f"{self.source} asks a model for problems: name one")
+        if self.source not in TRUSTED_SOURCES and not self._uses_solvers:
+            raise UsageError(f"what {self.source} gives must be solved before it is believed: name solvers and samples")
+        if self.prompt is not None:
+            _check_prompt(self.prompt)
+        for operator in self.operators:
+            if operator not in (known := OPERATORS.get(self.source, ())):
+                raise UnknownName(f"operator of {self.source}", operator, known)
+        least = min(self.count, self.max_concurrency, self.min_votes, self.max_kept or 1, self.examples + 1)
+        if least < 1 or self.max_kept == 0 or self.samples_per_solver < 0 or self.seed < 0:
+            raise UsageError("count, batch, votes and keep must be at least 1, examples, samples and seed at least 0")
+        if not 0 <= self.min_pass_rate <= self.max_pass_rate <= 1:
+            raise UsageError(f"pass rates from {self.min_pass_rate} to {self.max_pass_rate}: give 0 <= hardest <= easiest <= 1")
+        if self.min_votes > self.samples_per_solver * max(1, len(self._solver_models)) and self._uses_solvers:
+            raise UsageError(f"{self.min_votes} votes cannot come of {self.samples_per_solver} samples: take more samples")
+        if self._uses_solvers and self.samples_per_solver > 1 and self.solver_sampling.deterministic:
+            raise UsageError(
+                f"{self.samples_per_solver} samples of a solver at temperature 0 are one, and agree with themselves: "
+                "give a temperature, or take samples=1 and several solvers"
+            )
+
+    @property
+    def _solver_models(self) -> tuple[str, ...]:
+        return self.solvers or ((self.model,) if self.model is not None else ())
+
+    @property
+    def _uses_solvers(self) -> bool:
+        return bool(self._solver_models) and self.samples_per_solver > 0
+
+    def __call__(self, folder: str | Path, watch: Progress | None = None) -> MakeProblemsResult:
+        memory_check.require_trace_memory({"count": self.count}, {"samples": max(1, self.samples_per_solver)})
+        from ponder.models.load import load_inference_policy, pin_checkpoint
+        from ponder.pipelines.job.input_fingerprints import input_fingerprints
+
+        watch = watch or NoProgress()
+        tell = watch.tokens
+        job = replace(
+            self, model=None if self.model is None else pin_checkpoint(self.model), solvers=tuple(map(pin_checkpoint, self.solvers))
+        )
+        loaded: dict[str, Any] = {}
+
+        def find(name: str) -> Policy:
+            if name not in loaded:
+                loaded.clear()  # one model at a time
+                loaded[name] = load_inference_policy(name, template=self.template, device=self.device, dtype=self.dtype)
+                loaded[name].watch = tell
+            loaded[name].stream(self.seed)
+            return loaded[name]
+
+        attempts = replace(job, exact_solver=None, filters=Filters())  # what filters depend on may change: they run again
+        with Run(folder, job, input_fingerprints(attempts), continue_from=job.continue_from) as run:
+            return event_loop.run(make_problems(job, find, run, watch))
+
+    def continue_from(self, run: Run, theirs: Any) -> None:
+        """A run goes on with other solvers and other filters. Attempts of solvers that are not asked any more, or are
+        asked otherwise, are set aside: nobody reads them as the new ones'."""
+        if not isinstance(theirs, dict) or theirs.get("is") != run.job["is"]:
+            raise other_job_error(run.folder, theirs, run.job)
+        free = (*FILTER_FIELDS, *SOLVER_FIELDS, *(() if self.source in MODEL_SOURCES else WRITER_FIELDS))
+        fixed = [{k: v for k, v in job.items() if k not in free} for job in (theirs, run.job)]
+        if fixed[0] != fixed[1]:
+            raise RunError(f"{other_job_error(run.folder, *fixed)}; only solvers and filters may change")
+        (run.folder / PROBLEMS_FILE).unlink(missing_ok=True)  # it comes again
+        before = {k: v for k, v in theirs.items() if k not in FILTER_FIELDS}  # which may have named other code
+        asked = [_solver_settings(job) for job in (job_json.decode(before, external_code(run.job)), self)]
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*asked, strict=False)))
+        if aside := sum(step > WRITING_STEP + same for step, _ in read_traces(run.folder)):
+            run.mark_resumed(WRITING_STEP + same + 1)
+            again = f": the problems are solved again by {', '.join(self._solver_models)}" if self._uses_solvers else ""
+            warnings.warn(f"{aside} attempts of other solvers or settings are set aside{again}", stacklevel=2)
+
+    def summary_lines(self, folder: Path) -> list[str]:
+        """What came out, for people."""
+        return [*filter_report_lines(folder), f"problems  {folder / PROBLEMS_FILE}"]
+
+
+def _solver_settings(job: MakeProblems) -> list[tuple[Any, ...]]:
+    """What makes a solver's attempts what they are, solver by solver."""
+    how = (job.samples_per_solver, job.solver_sampling, job.prompt, job.template)
+    return [(solver, *how) for solver in job._solver_models] if job._uses_solvers else []
+
+
+def _check_prompt(prompt: str) -> None:
+    try:
+        whole = "?!" in prompt.format(question="?!")
+    except (KeyError, IndexError, ValueError, AttributeError):
+        whole = False
+    if not whole:
+        raise UsageError(f"the prompt {prompt!r} must hold {{question}} and no other field; write {{{{ }}}} for braces")
+
+
+@dataclass(frozen=True)
+class MakeProblemsResult:
+    """What came of it. The problems stand in the run's problems.jsonl."""
+
+    rows: list[dict[str, Any]]
+    funnel: FilterReport
+
+
+async def make_problems(job: MakeProblems, find: PolicyLoader, run: Run, watch: Progress) -> MakeProblemsResult:
+    """Also where it ends early, the funnel stands beside what was thought; before that there is nothing to keep."""
+    funnel = FilterReport()
+    try:
+        return await _run_make_problems(job, find, run, watch, funnel)
+    finally:
+        if any((run.folder / name).exists() for name in ("traces.jsonl", PROBLEMS_FILE)):
+            write_json(run.folder / FILTER_REPORT_FILE, funnel.to_json())
+
+
+async def _run_make_problems(job: MakeProblems, find: PolicyLoader, run: Run, watch: Progress, funnel: FilterReport) -> MakeProblemsResult:
+    job.filters.validate()
+    exact = None if job.exact_solver is None else registry.import_object(job.exact_solver)
+    asking = SolveMany(run, watch, job.max_concurrency)
+    problems = await _source_problems(job, find, asking, funnel)
+    if job.prompt is not None:
+        problems = [replace(p, messages=user_messages(job.prompt.format(question=bare_question(p))), style="", answer_instruction="") for p in problems]
+    problems = job.filters(problems, funnel, job.task)
+    if exact is not None:
+        problems = _check_with_exact_solver(problems, exact, funnel)
+    tried = [SolveRate(p) for p in problems]
+    if job._uses_solvers:
+        tried = await _solved(job, find, asking, tried, funnel)
+    if job.max_kept is not None and len(tried) > job.max_kept:
+        domains = [domain_of(t.problem) for t in tried]
+        lengths = [sum(t.correct_lengths) / max(1, len(t.correct_lengths)) for t in tried]
+        chosen = sorted(select_diverse(domains, lengths, job.max_kept, job.seed))
+        beyond = {f"beyond {job.max_kept}": len(tried) - len(chosen)}
+        tried = list(funnel.require_some("chosen", [tried[i] for i in chosen], beyond))
+    rows = [_to_row(t, job._uses_solvers) for t in tried]
+    write_jsonl(run.folder / PROBLEMS_FILE, rows)
+    return MakeProblemsResult(rows, funnel)
+
+
+def _to_row(tried: SolveRate, solved: bool) -> dict[str, Any]:
+    if not solved:
+        return to_row(tried.problem)
+    length = round(sum(tried.correct_lengths) / max(1, len(tried.correct_lengths)))
+    return to_row(tried.problem, pass_rate=tried.pass_rate, attempts=tried.num_judged, length=length)
+
+
+async def _source_problems(job: MakeProblems, find: PolicyLoader, asking: SolveMany, funnel: FilterReport) -> list[Problem]:
+    """The problems of the source, before anything is asked of them."""
+    if job.source == "templates":
+        assert job.file is not None
+        problems = list(generate_from_templates(read_templates(job.file), job.count, job.seed))
+        return list(funnel.require_some("drawn", problems, {"that there are not": job.count - len(problems)}))
+    operators = job.operators or OPERATORS.get(job.source, ())
+    parents = _without_held_out(_read_parents(job), funnel)
+    check_parents(job.source, operators, parents)
+    if job.source == "filter":
+        return list(funnel.require_some("given", [with_lineage(p, job.task is not None) for p in parents]))
+    if job.source == "mutate":
+        funnel.add("to change", len(parents))
+        return list(funnel.require_some("made", mutate_parents(parents, operators, job.count, job.seed, funnel)))
+    assert job.model is not None
+    asked = list(writing_requests(job.source, parents, operators, job.count, job.examples, job.seed))
+    funnel.add("asked for", len(asked))
+    traces = await asking(WRITING_STEP, "write", asked, Chain(job.writer_sampling), find(job.model))
+    return list(funnel.require_some("made", parse_replies(traces, job.source, job.model, funnel)))
+
+
+def _read_parents(job: MakeProblems) -> list[Problem]:
+    if job.task is None:
+        return [] if job.file is None else read_problems(job.file, job.question_column, job.answer_column)
+    train = without_instruction(job.task).train
+    most = job.count if job.source == "filter" else max(job.count, MIN_PARENTS_READ)
+    return [train[i] for i in range(min(len(train), most))]
+
+
+def _without_held_out(parents: list[Problem], funnel: FilterReport) -> list[Problem]:
+    """Without those whose ids say that somebody is measured on them: what is made of them would give them away."""
+    left = [p for p in parents if not is_held_out(p)]
+    if len(left) < len(parents):
+        funnel.add(TRAINING_ONLY_STAGE, len(left), {HELD_OUT_REASON: len(parents) - len(left)})
+        if not left:
+            funnel.fail("all problems to start from are held out to measure on, as their ids say: give others")
+    return left
+
+
+def _check_with_exact_solver(problems: Sequence[Problem], solve: Callable[[str], Any], funnel: FilterReport) -> list[Problem]:
+    """Those to which a program finds one answer, and it is theirs."""
+    left = []
+    for problem in problems:
+        try:
+            answers = solve(bare_question(problem))
+            found = [str(a) for a in ([answers] if isinstance(answers, str | int | float) else answers)]
+        except Exception as error:  # the user's own program
+            funnel.record("solved by program", False, f"{type(error).__name__}: {error}")
+            continue
+        same = len(found) == 1 and MATH_VERIFIER.grade(format_answer(found[0], "boxed"), problem.answer).value == 1.0
+        why = "another answer" if len(found) == 1 else "several answers" if found else "no answer"
+        if funnel.record("solved by program", same, why):
+            left.append(problem)
+    return list(funnel.require_some("unique", left))
+
+
+async def _solved(job: MakeProblems, find: PolicyLoader, asking: SolveMany, tried: list[SolveRate], funnel: FilterReport) -> list[SolveRate]:
+    """Those that solvers agree on, of fitting difficulty."""
+    problems = [t.problem for t in tried]
+    strategy = Samples(job.samples_per_solver, job.solver_sampling)
+    for place, solver in enumerate(job._solver_models, 1):
+        traces = await asking(WRITING_STEP + place, "solve", problems, strategy, find(solver), MATH_VERIFIER)
+        for one, trace in zip(tried, traces, strict=True):
+            one.add_trace(trace)
+    if not any(sum(t.correct_by_solver) for t in tried):
+        funnel.add("solved", 0, {"by no sample": len(tried)})
+        funnel.fail(
+            f"{', '.join(job._solver_models)} found none of the answers: name a stronger solver, allow more tokens, or make"
+            " easier problems. What was written is kept for another solver"
+        )
+    left = [t for t in tried if _is_agreed(t, job, funnel)]
+    fitting = []
+    for one in left:
+        assert one.pass_rate is not None
+        why = f"above {job.max_pass_rate:.0%}: too easy" if one.pass_rate > job.max_pass_rate else f"below {job.min_pass_rate:.0%}: too hard"
+        if funnel.record("of fitting difficulty", job.min_pass_rate <= one.pass_rate <= job.max_pass_rate, why):
+            fitting.append(one)
+    if not fitting:
+        funnel.fail("no problem is left: none is agreed on and of fitting difficulty")
+    return fitting
+
+
+def _is_agreed(tried: SolveRate, job: MakeProblems, funnel: FilterReport) -> bool:
+    if not funnel.record("attempts judged", tried.pass_rate is not None, "undecided"):
+        return False
+    if job.source in TRUSTED_SOURCES:
+        return True
+    enough = sum(tried.correct_by_solver) >= job.min_votes
+    why = "another answer is as frequent" if enough else f"fewer than {job.min_votes} samples give its answer"
+    return funnel.record("agreed on", enough and tried.majority_agrees, why)

@@ -1,0 +1,150 @@
+"""A run tried out before it is begun: its first steps in a folder that is thrown away, and samples of its policy."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ponder.errors import Interrupted
+from ponder.models.ponder_policy import PonderPolicy
+from ponder.nets import lora
+from ponder.nets.hardware import pick_device
+from ponder.pipelines.problems.curriculum import PassRateHistory
+from ponder.pipelines.rl import RL
+from ponder.pipelines.sft import FineTune
+from ponder.pipelines.solve import solve_all
+from ponder.pipelines.training.teachers import load_teacher
+from ponder.pipelines.preflight.gradient_probe import GradientProbe
+from ponder.protocols import Progress
+from ponder.train.learner import Learner
+from ponder.types import Trace
+
+NUM_TIMED_GROUPS = 4  # groups that stand for all of a step's
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What the first steps took. `first`: the traces of the very first one."""
+
+    sample_seconds: list[float]  # seconds of each step
+    learn_seconds: list[float]
+    peak_bytes: int  # bytes at most: of the GPU where there is one, else of this process
+    total_bytes: int | None  # bytes that the GPU has
+    first_traces: list[Trace]
+    metrics: list[dict[str, float]]  # of each step
+
+
+class _StepLimitReached(Exception):
+    """Ends the rehearsal; the job takes it for a fault and saves nothing."""
+
+
+class _UserInterrupted(_StepLimitReached):
+    """The user did."""
+
+
+class _StepLimit:
+    """A `Watch` that ends the job after so many steps; another one is told what goes on."""
+
+    def __init__(self, steps: int, watch: Progress) -> None:
+        self.steps, self.watch = steps, watch
+        self.rows: list[dict[str, float]] = []
+        self.first: list[Trace] = []
+
+    def phase(self, name: str) -> None:
+        self._tell(lambda: self.watch.phase(name))
+
+    def tokens(self, count: int) -> None:
+        self._tell(lambda: self.watch.tokens(count))
+
+    def share(self, done: float) -> None:
+        self._tell(lambda: self.watch.share(done))
+
+    def step(self, done: int, total: int, metrics: Mapping[str, float], traces: Sequence[Trace]) -> None:
+        self.rows.append(dict(metrics))
+        self.first = self.first or list(traces)
+        if done >= self.steps:
+            raise _StepLimitReached
+
+    def _tell(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Interrupted as stop:
+            raise _UserInterrupted from stop
+
+
+def dry_run(job: RL | FineTune, steps: int, watch: Progress) -> DryRun:
+    """Really run the first steps of a job, with its own settings, in a folder that is thrown away."""
+    device = pick_device(job.device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    clock = _StepLimit(steps, watch)
+    job = replace(job, preflight=False) if isinstance(job, RL) else job
+    with tempfile.TemporaryDirectory(prefix="ponder-plan-") as folder:
+        try:
+            job(Path(folder) / "run", clock)
+        except Exception as end:
+            found = _unwrap_group(end)
+            if isinstance(found, _UserInterrupted):
+                raise Interrupted("stopped; nothing was kept") from None
+            if not isinstance(found, _StepLimitReached):
+                raise found from None
+    memory, of = peak_memory(device)
+    sample = [row.get("time/sample", 0.0) for row in clock.rows]
+    learn = [row["step_time"] - s for row, s in zip(clock.rows, sample, strict=True)]
+    return DryRun(sample, learn, memory, of, clock.first, clock.rows)
+
+
+def _unwrap_group(error: Exception) -> Exception:
+    """What went wrong, without the groups that tasks at work together put around it."""
+    return _unwrap_group(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
+
+
+def peak_memory(device: torch.device) -> tuple[int, int | None]:
+    """Bytes, and of how many where that is known. The system counts in KiB, but on macOS in bytes."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device), torch.cuda.get_device_properties(device).total_memory
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024), None
+
+
+def time_full_pass(learner: Learner, traces: Sequence[Trace]) -> float:
+    """Seconds to learn from all these groups if each had a gradient, by a pass over some of them.
+
+    The pass leaves out most weights' gradients, which are a third of the work: forward, backward to each layer's
+    input, backward to its weights.
+    """
+    some = [Trace(t.problem, [replace(s) for s in t.steps]) for t in traces[:NUM_TIMED_GROUPS]]
+    for trace in some:
+        for k, step in enumerate(s for s in trace.steps if s.sampled):
+            step.advantages = np.full(len(step.token_ids), 1.0 if k % 2 else -1.0, np.float32)
+    began = time.perf_counter()
+    GradientProbe(learner).measure(some, learner.max_tokens_per_microbatch)
+    return 1.5 * (time.perf_counter() - began) * len(traces) / max(1, len(some))
+
+
+async def sample_groups(job: RL, policy: PonderPolicy, count: int, have: Sequence[Trace] = ()) -> list[Trace]:
+    """The job's strategy on the first problems it will ask, so many at least; `have`: traces of the first of these."""
+    traces = list(have)
+    if len(traces) < count:
+        policy.reseed(job.seed, 0, *([1] if traces else []))
+        problems = job.task.train
+        chosen = job.curriculum.choose(problems, job.seed, len(traces), count - len(traces), PassRateHistory())
+        traces += await solve_all([problems[i] for i in chosen], job.strategy, policy, job.task.verifier)
+    return traces
+
+
+def build_sft_learner(job: FineTune, policy: PonderPolicy) -> Learner:
+    """The learner that a fine-tuning job trains with."""
+    if job.lora is not None:
+        lora.attach(policy.net, job.lora, job.seed)
+    return Learner(
+        policy.net, job.algorithm, job.optimizer, max_tokens_per_microbatch=job.max_tokens_per_microbatch, gradient_checkpointing=job.gradient_checkpointing,
+        frozen_layers=job.frozen_layers, reference=None if job.teacher is None else load_teacher(job.teacher, policy),
+    )  # fmt: skip

@@ -1,0 +1,101 @@
+"""Which questions go on to solvers: by length, language, whether they are new, and whether they are held out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, is_dataclass, replace
+from typing import Any
+
+from ponder import registry
+from ponder.errors import UnknownName, UsageError
+from ponder.filter_report import FilterReport
+from ponder.measure.diagnostics.contamination import find_contamination, normalized_words
+from ponder.protocols import Task
+from ponder.tasks.synthetic.problem_rows import bare_question
+from ponder.tasks.synthetic.deduplicate import near_duplicates, embedding_near_duplicates, exact_duplicates
+from ponder.tasks.answer_style import StyledTask
+from ponder.runs.trust import names_code
+from ponder.types import Problem
+from ponder.verify.rewards.language_consistency import language_share
+from ponder.verify.rewards.language_data import LANGUAGES
+
+
+@dataclass(frozen=True)
+class Filters:
+    """`against`: the tasks whose held-out questions must not come back, not even `ngram` words of one in a row (8, as
+    for s1K), unless those stand in many. `embed`: a function `module:function` from texts to vectors, in place of
+    MinHash.
+    """
+
+    min_chars: int = 10  # characters
+    max_chars: int = 4_000
+    language: str | None = None
+    min_language_share: float = 0.9  # share of a question that must be in that language
+    dedup_threshold: float = 0.8  # Jaccard similarity (or cosine) from which two are one; 0: only word for word
+    embedder: str | None = field(default=None, metadata=names_code())
+    decontaminate_against: tuple[Task, ...] = ()
+    ngram: int = 8
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.min_chars <= self.max_chars:
+            raise UsageError(f"questions of {self.min_chars} to {self.max_chars} characters: there are none")
+        if self.language is not None and self.language not in LANGUAGES:
+            raise UnknownName("language", self.language, LANGUAGES)
+        if not 0 <= self.dedup_threshold <= 1 or not 0 <= self.min_language_share <= 1 or self.ngram < 2:
+            raise UsageError("near and pure lie between 0 and 1, and ngram is at least 2")
+
+    def validate(self) -> None:
+        """Refuse at once what could not work later, when much was spent."""
+        if self.embedder is not None:
+            registry.import_object(self.embedder)
+        elif self.dedup_threshold:
+            near_duplicates([], self.dedup_threshold)
+        for task in self.decontaminate_against:
+            without_instruction(task).test[:1]
+
+    def __call__(self, problems: Sequence[Problem], funnel: FilterReport, source_task: Task | None = None) -> list[Problem]:
+        """In order; the first of those that are alike stays. `own`: the task that they are made from, whose test
+        problems must not come back word for word."""
+        left = [p for p in problems if self._has_fitting_text(bare_question(p), funnel)]
+        left = _without_duplicates(left, exact_duplicates([bare_question(p) for p in left]), "not a repetition", "word for word", funnel)
+        if self.dedup_threshold and left:
+            texts = [bare_question(p) for p in left]
+            same = near_duplicates(texts, self.dedup_threshold) if self.embedder is None else embedding_near_duplicates(registry.import_object(self.embedder), texts, self.dedup_threshold)
+            left = _without_duplicates(left, same, "not nearly one", f"{self.dedup_threshold:.0%} alike", funnel)
+        if source_task is not None and left:
+            tests = {tuple(normalized_words(bare_question(p))) for p in without_instruction(source_task).test}
+            why = f"a test problem of {source_task.name}"
+            left = [p for p in left if funnel.record("not a test problem", tuple(normalized_words(bare_question(p))) not in tests, why)]
+        if self.decontaminate_against and left:
+            held = [(p.id, bare_question(p)) for task in self.decontaminate_against for p in without_instruction(task).test]
+            seen = find_contamination(held, [(str(i), bare_question(p)) for i, p in enumerate(left) if normalized_words(bare_question(p))], self.ngram)
+            known = {int(overlap.problem) for overlap in seen.flagged}
+            why = f"shares {self.ngram} words with a held-out problem"
+            left = [p for i, p in enumerate(left) if funnel.record("not held out", i not in known, why)]
+        funnel.require_some("passed the text filters", left)
+        return left
+
+    def _has_fitting_text(self, question: str, funnel: FilterReport) -> bool:
+        size = len(question)
+        why = "too short" if size < self.min_chars else "too long"
+        if not funnel.record("of fitting length", self.min_chars <= size <= self.max_chars, why):
+            return False
+        if self.language is None:
+            return True
+        share, _ = language_share(question, self.language)
+        return funnel.record("in one language", share >= self.min_language_share, f"less than {self.min_language_share:.0%} {self.language}")
+
+
+def without_instruction(task: Task) -> Task:
+    """The task with its questions as they stand, where it can leave out how to answer them."""
+    prompt = getattr(task, "prompt", None)
+    if not is_dataclass(task) or isinstance(task, type) or not isinstance(prompt, str) or "{question}" not in prompt:
+        return task
+    style: Any = {"style": "plain"} if isinstance(task, StyledTask) else {}
+    return replace(task, prompt="{question}", **style)
+
+
+def _without_duplicates(
+    problems: Sequence[Problem], same: Sequence[int | None], stage: str, why: str, funnel: FilterReport
+) -> list[Problem]:
+    return [p for p, as_before in zip(problems, same, strict=True) if funnel.record(stage, as_before is None, why)]

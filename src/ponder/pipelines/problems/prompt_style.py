@@ -1,0 +1,66 @@
+"""In which style a job asks: the template's, where it says itself how to answer, else the strategy's, else the task's.
+
+Each job puts its task through `apply_style` when it is made. So whoever takes a job's task (to sample, to judge, to
+imitate, to show a prompt, to judge again) has the same prompt and reads the same form of answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from ponder.errors import UsageError
+from ponder.models.chat_templates import R1
+from ponder.protocols import Task
+from ponder.tasks.answer_style import with_style
+from ponder.types import Problem, user_messages
+from ponder.verify.answers.style import THINKING_STYLES, question_with_instruction, find_style
+
+_TEMPLATE_STYLES = {"r1": "r1", R1: "r1"}  # templates that say how to answer, and the style that fits each
+
+
+def apply_style(task: Task, strategy: Any = None, template: str | None = None) -> Task:
+    """The task, asked in the style of this strategy and template."""
+    style = style_name(strategy, template)
+    return with_style(task, style) if style else task
+
+
+def styled_question(question: str, strategy: Any = None, template: str | None = None) -> Problem:
+    """A question of nobody's task, asked in the style of this strategy and template."""
+    style = style_name(strategy, template)
+    said = question_with_instruction(question, find_style(style)) if style else question
+    return Problem("question", user_messages(said), style=style, answer_instruction=said.removeprefix(question))
+
+
+def style_name(strategy: Any = None, template: str | None = None) -> str:
+    """The style's name; empty: the task's own."""
+    own, told = strategy_style(strategy), _TEMPLATE_STYLES.get(template or "", "")
+    if told and own and own not in THINKING_STYLES:
+        raise UsageError(
+            f"the template {told} tells the model to think before it answers, and the strategy asks for style {own}:"
+            " leave one of them out"
+        )
+    return told or own
+
+
+def strategy_style(strategy: Any) -> str:
+    """The style that a strategy asks for; empty: it leaves that to the task."""
+    found = set(_strategy_styles(strategy))
+    if len(found) > 1:
+        listed = " and ".join(sorted(style or "the task's own" for style in found))
+        raise UsageError(
+            f"the strategies inside {type(strategy).__name__} ask for answers in different styles ({listed}), and one"
+            " trace has one prompt: give them the same"
+        )
+    return found.pop() if found else ""
+
+
+def _strategy_styles(strategy: Any) -> Iterator[str]:
+    prompt = getattr(strategy, "prompt", None)
+    if prompt is not None:
+        yield str(getattr(prompt, "style", ""))
+    for field in fields(strategy) if is_dataclass(strategy) and not isinstance(strategy, type) else ():
+        inner = getattr(strategy, field.name)
+        if is_dataclass(inner) and callable(inner) and not isinstance(inner, type):
+            yield from _strategy_styles(inner)

@@ -1,0 +1,110 @@
+"""Where new problems come from: the requests that a model gets, or problems that need none."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+from ponder.errors import TaskError
+from ponder.filter_report import FilterReport
+from ponder.tasks.synthetic import backward_prompt, evolve_prompt, synthetic_problem, parse_reply, new_problem_prompt
+from ponder.tasks.synthetic.mutate import MUTATIONS, mutate
+from ponder.tasks.synthetic.problem_rows import MATH_VERIFIER, domain_of
+from ponder.tasks.synthetic.generation_prompts import EVOLVE_INSTRUCTIONS, TOPICS
+from ponder.types import Problem, Trace
+from ponder.verify import format_answer
+
+Source = Literal["templates", "write", "evolve", "backward", "mutate", "filter"]
+SOURCES: tuple[Source, ...] = get_args(Source)
+MODEL_SOURCES = ("write", "evolve", "backward")  # of a model
+TRUSTED_SOURCES = ("templates", "filter")  # whose answers are taken as they are
+OPERATORS = {"evolve": tuple(EVOLVE_INSTRUCTIONS), "mutate": tuple(MUTATIONS)}
+TARGET_ANSWER_RANGE = 2, 500  # whole numbers to write problems for, where there are no other answers
+
+
+def writing_requests(
+    source: Source, parents: Sequence[Problem], operators: Sequence[str], count: int, examples: int, seed: int
+) -> Iterator[Problem]:
+    """What a model is asked, one request for each problem. Its tags are the lineage of what comes of it."""
+    for i in range(count):
+        rng = random.Random(f"{seed} {source} {i}")
+        target, topic = None, ""
+        if source == "write":
+            operator, chosen = "write", rng.sample(parents, min(examples, len(parents)))
+            topic = rng.choice(TOPICS)
+            messages = new_problem_prompt(chosen, topic)
+        elif source == "evolve":
+            operator = operators[i % len(operators)]
+            chosen = rng.sample(parents, 2 if operator == "combine" else 1)
+            messages = evolve_prompt(operator, chosen)
+        else:
+            operator, chosen = "backward", rng.sample(parents, min(1, len(parents)))
+            target = str(chosen[0].answer) if chosen else str(rng.randint(*TARGET_ANSWER_RANGE))
+            messages = backward_prompt(target, chosen[0] if chosen else None)
+        about = domain_of(chosen[0]) if chosen else topic
+        tags = {"operator": operator, "parents": [p.id for p in chosen], "seed": seed, "domain": about}
+        yield Problem(f"{source}/{seed}/{i}", messages, target, tags)
+
+
+def parse_replies(traces: Sequence[Trace], source: Source, model: str, funnel: FilterReport) -> list[Problem]:
+    """The problems that a model wrote, with their lineage."""
+    found = []
+    for trace in traces:
+        if not funnel.record("answered", not trace.failed and bool(trace.answers()), trace.failed or "no answer"):
+            continue
+        asked = trace.problem
+        read = parse_reply(trace.text(trace.answers()[0]))
+        if isinstance(read, str):
+            funnel.record("with a problem and an answer", False, read)
+            continue
+        question, answer = read
+        funnel.record("with a problem and an answer", True)
+        if asked.answer is not None:
+            same = MATH_VERIFIER.grade(format_answer(answer, "boxed"), asked.answer).value == 1.0
+            if not funnel.record("with the answer asked for", same, "for another answer"):
+                continue
+        found.append(synthetic_problem(asked.id, question, answer, source=source, model=model, **asked.tags))
+    return found
+
+
+def with_lineage(problem: Problem, from_task: bool) -> Problem:
+    """A problem that was there. `bare`: its question does not say how to answer; a file's says what it says."""
+    lineage: dict[str, Any] = {"source": "given", "operator": "filter", "parents": [problem.id]}
+    if from_task:
+        return synthetic_problem(problem.id, problem.question, str(problem.answer), **lineage, domain=domain_of(problem))
+    return replace(problem, tags={**lineage, **problem.tags})
+
+
+def mutate_parents(
+    parents: Sequence[Problem], operators: Sequence[str], count: int, seed: int, funnel: FilterReport
+) -> list[Problem]:
+    """Each parent changed in each way in turn, until there are enough or nothing more can be changed."""
+    found: list[Problem] = []
+    for around in range(count):
+        before = len(found)
+        for parent in parents:
+            for operator in operators:
+                if len(found) == count:
+                    return found
+                changed = mutate(parent, operator, f"mutate/{seed}/{len(found)}", seed + around)
+                if funnel.record("changed", changed is not None, f"{operator} cannot be changed"):
+                    assert changed is not None
+                    found.append(changed)
+        if len(found) == before:
+            break
+    return found
+
+
+def check_parents(source: Source, operators: Sequence[str], parents: Sequence[Problem]) -> None:
+    """Enough to start from, with the answers that are needed."""
+    least = 2 if source == "evolve" and "combine" in operators else 1 if source in ("evolve", "mutate", "filter") else 0
+    if len(parents) < least:
+        raise TaskError(f"{source} starts from {least} problems or more, not {len(parents)}: give a task or a file")
+    needed = source in ("mutate", "filter", "backward")
+    if needed and (bad := next((p for p in parents if not isinstance(p.answer, str | int | float)), None)):
+        raise TaskError(
+            f"problem {bad.id!r} has no answer in plain text, which {source} needs: its answer is"
+            f" {type(bad.answer).__name__}"
+        )

@@ -1,0 +1,225 @@
+"""Training a judge: a reward model from preferences or outcomes, a process reward model from steps, a value model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ponder import memory_check
+from ponder.errors import UsageError
+from ponder.measure import auroc, best_at_k, ece
+from ponder.models.load import ScratchModel, pin_job_models
+from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.reward_models import load_policy_with_head
+from ponder.nets import lora
+from ponder.nets.lora import LoRA
+from ponder.nets.decoder_with_head import DecoderWithHead
+from ponder.pipelines.job.input_fingerprints import input_fingerprints
+from ponder.pipelines.rewards.labelled_traces import prepare_labels, merge_by_prompt
+from ponder.pipelines.training.session import TrainingSession
+from ponder.runs.data_files import FILTER_REPORT_FILE, filter_report_lines
+from ponder.pipelines.solve import shuffled_indices
+from ponder.protocols import NoProgress, Progress
+from ponder.runs.run_dir import Run, read_metrics, write_json
+from ponder.tasks.step_labels.verifier_metrics import fit_categorical_temperature, correct_pairs, fit_binary_temperature
+from ponder.train import checkpoint
+from ponder.train.reward_learner import RewardLearner
+from ponder.train.optimizer import AdamW
+from ponder.train.reward_objectives import OutcomeReward, BradleyTerry, RewardObjective, RewardTarget, StateValue, two_hot
+from ponder.types import Trace
+
+
+@dataclass(frozen=True)
+class TrainRewardModel:
+    """The job. `data`: files of labels or traces, or run directories, whose labels are the scores of `scorer`.
+
+    `separator` cuts what a policy wrote into steps (None: the trace's own). A tenth of the questions is held out, to
+    measure on and to fit the temperature. `head_only` leaves the model as it is, and `lora` all but adapters: then the
+    judge can share an engine with the policy it was trained on.
+    """
+
+    data: tuple[str, ...]
+    model: str | ScratchModel = "smollm2"
+    algorithm: RewardObjective = OutcomeReward()
+    template: str | None = None
+    format: str | None = None
+    scorer: str | None = None
+    separator: str | None = None
+    skip_bad: bool = False  # rows of a file that cannot be used
+    held_out_tenths: int = 1  # tenths
+    include_held_out: bool = False  # also traces of an evaluation, which are left out otherwise
+    optimizer: AdamW = AdamW(lr=1e-5)
+    steps: int = 100
+    batch_size: int = 32  # traces per step
+    lora: LoRA | None = None
+    head_only: bool = False
+    max_tokens_per_microbatch: int = 0
+    gradient_checkpointing: bool = False
+    frozen_layers: int = 0
+    save_every: int = 50
+    keep_checkpoints: int = 2
+    seed: int = 0
+    device: str = "auto"
+    dtype: str = "auto"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.data, str) or not self.data:
+            raise UsageError("data is one or more paths: give a tuple of files or run directories")
+        if min(self.steps, self.batch_size, self.save_every, self.keep_checkpoints) < 1 or min(self.seed, self.max_tokens_per_microbatch) < 0:
+            raise UsageError("steps, batch, save_every and keep must be at least 1, seed and max_tokens_per_microbatch at least 0")
+        if not 0 <= self.held_out_tenths <= 9:
+            raise UsageError(f"held_out is {self.held_out_tenths}; it is 0 to 9 tenths of the questions")
+        if sum([self.lora is not None, self.head_only, bool(self.frozen_layers)]) > 1:
+            raise UsageError("lora, head_only and frozen_layers each say which weights stay: give one of them")
+
+    def __call__(self, folder: str | Path, watch: Progress | None = None) -> PonderPolicy:
+        memory_check.require_trace_memory({"batch": self.batch_size}, {})
+        job = pin_job_models(self, folder)
+        with Run(folder, job, input_fingerprints(job)) as run:
+            return train_reward_model(job, run, watch or NoProgress())
+
+    def summary_lines(self, folder: Path) -> list[str]:
+        """What came out, for people."""
+        rows = read_metrics(folder)
+        if not rows:
+            return []
+        took = sum(row.get("step_time", 0.0) for row in rows)
+        out = ["data", *(f"  {line}" for line in filter_report_lines(folder))] if (folder / FILTER_REPORT_FILE).is_file() else []
+        out += [f"loss      {rows[0]['loss']:.3f} -> {rows[-1]['loss']:.3f} after {len(rows)} steps, {took:.0f} s"]
+        test = {k.removeprefix("test/"): v for k, v in rows[-1].items() if k.startswith("test/")}
+        if not test:
+            return [*out, "measured  on nothing: no question was held out"]
+        labels = int(test.pop("labels"))
+        few = ", too few to be precise" if labels < 500 else ""
+        out.append(f"measured  on {labels} labels of held-out questions{few}")
+        out += [f"  {name.replace('_', ' '):<12}{value:.3f}" for name, value in test.items()]
+        return [*out, f"use it    --guide reward:{folder} with ponder eval or ponder solve"]
+
+
+def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> PonderPolicy:
+    watch.phase("load")
+    policy = load_policy_with_head(
+        job.model, job.algorithm.head, job.template, job.device, checkpoint.resume_dtype(run, job.dtype), job.seed
+    )
+    net = policy.net
+    assert isinstance(net, DecoderWithHead)
+    net.head = replace(net.head, separator=job.separator or net.head.separator)
+    labels = prepare_labels(
+        job.data, policy, job.algorithm.targets, job.held_out_tenths, job.format, job.scorer, job.separator, job.skip_bad,
+        needs_scores=not (isinstance(job.algorithm, StateValue) and job.algorithm.target_source == "value"),
+        pairwise=job.algorithm.pairwise, must_differ=isinstance(job.algorithm, OutcomeReward),
+        include_held_out=job.include_held_out,
+    )  # fmt: skip
+    held_out = merge_by_prompt(labels.test)
+    if job.lora is not None:
+        lora.attach(net, job.lora, job.seed)
+    learner = RewardLearner(
+        net, job.algorithm, job.optimizer, max_tokens_per_microbatch=job.max_tokens_per_microbatch, gradient_checkpointing=job.gradient_checkpointing,
+        frozen_layers=job.frozen_layers, head_only=job.head_only,
+    )  # fmt: skip
+
+    with TrainingSession(run, job, watch, policy, {"model": learner}) as session:
+        memory = session.state.objective_state
+        if not session.state.step:
+            write_json(run.folder / FILTER_REPORT_FILE, labels.funnel.to_json())
+        net.head = replace(net.head, temperature=memory.get("temperature", net.head.temperature))
+        for step in session.remaining_steps():
+            with session.step() as state:
+                began = time.perf_counter()
+                watch.phase("learn")
+                chosen = shuffled_indices(len(labels.train), job.seed, step * job.batch_size, min(job.batch_size, len(labels.train)))
+                traces = [labels.train[i] for i in dict.fromkeys(chosen)]
+                metrics = job.algorithm.credit(traces, labels.scorer, state.objective_state)
+                metrics |= session.learn(learner, traces, watch.share)
+                if held_out and ((step + 1) % job.save_every == 0 or step + 1 == job.steps):
+                    metrics |= evaluate_reward_model(learner, held_out, labels.scorer)
+                    state.objective_state["temperature"] = metrics["test/temperature"]
+                    net.head = replace(net.head, temperature=metrics["test/temperature"])
+
+                state.num_tokens += sum(len(s.token_ids) for t in traces for s in t.steps)
+                metrics |= {"num_tokens": state.num_tokens, "step_time": time.perf_counter() - began}
+                session.record(state, metrics, traces)
+    return policy
+
+
+Prediction = tuple[Trace, list[RewardTarget], NDArray[np.float64]]
+
+
+def evaluate_reward_model(learner: RewardLearner, traces: Sequence[Trace], scorer: str) -> dict[str, float]:
+    """On traces that were not learned from, one a prompt: how often it is right, and the temperature that fits best."""
+    rule = learner.objective
+    rule.credit(traces, scorer, {})
+    found = list(learner.predict(traces))
+    if isinstance(rule, BradleyTerry):
+        told = _preference_metrics(found)
+    elif isinstance(rule, StateValue):
+        told = _value_metrics(learner.net, found)
+    else:
+        told = _label_metrics(found)
+    groups = [_answer_scores(*one) for one in found] if not isinstance(rule, StateValue) else []
+    if several := [(z, y) for z, y in groups if len(y) > 1]:  # of as many answers as each prompt has
+        told["best_of_n"] = float(np.mean([best_at_k(y, z, len(y)) for z, y in several]))
+        told["any_of_n"] = float(np.mean([np.mean(y) for _, y in several]))
+        told["oracle_of_n"] = float(np.mean([np.max(y) for _, y in several]))
+    return {f"test/{name}": value for name, value in told.items()}
+
+
+def _answer_scores(trace: Trace, places: list[RewardTarget], numbers: NDArray[np.float64]) -> tuple[list[float], list[float]]:
+    """Of each answer the lowest number on the way to it, and its own label."""
+    read = {i: float(z[0]) for (i, _), z in zip(places, numbers, strict=True)}
+    label = dict(places)
+    judged = [i for i in trace.answers() if i in label]
+    return [min(read[j] for j in trace.path(i) if j in read) for i in judged], [label[i] for i in judged]
+
+
+def _preference_metrics(found: Iterable[Prediction]) -> dict[str, float]:
+    won = total = 0.0
+    margins: list[float] = []
+    for _, places, numbers in found:
+        rewards, scores = [float(z[0]) for z in numbers], [y for _, y in places]
+        right, pairs = correct_pairs(rewards, scores)
+        won, total = won + right, total + pairs
+        margins += [a - b for a, x in zip(rewards, scores) for b, y in zip(rewards, scores) if x > y]  # noqa: B905
+    return {"accuracy": won / total, "labels": total, "temperature": fit_binary_temperature(margins, np.ones(len(margins)))}
+
+
+def _label_metrics(found: Iterable[Prediction]) -> dict[str, float]:
+    logits, labels = _concatenate(found)
+    z, right = logits[:, 0], labels >= 0.5
+    told = {
+        "accuracy": float(np.mean((z > 0) == right)),
+        "labels": float(len(z)),
+        "temperature": fit_binary_temperature(z, labels),
+    }
+    t = told["temperature"]
+    told["nll"] = float(np.mean(np.logaddexp(0, z / t) - labels * z / t))
+    if np.all((labels == 0) | (labels == 1)):
+        told["ece"] = ece((1 / (1 + np.exp(-z / t))).tolist(), labels.tolist())
+    if 0 < right.sum() < len(right):
+        told["auroc"] = auroc(z.tolist(), right.astype(float).tolist()).area
+    return told
+
+
+def _value_metrics(net: DecoderWithHead, found: Iterable[Prediction]) -> dict[str, float]:
+    numbers, targets = _concatenate(found)
+    head = replace(net.head, temperature=1.0)
+    warm = 1.0
+    if head.form == "two-hot":
+        spread = two_hot(torch.from_numpy(targets), head.bins, head.low, head.high)
+        warm = fit_categorical_temperature(numbers, spread.numpy())
+    read = replace(head, temperature=warm).interpret(torch.from_numpy(numbers)).numpy()
+    error = float(np.mean((read - targets) ** 2))
+    spread_of = float(targets.var())
+    told = {"error": error, "labels": float(len(targets)), "temperature": warm}
+    return told | ({"explained": 1 - error / spread_of} if spread_of > 0 else {})
+
+
+def _concatenate(found: Iterable[Prediction]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    both = [(numbers, [y for _, y in places]) for _, places, numbers in found]
+    return np.concatenate([n for n, _ in both]), np.concatenate([np.asarray(y, np.float64) for _, y in both])

@@ -1,0 +1,258 @@
+"""What a judge learns from, and is measured on: labelled traces from files and run directories, in a model's tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ponder.errors import TaskError, UsageError
+from ponder.filter_report import FilterReport
+from ponder.models.base_policy import BasePolicy
+from ponder.models.ponder_policy import PonderPolicy
+from ponder.pipelines.problems.held_out import row_is_held_out, is_held_out, keep_for_training, raise_if_all_held_out, training_traces, warn_held_out
+from ponder.pipelines.sft import answer_end_token
+from ponder.tasks.split import hashes_to_test
+from ponder.tasks.step_labels import LABEL_SCORE
+from ponder.tasks.step_labels.step_split import split_steps
+from ponder.tasks.step_labels.label_files import row_reader, parse_label_file, rows_to_traces
+from ponder.types import Cost, Trace, ids
+
+MAX_ANSWERS_PER_TRACE = 64  # answers to one prompt that are brought together
+
+
+def read_labelled_traces(
+    data: Sequence[str],
+    format: str | None = None,
+    scorer: str | None = None,
+    skip_bad: bool = False,
+    needs_scores: bool = True,
+    funnel: FilterReport | None = None,
+    include_held_out: bool = False,
+) -> tuple[list[Trace], str]:
+    """Traces of all these places, and the name under which their labels stand.
+
+    A place is a file of labels, a file of traces (one JSON object a line), or a run directory. A run's labels are those
+    of `scorer`; without, the ones called "label", or of the only scorer that there is. Not `scored`: no scores needed.
+    Rows of files that `skip_bad` leaves out are counted in the funnel, and so are traces of held-out problems.
+    """
+    if scorer is not None and not needs_scores:
+        raise UsageError(f"what a search found below a step is nobody's score: leave out --scorer {scorer}")
+    if (format is not None or skip_bad) and all(Path(place).is_dir() for place in data):
+        given = f"--format {format}" if format is not None else "--skip-bad"
+        raise UsageError(f"{given} is for files, and run directories are read as they are: leave it out")
+    sides = FilterReport() if funnel is None else funnel
+    traces: list[Trace] = []
+    scores: dict[str, set[str]] = {}
+    for place in data:
+        if Path(place).is_dir():
+            found = _traces_of_run(place, sides, include_held_out)
+        else:
+            found = _traces_of_file(place, format, skip_bad, funnel, sides, include_held_out)
+        if not found:
+            raise_if_all_held_out(sides)
+            raise TaskError(f"{place} holds no traces: let it think first, or give another")
+        traces += found
+        scores[place] = {name for t in found for s in t.steps for name in s.scores}
+    names = set().union(*scores.values())
+    chosen = scorer or (LABEL_SCORE if LABEL_SCORE in names else next(iter(names)) if len(names) == 1 else None)
+    without = [place for place, known in scores.items() if chosen not in known]
+    if needs_scores and without:
+        said = "; ".join(f"{place}: {', '.join(sorted(scores[place])) or 'none'}" for place in without)
+        asked = f"no step has a score named {chosen!r}" if chosen else "say which scores are the labels"
+        apart = ". One name must hold for all places: else learn from them apart" if len(data) > 1 else ""
+        raise UsageError(f"{asked}: --scorer NAME; scores in {said}{apart}")
+    return traces, chosen or LABEL_SCORE
+
+
+def _traces_of_run(place: str, sides: FilterReport, include_held_out: bool) -> list[Trace]:
+    if not (Path(place) / "job.json").is_file():
+        raise TaskError(f"{place} is a folder but no run directory: give one, or a JSONL file")
+    return training_traces(place, sides, include_held_out)
+
+
+def _traces_of_file(
+    place: str, format: str | None, skip_bad: bool, funnel: FilterReport | None, sides: FilterReport, include_held_out: bool
+) -> list[Trace]:
+    rows = parse_label_file(place)
+    thought = bool(rows.valid) and {"problem", "steps"} <= (first := rows.valid[0][1]).keys()
+    if format == "traces" or (format is None and thought and isinstance(first["problem"], dict)):
+        found = rows_to_traces(rows, _parse_trace, skip_bad, funnel)
+        return [trace for trace in found if keep_for_training(is_held_out(trace.problem), sides, include_held_out)]
+    warn_held_out([row_is_held_out(row) for _, row in rows.valid], place)
+    return rows_to_traces(rows, row_reader(rows, format), skip_bad, funnel)
+
+
+def _parse_trace(row: Mapping[str, Any], where: str) -> Trace:
+    if missing := [name for name in ("problem", "steps") if name not in row]:
+        raise TaskError(f"is no trace: it has no {' and no '.join(map(repr, missing))}")
+    try:
+        return _validate_trace(Trace.from_json(row))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError, UsageError) as why:
+        raise TaskError(f"is no trace ({why!r})") from None
+
+
+def _validate_trace(trace: Trace) -> Trace:
+    """Anybody may have written the file."""
+    said = [m for m in trace.problem.messages if isinstance(m, Mapping) and {"role", "content"} <= m.keys()]
+    if not trace.steps or not said or len(said) < len(trace.problem.messages):
+        raise ValueError("there is no prompt, or one of its messages has no role or content")
+    for i, step in enumerate(trace.steps):
+        tokens, likely = step.token_ids, step.logprobs
+        if not isinstance(tokens, np.ndarray) or tokens.ndim != 1 or (len(tokens) and tokens.min() < 0):
+            raise ValueError(f"the token ids of step {i} are no list of whole numbers, 0 or more")
+        if not isinstance(step.text, str) or (likely is not None and likely.shape != tokens.shape):
+            raise ValueError(f"text, token ids and log-probabilities of step {i} do not match")
+    return trace
+
+
+def tokenize_trace(trace: Trace, policy: PonderPolicy, separator: str | None = None) -> Trace:
+    """The trace in the policy's tokens: texts that have none get them, what was sampled is kept as it is.
+
+    `separator`: steps that the policy wrote are cut there. An answer that nobody sampled ends with the end token.
+    """
+    if any(len(step.token_ids) for step in trace.steps[1:]):
+        check_same_tokens(trace, policy)
+        out = split_steps(trace, policy.text, separator) if separator else trace
+    else:
+        out = _tokenize_texts(trace, policy)
+    room, longest = policy.net.config.context, max(len(out.token_ids(i)) for i in out.leaves())
+    if longest > room:
+        raise TaskError(f"{trace.problem.id} has {longest} tokens, the model's context only {room}: remove it")
+    return out
+
+
+def _tokenize_texts(trace: Trace, policy: PonderPolicy) -> Trace:
+    prompt = policy.encode(trace.problem.messages)
+    if not len(prompt):
+        raise TaskError(f"{trace.problem.id} has an empty prompt: remove it")
+    out = Trace(trace.problem, [replace(trace.steps[0], token_ids=prompt)], trace.cost)
+    for step in trace.steps[1:]:
+        tokens = policy.tokens(step.text)
+        if step.done and (not len(tokens) or tokens[-1] not in policy.eos):
+            tokens = np.append(tokens, ids([answer_end_token(policy.tokenizer)])).astype(np.int32)
+        out.add(replace(step, token_ids=tokens, stop="eos" if step.done else "stop"))
+    return out
+
+
+def check_same_tokens(trace: Trace, policy: BasePolicy) -> None:
+    """Raise where what was written (by the policy, if it wrote any) does not read back as its own text."""
+    anyone = not any(step.sampled for step in trace.steps)
+    for i, step in enumerate(trace.steps):
+        body = step.token_ids[:-1] if step.stop == "eos" else step.token_ids
+        if step.parent is None or not len(body) or not (step.sampled or anyone):
+            continue
+        if int(step.token_ids.max()) >= policy.vocab_size or policy.text(body) != step.text:
+            raise TaskError(
+                f"{trace.problem.id}, step {i} was written with another tokenizer: its tokens do not read as its text "
+                "with this model's; take traces of a model with the same tokenizer, or a file of texts"
+            )
+
+
+def split_by_question(traces: Iterable[Trace], tenths: int) -> tuple[list[Trace], list[Trace]]:
+    """To learn from and to measure on, by a hash of the question: no question is on both sides."""
+    sides: tuple[list[Trace], list[Trace]] = [], []
+    for trace in traces:
+        sides[hashes_to_test(_question_key(trace), tenths)].append(trace)
+    return sides
+
+
+def _question_key(trace: Trace) -> str:
+    """The question, to tell it from others."""
+    return json.dumps([dict(m) for m in trace.problem.messages], sort_keys=True, default=str)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledTraces:
+    """What a judge was trained and measured with."""
+
+    train: list[Trace]
+    test: list[Trace]
+    scorer: str
+    funnel: FilterReport = field(default_factory=FilterReport)  # how they were chosen
+
+
+def prepare_labels(
+    data: Sequence[str], policy: PonderPolicy, places: Callable[[Trace, str], list[tuple[int, float]]], held_out_tenths: int,
+    format: str | None = None, scorer: str | None = None, separator: str | None = None, skip_bad: bool = False,
+    needs_scores: bool = True, pairwise: bool = False, must_differ: bool = False, include_held_out: bool = False,
+) -> LabelledTraces:  # fmt: skip
+    """Those traces in which something is labelled, in the policy's tokens, in two parts.
+
+    `pairwise`: answers are compared, so those to one prompt are brought together. `differ`: the labels must.
+    """
+    funnel = FilterReport()
+    traces, name = read_labelled_traces(data, format, scorer, skip_bad, needs_scores, funnel, include_held_out)
+    funnel.add("traces", len(traces))
+    ready = []
+    for trace in traces:
+        known = [step.scores[name] for step in trace.steps if name in step.scores]
+        decided = any(score.value is not None for score in known)
+        why = "all undecided" if known else "no score"
+        if not needs_scores or funnel.record(f"with a score by {name!r}", decided, why):
+            ready.append(tokenize_trace(trace, policy, separator))
+    if pairwise:
+        ready = merge_by_prompt(ready)
+        funnel.add("prompts", len(ready))
+    asked = "with something to learn"
+    kept = [t for t in ready if funnel.record(asked, bool(places(t, name)), "nothing for this objective")]
+    if not kept:
+        funnel.fail(
+            f"no trace has labels under {name!r} that this objective can learn from (pairs need answers with different "
+            "scores, outcomes need answers that came to an end, steps need labels on steps)"
+        )
+    train, test = split_by_question(kept, held_out_tenths)
+    if not train:
+        raise TaskError(f"all {len(kept)} labelled traces are held out: give more, or --held-out 0")
+    if must_differ:
+        _check_labels_differ([target for trace in train for _, target in places(trace, name)], funnel, name)
+    return LabelledTraces(train, test, name, funnel)
+
+
+def _check_labels_differ(targets: Sequence[float], funnel: FilterReport, name: str) -> None:
+    """Raise where all labels are equal: whoever learns from them says the same of everything."""
+    if len(set(targets)) > 1:
+        return
+    funnel.add("labels to learn from", len(targets))
+    value = targets[0]
+    cure = {0.0: "an easier task or a better solver, with some right answers", 1.0: "answers that are wrong, too"}
+    funnel.fail(
+        f"all {len(targets):,} labels under {name!r} are {value:g}, and a judge would learn to say just that: give "
+        + cure.get(value, "labels that tell answers apart")
+    )
+
+
+def merge_by_prompt(traces: Iterable[Trace], most: int = MAX_ANSWERS_PER_TRACE) -> list[Trace]:
+    """One trace a prompt, in the order in which they are met: files often have a row for each answer.
+
+    Prompts are the same where their messages and their tokens are. What has more than `most` answers becomes several
+    traces, each with rows from all over the file: the answers of a trace are computed at once.
+    """
+    rows: dict[tuple[str, bytes], list[Trace]] = {}
+    for trace in traces:
+        rows.setdefault((_question_key(trace), trace.steps[0].token_ids.tobytes()), []).append(trace)
+    out = []
+    for same in rows.values():
+        parts = min(len(same), -(-sum(len(t.answers()) or 1 for t in same) // most))
+        out += [_merge_traces(same[k::parts]) for k in range(parts)]
+    return out
+
+
+def _merge_traces(traces: Sequence[Trace]) -> Trace:
+    """All steps of these under the first one's prompt."""
+    if len(traces) == 1:
+        return traces[0]
+    first = traces[0]
+    out = Trace(first.problem, [replace(first.steps[0])], sum((t.cost for t in traces), Cost()))
+    out.oracle = any(t.oracle for t in traces)
+    for trace in traces:
+        before = len(out.steps) - 1
+        for step in trace.steps[1:]:
+            parent = step.parent and step.parent + before
+            cites = tuple(i and i + before for i in step.cites)
+            out.add(replace(step, parent=parent, cites=cites, notes=dict(step.notes)))
+    return out

@@ -1,0 +1,75 @@
+"""A task whose answers a learned judge rewards, in place of its verifier: what RLHF optimises."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from ponder.errors import UsageError
+from ponder.models.guides import guide_code, load_guide
+from ponder.protocols import Scorer, Task
+from ponder.tasks.answer_style import with_style
+from ponder.runs.trust import names_code
+from ponder.types import Problem, Score, Trace
+
+
+@dataclass(frozen=True)
+class RewardModelVerifier:
+    """A learned judge by name, loaded when it is first asked. It can be gamed: hold the policy with a KL term.
+
+    Its engine is its own, whatever it was trained on: the policy that it rewards is trained, and must not take the
+    judge along.
+    """
+
+    guide: str = field(metadata=names_code(guide_code))
+    device: str = "auto"
+    dtype: str = "auto"
+    gameable = True
+
+    @property
+    def name(self) -> str:
+        return "learned"
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        return list(await _load_cached(self.guide, self.device, self.dtype)(trace, steps))
+
+
+@dataclass(frozen=True)
+class RewardModelTask:
+    """`by`: a guide's name, as reward:FOLDER. `name`: where the task's own would be another's."""
+
+    task: Task
+    guide: str = field(metadata=names_code(guide_code))
+    name: str = ""
+    device: str = "auto"
+    dtype: str = "auto"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or self.task.name)
+
+    @property
+    def train(self) -> Sequence[Problem]:
+        return self.task.train
+
+    @property
+    def test(self) -> Sequence[Problem]:
+        return self.task.test
+
+    @property
+    def verifier(self) -> Scorer:
+        return RewardModelVerifier(self.guide, self.device, self.dtype)
+
+    def gold(self, problem: Problem) -> str:
+        return self.task.gold(problem)
+
+    def styled(self, style: str) -> RewardModelTask:
+        return replace(self, task=with_style(self.task, style))
+
+
+@lru_cache(maxsize=4)
+def _load_cached(by: str, device: str, dtype: str) -> Scorer:
+    found = load_guide(by, None, None, device, dtype)
+    if found is None:
+        raise UsageError("name the judge that rewards: by='reward:FOLDER'")
+    return found

@@ -1,0 +1,61 @@
+"""Do a run's rewards teach it anything? Where they have been equal since its first step, every advantage is 0."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+from ponder.errors import TaskError
+from ponder.pipelines.training.session import TrainingSession
+from ponder.pipelines.training.sample_metrics import group_rewards
+from ponder.train.objective import ObjectiveState
+from ponder.types import Trace
+
+NUM_REWARDS_KEY, HAS_SPREAD_KEY = "flat/answers", "flat/live"  # in a run's memory: rewards so far, and whether any differed
+MIN_REWARD_KEY, MAX_REWARD_KEY = "flat/lowest", "flat/highest"
+
+
+def update_flat_rewards(memory: ObjectiveState, step: int, traces: Sequence[Trace], scorer: str, compare_across_problems: bool) -> None:
+    """Count a step's rewards in. `alone`: an answer is compared with those to other problems too, not only with its
+    group. A run from before this was kept is taken to have had a signal."""
+    if memory.get(HAS_SPREAD_KEY) or (step and NUM_REWARDS_KEY not in memory):
+        memory[HAS_SPREAD_KEY] = 1.0
+        return
+    groups = [group_rewards(t, scorer) for t in traces]
+    every = [r for group in groups for r in group]
+    memory[NUM_REWARDS_KEY] = memory.get(NUM_REWARDS_KEY, 0.0) + len(every)
+    if every:
+        memory[MIN_REWARD_KEY] = min([*every, memory.get(MIN_REWARD_KEY, every[0])])
+        memory[MAX_REWARD_KEY] = max([*every, memory.get(MAX_REWARD_KEY, every[0])])
+    differ = memory.get(MIN_REWARD_KEY) != memory.get(MAX_REWARD_KEY) if compare_across_problems else any(len(set(group)) > 1 for group in groups)
+    memory[HAS_SPREAD_KEY] = float(differ)
+
+
+def stop_if_flat(session: TrainingSession, patience: int) -> None:
+    """Say so soon; and after so many steps stop, with all that was done kept. Whoever goes on is asked again."""
+    why, done, total = describe_flat_rewards(session.state.objective_state), session.state.step, session.job.steps
+    if why and done == min(2, total):
+        warnings.warn(f"after step {done} {why}", stacklevel=2)
+    if why and patience and done % patience == 0:
+        session.save(None)
+        left = min(patience, total - done)
+        on = f"tries {left} more steps" if left else "goes on with the model as it is"
+        raise TaskError(f"stopped after {done} of {total} steps: {why}. All is kept, and the same command {on}")
+
+
+def describe_flat_rewards(memory: ObjectiveState) -> str:
+    """What is wrong with the rewards, and what to do; empty where some differed, or none is known."""
+    if memory.get(HAS_SPREAD_KEY) or not memory.get(NUM_REWARDS_KEY):
+        return ""
+    low, high, count = memory[MIN_REWARD_KEY], memory[MAX_REWARD_KEY], int(memory[NUM_REWARDS_KEY])
+    said = f"all {count} rewards are {high:g}"
+    if low < high:
+        said = f"{count} rewards lie from {low:g} to {high:g}, but never differ for one problem"
+        cure = "problems that are neither hopeless nor sure, more samples of each (--n), or a higher temperature"
+    elif high <= 0:
+        cure = (
+            "an easier task, a better start (fine-tune first), more samples (--n), or a reward that pays for parts too"
+        )
+    else:
+        cure = "a harder task, or a reward that still tells answers apart"
+    return f"{said}, so nothing is learned from them: what helps is {cure}"

@@ -1,0 +1,52 @@
+"""What a step's samples looked like, under TRL's names. Undecided scores are counted, not averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ponder.measure.diagnostics.reflection import find_reflections
+from ponder.types import Trace
+
+
+def group_rewards(trace: Trace, scorer: str) -> list[float]:
+    """Of the judged answers."""
+    return [r for i in trace.answers() if (r := trace.score(i, scorer)) is not None]
+
+
+def has_reward_spread(trace: Trace, scorer: str) -> bool:
+    """Do the group's rewards differ? Only then is there anything to compare."""
+    return len(set(group_rewards(trace, scorer))) > 1
+
+
+def sample_metrics(traces: Sequence[Trace], scorer: str) -> dict[str, float]:
+    groups = [group_rewards(t, scorer) for t in traces]
+    every = [r for g in groups for r in g]
+    spreads = [float(np.std(g, ddof=1)) for g in groups if len(g) > 1]  # TRL's: with Bessel's correction
+    steps = [t.steps[i] for t in traces for i in t.answers()]
+    lengths = [sum(len(t.steps[j].token_ids) for j in t.path(i)[1:]) for t in traces for i in t.answers()]
+    ended = [n for n, s in zip(lengths, steps, strict=True) if s.stop == "eos"]
+    said = [bool(find_reflections(t.text(i))) for t in traces for i in t.answers()]
+    parts: dict[str, list[float]] = {}  # of a reward that is a sum
+    for step in steps:
+        for name, score in step.scores.items():
+            if name != scorer and score.value is not None:
+                parts.setdefault(name, []).append(score.value)
+    level = [g[0] for g in groups if g and len(set(g)) == 1]  # groups without a gradient, by what they earned
+    return {
+        "reward": float(np.mean(every)) if every else float("nan"),
+        "reward_std": float(np.mean(spreads)) if spreads else 0.0,
+        "frac_reward_zero_std": float(np.mean([len(set(g)) <= 1 for g in groups])) if groups else 0.0,
+        "frac_groups_solved": sum(r >= 1 for r in level) / max(1, len(groups)),
+        "frac_groups_failed": sum(r <= 0 for r in level) / max(1, len(groups)),
+        "frac_undecided": 1 - len(every) / max(1, len(steps)),
+        "completions/mean_length": float(np.mean(lengths)) if lengths else 0.0,
+        "completions/min_length": float(min(lengths, default=0)),
+        "completions/max_length": float(max(lengths, default=0)),
+        "completions/clipped_ratio": float(np.mean([s.stop == "length" for s in steps])) if steps else 0.0,
+        "completions/mean_terminated_length": float(np.mean(ended)) if ended else 0.0,
+        "completions/frac_reflecting": float(np.mean(said)) if said else 0.0,
+        **{f"rewards/{name}/mean": float(np.mean(values)) for name, values in parts.items()},
+        "num_tokens": float(sum(t.cost.prompt_tokens + t.cost.generated_tokens for t in traces)),
+    }

@@ -1,0 +1,187 @@
+"""What every training job keeps between its steps, and how it goes on after a stop.
+
+A step either happened, with all it changed, or it did not: what the next step starts from (`State`) is replaced as a
+whole, once the step is recorded. So a run that was killed at any moment goes on from a checkpoint as if it never was.
+"""
+
+from __future__ import annotations
+
+import warnings
+from asyncio import CancelledError
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ponder.errors import Interrupted
+from ponder.measure.diagnostics import training_health
+from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.tokenizer import Tokenizer
+from ponder.nets import hf, lora
+from ponder.nets.decoder import Decoder
+from ponder.nets.lora import LoRA
+from ponder.nets.decoder_with_head import DecoderWithHead
+from ponder.pipelines.preflight.checks import raise_if_failed, check_gradient
+from ponder.protocols import Progress
+from ponder.runs.run_dir import Run, read_metrics
+from ponder.train import checkpoint
+from ponder.train.finite_checks import Diverged, check_tensors_finite
+from ponder.train.learner import Learner
+from ponder.train.pack import plan
+from ponder.types import Trace
+
+
+class TrainingJob(Protocol):
+    """What a training job says about its steps."""
+
+    @property
+    def steps(self) -> int: ...
+    @property
+    def save_every(self) -> int: ...
+    @property
+    def keep_checkpoints(self) -> int: ...
+
+
+@dataclass(slots=True)
+class TrainingState:
+    """Where a run is, as plain data. The sampler's random numbers are a function of the step: nothing to keep."""
+
+    step: int = 0  # done
+    cursor: int = 0  # problems asked
+    num_tokens: float = 0.0  # seen
+    objective_state: dict[str, float] = field(default_factory=dict)  # the objective's
+    curriculum_state: dict[str, Any] = field(default_factory=dict)  # the curriculum's
+
+
+class TrainingSession:
+    """A context manager around a training loop: restores, records, saves, and stops in good order.
+
+    `learners` are by name; the first is the policy's.
+    """
+
+    def __init__(self, run: Run, job: TrainingJob, watch: Progress, policy: PonderPolicy, learners: Mapping[str, Learner]) -> None:
+        self.run, self.job, self.watch, self.policy, self.learners = run, job, watch, policy, learners
+        on_gpu = policy.net.device.type != "cpu"  # a processor has no time to spare, and its memory is the model's
+        self.saver = checkpoint.CheckpointWriter(run, keep=job.keep_checkpoints, background=on_gpu)
+        self.state = TrainingState()
+        self.rows: list[dict[str, float]] = []
+        self._stack = ExitStack()
+        self._gradient_checked: list[Learner] = []
+
+    def __enter__(self) -> TrainingSession:
+        self._stack.enter_context(self.saver)
+        found = checkpoint.load_latest(self.run)
+        wanted: dict[str, int] = {}
+        if found is not None:
+            for name, learner in self.learners.items():
+                learner.restore(_tensors_of(found.tensors, name), found.state["learners"][name])
+            if self.policy.net.device.type == "cpu":
+                torch.set_num_threads(found.state["threads"])  # sums in another order would give other bits
+            self.state = TrainingState(**found.state["state"])
+            wanted = found.state.get("records", {})  # earlier versions kept no counts
+        because = self.run.verify_records(self.state.step, wanted)
+        if because:
+            warnings.warn(f"{because}: what is cut off comes again", stacklevel=2)
+        self.run.mark_resumed(self.state.step, "; ".join(filter(None, (found.fallback_reason if found else "", because))))
+        self.rows = read_metrics(self.run.folder)  # what a diagnosis reads
+        self.policy.version = self.state.step
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._stack.__exit__(kind, error, tb)
+
+    def remaining_steps(self) -> Iterator[int]:
+        return iter(range(self.state.step, self.job.steps))
+
+    @contextmanager
+    def step(self) -> Iterator[TrainingState]:
+        """One step: gives a copy of the state to change, which `record` puts in place of the old one."""
+        try:
+            yield replace(self.state, objective_state=dict(self.state.objective_state))  # a history is replaced as a whole
+        except (Interrupted, BaseExceptionGroup, CancelledError) as stop:
+            if isinstance(stop, BaseExceptionGroup) and not stop.subgroup(Interrupted):
+                raise
+            for learner in self.learners.values():
+                learner.master_weights.zero_grad()
+            self.save(None)
+            so_far = f"stopped after {self.state.step} of {self.job.steps} steps"
+            raise Interrupted(f"{so_far}; the same command goes on from there") from None
+
+    def learn(self, learner: Learner, traces: Sequence[Trace], watch: Callable[[float], None]) -> dict[str, float]:
+        """A learner's step; where it cannot go on, its traces are kept for a look. The first one with compiled blocks
+        is preceded by a proof that these have the gradient of the plain ones.
+        """
+        if learner.compiled and learner not in self._gradient_checked and (few := _shortest(learner, traces)):
+            self._gradient_checked.append(learner)
+            if getattr(self.job, "preflight", True):
+                raise_if_failed([check_gradient(learner, few)])
+        try:
+            return learner.step(traces, watch)
+        except Diverged:
+            self.run.write_traces(self.state.step, traces)
+            raise
+
+    def record(self, state: TrainingState, metrics: Mapping[str, float], traces: Sequence[Trace]) -> None:
+        """The step is done: write it down, and save where it is time."""
+        at = self.state.step
+        state.step = at + 1
+        self.rows.append(dict(metrics))
+        self.run.write_traces(at, traces)
+        self.run.write_metrics(at, metrics, [f.text for f in training_health(self.rows)])
+        self.state, self.policy.version = state, state.step
+        self.watch.step(state.step, self.job.steps, metrics, traces)
+        if state.step % self.job.save_every == 0 or state.step == self.job.steps:
+            self.watch.phase("save")
+            self.save(metrics.get("reward"))
+        for learner in self.learners.values():
+            if learner.pending_interrupt is not None:
+                raise learner.pending_interrupt
+
+    def save(self, score: float | None) -> None:
+        tensors = {f"{name}:{n}": t for name, learner in self.learners.items() for n, t in learner.tensors().items()}
+        check_tensors_finite(tensors, "the optimiser")  # before the model, whose weights are made of these
+        kept = {
+            "state": asdict(self.state),
+            "learners": {name: learner.counters() for name, learner in self.learners.items()},
+            "records": self.run.record_counts(self.state.step),
+            "threads": torch.get_num_threads(),
+            "dtype": str(self.policy.net.dtype).removeprefix("torch."),
+        }
+        tokenizer = self.policy.tokenizer
+        nets = {"model": self.policy.net} | {k: lr.net for k, lr in self.learners.items() if isinstance(lr.net, DecoderWithHead)}
+        folders = {name: _model_writer(net, tokenizer, copy=self.saver.background) for name, net in nets.items()}
+        adapter: LoRA | None = getattr(self.job, "lora", None)
+        if adapter is not None:
+            folders["adapter"] = lora.snapshot(self.policy.net, adapter, str(getattr(self.job, "model", "")))
+        self.saver.save(self.state.step, tensors, kept, folders, score)
+
+
+def _shortest(learner: Learner, traces: Sequence[Trace], count: int = 2) -> list[Trace]:
+    """Of the traces that have something to learn. A KL term alone is not enough: where the policy is its reference,
+    its gradient is nothing but rounding.
+    """
+    objective = learner.objective
+    live = plan(traces, objective.weigh, trains_zero_advantage=False)
+    if not live and not objective.kl.beta:
+        live = plan(traces, objective.weigh, objective.trains_zero_advantage)
+    return sorted((w.trace for w in live), key=lambda t: sum(len(s.token_ids) for s in t.steps))[:count]
+
+
+def _tensors_of(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+    return {n.removeprefix(f"{name}:"): t for n, t in tensors.items() if n.startswith(f"{name}:")}
+
+
+def _model_writer(net: Decoder, tokenizer: Tokenizer, copy: bool) -> Callable[[Path], None]:
+    """What writes a model as it is now: a folder that others load, adapters folded in."""
+    weights = hf.snapshot(net, copy=copy)
+
+    def write(folder: Path) -> None:
+        weights(folder)
+        tokenizer.save(folder)
+
+    return write

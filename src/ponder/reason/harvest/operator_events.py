@@ -1,0 +1,89 @@
+"""Trace-based supervision (Besta et al. 2025): which operator was applied where, read from how a tree grew.
+
+Steps stand in the order in which they were thought, so the order of operators is known:
+
+    generate    thoughts after a thought, one or several
+    backtrack   back to a thought on the way to the newest one
+    select      over to a thought in another branch
+    prompt      the question is put in another way
+    refine      a prompt that quotes one thought; aggregate: one that quotes several
+    evaluate    a question about a thought (an aside)
+    insert      text that no policy wrote
+    prune       a thought is given up, with why; when is not known: told after the last step
+    answer      the thought that is given as the answer
+
+Scores and back-ups leave no order behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ponder.filter_report import FilterReport
+from ponder.reason.harvest.harvested_row import HarvestedRow, Provenance, prompt_messages, problem_key
+from ponder.reason.harvest.outcomes import outcomes_by_step
+from ponder.reason.operators.auto_cut import is_cut_probe
+from ponder.types import Trace
+
+
+def operator_events(trace: Trace) -> list[dict[str, Any]]:
+    """In order: `operator`, the steps it was applied `at`, and the steps it `made` or the one it went `to`."""
+    out: list[dict[str, Any]] = []
+    newest = [0]  # made by the last operator that thought
+    looks = {place for i, s in enumerate(trace.steps) if is_cut_probe(s) for place in (i, s.parent)}  # to choose a cut
+    for i, step in enumerate(trace.steps[1:], 1):
+        if i in looks:
+            continue
+        name = _operator_name(trace, i)
+        at = list(step.cites) if step.parent is None else [step.parent]
+        if out and name in ("generate", "evaluate") and (out[-1]["operator"], out[-1]["at"]) == (name, at):
+            out[-1]["made"].append(i)
+            continue
+        if name != "evaluate":
+            if step.parent is not None and step.parent not in newest:
+                back = step.parent in trace.path(newest[-1])
+                out.append({"operator": "backtrack" if back else "select", "at": [newest[-1]], "to": step.parent})
+            newest = []
+        made = [i]
+        out.append({"operator": name, "at": at, "made": made})
+        newest = newest if name == "evaluate" else made
+    pruned = [(i, s.pruned) for i, s in enumerate(trace.steps) if s.pruned and i not in looks]
+    out += [{"operator": "prune", "at": [i], "why": why} for i, why in pruned]
+    if trace.chosen is not None:
+        out.append({"operator": "answer", "at": [trace.chosen]})
+    return out
+
+
+def _operator_name(trace: Trace, i: int) -> str:
+    step = trace.steps[i]
+    if step.meta:
+        return "evaluate"
+    if step.parent is None:
+        return ("prompt", "refine")[len(step.cites)] if len(step.cites) < 2 else "aggregate"
+    return "generate" if step.sampled else "insert"
+
+
+def operator_supervision(trace: Trace, scorer: str, funnel: FilterReport, origin: Provenance) -> Iterator[HarvestedRow]:
+    """The operators of a trace, with the thoughts they worked on; each that made thoughts with what it gained: the
+    mean outcome below those, less the mean outcome below where it was applied. None: not judged."""
+    events = operator_events(trace)
+    if not funnel.record("with an operator", bool(events), "nothing was thought"):
+        return
+    mean = [outcome.mean for outcome in outcomes_by_step(trace, scorer)]
+    for event in events:
+        if event["operator"] == "generate":
+            made = [m for i in event["made"] if (m := mean[i]) is not None]
+            before = mean[event["at"][0]]
+            event["gain"] = None if before is None or not made else sum(made) / len(made) - before
+    thoughts = [
+        {"parent": s.parent, "text": s.text, **({"cites": list(s.cites)} if s.cites else {})} for s in trace.steps
+    ]
+    row = {
+        "prompt": prompt_messages(trace.problem),
+        "thoughts": thoughts,
+        "operators": events,
+        "from": origin.record(trace, steps=list(range(len(trace.steps)))),
+    }
+    said = "\0".join(f"{s.parent} {s.text}" for s in trace.steps)
+    yield HarvestedRow(problem_key(trace.problem), said, sum(len(s.token_ids) for s in trace.steps if s.sampled), row)

@@ -1,0 +1,105 @@
+"""Further prompts: several questions at once, each asked once in a trace.
+
+What was asked before is found again in the trace, so a strategy that is called again on the same trace comes to the
+same place without asking anything twice, and goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ponder.errors import Interrupted, PonderError, BudgetExhausted
+from ponder.protocols import Policy
+from ponder.reason.operators.generate import add_completion, call_policy, sample_continuations
+from ponder.reason.concurrency import gather_within_budget
+from ponder.types import Completion, Ids, Message, Sampling, Step, Trace
+
+_Key = tuple[bytes, tuple[int, ...]]
+
+
+class FollowUpQuestion(NamedTuple):
+    messages: Sequence[Message]
+    cites: tuple[int, ...]  # the steps it quotes
+    shared_prompt: bool = False  # the same words are the same question, whichever step they are about
+
+
+@dataclass(slots=True)
+class FollowUps:
+    """The further prompts of a trace, by what they say."""
+
+    trace: Trace
+    policy: Policy
+    _prompt_steps: dict[_Key, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for i, step in enumerate(self.trace.steps[1:], 1):
+            if step.parent is None:
+                words = step.token_ids.tobytes()
+                self._prompt_steps.setdefault((words, step.cites), i)
+                self._prompt_steps.setdefault((words, ()), i)
+
+    async def ask_all(
+        self, questions: Sequence[FollowUpQuestion], sampling: Sampling, n: int = 1, *, aside: bool = False
+    ) -> list[list[int] | PonderError]:
+        """n replies to each question, or why there are none; prompts and replies are added in order.
+
+        `aside`: they speak about a thought. Else each is an answer to the problem. If all that is asked now fails,
+        that is an error.
+        """
+        wanted: dict[_Key, tuple[FollowUpQuestion, Ids]] = {}
+        keys = [self._key(q, wanted) for q in questions]
+        lacking = {k: n - self._had(k) for k in wanted if self._had(k) < n}
+        work = [self._draw(k, wanted[k][1], sampling, count) for k, count in lacking.items()]
+        found, spent = await gather_within_budget(*work) if work else ([], None)
+        failed: dict[_Key, PonderError] = {}
+        for key, drawn in zip(lacking, found, strict=True):
+            if isinstance(drawn, PonderError):
+                failed[key] = drawn
+            elif drawn is not None:
+                self._keep(key, *wanted[key], drawn, aside)
+        if failed and len(failed) == len(lacking):
+            raise next(iter(failed.values()))
+        if spent is not None:
+            raise spent
+        return [failed[k] if k in failed else list(self.trace.children(self._prompt_steps[k]))[:n] for k in keys]
+
+    async def ask(self, question: FollowUpQuestion, sampling: Sampling, n: int = 1, *, aside: bool = False) -> list[int]:
+        """n replies to one question."""
+        (found,) = await self.ask_all([question], sampling, n, aside=aside)
+        assert not isinstance(found, PonderError)  # all that was asked failed: that is raised
+        return found
+
+    def count_replies(self, question: FollowUpQuestion) -> int:
+        """How many replies a question has."""
+        return self._had(self._key(question, {}))
+
+    def _key(self, question: FollowUpQuestion, wanted: dict[_Key, tuple[FollowUpQuestion, Ids]]) -> _Key:
+        prefix = self.policy.encode(question.messages)
+        key = prefix.tobytes(), () if question.shared_prompt else question.cites
+        if key in wanted and question.shared_prompt:  # one prompt about several steps
+            before, _ = wanted[key]
+            question = before._replace(cites=(*before.cites, *question.cites))
+        wanted[key] = question, prefix
+        return key
+
+    def _had(self, key: _Key) -> int:
+        return len(self.trace.children(self._prompt_steps[key])) if key in self._prompt_steps else 0
+
+    async def _draw(self, key: _Key, prefix: Ids, sampling: Sampling, n: int) -> list[Completion] | PonderError:
+        try:
+            if key in self._prompt_steps:
+                return await sample_continuations(self.trace, self._prompt_steps[key], self.policy, sampling, n)
+            return await call_policy(self.policy, prefix, sampling, n)
+        except (Interrupted, BudgetExhausted):
+            raise
+        except PonderError as error:
+            return error
+
+    def _keep(self, key: _Key, question: FollowUpQuestion, prefix: Ids, drawn: Sequence[Completion], aside: bool) -> None:
+        if key not in self._prompt_steps:
+            text = str(question.messages[-1]["content"])
+            self._prompt_steps[key] = self.trace.add(Step(None, text, prefix, cites=question.cites))
+        for c in drawn:
+            add_completion(self.trace, self._prompt_steps[key], c, last=not aside, aside=aside)

@@ -1,0 +1,120 @@
+"""Beam search over steps, and beams that look ahead before they choose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ponder.errors import Interrupted, PonderError, BudgetExhausted, UsageError
+from ponder.protocols import Policy, Scorer
+from ponder.reason.operators import evaluate, prune
+from ponder.reason.operators.allocate import split_evenly, top_indices
+from ponder.reason.operators.auto_cut import AutoCut
+from ponder.reason.operators.generate import add_completion, sample_continuations
+from ponder.reason.operators.reduce import path_score
+from ponder.reason.strategies.stepwise import LOOKAHEAD_ONLY, SearchLevel, Stepwise
+from ponder.reason.concurrency import gather_within_budget
+from ponder.types import Completion, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class BeamSearch(Stepwise):
+    """Keep the n/m best steps, continue each by m (Snell et al. 2024, "Scaling LLM Test-Time Compute Optimally").
+
+    An answer leaves the beam, and the n/m best of the rest are kept: so does Hugging Face's search-and-learn. Where
+    fewer are left, the n continuations are shared out among them. The search ends when n answers are there or nothing
+    is left to continue; they vote, weighted by their ranks.
+    """
+
+    n: int = 16
+    beam_width: int = 4
+    filter_duplicates: bool = False  # of steps with the same tokens only the first can be kept (search-and-learn's filter)
+
+    def __post_init__(self) -> None:
+        Stepwise.__post_init__(self)
+        check_beam_width(self.n, self.beam_width, "a beam")
+
+    async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
+        def rule(level: SearchLevel) -> dict[int, int]:
+            answers = dict.fromkeys(level.ended, 1)
+            if len(level.finished) + len(answers) >= self.n:
+                return answers
+            live = _without_duplicate_paths(trace, level.live) if self.filter_duplicates else level.live
+            kept = [live[i] for i in top_indices([level.rank[i] for i in live], self.n // self.beam_width)]
+            return answers | dict(zip(kept, split_evenly(self.n, len(kept)), strict=True))
+
+        await self.run_search(trace, policy, self.require_guide(scorer), self.n, rule)
+
+
+@dataclass(frozen=True, slots=True)
+class LookaheadBeamSearch(BeamSearch):
+    """A beam that rates a step by where k further, greedy steps lead (Snell et al. 2024). Those steps are written to
+    the trace, pruned, and nobody goes on from them."""
+
+    lookahead_steps: int = 3
+
+    def __post_init__(self) -> None:
+        BeamSearch.__post_init__(self)
+        if self.lookahead_steps < 0:
+            raise UsageError(f"k is {self.lookahead_steps}; a search looks 0 or more steps ahead")
+        if self.cut is None:
+            raise UsageError("a search that looks steps ahead needs a cut: where does a step end?")
+
+    async def rate(self, trace: Trace, steps: Sequence[int], policy: Policy, guide: Scorer | None) -> None:
+        guide = self.require_guide(guide)
+        new = [i for i in steps if guide.name not in trace.steps[_lookahead_end(trace, i)].scores]
+        for _ in range(self.lookahead_steps):
+            tips = [(i, _lookahead_end(trace, i)) for i in new]
+            await self._extend_greedily(trace, [tip for i, tip in tips if self._needs_lookahead(trace, i, tip)], policy)
+        ends = {_lookahead_end(trace, i) for i in new}
+        await evaluate(trace, sorted(j for j in ends if guide.name not in trace.steps[j].scores), guide)
+        for i in steps:
+            if self.rank(trace, i, guide) is None:
+                found = trace.steps[_lookahead_end(trace, i)].scores.get(guide.name)
+                prune(trace, [i], f"no score: {found.reason if found else guide.name + ' gave none'}")
+
+    def rank(self, trace: Trace, step: int, guide: Scorer | None) -> float | None:
+        return path_score(trace, _lookahead_end(trace, step), self.require_guide(guide).name, self.reduce or self.default_reduce)
+
+    def _needs_lookahead(self, trace: Trace, step: int, end: int) -> bool:
+        return not trace.steps[end].done and len(trace.path(end)) - len(trace.path(step)) < self.lookahead_steps
+
+    async def _extend_greedily(self, trace: Trace, ends: Sequence[int], policy: Policy) -> None:
+        """One greedy step from each; a branch that cannot go on is rated where it stands."""
+        greedy, cut = replace(self.sampling, temperature=0.0), self.cut
+        assert not isinstance(cut, AutoCut)
+
+        async def one(end: int) -> list[Completion]:
+            try:
+                return await sample_continuations(trace, end, policy, greedy, 1, cut)
+            except (Interrupted, BudgetExhausted):
+                raise
+            except PonderError:
+                return []
+
+        found, spent = await gather_within_budget(*(one(end) for end in ends))
+        for end, drawn in zip(ends, found, strict=True):
+            for c in drawn or ():
+                trace.steps[add_completion(trace, end, c)].pruned = LOOKAHEAD_ONLY
+        if spent is not None:
+            raise spent
+
+
+def _lookahead_end(trace: Trace, step: int) -> int:
+    """Where looking ahead from a step has come to."""
+    while ahead := [i for i in trace.children(step) if trace.steps[i].pruned == LOOKAHEAD_ONLY]:
+        step = ahead[0]
+    return step
+
+
+def _without_duplicate_paths(trace: Trace, steps: Iterable[int]) -> list[int]:
+    """Steps without those whose whole path has the tokens of an earlier one."""
+    paths: dict[bytes, int] = {}
+    for i in steps:
+        paths.setdefault(trace.token_ids(i).tobytes(), i)
+    return list(paths.values())
+
+
+def check_beam_width(n: int, m: int, what: str) -> None:
+    if n < 1 or m < 1 or n % m:
+        raise UsageError(f"n is {n} and m is {m}; {what} keeps n/m steps and continues each by m, so m must divide n")

@@ -1,0 +1,111 @@
+"""Budget forcing (s1: Muennighoff et al. 2025): a thought is ended at a maximum, and not let end before a minimum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ponder.errors import UnknownName, UsageError
+from ponder.protocols import Policy, Scorer
+from ponder.reason.operators.chained import add_unless_empty, end_if_sampled, chain_end
+from ponder.reason.operators.generate import add_completion, sample_continuations, generate, insert_text
+from ponder.reason.operators.select import set_answer
+from ponder.reason.operators.completions import strip_end_marker, strip_partial_marker
+from ponder.reason.operators.until import until_exhausted
+from ponder.reason.prompts import PLAIN, Prompt
+from ponder.types import Sampling, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetForcing:
+    """One chain whose thought is bounded from both sides.
+
+    - Maximum: at `thinking` tokens the thought is closed with `end`, and the answer is asked for with `ask`.
+    - Minimum, or `waits` times: where the policy would end its thought, the end is taken back and `word` is put there.
+    - `rounds`: after each word the thought gets a full budget again ("full"), or what is left of one ("left"). The
+      authors published both.
+
+    Everything between the question and `end` counts, the words too: a thought has at most `thinking` tokens ("left"),
+    or (1 + waits) times as many ("full"). What the strategy writes itself is not sampled, so training passes it by.
+    """
+
+    max_thinking_tokens: int = 1024
+    min_thinking_tokens: int = 0
+    waits: int = 1
+    wait_word: str = "Wait"
+    round_budget: Literal["left", "full"] = "left"
+    think_start: str = ""  # written first, where the model's template does not open the thought: "<think>\n"
+    think_end: str = "</think>"
+    answer_prefix: str = "\n\nFinal Answer:"
+    sampling: Sampling = Sampling(temperature=0.0)  # its max_tokens are for the answer
+    prompt: Prompt = PLAIN
+
+    def __post_init__(self) -> None:
+        if self.round_budget not in ("left", "full"):
+            raise UnknownName("way to share a budget over rounds", self.round_budget, ("left", "full"))
+        if self.max_thinking_tokens < 1 or self.waits < 0:
+            raise UsageError(f"thinking is {self.max_thinking_tokens} and waits {self.waits}; they must be at least 1 and 0")
+        if not 0 <= self.min_thinking_tokens <= self.total_thinking_tokens:
+            raise UsageError(
+                f"minimum is {self.min_thinking_tokens}; it must lie between 0 and the {self.total_thinking_tokens} tokens of a thought"
+            )
+        if not self.think_end or ((self.waits or self.min_thinking_tokens) and not self.wait_word):
+            raise UsageError(
+                "budget forcing needs the text that ends a thought (end), and the word to go on with (word)"
+            )
+
+    @property
+    def total_thinking_tokens(self) -> int:
+        """Tokens that a thought may have."""
+        return self.max_thinking_tokens * (1 + self.waits if self.round_budget == "full" else 1)
+
+    def unused(self) -> dict[str, str]:
+        out = {"guide": "one chain is written, and nobody judges it"}
+        if not (self.waits or self.min_thinking_tokens):
+            out |= dict.fromkeys(("word", "rounds"), "a thought is made to go on only by waits or minimum: give one")
+        return out
+
+    async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
+        root = self.prompt.root_step(trace, policy)
+        if self.think_start and not trace.children(root):
+            insert_text(trace, root, self.think_start, policy)
+        end = chain_end(trace, root)
+        with until_exhausted(trace):
+            while not trace.steps[end].last:
+                await self._extend_chain(trace, root, end, policy)
+                end = chain_end(trace, end)
+        set_answer(trace, end_if_sampled(trace, end))
+
+    async def _extend_chain(self, trace: Trace, root: int, at: int, policy: Policy) -> None:
+        """The next part of the chain, decided by the parts there are."""
+        if at != root and self.think_end in trace.steps[at].text:  # the thought is closed
+            await generate(trace, at, policy, self.sampling, last=True)
+            return
+        used, waited = self._tokens_and_waits(trace, root, at)
+        room = min(self.max_thinking_tokens, self.total_thinking_tokens - used)
+        stop = (*self.sampling.stop, self.think_end)
+        # After a word at least one token comes before the next end, or nothing would be thought.
+        how = replace(self.sampling, max_tokens=room, min_tokens=int(waited > 0), stop=stop)
+        (c,) = await sample_continuations(trace, at, policy, how)
+        if c.stop == "length" and 0 < len(c.token_ids) < room:  # somebody else's budget: the thought is not over
+            add_completion(trace, at, strip_partial_marker(c, self.think_end, policy))
+            return
+        kept, rest = (c, "") if c.stop == "length" else strip_end_marker(c, self.think_end, policy)
+        used += len(kept.token_ids)
+        word = rest + self.wait_word
+        again = c.stop != "length" and (waited < self.waits or used < self.min_thinking_tokens)
+        thought = len(kept.token_ids) > 0 or trace.steps[at].sampled  # since the last word, or it would never end
+        if again and thought and used + len(policy.tokens(word)) < self.total_thinking_tokens:
+            insert_text(trace, add_unless_empty(trace, at, kept), word, policy)
+        elif c.stop == "stop" and self.think_end in c.text:
+            add_completion(trace, at, c)  # it ended the thought by itself
+        else:
+            insert_text(trace, add_unless_empty(trace, at, kept), rest + self.think_end + self.answer_prefix, policy)
+
+    def _tokens_and_waits(self, trace: Trace, root: int, at: int) -> tuple[int, int]:
+        """Tokens of the thought, and how often it was made to go on."""
+        parts = trace.path(at)[len(trace.path(root)) :]
+        if self.think_start:
+            parts = parts[1:]
+        waited = sum(not trace.steps[i].sampled for i in parts)
+        return sum(len(trace.steps[i].token_ids) for i in parts), waited

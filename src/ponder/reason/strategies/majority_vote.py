@@ -1,0 +1,138 @@
+"""Self-consistency: many chains, one answer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from ponder.errors import Interrupted, PonderError, BudgetExhausted, UnknownName, UsageError
+from ponder.protocols import Policy, Scorer
+from ponder.reason import answer_extraction
+from ponder.reason.operators import evaluate, generate, vote
+from ponder.reason.operators.chained import chain_end
+from ponder.reason.operators.complete import resume_truncated
+from ponder.reason.operators.confidence import answer_confidence
+from ponder.reason.operators.settled import leader_probability, is_vote_decided
+from ponder.reason.prompts import PLAIN, Prompt
+from ponder.types import Sampling, Trace
+
+VoteWeight = Literal["count", "score", "likelihood", "entropy", "gini"]
+EarlyStopping = Literal["", "settled", "beta"]
+
+
+@dataclass(frozen=True, slots=True)
+class MajorityVote:
+    """The most frequent answer of n chains (self-consistency, Wang et al. 2023).
+
+    A vote may weigh what the guide scores the chain, or how sure the policy was of it (`reason.operators.confidence`).
+    With a `stop` rule, chains are drawn `round` at a time until the vote is `settled`, which nothing that may still
+    come can overturn; or until `beta`, where the leader is the likelier of the first two with probability `sure`
+    (Adaptive-Consistency, Aggarwal et al. 2023). A chain without an answer has no vote; first seen wins ties.
+    """
+
+    n: int = 8
+    weight: VoteWeight = "count"
+    early_stopping: EarlyStopping = ""
+    chains_per_round: int = 1
+    min_leader_probability: float = 0.95
+    sampling: Sampling = Sampling()
+    prompt: Prompt = PLAIN
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise UsageError(f"n is {self.n}; a vote needs at least one chain")
+        if self.chains_per_round < 1:
+            raise UsageError(f"round is {self.chains_per_round}; at least one chain must be drawn at a time")
+        if not 0.5 < self.min_leader_probability < 1:
+            raise UsageError(f"sure is {self.min_leader_probability}; it is a probability between 0.5 and 1")
+        for what, kind in (("weight", VoteWeight), ("stop", EarlyStopping)):
+            if getattr(self, what) not in get_args(kind):
+                raise UnknownName(what, getattr(self, what), [k for k in get_args(kind) if k])
+        if self.early_stopping == "beta" and self.weight != "count":
+            raise UsageError("the beta rule counts votes: take weight='count', or stop='settled'")
+
+    def unused(self) -> dict[str, str]:
+        out = {} if self.weight == "score" else {"guide": f"votes weigh by {self.weight}: give weight=score"}
+        if not self.early_stopping:
+            out["round"] = "all chains are drawn at once: give stop=settled or stop=beta"
+        if self.early_stopping != "beta":
+            out["sure"] = "it is of the stopping rule beta: give stop=beta"
+        return out
+
+    async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
+        if self.weight == "score" and scorer is None:
+            raise UsageError("a vote weighted by score needs a guide: give a scorer, or weight by count")
+        sampling, spent, why = self.sampling, False, ""
+        if self.weight in ("entropy", "gini") and self.weight not in sampling.token_stats:
+            sampling = replace(sampling, token_stats=(*sampling.token_stats, self.weight))
+        root = self.prompt.root_step(trace, policy)
+        votes: dict[int, tuple[str | None, float | None]] = {}  # what each chain answers, and what that weighs
+        try:
+            await resume_truncated(trace, _finished_chains(trace, root), policy, sampling)
+            await self._collect_votes(trace, root, scorer, votes)
+            while (left := self.n - len(_finished_chains(trace, root))) > 0 and not self._is_decided(votes, left):
+                try:
+                    n = min(left, self.chains_per_round) if self.early_stopping else left
+                    await generate(trace, root, policy, sampling, n, last=True)
+                except (Interrupted, BudgetExhausted):
+                    raise
+                except PonderError as error:  # those that have voted decide
+                    if not votes:
+                        raise
+                    why = str(error)
+                    break
+                await self._collect_votes(trace, root, scorer, votes)
+        except BudgetExhausted:
+            spent = True
+        answers, weights = [a for a, _ in votes.values()], [w for _, w in votes.values()]
+        won = vote.weighted_answer(answers, weights)
+        trace.chosen = next((i for i, (a, w) in votes.items() if won is not None and a == won and w is not None), None)
+        if votes and not any(w is not None for w in weights):
+            why = self._missing_weight_reason(trace, next(iter(votes)), scorer)
+        trace.budget_exhausted, trace.failed = spent, why if won is None else ""
+
+    async def _collect_votes(
+        self, trace: Trace, root: int, guide: Scorer | None, votes: dict[int, tuple[str | None, float | None]]
+    ) -> None:
+        """Take in the chains that have not voted yet."""
+        fresh = [i for i in _finished_chains(trace, root) if i not in votes and not trace.steps[i].pruned]
+        if self.weight == "score" and guide is not None:
+            await evaluate(trace, [i for i in fresh if guide.name not in trace.steps[i].scores], guide)
+        votes |= {i: (answer_extraction.answer_of_step(trace, i), self._weight(trace, i, guide)) for i in fresh}
+
+    def _weight(self, trace: Trace, step: int, guide: Scorer | None) -> float | None:
+        if self.weight == "count":
+            return 1.0
+        if self.weight != "score":
+            return answer_confidence(trace, step, self.weight)
+        assert guide is not None
+        score = trace.score(step, guide.name)
+        if self.early_stopping and score is not None and not 0 <= score <= 1:
+            raise UsageError(
+                f"{guide.name} scored {score:g}; a vote can be settled early only where no score is above 1 or below 0:"
+                " leave out the stop rule, or take a guide that gives probabilities"
+            )
+        return score
+
+    def _is_decided(self, votes: dict[int, tuple[str | None, float | None]], left: int) -> bool:
+        answers, weights = [a for a, _ in votes.values()], [w for _, w in votes.values()]
+        if self.early_stopping == "settled":
+            return is_vote_decided(answers, weights, left)
+        if self.early_stopping == "beta":
+            (_, first), (_, second) = [*Counter(a for a in answers if a is not None).most_common(2), *_NO_VOTES][:2]
+            return leader_probability(first, second) >= self.min_leader_probability
+        return False
+
+    def _missing_weight_reason(self, trace: Trace, step: int, guide: Scorer | None) -> str:
+        if guide is not None and self.weight == "score":
+            return f"no chain has a score: {trace.steps[step].scores[guide.name].reason}"
+        return f"the policy tells nothing to weigh by {self.weight}: weigh by count"
+
+
+def _finished_chains(trace: Trace, root: int) -> list[int]:
+    """The ends of those that go from the prompt to an end: another strategy may have begun with a step."""
+    return [chain_end(trace, i) for i in trace.children(root) if trace.steps[i].done]
+
+
+_NO_VOTES = [("", 0), ("", 0)]

@@ -1,0 +1,91 @@
+"""rStar: answers are believed where a second look, given only the first part of the way, comes to the same end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ponder.errors import Interrupted, PonderError, BudgetExhausted, UsageError
+from ponder.protocols import Policy, Scorer, Strategy
+from ponder.reason.operators import evaluate, expand, majority_step
+from ponder.reason.operators.until import until_exhausted
+from ponder.reason.answer_extraction import answer_of_step, extract_answer
+from ponder.reason.strategies.samples import Samples
+from ponder.types import Sampling, Score, Step, Trace
+
+AGREEMENT_SCORE = "agreement"  # the name that its scores stand under
+
+
+@dataclass(frozen=True, slots=True)
+class RStarConsistency:
+    """Mutual consistency (Qi et al. 2024, arXiv 2408.06195): a strategy finds answers; each is cut off after a share of
+    its tokens and completed again `n` times; it scores the share of completions that come to its answer, times what
+    the guide says of it. rStar's second look is another model's; here it is the same policy's.
+    """
+
+    strategy: Strategy = Samples(8, Sampling(temperature=0.8, max_tokens=512))
+    n: int = 2
+    prefix_share: float = 0.5  # share of an answer's tokens that the second look is given; rStar draws 0.2 to 0.8
+    sampling: Sampling = Sampling(temperature=0.8, max_tokens=512)
+
+    def __post_init__(self) -> None:
+        if self.n < 1 or not 0 < self.prefix_share < 1:
+            raise UsageError("n must be at least 1, and the share that is kept lies between 0 and 1")
+
+    async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
+        with until_exhausted(trace):
+            await self.strategy(trace, policy, scorer)
+        looks = {i: self._prefix_root(trace, i, policy) for i in trace.answers() if answer_of_step(trace, i) is not None}
+        with until_exhausted(trace):
+            await self._complete(trace, list(looks.values()), policy)
+        for i, at in looks.items():
+            if (score := completion_agreement(trace, i, trace.children(at))) is not None:
+                trace.steps[i].scores[AGREEMENT_SCORE] = score
+        if scorer is not None:  # the strategy that found them may not have asked it
+            with until_exhausted(trace):
+                await evaluate(trace, [i for i in looks if scorer.name not in trace.steps[i].scores], scorer)
+        guided = {i: 1.0 if scorer is None else trace.score(i, scorer.name) for i in looks}
+        agreed = {i: trace.score(i, AGREEMENT_SCORE) for i in looks}
+        known = {i: s * g for i in looks if (s := agreed[i]) is not None and (g := guided[i]) is not None}
+        if known:
+            trace.chosen = max(known, key=lambda i: (known[i], -i))
+        elif trace.chosen not in trace.answers():  # nobody looked again, and the tree chooses none: the most frequent
+            trace.chosen = majority_step(trace, list(looks), trace.extract_answer or extract_answer)
+
+    def _prefix_root(self, trace: Trace, step: int, policy: Policy) -> int:
+        """The prompt and the first part of an answer, as a prompt that cites it; found again if it is there."""
+        root = trace.path(step)[0]
+        prompt, whole = trace.steps[root].token_ids, trace.token_ids(step)
+        given = whole[: len(prompt) + math.floor(self.prefix_share * (len(whole) - len(prompt)))]
+        for i, found in enumerate(trace.steps):
+            if found.parent is None and found.cites == (step,) and np.array_equal(found.token_ids, given):
+                return i
+        return trace.add(Step(None, policy.text(given[len(prompt) :]), given, cites=(step,)))
+
+    async def _complete(self, trace: Trace, looks: Sequence[int], policy: Policy) -> None:
+        """The second looks that are lacking: each says something about an answer, and is none."""
+        lacking = {at: count for at in looks if (count := self.n - len(trace.children(at))) > 0}
+        if not lacking:
+            return
+        try:
+            await expand(trace, [*lacking], policy, self.sampling, [*lacking.values()], last=True, aside=True)
+        except (Interrupted, BudgetExhausted):
+            raise
+        except PonderError:  # none could be had; each says why where it is pruned
+            pass
+
+
+def completion_agreement(trace: Trace, step: int, completions: Sequence[int]) -> Score | None:
+    """The share of completions, of those that were written, that come to the step's answer; None where none was."""
+    said = answer_of_step(trace, step)
+    reads = [_full_answer(trace, k) for k in completions if not trace.steps[k].pruned]
+    agree = sum(r == said for r in reads)
+    return Score(agree / len(reads), f"{agree} of {len(reads)} second looks come to it") if reads else None
+
+
+def _full_answer(trace: Trace, completion: int) -> str | None:
+    given = trace.steps[trace.path(completion)[0]].text
+    return (trace.extract_answer or extract_answer)(given + trace.text(completion))

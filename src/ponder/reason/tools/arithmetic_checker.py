@@ -1,0 +1,43 @@
+"""A checker that works out again the arithmetic found in the steps, and scores them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
+
+from ponder.errors import UnknownName
+from ponder.types import Score, Trace
+from ponder.verify.rewards.step_arithmetic import MAX_EQUATIONS, check_equations
+
+
+@dataclass(frozen=True, slots=True)
+class ArithmeticChecker:
+    """A `Scorer` of steps: the share of their equations between numbers that hold, each worked out exactly.
+
+    `scope`: those of the step alone, or of all up to it. A step without equations gets `silent`; None leaves it
+    undecided, which prunes it in a search, so the default is 1: nothing wrong was found.
+    """
+
+    scope: Literal["step", "path"] = "step"
+    score_without_equations: float | None = 1.0
+
+    def __post_init__(self) -> None:
+        if self.scope not in ("step", "path"):
+            raise UnknownName("scope", self.scope, ("step", "path"))
+
+    @property
+    def name(self) -> str:
+        return "sums"
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        return [self.grade(trace.steps[i].text if self.scope == "step" else trace.text(i)) for i in steps]
+
+    def grade(self, text: str) -> Score:
+        found = {"".join(e.written.split()): e for e in islice(check_equations(text), MAX_EQUATIONS)}
+        if not found:
+            return Score(self.score_without_equations, "no equation to check")
+        wrong = [e.written for e in found.values() if not e.right]
+        first = f"; the first wrong one: {wrong[0][:60]}" if wrong else ""
+        return Score(1 - len(wrong) / len(found), f"{len(found) - len(wrong)} of {len(found)} equations hold{first}")

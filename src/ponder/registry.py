@@ -1,0 +1,138 @@
+"""Find a thing by name: a visible table first, then `module:object`, then an installed plug-in.
+
+To load by name is to run code. Names that a user types, or writes into his program, are his own word. Names that were
+read from a run directory may be a stranger's, so they are loaded within `limited`, where only ponder's own things and
+those that the user named himself are found (see `trust`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import is_dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ponder.errors import UntrustedCode, UnknownName, UsageError
+
+AllowedNames = Collection[str] | None  # names beside ponder's own; None: all there are
+
+JOB_FUNCTIONS = ("ponder.tasks.synthetic.problem_rows:accuracy",)  # ponder's own that a job may name; classes must be dataclasses
+_DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+_PACKAGE_FOLDER = Path(__file__).resolve().parent
+_allowed: ContextVar[AllowedNames] = ContextVar("allowed", default=None)
+
+
+def lookup(kind: str, name: str, table: Mapping[str, Any]) -> Any:
+    """The thing of that kind ("task", "strategy", ...); plug-ins live in the entry-point group `ponder.KIND`."""
+    if name in table:
+        return table[name]
+    if ":" in name:
+        return import_object(name)
+    for plugin in entry_points(group=f"ponder.{kind}", name=name):
+        allowed = _allowed.get()
+        if allowed is not None and name not in allowed:
+            raise UntrustedCode([f"the plug-in {name}"])
+        return plugin.load()
+    raise UnknownName(kind, name, table, "Or give 'module:object'.")
+
+
+def import_object(path: str) -> Any:
+    """The object at `module:object`."""
+    allowed = _allowed.get()
+    if allowed is not None and path not in allowed:
+        found = ponder_object(path)
+        if found is not None:
+            return found
+        if is_ponder_module(path.partition(":")[0]):
+            raise UsageError(f"cannot load {path!r}: ponder has nothing of that name that a job may hold")
+        raise UntrustedCode([path])
+    module, _, attribute = path.partition(":")
+    try:
+        found = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError, TypeError) as why:
+        raise UsageError(f"cannot load {path!r}: {why}") from None
+    return found
+
+
+@contextmanager
+def only_allowed(allowed: AllowedNames) -> Iterator[None]:
+    """Within, `load` and `find` give only ponder's own things and these."""
+    token = _allowed.set(allowed)
+    try:
+        yield
+    finally:
+        _allowed.reset(token)
+
+
+def set_allowed(allowed: AllowedNames) -> None:
+    """The same for all that follows in this context: a command that runs what a run directory holds."""
+    _allowed.set(allowed)
+
+
+def is_ponder_module(module: str) -> bool:
+    """Whether a module is part of ponder, or of a recipe that comes with it. Imports nothing."""
+    if not _DOTTED_NAME.fullmatch(module) or any(part.startswith("__") for part in module.split(".")):
+        return False
+    return module.partition(".")[0] == "ponder" or _recipe_file(module) is not None
+
+
+def ponder_object(path: str) -> Any:
+    """The object at `module:object` where it is ponder's own and a job may name it; else None.
+
+    That is a dataclass (tasks, scorers, strategies, jobs) or one of `FUNCTIONS`. Any other function of ponder's would
+    be called with whatever a job says, and modules lead on to other modules (`ponder.staging:shutil.rmtree`).
+    """
+    module, _, attribute = path.partition(":")
+    if not is_ponder_module(module) or not _DOTTED_NAME.fullmatch(attribute):
+        return None
+    try:
+        found = _import_own(module)
+        for at, part in enumerate(attribute.split(".")):
+            if at and not isinstance(found, type):
+                return None
+            found = getattr(found, part)
+    except (ImportError, AttributeError):
+        return None
+    if isinstance(found, type):
+        return found if is_dataclass(found) and is_ponder_module(found.__module__) else None
+    return found if path in JOB_FUNCTIONS else None
+
+
+def _import_own(module: str) -> Any:
+    file = _recipe_file(module) if module.partition(".")[0] != "ponder" else None
+    if file is None:
+        return importlib.import_module(module)
+    known = sys.modules.get(module)
+    if known is not None:
+        return known if _loaded_from(known, file) else None
+    spec = importlib.util.spec_from_file_location(module, file)
+    assert spec is not None and spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    sys.modules[module] = made  # as dataclasses look their module up
+    try:
+        spec.loader.exec_module(made)
+    except BaseException:
+        del sys.modules[module]
+        raise
+    return made
+
+
+def _recipe_file(module: str) -> Path | None:
+    """The file of a recipe that comes with ponder, in the package or at the root of a checkout."""
+    places = [folder / "recipes" / f"{module}.py" for folder in (_PACKAGE_FOLDER, _PACKAGE_FOLDER.parents[1])]
+    return next((file for file in places if file.is_file()), None) if module.isidentifier() else None
+
+
+def _loaded_from(module: ModuleType, file: Path) -> bool:
+    origin = getattr(module, "__file__", None)
+    return origin is not None and Path(origin).resolve() == file

@@ -1,0 +1,58 @@
+"""Whether a run directory holds a result. One that does not can be given to another job, and nothing is lost."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from ponder.errors import RunError
+from ponder.runs.data_files import FILTER_REPORT_FILE
+from ponder.runs.records import raw_records
+from ponder.runs.run_dir import checkpoints, lock_run, read_job, read_metrics
+
+_RUN_FILES = ("job.json", "environment.json", "lock")
+_METADATA_FILES = {*_RUN_FILES, *(f"{name}.new" for name in _RUN_FILES), FILTER_REPORT_FILE, f"{FILTER_REPORT_FILE}.new"}  # of the work, and no part of it
+TRAINING_FIELDS = ("steps", "save_every", "keep")  # what a job says that takes steps and keeps checkpoints
+_RECORD_NAMES = {"metrics.jsonl", "traces.jsonl", "checkpoints"}
+
+
+def has_result(folder: Path) -> bool:
+    """A run has a result when an attempt did not fail, or there is a checkpoint to train on from: what was not saved is
+    done again anyway. Stages have begun when one has."""
+    if not (folder / "job.json").is_file():
+        return False
+    held = [path for path in folder.iterdir() if path.name not in _METADATA_FILES | _RECORD_NAMES]
+    if any(has_result(path) if (path / "job.json").is_file() else True for path in held):
+        return True
+    if any(checkpoint_step(path) for path in checkpoints(folder)):
+        return True
+    job = read_job(folder)
+    if isinstance(job, dict) and all(name in job for name in TRAINING_FIELDS):
+        return False
+    tried = raw_records(folder / "traces.jsonl")
+    return any("step" in one and not one.get("failed") for one in tried) or bool(read_metrics(folder))
+
+
+def has_no_output(folder: Path) -> bool:
+    """Nothing was written there but what is said of the work, in stages too: nobody need look at it."""
+    inside = [path for path in folder.iterdir() if path.name not in _METADATA_FILES]
+    return (folder / "job.json").is_file() and all(path.is_dir() and has_no_output(path) for path in inside)
+
+
+def checkpoint_step(checkpoint: Path) -> int:
+    """How many steps were taken up to there."""
+    return int(checkpoint.name.removeprefix("step-"))
+
+
+def remove_empty_run(folder: Path) -> None:
+    """Remove a run that has not begun, so that another can begin in its place."""
+    if not (folder / "job.json").is_file() or has_result(folder):
+        return
+    with lock_run(folder):
+        try:
+            for path in folder.iterdir():
+                if path.name not in _RUN_FILES:  # by which a folder is known, should this be cut short
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+            shutil.rmtree(folder)
+        except OSError as why:
+            raise RunError(f"cannot remove {folder}, in which no result is: {why.strerror}") from None

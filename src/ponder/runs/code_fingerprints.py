@@ -1,0 +1,163 @@
+"""Fingerprints of the user's own code that a job holds: rewards, tasks, scorers, strategies, and what they import.
+
+Code is the user's own where its file lies neither in Python's library nor among installed packages nor in ponder. The
+rule: the file of every module that the job names, and of every own module that an import statement in such a file
+names, anywhere in it. Comments and layout do not count. Neither does a function `recipe` that nothing else in its file
+mentions: what it returns is the job, which is compared itself. Of an installed package, the one file counts that the
+job names.
+
+Files that own code names in a text, from the current folder or from its own, count with it, unless that code writes
+files: what it writes (a log) is not what it reads.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import gc
+import hashlib
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import ponder
+from ponder.runs.environment import CODE_PREFIX
+from ponder.runs.file_fingerprints import file_fingerprint
+
+_PONDER_FOLDER = Path(ponder.__file__).resolve().parent
+_STDLIB_FOLDERS = {Path(p).resolve() for name in ("stdlib", "platstdlib") if (p := sysconfig.get_path(name))}
+_PACKAGE_FOLDERS = ("site-packages", "dist-packages")
+RECIPE_FUNCTION = "recipe"
+MAX_FOLLOWED_MODULES = 500  # that are followed: beyond lies a library that somebody works on
+MAX_PATH_CHARS = 1024
+WRITE_MODES = {kind + more for kind in "wax" for more in ("", "b", "t", "+", "b+", "+b", "t+", "+t")} | {"r+", "r+b", "rb+"}
+
+
+def code_fingerprints(modules: Iterable[str]) -> dict[str, str]:
+    """A fingerprint of each module among these that is not ponder's or Python's, of the own ones that it imports, and
+    of the files that these name."""
+    marks: dict[str, str] = {}
+    waiting = list(dict.fromkeys(modules))
+    for name in waiting:  # grows as it goes
+        file = _module_file(name)
+        if file is None or file.is_relative_to(_PONDER_FOLDER) or _in_stdlib(file):
+            continue
+        tree = _parse_without_recipe(file)
+        if tree is None:
+            marks[f"{CODE_PREFIX}{name}"] = file_fingerprint(file)
+            continue
+        marks[f"{CODE_PREFIX}{name}"] = hashlib.blake2b(ast.unparse(tree).encode(), digest_size=12).hexdigest()
+        if not _is_installed(file):
+            marks |= {
+                f"the file {path.name} that {name} reads": file_fingerprint(path) for path in _data_files_named_in(tree, file.parent)
+            }
+            package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+            found = _imported_modules(tree, package)
+            more = [one for one in dict.fromkeys(found) if one not in waiting and _is_user_module(one)]
+            waiting += more[: max(0, MAX_FOLLOWED_MODULES - len(waiting))]
+    return marks
+
+
+def _is_user_module(name: str) -> bool:
+    file = _module_file(name)
+    return file is not None and not (file.is_relative_to(_PONDER_FOLDER) or _in_stdlib(file) or _is_installed(file))
+
+
+def _in_stdlib(file: Path) -> bool:
+    return not _is_installed(file) and any(file.is_relative_to(place) for place in _STDLIB_FOLDERS)
+
+
+def _is_installed(file: Path) -> bool:
+    return any(part in _PACKAGE_FOLDERS for part in file.parts)
+
+
+def _module_file(name: str) -> Path | None:
+    """Where a module's code lies, without importing anything; None: built in, made in a shell, or not there."""
+    module = sys.modules.get(name)
+    if module is not None:
+        origin = getattr(module, "__file__", None)
+        found = [Path(origin)] if origin else []
+    elif "." in name:
+        parent, _, own = name.rpartition(".")
+        inside = [place / own for place in _package_folders(parent)]
+        found = [path for place in inside for path in (place / "__init__.py", place.with_name(f"{own}.py"))]
+    else:
+        spec = find_spec(name)
+        found = [Path(spec.origin)] if spec is not None and spec.origin else []
+    return next((path.resolve() for path in found if path.is_file()), None)
+
+
+def _package_folders(package: str) -> list[Path]:
+    """Where a package's modules lie; none where it is no package."""
+    module = sys.modules.get(package)
+    if module is not None:
+        return [Path(place) for place in getattr(module, "__path__", ())]
+    parent, _, own = package.rpartition(".")
+    if parent:
+        return [place / own for place in _package_folders(parent) if (place / own).is_dir()]
+    spec = find_spec(package)
+    return [Path(place) for place in (spec.submodule_search_locations or ())] if spec is not None else []
+
+
+def _parse_without_recipe(file: Path) -> ast.Module | None:
+    """A module's syntax without a recipe that only makes the job; None where it is not Python's."""
+    collects = gc.isenabled()
+    gc.disable()  # what a finaliser prints is parsed too, and CPython 3.11 cannot parse while it parses
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):
+        return None
+    finally:
+        if collects:
+            gc.enable()
+    rest = [node for node in tree.body if not (isinstance(node, ast.FunctionDef) and node.name == RECIPE_FUNCTION)]
+    if not any(isinstance(node, ast.Name) and node.id == RECIPE_FUNCTION for top in rest for node in ast.walk(top)):
+        tree.body = rest
+    return tree
+
+
+def _imported_modules(tree: ast.Module, package: str) -> Iterator[str]:
+    """Names of modules that a module may import, and perhaps of what is no module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _with_parent_packages(alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".") if package else []
+                base = ".".join([*above[: len(above) - node.level + 1], *filter(None, [base])])
+            yield from _with_parent_packages(base)
+            yield from (f"{base}.{alias.name}" for alias in node.names if base and alias.name != "*")
+
+
+def _with_parent_packages(name: str) -> Iterator[str]:
+    parts = name.split(".") if name else []
+    yield from (".".join(parts[: i + 1]) for i in range(len(parts)))
+
+
+def _data_files_named_in(tree: ast.Module, home: Path) -> Iterator[Path]:
+    """Files that texts in a module name; none where it writes some."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    if any(map(_looks_like_write, calls)):
+        return
+    texts = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    for text in sorted(texts):
+        if "." not in text or len(text) > MAX_PATH_CHARS or "\n" in text or "\0" in text:
+            continue
+        for path in (Path(text).expanduser(), home / text):
+            with contextlib.suppress(OSError, RuntimeError):  # no home folder
+                if path.is_file() and path.suffix != ".py":
+                    yield path
+                    break
+
+
+def _looks_like_write(call: ast.Call) -> bool:
+    """Whether a call looks as if it opened or wrote a file to keep something."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if name in ("write_text", "write_bytes", "dump", "save", "to_csv", "to_json", "FileHandler", "basicConfig"):
+        return True
+    modes = [*call.args, *(k.value for k in call.keywords)] if name == "open" else []
+    return any(isinstance(m, ast.Constant) and m.value in WRITE_MODES for m in modes)

@@ -1,0 +1,90 @@
+"""What a run began with: versions, machine, commit, and fingerprints of everything that its result depends on."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from ponder.errors import RunError
+from ponder.runs.symlinks import refuse_symlinks
+
+INPUTS_KEY, MISSING_KEY = "inputs", "missing"  # in environment.json: fingerprints by name, and who had none the last time
+CODE_PREFIX = "the code of "  # before a module's name, among them
+MAX_LISTED_DIFFERENCES = 4  # differences that a message names
+_LIBRARIES = ("ponder", "torch", "numpy", "safetensors", "tokenizers", "transformers")
+
+
+def check_inputs_unchanged(folder: Path, now: Mapping[str, str], job_changed: bool) -> list[str]:
+    """Raise where what a run depends on is not what it began with; return what is missing now, which shows when
+    somebody reads it.
+
+    New code is other code, unless the job has `grown`; anything else may be new, as a file that a text happens to name.
+    """
+    told = read_environment(folder)
+    began = told.get(INPUTS_KEY)
+    if not isinstance(began, dict):
+        raise RunError(
+            f"{folder} does not say what its results depend on, as those of earlier versions do not: nobody can tell "
+            "whether they still hold; give another --run"
+        )
+    new = [name for name in now if name not in began and name.startswith(CODE_PREFIX) and not job_changed]
+    changed = [name for name, mark in now.items() if began.get(name, mark) != mark] + new
+    if changed:
+        when = f" ({told['time'][:16].replace('T', ' ')})" if isinstance(told.get("time"), str) else ""
+        more = f" and {len(changed) - MAX_LISTED_DIFFERENCES} more" if len(changed) > MAX_LISTED_DIFFERENCES else ""
+        raise RunError(
+            f"{', '.join(changed[:MAX_LISTED_DIFFERENCES])}{more} changed since {folder} began{when}, and what it holds is of the old "
+            "state: give another --run, or bring the old state back"
+        )
+    return [name for name in began if name not in now]
+
+
+def read_environment(folder: str | Path) -> dict[str, Any]:
+    """What a run began with; empty where nobody can read it."""
+    refuse_symlinks(folder)
+    try:
+        found = json.loads((Path(folder) / "environment.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def describe_environment() -> dict[str, Any]:
+    """What a reader needs to run this again: versions, machine, commit."""
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "command": sys.argv,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "versions": {name: v for name in _LIBRARIES if (v := _version(name))},
+        "commit": git_commit(Path(__file__).parent),
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def git_commit(folder: Path) -> str | None:
+    """The commit of the checkout this code lies in, with + where it was changed; None outside one."""
+    try:
+        out = subprocess.run(
+            ["git", "-C", str(folder), "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],
+            capture_output=True, text=True, timeout=5, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return out.stdout.strip() or None

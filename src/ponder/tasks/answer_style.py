@@ -1,0 +1,156 @@
+"""A task asks a question; a style says how to answer it (`verify.style`). Here the two come together.
+
+`StyledTask` is for tasks that know what they want for an answer. Any other task takes a style as `StyleWrapper`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, is_dataclass, replace
+from typing import Any, ClassVar, Self, overload
+
+from ponder.errors import UsageError
+from ponder.protocols import Scorer, Task
+from ponder.types import Message, Problem, user_messages
+from ponder.verify import AnswerForm
+from ponder.verify.answers import style as styles
+from ponder.verify.answers.style import AnswerStyle, AnswerSpec, find_style
+
+
+@dataclass(frozen=True, kw_only=True)
+class StyledTask:
+    """A strategy may ask for another style than the task's own. A prompt that the user wrote says itself how to
+    answer, unless a style is named beside it; `forms`, where a task has them, narrow what is asked for and read."""
+
+    ANSWER_SPEC: ClassVar[AnswerSpec] = AnswerSpec()
+    DEFAULT_STYLE: ClassVar[AnswerStyle] = "plain"  # of the task's own prompt
+
+    style: str | None = None  # plain, answer, cot, direct, r1; None: the task's own
+
+    @property
+    def answer_spec(self) -> AnswerSpec:
+        given: tuple[AnswerForm, ...] = getattr(self, "forms", ())
+        return replace(self.ANSWER_SPEC, forms=given, allow_bare="bare" in given) if given else self.ANSWER_SPEC
+
+    @property
+    def resolved_style(self) -> AnswerStyle:
+        """The style in which answers are asked for."""
+        if self.style is None:
+            own = "plain" if self._has_custom_prompt else self.DEFAULT_STYLE
+            return "direct" if own in ("answer", "cot") and self.answer_spec.forms == ("bare",) else own
+        style = find_style(self.style)
+        if style in ("answer", "cot") and self.answer_spec.forms == ("bare",):
+            raise UsageError(f"style {style} asks for more than a bare answer: leave out forms, or take style=direct")
+        return style
+
+    @property
+    def answer_forms(self) -> tuple[AnswerForm, ...]:
+        """The forms in which the verifier reads an answer; gold is written in the first."""
+        return styles.accepted_forms(self.resolved_style, self.answer_spec)
+
+    def with_instruction(self, question: str) -> str:
+        """The question as it is sent."""
+        silent = self.style is None and self._has_custom_prompt
+        return question if silent else styles.question_with_instruction(question, self.resolved_style, self.answer_spec)
+
+    def make_problem(self, id: str, question: str, answer: Any, tags: Any = None) -> Problem:
+        """The problem with this question, asked in the style."""
+        said = self.with_instruction(question)
+        system, told = getattr(self, "system", None), said.removeprefix(question)
+        return Problem(id, user_messages(said, system), answer, tags or {}, self.resolved_style, told)
+
+    def gold_completion(self, answer: str, worked: str = "") -> str:
+        """A completion that gives this answer in the style's form."""
+        return styles.gold_completion(answer, self.resolved_style, "bare" if self.answer_spec.place else self.answer_forms[0], worked)
+
+    def restyle(self, style: str) -> Self:
+        """The same task, asked in another style."""
+        only_bare = getattr(self, "forms", ()) == ("bare",) and style in ("answer", "cot")
+        return replace(self, style=find_style(style), **({"forms": ()} if only_bare else {}))
+
+    @property
+    def _has_custom_prompt(self) -> bool:
+        known = type(self).__dataclass_fields__.get("prompt")
+        return known is not None and getattr(self, "prompt", None) != known.default
+
+
+@dataclass(frozen=True)
+class StyleWrapper:
+    """A task that knows no styles, with one said after its questions. Its verifier reads the form that is asked for,
+    too, where it has forms to choose from."""
+
+    task: Task
+    style: str
+
+    def __post_init__(self) -> None:
+        find_style(self.style)
+
+    @property
+    def name(self) -> str:
+        return self.task.name
+
+    @property
+    def train(self) -> Sequence[Problem]:
+        return _StyledProblems(self.task.train, find_style(self.style), self._answer_spec)
+
+    @property
+    def test(self) -> Sequence[Problem]:
+        return _StyledProblems(self.task.test, find_style(self.style), self._answer_spec)
+
+    @property
+    def verifier(self) -> Scorer:
+        verifier: Any = self.task.verifier
+        if not _has_forms(verifier):
+            return self.task.verifier
+        asked = styles.accepted_forms(find_style(self.style), self._answer_spec)
+        more: Scorer = replace(verifier, forms=tuple(dict.fromkeys((*asked, *verifier.forms))))
+        return more
+
+    def gold(self, problem: Problem) -> str:
+        return self.task.gold(problem)
+
+    def restyle(self, style: str) -> StyleWrapper:
+        return replace(self, style=style)
+
+    @property
+    def _answer_spec(self) -> AnswerSpec:
+        verifier: Any = self.task.verifier
+        return AnswerSpec(forms=verifier.forms) if _has_forms(verifier) else AnswerSpec()
+
+
+def with_style(task: Task, style: str) -> Task:
+    """The task, asked in this style."""
+    own = getattr(task, "styled", None)
+    found: Task = StyleWrapper(task, style) if own is None else own(style)
+    return found
+
+
+def _has_forms(verifier: Any) -> bool:
+    return is_dataclass(verifier) and not isinstance(verifier, type) and bool(getattr(verifier, "forms", ()))
+
+
+class _StyledProblems(Sequence[Problem]):
+    """Problems with an instruction after each, which is added when one is asked for."""
+
+    def __init__(self, problems: Sequence[Problem], style: AnswerStyle, wanted: AnswerSpec) -> None:
+        self.problems, self.style, self.wanted = problems, style, wanted
+
+    def __len__(self) -> int:
+        return len(self.problems)
+
+    @overload
+    def __getitem__(self, index: int) -> Problem: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Problem]: ...
+    def __getitem__(self, index: int | slice) -> Problem | list[Problem]:
+        if isinstance(index, slice):
+            return [self._styled_problem(p) for p in self.problems[index]]
+        return self._styled_problem(self.problems[index])
+
+    def _styled_problem(self, problem: Problem) -> Problem:
+        given: list[Message] = [dict(m) for m in problem.messages]
+        if not given or problem.style == self.style:
+            return problem
+        before = given[-1]["content"]
+        given[-1] = {**given[-1], "content": (said := styles.question_with_instruction(before, self.style, self.wanted))}
+        return replace(problem, messages=tuple(given), style=self.style, answer_instruction=problem.answer_instruction + said.removeprefix(before))

@@ -1,0 +1,184 @@
+"""Your own rows with any columns, judged by your own reward functions: what TRL's GRPOTrainer takes.
+
+A row has a `prompt`: a text, or messages `[{"role": ..., "content": ...}, ...]`. Every other column goes to the
+reward functions (`tasks/reward_functions.py`). Rows come as a file (.jsonl, .json, .csv, .parquet) or as dictionaries.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ponder.errors import MissingExtra, TaskError, UsageError
+from ponder.tasks.reward_functions import RewardFunction, RewardFunctions
+from ponder.tasks.datasets.dataset_files import BadRows, DatasetFiles, DatasetRow
+from ponder.tasks.datasets.dataset_task import same_question_key, split_key
+from ponder.tasks.split import hashes_to_test
+from ponder.runs.trust import names_code
+from ponder.types import Problem, user_messages
+
+RowSource = str | Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CustomTask:
+    """Your own rows with any columns, judged by your own reward functions.
+
+    `held_out` tenths of the rows, by the hash of their prompt, are for testing, unless `test_data` brings others.
+    `gold` names the column with an answer that earns the reward, for `ponder sft` and for the check before training
+    that the reward tells right from wrong.
+    """
+
+    REQUIRED_SETTINGS: ClassVar[dict[str, str]] = {
+        "data": "a .jsonl, .json, .csv or .parquet file whose rows have a `prompt`",
+        "rewards": "functions f(completions, **columns) or scorers, as module:name, with commas between them",
+    }
+
+    data: RowSource
+    rewards: tuple[str | RewardFunction, ...] = field(metadata=names_code())
+    weights: tuple[float, ...] = ()
+    test_data: RowSource | None = None
+    held_out_tenths: int = 1
+    gold_column: str | None = None
+    limit: int | None = None
+    system: str | None = None
+    bad_rows: BadRows = "refuse"
+    name: str = "columns"
+
+    def __post_init__(self) -> None:
+        for name in ("data", "test_data"):
+            given = getattr(self, name)
+            if isinstance(given, Path):
+                object.__setattr__(self, name, str(given))
+            elif given is not None and not isinstance(given, str):
+                object.__setattr__(self, name, tuple(given))
+        if not 1 <= self.held_out_tenths <= 9:
+            raise UsageError(f"held_out is {self.held_out_tenths}; it is 1 to 9 tenths of the rows")
+        if self.limit is not None and self.limit < 1:
+            raise UsageError(f"limit is {self.limit}; give at least 1, or leave it out to take all rows")
+        object.__setattr__(self, "rewards", self.verifier.functions)  # by name where they have one
+
+    def unused(self) -> dict[str, str]:
+        return {} if self.test_data is None else {"held_out": "test_data brings all rows for testing"}
+
+    @cached_property
+    def verifier(self) -> RewardFunctions:
+        return RewardFunctions(self.rewards, self.weights)
+
+    @property
+    def train(self) -> Sequence[Problem]:
+        return self._splits[0]
+
+    @property
+    def test(self) -> Sequence[Problem]:
+        return self._splits[1]
+
+    def gold(self, problem: Problem) -> str:
+        columns = problem.answer["columns"]
+        if self.gold_column is None or not columns.get(self.gold_column):
+            raise TaskError(
+                f"problem {problem.id!r} has no gold answer: name the column that holds one with gold_column=..., or"
+                f" do without (--no-preflight); columns: {', '.join(columns) or 'none'}"
+            )
+        return _message_text(columns[self.gold_column])
+
+    @cached_property
+    def _splits(self) -> tuple[list[Problem], list[Problem]]:
+        rows = self._rows(self.data)
+        if self.test_data is None:
+            test = [row for row in rows if hashes_to_test(row.split_key, self.held_out_tenths)]
+        else:
+            test = self._rows(self.test_data)
+        held = {same_question_key(row.question) for row in test}
+        train = [row for row in rows if same_question_key(row.question) not in held]
+        if not train or not test:
+            raise TaskError(
+                f"{_source_name(self.data)} gives {len(train)} training and {len(test)} test problems; give more rows, or"
+                " held_out=... tenths or test_data=... for testing"
+            )
+        return self._problems("train", train), self._problems("test", test)
+
+    def _rows(self, data: RowSource) -> list[DatasetRow]:
+        files, rows = _read_rows(data)
+        files.report_bad_rows(self.name, self.bad_rows)
+        columns = set().union(*(row.answer["columns"] for row in rows))
+        for function, needed in self.verifier.required_columns().items():
+            if missing := [name for name in needed if name not in columns]:
+                raise TaskError(
+                    f"reward function {function!r} asks for the column {missing[0]!r}, which {_source_name(data)} does not"
+                    f" have; it has: prompt, {', '.join(sorted(columns))}"
+                )
+        return rows
+
+    def _problems(self, split: str, rows: list[DatasetRow]) -> list[Problem]:
+        return [
+            Problem(f"{self.name}/{split}/{row.id}", self._messages(row), row.answer, {}) for row in rows[: self.limit]
+        ]
+
+    def _messages(self, row: DatasetRow) -> tuple[Mapping[str, Any], ...]:
+        if not row.answer["conversational"]:
+            return user_messages(row.question, self.system)
+        asked = tuple(row.tags["messages"])
+        begun = self.system is None or asked[0]["role"] == "system"
+        return asked if begun else ({"role": "system", "content": self.system}, *asked)
+
+
+def _read_rows(data: RowSource) -> tuple[DatasetFiles, list[DatasetRow]]:
+    if not isinstance(data, str):
+        files = DatasetFiles(Path("rows"))
+        return files, files.from_records("given", list(data), _row)
+    path = Path(data)
+    files = DatasetFiles(path.parent)
+    if path.suffix == ".parquet":
+        return files, files.from_records(path.name, read_parquet(path), _row)
+    readers = {".jsonl": files.read_jsonl, ".json": files.read_json, ".csv": files.read_csv}
+    if path.suffix not in readers:
+        raise UsageError(f"{data} is no data this task reads; give .jsonl, .json (a list), .csv or .parquet")
+    return files, readers[path.suffix](path.name, _row)
+
+
+def read_parquet(path: Path) -> list[Any]:
+    try:
+        parquet = importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise MissingExtra(f"reading {path}", "pyarrow", "hf") from None
+    try:
+        return list(parquet.read_table(path).to_pylist())
+    except (OSError, ValueError) as error:  # pyarrow's own errors are both
+        raise TaskError(f"cannot read {path} ({error}); give a parquet file") from error
+
+
+def _row(record: dict[str, Any], number: int) -> DatasetRow:
+    prompt = record["prompt"]
+    columns = {key: value for key, value in record.items() if key != "prompt"}
+    json.dumps(columns, allow_nan=False)  # a run keeps its problems as JSON
+    conversational = not isinstance(prompt, str)
+    text = _message_text(prompt)
+    if not text.strip():
+        raise ValueError("the prompt is empty")
+    tags = {"messages": [dict(message) for message in prompt]} if conversational else {}
+    answer = {"columns": columns, "conversational": conversational}
+    return DatasetRow(str(number - 1), text, answer, split_key(text) or text, tags)
+
+
+def _message_text(said: Any) -> str:
+    """A text, or the contents of messages."""
+    if isinstance(said, str):
+        return said
+    if isinstance(said, Mapping):
+        said = [said]
+    for message in said:
+        if not isinstance(message["role"], str) or not isinstance(message["content"], str):
+            raise ValueError("a message needs a role and a content, both text")
+    if not said:
+        raise ValueError("there is no message")
+    return "\n".join(message["content"] for message in said)
+
+
+def _source_name(data: RowSource) -> str:
+    return data if isinstance(data, str) else "the given rows"

@@ -1,0 +1,153 @@
+"""Read the files of a set row by row, and keep count of the rows that cannot be used.
+
+A row that is malformed, has no gold answer or no tests, or an id that stood before is named with its file and
+line. Then the set is refused, or goes on without them where `bad_rows="skip"` was asked for, with a warning.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ponder import strict_parsing
+from ponder.errors import TaskError
+
+BadRows = Literal["refuse", "skip"]
+MAX_LISTED_ROWS = 3  # bad rows that a message names; the rest are counted
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetRow:
+    """One problem as its file gives it. `key` decides the side where the set has no split of its own."""
+
+    id: str
+    question: str
+    answer: Any
+    split_key: str = ""
+    tags: Mapping[str, Any] = field(default_factory=dict)
+
+
+class DatasetRecord(dict[str, Any]):
+    """A row as it stands in its file, which says what it lacks."""
+
+    def __missing__(self, name: str) -> Any:
+        there = ", ".join(map(repr, self)) or "none"
+        raise TaskError(f"the column {name!r} is missing; the columns are {there}")
+
+
+RowParser = Callable[[dict[str, Any], int], DatasetRow]  # from a record and its number; raises where there is no problem in it
+
+
+@dataclass(slots=True)
+class DatasetFiles:
+    """The files of one set. `bad` says which rows could not be used, and why."""
+
+    folder: Path
+    row_count: int = 0
+    bad_rows: list[str] = field(default_factory=list)
+
+    @classmethod
+    def in_data_folder(cls, name: str) -> DatasetFiles:
+        """Those in the folder of that name in PONDER_DATA."""
+        root = os.environ.get("PONDER_DATA")
+        if not root:
+            raise TaskError(f"PONDER_DATA is not set; set it to the folder that holds {name}/ (see ponder.tasks)")
+        folder = Path(root) / name
+        if not folder.is_dir():
+            raise TaskError(f"no folder {folder}; set PONDER_DATA to the folder that holds {name}/ (now {root})")
+        return cls(folder)
+
+    def read_jsonl(self, file: str, make: RowParser) -> list[DatasetRow]:
+        """One JSON object per line; a name that ends in .gz is unpacked."""
+        path = self.folder / file
+        lines = enumerate(read_text_file(path).split("\n"), 1)
+        return self._parse_rows(path, "line", ((n, line) for n, line in lines if line.strip()), make, strict_parsing.parse_json)
+
+    def read_json(self, file: str, make: RowParser, under: str | None = None) -> list[DatasetRow]:
+        """One JSON file that holds a list of records, or has it under a name."""
+        path = self.folder / file
+        try:
+            data = strict_parsing.parse_json(read_text_file(path))
+            records = data[under] if under else data
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise TaskError(f"{path} is not the JSON it should be ({error!r}); download the file again") from error
+        if not isinstance(records, list):
+            raise TaskError(f"{path} does not hold a list of problems; download the file again")
+        return self._parse_rows(path, "problem", enumerate(records, 1), make)
+
+    def read_csv(self, file: str, make: RowParser) -> list[DatasetRow]:
+        """Comma-separated values under a line of names."""
+        path = self.folder / file
+        try:
+            records = strict_parsing.parse_csv(read_text_file(path))
+        except strict_parsing.RowError as error:
+            raise TaskError(f"{path}, {error}. Mend the file or get it again") from None
+        begins = [line for line, _ in records]  # a cell may have several lines, so that a row's number is another
+        rows = enumerate((record for _, record in records), 2)
+        return self._parse_rows(path, "line", rows, make, line=lambda number: begins[number - 2])
+
+    def from_records(self, file: str, records: list[Any], make: RowParser) -> list[DatasetRow]:
+        """Records that are there already; `file` is what messages call them."""
+        return self._parse_rows(self.folder / file, "row", enumerate(records, 1), make)
+
+    def report_bad_rows(self, task: str, bad_rows: BadRows) -> None:
+        """Refuse the set for its bad rows, or say what was left out."""
+        if not self.bad_rows:
+            return
+        listed = "; ".join(self.bad_rows[:MAX_LISTED_ROWS]) + (f"; and {len(self.bad_rows) - MAX_LISTED_ROWS} more" if len(self.bad_rows) > MAX_LISTED_ROWS else "")
+        said = f"task {task!r}: {len(self.bad_rows)} of {self.row_count} rows cannot be used: {listed}"
+        if bad_rows == "refuse":
+            others = ", or go on without them: bad_rows=skip" if len(self.bad_rows) < self.row_count else ""
+            raise TaskError(f"{said}. Mend the file or get it again{others}")
+        warnings.warn(f"{said}. They were left out", stacklevel=2)
+
+    def _parse_rows(
+        self,
+        path: Path,
+        unit: str,
+        given: Iterable[tuple[int, Any]],
+        make: RowParser,
+        load: Callable[[Any], Any] | None = None,
+        line: Callable[[int], int] = lambda number: number,
+    ) -> list[DatasetRow]:
+        first: dict[str, int] = {}
+        found: list[DatasetRow] = []
+        seen = 0
+        for number, record in given:
+            seen += 1
+            if isinstance(record, strict_parsing.RowError):
+                self.bad_rows.append(f"{path}, {unit} {line(number)}: {record.reason}")
+                continue
+            try:
+                given_row = load(record) if load else record
+                row = make(DatasetRecord(given_row) if isinstance(given_row, Mapping) else given_row, number)
+            except TaskError as error:
+                self.bad_rows.append(f"{path}, {unit} {line(number)}: {error}")
+                continue
+            except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+                self.bad_rows.append(f"{path}, {unit} {line(number)}: malformed ({error!r})")
+                continue
+            if first.setdefault(row.id, number) != number:
+                self.bad_rows.append(
+                    f"{path}, {unit} {line(number)}: the id {row.id!r} stands at {unit} {line(first[row.id])} already"
+                )
+                continue
+            found.append(row)
+        if not seen:
+            raise TaskError(f"{path} is empty; download the file again")
+        self.row_count += seen
+        return found
+
+
+def read_text_file(path: Path) -> str:
+    """All of a text file, unpacked where its name ends in .gz."""
+    try:
+        data = path.read_bytes()
+        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise TaskError(f"cannot read {path} ({error}); set PONDER_DATA to a folder that holds it") from error

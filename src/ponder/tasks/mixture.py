@@ -1,0 +1,205 @@
+"""Several tasks as one, and a task with more rewards than its verifier's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import overload
+
+from ponder.errors import TaskError, UsageError
+from ponder.protocols import Scorer, Task
+from ponder.tasks.answer_style import with_style
+from ponder.runs.trust import names_code
+from ponder.types import Problem, Score, Trace
+from ponder.verify.rewards.registry import reward_code, weighted_reward
+
+_TASK_TAG = "task"  # the tag that says which task a problem is of
+MAX_SKIPPED_PROBLEMS = 1_000  # held problems in a row
+
+
+@dataclass(frozen=True)
+class WeightedRewardTask:
+    """A task whose reward is a weighted sum: `(("number", 1.0), ("format", 0.2))`, the verifier by its own name."""
+
+    task: Task
+    rewards: tuple[tuple[str, float], ...] = field(metadata=names_code(reward_code))
+
+    def __post_init__(self) -> None:
+        self.verifier  # noqa: B018  says at once which name is unknown
+
+    @property
+    def name(self) -> str:
+        return self.task.name
+
+    @property
+    def train(self) -> Sequence[Problem]:
+        return self.task.train
+
+    @property
+    def test(self) -> Sequence[Problem]:
+        return self.task.test
+
+    @property
+    def verifier(self) -> Scorer:
+        return weighted_reward(dict(self.rewards), self.task.verifier)
+
+    def gold(self, problem: Problem) -> str:
+        return self.task.gold(problem)
+
+    def restyle(self, style: str) -> WeightedRewardTask:
+        return replace(self, task=with_style(self.task, style))
+
+
+@dataclass(frozen=True)
+class TaskMixture:
+    """Problems of several tasks in turn, each judged by its own task's verifier. A question that one of them tests with
+    is none that another trains on."""
+
+    tasks: tuple[Task, ...]
+
+    def __post_init__(self) -> None:
+        names = [t.name for t in self.tasks]
+        if not names or len(set(names)) < len(names):
+            raise UsageError(f"a mixture needs tasks with names of their own; these are {names}")
+
+    @property
+    def name(self) -> str:
+        return "+".join(t.name for t in self.tasks)
+
+    @property
+    def train(self) -> Sequence[Problem]:
+        return _RoundRobin([(name, self._train_by_task[name]) for name in (t.name for t in self.tasks)])
+
+    @cached_property
+    def _train_by_task(self) -> dict[str, Sequence[Problem]]:
+        """The training problems of each task that no other task is tested with."""
+        tests = {t.name: _test_questions(t) for t in self.tasks} if len(self.tasks) > 1 else {}
+        out: dict[str, Sequence[Problem]] = {}
+        for task in self.tasks:
+            held = frozenset[str]().union(*(asked for name, asked in tests.items() if name != task.name))
+            out[task.name] = train_without_held_out(task, held)
+        return out
+
+    @property
+    def test(self) -> Sequence[Problem]:
+        return _RoundRobin([(t.name, t.test) for t in self.tasks])
+
+    @property
+    def verifier(self) -> Scorer:
+        return PerTaskVerifier(self.tasks)
+
+    def gold(self, problem: Problem) -> str:
+        return self._task_of(problem).gold(problem)
+
+    def restyle(self, style: str) -> TaskMixture:
+        return replace(self, tasks=tuple(with_style(task, style) for task in self.tasks))
+
+    def _task_of(self, problem: Problem) -> Task:
+        return next(t for t in self.tasks if t.name == problem.tags[_TASK_TAG])
+
+
+@dataclass(frozen=True)
+class PerTaskVerifier:
+    """The verdict of the task that a problem is of. Rewards of several tasks should lie in one range."""
+
+    tasks: tuple[Task, ...]
+
+    @property
+    def name(self) -> str:
+        return "each"
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        of = trace.problem.tags.get(_TASK_TAG)
+        for task in self.tasks:
+            if task.name == of:
+                return list(await task.verifier(trace, steps))
+        return [Score(None, f"bad data: the problem is of {of!r}, which is none of the tasks")] * len(steps)
+
+
+def train_without_held_out(task: Task, held: frozenset[str]) -> Sequence[Problem]:
+    """The training problems of a task whose questions are none of these."""
+    train = task.train
+    if not isinstance(train, list):
+        return _WithoutHeldOut(task, train, held)
+    left = [p for p in train if bare_question_text(task, p) not in held]
+    if train and not left:
+        raise TaskError(f"all training problems of {task.name!r} are test problems of the others: leave that task out")
+    return left
+
+
+def bare_question_text(task: Task, problem: Problem) -> str:
+    """A question without how to answer it, whatever its case and spacing."""
+    question, prompt = problem.question, getattr(task, "prompt", "")
+    if isinstance(prompt, str) and prompt.count("{question}") == 1:
+        before, after = prompt.format(question="\0").split("\0")
+        question = question.removeprefix(before).removesuffix(after)
+    return " ".join(question.lower().split())
+
+
+def _test_questions(task: Task) -> frozenset[str]:
+    try:
+        return frozenset(bare_question_text(task, problem) for problem in task.test)
+    except TaskError:  # it has none to test with
+        return frozenset()
+
+
+class _WithoutHeldOut(Sequence[Problem]):
+    """Problems that are made when they are asked for: in place of one that is held, the next that is not."""
+
+    def __init__(self, task: Task, problems: Sequence[Problem], held: frozenset[str]) -> None:
+        self.task, self.problems, self.held = task, problems, held
+
+    def __len__(self) -> int:
+        return len(self.problems)
+
+    @overload
+    def __getitem__(self, index: int) -> Problem: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Problem]: ...
+    def __getitem__(self, index: int | slice) -> Problem | list[Problem]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        at = range(len(self))[index]
+        for i in range(min(len(self), MAX_SKIPPED_PROBLEMS)):
+            found = self.problems[(at + i) % len(self)]
+            if bare_question_text(self.task, found) not in self.held:
+                return found
+        raise TaskError(f"the task {self.task.name!r} hardly has a training problem that the others do not test with")
+
+
+class _RoundRobin(Sequence[Problem]):
+    """One of each in turn, as long as all have one; then of those that have more."""
+
+    def __init__(self, parts: Sequence[tuple[str, Sequence[Problem]]]) -> None:
+        self.parts = parts
+        least = min(len(p) for _, p in parts)
+        self.interleaved_count = least * len(parts)
+        self.rest = [(name, p, least) for name, p in parts if len(p) > least]
+
+    def __len__(self) -> int:
+        return sum(len(p) for _, p in self.parts)
+
+    @overload
+    def __getitem__(self, index: int) -> Problem: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Problem]: ...
+    def __getitem__(self, index: int | slice) -> Problem | list[Problem]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        at = index + len(self) if index < 0 else index
+        if not 0 <= at < len(self):
+            raise IndexError(index)
+        if at < self.interleaved_count:
+            name, problems = self.parts[at % len(self.parts)]
+            return _tagged_with_task(problems[at // len(self.parts)], name)
+        at -= self.interleaved_count
+        for name, problems, first in self.rest:
+            if at < len(problems) - first:
+                return _tagged_with_task(problems[first + at], name)
+            at -= len(problems) - first
+        raise AssertionError("counted above")
+
+
+def _tagged_with_task(problem: Problem, name: str) -> Problem:
+    return replace(problem, id=f"{name}:{problem.id}", tags={**problem.tags, _TASK_TAG: name})

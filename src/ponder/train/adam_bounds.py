@@ -1,0 +1,64 @@
+"""How large a step of AdamW can make its numbers, from a few scalars: where that is far from overflow, nothing is read.
+
+Per element, for a gradient of norm g: |m'| <= b1 m + (1 - b1) g, v' <= b2 v + (1 - b2) g^2, and the weight moves by at
+most lr |m'| / ((1 - b1) eps). That is far too much, and still far below 1e37 for any setting that learns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ponder.train.adam_states import AdamHyperparameters, AdamState
+
+MAX_SAFE_FLOAT32 = 1e37  # of float32, with room for what the kernel computes on the way
+
+
+@dataclass(frozen=True, slots=True)
+class AdamBounds:
+    """No weight, first moment or second moment is larger."""
+
+    weight: float
+    first: float
+    second: float
+
+    @classmethod
+    def measure(cls, weights: Iterable[Tensor], states: Iterable[AdamState]) -> AdamBounds:
+        """As they are: one pass over memory."""
+        held = list(states)
+        first, second = ([s[k] for s in held for k in s if k in names] for names in _MOMENT_KEYS)
+        return cls(_max_abs(weights), _max_abs(first), _max_abs(second))
+
+    def after_step(self, rule: AdamHyperparameters, norm: float, half_precision: bool) -> AdamBounds:
+        """After a step. `narrow`: the weights' own type ends early, and moments are taken to be Adam's own."""
+        b1, b2 = rule.betas
+        first = b1 * self.first + (1 - b1) * norm
+        second = b2 * self.second + (1 - b2) * norm * norm
+        moved = first / ((1 - b1) * rule.eps)
+        if half_precision and b1 * b1 < b2:  # Cauchy and Schwarz: the largest quotient of sums over the same gradients
+            moved = min(moved, 1 / math.sqrt((1 - b2) * (1 - b1 * b1 / b2)))
+        return AdamBounds(self.weight * (1 + rule.lr * rule.weight_decay) + rule.lr * moved, first, second)
+
+    def within(self, limit: float) -> bool:
+        """False also where one is NaN."""
+        return self.weight < limit and self.first < MAX_SAFE_FLOAT32 and self.second < MAX_SAFE_FLOAT32
+
+
+_MOMENT_KEYS = (("exp_avg", "exp_avg_max"), ("exp_avg_sq", "exp_avg_sq_max"))
+
+
+def max_master_weight(params: Mapping[str, Tensor]) -> float:
+    """Below this a master weight fits into its parameter's own type."""
+    return min((min(MAX_SAFE_FLOAT32, torch.finfo(p.dtype).max) for p in params.values()), default=MAX_SAFE_FLOAT32)
+
+
+def _max_abs(tensors: Iterable[Tensor]) -> float:
+    some = [t.detach() for t in tensors if t.is_floating_point() and t.numel()]
+    if not some:
+        return 0.0
+    norms = [float(n) for n in torch.stack([n.cpu() for n in torch._foreach_norm(some, math.inf)])]
+    return math.nan if any(math.isnan(n) for n in norms) else max(norms)

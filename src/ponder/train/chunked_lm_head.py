@@ -1,0 +1,163 @@
+"""What the learner reads from the LM head without keeping a [tokens, vocabulary] tensor.
+
+The head runs over a chunk of tokens at a time and again in the backward pass; sums are in float32. On a GPU what is
+done with a chunk of logits is compiled into few passes over them. Shapes: N tokens, E width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ponder.nets.torch_compile import compile_once
+from ponder.nets.decoder import project_logits, at_least_float32
+
+_CHUNK_BYTES = 1 << 28  # of float32 logits
+
+
+def token_logprobs(hidden_NE: Tensor, weight_VE: Tensor, target_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """log p of each target at this temperature, and the distribution's entropy; both with gradient."""
+    out: tuple[Tensor, Tensor] = _TokenLogprobs.apply(hidden_NE, weight_VE, target_N, temperature)  # type: ignore[no-untyped-call]
+    return out
+
+
+def divergence(
+    hidden_NE: Tensor, weight_VE: Tensor, teacher_NE: Tensor, teacher_VE: Tensor, temperature: float, mix: float
+) -> Tensor:
+    """From a teacher's distribution t to the student's s, both at this temperature; gradient to the student only.
+
+    mix 0: KL(t | s), forward; mix 1: KL(s | t), reverse; between: mix KL(t | m) + (1 - mix) KL(s | m) with
+    m = mix t + (1 - mix) s, the generalised Jensen-Shannon divergence (Agarwal et al. 2024).
+    """
+    out: Tensor = _Divergence.apply(hidden_NE, weight_VE, teacher_NE, teacher_VE, temperature, mix)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _TokenLogprobs(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden_NE: Tensor, weight_VE: Tensor, target_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        read = compile_once(_logprobs_and_entropy) if hidden_NE.is_cuda else _logprobs_and_entropy
+        parts = [
+            read(project_logits(hidden_NE[part], weight_VE), target_N[part], temperature) for part in _chunks(hidden_NE, weight_VE)
+        ]
+        logprobs_N, entropy_N, norm_N = (torch.cat(p) for p in zip(*parts, strict=True))
+        ctx.save_for_backward(hidden_NE, weight_VE, target_N, norm_N, entropy_N)
+        ctx.temperature = temperature
+        ctx.set_materialize_grads(False)
+        return logprobs_N, entropy_N
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor, Tensor | None, None, None]:
+        hidden_NE, weight_VE, target_N, norm_N, entropy_N = ctx.saved_tensors
+        slope = compile_once(_logprobs_grad) if hidden_NE.is_cuda else _logprobs_grad
+        sums = _HeadGradients(hidden_NE, weight_VE, ctx.needs_input_grad[1])
+        first_N = torch.zeros_like(norm_N) if grads[0] is None else grads[0]
+        for part in _chunks(hidden_NE, weight_VE):
+            logits = project_logits(hidden_NE[part], weight_VE)
+            second = None if grads[1] is None else (grads[1][part], entropy_N[part])
+            dtype = hidden_NE.dtype
+            sums.add(part, slope(logits, target_N[part], norm_N[part], first_N[part], second, ctx.temperature, dtype))
+        return sums.hidden_NE, sums.weight(), None, None
+
+
+def _logprobs_and_entropy(logits_NV: Tensor, target_N: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    """log p of the target, entropy, log of the normaliser."""
+    z_NV = logits_NV / temperature
+    norm_N = z_NV.logsumexp(-1)
+    logp_NV = z_NV - norm_N[:, None]
+    entropy_N = -(logp_NV.exp() * logp_NV).sum(-1)  # log Z - E[logit] would lose digits where all logits are large
+    return logp_NV.gather(-1, target_N[:, None])[:, 0], entropy_N, norm_N
+
+
+def _logprobs_grad(
+    logits_NV: Tensor, target_N: Tensor, norm_N: Tensor, first_N: Tensor, second: tuple[Tensor, Tensor] | None,
+    temperature: float, dtype: torch.dtype,
+) -> Tensor:  # fmt: skip
+    """To the logits: d log p = onehot - p, of which there is first_N, and d H = -p (log p + H), of which second[0]."""
+    logp_NV = logits_NV / temperature - norm_N[:, None]
+    weight = first_N[:, None]
+    if second is not None:
+        weight = weight + second[0][:, None] * (logp_NV + second[1][:, None])
+    hit_NV = torch.arange(logits_NV.shape[1], device=logits_NV.device) == target_N[:, None]
+    return ((torch.where(hit_NV, first_N[:, None], 0.0) - logp_NV.exp() * weight) / temperature).to(dtype)
+
+
+class _Divergence(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_NE: Tensor, weight_VE: Tensor, teacher_NE: Tensor, teacher_VE: Tensor, temperature: float, mix: float
+    ) -> Tensor:
+        apart = compile_once(_divergence) if hidden_NE.is_cuda else _divergence
+        ctx.save_for_backward(hidden_NE, weight_VE, teacher_NE, teacher_VE)
+        ctx.temperature, ctx.mix = temperature, mix
+        return torch.cat(
+            [
+                apart(project_logits(hidden_NE[part], weight_VE), project_logits(teacher_NE[part], teacher_VE), temperature, mix)
+                for part in _chunks(hidden_NE, weight_VE)
+            ]
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None, None, None, None]:
+        hidden_NE, weight_VE, teacher_NE, teacher_VE = ctx.saved_tensors
+        slope = compile_once(_divergence_grad) if hidden_NE.is_cuda else _divergence_grad
+        sums = _HeadGradients(hidden_NE, weight_VE, ctx.needs_input_grad[1])
+        for part in _chunks(hidden_NE, weight_VE):
+            both = project_logits(hidden_NE[part], weight_VE), project_logits(teacher_NE[part], teacher_VE)
+            sums.add(part, slope(*both, grads[0][part], ctx.temperature, ctx.mix, hidden_NE.dtype))
+        return sums.hidden_NE, sums.weight(), None, None, None, None
+
+
+def _divergence(student_NV: Tensor, teacher_NV: Tensor, temperature: float, mix: float) -> Tensor:
+    s, t = (student_NV / temperature).log_softmax(-1), (teacher_NV / temperature).log_softmax(-1)
+    if mix == 0:
+        return (t.exp() * (t - s)).sum(-1)
+    if mix == 1:
+        return (s.exp() * (s - t)).sum(-1)
+    m = _mixture(s, t, mix)
+    return mix * (t.exp() * (t - m)).sum(-1) + (1 - mix) * (s.exp() * (s - m)).sum(-1)
+
+
+def _divergence_grad(
+    student_NV: Tensor, teacher_NV: Tensor, grad_N: Tensor, temperature: float, mix: float, dtype: torch.dtype
+) -> Tensor:
+    """To the student's logits: s - t, or s (g - E_s[g]) with g = log s/t for the reverse, (1 - mix) log s/m between."""
+    s, t = (student_NV / temperature).log_softmax(-1), (teacher_NV / temperature).log_softmax(-1)
+    p = s.exp()
+    if mix == 0:
+        slope = p - t.exp()
+    else:
+        g = s - t if mix == 1 else (1 - mix) * (s - _mixture(s, t, mix))
+        slope = p * (g - (p * g).sum(-1, keepdim=True))
+    return (slope * grad_N[:, None] / temperature).to(dtype)
+
+
+def _mixture(s: Tensor, t: Tensor, mix: float) -> Tensor:
+    """log(mix t + (1 - mix) s) from log-probabilities."""
+    return torch.logaddexp(t + math.log(mix), s + math.log(1 - mix))
+
+
+class _HeadGradients:
+    """The gradients of the hidden states and the head, chunk by chunk."""
+
+    def __init__(self, hidden_NE: Tensor, weight_VE: Tensor, wanted: bool) -> None:
+        self.inputs_NE, self.weight_VE = hidden_NE, weight_VE
+        self.hidden_NE = torch.empty_like(hidden_NE)
+        self._weight = at_least_float32(torch.zeros_like(weight_VE)) if wanted else None
+
+    def add(self, part: slice, slope_NV: Tensor) -> None:
+        torch.mm(slope_NV, self.weight_VE, out=self.hidden_NE[part])
+        if self._weight is not None:
+            self._weight += project_logits(slope_NV.T, self.inputs_NE[part].T)
+
+    def weight(self) -> Tensor | None:
+        return None if self._weight is None else self._weight.to(self.weight_VE.dtype)
+
+
+def _chunks(hidden_NE: Tensor, weight_VE: Tensor) -> Iterator[slice]:
+    size = max(1, _CHUNK_BYTES // (4 * len(weight_VE)))
+    return (slice(first, first + size) for first in range(0, max(1, len(hidden_NE)), size))

@@ -1,0 +1,75 @@
+"""Sums over the micro-batches of one optimiser step, for the metrics; they stay on the device until read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ponder.train import losses
+from ponder.train.objective import Stats, Tokens
+from ponder.train.pack import PackedBatch
+from ponder.train.distributed import DataParallelGroup
+
+_LOGP_GAP = "sampling/sampling_logp_difference"
+WEIGHTED_PREFIX = "rewards/"  # numbers of a pair or a completion, which stand on each of its tokens: weighed as its loss is
+
+
+class MetricSums:
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}  # over tokens
+        self.maxima: dict[str, Tensor] = {}
+
+    def add(self, batch: PackedBatch, loss: Tensor, tokens: Tokens, stats: Stats) -> None:
+        self._sum("loss", loss)
+        self._sum("tokens", torch.ones_like(batch.weight_N))
+        for name, values_N in stats.items():
+            self._sum(name, values_N * batch.weight_N if name.startswith(WEIGHTED_PREFIX) else values_N)
+        if not len(tokens.logprobs_N):
+            return
+        logprobs_N = tokens.logprobs_N.detach()
+        self._sum("entropy", tokens.entropy_N)
+        self._sum("ratio/mean_abs", (logprobs_N - tokens.old_N).abs())
+        if tokens.reference_N is not None:
+            for name, kl in (("kl", losses.k3), ("kl/k1", losses.k1), ("kl/k2", losses.k2)):
+                self._sum(name, kl(logprobs_N, tokens.reference_N))
+        known_N = ~batch.sampled_N.isnan()
+        gap_N = torch.where(known_N, (tokens.old_N - batch.sampled_N).abs(), 0.0)
+        self._sum("known", known_N)
+        self._sum(f"{_LOGP_GAP}/mean", gap_N)
+        most = self.maxima.get(f"{_LOGP_GAP}/max")
+        self.maxima[f"{_LOGP_GAP}/max"] = gap_N.max() if most is None else torch.maximum(most, gap_N.max())
+
+    def _sum(self, name: str, values: Tensor) -> None:
+        total = values.detach().double().sum() if values.device.type == "cpu" else values.detach().float().sum()
+        self.sums[name] = self.sums[name] + total if name in self.sums else total
+
+    def all_reduce(self, peers: DataParallelGroup) -> None:
+        """Over all processes; a process without work has the same names from none."""
+        self.sums, self.maxima = peers.all_reduce_named(self.sums), peers.all_reduce_named(self.maxima, use_max=True)
+
+    def metrics(self) -> dict[str, float]:
+        values = {name: float(v) for name, v in self.sums.items()}
+        tokens, known = values.pop("tokens", 0.0), values.pop("known", 0.0)
+        out = {"loss": values.pop("loss", 0.0)}
+        for name, total in values.items():
+            if name.startswith(WEIGHTED_PREFIX):
+                out[name] = total
+            elif name != f"{_LOGP_GAP}/mean":
+                out[name] = total / max(1.0, tokens)
+            elif known:
+                out |= {name: total / known} | {n: float(v) for n, v in self.maxima.items()}
+        return out | {"num_trained_tokens": tokens}
+
+
+def average_metrics(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Over the optimiser steps of one step: means, of a maximum the largest."""
+    out: dict[str, float] = {}
+    for name in {n: None for row in rows for n in row}:
+        values = [row[name] for row in rows if name in row]
+        if name.endswith("/max") or name == "skipped_steps":
+            out[name] = max(values)
+        else:
+            out[name] = sum(values) / (1 if name == "num_trained_tokens" else len(values))
+    return out

@@ -1,0 +1,252 @@
+"""AdamW over float32 master weights, whatever type the network computes in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from ponder.errors import PonderError, RunError, UnknownName, UsageError
+from ponder.train.adam_bounds import MAX_SAFE_FLOAT32, AdamBounds, max_master_weight
+from ponder.train.finite_checks import invalid_reason
+from ponder.train.adam_states import AdamHyperparameters, zero_state, adamw_step
+
+States = Literal["float32", "int8", "cpu"]
+MAX_LR = 10.0
+MIN_EPS = 1e-30  # what is smaller may be 0 in float32, and 0 / 0 is no number
+
+
+@dataclass(frozen=True, slots=True)
+class AdamW:
+    """Settings of the optimiser (Loshchilov & Hutter 2019), with linear warm-up and an optional cosine decay.
+
+    `states` says how Adam's two moments are kept: in float32 (8 bytes for each weight), in int8 (2 bytes), or with
+    the master weights in the computer's own memory, where the step is then taken.
+    """
+
+    lr: float = 1e-5
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    warmup_steps: int = 0  # steps
+    decay_steps: int = 0  # cosine down to the floor at this step; 0: constant
+    min_lr_ratio: float = 0.0  # the share of lr that the cosine ends at
+    max_grad_norm: float = 1.0  # the gradient's global norm is clipped to this
+    states: States = "float32"
+
+    UNBOUNDED: ClassVar = ("max_grad_norm",)  # see settings.py
+
+    def __post_init__(self) -> None:
+        if not self.lr > 0:
+            raise UsageError(f"lr is {self.lr}; a learning rate must be positive")
+        if not self.lr <= MAX_LR:
+            raise UsageError(f"lr is {self.lr}; a step moves each weight by about as much: give at most {MAX_LR:g}")
+        if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas) or not self.eps > 0:
+            raise UsageError("AdamW needs two betas in [0, 1) and eps > 0")
+        if not MIN_EPS <= self.eps <= 1 / MIN_EPS:
+            raise UsageError(f"eps is {self.eps}; in float32 it must lie between {MIN_EPS:g} and {1 / MIN_EPS:g}")
+        if not 0 <= self.weight_decay * self.lr <= 1:
+            raise UsageError(f"weight_decay is {self.weight_decay}; it must be 0 or positive, and at most 1 / lr")
+        for name, steps in (("warmup", self.warmup_steps), ("decay_steps", self.decay_steps)):
+            if not isinstance(steps, int) or not steps >= 0:
+                raise UsageError(f"{name} is {steps}; a number of steps is whole, 0 or more")
+        if not 0 <= self.min_lr_ratio <= 1:
+            raise UsageError(f"floor is {self.min_lr_ratio}; it is a share of lr, from 0 to 1")
+        if not self.max_grad_norm > 0:
+            raise UsageError(f"max_grad_norm is {self.max_grad_norm}; it must be positive (inf: no clipping)")
+        if self.states not in get_args(States):
+            raise UnknownName("kind of optimiser states", self.states, get_args(States))
+
+    def lr_at(self, step: int) -> float:
+        """Learning rate of step 0, 1, 2, ..."""
+        if step < self.warmup_steps:
+            return self.lr * (step + 1) / self.warmup_steps
+        if self.decay_steps:
+            part = min(1.0, (step - self.warmup_steps) / max(1, self.decay_steps - self.warmup_steps))
+            return self.lr * (self.min_lr_ratio + (1 - self.min_lr_ratio) * (1 + math.cos(math.pi * part)) / 2)
+        return self.lr
+
+
+class MissingGradient(PonderError):
+    """The backward pass did not come to a parameter that should learn."""
+
+
+class MasterWeights:
+    """The float32 weights being optimised, their gradients and Adam's moments, by parameter name.
+
+    A parameter in float32 is its own master, unless masters live in host memory and it does not. Gradients stay on
+    the parameter's device until the step.
+    """
+
+    def __init__(self, net: nn.Module, settings: AdamW) -> None:
+        self.net, self.settings, self.steps = net, settings, 0
+        self.params = {n: p for n, p in net.named_parameters() if p.requires_grad}
+        self.weights = {n: _master_copy(p, settings.states == "cpu") for n, p in self.params.items()}
+        self.states = {n: zero_state(w, settings.states == "int8") for n, w in self.weights.items()}
+        self._float32_grads: dict[str, Tensor] = {}  # gradients in float32, of parameters that are not
+        self._host_grads: dict[str, Tensor] = {}  # where gradients arrive in host memory
+        self._bounds: AdamBounds | None = None  # None: nobody has looked
+
+    def accumulate(self) -> None:
+        """Add the network's gradients up in float32; call after each micro-batch."""
+        new = {n: p.grad for n, p in self.params.items() if p.grad is not None and p.dtype != torch.float32}
+        first, again = ([n for n in new if (n in self._float32_grads) == known] for known in (False, True))
+        if again:
+            torch._foreach_add_([self._float32_grads[n] for n in again], [new[n] for n in again])
+        if first:
+            self._float32_grads |= {n: torch.empty_like(new[n], dtype=torch.float32) for n in first}
+            torch._foreach_copy_([self._float32_grads[n] for n in first], [new[n] for n in first])
+        for n in new:
+            self.params[n].grad = None
+
+    def gradients(self) -> dict[str, Tensor]:
+        """What was collected, by name; parameters that got no gradient are left out."""
+        found = {n: p.grad if p.dtype == torch.float32 else self._float32_grads.get(n) for n, p in self.params.items()}
+        return {n: g for n, g in found.items() if g is not None}
+
+    def check_all_have_gradient(self) -> None:
+        """Raises where a parameter that should learn got no gradient: it would stay as it is, and no figure show it."""
+        if lacking := self.params.keys() - self.gradients().keys():
+            raise MissingGradient(
+                f"{len(lacking)} of {len(self.params)} parameters that should learn got no gradient, {min(lacking)} "
+                "among them: freeze them (frozen_layers), or report it with the versions that `ponder doctor` shows"
+            )
+
+    def gradients_or_zeros(self) -> list[Tensor]:
+        """What was collected, of every parameter in a fixed order: zeros where there was none. To be summed in place
+        with those of peers, of which one may have used a parameter that another did not.
+        """
+        found = self.gradients()
+        for n, p in self.params.items():
+            if n not in found:
+                found[n] = torch.zeros_like(p, dtype=torch.float32)
+                if p.dtype == torch.float32:
+                    p.grad = found[n]
+                else:
+                    self._float32_grads[n] = found[n]
+        return [found[n] for n in self.params]
+
+    def grad_norm(self) -> Tensor:
+        found = list(self.gradients().values())
+        return nn.utils.get_total_norm(found) if found else torch.zeros(())
+
+    def zero_grad(self) -> None:
+        """Drop gradients without a step."""
+        self._float32_grads.clear()
+        self.net.zero_grad(set_to_none=True)
+
+    @torch.no_grad()
+    def step(self, norm: Tensor) -> bool:
+        """Clip by the norm and take a step, unless a number would not be finite after it: then all stays as it was.
+        Gives whether it was taken.
+        """
+        found = self.gradients()
+        before = None if self._cannot_overflow(float(norm)) else self._snapshot()
+        if found and math.isfinite(self.settings.max_grad_norm):
+            torch._foreach_mul_(list(found.values()), (self.settings.max_grad_norm / norm).clamp(max=1.0))
+        found = self._grads_beside_masters(found)
+        s = self.settings
+        for matrices in (True, False):  # decay matrices only: norms and biases have no direction to shrink in
+            names = [n for n in found if (self.weights[n].dim() >= 2) == matrices]
+            rule = AdamHyperparameters(s.lr_at(self.steps), s.betas, s.eps, s.weight_decay if matrices else 0.0)
+            adamw_step([(self.weights[n], found[n], self.states[n]) for n in names], rule)
+        if before is not None:
+            now = AdamBounds.measure(self.weights.values(), self.states.values())
+            if not now.within(max_master_weight(self.params)):
+                for name, t in self.tensors().items():
+                    t.copy_(before[name])
+                self.zero_grad()
+                return False
+            self._bounds = now
+        self.steps += 1
+        self.zero_grad()
+        self._copy_to_parameters()
+        return True
+
+    def _cannot_overflow(self, norm: float) -> bool:
+        """Whether a step with a gradient of that norm cannot overflow. Reads the weights only where in doubt."""
+        s = self.settings
+        rule = AdamHyperparameters(s.lr_at(self.steps), s.betas, s.eps, s.weight_decay)
+        most = max_master_weight(self.params)
+        for kept in (self._bounds, None):
+            known = kept or AdamBounds.measure(self.weights.values(), self.states.values())
+            then = known.after_step(rule, min(norm, s.max_grad_norm) if norm == norm else norm, half_precision=most < MAX_SAFE_FLOAT32)
+            if then.within(most):
+                self._bounds = then
+                return True
+        return False
+
+    def _snapshot(self) -> dict[str, Tensor]:
+        return {name: t.clone() for name, t in self.tensors().items()}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that `restore` needs but the step count, for a safetensors file. Not copies: a step changes them."""
+        named = {f"weight.{n}": w.detach() for n, w in self.weights.items()}
+        return named | {f"{key}.{n}": t for n, state in self.states.items() for key, t in state.items()}
+
+    def counters(self) -> dict[str, int]:
+        return {"steps": self.steps}
+
+    @torch.no_grad()
+    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, int]) -> None:
+        """Weights and moments as they were, here and in the network. Nothing is changed where anything is missing."""
+        if "steps" not in facts:
+            raise RunError("the saved optimiser has no count of its steps: start again from the saved model")
+        own = self.tensors()
+        for name, t in own.items():
+            if name not in tensors:
+                raise RunError(f"the saved optimiser has no {name}: it belongs to another model or other settings")
+            found, wanted = tensors[name], (tuple(t.shape), t.dtype)
+            if (tuple(found.shape), found.dtype) != wanted:
+                raise RunError(
+                    f"{name} of the saved optimiser is {tuple(found.shape)} in {found.dtype}, here {wanted[0]} in "
+                    f"{wanted[1]}: it belongs to another model or other settings"
+                )
+        if (bad := invalid_reason({name: tensors[name] for name in own})) is not None:
+            raise RunError(f"the saved optimiser is damaged: {bad}; go on from an earlier checkpoint")
+        if unexpected := [name for name in tensors if name.startswith("weight.") and name not in own]:
+            raise RunError(f"the saved optimiser holds {unexpected[0]}, which is not trained here: free the same layers")
+        for name, t in own.items():
+            t.copy_(tensors[name])
+        self.steps = int(facts["steps"])
+        self._bounds = None
+        self.zero_grad()
+        self._copy_to_parameters()
+
+    def _grads_beside_masters(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Gradients where their masters are: all sent, then one wait."""
+        away = {n: g for n, g in found.items() if g.device != self.weights[n].device}
+        for n, g in away.items():
+            if n not in self._host_grads:
+                self._host_grads[n] = _empty_on_host(g)
+            self._host_grads[n].copy_(g, non_blocking=True)
+        for device in {g.device for g in away.values()}:
+            torch.accelerator.synchronize(device)
+        return {n: self._host_grads[n] if n in away else g for n, g in found.items()}
+
+    def _copy_to_parameters(self) -> None:
+        """The network's parameters become their masters, rounded to their own type."""
+        pairs = [(p, self.weights[n]) for n, p in self.params.items() if self.weights[n] is not p]
+        near = [(p, w) for p, w in pairs if p.device == w.device]
+        if near:
+            torch._foreach_copy_([p for p, _ in near], [w for _, w in near])
+        for p, w in pairs:
+            if p.device != w.device:  # sent as it is and rounded there: from pinned memory, without waiting
+                p.copy_(w.to(p.device, non_blocking=True))
+        # The fused kernel does not count its writes; whoever caches what weights gave must see that they changed.
+        torch.autograd.graph.increment_version(list(self.params.values()))
+
+
+def _master_copy(p: nn.Parameter, host: bool) -> Tensor:
+    if host and p.device.type != "cpu":
+        return _empty_on_host(p).copy_(p.detach())
+    return p if p.dtype == torch.float32 else p.detach().float()
+
+
+def _empty_on_host(like: Tensor) -> Tensor:
+    """Float32 in host memory, pinned where that makes copies to and from a CUDA device fast and free of waiting."""
+    return torch.empty(like.shape, dtype=torch.float32, pin_memory=like.is_cuda)

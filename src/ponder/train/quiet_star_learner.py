@@ -1,0 +1,257 @@
+"""Quiet-STaR (Zelikman et al. 2024, arXiv:2403.09629): thoughts between the tokens of a text, learned from the text.
+
+After a token, a thought is sampled between two marks. A head mixes the logits with and without it, and a thought is
+worth what it adds to the log-likelihood of the next tokens, against the mean of the thoughts at that place:
+
+    log p_talk = log softmax(w logits_thought + (1 - w) logits_plain)
+    r_i        = sum_ahead log p_talk_i - mean over the thoughts of that place
+    loss       = mean_i [ -sum_ahead log p_talk_i  -  beta max(r_i, 0) log p(thought_i) ]
+
+This is for small models: unlike the other learners it keeps a row of logits for every token that it predicts. Shapes:
+N thoughts, P predictions (each thought's next tokens), Q tokens of thoughts, T tokens of all, E width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ponder.nets.tree_attention import make_tree_attention
+from ponder.nets.decoder import Decoder, at_least_float32
+from ponder.train.imitation import SFT
+from ponder.train.learner import Learner
+from ponder.train.optimizer import AdamW, MasterWeights
+from ponder.types import Ids
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class QuietText:
+    """Tokens, the first of them that is to be predicted, and whether one thinks before each from there on, or once."""
+
+    tokens: Ids
+    first_target: int
+    at_every_token: bool = True
+
+    @property
+    def thought_positions(self) -> range:
+        """The tokens after which one thinks."""
+        return range(self.first_target - 1, len(self.tokens) - 1 if self.at_every_token else self.first_target)
+
+
+SampledThoughts = Sequence[Sequence[Sequence[Ids]]]  # by text, by place, then one after another; no marks
+
+
+@dataclass(frozen=True, slots=True)
+class PackedThoughts:
+    """A forest of texts with their thoughts as branches, and where what stands."""
+
+    ids_T: Indices
+    lengths: list[int]
+    parents: list[int]
+    plain_P: Indices  # the token from which a prediction is made without the thought
+    thought_P: Indices  # and with it
+    target_P: Indices
+    thought_of_P: Indices  # whose thought it follows
+    source_Q: Indices  # the token before each of a thought's own
+    target_Q: Indices
+    thought_of_Q: Indices
+    position_N: Indices  # thoughts of one number are rivals
+
+    @property
+    def count(self) -> int:
+        return len(self.position_N)
+
+
+def pack_thoughts(texts: Sequence[QuietText], thoughts: SampledThoughts, marks: tuple[int, int], ahead: int) -> PackedThoughts:
+    """Each text once, cut where one thinks; after each cut its thoughts, each followed by the text's next tokens.
+
+    A place without thoughts predicts its next token alone.
+    """
+    ids: list[int] = []
+    lengths: list[int] = []
+    parents: list[int] = []
+    plain, thought, target, of, before, own, own_of, place = ([] for _ in range(8))  # type: ignore[var-annotated]
+
+    def segment(tokens: Iterable[int], parent: int) -> int:
+        """Where its first token lies."""
+        tokens = [int(t) for t in tokens]
+        ids.extend(tokens)
+        lengths.append(len(tokens))
+        parents.append(parent)
+        return len(ids) - len(tokens)
+
+    places = 0
+    for text, by_place in zip(texts, thoughts, strict=True):
+        where: dict[int, int] = {}  # of each token of the text, as far as it is laid
+        begun, trunk, last = 0, -1, 0  # `last`: a token that predicts something, beyond the places
+        for j, here in zip(text.thought_positions, by_place, strict=True):
+            at = segment(text.tokens[begun : j + 1], trunk)
+            where |= {begun + i: at + i for i in range(j + 1 - begun)}
+            begun, trunk = j + 1, len(lengths) - 1
+            for one in here:
+                number, follow = len(place), text.tokens[j + 1 : j + 1 + ahead]
+                last = max(last, j + len(follow) - 1)
+                at = segment([marks[0], *one, marks[1], *follow[:-1]], trunk)
+                before += range(at, at + len(one))
+                own += list(one)
+                own_of += [number] * len(one)
+                thought += range(at + len(one) + 1, at + len(one) + 1 + len(follow))
+                plain += [(where, j + i) for i in range(len(follow))]  # some are laid later
+                target += list(follow)
+                of += [number] * len(follow)
+                place.append(places)
+            if not here:  # its next token is learned as ever: a mixture of one thing with itself
+                plain.append((where, j))
+                thought.append(where[j])
+                target.append(text.tokens[j + 1])
+                of.append(len(place))
+                place.append(places)
+            places += 1
+        if last >= begun:
+            at = segment(text.tokens[begun : last + 1], trunk)
+            where |= {begun + i: at + i for i in range(last + 1 - begun)}
+    at_plain = [where[j] for where, j in plain]
+    arrays = (np.asarray(x, np.int64) for x in (at_plain, thought, target, of, before, own, own_of, place))
+    return PackedThoughts(np.asarray(ids, np.int64), lengths, parents, *arrays)
+
+
+def mix_logits(plain_PV: Tensor, thought_PV: Tensor, weight_P: Tensor) -> Tensor:
+    """Log-probabilities [P, V] of the interpolated logits; `weight` is the thought's."""
+    return (weight_P[:, None] * thought_PV + (1 - weight_P[:, None]) * plain_PV).log_softmax(-1)
+
+
+def thought_rewards(said_N: Tensor, place_N: Tensor) -> Tensor:
+    """How much better each thought foretold the text than those of its place do in the mean, itself included."""
+    count = torch.zeros(int(place_N.max()) + 1, dtype=said_N.dtype, device=said_N.device)
+    total = count.index_add(0, place_N, said_N)
+    count = count.index_add(0, place_N, torch.ones_like(said_N))
+    return said_N - (total / count)[place_N]
+
+
+def thought_loss(said_N: Tensor, thought_N: Tensor, place_N: Tensor, beta: float, positive: bool) -> Tensor:
+    """[N]. `said`: log-likelihood of the next tokens; `thought`: of the thought's own."""
+    reward_N = thought_rewards(said_N.detach(), place_N)
+    return -said_N - beta * (reward_N.clamp(min=0) if positive else reward_N) * thought_N
+
+
+class MixingHead(nn.Module):
+    """A weight between 0 and 1 from both hidden states; 1/2 at first."""
+
+    def __init__(self, width: int, seed: int = 0) -> None:
+        super().__init__()
+        self.hidden, self.last = nn.Linear(2 * width, width), nn.Linear(width, 1)
+        draw = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            self.hidden.weight.copy_(torch.randn(self.hidden.weight.shape, generator=draw) * (2 * width) ** -0.5)
+            for p in (self.hidden.bias, *self.last.parameters()):
+                p.zero_()
+
+    def forward(self, plain_PE: Tensor, thought_PE: Tensor) -> Tensor:
+        """[P]."""
+        return self.last(self.hidden(torch.cat([thought_PE, plain_PE], -1)).relu())[:, 0].sigmoid()
+
+
+@dataclass(slots=True)
+class ThoughtLogprobs:
+    """What a model says about a laid forest."""
+
+    plain_P: Tensor  # log-probabilities of the targets, without thoughts
+    talk_P: Tensor  # mixed
+    weight_P: Tensor
+    hits_P: Tensor  # is the target the likeliest, mixed?
+    plain_hits_P: Tensor  # and without thoughts?
+    thought_N: Tensor  # log-probabilities of the thoughts
+
+
+class _DecoderWithMixingHead(nn.Module):
+    """All that is learned, under one roof."""
+
+    def __init__(self, net: Decoder, mixing: MixingHead) -> None:
+        super().__init__()
+        self.net, self.mixing = net, mixing
+
+
+class QuietLearner(Learner):
+    """Learns a network and the head that mixes, from texts with thoughts. `beta` weighs REINFORCE; `positive` leaves
+    out thoughts that were worse than the mean, as the paper does, whose gradient is then no longer that of the mean."""
+
+    def __init__(
+        self,
+        net: Decoder,
+        optimizer: AdamW,
+        thought_tokens: tuple[int, int],
+        *,
+        lookahead_tokens: int = 4,
+        beta: float = 1.0,
+        positive_only: bool = True,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(net, SFT(), optimizer)
+        self.thought_tokens, self.lookahead_tokens, self.beta, self.positive_only = thought_tokens, lookahead_tokens, beta, positive_only
+        self.mixing = MixingHead(net.config.width, seed).to(net.device, net.dtype)
+        self.master_weights = MasterWeights(_DecoderWithMixingHead(net, self.mixing), optimizer)
+
+    def step_on_texts(
+        self, texts: Sequence[QuietText], thoughts: SampledThoughts, watch: Callable[[float], None] = lambda share: None
+    ) -> dict[str, float]:
+        """One optimiser step on all of them."""
+        rate = self.master_weights.settings.lr_at(self.master_weights.steps)
+        total, metrics = self._loss(texts, thoughts)
+        total.backward()
+        watch(1.0)
+        self.master_weights.accumulate()
+        norm = self.master_weights.grad_norm()
+        metrics = metrics | {"loss": float(total.detach()), "grad_norm": float(norm), "lr": rate}
+        return self._apply_step(metrics, norm)
+
+    def gradient_of_texts(self, texts: Sequence[QuietText], thoughts: SampledThoughts) -> dict[str, Tensor]:
+        """The gradient of a step, without taking it."""
+        self._loss(texts, thoughts)[0].backward()
+        self.master_weights.accumulate()
+        found = {name: g.clone() for name, g in self.master_weights.gradients().items()}
+        self.master_weights.zero_grad()
+        return found
+
+    def _loss(self, texts: Sequence[QuietText], thoughts: SampledThoughts) -> tuple[Tensor, dict[str, float]]:
+        laid = pack_thoughts(texts, thoughts, self.thought_tokens, self.lookahead_tokens)
+        seen = self.forward(laid)
+        device = self.net.device
+        of_P, place_N = (torch.from_numpy(x).to(device) for x in (laid.thought_of_P, laid.position_N))
+        said_N = seen.talk_P.new_zeros(laid.count).index_add(0, of_P, seen.talk_P)
+        each = thought_loss(said_N, seen.thought_N, place_N, self.beta, self.positive_only)
+        gain = (seen.talk_P - seen.plain_P).detach()
+        metrics = {
+            "nll": float(-seen.talk_P.detach().mean()),
+            "nll/plain": float(-seen.plain_P.detach().mean()),
+            "gain": float(gain.mean()),
+            "weight": float(seen.weight_P.detach().mean()),
+            "thought_logprob": float(seen.thought_N.detach().mean()),
+            "reward/spread": float(thought_rewards(said_N.detach(), place_N).abs().mean()),
+        }
+        return each.mean(), metrics
+
+    def forward(self, laid: PackedThoughts) -> ThoughtLogprobs:
+        """One pass over the forest: every text once, whatever is thought about it."""
+        net = self.net
+        device = net.device
+        attend = make_tree_attention(laid.lengths, laid.parents, net.config, device, net.dtype)
+        hidden_TE = net(torch.from_numpy(laid.ids_T).to(device), attend.positions_T, attend)
+        plain_PE, thought_PE = hidden_TE[laid.plain_P], hidden_TE[laid.thought_P]
+        target = torch.from_numpy(laid.target_P).to(device)[:, None]
+        plain_PV, thought_PV = net.logits(plain_PE), net.logits(thought_PE)
+        weight_P = at_least_float32(self.mixing(plain_PE, thought_PE))
+        talk_PV = mix_logits(plain_PV, thought_PV, weight_P)
+        own_QV = net.logits(hidden_TE[laid.source_Q]).log_softmax(-1)
+        own_Q = own_QV.gather(-1, torch.from_numpy(laid.target_Q).to(device)[:, None])[:, 0]
+        thought_N = own_Q.new_zeros(laid.count).index_add(0, torch.from_numpy(laid.thought_of_Q).to(device), own_Q)
+        return ThoughtLogprobs(
+            plain_PV.log_softmax(-1).gather(-1, target)[:, 0], talk_PV.gather(-1, target)[:, 0], weight_P,
+            talk_PV.argmax(-1) == target[:, 0], plain_PV.argmax(-1) == target[:, 0], thought_N,
+        )  # fmt: skip

@@ -1,0 +1,273 @@
+"""Learning to judge: rewards from preferences, outcomes, steps, and values. A number is read at a token itself, once
+all up to it is written (a critic's value is read before its token).
+
+Credit finds where a number is read and what it should be, and gives each place its share of the optimiser step's loss:
+so no way of cutting a batch changes the gradient. Shapes: N trained tokens of a micro-batch, M places among them, O
+numbers of the head, B bins.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ponder.errors import UsageError
+from ponder.nets.decoder_with_head import ScoreHead
+from ponder.train.objective import ObjectiveState, BaseObjective, Stats, Tokens
+from ponder.types import Step, Trace
+
+TARGET_NOTE, SHARE_NOTE = "target", "share"  # notes: what is to be read at a token, NaN for nothing; and its part of the loss
+
+RewardTarget = tuple[int, float]  # a step, at whose last token a number is read, and what it should be
+
+
+@dataclass(frozen=True)
+class RewardObjective(BaseObjective, ABC):
+    """What these objectives have in common."""
+
+    alone = True
+    pairwise: ClassVar[bool] = False
+    metric_name: ClassVar[str] = "rewards/accuracies"
+
+    @property
+    @abstractmethod
+    def head(self) -> ScoreHead:
+        """What reads the number."""
+
+    @abstractmethod
+    def targets(self, trace: Trace, scorer: str) -> list[RewardTarget]:
+        """Where a number is read in a trace."""
+
+    @abstractmethod
+    def loss_per_target(self, numbers_MO: Tensor, target_M: Tensor) -> Tensor:
+        """The loss of each number."""
+
+    @property
+    def trains_zero_advantage(self) -> bool:
+        return True
+
+    def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
+        for trace in traces:
+            _clear_targets(trace)
+        found = [(trace, places) for trace in traces if (places := self.targets(trace, scorer))]
+        total = sum(len(places) for _, places in found)
+        for trace, places in found:
+            for i, target in places:
+                part = 1 / (len(found) * len(places)) if self.pairwise else 1 / total
+                _write_target(trace.steps[i], target, part)
+        return {"labels": float(total)}
+
+    def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
+        return np.ones(len(lengths))  # the shares are the weights
+
+    def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
+        target_N, share_N = tokens.notes[TARGET_NOTE], tokens.notes[SHARE_NOTE]
+        at = (~target_N.isnan()).nonzero()[:, 0]
+        loss_M, metric_M = self.loss_and_metric(tokens.values_N[at], target_N[at], tokens.tree_N[at])
+        empty_N, share_M = loss_M.new_zeros(len(share_N)), share_N[at].to(loss_M)
+        metric_N = empty_N.index_put((at,), metric_M.to(loss_M) * share_M)
+        return empty_N.index_put((at,), loss_M * share_M), {self.metric_name: metric_N}
+
+    def loss_and_metric(self, numbers_MO: Tensor, target_M: Tensor, tree_M: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss of each place of a micro-batch, and what to tell of it: was it right?"""
+        with torch.no_grad():
+            right_M = (numbers_MO[:, 0] > 0) == (target_M > 0.5)
+        return self.loss_per_target(numbers_MO, target_M), right_M
+
+
+@dataclass(frozen=True)
+class BradleyTerry(RewardObjective):
+    """A reward from preferences: -log sigmoid(r_better - r_worse), the mean over all pairs of a prompt's answers.
+
+    A prompt counts once, however many answers were ranked.
+    """
+
+    paper: ClassVar[str] = "Bradley and Terry 1952; Ouyang et al. 2022, arXiv:2203.02155"
+    pairwise: ClassVar[bool] = True
+
+    @property
+    def head(self) -> ScoreHead:
+        return ScoreHead("reward")
+
+    @property
+    def needs_whole_trace(self) -> bool:
+        return True
+
+    def targets(self, trace: Trace, scorer: str) -> list[RewardTarget]:
+        found = _answer_targets(trace, scorer)
+        return found if len({target for _, target in found}) > 1 else []
+
+    def loss_per_target(self, numbers_MO: Tensor, target_M: Tensor) -> Tensor:
+        raise NotImplementedError("a reward is compared with others, not with a number")
+
+    def loss_and_metric(self, numbers_MO: Tensor, target_M: Tensor, tree_M: Tensor) -> tuple[Tensor, Tensor]:
+        reward_M = numbers_MO[:, 0]
+        better_MM = (tree_M[:, None] == tree_M[None]) & (target_M[:, None] > target_M[None])
+        margin_MM = reward_M[:, None] - reward_M[None]
+        pairs_M = _sum_per_tree(better_MM.to(reward_M.dtype).sum(1), tree_M)
+        loss_M = _sum_per_tree(torch.where(better_MM, -F.logsigmoid(margin_MM), 0.0).sum(1), tree_M) / pairs_M
+        with torch.no_grad():
+            won_M = _sum_per_tree(torch.where(better_MM, (margin_MM > 0).to(reward_M.dtype), 0.0).sum(1), tree_M) / pairs_M
+        return loss_M, won_M
+
+
+@dataclass(frozen=True)
+class OutcomeReward(RewardObjective):
+    """Outcome reward model: one logit at the end of a solution, binary cross-entropy with its being right."""
+
+    paper: ClassVar[str] = "Cobbe et al. 2021, arXiv:2110.14168; Uesato et al. 2022, arXiv:2211.14275"
+    bias: bool = False
+
+    @property
+    def head(self) -> ScoreHead:
+        return ScoreHead("outcome", "logit", self.bias)
+
+    def targets(self, trace: Trace, scorer: str) -> list[RewardTarget]:
+        return _check_range(_answer_targets(trace, scorer), trace, 0.0, 1.0)
+
+    def loss_per_target(self, numbers_MO: Tensor, target_M: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(numbers_MO[:, 0], target_M.to(numbers_MO), reduction="none")
+
+
+@dataclass(frozen=True)
+class ProcessReward(OutcomeReward):
+    """Process reward model: sigmoid(w h + b) at the last token of each step, binary cross-entropy with its label, which
+    is hard (0, 1) or soft."""
+
+    paper: ClassVar[str] = "Lightman et al. 2023, arXiv:2305.20050; Wang et al. 2024, arXiv:2312.08935"
+    bias: bool = True
+
+    @property
+    def head(self) -> ScoreHead:
+        return ScoreHead("process", "logit", self.bias)
+
+    def targets(self, trace: Trace, scorer: str) -> list[RewardTarget]:
+        return _check_range(_step_targets(trace, scorer, trace.step_score), trace, 0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class StateValue(RewardObjective):
+    """Expected return of a prefix, at the last token of each step: what a scorer gave it or, `of="value"`, what a
+    search found below it (`Step.value` where it was visited).
+
+    mse: 1/2 (v - y)^2. two-hot: cross-entropy of a distribution over `bins` with y spread on the two bins about it.
+    x1: (2 sigmoid(z) - 1 - y)^2 over three layers, y from -1 to 1.
+    """
+
+    metric_name: ClassVar[str] = "rewards/errors"
+    paper: ClassVar[str] = "Besta et al. 2025, arXiv:2501.11223; Farebrother et al. 2024, arXiv:2403.03950"
+    kind: Literal["mse", "two-hot", "x1"] = "mse"
+    target_source: Literal["score", "value"] = "score"
+    bins: int = 51
+    low: float = 0.0
+    high: float = 1.0
+    hidden: tuple[int, ...] = ()  # x1's are 1024 and 256 wide
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("mse", "two-hot", "x1") or self.target_source not in ("score", "value"):
+            raise UsageError(f"a value is mse, two-hot or x1, of a score or value; not {self.kind} of {self.target_source}")
+        if self.kind == "x1" and (self.low, self.high) == (0.0, 1.0):
+            object.__setattr__(self, "low", -1.0)
+        if self.kind == "x1" and (self.low, self.high) != (-1.0, 1.0):
+            raise UsageError("x1's values lie between -1 and 1: leave out low and high")
+        _ = self.head  # which knows what cannot be
+
+    def unused(self) -> dict[str, str]:
+        if self.kind == "two-hot":
+            return {}
+        return dict.fromkeys(("bins", "low", "high"), f"kind={self.kind} has no bins: give kind=two-hot")
+
+    @classmethod
+    def x1(cls) -> StateValue:
+        return cls("x1", target_source="value", hidden=(1024, 256))
+
+    @property
+    def head(self) -> ScoreHead:
+        form: dict[str, Literal["number", "two-hot", "squashed"]]
+        form = {"mse": "number", "two-hot": "two-hot", "x1": "squashed"}
+        bins = self.bins if self.kind == "two-hot" else 1
+        return ScoreHead("value", form[self.kind], True, self.hidden, bins, self.low, self.high)
+
+    def targets(self, trace: Trace, scorer: str) -> list[RewardTarget]:
+        if self.target_source == "value":
+            seen = [i for i, step in enumerate(trace.steps) if step.visits and _has_tokens(step)]
+            found = [(i, trace.steps[i].value) for i in seen]
+        else:
+            found = _step_targets(trace, scorer, trace.score)
+        return found if self.kind == "mse" else _check_range(found, trace, self.low, self.high)
+
+    def loss_per_target(self, numbers_MO: Tensor, target_M: Tensor) -> Tensor:
+        target_M = target_M.to(numbers_MO)
+        if self.kind == "two-hot":
+            target_MB = two_hot(target_M, self.bins, self.low, self.high)
+            return -(target_MB * numbers_MO.log_softmax(-1)).sum(-1)
+        off_M = (self.head.interpret(numbers_MO) - target_M).square()
+        return off_M / 2 if self.kind == "mse" else off_M
+
+    def loss_and_metric(self, numbers_MO: Tensor, target_M: Tensor, tree_M: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            off_M = (self.head.interpret(numbers_MO) - target_M).abs()
+        return self.loss_per_target(numbers_MO, target_M), off_M
+
+
+REWARD_OBJECTIVES: dict[str, type[RewardObjective]] = {"pairs": BradleyTerry, "orm": OutcomeReward, "prm": ProcessReward, "value": StateValue}
+
+
+def two_hot(target_M: Tensor, bins: int, low: float, high: float) -> Tensor:
+    """[M, B]: all weight on the two bins about a value, so that their mean is the value."""
+    place_M = (target_M - low) / (high - low) * (bins - 1)
+    below_M = place_M.floor().clamp(0, bins - 2)
+    above_M = place_M - below_M
+    out_MB = target_M.new_zeros(len(target_M), bins)
+    out_MB.scatter_(1, below_M.long()[:, None], (1 - above_M)[:, None])
+    return out_MB.scatter_(1, below_M.long()[:, None] + 1, above_M[:, None])
+
+
+def _sum_per_tree(values_M: Tensor, tree_M: Tensor) -> Tensor:
+    """The sum over a tree's places, at each of them."""
+    count = int(tree_M.max()) + 1 if len(tree_M) else 0
+    return values_M.new_zeros(count).index_add(0, tree_M, values_M)[tree_M]
+
+
+def _answer_targets(trace: Trace, scorer: str) -> list[RewardTarget]:
+    scored = ((i, trace.score(i, scorer)) for i in trace.answers() if _has_tokens(trace.steps[i]))
+    return [(i, score) for i, score in scored if score is not None]
+
+
+def _step_targets(trace: Trace, scorer: str, score_of: Callable[[int, str], float | None]) -> list[RewardTarget]:
+    scored = ((i, score_of(i, scorer)) for i, step in enumerate(trace.steps) if _has_tokens(step))
+    return [(i, score) for i, score in scored if score is not None]
+
+
+def _has_tokens(step: Step) -> bool:
+    return step.parent is not None and len(step.token_ids) > 0
+
+
+def _check_range(places: list[RewardTarget], trace: Trace, low: float, high: float) -> list[RewardTarget]:
+    for i, target in places:
+        if not low <= target <= high:
+            raise UsageError(f"{trace.problem.id}, step {i}: the label {target:g} does not lie in [{low:g}, {high:g}]")
+    return places
+
+
+def _clear_targets(trace: Trace) -> None:
+    for step in trace.steps:
+        step.advantages = None
+        for name in (TARGET_NOTE, SHARE_NOTE):
+            step.notes.pop(name, None)
+
+
+def _write_target(step: Step, target: float, share: float) -> None:
+    size = len(step.token_ids)
+    step.advantages = np.zeros(size, np.float32)  # it is trained
+    step.notes[TARGET_NOTE] = np.full(size, np.nan, np.float32)
+    step.notes[SHARE_NOTE] = np.zeros(size, np.float32)
+    step.notes[TARGET_NOTE][-1], step.notes[SHARE_NOTE][-1] = target, share

@@ -1,0 +1,105 @@
+"""How an answer is asked for: the one place that says it, and so the one that knows in which form to read it.
+
+A task gives the bare question and what it wants (`Wanted`). A style makes the instruction of that, says which forms
+the verifier reads, and writes a gold answer:
+
+    plain    nothing is said                                   any form that the task reads
+    answer   "Put the final number in \\boxed{}."               that form; working may come before it
+    cot      "Think step by step, then put the ... "            the same
+    direct   "Give only the final number, without ..."          the answer alone, where the task can read that
+    r1       said by the template r1: <think>, then <answer>    <answer>; the prompt has opened the thinking
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ponder.errors import UnknownName
+from ponder.verify.answers.extract import EXPLICIT_FORMS, AnswerForm, format_answer
+
+AnswerStyle = Literal["plain", "answer", "cot", "direct", "r1"]
+ANSWER_STYLES: tuple[AnswerStyle, ...] = get_args(AnswerStyle)
+THINKING_STYLES: tuple[AnswerStyle, ...] = ("cot", "r1")
+
+_FORM_INSTRUCTION: dict[AnswerForm, str] = {
+    "boxed": "in \\boxed{}",
+    "tag": "in <answer> </answer>",
+    "hash": "on a last line that begins with ####",
+    "line": 'on a last line that begins with "Answer:"',
+}
+_VERB: dict[AnswerForm, str] = {"boxed": "put"}
+_DEFAULT_DESCRIPTIONS = ("the final answer", "the final number")  # what any question asks for
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerSpec:
+    """What a task wants for an answer, and in which forms its verifier can read that."""
+
+    description: str = "the final answer"
+    forms: tuple[AnswerForm, ...] = EXPLICIT_FORMS  # read where nothing is asked for; the first that is not bare is asked for
+    notation: str = ""  # how it is written, said after its place: ", separated by commas"
+    place: str = ""  # where it stands, if that is no form: "in a ```python block"
+    allow_bare: bool = True  # the verifier can read it where it is all that is said
+    plain_instruction: str = ""  # what the task says itself in the plain style
+    separator: str = "\n"  # between the question and what is said
+
+    @property
+    def preferred_form(self) -> AnswerForm:
+        """The form to ask for, where the answer is not to stand alone."""
+        return next((form for form in self.forms if form in _FORM_INSTRUCTION), "boxed")
+
+
+ANY_ANSWER = AnswerSpec(forms=(*EXPLICIT_FORMS, "bare"))
+
+
+def find_style(name: str) -> AnswerStyle:
+    for style in ANSWER_STYLES:
+        if style == name:
+            return style
+    raise UnknownName("style of answers", name, ANSWER_STYLES)
+
+
+def answer_instruction(style: AnswerStyle, wanted: AnswerSpec = ANY_ANSWER) -> str:
+    """What is said after the question; empty where nothing is."""
+    if style == "plain":
+        return wanted.plain_instruction
+    where, what = wanted.place or _FORM_INSTRUCTION[wanted.preferred_form], wanted.description
+    if style == "r1":
+        plain = what in _DEFAULT_DESCRIPTIONS and not wanted.notation and not wanted.place
+        return "" if plain else f"{_joined('The answer is', what.rstrip(','), wanted.place)}{wanted.notation}."
+    if style == "direct":
+        alone = wanted.allow_bare and not wanted.place
+        told = _joined("Give only", what.rstrip(","), "") if alone else _joined("Give only", what, where)
+        return f"{told}{wanted.notation}, without explanation."
+    verb = "give" if wanted.place else _VERB.get(wanted.preferred_form, "give")
+    told = f"{_joined(verb, what, where)}{wanted.notation}."
+    return f"Think step by step, then {told}" if style == "cot" else told[0].upper() + told[1:]
+
+
+def question_with_instruction(question: str, style: AnswerStyle, wanted: AnswerSpec = ANY_ANSWER) -> str:
+    """The question, and how to answer it."""
+    said = answer_instruction(style, wanted)
+    return f"{question}{wanted.separator}{said}" if said else question
+
+
+def accepted_forms(style: AnswerStyle, wanted: AnswerSpec = ANY_ANSWER) -> tuple[AnswerForm, ...]:
+    """What the verifier reads, the form that was asked for first: gold is written in that one."""
+    if style == "plain":
+        return wanted.forms
+    first: AnswerForm = "tag" if style == "r1" else wanted.preferred_form
+    delimited = (first, *(form for form in wanted.forms if form not in (first, "bare")))
+    return ("bare", *delimited) if style == "direct" and wanted.allow_bare else delimited
+
+
+def gold_completion(answer: str, style: AnswerStyle, form: AnswerForm, worked: str = "") -> str:
+    """A completion with this answer, after its working where the style has room for that."""
+    if style == "r1":
+        edge = "\n" if "\n" in answer else ""  # a code block begins and ends with its line
+        return f"{worked and f' {worked}'} </think> <answer>{edge}{answer}{edge}</answer>"
+    said = format_answer(answer, form)
+    return f"{worked}\n{said}" if worked and style != "direct" and form != "bare" else said
+
+
+def _joined(*words: str) -> str:
+    return " ".join(filter(None, words))

@@ -1,0 +1,31 @@
+"""Tools for a model that thinks with them: an interpreter in the jail, and a calculator."""
+
+from __future__ import annotations
+
+from ponder.verify.numeric.arithmetic import evaluate_arithmetic
+from ponder.verify.sandbox import SandboxLimits, Sandbox, SandboxError, shared_sandbox
+
+MAX_TOOL_OUTPUT_CHARS = 4000  # characters of output that a model gets to read
+TOOL_LIMITS = SandboxLimits(cpu_seconds=5, output_bytes=256 << 10)
+
+
+def run_python(code: str, jail: Sandbox | None = None) -> str:
+    """What this code prints, and the value of its last line; an error is text as well. Nothing is kept between runs."""
+    try:
+        ran = (jail or shared_sandbox(TOOL_LIMITS)).run_cell(code)
+    except SandboxError as error:
+        return f"[refused: {error}]"
+    said = ran.stdout
+    if len(said) > MAX_TOOL_OUTPUT_CHARS:
+        said = f"{said[: MAX_TOOL_OUTPUT_CHARS // 2]}\n[{len(said) - MAX_TOOL_OUTPUT_CHARS} characters left out]\n{said[-MAX_TOOL_OUTPUT_CHARS // 2 :]}"
+    return said if ran.run_status in ("done", "raised") else f"{said}[{ran.description}]"
+
+
+def calculate(expression: str) -> str:
+    """An arithmetic expression's exact value: an integer, or a fraction and its decimal."""
+    result = evaluate_arithmetic(expression)
+    if result.value is None:
+        return f"[{result.reason}]"
+    if result.value.denominator == 1:
+        return str(result.value.numerator)
+    return f"{result.value} = {float(result.value):.12g}"

@@ -1,0 +1,88 @@
+"""Is the right option of a multiple-choice question named, and only that one?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ponder.types import Score
+from ponder.verify.answers.extract import EXPLICIT_FORMS, TEXT_FORMS, AnswerForm, ExtractedAnswer, strip_thinking, extract, check_forms
+from ponder.verify.numeric.numbers import strip_delimiters
+from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
+
+_LETTER = re.compile(
+    r"(?:option\s{1,4}|choice\s{1,4})?(?:\(\s{0,2}([A-Z])\s{0,2}\)|([A-Z]))\s{0,2}[.):]?(?:\s+(.*))?",
+    re.IGNORECASE | re.ASCII,  # or the Kelvin sign would be a K
+)
+
+
+@dataclass(frozen=True)
+class MultipleChoice(TextVerifier):
+    """1 where the one letter given is the gold one: `B`, `(B)`, `B.`, `Option B`, or `B` with its option's own text.
+
+    The problem's answer is the letter, or `{"choice": "B", "options": {"A": "a whale", "B": "a fish"}}`, with which
+    the option's text alone counts too and a letter followed by another option's text does not.
+    """
+
+    forms: tuple[AnswerForm, ...] = EXPLICIT_FORMS
+
+    def __post_init__(self) -> None:
+        check_forms(self.forms, TEXT_FORMS)
+
+    @property
+    def name(self) -> str:
+        return "accuracy"
+
+    def extract_answer(self, text: str) -> str | None:
+        """The letter a completion gives, as votes count it."""
+        found = self._found(text)
+        return None if found.answer is None else _letter(found.answer, {})
+
+    def verify(self, text: str, gold: Any) -> Score:
+        right, options = _gold(gold)
+        found = self._found(text)
+        if found.answer is None:
+            return Score(0.0, found.reason)
+        given = _letter(found.answer, options)
+        if given is None:
+            return Score(0.0, "malformed: not one option's letter")
+        if options and given not in options:
+            return Score(0.0, f"malformed: there is no option {given}")
+        return Score(1.0, "right") if given == right else Score(0.0, "wrong")
+
+    def _found(self, text: str) -> ExtractedAnswer:
+        found = extract(text, [form for form in self.forms if form != "bare"])
+        if "bare" not in self.forms or found.reason != "no answer":
+            return found
+        said = strip_delimiters((strip_thinking(text) or "")[:400])
+        return ExtractedAnswer(said) if _letter(said, {}) else ExtractedAnswer(None, "no answer")
+
+
+def _letter(answer: str, options: Mapping[str, str]) -> str | None:
+    match = _LETTER.fullmatch(answer.strip())
+    if match:
+        letter = (match[1] or match[2]).upper()
+        if not match[3] or _plain(match[3]) == _plain(options.get(letter, "")):
+            return letter
+    by_text = [letter for letter, text in options.items() if _plain(text) == _plain(answer)]
+    return by_text[0] if len(by_text) == 1 else None
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().strip(" .").split())
+
+
+def _gold(gold: Any) -> tuple[str, Mapping[str, str]]:
+    options = gold.get("options", {}) if isinstance(gold, Mapping) else {}
+    right = gold.get("choice") if isinstance(gold, Mapping) else gold
+    if not isinstance(right, str) or not re.fullmatch(r"\(?[A-Za-z]\)?", right.strip()):
+        bad_data(f"the right choice {repr_for_reason(right)} is not a letter")
+    right = right.strip(" ()").upper()
+    if not isinstance(options, Mapping) or not all(isinstance(text, str) for text in options.values()):
+        bad_data("the options are not a mapping of letters to texts")
+    named = {str(letter).strip(" ()").upper(): text for letter, text in options.items()}
+    if named and right not in named:
+        bad_data(f"the right choice {right} is not among the options {', '.join(named)}")
+    return right, named

@@ -1,0 +1,139 @@
+"""Is the final text, or the final list, exactly the one that is right?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ponder.types import Score
+from ponder.verify.answers.extract import TEXT_FORMS, AnswerForm, ExtractedAnswer, strip_thinking, check_forms
+from ponder.verify.answers.hedging import is_denied
+from ponder.verify.answers.structured import DELIMITED_FORMS, extract_structured
+from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
+
+MAX_TEXT_ANSWER_CHARS = 4_000  # characters
+
+# "So the answer is X." as the end of what is said; the form in which few-shot examples often answer.
+_LINE = re.compile(r"\banswer(?: is\b:?|:)(?:\*\*)?[ \t]{0,4}(\S[^\n]*)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class FinalText(TextVerifier):
+    """1 where the one text given is the problem's answer; runs of spaces count as one, or not at all."""
+
+    forms: tuple[AnswerForm, ...] = DELIMITED_FORMS
+    ignore_case: bool = False
+    ignore_spaces: bool = False
+
+    def __post_init__(self) -> None:
+        check_forms(self.forms, TEXT_FORMS)
+
+    @property
+    def name(self) -> str:
+        return "accuracy"
+
+    def extract_answer(self, text: str) -> str | None:
+        """The text a completion gives, as votes count it; None where it gives none."""
+        found = extract_text(text, self.forms)
+        return None if found.answer is None else self._plain(found.answer)
+
+    def verify(self, text: str, gold: Any) -> Score:
+        if not isinstance(gold, str) or not gold.strip():
+            bad_data(f"the gold answer {repr_for_reason(gold)} is not a text")
+        found = extract_text(text, self.forms)
+        if found.answer is None:
+            return Score(0.0, found.reason)
+        said, right = self._plain(found.answer), self._plain(gold)
+        # A full stop ends a sentence; it is a part of the answer only where the gold has one.
+        right_but_stop = said.endswith(".") and said[:-1] == right
+        return Score(1.0, "right") if said == right or right_but_stop else Score(0.0, "wrong")
+
+    def _plain(self, text: str) -> str:
+        folded = ("" if self.ignore_spaces else " ").join(strip_quotes(text).split())
+        return folded.casefold() if self.ignore_case else folded
+
+
+@dataclass(frozen=True)
+class FinalList(TextVerifier):
+    """1 where the items given are the problem's, in order: `a, b`, `a b`, `[a, b]`, `["a", "b"]` or one per line."""
+
+    forms: tuple[AnswerForm, ...] = DELIMITED_FORMS
+
+    def __post_init__(self) -> None:
+        check_forms(self.forms, TEXT_FORMS)
+
+    @property
+    def name(self) -> str:
+        return "accuracy"
+
+    def extract_answer(self, text: str) -> str | None:
+        found = extract_text(text, self.forms)
+        return None if found.answer is None else ", ".join(parse_list(found.answer))
+
+    def verify(self, text: str, gold: Any) -> Score:
+        if isinstance(gold, str) or not isinstance(gold, Sequence) or not gold:
+            bad_data(f"the gold answer {repr_for_reason(gold)} is not a list")
+        found = extract_text(text, self.forms)
+        if found.answer is None:
+            return Score(0.0, found.reason)
+        given, right = parse_list(found.answer), [str(item) for item in gold]
+        if given == right:
+            return Score(1.0, "right")
+        return Score(0.0, "other order" if sorted(given) == sorted(right) else "wrong")
+
+
+def extract_text(text: str, forms: Sequence[AnswerForm]) -> ExtractedAnswer:
+    """The one answer in a tag or box; or, where `line` is a form and there is neither, the last line's."""
+    found = extract_structured(text, forms, MAX_TEXT_ANSWER_CHARS)
+    if found.answer is not None or found.reason != "no answer":
+        return found
+    said = (strip_thinking(text) or "").strip()
+    if "line" in forms and len(lines := list(_LINE.finditer(said))) == 1 and lines[0].end() == len(said):
+        if is_denied(said[max(0, lines[0].start() - 120) : lines[0].start(1)]):
+            return ExtractedAnswer(None, "hedged")
+        found = ExtractedAnswer(_stripped(lines[0][1]))
+    elif "bare" in forms and said and "\n" not in said:
+        found = ExtractedAnswer(said)
+    if found.answer and len(found.answer) > MAX_TEXT_ANSWER_CHARS:
+        return ExtractedAnswer(None, "too long")
+    return found if found.answer else ExtractedAnswer(None, "no answer")
+
+
+def _stripped(line: str) -> str:
+    """The end of a line without its full stop and what is left of the emphasis around it."""
+    line = line.strip().removesuffix(".").rstrip()
+    return line.removesuffix("**").rstrip().removesuffix(".") if line.count("**") == 1 else line
+
+
+_QUOTES = {'"': '"', "'": "'", "`": "`", "“": "”"}
+_EMPHASIS = re.compile(r"\*\*([^*]+)\*\*")
+_TYPESET = re.compile(r"\\(?:text|texttt|mathrm|textbf)\{([^{}]*)\}")
+
+
+def strip_quotes(text: str) -> str:
+    """Without the emphasis, the quotation marks or the LaTeX command around all of it."""
+    text = text.strip()
+    if emphasised := _EMPHASIS.fullmatch(text):
+        text = emphasised[1].strip()
+    if typeset := _TYPESET.fullmatch(text):
+        text = typeset[1].strip()
+    return text[1:-1] if len(text) > 1 and _QUOTES.get(text[0]) == text[-1] else text
+
+
+def parse_list(text: str) -> list[str]:
+    """The items of a list as people write it."""
+    text = strip_quotes(text) if _TYPESET.fullmatch(text.strip()) else text.strip()
+    text = text.removesuffix(".")
+    if len(text) > 1 and text[0] + text[-1] in ("[]", "()", "{}"):
+        text = text[1:-1]
+    if not re.search(r"[,;\n]", text.strip()):
+        return [strip_quotes(part) for part in text.split()]
+    parts = [part.strip() for part in re.split(r"[,;\n]", text) if part.strip()]
+    if "\n" in text:
+        parts = [_POINT.sub("", part) for part in parts]
+    return [strip_quotes(part) for part in [*parts[:-1], parts[-1].removeprefix("and ")]] if parts else []
+
+
+_POINT = re.compile(r"\A(?:[-*•]|[0-9]{1,3}[.)])[ \t]+(?=\S)")  # of a list with one item to a line

@@ -1,0 +1,165 @@
+"""Is an answer JSON that follows a schema? Through the `jsonschema` package, held to a budget.
+
+Three things are done differently here from the package's own way, since the document is a model's: patterns run in
+linear time, `uniqueItems` compares no pair twice, and every keyword looked at is counted, so that a schema that refers
+to itself cannot be made to try 2^64 branches. A reference leads nowhere outside the schema: nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from ponder.errors import MissingExtra
+from ponder.types import Score
+from ponder.verify.instructions.regex import regex_matches
+from ponder.verify.answers.structured import InvalidJson, extract_all_text, parse_strict_json, extract_structured
+from ponder.verify.base import BadProblemData, TextVerifier, bad_data, repr_for_reason
+
+MAX_SCHEMA_CHECKS = 40_000  # keywords looked at for one document, at most about a second
+
+
+@dataclass(frozen=True)
+class JsonSchema(TextVerifier):
+    """1 where the answer is one JSON document that the problem's answer, a JSON schema (a mapping), allows.
+
+    `tagged`: the document stands in one `<answer>` or box; else it is all that is said after the thinking, with or
+    without a code fence around it.
+    """
+
+    in_answer_tag: bool = True
+
+    @property
+    def name(self) -> str:
+        return "schema"
+
+    def verify(self, text: str, gold: Any) -> Score:
+        _validator(_frozen(gold))
+        written = extract_structured(text) if self.in_answer_tag else extract_all_text(text)
+        if written.answer is None:
+            return Score(0.0, written.reason)
+        fault = json_fault(written.answer, gold)
+        return Score(0.0, fault) if fault else Score(1.0, "follows the schema")
+
+
+def json_fault(text: str, schema: Mapping[str, Any]) -> str:
+    """Why this text is not JSON that follows the schema; empty where it is."""
+    validator = _validator(_frozen(schema))
+    try:
+        document = parse_strict_json(text)
+    except InvalidJson as why:
+        return f"malformed: {why}"
+    _CHECKS_LEFT.set([MAX_SCHEMA_CHECKS])
+    try:
+        error = next(validator.iter_errors(document), None)
+    except BadProblemData:
+        raise
+    except _CheckBudgetExhausted:
+        bad_data(f"the schema needs more than {MAX_SCHEMA_CHECKS} checks for a document of {len(text)} characters")
+    except Exception as why:  # the package's own errors: a reference to nowhere, a keyword of the wrong type
+        bad_data(f"the schema cannot be applied: {type(why).__name__}: {repr_for_reason(str(why))}")
+    if error is None:
+        return ""
+    where = "/".join(map(str, error.absolute_path)) or "the whole"
+    return f"{repr_for_reason(where)} breaks {error.validator!r}"
+
+
+class _CheckBudgetExhausted(Exception):
+    pass
+
+
+_CHECKS_LEFT: ContextVar[list[int]] = ContextVar("checks left for this document")
+
+
+def _counted(check: Callable[..., Any]) -> Callable[..., Any]:
+    def counting(*arguments: Any) -> Any:
+        left = _CHECKS_LEFT.get()
+        left[0] -= 1
+        if left[0] < 0:
+            raise _CheckBudgetExhausted
+        return check(*arguments)
+
+    return counting
+
+
+def _frozen(schema: object) -> str:
+    """A schema as text, by which its validator is remembered."""
+    if not isinstance(schema, Mapping):
+        bad_data(f"{repr_for_reason(schema)} is not a JSON schema (a mapping)")
+    try:
+        return json.dumps(schema, sort_keys=True, default=dict)
+    except (TypeError, ValueError, RecursionError):
+        bad_data(f"{repr_for_reason(schema)} is not a JSON schema: it is not JSON itself")
+
+
+@lru_cache(maxsize=256)
+def _validator(schema: str) -> Any:
+    try:
+        jsonschema = importlib.import_module("jsonschema")
+        registry = importlib.import_module("referencing").Registry()
+    except ImportError:
+        raise MissingExtra("a JSON schema", "jsonschema", "constraints") from None
+    if '"unevaluatedProperties"' in schema and '"patternProperties"' in schema:
+        bad_data("unevaluatedProperties beside patternProperties is not supported; use additionalProperties")
+    given = json.loads(schema)
+    kind = jsonschema.validators.validator_for(given, default=jsonschema.Draft202012Validator)
+    try:
+        kind.check_schema(given)
+    except jsonschema.SchemaError as error:
+        bad_data(f"the schema is not valid: {repr_for_reason(error.message)}")
+    checks = {name: _counted(check) for name, check in {**kind.VALIDATORS, **_OWN}.items()}
+    return jsonschema.validators.extend(kind, checks)(given, registry=registry)
+
+
+def _error(message: str) -> Any:
+    return importlib.import_module("jsonschema").ValidationError(message)
+
+
+def _pattern(validator: Any, pattern: str, instance: object, schema: object) -> Iterator[Any]:
+    if isinstance(instance, str) and not regex_matches(pattern, instance):
+        yield _error("does not match")
+
+
+def _pattern_properties(validator: Any, patterns: Any, instance: object, schema: object) -> Iterator[Any]:
+    if isinstance(instance, dict):
+        for pattern, subschema in patterns.items():
+            for key, value in instance.items():
+                if regex_matches(pattern, key):
+                    yield from validator.descend(value, subschema, path=key, schema_path=pattern)
+
+
+def _additional_properties(validator: Any, allowed: Any, instance: object, schema: Any) -> Iterator[Any]:
+    if not isinstance(instance, dict):
+        return
+    for key, value in instance.items():
+        named = key in schema.get("properties", {})
+        if not named and not any(regex_matches(pattern, key) for pattern in schema.get("patternProperties", {})):
+            if allowed is False:
+                yield _error("has a property too many")
+            else:
+                yield from validator.descend(value, allowed, path=key)
+
+
+def _unique(validator: Any, wanted: bool, instance: object, schema: object) -> Iterator[Any]:
+    if wanted and isinstance(instance, list) and len({_key(item) for item in instance}) < len(instance):
+        yield _error("has an item twice")
+
+
+def _key(value: object) -> Any:
+    """Equal exactly where two JSON values are: 1 and 1.0 are one number, 1 and true are two values."""
+    if isinstance(value, dict):
+        return "object", frozenset((name, _key(item)) for name, item in value.items())
+    if isinstance(value, list):
+        return "array", tuple(_key(item) for item in value)
+    return "boolean" if isinstance(value, bool) else "plain", value
+
+
+_OWN: dict[str, Callable[..., Any]] = {
+    "pattern": _pattern, "patternProperties": _pattern_properties, "additionalProperties": _additional_properties,
+    "uniqueItems": _unique,
+}  # fmt: skip

@@ -1,0 +1,233 @@
+"""Are two expressions the same? Exactly where fractions can say it, else to as many digits as it takes.
+
+Variables take values that are drawn for each comparison from a hash of both expressions: whoever writes an answer
+cannot know where it will be looked at, and the same two always meet at the same points. Some are large, small or
+negative. Digits follow from what is in the expressions: a part of the size 10^-500 makes for more than a thousand of
+them, so that nothing can hide below a tolerance, and agreement is relative. Every operation is bounded in the size of
+its operands, so no expression takes long: a power tower is refused, not computed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from functools import lru_cache
+
+from ponder.verify.maths.evaluator import DEFAULT_DIGITS, Evaluator, Undefined, Value, close, mpmath_context, subtract, size
+from ponder.verify.maths.residues import same_residues
+from ponder.verify.maths.expression_tree import ExpressionNode
+from ponder.verify.maths.normalize_latex import OutsideGrammar, UnreadableAnswer
+
+ORDINARY_POINTS, LARGE_POINTS, FAR_POINTS = 5, 2, 3  # points of ordinary size, in the tens to thousands, and beyond all numbers written
+MAX_FAR_POINT = 1000  # beyond the points where an expression with functions is looked at
+MIN_DIGITS_TO_AGREE = 200  # decimal digits, at least, before two values count as the same
+MAX_DIGITS = 12_000  # of which an expression without functions can be worked out in milliseconds
+MAX_DIGITS_AT_FAR_POINT = 1_500  # of a gold at a point that is not of ordinary size; with more it is not looked at there
+MAX_DIGITS_TIMES_FUNCTIONS = 60_000  # digits times functions
+
+_NO_VALUE = (Undefined, ArithmeticError, ValueError)
+
+
+def approximate_values(node: ExpressionNode) -> tuple[complex, ...]:
+    """A few digits of the value at each point, to tell most expressions apart at once; empty where there are none."""
+    names = node.symbols()
+    found: list[complex] = []
+    try:
+        for point in range(2 if names else 1):
+            found.append(complex(Evaluator(_draw_point(names, point, ""), DEFAULT_DIGITS).value(node)))
+    except (*_NO_VALUE, UnreadableAnswer):
+        return ()
+    return tuple(found)
+
+
+def same_value(answer: ExpressionNode, gold: ExpressionNode, tolerance: float = 0.0) -> bool:
+    """Whether the answer has the gold's value wherever the gold has one; `NoValue` where the gold has none."""
+    names = answer.symbols() | gold.symbols()
+    if not names:
+        return _same_number(answer, gold, tolerance)
+    if _may_differ_between_points(answer, gold):
+        return False
+    seed, met = _seed(answer, gold), 0
+    beyond = _largest_literal(answer) + _largest_literal(gold)
+    for point in range(_points(answer, gold)):
+        try:
+            limit = MAX_DIGITS if point < ORDINARY_POINTS else MAX_DIGITS_AT_FAR_POINT
+            verdict = _agree(answer, gold, _draw_point(names, point, seed, beyond), tolerance, limit)
+        except OutsideGrammar:
+            if point < ORDINARY_POINTS:
+                raise
+            continue
+        if verdict is False:
+            return False
+        met += verdict is True
+    if met < 3:
+        raise OutsideGrammar
+    return True
+
+
+def _same_number(answer: ExpressionNode, gold: ExpressionNode, tolerance: float) -> bool:
+    try:
+        verdict = _agree(answer, gold, {}, tolerance)
+    except OutsideGrammar:
+        by_residues = None if tolerance else same_residues(answer, gold, _seed(answer, gold))
+        if by_residues is None:
+            raise
+        return by_residues
+    if verdict is None:
+        raise OutsideGrammar
+    return verdict
+
+
+def proportional(answer: ExpressionNode, gold: ExpressionNode) -> Fraction | float | None:
+    """The constant that the answer is times the gold (two forms of one equation); None where there is none."""
+    names = answer.symbols() | gold.symbols()
+    if not names or _may_differ_between_points(answer, gold):
+        return None
+    seed, beyond = _seed(answer, gold), _largest_literal(answer) + _largest_literal(gold)
+    ratios: list[Value] = []
+    sure = MIN_DIGITS_TO_AGREE
+    for point in range(_points(answer, gold)):
+        given = _draw_point(names, point, seed, beyond)
+        try:
+            first = Evaluator(given, DEFAULT_DIGITS)
+            first.value(answer), first.value(gold)
+            digits = max(MIN_DIGITS_TO_AGREE, _digits_for(first))
+            if digits > MAX_DIGITS:
+                return None
+            sure = max(sure, digits - int(first.weight) - 30)
+            evaluator = Evaluator(given, digits)
+            ratios.append(evaluator.divided(evaluator.value(answer), evaluator.value(gold)))
+        except _NO_VALUE:
+            continue
+        except UnreadableAnswer:
+            if point < ORDINARY_POINTS:
+                raise
+    if len(ratios) < 3 or any(not close(ratio, ratios[0], sure // 2) for ratio in ratios) or size(ratios[0]) == 0:
+        return None
+    ratio = ratios[0]
+    if isinstance(ratio, Fraction):
+        return ratio
+    return float(ratio.real) if abs(ratio.imag) <= abs(ratio.real) * 1e-40 else None
+
+
+def _agree(
+    answer: ExpressionNode, gold: ExpressionNode, given: Mapping[str, Fraction], tolerance: float, limit: int = MAX_DIGITS
+) -> bool | None:
+    """At one point; None where the gold has no value, or no real one and the answer another."""
+    try:
+        quick = Evaluator(given, DEFAULT_DIGITS)
+        truth = quick.value(gold)
+    except _NO_VALUE:
+        return None
+    except UnreadableAnswer as unreadable:
+        raise OutsideGrammar from unreadable
+    if not isinstance(truth, Fraction) and _digits_for(quick) > limit:
+        raise OutsideGrammar
+    try:
+        found = quick.value(answer)
+    except _NO_VALUE:
+        return False
+    if tolerance:
+        return bool(size(subtract(found, truth)) <= tolerance * size(truth))
+    if isinstance(found, Fraction) and isinstance(truth, Fraction):
+        return found == truth
+    sure = DEFAULT_DIGITS - 15 - quick.lost
+    if sure > 0 and size(subtract(found, truth)) > max(size(found), size(truth)) * mpmath_context(DEFAULT_DIGITS).mpf(10) ** -sure:
+        # Branches may differ for a variable where the gold is not real.
+        return None if given and not isinstance(truth, Fraction) and truth.imag != 0 else False
+    return _agree_closely(answer, gold, given, quick)
+
+
+def _agree_closely(answer: ExpressionNode, gold: ExpressionNode, given: Mapping[str, Fraction], quick: Evaluator) -> bool | None:
+    """With the digits that it takes; what the answer alone makes too many to work out is not the gold."""
+    digits = max(MIN_DIGITS_TO_AGREE, _digits_for(quick))
+    if digits > MAX_DIGITS or digits * (_functions(answer) + _functions(gold)) > MAX_DIGITS_TIMES_FUNCTIONS:
+        raise UnreadableAnswer("too large")
+    evaluator = Evaluator(given, digits)
+    found, truth = evaluator.value(answer), evaluator.value(gold)
+    difference = size(subtract(found, truth, digits), digits)
+    mp = mpmath_context(digits)
+    near = mp.mpf(10) ** -(digits - int(quick.weight) - 30)
+    noise = mp.mpf(10) ** -(digits - int(quick.weight) - 10)
+    if difference <= near * max(size(found, digits), size(truth, digits)) or difference <= noise:
+        return True
+    return None if given and not isinstance(truth, Fraction) and truth.imag != 0 else False
+
+
+def _digits_for(evaluator: Evaluator) -> int:
+    """So that even what is lost by every number met so far leaves more than it takes to tell."""
+    return 60 + 3 * int(evaluator.weight)
+
+
+def _walk(node: ExpressionNode) -> Iterable[ExpressionNode]:
+    yield node
+    for part in node.parts:
+        yield from _walk(part)
+
+
+_PLAIN = frozenset(("number", "symbol", "add", "mul", "div", "neg", "abs", "floor", "ceil", "pow", "root", "apply"))
+
+
+def _functions(node: ExpressionNode) -> int:
+    """How many parts take work to work out; powers count where their exponents are no whole numbers."""
+    return sum(each.op not in _PLAIN or (each.op == "pow" and each.parts[1].number is None) for each in _walk(node))
+
+
+_GAMMA = ("factorial", "binom")  # between whole numbers they are Euler's function, which takes long
+
+
+def _points(answer: ExpressionNode, gold: ExpressionNode) -> int:
+    """How many: a function of something far away has no digits left, or is too large."""
+    if _has(answer, _GAMMA) or _has(gold, _GAMMA):
+        return ORDINARY_POINTS
+    return ORDINARY_POINTS + LARGE_POINTS + (0 if _functions(answer) + _functions(gold) else FAR_POINTS)
+
+
+def _may_differ_between_points(answer: ExpressionNode, gold: ExpressionNode) -> bool:
+    """Steps that the gold does not have; or bends farther away than functions are looked at."""
+    if _has(answer, ("floor", "ceil")) and not _has(gold, ("floor", "ceil")):
+        return True
+    bends = ("abs", "root", "floor", "ceil")
+    far = any(abs(each.number) > MAX_FAR_POINT for each in _walk(answer) if each.number is not None) or any(
+        each.op == "pow" and not each.symbols() for each in _walk(answer)
+    )
+    return far and _has(answer, bends) and bool(_functions(answer) + _functions(gold)) and answer != gold
+
+
+def _has(node: ExpressionNode, ops: tuple[str, ...]) -> bool:
+    return any(each.op in ops and each.symbols() for each in _walk(node))
+
+
+def _largest_literal(node: ExpressionNode) -> int:
+    """How many decimal digits all its numbers have, powers worked out: nothing in it lies farther from 0, or nearer."""
+    evaluator = Evaluator({}, DEFAULT_DIGITS)
+    for each in _walk(node):
+        try:
+            if not each.symbols() and (each.number is not None or each.op == "pow"):
+                evaluator.weigh(evaluator.value(each))
+        except (*_NO_VALUE, UnreadableAnswer):
+            continue
+    return min(5000, int(evaluator.weight))
+
+
+def _seed(answer: ExpressionNode, gold: ExpressionNode) -> str:
+    return hashlib.sha256(repr((answer, gold)).encode()).hexdigest()
+
+
+def _draw_point(names: Iterable[str], point: int, seed: str, beyond: int = 0) -> dict[str, Fraction]:
+    return {name: _draw_coordinate(name, point, seed, beyond) for name in names}
+
+
+@lru_cache(maxsize=4096)
+def _draw_coordinate(name: str, point: int, seed: str, beyond: int) -> Fraction:
+    """Between 0.3 and 2.3 in size with 40 odd bits, negative at every second point; then tens to thousands of it, and
+    at last larger or smaller than `beyond` digits."""
+    digest = hashlib.sha256(f"{seed}/{name}/{point}".encode()).digest()
+    value = Fraction(3, 10) + Fraction(2 * int.from_bytes(digest[:5]) + 1, 1 << 40)
+    if point >= ORDINARY_POINTS + LARGE_POINTS:
+        far = 10 + beyond + digest[5] % 40
+        value *= Fraction(10) ** (far if point < ORDINARY_POINTS + LARGE_POINTS + 2 else -far)
+    elif point >= ORDINARY_POINTS:
+        value *= 10 + int.from_bytes(digest[5:7]) % 990
+    return -value if point % 2 else value

@@ -1,0 +1,165 @@
+"""The one answer of a completion, as written. Which of its words matter is for `compare` to say.
+
+The forms are those of `verify.answer`. What stands around an answer may explain it; it may not take it back, offer
+another or go on with the sum. A reader must never have to choose.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ponder.verify.answers.extract import SPAN_FINDERS, AnswerForm, ExtractedAnswer, Span, strip_thinking, extract_last_stated, find_answer_lines, outermost_spans
+from ponder.verify.answers.hedging import is_denied, is_hedged, is_part_of_expression
+from ponder.verify.numeric.numbers import parse_plain_number, same_number, strip_delimiters
+
+# Quantifiers are bounded and do not overlap, so that no text takes more than linear time.
+_ALTERNATIVE_AFTER = re.compile(
+    r"[\s$()\]}*_\\.,;:]{0,40}(?:\\text\s?\{\s?)?(?:or|either|maybe|perhaps|possibly|but not|not|unless|if not"
+    r"|false|wrong|incorrect|untrue|nope|no(?=[.!]))\b"
+    r"|[\s$)\]*\\.]{0,40}\?|[\s$)\\]{0,8}(?:is|was|would be)(?:n['’]t| not| never| hardly| no longer)\b",
+    re.IGNORECASE,
+)
+_SECOND_NUMBER_AFTER = re.compile(
+    r"[\s$)\]*\\]{0,40}(?:(?:[,;&/=]|and\b|\\?text\s?\{\s?and\s?\})[\s$(\[\\]{0,8})?(-?[0-9][0-9,.]{0,40})",
+    re.IGNORECASE,
+)
+_RETRACTION_AFTER = re.compile(
+    r"\b(?:wait|oops|hmm|scratch that|never ?mind|my mistake|my bad|mistaken|sorry|on second thoughts?|disregard|ignore"
+    r"|i meant?\b|(?:also|equally|just as) possible"
+    r"|i made (?:an? )?(?:error|mistake)|(?:is|was|seems|looks) (?:wrong|incorrect|not (?:right|correct|the answer))"
+    r"|(?:is|was)n['’]t (?:right|correct|the answer)|(?:not|un)(?: entirely| really| quite| too)? ?(?:sure|certain)\b"
+    r"|(?:is|was|are) (?:false|untrue|a (?:lie|joke|trick)|nonsense|invented)|plausible|equally (?:good"
+    r"|valid|right)"
+    r"|just kidding|joking|(?:was|am|is) lying|retract|withdraw|take (?:it|that) back|chang(?:ed?"
+    r"|ing) my mind|reconsider"
+    r"|strike that|forget (?:it|that)|do(?:n['’]t| not) (?:trust|believe)"
+    r"|just (?:a )?guess|my guess|i guess|i(?:['’]m| am) guessing|correction|no,"
+    r"|actually,? (?:it|the answer|the correct|i |this|that|-?[0-9])"
+    r"|(?:could|might|may) (?:also |instead |as well )?be (?:wrong|\\\(|\$|-?[0-9])"
+    r"|should (?:instead |actually |rather )?(?:be|have been) (?:\\\(|\$)?-?[0-9]"
+    r"|(?:alternatively|instead|rather),? (?:it is |it['’]s |the answer |use |take )?(?:\\\(|\$)?-?[0-9]"
+    r"|(?:other|another|alternative|second) (?:possible )?answer)",
+    re.IGNORECASE,
+)
+_NUMBER_WORDS = (
+    r"zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|[a-z]{3,5}teen|twenty|thirty"
+    r"|forty|fifty|sixty"
+    r"|seventy|eighty|ninety|a hundred"
+)
+_OTHER_ANSWER_AFTER = re.compile(
+    r"\b(?:answer|value|result)\W{0,4}\s(?:is|(?:sh|w|c)ould be|=)[\s:*$({\\]{0,8}"
+    rf"(-?[0-9][0-9,.]{{0,40}}|(?:{_NUMBER_WORDS})\b[-a-z]{{0,8}})"
+    rf"|(-?[0-9][0-9,.]{{0,40}}|\b(?:{_NUMBER_WORDS})\b[-a-z]{{0,8}})[\s$)\\]{{0,6}}is (?:the|my) "
+    r"(?:true|real|actual|correct|right|better|final)? ?(?:answer|value|result|one|number)",
+    re.IGNORECASE,
+)
+_OTHER_BOXES = re.compile(r"\\(?:fbox|framebox|bbox|colorbox\s?\{[^{}]{0,20}\})\s?\{([^{}]{0,200})\}")
+_NEGATIVE = re.compile(r"(?:\A|[$=(:,\[\n]|\b(?:is|get|was|be|equals))\s{0,2}[-−]\Z")
+
+
+def find_math_answer(text: str, forms: Sequence[AnswerForm], max_chars: int, allow_repeats: bool = False) -> ExtractedAnswer:
+    """The one answer given after the thinking, or the reason there is none. `repeats`: the same one more than once."""
+    said = strip_thinking(text)
+    if said is None:
+        return ExtractedAnswer(None, "no answer")
+    found = [list(SPAN_FINDERS[form](said)) for form in forms if form in SPAN_FINDERS]
+    if allow_repeats:
+        found = [spans[-1:] if len({span.content for span in spans}) == 1 else spans for spans in found]
+    if any(len(spans) > 1 for spans in found):
+        return ExtractedAnswer(None, "several answers")
+    spans = outermost_spans([span for spans in found for span in spans])
+    stated = list(find_answer_lines(said)) if "line" in forms and ("nswer" in said or "NSWER" in said) else []
+    if spans:
+        others = [line for line in stated if line.end <= spans[0].start or line.start >= spans[-1].end]
+        return _checked_answer(said, spans, others, max_chars)
+    if "hash" in forms and (last := _last_hash_line(said)):
+        return _checked_answer(said, [last], stated, max_chars)
+    if len(stated) > 1:
+        return ExtractedAnswer(None, "several answers")
+    if stated:
+        return _checked_answer(said, stated, [], max_chars)
+    if "sentence" in forms and (closing := _last_stated_result(said, max_chars)).reason != "no answer":
+        return closing
+    if "bare" in forms and said.strip() and "\n" not in said.strip():
+        return span_answer(said, max_chars)
+    return ExtractedAnswer(None, "no answer")
+
+
+_RESULT = re.compile(
+    r"(?:^|[.!?:]\s)\W{0,8}(?:(?:so|thus|therefore|hence|then)\b,?\s)?(?:the|this|our)?\s?(?:final )?"
+    r"(?:sum|total|result|value|product|difference|quotient|remainder|solution)"
+    r"(?: of [^=.\n]{1,80}?)? (?:is|equals|=)\s([^\n]{1,500})\Z",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+def _last_stated_result(said: str, longest: int) -> ExtractedAnswer:
+    """What the last sentence states as the result: a number as `answer` finds it, or any expression or word."""
+    found = extract_last_stated(said)
+    if found.answer is not None or found.reason != "no answer":
+        return found
+    results = list(_RESULT.finditer(said.strip()))
+    if len(results) != 1:
+        return found
+    return ExtractedAnswer(None, "hedged") if is_hedged(results[0][0]) else span_answer(results[0][1], longest)
+
+
+_HASHED = re.compile(r"^[ \t]{0,8}####[ \t]{0,8}(\S[^\n]*)\s*\Z", re.MULTILINE)
+
+
+def _last_hash_line(said: str) -> Span | None:
+    """`#### x + 1` as the last line; elsewhere "####" before a word is a heading."""
+    start = said.rstrip().rfind("\n") + 1
+    match = _HASHED.match(said, start)
+    return Span(match.start(), match.end(), match[1]) if match else None
+
+
+def _checked_answer(said: str, spans: list[Span], others: list[Span], longest: int) -> ExtractedAnswer:
+    """The answer in these spans, if all say the same and what stands around them leaves it alone."""
+    found = [span_answer(span.content, longest) for span in spans]
+    for one in found:
+        if one.answer is None:
+            return one
+    first = found[0].answer or ""
+    if any(one.answer != first for one in found[1:]):
+        return ExtractedAnswer(None, "several answers")
+    elsewhere = [line.content for line in others if line.content and parse_plain_number(line.content).value is not None]
+    if elsewhere and (given := parse_plain_number(first)).value is not None and any(not same_number(parse_plain_number(x), given) for x in elsewhere):
+        return ExtractedAnswer(None, "several answers")
+    before, after = said[max(0, spans[0].start - 120) : spans[0].start], said[spans[-1].end :]
+    if is_denied(before):
+        return ExtractedAnswer(None, "hedged")
+    if "box{" in said and any(strip_delimiters(other[1]) != first for other in _OTHER_BOXES.finditer(said)):
+        return ExtractedAnswer(None, "several answers")
+    boxed = said.startswith("\\", spans[0].start)  # a tag stands in no sum
+    if boxed and before[-1:] in ("-", "−") and _NEGATIVE.search(before) and not is_part_of_expression("", after):
+        before, first = "", f"-{first}" if parse_plain_number(first).value is not None else f"-({first})"
+    sign = _PERCENT.match(after) if boxed and "%" in after[:5] else None
+    after, behind = (after[sign.end() :], "%") if sign else (after, "")
+    if is_part_of_expression(before if boxed else "", after):
+        return ExtractedAnswer(None, "malformed")
+    if not after.strip(" \n.$)]\\"):
+        return ExtractedAnswer(first, percent_sign=behind)
+    if _ALTERNATIVE_AFTER.match(after) or _RETRACTION_AFTER.search(after):
+        return ExtractedAnswer(None, "hedged")
+    more = [match[1] for match in (_SECOND_NUMBER_AFTER.match(after),) if match]
+    more += [match[1] or match[2] for match in _OTHER_ANSWER_AFTER.finditer(after)]
+    if more and re.search(r"[0-9]", first) and any(not same_number(parse_plain_number(n.rstrip(".,")), parse_plain_number(first)) for n in more):
+        return ExtractedAnswer(None, "several answers")
+    return ExtractedAnswer(first, percent_sign=behind)
+
+
+_PERCENT = re.compile(r"[\s$]{0,3}\\?%")
+
+
+def span_answer(written: str | None, max_chars: int) -> ExtractedAnswer:
+    """What stands in a form, if it is one short answer."""
+    if written is None:
+        return ExtractedAnswer(None, "malformed")
+    if len(written) > max_chars:
+        return ExtractedAnswer(None, "too long" if written.strip() else "no answer")
+    whole = strip_delimiters(written)
+    if "\\boxed" in whole or "<answer" in whole.lower() or "\\fbox" in whole:
+        return ExtractedAnswer(None, "malformed")
+    return ExtractedAnswer(whole) if whole else ExtractedAnswer(None, "no answer")

@@ -1,0 +1,113 @@
+"""Which language is a text in, and does it stay in it? By script and by common words; nothing is downloaded.
+
+A script tells Chinese from English for certain. Languages that share one are told apart by their commonest words, so a
+few words decide nothing, and what is written in a language not listed here counts as none of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from ponder.errors import UnknownName
+from ponder.types import Score, Trace
+from ponder.verify.rewards.language_data import LANGUAGES, SCRIPTS
+from ponder.verify.base import bad_data, grade_or_undecided
+
+MAX_LANGUAGE_CHARS = 200_000  # characters that are looked at
+MIN_COMMON_WORDS = 8  # common words below which only the script is judged
+
+_SCRIPT = re.compile("|".join(f"(?P<{name}>[{span}]+)" for name, span in SCRIPTS.items()))
+_UNSPACED = {"kana", "han", "thai"}  # there, a sign counts as much as elsewhere half a word
+_NOT_PROSE = re.compile(
+    r"```.{0,20000}?```|\$[^$\n]{0,400}\$|\\[a-zA-Z]{1,30}|https?://\S{1,400}|</?\w{1,20}>", re.DOTALL
+)
+
+
+@dataclass(frozen=True)
+class LanguageConsistency:
+    """The share of a text that is in the language asked for, 0 to 1, after the language consistency reward of
+    DeepSeek-R1: the share of the target language's words. That counts the thinking alone, this all that was written.
+
+    `language` is a code such as "en" or "zh"; None takes the problem's tag "language", else the language of its
+    question. Mathematics, code and single letters count for no language. A text without words breaks no rule and has 1.
+    """
+
+    language: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.language is not None and self.language not in LANGUAGES:
+            raise UnknownName("language", self.language, LANGUAGES)
+
+    @property
+    def name(self) -> str:
+        return "language"
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        return [grade_or_undecided(partial(self._score, trace, step)) for step in steps]
+
+    def grade(self, text: str, language: str) -> Score:
+        share, how = language_share(text, language)
+        return Score(share, how)
+
+    def _score(self, trace: Trace, step: int) -> Score:
+        problem = trace.problem
+        wanted = self.language or problem.tags.get("language") or detect_language(problem.question)
+        if not isinstance(wanted, str) or wanted not in LANGUAGES:
+            bad_data(
+                f"the language of the question is unclear ({wanted}); set language, or the problem's tag 'language'"
+            )
+        return self.grade(trace.text(step), wanted)
+
+
+def detect_language(text: str) -> str | None:
+    """The language that most of a text is in; None where two are as likely or too little is written."""
+    words, scripts = _count_words_and_scripts(text)
+    if not scripts:
+        return None
+    main = max(scripts, key=scripts.__getitem__)
+    if scripts["kana"] and main in ("kana", "han"):
+        return "ja"
+    spoken = [code for code, tongue in LANGUAGES.items() if main in tongue.scripts and code != "ja"]
+    if len(spoken) == 1:
+        return spoken[0]
+    hits = Counter({code: sum(words[w] for w in LANGUAGES[code].common_words) for code in spoken}).most_common(2)
+    return hits[0][0] if hits[0][1] >= 2 and hits[0][1] > hits[1][1] else None
+
+
+def language_share(text: str, language: str) -> tuple[float, str]:
+    """The share of a text that can be in this language, and how that was found."""
+    words, scripts = _count_words_and_scripts(text)
+    total = sum(scripts.values())
+    if not total:
+        return 1.0, "no words"
+    tongue = LANGUAGES[language]
+    own = sum(scripts[s] for s in tongue.scripts)
+    if language == "ja" and not scripts["kana"] and own >= 10:
+        own = 0  # Japanese of some length has kana
+    by_script = own / total
+    # Of the common words of any language in this script, those of this language.
+    rivals = [t for t in LANGUAGES.values() if t.common_words and t.scripts == tongue.scripts]
+    known = frozenset[str]().union(*(t.common_words for t in rivals))
+    seen = sum(words[w] for w in known)
+    if not tongue.common_words or seen < MIN_COMMON_WORDS:
+        return by_script, f"{by_script:.0%} {language} by script"
+    by_word = sum(words[w] for w in tongue.common_words) / seen
+    return by_script * by_word, f"{by_script:.0%} {language} by script, {by_word:.0%} by common words"
+
+
+def _count_words_and_scripts(text: str) -> tuple[Counter[str], Counter[str]]:
+    """Words by spelling, and how much is written in each script (in words)."""
+    words: Counter[str] = Counter()
+    scripts: Counter[str] = Counter()
+    for match in _SCRIPT.finditer(_NOT_PROSE.sub(" ", text[:MAX_LANGUAGE_CHARS])):
+        script, written = str(match.lastgroup), match[0]
+        if script in _UNSPACED:
+            scripts[script] += max(1, len(written) // 2)
+        elif len(written) > 1:
+            scripts[script] += 1
+            words[written.lower()] += 1
+    return words, scripts

@@ -1,0 +1,47 @@
+"""A reward put together by name and weight: `{"accuracy": 1.0, "format": 0.2}`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ponder.errors import UsageError
+from ponder.registry import lookup
+from ponder.protocols import Scorer
+from ponder.verify.rewards.combine import WeightedSum
+from ponder.verify.rewards.think_format import ThinkFormat
+from ponder.verify.rewards.language_consistency import LanguageConsistency
+from ponder.verify.rewards.repetition import RepetitionPenalty
+from ponder.verify.rewards.step_arithmetic import StepArithmetic
+
+REWARDS: dict[str, Callable[[], Scorer]] = {
+    "format": ThinkFormat,
+    "language": LanguageConsistency,
+    "repetition": RepetitionPenalty,
+    "steps": StepArithmetic,
+}
+
+
+def weighted_reward(weights: Mapping[str, float], verifier: Scorer) -> WeightedSum:
+    """The verifier by its own name, others from `REWARDS`, from `module:object`, or from a plug-in.
+
+    `language:en` asks for a language whatever the question is in, as where it is a formula.
+    """
+    return WeightedSum(tuple((_find_reward(name, verifier), float(weight)) for name, weight in weights.items()))
+
+
+def reward_code(name: str) -> str:
+    """The code that a reward's name stands for; empty where that is one of the table, a language or a plug-in."""
+    return name if ":" in name and not name.startswith("language:") else ""
+
+
+def _find_reward(name: str, verifier: Scorer) -> Scorer:
+    if name == verifier.name:
+        return verifier
+    kind, _, setting = name.partition(":")
+    if kind == "language" and setting:
+        return LanguageConsistency(setting)
+    found = lookup("reward", name, REWARDS | {verifier.name: lambda: verifier})
+    scorer = found() if isinstance(found, type) else found
+    if not isinstance(scorer, Scorer):
+        raise UsageError(f"the reward {name!r} is a {type(scorer).__name__}, which does not score traces")
+    return scorer

@@ -1,0 +1,288 @@
+"""What a run does once it is locked in, by mode. It speaks to the host over descriptor 3, in frames.
+
+A frame is its length (4 bytes), a letter that says what it is, and a tree as JSON. Whatever comes out of here may have
+been written by the program itself: the host believes none of it beyond "this is the answer it gave".
+"""
+
+from __future__ import annotations
+
+import _sitebuiltins
+import ast
+import atexit
+import builtins
+import contextlib
+import importlib
+import io
+import linecache
+import os
+import sys
+import threading
+import traceback
+import types
+from collections.abc import Callable
+from typing import Any
+
+from ponder.verify.sandbox.codec import NotPlainData, Tree, decode, dumps, encode, loads
+from ponder.verify.sandbox.operations import PROGRAM_OPERATIONS
+from ponder.verify.sandbox.peer import Peer
+from ponder.verify.sandbox.crossing_types import library_name
+
+CHANNEL = 3
+
+
+def frame(letter: str, tree: Tree) -> bytes:
+    body = letter.encode() + dumps(tree)
+    return len(body).to_bytes(4, "big") + body
+
+
+def send(letter: str, tree: Tree, write: Callable[[int, memoryview], int] = os.write) -> None:
+    data = memoryview(frame(letter, tree))
+    while data:
+        data = data[write(CHANNEL, data) :]
+
+
+def receive(read: Callable[[int, int], bytes] = os.read) -> Tree:
+    """The next frame's tree. The host has closed its end where there is none, and nothing is left to do."""
+    size = int.from_bytes(_exactly(4, read), "big")
+    return loads(_exactly(size, read)[1:])
+
+
+_held, _at = b"", 0  # read already, and up to where it was handed out: several frames may come at once
+
+
+def _exactly(count: int, read: Callable[[int, int], bytes]) -> bytes:
+    global _held, _at
+    missing = count - (len(_held) - _at)
+    if missing > 0:
+        pieces = [_held[_at:]]
+        while missing > 0:
+            piece = read(CHANNEL, min(max(missing, 1 << 14), 1 << 20))
+            if not piece:
+                os._exit(0)
+            pieces.append(piece)
+            missing -= len(piece)
+        _held, _at = b"".join(pieces), 0
+    _at += count
+    return _held[_at - count : _at]
+
+
+def load(preload: list[str]) -> None:
+    """Import modules before any run, and call the function named with one ("module:function"), to warm it up."""
+    for named in preload:
+        module, _, function = named.partition(":")
+        found = importlib.import_module(module)
+        if function:
+            getattr(found, function)()
+    for name in ("exit", "quit"):  # scripts expect them; the `site` module, which would add them, is left out
+        setattr(builtins, name, _sitebuiltins.Quitter(name, "end of file"))
+
+
+def calls() -> None:
+    """Call trusted functions on untrusted data, until the host has no more."""
+    while True:
+        name, arguments = receive()
+        try:
+            module, _, function = name.partition(":")
+            value = getattr(sys.modules[module], function)(*decode(arguments, safe=False))
+            answer = ["ok", encode(value)]
+        except NotPlainData as error:
+            answer = ["not plain", str(error)]
+        except BaseException as error:
+            answer = _raised(error)
+        send("a", answer)
+
+
+def candidate() -> None:
+    """Run a program as a module, then answer for what it defines, until the host has no more."""
+    source, entry = receive()
+    try:
+        module = execute(source, "solution")
+        tested = _find(module, entry) if entry else None
+        send("r", ["ok", "function" if isinstance(tested, types.FunctionType) else ""])
+    except BaseException as error:
+        send("r", _raised(error))
+        os._exit(1)
+    peer: Peer | None = None
+    while True:
+        request = receive()
+        if request[0] != "plain":  # of tests, which speak as peers do
+            if peer is None:
+                sys.setrecursionlimit(3 * sys.getrecursionlimit())  # each call back and forth takes several frames
+                peer = Peer(lambda tree: send("a", tree), receive, {**PROGRAM_OPERATIONS, "names": _names(module)})
+                if isinstance(tested, types.FunctionType):
+                    peer.introduce(tested)
+            peer.serve(request)
+            continue
+        try:
+            answer = ["ok", _call_plain(module, *request[1:])]
+        except NotPlainData as error:
+            answer = ["not plain", str(error)]
+        except BaseException as error:
+            answer = _raised(error)
+        send("a", answer)
+
+
+def execute(source: str, name: str) -> types.ModuleType:
+    """Run source text as a module of this name."""
+    module = types.ModuleType(name)
+    sys.modules[name] = module
+    file = f"{name.strip('_')}.py"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    exec(compile(source, file, "exec", dont_inherit=True), module.__dict__)
+    return module
+
+
+def _raised(error: BaseException) -> Tree:
+    """What was raised, by the name of the builtin class it belongs to."""
+    kind = next((k.__name__ for k in type(error).__mro__ if k.__module__ == "builtins"), "Exception")
+    try:
+        text = str(error)[:300]
+    except BaseException:
+        text = ""
+    return ["raised", kind, text if kind == type(error).__name__ else f"{type(error).__name__}: {text}"[:300]]
+
+
+def _find(module: types.ModuleType, path: str) -> Any:
+    """What a dotted name stands for; a method of a class is taken from an instance of it."""
+    found: Any = module
+    for part in path.split("."):
+        if isinstance(found, type):
+            found = found()
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise NameError(f"the program defines no {path!r}") from None
+    return found
+
+
+def _call_plain(module: types.ModuleType, name: str, arguments: Tree, named: Tree) -> Tree:
+    """A call whose answer must be plain data."""
+    return encode(_find(module, name)(*decode(arguments, safe=False), **decode(named, safe=False)))
+
+
+def _names(module: types.ModuleType) -> Callable[..., Any]:
+    """For the tests: what a program has under the names that they ask for."""
+
+    def find(peer: Peer, wanted: tuple[str, ...]) -> tuple[tuple[str, Any], ...]:
+        return tuple(_kind(module, name) for name in wanted)
+
+    return find
+
+
+def _kind(module: types.ModuleType, name: str) -> tuple[str, Any]:
+    try:
+        found = _find(module, name)
+    except NameError:
+        return "missing", None
+    if not isinstance(found, type) and not callable(found):
+        return "other", found
+    if library_name(found) is not None:  # f = str: the tests must ask here, not use one of their own
+        return "function", lambda *arguments, **named: found(*arguments, **named)
+    return "class" if isinstance(found, type) else "function", found
+
+
+def script() -> None:
+    """Be a program that reads stdin and writes stdout."""
+    (source,) = receive()
+    os.close(CHANNEL)
+    _open_streams()
+    sys.argv = ["main.py"]
+    status = 0
+    try:
+        execute(source, "__main__")
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
+    except BaseException as error:
+        status = 1
+        _print_traceback(error)
+    _flush_and_exit_handlers()
+    os._exit(status & 255)
+
+
+def notebook() -> None:
+    """Run a cell for a model that uses tools: what it prints, and the value of its last line, if it has one."""
+    (source,) = receive()
+    os.close(CHANNEL)
+    _open_streams()
+    sys.stderr = sys.stdout  # in the order in which it was said
+    status = 0
+    try:
+        tree = ast.parse(source, "main.py")
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        module = execute(ast.unparse(tree) if last else source, "__main__")
+        if isinstance(last, ast.Expr):
+            value = eval(compile(ast.Expression(last.value), "main.py", "eval"), module.__dict__)
+            if value is not None:
+                print(repr(value))
+    except SystemExit:
+        pass
+    except BaseException as error:
+        status = 1
+        _print_traceback(error)
+    _flush_and_exit_handlers()
+    os._exit(status)
+
+
+def program(environment: dict[str, str]) -> None:
+    """Be another program, with what it needs beside itself, written where it starts."""
+    command, files = decode(receive(), safe=False)
+    for name, data in files.items():
+        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+    os.set_inheritable(CHANNEL, False)
+    os.execve(command[0], command, environment)
+
+
+class _NullStream(io.RawIOBase):
+    """A file that takes everything and keeps nothing."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return len(memoryview(data).cast("B"))
+
+    def fileno(self) -> int:
+        return 1
+
+
+def discard_output() -> None:
+    """For runs whose output nobody reads: what they print is dropped here and fills no file."""
+    for name in ("stdout", "stderr"):
+        stream = io.TextIOWrapper(io.BufferedWriter(_NullStream()), "utf-8", "backslashreplace")
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def _open_streams() -> None:
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "r", closefd=False)), "utf-8", "surrogateescape")
+    sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)), "utf-8", "surrogateescape")
+    sys.stderr = io.TextIOWrapper(io.BufferedWriter(io.FileIO(2, "w", closefd=False)), "utf-8", "backslashreplace")
+    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
+
+
+def _print_traceback(error: BaseException) -> None:
+    """A traceback that begins in the program, not in here."""
+    try:
+        frames = error.__traceback__
+        while frames and frames.tb_frame.f_code.co_filename == __file__:
+            frames = frames.tb_next
+        traceback.print_exception(type(error), error, frames, limit=20, file=sys.stderr)
+    except BaseException:
+        pass
+
+
+def _flush_and_exit_handlers() -> None:
+    """As an interpreter ends: threads finish, then what was put off until the exit, then the last of the output."""
+    for step in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]
+        with contextlib.suppress(BaseException):
+            step()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BaseException):
+            stream.flush()
+
+
+MODES: dict[str, Callable[[], None]] = {
+    "calls": calls, "candidate": candidate, "script": script, "notebook": notebook,
+}  # fmt: skip

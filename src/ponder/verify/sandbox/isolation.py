@@ -1,0 +1,110 @@
+"""Which jail this machine can build. Each rung is tried for real, once, and the first that holds is taken."""
+
+from __future__ import annotations
+
+import functools
+import platform
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ponder.verify.sandbox import landlock
+from ponder.verify.sandbox.kernel import MACHINES
+from ponder.verify.sandbox.results import SandboxLimits, IsolationKind, SandboxError
+from ponder.verify.sandbox.sandbox_run import RunEnded, WorkerLost, read_tree
+from ponder.verify.sandbox.worker import Worker, missing_support
+
+NO_JAIL_ADVICE = (
+    "Allow unprivileged user namespaces (sysctl user.max_user_namespaces=10000, and on Ubuntu"
+    " kernel.apparmor_restrict_unprivileged_userns=0), use Linux 5.13 or newer with Landlock, or start the container"
+    " with --security-opt seccomp=unconfined. Or choose rung='unsafe' (--unsafe-sandbox), which gives up the jail and"
+    " says so."
+)
+UNSAFE_WARNING = (
+    "rung='unsafe' runs programs without a jail: they can read and delete your files, use the network, start processes"
+    " that outlive them and fill memory and disk. Scores are still computed outside of them."
+)
+
+
+@dataclass(frozen=True)
+class IsolationReport:
+    """The rung runs stand on, what holds them there, and why no higher one does. `rung=None`: none holds."""
+
+    isolation: IsolationKind | None
+    layers: tuple[str, ...] = ()
+    why_not: tuple[tuple[str, str], ...] = ()  # a higher rung, and what was in its way
+
+    def __str__(self) -> str:
+        held = f"{self.isolation} ({', '.join(self.layers)})" if self.isolation else "no jail"
+        return held + "".join(f"; not {isolation}: {reason}" for isolation, reason in self.why_not)
+
+
+@functools.cache
+def detect_isolation() -> IsolationReport:
+    """What this machine can do. Found out once in a process, in about a tenth of a second."""
+    if missing := missing_support():
+        return IsolationReport(None, (), (("namespaces", missing),))
+    if platform.machine() not in MACHINES:
+        known = " and ".join(MACHINES)
+        return IsolationReport(None, (), (("namespaces", f"processor {platform.machine()!r} is not known here, only {known}"),))
+    obstacles: list[tuple[str, str]] = []
+    rungs: dict[IsolationKind, Callable[[], str]] = {"namespaces": lambda: "", "landlock": _no_landlock}
+    for isolation, obstacle in rungs.items():
+        reason = obstacle()
+        if not reason:
+            try:
+                return IsolationReport(isolation, tuple(_try_isolation(isolation)), tuple(obstacles))
+            except WorkerLost as lost:
+                reason = str(lost)
+        obstacles.append((isolation, reason))
+    return IsolationReport(None, (), tuple(obstacles))
+
+
+_unsafe_allowed = False  # somebody said that programs may run where no jail can be built
+
+
+def allow_unsafe() -> None:
+    """From now on in this process: where no jail can be built, programs run without one, and a warning says so."""
+    global _unsafe_allowed
+    _unsafe_allowed = True
+
+
+def choose_isolation(isolation: IsolationKind | None) -> IsolationKind:
+    """The rung asked for, or the best there is; `SandboxError` says why there is none."""
+    if isolation is None and _unsafe_allowed and detect_isolation().isolation is None:
+        isolation = "unsafe"
+    if isolation is not None:
+        if missing := missing_support():
+            raise SandboxError(f"no code can be run here: {missing}")
+        if isolation == "unsafe":
+            warnings.warn(UNSAFE_WARNING, RuntimeWarning, stacklevel=3)
+        return isolation
+    found = detect_isolation()
+    if found.isolation is None:
+        raise SandboxError(f"no code is run, since nothing here would hold it: {found}. {NO_JAIL_ADVICE}")
+    return found.isolation
+
+
+def _no_landlock() -> str:
+    return "" if landlock.version() else "the kernel has no Landlock, or has it switched off"
+
+
+def _try_isolation(isolation: IsolationKind) -> list[str]:
+    """Start a worker, let a program answer in it, and see that it is held."""
+    worker = Worker(isolation)
+    try:
+        run = worker.launch("candidate", SandboxLimits())
+        try:
+            run.send(["import os\ndef probe():\n    try: os.fork()\n    except OSError: return 'held'", "probe"])
+            run.receive()
+            run.send(["plain", "probe", ["l"], ["d"]])
+            answer = read_tree(run.receive(time.monotonic() + 10)[1])
+        except RunEnded as ended:
+            raise WorkerLost(f"a first program {ended.run_status or 'died'} {ended}") from None
+        run.wait_for_exit(stop=True)
+        if answer != ["ok", "held"]:
+            raise WorkerLost(f"a first program was not held: {answer!r}"[:200])
+        return worker.layers()
+    finally:
+        worker.close()

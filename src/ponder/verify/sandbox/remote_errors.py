@@ -1,0 +1,68 @@
+"""Errors across the wall: of what class they are, with their arguments, attributes and cause."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from ponder.verify.sandbox import crossing_types
+from ponder.verify.sandbox.codec import NotPlainData, Tree
+
+if TYPE_CHECKING:
+    from ponder.verify.sandbox.peer import Peer
+
+MAX_ERROR_CHARS = 300
+
+
+def pack_error(peer: Peer, error: BaseException) -> Tree:
+    """An error as a tree: those of the standard library are made anew on the other side, others have a proxy there."""
+    if isinstance(error, NotPlainData):
+        return ["X", [["builtins", "TypeError"]], ["t", str(error)[:MAX_ERROR_CHARS]], None, ["t"]]
+    try:
+        return peer.pack(error)
+    except Exception:  # its arguments do not cross, or its class says odd things
+        return ["X", [["builtins", "RuntimeError"]], ["t", f"{type(error).__name__}"[:MAX_ERROR_CHARS]], None, ["t"]]
+
+
+def pack_library_error(peer: Peer, error: BaseException) -> Tree:
+    """An error of the standard library as a tree."""
+    named = [list(found) for kind in type(error).__mro__ if (found := crossing_types.library_name(kind)) is not None]
+    cause = None if error.__cause__ is None else pack_error(peer, error.__cause__)
+    kept = [peer.pack(item) for item in vars(error).items()]
+    return ["X", named, ["t", *[peer.pack(part) for part in error.args]], cause, ["t", *kept]]
+
+
+def unpack_error(peer: Peer, tree: Tree, operation: str, arguments: tuple[Any, ...]) -> Exception | SystemExit:
+    """The error to raise here. None of these can end a loop or a run of ours that did not ask for it.
+
+    all(map(f, xs)) would be true where f raises StopIteration.
+    """
+    error = peer.unpack(tree)
+    if isinstance(error, StopIteration) and not (operation == "special" and arguments[0] == "__next__"):
+        return RuntimeError(f"StopIteration: {error}")
+    if isinstance(error, StopAsyncIteration) and operation != "anext":
+        return RuntimeError(f"StopAsyncIteration: {error}")
+    if isinstance(error, Exception | SystemExit):
+        return error
+    return RuntimeError(f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS])
+
+
+def rebuild_error(peer: Peer, tree: Tree) -> BaseException:
+    _, named, arguments, cause, kept = tree
+    kind: type[BaseException] = RuntimeError
+    for module, name in named:
+        with contextlib.suppress(KeyError, AttributeError):
+            found = crossing_types.from_library(module, name)
+            if crossing_types.is_plain_class(found) and issubclass(found, BaseException):
+                kind = found
+                break
+    given = peer.unpack(arguments)
+    error = kind.__new__(kind, *given)
+    with contextlib.suppress(Exception):  # a message alone is too little for UnicodeDecodeError
+        kind.__init__(error, *given)
+    with contextlib.suppress(Exception):
+        vars(error).update(peer.unpack(kept))
+    if cause is not None:
+        found_cause = peer.unpack(cause)
+        error.__cause__ = found_cause if isinstance(found_cause, BaseException) else None
+    return error

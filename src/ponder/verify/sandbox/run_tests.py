@@ -1,0 +1,192 @@
+"""Trusted tests of an untrusted program, each in a jail of its own. Runs inside.
+
+What the program defines stands in the tests as a proxy (proxies.py): to use it is to ask the program, over the host. A
+test fails, passes, or is undecided, where it does something that does not cross the wall.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import itertools
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from ponder.verify.sandbox import operations
+from ponder.verify.sandbox import object_trust
+from ponder.verify.sandbox import weak_tests
+from ponder.verify.sandbox.guest import receive, send
+from ponder.verify.sandbox.free_names import FreeNames, imported_modules, classify_names
+from ponder.verify.sandbox.peer import Peer
+
+DEEPEST_CALLS = 10_000  # a function of the tests that the program calls, which calls the program, takes many frames
+
+
+def tests() -> None:
+    """Run trusted tests, in which names under test stand for the program's."""
+    setup, sources, entry, listed, count_each, introduced = receive()
+    try:
+        trees = [ast.parse(source) for source in (setup, *sources)]
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
+        _verdict(-1, 0, f"not Python: {error}")
+    nodes = list(itertools.chain.from_iterable(map(ast.walk, trees)))
+    if not any(isinstance(node, ast.Assert) or (not count_each and _may_fail(node)) for node in nodes):
+        _verdict(-1, 0, "they hold no assert")
+    sys.setrecursionlimit(DEEPEST_CALLS)
+    peer = Peer(lambda tree: send("c", tree), receive, operations.TESTS_OPERATIONS, runs_tests=True)
+    names = classify_names(trees, entry, listed)
+    space: dict[str, Any] = {"__name__": "tests", "isinstance": _isinstance, "issubclass": _issubclass, **names.helpers}
+    operations.use_library(peer, imported_modules(trees) | names.helpers.keys())
+    tested = _Tested(peer, space, trees, count_each)
+    try:
+        space.update(_of_the_program(peer, names, entry, introduced, tested.refused))
+    except Exception as error:  # the program answers for itself, and not as one does
+        _verdict(0, len(sources), f"{type(error).__name__}: {error}"[:300], failed=True)
+    tested.run(entry)
+
+
+class _Tested:
+    """A run of tests, and what came of each, or of each assert."""
+
+    def __init__(self, peer: Peer, space: dict[str, Any], trees: list[ast.Module], count_each: bool) -> None:
+        self.peer, self.space, self.trees, self.count_each = peer, space, trees, count_each
+        self.refused: dict[str, str] = {}  # names that nobody may define, and why
+        self.counted: dict[str, bool] = {}  # whether each held every time
+        self.open: dict[str, str] = {}  # those that are undecided, and why
+        self.why = ""
+        self.watch = weak_tests.WeakTestMonitor(peer, trees)
+
+    def record(self, what: str, good: bool, error: BaseException | None = None) -> None:
+        self.counted[what] = self.counted.get(what, True) and good
+        if not good and not self.why:
+            try:
+                self.why = traceback.format_exception_only(error)[-1].strip()[:300]
+            except BaseException:
+                self.why = type(error).__name__
+        if not good and isinstance(error, NameError) and getattr(error, "name", None) in self.refused:
+            object_trust.reasons.append(self.refused[str(error.name)])
+
+    def run(self, entry: str) -> NoReturn:
+        peer, space, asserts = self.peer, self.space, _CountAsserts()
+        trees = [ast.fix_missing_locations(weak_tests.WrapAsserts().visit(tree)) for tree in self.trees]
+        space["__truth__"] = self.watch.truth
+        if self.count_each:
+            trees = [ast.fix_missing_locations(asserts.visit(tree)) for tree in trees]
+            space["__record__"] = self.record
+        candidate = space.get("candidate")
+        for at, tree in enumerate(trees):
+            object_trust.reasons.clear()
+            what = f"test {at}"
+            try:
+                exec(compile(tree, "tests.py", "exec", dont_inherit=True), space)
+                if at > 0 and not self.count_each:
+                    self.record(what, True)
+            except BaseException as error:
+                self.record(what, False, error)
+            failed = any(not good for name, good in self.counted.items() if self.count_each or name == what)
+            if object_trust.reasons or (failed and (outside := weak_tests.isolation_dependency(self.trees, self.trees[at]))):
+                self.open[what] = object_trust.reasons[0] if object_trust.reasons else outside
+            if at == 0 and failed:
+                break
+            if entry:
+                space["candidate"] = candidate  # the setup may have given a version of its own
+                if "." not in entry:
+                    space[entry] = candidate
+        if not peer.asked:
+            _verdict(-1, 0, next(iter(self.open.values()), self.why) or "they ask the program nothing")
+        failures = sum(not good for good in self.counted.values())
+        loose = sum(what.startswith("test") for what in self.counted)  # failures of no assert, where those are counted
+        total = asserts.found + loose if self.count_each else len(trees) - 1
+        passed = len(self.counted) - failures if failures else total
+        definite = any(not good and what not in self.open for what, good in self.counted.items())
+        undecided = next(iter(self.open.values()), "")
+        _verdict(passed, total, self.why, undecided, definite and not self.count_each, self.watch.findings())
+
+
+def _may_fail(node: ast.AST) -> bool:
+    """A `raise`, or a call of something such as `assertEqual`."""
+    called = node.func if isinstance(node, ast.Call) else None
+    name = called.id if isinstance(called, ast.Name) else called.attr if isinstance(called, ast.Attribute) else ""
+    return isinstance(node, ast.Raise) or name.startswith("assert")
+
+
+def _of_the_program(peer: Peer, names: FreeNames, entry: str, introduced: bool, refused: dict[str, str]) -> dict[str, Any]:
+    """What the program has for the names under test; an entry that is a function is known without asking."""
+    for name in names.unknown:
+        told = f"the tests use {name!r}, which they do not define and no library has"
+        refused[name] = f"{told}; list it under 'names' if it is the program's"
+    found: dict[str, Any] = {entry: peer.introduced()} if introduced else {}
+    wanted = sorted({*names.program, *([entry] if entry else [])} - found.keys())
+    answers = peer.ask("names", tuple(wanted)) if wanted else ()
+    peer.asked = False
+    for name, (kind, value) in zip(wanted, answers, strict=True):
+        if kind == "missing":
+            found[name] = _Missing(name)
+        elif kind == "other" and name != entry:
+            refused[name] = f"the tests take {name!r} from the program, and it is neither a function nor a class"
+        else:
+            found[name] = value
+            if isinstance(value, type):
+                object_trust.classes_named_by_tests.add(value)
+    if entry:
+        found["candidate"] = found[entry]
+    return found
+
+
+class _Missing:
+    """A name under test that the program does not define."""
+
+    def __init__(self, name: str) -> None:
+        object.__setattr__(self, "_name", name)
+
+    def _fail(self, *_: Any, **__: Any) -> NoReturn:
+        raise NameError(f"the program defines no {vars(self)['_name']!r}")
+
+    __call__ = __getattr__ = __eq__ = __bool__ = __iter__ = __getitem__ = __len__ = _fail
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _isinstance(value: Any, kind: Any) -> bool:
+    """As Python's; a proxy also is of the library's classes that its own class derives from."""
+    return builtins.isinstance(value, kind) or _derives(type(value), kind)
+
+
+def _issubclass(value: Any, kind: Any) -> bool:
+    return builtins.issubclass(value, kind) or _derives(value, kind)
+
+
+def _derives(value: type, kind: Any) -> bool:
+    if builtins.isinstance(kind, tuple):
+        return any(_derives(value, one) for one in kind)
+    return builtins.isinstance(kind, type) and object_trust.derives(value, kind)
+
+
+def _verdict(
+    passed: int, total: int, why: str, undecided: str = "", failed: bool = False, weaknesses: Sequence[str] = ()
+) -> NoReturn:
+    send("v", [passed, total, why, undecided, failed, list(weaknesses)])
+    os._exit(0)
+
+
+class _CountAsserts(ast.NodeTransformer):
+    """Each assert is tried and counted once, however often it runs: a loop may be over what the candidate gave."""
+
+    found = 0
+
+    def visit_Assert(self, node: ast.Assert) -> ast.Try:
+        self.found += 1
+        (attempt,) = ast.parse(_ATTEMPT.replace("NAME", repr(f"assert {self.found}"))).body
+        assert isinstance(attempt, ast.Try)
+        attempt.body.insert(0, node)
+        return attempt
+
+
+_ATTEMPT = """
+try:
+    __record__(NAME, True)
+except BaseException as _e:
+    __record__(NAME, False, _e)
+"""

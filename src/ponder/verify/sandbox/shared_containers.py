@@ -1,0 +1,124 @@
+"""Containers that two peers both have: each message says what has changed in them, so that they stay one (peer.py).
+
+A container keeps its number as long as somebody on both sides can reach it. Who is the last on a side says so.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from ponder.verify.sandbox import crossing_types
+from ponder.verify.sandbox.codec import MAX_JSON_INTEGER, NotPlainData, Tree, dumps
+
+
+class SharedContainer:
+    """A container that both sides have, and what was last said about it."""
+
+    __slots__ = ("held", "said")
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+        self.last_sent: list[Any] | None = None  # its members
+
+
+class SharedContainers:
+    """What both sides hold. A peer packs and unpacks what lies in it."""
+
+    def __init__(self, runs_tests: bool) -> None:
+        self.runs_tests = runs_tests
+        self.changed = False  # whether they changed what we shared
+        self.proxied: dict[int, int] = {}  # numbers of theirs, by the id of the proxy here
+        self._shared: dict[int, SharedContainer] = {}
+        self._shared_numbers: dict[int, int] = {}
+        self._dropped: dict[int, Any] = {}  # dropped by the message at hand, which may still name them
+        self._next = 0 if runs_tests else 1  # each side numbers what it shares, one evenly, one oddly
+
+    def pack(self, value: Any, depth: int = 0) -> Tree:
+        raise NotImplementedError("a peer says how values cross")
+
+    def unpack(self, tree: Tree, depth: int = 0) -> Any:
+        raise NotImplementedError("a peer says how values cross")
+
+    def name(self, value: Any) -> Tree:
+        raise NotImplementedError("a peer says how objects cross")
+
+    def held(self, number: int) -> Any:
+        """The container of this number."""
+        shared = self._shared.get(number)
+        return self._dropped[number] if shared is None else shared.held
+
+    def _part(self, dropped: Tree) -> None:
+        """The other side can reach these no longer."""
+        self._dropped = {}
+        for number in dropped:
+            shared = self._shared.pop(number, None)
+            if shared is not None:
+                self._shared_numbers.pop(id(shared.held), None)
+                self._dropped[number] = shared.held
+
+    def share(self, held: Any) -> int:
+        number = self._shared_numbers.get(id(held))
+        if number is None:
+            number = self._next
+            self._next += 2
+            self._keep(number, held)
+        return number
+
+    def _keep(self, number: int, held: Any) -> None:
+        self._shared[number] = SharedContainer(held)
+        self._shared_numbers[id(held)] = number
+
+    def _changes(self) -> list[Tree]:
+        """What is new in each shared container; to write one down may share others, which come after it."""
+        found, seen = [], 0
+        while seen < len(self._shared):
+            for number, shared in list(self._shared.items())[seen:]:
+                seen += 1
+                now = crossing_types.members(shared.held, self._kind(shared.held))
+                if shared.last_sent is None or not crossing_types.same_members(shared.last_sent, now):
+                    shared.last_sent = now
+                    found.append([number, *self._content(shared.held)])
+        return found
+
+    def _content(self, held: Any) -> Tree:
+        """[name of its type, the object it lies inside or None, items...]"""
+        kind, around = self._kind(held), None
+        if kind is not type(held):
+            theirs = self.proxied.get(id(held))
+            around = self.name(held) if theirs is None else ["o", theirs]
+        items = [
+            item if type(item) is int and -MAX_JSON_INTEGER < item < MAX_JSON_INTEGER else self.pack(item)
+            for item in crossing_types.CONTAINER_TYPES[kind].items(held)
+        ]
+        if kind is set:
+            items.sort(key=dumps)  # or the order would look like a change
+        return [kind.__name__, around, *items]
+
+    def _kind(self, held: Any) -> type[Any]:
+        return type(held) if type(held) in crossing_types.CONTAINER_TYPES else crossing_types.builtin_base(type(held)) or list
+
+    def _drop(self) -> list[int]:
+        """Forget what only this table still holds: nobody here can change it any more."""
+        dropped = []
+        for number, shared in list(self._shared.items()):
+            if sys.getrefcount(shared.held) == 2:  # the table's and the call's
+                del self._shared_numbers[id(shared.held)], self._shared[number]
+                shared.held = None
+                dropped.append(number)
+        return dropped
+
+    def _take(self, changes: Tree) -> None:
+        for number, name, around, *_ in changes:
+            if number not in self._shared:
+                kind = crossing_types.BY_NAME[name]
+                held = crossing_types.CONTAINER_TYPES[kind].make() if around is None else self.unpack(around)
+                self._keep(number, held)
+        for number, name, _, *items in changes:
+            shared, kind = self._shared[number], crossing_types.BY_NAME[name]
+            self.changed = self.changed or (shared.last_sent is not None and number % 2 == (not self.runs_tests))
+            if not isinstance(shared.held, kind):
+                raise NotPlainData("a container became another")
+            unpacked = [item if type(item) is int else self.unpack(item) for item in items]
+            crossing_types.CONTAINER_TYPES[kind].fill(shared.held, unpacked)
+            shared.last_sent = crossing_types.members(shared.held, kind)

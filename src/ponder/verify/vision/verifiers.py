@@ -1,0 +1,207 @@
+"""Rewards for where things are in an image: box overlap, a point in a mask, mask overlap, detection.
+
+Each is a number from 0 to 1 rather than right or wrong, so validity is checked first: a box inside out, outside the
+image or not finite is malformed and earns 0, whatever a formula would make of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ponder.errors import UsageError
+from ponder.types import Score
+from ponder.verify.vision import geometry
+from ponder.verify.vision.geometry import Box, InvalidGeometry, Size
+from ponder.verify.answers.structured import InvalidJson, parse_strict_json, extract_structured
+from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
+
+T = TypeVar("T")
+
+
+def _gold_field(gold: Any, key: str) -> Any:
+    if not isinstance(gold, Mapping) or key not in gold:
+        bad_data(f"{repr_for_reason(gold)} does not hold {key!r}")
+    return gold[key]
+
+
+def _parse_gold(read: Callable[[], T]) -> T:
+    """What the problem gives; a fault in it is the data's."""
+    try:
+        return read()
+    except InvalidGeometry as why:
+        bad_data(str(why))
+
+
+def _image(gold: Any) -> Size | None:
+    size = gold.get("size") if isinstance(gold, Mapping) else None
+    return None if size is None else _parse_gold(lambda: geometry.parse_size(size))
+
+
+def _grade_json_answer(text: str, judge: Callable[[Any], Score]) -> Score:
+    """Judge the JSON value that a completion gives."""
+    found = extract_structured(text)
+    if found.answer is None:
+        return Score(0.0, found.reason)
+    try:
+        return judge(parse_strict_json(found.answer))
+    except (InvalidJson, InvalidGeometry) as why:
+        return Score(0.0, f"malformed: {why}")
+
+
+@dataclass(frozen=True)
+class BoxIoU(TextVerifier):
+    """IoU of the box given, `[x1, y1, x2, y2]`, with the gold one; `threshold`: 1 from there on, else 0.
+
+    The problem's answer is `{"box": [x1, y1, x2, y2]}`, with `"size": [width, height]` to refuse boxes that leave the
+    image. `generalised`: GIoU scaled to 0 to 1, which tells a near miss from a far one.
+    """
+
+    threshold: float | None = None
+    use_giou: bool = False
+
+    def __post_init__(self) -> None:
+        if self.threshold is not None and not 0 < self.threshold <= 1:
+            raise UsageError(f"threshold is {self.threshold}; an overlap lies between 0 and 1")
+        if self.use_giou and self.threshold is not None:
+            raise UsageError("a threshold on the generalised overlap is not an overlap; leave one of them out")
+
+    @property
+    def name(self) -> str:
+        return "box_overlap"
+
+    def verify(self, text: str, gold: Any) -> Score:
+        image = _image(gold)
+        truth = _parse_gold(lambda: geometry.parse_box(_gold_field(gold, "box"), image))
+        return _grade_json_answer(text, lambda value: self._compared(geometry.parse_box(value, image), truth))
+
+    def _compared(self, box: Box, truth: Box) -> Score:
+        overlap = geometry.iou(box, truth)
+        said = f"IoU {overlap:.3f}"
+        if self.use_giou:
+            return Score((geometry.giou(box, truth) + 1) / 2, said)
+        return Score(overlap if self.threshold is None else float(overlap >= self.threshold), said)
+
+
+@dataclass(frozen=True)
+class PointInMask(TextVerifier):
+    """1 where the point given, `[x, y]`, lies in the gold mask.
+
+    The problem's answer is `{"mask": ...}`: a polygon `[[x, y], ...]`, or COCO run lengths, where a point belongs to
+    the pixel it falls in. With `"size": [width, height]` a point outside the image is malformed.
+    """
+
+    @property
+    def name(self) -> str:
+        return "point_in_mask"
+
+    def verify(self, text: str, gold: Any) -> Score:
+        image, given = _image(gold), _gold_field(gold, "mask")
+        if isinstance(given, Mapping):
+            pixels = _parse_gold(lambda: geometry.parse_mask(given, image))
+            image = pixels.shape[1], pixels.shape[0]
+        else:
+            corners = _parse_gold(lambda: geometry.parse_polygon(given))
+
+        def judge(value: Any) -> Score:
+            x, y = geometry.parse_numbers(value, 2)
+            if image and not (0 <= x < image[0] and 0 <= y < image[1]):
+                raise InvalidGeometry("the point leaves the image")
+            if isinstance(given, Mapping):
+                hit = bool(pixels[int(y), int(x)])
+            else:
+                hit = bool(geometry.points_in_polygon(np.array([x, y]), corners))
+            return Score(1.0, "right") if hit else Score(0.0, "wrong: outside the mask")
+
+        return _grade_json_answer(text, judge)
+
+
+@dataclass(frozen=True)
+class MaskIoU(TextVerifier):
+    """IoU in pixels of the mask given with the gold one, each a polygon or COCO run lengths.
+
+    The problem's answer is `{"mask": ..., "size": [width, height]}`; run lengths bring their own size.
+    """
+
+    @property
+    def name(self) -> str:
+        return "mask_overlap"
+
+    def verify(self, text: str, gold: Any) -> Score:
+        truth = _parse_gold(lambda: geometry.parse_mask(_gold_field(gold, "mask"), _image(gold)))
+        if not truth.any():
+            bad_data("the gold mask is empty")
+        image = truth.shape[1], truth.shape[0]
+
+        def judge(value: Any) -> Score:
+            overlap = geometry.mask_iou(geometry.parse_mask(value, image), truth)
+            return Score(overlap, f"IoU {overlap:.3f}")
+
+        return _grade_json_answer(text, judge)
+
+
+@dataclass(frozen=True)
+class DetectionAP(TextVerifier):
+    """Mean average precision of detected boxes, as COCO has it (IoU 0.50:0.05:0.95, 101 recalls), in one image.
+
+    The problem's answer is `{"boxes": [{"box": [x1, y1, x2, y2], "label": "cat"}, ...]}`, with `"size"` as in
+    `BoxIoU`. The completion lists the same, each with a `"score"` if it likes (else the first counts most).
+
+    Two holes of the measure are closed: a class that is not in the image counts as one with precision 0 (COCO leaves it
+    out, so that naming every class is free), and more than `most` boxes earn nothing (those after the last hit are
+    free).
+    """
+
+    max_boxes: int = 100
+    thresholds: tuple[float, ...] = geometry.COCO_IOU_THRESHOLDS
+
+    def __post_init__(self) -> None:
+        if self.max_boxes < 1 or not self.thresholds or not all(0 < t <= 1 for t in self.thresholds):
+            raise UsageError(f"most is {self.max_boxes} and thresholds are {self.thresholds}; give at least one in (0, 1]")
+
+    @property
+    def name(self) -> str:
+        return "detection"
+
+    def verify(self, text: str, gold: Any) -> Score:
+        image, given = _image(gold), _gold_field(gold, "boxes")
+        truth = _parse_gold(lambda: _boxes(given, image))
+        return _grade_json_answer(text, lambda value: self._compared(value, image, truth))
+
+    def _compared(self, value: Any, image: Size | None, truth: list[tuple[str, Box, float]]) -> Score:
+        found = _boxes(value, image)
+        if len(found) > self.max_boxes:
+            return Score(0.0, f"{len(found)} boxes, more than {self.max_boxes}")
+        labels = {label for label, _, _ in truth} | {label for label, _, _ in found}
+        if not labels:
+            return Score(1.0, "right: there is nothing")
+        mean = sum(self.precision(found, truth, label) for label in labels) / len(labels)
+        return Score(mean, f"mAP {mean:.3f} over {len(labels)} classes, {len(found)} boxes for {len(truth)}")
+
+    def precision(self, found: list[tuple[str, Box, float]], truth: list[tuple[str, Box, float]], label: str) -> float:
+        """The mean AP of one class over the thresholds."""
+        given = [(box, score) for name, box, score in found if name == label]
+        wanted = [box for name, box, _ in truth if name == label]
+        if not given or not wanted:
+            return 0.0
+        scores = np.array([score for _, score in given])
+        overlaps = np.array([[geometry.iou(box, gold) for gold in wanted] for box, _ in given])
+        return float(np.mean([geometry.average_precision(scores, overlaps, t) for t in self.thresholds]))
+
+
+def _boxes(value: Any, image: Size | None) -> list[tuple[str, Box, float]]:
+    """Label, box and score of each; without scores the order counts."""
+    if not isinstance(value, list | tuple):
+        raise InvalidGeometry("not a list of boxes")
+    found = []
+    for n, item in enumerate(value):
+        if not isinstance(item, Mapping) or not isinstance(item.get("label"), str):
+            raise InvalidGeometry("a detection is a box with a label")
+        (score,) = geometry.parse_numbers([item["score"]], 1) if "score" in item else (-float(n),)
+        found.append((" ".join(item["label"].casefold().split()), geometry.parse_box(item.get("box"), image), score))
+    if len({"score" in item for item in value}) > 1:
+        raise InvalidGeometry("some boxes have a score and some have none")
+    return found

@@ -1,0 +1,500 @@
+"""Every flag of every command and recipe changes something, or is refused.
+
+Commands and recipes that build a job are called with each parameter at another value than its default: the job, or
+where and how it is run, must differ. What takes a certain company to mean anything stands in a table with that
+company; a command whose flags change what it writes stands in `OUTPUT_COMMANDS`, flag by flag. A new flag is met by these tests
+by itself, and fails until it changes something or has its place in a table. Whether each field of a job is then read by
+whoever runs it, is held by tests/test_settings_are_read.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import re
+import shlex
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import is_dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import pytest
+from matplotlib.figure import Figure
+
+from ponder.runs import job_json
+from ponder.cli import COMMANDS, demo, flags, harvest, main, plan
+from ponder.cli import recipe_files
+from ponder.cli import job_commands
+from ponder.cli import problems as problems_
+from ponder.cli.flags import When
+from ponder.errors import PonderError, UsageError
+from ponder.models import load as models_load
+from ponder.models.load import load_policy
+from ponder.models.reward_models import PRM
+from ponder.registry import import_object
+from ponder.nets import hf
+from ponder.pipelines.harvest import Harvest
+from ponder.pipelines.processbench import ProcessBenchResult
+from ponder.runs.run_dir import Run, read_traces
+from ponder.tasks.step_labels.verifier_metrics import FirstErrorScores
+from ponder.types import Cost, Score
+from fake_runs import TASK, StoredJob, right_answer, write_run, wrong_answer
+
+Given = dict[str, Any]
+JOB_COMMANDS = {"train": job_commands.train, "sft": job_commands.sft, "eval": job_commands.evaluate, "problems": problems_.problems}
+JOB_COMMANDS |= {name: import_object(COMMANDS[name].target) for name in ("reward", "label")}
+
+BASE_ARGS: dict[str, Given] = {
+    "train": {"task": "addition"},
+    "sft": {"task": "addition"},
+    "eval": {"task": "addition"},
+    "label": {"task": "addition"},
+    "reward": {"data": ["run"], "kind": "prm"},
+    "problems": {"source": "write", "out": Path("new.jsonl"), "model": "m", "task": "addition"},
+}
+# Beside what, and at which value, a parameter means something: (the rest, its value). "-name" takes one from the rest.
+COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
+    ("train", "task"): ({}, "countdown"),
+    ("train", "algorithm"): ({}, "rloo"),
+    ("train", "option"): ({}, ["bessel=true"]),
+    ("train", "kl"): ({}, "k2"),
+    ("train", "lora"): ({}, 4),
+    ("train", "set"): ({}, ["digits=3"]),
+    ("sft", "task"): ({"-task": 0, "data": Path("rows.jsonl")}, ...),
+    ("sft", "data"): ({"-task": 0, "data": Path("rows.jsonl")}, Path("others.jsonl")),
+    ("sft", "algorithm"): ({"-task": 0, "data": Path("rows.jsonl")}, "dpo"),
+    ("sft", "option"): ({"-task": 0, "data": Path("rows.jsonl"), "algorithm": "dpo"}, ["beta=0.3"]),
+    ("sft", "teacher"): ({"algorithm": "distill", "teacher": "one"}, "another"),
+    ("sft", "lora"): ({}, 4),
+    ("sft", "set"): ({}, ["digits=3"]),
+    ("eval", "task"): ({}, "countdown"),
+    ("eval", "strategy"): ({}, "vote"),
+    ("eval", "effort"): ({}, "low"),
+    ("eval", "n"): ({}, 4),
+    ("eval", "guide"): ({"strategy": "best-of"}, "likelihood"),
+    ("eval", "together"): ({"budget": 100}, True),
+    ("eval", "way"): ({"strategy": "vote"}, ["weight=likelihood"]),
+    ("eval", "set"): ({}, ["digits=3"]),
+    ("eval", "prices"): ({}, Path("prices.json")),
+    ("label", "task"): ({}, "countdown"),
+    ("label", "data"): ({}, ["run"]),
+    ("label", "include_held_out"): ({"data": ["run"]}, True),
+    ("label", "set"): ({}, ["digits=3"]),
+    ("reward", "data"): ({}, ["other"]),
+    ("reward", "option"): ({}, ["bias=false"]),
+    ("reward", "format"): ({}, "omega"),
+    ("reward", "lora"): ({}, 4),
+    ("problems", "source"): ({}, "backward"),
+    ("problems", "file"): ({"-task": 0}, Path("rows.jsonl")),
+    ("problems", "task"): ({}, "countdown"),
+    ("problems", "set"): ({}, ["digits=3"]),
+    ("problems", "operator"): ({"source": "evolve"}, ["steps"]),
+    ("problems", "question"): ({"-task": 0, "file": Path("rows.jsonl")}, "asked"),
+    ("problems", "answer"): ({"-task": 0, "file": Path("rows.jsonl")}, "said"),
+    ("problems", "solver"): ({}, ["other"]),
+    ("problems", "prompt"): ({}, "{question} Why?"),
+    ("problems", "language"): ({}, "de"),
+    ("problems", "exact"): ({}, "math:sqrt"),
+    ("problems", "embed"): ({}, "math:sqrt"),
+    ("problems", "against"): ({}, ["addition"]),
+    ("problems", "ngram"): ({"against": ["addition"]}, 9),
+    ("problems", "hardest"): ({}, 0.2),
+    ("problems", "easiest"): ({}, 0.5),
+    ("problems", "near"): ({}, 0.5),
+    ("run countdown", "width"): ({}, 64),
+    ("run ways_to_think", "n"): ({}, 32),
+    ("run expert_iteration", "n"): ({"by": "sampling"}, 9),
+    ("run dpo_rounds", "simulations"): ({"by": "search"}, 9),
+    ("run r1_zero", "shown"): ({"on": "smollm2"}, False),
+    ("run star", "rationalise"): ({}, True),
+}
+
+
+def other(hint: Any, default: Any) -> Any:
+    """Another value of this type."""
+    kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    if get_origin(kind) in (Union, types.UnionType):
+        kind = next(k for k in get_args(kind) if k is not type(None))
+    if get_origin(kind) is Annotated:
+        return other(kind, default)
+    if get_origin(kind) is Literal:
+        return next(value for value in get_args(kind) if value != default)
+    if kind is bool:
+        return not default
+    if kind is int:
+        return (default if isinstance(default, int) else 2) + 1
+    if kind is float:
+        return 0.7 if not isinstance(default, float | int) or not default else default * 2
+    return Path("elsewhere") if kind is Path else "other"
+
+
+class Captured(Exception):
+    def __init__(self, *what: Any) -> None:
+        self.what = what
+
+
+def encoded_job(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+    """What a command would run, as plain data; the sentence where it refuses."""
+    try:
+        made = flags.call_with_flags(function, dict(given))
+    except Captured as seen:
+        made = seen.what
+    except PonderError as why:
+        return str(why)
+    return [job_json.encode(part) if part is not None else None for part in made]
+
+
+def run(beside: Mapping[str, Any], base: Given) -> Given:
+    left = {k: v for k, v in base.items() if f"-{k}" not in beside}
+    return left | {k: v for k, v in beside.items() if not k.startswith("-")}
+
+
+JOB_PARAMETERS = [(name, p) for name, function in JOB_COMMANDS.items() for p in inspect.signature(function).parameters]
+
+
+@pytest.fixture
+def capture_jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Commands come to where they would start their job."""
+
+    def start(*what: Any) -> Any:
+        raise Captured(*what)
+
+    monkeypatch.chdir(tmp_path)
+    Path("prices.json").write_text('{"smollm2": {"generated": 2.5}}')
+    monkeypatch.setattr(problems_, "_start", start)
+    yield
+
+
+@pytest.mark.parametrize(("command", "name"), JOB_PARAMETERS, ids=str)
+@pytest.mark.usefixtures("capture_jobs")
+def test_every_job_flag_changes_the_job(command: str, name: str) -> None:
+    function = JOB_COMMANDS[command]
+    beside, value = COMPANIONS.get((command, name), ({}, None))
+    base = run(beside, BASE_ARGS[command])
+    if value is ...:  # it is the base's that is taken away
+        changed = BASE_ARGS[command]
+    else:
+        parameter = inspect.signature(function).parameters[name]
+        default = None if parameter.default is inspect.Parameter.empty else parameter.default
+        hint = get_type_hints(function, include_extras=True)[name]
+        changed = base | {name: other(hint, base.get(name, default)) if value is None else value}
+    before, after = encoded_job(function, base), encoded_job(function, changed)
+    assert isinstance(before, list), before
+    assert isinstance(after, list), after
+    assert before != after, f"--{name} changes nothing in what `ponder {command}` runs"
+
+
+RECIPES = {f"run {name}": recipe_files.load_recipe(path) for name, path in recipe_files.shipped_recipes().items()}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "name"), [(r, p) for r, f in RECIPES.items() for p in inspect.signature(f).parameters], ids=str
+)
+def test_every_parameter_of_a_recipe_changes_its_job(recipe: str, name: str) -> None:
+    function = RECIPES[recipe]
+    beside, value = COMPANIONS.get((recipe, name), ({}, None))
+    default = inspect.signature(function).parameters[name].default
+    hint = get_type_hints(function, include_extras=True).get(name, type(default))
+    given = {**beside, name: other(hint, beside.get(name, default)) if value is None else value}
+    for one in (beside, given):
+        flags.check_conditions(function, one)
+    assert job_json.encode(recipe_files.build_job(function, beside)) != job_json.encode(recipe_files.build_job(function, given))
+
+
+def test_on_every_base_a_recipe_takes_what_it_takes_on_another() -> None:
+    """The tiny model and SmolLM2: a parameter that only one of them reads is refused with the other."""
+    for recipe, function in RECIPES.items():
+        parameters = inspect.signature(function).parameters
+        hints = get_type_hints(function, include_extras=True)
+        for on in ("tiny", "smollm2") if "on" in parameters else ():
+            for name in set(parameters) - {"on"}:
+                beside, value = COMPANIONS.get((recipe, name), ({}, None))
+                beside = {**beside, "on": on}
+                given = {**beside, name: other(hints[name], parameters[name].default) if value is None else value}
+                if name == "rationalise":
+                    given[name] = on == "tiny"
+                try:
+                    flags.check_conditions(function, given)
+                except UsageError:
+                    continue
+                jobs_of = [job_json.encode(recipe_files.build_job(function, one)) for one in (beside, given)]
+                assert jobs_of[0] != jobs_of[1], f"`ponder {recipe} --on {on} --{name}` changes nothing"
+
+
+# Conditions: whatever says `When` is refused elsewhere.
+
+
+def functions() -> dict[str, Callable[..., Any]]:
+    out = {name: import_object(c.target) for name, c in COMMANDS.items() if not c.raw_args}
+    own = {"harvest": harvest.harvest_flags, "plan": plan.plan_flags, "run": job_commands.run_flags, "run DIRECTORY": job_commands.rerun_flags}
+    return out | own | RECIPES
+
+
+CONDITIONS = [
+    (name, parameter, condition)
+    for name, function in functions().items()
+    for parameter, hint in get_type_hints(function, include_extras=True).items()
+    for condition in (get_args(hint)[1:] if get_origin(hint) is Annotated else ())
+    if isinstance(condition, When)
+]
+
+
+@pytest.mark.parametrize(("command", "name", "condition"), CONDITIONS, ids=lambda x: x if isinstance(x, str) else "")
+def test_flag_outside_its_condition_is_refused(command: str, name: str, condition: When) -> None:
+    function = functions()[command]
+    missing: Given = {n: (condition.other_than[0] if condition.other_than else None) for n in condition.names}
+    company: Given = {"source": "write", "model": "m", "task": "t"} if command == "problems" else {}
+    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} "):
+        flags.check_conditions(function, {**company, **missing, name: 1})
+
+
+def test_conditions_are_found() -> None:
+    assert len(CONDITIONS) > 20
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("plan", "addition", "--run", "x"), "leave out --run"),
+        (("plan", "train", "--task", "addition", "--fresh"), "leave out --fresh"),
+        (("plot", "coverage", "run", "--cost", "flops"), "--cost is for KIND pareto"),
+        (("train", "--task", "addition", "--kl", "k2", "--beta", "0"), "give --beta too"),
+        (("train", "--task", "addition", "--algorithm", "dr-grpo", "--kl", "k2"), "give --beta too"),
+        (("train", "--task", "addition", "--beta", "0", "--teacher", "x"), "reads no teacher"),
+        (("train", "--task", "addition", "--option", "clip=0.1"), "every ratio is 1"),
+        (("train", "--task", "addition", "--algorithm", "ppo", "--option", "lam=0.1", "--option", "advantage=mc"),
+         "give advantage=gae"),
+        (("eval", "addition", "--together"), "give --budget or --seconds"),
+        (("eval", "addition", "--guide", "likelihood"), "--guide likelihood changes nothing"),
+        (("eval", "addition", "--strategy", "vote", "--guide", "p_true"), "give weight=score"),
+        (("eval", "addition", "--strategy", "vote", "--way", "sure=0.9"), "--way sure changes nothing"),
+        (("eval", "addition", "--strategy", "rejection", "--max-tokens", "9"), "its setting most"),
+        (("eval", "addition", "--strategy", "mcts", "--way", "mix=0.5"), "give rollouts"),
+        (("eval", "addition", "--model", "openai:http://127.0.0.1:1/v1", "--device", "cpu"), "leave out --device"),
+        (("solve", "?", "--model", "openai:http://127.0.0.1:1/v1", "--dtype", "float32"), "leave out --dtype"),
+        (("solve", "?", "--strategy", "thoughts", "--set", "cut=line"), "give generation=sample"),
+        (("label", "addition", "--model", "vllm:x", "--device", "cpu"), "leave out --device"),
+        (("problems", "filter", "--file", "x", "--out", "y", "--count", "9"), "--count means nothing"),
+        (("problems", "filter", "--file", "x", "--out", "y", "--solver", "m", "--samples", "0"), "solves nothing"),
+        (("run", "grpo", "--n", "0"), "--n is 0"),
+    ],
+    ids=lambda x: " ".join(x) if isinstance(x, tuple) else "",
+)  # fmt: skip
+def test_ineffective_flag_is_refused_in_one_sentence(
+    argv: tuple[str, ...], words: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == 2
+    said = capsys.readouterr().err
+    assert words in said and said.count("\n") == 1, said
+
+
+# Commands that say or write something themselves: a line, then for each flag "company | what it adds", or two lines.
+
+ASK = "solve 'What is 1 + 2?' --model {model} --json --show tree"
+SOLVE = "solve 'What is 1 + 2?' --model {model} --max-tokens 3 --n 2 --json"
+OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
+    "solve": (SOLVE, {
+        "question": (SOLVE, SOLVE.replace("1 + 2", "2 + 5")), "model": "| --model {run}",
+        "strategy": "| --strategy ensemble", "effort": (ASK, ASK + " --effort low"), "n": "| --n 3",
+        "max_tokens": "| --max-tokens 4", "temperature": "| --temperature 3",
+        "guide": "--strategy best-of --guide likelihood | --guide p_true",
+        "budget": "| --budget 1", "seconds": "| --seconds 0.0000001", "prices": "| --prices prices.json",
+        "set": (ASK + " --strategy branches", ASK + " --strategy branches --set widths=1,1"),
+        "show": "| --show answer", "template": "| --template '{{{{ messages[-1].content }}}}'",
+        "seed": "--temperature 3 | --seed 7", "device": "| --device cpu", "dtype": "| --dtype bfloat16",
+        "run": "| --run kept", "json": "| --no-json",
+    }),
+    "compare": ("compare {one} {two}", {
+        "runs": "| {three}", "select": "| --select first", "by": "--select best --by rm | --by b",
+        "common": "{fewer} | --common", "pairs": "{three} | --pairs", "prices": "| --prices prices.json",
+        "column": "| --column correct=b", "json": "| --json",
+    }),
+    "plot": ("plot pareto {one} {two}", {
+        "kind": ("plot coverage {one}", "plot selection {one}"), "runs": "| {three}", "out": "| --out there",
+        "title": "| --title T", "select": "| --select first", "cost": "| --cost seconds",
+        "metric": ("plot training {run}", "plot training {run} --metric loss"), "common": "{fewer} | --common",
+        "column": "| --column correct=b", "json": "| --json",
+    }),
+    "replay": ("replay {one}", {
+        "run": ("replay {one}", "replay {two}"), "score": "| --score number", "select": "| --select first",
+        "by": "--select best --by rm | --by b", "truth": "--score format | --truth new", "sizes": "| --sizes 3",
+        "advantage": "| --advantage rloo", "set": "--score addition | --set forms=hash",
+        "column": "| --column correct=b", "json": "| --json",
+    }),
+    "reflect": ("reflect {doubts} --scorer rm", {
+        "run": ("reflect {one} --scorer rm", "reflect {doubts} --scorer rm"), "scorer": "| --scorer b",
+        "show": "| --show 0", "json": "| --json",
+    }),
+    "contamination": ("contamination seen.jsonl asked.jsonl", {
+        "train": ("contamination seen.jsonl asked.jsonl", "contamination asked.jsonl asked.jsonl"),
+        "eval": ("contamination seen.jsonl asked.jsonl", "contamination seen.jsonl seen.jsonl"),
+        "n": "| --n 4", "common": "--n 4 | --common 1", "column": "| --column note", "json": "| --json",
+    }),
+    "strategies": ("strategies", {"name": "| beam", "json": "| --json"}),
+    "tasks": ("tasks", {"name": "| addition", "set": "addition | --set digits=3", "json": "addition | --json",
+                        "strategy": "addition | --strategy cot", "effort": "addition | --effort none",
+                        "template": "addition | --template r1"}),
+    "export": ("export {model} a", {
+        "model": ("export {model} a", "export {untrained} a"), "out": ("export {model} a", "export {model} b"),
+        "gguf": ("export {model} a.gguf", "export {model} a.gguf --gguf F32"),
+    }),
+    "doctor": ("doctor", {"json": "| --json"}),
+    "processbench": ("processbench {model}", {
+        "model": ("processbench {model}", "processbench {run}"), "part": "| --part math",
+        "threshold": "| --threshold 0.9",
+        "limit": "| --limit 1", "device": "| --device cpu", "dtype": "| --dtype bfloat16", "json": "| --json",
+    }),
+    "harvest": ("harvest {one} --out rows.jsonl --scorer rm", {
+        "runs": ("harvest {one} --out rows.jsonl --scorer rm", "harvest {one} {two} --out rows.jsonl --scorer rm"),
+        "out": "| --out others.jsonl", "what": "--what siblings | --what pairs",
+        "format": "--what labels | --format prm800k", "scorer": "| --scorer b", "bar": "| --bar 0.3",
+        "each": "| --each 1", "by": "--each 1 | --by first", "longest": "| --longest 4",
+        "margin": "--what pairs | --margin 0.05", "turns": "--what journeys | --turns 1",
+        "depth": "--what journeys | --depth 1", "least": "--what values | --least 2",
+        "oracle": "--what labels | --oracle",
+        "task": "--what journeys | --task countdown", "set": "--what journeys --task addition | --set digits=3",
+        "tokens": "| --tokens smollm2", "json": "| --json", "include_held_out": "| --include-held-out",
+    }),
+    "demo": ("demo", {"run": "| --run x", "fresh": "| --fresh", "json": "| --json"}),
+    "run": ("run grpo", {"run": "| --run x", "fresh": "| --fresh", "json": "| --json"}),
+    "plan": ("plan grpo", {"scan": "| --scan 3", "probe": "| --probe 3", "json": "| --json"}),
+}  # fmt: skip
+# What a run in seconds cannot show is seen where the flag arrives: the models that are loaded, the job that would run.
+CAPTURED_COMMANDS = ("demo", "run", "plan")
+
+
+def test_every_output_flag_has_a_case() -> None:
+    own = {"harvest": harvest.harvest_flags, "plan": plan.plan_flags, "run": job_commands.run_flags, "demo": job_commands.run_flags}
+    for name, command in COMMANDS.items():
+        if name not in JOB_COMMANDS:
+            wanted = set(inspect.signature(own.get(name) or import_object(command.target)).parameters)
+            if name == "plan":
+                wanted |= {"json"}  # and no other of `ponder run`
+            assert set(OUTPUT_COMMANDS[name][1]) == wanted, name
+
+
+@pytest.fixture(scope="module")
+def example_paths(tmp_path_factory: pytest.TempPathFactory, trained: Path, model: Path) -> dict[str, str]:
+    """Runs, logs and models, by the names that stand in `OUTPUT_COMMANDS`."""
+    at = tmp_path_factory.mktemp("places")
+    untrained = at / "untrained"
+    job = job_json.decode(json.loads((trained / "job.json").read_text()))
+    policy = load_policy(replace(job.model, seed=1), template="qa", dtype="float32")
+    hf.save(policy.net, untrained)
+    policy.tokenizer.save(untrained)
+    runs = {
+        name: _run(at / name, texts, shift)
+        for shift, (name, texts) in enumerate({
+            "one": [[right_answer(p), wrong_answer(p), wrong_answer(p, 2), right_answer(p)][p % 3 :] + [wrong_answer(p)] * (p % 3) for p in range(8)],
+            "two": [[wrong_answer(p), right_answer(p), wrong_answer(p), wrong_answer(p, 3)] for p in range(8)],
+            "three": [[right_answer(p)] * 4 for p in range(8)],
+            "fewer": [[right_answer(p)] * 4 for p in range(4)],
+            "doubts": [[f"It is {wrong_answer(p)}. Wait, no. \\boxed{{{right_answer(p)}}}", wrong_answer(p)] for p in range(8)],
+        }.items())
+    }  # fmt: skip
+    return {"run": str(trained), "model": str(model), "untrained": str(untrained), **runs}
+
+
+def _run(folder: Path, texts: list[list[str]], shift: int) -> str:
+    """A run whose answers have two more scorers beside the verifier."""
+    rm = [[((3 * p + 5 * i + shift) % 7) / 6 for i in range(len(some))] for p, some in enumerate(texts)]
+    made = write_run(folder.with_name(folder.name + "-first"), texts, scores=rm, cost=Cost(4, 0, 30 + shift, seconds=2.0))
+    with Run(folder, StoredJob(TASK)) as run:
+        for _, trace in read_traces(made):
+            for i in trace.answers():
+                trace.steps[i].scores["b"] = Score(((5 * i + len(trace.problem.id)) % 4) / 3)
+            trace.cost = replace(trace.cost, generated_tokens=trace.cost.generated_tokens)
+            run.write_traces(0, [trace])
+    return str(folder)
+
+
+@pytest.fixture
+def loaded_models(monkeypatch: pytest.MonkeyPatch, here: Path) -> list[Any]:
+    """What a command loads, and for `CAPTURED_COMMANDS` what it would run."""
+    seen: list[Any] = []
+    loads = models_load.load_inference_policy
+
+    def load_inference_policy(*given: Any, **named: Any) -> Any:
+        seen.append((given, named))
+        return loads(*given, **named)
+
+    def stops(*what: Any, **named: Any) -> Any:
+        raise Captured(*(job_json.encode(w) if is_dataclass(w) else w for w in what), named)
+
+    def rows(job: Harvest, funnel: Any) -> list[dict[str, Any]]:
+        seen.append(job_json.encode(job))
+        return [{"from": {"problem": "one"}}]
+
+    def process_bench(judge: Any, traces: Any, threshold: float, told: Any) -> ProcessBenchResult:
+        seen.append((judge.given, traces, threshold))
+        same = FirstErrorScores(1.0, 1.0, 2)
+        return ProcessBenchResult(same, threshold, same, threshold, 0)
+
+    def save(net: Any, tokenizer: Any, out: Path, kind: str) -> None:
+        out.write_text(kind)
+
+    def savefig(figure: Any, path: Path, **how: Any) -> None:
+        path.write_text(str([axes.get_title() for axes in figure.axes] + [figure._suptitle]))
+
+    monkeypatch.setattr(Figure, "savefig", savefig)  # to paint is most of the time, and of no flag
+    for slow in ("software", "machine", "jail", "data"):
+        monkeypatch.setattr(f"ponder.cli.doctor.{slow}", lambda: iter(()))
+    monkeypatch.setattr(models_load, "load_inference_policy", load_inference_policy)
+    monkeypatch.setattr("ponder.models.reward_models.load_scorer", lambda *given: object.__new__(_RecordingPRM)(given))
+    monkeypatch.setattr("ponder.pipelines.processbench.process_bench", process_bench)
+    monkeypatch.setattr("ponder.tasks.step_labels.processbench_labels.read", lambda part: [part, part])
+    monkeypatch.setattr("ponder.nets.gguf.save", save)  # this model's characters have no place in such a file
+    monkeypatch.setattr(Harvest, "rows", rows)
+    monkeypatch.setattr(demo, "show", lambda job, folder, stop, json: stops(job, folder, json))
+    monkeypatch.setattr(job_commands, "start", stops)
+    monkeypatch.setattr(plan, "make", lambda found, scan, probe, seen: stops(found.job, scan, probe, type(seen)))
+    Path("prices.json").write_text(json.dumps({n: {"generated": 2.5} for n in ("one", "two", "MODEL")}))
+    rows = [" ".join(f"w{(i + j) % 30}" for j in range(16)) for i in range(12)]
+    Path("seen.jsonl").write_text("".join(json.dumps({"question": r, "note": "x"}) + "\n" for r in rows[:6]))
+    asked = [{"question": r, "note": f"{i} " + rows[0]} for i, r in enumerate(rows[3:])]
+    Path("asked.jsonl").write_text("".join(json.dumps(r) + "\n" for r in asked))
+    return seen
+
+
+class _RecordingPRM(PRM):
+    """Where a judge would have been loaded from."""
+
+    def __call__(self, given: Any) -> Any:  # type: ignore[override]
+        self.given = given
+        return self
+
+
+OUTPUT_CASES = [(command, flag) for command, (_, lines) in OUTPUT_COMMANDS.items() for flag in lines]
+
+
+@pytest.mark.parametrize(("command", "flag"), OUTPUT_CASES, ids=str)
+def test_every_output_flag_changes_the_output(
+    command: str, flag: str, example_paths: dict[str, str], loaded_models: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, lines = OUTPUT_COMMANDS[command]
+    line = lines[flag]
+    company, _, more = ("", "", "") if isinstance(line, tuple) else line.partition("|")
+    two = line if isinstance(line, tuple) else (f"{base} {company}", f"{base} {company} {more}")
+    found = []
+    for i, argv in enumerate(two):
+        here = Path(f"try-{i}")
+        (here / "runs" / "demo").mkdir(parents=True)
+        loaded_models.clear()
+        text = Path("prices.json").read_text().replace("MODEL", example_paths["model"])
+        (here / "prices.json").write_text(text)
+        for name in ("seen.jsonl", "asked.jsonl"):
+            (here / name).write_text(Path(name).read_text())
+        with contextlib.chdir(here):
+            try:
+                code: Any = main([word.format(**example_paths) for word in shlex.split(argv)])
+            except Captured as seen:
+                code = repr(seen.what)
+        said = capsys.readouterr()
+        assert code == 0 or i == 0 or command in CAPTURED_COMMANDS, said.err
+        out = re.sub(r'"seconds": ?[0-9.e-]+|[0-9]+ GFLOP/s[^\n"]*|[0-9.]+ GB free', "", said.out)
+        files = {str(f.relative_to(here)): f.stat().st_size for f in sorted(here.rglob("*")) if f.is_file()}
+        kept = [f.read_bytes() for f in sorted(here.rglob("*")) if f.suffix in (".csv", ".safetensors", ".gguf")]
+        found.append((code, out.replace(str(here), ""), files, kept, list(loaded_models)))
+    assert found[0] != found[1], f"{flag} changes nothing in {two[1]}"

@@ -1,0 +1,93 @@
+"""From labels to a judge that guides, by commands alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ponder.runs.run_dir import read_metrics, read_traces
+from ponder.tasks.step_labels import LABEL_SCORE
+from ponder.train.reward_objectives import REWARD_OBJECTIVES, StateValue
+
+from .conftest import CommandResult
+
+Ponder = Callable[..., CommandResult]
+CPU = ("--device", "cpu", "--dtype", "float32")
+SMALL = ("--steps", "2", "--batch", "4", "--lr", "1e-3", *CPU)
+
+
+def labelled(ponder: Ponder, model: Path, task: str, limit: int, *more: str) -> CommandResult:
+    small = ("--n", "4", "--limit", str(limit), "--completions", "2", "--max-tokens", "6", "--separator", "1")
+    return ponder("label", task, "--model", model, *small, "--run", "labels", *CPU, *more)
+
+
+def test_a_solver_that_is_never_right_gives_no_labels(ponder: Ponder, here: Path, model: Path) -> None:
+    said = labelled(ponder, model, "addition", 2)
+    assert said.code == 2 and "no answer was ever right" in said.err and "use it" not in said.out
+    assert any(line.split()[:2] == ["problems", "2"] for line in said.err.splitlines()), "the funnel is shown"
+    assert len(list(read_traces("labels"))) == 2, "and what there is is kept"
+
+
+def test_label_then_train_then_guide(ponder: Ponder, here: Path, model: Path) -> None:
+    """One character of some forty is right."""
+    said = labelled(ponder, model, "fakes:Digits", 100, "--set", "size=100")
+    assert said.code == 0 and "steps of 100 problems" in said.out, said.err
+    assert "ponder reward --kind prm --data labels" in said.out and read_metrics("labels")[-1]["labels"] > 400
+    traces = [t for _, t in read_traces("labels")]
+    assert len(traces) == 100 and all(LABEL_SCORE in s.scores for t in traces for s in t.steps[1:])
+    said = ponder("reward", "--data", "labels", "--kind", "prm", "--model", model, *SMALL, "--held-out", "3")
+    assert said.code == 0 and "after 2 steps" in said.out and "ponder solve '" not in said.out, said.err
+    run = Path(said.out.splitlines()[-1].split()[-1])
+    assert run == Path("runs/prm-labels-" + run.name.removeprefix("prm-labels-")) and len(read_metrics(run)) == 2
+    assert f"--guide reward:{run}" in said.out
+    said = ponder("processbench", run)
+    assert said.code == 2, "which its alphabet cannot write, or which is not there"
+
+
+def test_json_and_settings(ponder: Ponder, here: Path, model: Path) -> None:
+    rows = [{"prompt": f"{i}+1", "completions": ["1", "2"], "labels": [0.25, 1.0]} for i in range(12)]
+    Path("v.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = ("--kind", "value", "--option", "kind=two-hot", "--option", "bins=5", "--head-only", "--json", "--run", "v")
+    said = ponder("reward", "--data", "v.jsonl", "--model", model, *given, *SMALL)
+    *_, done = [json.loads(line) for line in said.out.splitlines()]
+    assert said.code == 0 and done["event"] == "done" and done["last"]["rewards/errors"] < 1, said.err
+    job = json.loads(Path("v/job.json").read_text())
+    assert job["objective"]["is"].endswith("reward:Value") and job["objective"]["bins"] == 5 and job["head_only"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "why"),
+    [
+        (("reward", "--kind", "prm"), "--data"),
+        (("reward", "--data", "x.jsonl"), "--kind"),
+        (("reward", "--data", "x.jsonl", "--kind", "rpm"), "'rpm' is not one of pairs, orm, prm, value"),
+        (("reward", "--data", "x.jsonl", "--kind", "value", "--option", "bin=5"), "no objective setting named 'bin'"),
+        (("reward", "--data", "x.jsonl", "--kind", "value", "--option", "kind=huber"), "--option kind"),
+        (("label", "addition", "--rule", "first-error", "--kind", "hard"), "--kind is for --rule shepherd"),
+        (("label", "addition", "--completions", "0"), "completions"),
+        (("processbench", "nowhere"), "nowhere"),
+        (("processbench", "nowhere", "--limit", "0"), "at least one solution"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(ponder: Ponder, here: Path, argv: tuple[str, ...], why: str) -> None:
+    said = ponder(*argv)
+    assert said.code == 2 and why in said.err and said.err.count("\n") == 1, said.err
+    assert not Path("runs").exists()
+
+
+def test_every_kind_has_its_objective(ponder: Ponder) -> None:
+    said = ponder("reward", "--help")
+    assert "|".join(REWARD_OBJECTIVES) in said.out and StateValue().paper
+
+
+def test_a_reward_model_is_not_asked_questions(ponder: Ponder, here: Path, model: Path) -> None:
+    rows = [{"prompt": f"{i}", "completion": "1", "label": i % 2} for i in range(9)]
+    Path("o.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert ponder("reward", "--data", "o.jsonl", "--kind", "orm", "--model", model, *SMALL, "--run", "orm").code == 0
+    said = ponder("solve", "1+1", "--model", "orm")
+    assert said.code == 2 and "cannot write" in said.err
+    said = ponder("processbench", "orm")
+    assert (said.code == 2 and "for process reward models" in said.err) or "PONDER_DATA" in said.err

@@ -1,0 +1,627 @@
+"""Many callers at once: they join, leave, stream, give up and fail without harm to each other."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fakes import char_policy, plain_logits, tiny_decoder, run_async, weights64
+from ponder.engine import kv_cache
+from ponder.engine import engine as module
+from ponder.engine.engine import Engine, logprobs_from_hidden
+from ponder.engine.request import Request, SequenceState
+from ponder.engine.model_runner import ModelRunner
+from ponder.engine.scheduler import PrefillChunk
+from ponder.errors import ModelError, UsageError
+from ponder.nets.decoder import Decoder
+from ponder.types import Sampling, ids
+
+
+def request(prompt: list[int], n: int = 1, seed: int = 0, **sampling: Any) -> Request:
+    return Request(ids(prompt), Sampling(**{"max_tokens": 12, **sampling}), n, seed)
+
+
+def make_engine(net: Decoder, slots: int = 4000, **more: Any) -> Engine:
+    return Engine(net, cache_bytes=slots * kv_cache.bytes_per_token(net.config, net.dtype), **more)
+
+
+def wait_until_idle(engine: Engine) -> None:
+    """Nobody holds anything any more: every slot is free or can be had."""
+    deadline = time.monotonic() + 10
+    while engine.busy or engine._cancelled or engine._busy:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    schedule = engine._scheduler
+    assert schedule is not None and not schedule
+    assert schedule.allocator.free_count + schedule.tree.evictable == schedule.allocator.size
+    assert schedule.tree.replace_with_empty().memory.free_count == schedule.allocator.size
+
+
+def test_cancelled_requests_leave_no_state() -> None:
+    net = tiny_decoder()
+    engine = make_engine(net, slots=120, max_num_seqs=7, chunk=5)
+    draw = random.Random(0)
+    alone = {p: run_async(make_engine(net).generate(request([p, 9, p], n=2, seed=p))) for p in range(3, 8)}
+
+    async def caller(i: int) -> str:
+        await asyncio.sleep(draw.random() * 0.3)
+        prompt = 3 + i % 5
+        call = asyncio.ensure_future(engine.generate(request([prompt, 9, prompt], n=2, seed=prompt)))
+        if i % 3 == 0:
+            await asyncio.sleep(draw.random() * 0.05)
+            call.cancel()
+        try:
+            rows = await call
+        except asyncio.CancelledError:
+            return "gone"
+        assert [r.token_ids for r in rows] == [r.token_ids for r in alone[prompt]]
+        return "done"
+
+    async def storm() -> list[str]:
+        return list(await asyncio.gather(*(caller(i) for i in range(90))))
+
+    ends = run_async(storm())
+    assert ends.count("gone") > 5 and ends.count("done") >= 60
+    wait_until_idle(engine)
+
+
+def test_requests_from_several_threads_and_loops() -> None:
+    net = tiny_decoder()
+    engine = make_engine(net)
+    expected = [[r.token_ids for r in run_async(make_engine(net).generate(request([i + 3], n=2, seed=i)))] for i in range(6)]
+    found: dict[int, Any] = {}
+
+    def one(i: int) -> None:
+        found[i] = [r.token_ids for r in asyncio.run(engine.generate(request([i + 3], n=2, seed=i)))]
+
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(30)
+    assert [found[i] for i in range(6)] == expected
+    wait_until_idle(engine)
+
+
+def test_late_request_joins_running_batch() -> None:
+    engine = make_engine(tiny_decoder())
+    ended: list[str] = []
+
+    async def one(name: str, tokens: int) -> None:
+        await engine.generate(request([5, 6], max_tokens=tokens, seed=1))
+        ended.append(name)
+
+    async def late() -> None:
+        first = asyncio.ensure_future(one("long", 400))
+        while not engine._calls:
+            await asyncio.sleep(0.001)
+        await one("short", 3)
+        await first
+
+    run_async(late())
+    assert ended == ["short", "long"]
+
+
+def test_tokens_stream_as_they_are_drawn() -> None:
+    engine = make_engine(tiny_decoder())
+
+    async def listen() -> tuple[dict[int, list[int]], list[SequenceState], bool]:
+        heard: dict[int, list[int]] = {0: [], 1: []}
+        early = False
+        async for word in engine.stream(request([5, 6], n=2, max_tokens=60)):
+            if isinstance(word, tuple):
+                heard[word[0]].append(word[1])
+                early = early or bool(engine._calls)
+            else:
+                return heard, word, early
+        raise AssertionError
+
+    heard, rows, early = run_async(listen())
+    assert [heard[0], heard[1]] == [r.token_ids for r in rows] and early
+
+
+class LaunchingRunner(ModelRunner):
+    """A runner like the GPU's, that looks at the text after every few tokens, when others are under way already. Each
+    token is its place in the text; of every seventh request, the text ends at that request's seed."""
+
+    chance = random.Random(0)
+
+    def choose_sequences(self, rows: Sequence[SequenceState]) -> tuple[Sequence[SequenceState], int]:
+        kind = self.chance.choice(rows).samples_on_device
+        return [row for row in rows if row.samples_on_device == kind], self.max_steps(rows) if kind else 1
+
+    def max_steps(self, rows: Sequence[SequenceState], ahead: int = 0) -> int:
+        return self.chance.choice([1, 3, 4])
+
+    def can_launch(self, rows: Sequence[SequenceState], parts: Sequence[PrefillChunk] = ()) -> bool:
+        return all(row.samples_on_device for row in rows)
+
+    def can_launch_ahead(self, rows: Sequence[SequenceState], steps: int) -> bool:
+        return self.chance.random() < 0.8
+
+    def launch(self, rows: Sequence[SequenceState], steps: int, ahead: int = 0, parts: Sequence[PrefillChunk] = ()) -> Any:
+        if parts:
+            assert steps == 1 and not ahead
+            self.prefill(parts)
+        own = [slot for row in rows for slot in row.slots]
+        assert len(set(own)) == len(own), "two rows write to one slot"
+        for row in rows:
+            assert row.node is not None
+            assert len(row.slots) == row.length - 1 - row.node.end + ahead + steps
+        tokens = np.asarray([self.written(r, len(r.token_ids) + ahead, steps) for r in rows], np.int32)
+        return lambda: (tokens, -tokens.astype(np.float32))
+
+    @staticmethod
+    def written(row: SequenceState, begin: int, steps: int) -> list[int]:
+        seed = row.request.seed
+        return [63 if seed % 7 == 3 and i == seed else i for i in range(begin, begin + steps)]
+
+
+def test_launched_steps_lose_no_token_and_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Storms of requests that come, end early, are cancelled and push each other out, while passes are under way, in
+    turns with requests that the host draws for."""
+
+    def slow(i: int) -> Request:
+        return request([40 + i % 3], seed=i, max_tokens=i % 40 + 1, measures=("entropy",))
+
+    alone = make_engine(tiny_decoder(), eos=frozenset({63}))
+    beside = {i: run_async(alone.generate(slow(i)))[0].token_ids for i in range(0, 30, 6)}
+    monkeypatch.setattr(module, "make_runner", lambda net, slots, *_: LaunchingRunner(net, slots))
+    for storm in range(12):
+        chance = random.Random(storm)
+        engine = make_engine(tiny_decoder(), slots=chance.choice([60, 90, 400]), eos=frozenset({63}))
+
+        async def one(i: int, chance: random.Random = chance, engine: Engine = engine) -> None:
+            await asyncio.sleep(chance.random() * 0.05)
+            if i in beside:
+                (row,) = await engine.generate(slow(i))
+                assert row.token_ids == beside[i]
+                return
+            asked = request([5, *range(1, 1 + i % 4)], n=chance.choice([1, 3]), seed=i, max_tokens=i % 40 + 1)
+            if chance.random() < 0.2:
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(engine.generate(asked), 0.01)
+                return
+            for row in await engine.generate(asked):
+                ends = i % 7 == 3
+                assert row.token_ids == LaunchingRunner.written(row, 0, i + 1 if ends else i % 40 + 1)
+                assert row.stop == ("eos" if ends else "length")
+
+        async def all_of_them(one: Any = one) -> None:
+            await asyncio.gather(*(one(i) for i in range(30)))
+
+        run_async(all_of_them())
+        wait_until_idle(engine)
+
+
+def test_no_token_is_lost_where_several_are_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "make_runner", lambda net, slots, *_: LaunchingRunner(net, slots))
+    engine = make_engine(tiny_decoder())
+
+    async def listen() -> list[Any]:
+        return [word async for word in engine.stream(request([5, 6], n=2, max_tokens=7))]
+
+    *heard, rows = run_async(listen())
+    for number in (0, 1):
+        assert [w[1:] for w in heard if w[0] == number] == [(i, -float(i)) for i in range(7)]
+    assert [r.token_ids for r in rows] == [list(range(7))] * 2
+    wait_until_idle(engine)
+
+
+class LaunchAheadRunner(LaunchingRunner):
+    def max_steps(self, rows: Sequence[SequenceState], ahead: int = 0) -> int:
+        return 4
+
+    def can_launch_ahead(self, rows: Sequence[SequenceState], steps: int) -> bool:
+        return True
+
+
+def test_prefill_does_not_wait_for_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "make_runner", lambda net, slots, *_: LaunchAheadRunner(net, slots))
+    engine = make_engine(tiny_decoder(), slots=6000, chunk=4)
+
+    async def both() -> SequenceState:
+        long = asyncio.ensure_future(engine.generate(request([5, 6], max_tokens=5000)))
+        while not (engine._calls and next(iter(engine._calls)).token_ids):  # type: ignore[union-attr]
+            await asyncio.sleep(0.001)
+        row = next(iter(engine._calls))
+        await engine.read_hidden_states(ids([7] * 60))
+        assert not long.done(), "fifteen passes fill it in: more than may come before others have their turn"
+        long.cancel()
+        return row  # type: ignore[return-value]
+
+    assert len(run_async(both()).token_ids) < 2500
+
+
+def test_out_of_memory_retries_with_smaller_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is lost or told twice, and the old cache is given up before the new one is made."""
+    net, made = tiny_decoder(), list[weakref.ref[ModelRunner]]()
+    expected = run_async(make_engine(net).generate(request([7, 7], n=3)))
+    passes = [0]
+
+    class Poor(ModelRunner):
+        def decode(self, rows: Sequence[SequenceState], parts: Sequence[PrefillChunk] = ()) -> torch.Tensor:
+            passes[0] += 1
+            if passes[0] in (1, 4, 8):
+                kind = torch.OutOfMemoryError if passes[0] != 8 else RuntimeError
+                raise kind("CUDA error: out of memory")
+            return super().decode(rows, parts)
+
+    def make(net: Decoder, slots: int, *_: Any) -> ModelRunner:
+        assert all(old() is None for old in made)
+        runner = Poor(net, slots)
+        made.append(weakref.ref(runner))
+        return runner
+
+    monkeypatch.setattr(module, "make_runner", make)
+    monkeypatch.setattr(module, "room", lambda device: 800 * kv_cache.bytes_per_token(net.config, net.dtype))
+    monkeypatch.setattr(module, "MIN_CACHE_BYTES", 0)
+    engine = Engine(net)
+
+    async def listen() -> list[Any]:
+        words = [word async for word in engine.stream(request([7, 7], n=3))]
+        assert engine.cache_tokens == 100 and len(made) == 4
+        return words
+
+    *heard, rows = run_async(listen())
+    for row, wanted in zip(rows, expected, strict=True):
+        assert row.token_ids == wanted.token_ids
+        assert [w[1] for w in heard if w[0] == row.number] == wanted.token_ids
+    wait_until_idle(engine)
+
+
+def test_weights_moved_during_requests_in_flight() -> None:
+    """A runner that does not serve the network any more is replaced, and the texts go on."""
+    net = tiny_decoder()
+    engine = make_engine(net)
+
+    async def move() -> list[SequenceState]:
+        call = asyncio.ensure_future(engine.generate(request([5, 9], n=2, max_tokens=200)))
+        while not (engine._calls and len(next(iter(engine._calls)).token_ids) > 5):  # type: ignore[union-attr]
+            await asyncio.sleep(0.001)
+        with engine.paused():
+            net.to(torch.float64)
+            engine.refresh_weights()
+        late = await engine.generate(request([5, 9], max_tokens=3))
+        return [*(await call), *late]
+
+    *rows, late = run_async(move())
+    assert [len(row.token_ids) for row in rows] == [200, 200] and len(late.token_ids) == 3
+    assert [row.token_ids for row in rows] == [
+        row.token_ids for row in run_async(make_engine(tiny_decoder()).generate(request([5, 9], n=2, max_tokens=200)))
+    ]
+    wait_until_idle(engine)
+
+
+def test_parameters_replaced_during_requests_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, renewed = char_policy(), list[int]()
+
+    async def swap() -> None:
+        call = asyncio.ensure_future(policy.generate(ids([5]), Sampling(max_tokens=60)))
+        while not policy.engine._calls:
+            await asyncio.sleep(0.001)
+        monkeypatch.setattr(policy.engine, "renew", lambda: renewed.append(policy.engine._paused))
+        with policy.paused():
+            assert policy.engine.has_requests
+            policy.net.load_state_dict(char_policy(seed=4).net.state_dict(), assign=True)
+        await call
+
+    run_async(swap())
+    assert renewed == [1], "a pass after the pause would find keys of the old weights"
+
+
+def test_closed_stream_cancels_request() -> None:
+    engine = make_engine(tiny_decoder())
+
+    async def leave() -> None:
+        words = engine.stream(request([5, 6], n=2, max_tokens=500))
+        async for _ in words:
+            break
+        await words.aclose()  # type: ignore[attr-defined]
+
+    began = time.monotonic()
+    run_async(leave())
+    wait_until_idle(engine)
+    assert time.monotonic() - began < 8
+
+
+def test_closed_engine_fails_all_requests() -> None:
+    engine = make_engine(tiny_decoder())
+
+    async def closing() -> list[Any]:
+        calls = [asyncio.ensure_future(engine.generate(request([5, i], max_tokens=2000))) for i in range(4)]
+        while not engine._calls:
+            await asyncio.sleep(0.001)
+        await asyncio.to_thread(engine.close)
+        return list(await asyncio.gather(*calls, engine.generate(request([5])), return_exceptions=True))
+
+    found = run_async(closing())
+    assert len(found) == 5 and all(isinstance(f, UsageError) and "closed" in str(f) for f in found)
+
+
+def test_failed_step_fails_all_requests_and_engine_recovers(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = tiny_decoder()
+    engine = make_engine(net)
+    expected = [r.token_ids for r in run_async(make_engine(net).generate(request([7, 7], n=3)))]
+    real, passes = ModelRunner.decode, [0]
+
+    def breaks(self: ModelRunner, rows: Any, parts: Any = ()) -> Any:
+        passes[0] += 1
+        if passes[0] == 4:
+            raise RuntimeError("the device is gone")
+        return real(self, rows, parts)
+
+    monkeypatch.setattr(ModelRunner, "decode", breaks)
+
+    async def some() -> list[Any]:
+        calls = [engine.generate(request([7, i], n=2)) for i in range(5)]
+        return list(await asyncio.gather(*calls, return_exceptions=True))
+
+    assert all(isinstance(f, RuntimeError) for f in run_async(some()))
+    assert [r.token_ids for r in run_async(engine.generate(request([7, 7], n=3)))] == expected
+    wait_until_idle(engine)
+
+
+def test_engine_reports_failed_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(*given: Any) -> Any:
+        raise MemoryError("no room for the cache")
+
+    engine = make_engine(tiny_decoder())
+    with monkeypatch.context() as patch:
+        patch.setattr("ponder.engine.engine.make_runner", no_room)
+        with pytest.raises(MemoryError, match="no room"):
+            run_async(engine.generate(request([7, 7], n=3)))
+    assert len(run_async(engine.generate(request([7, 7], n=3)))) == 3
+
+
+def test_on_tokens_errors_reach_callers() -> None:
+    engine = make_engine(tiny_decoder())
+    given = iter([0])
+    engine.on_tokens = lambda tokens: next(given) and None
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        run_async(engine.generate(request([7, 7])))
+
+    def pause(tokens: int) -> None:
+        with engine.paused():
+            pass
+
+    engine.on_tokens = pause
+    with pytest.raises(UsageError, match="another thread"):
+        run_async(engine.generate(request([7, 7])))
+    engine.on_tokens = lambda tokens: None
+    assert len(run_async(engine.generate(request([7, 7])))) == 1
+
+
+def test_a_system_without_threads_is_an_error_and_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine(tiny_decoder())
+
+    def none_left(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="can't start"):
+        patch.setattr(threading.Thread, "start", none_left)
+        run_async(engine.generate(request([7, 7])))
+    assert engine._thread is None, "one that never began could not be waited for"
+    assert len(run_async(engine.generate(request([7, 7])))) == 1
+
+
+def test_a_pause_that_is_interrupted_does_not_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine(tiny_decoder())
+
+    def interrupted(ready: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(engine._condition, "wait_for", interrupted)
+        with engine.paused():
+            raise AssertionError
+    assert len(run_async(engine.generate(request([7, 7])))) == 1
+
+
+def test_a_loop_that_closes_early_leaves_nothing_behind() -> None:
+    engine = make_engine(tiny_decoder())
+    early = asyncio.new_event_loop()
+    task: Any = early.create_task(engine.generate(request([5, 6])))
+    early.call_soon(early.stop)
+    early.run_forever()  # asked, and not yet handed over
+    assert engine.busy
+    early.close()
+    assert not engine.busy
+    task._log_destroy_pending = False
+    late = asyncio.new_event_loop()
+    task = late.create_task(engine.generate(request([5, 6], max_tokens=3900)))
+
+    async def begun() -> SequenceState:
+        while not engine._calls:
+            await asyncio.sleep(0.001)
+        return next(iter(engine._calls))  # type: ignore[return-value]
+
+    row = late.run_until_complete(begun())
+    late.close()
+    assert not engine._gathered
+    task._log_destroy_pending = False
+    del task
+    gc.collect()
+    wait_until_idle(engine)
+    assert row.stop is None, "it was given up, not written to its end"
+
+
+_EXITING_PROGRAM = """
+import asyncio
+from fakes import tiny
+from ponder.engine.engine import Engine
+from ponder.engine.request import Request
+from ponder.types import Sampling, ids
+
+async def leave():
+    engine = Engine(tiny(), cache_bytes=1 << 26)
+    call = asyncio.ensure_future(engine.generate(Request(ids([5]), Sampling(max_tokens=30000), 4, 0)))
+    while not engine._calls:
+        await asyncio.sleep(0.01)
+    kept.append((engine, call))
+
+kept = []
+asyncio.new_event_loop().run_until_complete(leave())
+"""
+
+
+def test_process_exits_cleanly_with_requests_in_flight() -> None:
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _EXITING_PROGRAM], env={**os.environ, "PYTHONPATH": path}, capture_output=True
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_nan_logits_fail_only_their_request() -> None:
+    net = tiny_decoder()
+    with torch.no_grad():
+        net.embed_tokens.weight[40] = torch.nan  # tied: its logit is no number either, so ask without it
+    net.lm_head.weight = torch.nn.Parameter(tiny_decoder(seed=3).embed_tokens.weight.detach().clone())
+    engine = make_engine(net)
+
+    async def both() -> list[Any]:
+        bad, good = request([5, 40], n=2), request([5, 6], n=2, bias=((40, -1e9),))
+        return list(await asyncio.gather(engine.generate(bad), engine.generate(good), return_exceptions=True))
+
+    bad, good = run_async(both())
+    assert isinstance(bad, ModelError) and "not finite" in str(bad)
+    assert [len(r.token_ids) for r in good] == [12, 12]
+    wait_until_idle(engine)
+
+
+def test_weights_change_during_requests_in_flight() -> None:
+    """Each token says which weights drew it; keys computed before stay, and new prompts use none of them."""
+    net = tiny_decoder()
+    engine = make_engine(net)
+    prompt = [5, 9, 22]
+
+    async def update() -> SequenceState:
+        call = asyncio.ensure_future(engine.generate(request(prompt, max_tokens=300, temperature=0.0)))
+        while not (engine._calls and len(next(iter(engine._calls)).token_ids) > 5):  # type: ignore[union-attr]
+            await asyncio.sleep(0.001)
+        with engine.paused(), torch.no_grad():
+            at = len(next(iter(engine._calls)).token_ids)  # type: ignore[union-attr]
+            await asyncio.sleep(0.02)
+            assert len(next(iter(engine._calls)).token_ids) == at, "no pass runs meanwhile"  # type: ignore[union-attr]
+            for p, q in zip(net.parameters(), tiny_decoder(seed=4).parameters(), strict=True):
+                p.copy_(q)
+            engine.version = 1
+            engine.refresh_weights()
+        return (await call)[0]
+
+    found = run_async(update())
+    turn = found.versions.index(1)
+    assert found.versions == [0] * turn + [1] * (300 - turn) and turn > 5
+    old, path = weights64(tiny_decoder()), list(prompt)
+    for _ in range(turn):
+        path.append(int(plain_logits(old, net.config, path)[-1].argmax()))
+    assert found.token_ids[:turn] == path[3:]
+    new, path = weights64(tiny_decoder(seed=4)), list(prompt)
+    (fresh,) = run_async(engine.generate(request(prompt, max_tokens=6, temperature=0.0)))
+    for _ in range(6):
+        path.append(int(plain_logits(new, net.config, path)[-1].argmax()))
+    assert fresh.token_ids == path[3:] and fresh.versions == [1] * 6
+    wait_until_idle(engine)
+
+
+# scoring
+
+
+@pytest.mark.parametrize("kind", ["llama", "window", "gemma"])
+def test_scores_are_those_of_a_plain_pass(kind: str) -> None:
+    net = tiny_decoder(kind)
+    engine = make_engine(net, slots=60, chunk=4)
+    draw = np.random.default_rng(1)
+    texts = [draw.integers(3, 60, size=int(n)) for n in draw.integers(2, 20, size=12)]
+    texts += [np.append(texts[0], [7, 8]), texts[1][:2]]
+    w = weights64(net)
+
+    async def all_of_them() -> list[torch.Tensor]:
+        return list(await asyncio.gather(*(engine.read_hidden_states(ids(t), int(len(t) // 2)) for t in texts)))
+
+    for text, hidden in zip(texts, run_async(all_of_them()), strict=True):
+        begin = len(text) // 2
+        exact = plain_logits(w, net.config, text.tolist())[begin:]
+        assert hidden.shape == (len(text) - begin, net.config.width)
+        with torch.no_grad():
+            assert torch.allclose(net.logits(hidden).double(), exact.detach(), atol=1e-4)
+    wait_until_idle(engine)
+
+
+def test_a_score_reuses_what_was_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = tiny_decoder()
+    engine = make_engine(net)
+    (found,) = run_async(engine.generate(request([5, 9, 22, 8], max_tokens=10)))
+    fed: list[int] = []
+    real = ModelRunner.prefill
+    monkeypatch.setattr(
+        ModelRunner, "fill", lambda self, parts: (fed.append(sum(len(p.tokens) for p in parts)), real(self, parts))[1]
+    )
+    tokens = [5, 9, 22, 8, *found.token_ids]
+    hidden = run_async(engine.read_hidden_states(ids(tokens), 12))
+    assert fed == [2] and hidden.shape[0] == 2, "only what is wanted is computed"
+    with torch.inference_mode():
+        said = logprobs_from_hidden(net, hidden[:1], torch.tensor([tokens[13]]))
+    assert float(said[0]) == pytest.approx(found.logprobs[9], abs=1e-5)
+
+
+def test_request_longer_than_cache_is_refused_alone() -> None:
+    engine = make_engine(tiny_decoder(), slots=30)
+    with pytest.raises(UsageError, match="31 tokens, the cache holds 30"):
+        run_async(engine.read_hidden_states(ids([5] * 31)))
+    with pytest.raises(UsageError, match="the cache holds 30"):
+        run_async(engine.generate(request([5] * 20, max_tokens=11)))
+    assert run_async(engine.generate(request([5] * 20, max_tokens=10)))[0].stop == "length"
+
+
+# memory
+
+
+def test_sleep_frees_cache_memory() -> None:
+    net = tiny_decoder()
+    engine = make_engine(net)
+    first = run_async(engine.generate(request([5, 6])))
+    engine.sleep()
+    assert engine._runner is None
+    assert run_async(engine.generate(request([5, 6])))[0].token_ids == first[0].token_ids
+
+
+def test_sleep_refused_with_requests_in_flight() -> None:
+    engine = make_engine(tiny_decoder())
+
+    async def try_it() -> None:
+        call = asyncio.ensure_future(engine.generate(request([5, 6], max_tokens=300)))
+        while not engine._calls:
+            await asyncio.sleep(0.001)
+        with pytest.raises(UsageError, match="1 texts are in hand"):
+            engine.sleep()
+        await call
+
+    run_async(try_it())
+
+
+def test_an_idle_thread_ends_and_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ponder.engine.engine._IDLE_SECONDS", 0.01)
+    engine = make_engine(tiny_decoder())
+    for _ in range(3):
+        run_async(engine.generate(request([5, 6])))
+        deadline = time.monotonic() + 5
+        while engine._thread is not None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)

@@ -1,0 +1,296 @@
+"""The GPU's kernels and buffers against the plain runner: on a GPU, or with TRITON_INTERPRET=1 on any machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fakes import CONFIGS, tiny_decoder
+from ponder.engine import engine
+from ponder.engine import kv_cache
+from ponder.engine.engine import Engine
+from ponder.engine.attention_plan import AttentionPlan, KVSegment
+from ponder.engine.request import Request, SequenceState
+from ponder.engine.model_runner import ModelRunner
+from ponder.errors import ModelError
+from ponder.nets.decoder import Decoder
+from ponder.types import Sampling, ids
+
+pytest.importorskip("triton", reason="triton is not installed")
+GPU = torch.cuda.is_available()
+if not GPU and not os.environ.get("TRITON_INTERPRET"):
+    pytest.skip("needs a CUDA device, or TRITON_INTERPRET=1", allow_module_level=True)
+
+from ponder.engine import graph_batch
+from ponder.engine import graph_buffers
+from ponder.engine import cuda_graph_runner
+from ponder.engine import fused_forward
+from ponder.engine import fused_weights# noqa: E402
+
+PROMPTS = [[5], [9, 3, 22, 40, 17], [33] * 11, [9, 3, 22, 7], [12, 12, 50, 9, 30, 4, 61, 22]]
+DEVICE = "cuda" if GPU else "cpu"
+
+
+@pytest.fixture(autouse=True)
+def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not GPU:  # each takes a millisecond to interpret
+        monkeypatch.setattr(graph_buffers, "_MIN_SHARED_ITEMS", 2)
+
+
+def request(prompt: Sequence[int], n: int = 1, seed: int = 0, **sampling: Any) -> Request:
+    return Request(ids(prompt), Sampling(**{"max_tokens": 7, **sampling}), n, seed)
+
+
+def run(
+    kind: str | Decoder, graphs: bool, requests: Sequence[Request], eos: Sequence[int] = (), slots: int = 400,
+    small: str = "", chunk: int = 0,
+) -> list[list[SequenceState]]:  # fmt: skip
+    net = tiny_decoder(kind).to(DEVICE) if isinstance(kind, str) else kind
+    with pytest.MonkeyPatch.context() as patch:
+
+        def make(net: Decoder, slots: int, rows: int, *_: Any) -> ModelRunner:
+            if not graphs:
+                return ModelRunner(net, slots)
+            runner = cuda_graph_runner.CudaGraphRunner(net, slots, rows, small)
+            assert runner.ready.wait(60)
+            return runner
+
+        patch.setattr(engine, "make_runner", make)
+        room = slots * kv_cache.bytes_per_token(net.config, net.dtype)
+        machine = Engine(net, frozenset(eos), cache_bytes=room, max_num_seqs=16, prefill_chunk_tokens=chunk)
+
+        async def all_of_them() -> list[list[SequenceState]]:
+            return list(await asyncio.gather(*(machine.generate(r) for r in requests)))
+
+        found = asyncio.run(all_of_them())
+        schedule = machine._scheduler
+        assert schedule is not None and schedule.allocator.free_count + schedule.tree.evictable == schedule.allocator.size
+        machine.close()
+    return found
+
+
+def same(kind: str, requests: Sequence[Request], **more: Any) -> list[list[SequenceState]]:
+    ours, plain = (run(kind, graphs, requests, **more) for graphs in (True, False))
+    for a, b in zip((r for g in ours for r in g), (r for g in plain for r in g), strict=True):
+        assert a.token_ids == b.token_ids and a.stop == b.stop
+        assert np.allclose(a.logprobs, b.logprobs, atol=2e-5)
+    return ours
+
+
+@pytest.mark.parametrize("kind", list(CONFIGS))
+def test_graphs_generate_same_tokens_as_plain_runner(kind: str) -> None:
+    rules = [{"temperature": 0.0}, {"temperature": 1.3}]
+    same(kind, [request(p, n=2, seed=i, max_tokens=3, **rules[i % 2]) for i, p in enumerate(PROMPTS[:4])])
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma"])
+def test_mixed_batches_prefill_and_decode(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one pass with rows that are drawn for in it, and with rows that the host draws for."""
+    both, real = list[tuple[bool, int]](), fused_forward.decode
+
+    def spy(*given: Any, **named: Any) -> Any:
+        if len(given) == 8:
+            both.append((given[4], len(given[7])))
+        return real(*given, **named)
+
+    monkeypatch.setattr(fused_forward, "decode", spy)
+    monkeypatch.setattr(cuda_graph_runner, "_LONG", 0)
+    rules: list[dict[str, Any]] = [{}, {"presence": 0.5}, {"temperature": 0.0}, {"top_p": 0.8}, {"frequency": 0.2}]
+    same(kind, [request(p, seed=i, max_tokens=6, **rules[i]) for i, p in enumerate(PROMPTS)], chunk=4)
+    assert {drawing for drawing, filled in both if filled} == {True, False}
+
+
+def test_groups_trees_and_rows_that_end_early() -> None:
+    (first,) = same("window", [request(PROMPTS[2], n=4, max_tokens=20)], eos=[7, 9, 30, 41])
+    assert len({len(r.token_ids) for r in first}) > 1
+    deeper = [request([*PROMPTS[2], *first[i].token_ids[:k]], n=2, seed=i) for i in range(3) for k in (2, 5)]
+    same("window", deeper)
+
+
+def test_preemption_when_memory_is_short() -> None:
+    same("llama", [request(p, n=2, seed=i, max_tokens=12) for i, p in enumerate(PROMPTS)], slots=50)
+
+
+def test_host_sampled_sequences() -> None:
+    rules = [
+        {"top_p": 0.8, "presence": 0.5},
+        {"repetition": 1.4},
+        {"measures": ("entropy",)},
+        {"forced": (5, 6)},
+        {"min_tokens": 4},
+    ]
+    same("llama", [request([5, 6], seed=i, max_tokens=4, **rule) for i, rule in enumerate(rules)], eos=[40])
+
+
+def test_device_and_host_sampled_sequences_together() -> None:
+    """They have turns, and write what they would alone; who ends first does not matter."""
+    for few, many in ((3, 12), (12, 3)):
+        plain = [request([5, 6], n=2, seed=1, max_tokens=many), request([5, 6, 7], seed=2, max_tokens=few)]
+        same("llama", [*plain, request([5, 9], n=2, frequency_penalty=0.3, max_tokens=few)], eos=[40])
+
+
+def test_top_k_top_p_min_p_on_device() -> None:
+    rules: list[dict[str, Any]] = [
+        {"top_p": 0.8}, {"top_k": 3}, {"min_p": 0.2}, {}, {"top_k": 9, "top_p": 0.5, "temperature": 0.7},
+        {"top_k": 500, "top_p": 0.9, "min_p": 0.05}, {"temperature": 0.0, "top_k": 5}, {"top_p": 1e-6},
+    ]  # fmt: skip
+    same("llama", [request(PROMPTS[1], seed=i, max_tokens=4, **rule) for i, rule in enumerate(rules)])
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma"])
+def test_odd_sizes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads and groups that are no powers of two, and a vocabulary that is cut in chunks, the last one smaller."""
+    odd = replace(CONFIGS[kind], vocab=61, width=36, heads=6, kv_heads=2, head_dim=12, mlp_width=50)
+    monkeypatch.setitem(CONFIGS, kind, odd)
+    for module in (graph_buffers, fused_forward):
+        monkeypatch.setattr(module, "VOCAB_CHUNK_SIZE", 16)
+    rules: list[dict[str, Any]] = [{}, {"temperature": 0.0}, {"top_p": 0.6}, {"top_k": 3, "temperature": 1.5}]
+    same(kind, [request(PROMPTS[1], seed=i, max_tokens=2, **rule) for i, rule in enumerate(rules)])
+    same(kind, [request(list(range(3, 30)), n=3, seed=4, max_tokens=2, temperature=1e-4)])
+
+
+@pytest.mark.parametrize("small", list(fused_weights.QUANTIZED_DTYPES))
+def test_quantized_weights_equal_rounded_weights(small: str) -> None:
+    """What is sampled from the rounded copies is what a network with those very weights gives."""
+    net, plain = tiny_decoder("untied").to(DEVICE), tiny_decoder("untied").to(DEVICE)
+    kept = fused_weights.FusedWeights(net, 0, small)
+    for layer, other in zip(kept.layers, fused_weights.FusedWeights(plain, 0).layers, strict=True):
+        for name in ("qkv", "out", "gate_up", "down"):
+            linear = getattr(layer, name)
+            rounded = linear.small.float() * linear.scale[:, None]
+            error = (rounded - linear.weight).abs() / linear.weight.abs().amax(1, keepdim=True)
+            assert error.max() < {"int8": 0.5 / 127 + 1e-6, "fp8": 16 / 448 + 1e-6}[small]
+            with torch.no_grad():
+                getattr(other, name).weight.copy_(rounded)
+    asked = [request(p, n=2, seed=i, max_tokens=3) for i, p in enumerate(PROMPTS[:3])]
+    ours, theirs = run(net, True, asked, small=small), run(plain, False, asked)
+    for a, b in zip((r for g in ours for r in g), (r for g in theirs for r in g), strict=True):
+        assert a.token_ids == b.token_ids and np.allclose(a.logprobs, b.logprobs, atol=2e-5)
+    before = kept.layers[0].qkv.small.clone().float()
+    with torch.no_grad():
+        net.layers[0].self_attn.q_proj.weight.neg_()
+    kept.renew()
+    q = net.config.heads * net.config.head_dim
+    after = kept.layers[0].qkv.small.float()
+    assert torch.equal(after[:q], -before[:q]) and torch.equal(after[q:], before[q:])
+
+
+@pytest.mark.skipif(not GPU, reason="needs a CUDA device")
+def test_sleep_frees_cache_and_wake_restores_results() -> None:
+    net = tiny_decoder("llama").to(DEVICE)
+    machine = Engine(net, cache_bytes=1 << 30)
+    first, second = request(PROMPTS[1], n=3, max_tokens=40), request(PROMPTS[1], n=3, max_tokens=40)
+    asyncio.run(machine.generate(request([5], max_tokens=1)))
+    assert isinstance(machine._runner, cuda_graph_runner.CudaGraphRunner) and machine._runner.ready.wait(60)
+    before = [r.token_ids for r in asyncio.run(machine.generate(first))]
+    drawn = machine._runner._sampling_batch
+    assert drawn is not None
+    graphs, free = dict(drawn.graphs), torch.cuda.mem_get_info()[0]
+    machine.sleep()
+    assert torch.cuda.mem_get_info()[0] >= free + (1 << 30)
+    assert [r.token_ids for r in asyncio.run(machine.generate(second))] == before
+    assert graphs and drawn.graphs == graphs, "they were not captured again"
+    machine.close()
+
+
+@pytest.mark.skipif(not GPU, reason="needs a CUDA device")
+def test_a_cache_that_does_not_fit_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = tiny_decoder("llama").to(DEVICE)
+    free = torch.cuda.mem_get_info()[0]
+    monkeypatch.setattr(engine, "room", lambda device: 3 * free)
+    machine = Engine(net)
+    assert len(asyncio.run(machine.generate(request([5, 6], max_tokens=5)))[0].token_ids) == 5
+    assert machine.cache_tokens * machine._bytes_per_token <= free
+    machine.close()
+    with pytest.raises(ModelError, match="do not fit the device's memory"):
+        asyncio.run(Engine(net, cache_bytes=3 * free).generate(request([5, 6], max_tokens=5)))
+
+
+@pytest.mark.skipif(not GPU, reason="needs a CUDA device")
+def test_two_engines_capture_at_once() -> None:
+    """torch allows one capture in a process at a time."""
+    nets = [tiny_decoder("llama", seed).to(DEVICE) for seed in range(2)]
+    engines = [Engine(net, cache_bytes=1 << 26) for net in nets]
+
+    async def ask(n: int) -> list[list[SequenceState]]:
+        return await asyncio.gather(*(e.generate(request(PROMPTS[1], n=n, max_tokens=20)) for e in engines))
+
+    asyncio.run(ask(1))
+    for machine in engines:
+        assert isinstance(machine._runner, cuda_graph_runner.CudaGraphRunner) and machine._runner.ready.wait(60)
+    for n in graph_batch.GRAPH_BATCH_SIZES[:8]:
+        assert [len(rows) for rows in asyncio.run(ask(n))] == [n, n]
+    for machine in engines:
+        assert isinstance(machine._runner, cuda_graph_runner.CudaGraphRunner) and len(machine._runner._sampling_batch.graphs) >= 8  # type: ignore[union-attr]
+        machine.close()
+
+
+def test_long_tails_are_cut_and_tables_filled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph_buffers, "_LONG", 8)
+    for module in (graph_buffers, cuda_graph_runner):
+        monkeypatch.setattr(module, "STEPS_PER_LAUNCH", 3)
+    monkeypatch.setattr(graph_buffers, "_KEYS_PER_PROGRAM", 5)
+    same("window", [request([5, 6], max_tokens=20), request(list(range(3, 24)), n=2, max_tokens=3)])
+
+
+def test_more_shared_runs_than_the_table_holds_become_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph_buffers, "_KEYS_PER_PROGRAM", 1)
+    same("llama", [request(list(range(3, 60)), n=3)])
+
+
+def test_a_tree_deeper_than_the_table_is_shared_less() -> None:
+    """A sample at each step of a chain: the first run is read by sixteen rows, the next by fifteen, and so on."""
+    same("window", [request(list(range(3, 5 + i)), seed=i, max_tokens=2) for i in range(16)])
+
+
+def test_a_table_of_slots_that_is_too_small_grows() -> None:
+    net = tiny_decoder("llama").to(DEVICE)
+    b = graph_buffers.GraphBuffers(net, 4, slots=10)
+    made = AttentionPlan(
+        [KVSegment([0, 1], 0, [np.arange(40, dtype=np.int32)])], [np.asarray([50 + r]) for r in range(2)], [40] * 2
+    )
+    assert b.write_shared(made, 2) and b.slots[:40].tolist() == list(range(40))
+    assert not b.write_shared(made, 2)
+
+
+def test_a_row_past_its_end_still_has_a_position() -> None:
+    net = tiny_decoder("llama").to(DEVICE)
+    long = request([5] * (net.config.context - 3), max_tokens=3)
+    same("llama", [long, request([5, 6], max_tokens=9)], slots=600)
+    assert all(len(cos) >= net.config.context + cuda_graph_runner.STEPS_PER_LAUNCH for cos, _ in cuda_graph_runner.FusedWeights(net, cuda_graph_runner.STEPS_PER_LAUNCH).turns)
+
+
+def test_runner_does_not_match_replaced_weights() -> None:
+    net = tiny_decoder("llama").to(DEVICE)
+    runner = cuda_graph_runner.CudaGraphRunner(net, 40, 4)
+    assert runner.matches(net)
+    net.layers[0].self_attn.q_proj.weight.data = net.layers[0].self_attn.q_proj.weight.data.clone()
+    assert not runner.matches(net)
+
+
+@pytest.mark.parametrize("kind", ["llama", "untied"])
+def test_merged_weights_are_the_learner_s_own(kind: str) -> None:
+    net = tiny_decoder(kind).to(DEVICE)
+    before = {n: p.detach().clone() for n, p in net.named_parameters()}
+    with torch.inference_mode():  # as in the engine's thread
+        merging = cuda_graph_runner.FusedWeights(net, 0)
+    sum((p * p).sum() for p in net.parameters()).backward()  # type: ignore[union-attr]
+    assert all(torch.equal(p.grad, 2 * p) for p in net.parameters() if p.grad is not None), "they can still be trained"
+    assert all(torch.equal(p, before[n]) for n, p in net.named_parameters())
+    again = cuda_graph_runner.FusedWeights(net, 0)
+    assert again.layers[0].qkv.weight.data_ptr() == merging.layers[0].qkv.weight.data_ptr(), "merged once"
+    with torch.no_grad():
+        net.layers[1].self_attn.k_proj.weight.fill_(3.0)
+        net.layers[1].mlp.up_proj.weight.fill_(4.0)
+    c = net.config
+    q, k = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    merged = merging.layers[1].qkv.weight
+    assert (merged[q : q + k] == 3).all() and not (merged[:q] == 3).any() and not (merged[q + k :] == 3).any()
+    assert (merging.layers[1].gate_up.weight[c.hidden :] == 4).all()

@@ -1,0 +1,213 @@
+"""What each option of `Sampling` does to the distribution, against the rule written out token by token in NumPy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from fakes import plain_logits, tiny_decoder, run_async, weights64
+from ponder.engine import sampler
+from ponder.engine.sampling_step import sample_and_append
+from ponder.engine.engine import Engine
+from ponder.engine.request import Request, SequenceState
+from ponder.errors import UnknownName, UsageError
+from ponder.types import Sampling, ids
+
+V = 12
+LOGITS = np.array([1.2, -0.3, 2.0, 0.0, 0.9, -1.5, 2.0, 0.4, -4.0, 1.1, 0.2, -0.7])
+PROMPT, WRITTEN = [3, 5, 5, 2], [7, 2, 7, 9, 7, 2]
+EOS = 11
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "repetition": {"repetition": 1.7},
+    "less repetition": {"repetition": 0.6},
+    "presence": {"presence": 0.8},
+    "frequency": {"frequency": 0.5},
+    "both": {"presence": -0.4, "frequency": 0.9},
+    "no repeat of 1": {"no_repeat_ngram_size": 1},
+    "no repeat of 2": {"no_repeat_ngram_size": 2},
+    "no repeat of 3": {"no_repeat_ngram_size": 3},
+    "bias": {"bias": ((4, 2.5), (0, -3.0), (8, 1.0))},
+    "allowed": {"allowed": (1, 4, 8, 11)},
+    "minimum": {"min_tokens": 7, "max_tokens": 9, "stop_token_ids": (2,)},
+    "minimum reached": {"min_tokens": 6, "stop_token_ids": (2,)},
+    "all": {
+        "temperature": 0.7, "repetition": 1.3, "frequency": 0.3, "bias": ((1, 2.0),), "no_repeat_ngram_size": 2,
+        "allowed": (0, 1, 2, 4, 6, 7, 9, 10), "top_k": 5, "top_p": 0.95, "min_p": 0.02,
+    },
+}  # fmt: skip
+
+
+def exact(rule: Sampling, prompt: Sequence[int] = PROMPT, written: Sequence[int] = WRITTEN) -> np.ndarray:
+    """The distribution, one token after another as the documentation orders the rules."""
+    logits, seen = LOGITS.copy(), [*prompt, *written]
+    for t in range(V):
+        if t in seen:
+            logits[t] = logits[t] / rule.repetition_penalty if logits[t] > 0 else logits[t] * rule.repetition_penalty
+        if t in written:
+            logits[t] -= rule.presence_penalty + rule.frequency_penalty * list(written).count(t)
+        logits[t] += dict(rule.logit_bias).get(t, 0.0)
+        runs = [tuple(seen[i : i + rule.no_repeat_ngram_size]) for i in range(len(seen) - rule.no_repeat_ngram_size + 1)]
+        if rule.no_repeat_ngram_size and tuple([*seen, t][-rule.no_repeat_ngram_size :]) in runs:
+            logits[t] = -np.inf
+        if len(written) < rule.min_tokens and t in (EOS, *rule.stop_token_ids):
+            logits[t] = -np.inf
+        if rule.allowed_token_ids and t not in rule.allowed_token_ids:
+            logits[t] = -np.inf
+    p = np.exp(logits / rule.temperature)
+    p /= p.sum()
+    order = sorted(range(V), key=lambda i: -p[i])
+    if rule.top_k:
+        p[order[rule.top_k :]] = 0
+        p /= p.sum()
+    if rule.top_p < 1:
+        before = np.cumsum(p[order]) - p[order]
+        p[[t for t, b in zip(order, before, strict=True) if b >= rule.top_p]] = 0
+        p /= p.sum()
+    p[p < rule.min_p * p.max()] = 0
+    return p / p.sum()
+
+
+def row(rule: Sampling, uniform: float = 0.5, written: Sequence[int] = WRITTEN) -> SequenceState:
+    (made,) = SequenceState.from_request(Request(ids(PROMPT), rule, 1, 0))
+    made.token_ids, made.rng_key = list(written), key_of(uniform, len(written))
+    return made
+
+
+def key_of(uniform: float, place: int) -> int:
+    """The key that draws this number at this place: SplitMix64 backwards."""
+    mask, x = 2**64 - 1, int(uniform * 2**53) << 11
+    for shift, factor in ((31, 0x94D049BB133111EB), (27, 0xBF58476D1CE4E5B9), (30, 1)):
+        y = x
+        for _ in range(3):
+            y = x ^ (y >> shift)
+        x = y * pow(factor, -1, 2**64) & mask
+    return x - 0x9E3779B97F4A7C15 * (place + 1) & mask
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_draws_follow_the_rule(name: str) -> None:
+    rule, draws = Sampling(**OPTIONS[name]), 8_000
+    uniform = np.random.default_rng(3).random(draws)
+    rows = [row(rule, u) for u in uniform]
+    failed = sample_and_append(
+        torch.tensor(LOGITS, dtype=torch.float32).expand(draws, -1), rows, frozenset({EOS}), lambda r: False
+    )
+    assert not failed
+    p, drawn = exact(rule), [r.token_ids[-1] for r in rows]
+    counts = np.bincount(drawn, minlength=V)
+    assert not counts[p == 0].any(), "what is banned is never drawn"
+    assert chisquare(counts[p > 0], draws * p[p > 0]).pvalue > 1e-3
+    said = np.array([r.logprobs[-1] for r in rows])
+    assert np.allclose(said, np.log(p[drawn]), atol=1e-5), "the log-probability is that of the rule's distribution"
+
+
+def test_each_rule_changes_something() -> None:
+    plain = exact(Sampling())
+    same = [n for n, o in OPTIONS.items() if np.allclose(exact(Sampling(**o)), plain)]
+    assert same == ["minimum reached"]
+
+
+def test_rows_do_not_touch_each_other() -> None:
+    rules = [Sampling(**o) for o in OPTIONS.values()] + [Sampling()]
+    logits = torch.tensor(LOGITS, dtype=torch.float32).repeat(len(rules), 1)
+    before = logits.clone()
+    rows = [row(rule, 0.37) for rule in rules]
+    sample_and_append(logits, rows, frozenset({EOS}), lambda r: False)
+    assert torch.equal(logits, before), "the model's logits stay as they are"
+    for made, rule in zip(rows, rules, strict=True):
+        alone = row(rule, 0.37)
+        sample_and_append(before[:1], [alone], frozenset({EOS}), lambda r: False)
+        assert (alone.token_ids, alone.logprobs) == (made.token_ids, made.logprobs)
+
+
+@given(st.lists(st.integers(0, 3), min_size=0, max_size=14), st.integers(1, 5))
+def test_no_run_is_written_twice(tokens: list[int], size: int) -> None:
+    runs = {tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)}
+    ends = {t for t in range(4) if len(tokens) >= size - 1 and tuple([*tokens, t][-size:]) in runs}
+    assert sampler._tokens_completing_repeats(tokens, size) == ends
+
+
+def test_forced_tokens_come_first_and_end_nothing() -> None:
+    net = tiny_decoder()
+    request = Request(ids([5, 9]), Sampling(forced_token_ids=(7, 2, 7), max_tokens=6, temperature=0.0), 1, 0)
+    (found,) = run_async(Engine(net, frozenset({2})).generate(request))
+    assert found.token_ids[:3] == [7, 2, 7] and len(found.token_ids) > 3
+    w = weights64(net)
+    logits = plain_logits(w, net.config, [5, 9, *found.token_ids])[1:-1].log_softmax(-1)
+    said = [float(logits[i, t].detach()) for i, t in enumerate(found.token_ids)]
+    assert np.allclose(found.logprobs, said, atol=1e-5), "their log-probability is the model's"
+    free = Request(ids([5, 9, 7, 2, 7]), Sampling(max_tokens=3, temperature=0.0), 1, 0)
+    assert found.token_ids[3:] == run_async(Engine(net, frozenset({2})).generate(free))[0].token_ids
+
+
+def test_measures_against_sums() -> None:
+    names = ("entropy", "varentropy", "gini")
+    rows = [row(Sampling(token_stats=names, logprobs=4, top_k=2)), row(Sampling(logprobs=2))]
+    sample_and_append(torch.tensor(LOGITS, dtype=torch.float32).repeat(2, 1), rows, frozenset(), lambda r: False)
+    p = np.exp(LOGITS) / np.exp(LOGITS).sum()
+    entropy = -(p * np.log(p)).sum()
+    wanted = [entropy, (p * (-np.log(p) - entropy) ** 2).sum(), 1 - (p**2).sum()]
+    assert [rows[0].notes[n][0] for n in names] == pytest.approx(wanted, abs=1e-5), "of the model, not of the top 2"
+    assert rows[1].notes == {}
+    order = sorted(range(V), key=lambda i: -p[i])
+    for made, k in zip(rows, (4, 2), strict=True):
+        tokens, said = made.top_logprobs[0]
+        assert sorted(tokens.tolist()) == sorted(order[:k]) and np.allclose(said, np.log(p[tokens]), atol=1e-5)
+
+
+def test_a_certain_or_impossible_token_has_finite_measures() -> None:
+    found = sampler.entropy_measures(torch.tensor([[0.0, -torch.inf, -torch.inf], [0.0, 0.0, -torch.inf]]))
+    assert found["entropy"].tolist() == pytest.approx([0.0, np.log(2)])
+    assert found["varentropy"].tolist() == pytest.approx([0.0, 0.0], abs=1e-6)
+    assert found["gini"].tolist() == pytest.approx([0.0, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"min_tokens": 9, "max_tokens": 8}, "min_tokens is 9"),
+        ({"min_tokens": -1}, "min_tokens is -1"),
+        ({"repetition": 0.0}, "repetition is 0"),
+        ({"repetition": float("nan")}, "repetition is nan"),
+        ({"presence": float("inf")}, "finite"),
+        ({"bias": ((3, float("-inf")),)}, "bias it by -1e9"),
+        ({"bias": ((-3, 1.0),)}, "negative"),
+        ({"no_repeat_ngram_size": -1}, "0 or positive"),
+        ({"alternatives": -1}, "0 or positive"),
+        ({"stop": ("x" * 10_000,)}, "10000 characters"),
+        ({"forced": (1, 2, 3), "max_tokens": 2}, "3 tokens are forced"),
+        ({"pattern": "a+", "schema": "{}"}, "not both"),
+        ({"pattern": "a+", "allowed": (1,)}, "leave out other rules"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        Sampling(**given)
+
+
+def test_an_unknown_measure_is_named() -> None:
+    with pytest.raises(UnknownName, match=r"entropie.*entropy"):
+        Sampling(token_stats=("entropie",))
+
+
+def test_rules_that_leave_nothing_fail_alone() -> None:
+    net = tiny_decoder()
+    machine = Engine(net, frozenset({2}))
+    none_left = Request(ids([5]), Sampling(allowed_token_ids=(7,), no_repeat_ngram_size=1, max_tokens=4), 1, 0)
+    fine = Request(ids([5]), Sampling(max_tokens=4, seed=1), 2, 1)
+
+    async def both() -> list[Any]:
+        return await asyncio.gather(machine.generate(none_left), machine.generate(fine), return_exceptions=True)
+
+    failed, found = run_async(both())
+    assert isinstance(failed, UsageError) and "loosen the rules" in str(failed)
+    assert [len(r.token_ids) for r in found] == [4, 4] or all(r.stop for r in found)

@@ -1,0 +1,148 @@
+"""The learner on a GPU: other kernels, the same function as on the processor."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fakes import trace_group
+from ponder.nets import tree_attention
+from ponder.nets.tree_attention import PaddedTreeAttention
+from ponder.nets.causal_attention import CausalAttention
+from ponder.nets.config import DecoderConfig
+from ponder.nets.decoder import Decoder, init_decoder
+from ponder.nets.flex_attention import FlexTreeAttention
+from ponder.nets.varlen_attention import UnbranchedRuns, VarlenTreeAttention
+from ponder.train.learner import Learner
+from ponder.train.objective import KL, NO_KL
+from ponder.train.optimizer import AdamW
+from ponder.train.policy_gradient import GRPO, GSPO
+from ponder.types import Trace
+
+pytestmark = pytest.mark.gpu
+CONFIG = DecoderConfig("llama", 512, 128, 3, 4, 2, 32, mlp_width=256, context=4096, eos=(2,))
+
+
+def forest(seed: int) -> tuple[list[int], list[int]]:
+    """Random trees, filled up to whole blocks as the packer does."""
+    draw = np.random.default_rng(seed)
+    lengths, parents, root = [], [], 0
+    for s in range(20):
+        fresh = s == 0 or draw.random() < 0.2
+        root = s if fresh else root
+        parents.append(-1 if fresh else int(draw.integers(root, s)))
+        lengths.append(int(draw.integers(1, 150)))
+    return [*lengths, 128 - sum(lengths) % 128], [*parents, -1]
+
+
+def attention_and_gradients(attend: object, parts: tuple[Tensor, ...], window: int | None) -> tuple[Tensor, ...]:
+    q, k, v, grad = parts
+    leaves = [x.detach().clone().requires_grad_() for x in (q, k, v)]
+    out = attend(0, *leaves, scale=0.2, window=window)  # type: ignore[operator]
+    return out.detach(), *torch.autograd.grad(out, leaves, grad)
+
+
+def max_difference(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> float:
+    return max(
+        float((a.double().cpu() - b.double().cpu()).norm() / b.double().norm())
+        for a, b in zip(found, expected, strict=True)
+    )
+
+
+@pytest.mark.parametrize("window", [None, 40])
+@pytest.mark.parametrize("seed", range(4))
+def test_every_kernel_attends_as_the_dense_mask_does(seed: int, window: int | None) -> None:
+    lengths, parents = forest(seed)
+    total, device = sum(lengths), torch.device("cuda")
+    torch.manual_seed(seed)
+    q, grad = torch.randn(2, total, 4, 32)
+    k, v = torch.randn(2, total, 2, 32)
+    expected = attention_and_gradients(PaddedTreeAttention(lengths, parents), (q, k, v, grad), window)
+    there = tuple(x.cuda() for x in (q, k, v, grad))
+    runs = UnbranchedRuns(lengths, parents)
+    assert max_difference(attention_and_gradients(FlexTreeAttention(lengths, parents, runs.positions_T, device), there, window), expected) < 1e-5
+    half = tuple(x.bfloat16() for x in there)
+    assert max_difference(attention_and_gradients(VarlenTreeAttention(runs, device), half, window), expected) < 2e-2
+
+
+def test_long_sequences_take_the_causal_kernel() -> None:
+    lengths, device = [2500, 2700, 48], torch.device("cuda")
+    attend = tree_attention.make_tree_attention(lengths, [-1, -1, -1], CONFIG, device, torch.float32)
+    assert isinstance(attend, FlexTreeAttention), "on average too short"
+    attend = tree_attention.make_tree_attention(lengths[:2], [-1, -1], CONFIG, device, torch.float32)
+    assert isinstance(attend, CausalAttention)
+    torch.manual_seed(0)
+    q, grad = torch.randn(2, 5200, 4, 32)
+    k, v = torch.randn(2, 5200, 2, 32)
+    expected = attention_and_gradients(PaddedTreeAttention(lengths[:2], [-1, -1]), (q, k, v, grad), None)
+    assert max_difference(attention_and_gradients(attend, tuple(x.cuda() for x in (q, k, v, grad)), None), expected) < 1e-5
+
+
+def make_traces() -> list[Trace]:
+    draw = np.random.default_rng(0)
+
+    def write(n: int) -> list[int]:
+        return [*draw.integers(3, 512, n - 1), 2]
+
+    traces = [
+        trace_group(draw.integers(3, 512, 20), [write(n) for n in (30, 61, 12, 44)], [1.0, 0.0, 0.0, 1.0]),
+        trace_group(draw.integers(3, 512, 9), [write(n) for n in (25, 70)], [0.0, 1.0]),
+        trace_group(draw.integers(3, 512, 33), [write(n) for n in (5, 80, 3)], [0.3, 0.2, 0.9]),
+    ]
+    GRPO().credit(traces, "wanted", {})
+    for trace in traces:
+        for step in trace.steps[1:]:
+            step.notes["old"] = draw.normal(-6, 0.1, len(step.token_ids)).astype(np.float32)
+    return traces
+
+
+def net(device: str, dtype: torch.dtype = torch.float32) -> Decoder:
+    made = init_decoder(CONFIG, 0)
+    draw = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for p in made.parameters():
+            p.add_(torch.randn(p.shape, generator=draw) * 0.05)
+    return made.to(device, dtype)
+
+
+def gradient_angle(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    """The distance of two gradients as one vector, over the length of the expected one."""
+    a, b = (torch.cat([g[n].double().cpu().flatten() for n in sorted(expected)]) for g in (found, expected))
+    return float((a - b).norm() / b.norm())
+
+
+@pytest.mark.parametrize("objective", [GRPO(kl=KL(0.1)), GSPO(clip=0.2, clip_high=0.3)], ids=["grpo", "gspo"])
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-4), (torch.bfloat16, 4e-2)])
+def test_the_gradient_is_the_processors(objective: GRPO | GSPO, dtype: torch.dtype, most: float) -> None:
+    expected = Learner(net("cpu"), objective).gradient(make_traces())
+    for max_tokens_per_microbatch in (10**6, 100):
+        for gradient_checkpointing in (False, True):
+            there = Learner(net("cuda", dtype), objective, max_tokens_per_microbatch=max_tokens_per_microbatch, gradient_checkpointing=gradient_checkpointing)
+            assert gradient_angle(there.gradient(make_traces()), expected) < most
+
+
+def test_real_out_of_memory_halves_the_micro_batch_and_goes_on() -> None:
+    draw = np.random.default_rng(0)
+    rewards = np.linspace(0, 1, 8).tolist()
+    traces = [trace_group(draw.integers(3, 512, 8), [draw.integers(3, 512, 3000) for _ in rewards], rewards) for _ in "ab"]
+    GRPO().credit(traces, "wanted", {})
+    plain = Learner(net("cuda"), GRPO(kl=NO_KL), AdamW(lr=0.0001), max_tokens_per_microbatch=10**6)
+    expected = plain.gradient(traces)
+    plain.step(traces)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    plain.step(traces)
+    peak, held = torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()
+    tight = Learner(net("cuda"), GRPO(kl=NO_KL), AdamW(lr=0.0001), max_tokens_per_microbatch=10**6)
+    whole = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction((held + 0.6 * (peak - held)) / whole)
+    try:
+        told = tight.step(traces)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert told["oom_retries"] >= 1 and told["max_tokens_per_microbatch"] < 10**6 and np.isfinite(told["loss"])
+    again = Learner(net("cuda"), GRPO(kl=NO_KL), max_tokens_per_microbatch=tight.max_tokens_per_microbatch).gradient(traces)
+    assert gradient_angle(again, expected) < 1e-4

@@ -1,0 +1,65 @@
+"""Guides that are models: found by name, with and without rationales."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ponder.errors import UnknownName, UsageError
+from ponder.models import chat_templates
+from ponder.models.genrm import GenRM
+from ponder.models.load import ScratchModel
+from ponder.nets import hf
+from ponder.models.guides import load_guide, parse_reward_model, is_oracle
+from ponder.tasks import Sums
+from ponder.types import Step, ids, prompt_trace
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    net, tokenizer = ScratchModel("ab", width=8, layers=1, heads=2).build(torch.float32, torch.device("cpu"))
+    hf.save(net, tmp_path / "model")
+    chat_templates.with_chat_template(tokenizer, "{{ messages[-1].content }}").save(tmp_path / "model")
+    return str(tmp_path / "model")
+
+
+@pytest.mark.parametrize(("kind", "rationales"), [("genrm", 0), ("genrm+1", 1), ("genrm+16", 16)])
+def test_a_generative_judge_by_name(kind: str, rationales: int, model: str) -> None:
+    found = load_guide(f"{kind}:{model}", None, None, "cpu", "float32")
+    assert isinstance(found, GenRM) and found.rationales == rationales and found.name == "genrm"
+
+
+@pytest.mark.parametrize("name", ["genrm+x:m", "genrmm:m", "genrm+-1:m", "genrm-8:m"])
+def test_a_misspelt_one_is_named(name: str) -> None:
+    with pytest.raises(UsageError, match="is no judge: genrm:MODEL"):
+        load_guide(name, None)
+    assert parse_reward_model(name) == ("", "")
+    with pytest.raises(UnknownName):
+        load_guide("genrm", None)
+
+
+def test_which_guides_have_weights() -> None:
+    assert parse_reward_model("reward:a:b") == ("reward", "a:b") and parse_reward_model("genrm+8:m") == ("genrm+8", "m")
+    for name in ("", "oracle", "reward:", "rewards:x", "module:object", "p_true"):
+        assert parse_reward_model(name) == ("", "")
+
+
+def test_the_oracle_for_ends_and_another_for_what_is_before_them() -> None:
+    task = Sums(terms=3, limit=9, test_size=2)
+    guide = load_guide("oracle+likelihood", None, task)
+    assert guide is not None and guide.name == f"{task.verifier.name}+likelihood" and is_oracle("oracle+likelihood")
+    problem = task.test[0]
+    trace = prompt_trace(problem, ids([1]))
+    half = trace.add(Step(0, "1+", ids([2]), np.log([0.5]).astype(np.float32), "stop"))
+    right = trace.add(Step(half, task.gold(problem), ids([3]), np.log([0.1]).astype(np.float32), "eos", last=True))
+    wrong = trace.add(Step(half, "#### 77", ids([4]), np.log([0.9]).astype(np.float32), "eos", last=True))
+    scores = asyncio.run(guide(trace, [right, half, wrong]))  # type: ignore[arg-type]
+    assert [s.value for s in scores] == pytest.approx([1.0, 0.5, 0.0])
+    assert parse_reward_model("oracle+reward:x") == ("oracle+reward", "x") and not is_oracle("reward:oracle+x")
+    for name in ("oracle+", "oracle+nobody"):
+        with pytest.raises(UsageError):
+            load_guide(name, None, task)

@@ -1,0 +1,397 @@
+"""The native policy: calls share batches, draws do not depend on company, errors reach every caller."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import decoders, models
+
+from fakes import CONFIGS, char_policy, plain_logits, tiny_decoder, run_async, weights64
+from ponder.engine import sampler
+from ponder.engine.sampling_step import finish_reason
+from ponder.engine.request import Request, SequenceState
+from ponder.engine.model_runner import ModelRunner
+from ponder.errors import Interrupted, ModelError, UsageError
+from ponder.models import base_policy
+from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.tokenizer import Tokenizer
+from ponder.nets.decoder import init_decoder
+from ponder.protocols import Policy
+from ponder.types import Completion, Sampling, ids, user_messages
+
+ASKED = [[5, 6], [7], [5, 6, 9, 12], [20, 3]]
+
+
+async def ask(policy: PonderPolicy, prefixes: Sequence[Sequence[int]], n: int = 2, **sampling: Any) -> list[list[Completion]]:
+    rule = Sampling(**{"max_tokens": 6, **sampling})
+    return list(await asyncio.gather(*(policy.generate(ids(p), rule, n) for p in prefixes)))
+
+
+def tokens(groups: list[list[Completion]]) -> list[list[list[int]]]:
+    return [[c.token_ids.tolist() for c in group] for group in groups]
+
+
+def test_it_is_a_policy_and_keeps_to_the_types() -> None:
+    policy = char_policy()
+    assert isinstance(policy, Policy)
+    prompt = policy.encode(user_messages("12+3="))
+    assert prompt.dtype == np.int32 and policy.tokenizer.decode(prompt) == "12+3="
+    (group,) = run_async(ask(policy, [prompt.tolist()], n=3))
+    assert len(group) == 3
+    for c in group:
+        assert c.token_ids.dtype == np.int32 and c.logprobs.dtype == np.float32
+        assert len(c.token_ids) == len(c.logprobs) <= 6 and c.stop in ("eos", "length")
+        body = c.token_ids[:-1] if c.stop == "eos" else c.token_ids
+        assert c.text == policy.tokenizer.decode(body, keep_special=True)
+        assert (c.token_ids[-1] == 2) == (c.stop == "eos"), "EOS is kept as a token, and is no text"
+
+
+def test_calls_that_wait_together_are_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    real = ModelRunner.decode
+
+    def spy(self: ModelRunner, rows: Any, parts: Any) -> Any:
+        sizes.append(len(rows))
+        return real(self, rows, parts)
+
+    monkeypatch.setattr(ModelRunner, "decode", spy)
+    policy = char_policy()
+
+    async def begin() -> None:
+        with policy.engine.paused():  # so that all have come before the first pass
+            asking = asyncio.ensure_future(ask(policy, ASKED))
+            while not policy.engine._inbox:
+                await asyncio.sleep(0)
+        await asking
+
+    run_async(begin())
+    assert max(sizes) == 8
+
+
+def test_new_weights_count_before_the_pause_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = char_policy()
+    run_async(ask(policy, [[5, 6]]))
+    renewed: list[int] = []
+    monkeypatch.setattr(policy.engine, "renew", lambda: renewed.append(policy.engine._paused))
+    with policy.paused(), torch.no_grad():
+        policy.net.norm.weight.mul_(2)
+    assert renewed == [1], "a pass after the pause would find keys of the old weights"
+
+
+def test_a_network_loaded_for_inference_alone() -> None:
+    with torch.inference_mode():
+        net = tiny_decoder()
+    made = [PonderPolicy(n, char_policy().tokenizer) for n in (net, tiny_decoder())]
+    once, again = (tokens(run_async(ask(policy, [[5, 6]]))) for policy in made)
+    assert once == again
+
+
+def test_a_stop_string_before_the_least_number_of_tokens_ends_nothing() -> None:
+    policy = char_policy()
+    rule: Any = {"max_tokens": 10, "min_tokens": 4, "seed": 11}
+    ((free,),) = run_async(ask(policy, [[5, 6]], n=1, **rule))
+    early = free.text[2]
+    assert free.text.count(early) == 1, "the test wants a character that is written once"
+    ((found,),) = run_async(ask(policy, [[5, 6]], n=1, stop=(early,), **rule))
+    assert found.token_ids.tolist() == free.token_ids.tolist()
+    ((found,),) = run_async(ask(policy, [[5, 6]], n=1, stop=(free.text[5],), **rule))
+    assert found.stop == "stop" and found.text == free.text[:6]
+
+
+def test_a_long_stream_is_not_remembered_whole_and_draws_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base_policy, "_MAX_REMEMBERED_PREFIXES", 10)
+    policy = char_policy()
+    seeds = [policy._next_seed(ids([i % 25])) for i in range(200)]
+    assert len(set(seeds)) == 200 and len(policy._times_asked) <= 10
+
+
+def test_draws_depend_on_prefix_and_stream_alone() -> None:
+    together = tokens(run_async(ask(char_policy(), ASKED)))
+    assert tokens(run_async(ask(char_policy(), ASKED[::-1])))[::-1] == together
+
+    async def one_by_one() -> list[list[Completion]]:
+        policy = char_policy()
+        return [(await ask(policy, [p]))[0] for p in ASKED]
+
+    assert tokens(run_async(one_by_one())) == together
+    policy = char_policy()
+    policy.reseed(0, 1)
+    other = tokens(run_async(ask(policy, ASKED)))
+    assert other != together
+    policy.reseed(0, 2)
+    assert tokens(run_async(ask(policy, ASKED))) != other
+    policy.reseed(0, 1)
+    assert tokens(run_async(ask(policy, ASKED))) == other
+
+
+def test_the_same_question_again_gets_another_answer() -> None:
+    first, second = tokens(run_async(ask(char_policy(), [ASKED[0], ASKED[0]])))
+    assert first != second
+    policy = char_policy()
+    fixed = [tokens(run_async(ask(policy, [ASKED[0]], seed=3))) for _ in range(2)]
+    assert fixed[0] == fixed[1], "unless the seed is given"
+
+
+def test_versions_and_new_weights() -> None:
+    """Each completion records the weights that wrote it, and no state of older ones is used."""
+    net = tiny_decoder()
+    policy = PonderPolicy(net, Tokenizer.from_alphabet("abc"))
+    (before,) = run_async(ask(policy, [[7, 9]], n=1, temperature=0.0))
+    with torch.no_grad():
+        for p, q in zip(net.parameters(), tiny_decoder(seed=4).parameters(), strict=True):
+            p.copy_(q)
+    policy.version = 5
+    (after,) = run_async(ask(policy, [[7, 9]], n=1, temperature=0.0))
+    assert (before[0].version, after[0].version) == (0, 5)
+    w, path = weights64(tiny_decoder(seed=4)), [7, 9]
+    for _ in after[0].token_ids:
+        path.append(int(plain_logits(w, net.config, path)[-1].argmax()))
+    assert after[0].token_ids.tolist() == path[2:] != before[0].token_ids.tolist()
+
+
+def test_cost_counts_a_shared_prompt_once() -> None:
+    (group,) = run_async(ask(char_policy(), [[5, 6, 7]], n=4))
+    assert [c.cost.prompt_tokens for c in group] == [3, 0, 0, 0]
+    assert [c.cost.cached_tokens for c in group] == [0, 3, 3, 3]
+    assert [c.cost.generated_tokens for c in group] == [len(c.token_ids) for c in group]
+    assert all(c.cost.flops > 0 and c.cost.seconds > 0 for c in group)
+    assert group[0].cost.flops / (2 + len(group[0].token_ids)) == pytest.approx(
+        group[1].cost.flops / (len(group[1].token_ids) - 1), rel=0.2
+    )
+
+
+def test_the_budget_ends_with_the_context() -> None:
+    policy = char_policy(context=8)
+    (group,) = run_async(ask(policy, [[5] * 5], n=8, max_tokens=50))
+    assert max(len(c.token_ids) for c in group) == 3
+    assert all(c.stop == "length" or len(c.token_ids) <= 3 for c in group)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "n", "words"),
+    [([], 1, "at least one token"), ([5], 0, "n is 0"), ([99], 1, "vocabulary"), ([-1], 1, "vocabulary"),
+     ([5] * 64, 1, "context only 64"), ([5] * 99, 1, "context only 64")],
+)  # fmt: skip
+def test_impossible_calls_are_refused(prefix: list[int], n: int, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        run_async(ask(char_policy(), [prefix], n=n))
+
+
+def test_a_tokenizer_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(ModelError, match="does not fit"):
+        PonderPolicy(tiny_decoder(), Tokenizer.from_alphabet("".join(map(chr, range(200, 400)))))
+
+
+def test_more_tokens_than_memory_are_refused() -> None:
+    policy = char_policy()
+    policy.engine.cache_bytes = 40 * 2 * 2 * 4 * 8 * 4  # tokens, keys and values, layers, heads, head size, bytes
+    run_async(ask(policy, [[5] * 10], n=4, max_tokens=30))
+    with pytest.raises(UsageError, match=r"41 tokens, the cache holds 40.*lower max_tokens"):
+        run_async(ask(policy, [[5] * 10], max_tokens=31))
+
+
+# failures
+
+
+def broken() -> PonderPolicy:
+    policy = char_policy()
+    with torch.no_grad():
+        policy.net.layers[0].mlp.down_proj.weight.fill_(torch.nan)
+    return policy
+
+
+def test_every_waiter_hears_of_a_failure() -> None:
+    policy = broken()
+
+    async def all_of_them() -> list[Any]:
+        calls = [policy.generate(ids(p), Sampling(max_tokens=3)) for p in ASKED * 3]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    found = run_async(all_of_them())
+    assert len(found) == 12 and all(isinstance(f, ModelError) for f in found)
+
+
+def test_a_policy_works_on_after_a_failure() -> None:
+    policy = char_policy()
+    expected = tokens(run_async(ask(char_policy(), ASKED, seed=1)))
+
+    def stop(count: int) -> None:
+        raise Interrupted("stop")
+
+    policy.on_tokens = stop
+    with pytest.raises(Interrupted):
+        run_async(ask(policy, ASKED))
+    policy.on_tokens = lambda count: None
+    assert tokens(run_async(ask(policy, ASKED, seed=1))) == expected
+
+
+def test_calls_that_come_while_others_run_are_served() -> None:
+    policy = char_policy()
+
+    async def late() -> list[list[Completion]]:
+        first = asyncio.create_task(ask(policy, ASKED[:2], max_tokens=30))
+        while not policy.engine._calls:
+            await asyncio.sleep(0.001)
+        second = asyncio.create_task(ask(policy, ASKED[2:], seed=2))
+        await first
+        return await second
+
+    assert tokens(run_async(late())) == tokens(run_async(ask(char_policy(), ASKED[2:], seed=2)))
+
+
+def test_a_failure_does_not_strand_calls_that_came_later() -> None:
+    policy = broken()
+
+    async def late() -> list[Any]:
+        first = asyncio.create_task(policy.generate(ids([5]), Sampling(max_tokens=3)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        rest = [policy.generate(ids([6]), Sampling(max_tokens=3)) for _ in range(3)]
+        return await asyncio.gather(first, *rest, return_exceptions=True)
+
+    assert all(isinstance(f, ModelError) for f in run_async(late()))
+
+
+def test_a_caller_that_gives_up_disturbs_no_other() -> None:
+    policy = char_policy()
+
+    async def one_gives_up() -> list[Completion]:
+        gone = asyncio.create_task(policy.generate(ids([9]), Sampling(max_tokens=20)))
+        kept = asyncio.create_task(policy.generate(ids([5, 6]), Sampling(max_tokens=20, seed=1)))
+        await asyncio.sleep(0)
+        gone.cancel()
+        return await kept
+
+    found = run_async(one_gives_up())
+    (alone,) = run_async(ask(char_policy(), [[5, 6]], n=1, max_tokens=20, seed=1))
+    assert found[0].token_ids.tolist() == alone[0].token_ids.tolist()
+
+
+def test_watch_hears_every_token() -> None:
+    policy, heard = char_policy(), []
+    policy.on_tokens = heard.append
+    found = run_async(ask(policy, ASKED, n=3))
+    assert sum(heard) == sum(len(c.token_ids) for group in found for c in group)
+
+
+# stop strings. The policy writes a script: what is drawn is replaced, everything else is real.
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, script: Sequence[int]) -> None:
+    left = list(script)
+
+    def draw(logprobs: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        token = torch.full((len(logprobs),), left.pop(0))
+        return token, logprobs.gather(-1, token[:, None])[:, 0]
+
+    monkeypatch.setattr(sampler, "draw", draw)
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "written"),
+    [
+        ("0123456", ("34",), "01234"),  # over the border of two tokens
+        ("0123456", ("5", "34"), "01234"),  # the first that is met
+        ("0123456", ("123456",), "0123456"),
+        ("0012", ("01",), "001"),  # the string's own beginning comes twice
+        ("a=a=b", ("a=b",), "a=a=b"),
+        ("0123456", ("8",), "0123456"),
+        ("7", ("7",), "7"),  # at once
+    ],
+)
+def test_stop_strings(text: str, stop: tuple[str, ...], written: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = char_policy()
+    scripted(monkeypatch, [*policy.tokenizer.encode(text, add_special_tokens=False).tolist(), 2])
+    (found,) = run_async(policy.generate(ids([5]), Sampling(stop=stop, max_tokens=20)))
+    assert found.text == written
+    assert found.stop == ("stop" if any(s in text for s in stop) else "eos")
+    assert len(found.token_ids) == len(found.logprobs) == len(written) + (found.stop == "eos"), "tokens are the truth"
+
+
+PIECES = ["ab", "a=", "\n\n", "é", "→b", "b→", "aé"]  # beside all single bytes
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_stop_strings_against_a_search_in_bytes(data: st.DataObject) -> None:
+    """Whatever tokens come, halves of characters too: the first that completes a stop string ends the text, unless it
+    is forced or comes before `min_tokens`."""
+    policy = PonderPolicy(init_decoder(replace(CONFIGS["llama"], vocab=256 + len(PIECES)), 0), bytewise(PIECES))
+    likely = [*policy.tokenizer.encode("ab=\né→", add_special_tokens=False).tolist(), *range(256, 256 + len(PIECES))]
+    script = data.draw(st.lists(st.one_of(st.sampled_from(likely), st.integers(1, 255)), min_size=1, max_size=12))
+    stop = tuple(data.draw(st.lists(st.text("ab=\né→", min_size=1, max_size=4), min_size=1, max_size=2)))
+    forced = data.draw(st.integers(0, min(3, len(script) - 1)))
+    least = data.draw(st.integers(0, len(script)))
+    rule = Sampling(stop=stop, forced_token_ids=tuple(script[:forced]), min_tokens=least, max_tokens=len(script))
+    (row,) = SequenceState.from_request(Request(ids([5]), rule, 1, 0))
+    plain = [
+        *range(33, 127),
+        *range(161, 173),
+        *range(174, 256),
+    ]  # bytes that byte-level vocabularies show as themselves
+    others = [b for b in range(256) if b not in plain]
+    shown = [chr(b) if b in plain else chr(256 + others.index(b)) for b in range(256)]
+    said, expected = b"", None
+    for i, token in enumerate(script):
+        row.token_ids.append(token)
+        if i >= forced:
+            piece = bytes(shown.index(c) for c in policy.tokenizer.token(token) or "")
+            new = range(len(said) + 1, len(said) + len(piece) + 1)  # where a string may end that was not there before
+            said += piece
+            if i + 1 >= least and any(said[:e].endswith(s.encode()) for s in stop for e in new):
+                expected = "stop"
+        found = finish_reason(row, frozenset({0}), policy._hit_stop_string)
+        assert found == (expected or ("length" if i + 1 == len(script) else None)), (script, stop, i)
+        if found:
+            return
+
+
+def test_a_stop_token_that_is_none_harms_nobody_else() -> None:
+    policy = char_policy()
+
+    async def both() -> list[Any]:
+        wrong = Sampling(stop_token_ids=(99,), min_tokens=3, max_tokens=6)
+        asked = [policy.generate(ids([5, 6]), rule) for rule in (wrong, Sampling(max_tokens=6, temperature=0))]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    refused, good = run_async(both())
+    assert isinstance(refused, UsageError) and "token 99 is" in str(refused) and good[0].token_ids.size
+    with pytest.raises(UsageError, match="at least one token"):
+        run_async(policy.generate(ids(np.zeros((2, 2))), Sampling()))
+
+
+def test_a_stop_string_in_the_prompt_does_not_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = char_policy()
+    prompt = policy.tokenizer.encode("ab", add_special_tokens=False)
+    scripted(monkeypatch, [*policy.tokenizer.encode("bab", add_special_tokens=False).tolist(), 2])
+    (found,) = run_async(policy.generate(prompt, Sampling(stop=("ab",), max_tokens=20)))
+    assert found.text == "bab"
+
+
+def bytewise(more: Sequence[str] = ()) -> Tokenizer:
+    """256 tokens, one byte each: a character of two bytes is two tokens. And `more`."""
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    alphabet += ["".join(piece for piece, _ in level.pre_tokenize_str(text)) for text in more]
+    inner = tokenizers.Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    inner.decoder = decoders.ByteLevel()
+    return Tokenizer(inner, eos=(0,))
+
+
+@pytest.mark.parametrize(("text", "stop"), [("aéb", "é"), ("xé→y", "é→"), ("日本語", "本"), ("a\nb\n\nc", "\n\n")])
+def test_stop_strings_over_halves_of_characters(text: str, stop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = bytewise()
+    policy = PonderPolicy(init_decoder(replace(CONFIGS["llama"], vocab=256), 0), tokenizer)
+    scripted(monkeypatch, tokenizer.encode(text, add_special_tokens=False).tolist())
+    (found,) = run_async(policy.generate(ids([5]), Sampling(stop=(stop,), max_tokens=len(text.encode()))))
+    assert found.stop == "stop" and found.text == text[: text.index(stop) + len(stop)]

@@ -1,0 +1,102 @@
+"""On a GPU the blocks are compiled: once for all layers and sizes, or the compiler gives up and runs them plainly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fakes import CONFIGS, tiny_decoder
+from ponder.nets.torch_compile import compile_once
+from ponder.nets.decoder import MLP, Block, Decoder
+
+DEFAULT_RECOMPILE_LIMIT = 8  # compilations of one function after which torch stops compiling it, unless it is told otherwise
+
+
+class Attend:
+    """Takes what a kernel would: sizes that differ from batch to batch, and sometimes an index."""
+
+    def __init__(self, tokens: int, most: tuple[int, int], shared: bool) -> None:
+        self.ends = torch.zeros(tokens % 7 + 2, dtype=torch.int32)
+        self.most_q, self.most_k = most
+        self.index = torch.arange(tokens) if shared else None
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None) -> Tensor:
+        k = k if self.index is None else k.index_select(0, self.index)
+        return q * (1.0 + 0 * self.most_q + 0 * self.most_k) + 0 * (self.ends.sum() + k.sum() + v.sum())
+
+
+class CountingBackend:
+    """A backend that runs what it is given, and counts it."""
+
+    graphs = 0
+
+    def __call__(self, graph: Any, inputs: Any) -> Callable[..., Any]:
+        self.graphs += 1
+        return graph.forward  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def backend() -> Iterator[CountingBackend]:
+    torch._dynamo.reset()
+    yield CountingBackend()
+    torch._dynamo.reset()
+
+
+def test_a_block_is_compiled_a_few_times_in_all(backend: CountingBackend) -> None:
+    block = torch.compile(Block.forward_any_layer, dynamic=True, backend=backend)
+
+    def run(net: Decoder, tokens: int, most: tuple[int, int], shared: bool, grad: bool) -> None:
+        turn = torch.ones(tokens, 1, 8)
+        with torch.set_grad_enabled(grad):
+            for layer in net.layers:
+                x = torch.randn(tokens, 32)
+                out = block(layer, x, (turn, turn), Attend(tokens, most, shared))
+                assert torch.allclose(out, layer.whole(x, (turn, turn), Attend(tokens, most, shared)))
+
+    net, reference = tiny_decoder(), tiny_decoder(seed=3).requires_grad_(False)
+    for tokens, most in ((128, (256, 512)), (256, (512, 512)), (640, (64, 128)), (900, (2048, 4096))):
+        for shared in (True, False):
+            run(net, tokens, most, shared, grad=True)
+            run(net, tokens, most, shared, grad=False)
+            run(reference, tokens, most, shared, grad=False)
+    assert backend.graphs <= DEFAULT_RECOMPILE_LIMIT - 2, f"{backend.graphs} compilations"
+
+
+def test_one_process_compiles_for_many_networks(backend: CountingBackend) -> None:
+    """As a pipeline does that trains a policy, its judge, a value model and a student."""
+    mlp = compile_once(MLP.forward, backend)
+    many = 2 * DEFAULT_RECOMPILE_LIMIT
+    for i in range(many):
+        net = MLP(replace(CONFIGS["llama"], mlp_width=8 + i))
+        x = torch.randn(3, CONFIGS["llama"].width)
+        assert torch.allclose(mlp(net, x), net(x))
+    assert backend.graphs == many
+
+
+def test_a_parameter_that_learns_again_gets_a_gradient_from_compiled_blocks() -> None:
+    """A graph compiled while most parameters were frozen must not be used once they learn."""
+    torch._dynamo.reset()
+    block = compile_once(Block.compute_qkv, "aot_eager")
+    net, turn = tiny_decoder(), torch.ones(5, 1, 8)
+
+    def reached() -> set[str]:
+        net.zero_grad(set_to_none=True)
+        for layer in net.layers:
+            sum(part.sum() for part in block(layer, torch.randn(5, 32, requires_grad=True), (turn, turn))).backward()
+        return {n for n, p in net.named_parameters() if p.grad is not None}
+
+    def learns(frozen: int) -> set[str]:
+        """Which of the parameters that the function reads are to learn."""
+        for i, layer in enumerate(net.layers):
+            layer.requires_grad_(i >= frozen)
+        read = [n for n, _ in net.named_parameters() if "input_layernorm" in n or ".self_attn." in n]
+        return {n for n in read if "o_proj" not in n and net.get_parameter(n).requires_grad}
+
+    for frozen in (len(net.layers) - 1, 0, len(net.layers) - 1, 0):
+        assert learns(frozen) == reached()
+    torch._dynamo.reset()

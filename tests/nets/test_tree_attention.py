@@ -1,0 +1,148 @@
+"""Packed attention on random forests against plain causal attention along each path, in float64."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from ponder.nets.tree_attention import PaddedTreeAttention
+
+D = 4
+
+
+@st.composite
+def forests(draw: st.DrawFn) -> tuple[list[int], list[int]]:
+    """Trees one after another: segment lengths, and each one's parent inside its own tree."""
+    lengths: list[int] = []
+    parents: list[int] = []
+    for _ in range(draw(st.integers(1, 5))):
+        root = len(lengths)
+        for s in range(draw(st.integers(1, 6))):
+            parents.append(-1 if s == 0 else draw(st.integers(root, len(lengths) - 1)))
+            lengths.append(draw(st.integers(1, 9)))
+    return lengths, parents
+
+
+def path_tokens(lengths: list[int], parents: list[int], segment: int) -> list[int]:
+    """Indices of the tokens from the root to the end of this segment."""
+    starts = np.cumsum([0, *lengths])
+    out: list[int] = []
+    while segment >= 0:
+        out = [*range(starts[segment], starts[segment + 1]), *out]
+        segment = parents[segment]
+    return out
+
+
+def plain(
+    q: Tensor, k: Tensor, v: Tensor, lengths: list[int], parents: list[int], scale: float, window: int | None
+) -> Tensor:
+    """Token by token: softmax over what lies before it on its own path."""
+    shared = q.shape[1] // k.shape[1]
+    out: list[Tensor] = []
+    for s, length in enumerate(lengths):
+        path = path_tokens(lengths, parents, s)
+        for t in range(len(path) - length, len(path)):
+            seen = path[: t + 1] if window is None else path[max(0, t + 1 - window) : t + 1]
+            heads = []
+            for h in range(q.shape[1]):
+                scores = torch.stack([q[path[t], h] @ k[j, h // shared] * scale for j in seen])
+                heads.append(scores.softmax(0) @ v[seen, h // shared])
+            out.append(torch.stack(heads))
+    return torch.stack(out)
+
+
+def numbers(tokens: int, heads: int, kv_heads: int, seed: int = 0) -> list[Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    shapes = [(tokens, heads, D), (tokens, kv_heads, D), (tokens, kv_heads, D), (tokens, heads, D)]
+    return [torch.randn(s, generator=draw, dtype=torch.float64) for s in shapes]
+
+
+@settings(max_examples=25)
+@given(forests(), st.sampled_from([None, 1, 3, 7]), st.sampled_from([(1, 1), (4, 2), (2, 2)]))
+def test_packed_equals_every_path_alone(
+    forest: tuple[list[int], list[int]], window: int | None, heads: tuple[int, int]
+) -> None:
+    lengths, parents = forest
+    *inputs, weight = numbers(sum(lengths), *heads)
+    ours, theirs = ([x.clone().requires_grad_() for x in inputs] for _ in range(2))
+    packed = PaddedTreeAttention(lengths, parents)
+    found = packed(0, *ours, scale=0.7, window=window)
+    expected = plain(*theirs, lengths, parents, 0.7, window)
+    torch.testing.assert_close(found, expected)
+    (found * weight).sum().backward()
+    (expected * weight).sum().backward()
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+    places = [len(path_tokens(lengths, parents, s)) - n + i for s, n in enumerate(lengths) for i in range(n)]
+    assert packed.positions_T.tolist() == places, "positions count along the path"
+
+
+def test_trees_do_not_see_each_other() -> None:
+    lengths, parents = [3, 2, 4, 1, 2], [-1, 0, -1, 2, -1]
+    q, k, v, _ = numbers(12, 4, 2)
+    before = PaddedTreeAttention(lengths, parents)(0, q, k, v, scale=1.0, window=None)
+    k[5:10], v[5:10] = 100.0, math.pi  # the second tree
+    after = PaddedTreeAttention(lengths, parents)(0, q, k, v, scale=1.0, window=None)
+    assert torch.equal(before[:5], after[:5]) and torch.equal(before[10:], after[10:])
+    assert not torch.allclose(before[5:10], after[5:10])
+
+
+def test_siblings_do_not_see_each_other_and_parents_not_their_children() -> None:
+    lengths, parents = [3, 2, 2], [-1, 0, 0]
+    q, k, v, _ = numbers(7, 2, 2)
+    before = PaddedTreeAttention(lengths, parents)(0, q, k, v, scale=1.0, window=None)
+    k[3:5], v[3:5] = 50.0, -9.0
+    after = PaddedTreeAttention(lengths, parents)(0, q, k, v, scale=1.0, window=None)
+    assert torch.equal(before[:3], after[:3]) and torch.equal(before[5:], after[5:])
+
+
+def test_trees_of_very_different_size_and_many_of_the_same() -> None:
+    """Whatever is batched or padded inside, each tree comes out as if alone, in its place."""
+    lengths = [40, 1, 3, 1, 40, 2, 7, 7, 1, 39]
+    parents = [-1, -1, -1, 2, -1, 4, -1, -1, -1, -1]
+    q, k, v, _ = numbers(sum(lengths), 4, 2)
+    together = PaddedTreeAttention(lengths, parents)(0, q, k, v, scale=1.0, window=5)
+    first = 0
+    roots = [i for i, p in enumerate(parents) if p < 0] + [len(parents)]
+    for a, b in pairwise(roots):
+        past = first + sum(lengths[a:b])
+        one = PaddedTreeAttention(lengths[a:b], [p - a if p >= 0 else -1 for p in parents[a:b]])
+        part = one(0, q[first:past], k[first:past], v[first:past], scale=1.0, window=5)
+        torch.testing.assert_close(together[first:past], part)
+        first = past
+
+
+def test_not_finite_numbers_of_one_tree_stay_there() -> None:
+    lengths, parents = [4, 4, 5], [-1, -1, -1]
+    q, k, v, _ = numbers(13, 2, 1)
+    q, k, v = (x.requires_grad_() for x in (q, k, v))
+    found = PaddedTreeAttention(lengths, parents)(0, q, k, v, scale=1.0, window=None)
+    assert torch.isfinite(found).all()
+    found[:4].sum().backward()
+    assert all(torch.isfinite(x.grad).all() and not x.grad[4:].any() for x in (q, k, v))
+
+
+def test_the_mask_can_differ_by_layer() -> None:
+    q, k, v, _ = numbers(6, 2, 2)
+    packed = PaddedTreeAttention([6], [-1])
+    wide = packed(0, q, k, v, scale=1.0, window=None)
+    narrow = packed(1, q, k, v, scale=1.0, window=2)
+    torch.testing.assert_close(wide, plain(q, k, v, [6], [-1], 1.0, None))
+    torch.testing.assert_close(narrow, plain(q, k, v, [6], [-1], 1.0, 2))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "parents"),
+    [([2, 0], [-1, 0]), ([2, 2], [-1, 1]), ([2, 2], [-1, -2]), ([2], [0]), ([2, 2, 2], [-1, -1, 0])],
+    ids=["empty", "itself", "below -1", "no root", "another tree"],
+)
+def test_impossible_forests_are_refused(lengths: list[int], parents: list[int]) -> None:
+    with pytest.raises(ValueError, match="segment"):
+        PaddedTreeAttention(lengths, parents)

@@ -1,0 +1,107 @@
+"""A run tried out: it takes its own first steps, keeps nothing, and stops when asked."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, RecordingProgress, run_async
+from ponder.errors import Interrupted, ModelError
+from ponder.models.load import ScratchModel, load_policy
+from ponder.models.ponder_policy import PonderPolicy
+from ponder.pipelines.preflight.dry_run import build_sft_learner, time_full_pass, dry_run, sample_groups
+from ponder.pipelines.rl import RL, build_learners
+from ponder.pipelines.sft import FineTune
+from ponder.protocols import NoProgress
+from ponder.reason.strategies import Samples
+from ponder.runs.run_dir import read_metrics, read_traces
+from ponder.train.objective import NO_KL
+from ponder.train.optimizer import AdamW
+from ponder.train.policy_gradient import GRPO
+from ponder.types import Sampling
+
+MODEL = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
+JOB = RL(
+    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=2)), GRPO(kl=NO_KL), AdamW(lr=3e-3), steps=9, problems_per_step=3,
+    save_every=1, device="cpu", dtype="float32",
+)  # fmt: skip
+TUNE = FineTune(DigitTask(), MODEL, QUESTION_TEMPLATE, steps=9, batch_size=2, device="cpu", dtype="float32")
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    return tmp_path / "temporary"
+
+
+def test_the_probe_takes_the_runs_own_steps(tmp_path: Path, temporary: Path) -> None:
+    found = dry_run(JOB, 2, NoProgress())
+    replace(JOB, steps=2)(tmp_path / "run")
+    told = [[{k: v for k, v in m.items() if "time" not in k and k != "step"} for m in rows]
+            for rows in (found.metrics, read_metrics(tmp_path / "run"))]  # fmt: skip
+    assert told[0] == told[1]
+    first = [t for step, t in read_traces(tmp_path / "run") if step == 0]
+    assert [t.problem.id for t in found.first_traces] == [t.problem.id for t in first]
+    assert len(found.sample_seconds) == len(found.learn_seconds) == 2 and min(found.sample_seconds) > 0 and found.peak_bytes > 1e6
+    assert not list(temporary.iterdir()), "nothing is kept"
+
+
+def test_a_job_shorter_than_its_probe() -> None:
+    assert len(dry_run(replace(JOB, steps=1), 2, NoProgress()).sample_seconds) == 1
+
+
+def test_fine_tuning_samples_nothing() -> None:
+    found = dry_run(TUNE, 2, NoProgress())
+    assert found.sample_seconds == [0.0, 0.0] and min(found.learn_seconds) > 0
+
+
+@pytest.mark.parametrize(("kind", "at"), [("phase", 1), ("tokens", 1), ("share", 1)])
+def test_a_stop_is_a_stop(kind: str, at: int, temporary: Path) -> None:
+    job = replace(JOB, algorithm=GRPO())  # which learns from every group
+    with pytest.raises(Interrupted, match="nothing was kept"):
+        dry_run(job, 2, RecordingProgress(kind, at))
+    assert not list(temporary.iterdir())
+
+
+def test_a_fault_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(*args: object, **more: object) -> None:
+        raise ModelError("damaged")
+
+    monkeypatch.setattr("ponder.pipelines.rl.load_policy", damaged)
+    with pytest.raises(ModelError, match="damaged"):
+        dry_run(JOB, 2, NoProgress())
+
+
+def test_the_scan_goes_on_where_the_probe_ended() -> None:
+    def policy() -> PonderPolicy:
+        return load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="float32")
+
+    first = dry_run(JOB, 1, NoProgress()).first_traces
+    alone = run_async(sample_groups(JOB, policy(), 5))
+    both = run_async(sample_groups(JOB, policy(), 5, first))
+    assert [t.problem.id for t in alone] == [t.problem.id for t in both] and both[:3] == first
+    assert all("wanted" in t.steps[i].scores for t in alone for i in t.answers())
+    assert run_async(sample_groups(JOB, policy(), 2, first)) == first, "what is there is used"
+
+
+def test_the_fine_tuner_is_the_jobs() -> None:
+    policy = load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="float32")
+    learner = build_sft_learner(replace(TUNE, frozen_layers=1, gradient_checkpointing=True), policy)
+    assert learner.objective is TUNE.algorithm and learner.net.gradient_checkpointing
+    assert {n.split(".")[1] for n in learner.master_weights.params if n.startswith("layers")} == {"1"}
+    assert all(isinstance(t, torch.Tensor) for t in learner.tensors().values())
+
+
+def test_what_all_groups_would_take() -> None:
+    policy = load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="float32")
+    learner, _ = build_learners(JOB, policy)
+    first = dry_run(JOB, 1, NoProgress()).first_traces
+    before = [s.advantages is None for t in first for s in t.steps]
+    assert time_full_pass(learner, first) > 0 and time_full_pass(learner, []) == 0
+    assert [s.advantages is None for t in first for s in t.steps] == before, "the traces are left alone"
+    assert all(p.grad is None for p in policy.net.parameters())

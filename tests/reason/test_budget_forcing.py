@@ -1,0 +1,176 @@
+"""Budget forcing: its chains by hand, and its bounds over random policies."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ponder.errors import UnknownName, UsageError
+from ponder.runs.job_json import decode, encode
+from ponder.pipelines.solve import solve
+from ponder.reason.budget import Budget
+from ponder.reason.strategies.budget_forcing import BudgetForcing
+from ponder.types import Problem, Sampling, Trace, user_messages
+
+from .speaking import EOS, Speaker, tree
+
+PROBLEM = Problem("p", user_messages("?"))
+SHORT = Sampling(temperature=0.0, max_tokens=20)
+
+
+def force(policy: Speaker, tokens: int | None = None, trace: Trace | None = None, **how: object) -> Trace:
+    strategy = BudgetForcing(**{"sampling": SHORT, **how})  # type: ignore[arg-type]
+    assert decode(encode(strategy)) == strategy
+    return asyncio.run(solve(PROBLEM, strategy, policy, budget=Budget(tokens) if tokens else None, trace=trace))
+
+
+def test_a_thought_that_ends_is_made_to_go_on_once() -> None:
+    trace = force(Speaker(["abc</think>", "de</think>", " 42"]), waits=1)
+    assert tree(trace) == [
+        (None, "?", False), (0, "abc", True), (1, "Wait", False), (2, "de</think>", True), (3, " 42", True),
+    ]  # fmt: skip
+    assert trace.chosen == 4 and trace.answers() == [4] and trace.text(4) == "abcWaitde</think> 42"
+    assert len(trace.steps[1].token_ids) == 3, "the end is not appended"
+    assert trace.cost.wasted_tokens == len("</think>")
+    assert trace.cost.generated_tokens == len("abc</think>de</think> 42") + 1
+
+
+def test_a_thought_that_does_not_end_is_closed() -> None:
+    trace = force(Speaker(["abcdefghij", "7"]), thinking=6, waits=0)
+    assert tree(trace)[1:] == [(0, "abcdef", True), (1, "</think>\n\nFinal Answer:", False), (2, "7", True)]
+    marked = force(Speaker(["abcdefghij", "7"]), thinking=6, waits=0, begin="<t>", end="</t>", ask="")
+    assert tree(marked)[1:] == [(0, "<t>", False), (1, "abcdef", True), (2, "</t>", False), (3, "7", True)]
+
+
+def test_what_is_left_or_a_full_budget() -> None:
+    says = ["abcd</think>", "x" * 50, "1"]
+    left = force(Speaker(says), thinking=12, rounds="left")
+    assert [s.text for s in left.steps[1:4]] == ["abcd", "Wait", "xxxx"]  # 4 + 4 + 4
+    full = force(Speaker(says), thinking=12, rounds="full")
+    assert [s.text for s in full.steps[1:4]] == ["abcd", "Wait", "x" * 12]
+
+
+def test_a_minimum_holds_whatever_the_count() -> None:
+    trace = force(Speaker(["a</think>"] * 9 + ["!"]), thinking=40, minimum=12, waits=0, word="Hm")
+    thought = "".join(s.text for s in trace.steps[1:-1])
+    assert thought == "aHm" * 4 + "a</think>"  # 12 tokens are there at the fifth end
+
+
+def test_an_end_of_sequence_is_an_end_of_thought() -> None:
+    trace = force(Speaker(["ab", "cd", "5"]), waits=1)
+    assert [s.text for s in trace.steps[1:]] == ["ab", "Wait", "cd", "</think>\n\nFinal Answer:", "5"]
+    assert EOS not in trace.token_ids(4), "the text goes on, so nothing ends inside it"
+    assert EOS in trace.token_ids(5)
+
+
+def test_text_before_the_mark_in_the_same_token_is_kept() -> None:
+    trace = force(Speaker(["abcde</think>", "fg</think>", "1"], width=3), waits=1, thinking=60)
+    assert tree(trace)[1:3] == [(0, "abc", True), (1, "deWait", False)]
+    assert trace.text(3) == "abcdeWaitfg</think>"
+
+
+def test_nothing_thought_is_closed_not_looped() -> None:
+    trace = force(Speaker(["", "9"]), waits=3)
+    assert [s.text for s in trace.steps[1:]] == ["</think>\n\nFinal Answer:", "9"] and trace.chosen == 2
+
+    class Mute(Speaker):
+        def _completion(self, text, prefix, sampling):  # type: ignore[no-untyped-def]
+            from dataclasses import replace
+
+            c = super()._completion(text, prefix, sampling)
+            return replace(c, text="", token_ids=c.token_ids[:0], logprobs=c.logprobs[:0], stop="stop")
+
+    silent = force(Mute(lambda *_: ""), waits=3)
+    assert silent.steps[-1].pruned == "nothing was written"
+
+
+def test_never_more_than_its_bound_in_thousands_of_cases() -> None:
+    rng = random.Random(6)
+
+    async def all_of_them() -> None:
+        for _ in range(2000):
+            lengths = [(rng.randrange(31), rng.choice(["</think>", "", "</th"])) for _ in range(60)]
+            await holds(
+                lengths, rng.randint(1, 40), rng.randrange(5), rng.randrange(41), rng.choice(["left", "full"]),
+                rng.randint(1, 3), rng.choice(["Wait", "W", "Hmm, let me see"]), rng.random() < 0.5,
+            )  # fmt: skip
+
+    asyncio.run(all_of_them())
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.sampled_from(["</think>", "", "</th"])), min_size=1, max_size=12),
+    st.tuples(
+        st.integers(1, 40), st.integers(0, 4), st.integers(0, 40), st.sampled_from(["left", "full"]), st.integers(1, 3),
+        st.sampled_from(["Wait", "W"]), st.booleans(),
+    ),
+)  # fmt: skip
+def test_never_more_than_its_bound(lengths: list[tuple[int, str]], case: tuple[Any, ...]) -> None:
+    asyncio.run(holds((lengths * 60)[:60], *case))
+
+
+async def holds(
+    lengths: list[tuple[int, str]], thinking: int, waits: int, minimum: int, rounds: str, width: int, word: str,
+    begun: bool,
+) -> None:  # fmt: skip
+    most = thinking * (1 + waits if rounds == "full" else 1)
+    minimum = min(minimum, most)
+    policy = Speaker(["x" * n + mark for n, mark in lengths], width)
+    begin = "<think>" if begun else ""
+    strategy = BudgetForcing(thinking, minimum, waits, word, rounds, begin, sampling=Sampling(max_tokens=5))  # type: ignore[arg-type]
+    trace = await solve(PROBLEM, strategy, policy)
+    path = trace.path(len(trace.steps) - 1)
+    assert path == list(range(len(trace.steps))), "one chain"
+    close = next(i for i in path[1:] if "</think>" in trace.steps[i].text)
+    thought = [i for i in path[1 + begun : close + trace.steps[close].sampled]]
+    assert sum(len(trace.steps[i].token_ids) for i in thought) <= most
+    assert sum(not trace.steps[i].sampled for i in thought) <= max(waits, minimum)
+    assert len(trace.steps[-1].token_ids) <= 5 and trace.chosen == len(trace.steps) - 1
+    assert not any(EOS in trace.steps[i].token_ids for i in path[:-1])
+    for i, j in pairwise(thought):
+        assert trace.steps[i].sampled or trace.steps[j].sampled, "a word is followed by thought"
+    kept = sum(len(s.token_ids) for s in trace.steps if s.sampled)
+    assert trace.cost.generated_tokens == kept + trace.cost.wasted_tokens
+    again = trace.to_json()
+    await strategy(trace, policy)
+    assert trace.to_json() == again, "nothing is left to do"
+    assert Trace.from_json(again).to_json() == again
+
+
+@pytest.mark.parametrize("tokens", range(1, 40))
+def test_stopped_at_any_budget_and_gone_on(tokens: int) -> None:
+    parts = "abcdefgh</think>", "ijklm</think>", "42"
+
+    def next_part(before: str, _: int) -> str:
+        thought, closed, answer = before[1:].partition("</think>")
+        rounds = thought.split("Wait")
+        return parts[2][len(answer) :] if closed else parts[len(rounds) - 1][len(rounds[-1]) :]
+
+    once = force(Speaker(parts), thinking=40)
+    policy = Speaker(next_part)
+    trace = force(policy, tokens, thinking=40)
+    assert trace.cost.generated_tokens <= tokens
+    done = force(policy, trace=trace, thinking=40)
+    said = done.text(len(done.steps) - 1)
+    assert said == once.text(4) or (tokens in (30, 31) and said == once.text(4)[:-1]), "an answer cut off stays so"
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        ({"thinking": 0}, "at least 1"), ({"minimum": 99, "thinking": 9}, "between 0 and the 9"),
+        ({"word": ""}, "word"), ({"end": ""}, "ends a thought"), ({"waits": -1}, "at least 1 and 0"),
+    ],
+)  # fmt: skip
+def test_bad_settings(bad: dict[str, object], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        BudgetForcing(**bad)  # type: ignore[arg-type]
+    with pytest.raises(UnknownName, match="left"):
+        BudgetForcing(round_budget="lft")  # type: ignore[arg-type]

@@ -1,0 +1,78 @@
+"""Settings that cannot do what they say are told, and those that can are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ponder.reason.budget import Budget
+from ponder.reason.effort import EFFORTS
+from ponder.reason.ineffective_settings import ineffective_settings
+from ponder.reason.presets import PRESETS
+from ponder.reason.strategies import (
+    DVTS,
+    MCTS,
+    STRATEGIES,
+    BeamSearch,
+    BestOfN,
+    SampleTree,
+    Chain,
+    Samples,
+    Forest,
+    GraphOfThoughts,
+    RStarConsistency,
+    ParticleFilter,
+    Rebase,
+    LengthRejection,
+    Cascade,
+    STaR,
+    TreeOfThoughts,
+    MajorityVote,
+)  # fmt: skip
+from ponder.reason.strategies.graph_of_thoughts import Solve
+from ponder.types import Sampling
+
+GREEDY = Sampling(temperature=0.0)
+ALIKE = [
+    (MajorityVote(n=8, sampling=GREEDY), "8 chains of a vote at temperature 0 are all the same"),
+    (MajorityVote(n=8, sampling=Sampling(top_k=1)), "8 chains of a vote with top_k 1 are all the same"),
+    (Samples(4, GREEDY), "4 samples of a problem"),
+    (STaR(n=3, sampling=GREEDY), "3 samples of a problem"),
+    (BestOfN(5, sampling=GREEDY), "5 samples, of which the best is taken, at temperature 0"),
+    (BeamSearch(n=4, beam_width=2, sampling=GREEDY), "2 continuations of a step (Beam)"),
+    (DVTS(n=4, beam_width=2, sampling=GREEDY), "2 continuations of a step (DVTS)"),
+    (Rebase(n=6, sampling=GREEDY), "6 continuations of a step (Rebase)"),
+    (ParticleFilter(n=6, sampling=GREEDY), "6 continuations of a step (ParticleFilter)"),
+    (MCTS(width=3, sampling=GREEDY), "3 children of a step (MCTS)"),
+    (SampleTree(widths=(1, 4), sampling=GREEDY), "4 branches of a step"),
+    (LengthRejection(max_attempts=9, sampling=GREEDY), "9 attempts"),
+    (Forest(strategy=Chain(GREEDY), trees=7), "7 trees of a forest"),
+    (TreeOfThoughts(evaluations_per_thought=3, sampling=GREEDY), "3 evaluations of a thought"),
+    (GraphOfThoughts(operations=(Solve(n=3),), sampling=GREEDY), "3 solutions of a part"),
+    (Cascade(cheap=Samples(4, GREEDY)), "4 samples of a problem"),
+    (RStarConsistency(strategy=MCTS(width=3, sampling=GREEDY)), "3 children of a step (MCTS)"),
+    (MCTS(width=1), "a width of 1 is a single chain"),
+    (MajorityVote(n=1), "a vote of one chain"),
+    (BestOfN(1), "the best of one sample"),
+    (Rebase(n=1), "Rebase with n of 1"),
+    (Forest(trees=1), "a forest of one tree"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("strategy", "said"), ALIKE, ids=lambda x: x if isinstance(x, str) else "")
+def test_what_cannot_differ_is_told(strategy: Any, said: str) -> None:
+    assert any(said in line for line in ineffective_settings(strategy)), ineffective_settings(strategy)
+
+
+@pytest.mark.parametrize("name", [*STRATEGIES, *PRESETS])
+def test_no_strategy_is_futile_as_it_comes(name: str) -> None:
+    kind = STRATEGIES[name]() if name in STRATEGIES else PRESETS[name].strategy
+    assert ineffective_settings(kind) == []
+
+
+def test_a_budget_smaller_than_an_answer_is_told() -> None:
+    (said,) = ineffective_settings(MajorityVote(n=2, sampling=Sampling(max_tokens=256)), Budget(10))
+    assert "the budget of 10 tokens is less than one answer may have (256)" in said
+    for level in EFFORTS.values():
+        assert ineffective_settings(Samples(2, Sampling(max_tokens=level.max_answer_tokens)), level.budget) == []

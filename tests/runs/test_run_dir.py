@@ -1,0 +1,386 @@
+"""Run directories: readable while written, one writer, nothing overwritten, nothing lost to a torn line."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from ponder import full_disk, signals
+from ponder.runs import environment
+from ponder.runs import records
+from ponder.runs import run_dir
+from ponder.errors import RunError
+from ponder.runs.run_dir import Run, checkpoints, newest_checkpoint, read_job, read_metrics, read_traces
+from ponder.types import Problem, Step, Trace, ids, user_messages
+
+
+@dataclass(frozen=True)
+class Job:
+    steps: int = 3
+    name: str = "a"
+    limit: int | None = None
+
+
+def trace(id: str) -> Trace:
+    return Trace(Problem(id, user_messages("é→?")), [Step(None, "é→?", ids([1, 2]))])
+
+
+def steps(folder: Path) -> list[int]:
+    return [int(m["step"]) for m in read_metrics(folder)]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_readable_while_it_is_written(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "run"
+    with Run(folder, Job()) as run:
+        assert read_job(folder) == run.job and read_metrics(folder) == [] and list(read_traces(folder)) == []
+        for i in range(3):
+            run.write_metrics(i, {"reward": i / 3})
+            run.write_traces(i, [trace(f"{i}a"), trace(f"{i}b")])
+            assert steps(folder) == list(range(i + 1)), "at once, not when the run closes"
+            assert len(list(read_traces(folder))) == 2 * (i + 1)
+    assert [m["reward"] for m in read_metrics(folder)] == [0, 1 / 3, 2 / 3]
+    assert [(s, t.problem.id) for s, t in read_traces(folder)] == [(i, f"{i}{x}") for i in range(3) for x in "ab"]
+    assert (folder / "environment.json").exists()
+
+
+@pytest.mark.parametrize(
+    "torn", ['{"step": 3, "rew', "{", '{"step": 3}x', "\ufffd", "[1]", "null", '{"step": 3, "t": "\\u']
+)
+def test_a_torn_last_line_is_ignored_and_repaired(torn: str, tmp_path: Path) -> None:
+    with Run(tmp_path, Job()) as run:
+        run.write_metrics(0, {"x": 1.0})
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write(torn)
+    assert steps(tmp_path) == [0]
+    with Run(tmp_path, Job()) as run:
+        run.write_metrics(1, {"x": 2.0})
+        run.write_metrics(2, {"x": 3.0})
+    assert steps(tmp_path) == [0, 1, 2], "the next record stands on a line of its own"
+
+
+def test_a_line_torn_inside_a_character(tmp_path: Path) -> None:
+    with Run(tmp_path, Job()) as run:
+        run.write_traces(0, [trace("a")])
+    with open(tmp_path / "traces.jsonl", "ab") as file:
+        file.write('{"step": 1, "problem": "é'.encode()[:-1])
+    assert [t.problem.question for _, t in read_traces(tmp_path)] == ["é→?"]
+
+
+def test_a_whole_line_that_lacks_only_its_end_counts(tmp_path: Path) -> None:
+    with Run(tmp_path, Job()) as run:
+        run.write_metrics(0, {})
+        run.write_metrics(1, {})
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert steps(tmp_path) == [0, 1]
+    with Run(tmp_path, Job()) as run:
+        run.write_metrics(2, {})
+    assert steps(tmp_path) == [0, 1, 2]
+
+
+def test_resuming_forgets_what_comes_again(tmp_path: Path) -> None:
+    with Run(tmp_path, Job()) as run:
+        run.mark_resumed(0)
+        assert not (tmp_path / "metrics.jsonl").exists(), "nothing to forget in a new run"
+        for i in range(4):
+            run.write_metrics(i, {"try": 1.0})
+            run.write_traces(i, [trace(str(i))])
+    with Run(tmp_path, Job()) as run:
+        run.mark_resumed(2)
+        assert steps(tmp_path) == [0, 1] and [s for s, _ in read_traces(tmp_path)] == [0, 1]
+        for i in (2, 3):
+            run.write_metrics(i, {"try": 2.0})
+    assert [(m["step"], m["try"]) for m in read_metrics(tmp_path)] == [(0, 1), (1, 1), (2, 2), (3, 2)]
+    with Run(tmp_path, Job()) as run:
+        run.mark_resumed(3)
+        run.mark_resumed(1)
+        run.write_metrics(1, {"try": 3.0})
+    assert [(m["step"], m["try"]) for m in read_metrics(tmp_path)] == [(0, 1), (1, 3)]
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 10, "the file itself forgets nothing"
+
+
+# one writer
+
+
+def holder(folder: Path) -> subprocess.Popen[str]:
+    """Another process that writes there."""
+    code = """
+        import sys
+        from runs.test_run_dir import Job
+        from ponder.runs.run_dir import Run
+        with Run(sys.argv[1], Job()):
+            print("held", flush=True)
+            sys.stdin.read()
+    """
+    places = [str(Path(__file__).parent), str(Path(run_dir.__file__).parents[1])]
+    other = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code), str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
+    )  # fmt: skip
+    assert other.stdout is not None and other.stdout.readline() == "held\n"
+    return other
+
+
+def test_a_run_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = sys.modules[__name__]
+    monkeypatch.setitem(sys.modules, "test_runs", module)
+    monkeypatch.setattr(Job, "__module__", "test_runs")  # as the other process names it
+    other = holder(tmp_path)
+    try:
+        before = contents(tmp_path)
+        with pytest.raises(RunError, match="in use by another process"):
+            Run(tmp_path, Job()).__enter__()
+        assert contents(tmp_path) == before
+    finally:
+        other.kill()  # as a crash would: the lock goes with the process
+        other.communicate(timeout=10)
+    with Run(tmp_path, Job()) as run:
+        run.write_metrics(0, {})
+    assert steps(tmp_path) == [0]
+
+
+def test_two_runs_in_one_process(tmp_path: Path) -> None:
+    with Run(tmp_path, Job()):
+        with pytest.raises(RunError, match="in use"):
+            Run(tmp_path, Job()).__enter__()
+    with Run(tmp_path, Job()):
+        pass
+
+
+def test_the_lock_goes_when_the_job_is_refused_or_fails(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        with Run(tmp_path, Job()):
+            raise ZeroDivisionError
+    with pytest.raises(RunError, match="another job"):
+        Run(tmp_path, Job(steps=9)).__enter__()
+    with Run(tmp_path, Job()):
+        pass
+
+
+# whose folder it is
+
+
+def test_another_job_is_refused_and_nothing_overwritten(tmp_path: Path) -> None:
+    with Run(tmp_path, Job()) as run:
+        run.write_metrics(0, {})
+    before = contents(tmp_path)
+    with pytest.raises(RunError, match=r"another job \(steps: 3 -> 4; name: 'a' -> 'b'\)"):
+        Run(tmp_path, Job(steps=4, name="b")).__enter__()
+    assert contents(tmp_path) == before
+
+
+def test_a_setting_that_was_not_there_had_its_default(tmp_path: Path) -> None:
+    with Run(tmp_path, Job()):
+        pass
+    job = read_job(tmp_path)
+    del job["limit"]  # as an older version wrote it
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    with Run(tmp_path, Job()) as run:
+        assert run.job == job  # in the words that its checkpoints know it by
+    with pytest.raises(RunError, match="limit"):
+        Run(tmp_path, Job(limit=4)).__enter__()
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(RunError, match=r"not a run directory and not empty \(it holds thesis.txt\)"):
+        Run(tmp_path, Job()).__enter__()
+    assert (tmp_path / "thesis.txt").read_text() == "mine" and not (tmp_path / "job.json").exists()
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(RunError, match="cannot write the run directory"):
+            Run(folder, Job()).__enter__()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(RunError, match="Permission denied"):
+            Run(tmp_path / "run", Job()).__enter__()
+    finally:
+        tmp_path.chmod(0o700)
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[1", "\x00"])
+def test_a_damaged_job_is_named(damage: str, tmp_path: Path) -> None:
+    with Run(tmp_path, Job()):
+        pass
+    (tmp_path / "job.json").write_text(damage)
+    with pytest.raises(RunError, match=r"job\.json is damaged"):
+        Run(tmp_path, Job()).__enter__()
+    assert (tmp_path / "job.json").read_text() == damage
+
+
+def test_reading_what_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="is not a run directory"):
+        read_job(tmp_path)
+    assert read_metrics(tmp_path) == [] and checkpoints(tmp_path) == [] and newest_checkpoint(tmp_path) is None
+
+
+# full disks
+
+
+def full(*args: Any, **more: Any) -> NoReturn:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class Disk:
+    """Records go to a disk with room for so many bytes, of which some may become free while somebody waits."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, room: int, freed: int = 0, waits: int = 10**9) -> None:
+        self.room, self.freed, self.waits, self.waited = room, freed, waits, 0
+        real = records.RecordWriter.__init__
+        disk = self
+
+        class File(io.FileIO):
+            def write(self, data: Any) -> int:
+                part = bytes(data)[: disk.room] if disk.room else full()
+                disk.room -= super().write(part)
+                return len(part)
+
+            def truncate(self, size: int | None = None) -> int:
+                disk.room += self.seek(0, os.SEEK_END) - (size or 0)
+                return super().truncate(size)
+
+        def init(appender: records.RecordWriter, path: Path) -> None:
+            real(appender, path)
+            appender._file.close()
+            appender._file = File(path, "ab")
+
+        def wait(seconds: float, stopped: Any) -> bool:
+            self.waited += 1
+            if self.waited == self.waits:
+                self.room += self.freed
+            return not stopped()
+
+        patch.setattr(records.RecordWriter, "__init__", init)
+        patch.setattr(full_disk, "_wait", wait)
+
+
+def test_a_full_disk_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing half-written counts while it waits, and what was to be written is there once there is room."""
+    disk = Disk(monkeypatch, room=500, freed=10**6, waits=3)
+    with Run(tmp_path, Job()) as run:
+        run.write_traces(0, [trace(str(i)) for i in range(9)])
+    assert disk.waited == 3
+    assert [t.problem.id for _, t in read_traces(tmp_path)] == [str(i) for i in range(9)]
+    said = capsys.readouterr().err
+    assert re.search(r"the disk is full: \S+traces\.jsonl needs \d+ bytes, and .* are free; waiting until", said), said
+    assert "there is room again: traces.jsonl is written" in said
+
+
+def test_a_disk_whose_fullness_shows_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a system may forget the bytes when it says so: they are written again."""
+    real, failed = os.fsync, []
+
+    def fsync(handle: int) -> None:
+        if len(failed) < 2:
+            failed.append(handle)
+            full()
+        real(handle)
+
+    again: list[int] = []
+    rewrite = records._rewrite_bytes
+    monkeypatch.setattr(records, "_write_again", lambda *given: (again.append(given[2] - given[1]), rewrite(*given)))
+    monkeypatch.setattr(full_disk, "FIRST_RETRY_SECONDS", 0.01)
+    with Run(tmp_path, Job()) as run:
+        run.write_metrics(0, {"x": 1.0})
+        run.write_metrics(1, {"x": 1.0})
+        size = (tmp_path / "metrics.jsonl").stat().st_size
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", fsync)
+            run.sync()
+        assert again == [size, size] and steps(tmp_path) == [0, 1]
+        run.write_metrics(2, {"x": 1.0})
+    assert steps(tmp_path) == [0, 1, 2]
+
+
+def test_a_stop_ends_the_wait_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        Disk(patch, room=500)
+        wants = lambda: True  # noqa: E731
+        signals.add_stop_check(wants)
+        try:
+            with pytest.raises(
+                RunError, match=r"traces\.jsonl: No space left on device; free some space and run again"
+            ):
+                with Run(tmp_path, Job()) as run:
+                    run.write_traces(0, [trace(str(i)) for i in range(9)])
+        finally:
+            signals.remove_stop_check(wants)
+    content = (tmp_path / "traces.jsonl").read_bytes()
+    kept = [t.problem.id for _, t in read_traces(tmp_path)]
+    assert content.endswith(b"}\n") and 0 < len(kept) < 9, "whole ones stay, and of the next there is nothing"
+    with Run(tmp_path, Job()) as run:
+        run.mark_resumed(0)
+        run.write_traces(0, [trace(str(i)) for i in range(9)])
+    assert [t.problem.id for _, t in read_traces(tmp_path)] == [str(i) for i in range(9)]
+
+
+@pytest.mark.parametrize("at", [1, 3])  # the folder is synced between the two files
+def test_a_disk_that_is_full_at_the_very_start(at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same command works once there is room again."""
+    real, count = os.fsync, []
+
+    def fsync(handle: int) -> None:
+        count.append(handle)
+        if len(count) == at:
+            os.ftruncate(handle, 1)
+            full()
+        real(handle)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        with pytest.raises(RunError, match="No space left"):
+            Run(tmp_path / "run", Job()).__enter__()
+    with Run(tmp_path / "run", Job()) as run:
+        run.write_metrics(0, {})
+    assert steps(tmp_path / "run") == [0] and read_job(tmp_path / "run") == run.job
+
+
+# checkpoints
+
+
+def test_whole_checkpoints_oldest_first(tmp_path: Path) -> None:
+    for name in ("step-000020", "step-000003", "step-000021.new", "other", "step-999999", "step-1000000"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    names = [p.name for p in checkpoints(tmp_path)]
+    assert names == ["step-000003", "step-000020", "step-999999", "step-1000000"]
+    newest = newest_checkpoint(tmp_path)
+    assert newest is not None and newest.name == "step-1000000"
+
+
+def test_a_job_runs_again_from_its_file(tmp_path: Path) -> None:
+    from ponder.runs import job_json
+
+    job = replace(Job(), name="é", limit=7)
+    with Run(tmp_path, job) as run:
+        assert read_job(tmp_path) == run.job == job_json.encode(job)
+
+
+def test_the_environment_is_told() -> None:
+    told = environment.describe_environment()
+    assert {"python", "machine", "versions", "commit", "command", "time"} <= told.keys()
+    assert "numpy" in told["versions"] and json.dumps(told)
+    assert environment.git_commit(Path("/")) is None

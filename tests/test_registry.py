@@ -1,0 +1,55 @@
+"""Things by name: a table, a path, a plug-in, or an error that helps."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ponder import registry
+from ponder.errors import UnknownName, UsageError
+from ponder.reason.strategies import STRATEGIES, Samples
+
+TABLE = {"countdown": 1, "addition": 2}
+
+
+def test_the_table_comes_first() -> None:
+    assert registry.lookup("strategy", "ensemble", STRATEGIES) is Samples
+    assert registry.lookup("task", "a:b", {"a:b": 7}) == 7
+
+
+def test_then_a_path() -> None:
+    assert registry.lookup("task", "json:dumps", TABLE) is json.dumps
+    assert registry.import_object("collections:OrderedDict.fromkeys").__name__ == "fromkeys"
+
+
+def test_then_a_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Plugin:
+        def load(self) -> str:
+            return "found"
+
+    def entry_points(group: str, name: str) -> list[Any]:
+        return [Plugin()] if (group, name) == ("ponder.task", "theirs") else []
+
+    monkeypatch.setattr(registry, "entry_points", entry_points)
+    assert registry.lookup("task", "theirs", TABLE) == "found"
+
+
+def test_else_what_was_meant() -> None:
+    with pytest.raises(UnknownName) as caught:
+        registry.lookup("task", "contdown", TABLE)
+    said = str(caught.value)
+    assert "no task named 'contdown'" in said and "Did you mean 'countdown'?" in said
+    assert "addition, countdown" in said and "module:object" in said
+    with pytest.raises(UnknownName) as caught:
+        registry.lookup("task", "zzz", TABLE)
+    assert "Did you mean" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "path", ["nowhere:x", "json:nothing", "json:", ":x", "json", ".relative:x", "a b:c", "json:dumps."]
+)
+def test_a_path_that_leads_nowhere(path: str) -> None:
+    with pytest.raises(UsageError, match="cannot load"):
+        registry.import_object(path)

@@ -1,0 +1,134 @@
+"""Moments in 8 bits: the paper's bit patterns, the memory they save, and that what learns with them still learns."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ponder.train import adam_states
+from ponder.train.optimizer import AdamW, MasterWeights
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_the_values_are_those_of_the_bit_patterns(signed: bool) -> None:
+    """Dettmers et al. (2022), section 1.3 and 2.2, pattern by pattern: sign, zeros, a one, a linear fraction."""
+    values = []
+    for pattern in range(256):
+        bits = f"{pattern:08b}"
+        sign, bits = (-1.0 if bits[0] == "1" else 1.0, bits[1:]) if signed else (1.0, bits)
+        power, _, fraction = bits.partition("1")
+        if "1" not in bits or (not signed and len(power) == 7):  # the two patterns that are over
+            values.append(1.0 if pattern in (1, 128) else 0.0)
+            continue
+        part = (int(fraction or "0", 2) + 0.5) / 2 ** len(fraction)
+        values.append(sign * 10.0 ** -len(power) * (0.1 + 0.9 * part))
+    assert len(set(values)) == 256
+    np.testing.assert_allclose(adam_states.quantization_levels(signed).numpy(), sorted(values), rtol=1e-12)
+
+
+@pytest.mark.parametrize("signed", [True, False])
+@pytest.mark.parametrize("count", [256, 5000])
+def test_packing_takes_the_nearest_value_of_each_block(signed: bool, count: int) -> None:
+    rng = np.random.default_rng(0)
+    scale = np.repeat(4.0 ** np.arange(-10, 10), 256)[:count]
+    x = rng.normal(size=count) * 10.0 ** rng.uniform(-9, 0, size=count) * scale
+    x = (x if signed else x**2).astype(np.float32)
+    codes, top = adam_states.quantize(torch.from_numpy(x), signed)
+    assert codes.dtype == torch.uint8 and len(codes) == count and len(top) == -(-count // 256)
+    found = adam_states.dequantize(codes, top, signed).numpy()
+    book = np.float32(adam_states.quantization_levels(signed).numpy())
+    for a in range(0, count, 256):
+        block, largest = x[a : a + 256], np.abs(x[a : a + 256]).max()
+        near = np.abs(book[None] * largest - block[:, None]).min(1)
+        if not signed:  # but zero is for zero alone
+            near = np.where(block > 0, np.abs(book[None, 1:] * largest - block[:, None]).min(1), near)
+        assert np.all(np.abs(found[a : a + 256] - block) <= near * (1 + 1e-4) + 1e-6 * np.abs(block))
+        assert np.all((found[a : a + 256] == 0) == (block == 0)) or signed
+
+
+def test_tiny_and_zero_blocks_survive() -> None:
+    x = torch.zeros(768)
+    x[300:310], x[600] = 1e-40, 1e-30  # 1e-40 is subnormal
+    for signed in (True, False):
+        found = adam_states.dequantize(*adam_states.quantize(x, signed), signed)
+        torch.testing.assert_close(found, x, rtol=0.08, atol=0)
+
+
+def test_eight_bits_are_a_quarter_of_the_memory() -> None:
+    net = nn.Sequential(nn.Linear(512, 384), nn.Linear(384, 10))
+    sizes = {}
+    for kind in ("float32", "int8"):
+        masters = MasterWeights(net, AdamW(states=kind))  # type: ignore[arg-type]
+        for p in net.parameters():
+            p.grad = torch.ones_like(p)
+        masters.step(masters.grad_norm())
+        moments = {n: t for n, t in masters.tensors().items() if n.startswith("exp_avg")}
+        sizes[kind] = sum(t.nbytes for n, t in moments.items() if n.endswith("0.weight"))
+        small = {t.dtype for n, t in moments.items() if n.endswith(("bias", "1.weight"))}
+        assert small == {torch.float32}, "few elements stay whole"
+    assert sizes["float32"] == 8 * 512 * 384
+    assert sizes["int8"] == 2 * 512 * 384 + 2 * 4 * (512 * 384 // 256) < 0.26 * sizes["float32"]
+
+
+def learn(kind: str, steps: int) -> tuple[list[float], dict[str, Tensor]]:
+    """A perceptron learns another one's function, from fresh examples whose features differ a thousandfold in size."""
+    torch.manual_seed(0)
+    teacher, net = (nn.Sequential(nn.Linear(64, 128), nn.Tanh(), nn.Linear(128, 64)) for _ in range(2))
+    masters = MasterWeights(net, AdamW(lr=3e-3, warmup_steps=10, decay_steps=steps, states=kind))  # type: ignore[arg-type]
+    losses, sizes = [], torch.logspace(-3, 0, 64)
+    for _ in range(steps):
+        x = torch.randn(64, 64) * sizes
+        loss = (net(x) - teacher(x).detach()).square().mean()
+        loss.backward()
+        masters.accumulate()
+        masters.step(masters.grad_norm())
+        losses.append(float(loss.detach()))
+    return losses, {n: p.detach() for n, p in net.named_parameters()}
+
+
+def test_eight_bits_learn_as_float32_does() -> None:
+    """The loss stays within 15 % of float32's at every step while it falls a thousandfold, and so do the weights.
+    With 256 values evenly spaced it would be at twice the loss."""
+    (plain, w), (eight, w8) = learn("float32", 400), learn("int8", 400)
+    assert plain[-1] < plain[0] / 1000
+    assert max(abs(b / a - 1) for a, b in zip(plain, eight, strict=True)) < 0.15
+    assert plain != eight
+    for n in w:
+        assert float((w[n] - w8[n]).norm() / w[n].norm()) < 0.15, n
+
+
+def test_a_gradient_seen_once_does_not_leap() -> None:
+    """A second moment rounded to zero would make the next step the first moment / eps: a thousand times lr here."""
+    net = nn.Linear(64, 64, bias=False)
+    start = net.weight.detach().clone()
+    masters = MasterWeights(net, AdamW(lr=1e-3, states="int8", max_grad_norm=math.inf))
+    once = torch.zeros(64, 64)
+    once[:, 0], once[:, 1] = 1.0, 1e-4  # its square is 1e-8 of the block's largest, below the smallest value
+    for t in range(5):
+        net.weight.grad = once.clone() if t == 0 else torch.zeros(64, 64)
+        masters.step(masters.grad_norm())
+    assert float((net.weight.detach() - start).abs().max()) < 5e-3
+
+
+def stepped(net: nn.Linear, settings: AdamW) -> dict[str, Tensor]:
+    masters = MasterWeights(net, settings)
+    draw = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        for p in net.parameters():
+            p.grad = torch.randn(p.shape, generator=draw)
+        masters.step(masters.grad_norm())
+    return masters.tensors()
+
+
+def test_long_weights_are_stepped_slice_by_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = AdamW(lr=0.01, weight_decay=0.1, states="int8")
+    nets = [nn.Linear(70, 101) for _ in range(2)]
+    nets[1].load_state_dict(nets[0].state_dict())
+    whole = stepped(nets[0], settings)
+    monkeypatch.setattr(adam_states, "_SLICE", 512)  # 7070 elements: the last slice and the last block are short
+    cut = stepped(nets[1], settings)
+    assert all(torch.equal(t, cut[n]) for n, t in whole.items()) and float(cut["step.weight"]) == 3

@@ -1,0 +1,170 @@
+"""When things go wrong in a step: no memory, no finite number, no time."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fakes import tiny_decoder, mixed_groups
+from float64_losses import turned
+from ponder.errors import Interrupted
+from ponder.nets.decoder import Decoder
+from ponder.train.finite_checks import Diverged
+from ponder.train.learner import Learner, OutOfMemory
+from ponder.train.objective import NO_KL, Stats, Tokens
+from ponder.train.optimizer import AdamW
+from ponder.train.pack import PackedBatch
+from ponder.train.policy_gradient import GRPO, ClippedSurrogate
+from ponder.types import Trace
+
+PLAIN = GRPO(kl=NO_KL)
+
+
+def credited(worlds: int = 1) -> list[Trace]:
+    traces = [t for seed in range(worlds) for t in mixed_groups(seed)]
+    PLAIN.credit(traces, "wanted", {})
+    return traces
+
+
+def same(net: Decoder, other: dict[str, Tensor]) -> bool:
+    return all(torch.equal(p, other[n]) for n, p in net.state_dict().items())
+
+
+# memory
+
+
+def short_of_memory(patch: pytest.MonkeyPatch, most: int, recomputed: int | None = None) -> list[int]:
+    """No batch of more than so many tokens fits; with recomputing so many. Returns the sizes that were tried."""
+    real, tried = Learner._tokens, []
+
+    def tokens(self: Learner, batch: PackedBatch) -> Tokens:
+        tried.append(len(batch.ids_T))
+        if tried[-1] > (recomputed if self.net.gradient_checkpointing and recomputed is not None else most):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return real(self, batch)
+
+    patch.setattr(Learner, "_tokens", tokens)
+    return tried
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_out_of_memory_halves_the_micro_batch_and_goes_on(passes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    traces = credited(6)
+    expected = Learner(tiny_decoder(), PLAIN).gradient(traces)
+    smooth = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-3), epochs_per_batch=passes)
+    smooth.step(traces)
+    tried = short_of_memory(monkeypatch, 70)
+    learner = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-3), max_tokens_per_microbatch=256, epochs_per_batch=passes)
+    assert turned(learner.gradient(traces), expected) < 1e-6
+    assert learner.max_tokens_per_microbatch == 64 and learner.oom_retries == 2 and max(tried) > 128
+    told = learner.step(traces)
+    assert told["oom_retries"] == 2 and told["max_tokens_per_microbatch"] == 64, "once found, the size stays"
+    assert learner.master_weights.steps == passes and told["loss"] == pytest.approx(smooth.step(traces)["loss"], abs=1e-2)
+    again = Learner(tiny_decoder(), PLAIN, max_tokens_per_microbatch=256)
+    again.restore(learner.tensors(), learner.counters())
+    assert (again.max_tokens_per_microbatch, again.oom_retries) == (64, 2), "in a resumed run too"
+
+
+def test_out_of_memory_in_the_middle_of_a_step_counts_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pass begins again: what was collected before is dropped, from gradient and metrics."""
+    traces = credited(6)
+    real, calls = Learner._tokens, []
+    plain = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-9), max_tokens_per_microbatch=128).step(traces)
+
+    def tokens(self: Learner, batch: PackedBatch) -> Tokens:
+        calls.append(1)
+        if len(calls) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(self, batch)
+
+    monkeypatch.setattr(Learner, "_tokens", tokens)
+    told = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-9), max_tokens_per_microbatch=128).step(traces)
+    for name in ("num_trained_tokens", "loss", "grad_norm", "entropy"):
+        assert told[name] == pytest.approx(plain[name], rel=1e-5, abs=1e-7), name
+
+
+def test_out_of_memory_recomputes_last_and_then_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    traces = credited()
+    expected = Learner(tiny_decoder(), PLAIN).gradient(traces)
+    with monkeypatch.context() as m:
+        short_of_memory(m, 5, recomputed=32)
+        learner = Learner(tiny_decoder(), PLAIN, max_tokens_per_microbatch=32)
+        assert turned(learner.gradient(traces), expected) < 1e-6 and learner.net.gradient_checkpointing and learner.oom_retries == 1
+    short_of_memory(monkeypatch, 5)
+    with pytest.raises(OutOfMemory, match=r"not even one sequence fits.*out of memory.*states='int8'"):
+        Learner(tiny_decoder(), PLAIN).step(traces)
+    assert all(p.grad is None for p in learner.net.parameters())
+
+
+# numbers
+
+
+class Sometimes(ClippedSurrogate):
+    """PPO's loss, which breaks on demand."""
+
+    broken = ""
+
+    def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
+        right, stats = super().loss(tokens)
+        if self.broken == "loss":
+            return right * torch.nan, stats
+        if self.broken == "gradient":  # a finite value whose slope is infinite
+            return right + (tokens.logprobs_N - tokens.logprobs_N.detach()).abs().sqrt(), stats
+        return right, stats
+
+
+@pytest.mark.parametrize("broken", ["loss", "gradient"])
+def test_a_step_that_is_not_finite_is_skipped_and_recorded(broken: str) -> None:
+    net, traces, rule = tiny_decoder(), credited(), Sometimes()
+    learner = Learner(net, rule, AdamW(lr=1e-2))
+    learner.step(traces)
+    rule.broken = broken
+    before, moments = copy.deepcopy(net.state_dict()), {n: t.clone() for n, t in learner.tensors().items()}
+    for count in (1.0, 2.0):
+        told = learner.step(traces)
+        assert told["skipped_steps"] == count
+        assert not np.isfinite(told["loss"] if broken == "loss" else told["grad_norm"])
+    assert same(net, before)
+    assert all(torch.equal(moments[n], t) for n, t in learner.tensors().items()), "nor Adam's moments"
+
+    rule.broken = ""
+    clean = Learner(tiny_decoder(), Sometimes(), AdamW(lr=1e-2))
+    clean.step(traces), clean.step(traces)
+    assert "skipped_steps" not in learner.step(traces)
+    assert same(net, clean.net.state_dict()), "nothing of the skipped gradients is left"
+
+    rule.broken = broken
+    learner.step(traces), learner.step(traces)
+    with pytest.raises(Diverged, match="three steps in a row"):
+        learner.step(traces)
+
+
+# time
+
+
+def test_an_interrupt_between_two_updates_waits_for_the_last() -> None:
+    def stop_at(turn: int) -> tuple[Learner, list[float]]:
+        learner, said = Learner(tiny_decoder(), PLAIN, AdamW(lr=0.01), epochs_per_batch=3), []
+
+        def watch(share: float) -> None:
+            said.append(share)
+            if len(said) == turn:
+                raise Interrupted("stop")
+
+        if turn == 1:
+            with pytest.raises(Interrupted):
+                learner.step(credited(), watch)
+        else:
+            learner.step(credited(), watch)
+        return learner, said
+
+    whole, _ = stop_at(99)
+    early, _ = stop_at(1)
+    late, said = stop_at(2)
+    assert early.master_weights.steps == 0 and same(early.net, tiny_decoder().state_dict()), "before the first update nothing happened"
+    assert late.master_weights.steps == 3 and len(said) == 3 and same(late.net, whole.net.state_dict())
+    assert isinstance(late.pending_interrupt, Interrupted) and whole.pending_interrupt is None

@@ -1,0 +1,154 @@
+"""What stands around an answer, or behind its figure, can make another answer of it."""
+
+import time
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ponder.verify import MultipleChoice, FinalNumber, FinalText, MathAnswer
+from ponder.verify.answers import hedging
+from ponder.verify.answers.hedging import is_denied, is_part_of_expression
+from ponder.verify.numeric.units import NO_UNIT, Unit, conversion_factors, parse_unit
+
+VERIFIERS = [FinalNumber(), MathAnswer()]
+
+OTHER_VALUES = [
+    r"-\boxed{42}", r"$-\boxed{42}$", r"$=-\boxed{42}$", r"the answer is -\boxed{42}", r"1 - \boxed{42}",
+    r"$x - \boxed{42}$", r"$2\cdot\boxed{42}$", r"2\boxed{42}", r"2*\boxed{42}", r"$\pm\boxed{42}$",
+    r"$\frac{1}{\boxed{42}}$", r"$\frac1{\boxed{42}}$", r"$\frac{\boxed{42}}{2}$", r"$\sqrt{\boxed{42}}$",
+    r"$\sqrt[3]{\boxed{42}}$", r"$\ln\boxed{42}$", r"$10^{\boxed{42}}$", r"$x_\boxed{42}$", r"$x > \boxed{42}$",
+    r"$\boxed{42}!$", r"${\boxed{42}}^2$", r"$\boxed{42}x$", r"$\boxed{42}i$", r"$\boxed{42}\pi$",
+    r"$\boxed{42}\sqrt{2}$", r"\boxed{42}e3",
+    r"\boxed{42}.5", r"$\boxed{42} \text{ thousand}$", r"$\boxed{42} \ne x$", r"$x \neq \boxed{42}$",
+]  # fmt: skip
+TAKEN_BACK = [
+    r"Either \boxed{42}.", r"Not \boxed{42}", r"$\neg\boxed{42}$", r"The answer isn't \boxed{42}",
+    r"I doubt that it is \boxed{42}", r"It is wrong to say it is \boxed{42}", r"\boxed{42} (if not, then 41)",
+    r"\boxed{42}. Sorry, I meant 41.", r"\boxed{42}, but 41 is also possible", "My answer: 41. Answer: 42",
+]  # fmt: skip
+OTHER_FIGURES = [
+    "42^2", "42^{3}", "42²", "~42", r"42\text{ lakh}", r"42\text{ bn}", r"42\text{ M}", r"42\text{ per mille}",
+    r"42\text{ basis points}", r"42\text{ doubled}", r"42\text{ twice}", r"42\text{ unless even}", r"42\text{ versus}",
+    r"42\text{ minimum}", r"42\text{ max}", r"42\text{ excluded}", r"42\text{ never}", r"42\text{ no}",
+]  # fmt: skip
+SAME = [
+    r"- \boxed{42}", "Sum:\n- \\boxed{42}", r"* $\boxed{42}$", r"**\boxed{42}**", r"*\boxed{42}*", r"=> \boxed{42}",
+    r"--> \boxed{42}", r"Final answer - \boxed{42}", r"Final answer – \boxed{42}", r"1. \boxed{42}", r"$=\boxed{42}$",
+    r"\$\boxed{42}", r"$\approx \boxed{42}$", r"$\boxed{42}^\circ$", r"$\boxed{42}\text{ cm}^2$", r"\boxed{42}cm",
+    r"\boxed{42}!", r"$\boxed{42}$-th", r"{\boxed{42}}", r"\textbf{\boxed{42}}", r"\boxed{42\,\text{km}}",
+    r"\boxed{42~\text{km}}", r"\boxed{42 ~\mathrm{~cm}}", r"\boxed{42°C}", r"\boxed{42^\circ\text{F}}", r"\boxed{€42}",
+    r"\boxed{42\text{ cm}^2}", r"\boxed{42 \text{ sit ups}}", "The best answer is 42.", "Our answer is 42.",
+    "6 * 7 = 42<answer>42</answer>", "= 6 * <answer>42</answer>",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("verifier", VERIFIERS, ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize("text", [*OTHER_VALUES, *TAKEN_BACK, *(rf"\boxed{{{figure}}}" for figure in OTHER_FIGURES)])
+def test_another_value_or_none_is_not_the_answer(verifier, text):
+    score = verifier.grade(text, "42")
+    assert score.value == 0.0 and score.reason, score
+
+
+@pytest.mark.parametrize("verifier", VERIFIERS, ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize("text", SAME)
+def test_what_is_written_around_it_leaves_an_honest_answer_alone(verifier, text):
+    assert verifier.grade(text, "42").value == 1.0, verifier.grade(text, "42")
+
+
+@pytest.mark.parametrize("verifier", VERIFIERS, ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [(r"10\text{ cm}", r"10\text{ m}", False), (r"10\text{ cm}", r"10\text{ cm}^2", False),
+     (r"10\text{ cm}", r"10\%", False), (r"10\text{ cm}", "10 centimeters", True), ("10", r"10\text{ m}", True),
+     (r"\$5", r"5\text{ cents}", False), (r"\$5", r"5\%", False), (r"\$5", r"5\text{ dollars}", True),
+     (r"\$5", "5", True), ("5 euros", r"\$5", False), ("20°C", "20°F", False), ("20°C", r"20^\circ", True),
+     (r"3\text{ cm}^2", "3 cm²", True), (r"3\text{ cm}^2", "3 cm³", False),
+     ("0.5", r"0.5\%", False), ("0.5", r"50\%", True), (r"\frac{1}{3}", r"\frac{1}{3}\%", False),
+     (r"0.5\%", "0.5", True), ("5", r"5\%", True), (r"5\%", "0.05", True)],
+)  # fmt: skip
+def test_a_unit_or_percent_sign_can_make_it_another_quantity(verifier, gold, answer, right):
+    assert verifier.grade(rf"\boxed{{{answer}}}", gold).value == float(right)
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "right"),
+    [(r"2:00\text{ PM}", r"2:00\text{ AM}", False), (r"2:00\text{ PM}", r"2:00\text{ p.m.}", True),
+     (r"\frac{\pi}{2}", r"\frac{\pi}{2}^\circ", False), (r"\frac{\pi}{2}", r"\frac{\pi}{2}\text{ radians}", True),
+     (r"\frac{\sqrt{2}}{2}", r"\frac{\sqrt{2}}{2}\%", False), (r"3\sqrt{2}", r"~3\sqrt{2}", False)],
+)  # fmt: skip
+def test_the_same_of_expressions(gold, answer, right):
+    assert MathAnswer().grade(rf"\boxed{{{answer}}}", gold).value == float(right)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [". No, it is A.", ". On reflection, A.", ". However, A is better.", " (A)", ", A", "/A", "; second choice: A",
+     ". C fits too."],
+)  # fmt: skip
+def test_a_second_letter_is_a_second_choice(after):
+    assert MultipleChoice().grade(rf"\boxed{{B}}{after}", "B").value == 0.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [r"\boxed{B}. A fish lives in water.", r"\boxed{B}, as I said.", r"\boxed{B}: option B it is.",
+     "The correct option is B.", "The best answer is (B)."],
+)  # fmt: skip
+def test_words_are_no_letters(text):
+    assert MultipleChoice().grade(text, "B").value == 1.0
+
+
+def test_a_text_can_be_denied_as_well():
+    verifier = FinalText(forms=("tag", "line"))
+    for text in ("I don't think the answer is yes.", "not <answer>yes</answer>", "It is false that the answer is yes"):
+        assert verifier.grade(text, "yes").value == 0.0, text
+
+
+@pytest.mark.parametrize("piece", ["-", "not ", "\\frac{", "{1}", "\\sqrt[", "1 - ", "doubt ", "don't think ", "$)]\\"])
+def test_it_takes_no_time(piece):
+    begun = time.perf_counter()
+    for _ in range(200):
+        is_denied(piece * 10_000), is_part_of_expression(piece * 10_000, piece * 10_000)
+    assert time.perf_counter() - begun < 1.0
+
+
+WORDS = [
+    "or", "OR", "either", "neıther", "not", "n't", "n’t", "≠", "¬", r"\ne", r"\neg", r"\not", "do not", "think",
+    "thinK", "say", "ſay", "wrong", "falſe", "to", "that", "doubt", "unlikely", "unlİkely", "-", "−", "+", "*", "×",
+    "<", ">", "^", "_", "{", "(", "[3]", "]", "=", "1", "٣", r"\frac", r"\sqrt", r"\cdot", r"\ln", "x", ".", "\n",
+]  # fmt: skip
+
+
+@settings(max_examples=400)
+@given(st.lists(st.one_of(st.sampled_from([*WORDS, " ", " "]), st.text(max_size=2)), max_size=12).map_problems("".join))
+def test_a_quick_look_first_changes_no_verdict(text):
+    """The patterns alone are the rule; what is asked before them only saves their time."""
+    patterns = ((hedging._ALTERNATIVE_BEFORE, 20), (hedging._DOUBT_BEFORE, 120), (hedging._VALUE_MODIFIER, 60))
+    assert is_denied(text) == any(pattern.search(text[-near:]) for pattern, near in patterns)
+    assert is_part_of_expression(text, "") == bool(hedging._OPERATOR_BEFORE.search(text[-100:]))
+
+
+def test_units_have_dimensions_and_sizes():
+    assert parse_unit("square centimeters") == parse_unit("cm", "²") == parse_unit("sq. cm") == parse_unit("cm^2")
+    assert parse_unit("m s^{-1}") == parse_unit("meters per second") == parse_unit("m/s")
+    assert conversion_factors(parse_unit("m/s"), parse_unit("km/h")) == (Fraction(5, 18),)
+    assert conversion_factors(parse_unit("lb"), parse_unit("pounds")) == conversion_factors(parse_unit("gbp"), parse_unit("pounds")) == (1,)
+    assert conversion_factors(parse_unit("cm"), parse_unit("cm^2")) == conversion_factors(parse_unit("dollars"), parse_unit("rupees")) == ()
+    assert conversion_factors((), parse_unit("cm")) == conversion_factors(parse_unit("liters"), ()) == (1,)
+    assert conversion_factors(parse_unit("cubic decimeters") or (NO_UNIT,), parse_unit("liters")) == (1,)
+
+
+def test_other_words_are_counted_things_or_nothing():
+    assert parse_unit("red apples") == parse_unit("apples") == (Unit(counted_noun="apple"),)
+    assert conversion_factors(parse_unit("apples"), parse_unit("oranges")) == ()
+    for words in ("in octal", "repeating", "ish", "halved", "pairs", "quarters", "K", "rounded up", "of them doubled"):
+        assert parse_unit(words) is None, words
+
+
+@pytest.mark.parametrize("space", ["   ", "\t", "\u00a0", " \t "])
+def test_words_after_an_answer_count_however_far_apart_they_stand(space: str) -> None:
+    said = space.join(["\\boxed{42}", "in", "binary"])
+    assert MathAnswer().grade(said, "42").value == 0.0, said
+    assert MathAnswer().grade(f"It{space}is \\boxed{{42}}{space}.", "42").value == 1.0

@@ -1,0 +1,77 @@
+"""Where the proof is, and what every checker does alike."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import pytest
+
+from ponder.types import Score
+from ponder.verify.proof import ProofVerifier, extract_proof
+from ponder.verify.proof.run_checker import CheckerResult
+from ponder.verify.proof.verifier import MAX_PROOF_CHARS, CheckerFailed, score_unfinished, shorten_message
+
+
+@pytest.mark.parametrize(
+    ("text", "proof"),
+    [("```\nx.\n```", "x."), ("So:\n```coq\nx.\ny.\n```\nDone.", "x.\ny."), ("<answer>x.</answer>", "x."),
+     ("<answer>\n```lean\nx.\n```\n</answer>", "x."), ("<think>```\ny.\n```</think>\n```\nx.\n```", "x."),
+     ("  ```v\n  x.\n  ```", "  x.")],
+)  # fmt: skip
+def test_one_proof_is_found(text, proof):
+    assert extract_proof(text).answer == proof
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("x.", "no answer"), ("", "no answer"), ("```\nx.\n", "no answer"), ("```\n\n```", "no answer"),
+     ("```\nx.\n```\n```\ny.\n```", "several answers"), ("<think>\n```\nx.\n```\n", "no answer"),
+     ("<answer>x.</answer><answer>y.</answer>", "several answers"), ("<answer>x.", "malformed"),
+     (f"```\n{'x' * (MAX_PROOF_CHARS + 1)}\n```", "too long"), ("```coq x. ```", "no answer")],
+)  # fmt: skip
+def test_anything_else_is_none(text, reason):
+    found = extract_proof(text)
+    assert (found.answer, found.reason) == (None, reason)
+
+
+@pytest.mark.parametrize("piece", ["```\n", "```a\n", "`", "\n", "<answer>", "<think>", "  ```\nx\n"])
+def test_no_text_takes_long(piece):
+    before = time.process_time()
+    extract_proof(piece * (200_000 // len(piece)))
+    assert time.process_time() - before < 8
+
+
+@dataclass(frozen=True)
+class Broken(ProofVerifier):
+    missing: str = ""
+
+    def missing_tools(self):
+        return self.missing
+
+    def check_proof(self, proof, gold):
+        raise CheckerFailed("crashed: by accident")
+
+
+def test_what_broke_is_undecided():
+    assert Broken().grade("```\nx\n```", {}) == Score(None, "crashed: by accident")
+    assert Broken("no checker").grade("```\nx\n```", {}) == Score(None, "no checker")
+    assert Broken().grade("no proof", {}) == Score(0.0, "no answer")
+    assert Broken().grade("```\nx\n```", None).reason.startswith("bad data: ")
+
+
+def test_who_is_to_blame():
+    assert score_unfinished(CheckerResult("ended", 1), "it") is None
+    for fate in ("timed out", "out of memory", "too much output"):
+        score = score_unfinished(CheckerResult(fate), "the proof")
+        assert score is not None and score.value == 0.0 and score.reason.startswith(fate)
+        with pytest.raises(CheckerFailed, match=fate):
+            score_unfinished(CheckerResult(fate), "the checker", blamed=False)
+    for fate in ("starved", "crashed"):
+        with pytest.raises(CheckerFailed, match=fate):
+            score_unfinished(CheckerResult(fate), "the proof")
+
+
+def test_feedback_is_short():
+    assert shorten_message(" a  \nb \n\n") == "a\nb"
+    assert len(shorten_message("x" * 10**6)) < 1100
