@@ -112,11 +112,14 @@ def _expand(line: str, short: dict[str, str]) -> str:
 
 def _untested_flags(tried: list[FlagTrial]) -> Iterator[CheckResult]:
     """A command or flag that nobody looks at."""
-    from ponder.cli import COMMANDS, harvest, plan
-    from ponder.cli import job_commands
+    from ponder.cli import COMMANDS, harvest, job_commands, plan
     from ponder.registry import import_object
 
-    own: dict[str, Callable[..., Any]] = {"harvest": harvest.harvest_flags, "plan": plan.plan_flags, "run": job_commands.run_flags}
+    own: dict[str, Callable[..., Any]] = {
+        "harvest": harvest.harvest_flags,
+        "plan": plan.plan_flags,
+        "run": job_commands.run_flags,
+    }
     for name, command in COMMANDS.items():
         if name in IN_TESTS:
             continue
@@ -156,7 +159,9 @@ def _run_trial(at: Path, tried: FlagTrial) -> CheckResult:
     if code_with and said != said_with:
         differences = [f"refused: {said_with.strip()[-160:]}"]
     return CheckResult(
-        name, bool(differences) or code != code_with, "; ".join(differences) or f"nothing changes in `ponder {tried.given}`"
+        name,
+        bool(differences) or code != code_with,
+        "; ".join(differences) or f"nothing changes in `ponder {tried.given}`",
     )
 
 

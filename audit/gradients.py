@@ -15,14 +15,17 @@ from ponder.cli import recipe_files
 from ponder.errors import PonderError
 from ponder.models.load import load_policy
 from ponder.nets.lora import LoRA
-from ponder.pipelines.training.session import TrainingState
 from ponder.pipelines.preflight.run_checks import run_preflight
 from ponder.pipelines.rl import RL, build_learners, collect_rollouts
+from ponder.pipelines.training.session import TrainingState
 from ponder.reason.strategies import Samples
 from ponder.train.ppo import PPO
 from ponder.types import Sampling, Trace
 
-MAX_RELATIVE_DIFFERENCE = {"float32": 1e-3, "bfloat16": 0.1}  # of the CPU's norm in float32: rounding alone leaves some 0.02 in bfloat16
+MAX_RELATIVE_DIFFERENCE = {
+    "float32": 1e-3,
+    "bfloat16": 0.1,
+}  # of the CPU's norm in float32: rounding alone leaves some 0.02 in bfloat16
 
 
 def check() -> Iterator[CheckResult]:

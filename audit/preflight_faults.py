@@ -36,7 +36,14 @@ from ponder.types import Sampling
 GPU = torch.cuda.is_available()
 RUNS = {"bfloat16": 200, "float32": 40, "float16": 40} if GPU else {"float32": 6, "bfloat16": 4}
 LIMIT_SECONDS = 240.0  # of each dtype's healthy runs
-OBJECTIVES = (GRPO(), GRPO(kl=NO_KL), GRPO(kl=KL(0.1, "k2")), GSPO(), DAPO(overlong_buffer=4, max_completion_tokens=24), PPO())
+OBJECTIVES = (
+    GRPO(),
+    GRPO(kl=NO_KL),
+    GRPO(kl=KL(0.1, "k2")),
+    GSPO(),
+    DAPO(overlong_buffer=4, max_completion_tokens=24),
+    PPO(),
+)
 NUMBER = r"([\d.]+e[+-]\d+|[\d.]+)"
 MEASURED = {
     "log-probabilities": rf"mean {NUMBER}",

@@ -35,7 +35,11 @@ from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, ids
 MODEL = "smollm2"
 STRATEGIES = ("chain", "direct", "cot", "vote", "refine", "tot", "got", "token-control", "tools")
 TEMPLATES = (None, "plain", "qa", "r1")
-NEEDS_USER_DATA = ("questions", "columns", "reasoning-gym")  # tasks that are nothing without the user's own data or an extra
+NEEDS_USER_DATA = (
+    "questions",
+    "columns",
+    "reasoning-gym",
+)  # tasks that are nothing without the user's own data or an extra
 ANSWER_PLACES = ("\\boxed", "<answer>", "begins with ####", 'begins with "Answer:"', "in a ```python block")
 R1_INSTRUCTION = chat_templates.render_chat("r1", []).partition("Assistant:")[0]
 
@@ -103,7 +107,11 @@ def faults(sent: str, problem: Problem) -> list[str]:
     found = ["to think is said twice"] if said.count("tep by step") > 1 else []
     found += ["to think, and not to"] if "without explanation" in said and "tep by step" in said else []
     places = [place for place in ANSWER_PLACES if place in said]
-    if R1_INSTRUCTION in sent and "<answer>" not in places and [p for p in places if "python" not in p and "Answer:" not in p]:
+    if (
+        R1_INSTRUCTION in sent
+        and "<answer>" not in places
+        and [p for p in places if "python" not in p and "Answer:" not in p]
+    ):
         found.append("the template and the question name different places for the answer")
     return found + (["several places for the answer"] if len(places) > 1 else [])
 

@@ -21,23 +21,34 @@ from typing import Any
 import numpy as np
 
 from audit.check_result import CheckResult
+from ponder.measure.evaluation_report import evaluation_report
+from ponder.models.guides import load_guide
 from ponder.models.load import load_inference_policy
 from ponder.models.reward_models import PRM, load_scorer
-from ponder.models.guides import load_guide
-from ponder.measure.evaluation_report import evaluation_report
 from ponder.pipelines.reward_model import TrainRewardModel
 from ponder.pipelines.solve import solve
+from ponder.reason.answer_extraction import extract_answer
 from ponder.reason.operators.auto_cut import chosen_cut
 from ponder.reason.operators.cut import parse_cut
-from ponder.reason.answer_extraction import extract_answer
-from ponder.reason.replay_policy import ReplayScorer, ReplayPolicy
+from ponder.reason.replay_policy import ReplayPolicy, ReplayScorer
 from ponder.reason.scorers import Likelihood
-from ponder.reason.strategies import DVTS, MCTS, BeamSearch, BestOfN, LookaheadBeamSearch, ParticleFilter, Rebase, MajorityVote
+from ponder.reason.strategies import (
+    DVTS,
+    MCTS,
+    BeamSearch,
+    BestOfN,
+    LookaheadBeamSearch,
+    MajorityVote,
+    ParticleFilter,
+    Rebase,
+)
 from ponder.train.optimizer import AdamW
 from ponder.train.reward_objectives import ProcessReward as ProcessReward
 from ponder.types import Problem, Sampling, Trace, user_messages
 
-QUESTION = "A pen costs 3 dollars. How much do 4 pens and a book for 5 dollars cost? Write each calculation on a new line."
+QUESTION = (
+    "A pen costs 3 dollars. How much do 4 pens and a book for 5 dollars cost? Write each calculation on a new line."
+)
 SAMPLING = Sampling(temperature=0.8, max_tokens=64, seed=1)
 REDUCTIONS = {
     "min": lambda p: sorted(p)[0],
@@ -191,7 +202,12 @@ def _check_reductions(strategy: BestOfN, stored: Trace) -> Iterator[CheckResult]
     """The same samples, replayed and ranked by each reduction."""
     for how, count in REDUCTIONS.items():
         again = asyncio.run(
-            solve(stored.problem, replace(strategy, reduce=how), ReplayPolicy([stored]), guide=ReplayScorer([stored], "prm"))
+            solve(
+                stored.problem,
+                replace(strategy, reduce=how),
+                ReplayPolicy([stored]),
+                guide=ReplayScorer([stored], "prm"),
+            )
         )
         ends = _finished(again)
         best = max(ends, key=lambda i: (count(again.steps[i].scores["prm"].steps), -i), default=None)
@@ -204,12 +220,18 @@ def _check_votes(policy: Any) -> Iterator[CheckResult]:
     ends = _finished(trace)
     weight = {i: math.exp(float(np.mean(trace.steps[i].logprobs, dtype=np.float64))) for i in ends}
     gaps = [abs(weight[i] - (trace.score(i, "likelihood") or 0.0)) for i in ends]
-    yield CheckResult("a likelihood is exp of the mean log-probability", max(gaps) < 1e-6, f"at most {max(gaps):.1e} apart")
+    yield CheckResult(
+        "a likelihood is exp of the mean log-probability", max(gaps) < 1e-6, f"at most {max(gaps):.1e} apart"
+    )
     said = {i: extract_answer(trace.text(i)) for i in ends}
     yield _check_winner("a weighted vote", trace, said, weight)
     plain = asyncio.run(solve(trace.problem, MajorityVote(5), ReplayPolicy([trace])))
-    yield _check_winner("a majority of the same chains", plain, {i: extract_answer(plain.text(i)) for i in _finished(plain)}, None)
-    top = asyncio.run(solve(trace.problem, BestOfN(5), ReplayPolicy([trace]), guide=ReplayScorer([trace], "likelihood")))
+    yield _check_winner(
+        "a majority of the same chains", plain, {i: extract_answer(plain.text(i)) for i in _finished(plain)}, None
+    )
+    top = asyncio.run(
+        solve(trace.problem, BestOfN(5), ReplayPolicy([trace]), guide=ReplayScorer([trace], "likelihood"))
+    )
     best = max(_finished(top), key=lambda i: (top.score(i, "likelihood") or 0.0, -i))
     yield CheckResult("best of n is the highest score", top.chosen == best, f"step {top.chosen}, recounted {best}")
 
@@ -235,7 +257,9 @@ def _check_mcts(policy: Any, guide: Any) -> Iterator[CheckResult]:
             below[step.parent].append(i)
     depth = max(len(_path(trace, i)) for i, s in enumerate(trace.steps) if s.visits)
     yield CheckResult("MCTS goes deeper than one step", depth > 1, f"{depth} steps, cut by {chosen_cut(trace)}")
-    yield CheckResult("MCTS: the root's visits are the simulations", trace.steps[0].visits == 8, f"{trace.steps[0].visits}")
+    yield CheckResult(
+        "MCTS: the root's visits are the simulations", trace.steps[0].visits == 8, f"{trace.steps[0].visits}"
+    )
     inner = [i for i, s in enumerate(trace.steps) if s.visits and below[i]]
     own = {i: trace.steps[i].visits - sum(trace.steps[k].visits for k in below[i]) for i in inner}
     right = all(count == (1 if i else 0) for i, count in own.items())

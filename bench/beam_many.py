@@ -139,7 +139,9 @@ def main() -> None:
     cpu_times: dict[str, list[float]] = {who: [] for who in sides}
     load, same = [], []
     for turn in range(1 + args.repeats):
-        problems = [Problem(f"{turn}/{i}", user_messages(f"{turn}{i:03}+{i * 7919 % 1000}=?")) for i in range(args.problems)]
+        problems = [
+            Problem(f"{turn}/{i}", user_messages(f"{turn}{i:03}+{i * 7919 % 1000}=?")) for i in range(args.problems)
+        ]
         found = {}
         for who, side in sides.items():
             policy.stream(turn)  # the same draws for both, and nothing in the cache

@@ -15,10 +15,18 @@ from unittest.mock import patch
 
 import numpy as np
 
-from peers_sampling import BACKENDS, Ponder, Search, Backend, check_completions
+from peers_sampling import BACKENDS, Backend, Ponder, Search, check_completions
 from ponder.engine.scheduler import Scheduler
 from ponder.types import Ids, ids
-from sampling import result_name, sampling_parser, open_backends, prepare_model, fill_default_sizes, measure_alternating, report_rates
+from sampling import (
+    fill_default_sizes,
+    measure_alternating,
+    open_backends,
+    prepare_model,
+    report_rates,
+    result_name,
+    sampling_parser,
+)
 
 BOTH, APART = "ponder, both at once", "ponder, prompts apart"
 
@@ -29,7 +37,9 @@ class PonderMixed(Ponder):
 
     def run_searches(self, searches: Sequence[Search], tokens: int) -> None:
         real = Scheduler.plan_step
-        with patch.object(Scheduler, "next", lambda own, choose, mixed_batch: real(own, choose, lambda parts: self.both)):
+        with patch.object(
+            Scheduler, "next", lambda own, choose, mixed_batch: real(own, choose, lambda parts: self.both)
+        ):
             super().explore(searches, tokens)
 
 

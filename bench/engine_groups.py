@@ -21,10 +21,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from limits import DecodePass, count_distinct_prefixes, explain_rates, roofline, measure_peaks, time_engine
-from peers_sampling import PromptRequest, Backend, check_completions
+from limits import DecodePass, count_distinct_prefixes, explain_rates, measure_peaks, roofline, time_engine
+from peers_sampling import Backend, PromptRequest, check_completions
 from ponder.types import Ids
-from sampling import result_name, sampling_parser, open_backends, prepare_model, fill_default_sizes, measure_alternating, report_rates
+from sampling import (
+    fill_default_sizes,
+    measure_alternating,
+    open_backends,
+    prepare_model,
+    report_rates,
+    result_name,
+    sampling_parser,
+)
 
 # tokens/s that were promised, by device, model and sequences; and the ratio to the better peer
 GOAL_TOKENS_PER_SECOND = {("cuda", "smollm2", 256): 160_000.0, ("cuda", "smollm2", 1024): 300_000.0}
@@ -59,7 +67,9 @@ def main() -> None:
             done = measure_alternating(sides, failed, work, args.repeats, args.device)
             with time_engine(args.device) as inside:
                 work(sides["ponder"], 1 + args.repeats)
-        least = roofline(ready.config, dtype, count_distinct_prefixes(turns[1]), passes(turns[1], args.n, args.tokens), machine)
+        least = roofline(
+            ready.config, dtype, count_distinct_prefixes(turns[1]), passes(turns[1], args.n, args.tokens), machine
+        )
 
     total = rows * args.tokens
     model = Path(args.model).name

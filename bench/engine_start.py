@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from harness import report
-from peers_sampling import BACKENDS, PromptRequest, BackendSetting, check_completions
+from peers_sampling import BACKENDS, BackendSetting, PromptRequest, check_completions
 from ponder.types import ids
-from sampling import result_name, sampling_parser, backend_packages, prepare_model, fill_default_sizes
+from sampling import backend_packages, fill_default_sizes, prepare_model, result_name, sampling_parser
 
 GOAL_SECONDS = {"cuda": 5.0}  # seconds to the first token
 MILESTONES = ("opened", "first_token", "first_group")
@@ -46,7 +46,9 @@ def child() -> None:
     side.close()
 
 
-def time_start(side: str, setting: BackendSetting, prompts: list[list[int]], n: int, tokens: int, kept: str) -> dict[str, float]:
+def time_start(
+    side: str, setting: BackendSetting, prompts: list[list[int]], n: int, tokens: int, kept: str
+) -> dict[str, float]:
     """Seconds after its start at which a fresh process had done each thing. Bytecode is kept in the folder `kept`."""
     told = {"side": side, "setting": asdict(setting), "prompts": prompts, "n": n, "tokens": tokens}
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": kept}

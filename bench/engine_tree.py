@@ -18,10 +18,18 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from limits import DecodePass, count_distinct_prefixes, explain_rates, roofline, measure_peaks, time_engine
-from peers_sampling import CompletionGroup, Search, Backend, check_completions
+from limits import DecodePass, count_distinct_prefixes, explain_rates, measure_peaks, roofline, time_engine
+from peers_sampling import Backend, CompletionGroup, Search, check_completions
 from ponder.types import Ids, ids
-from sampling import result_name, sampling_parser, open_backends, prepare_model, fill_default_sizes, measure_alternating, report_rates
+from sampling import (
+    fill_default_sizes,
+    measure_alternating,
+    open_backends,
+    prepare_model,
+    report_rates,
+    result_name,
+    sampling_parser,
+)
 
 PROMISED_TREE_RATIOS = {"cuda": 3.0}  # promised, against vLLM
 _FIRST_FAKE_TOKEN = 1 << 24  # tokens from here on are no model's

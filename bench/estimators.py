@@ -21,7 +21,7 @@ import numpy as np
 
 from harness import make_parser, report
 from ponder.measure import SampleCurve, coverage_curve, selection_curve
-from ponder.measure.statistics.answer_selection import SubsetScheme, SampleSelectionRule
+from ponder.measure.statistics.answer_selection import SampleSelectionRule, SubsetScheme
 
 
 def loop_coverage(n: int, c: list[int], ks: list[int]) -> list[float]:

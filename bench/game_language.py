@@ -16,7 +16,16 @@ from typing import Any
 
 from harness import make_parser, report
 from ponder.measure import wilson
-from ponder.reason.games import GAME_SEARCH, LanguageModelPrior, GreedyPriorPlayer, GamePolicy, RandomPlayoutScorer, RandomPlayer, SearchPlayer, play_match
+from ponder.reason.games import (
+    GAME_SEARCH,
+    GamePolicy,
+    GreedyPriorPlayer,
+    LanguageModelPrior,
+    RandomPlayer,
+    RandomPlayoutScorer,
+    SearchPlayer,
+    play_match,
+)
 from ponder.reason.games.players import Player
 from ponder.reason.games.tictactoe import TicTacToeGame
 from ponder.reason.operators.tree_policy import PUCT

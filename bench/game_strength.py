@@ -23,7 +23,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness import HERE, commit, hardware, make_parser, versions
-from ponder.reason.games import GAME_SEARCH, ConnectFourGame, GamePolicy, RandomPlayoutScorer, SearchPlayer, LearnedValueScorer, ValueNet, play_match, train_value_net
+from ponder.reason.games import (
+    GAME_SEARCH,
+    ConnectFourGame,
+    GamePolicy,
+    LearnedValueScorer,
+    RandomPlayoutScorer,
+    SearchPlayer,
+    ValueNet,
+    play_match,
+    train_value_net,
+)
 
 GAME = ConnectFourGame()
 RESULT_PATH = HERE.parent / "docs" / "game_strength.json"
@@ -36,7 +46,9 @@ class Side:
     simulations: int
 
     def player(self, net: ValueNet, seed: int) -> SearchPlayer:
-        guide = RandomPlayoutScorer(GAME, seed=seed) if self.kind == "random playouts" else LearnedValueScorer(GAME, net)
+        guide = (
+            RandomPlayoutScorer(GAME, seed=seed) if self.kind == "random playouts" else LearnedValueScorer(GAME, net)
+        )
         return SearchPlayer(GAME, replace(GAME_SEARCH, simulations=self.simulations), GamePolicy(GAME), guide)
 
 

@@ -81,7 +81,10 @@ def ponder_steps(options: Any, dtype: str) -> Iterator[dict[str, float]]:
         objective.credit(traces, scorer.name, {})
         learned = learner.step(traces)
         ended, cpu = synchronize_device(options.device), time.process_time() - worked
-        assert learned["num_trained_tokens"] == options.problems_per_step * options.n * options.tokens and learned["grad_norm"] > 0
+        assert (
+            learned["num_trained_tokens"] == options.problems_per_step * options.n * options.tokens
+            and learned["grad_norm"] > 0
+        )
         print(f"ponder step {step}: {ended - began:.2f} s ({sampled - began:.2f} s sampling)", flush=True)
         bytes_ = {"sample_bytes": sampling, "learn_bytes": peak_memory_bytes(options.device)}
         yield {"step": ended - began, "sample": sampled - began, "learn": ended - sampled, "cpu": cpu, **bytes_}

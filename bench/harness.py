@@ -159,7 +159,9 @@ def _show(result: Mapping[str, Any]) -> None:
     width = max(map(len, rows))
     print(f"{result['name']}: {result['work']} ({result['hardware']}, {result['better']} is better)")
     for who, value in rows.items():
-        measured = f"{format_number(value):>12} {result['unit']}" if value is not None else f"{'–':>12} not measured here"
+        measured = (
+            f"{format_number(value):>12} {result['unit']}" if value is not None else f"{'–':>12} not measured here"
+        )
         print(f"  {who:<{width}} {measured}".rstrip())
     if result["ratio"] is not None:
         promised = "" if result["limit"] is None else f" (promised: {result['limit']:g})"

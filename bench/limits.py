@@ -13,9 +13,9 @@ from unittest.mock import patch
 import torch
 
 import ponder.engine.engine as engine_module
-from ponder.engine.kv_cache import bytes_per_token
 from ponder.engine.cuda_graph_runner import CudaGraphRunner
 from ponder.engine.engine import Engine
+from ponder.engine.kv_cache import bytes_per_token
 from ponder.engine.model_runner import ModelRunner
 from ponder.nets.config import DecoderConfig
 from ponder.types import Ids

@@ -23,7 +23,9 @@ from ponder.types import Floats, Ids, Sampling, ids
 
 PromptRequest = tuple[Ids, int]  # a prefix, and how many continuations of it
 CompletionGroup = list[tuple[Ids, Floats]]  # of each continuation its tokens and their log-probabilities
-Search = Generator[list[PromptRequest], list[CompletionGroup], None]  # asks, is sent the answers, asks again; ends with its work
+Search = Generator[
+    list[PromptRequest], list[CompletionGroup], None
+]  # asks, is sent the answers, asks again; ends with its work
 
 
 @dataclass(frozen=True)

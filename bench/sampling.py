@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from harness import RESULTS, make_parser, report, slug
-from peers_sampling import BACKENDS, BackendSetting, Backend, is_installed, default_backends
+from peers_sampling import BACKENDS, Backend, BackendSetting, default_backends, is_installed
 from ponder.types import Ids, ids
 
 
@@ -62,13 +62,12 @@ def prepare_model(args: argparse.Namespace, rows: int, new: int) -> Iterator[Pre
     import torch
 
     from ponder.errors import ModelError
-    from ponder.models import smollm2
-    from ponder.models import chat_templates
+    from ponder.models import chat_templates, smollm2
     from ponder.models.load import find_model
     from ponder.models.tokenizer import Tokenizer
     from ponder.nets import gguf, hf
-    from ponder.nets.hardware import set_threads
     from ponder.nets.config import from_hf
+    from ponder.nets.hardware import set_threads
     from ponder.pipelines.solve import shuffled_problems
     from ponder.tasks.generated.addition import Addition
     from training import SHAPES, random_decoder
@@ -95,7 +94,10 @@ def prepare_model(args: argparse.Namespace, rows: int, new: int) -> Iterator[Pre
 
         def encode(first: int, count: int) -> list[Ids]:
             if tokenizer.chat_template is not None:
-                return [chat_templates.encode_chat(tokenizer, p.messages) for p in shuffled_problems(Addition().train, 0, first, count)]
+                return [
+                    chat_templates.encode_chat(tokenizer, p.messages)
+                    for p in shuffled_problems(Addition().train, 0, first, count)
+                ]
             return [ids(np.random.default_rng([first, i]).integers(3, config.vocab, 40)) for i in range(count)]
 
         wanted = [name for name in args.sides or BACKENDS if name.startswith("llama.cpp") and is_installed(name)]
@@ -115,7 +117,9 @@ def prepare_model(args: argparse.Namespace, rows: int, new: int) -> Iterator[Pre
             str(folder), args.device, dtype, rows, longest + 16 + new, threads, files,
             args.cache_gib or (32.0 if args.device == "cuda" else 4.0), args.vllm_share,
         )  # fmt: skip
-        yield PreparedModel(setting, list(dict.fromkeys(["ponder", *(args.sides or default_backends(setting))])), config, encode)
+        yield PreparedModel(
+            setting, list(dict.fromkeys(["ponder", *(args.sides or default_backends(setting))])), config, encode
+        )
 
 
 @dataclass

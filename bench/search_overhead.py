@@ -78,7 +78,14 @@ def ponder_overhead(sizes: list[int]) -> Iterator[dict[str, float]]:
         began, wall = time.process_time(), time.perf_counter()
         while len(trace.steps) < size:
             more = trace.steps[0].visits + max(10, (size - len(trace.steps)) // 3)
-            search = MCTS(simulations=more, width=4, cut=CUTS["line"], selection=UCT(1.0), sampling=sampling, complete_answer=False)
+            search = MCTS(
+                simulations=more,
+                width=4,
+                cut=CUTS["line"],
+                selection=UCT(1.0),
+                sampling=sampling,
+                complete_answer=False,
+            )
             asyncio.run(search(trace, world, world))
         took, visits = time.process_time() - began, trace.steps[0].visits
         cpu += took

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from harness import make_parser, report, median_seconds
+from harness import make_parser, median_seconds, report
 from ponder.nets.config import to_hf
-from training import SHAPES, model_flops, random_decoder, random_groups, matmul_rate, time_updates
+from training import SHAPES, matmul_rate, model_flops, random_decoder, random_groups, time_updates
 
 
 def peer(shape: str, tokens: int, sequences: int, device: str, dtype: torch.dtype, steps: int) -> tuple[float, int]:
@@ -77,7 +77,14 @@ def main() -> None:
         if args.device == "cuda":
             torch.cuda.empty_cache()
     net = random_decoder(args.shape, args.device, dtype)
-    ours = time_updates(net, work, args.device, args.steps, max_tokens_per_microbatch=args.max_tokens_per_microbatch, gradient_checkpointing=args.gradient_checkpointing)
+    ours = time_updates(
+        net,
+        work,
+        args.device,
+        args.steps,
+        max_tokens_per_microbatch=args.max_tokens_per_microbatch,
+        gradient_checkpointing=args.gradient_checkpointing,
+    )
     kind = str(dtype).removeprefix("torch.")
     report(
         f"trainer_rate_{args.shape.replace('-', '_').replace('.', '_')}_{args.tokens // 1024}k",

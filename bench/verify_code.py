@@ -29,7 +29,7 @@ from typing import Any
 
 from harness import HERE, make_parser, report
 from ponder.verify.code.compare_values import values_equal
-from ponder.verify.sandbox import SandboxLimits, Sandbox, cgroup, detect_isolation
+from ponder.verify.sandbox import Sandbox, SandboxLimits, cgroup, detect_isolation
 
 CASES = (1, 41, -7)
 CALLS = [((x,), {}) for x in CASES]
@@ -90,7 +90,11 @@ def rate(judge: Callable[[str], bool], runs: int, slots: int) -> tuple[float, fl
 
 def attacks() -> dict[str, Any]:
     """Undeserved passes and breaches of every attack there is, in a process of its own."""
-    done = subprocess.run([sys.executable, str(ATTACKS_FOLDER / "siege.py"), str(detect_isolation().isolation)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, str(ATTACKS_FOLDER / "siege.py"), str(detect_isolation().isolation)],
+        capture_output=True,
+        text=True,
+    )
     if done.returncode:
         raise SystemExit(f"the siege broke: {done.stderr[-2000:]}")
     found = json.loads(done.stdout.strip().rpartition("\n")[2])
@@ -108,14 +112,19 @@ def soak(total: int, slots: int) -> None:
     """Honest and hostile programs, mixed: each honest one judged right, each hostile one denied, nothing left."""
     draw, seen, begun = random.Random(0), Counter[str](), time.monotonic()
     mix = [
-        (draw.choice(HOSTILE), False) if draw.random() < 0.1 else correct_program(draw.randrange(10**9)) for _ in range(total)
+        (draw.choice(HOSTILE), False) if draw.random() < 0.1 else correct_program(draw.randrange(10**9))
+        for _ in range(total)
     ]
     with Sandbox(slots, limits=SandboxLimits(cpu_seconds=1, wall_seconds=2.5)) as jail:
 
         def one(item: tuple[str, bool]) -> None:
             replies = jail.call_program(item[0], "f", CALLS)
-            passed = all(r.run_status == "done" and values_equal(r.value, x + 1) for r, x in zip(replies, CASES, strict=True))
-            seen["lost" if any(r.run_status == "lost" for r in replies) else "right" if passed == item[1] else "WRONG"] += 1
+            passed = all(
+                r.run_status == "done" and values_equal(r.value, x + 1) for r, x in zip(replies, CASES, strict=True)
+            )
+            seen[
+                "lost" if any(r.run_status == "lost" for r in replies) else "right" if passed == item[1] else "WRONG"
+            ] += 1
             if (done := seen.total()) % 5000 == 0:
                 print(f"  {done:,} of {total:,} in {time.monotonic() - begun:.0f} s: {dict(seen)}", flush=True)
 

@@ -178,7 +178,11 @@ def main() -> None:
     typical = typical[: args.pairs]
     numbers = [(str(n), f"So {n - 7} + 7 is what she has. The answer is {boxed(f'{n:,}')}.") for n in range(900, 1900)]
     jail = [(SUM, boxed(SUM.replace("k", letter))) for letter in "abcdfghjlmpqrstuvwxyz"]
-    judges: dict[str, Judge] = {"ponder": grade_with_ponder} if args.no_peer else {"ponder": grade_with_ponder, "math-verify": grade_with_math_verify}
+    judges: dict[str, Judge] = (
+        {"ponder": grade_with_ponder}
+        if args.no_peer
+        else {"ponder": grade_with_ponder, "math-verify": grade_with_math_verify}
+    )
     details: dict[str, Any] = {}
     cheats, fair = exploits(), honest()
     for who, judge in judges.items():
@@ -200,7 +204,9 @@ def main() -> None:
     }
     details["jailed_ms"] = mean_ms(grade_with_ponder, jail)
     bare = [(gold, text.removeprefix(r"\boxed{")[:-1]) for gold, text in typical]
-    details["typical_all_jailed_ms"] = mean_ms(lambda text, gold: jail_client.call(5.0, "compare", gold, text).value, bare)
+    details["typical_all_jailed_ms"] = mean_ms(
+        lambda text, gold: jail_client.call(5.0, "compare", gold, text).value, bare
+    )
     count, longest, lost = hostile(args.hostile)
     details["hostile"] = {"answers": count, "longest_s": longest, "honest_lost": lost}
     if not args.no_peer:

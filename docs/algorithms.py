@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ponder.measure.figures.theme import TEXT_COLOUR, STYLE
+from ponder.measure.figures.theme import STYLE, TEXT_COLOUR
 from ponder.models.load import ScratchModel
 from ponder.pipelines.rl import RL
 from ponder.protocols import Policy, Scorer, Strategy
@@ -138,7 +138,9 @@ def draw(path: str, curves: dict[str, np.ndarray], seeds: int) -> None:
                 axes.plot([steps[-1], steps[-1] + 2.2], [at, height], color=colour, lw=0.7, clip_on=False)
                 axes.text(steps[-1] + 2.8, height, name, color=colour, va="center", fontsize=8.5)
             axes.plot([], [], color=colour, lw=2.2, label=kind)
-        axes.legend(loc="upper left", frameon=False, fontsize=8.5, labelcolor=TEXT_COLOUR, title="credit", alignment="left")
+        axes.legend(
+            loc="upper left", frameon=False, fontsize=8.5, labelcolor=TEXT_COLOUR, title="credit", alignment="left"
+        )
         axes.set_ylim(0, 1.02)
         axes.set_xlim(0, steps[-1])
         axes.grid(axis="y")

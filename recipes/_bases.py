@@ -97,12 +97,21 @@ class RecipeBase:
     ) -> Collect:
         """Answers to training problems."""
         return Collect(
-            self.task, model, strategy=strategy, guide=guide, limit=problems, start_index=first, max_concurrency=512, seed=seed
+            self.task,
+            model,
+            strategy=strategy,
+            guide=guide,
+            limit=problems,
+            start_index=first,
+            max_concurrency=512,
+            seed=seed,
         )
 
     def mcts(self, simulations: int, **more: Any) -> MCTS:
         """Line by line."""
-        return MCTS(simulations=simulations, width=4, sampling=self.sampling, cut=CUTS["line"], parallel_simulations=4, **more)
+        return MCTS(
+            simulations=simulations, width=4, sampling=self.sampling, cut=CUTS["line"], parallel_simulations=4, **more
+        )
 
     def fine_tune(self, data: str, model: str, seed: int, steps: int | None, lr: float | None, **more: Any) -> FineTune:
         """Learn from a file of answers, or with another objective from pairs or a teacher."""
@@ -114,12 +123,24 @@ class RecipeBase:
         )  # fmt: skip
 
     def rl_job(
-        self, model: str, group_size: int, objective: Objective, seed: int, steps: int | None, lr: float | None, **more: Any
+        self,
+        model: str,
+        group_size: int,
+        objective: Objective,
+        seed: int,
+        steps: int | None,
+        lr: float | None,
+        **more: Any,
     ) -> RL:
         """Learn from the rewards of n samples a problem, so many problems a step that the budget lasts."""
         steps = steps or self.rl.steps
         problems_per_step = more.pop("prompts", None) or self.answer_budget // (steps * group_size)
-        given = {"task": self.task, "strategy": Samples(group_size, self.sampling), "prompts": problems_per_step, **more}
+        given = {
+            "task": self.task,
+            "strategy": Samples(group_size, self.sampling),
+            "prompts": problems_per_step,
+            **more,
+        }
         return RL(
             model=model, template=self.template, algorithm=objective, steps=steps, save_every=steps, seed=seed,
             optimizer=AdamW(lr=lr or self.rl.lr, betas=(0.9, 0.95)), **given,

@@ -44,7 +44,9 @@ def recipe(
             think = {"strategy": guided, "guide": f"reward:stage:value-{k}", "limit": 100, "seed": seed}
             stages += [
                 Stage(f"values-{k}", Harvest((f"stage:sample-{k}",), "values", include_oracle=True)),
-                Stage(f"value-{k}", b.judged(f"stage:values-{k}/data.jsonl", f"stage:tune-{k}", StateValue(), seed, steps)),
+                Stage(
+                    f"value-{k}", b.judged(f"stage:values-{k}/data.jsonl", f"stage:tune-{k}", StateValue(), seed, steps)
+                ),
                 Stage(f"search-accuracy-{k}", Evaluate(b.task, f"stage:tune-{k}", **think)),
             ]
         newest = f"stage:tune-{k}"

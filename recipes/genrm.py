@@ -79,9 +79,7 @@ def recipe(
     return Stages(
         (
             Stage("base", base),
-            Stage(
-                "sample", Collect(task, "stage:base", TEMPLATE, Samples(samples, draw), limit=problems, seed=seed)
-            ),
+            Stage("sample", Collect(task, "stage:base", TEMPLATE, Samples(samples, draw), limit=problems, seed=seed)),
             Stage("orm", orm),
             Stage("verdicts", Harvest(("stage:sample",), "verdicts")),
             Stage("rationales", Harvest(("stage:sample",), "rationales")),

@@ -18,5 +18,14 @@ def recipe(
     b = base(base_model)
     stages, first = b.begin(seed, start)
     critic = Critic(optimizer=AdamW(lr=b.judge.lr), warmup_steps=critic_warmup_steps)
-    ppo = b.rl_job(first, group_size, PPO(kl=NO_KL, lam=1.0, critic=critic), seed, steps, lr, problems_per_step=problems_per_step, epochs_per_batch=epochs_per_batch)
+    ppo = b.rl_job(
+        first,
+        group_size,
+        PPO(kl=NO_KL, lam=1.0, critic=critic),
+        seed,
+        steps,
+        lr,
+        problems_per_step=problems_per_step,
+        epochs_per_batch=epochs_per_batch,
+    )
     return Stages((*stages, Stage("ppo", ppo), Stage("accuracy", b.measure("stage:ppo", seed))))

@@ -48,11 +48,20 @@ def recipe(
         zero = b.rl_job(first, group_size, grpo, seed, steps, lr, problems_per_step=problems_per_step)
     else:
         task = replace(b.task, terms=2, limit=50, forms=("tag",))
-        b = replace(b, task=task, template=ONE_SHOT_TEMPLATE if one_shot else "r1", draw=replace(b.draw, stop=("\nUser",)))
+        b = replace(
+            b, task=task, template=ONE_SHOT_TEMPLATE if one_shot else "r1", draw=replace(b.draw, stop=("\nUser",))
+        )
         first = start or b.model
         stages = [Stage("start-accuracy", replace(b.measure(first, seed), template=b.template))]
         rewards = ((b.task.verifier.name, 1.0), ("format", 0.2), ("language", 0.0))
         zero = b.rl_job(
-            first, group_size, grpo, seed, steps or 60, lr or 3e-5, problems_per_step=problems_per_step or 64, task=WeightedRewardTask(b.task, rewards)
+            first,
+            group_size,
+            grpo,
+            seed,
+            steps or 60,
+            lr or 3e-5,
+            problems_per_step=problems_per_step or 64,
+            task=WeightedRewardTask(b.task, rewards),
         )
     return Stages((*stages, Stage("zero", zero), Stage("accuracy", b.measure("stage:zero", seed))))

@@ -25,10 +25,24 @@ def recipe(
 ) -> Stages:  # fmt: skip
     b = base(base_model)
     stages, sft = b.begin(seed, start)
-    problems, problems_per_step = problems or b.answers // (2 * answers_per_problem), problems_per_step or b.answers // (2 * rl_steps * group_size)
+    problems, problems_per_step = (
+        problems or b.answers // (2 * answers_per_problem),
+        problems_per_step or b.answers // (2 * rl_steps * group_size),
+    )
     rewarded = RewardModelTask(b.task, "reward:stage:judge")
     rule = PPO(lam=1.0, kl=KL(kl, "k1", "reward"), critic=Critic(optimizer=AdamW(lr=b.judge.lr)))
-    ppo = b.rl_job(sft, group_size, rule, seed, rl_steps, lr, task=rewarded, problems_per_step=problems_per_step, epochs_per_batch=2, preflight=False)
+    ppo = b.rl_job(
+        sft,
+        group_size,
+        rule,
+        seed,
+        rl_steps,
+        lr,
+        task=rewarded,
+        problems_per_step=problems_per_step,
+        epochs_per_batch=2,
+        preflight=False,
+    )
     stages += [
         Stage("sample", b.sample(sft, Samples(answers_per_problem, b.draw), problems, seed)),
         Stage("judge", b.judged("stage:sample", sft, BradleyTerry(), seed, reward_steps)),

@@ -15,7 +15,12 @@ from ponder.train.policy_gradient import TreeCredit
 
 
 def recipe(
-    base_model: On = "tiny", steps: Steps = None, problems_per_step: Problems = None, lr: Lr = None, start: Start = None, seed: int = 0
+    base_model: On = "tiny",
+    steps: Steps = None,
+    problems_per_step: Problems = None,
+    lr: Lr = None,
+    start: Start = None,
+    seed: int = 0,
 ) -> Stages:
     b = base(base_model)
     stages, first = b.begin(seed, start)

@@ -29,7 +29,10 @@ def recipe(
     stages += [
         Stage("outcomes", b.sample(first, Samples(2 * samples, b.draw), outcomes, seed)),
         Stage("sample", b.sample(first, Samples(samples, b.draw), problems, seed)),
-        Stage("label", Label(b.task, first, data=("stage:sample",), labeller=rule, limit=problems, max_concurrency=256, seed=seed)),
+        Stage(
+            "label",
+            Label(b.task, first, data=("stage:sample",), labeller=rule, limit=problems, max_concurrency=256, seed=seed),
+        ),
         Stage("orm", b.judged("stage:outcomes", first, OutcomeReward(), seed, steps, lr)),
         Stage("prm", b.judged("stage:label", first, ProcessReward(), seed, steps, lr, separator="\n")),
         Stage("best-by-orm", Evaluate(guide="reward:stage:orm", **best)),

@@ -28,7 +28,12 @@ DEVICE_SWITCHING_CALLS = (  # calls in which torch itself makes the tensor's dev
     Tensor.__getitem__, Tensor.__setitem__, Tensor.__invert__, Tensor.__bool__, Tensor.__int__, Tensor.__float__,
     Tensor.contiguous, Tensor.copy_, Tensor.nonzero, torch.nonzero,
 )  # fmt: skip
-HOST_INDEX_OPS = ("aten::index.Tensor", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_")  # the host's will do
+HOST_INDEX_OPS = (
+    "aten::index.Tensor",
+    "aten::index_put_",
+    "aten::index_put",
+    "aten::_index_put_impl_",
+)  # the host's will do
 
 
 def _wrapper(kind: type[Tensor], inner: Tensor, device: torch.device) -> Any:

@@ -19,8 +19,18 @@ import engine_tree
 import harness
 import limits
 import table
-from fakes import tiny_decoder, run_async
-from peers_sampling import BACKENDS, VLLM, PromptRequest, AsyncBackend, CompletionGroup, Search, BackendSetting, Backend, check_completions
+from fakes import run_async, tiny_decoder
+from peers_sampling import (
+    BACKENDS,
+    VLLM,
+    AsyncBackend,
+    Backend,
+    BackendSetting,
+    CompletionGroup,
+    PromptRequest,
+    Search,
+    check_completions,
+)
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import hf

@@ -73,7 +73,9 @@ def test_a_task_too_large_to_be_made_is_refused(make: Callable[[], Any]) -> None
 
 
 def test_so_many_completions_at_once_are_refused() -> None:
-    net, tokenizer = ScratchModel("ab", width=16, layers=1, heads=2, context=8).build(torch.float32, torch.device("cpu"))
+    net, tokenizer = ScratchModel("ab", width=16, layers=1, heads=2, context=8).build(
+        torch.float32, torch.device("cpu")
+    )
     with pytest.raises(UsageError, match=r"^n 100,000,000,000 would take at least"):
         asyncio.run(PonderPolicy(net, tokenizer).generate(ids([1]), Sampling(max_tokens=2), 1000 * MANY))
 

@@ -20,17 +20,17 @@ import pytest
 import ponder
 from ponder.nets.lora import LoRA
 from ponder.pipelines.collect import Collect
-from ponder.pipelines.problems.curriculum import CURRICULA
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.label import Label
 from ponder.pipelines.make_problems import MakeProblems
+from ponder.pipelines.problems.curriculum import CURRICULA
+from ponder.pipelines.problems.filters import Filters
 from ponder.pipelines.quiet_star import QuietStar
 from ponder.pipelines.reward_model import TrainRewardModel
-from ponder.pipelines.rl import RL
 from ponder.pipelines.rewards.step_labelling import FirstErrorSearch, MathShepherd
+from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
-from ponder.pipelines.problems.filters import Filters
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.budget import Budget
 from ponder.reason.operators.backpropagate import DiscountedBackup
@@ -73,7 +73,9 @@ CALLED: dict[Any, tuple[str, ...]] = {
     LoRA: ("lora", "how", "adapter", "spec"),
     Filters: ("sieve",),
     **dict.fromkeys((MathShepherd, FirstErrorSearch), ("rule",)),
-    **dict.fromkeys((UCT, PUCT, X1, DirichletNoise, ProgressiveWidening, DiscountedBackup, Prompt, *CURRICULA.values()), ()),
+    **dict.fromkeys(
+        (UCT, PUCT, X1, DirichletNoise, ProgressiveWidening, DiscountedBackup, Prompt, *CURRICULA.values()), ()
+    ),
 }
 
 

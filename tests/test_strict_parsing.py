@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from ponder.errors import PonderError, TaskError
 from ponder.measure.readers.raw_files import load_data
 from ponder.pipelines.problems.conversations import read_conversations
-from ponder.strict_parsing import RowError, parse_json, parse_csv
+from ponder.strict_parsing import RowError, parse_csv, parse_json
 from ponder.tasks.custom import CustomTask
-from ponder.tasks.synthetic import read_problems, read_templates
 from ponder.tasks.datasets.dataset_task import same_question_key
 from ponder.tasks.datasets.question_file import QuestionFile
 from ponder.tasks.step_labels import read_labels as read_labels
+from ponder.tasks.synthetic import read_problems, read_templates
 
 OPEN = 'id,question,answer\n1,What is 1 + 1?,2\n2,"What is 2 + 2?,4\n3,What is 3 + 3?,6\n'
 BAD = {
@@ -69,7 +69,7 @@ def test_what_is_sound_is_read_as_before(tmp_path: Path) -> None:
     assert load_data(path) == [{"id": "1", "correct": "1"}, {"id": "2", "correct": "0"}]
 
 
-CELLS = st.lists(st.lists(st.text(st.from_alphabet(exclude_characters="\0\r", codec="utf-8")), min_size=2, max_size=2))
+CELLS = st.lists(st.lists(st.text(st.characters(exclude_characters="\0\r", codec="utf-8")), min_size=2, max_size=2))
 
 
 @given(CELLS)
@@ -113,7 +113,7 @@ def test_nulls_of_a_parquet_file_are_named(tmp_path: Path) -> None:
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     for place, (questions, answers) in enumerate((([None, "b"], ["1", "2"]), (["a", "b"], ["1", None]))):
         path = tmp_path / f"{place}.parquet"
-        parquet.write_table(arrow.read_csv({"question": questions, "answer": answers}), path)
+        parquet.write_table(arrow.table({"question": questions, "answer": answers}), path)
         with pytest.raises(TaskError, match=f"row {place + 1}: malformed .*no question or no answer"):
             QuestionFile(data=str(path)).test  # noqa: B018
 

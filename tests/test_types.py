@@ -73,7 +73,9 @@ def test_costs_add_field_by_field() -> None:
 
 
 def test_the_question_and_the_prompt() -> None:
-    p = Problem("p", (*user_messages("first", "be kind"), {"role": "assistant", "content": "x"}, *user_messages("second")))
+    p = Problem(
+        "p", (*user_messages("first", "be kind"), {"role": "assistant", "content": "x"}, *user_messages("second"))
+    )
     assert p.question == "second" and p.messages[0] == {"role": "system", "content": "be kind"}
     assert Problem("q", ()).question == ""
     t = prompt_trace(p, ids([4, 5]))
@@ -102,7 +104,7 @@ def traces(draw: st.DrawFn) -> Trace:
     trace = Trace(problem)
     for i in range(draw(st.integers(1, 6))):
         count = draw(st.integers(0, 4))
-        floats = st.none() | st.lists(FLOAT32, min_size=count, max_size=count).map_problems(lambda x: np.array(x, np.float32))
+        floats = st.none() | st.lists(FLOAT32, min_size=count, max_size=count).map(lambda x: np.array(x, np.float32))
         trace.add(
             Step(
                 None if i == 0 else draw(st.integers(0, i - 1)),

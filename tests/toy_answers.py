@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ponder.train.chunked_lm_head import divergence
 from ponder.train.objective import Tokens
-from ponder.train.pack import split_microbatches, pack, plan
+from ponder.train.pack import pack, plan, split_microbatches
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 
 V = 6
@@ -141,7 +141,9 @@ def measured(objective: Any, w: World, memory: dict[str, float], micro: int = 10
     logp_NV = logits_NV.log_softmax(-1)
     entropy_N = -(logp_NV.exp() * logp_NV).sum(-1)
     total = torch.zeros((), dtype=torch.float64)
-    for part in split_microbatches(plan(traces, objective.weigh, objective.trains_zero_advantage), micro, objective.together):
+    for part in split_microbatches(
+        plan(traces, objective.weigh, objective.trains_zero_advantage), micro, objective.together
+    ):
         batch = pack(part, torch.device("cpu"), ["reference"])
         n = [row for step in batch.steps for row in rows[id(step)]]
 

@@ -71,7 +71,9 @@ class LeakDetector:
             if getattr(now, f.name) > getattr(limits, f.name)
         ]
 
-    def settled(self, resource_usage: Callable[[], ResourceUsage] = resource_usage, seconds: float = SETTLE_SECONDS) -> list[str]:
+    def settled(
+        self, resource_usage: Callable[[], ResourceUsage] = resource_usage, seconds: float = SETTLE_SECONDS
+    ) -> list[str]:
         """What is too much and stays so: threads and processes need a moment to end."""
         end = time.monotonic() + seconds
         while (grown := self.grown(resource_usage())) and time.monotonic() < end:

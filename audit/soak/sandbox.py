@@ -6,7 +6,7 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 
 from ponder.verify.code.compare_values import values_equal
-from ponder.verify.sandbox import SandboxLimits, Sandbox
+from ponder.verify.sandbox import Sandbox, SandboxLimits
 from verify.sandbox.attacks import OWN, PRELUDE
 from verify.sandbox.run_attacks import Field
 from verify_code import CALLS, CASES, HOSTILE, correct_program
@@ -37,7 +37,9 @@ class Workload:
         code, right, name, limits = program
         replies = self.jail.call_program(code, "f", CALLS, limits)
         lost = [f"{name} broke the jail: {r.detail}"[:300] for r in replies if r.run_status == "lost"]
-        passed = all(r.run_status == "done" and values_equal(r.value, x + 1) for r, x in zip(replies, CASES, strict=True))
+        passed = all(
+            r.run_status == "done" and values_equal(r.value, x + 1) for r, x in zip(replies, CASES, strict=True)
+        )
         if passed != right:
             lost.append(f"{name} was judged {passed}, which is not so: {[r.run_status for r in replies]}")
         escaped = [r.value for r in replies if isinstance(r.value, str) and r.value.startswith("EV:")]

@@ -20,11 +20,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ponder.errors import UntrustedCode, UnknownName, UsageError
+from ponder.errors import UnknownName, UntrustedCode, UsageError
 
 AllowedNames = Collection[str] | None  # names beside ponder's own; None: all there are
 
-JOB_FUNCTIONS = ("ponder.tasks.synthetic.problem_rows:accuracy",)  # ponder's own that a job may name; classes must be dataclasses
+JOB_FUNCTIONS = (
+    "ponder.tasks.synthetic.problem_rows:accuracy",
+)  # ponder's own that a job may name; classes must be dataclasses
 _DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 _PACKAGE_FOLDER = Path(__file__).resolve().parent
 _allowed: ContextVar[AllowedNames] = ContextVar("allowed", default=None)

@@ -28,7 +28,9 @@ def parse_csv(text: str, delimiter: str = ",") -> list[tuple[int, dict[str, str]
     """The rows under a line of names, each with the line on which it begins. Blank lines are none. A row with another
     number of cells is bad by itself; after an open quote nothing can be trusted, and that is raised."""
     if "\0" in text:
-        raise RowError(text[: text.index("\0")].count("\n") + 1, "it holds a NUL byte, so the file is damaged or no text")
+        raise RowError(
+            text[: text.index("\0")].count("\n") + 1, "it holds a NUL byte, so the file is damaged or no text"
+        )
     csv.field_size_limit(sys.maxsize)  # a cell may hold a whole completion
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     names: list[str] | None = None

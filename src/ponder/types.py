@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ponder.errors import UnknownName, UsageError
-from ponder.validate import check_number, check_pairs, check_tuple, short_repr, check_text, check_int
+from ponder.validate import check_int, check_number, check_pairs, check_text, check_tuple, short_repr
 
 Ids = NDArray[np.int32]
 Floats = NDArray[np.float32]
@@ -28,7 +28,10 @@ MAX_STOP_CHARS = 1000  # characters of a stop string
 MAX_STOP_STRINGS = 1000  # stop strings of one request: each is looked for after each token
 MAX_LOGPROBS = 1 << 18  # a whole vocabulary
 MAX_GRAMMAR_CHARS = 1_000_000  # of a pattern or schema; what compiles one has a limit of its own
-_MAX_INT32, _MIN_DIVISOR = 2**31 - 1, 1e-30  # the largest token id or number of them; the least number to divide by in float32
+_MAX_INT32, _MIN_DIVISOR = (
+    2**31 - 1,
+    1e-30,
+)  # the largest token id or number of them; the least number to divide by in float32
 # Of a distribution p: -sum p log p; the variance of -log p; 1 - sum p^2.
 TOKEN_STATS = ("entropy", "varentropy", "gini")
 
@@ -42,7 +45,9 @@ def ids(values: Iterable[int]) -> Ids:
         return given
     sound = given.dtype.kind in "iu" or (given.dtype.kind == "f" and bool((given == np.rint(given)).all()))
     if given.size and not (sound and given.min() >= -_MAX_INT32 and given.max() <= _MAX_INT32):
-        raise UsageError(f"token ids are whole numbers, at most {_MAX_INT32}: {short_repr(given.ravel()[:8].tolist())} are not")
+        raise UsageError(
+            f"token ids are whole numbers, at most {_MAX_INT32}: {short_repr(given.ravel()[:8].tolist())} are not"
+        )
     return given.astype(np.int32)
 
 
@@ -92,7 +97,9 @@ class Sampling:
     stop_token_ids: tuple[int, ...] = ()
     seed: int | None = None
     min_tokens: int = 0  # before so many, no end and no stop
-    repetition_penalty: float = 1.0  # divides the positive logits of tokens seen, prompt included, multiplies the others (CTRL)
+    repetition_penalty: float = (
+        1.0  # divides the positive logits of tokens seen, prompt included, multiplies the others (CTRL)
+    )
     presence_penalty: float = 0.0  # taken from the logit of each token written before
     frequency_penalty: float = 0.0  # the same, for each time it was written
     no_repeat_ngram_size: int = 0  # no run of so many tokens is written twice; 0: no such rule
@@ -130,8 +137,13 @@ class Sampling:
         if not 0 <= self.min_tokens <= self.max_tokens:
             raise UsageError(f"min_tokens is {self.min_tokens}; it must lie between 0 and max_tokens {self.max_tokens}")
         if not _MIN_DIVISOR <= self.repetition_penalty <= 1 / _MIN_DIVISOR:
-            raise UsageError(f"repetition is {short_repr(self.repetition_penalty)}; it must be positive, and 1 changes nothing")
-        if not all(abs(x) <= 1 / _MIN_DIVISOR for x in (self.presence_penalty, self.frequency_penalty, *(b for _, b in self.logit_bias))):
+            raise UsageError(
+                f"repetition is {short_repr(self.repetition_penalty)}; it must be positive, and 1 changes nothing"
+            )
+        if not all(
+            abs(x) <= 1 / _MIN_DIVISOR
+            for x in (self.presence_penalty, self.frequency_penalty, *(b for _, b in self.logit_bias))
+        ):
             raise UsageError("presence, frequency and bias must be finite numbers; to ban a token, bias it by -1e9")
         if self.no_repeat_ngram_size < 0 or self.logprobs < 0:
             raise UsageError("no_repeat and alternatives must be 0 or positive")
@@ -141,7 +153,9 @@ class Sampling:
             raise UsageError("a token id is negative")
         if self.regex and self.json_schema:
             raise UsageError("give a pattern or a schema, not both: one text has one form")
-        if (self.regex or self.json_schema) and (self.allowed_token_ids or self.forced_token_ids or self.min_tokens or self.no_repeat_ngram_size):
+        if (self.regex or self.json_schema) and (
+            self.allowed_token_ids or self.forced_token_ids or self.min_tokens or self.no_repeat_ngram_size
+        ):
             raise UsageError("a pattern or schema decides by itself which tokens may follow: leave out other rules")
         if len(self.forced_token_ids) > self.max_tokens:
             raise UsageError(f"{len(self.forced_token_ids)} tokens are forced, but max_tokens is {self.max_tokens}")
@@ -151,7 +165,12 @@ class Sampling:
     @property
     def named_token_ids(self) -> tuple[int, ...]:
         """Tokens that some rule is about."""
-        return (*self.allowed_token_ids, *self.forced_token_ids, *self.stop_token_ids, *(token for token, _ in self.logit_bias))
+        return (
+            *self.allowed_token_ids,
+            *self.forced_token_ids,
+            *self.stop_token_ids,
+            *(token for token, _ in self.logit_bias),
+        )
 
     @property
     def deterministic(self) -> bool:
@@ -321,7 +340,9 @@ class Trace:
     oracle: bool = False  # the gold answer guided the search
     budget_exhausted: bool = False  # its budget ended the thinking
     failed: str = ""  # an error that ended it
-    extract_answer: Callable[[str], str | None] | None = field(default=None, repr=False, compare=False)  # finds a text's answer
+    extract_answer: Callable[[str], str | None] | None = field(
+        default=None, repr=False, compare=False
+    )  # finds a text's answer
     _children: list[list[int]] = field(default_factory=list, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -391,8 +412,15 @@ class Trace:
             **{k: v for k in ("style", "told") if (v := getattr(self.problem, k))},
         }
         said: dict[str, Any] = {} if self.chosen is None else {"chosen": self.chosen}
-        said |= {k: v for k, v in (("oracle", self.oracle), ("spent", self.budget_exhausted), ("failed", self.failed)) if v}
-        return {"problem": problem, "cost": _without_defaults(self.cost), **said, "steps": [_without_defaults(s) for s in self.steps]}
+        said |= {
+            k: v for k, v in (("oracle", self.oracle), ("spent", self.budget_exhausted), ("failed", self.failed)) if v
+        }
+        return {
+            "problem": problem,
+            "cost": _without_defaults(self.cost),
+            **said,
+            "steps": [_without_defaults(s) for s in self.steps],
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Trace:

@@ -20,7 +20,9 @@ _MAX_REPR_CHARS = 80  # characters of a value in an error
 def check_int(name: str, value: Any, maximum: int) -> int:
     """A whole number, at most `most`. Its lower bound is the setting's own."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value > maximum:
-        raise UsageError(f"{name}: {short_repr(value)} is no token and no number of tokens: these are whole, at most {maximum}")
+        raise UsageError(
+            f"{name}: {short_repr(value)} is no token and no number of tokens: these are whole, at most {maximum}"
+        )
     return int(value)
 
 
@@ -47,7 +49,9 @@ def check_text(name: str, value: Any) -> str:
         try:
             plain.encode()
         except UnicodeEncodeError:
-            raise UsageError(f"{name} is {short_repr(plain)}, which has half of a surrogate pair: no character") from None
+            raise UsageError(
+                f"{name} is {short_repr(plain)}, which has half of a surrogate pair: no character"
+            ) from None
     return plain
 
 
@@ -76,6 +80,8 @@ def check_pairs(name: str, value: Any, maximum: int) -> tuple[tuple[int, float],
 def short_repr(value: Any) -> str:
     """A value in an error: its repr, cut short; a type's name where that has none."""
     try:
-        return f"{value!r:.{_MAX_REPR_CHARS}}" if not isinstance(value, int) or abs(value) < 1 << 128 else "a huge number"
+        return (
+            f"{value!r:.{_MAX_REPR_CHARS}}" if not isinstance(value, int) or abs(value) < 1 << 128 else "a huge number"
+        )
     except Exception:  # an object's own repr may do anything
         return f"a {type(value).__name__}"

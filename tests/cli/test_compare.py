@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from ponder.measure.statistics.compare_systems import PairwiseResult, compare_systems, holm_correction, compare_pair
-from ponder.measure.statistics.decision_rules import default_rule
+from fake_runs import TASK, StoredJob, right_answer, write_run, wrong_answer
+from ponder.measure.evaluation_report import evaluation_report
 from ponder.measure.readers import Attempts, ProblemAttempts, read_logs
+from ponder.measure.statistics.compare_systems import PairwiseResult, compare_pair, compare_systems, holm_correction
+from ponder.measure.statistics.decision_rules import default_rule
 from ponder.pipelines.replay import StoredAttempts as ToReplay
 from ponder.pipelines.replay import replay
-from ponder.measure.evaluation_report import evaluation_report
 from ponder.runs.run_dir import Run, read_traces
 from ponder.tasks import Addition
-from fake_runs import TASK, StoredJob, right_answer, write_run, wrong_answer
 
 Ponder = Callable[..., Any]
 
@@ -54,7 +54,10 @@ def test_the_table_has_accuracy_interval_and_pairs(ponder: Ponder, tmp_path: Pat
 
 def test_runs_show_cost_per_problem(ponder: Ponder, tmp_path: Path) -> None:
     said = [[right_answer(i), wrong_answer(i)] for i in range(4)]
-    one, two = write_run(tmp_path / "one", said), write_run(tmp_path / "two", [[wrong_answer(i), right_answer(i)] for i in range(4)])
+    one, two = (
+        write_run(tmp_path / "one", said),
+        write_run(tmp_path / "two", [[wrong_answer(i), right_answer(i)] for i in range(4)]),
+    )
     out = ponder("compare", one, two).out
     assert "tokens" in out and "TFLOP" in out and "seconds" in out
     assert "dollars" not in out, "what nobody counted is not shown as 0"
@@ -174,7 +177,10 @@ def test_no_answer_is_wrong_and_an_error_is_unknown(ponder: Ponder, tmp_path: Pa
 
 
 def test_a_task_whose_questions_changed_is_another_version(ponder: Ponder, tmp_path: Path) -> None:
-    one, two = write_run(tmp_path / "one", [[right_answer(0)], [right_answer(1)]]), write_run(tmp_path / "two", [[right_answer(0)], [right_answer(1)]])
+    one, two = (
+        write_run(tmp_path / "one", [[right_answer(0)], [right_answer(1)]]),
+        write_run(tmp_path / "two", [[right_answer(0)], [right_answer(1)]]),
+    )
     assert ponder("compare", one, two).code == 0
     rows = json.dumps(unsealed(two))
     changed = rows.replace("What is", "Say what is").replace(" + ", " plus ")
@@ -199,7 +205,13 @@ def test_few_problems_have_an_honest_interval() -> None:
 
 def test_compare_says_what_the_evaluation_said(tmp_path: Path) -> None:
     """A search that chooses, one that ran out, one that failed, and one whose choice is no leaf."""
-    said = [[right_answer(0), wrong_answer(0)], [wrong_answer(1), right_answer(1)], [right_answer(2), right_answer(2)], [right_answer(3), wrong_answer(3)], []]
+    said = [
+        [right_answer(0), wrong_answer(0)],
+        [wrong_answer(1), right_answer(1)],
+        [right_answer(2), right_answer(2)],
+        [right_answer(3), wrong_answer(3)],
+        [],
+    ]
     folder = write_run(tmp_path / "run", said, chosen=[0, 0, None, None, None])
     traces = [trace for _, trace in read_traces(folder)]
     traces[3].failed = "the server is gone"

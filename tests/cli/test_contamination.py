@@ -15,8 +15,8 @@ from ponder.measure.diagnostics.contamination import find_contamination, normali
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.harvest import Harvest
-from ponder.runs.data_files import write_jsonl
 from ponder.protocols import Task
+from ponder.runs.data_files import write_jsonl
 from ponder.runs.run_dir import Run
 from ponder.tasks import GSM8K, Addition
 from ponder.types import Problem, Score, Step, Trace, ids, prompt_trace
@@ -132,7 +132,9 @@ def test_a_whole_problem_counts_however_often_it_stands_there() -> None:
 
 
 def test_signs_between_operands_are_words_but_hyphens_and_lists_are_not() -> None:
-    assert normalized_words("3 + 4") == ["3", "+4"] != normalized_words("3 - 4") and normalized_words("3*4") == normalized_words("3 × 4") == ["3", "*4"]
+    assert normalized_words("3 + 4") == ["3", "+4"] != normalized_words("3 - 4") and normalized_words(
+        "3*4"
+    ) == normalized_words("3 × 4") == ["3", "*4"]
     listed = normalized_words("well-known step - by - step\n- a list\n- 3 of them")
     assert " ".join(listed) == "well known step by step a list 3 of them"
     assert normalized_words("x+y=3") == ["x", "+y", "=3"] and normalized_words("**3** apples") == ["3", "apples"]

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ponder.cli import demo
-from ponder.cli import recipe_files
+from ponder.cli import demo, recipe_files
 from ponder.cli.graceful_stop import GracefulStop
 from ponder.pipelines.rl import RL
 from ponder.runs.run_dir import read_metrics

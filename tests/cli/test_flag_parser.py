@@ -8,9 +8,7 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import pytest
 
-from ponder.cli import flags
-from ponder.cli import shared_flags
-from ponder.cli import job_commands
+from ponder.cli import flags, job_commands, shared_flags
 from ponder.errors import UsageError
 from ponder.pipelines.problems.curriculum import CURRICULA
 from ponder.train import algorithms
@@ -112,7 +110,9 @@ class ExampleSettings:
 
 
 def test_build() -> None:
-    assert flags.build_with_settings("thing", ExampleSettings, ["size=3", "kinds=b,a", "quick=yes"]) == ExampleSettings(3, ("b", "a"), True)
+    assert flags.build_with_settings("thing", ExampleSettings, ["size=3", "kinds=b,a", "quick=yes"]) == ExampleSettings(
+        3, ("b", "a"), True
+    )
     assert flags.build_with_settings("thing", ExampleSettings(1), ["quick=1"]) == ExampleSettings(1, quick=True)
 
 
@@ -122,7 +122,10 @@ def test_build_names_the_flag_it_reads() -> None:
 
 
 def test_help_lists_every_algorithm() -> None:
-    assert tuple(algorithms.ONLINE) == shared_flags.ONLINE_ALGORITHMS and tuple(algorithms.OFFLINE) == shared_flags.OFFLINE_ALGORITHMS
+    assert (
+        tuple(algorithms.ONLINE) == shared_flags.ONLINE_ALGORITHMS
+        and tuple(algorithms.OFFLINE) == shared_flags.OFFLINE_ALGORITHMS
+    )
     assert set(get_args(get_type_hints(job_commands.train)["curriculum"])) == set(CURRICULA)
 
 

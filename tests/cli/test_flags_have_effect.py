@@ -23,27 +23,30 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import pytest
 from matplotlib.figure import Figure
 
-from ponder.runs import job_json
-from ponder.cli import COMMANDS, demo, flags, harvest, main, plan
-from ponder.cli import recipe_files
-from ponder.cli import job_commands
+from fake_runs import TASK, StoredJob, right_answer, write_run, wrong_answer
+from ponder.cli import COMMANDS, demo, flags, harvest, job_commands, main, plan, recipe_files
 from ponder.cli import problems as problems_
 from ponder.cli.flags import When
 from ponder.errors import PonderError, UsageError
 from ponder.models import load as models_load
 from ponder.models.load import load_policy
 from ponder.models.reward_models import PRM
-from ponder.registry import import_object
 from ponder.nets import hf
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.processbench import ProcessBenchResult
+from ponder.registry import import_object
+from ponder.runs import job_json
 from ponder.runs.run_dir import Run, read_traces
 from ponder.tasks.step_labels.verifier_metrics import FirstErrorScores
 from ponder.types import Cost, Score
-from fake_runs import TASK, StoredJob, right_answer, write_run, wrong_answer
 
 Given = dict[str, Any]
-JOB_COMMANDS = {"train": job_commands.train, "sft": job_commands.sft, "eval": job_commands.evaluate, "problems": problems_.problems}
+JOB_COMMANDS = {
+    "train": job_commands.train,
+    "sft": job_commands.sft,
+    "eval": job_commands.evaluate,
+    "problems": problems_.problems,
+}
 JOB_COMMANDS |= {name: import_object(COMMANDS[name].target) for name in ("reward", "label")}
 
 BASE_ARGS: dict[str, Given] = {
@@ -200,7 +203,9 @@ def test_every_parameter_of_a_recipe_changes_its_job(recipe: str, name: str) -> 
     given = {**beside, name: other(hint, beside.get(name, default)) if value is None else value}
     for one in (beside, given):
         flags.check_conditions(function, one)
-    assert job_json.encode(recipe_files.build_job(function, beside)) != job_json.encode(recipe_files.build_job(function, given))
+    assert job_json.encode(recipe_files.build_job(function, beside)) != job_json.encode(
+        recipe_files.build_job(function, given)
+    )
 
 
 def test_on_every_base_a_recipe_takes_what_it_takes_on_another() -> None:
@@ -228,7 +233,12 @@ def test_on_every_base_a_recipe_takes_what_it_takes_on_another() -> None:
 
 def functions() -> dict[str, Callable[..., Any]]:
     out = {name: import_object(c.target) for name, c in COMMANDS.items() if not c.raw_args}
-    own = {"harvest": harvest.harvest_flags, "plan": plan.plan_flags, "run": job_commands.run_flags, "run DIRECTORY": job_commands.rerun_flags}
+    own = {
+        "harvest": harvest.harvest_flags,
+        "plan": plan.plan_flags,
+        "run": job_commands.run_flags,
+        "run DIRECTORY": job_commands.rerun_flags,
+    }
     return out | own | RECIPES
 
 
@@ -366,7 +376,12 @@ CAPTURED_COMMANDS = ("demo", "run", "plan")
 
 
 def test_every_output_flag_has_a_case() -> None:
-    own = {"harvest": harvest.harvest_flags, "plan": plan.plan_flags, "run": job_commands.run_flags, "demo": job_commands.run_flags}
+    own = {
+        "harvest": harvest.harvest_flags,
+        "plan": plan.plan_flags,
+        "run": job_commands.run_flags,
+        "demo": job_commands.run_flags,
+    }
     for name, command in COMMANDS.items():
         if name not in JOB_COMMANDS:
             wanted = set(inspect.signature(own.get(name) or import_object(command.target)).parameters)
@@ -400,7 +415,9 @@ def example_paths(tmp_path_factory: pytest.TempPathFactory, trained: Path, model
 def _run(folder: Path, texts: list[list[str]], shift: int) -> str:
     """A run whose answers have two more scorers beside the verifier."""
     rm = [[((3 * p + 5 * i + shift) % 7) / 6 for i in range(len(some))] for p, some in enumerate(texts)]
-    made = write_run(folder.with_name(folder.name + "-first"), texts, scores=rm, cost=Cost(4, 0, 30 + shift, seconds=2.0))
+    made = write_run(
+        folder.with_name(folder.name + "-first"), texts, scores=rm, cost=Cost(4, 0, 30 + shift, seconds=2.0)
+    )
     with Run(folder, StoredJob(TASK)) as run:
         for _, trace in read_traces(made):
             for i in trace.answers():

@@ -15,10 +15,8 @@ from types import TracebackType
 
 import pytest
 
-from ponder import user_calls
-from ponder import staging
-from ponder.cli import main
-from ponder.cli import watchdog
+from ponder import staging, user_calls
+from ponder.cli import main, watchdog
 from ponder.cli.graceful_stop import GracefulStop
 from ponder.errors import Interrupted
 from ponder.protocols import Scorer
@@ -208,7 +206,9 @@ def test_a_run_whose_reward_function_hangs_is_stopped(reward_recipe: Path, rewar
     assert reward != "slow" or "hanging" not in err, "another call began after the stop"
     assert (f"own:{reward} does not end; the last checkpoint stands" in err) == (reward == "stubborn")
     newest = newest_checkpoint(reward_recipe / "run")
-    assert newest is not None and int(newest.name.removeprefix("step-")) == len(read_metrics(reward_recipe / "run")) >= 1
+    assert (
+        newest is not None and int(newest.name.removeprefix("step-")) == len(read_metrics(reward_recipe / "run")) >= 1
+    )
 
 
 def test_the_second_signal_stops_at_once(reward_recipe: Path) -> None:
@@ -331,5 +331,7 @@ def test_a_forked_process_sweeps_nothing(tmp_path: Path) -> None:
         "    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 143\n"
         "    assert work.exists()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], env=SUBPROCESS_ENV, cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=SUBPROCESS_ENV, cwd=tmp_path, capture_output=True, text=True
+    )
     assert (done.returncode, done.stderr) == (0, "")

@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 
 from ponder.cli import plan, plan_view
-from ponder.cli.plan import RunPlan, TokenSpan, PassRateScan
+from ponder.cli.plan import PassRateScan, RunPlan, TokenSpan
 from ponder.measure.diagnostics.training_health import TrainingFinding
 from ponder.pipelines.preflight import dry_run
 from ponder.pipelines.preflight.checks import Check
@@ -183,7 +183,15 @@ def example() -> RunPlan:
         Check("two", False, "bad", "why, and the fix"),
         Check("three", None, "no", ""),
     ]
-    return RunPlan(RL(Addition()), device="cpu", dtype="float32", eos_tokens=["<eos>"], token_spans=shown, pass_rate=scanned, checks=checks)
+    return RunPlan(
+        RL(Addition()),
+        device="cpu",
+        dtype="float32",
+        eos_tokens=["<eos>"],
+        token_spans=shown,
+        pass_rate=scanned,
+        checks=checks,
+    )
 
 
 @pytest.mark.parametrize("width", [60, 100, 140])
@@ -232,7 +240,13 @@ def test_amounts(value: float, said: str) -> None:
 
 def test_sizes_and_shares() -> None:
     assert [plan_view.format_bytes(2**e) for e in (11, 21, 31)] == ["2 KiB", "2 MiB", "2.0 GiB"]
-    assert [plan_view.format_percent(x) for x in (0.0, 0.004, 0.05, 0.5, 1.0)] == ["0 %", "0.4 %", "5.0 %", "50 %", "100 %"]
+    assert [plan_view.format_percent(x) for x in (0.0, 0.004, 0.05, 0.5, 1.0)] == [
+        "0 %",
+        "0.4 %",
+        "5.0 %",
+        "50 %",
+        "100 %",
+    ]
 
 
 def test_looks() -> None:

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ponder.cli.live_panel import LivePanel, render_panel
-from ponder.cli.progress import ProgressJson, ProgressLines, ProgressTracker, format_duration, best_and_worst, one_line
 from ponder.cli.graceful_stop import GracefulStop
+from ponder.cli.live_panel import LivePanel, render_panel
+from ponder.cli.progress import ProgressJson, ProgressLines, ProgressTracker, best_and_worst, format_duration, one_line
 from ponder.errors import Interrupted
 from ponder.reason.answer_extraction import extract_answer
 from ponder.types import Problem, Score, Step, Trace, ids, prompt_trace, user_messages

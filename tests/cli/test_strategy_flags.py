@@ -12,10 +12,10 @@ import pytest
 from fakes import char_policy
 from ponder.cli import flags
 from ponder.cli import shared_flags as opt
-from ponder.cli.solve import decided, answer_lines, solve, answer_json
+from ponder.cli.job_commands import evaluate
+from ponder.cli.solve import answer_json, answer_lines, decided, solve
 from ponder.cli.strategy_flags import budget_from_flags, strategy_from_flags
 from ponder.cli.tree_view import MAX_LINES, tree_lines
-from ponder.cli.job_commands import evaluate
 from ponder.errors import UnknownName, UsageError
 from ponder.models.guides import load_guide
 from ponder.reason.budget import Budget
@@ -23,7 +23,7 @@ from ponder.reason.effort import EFFORTS
 from ponder.reason.operators.cut import CUTS, Cut
 from ponder.reason.operators.self_evaluate import PTrue
 from ponder.reason.presets import PRESETS
-from ponder.reason.strategies import STRATEGIES, Chain, Cascade, MajorityVote
+from ponder.reason.strategies import STRATEGIES, Cascade, Chain, MajorityVote
 from ponder.runs.run_dir import read_traces
 from ponder.types import Problem, Sampling, Score, Step, Trace, ids, user_messages
 
@@ -33,7 +33,13 @@ Ponder = Callable[..., Any]
 def test_flag_overrides_effort() -> None:
     settings = ["stop=settled", "round=2"]
     way, guide, budget = strategy_from_flags("vote", "high", n=4, max_tokens=100, temperature=0.5, settings=settings)
-    assert way == MajorityVote(4, early_stopping="settled", chains_per_round=2, sampling=Sampling(temperature=0.5, max_tokens=100)) and guide == ""
+    assert (
+        way
+        == MajorityVote(
+            4, early_stopping="settled", chains_per_round=2, sampling=Sampling(temperature=0.5, max_tokens=100)
+        )
+        and guide == ""
+    )
     assert budget == Budget(32 * 2048)
     way, _, budget = strategy_from_flags(None, "none")
     assert (

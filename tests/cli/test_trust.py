@@ -13,22 +13,22 @@ from typing import Any
 import pytest
 
 import ponder.errors
-from ponder.runs import job_json
 from ponder import registry
-from ponder.runs.environment import read_environment
-from ponder.errors import UntrustedCode, RunError, UsageError
+from ponder.errors import RunError, UntrustedCode, UsageError
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.make_problems import MakeProblems
+from ponder.pipelines.problems.filters import Filters
 from ponder.pipelines.rewards.reward_model_task import RewardModelTask
 from ponder.pipelines.rl import RL
-from ponder.pipelines.problems.filters import Filters
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
+from ponder.runs import job_json
+from ponder.runs.environment import read_environment
 from ponder.runs.run_dir import Run, checkpoints, lock_run, read_job, read_metrics, read_traces
+from ponder.runs.trust import external_code, trust_within
 from ponder.tasks import Addition, CustomTask
 from ponder.tasks.mixture import WeightedRewardTask
-from ponder.runs.trust import external_code, trust_within
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 
 MODULE = "stranger_module"
@@ -44,7 +44,9 @@ def call(*args, **columns):
 """
 CALL = f"{MODULE}:call"
 COLUMNS = {"is": "ponder.tasks.custom:Columns", "data": [{"prompt": "touch marker", "answer": "1"}]}
-WEIGHED = job_json.encode(WeightedRewardTask(Addition(digits=1), (("accuracy", 1.0),))) | {"rewards": [["accuracy", 1.0], [CALL, 1.0]]}
+WEIGHED = job_json.encode(WeightedRewardTask(Addition(digits=1), (("accuracy", 1.0),))) | {
+    "rewards": [["accuracy", 1.0], [CALL, 1.0]]
+}
 TASKS: dict[str, Any] = {
     "a type": {"is": f"{MODULE}:Task"},
     "a type in a type": {"is": "ponder.tasks.mixture:TaskMixture", "tasks": [{"is": f"{MODULE}:Task"}]},
@@ -163,7 +165,9 @@ def test_a_job_with_code_of_its_own_is_refused(
     assert not (strange / "run" / "checkpoints").exists()
 
 
-def test_trust_flag_allows_foreign_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ponder: Callable[..., Any]) -> None:
+def test_trust_flag_allows_foreign_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ponder: Callable[..., Any]
+) -> None:
     """The user's own run, by its directory: --trust, with which modules of the current folder are found."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own_words.py").write_text("def call(question):\n    return ['3']\n")
@@ -233,7 +237,11 @@ def test_only_dataclasses_of_ponder_s_are_its_own(path: str, strange: Path) -> N
 
 
 def test_ponder_s_own_is_found_within_limits() -> None:
-    kinds = ("ponder.verify:Constraints", "ponder.reason.scorers:Confidence", "ponder.tasks.synthetic.problem_rows:accuracy")
+    kinds = (
+        "ponder.verify:Constraints",
+        "ponder.reason.scorers:Confidence",
+        "ponder.tasks.synthetic.problem_rows:accuracy",
+    )
     with registry.only_allowed(()):
         assert all(registry.import_object(kind) is not None for kind in kinds)
         assert registry.import_object("_clock:Clock").__name__ == "Clock"  # of a recipe that comes with ponder

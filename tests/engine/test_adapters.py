@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from fakes import CONFIGS, char_policy, plain_hidden, plain_logits, plain_logprobs, tiny_decoder, run_async, weights64
+from fakes import CONFIGS, char_policy, plain_hidden, plain_logits, plain_logprobs, run_async, tiny_decoder, weights64
 from ponder.engine import kv_cache
 from ponder.engine.adapters import Adapters, _add_lora
 from ponder.engine.engine import Engine
@@ -29,7 +29,7 @@ from ponder.engine.request import Request, SequenceState
 from ponder.errors import ModelError, UnknownName, UsageError
 from ponder.nets import lora
 from ponder.nets.decoder import Decoder
-from ponder.nets.lora import PEFT_PREFIX, LORA_TARGETS
+from ponder.nets.lora import LORA_TARGETS, PEFT_PREFIX
 from ponder.protocols import Policy
 from ponder.types import Completion, Sampling, ids, user_messages
 
@@ -130,7 +130,9 @@ def test_samples_are_those_of_the_models_apart(room: dict[str, int], tmp_path: P
         assert machine._scheduler is not None and machine._scheduler.preemptions > 0
     for name, net in models.items():
         mine = [i for i, r in enumerate(requests) if r.adapter == name]
-        alone = generate_together(Engine(net), [request(requests[i].prefix, "", seed=requests[i].seed, **rule) for i in mine])
+        alone = generate_together(
+            Engine(net), [request(requests[i].prefix, "", seed=requests[i].seed, **rule) for i in mine]
+        )
         for i, rows in zip(mine, alone, strict=True):
             assert [r.token_ids for r in found[i]] == [r.token_ids for r in rows]
             for ours, theirs in zip(found[i], rows, strict=True):

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fake_mps import MPS, OnMPS, fake_mps
-from fakes import ALPHABET, QUESTION_TEMPLATE, CONFIGS, perturb, tiny_decoder, run_async, mixed_groups
+from fakes import ALPHABET, CONFIGS, QUESTION_TEMPLATE, mixed_groups, perturb, run_async, tiny_decoder
 from ponder.engine import kv_cache
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request, SequenceState
@@ -26,15 +26,15 @@ from ponder.models.load import ScratchModel, load_policy
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.reward_models import HeadReader, load_policy_with_head
 from ponder.nets import hf, rope
-from ponder.nets.hardware import pick_device, pick_dtype
 from ponder.nets.config import RopeConfig
 from ponder.nets.decoder import Decoder
+from ponder.nets.decoder_with_head import DecoderWithHead, ScoreHead
+from ponder.nets.hardware import pick_device, pick_dtype
 from ponder.nets.lora import PEFT_PREFIX
-from ponder.nets.decoder_with_head import ScoreHead, DecoderWithHead
-from ponder.train.reward_learner import RewardLearner
 from ponder.train.learner import Learner
 from ponder.train.objective import KL
 from ponder.train.policy_gradient import GRPO
+from ponder.train.reward_learner import RewardLearner
 from ponder.train.reward_objectives import OutcomeReward
 from ponder.types import Completion, Sampling, ids
 
@@ -327,7 +327,9 @@ def test_a_policy_by_name(tmp_path: Path) -> None:
 )
 def test_reward_model_scores(head: ScoreHead) -> None:
     def numbers(device: str) -> list[float]:
-        policy = load_policy_with_head(ScratchModel(ALPHABET, 32, 2, 4, 64), head, QUESTION_TEMPLATE, device=device, dtype="float32", seed=1)
+        policy = load_policy_with_head(
+            ScratchModel(ALPHABET, 32, 2, 4, 64), head, QUESTION_TEMPLATE, device=device, dtype="float32", seed=1
+        )
         assert isinstance(policy.net, DecoderWithHead)
         with torch.no_grad():
             for p in policy.net.score.parameters():

@@ -20,12 +20,12 @@ import numpy as np
 import pytest
 import torch
 
-from fakes import char_policy, plain_logits, tiny_decoder, run_async, weights64
-from ponder.engine import kv_cache
+from fakes import char_policy, plain_logits, run_async, tiny_decoder, weights64
 from ponder.engine import engine as module
+from ponder.engine import kv_cache
 from ponder.engine.engine import Engine, logprobs_from_hidden
-from ponder.engine.request import Request, SequenceState
 from ponder.engine.model_runner import ModelRunner
+from ponder.engine.request import Request, SequenceState
 from ponder.engine.scheduler import PrefillChunk
 from ponder.errors import ModelError, UsageError
 from ponder.nets.decoder import Decoder
@@ -83,7 +83,9 @@ def test_cancelled_requests_leave_no_state() -> None:
 def test_requests_from_several_threads_and_loops() -> None:
     net = tiny_decoder()
     engine = make_engine(net)
-    expected = [[r.token_ids for r in run_async(make_engine(net).generate(request([i + 3], n=2, seed=i)))] for i in range(6)]
+    expected = [
+        [r.token_ids for r in run_async(make_engine(net).generate(request([i + 3], n=2, seed=i)))] for i in range(6)
+    ]
     found: dict[int, Any] = {}
 
     def one(i: int) -> None:
@@ -154,7 +156,9 @@ class LaunchingRunner(ModelRunner):
     def can_launch_ahead(self, rows: Sequence[SequenceState], steps: int) -> bool:
         return self.chance.random() < 0.8
 
-    def launch(self, rows: Sequence[SequenceState], steps: int, ahead: int = 0, parts: Sequence[PrefillChunk] = ()) -> Any:
+    def launch(
+        self, rows: Sequence[SequenceState], steps: int, ahead: int = 0, parts: Sequence[PrefillChunk] = ()
+    ) -> Any:
         if parts:
             assert steps == 1 and not ahead
             self.prefill(parts)
@@ -483,7 +487,9 @@ asyncio.new_event_loop().run_until_complete(leave())
 def test_process_exits_cleanly_with_requests_in_flight() -> None:
     path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
     ended = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _EXITING_PROGRAM], env={**os.environ, "PYTHONPATH": path}, capture_output=True
+        [sys.executable, "-W", "ignore", "-c", _EXITING_PROGRAM],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
     )
     assert ended.returncode == 0, ended.stderr
 

@@ -13,22 +13,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from fakes import CONFIGS, plain_logits, tiny_decoder, run_async, weights64
+from fakes import CONFIGS, plain_logits, run_async, tiny_decoder, weights64
 from ponder import memory_check
-from ponder.engine import cpu_packed_weights
-from ponder.engine import runner_factory
+from ponder.engine import cpu_packed_weights, runner_factory
+from ponder.engine.cpu_packed_weights import PackedWeightsRunner
 from ponder.engine.engine import Engine
 from ponder.engine.layer_override import override_forward
-from ponder.engine.cpu_packed_weights import PackedWeightsRunner
-from ponder.engine.request import Request, SequenceState
 from ponder.engine.model_runner import ModelRunner
+from ponder.engine.request import Request, SequenceState
 from ponder.nets import lora
 from ponder.nets.decoder import Decoder
 from ponder.types import Sampling, ids
 
 PROMPTS = [[5], [9, 3, 22, 40, 17], [33] * 11, [8, 60, 7]]
 
-pytestmark = pytest.mark.skipif(not cpu_packed_weights.is_supported(torch.float32), reason="this torch has no packed products")
+pytestmark = pytest.mark.skipif(
+    not cpu_packed_weights.is_supported(torch.float32), reason="this torch has no packed products"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -145,7 +146,10 @@ def test_what_fails_inside_leaves_nothing() -> None:
     def refuses(plain: Any) -> Any:
         raise RuntimeError("not made")
 
-    with pytest.raises(RuntimeError, match="not made"), override_forward({net.norm: lambda plain: plain, net.lm_head: refuses}):
+    with (
+        pytest.raises(RuntimeError, match="not made"),
+        override_forward({net.norm: lambda plain: plain, net.lm_head: refuses}),
+    ):
         pass
     assert not any("forward" in m.__dict__ for m in net.modules())
 

@@ -13,12 +13,11 @@ import pytest
 import torch
 
 from fakes import CONFIGS, tiny_decoder
-from ponder.engine import engine
-from ponder.engine import kv_cache
-from ponder.engine.engine import Engine
+from ponder.engine import engine, kv_cache
 from ponder.engine.attention_plan import AttentionPlan, KVSegment
-from ponder.engine.request import Request, SequenceState
+from ponder.engine.engine import Engine
 from ponder.engine.model_runner import ModelRunner
+from ponder.engine.request import Request, SequenceState
 from ponder.errors import ModelError
 from ponder.nets.decoder import Decoder
 from ponder.types import Sampling, ids
@@ -28,11 +27,13 @@ GPU = torch.cuda.is_available()
 if not GPU and not os.environ.get("TRITON_INTERPRET"):
     pytest.skip("needs a CUDA device, or TRITON_INTERPRET=1", allow_module_level=True)
 
-from ponder.engine import graph_batch
-from ponder.engine import graph_buffers
-from ponder.engine import cuda_graph_runner
-from ponder.engine import fused_forward
-from ponder.engine import fused_weights# noqa: E402
+from ponder.engine import (
+    cuda_graph_runner,
+    fused_forward,
+    fused_weights,  # noqa: E402
+    graph_batch,
+    graph_buffers,
+)
 
 PROMPTS = [[5], [9, 3, 22, 40, 17], [33] * 11, [9, 3, 22, 7], [12, 12, 50, 9, 30, 4, 61, 22]]
 DEVICE = "cuda" if GPU else "cpu"
@@ -71,7 +72,9 @@ def run(
 
         found = asyncio.run(all_of_them())
         schedule = machine._scheduler
-        assert schedule is not None and schedule.allocator.free_count + schedule.tree.evictable == schedule.allocator.size
+        assert (
+            schedule is not None and schedule.allocator.free_count + schedule.tree.evictable == schedule.allocator.size
+        )
         machine.close()
     return found
 
@@ -228,7 +231,10 @@ def test_two_engines_capture_at_once() -> None:
     for n in graph_batch.GRAPH_BATCH_SIZES[:8]:
         assert [len(rows) for rows in asyncio.run(ask(n))] == [n, n]
     for machine in engines:
-        assert isinstance(machine._runner, cuda_graph_runner.CudaGraphRunner) and len(machine._runner._sampling_batch.graphs) >= 8  # type: ignore[union-attr]
+        assert (
+            isinstance(machine._runner, cuda_graph_runner.CudaGraphRunner)
+            and len(machine._runner._sampling_batch.graphs) >= 8
+        )  # type: ignore[union-attr]
         machine.close()
 
 
@@ -264,7 +270,10 @@ def test_a_row_past_its_end_still_has_a_position() -> None:
     net = tiny_decoder("llama").to(DEVICE)
     long = request([5] * (net.config.context - 3), max_tokens=3)
     same("llama", [long, request([5, 6], max_tokens=9)], slots=600)
-    assert all(len(cos) >= net.config.context + cuda_graph_runner.STEPS_PER_LAUNCH for cos, _ in cuda_graph_runner.FusedWeights(net, cuda_graph_runner.STEPS_PER_LAUNCH).turns)
+    assert all(
+        len(cos) >= net.config.context + cuda_graph_runner.STEPS_PER_LAUNCH
+        for cos, _ in cuda_graph_runner.FusedWeights(net, cuda_graph_runner.STEPS_PER_LAUNCH).turns
+    )
 
 
 def test_runner_does_not_match_replaced_weights() -> None:

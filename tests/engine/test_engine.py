@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from fakes import CONFIGS, trace_group, plain_hidden, plain_logits, plain_logprobs, tiny_decoder, run_async, weights64
-from ponder.engine import engine
-from ponder.engine import kv_cache
+from fakes import CONFIGS, plain_hidden, plain_logits, plain_logprobs, run_async, tiny_decoder, trace_group, weights64
+from ponder.engine import engine, kv_cache
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request, SequenceState
 from ponder.errors import ModelError
@@ -134,12 +133,16 @@ def test_mixed_batches_prefill_and_decode(kind: str, monkeypatch: pytest.MonkeyP
     net, sizes = tiny_decoder(kind), list[tuple[int, int]]()
     real = kv_cache.MixedAttention.__init__
 
-    def spy(self: kv_cache.MixedAttention, decoding: kv_cache.DecodeAttention, filling: kv_cache.PrefillAttention) -> None:
+    def spy(
+        self: kv_cache.MixedAttention, decoding: kv_cache.DecodeAttention, filling: kv_cache.PrefillAttention
+    ) -> None:
         real(self, decoding, filling)
         sizes.append((len(decoding.lengths), len(filling.tokens)))
 
     monkeypatch.setattr(kv_cache.MixedAttention, "__init__", spy)
-    machine = Engine(net, max_num_seqs=64, cache_bytes=4000 * kv_cache.bytes_per_token(net.config, net.dtype), prefill_chunk_tokens=3)
+    machine = Engine(
+        net, max_num_seqs=64, cache_bytes=4000 * kv_cache.bytes_per_token(net.config, net.dtype), prefill_chunk_tokens=3
+    )
 
     begun = [asyncio.Event() for _ in range(len(PROMPTS) + 1)]
     begun[0].set()
@@ -191,7 +194,9 @@ def test_a_broken_attention_is_caught(mistake: str, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(kv_cache, "_MAX_INLINE_BYTES", -1)
     call, tensors = kv_cache.DecodeAttention.__call__, kv_cache.DecodeAttention._update_tensors
     if mistake == "window":
-        monkeypatch.setattr(kv_cache.DecodeAttention, "__call__", lambda *a, scale, window: call(*a, scale=scale, window=None))
+        monkeypatch.setattr(
+            kv_cache.DecodeAttention, "__call__", lambda *a, scale, window: call(*a, scale=scale, window=None)
+        )
     elif mistake == "position":
 
         def late(self: kv_cache.DecodeAttention) -> None:

@@ -16,20 +16,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from fakes import tiny_decoder, run_async
-from ponder.engine import engine, sampler
-from ponder.engine import graph_batch
-from ponder.engine import graph_buffers
-from ponder.engine import kv_cache
-from ponder.engine import cuda_graph_runner
-from ponder.engine.graph_buffers import GraphBuffers
-from ponder.engine.kv_cache import KVCache, PrefillAttention
+from fakes import run_async, tiny_decoder
+from ponder.engine import cuda_graph_runner, engine, graph_batch, graph_buffers, kv_cache, sampler
 from ponder.engine.cuda_graph_runner import CudaGraphRunner
 from ponder.engine.engine import Engine
+from ponder.engine.fused_weights import FusedWeights
+from ponder.engine.graph_buffers import GraphBuffers
+from ponder.engine.kv_cache import KVCache, PrefillAttention
+from ponder.engine.radix_tree import RadixNode, RadixTree, SlotAllocator
 from ponder.engine.request import Request
 from ponder.engine.scheduler import PrefillChunk
-from ponder.engine.radix_tree import SlotAllocator, RadixNode, RadixTree
-from ponder.engine.fused_weights import FusedWeights
 from ponder.nets import lora
 from ponder.nets.decoder import Decoder
 from ponder.types import Sampling, ids
@@ -185,7 +181,9 @@ def test_each_sequence_equals_its_solo_result(graphs: Callable[..., Engine], kin
     async def read() -> None:
         text = ids(trunk[: chance.randrange(2, 30)])
         await asyncio.sleep(chance.random() * 0.6)
-        assert torch.allclose(await machine.read_hidden_states(text, 1), await alone.read_hidden_states(text, 1), atol=1e-4)
+        assert torch.allclose(
+            await machine.read_hidden_states(text, 1), await alone.read_hidden_states(text, 1), atol=1e-4
+        )
 
     async def disturb() -> None:
         for _ in range(6):
@@ -233,7 +231,9 @@ def test_rows_wait_for_a_short_pass_and_are_computed_in_a_long_one(graphs: Calla
     run_async(machine.generate(Request(ids([5]), Sampling(max_tokens=1), 1, 0)))
     runner = machine._runner
     assert isinstance(runner, CudaGraphRunner)
-    part = PrefillChunk(RadixNode(RadixTree(SlotAllocator(9)), None, ids(range(9)), np.arange(9, dtype=np.int32), 0), 2, 9)
+    part = PrefillChunk(
+        RadixNode(RadixTree(SlotAllocator(9)), None, ids(range(9)), np.arange(9, dtype=np.int32), 0), 2, 9
+    )
     size = sum(p.numel() for p in machine.net.parameters())
     for bound, expected in ((7 * size, True), (7 * size + 1, False)):
         with pytest.MonkeyPatch.context() as patch:

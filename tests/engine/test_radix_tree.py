@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ponder.engine.radix_tree import OutOfSlots, SlotAllocator, RadixNode, Slots, RadixTree
+from ponder.engine.radix_tree import OutOfSlots, RadixNode, RadixTree, SlotAllocator, Slots
 from ponder.types import ids
 
 

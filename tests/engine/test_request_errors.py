@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from fakes import char_policy, tiny_decoder, run_async
-from ponder.engine import sampler
-from ponder.engine import rng
-from ponder.engine import sampling_step
+from fakes import char_policy, run_async, tiny_decoder
+from ponder.engine import rng, sampler, sampling_step
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request, SequenceState
 from ponder.errors import ModelError, UsageError
@@ -74,7 +72,9 @@ def policy() -> PonderPolicy:
 @pytest.fixture(scope="module")
 def alone(policy: PonderPolicy) -> list[Any]:
     """The good calls beside one that is good too."""
-    fine, others = run_async(run_with_bad_request(policy, lambda: policy.generate(ids([3, 4]), Sampling(seed=9, max_tokens=1))))
+    fine, others = run_async(
+        run_with_bad_request(policy, lambda: policy.generate(ids([3, 4]), Sampling(seed=9, max_tokens=1)))
+    )
     assert len(fine) == 1
     return others
 
@@ -217,12 +217,12 @@ def test_engine_refuses_invalid_requests(policy: PonderPolicy, alone: list[Any],
     [("alternatives", True), ("stop", ("\ud800",)), ("temperature", "1"), ("top_k", 1.5), ("bias", ((3, "x"),)),
      ("stop_token_ids", ("a",)), ("max_tokens", None), ("measures", (3,)), ("forced", ("a",)), ("seed", -1)],
 )  # fmt: skip
-def test_unvalidated_sampling_is_checked_again(
-    policy: PonderPolicy, alone: list[Any], name: str, value: Any
-) -> None:
+def test_unvalidated_sampling_is_checked_again(policy: PonderPolicy, alone: list[Any], name: str, value: Any) -> None:
     rule = Sampling(max_tokens=4)
     object.__setattr__(rule, name, value)
-    bad, others = run_async(run_with_bad_request(policy, lambda: policy.engine.generate(Request(ids([3, 4]), rule, 1, 0))))
+    bad, others = run_async(
+        run_with_bad_request(policy, lambda: policy.engine.generate(Request(ids([3, 4]), rule, 1, 0)))
+    )
     assert isinstance(bad, UsageError)
     same(others, alone)
 
@@ -243,14 +243,18 @@ async def _adapted(policy: PonderPolicy) -> list[SequenceState]:
 
 def test_a_reading_of_tokens_that_are_none_is_refused_alone(policy: PonderPolicy, alone: list[Any]) -> None:
     for tokens, begin in ((ids([10**6]), 0), (ids([3]), 1), (ids([3]), -1), (ids([]), 0), (None, 0), (ids([3]), "a")):
-        bad, others = run_async(run_with_bad_request(policy, lambda t=tokens, b=begin: policy.engine.read_hidden_states(t, b)))
+        bad, others = run_async(
+            run_with_bad_request(policy, lambda t=tokens, b=begin: policy.engine.read_hidden_states(t, b))
+        )
         assert isinstance(bad, UsageError)
     same(others, alone)
 
 
 def test_tokens_drawn_on_the_device_fail_row_by_row_too() -> None:
     """`append_sampled`, which a GPU's passes are handed to, with a stop test that raises for one of three rows."""
-    rows = [SequenceState.from_request(Request(ids([3]), Sampling(max_tokens=9, stop=("x",)), 1, i))[0] for i in range(3)]
+    rows = [
+        SequenceState.from_request(Request(ids([3]), Sampling(max_tokens=9, stop=("x",)), 1, i))[0] for i in range(3)
+    ]
 
     def stopped(row: SequenceState) -> bool:
         if row is rows[1]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fakes import tiny_decoder, run_async
+from fakes import run_async, tiny_decoder
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request
-from ponder.engine.runner_factory import make_runner, cache_budget
+from ponder.engine.runner_factory import cache_budget, make_runner
 from ponder.errors import UnknownName, UsageError
 from ponder.types import Sampling, ids
 
@@ -17,7 +17,9 @@ def test_cache_budget_reads_PONDER_CACHE_GIB(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("PONDER_CACHE_GIB", "0.25")
     assert cache_budget(torch.device("cpu")) == 1 << 28
     engine = Engine(tiny_decoder())
-    assert engine.cache_tokens * engine._bytes_per_token <= 1 << 28 < (engine.cache_tokens + 1) * engine._bytes_per_token
+    assert (
+        engine.cache_tokens * engine._bytes_per_token <= 1 << 28 < (engine.cache_tokens + 1) * engine._bytes_per_token
+    )
     monkeypatch.delenv("PONDER_CACHE_GIB")
     assert cache_budget(torch.device("cpu")) == 2 << 30
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from ponder.engine import sampler
-from ponder.engine.sampling_step import append_sampled
 from ponder.engine.request import Request, SequenceState
+from ponder.engine.sampling_step import append_sampled
 from ponder.types import Sampling, ids
 
 LOGITS = np.array([1.2, -0.3, 2.0, 0.0, 0.9, -1.5, 2.0, 0.4, -4.0, 1.1, 0.2, -0.7])  # two of them tie at the top
@@ -188,7 +188,9 @@ def test_not_finite_logits_show_in_the_result() -> None:
 def test_what_is_drawn_past_a_stop_is_counted_as_wasted() -> None:
     (row,) = SequenceState.from_request(Request(ids([5]), Sampling(max_tokens=20, stop=("x",)), 1, 0))
     tokens = np.asarray([[4, 7, 8, 9, 6, 3]], np.int32)
-    assert not append_sampled(tokens, np.zeros((1, 6), np.float32), [row], frozenset({9}), lambda r: r.token_ids[-1] == 7)
+    assert not append_sampled(
+        tokens, np.zeros((1, 6), np.float32), [row], frozenset({9}), lambda r: r.token_ids[-1] == 7
+    )
     assert (row.token_ids, row.stop, row.discarded_tokens) == ([4, 7], "stop", 4)
     (row,) = SequenceState.from_request(Request(ids([5]), Sampling(max_tokens=20), 1, 0))
     append_sampled(tokens, np.zeros((1, 6), np.float32), [row], frozenset({9}), lambda r: False)

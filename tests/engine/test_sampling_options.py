@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from fakes import plain_logits, tiny_decoder, run_async, weights64
+from fakes import plain_logits, run_async, tiny_decoder, weights64
 from ponder.engine import sampler
-from ponder.engine.sampling_step import sample_and_append
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request, SequenceState
+from ponder.engine.sampling_step import sample_and_append
 from ponder.errors import UnknownName, UsageError
 from ponder.types import Sampling, ids
 
@@ -55,7 +55,9 @@ def exact(rule: Sampling, prompt: Sequence[int] = PROMPT, written: Sequence[int]
         if t in written:
             logits[t] -= rule.presence_penalty + rule.frequency_penalty * list(written).count(t)
         logits[t] += dict(rule.logit_bias).get(t, 0.0)
-        runs = [tuple(seen[i : i + rule.no_repeat_ngram_size]) for i in range(len(seen) - rule.no_repeat_ngram_size + 1)]
+        runs = [
+            tuple(seen[i : i + rule.no_repeat_ngram_size]) for i in range(len(seen) - rule.no_repeat_ngram_size + 1)
+        ]
         if rule.no_repeat_ngram_size and tuple([*seen, t][-rule.no_repeat_ngram_size :]) in runs:
             logits[t] = -np.inf
         if len(written) < rule.min_tokens and t in (EOS, *rule.stop_token_ids):

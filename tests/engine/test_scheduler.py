@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fakes import fails_if
+from ponder.engine.radix_tree import RadixTree
 from ponder.engine.request import ReadRequest, Request, SequenceState
 from ponder.engine.scheduler import PrefillChunk, Scheduler, StepPlan
-from ponder.engine.radix_tree import RadixTree
 from ponder.types import Sampling, ids
 
 VOCAB_SIZE = 3
@@ -152,7 +152,9 @@ def test_a_broken_cache_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(RadixTree, "_split", wrong)
     if mistake == "kept":  # the last token drawn counts as computed
         insert_computed = RadixTree.insert_computed
-        monkeypatch.setattr(RadixTree, "keep", lambda s, p, tokens, slots: insert_computed(s, p, np.roll(tokens, 1), slots))
+        monkeypatch.setattr(
+            RadixTree, "keep", lambda s, p, tokens, slots: insert_computed(s, p, np.roll(tokens, 1), slots)
+        )
     if mistake == "freed":  # what others read goes when one of them ends
         monkeypatch.setattr(RadixTree, "hold", lambda self, node: node)
         monkeypatch.setattr(RadixTree, "release", lambda self, node: None)
@@ -242,7 +244,9 @@ def test_oldest_sequence_is_never_preempted() -> None:
     assert_all_free(schedule)
 
 
-def schedule_with_late_request(size: int, chunk: int, tokens: int, late: SequenceState) -> tuple[Scheduler, FakeRunner, SequenceState]:
+def schedule_with_late_request(
+    size: int, chunk: int, tokens: int, late: SequenceState
+) -> tuple[Scheduler, FakeRunner, SequenceState]:
     """One has written a token when another comes."""
     schedule, fake = Scheduler(size, 8, chunk), FakeRunner()
     first = ask([0, 1], tokens=tokens)[0]
@@ -285,5 +289,7 @@ def test_decoding_waits_when_slots_are_short() -> None:
     while turn := schedule.plan_step():
         assert all(part.node.ref_count for part in turn.chunks)
         fake.turn(schedule, turn)
-    assert first.token_ids == expected_tokens([0, 1], 30) and late.token_ids == expected_tokens([2, 1, 2, 1, 2, 1, 2, 1], 2)
+    assert first.token_ids == expected_tokens([0, 1], 30) and late.token_ids == expected_tokens(
+        [2, 1, 2, 1, 2, 1, 2, 1], 2
+    )
     assert_all_free(schedule)

@@ -25,7 +25,7 @@ TOKENS = st.sampled_from([
     "10^{", "!!", "e^", "999999", "0.", "or", "and", "apples", "cm", "½", "²", "−", "π", "∞", "٣", "\u200b", "\ud800",
     "<answer>", "</answer>", "####", "</think>", "answer is", "Answer:",
 ])  # fmt: skip
-SOUP = st.lists(TOKENS, max_size=12).map_problems("".join)
+SOUP = st.lists(TOKENS, max_size=12).map("".join)
 GOLDS = st.sampled_from([
     "42", "-1.5", r"\frac{1}{3}", "x^2+1", "(1,2)", "[0,1)", r"\{1,2,3\}", r"\sqrt{2}", r"2\pi", "A", "yes", "5\\%",
     r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", "y=2x+1", r"x\le 3", r"90^\circ", "3 cm", r"1 \pmod 5", "10^{100}", "",
@@ -54,7 +54,7 @@ def test_corpus(gold: str, output: str, wanted: Any) -> None:
     assert wanted == "any" or found == wanted
 
 
-@fuzz(INTEGERS, INTEGERS.map_problems(abs), st.data())
+@fuzz(INTEGERS, INTEGERS.map(abs), st.data())
 def test_a_number_is_right_however_it_is_written(above: int, below: int, data: st.DataObject) -> None:
     number = Fraction(above, below % 1000 + 1)
     gold, answer = (data.draw(st.sampled_from(written(number))) for _ in range(2))

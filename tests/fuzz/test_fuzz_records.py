@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fuzz.fuzzing import corpus, fuzz
 from ponder.errors import RunError
-from ponder.runs.records import RecordWriter, raw_records, repair_records, read_records
+from ponder.runs.records import RecordWriter, raw_records, read_records, repair_records
 from ponder.runs.run_dir import read_findings, read_metrics, read_traces
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
@@ -23,7 +23,7 @@ NAMES = st.text().filter(lambda name: name not in ("step", "lost", "resumed", "r
 ROWS = st.lists(st.dictionaries(NAMES, VALUES, max_size=3), min_size=1, max_size=5)
 NUMBERS = st.integers(-1, 5) | st.sampled_from([2**63, 10**400]) | st.none() | st.booleans() | st.text(max_size=2)
 MARKS = st.dictionaries(st.sampled_from(["step", "lost", "resumed", "record", "crc", "x"]), NUMBERS, max_size=4)
-LINES = st.lists(MARKS.map_problems(lambda mark: json.dumps(mark).encode()) | st.binary(max_size=40), max_size=6)
+LINES = st.lists(MARKS.map(lambda mark: json.dumps(mark).encode()) | st.binary(max_size=40), max_size=6)
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> None:

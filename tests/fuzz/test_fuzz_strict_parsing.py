@@ -20,10 +20,10 @@ from ponder.errors import PonderError
 from ponder.measure.readers import read_log
 from ponder.measure.readers.raw_files import load_data
 from ponder.pipelines.problems.conversations import read_conversations
-from ponder.strict_parsing import RowError, parse_json, parse_csv
-from ponder.tasks.synthetic import read_problems, read_templates
+from ponder.strict_parsing import RowError, parse_csv, parse_json
 from ponder.tasks.datasets.question_file import QuestionFile
 from ponder.tasks.step_labels import read_labels as read_labels
+from ponder.tasks.synthetic import read_problems, read_templates
 
 READERS = (
     read_log,
@@ -34,7 +34,7 @@ READERS = (
     read_templates,
     lambda path: QuestionFile(data=str(path)).test,
 )
-CELL = st.text(st.from_alphabet(exclude_characters="\0\r", codec="utf-8"))
+CELL = st.text(st.characters(exclude_characters="\0\r", codec="utf-8"))
 LEAVES = (
     st.none() | st.booleans() | st.integers(-3, 3) | st.floats() | st.text(max_size=5)
     | st.sampled_from([10**400, -1, 1e308, "1", "0", "true", "[1, 0]", "inf", "1e999", "nan", "[[[[", "\ud800"])
@@ -58,7 +58,7 @@ KNOWN = st.sampled_from([
 ])  # fmt: skip
 LOGS = KNOWN.flatmap(
     lambda keys: st.lists(
-        st.tuples(st.fixed_dictionaries(dict.fromkeys(keys, DATA)), st.dictionaries(KEYS, DATA, max_size=2)).map_problems(
+        st.tuples(st.fixed_dictionaries(dict.fromkeys(keys, DATA)), st.dictionaries(KEYS, DATA, max_size=2)).map(
             lambda two: {**two[1], **two[0]}
         ),
         min_size=1,

@@ -10,7 +10,7 @@ import pytest
 
 from audit.soak import __main__ as command
 from audit.soak import engine, sandbox, server
-from audit.soak.resources import ResourceUsage, LeakDetector, resource_usage
+from audit.soak.resources import LeakDetector, ResourceUsage, resource_usage
 from ponder.verify.sandbox import SandboxError
 
 

@@ -6,8 +6,7 @@ import importlib.util
 
 import pytest
 
-from audit import gradients
-from audit import preflight_faults
+from audit import gradients, preflight_faults
 from ponder.errors import ModelError
 from ponder.models import smollm2
 

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from fakes import trace_group
 from ponder.nets import tree_attention
-from ponder.nets.tree_attention import PaddedTreeAttention
 from ponder.nets.causal_attention import CausalAttention
 from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import Decoder, init_decoder
 from ponder.nets.flex_attention import FlexTreeAttention
+from ponder.nets.tree_attention import PaddedTreeAttention
 from ponder.nets.varlen_attention import UnbranchedRuns, VarlenTreeAttention
 from ponder.train.learner import Learner
 from ponder.train.objective import KL, NO_KL
@@ -62,7 +62,13 @@ def test_every_kernel_attends_as_the_dense_mask_does(seed: int, window: int | No
     expected = attention_and_gradients(PaddedTreeAttention(lengths, parents), (q, k, v, grad), window)
     there = tuple(x.cuda() for x in (q, k, v, grad))
     runs = UnbranchedRuns(lengths, parents)
-    assert max_difference(attention_and_gradients(FlexTreeAttention(lengths, parents, runs.positions_T, device), there, window), expected) < 1e-5
+    assert (
+        max_difference(
+            attention_and_gradients(FlexTreeAttention(lengths, parents, runs.positions_T, device), there, window),
+            expected,
+        )
+        < 1e-5
+    )
     half = tuple(x.bfloat16() for x in there)
     assert max_difference(attention_and_gradients(VarlenTreeAttention(runs, device), half, window), expected) < 2e-2
 
@@ -77,7 +83,9 @@ def test_long_sequences_take_the_causal_kernel() -> None:
     q, grad = torch.randn(2, 5200, 4, 32)
     k, v = torch.randn(2, 5200, 2, 32)
     expected = attention_and_gradients(PaddedTreeAttention(lengths[:2], [-1, -1]), (q, k, v, grad), None)
-    assert max_difference(attention_and_gradients(attend, tuple(x.cuda() for x in (q, k, v, grad)), None), expected) < 1e-5
+    assert (
+        max_difference(attention_and_gradients(attend, tuple(x.cuda() for x in (q, k, v, grad)), None), expected) < 1e-5
+    )
 
 
 def make_traces() -> list[Trace]:
@@ -119,14 +127,21 @@ def test_the_gradient_is_the_processors(objective: GRPO | GSPO, dtype: torch.dty
     expected = Learner(net("cpu"), objective).gradient(make_traces())
     for max_tokens_per_microbatch in (10**6, 100):
         for gradient_checkpointing in (False, True):
-            there = Learner(net("cuda", dtype), objective, max_tokens_per_microbatch=max_tokens_per_microbatch, gradient_checkpointing=gradient_checkpointing)
+            there = Learner(
+                net("cuda", dtype),
+                objective,
+                max_tokens_per_microbatch=max_tokens_per_microbatch,
+                gradient_checkpointing=gradient_checkpointing,
+            )
             assert gradient_angle(there.gradient(make_traces()), expected) < most
 
 
 def test_real_out_of_memory_halves_the_micro_batch_and_goes_on() -> None:
     draw = np.random.default_rng(0)
     rewards = np.linspace(0, 1, 8).tolist()
-    traces = [trace_group(draw.integers(3, 512, 8), [draw.integers(3, 512, 3000) for _ in rewards], rewards) for _ in "ab"]
+    traces = [
+        trace_group(draw.integers(3, 512, 8), [draw.integers(3, 512, 3000) for _ in rewards], rewards) for _ in "ab"
+    ]
     GRPO().credit(traces, "wanted", {})
     plain = Learner(net("cuda"), GRPO(kl=NO_KL), AdamW(lr=0.0001), max_tokens_per_microbatch=10**6)
     expected = plain.gradient(traces)
@@ -144,5 +159,7 @@ def test_real_out_of_memory_halves_the_micro_batch_and_goes_on() -> None:
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert told["oom_retries"] >= 1 and told["max_tokens_per_microbatch"] < 10**6 and np.isfinite(told["loss"])
-    again = Learner(net("cuda"), GRPO(kl=NO_KL), max_tokens_per_microbatch=tight.max_tokens_per_microbatch).gradient(traces)
+    again = Learner(net("cuda"), GRPO(kl=NO_KL), max_tokens_per_microbatch=tight.max_tokens_per_microbatch).gradient(
+        traces
+    )
     assert gradient_angle(again, expected) < 1e-4

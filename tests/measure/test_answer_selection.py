@@ -35,7 +35,9 @@ def over_all_orders(rule: str, answers: Sequence[Any], scores: Sequence[float | 
 @pytest.mark.parametrize("rule", ["majority", "best"])
 @given(samples=st.lists(SAMPLE, min_size=1, max_size=6))
 @settings(max_examples=40)
-def test_exact_is_the_mean_over_all_orders(rule: SampleSelectionRule, samples: list[tuple[str | None, float | None]]) -> None:
+def test_exact_is_the_mean_over_all_orders(
+    rule: SampleSelectionRule, samples: list[tuple[str | None, float | None]]
+) -> None:
     answers, scores = [a for a, _ in samples], [s for _, s in samples]
     right = [RIGHT[a] for a in answers]
     ks = range(1, len(samples) + 1)

@@ -10,9 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ponder.errors import UsageError
-from ponder.measure import auroc, brier, budget_control, ece, fit_temperature, budget_performance, reliability, budget_scaling
+from ponder.measure import (
+    auroc,
+    brier,
+    budget_control,
+    budget_performance,
+    budget_scaling,
+    ece,
+    fit_temperature,
+    reliability,
+)
 
-SAMPLES = st.lists(st.tuples(st.integers(0, 8).map_problems(lambda x: x / 8), st.integers(0, 1)), min_size=2, max_size=40)
+SAMPLES = st.lists(st.tuples(st.integers(0, 8).map(lambda x: x / 8), st.integers(0, 1)), min_size=2, max_size=40)
 
 
 @given(SAMPLES)
@@ -110,7 +119,11 @@ def test_control_scaling_performance() -> None:
     assert budget_scaling(budgets, accuracies) == pytest.approx((0.1 / 1000 + 0.4 / 3000 + 0.3 / 2000) / 3)
     assert budget_scaling(budgets[::-1], accuracies[::-1]) == budget_scaling(budgets, accuracies)
     assert budget_performance(accuracies) == 0.6
-    for bad in (lambda: budget_scaling([1], [0.5]), lambda: budget_scaling([1, 1], [0.5, 0.6]), lambda: budget_performance([])):
+    for bad in (
+        lambda: budget_scaling([1], [0.5]),
+        lambda: budget_scaling([1, 1], [0.5, 0.6]),
+        lambda: budget_performance([]),
+    ):
         with pytest.raises(UsageError):
             bad()
     with pytest.raises(UsageError, match="one for each"):

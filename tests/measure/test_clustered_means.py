@@ -11,14 +11,14 @@ from scipy import stats
 
 from ponder.errors import UsageError
 from ponder.measure import (
-    hierarchical_bootstrap,
     clustered_mean,
+    hierarchical_bootstrap,
     minimum_detectable_difference,
     paired_difference,
     paired_means,
     pass_at_k,
-    problems_for_means,
     problems_for_accuracies,
+    problems_for_means,
     sign_flip_test,
 )
 
@@ -59,7 +59,9 @@ def test_where_the_error_comes_from() -> None:
     rng = np.random.default_rng(1)
     alike = [[float(x)] * 8 for x in rng.integers(0, 2, 200)]  # samples of a problem never differ
     found = clustered_mean(alike)
-    assert found.sample_standard_error == 0 and found.problem_standard_error == pytest.approx(0.5 / math.sqrt(200), rel=0.05)
+    assert found.sample_standard_error == 0 and found.problem_standard_error == pytest.approx(
+        0.5 / math.sqrt(200), rel=0.05
+    )
     coin = rng.integers(0, 2, (200, 8)).astype(float).tolist()  # problems never differ
     found = clustered_mean(coin)
     assert found.sample_standard_error == pytest.approx(0.5 / math.sqrt(1600), rel=0.05)
@@ -83,7 +85,10 @@ def test_bootstrap_takes_any_statistic() -> None:
     def pass4(x: np.ndarray) -> np.ndarray:
         return pass_at_k(x.shape[-1], x.sum(axis=-1), 4)
 
-    both, problems = hierarchical_bootstrap(groups, pass4), hierarchical_bootstrap(groups, pass4, level_to_resample="problems")
+    both, problems = (
+        hierarchical_bootstrap(groups, pass4),
+        hierarchical_bootstrap(groups, pass4, level_to_resample="problems"),
+    )
     assert both.mean == problems.mean == pytest.approx(pass_at_k(10, [sum(g) for g in groups], 4).mean())
     assert both.high - both.low == pytest.approx(problems.high - problems.low, rel=0.15)
     assert both.sample_standard_error and both.sample_standard_error > 0 and problems.sample_standard_error is None
@@ -91,7 +96,13 @@ def test_bootstrap_takes_any_statistic() -> None:
 
 def test_missing_verdicts_are_counted() -> None:
     found = clustered_mean([[1, None], [0, 0], [None, None]])
-    assert (found.mean, found.problems, found.samples, found.undecided, found.problems_without_verdict) == (0.5, 2, 3, 3, 1)
+    assert (found.mean, found.problems, found.samples, found.undecided, found.problems_without_verdict) == (
+        0.5,
+        2,
+        3,
+        3,
+        1,
+    )
     assert clustered_mean([[1, 1], [1, 1], [1]]).low < 0.7, "all right is not certain"
     assert hierarchical_bootstrap([[1, 1], [1, 1], [1]]).low < 0.7
     with pytest.raises(UsageError, match="two problems"):
@@ -186,7 +197,11 @@ def test_difference_seen_turns_it_round() -> None:
         gap = minimum_detectable_difference(500, 0.5, disagree)
         assert problems_for_accuracies(gap, 0.5, disagree) <= 500 < problems_for_accuracies(gap * 0.98, 0.5, disagree)
     assert math.isnan(minimum_detectable_difference(3, 0.9))
-    for bad in (lambda: problems_for_accuracies(0.0, 0.5), lambda: problems_for_accuracies(0.6, 0.5), lambda: minimum_detectable_difference(0, 0.5)):
+    for bad in (
+        lambda: problems_for_accuracies(0.0, 0.5),
+        lambda: problems_for_accuracies(0.6, 0.5),
+        lambda: minimum_detectable_difference(0, 0.5),
+    ):
         with pytest.raises(UsageError):
             bad()
     with pytest.raises(UsageError, match="cannot disagree"):

@@ -25,11 +25,15 @@ def test_a_shared_run_flags_and_a_shorter_one_does_not() -> None:
     assert found.flagged[0].seen_in == "t"
     assert not found.flagged[0].exact
     twelve = " ".join(normalized_words(LONG)[:12])
-    assert not find_contamination([("t", twelve)], [("p", f"{twelve} and then something else happens to the hens")]).flagged
+    assert not find_contamination(
+        [("t", twelve)], [("p", f"{twelve} and then something else happens to the hens")]
+    ).flagged
 
 
 def test_an_equal_text_is_exact_whatever_its_case_and_points() -> None:
-    found = find_contamination([("t", "  what's the SUM, of two\nand two? ")], [("p", "What's the sum of two and two?")])
+    found = find_contamination(
+        [("t", "  what's the SUM, of two\nand two? ")], [("p", "What's the sum of two and two?")]
+    )
     (one,) = found.flagged
     assert one.exact and one.share == 1.0
     assert found.short_problems == 1
@@ -40,7 +44,9 @@ def test_a_short_problem_is_looked_for_as_a_whole() -> None:
         [("t", "so then: how many hens are left now, he asked")], [("p", "How many hens are left now?")]
     )
     assert found.flagged[0].share == 1.0 and not found.flagged[0].exact
-    assert not find_contamination([("t", "how many hens are right now")], [("p", "How many hens are left now?")]).flagged
+    assert not find_contamination(
+        [("t", "how many hens are right now")], [("p", "How many hens are left now?")]
+    ).flagged
 
 
 def test_very_few_words_count_only_where_they_are_all() -> None:
@@ -71,10 +77,12 @@ def test_nothing_to_compare_is_an_error() -> None:
         find_contamination([("t", "x")], [("p", LONG)], n=1)
 
 
-TEXT = st.lists(st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=12).map_problems(" ".join)
+TEXT = st.lists(st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=12).map(" ".join)
 
 
-@given(st.lists(TEXT, min_size=1, max_size=5), st.lists(TEXT, min_size=1, max_size=4), st.integers(MIN_OVERLAP_WORDS, 7))
+@given(
+    st.lists(TEXT, min_size=1, max_size=5), st.lists(TEXT, min_size=1, max_size=4), st.integers(MIN_OVERLAP_WORDS, 7)
+)
 def test_it_finds_what_a_search_through_everything_finds(train: list[str], asked: list[str], n: int) -> None:
     found = find_contamination(enumerated(train), enumerated(asked), n, common=len(train))
     flagged = {o.problem for o in found.flagged}

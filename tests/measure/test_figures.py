@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fake_runs import TASK, StoredJob, judge, right_answer, write_run, wrong_answer
 from ponder.cli import main
 from ponder.errors import UsageError
-from ponder.measure.statistics.decision_rules import apply_rule
 from ponder.measure.figures import FIGURE_KINDS, draw_figure
-from ponder.measure.figures.canvas import spread_labels, csv_cell, log_spaced_ints
-from ponder.measure.statistics.passk import pass_at_k
+from ponder.measure.figures.canvas import csv_cell, log_spaced_ints, spread_labels
 from ponder.measure.figures.theme import COLOURS
 from ponder.measure.readers import read_log
+from ponder.measure.statistics.decision_rules import apply_rule
+from ponder.measure.statistics.passk import pass_at_k
 from ponder.runs.run_dir import Run
 from ponder.types import Cost, Step, ids, prompt_trace
-from fake_runs import TASK, StoredJob, judge, right_answer, write_run, wrong_answer
 
 
 def log(path: Path, problems: int = 12, samples: int = 16, seed: int = 0, **more: Any) -> Path:
@@ -49,7 +49,9 @@ def training(folder: Path, steps: int = 30) -> Path:
                 trace.add(Step(0, text, ids(range(n)), np.full(n, -0.2, np.float32), "eos"))
             judge(trace, TASK.verifier)
             run.write_traces(step, [trace])
-            run.write_metrics(step, {"reward": step / steps, "completions/mean_length": 12.5 + step, "entropy": math.nan})
+            run.write_metrics(
+                step, {"reward": step / steps, "completions/mean_length": 12.5 + step, "entropy": math.nan}
+            )
     return folder
 
 
@@ -68,7 +70,10 @@ def save_and_read_rows(tmp_path: Path, kind: Any, *sources: Path, **more: Any) -
 
 def numbers(kind: Any, *sources: Path, **more: Any) -> list[dict[str, str]]:
     """As the CSV file has them, without drawing the picture itself, which takes a second."""
-    return [{k: str(csv_cell(v)) for k, v in row.items()} for row in draw_figure(kind, [str(s) for s in sources], **more)[0].rows]
+    return [
+        {k: str(csv_cell(v)) for k, v in row.items()}
+        for row in draw_figure(kind, [str(s) for s in sources], **more)[0].rows
+    ]
 
 
 def test_files_hold_the_numbers(tmp_path: Path) -> None:
@@ -202,7 +207,9 @@ def test_counts_alone_give_coverage_and_law(tmp_path: Path) -> None:
 
 def test_the_same_picture_is_the_same_file(tmp_path: Path) -> None:
     path = log(tmp_path / "a.jsonl")
-    first, second = (draw_figure("coverage", [str(path)])[0].save(tmp_path / name)[1].read_bytes() for name in ("x", "y"))
+    first, second = (
+        draw_figure("coverage", [str(path)])[0].save(tmp_path / name)[1].read_bytes() for name in ("x", "y")
+    )
     assert first == second
 
 

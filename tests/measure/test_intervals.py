@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from ponder.errors import UsageError
-from ponder.measure import Accuracy, PairedDifference, MeanInterval, bootstrap_mean, paired_difference, wilson
+from ponder.measure import Accuracy, MeanInterval, PairedDifference, bootstrap_mean, paired_difference, wilson
 from ponder.measure.statistics.intervals import mean_with_undecided
 
 
@@ -62,14 +62,22 @@ def test_unknown_is_not_zero() -> None:
 def test_every_problem_is_in_the_denominator() -> None:
     found = mean_with_undecided([1.0, 0.5, None, 0.0])
     assert isinstance(found, MeanInterval) and (found.mean, found.total, found.undecided) == (1.5 / 4, 4, 1)
-    assert (found.low, found.high) == (bootstrap_mean([1.0, 0.5, 0.0, 0.0]).low, bootstrap_mean([1.0, 0.5, 1.0, 0.0]).high)
+    assert (found.low, found.high) == (
+        bootstrap_mean([1.0, 0.5, 0.0, 0.0]).low,
+        bootstrap_mean([1.0, 0.5, 1.0, 0.0]).high,
+    )
     assert "over 4 problems; 1 undecided, not right as far as is known" in str(found)
-    assert isinstance(mean_with_undecided([1.0, None, 0.0]), Accuracy) and mean_with_undecided([1.0, None, 0.0]).mean == 1 / 3
+    assert (
+        isinstance(mean_with_undecided([1.0, None, 0.0]), Accuracy)
+        and mean_with_undecided([1.0, None, 0.0]).mean == 1 / 3
+    )
     graded = mean_with_undecided([1.0, None, 0.0], graded=True)
     assert isinstance(graded, MeanInterval) and graded.mean == 1 / 3
     beyond = mean_with_undecided([2.0, None, -1.0])  # no ends between which the unknown one lies
     assert (
-        isinstance(beyond, MeanInterval) and (beyond.mean, beyond.total) == (0.5, 2) and "1 undecided, left out" in str(beyond)
+        isinstance(beyond, MeanInterval)
+        and (beyond.mean, beyond.total) == (0.5, 2)
+        and "1 undecided, left out" in str(beyond)
     )
 
 

@@ -16,7 +16,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ponder.errors import UnknownName, UsageError
-from ponder.measure.readers import Attempts, ColumnMap, ProblemAttempts, short_labels, read_log, read_logs, align_problems
+from ponder.measure.readers import (
+    Attempts,
+    ColumnMap,
+    ProblemAttempts,
+    align_problems,
+    read_log,
+    read_logs,
+    short_labels,
+)
 
 Matrix = list[list[int]]
 MATRIX: Matrix = [[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]]
@@ -186,7 +194,9 @@ def test_texts_of_a_large_file_can_stay_on_the_disk(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "a.parquet", rows)
     assert read_log(path)[0].groups[0].texts == ("x", "x", "x")
     assert read_log(path, texts=False)[0].groups[0].texts is None
-    assert read_log(path, ColumnMap(text="samples"), texts=False)[0].groups[0].texts == ("y", "y", "y"), "unless asked for"
+    assert read_log(path, ColumnMap(text="samples"), texts=False)[0].groups[0].texts == ("y", "y", "y"), (
+        "unless asked for"
+    )
     assert read_log(path, texts=False)[0].counts[1].tolist() == [2, 0, 3, 1]
     bare = write_parquet(tmp_path / "b.parquet", [{"id": 1, "response": ["\\boxed{4}"], "gold": "4"}])
     assert read_log(bare, texts=False)[0].counts[1].tolist() == [1], "without verdicts they are needed"

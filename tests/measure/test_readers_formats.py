@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fake_runs import right_answer, write_run, wrong_answer
 from ponder.errors import UnknownName, UsageError
+from ponder.measure.readers import LOGPROB_COLUMN, ColumnMap, attempts_to_traces, read_log, read_logs
+from ponder.measure.readers.attempts_to_traces import read_tree_of_thoughts_traces
 from ponder.measure.statistics.decision_rules import apply_rule
 from ponder.measure.statistics.passk import pass_at_k
-from ponder.measure.readers import LOGPROB_COLUMN, ColumnMap, read_log, read_logs, attempts_to_traces
-from ponder.measure.readers.attempts_to_traces import read_tree_of_thoughts_traces
 from ponder.types import Cost
-from fake_runs import right_answer, write_run, wrong_answer
 
 LOGS = "logs"
 
@@ -216,7 +216,11 @@ def test_search_and_learn_is_judged_and_its_choices_are_systems(tmp_path: Path) 
 
 
 def test_a_run_is_read_as_it_was_judged(tmp_path: Path) -> None:
-    said = [[right_answer(0), wrong_answer(0)], [wrong_answer(1), wrong_answer(1, 2)], [right_answer(2), right_answer(2)]]
+    said = [
+        [right_answer(0), wrong_answer(0)],
+        [wrong_answer(1), wrong_answer(1, 2)],
+        [right_answer(2), right_answer(2)],
+    ]
     path = write_run(tmp_path / "run", said, scores=[[0.1, 0.9]] * 3, logprobs=[[-0.1, -0.2]] * 3, chosen=[1, 0, 1])
     (found,) = read_log(path)
     assert [g.correct for g in found.groups] == [(1.0, 0.0), (0.0, 0.0), (1.0, 1.0)]
@@ -233,7 +237,13 @@ def test_a_run_is_read_as_it_was_judged(tmp_path: Path) -> None:
 
 
 def test_a_training_runs_groups_are_by_step(tmp_path: Path) -> None:
-    (found,) = read_log(write_run(tmp_path / "run", [[right_answer(0)], [wrong_answer(0)], [right_answer(0)]][:2] * 3, steps=[1, 1, 2, 2, 2, 2]))
+    (found,) = read_log(
+        write_run(
+            tmp_path / "run",
+            [[right_answer(0)], [wrong_answer(0)], [right_answer(0)]][:2] * 3,
+            steps=[1, 1, 2, 2, 2, 2],
+        )
+    )
     assert len(found.groups) == 6 and len(set(found.problems)) == 6
     assert found.problems[0].startswith("step 1: ")
 

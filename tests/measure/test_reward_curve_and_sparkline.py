@@ -10,7 +10,7 @@ import pytest
 
 from ponder.errors import UsageError
 from ponder.measure import Accuracy, plot_reward_curve
-from ponder.measure.figures import sparkline
+from ponder.measure.figures.sparkline import sparkline
 from ponder.measure.figures.theme import moving_mean
 
 

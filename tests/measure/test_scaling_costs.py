@@ -12,21 +12,25 @@ from hypothesis import strategies as st
 
 from ponder.errors import UnknownName, UsageError
 from ponder.measure import (
-    Price,
     ModelShape,
+    Price,
+    gpu_seconds,
+    group_flops,
     pareto_frontier,
     pareto_frontier_with_intervals,
-    group_flops,
     read_prices,
-    gpu_seconds,
     trace_flops,
 )
 from ponder.types import Cost, Problem, Step, Trace, ids, user_messages
 
 # Each as its matrices, rows x columns, per layer and once; published sizes beside them.
 GPT2 = ModelShape.from_decoder_config(layers=12, width=768, hidden=3072, heads=12, vocab=50257, gated=False)  # 124 M
-LLAMA3 = ModelShape.from_decoder_config(layers=32, width=4096, hidden=14336, heads=32, kv_heads=8, vocab=128256)  # 8.03 B
-QWEN3 = ModelShape.from_decoder_config(layers=28, width=1024, hidden=3072, heads=16, kv_heads=8, head_dim=128, vocab=151936)  # 0.6 B
+LLAMA3 = ModelShape.from_decoder_config(
+    layers=32, width=4096, hidden=14336, heads=32, kv_heads=8, vocab=128256
+)  # 8.03 B
+QWEN3 = ModelShape.from_decoder_config(
+    layers=28, width=1024, hidden=3072, heads=16, kv_heads=8, head_dim=128, vocab=151936
+)  # 0.6 B
 HAND = [
     (GPT2, 12, [(768, 2304), (768, 768), (768, 3072), (3072, 768)], (768, 50257), 12 * 64),
     (LLAMA3, 32, [*[(4096, 4096)] * 2, *[(4096, 1024)] * 2, *[(4096, 14336)] * 3], (4096, 128256), 32 * 128),
@@ -69,7 +73,8 @@ def test_groups_and_trees_share_prefixes() -> None:
     assert trace_flops(shape, flat) == pytest.approx(shared)
     assert trace_flops(shape, flat, shared=False) == pytest.approx(group_flops(shape, 500, [100, 50], shared=False))
     tree = Trace(
-        Problem("p", user_messages("?")), [step(None, 10), step(0, 4), step(1, 3), step(1, 5), step(0, 2), step(None, 7)]
+        Problem("p", user_messages("?")),
+        [step(None, 10), step(0, 4), step(1, 3), step(1, 5), step(0, 2), step(None, 7)],
     )
     by_hand = [(10, 0), (4, 10), (3, 14), (5, 14), (2, 10), (7, 0)]
     assert trace_flops(shape, tree) == pytest.approx(sum(shape.flops(n, before) for n, before in by_hand))

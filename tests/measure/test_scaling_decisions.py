@@ -15,21 +15,21 @@ from ponder.measure import (
     StrategyOption,
     TrainOrThink,
     allocate_samples,
-    coverage_from_beta,
     choose_strategies,
     cost_for_quality,
-    pareto_frontier_with_intervals,
+    coverage_from_beta,
+    coverage_from_counts,
     coverage_from_rates,
+    pareto_frontier_with_intervals,
     pass_at_k,
     replay_allocation,
-    coverage_from_counts,
     routing_curve,
     train_or_think,
     wilson,
 )
 
 
-@given(st.lists(st.integers(0, 10).map_problems(lambda x: x / 10), min_size=1, max_size=4), st.integers(0, 9))
+@given(st.lists(st.integers(0, 10).map(lambda x: x / 10), min_size=1, max_size=4), st.integers(0, 9))
 def test_greedy_allocation_is_optimal(rates: list[float], budget: int) -> None:
     rows = coverage_from_rates(rates, 9)
     split = allocate_samples(rows, budget)
@@ -66,7 +66,10 @@ def test_allocation_beats_equal_shares_on_replayed_samples() -> None:
     split = allocate_samples(coverage_from_beta(seen + 0.5, 8 - seen + 1.0, 64), 300 * 8)
     found = replay_allocation(split, 64, right)
     assert found.budget == 2400 and found.best_coverage >= found.allocated_coverage > found.uniform_coverage
-    assert found.gain == found.allocated_coverage - found.uniform_coverage > 0.02 and found.regret == found.best_coverage - found.allocated_coverage > 0
+    assert (
+        found.gain == found.allocated_coverage - found.uniform_coverage > 0.02
+        and found.regret == found.best_coverage - found.allocated_coverage > 0
+    )
     assert found.uniform_coverage == pytest.approx(pass_at_k(64, right, 8).mean())
     knowing = replay_allocation(allocate_samples(coverage_from_counts(64, right, 64), 2400), 64, right)
     assert knowing.regret == pytest.approx(0, abs=1e-12)
@@ -99,7 +102,7 @@ def test_allocation_refuses() -> None:
 
 
 OPTIONS = st.lists(
-    st.tuples(st.integers(0, 6), st.integers(0, 8)).map_problems(lambda o: StrategyOption("o", float(o[0]), o[1] / 8)),
+    st.tuples(st.integers(0, 6), st.integers(0, 8)).map(lambda o: StrategyOption("o", float(o[0]), o[1] / 8)),
     min_size=1,
     max_size=4,
 )
@@ -148,7 +151,10 @@ def test_train_or_think() -> None:
     assert both.cost(200_000) == pytest.approx((1200.0, 2200.0))
     assert TrainOrThink(1000, 0.02, 0.01).break_even_queries == math.inf
     assert TrainOrThink(1000, None, 0.01).cheaper_side(10**9) == "think"
-    assert TrainOrThink(1000, 0.01, None).cheaper_side(1) == "train" and TrainOrThink(1000, 0.01, None).break_even_queries == 0
+    assert (
+        TrainOrThink(1000, 0.01, None).cheaper_side(1) == "train"
+        and TrainOrThink(1000, 0.01, None).break_even_queries == 0
+    )
     assert TrainOrThink(1000, None, None).cheaper_side(5) == "neither"
     with pytest.raises(UsageError):
         TrainOrThink(-1, 0.1, 0.1)
@@ -162,7 +168,9 @@ def test_equal_quality_is_read_from_curves() -> None:
     assert cost_for_quality(0.7, [1, 100], [0.4, 0.6]) is None
     assert cost_for_quality(0.5, [1, 10, 100], [0.4, 0.3, 0.6]) == pytest.approx(10)  # the dip need not be bought
     found = train_or_think(0.5, 99.0, ([1, 10], [0.5, 0.9]), ([1, 100], [0.4, 0.6]))
-    assert (found.trained_query_cost, found.thinking_query_cost) == pytest.approx((1, 10)) and found.break_even_queries == pytest.approx(11)
+    assert (found.trained_query_cost, found.thinking_query_cost) == pytest.approx(
+        (1, 10)
+    ) and found.break_even_queries == pytest.approx(11)
     with pytest.raises(UsageError, match="qualities known"):
         cost_for_quality(math.nan, [1, 2], [0.1, 0.6])
     with pytest.raises(UsageError, match="above 0"):
@@ -193,7 +201,9 @@ def test_routing_reads_well() -> None:
     gain = np.random.default_rng(0).random(100)
     perfect = routing_curve(gain.tolist(), [0.0] * 100, gain.tolist(), 1, 2)
     assert (
-        perfect.recovered_share == pytest.approx(1) and perfect.quality_at(1.0) == 0 and perfect.quality_at(2.0) == pytest.approx(gain.mean())
+        perfect.recovered_share == pytest.approx(1)
+        and perfect.quality_at(1.0) == 0
+        and perfect.quality_at(2.0) == pytest.approx(gain.mean())
     )
     assert routing_curve([0.0] * 100, [0.0] * 100, gain.tolist(), 1, 2).recovered_share == pytest.approx(0)
     assert math.isnan(routing_curve([1, 2], [0, 0], [1, 1], 1, 2).recovered_share)

@@ -11,12 +11,12 @@ from scipy.optimize import curve_fit
 from ponder.errors import UsageError
 from ponder.measure import (
     ChinchillaLaw,
-    fit_coverage_law_to_counts,
-    extrapolate_coverage,
-    fit_coverage_law,
-    fit_log_linear,
-    fit_chinchilla_law,
     compute_shift,
+    extrapolate_coverage,
+    fit_chinchilla_law,
+    fit_coverage_law,
+    fit_coverage_law_to_counts,
+    fit_log_linear,
 )
 
 K = np.unique(np.geomspace(1, 1000, 25).astype(int))
@@ -47,7 +47,9 @@ def test_coverage_law_intervals_cover_the_truth() -> None:
     whole = fit_coverage_law(k, truth)
     trials, a_held, b_held = 120, 0, 0
     for trial in range(trials):
-        law = fit_coverage_law_to_counts(128, rng.binomial(128, rng.beta(0.5, 2, size=80)), k, resamples=150, seed=trial)
+        law = fit_coverage_law_to_counts(
+            128, rng.binomial(128, rng.beta(0.5, 2, size=80)), k, resamples=150, seed=trial
+        )
         assert law.a_interval and law.b_interval
         a_held += law.a_interval[0] <= whole.a <= law.a_interval[1]
         b_held += law.b_interval[0] <= whole.b <= law.b_interval[1]

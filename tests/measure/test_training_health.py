@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ponder.measure import TrainingFinding
-from ponder.measure.diagnostics import training_health
-from ponder.measure.diagnostics.training_health import START_STEPS, LOOKBACK_STEPS
+from ponder.measure.diagnostics.training_health import LOOKBACK_STEPS, START_STEPS, diagnose
 
 GAP = "sampling/sampling_logp_difference/mean"
 Values = float | Callable[[int], float]
@@ -52,7 +51,7 @@ def run(steps: int = 70, seed: int = 0, without: tuple[str, ...] = (), **changes
 
 
 def names(rows: list[Row]) -> list[str]:
-    return [f.name for f in training_health(rows)]
+    return [f.name for f in diagnose(rows)]
 
 
 def after(step: int, then: float, before: float = 0.0) -> Callable[[int], float]:
@@ -134,7 +133,7 @@ IDS = [f"{d[0]} {d[1]}" for d in FINDING_CASES]
 
 @pytest.mark.parametrize(("name", "severity", "said", "sick", "near"), FINDING_CASES, ids=IDS)
 def test_disease(name: str, severity: int, said: str, sick: dict[str, Any], near: dict[str, Any]) -> None:
-    found = {f.name: f for f in training_health(run(**sick))}
+    found = {f.name: f for f in diagnose(run(**sick))}
     assert name in found and said in found[name].text and found[name].severity == severity
     assert name not in names(run(**near))
     assert all(len(f.text) <= 140 for f in found.values()), "two lines of a narrow panel"
@@ -169,7 +168,7 @@ EDGES: list[tuple[str, int, str, Values, Values, dict[str, Any]]] = [
 @pytest.mark.parametrize(("name", "severity", "metric", "below", "above", "more"), EDGES)
 def test_borders(name: str, severity: int, metric: str, below: Values, above: Values, more: dict[str, Any]) -> None:
     for value, ill in ((below, False), (above, True)):
-        found = training_health(run(**(more | {metric.replace("/", "__"): value})))
+        found = diagnose(run(**(more | {metric.replace("/", "__"): value})))
         assert any(f.name == name and severity in (0, f.severity) for f in found) == ill
 
 
@@ -182,9 +181,9 @@ def test_borders(name: str, severity: int, metric: str, below: Values, above: Va
 )  # fmt: skip
 def test_both_the_window_and_its_end_must_be_ill(metric: str, high: float) -> None:
     rows, ill = run(60), run(60, **{metric.replace("/", "__"): high})
-    assert len(training_health([*rows[:50], *ill[50:]])) == 1
-    assert training_health([*rows[:50], *ill[50:58], *rows[58:]]) == [], "it heals"
-    assert training_health([*rows[:58], *ill[58:]]) == [], "two bad steps"
+    assert len(diagnose([*rows[:50], *ill[50:]])) == 1
+    assert diagnose([*rows[:50], *ill[50:58], *rows[58:]]) == [], "it heals"
+    assert diagnose([*rows[:58], *ill[58:]]) == [], "two bad steps"
 
 
 def test_the_start_of_the_entropy() -> None:
@@ -219,7 +218,7 @@ def test_how_far_the_reward_must_move() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_a_healthy_run_has_none(seed: int) -> None:
     rows = run(120, seed)
-    assert [(i, f.text) for i in range(len(rows) + 1) for f in training_health(rows[:i])] == []
+    assert [(i, f.text) for i in range(len(rows) + 1) for f in diagnose(rows[:i])] == []
 
 
 @pytest.mark.parametrize(("name", "severity", "said", "sick", "near"), FINDING_CASES, ids=IDS)
@@ -229,7 +228,7 @@ def test_one_step_is_no_disease(
     for at_step in (3, 40, 68, 69):
         rows, ill = run(), run(**sick)
         rows[at_step] = ill[-1] | {"skipped_steps": 1.0}
-        assert [f for i in range(at_step, len(rows) + 1) for f in training_health(rows[:i])] == []
+        assert [f for i in range(at_step, len(rows) + 1) for f in diagnose(rows[:i])] == []
 
 
 def test_what_heals_is_no_disease_any_more() -> None:
@@ -240,11 +239,11 @@ def test_what_heals_is_no_disease_any_more() -> None:
 
 def test_nothing_is_said_before_there_is_enough_to_see() -> None:
     sick = run(40, completions__clipped_ratio=1.0, frac_undecided=0.5, **DEAD)
-    assert [len(training_health(sick[:i])) for i in range(8)] == [0] * 6 + [3] * 2
+    assert [len(diagnose(sick[:i])) for i in range(8)] == [0] * 6 + [3] * 2
 
 
 def test_the_worst_comes_first() -> None:
-    found = training_health(run(completions__clipped_ratio=0.41, entropy=after(30, 3.5, 0.5), **EASY, **FLAT))
+    found = diagnose(run(completions__clipped_ratio=0.41, entropy=after(30, 3.5, 0.5), **EASY, **FLAT))
     assert [f.name for f in found] == ["entropy explosion", "truncated", "too easy"]
     assert [f.severity for f in found] == [3, 2, 1]
 
@@ -270,7 +269,7 @@ def test_the_side_without_counts_of_groups() -> None:
 def test_imitation_may_lower_its_entropy() -> None:
     rows = [{"loss": 1.0, "entropy": row["entropy"], "grad_norm": row["grad_norm"]} for row in
             run(entropy=after(30, 0.01, 1.0))]  # fmt: skip
-    assert training_health(rows) == []
+    assert diagnose(rows) == []
 
 
 def test_steps_without_a_gradient_have_no_norm() -> None:
@@ -280,12 +279,12 @@ def test_steps_without_a_gradient_have_no_norm() -> None:
 
 @pytest.mark.parametrize("missing", sorted(run(1)[0]))
 def test_any_metric_may_be_missing(missing: str) -> None:
-    assert training_health(run(without=(missing,))) == []
-    assert training_health(run(**{missing.replace("/", "__"): math.nan})) == []
+    assert diagnose(run(without=(missing,))) == []
+    assert diagnose(run(**{missing.replace("/", "__"): math.nan})) == []
 
 
 def test_nothing_to_see() -> None:
-    assert training_health([]) == training_health([{}] * 100) == training_health([{"accuracy": 0.5}] * 100) == []
+    assert diagnose([]) == diagnose([{}] * 100) == diagnose([{"accuracy": 0.5}] * 100) == []
 
 
 @given(st.integers(0, 150), st.sampled_from(FINDING_CASES))
@@ -293,19 +292,19 @@ def test_the_first_and_the_last_rows_are_enough(steps: int, disease: tuple[str, 
     rows = run(steps, **disease[3])
     short = list(rows)
     del short[START_STEPS:-LOOKBACK_STEPS]
-    assert len(short) <= START_STEPS + LOOKBACK_STEPS and training_health(short) == training_health(rows)
+    assert len(short) <= START_STEPS + LOOKBACK_STEPS and diagnose(short) == diagnose(rows)
 
 
 def test_the_budget_is_the_longest_answer() -> None:
     rows = run(completions__clipped_ratio=0.3, completions__max_length=lambda s: 200.0 + s % 7)
-    assert "(now 206)" in training_health(rows)[0].text
-    assert training_health(run(without=("completions/max_length",), completions__clipped_ratio=0.3))[0].text.endswith(
+    assert "(now 206)" in diagnose(rows)[0].text
+    assert diagnose(run(without=("completions/max_length",), completions__clipped_ratio=0.3))[0].text.endswith(
         "-tokens"
     )
 
 
 def test_finding_is_plain() -> None:
-    assert training_health(run(40, frac_undecided=0.1)) == [
+    assert diagnose(run(40, frac_undecided=0.1)) == [
         TrainingFinding(
             "undecided", "10 % of answers undecided: the grader fails; the run's traces.jsonl has the reasons", 2
         )

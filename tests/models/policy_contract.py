@@ -101,7 +101,9 @@ def plain_logprobs(prefix: Sequence[int], written: Sequence[int], sampling: Samp
     for token in written:
         logits = plain(path).copy()
         seen = list(set(path))
-        logits[seen] = np.where(logits[seen] > 0, logits[seen] / s.repetition_penalty, logits[seen] * s.repetition_penalty)
+        logits[seen] = np.where(
+            logits[seen] > 0, logits[seen] / s.repetition_penalty, logits[seen] * s.repetition_penalty
+        )
         for biased, value in s.logit_bias:
             logits[biased] += value
         chances = _softmax(logits / (s.temperature or 1))
@@ -185,7 +187,10 @@ def tokens(groups: list[list[Completion]]) -> list[list[list[int]]]:
 
 
 PROMPT = TOKENIZER.encode("the cat sat on a mat", add_special_tokens=False)
-PROMPTS = [TOKENIZER.encode(t, add_special_tokens=False) for t in ("a", "12+3=", "the cat", "Ünïcödé", " sat on the mat, sitting")]
+PROMPTS = [
+    TOKENIZER.encode(t, add_special_tokens=False)
+    for t in ("a", "12+3=", "the cat", "Ünïcödé", " sat on the mat, sitting")
+]
 # Plain letters alone, or whole characters: what some tests need of a model that would write any byte.
 PLAIN: Bias = tuple((t, 90.0) for t in LETTERS)
 WHOLE: Bias = tuple((t, -90.0) for t in PIECES)
@@ -307,7 +312,10 @@ class PolicyContract:
     # tokens are the truth
 
     def test_the_prefix_is_never_tokenised_again(self, policy: BasePolicy) -> None:
-        one, letters = TOKENIZER.encode(" the", add_special_tokens=False), [TOKENIZER.inner.token_to_id(c) for c in "Ġthe"]
+        one, letters = (
+            TOKENIZER.encode(" the", add_special_tokens=False),
+            [TOKENIZER.inner.token_to_id(c) for c in "Ġthe"],
+        )
         assert len(one) == 1 and TOKENIZER.decode(letters) == " the"
         half = TOKENIZER.encode("€", add_special_tokens=False)[:2]  # not a character yet
         prefixes = [p.tolist() for p in (one, np.array(letters), half)]

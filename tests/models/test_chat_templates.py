@@ -57,12 +57,19 @@ def test_r1_thinks_first() -> None:
     assert text.endswith("User: What is 2 + 2?\nAssistant: <think>")
     assert "<answer> </answer>" in text
     assert chat_templates.render_chat("r1", user_messages("2 + 2?"), open_think=False).endswith("Assistant:")
-    assert "Answer in French.\nUser:" in chat_templates.render_chat("r1", user_messages("2 + 2?", system="Answer in French."))
+    assert "Answer in French.\nUser:" in chat_templates.render_chat(
+        "r1", user_messages("2 + 2?", system="Answer in French.")
+    )
 
 
 def test_plain_is_what_a_model_without_template_gets() -> None:
-    assert chat_templates.render_chat(None, user_messages("Hi", system="Be kind.")) == "System: Be kind.\n\nUser: Hi\n\nAssistant:"
-    assert chat_templates.render_chat(None, user_messages("Hi")) == chat_templates.render_chat("plain", user_messages("Hi"))
+    assert (
+        chat_templates.render_chat(None, user_messages("Hi", system="Be kind."))
+        == "System: Be kind.\n\nUser: Hi\n\nAssistant:"
+    )
+    assert chat_templates.render_chat(None, user_messages("Hi")) == chat_templates.render_chat(
+        "plain", user_messages("Hi")
+    )
     assert chat_templates.render_chat("plain", user_messages("Hi"), add_generation_prompt=False) == "User: Hi\n\n"
 
 
@@ -106,7 +113,16 @@ def test_encode_leaves_the_first_token_to_whoever_writes_it() -> None:
     plain = Tokenizer.from_alphabet("USERAsitant: Hser\n")
     plain.inner.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 1)])
     own = replace(plain, chat_template="{{ bos_token }}{{ messages[0].content }}")
-    assert chat_templates.encode_chat(own, user_messages("Hi")).tolist() == [1, *plain.encode("Hi", add_special_tokens=False)]
-    assert chat_templates.encode_chat(plain, user_messages("Hi")).tolist() == plain.encode("User: Hi\n\nAssistant:").tolist()
-    assert chat_templates.encode_chat(chat_templates.with_chat_template(own, "plain"), user_messages("Hi")).tolist() == chat_templates.encode_chat(plain, user_messages("Hi")).tolist()
+    assert chat_templates.encode_chat(own, user_messages("Hi")).tolist() == [
+        1,
+        *plain.encode("Hi", add_special_tokens=False),
+    ]
+    assert (
+        chat_templates.encode_chat(plain, user_messages("Hi")).tolist()
+        == plain.encode("User: Hi\n\nAssistant:").tolist()
+    )
+    assert (
+        chat_templates.encode_chat(chat_templates.with_chat_template(own, "plain"), user_messages("Hi")).tolist()
+        == chat_templates.encode_chat(plain, user_messages("Hi")).tolist()
+    )
     assert chat_templates.with_chat_template(own, "{{ bos_token }}x").chat_template == "{{ bos_token }}x"

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from fake_checkpoints import Job
-from ponder.runs import manifest
 from ponder.cli import export
 from ponder.errors import ModelError
 from ponder.models.load import ScratchModel, load_inference_policy, load_policy, load_tokenizer
 from ponder.models.reward_models import load_scorer, load_shared_scorer
 from ponder.nets import hf, lora
+from ponder.nets.decoder_with_head import DecoderWithHead, ScoreHead
 from ponder.nets.lora import LoRA
-from ponder.nets.decoder_with_head import ScoreHead, DecoderWithHead
 from ponder.pipelines.training import teachers
+from ponder.runs import manifest
 from ponder.runs.run_dir import Run
 from ponder.train.checkpoint import CheckpointWriter
 
@@ -34,7 +34,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run directory as training leaves it, with a critic and an adapter."""
     policy = load_policy(FRESH, device="cpu", dtype="float32")
     net, tokenizer = policy.net, policy.tokenizer
-    judge, adapted = DecoderWithHead.from_decoder(net, ScoreHead("outcome", "logit")), load_policy(FRESH, device="cpu", dtype="float32").net
+    judge, adapted = (
+        DecoderWithHead.from_decoder(net, ScoreHead("outcome", "logit")),
+        load_policy(FRESH, device="cpu", dtype="float32").net,
+    )
 
     def write(decoder: hf.Decoder) -> Callable[[Path], None]:
         def fill(folder: Path) -> None:

@@ -16,7 +16,7 @@ import torch
 from fakes import plain_logits, run_async, weights64
 from ponder.errors import Interrupted, UsageError
 from ponder.models import chat_templates
-from ponder.models.genrm import GenRM, training_row, verdict_prompt, parse_verdict
+from ponder.models.genrm import GenRM, parse_verdict, training_row, verdict_prompt
 from ponder.models.load import ScratchModel
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.pipelines.problems.conversations import read_conversations
@@ -81,7 +81,9 @@ def test_a_rationale_that_ended_elsewhere_is_asked_for_its_verdict(end: str) -> 
     policy = Said()
     judge = GenRM(policy, rationales=1, sampling=Sampling(stop=("END",)))
     tokens = policy.tokens(f"It adds up. {end}")
-    after = judge._up_to_verdict(policy.tokens("?"), Completion(policy.text(tokens), tokens, np.zeros(len(tokens)), "stop"))
+    after = judge._up_to_verdict(
+        policy.tokens("?"), Completion(policy.text(tokens), tokens, np.zeros(len(tokens)), "stop")
+    )
     assert policy.text(after) == f"?It adds up. {end}" + ("" if end == "Verdict:" else "\nVerdict:")
 
 
@@ -186,7 +188,9 @@ def test_lessons_are_what_fine_tuning_reads(tmp_path: Path) -> None:
     rows = [training_row("2+2?", "4", True), training_row("2+2?", "5", False, "No.")]
     (tmp_path / "lessons.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     one, two = read_conversations(str(tmp_path / "lessons.jsonl"))
-    assert (one.answer, two.answer) == ("Yes", "No.\nVerdict: No") and one.messages == verdict_prompt("2+2?", "4", False)
+    assert (one.answer, two.answer) == ("Yes", "No.\nVerdict: No") and one.messages == verdict_prompt(
+        "2+2?", "4", False
+    )
 
 
 WORDS = {"Yes": True, " no.": False, "**Yes**, since": True, "Yesterday": None, "": None, "Not": None, "YES\nNo": True}

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from fakes import perturb, char_policy, plain_logits, run_async, weights64
+from fakes import char_policy, perturb, plain_logits, run_async, weights64
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request
 from ponder.errors import MissingExtra, UsageError

@@ -130,7 +130,10 @@ def test_a_list_of_models_without_end_is_refused() -> None:
 
 def test_limits_grow_with_what_is_asked_for() -> None:
     small, large = (http_module.ReplyLimits.for_answer(600, tokens=n) for n in (1, 100_000))
-    assert small.max_body_bytes < large.max_body_bytes == 4 * MIB + 100_000 * 1024 and small.max_line_bytes < large.max_line_bytes
+    assert (
+        small.max_body_bytes < large.max_body_bytes == 4 * MIB + 100_000 * 1024
+        and small.max_line_bytes < large.max_line_bytes
+    )
     assert http_module.ReplyLimits.for_answer(600, tokens=2**31 - 1).max_body_bytes == 256 * MIB
     assert large.max_seconds == 600 + 100_000 and http_module.ReplyLimits.for_answer(0.5, tokens=4).max_seconds == 2.5
 

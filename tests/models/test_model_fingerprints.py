@@ -14,17 +14,17 @@ import torch
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, RecordingProgress
 from ponder.errors import Interrupted, RunError
 from ponder.models.load import ScratchModel
+from ponder.models.model_fingerprints import model_fingerprint, model_fingerprints, pin_guide
 from ponder.nets import hf
 from ponder.nets.decoder_with_head import DecoderWithHead
-from ponder.runs import file_fingerprints
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.reward_model import TrainRewardModel
 from ponder.pipelines.rewards.reward_model_task import RewardModelTask
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
-from ponder.models.model_fingerprints import model_fingerprint, pin_guide, model_fingerprints
 from ponder.reason.strategies import BestOfN, Samples
+from ponder.runs import file_fingerprints
 from ponder.runs.run_dir import read_job, read_traces
 from ponder.train.objective import NO_KL
 from ponder.train.optimizer import AdamW
@@ -41,14 +41,25 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A policy, what it sampled, and a judge of that."""
     home = tmp_path_factory.mktemp("world")
     fresh = ScratchModel(ALPHABET, width=16, layers=1, heads=2, context=32)
-    FineTune(DigitTask(), fresh, QUESTION_TEMPLATE, optimizer=AdamW(lr=1e-2), steps=8, batch_size=5, **HERE)(home / "policy")
+    FineTune(DigitTask(), fresh, QUESTION_TEMPLATE, optimizer=AdamW(lr=1e-2), steps=8, batch_size=5, **HERE)(
+        home / "policy"
+    )
     Collect(DigitTask(), str(home / "policy"), QUESTION_TEMPLATE, Samples(8, DRAW), limit=10, **HERE)(home / "sample")
     judge(home, seed=0)(home / "judge")
     return home
 
 
 def judge(home: Path, **changes: Any) -> TrainRewardModel:
-    job = TrainRewardModel((str(home / "sample"),), str(home / "policy"), OutcomeReward(), QUESTION_TEMPLATE, held_out_tenths=0, steps=2, batch_size=4, **HERE)
+    job = TrainRewardModel(
+        (str(home / "sample"),),
+        str(home / "policy"),
+        OutcomeReward(),
+        QUESTION_TEMPLATE,
+        held_out_tenths=0,
+        steps=2,
+        batch_size=4,
+        **HERE,
+    )
     return replace(job, **changes)
 
 
@@ -61,7 +72,13 @@ def home(world: Path, tmp_path: Path) -> Path:
 
 def guided(home: Path) -> Evaluate:
     return Evaluate(
-        DigitTask(), str(home / "policy"), QUESTION_TEMPLATE, BestOfN(2, sampling=DRAW), f"reward:{home / 'judge'}", max_concurrency=1, **HERE
+        DigitTask(),
+        str(home / "policy"),
+        QUESTION_TEMPLATE,
+        BestOfN(2, sampling=DRAW),
+        f"reward:{home / 'judge'}",
+        max_concurrency=1,
+        **HERE,
     )
 
 
@@ -69,7 +86,9 @@ def guided(home: Path) -> Evaluate:
 def test_a_search_does_not_go_on_with_another_judge(kind: str, home: Path) -> None:
     job: Any = guided(home)
     if kind == "collect":
-        job = Collect(job.task, job.model, QUESTION_TEMPLATE, job.strategy, job.guide, limit=10, max_concurrency=1, **HERE)
+        job = Collect(
+            job.task, job.model, QUESTION_TEMPLATE, job.strategy, job.guide, limit=10, max_concurrency=1, **HERE
+        )
     folder = home / "run"
     with pytest.raises(Interrupted):
         job(folder, RecordingProgress("step", 3))
@@ -150,7 +169,9 @@ def test_a_fingerprint_shows_a_head_alone(whole: int, tmp_path: Path, monkeypatc
     hf.save(judge, tmp_path / "b")
     assert model_fingerprint(tmp_path / "a") == model_fingerprint(tmp_path / "b")
     shutil.copytree(tmp_path / "a", tmp_path / "copied")
-    assert model_fingerprint(tmp_path / "a") == model_fingerprint(tmp_path / "copied"), "not a matter of when it was written"
+    assert model_fingerprint(tmp_path / "a") == model_fingerprint(tmp_path / "copied"), (
+        "not a matter of when it was written"
+    )
     with torch.no_grad():
         judge.score.weight.add_(1e-3)
     hf.save(judge, tmp_path / "c")

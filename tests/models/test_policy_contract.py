@@ -10,8 +10,8 @@ import torch
 
 from models.policy_contract import TOKENIZER, PolicyContract, llama_server, save_folder, save_gguf, small_net
 from ponder.models.base_policy import BasePolicy
-from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.openai_policy import OpenAIPolicy
+from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.transformers_policy import TransformersPolicy
 
 

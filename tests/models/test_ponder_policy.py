@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models
 
-from fakes import CONFIGS, char_policy, plain_logits, tiny_decoder, run_async, weights64
+from fakes import CONFIGS, char_policy, plain_logits, run_async, tiny_decoder, weights64
 from ponder.engine import sampler
-from ponder.engine.sampling_step import finish_reason
-from ponder.engine.request import Request, SequenceState
 from ponder.engine.model_runner import ModelRunner
+from ponder.engine.request import Request, SequenceState
+from ponder.engine.sampling_step import finish_reason
 from ponder.errors import Interrupted, ModelError, UsageError
 from ponder.models import base_policy
 from ponder.models.ponder_policy import PonderPolicy
@@ -31,7 +31,9 @@ from ponder.types import Completion, Sampling, ids, user_messages
 ASKED = [[5, 6], [7], [5, 6, 9, 12], [20, 3]]
 
 
-async def ask(policy: PonderPolicy, prefixes: Sequence[Sequence[int]], n: int = 2, **sampling: Any) -> list[list[Completion]]:
+async def ask(
+    policy: PonderPolicy, prefixes: Sequence[Sequence[int]], n: int = 2, **sampling: Any
+) -> list[list[Completion]]:
     rule = Sampling(**{"max_tokens": 6, **sampling})
     return list(await asyncio.gather(*(policy.generate(ids(p), rule, n) for p in prefixes)))
 

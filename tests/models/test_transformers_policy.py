@@ -15,8 +15,8 @@ import torch
 
 from ponder.errors import MissingExtra, ModelError, UnknownName, UsageError
 from ponder.models import load
-from ponder.models.load import ScratchModel, load_inference_policy, load_policy
 from ponder.models.base_policy import BasePolicy
+from ponder.models.load import ScratchModel, load_inference_policy, load_policy
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.models.transformers_policy import TransformersPolicy
@@ -179,7 +179,9 @@ def test_greedy_equals_generate(foreign: TransformersPolicy) -> None:
         assert ours.token_ids.tolist() == theirs[0, len(prefix) :].tolist()
 
 
-def test_few_rows_at_a_time_write_the_same(twins: tuple[PonderPolicy, TransformersPolicy], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_rows_at_a_time_write_the_same(
+    twins: tuple[PonderPolicy, TransformersPolicy], monkeypatch: pytest.MonkeyPatch
+) -> None:
     policy = twins[1]
     sampling = Sampling(seed=5, max_tokens=20)
     expected = written(policy, sampling, n=4)

@@ -23,10 +23,10 @@ from fakes import run_async
 from models.policy_contract import CONTEXT, PROMPT, SIZE, TOKENIZER, PolicyContract, ask, save_folder, small_net
 from ponder.errors import MissingExtra, ModelError, UsageError
 from ponder.models import sampling_params
-from ponder.models.load import load_inference_policy, load_policy
 from ponder.models.base_policy import BasePolicy
-from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.load import load_inference_policy, load_policy
 from ponder.models.openai_policy import OpenAIPolicy
+from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.vllm_policy import VLLMPolicy
 from ponder.nets import hf
 from ponder.nets.decoder import Decoder
@@ -131,7 +131,9 @@ def test_no_folder() -> None:
 def test_its_names_for_our_options() -> None:
     from vllm import SamplingParams
 
-    told = sampling_params.vllm_sampling_params(Sampling(top_k=3, logit_bias=((4, 1.0),), allowed_token_ids=(1, 2)), 5, TOKENIZER.eos)
+    told = sampling_params.vllm_sampling_params(
+        Sampling(top_k=3, logit_bias=((4, 1.0),), allowed_token_ids=(1, 2)), 5, TOKENIZER.eos
+    )
     params = SamplingParams(**told)
     assert (params.top_k, params.seed, params.logit_bias, params.allowed_token_ids) == (3, 5, {4: 1.0}, [1, 2])
     assert SamplingParams(**sampling_params.vllm_sampling_params(Sampling(), 5, ())).top_k in (0, -1), "no limit"

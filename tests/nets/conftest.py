@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ponder.nets.tree_attention import PaddedTreeAttention
 from ponder.nets.decoder import Decoder
+from ponder.nets.tree_attention import PaddedTreeAttention
 
 SMALL = {
     "vocab_size": 96,

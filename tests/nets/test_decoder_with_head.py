@@ -11,8 +11,8 @@ import torch
 from fakes import CONFIGS, tiny_decoder
 from ponder.errors import ModelError
 from ponder.nets import hf
-from ponder.nets.tree_attention import PaddedTreeAttention
 from ponder.nets.decoder_with_head import DecoderWithHead
+from ponder.nets.tree_attention import PaddedTreeAttention
 
 
 def values(net: DecoderWithHead, tokens: list[int]) -> torch.Tensor:

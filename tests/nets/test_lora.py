@@ -14,15 +14,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from fakes import CONFIGS, plain_logits, tiny_decoder, run_async, weights64
+from fakes import CONFIGS, plain_logits, run_async, tiny_decoder, weights64
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request
 from ponder.errors import ModelError, PonderError, UsageError
 from ponder.nets import hf, lora
-from ponder.nets.tree_attention import PaddedTreeAttention
 from ponder.nets.decoder import Decoder
-from ponder.nets.lora import LORA_TARGETS, LoRA
 from ponder.nets.load_weights import build_decoder
+from ponder.nets.lora import LORA_TARGETS, LoRA
+from ponder.nets.tree_attention import PaddedTreeAttention
 from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.types import Sampling, ids
 
@@ -190,7 +190,8 @@ def test_the_sampler_draws_from_the_adapted_model() -> None:
     plain = build_decoder(net.config, lora.merged_weights(net).items(), Path("."), None, "cpu")
     requests = [Request(ids(IDS[:k]), Sampling(max_tokens=8, temperature=t), 2, 0) for k in (3, 7) for t in (0, 1)]
     ours, theirs, base = (
-        [row for request in requests for row in run_async(Engine(n).generate(request))] for n in (net, plain, tiny_decoder())
+        [row for request in requests for row in run_async(Engine(n).generate(request))]
+        for n in (net, plain, tiny_decoder())
     )
     assert [row.token_ids for row in ours] == [row.token_ids for row in theirs]
     assert [row.token_ids for row in ours] != [row.token_ids for row in base]

@@ -16,13 +16,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-import hostile_models
 from hostile_models import BASE, DATA, FIELDS, HUGE, TENSORS, gguf_bytes, text
 from ponder.models import chat_templates
 from ponder.models.load import ScratchModel, load_policy
 from ponder.nets import hf, lora
+from ponder.nets.decoder_with_head import DecoderWithHead, ScoreHead
 from ponder.nets.lora import LoRA
-from ponder.nets.decoder_with_head import ScoreHead, DecoderWithHead
 
 pytest.importorskip("gguf")
 
@@ -445,7 +444,10 @@ GGUFS: dict[str, Change] = {
 
 ADAPTERS: dict[str, Change] = {
     **{f"rank {n}": edit(lora.ADAPTER_CONFIG_FILE, r=n) for n in (10**12, 0, -4, "x", None, 1.5, float("inf"), [2])},
-    **{f"alpha {n}": edit(lora.ADAPTER_CONFIG_FILE, lora_alpha=n) for n in (float("nan"), float("inf"), -1, "x", None, [1])},
+    **{
+        f"alpha {n}": edit(lora.ADAPTER_CONFIG_FILE, lora_alpha=n)
+        for n in (float("nan"), float("inf"), -1, "x", None, [1])
+    },
     "a negative rank and its root": edit(lora.ADAPTER_CONFIG_FILE, r=-4, use_rslora=True),
     "a kind of a megabyte": edit(lora.ADAPTER_CONFIG_FILE, peft_type="x" * 1_000_000),
     "deep": write(lora.ADAPTER_CONFIG_FILE, DEEP),
@@ -491,7 +493,10 @@ def valid_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model, an adapter, a judge and a GGUF file in which nothing is wrong."""
     home = tmp_path_factory.mktemp("honest")
     policy, base = (load_policy(ScratchModel(**BASE), device="cpu", dtype="float32") for _ in range(2))
-    for name, net in (("model", policy.net), ("judge", DecoderWithHead.from_decoder(base.net, ScoreHead("outcome", "logit")))):
+    for name, net in (
+        ("model", policy.net),
+        ("judge", DecoderWithHead.from_decoder(base.net, ScoreHead("outcome", "logit"))),
+    ):
         hf.save(net, home / name)
         chat_templates.with_chat_template(policy.tokenizer, "{{ messages[0].content }}").save(home / name)
     lora.attach(base.net, LoRA(2), seed=0)
@@ -535,7 +540,9 @@ def test_malicious_files_are_refused_in_one_sentence(group: str, valid_model: Pa
 def is_refused(case: dict[str, Any]) -> bool:
     said = case["said"]
     sentence = said.startswith(("ModelError: ", "UnknownName: ", "UsageError: ")) and "\n" not in said.strip()
-    return sentence and len(said) < 2500 and "Unable to allocate" not in said and case["megabytes"] < MAX_EXTRA_MEGABYTES
+    return (
+        sentence and len(said) < 2500 and "Unable to allocate" not in said and case["megabytes"] < MAX_EXTRA_MEGABYTES
+    )
 
 
 def test_the_links_of_a_hubs_cache_are_honest(valid_model: Path, tmp_path: Path) -> None:

@@ -13,19 +13,18 @@ import pytest
 import torch
 
 from ponder.errors import ModelError
-from ponder.models import smollm2
-from ponder.models import chat_templates
+from ponder.models import chat_templates, smollm2
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import hf
-from ponder.nets.tree_attention import PaddedTreeAttention
 from ponder.nets.decoder import Decoder
+from ponder.nets.tree_attention import PaddedTreeAttention
 from ponder.types import user_messages
 
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
     try:
-        metadata.needs_reference_distribution(smollm2.PACKAGE)
+        metadata.distribution(smollm2.PACKAGE)
     except metadata.PackageNotFoundError:
         pytest.skip(f"the package {smollm2.PACKAGE} is not installed; it holds the weights")
     return smollm2.ensure_converted()

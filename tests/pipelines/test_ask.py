@@ -12,7 +12,9 @@ from ponder.types import Sampling, Score
 
 @pytest.fixture(scope="module")
 def policy():
-    return load_policy(ScratchModel("0123456789 +=?", width=16, layers=1, heads=2), template="{{ messages[-1].content }}")
+    return load_policy(
+        ScratchModel("0123456789 +=?", width=16, layers=1, heads=2), template="{{ messages[-1].content }}"
+    )
 
 
 def test_ask_votes_over_n_samples(policy):

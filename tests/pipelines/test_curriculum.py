@@ -13,10 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ponder.runs import job_json
 from ponder.errors import TaskError, UsageError
-from ponder.pipelines.problems.curriculum import CURRICULA, Curriculum, EasyToHard, Frontier, PassRateHistory, Uniform, difficulty
-from ponder.pipelines.solve import shuffled_problems, shuffled_indices
+from ponder.pipelines.problems.curriculum import (
+    CURRICULA,
+    Curriculum,
+    EasyToHard,
+    Frontier,
+    PassRateHistory,
+    Uniform,
+    difficulty,
+)
+from ponder.pipelines.solve import shuffled_indices, shuffled_problems
+from ponder.runs import job_json
 from ponder.types import Problem, user_messages
 
 HALF, ALL, NONE = [1.0, 0.0] * 4, [1.0] * 8, [0.0] * 8
@@ -121,7 +129,9 @@ def test_choices(
     chosen = kind.choose(asked, seed, cursor, count, tried)
     assert tried.to_json() == before
     assert len(chosen) == count and set(chosen) <= set(range(size)) and all(type(i) is int for i in chosen)
-    if not (isinstance(kind, EasyToHard) and cursor >= kind.ramp_problems):  # the plain stream may cross from epoch to epoch
+    if not (
+        isinstance(kind, EasyToHard) and cursor >= kind.ramp_problems
+    ):  # the plain stream may cross from epoch to epoch
         times = [chosen.count(i) for i in range(size)]
         assert max(times) - min(times) <= 1, "none twice before all once"
     assert (
@@ -219,7 +229,9 @@ def test_easy_to_hard_trusts_what_was_measured() -> None:
 def test_easy_to_hard_puts_what_has_no_level_in_the_middle() -> None:
     asked = problems(40, level=[(1, 2, 3, None)[i % 4] for i in range(40)])
     for seed in range(5):
-        kinds = [[i % 4 for i in EasyToHard(start_share=0.01).choose(asked, seed, 0, n, PassRateHistory())] for n in (10, 30)]
+        kinds = [
+            [i % 4 for i in EasyToHard(start_share=0.01).choose(asked, seed, 0, n, PassRateHistory())] for n in (10, 30)
+        ]
         assert set(kinds[0]) == {0} and Counter(kinds[1]) == {0: 10, 1: 10, 3: 10}
     alike = EasyToHard().choose(problems(40, level=2), 0, 0, 10, PassRateHistory())
     assert len(set(alike)) == 10

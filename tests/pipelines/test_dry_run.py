@@ -13,7 +13,7 @@ from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, RecordingProgress, run
 from ponder.errors import Interrupted, ModelError
 from ponder.models.load import ScratchModel, load_policy
 from ponder.models.ponder_policy import PonderPolicy
-from ponder.pipelines.preflight.dry_run import build_sft_learner, time_full_pass, dry_run, sample_groups
+from ponder.pipelines.preflight.dry_run import build_sft_learner, dry_run, sample_groups, time_full_pass
 from ponder.pipelines.rl import RL, build_learners
 from ponder.pipelines.sft import FineTune
 from ponder.protocols import NoProgress
@@ -47,7 +47,11 @@ def test_the_probe_takes_the_runs_own_steps(tmp_path: Path, temporary: Path) -> 
     assert told[0] == told[1]
     first = [t for step, t in read_traces(tmp_path / "run") if step == 0]
     assert [t.problem.id for t in found.first_traces] == [t.problem.id for t in first]
-    assert len(found.sample_seconds) == len(found.learn_seconds) == 2 and min(found.sample_seconds) > 0 and found.peak_bytes > 1e6
+    assert (
+        len(found.sample_seconds) == len(found.learn_seconds) == 2
+        and min(found.sample_seconds) > 0
+        and found.peak_bytes > 1e6
+    )
     assert not list(temporary.iterdir()), "nothing is kept"
 
 

@@ -15,9 +15,9 @@ import pytest
 from fakes import QUESTION_TEMPLATE, DigitTask, FakePolicy, FirstCharVerifier, RecordingProgress, trace_group
 from ponder.errors import Interrupted, ModelError, RunError, TaskError, UsageError
 from ponder.measure import Accuracy, MeanInterval
+from ponder.measure.evaluation_report import EvaluationReport, evaluation_report
 from ponder.models.load import ScratchModel, pin_checkpoint
 from ponder.pipelines.evaluate import Evaluate, evaluate
-from ponder.measure.evaluation_report import EvaluationReport, evaluation_report
 from ponder.pipelines.solve import solve_all
 from ponder.protocols import NoProgress, Progress
 from ponder.reason.budget import Budget
@@ -125,7 +125,9 @@ class ShyDigits(DigitTask):
 @pytest.mark.parametrize("strategy", [Chain(), Samples(2)])
 def test_a_first_batch_without_any_judgement_does_not_end_the_run(strategy: Any, tmp_path: Path) -> None:
     watcher = RecordingProgress()
-    found = ran(Evaluate(ShyDigits(), strategy=strategy, max_concurrency=2), tmp_path / "run", FakePolicy(["5"] * 20), watcher)
+    found = ran(
+        Evaluate(ShyDigits(), strategy=strategy, max_concurrency=2), tmp_path / "run", FakePolicy(["5"] * 20), watcher
+    )
     n = 1 if isinstance(strategy, Chain) else 2
     assert found.single.mean == pytest.approx(1 / 10) and found.undecided == 4 * n
     told = [s[3]["accuracy"] for s in watcher.calls if s[0] == "step"]
@@ -154,7 +156,12 @@ def test_a_whole_job_on_a_fresh_model(tmp_path: Path) -> None:
     from ponder.pipelines import evaluate as module
 
     job = Evaluate(
-        DigitTask(), template=QUESTION_TEMPLATE, strategy=Samples(3, Sampling(max_tokens=2)), max_concurrency=4, device="cpu", dtype="float32"
+        DigitTask(),
+        template=QUESTION_TEMPLATE,
+        strategy=Samples(3, Sampling(max_tokens=2)),
+        max_concurrency=4,
+        device="cpu",
+        dtype="float32",
     )
     fresh = ScratchModel("0123456789=", width=16, layers=1, heads=2, context=16)
     loader = next(name for name in ("load_inference_policy", "load_policy") if hasattr(module, name))
@@ -293,7 +300,8 @@ def test_a_guide_is_measured_too() -> None:
     assert found is not None and (found.area, found.right, found.wrong) == (3.5 / 4, 2, 2)
     assert 0 <= found.low <= found.area <= found.high <= 1
     assert any(
-        line.startswith("guide           a right answer") for line in evaluation_report(traces, "wanted", None, "orm").lines()
+        line.startswith("guide           a right answer")
+        for line in evaluation_report(traces, "wanted", None, "orm").lines()
     )
     for guide in ("", "wanted", "unknown"):
         assert evaluation_report(traces, "wanted", None, guide).guide_auroc is None

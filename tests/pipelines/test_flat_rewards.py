@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, RecordingProgress, trace_group
 from ponder.errors import Interrupted, TaskError, UsageError, VerifierError
 from ponder.models.load import ScratchModel
-from ponder.pipelines.training import flat_rewards
 from ponder.pipelines.rl import RL
+from ponder.pipelines.training import flat_rewards
 from ponder.reason.strategies import Samples
 from ponder.runs.run_dir import newest_checkpoint, read_metrics
 from ponder.train.imitation import Distill
@@ -130,7 +130,9 @@ GROUPS = st.lists(st.lists(st.sampled_from([None, 0.0, 0.5, 1.0]), min_size=1, m
 def test_any_difference_that_credit_can_see_is_a_signal(steps: list[list[list[float | None]]], alone: bool) -> None:
     memory: dict[str, float] = {}
     for i, groups in enumerate(steps):
-        flat_rewards.update_flat_rewards(memory, i, [trace_group([1], [[2]] * len(g), g) for g in groups], "wanted", alone)
+        flat_rewards.update_flat_rewards(
+            memory, i, [trace_group([1], [[2]] * len(g), g) for g in groups], "wanted", alone
+        )
         json.dumps(memory, allow_nan=False)
     known = [[r for r in g if r is not None] for groups in steps for g in groups]
     every = [r for g in known for r in g]

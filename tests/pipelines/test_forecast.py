@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ponder.pipelines.preflight.forecast import dead_group_probability, smallest_group_size, expected_dead_share, forecast_groups, fit_pass_rates, forecast_run_time
+from ponder.pipelines.preflight.forecast import (
+    dead_group_probability,
+    expected_dead_share,
+    fit_pass_rates,
+    forecast_groups,
+    forecast_run_time,
+    smallest_group_size,
+)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +94,11 @@ def test_groups_that_cannot_be_forecast() -> None:
 
 def test_time() -> None:
     found = forecast_run_time(100, [3.0, 2.0], [2.0, 1.0], [1.0, 1.0], 0.0, 1.0)
-    assert (found.expected, found.low, found.high) == (300.0, 300.0, 500.0) and found.had_gradient and not found.completions_may_grow
+    assert (
+        (found.expected, found.low, found.high) == (300.0, 300.0, 500.0)
+        and found.had_gradient
+        and not found.completions_may_grow
+    )
     found = forecast_run_time(100, [3.0, 2.0], [2.0, 1.0], [0.5, 0.25], 8.0, 4.0)
     assert found.low == 300 and found.high == 100 * (3 + 2 + 8 / 2) * 4 and found.completions_may_grow
     assert not forecast_run_time(10, [1.0], [0.0], [0.0], 2.0, 1.0).had_gradient

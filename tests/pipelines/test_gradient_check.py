@@ -18,13 +18,13 @@ from ponder.nets import decoder
 from ponder.nets.decoder import Block, Decoder
 from ponder.nets.lora import LoRA
 from ponder.pipelines.preflight import checks
-from ponder.pipelines.training import session
 from ponder.pipelines.preflight.checks import PreflightError
+from ponder.pipelines.preflight.gradient_probe import gradient_norms
 from ponder.pipelines.preflight.run_checks import run_preflight
 from ponder.pipelines.reward_model import TrainRewardModel
 from ponder.pipelines.rl import RL, build_learners
 from ponder.pipelines.sft import FineTune
-from ponder.pipelines.preflight.gradient_probe import gradient_norms
+from ponder.pipelines.training import session
 from ponder.reason.strategies import Samples
 from ponder.runs.run_dir import read_metrics
 from ponder.train.learner import Learner
@@ -91,7 +91,7 @@ def test_norms_are_those_of_the_gradient_and_leave_nothing_behind() -> None:
 
 
 def _credited(policy: Any, learner: Learner) -> list[Any]:
-    from ponder.pipelines.preflight.gradient_probe import draw_short_samples, add_ended_answers
+    from ponder.pipelines.preflight.gradient_probe import add_ended_answers, draw_short_samples
 
     drawn = run_async(draw_short_samples(policy, [DigitTask().train[i] for i in range(2)], Sampling(max_tokens=6)))
     add_ended_answers(drawn, 2, "wanted")
@@ -124,7 +124,9 @@ def test_reward_models_are_proved_too(run_compiled_block: list[int], tmp_path: P
     rows = [{"prompt": "1+1=", "completion": str(i), "label": i % 2 == 0} for i in range(8)]
     (tmp_path / "labels.jsonl").write_text("\n".join(map(json.dumps, rows)))
     data = (str(tmp_path / "labels.jsonl"),)
-    job = TrainRewardModel(data, MODEL, template=QUESTION_TEMPLATE, steps=1, batch_size=4, held_out_tenths=0, device="cpu", dtype="float32")
+    job = TrainRewardModel(
+        data, MODEL, template=QUESTION_TEMPLATE, steps=1, batch_size=4, held_out_tenths=0, device="cpu", dtype="float32"
+    )
     job(tmp_path / "healthy")
     run_compiled_block.append(0)
     with pytest.raises(PreflightError, match="have no gradient"):

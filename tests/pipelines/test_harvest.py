@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from fakes import DigitTask, trace_group
-from ponder.runs import job_json
 from ponder.errors import RunError, TaskError, UnknownName, UsageError
 from ponder.filter_report import FilterReport
 from ponder.models.genrm import verdict_prompt as judge_prompt
 from ponder.pipelines import harvest as pipeline
 from ponder.pipelines.collect import Collect
-from ponder.pipelines.problems.conversations import read_conversations
 from ponder.pipelines.harvest import Harvest, choose_scorer
+from ponder.pipelines.problems.conversations import read_conversations
+from ponder.runs import job_json
 from ponder.runs.data_files import write_jsonl
 from ponder.runs.run_dir import Run
 from ponder.tasks import Addition, Algebra

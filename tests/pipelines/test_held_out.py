@@ -15,18 +15,18 @@ from ponder.errors import TaskError, UsageError
 from ponder.filter_report import FilterReport
 from ponder.models.load import ScratchModel
 from ponder.pipelines.collect import Collect
-from ponder.pipelines.problems.conversations import HELD_OUT_TAG, read_conversations
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.harvest import HARVEST_FILE, Harvest
-from ponder.pipelines.problems.held_out import TRAINING_ONLY_STAGE, HELD_OUT_REASON, is_held_out
-from ponder.pipelines.rewards.labelled_traces import read_labelled_traces
-from ponder.reason.harvest.kinds import HARVEST_KINDS
 from ponder.pipelines.label import Label
 from ponder.pipelines.make_problems import MakeProblems
-from ponder.runs.data_files import write_jsonl
-from ponder.pipelines.sft import FineTune
+from ponder.pipelines.problems.conversations import HELD_OUT_TAG, read_conversations
 from ponder.pipelines.problems.filters import Filters
+from ponder.pipelines.problems.held_out import HELD_OUT_REASON, TRAINING_ONLY_STAGE, is_held_out
+from ponder.pipelines.rewards.labelled_traces import read_labelled_traces
+from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage, Stages
+from ponder.reason.harvest.kinds import HARVEST_KINDS
+from ponder.runs.data_files import write_jsonl
 from ponder.runs.run_dir import Run
 from ponder.tasks import Addition, Algebra
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
@@ -65,7 +65,11 @@ def test_harvest_drops_test_problems_wherever_they_were_solved(tmp_path: Path) -
     mixed = run(tmp_path / "run", Collect(DigitTask()), *(thought(id, f"{i}=") for i, id in enumerate(SIDES.values())))
     rows = Harvest((mixed,), "chains", max_per_problem=1).rows(funnel := FilterReport())
     assert [row["from"]["problem"] for row in rows] == [SIDES["train"], SIDES["other"]]
-    assert funnel.stages["traces"] == 4 and funnel.stages[TRAINING_ONLY_STAGE] == 2 and funnel.dropped[TRAINING_ONLY_STAGE] == {HELD_OUT_REASON: 2}
+    assert (
+        funnel.stages["traces"] == 4
+        and funnel.stages[TRAINING_ONLY_STAGE] == 2
+        and funnel.dropped[TRAINING_ONLY_STAGE] == {HELD_OUT_REASON: 2}
+    )
     assert all("held_out" not in row["from"] for row in rows)
 
 
@@ -78,7 +82,9 @@ def test_as_a_stage_it_refuses_too_and_says_where(tmp_path: Path) -> None:
 
 def test_what_was_made_from_a_test_problem_is_held_out() -> None:
     made = Problem("evolve/0/1", user_messages("?"), "1", {"parents": ["gsm8k/test/7"]})
-    assert is_held_out(made) and not is_held_out(Problem("evolve/0/2", user_messages("?"), "1", {"parents": ["gsm8k/train/7"]}))
+    assert is_held_out(made) and not is_held_out(
+        Problem("evolve/0/2", user_messages("?"), "1", {"parents": ["gsm8k/train/7"]})
+    )
     assert not is_held_out(Problem("math/train/test/7", user_messages("?"), "1"))
 
 
@@ -88,7 +94,9 @@ def test_judges_do_not_learn_from_an_evaluation(tmp_path: Path) -> None:
         read_labelled_traces((measured,))
     assert len(read_labelled_traces((measured,), include_held_out=True)[0]) == 1
     mixed = run(tmp_path / "run", Collect(DigitTask()), *map(thought, SIDES.values()))
-    assert len(read_labelled_traces((mixed,), funnel=(funnel := FilterReport()))[0]) == 2 and funnel.dropped[TRAINING_ONLY_STAGE] == {HELD_OUT_REASON: 2}
+    assert len(read_labelled_traces((mixed,), funnel=(funnel := FilterReport()))[0]) == 2 and funnel.dropped[
+        TRAINING_ONLY_STAGE
+    ] == {HELD_OUT_REASON: 2}
     file = tmp_path / "traces.jsonl"
     file.write_text("".join(json.dumps(thought(id).to_json()) + "\n" for id in SIDES.values()))
     assert len(read_labelled_traces((str(file),))[0]) == 2
@@ -103,7 +111,9 @@ def test_labels_are_not_made_of_an_evaluation(tmp_path: Path, fresh: str) -> Non
     job = Label(DigitTask(), fresh, QUESTION_TEMPLATE, data=(measured,), device="cpu", dtype="float32")
     with pytest.raises(TaskError, match=r"held out .*--include-held-out"):
         job(tmp_path / "labels")
-    told = Label(DigitTask(), fresh, QUESTION_TEMPLATE, data=(measured,), include_held_out=True, device="cpu", dtype="float32")
+    told = Label(
+        DigitTask(), fresh, QUESTION_TEMPLATE, data=(measured,), include_held_out=True, device="cpu", dtype="float32"
+    )
     labelled = run(tmp_path / "told", told, thought("a"))
     with pytest.raises(TaskError, match="held out"):  # what was labelled so stays known, though no id says it
         Harvest((labelled,), scorer="wanted").rows(FilterReport())
@@ -136,7 +146,9 @@ def test_fine_tuning_says_so(tmp_path: Path) -> None:
     write_jsonl(file, Harvest((clean,), max_per_problem=1).rows(FilterReport()))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        FineTune(str(file), model, QUESTION_TEMPLATE, steps=1, batch_size=1, device="cpu", dtype="float32")(tmp_path / "quiet")
+        FineTune(str(file), model, QUESTION_TEMPLATE, steps=1, batch_size=1, device="cpu", dtype="float32")(
+            tmp_path / "quiet"
+        )
 
 
 def test_problems_do_not_start_from_test_problems(tmp_path: Path) -> None:
@@ -147,7 +159,9 @@ def test_problems_do_not_start_from_test_problems(tmp_path: Path) -> None:
     job = MakeProblems("filter", file=str(file), filters=Filters(dedup_threshold=0))
     made = job(tmp_path / "some")
     assert [row["id"] for row in made.rows] == [p.id for p in task.train[:3]]
-    assert made.funnel.stages[TRAINING_ONLY_STAGE] == 3 and made.funnel.dropped[TRAINING_ONLY_STAGE] == {HELD_OUT_REASON: 4}
+    assert made.funnel.stages[TRAINING_ONLY_STAGE] == 3 and made.funnel.dropped[TRAINING_ONLY_STAGE] == {
+        HELD_OUT_REASON: 4
+    }
     write_jsonl(file, rows[3:])
     with pytest.raises(TaskError, match="all problems to start from are held out"):
         job(tmp_path / "none")
@@ -157,7 +171,9 @@ def test_a_mutation_that_is_a_test_problem_goes(tmp_path: Path) -> None:
     """In a space this small, numbers that are drawn anew make the task's own test problems."""
     task = Addition(digits=1)
     tests = {p.question for p in task.test}
-    asked = [Problem(f"made/{i}", user_messages(p.question), p.answer) for i, p in enumerate((task.test[0], task.train[0]))]
+    asked = [
+        Problem(f"made/{i}", user_messages(p.question), p.answer) for i, p in enumerate((task.test[0], task.train[0]))
+    ]
     left = Filters(min_chars=0, dedup_threshold=0)(asked, funnel := FilterReport(), task)
     assert [p.id for p in left] == ["made/1"] and asked[1].question not in tests
     assert funnel.dropped["not a test problem"] == {"a test problem of addition": 1}

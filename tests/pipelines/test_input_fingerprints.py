@@ -14,17 +14,17 @@ import pytest
 
 from fakes import ALPHABET, DigitTask
 from ponder.models.load import ScratchModel
-from ponder.runs import file_fingerprints
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
-from ponder.runs.file_fingerprints import file_fingerprint
 from ponder.pipelines.job.input_fingerprints import input_fingerprints
 from ponder.pipelines.label import Label
-from ponder.runs.code_fingerprints import code_fingerprints
 from ponder.pipelines.make_problems import MakeProblems
 from ponder.pipelines.reward_model import TrainRewardModel
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
+from ponder.runs import file_fingerprints
+from ponder.runs.code_fingerprints import code_fingerprints
+from ponder.runs.file_fingerprints import file_fingerprint
 from ponder.tasks import Addition
 from ponder.tasks.mixture import TaskMixture
 from ponder.train.critic import Critic
@@ -75,7 +75,9 @@ def test_own_code_is_followed_through_its_imports(home: Path) -> None:
         assert {n for n in found if changed[n] != found[n]} == {f"the code of {name}"}
         path.write_text(was)
     assert code_fingerprints(["ponder.tasks", "json", "sys", "nowhere", "numpy.linalg.nope"]) == {}
-    assert list(code_fingerprints(["numpy"])) == ["the code of numpy"], "an installed one that the job names, and no further"
+    assert list(code_fingerprints(["numpy"])) == ["the code of numpy"], (
+        "an installed one that the job names, and no further"
+    )
 
 
 def test_a_recipe_is_no_part_of_the_code_unless_it_is_used(home: Path) -> None:
@@ -125,12 +127,16 @@ class _Counting:
 
 def test_problems_count_where_they_are_learned_from(monkeypatch: pytest.MonkeyPatch) -> None:
     learned = "the training problems of digits"
-    assert learned in input_fingerprints(RL(DigitTask(), MODEL)) and learned in input_fingerprints(FineTune(DigitTask(), MODEL))
+    assert learned in input_fingerprints(RL(DigitTask(), MODEL)) and learned in input_fingerprints(
+        FineTune(DigitTask(), MODEL)
+    )
     assert learned in input_fingerprints(RL(TaskMixture((DigitTask(), Addition())), MODEL))
     assert learned in input_fingerprints(MakeProblems("filter", task=DigitTask(), model="none"))
     for job in (Evaluate(DigitTask(), "none"), Collect(DigitTask(), "none"), Label(DigitTask(), "none")):
         assert not any("problems" in name for name in input_fingerprints(job)), "whose traces hold each problem whole"
-    assert not any("problems" in name for name in input_fingerprints(RL(Addition(), MODEL))), "they follow from settings"
+    assert not any("problems" in name for name in input_fingerprints(RL(Addition(), MODEL))), (
+        "they follow from settings"
+    )
     before = input_fingerprints(RL(Lazy(), MODEL))
     monkeypatch.setattr(_Counting, "first", 1)
     assert input_fingerprints(RL(Lazy(), MODEL))[learned] != before[learned]
@@ -142,7 +148,9 @@ def test_models_count_wherever_they_are_named(home: Path) -> None:
         (home / name).mkdir()
         (home / name / "config.json").write_text("{}")
     job = RL(DigitTask(), MODEL, algorithm=PPO(critic=Critic(model="critic")), teacher="teacher")
-    assert {"the weights of teacher (teacher)", "the weights of objective.critic.model (critic)"} <= set(input_fingerprints(job))
+    assert {"the weights of teacher (teacher)", "the weights of objective.critic.model (critic)"} <= set(
+        input_fingerprints(job)
+    )
     asked = input_fingerprints(MakeProblems("filter", task=DigitTask(), solvers=("solver", "teacher")))
     assert {"the weights of solvers (solver)", "the weights of solvers (teacher)"} <= set(asked)
     before = input_fingerprints(job)

@@ -16,13 +16,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, RecordingProgress, run_async
-from ponder.runs import job_json
 from ponder.errors import Interrupted, RunError, TaskError, UsageError
 from ponder.models.load import ScratchModel, load_policy
 from ponder.nets import hf
 from ponder.pipelines.label import Label
-from ponder.pipelines.rewards.step_labelling import FirstErrorSearch, StepLabeller, MathShepherd, CompletionCounts, Visits, label_traces, steps_to_label
+from ponder.pipelines.rewards.step_labelling import (
+    CompletionCounts,
+    FirstErrorSearch,
+    MathShepherd,
+    StepLabeller,
+    Visits,
+    label_traces,
+    steps_to_label,
+)
 from ponder.reason.strategies import Samples
+from ponder.runs import job_json
 from ponder.runs.run_dir import Run, read_traces
 from ponder.tasks.step_labels import LABEL_SCORE
 from ponder.tasks.step_labels.step_split import split_steps
@@ -167,7 +175,10 @@ def test_visits_give_the_visit_weighted_mean_of_outcomes() -> None:
         (score,) = run_async(Ends()(trace, [i]))
         trace.steps[i].scores["gold"] = score
     Visits("gold")(trace)
-    assert labels(trace) == [0.75, 1.0, 0.0, None] and trace.steps[1].scores[LABEL_SCORE].reason == "mean outcome of 4 visits"
+    assert (
+        labels(trace) == [0.75, 1.0, 0.0, None]
+        and trace.steps[1].scores[LABEL_SCORE].reason == "mean outcome of 4 visits"
+    )
     fresh = chain("a", "right")
     fresh.steps[2].scores["gold"] = Score(1.0)
     Visits("gold", least=2)(fresh)
@@ -182,7 +193,11 @@ def test_rounds_with_a_seed_differ() -> None:
             seeds.append(sampling.seed)
             return await super().generate(prefix, sampling, n)
 
-    run_async(MathShepherd(max_completions=8, first_round=2, kind="hard", sampling=Sampling(seed=5))(chain("x", "wrong"), Seeded(), Ends()))
+    run_async(
+        MathShepherd(max_completions=8, first_round=2, kind="hard", sampling=Sampling(seed=5))(
+            chain("x", "wrong"), Seeded(), Ends()
+        )
+    )
     assert seeds == [5, 7, 9]
 
 
@@ -239,7 +254,9 @@ def test_the_job_labels_answers_and_goes_on_where_it_stopped(tmp_path: Path) -> 
     one, two = ([{k: v for k, v in t.to_json().items() if k != "cost"} for t in side] for side in (again, whole))
     assert one == two
     assert job_json.decode(json.loads((tmp_path / "run" / "job.json").read_text()), trust=True) == job
-    other = replace(job, data=(str(tmp_path / "whole"),), labeller=FirstErrorSearch(max_completions=2, sampling=sampling))
+    other = replace(
+        job, data=(str(tmp_path / "whole"),), labeller=FirstErrorSearch(max_completions=2, sampling=sampling)
+    )
     assert [t.problem.id for t in other(tmp_path / "two")] == [t.problem.id for t in whole]
     assert len(list(read_traces(tmp_path / "two"))) == 6
 

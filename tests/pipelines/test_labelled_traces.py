@@ -11,7 +11,7 @@ from fakes import ALPHABET, QUESTION_TEMPLATE
 from ponder.errors import TaskError
 from ponder.filter_report import FilterReport
 from ponder.models.load import ScratchModel, load_policy
-from ponder.pipelines.rewards.labelled_traces import read_labelled_traces, prepare_labels
+from ponder.pipelines.rewards.labelled_traces import prepare_labels, read_labelled_traces
 from ponder.train.reward_objectives import ProcessReward
 
 GOOD = json.dumps({"prompt": "1+1=", "completions": ["1+1=2", "2"], "labels": [True, True]})
@@ -23,7 +23,9 @@ def test_bad_rows_are_a_line_of_the_funnel(tmp_path: Path, recwarn: pytest.Warni
     with pytest.raises(TaskError, match=r"line 1 is not JSON .*line 2 is not .*line 4: .*: skip_bad") as error:
         read_labelled_traces((str(file),))
     assert "--skip-bad" in str(error.value)
-    policy = load_policy(ScratchModel(ALPHABET + "\n", width=32, layers=1, heads=4, context=64), QUESTION_TEMPLATE, "cpu", "float32")
+    policy = load_policy(
+        ScratchModel(ALPHABET + "\n", width=32, layers=1, heads=4, context=64), QUESTION_TEMPLATE, "cpu", "float32"
+    )
     found = prepare_labels((str(file),), policy, ProcessReward().targets, 0, skip_bad=True)
     lines = found.funnel.lines()
     assert len(found.train) == 2 and lines[0].split()[:6] == ["rows", "that", "can", "be", "used", "2"]

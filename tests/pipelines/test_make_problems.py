@@ -15,19 +15,31 @@ import numpy as np
 import pytest
 
 from fakes import RecordingProgress
-from ponder.runs import job_json
 from ponder.errors import Interrupted, MissingExtra, ModelError, RunError, TaskError, UnknownName, UsageError
 from ponder.filter_report import FilterReport
-from ponder.pipelines.problems.solve_rate import SolveRate
 from ponder.pipelines.harvest import Harvest
-from ponder.pipelines.make_problems import MakeProblemsResult, MakeProblems, make_problems
+from ponder.pipelines.make_problems import MakeProblems, MakeProblemsResult, make_problems
 from ponder.pipelines.problems.filters import Filters, without_instruction
+from ponder.pipelines.problems.solve_rate import SolveRate
 from ponder.pipelines.problems.sources import check_parents
 from ponder.protocols import NoProgress, Progress
+from ponder.runs import job_json
 from ponder.runs.run_dir import Run, read_job, read_traces
 from ponder.tasks import Addition, Algebra, CustomTask
 from ponder.tasks.synthetic.problem_rows import synthetic_problem
-from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Step, ids, prompt_trace, user_messages
+from ponder.types import (
+    Completion,
+    Cost,
+    Ids,
+    Message,
+    Problem,
+    Sampling,
+    Score,
+    Step,
+    ids,
+    prompt_trace,
+    user_messages,
+)
 
 SUMS = {
     "name": "sums",
@@ -134,7 +146,9 @@ def test_what_is_too_easy_goes_too(templates: str, tmp_path: Path):
     with pytest.raises(TaskError, match="none is agreed on and of fitting difficulty") as error:
         ran(job, tmp_path / "run", always)
     assert "4 above 95%: too easy" in str(error.value) and "4 below 1%: too hard" in str(error.value)
-    easy = MakeProblems("templates", file=templates, count=8, model="m", samples_per_solver=4, filters=PLAIN, max_pass_rate=1.0)
+    easy = MakeProblems(
+        "templates", file=templates, count=8, model="m", samples_per_solver=4, filters=PLAIN, max_pass_rate=1.0
+    )
     assert len(ran(easy, tmp_path / "easy", always).rows) == 4
 
 
@@ -150,7 +164,16 @@ def test_a_solver_that_never_succeeds(templates: str, tmp_path: Path):
 def test_another_solver_solves_again_what_was_written(parents: str, tmp_path: Path):
     """What a model wrote is kept, what an old solver answered is set aside and said, and no file mixes the two."""
     writer.written = []  # type: ignore[attr-defined]
-    job = MakeProblems("write", file=parents, question_column="question", model="m", count=12, samples_per_solver=4, filters=PLAIN, seed=3)
+    job = MakeProblems(
+        "write",
+        file=parents,
+        question_column="question",
+        model="m",
+        count=12,
+        samples_per_solver=4,
+        filters=PLAIN,
+        seed=3,
+    )
     policies = {"m": Speaks(writer), "weak": Speaks(lambda q, i: "I do not know"), "a": Speaks(adds), "b": Speaks(adds)}
     folder = tmp_path / "run"
 
@@ -238,7 +261,16 @@ def parents(tmp_path: Path) -> str:
 
 def test_written_problems_must_be_agreed_on(parents: str, tmp_path: Path):
     writer.written = []  # type: ignore[attr-defined]
-    job = MakeProblems("write", file=parents, question_column="question", model="m", count=12, samples_per_solver=4, filters=PLAIN, seed=3)
+    job = MakeProblems(
+        "write",
+        file=parents,
+        question_column="question",
+        model="m",
+        count=12,
+        samples_per_solver=4,
+        filters=PLAIN,
+        seed=3,
+    )
     found = ran(job, tmp_path / "run", Speaks(writer))
     assert found.funnel.stages["asked for"] == 12 and found.funnel.stages["made"] == 8
     assert found.funnel.dropped["with a problem and an answer"] == {"no <problem>": 4}
@@ -288,7 +320,14 @@ def test_several_solvers_must_agree(parents: str, tmp_path: Path):
 
     writer.written = []  # type: ignore[attr-defined]
     job = MakeProblems(
-        "write", file=parents, question_column="question", model="m", solvers=("a", "b", "c"), count=18, samples_per_solver=4, filters=PLAIN
+        "write",
+        file=parents,
+        question_column="question",
+        model="m",
+        solvers=("a", "b", "c"),
+        count=18,
+        samples_per_solver=4,
+        filters=PLAIN,
     )
     found = ran(job, tmp_path / "run", find)
     assert {int(r["answer"]) for r in found.rows} == {100}  # two of three solvers outvote one
@@ -309,7 +348,12 @@ def test_agreement_by_hand():
 
     tried = SolveRate(problem)
     tried.add_trace(trace("2", "2", "3", "u", ""))
-    assert (tried.correct_by_solver, tried.runner_up_by_solver, tried.num_judged, tried.pass_rate) == ([2], [1], 4, 0.5) and tried.majority_agrees
+    assert (tried.correct_by_solver, tried.runner_up_by_solver, tried.num_judged, tried.pass_rate) == (
+        [2],
+        [1],
+        4,
+        0.5,
+    ) and tried.majority_agrees
     tried.add_trace(trace("3", "3", "2"))
     assert not tried.majority_agrees  # one of two solvers is no majority
     tried.count(trace("2"))
@@ -417,7 +461,16 @@ def test_embeddings_by_name(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_it_goes_on_where_it_stopped(parents: str, tmp_path: Path):
-    job = MakeProblems("write", file=parents, question_column="question", model="m", count=12, samples_per_solver=4, filters=PLAIN, max_concurrency=2)
+    job = MakeProblems(
+        "write",
+        file=parents,
+        question_column="question",
+        model="m",
+        count=12,
+        samples_per_solver=4,
+        filters=PLAIN,
+        max_concurrency=2,
+    )
     writer.written = []  # type: ignore[attr-defined]
     whole = ran(job, tmp_path / "whole", Speaks(writer))
     writer.written = []  # type: ignore[attr-defined]
@@ -551,5 +604,7 @@ def test_a_task_can_be_started_from(tmp_path: Path):
     found = ran(job, tmp_path / "run", Speaks(adds))
     assert found.rows and found.funnel.stages["given"] == 20
     assert "boxed" in found.rows[0]["prompt"] and found.rows[0]["tags"]["parents"] == [found.rows[0]["id"]]
-    again = MakeProblems("filter", file=str(tmp_path / "run" / "problems.jsonl"), filters=Filters(dedup_threshold=0, min_chars=1))
+    again = MakeProblems(
+        "filter", file=str(tmp_path / "run" / "problems.jsonl"), filters=Filters(dedup_threshold=0, min_chars=1)
+    )
     assert ran(again, tmp_path / "again", Speaks(adds)).rows == found.rows

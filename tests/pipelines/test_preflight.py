@@ -18,8 +18,8 @@ from ponder.models.load import ScratchModel, load_policy
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.nets.lora import LoRA
 from ponder.pipelines.preflight.checks import Check, PreflightError
-from ponder.pipelines.problems.conversations import read_conversations
 from ponder.pipelines.preflight.run_checks import preflight_sft, run_preflight
+from ponder.pipelines.problems.conversations import read_conversations
 from ponder.pipelines.rl import RL, build_learners
 from ponder.pipelines.sft import FineTune
 from ponder.protocols import Scorer

@@ -13,7 +13,7 @@ from ponder.errors import TaskError, UsageError
 from ponder.models.load import ScratchModel, load_policy
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.reward_models import PRM, make_head_reader
-from ponder.nets.decoder_with_head import ScoreHead, DecoderWithHead
+from ponder.nets.decoder_with_head import DecoderWithHead, ScoreHead
 from ponder.pipelines.processbench import process_bench
 from ponder.tasks.step_labels import processbench_labels
 from ponder.types import Trace
@@ -21,7 +21,9 @@ from ponder.types import Trace
 
 def judge() -> PRM:
     """Finds a step with a "b" in it wrong, by an embedding that says so; everything else passes through."""
-    policy = load_policy(ScratchModel(ALPHABET + "\n", width=32, layers=1, heads=4, context=64), QUESTION_TEMPLATE, "cpu", "float32")
+    policy = load_policy(
+        ScratchModel(ALPHABET + "\n", width=32, layers=1, heads=4, context=64), QUESTION_TEMPLATE, "cpu", "float32"
+    )
     net = DecoderWithHead.from_decoder(policy.net, ScoreHead("process", "logit"))
     assert isinstance(net.score, torch.nn.Linear)
     good, bad = (int(policy.tokens(c)[0]) for c in "ab")
@@ -52,7 +54,10 @@ def test_first_wrong_steps_are_found(tmp_path: Path) -> None:
     assert found.result.f1 == pytest.approx(2 / 3) and found.result.solutions == 6 and not found.num_unread
     assert found.best_result.f1 >= found.result.f1
     low = process_bench(judge(), solutions(tmp_path, *rows), threshold=0.001)
-    assert (low.result.error_accuracy, low.result.correct_accuracy) == (0.0, 1.0) and low.best_result.f1 == found.best_result.f1
+    assert (low.result.error_accuracy, low.result.correct_accuracy) == (
+        0.0,
+        1.0,
+    ) and low.best_result.f1 == found.best_result.f1
 
 
 def test_solutions_that_do_not_fit_stay_in_the_denominator(tmp_path: Path) -> None:
@@ -60,7 +65,9 @@ def test_solutions_that_do_not_fit_stay_in_the_denominator(tmp_path: Path) -> No
     told: list[int] = []
     found = process_bench(judge(), solutions(tmp_path, *rows), watch=told.append)
     assert found.num_unread == 1 and found.result.solutions == 3 and told == [3]
-    assert (found.result.error_accuracy, found.result.correct_accuracy) == (1.0, 0.5), "of two without an error one was read"
+    assert (found.result.error_accuracy, found.result.correct_accuracy) == (1.0, 0.5), (
+        "of two without an error one was read"
+    )
     with pytest.raises(TaskError, match="none of 1 solutions fits"):
         process_bench(judge(), solutions(tmp_path, rows[0]))
 

@@ -17,31 +17,31 @@ import numpy as np
 import pytest
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, run_async
-from ponder.runs import job_json
 from ponder.cli import main
 from ponder.cli.strategy_flags import strategy_from_flags
 from ponder.errors import PonderError, UsageError
 from ponder.models.chat_templates import render_chat
 from ponder.models.load import ScratchModel, load_policy
-from ponder.pipelines.problems.prompt_style import apply_style, styled_question, strategy_style
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.label import Label
 from ponder.pipelines.preflight.run_checks import _gather_samples
+from ponder.pipelines.problems.filters import without_instruction
+from ponder.pipelines.problems.prompt_style import apply_style, strategy_style, styled_question
 from ponder.pipelines.replay import StoredAttempts, find_scorer
 from ponder.pipelines.rl import RL, build_learners
 from ponder.pipelines.sft import FineTune
-from ponder.pipelines.problems.filters import without_instruction
-from ponder.pipelines.solve import try_solve, solve
+from ponder.pipelines.solve import solve, try_solve
 from ponder.reason.budget import Budget
 from ponder.reason.first_prompt import first_messages, first_prompt
 from ponder.reason.presets import PRESETS
 from ponder.reason.prompts import DIRECT, STEP_BY_STEP, Prompt
-from ponder.reason.strategies import Chain, Samples, Cascade, MajorityVote
+from ponder.reason.strategies import Cascade, Chain, MajorityVote, Samples
 from ponder.reason.strategies.length_control import TokenControl
+from ponder.runs import job_json
 from ponder.tasks import BBH, GSM8K, MATH500, TASKS, Addition, Arithmetic, Countdown, Sorting, Suite, Sums
+from ponder.tasks.answer_style import StyledTask, StyleWrapper, with_style
 from ponder.tasks.mixture import TaskMixture, WeightedRewardTask
-from ponder.tasks.answer_style import StyleWrapper, StyledTask, with_style
 from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Step, Trace, ids, prompt_trace
 from ponder.verify.answers.style import ANSWER_STYLES, answer_instruction, find_style
 
@@ -217,7 +217,10 @@ def test_an_answer_is_read_in_the_form_that_was_asked_for(style: str, text: str,
 def test_the_tasks_own_prompts_are_as_they_were() -> None:
     """What recipes and the demo were measured with."""
     assert Addition(seed=3).train[0].question.startswith("What is ") and Addition().train[0].question.endswith("?")
-    assert Addition().train[0].answer_instruction == "" and Arithmetic().train[0].answer_instruction == " Answer with the number only."
+    assert (
+        Addition().train[0].answer_instruction == ""
+        and Arithmetic().train[0].answer_instruction == " Answer with the number only."
+    )
     assert Sums().train[0].question.endswith("? Add one number at a time, and write the sum after #### at the end.")
     assert Sums(prompt="{sum}=", forms=("hash",)).train[0].question.endswith("=")
     assert Countdown().train[0].question.endswith(". Give the expression in <answer> </answer>.")
@@ -257,7 +260,10 @@ def test_forms_of_a_task_that_asks_by_itself() -> None:
 def test_worked_examples_are_a_style_of_their_own() -> None:
     task = BBH(part="navigate", cot=True, limit=3)
     asked = apply_style(task, PRESETS["cot"].strategy).test[0].question
-    assert asked == task.test[0].question and asked.count("step by step") == task.test[0].bare_question.count("step by step") + 1
+    assert (
+        asked == task.test[0].question
+        and asked.count("step by step") == task.test[0].bare_question.count("step by step") + 1
+    )
     with pytest.raises(UsageError, match="worked examples"):
         apply_style(task, PRESETS["direct"].strategy)
 
@@ -402,8 +408,12 @@ def test_a_run_is_judged_again_in_the_style_that_it_asked_in(tmp_path: Path) -> 
 def test_what_is_asked_about_an_answer_quotes_the_bare_question() -> None:
     problem = Suite(categories=("arithmetic",)).test[0]
     asked = sent_by("refine", Suite(), problem)
-    assert problem.answer_instruction.strip() in asked[0] and problem.answer_instruction.strip() not in asked[1]  # the critique
-    assert asked[2].rstrip().removesuffix("Assistant:").rstrip().endswith(problem.answer_instruction.strip())  # answers again
+    assert (
+        problem.answer_instruction.strip() in asked[0] and problem.answer_instruction.strip() not in asked[1]
+    )  # the critique
+    assert (
+        asked[2].rstrip().removesuffix("Assistant:").rstrip().endswith(problem.answer_instruction.strip())
+    )  # answers again
 
 
 @pytest.mark.parametrize("style", ANSWER_STYLES)

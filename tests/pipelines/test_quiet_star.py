@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from fakes import QUESTION_TEMPLATE, DigitTask, RecordingProgress, char_policy, run_async
-from ponder.runs import job_json
 from ponder.errors import Interrupted, UsageError
 from ponder.models.load import ScratchModel
-from ponder.pipelines.quiet_star import QuietStar, copy_embeddings, answer_text, sample_thoughts
+from ponder.pipelines.quiet_star import QuietStar, answer_text, copy_embeddings, sample_thoughts
+from ponder.runs import job_json
 from ponder.runs.run_dir import read_metrics, read_traces
 from ponder.train.optimizer import AdamW
 from ponder.train.quiet_star_learner import QuietText

@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 from jinja2 import Environment
 
-from ponder.runs import job_json
-from ponder.cli import recipe_files
-from ponder.cli import launch
+from ponder.cli import launch, recipe_files
 from ponder.errors import Interrupted, TaskError
 from ponder.models.chat_templates import CHAT_TEMPLATES
 from ponder.models.ponder_policy import PonderPolicy
@@ -28,6 +26,7 @@ from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stages
 from ponder.protocols import NoProgress
+from ponder.runs import job_json
 from ponder.runs.run_dir import Run, checkpoints, read_job, read_metrics, read_traces
 from ponder.train.learner import Learner
 from ponder.train.optimizer import AdamW

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fake_runs import TASK, right_answer, write_run, wrong_answer
 from ponder.cli import main
 from ponder.errors import PonderError, UnknownName, UsageError
 from ponder.measure.statistics.intervals import Accuracy
 from ponder.pipelines.replay import StoredAttempts, equal_reward_share, find_scorer, group_statistics, replay
 from ponder.types import Score, Trace
 from ponder.verify import FinalNumber, MathAnswer
-from fake_runs import TASK, right_answer, write_run, wrong_answer
 
 
 class Shortest:
@@ -44,7 +44,9 @@ def no_task(name: str) -> Any:
 def test_another_judge_changes_verdicts(tmp_path: Path) -> None:
     """The task takes a bare number; a judge of boxes alone takes neither that nor anything else here but the box."""
     boxed = [f"\\boxed{{{TASK.test[p].answer}}}" for p in range(3)]
-    source = StoredAttempts.read(str(write_run(tmp_path / "run", [[box, right_answer(p), wrong_answer(p)] for p, box in enumerate(boxed)])))
+    source = StoredAttempts.read(
+        str(write_run(tmp_path / "run", [[box, right_answer(p), wrong_answer(p)] for p, box in enumerate(boxed)]))
+    )
     before = [g.correct for g in source.attempts.groups]
     assert all(c[1:] == (1.0, 0.0) for c in before)
     found = replay(source, FinalNumber(("boxed",)), "boxes", truth="new")
@@ -55,7 +57,9 @@ def test_another_judge_changes_verdicts(tmp_path: Path) -> None:
 
 
 def test_the_same_judge_changes_nothing(tmp_path: Path) -> None:
-    source = StoredAttempts.read(str(write_run(tmp_path / "run", [[right_answer(p), wrong_answer(p)] for p in range(4)])))
+    source = StoredAttempts.read(
+        str(write_run(tmp_path / "run", [[right_answer(p), wrong_answer(p)] for p in range(4)]))
+    )
     found = replay(source, TASK.verifier, "addition", "majority", truth="new")
     assert found.change.same == 8
     assert (found.pair.difference, found.pair.wins, found.pair.losses) == (0.0, 0, 0)
@@ -72,7 +76,9 @@ def test_rules_by_hand(tmp_path: Path) -> None:
     ]
     scores = [[0.9, 0.1, 0.2], [0.9, 0.1, 0.2], [0.3, 0.3, 0.9]]
     logprobs = [[-3.0, -2.0, -1.0], [-3.0, -2.0, -1.0], [-3.0, -2.0, -1.0]]
-    source = StoredAttempts.read(str(write_run(tmp_path / "run", said, scores=scores, logprobs=logprobs, chosen=[1, 1, 1])))
+    source = StoredAttempts.read(
+        str(write_run(tmp_path / "run", said, scores=scores, logprobs=logprobs, chosen=[1, 1, 1]))
+    )
 
     def right_ones(method: Any, by: str | None = None) -> int:
         found = replay(source, method=method, by=by).after
@@ -90,7 +96,9 @@ def test_rules_by_hand(tmp_path: Path) -> None:
 
 
 def test_a_new_score_chooses_while_the_stored_verdict_is_the_truth(tmp_path: Path) -> None:
-    said = [[right_answer(p) + " " * 5, wrong_answer(p)] for p in range(2)] + [[wrong_answer(2) + "  ", right_answer(2)]]
+    said = [[right_answer(p) + " " * 5, wrong_answer(p)] for p in range(2)] + [
+        [wrong_answer(2) + "  ", right_answer(2)]
+    ]
     source = StoredAttempts.read(str(write_run(tmp_path / "run", said)))
     found = replay(source, Shortest(), "short", "best")
     stored_verdicts = [g.correct for g in source.attempts.groups]
@@ -141,7 +149,9 @@ def test_a_reward_that_is_always_equal_kills_every_group(tmp_path: Path) -> None
         async def __call__(self, trace: Trace, steps: Any) -> list[Score]:
             return [Score(1.0)] * len(steps)
 
-    source = StoredAttempts.read(str(write_run(tmp_path / "run", [[right_answer(p), wrong_answer(p)] for p in range(3)])))
+    source = StoredAttempts.read(
+        str(write_run(tmp_path / "run", [[right_answer(p), wrong_answer(p)] for p in range(3)]))
+    )
     ((old, new),) = replay(source, Flat(), "flat").groups
     assert old.dead_share == 0.0
     assert new is not None and (new.dead_share, new.solved_share, new.mean_advantage) == (1.0, 1.0, 0.0)

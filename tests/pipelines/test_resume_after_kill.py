@@ -65,7 +65,12 @@ class Hourglass:
 
 def write_in_background() -> None:
     """Whatever the device; and late, when the next step has changed what is being written."""
-    begin, wait, write, metrics = CheckpointWriter.__init__, CheckpointWriter.wait, CheckpointWriter._write, Run.write_metrics
+    begin, wait, write, metrics = (
+        CheckpointWriter.__init__,
+        CheckpointWriter.wait,
+        CheckpointWriter._write,
+        Run.write_metrics,
+    )
     stepped = threading.Event()
 
     def waited(saver: CheckpointWriter) -> None:

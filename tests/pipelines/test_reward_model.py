@@ -12,27 +12,39 @@ import pytest
 import torch
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, RecordingProgress, plain_hidden, run_async, weights64
-from ponder.runs import job_json
 from ponder.engine.request import ReadRequest
 from ponder.errors import Interrupted, ModelError, RunError, TaskError, UsageError
+from ponder.models.guides import load_guide, parse_reward_model
 from ponder.models.load import ScratchModel, load_policy
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.reward_models import ORM as Outcome
 from ponder.models.reward_models import PRM as Process
-from ponder.models.reward_models import PreferenceModel, ValueModel, load_scorer, make_head_reader, make_scorer, load_shared_scorer
+from ponder.models.reward_models import (
+    PreferenceModel,
+    ValueModel,
+    load_scorer,
+    load_shared_scorer,
+    make_head_reader,
+    make_scorer,
+)
 from ponder.nets import hf
-from ponder.nets.lora import LoRA
 from ponder.nets.decoder_with_head import DecoderWithHead
-from ponder.models.guides import load_guide, parse_reward_model
-from ponder.pipelines.rewards.labelled_traces import tokenize_trace, read_labelled_traces, split_by_question, merge_by_prompt
+from ponder.nets.lora import LoRA
 from ponder.pipelines.reward_model import TrainRewardModel, _answer_scores
+from ponder.pipelines.rewards.labelled_traces import (
+    merge_by_prompt,
+    read_labelled_traces,
+    split_by_question,
+    tokenize_trace,
+)
 from ponder.pipelines.solve import solve
 from ponder.reason.operators.cut import Cut
 from ponder.reason.strategies import DVTS, BeamSearch, BestOfN, LookaheadBeamSearch, ParticleFilter, Rebase
+from ponder.runs import job_json
 from ponder.runs.run_dir import Run, newest_checkpoint, read_metrics
 from ponder.tasks.step_labels import LABEL_SCORE, read_labels, write_labels
 from ponder.train.optimizer import AdamW
-from ponder.train.reward_objectives import OutcomeReward, ProcessReward, BradleyTerry, RewardObjective, StateValue
+from ponder.train.reward_objectives import BradleyTerry, OutcomeReward, ProcessReward, RewardObjective, StateValue
 from ponder.types import Problem, Sampling, Score, Step, Trace, ids, user_messages
 
 MODEL = ScratchModel(ALPHABET + "\n", width=32, layers=1, heads=4, context=64)
@@ -80,7 +92,10 @@ def solutions(policy: Any, ending: str = "", n: int = 8, problems: int = 30) -> 
     rng = np.random.default_rng(9)
     out = []
     for i in range(problems):
-        trace = Trace(Problem(f"new/{i}", user_messages(f"{i + 500}=")), [Step(None, "", policy.encode(user_messages(f"{i + 500}=")))])
+        trace = Trace(
+            Problem(f"new/{i}", user_messages(f"{i + 500}=")),
+            [Step(None, "", policy.encode(user_messages(f"{i + 500}=")))],
+        )
         for j in range(n):
             said = str(2 * rng.integers(5) + (0 if j == 0 else 1 if j == 1 else rng.integers(2))) + ending
             tokens = ids([*policy.tokens(said), 2])
@@ -126,7 +141,11 @@ def test_the_folder_is_a_judge_again(tmp_path: Path) -> None:
     again = load_scorer(str(tmp_path / "run"), dtype="float32", device="cpu", reduce="mean")
     assert isinstance(again, Process) and again.reduce == "mean"
     named = load_guide(f"reward+mean:{tmp_path / 'run'}", None, device="cpu", dtype="float32")
-    assert isinstance(named, Process) and named.reduce == "mean" and parse_reward_model("reward+mean:x") == ("reward+mean", "x")
+    assert (
+        isinstance(named, Process)
+        and named.reduce == "mean"
+        and parse_reward_model("reward+mean:x") == ("reward+mean", "x")
+    )
     head = again.reader.head
     assert head.predicts == "process" and head.form == "logit" and head.bias
     assert head.temperature == read_metrics(tmp_path / "run")[-1]["test/temperature"] != 1.0
@@ -281,7 +300,9 @@ def test_one_long_step_is_cut_at_its_lines(tmp_path: Path) -> None:
     cut = tokenize_trace(trace, policy, "\n")
     assert [s.text for s in cut.steps[1:]] == ["12\n", "\n3\n", "4"]
     assert [s.text for s in tokenize_trace(trace, policy, "3").steps[1:]] == ["12\n\n3", "\n4"]
-    net = replace(JOB, data=(made(tmp_path / "d.jsonl", "stepwise"),), algorithm=ProcessReward(), steps=3)(tmp_path / "run")
+    net = replace(JOB, data=(made(tmp_path / "d.jsonl", "stepwise"),), algorithm=ProcessReward(), steps=3)(
+        tmp_path / "run"
+    )
     judge = Process(make_head_reader(net))
     ends = [len(cut.token_ids(i)) - 1 for i in range(1, 4)]
     assert judge.step_end_positions(trace, 1) == ends == judge.step_end_positions(cut, 3)
@@ -310,7 +331,9 @@ STEPWISE = [
 def test_searches_rank_by_what_the_head_reads_at_each_step(strategy: Any, how: Any) -> None:
     """From the head to the rank there is one reduction: recounted in float64, without the engine and without ponder."""
     policy = load_policy(MODEL, QUESTION_TEMPLATE, "cpu", "float32")
-    net = DecoderWithHead.from_decoder(load_policy(replace(MODEL, seed=5), QUESTION_TEMPLATE, "cpu", "float32").net, ProcessReward().head, 7)
+    net = DecoderWithHead.from_decoder(
+        load_policy(replace(MODEL, seed=5), QUESTION_TEMPLATE, "cpu", "float32").net, ProcessReward().head, 7
+    )
     with torch.no_grad():
         for p in net.score.parameters():
             p.normal_(0.0, 0.2, generator=torch.Generator().manual_seed(1))  # so that steps differ
@@ -329,24 +352,38 @@ def test_searches_rank_by_what_the_head_reads_at_each_step(strategy: Any, how: A
 
 def test_a_judge_reads_lines_of_a_whole_answer_and_ends_of_cut_steps() -> None:
     policy = load_policy(MODEL, QUESTION_TEMPLATE, "cpu", "float32")
-    judge = Process(make_head_reader(PonderPolicy(DecoderWithHead.from_decoder(policy.net, ProcessReward().head, 7), policy.tokenizer)))
+    judge = Process(
+        make_head_reader(
+            PonderPolicy(DecoderWithHead.from_decoder(policy.net, ProcessReward().head, 7), policy.tokenizer)
+        )
+    )
     whole = Trace(Problem("p", user_messages("5=")), [Step(None, "", policy.encode(user_messages("5=")))])
     tokens = policy.tokens("1\n3\n4")
     logprobs = np.full(len(tokens), -1.0, np.float32)
     assert judge.step_end_positions(whole, whole.add(Step(0, "1\n3\n4", tokens, logprobs, "eos"))) == [3, 6]
-    assert judge.step_end_positions(whole, whole.add(Step(0, "1\n3\n4", tokens, logprobs, "stop", last=True))) == [3, 5, 6]
-    assert judge.step_end_positions(whole, whole.add(Step(0, "1\n3\n4", tokens, logprobs, "stop"))) == [6], "a cut step is one"
+    assert judge.step_end_positions(whole, whole.add(Step(0, "1\n3\n4", tokens, logprobs, "stop", last=True))) == [
+        3,
+        5,
+        6,
+    ]
+    assert judge.step_end_positions(whole, whole.add(Step(0, "1\n3\n4", tokens, logprobs, "stop"))) == [6], (
+        "a cut step is one"
+    )
 
 
 def test_a_judge_cuts_as_it_was_trained(tmp_path: Path) -> None:
-    job = replace(JOB, data=(made(tmp_path / "d.jsonl", "stepwise"),), algorithm=ProcessReward(), steps=1, separator="3")
+    job = replace(
+        JOB, data=(made(tmp_path / "d.jsonl", "stepwise"),), algorithm=ProcessReward(), steps=1, separator="3"
+    )
     policy = job(tmp_path / "run")
     judge = load_scorer(str(tmp_path / "run"), "cpu", "float32")
     assert isinstance(judge, Process) and judge.reader.head.separator == "3"
     tokens = ids([*policy.tokens("1\n3\n4"), 2])
     trace = Trace(Problem("p", user_messages("5=")), [Step(None, "", policy.encode(user_messages("5=")))])
     trace.add(Step(0, "1\n3\n4", tokens, np.full(len(tokens), -1.0, np.float32), "eos"))
-    assert judge.step_end_positions(trace, 1) == [4, 7] and Process(judge.reader, separator="\n").step_end_positions(trace, 1) == [3, 5, 7]
+    assert judge.step_end_positions(trace, 1) == [4, 7] and Process(judge.reader, separator="\n").step_end_positions(
+        trace, 1
+    ) == [3, 5, 7]
 
 
 def test_a_value_model_learns_what_a_search_found(tmp_path: Path) -> None:
@@ -369,7 +406,9 @@ def test_a_value_model_learns_what_a_search_found(tmp_path: Path) -> None:
 
 
 def test_a_longer_path_does_not_pay_for_its_beginning_again(tmp_path: Path) -> None:
-    policy = replace(JOB, data=(made(tmp_path / "d.jsonl", "stepwise"),), algorithm=ProcessReward(), steps=2)(tmp_path / "run")
+    policy = replace(JOB, data=(made(tmp_path / "d.jsonl", "stepwise"),), algorithm=ProcessReward(), steps=2)(
+        tmp_path / "run"
+    )
     judge = Process(make_head_reader(policy))
     trace = tokenize_trace(
         read_labels(write_row(tmp_path, {"prompt": "7=", "completions": list("12345"), "labels": [1] * 5}))[0], policy
@@ -446,7 +485,9 @@ def test_every_place_must_have_the_labels(tmp_path: Path) -> None:
 
 
 def test_traces_of_another_tokenizer_are_refused(tmp_path: Path) -> None:
-    other = load_policy(ScratchModel("=9876543210\n+", width=32, layers=1, heads=4), QUESTION_TEMPLATE, "cpu", "float32")
+    other = load_policy(
+        ScratchModel("=9876543210\n+", width=32, layers=1, heads=4), QUESTION_TEMPLATE, "cpu", "float32"
+    )
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(t.to_json()) + "\n" for t in solutions(other)))
     with pytest.raises(TaskError, match="step 1 was written with another tokenizer"):
         replace(JOB, data=(str(tmp_path / "t.jsonl"),))(tmp_path / "run")
@@ -463,9 +504,9 @@ def test_impossible_settings_are_refused(tmp_path: Path) -> None:
         replace(JOB, head_only=True, frozen_layers=1)
     replace(JOB, data=(made(tmp_path / "d.jsonl", "outcomes"),), steps=1)(tmp_path / "run")
     with pytest.raises(ModelError, match="trained for 'outcome'"):
-        replace(JOB, data=(made(tmp_path / "p.jsonl", "stepwise"),), model=str(tmp_path / "run"), algorithm=ProcessReward())(
-            tmp_path / "next"
-        )
+        replace(
+            JOB, data=(made(tmp_path / "p.jsonl", "stepwise"),), model=str(tmp_path / "run"), algorithm=ProcessReward()
+        )(tmp_path / "next")
 
 
 def test_no_question_is_on_both_sides(tmp_path: Path) -> None:
@@ -512,7 +553,9 @@ def test_pairs_are_found_among_rows_of_one_prompt(kind: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("kind", "rule"), [("outcomes", OutcomeReward()), ("stepwise", ProcessReward())])
-def test_the_best_of_n_of_rows_is_that_of_the_same_answers_in_one(kind: str, rule: RewardObjective, tmp_path: Path) -> None:
+def test_the_best_of_n_of_rows_is_that_of_the_same_answers_in_one(
+    kind: str, rule: RewardObjective, tmp_path: Path
+) -> None:
     """And what is learned from is a row at a time, as before."""
     job = replace(JOB, data=(rows(tmp_path / "d.jsonl", kind),), algorithm=rule, steps=6, batch_size=8)
     job(tmp_path / "run")
@@ -528,7 +571,9 @@ def test_the_best_of_n_of_rows_is_that_of_the_same_answers_in_one(kind: str, rul
 
 def test_rows_of_one_prompt_become_one_trace(tmp_path: Path) -> None:
     policy = load_policy(MODEL, QUESTION_TEMPLATE, "cpu", "float32")
-    single = [tokenize_trace(t, policy) for t in read_labels(rows(tmp_path / "d.jsonl", "stepwise", prompts=3, answers=5))]
+    single = [
+        tokenize_trace(t, policy) for t in read_labels(rows(tmp_path / "d.jsonl", "stepwise", prompts=3, answers=5))
+    ]
     single[0].steps[2].cites = (0, 1)
     joined = merge_by_prompt(single)
     assert [len(t.answers()) for t in joined] == [5, 5, 5] and [t.problem.question for t in joined] == [
@@ -542,7 +587,9 @@ def test_rows_of_one_prompt_become_one_trace(tmp_path: Path) -> None:
     assert merge_by_prompt(joined) == joined, "there is nothing left to bring together"
     other = replace(single[1].steps[0], token_ids=policy.encode(user_messages("9=")))
     strange = Trace(single[0].problem, [other, *single[0].steps[1:]])
-    assert len(merge_by_prompt([single[0], strange])) == 2, "the same question in other tokens, such as another template's"
+    assert len(merge_by_prompt([single[0], strange])) == 2, (
+        "the same question in other tokens, such as another template's"
+    )
     parts = merge_by_prompt(single, most=2)
     assert [len(t.answers()) for t in parts] == [2, 2, 1] * 3, "none is too large to be computed at once"
     firsts = [t.text(t.answers()[0]) for t in parts[:2]]

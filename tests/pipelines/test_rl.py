@@ -19,8 +19,8 @@ from ponder.errors import Interrupted, PonderError, RunError, TaskError, UsageEr
 from ponder.models.load import ScratchModel
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.nets import hf
-from ponder.nets.lora import LoRA
 from ponder.nets.decoder_with_head import DecoderWithHead
+from ponder.nets.lora import LoRA
 from ponder.pipelines.rl import RL
 from ponder.pipelines.solve import shuffled_problems
 from ponder.pipelines.training.sample_metrics import sample_metrics
@@ -251,7 +251,10 @@ def test_a_checkpoint_with_a_number_that_is_not_finite_is_not_written(
 
 
 def test_a_full_disk_pauses_a_run(
-    whole: tuple[Path, PonderPolicy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    whole: tuple[Path, PonderPolicy],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     from ponder import full_disk
     from ponder.train import checkpoint
@@ -303,7 +306,9 @@ def test_the_trained_model_loads_by_the_run_s_name(whole: tuple[Path, PonderPoli
 
     loaded = load_policy(str(whole[0]), device="cpu", dtype="float32")
     assert all(torch.equal(w, weights(loaded)[n]) for n, w in weights(whole[1]).items())
-    assert loaded.encode(DigitTask().train[3].messages).tolist() == whole[1].encode(DigitTask().train[3].messages).tolist()
+    assert (
+        loaded.encode(DigitTask().train[3].messages).tolist() == whole[1].encode(DigitTask().train[3].messages).tolist()
+    )
 
 
 # what cannot work is refused
@@ -440,7 +445,9 @@ def test_a_critic_is_taken_from_a_run_but_not_from_a_neighbour(tmp_path: Path) -
     other = DecoderWithHead.from_decoder(policy.net)
     torch.nn.init.ones_(other.score.weight)
     hf.save(other, tmp_path / "critic")
-    assert not load_value_model(str(tmp_path / "model"), policy).score.weight.any(), "a folder beside it is not its critic"
+    assert not load_value_model(str(tmp_path / "model"), policy).score.weight.any(), (
+        "a folder beside it is not its critic"
+    )
     job = replace(JOB, algorithm=PPO(), steps=1)
     job(tmp_path / "run")
     assert load_value_model(str(tmp_path / "run"), policy).score.weight.any(), "a run's is what it learned"

@@ -37,7 +37,11 @@ JOB = RL(
 )  # fmt: skip
 CRITIC = Critic(optimizer=AdamW(lr=1e-2), warmup_steps=1)
 KINDS: dict[str, RL] = {
-    "ppo": replace(JOB, algorithm=PPO(critic=CRITIC, adaptive_kl=AdaptiveKLController(), normalize_rewards=True), epochs_per_batch=2),
+    "ppo": replace(
+        JOB,
+        algorithm=PPO(critic=CRITIC, adaptive_kl=AdaptiveKLController(), normalize_rewards=True),
+        epochs_per_batch=2,
+    ),
     "lora": replace(JOB, lora=LoRA(rank=2), optimizer=AdamW(lr=0.02)),
     "frozen": replace(JOB, frozen_layers=1),
     "passes": replace(JOB, epochs_per_batch=2, minibatches=2),
@@ -131,7 +135,9 @@ def test_groups_of_equal_rewards_are_replaced(tmp_path: Path, monkeypatch: pytes
 
 def test_without_a_single_mixed_group_nothing_is_learned(tmp_path: Path) -> None:
     """The words are never written: ten rounds, then the run goes on all the same."""
-    job = replace(JOB, task=DigitTask(answer="never"), algorithm=DAPO(overlong_buffer=0), steps=1, dynamic_sampling_rounds=2)
+    job = replace(
+        JOB, task=DigitTask(answer="never"), algorithm=DAPO(overlong_buffer=0), steps=1, dynamic_sampling_rounds=2
+    )
     job(tmp_path / "run")
     (row,) = told(tmp_path / "run")
     assert row["groups"] == 0 and row["grad_norm"] == 0 and len(list(read_traces(tmp_path / "run"))) == 9

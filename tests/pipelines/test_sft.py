@@ -13,13 +13,23 @@ import pytest
 import tokenizers
 import torch
 
-from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, RecordingProgress, char_policy, plain_logits, plain_logprobs, run_async, weights64
+from fakes import (
+    ALPHABET,
+    QUESTION_TEMPLATE,
+    DigitTask,
+    RecordingProgress,
+    char_policy,
+    plain_logits,
+    plain_logprobs,
+    run_async,
+    weights64,
+)
 from ponder.errors import Interrupted, RunError, TaskError, UsageError
 from ponder.models.load import ScratchModel
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.pipelines.problems.conversations import read_conversations
-from ponder.pipelines.sft import PREFERENCE_SCORER, FineTune, check_answer_tokens, answer_trace, text_answer_trace
+from ponder.pipelines.sft import PREFERENCE_SCORER, FineTune, answer_trace, check_answer_tokens, text_answer_trace
 from ponder.pipelines.solve import shuffled_problems
 from ponder.runs.run_dir import newest_checkpoint, read_metrics, read_traces
 from ponder.train.imitation import DPO, SFT, Distill, RejectionSampling
@@ -29,7 +39,16 @@ from ponder.types import Problem, Sampling, user_messages
 
 MODEL = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
 JOB = FineTune(
-    DigitTask(), MODEL, QUESTION_TEMPLATE, SFT(), AdamW(lr=1e-2), steps=5, batch_size=6, save_every=2, device="cpu", dtype="float32"
+    DigitTask(),
+    MODEL,
+    QUESTION_TEMPLATE,
+    SFT(),
+    AdamW(lr=1e-2),
+    steps=5,
+    batch_size=6,
+    save_every=2,
+    device="cpu",
+    dtype="float32",
 )
 
 
@@ -54,7 +73,11 @@ def test_the_first_loss_is_the_token_mean(tmp_path: Path) -> None:
     w = {n: p.detach() for n, p in weights64(net).items()}
     terms: list[float] = []
     for p in shuffled_problems(DigitTask().train, 0, 0, 6):
-        path = [*tokenizer.encode(p.question, add_special_tokens=False), *tokenizer.encode(p.answer, add_special_tokens=False), 2]
+        path = [
+            *tokenizer.encode(p.question, add_special_tokens=False),
+            *tokenizer.encode(p.answer, add_special_tokens=False),
+            2,
+        ]
         terms += (-plain_logprobs(net, w, path, 2)).tolist()  # the digit and the end, never the prompt
     (metrics,) = read_metrics(tmp_path / "run")
     assert metrics["loss"] == pytest.approx(np.mean(terms), rel=1e-5)
@@ -106,7 +129,9 @@ def pairs(path: Path) -> str:
 
 @pytest.mark.parametrize("kind", ["sigmoid", "ipo"])
 def test_dpo_learns_to_prefer(kind: str, tmp_path: Path) -> None:
-    job = replace(JOB, data=pairs(tmp_path / "p.jsonl"), algorithm=DPO(loss_type=kind), optimizer=AdamW(lr=3e-3), steps=12)  # type: ignore[arg-type]
+    job = replace(
+        JOB, data=pairs(tmp_path / "p.jsonl"), algorithm=DPO(loss_type=kind), optimizer=AdamW(lr=3e-3), steps=12
+    )  # type: ignore[arg-type]
     policy = job(tmp_path / "run")
     told = read_metrics(tmp_path / "run")
     assert told[0]["loss"] == pytest.approx(math.log(2) if kind == "sigmoid" else 25.0, rel=1e-4), "no margin yet"

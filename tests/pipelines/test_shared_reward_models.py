@@ -16,16 +16,16 @@ from models.policy_contract import save_gguf
 from ponder.engine.request import ReadRequest
 from ponder.errors import ModelError
 from ponder.models.genrm import GenRM
+from ponder.models.guides import load_guide
 from ponder.models.load import ScratchModel, find_model, load_policy
 from ponder.models.ponder_policy import PonderPolicy
-from ponder.models.reward_models import LearnedScorer, HeadReader, load_scorer
+from ponder.models.reward_models import HeadReader, LearnedScorer, load_scorer
 from ponder.models.weight_sharing import find_head_adapter
 from ponder.nets import hf, lora
-from ponder.nets.lora import LoRA
 from ponder.nets.decoder_with_head import DecoderWithHead
+from ponder.nets.lora import LoRA
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
-from ponder.models.guides import load_guide
 from ponder.pipelines.reward_model import TrainRewardModel
 from ponder.pipelines.rewards.reward_model_task import RewardModelTask, _load_cached
 from ponder.pipelines.rl import RL
@@ -48,7 +48,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A policy, what it sampled, and judges of that which learned with more or less of its weights."""
     home = tmp_path_factory.mktemp("home")
     fresh = ScratchModel(ALPHABET, width=16, layers=2, heads=2, context=32)
-    FineTune(DigitTask(), fresh, QUESTION_TEMPLATE, optimizer=AdamW(lr=1e-2), steps=8, batch_size=5, **HERE)(home / "policy")
+    FineTune(DigitTask(), fresh, QUESTION_TEMPLATE, optimizer=AdamW(lr=1e-2), steps=8, batch_size=5, **HERE)(
+        home / "policy"
+    )
     Collect(DigitTask(), str(home / "policy"), QUESTION_TEMPLATE, Samples(8, DRAW), limit=10, **HERE)(home / "sample")
     for way, changes in WAYS.items():
         judge(home, **changes)(home / way)
@@ -56,7 +58,16 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def judge(home: Path, **changes: Any) -> TrainRewardModel:
-    job = TrainRewardModel((str(home / "sample"),), str(home / "policy"), OutcomeReward(), QUESTION_TEMPLATE, held_out_tenths=0, steps=6, batch_size=4, **HERE)
+    job = TrainRewardModel(
+        (str(home / "sample"),),
+        str(home / "policy"),
+        OutcomeReward(),
+        QUESTION_TEMPLATE,
+        held_out_tenths=0,
+        steps=6,
+        batch_size=4,
+        **HERE,
+    )
     return replace(job, optimizer=AdamW(lr=1e-2), **changes)
 
 
@@ -103,7 +114,13 @@ def test_an_evaluation_s_judge_sits_on_the_policy_s_engine(
 
         monkeypatch.setattr("ponder.pipelines.evaluate.load_guide", found)
         job = Evaluate(
-            DigitTask(), str(home / "policy"), QUESTION_TEMPLATE, BestOfN(4, sampling=DRAW), f"reward:{home / way}", max_concurrency=4, **HERE
+            DigitTask(),
+            str(home / "policy"),
+            QUESTION_TEMPLATE,
+            BestOfN(4, sampling=DRAW),
+            f"reward:{home / way}",
+            max_concurrency=4,
+            **HERE,
         )
         job(tmp_path / name)
         return sorted((t for _, t in read_traces(tmp_path / name)), key=lambda t: t.problem.id)

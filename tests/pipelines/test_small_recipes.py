@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from ponder.runs import job_json
-from ponder.cli import recipe_files
-from ponder.cli import launch
+from ponder.cli import launch, recipe_files
 from ponder.models import chat_templates
 from ponder.models.genrm import verdict_prompt
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.pipelines.stages import Stages
+from ponder.runs import job_json
 from ponder.runs.run_dir import read_metrics, read_traces
 from ponder.train.learner import Learner
 
@@ -79,7 +78,9 @@ def test_the_clock_is_worked_out_from_left_to_right() -> None:
         for sign, digit in zip("+" + text[1::2], text[::2], strict=True):
             total = total * int(digit) if sign == "*" else total + int(digit)
         assert plain.problem(item, "p").answer == f"={total % 10}"
-        assert plain._is_test_item(item) == worked._is_test_item(item), "no held-out problem is learned in the other form"
+        assert plain._is_test_item(item) == worked._is_test_item(item), (
+            "no held-out problem is learned in the other form"
+        )
     for task in (plain, worked):
         assert task.verifier.verify(task.gold(task.test[0]), task.test[0].answer).value == 1.0
         assert task.verifier.verify(task.gold(task.test[1]) + "1", task.test[1].answer).value == 0.0

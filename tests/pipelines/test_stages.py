@@ -9,18 +9,17 @@ from typing import Any
 
 import pytest
 
-from ponder.runs import job_json
-from ponder.runs import run_dir
 from ponder.errors import Interrupted, RunError, UnknownName, UsageError
+from ponder.measure.evaluation_report import EvaluationReport
 from ponder.models.load import ScratchModel
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.job.finished_training import finished_model
-from ponder.measure.evaluation_report import EvaluationReport
 from ponder.pipelines.sft import FineTune
-from ponder.pipelines.stages import Stage, Stages, stage_references, resolve_stage_references
+from ponder.pipelines.stages import Stage, Stages, resolve_stage_references, stage_references
 from ponder.protocols import NoProgress
 from ponder.reason.strategies import Chain
+from ponder.runs import job_json, run_dir
 from ponder.tasks import Addition
 from ponder.train.optimizer import AdamW
 from ponder.types import Cost, Sampling
@@ -87,7 +86,10 @@ def test_training_that_is_not_done_goes_on(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         THREE(tmp_path / "run", Stop("more"))
     newest = run_dir.newest_checkpoint(tmp_path / "run" / "more")
-    assert newest is not None and finished_model(resolve_stage_references(MORE.job, tmp_path / "run"), tmp_path / "run" / "more") is None
+    assert (
+        newest is not None
+        and finished_model(resolve_stage_references(MORE.job, tmp_path / "run"), tmp_path / "run" / "more") is None
+    )
     other = replace(THREE, stages=(*THREE.stages[:2], replace(MORE, job=replace(MORE.job, seed=5))))
     with pytest.raises(RunError, match=r"stage 'more' of .* began with other settings \(seed: 0 -> 5\)"):
         other(tmp_path / "run")
@@ -205,4 +207,6 @@ def test_only_paths_beneath_the_run_are_said_from_there(tmp_path: Path) -> None:
     }
     for text, kept in texts.items():
         assert run_dir._with_relative_stage_paths([text], home / "stage") == [kept]
-    assert run_dir._with_relative_stage_paths([f"{home}/a"], tmp_path / "alone") == [f"{home}/a"], "no stage of anything"
+    assert run_dir._with_relative_stage_paths([f"{home}/a"], tmp_path / "alone") == [f"{home}/a"], (
+        "no stage of anything"
+    )

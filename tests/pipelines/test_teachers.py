@@ -24,7 +24,7 @@ from ponder.pipelines.collect import Collect
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
-from ponder.pipelines.training.teachers import load_teacher, check_same_vocabulary, load_value_model
+from ponder.pipelines.training.teachers import check_same_vocabulary, load_teacher, load_value_model
 from ponder.reason.strategies import Chain, Samples
 from ponder.runs.run_dir import read_metrics, read_traces
 from ponder.train.critic import Critic
@@ -142,6 +142,8 @@ def by_hand(policy: PonderPolicy, rows: list[dict[str, list[dict[str, str]]]], b
     w = {n: p.detach() for n, p in weights64(policy.net).items()}
     terms: list[float] = []
     for row in rows:
-        asked, said = (policy.tokenizer.encode(m["content"], add_special_tokens=False).tolist() for m in row["messages"])
+        asked, said = (
+            policy.tokenizer.encode(m["content"], add_special_tokens=False).tolist() for m in row["messages"]
+        )
         terms += (-plain_logprobs(policy.net, w, [*asked, *said, 2], len(asked))).tolist()
     return float(np.mean(terms))

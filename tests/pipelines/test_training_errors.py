@@ -19,9 +19,9 @@ from fakes import (
     QUESTION_TEMPLATE,
     DigitTask,
     RecordingProgress,
-    perturb,
-    fails_if,
     char_policy,
+    fails_if,
+    perturb,
     plain_logits,
     plain_logprobs,
     run_async,
@@ -30,15 +30,15 @@ from fakes import (
 from ponder.engine import sampler
 from ponder.engine.engine import Engine
 from ponder.errors import Interrupted
-from ponder.models.load import ScratchModel
 from ponder.models.base_policy import BasePolicy
+from ponder.models.load import ScratchModel
 from ponder.models.ponder_policy import PonderPolicy
-from ponder.pipelines.training import session
 from ponder.pipelines import rl as pipeline
 from ponder.pipelines.problems.curriculum import Frontier
-from ponder.pipelines.training.session import TrainingSession
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
+from ponder.pipelines.training import session
+from ponder.pipelines.training.session import TrainingSession
 from ponder.reason.strategies import Samples
 from ponder.runs.run_dir import read_metrics, read_traces
 from ponder.train import checkpoint
@@ -46,9 +46,8 @@ from ponder.train.objective import NO_KL
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO, REINFORCE
 from ponder.types import Completion, Sampling, Score, user_messages
-from ponder.verify import FinalNumber
+from ponder.verify import FinalNumber, base
 from ponder.verify.final_answer import number
-from ponder.verify import base
 
 Patch = pytest.MonkeyPatch
 both = pytest.mark.parametrize("broken", [False, True], ids=["right", "mistake"])
@@ -138,7 +137,9 @@ def test_15_the_same_problem_twice_is_two_groups(broken: bool, tmp_path: Path, m
     """Each instance has its own samples, and its own baseline."""
     if broken:
         monkeypatch.setattr(BasePolicy, "_next_seed", lambda self, prefix, *rest: int(prefix.sum()))
-    replace(JOB, task=DigitTask(1), problems_per_step=2, strategy=Samples(8, Sampling(max_tokens=2)), steps=1)(tmp_path / "run")
+    replace(JOB, task=DigitTask(1), problems_per_step=2, strategy=Samples(8, Sampling(max_tokens=2)), steps=1)(
+        tmp_path / "run"
+    )
     one, two = (t for _, t in read_traces(tmp_path / "run"))
     with fails_if(broken):
         assert one.problem == two.problem and len(one.answers()) == len(two.answers()) == 8

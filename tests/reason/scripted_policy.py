@@ -8,9 +8,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ponder.errors import ModelError, BudgetExhausted
+from ponder.errors import BudgetExhausted, ModelError
 from ponder.reason.operators.cut import Cut
-from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Trace, ids, prompt_trace, user_messages
+from ponder.types import (
+    Completion,
+    Cost,
+    Ids,
+    Message,
+    Problem,
+    Sampling,
+    Score,
+    Trace,
+    ids,
+    prompt_trace,
+    user_messages,
+)
 
 LINES = Cut(stop=("\n",))
 ASKED = "Q:"

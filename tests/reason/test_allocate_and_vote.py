@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from fakes import trace_group
 from ponder.errors import UsageError
-from ponder.reason.operators.allocate import split_evenly, top_indices, rebase_counts
+from ponder.reason.operators.allocate import rebase_counts, split_evenly, top_indices
 from ponder.reason.operators.confidence import answer_confidence, mean_logprob
 from ponder.reason.operators.resample import multinomial_counts, particle_weights, systematic_counts
-from ponder.reason.operators.settled import leader_probability, is_vote_decided
+from ponder.reason.operators.settled import is_vote_decided, leader_probability
 from ponder.reason.operators.vote import weighted_answer
 from ponder.types import Step, ids
 
@@ -23,7 +23,12 @@ from ponder.types import Step, ids
 def test_highest_and_evenly() -> None:
     assert top_indices([0.1, 0.9, 0.9, 0.5], 3) == [1, 2, 3], "the first of equals first"
     assert top_indices([], 2) == [] and top_indices([3.0], 5) == [0]
-    assert split_evenly(8, 2) == [4, 4] and split_evenly(4, 3) == [2, 1, 1] and split_evenly(1, 3) == [1, 0, 0] and split_evenly(5, 0) == []
+    assert (
+        split_evenly(8, 2) == [4, 4]
+        and split_evenly(4, 3) == [2, 1, 1]
+        and split_evenly(1, 3) == [1, 0, 0]
+        and split_evenly(5, 0) == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,10 +140,15 @@ def test_confidence() -> None:
     trace = trace_group([1], [[2, 3], [4]])
     a, b = trace.steps[1], trace.steps[2]
     a.logprobs, b.logprobs = np.log(np.array([0.5, 0.125], np.float32)), np.array([np.nan], np.float32)
-    assert mean_logprob(trace, 1) == pytest.approx(math.log(0.25)) and answer_confidence(trace, 1) == pytest.approx(0.25)
+    assert mean_logprob(trace, 1) == pytest.approx(math.log(0.25)) and answer_confidence(trace, 1) == pytest.approx(
+        0.25
+    )
     assert mean_logprob(trace, 2) is None and answer_confidence(trace, 2) is None, "a server that does not tell"
     assert answer_confidence(trace, 1, "entropy") is None, "it was not asked for"
     a.notes = {"entropy": np.array([1.0, 3.0], np.float32), "gini": np.array([0.0, 0.5], np.float32)}
-    assert answer_confidence(trace, 1, "entropy") == pytest.approx(math.exp(-2)) and answer_confidence(trace, 1, "gini") == 0.75
+    assert (
+        answer_confidence(trace, 1, "entropy") == pytest.approx(math.exp(-2))
+        and answer_confidence(trace, 1, "gini") == 0.75
+    )
     more = trace.add(Step(1, "", ids([5]), np.log(np.array([0.25], np.float32))))
     assert mean_logprob(trace, more) == pytest.approx(math.log(0.25)), "over the whole path"

@@ -11,27 +11,35 @@ import pytest
 
 from ponder.cli.strategy_flags import strategy_from_flags
 from ponder.errors import UsageError
-from ponder.runs.job_json import decode, encode
 from ponder.measure.evaluation_report import evaluation_report
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
-from ponder.reason.operators.auto_cut import AUTO_CUT, CUT_PROBE_PREFIX, AutoCut, chosen_cut, uses_cut, split_into_steps, count_without_steps
+from ponder.reason.operators.auto_cut import (
+    AUTO_CUT,
+    CUT_PROBE_PREFIX,
+    AutoCut,
+    chosen_cut,
+    count_without_steps,
+    split_into_steps,
+    uses_cut,
+)
 from ponder.reason.operators.cut import CUTS, Cut
-from ponder.reason.replay_policy import ReplayScorer, ReplayPolicy
+from ponder.reason.replay_policy import ReplayPolicy, ReplayScorer
 from ponder.reason.scorers import Likelihood
 from ponder.reason.strategies import (
     DVTS,
     MCTS,
     BeamSearch,
     BestOfN,
-    SampleTree,
     Chain,
     Forest,
     LookaheadBeamSearch,
     ParticleFilter,
     Rebase,
+    SampleTree,
     TreeOfThoughts,
 )
+from ponder.runs.job_json import decode, encode
 from ponder.types import Completion, Cost, Ids, Problem, Sampling, Trace, ids, user_messages
 
 LINES = "3 + 4 = 7\n7 x 2 = 14\nso\n#### 14"
@@ -163,7 +171,9 @@ def test_a_stored_search_replays_with_its_cut() -> None:
     stored = Trace.from_json(think(BeamSearch(2, 1), Writer(LINES)).to_json())
     again = think(BeamSearch(2, 1), ReplayPolicy([stored]), guide=ReplayScorer([stored], "likelihood"))
     assert again.to_json()["steps"] == stored.to_json()["steps"] and again.chosen == stored.chosen
-    other = think(BeamSearch(2, 1, cut=CUTS["line"]), ReplayPolicy([stored]), guide=ReplayScorer([stored], "likelihood"))
+    other = think(
+        BeamSearch(2, 1, cut=CUTS["line"]), ReplayPolicy([stored]), guide=ReplayScorer([stored], "likelihood")
+    )
     assert depth(other) == depth(stored), "what was only looked at is no sample"
 
 

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes import DigitTask, FakePolicy, FirstCharVerifier
-from ponder.errors import ModelError, BudgetExhausted, UsageError
-from ponder.pipelines.solve import try_solve, solve, solve_all
+from ponder.errors import BudgetExhausted, ModelError, UsageError
+from ponder.pipelines.solve import solve, solve_all, try_solve
 from ponder.reason.budget import Budget, BudgetedPolicy, BudgetLedger
 from ponder.reason.price import Price
 from ponder.reason.scorers import Likelihood
-from ponder.reason.strategies import Chain, Samples, MajorityVote
+from ponder.reason.strategies import Chain, MajorityVote, Samples
 from ponder.types import Completion, Cost, Ids, Problem, Sampling, Score, Trace, ids, user_messages
 
 from .speaking import Speaker
@@ -130,7 +130,9 @@ def test_gold_is_hidden_unless_the_trace_says_oracle() -> None:
     problem = DigitTask().test[4]
     trace = asyncio.run(solve(problem, Peeping(), FakePolicy(["4"]), FirstCharVerifier(), guide=Likelihood()))
     assert seen == [(None, None)] and not trace.oracle and trace.problem == problem and trace.score(1, "wanted") == 1.0
-    trace = asyncio.run(solve(problem, Peeping(), FakePolicy(["4"]), FirstCharVerifier(), guide=FirstCharVerifier(), oracle=True))
+    trace = asyncio.run(
+        solve(problem, Peeping(), FakePolicy(["4"]), FirstCharVerifier(), guide=FirstCharVerifier(), oracle=True)
+    )
     assert seen == [(None, None), ("4", "test")] and trace.oracle
     assert Trace.from_json(trace.to_json()).oracle
 
@@ -167,7 +169,9 @@ def test_who_was_cut_off_by_its_budget_says_so() -> None:
 
 def test_a_guide_cannot_pass_for_the_judge() -> None:
     with pytest.raises(UsageError, match="both score as 'wanted'"):
-        asyncio.run(solve(DigitTask().test[4], Chain(), FakePolicy(["4"]), FirstCharVerifier(), guide=FirstCharVerifier()))
+        asyncio.run(
+            solve(DigitTask().test[4], Chain(), FakePolicy(["4"]), FirstCharVerifier(), guide=FirstCharVerifier())
+        )
 
 
 def test_a_prompt_that_cannot_be_written_is_one_problem_s_failure() -> None:

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ponder.errors import UnknownName, UsageError
-from ponder.runs.job_json import decode, encode
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
 from ponder.reason.strategies.budget_forcing import BudgetForcing
+from ponder.runs.job_json import decode, encode
 from ponder.types import Problem, Sampling, Trace, user_messages
 
 from .speaking import EOS, Speaker, tree

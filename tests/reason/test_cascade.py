@@ -9,13 +9,20 @@ import numpy as np
 import pytest
 
 from fakes import DigitTask, FakePolicy, FirstCharVerifier, trace_group
-from ponder.runs import job_json
 from ponder.errors import UnknownName, UsageError
 from ponder.pipelines.solve import solve
 from ponder.reason.strategies.best_of_n import BestOfN
-from ponder.reason.strategies.samples import Samples
-from ponder.reason.strategies.cascade import FEATURES, ConfidenceProbe, Cascade, majority_share, probe_features, fit_probe
+from ponder.reason.strategies.cascade import (
+    FEATURES,
+    Cascade,
+    ConfidenceProbe,
+    fit_probe,
+    majority_share,
+    probe_features,
+)
 from ponder.reason.strategies.majority_vote import MajorityVote
+from ponder.reason.strategies.samples import Samples
+from ponder.runs import job_json
 from ponder.types import Sampling, Score, Trace
 
 ROUTE = Cascade(Samples(3), MajorityVote(n=6), threshold=0.6)
@@ -81,7 +88,9 @@ def test_bad_settings() -> None:
         thought(["1"], Cascade(Samples(1), signal="probe"))
     with pytest.raises(UsageError, match="are alike"):
         fit_probe([trace_group([5], [[1]], [1.0])], "wanted")
-    route = Cascade(Samples(2, Sampling(temperature=0.5)), signal="probe", probe=ConfidenceProbe((1.0, 2.0, 3.0, 4.0), 0.5))
+    route = Cascade(
+        Samples(2, Sampling(temperature=0.5)), signal="probe", probe=ConfidenceProbe((1.0, 2.0, 3.0, 4.0), 0.5)
+    )
     assert job_json.decode(job_json.encode(route)) == route
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes import QUESTION_TEMPLATE, DigitTask
-from ponder.errors import ModelError, PonderError, BudgetExhausted, UnknownName, UsageError
+from ponder.errors import BudgetExhausted, ModelError, PonderError, UnknownName, UsageError
 from ponder.models import chat_templates
 from ponder.models.load import ScratchModel
 from ponder.protocols import Policy
@@ -178,7 +178,9 @@ def test_on_a_real_network() -> None:
 
     from ponder.models.ponder_policy import PonderPolicy
 
-    net, tokenizer = ScratchModel("abcdef", width=32, layers=2, heads=4, context=64).build(torch.float32, torch.device("cpu"))
+    net, tokenizer = ScratchModel("abcdef", width=32, layers=2, heads=4, context=64).build(
+        torch.float32, torch.device("cpu")
+    )
     policy: Policy = PonderPolicy(net, chat_templates.with_chat_template(tokenizer, QUESTION_TEMPLATE))
     greedy = Sampling(temperature=0, max_tokens=9)
 

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ponder.errors import ModelError, PonderError, UsageError
-from ponder.runs.job_json import decode, encode
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
 from ponder.reason.operators.uncertainty import UncertaintyTrigger, token_uncertainty, uncertainty_measures
 from ponder.reason.strategies.entropy_fork import EntropyFork
+from ponder.runs.job_json import decode, encode
 from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Trace, ids, user_messages
 
 from .speaking import tree
@@ -60,7 +60,8 @@ class Torn:
         top = [(r + ["\0"] * k)[:k] for _, r in rows]
         logs = [[math.log(p.get(c, 1e-9)) for c in t] for (p, _), t in zip(rows, top, strict=True)]
         notes = {
-            name: np.array([by_hand(list(p.values()))[name] for p, _ in rows], np.float32) for name in sampling.token_stats
+            name: np.array([by_hand(list(p.values()))[name] for p, _ in rows], np.float32)
+            for name in sampling.token_stats
         }
         alternatives = (ids(np.array([[ord(c) for c in t] for t in top])), np.array(logs, np.float32)) if k else None
         logprobs = np.array([math.log(p.get(c, 1e-9)) for (p, _), c in zip(rows, written, strict=True)], np.float32)
@@ -118,7 +119,12 @@ def crossroads(text: str) -> Mapping[str, float]:
     return sure({"": "a", "a": "b", "abd": "7"}.get(said, END))
 
 
-BY = EntropyFork(fork_trigger=UncertaintyTrigger(threshold=0.6), backtrack_trigger=UncertaintyTrigger(threshold=1.2), answers=1, chunk_tokens=8)
+BY = EntropyFork(
+    fork_trigger=UncertaintyTrigger(threshold=0.6),
+    backtrack_trigger=UncertaintyTrigger(threshold=1.2),
+    answers=1,
+    chunk_tokens=8,
+)
 
 
 def think(strategy: EntropyFork, policy: Torn, tokens: int | None = None, **more: Any) -> Trace:
@@ -189,9 +195,9 @@ def test_the_variance_is_of_the_whole_vocabulary() -> None:
 
 def test_quantiles_are_of_what_was_seen() -> None:
     seen = [float(i) for i in range(101)]
-    assert UncertaintyTrigger(quantile=0.9).cutoff(seen) == 90.0 and UncertaintyTrigger(quantile=0.9).cutoff(seen, small=True) == pytest.approx(
-        10.0
-    )
+    assert UncertaintyTrigger(quantile=0.9).cutoff(seen) == 90.0 and UncertaintyTrigger(quantile=0.9).cutoff(
+        seen, small=True
+    ) == pytest.approx(10.0)
     assert UncertaintyTrigger(quantile=0.9, min_seen_tokens=102).cutoff(seen) is None
     text = "Q" + "a" * 40
 
@@ -230,7 +236,12 @@ def test_a_branch_that_fails_is_pruned() -> None:
 
 
 def test_an_answer_ends_at_its_budget() -> None:
-    how = EntropyFork(fork_trigger=UncertaintyTrigger(threshold=9.0), answers=1, chunk_tokens=4, sampling=Sampling(temperature=0.0, max_tokens=12))
+    how = EntropyFork(
+        fork_trigger=UncertaintyTrigger(threshold=9.0),
+        answers=1,
+        chunk_tokens=4,
+        sampling=Sampling(temperature=0.0, max_tokens=12),
+    )
     trace = think(how, Torn(lambda text: sure("a")))
     assert trace.text(trace.chosen or 0) == "a" * 12 and trace.steps[-1].stop == "length"
 
@@ -248,7 +259,12 @@ def test_a_stop_of_the_users_ends_the_answer() -> None:
             return [replace(c, text=c.text[cut], token_ids=c.token_ids[cut], logprobs=c.logprobs[cut], stop=stop,
                             notes=notes, top_logprobs=alternatives)]  # fmt: skip
 
-    how = EntropyFork(fork_trigger=UncertaintyTrigger(threshold=9.0), answers=1, chunk_tokens=3, sampling=Sampling(temperature=0.0, stop=(";",)))
+    how = EntropyFork(
+        fork_trigger=UncertaintyTrigger(threshold=9.0),
+        answers=1,
+        chunk_tokens=3,
+        sampling=Sampling(temperature=0.0, stop=(";",)),
+    )
     trace = think(how, Stopping(lambda text: sure({1: "a", 2: "b", 3: "c", 4: "d"}.get(len(text), ";"))))
     assert trace.text(trace.chosen or 0) == "abcd;" and trace.steps[-1].done
 
@@ -256,7 +272,9 @@ def test_a_stop_of_the_users_ends_the_answer() -> None:
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=40), st.floats(0.01, 0.99), st.booleans())
 def test_a_bar_is_numpys_quantile(seen: list[float], share: float, small: bool) -> None:
     expected = np.quantile(seen, 1 - share if small else share)
-    assert UncertaintyTrigger(quantile=share, min_seen_tokens=1).cutoff(sorted(seen), small) == pytest.approx(expected, abs=1e-9)
+    assert UncertaintyTrigger(quantile=share, min_seen_tokens=1).cutoff(sorted(seen), small) == pytest.approx(
+        expected, abs=1e-9
+    )
 
 
 @settings(max_examples=60)
@@ -268,7 +286,17 @@ def test_random_trees_keep_their_books(seed: int, ways: int, forks: int, answers
         return dict(zip(letters, rng.dirichlet(np.ones(4) * rng.choice([0.2, 2.0])).tolist(), strict=True))
 
     sampling = Sampling(temperature=0.0, max_tokens=20)
-    how = EntropyFork("entropy", UncertaintyTrigger(threshold=0.7), UncertaintyTrigger(threshold=1.2), ways, forks, answers, piece, 0, sampling)
+    how = EntropyFork(
+        "entropy",
+        UncertaintyTrigger(threshold=0.7),
+        UncertaintyTrigger(threshold=1.2),
+        ways,
+        forks,
+        answers,
+        piece,
+        0,
+        sampling,
+    )
     trace = think(how, Torn(after))
     assert sum(len(trace.children(i)) > 1 for i in range(len(trace.steps))) <= forks
     kept = sum(len(s.token_ids) for s in trace.steps[1:])

@@ -9,10 +9,10 @@ import pytest
 
 from fakes import FakePolicy
 from ponder.errors import ModelError, UsageError
-from ponder.runs.job_json import decode, encode
 from ponder.protocols import Scorer
-from ponder.reason.strategies import BeamSearch, Chain, Samples, Forest, MajorityVote
+from ponder.reason.strategies import BeamSearch, Chain, Forest, MajorityVote, Samples
 from ponder.reason.strategies.forest import split_forest
+from ponder.runs.job_json import decode, encode
 from ponder.types import Completion, Ids, Sampling, Trace
 
 from .scripted import LINES, Rated, Scripted, asked, drawn

@@ -21,22 +21,22 @@ from ponder.reason.games import (
     GAME_SEARCH,
     ConnectFourGame,
     CountdownGame,
-    LanguageModelPrior,
-    GreedyPriorPlayer,
     GamePolicy,
+    GreedyPriorPlayer,
+    LanguageModelPrior,
+    LearnedValueScorer,
     RandomPlayoutScorer,
     SearchPlayer,
     TicTacToeGame,
-    LearnedValueScorer,
     ValueNet,
     game_problem,
     train_value_net,
 )
-from ponder.reason.games.game import state_after, random_playout
+from ponder.reason.games.game import random_playout, state_after
 from ponder.reason.operators.tree_policy import PUCT, UCT
 from ponder.types import Sampling, Trace, prompt_trace
 from ponder.verify import CountdownVerifier
-from ponder.verify.puzzles.tictactoe import minimax_outcome, has_won
+from ponder.verify.puzzles.tictactoe import has_won, minimax_outcome
 
 TTT = TicTacToeGame()
 FOUR = ConnectFourGame()
@@ -123,7 +123,11 @@ def test_moves_that_are_not_legal() -> None:
         state_after(CountdownGame((1, 2), 3), [99])
     with pytest.raises(UsageError, match="no moves of"):
         GamePolicy(TTT).tokens("centre")
-    for bad in (lambda: ConnectFourGame(9, 9), lambda: CountdownGame((1,), 1), lambda: LanguageModelPrior(FakePolicy(), 0)):
+    for bad in (
+        lambda: ConnectFourGame(9, 9),
+        lambda: CountdownGame((1,), 1),
+        lambda: LanguageModelPrior(FakePolicy(), 0),
+    ):
         with pytest.raises(UsageError):
             bad()
 
@@ -137,7 +141,9 @@ def test_the_policy_gives_each_legal_move_once_or_plays_on() -> None:
     assert len(run_async(policy.generate(prefix, Sampling(max_tokens=1), 2))) == 2
     ends = run_async(policy.generate(prefix, Sampling(max_tokens=9, seed=1), 5))
     assert all(TTT.outcome(state_after(TTT, [4, 0, 2, 6, *c.token_ids.tolist()])) is not None for c in ends)
-    assert [c.text for c in ends] == [c.text for c in run_async(policy.generate(prefix, Sampling(max_tokens=9, seed=1), 5))]
+    assert [c.text for c in ends] == [
+        c.text for c in run_async(policy.generate(prefix, Sampling(max_tokens=9, seed=1), 5))
+    ]
     (cut,) = run_async(policy.generate(policy.tokens(""), Sampling(max_tokens=2)))
     assert cut.stop == "length" and len(cut.token_ids) == 2
     assert run_async(policy.generate(policy.tokens("0 3 1 4 2"), Sampling(max_tokens=1), 3)) == [], "it is over"
@@ -318,14 +324,25 @@ def test_a_language_model_plays_alone_and_with_search() -> None:
     board = state_after(TTT, [0, 3, 1, 4])  # X wins with cell 3
     asked = TTT.question(board)
     assert "You play X" in asked and "X X 3\nO O 6\n7 8 9" in asked
-    assert [TTT.parse_move(t) for t in ("3", "Cell 7.", "I take 12", "1.5", "", "none")] == [2, 6, None, None, None, None]
+    assert [TTT.parse_move(t) for t in ("3", "Cell 7.", "I take 12", "1.5", "", "none")] == [
+        2,
+        6,
+        None,
+        None,
+        None,
+        None,
+    ]
     player = LanguageModelPrior(FakePolicy(["7", "7", "1", "x", "3", "9", "7", "7"]), samples=8)
     weights, cost = run_async(player(TTT, board, TTT.moves(board)))
     assert weights == pytest.approx([1 / 6, 0, 4 / 6, 0, 1 / 6]) and cost.generated_tokens == 8
     assert player.answer_counts == {"legal": 6, "illegal": 1, "no move": 1}
-    assert run_async(GreedyPriorPlayer(TTT, LanguageModelPrior(FakePolicy(["7"] * 8)))([0, 3, 1, 4])) == 6, "alone it misses the win"
+    assert run_async(GreedyPriorPlayer(TTT, LanguageModelPrior(FakePolicy(["7"] * 8)))([0, 3, 1, 4])) == 6, (
+        "alone it misses the win"
+    )
     prior = LanguageModelPrior(FakePolicy(["3", *["7"] * 7] * 200))
-    thinking = SearchPlayer(TTT, search(TTT, 40, rule=PUCT(low=-1, high=1)), GamePolicy(TTT, prior), RandomPlayoutScorer(TTT))
+    thinking = SearchPlayer(
+        TTT, search(TTT, 40, rule=PUCT(low=-1, high=1)), GamePolicy(TTT, prior), RandomPlayoutScorer(TTT)
+    )
     assert run_async(thinking([0, 3, 1, 4])) == 2, "with search it does not"
     nothing = run_async(LanguageModelPrior(FakePolicy(["?"] * 8))(TTT, board, TTT.moves(board)))
     assert nothing[0] == [0.2] * 5

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from ponder.errors import UsageError
-from ponder.runs.job_json import decode, encode
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
 from ponder.reason.prompts import Prompt
 from ponder.reason.strategies.length_control import ClassControl, LengthRejection, StepControl, TokenControl
+from ponder.runs.job_json import decode, encode
 from ponder.types import Problem, Sampling, Trace, user_messages
 
 from .speaking import Speaker, tree

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from fakes import DigitTask, FakePolicy, FirstCharVerifier, run_async
-from ponder.runs import job_json
 from ponder.errors import ModelError, UsageError
-from ponder.pipelines.solve import try_solve, solve
+from ponder.pipelines.solve import solve, try_solve
 from ponder.reason.budget import Budget
 from ponder.reason.operators.ranking import enhanced_borda_count
 from ponder.reason.strategies.llama_berry import LlamaBerry
+from ponder.runs import job_json
 from ponder.types import Completion, Ids, Sampling, Score, Trace, ids
 
 
@@ -50,7 +50,9 @@ class Larger(FirstCharVerifier):
         return [Score(float(trace.text(i)[0])) for i in steps]
 
 
-def thought(script: list[str], strategy: LlamaBerry, guide: FirstCharVerifier | None = None, budget: Budget | None = None) -> Trace:
+def thought(
+    script: list[str], strategy: LlamaBerry, guide: FirstCharVerifier | None = None, budget: Budget | None = None
+) -> Trace:
     return asyncio.run(solve(DigitTask().test[3], strategy, FakePolicy(script), guide=guide, budget=budget))
 
 

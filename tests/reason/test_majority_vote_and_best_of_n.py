@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ponder.errors import ModelError, PonderError, UsageError
-from ponder.runs.job_json import decode, encode
 from ponder.pipelines.solve import solve
 from ponder.protocols import Scorer
 from ponder.reason.budget import Budget
@@ -21,6 +20,7 @@ from ponder.reason.operators.vote import majority_answer, weighted_answer
 from ponder.reason.prompts import STEP_BY_STEP
 from ponder.reason.scorers import StepScoreReducer
 from ponder.reason.strategies import BestOfN, MajorityVote
+from ponder.runs.job_json import decode, encode
 from ponder.types import Completion, Ids, Sampling, Trace
 from ponder.verify.answers.style import answer_instruction
 
@@ -79,7 +79,9 @@ class Measured(Scripted):
         drawn = await super().generate(prefix, sampling, n)
         spread = {"=1": 2.0, "=2": 0.1}
         return [
-            replace(c, notes={m: np.full(len(c.token_ids), spread[c.text] / 4, np.float32) for m in sampling.token_stats})
+            replace(
+                c, notes={m: np.full(len(c.token_ids), spread[c.text] / 4, np.float32) for m in sampling.token_stats}
+            )
             for c in drawn
         ]
 
@@ -89,7 +91,9 @@ def test_a_vote_weighted_by_spread(weight: Any) -> None:
     """By entropy: twice exp(-0.5) = 1.213 beats exp(-0.025); by 1 - Gini: twice 0.5 beats 0.975. Three times 2 wins."""
     assert said(think(MajorityVote(3, weight), Measured({"": ["=2", "=1", "=1"]}))) == "=1"
     assert said(think(MajorityVote(3, weight), Measured({"": ["=1", "=2", "=2"]}))) == "=2"
-    assert said(think(MajorityVote(2, weight), Measured({"": ["=1", "=2"]}))) == "=2", "not the first seen: the surer one"
+    assert said(think(MajorityVote(2, weight), Measured({"": ["=1", "=2"]}))) == "=2", (
+        "not the first seen: the surer one"
+    )
 
 
 def test_a_settled_vote_stops() -> None:

@@ -19,8 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes import run_async
-from ponder.errors import ModelError, PonderError, BudgetExhausted, UsageError
-from ponder.runs.job_json import decode, encode
+from ponder.errors import BudgetExhausted, ModelError, PonderError, UsageError
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
 from ponder.reason.operators.backpropagate import DiscountedBackup
@@ -30,7 +29,20 @@ from ponder.reason.operators.tree_policy import PUCT, UCT, X1
 from ponder.reason.operators.widen import ProgressiveWidening
 from ponder.reason.strategies import STRATEGIES
 from ponder.reason.strategies.mcts import MCTS
-from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Trace, ids, prompt_trace, user_messages
+from ponder.runs.job_json import decode, encode
+from ponder.types import (
+    Completion,
+    Cost,
+    Ids,
+    Message,
+    Problem,
+    Sampling,
+    Score,
+    Trace,
+    ids,
+    prompt_trace,
+    user_messages,
+)
 
 from .scripted import LINES, Rated, Scripted, asked, drawn
 
@@ -87,7 +99,16 @@ def test_x1_by_hand() -> None:
         "    e=3 x1 0.2",
         "    f=4 x1 0.4",
     ]
-    ended = grown(replace(TWO, simulations=9, selection=X1(), backup=DiscountedBackup(), evaluate_on="written", stop_at_known_answer=True))
+    ended = grown(
+        replace(
+            TWO,
+            simulations=9,
+            selection=X1(),
+            backup=DiscountedBackup(),
+            evaluate_on="written",
+            stop_at_known_answer=True,
+        )
+    )
     assert [s.visits for s in ended.steps] == [3, 2, 2, 1, 1, 1, 1], "x1 stops when selection comes to an answer"
 
 
@@ -109,7 +130,9 @@ def test_the_best_way_is_by_visits_by_value_or_the_best_score_anywhere() -> None
     guide = Rated({"a\n": 0.9, "b\n": 0.1, "c=1": 0.6, "d=2": 1.0})
     search = replace(TWO, width=2, selection=UCT(0.0), simulations=4)
     assert grown(search, Scripted(script), guide).chosen is not None
-    by = {how: grown(replace(search, final_choice=how), Scripted(script), guide) for how in ("visits", "value", "score")}
+    by = {
+        how: grown(replace(search, final_choice=how), Scripted(script), guide) for how in ("visits", "value", "score")
+    }
     assert {how: t.text(t.chosen or 0) for how, t in by.items()} == {
         "visits": "a\nc=1", "value": "a\nc=1", "score": "a\nc=1",
     }  # fmt: skip
@@ -341,7 +364,11 @@ def test_several_are_under_way_at_once() -> None:
             return out
 
     policy = Counting()
-    run_async(MCTS(simulations=40, parallel_simulations=4, selection=UCT(1.0), rollouts=1, complete_answer=False)(fresh(), policy, Crc()))
+    run_async(
+        MCTS(simulations=40, parallel_simulations=4, selection=UCT(1.0), rollouts=1, complete_answer=False)(
+            fresh(), policy, Crc()
+        )
+    )
     assert 3 <= policy.most <= 4
 
 
@@ -395,8 +422,12 @@ def test_a_dead_end_closes_the_way_to_it() -> None:
 
 def test_budgets_are_kept_and_decide_by_what_there_is() -> None:
     for tokens in (*range(1, 12), 17, 25, 40):
-        strategy = MCTS(simulations=50, rollouts=1, parallel_simulations=1 + tokens % 3, sampling=Sampling(max_tokens=30))
-        trace = run_async(solve(Problem("p", user_messages("?")), strategy, Pure(), guide=Crc(), budget=Budget(tokens=tokens)))
+        strategy = MCTS(
+            simulations=50, rollouts=1, parallel_simulations=1 + tokens % 3, sampling=Sampling(max_tokens=30)
+        )
+        trace = run_async(
+            solve(Problem("p", user_messages("?")), strategy, Pure(), guide=Crc(), budget=Budget(tokens=tokens))
+        )
         assert trace.cost.generated_tokens <= tokens and not trace.failed
         assert trace.cost.generated_tokens == sum(len(s.token_ids) for s in trace.steps if s.sampled)
         if any(s.last and not s.pruned and s.scores for s in trace.steps):
@@ -418,7 +449,9 @@ def test_noise_is_on_the_first_steps_only_and_widening_bounds_them() -> None:
     assert noised.steps[1].prior + noised.steps[2].prior == pytest.approx(1)
     trace = fresh()
     sampling = Sampling(seed=1, max_tokens=200)
-    strategy = MCTS(simulations=9, width=8, widening=ProgressiveWidening(1, 0.5), sampling=sampling, complete_answer=False)
+    strategy = MCTS(
+        simulations=9, width=8, widening=ProgressiveWidening(1, 0.5), sampling=sampling, complete_answer=False
+    )
     run_async(strategy(trace, Pure(), Crc()))
     assert len(trace.children(0)) == 3, "ceil(sqrt(8)) when the last simulation left"
 
@@ -458,7 +491,9 @@ class Quick:
 def per_node(simulations: int) -> float:
     """Lines of Python that one node takes: counted, since time is another on every machine."""
     trace, lines, before = fresh(), 0, sys.gettrace()
-    strategy = MCTS(simulations=simulations, selection=UCT(1.0), sampling=Sampling(max_tokens=1 << 20), complete_answer=False)
+    strategy = MCTS(
+        simulations=simulations, selection=UCT(1.0), sampling=Sampling(max_tokens=1 << 20), complete_answer=False
+    )
 
     def count(frame: FrameType, event: str, arg: Any) -> Any:
         nonlocal lines
@@ -482,7 +517,9 @@ def test_a_node_takes_less_than_a_kilobyte() -> None:
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        strategy = MCTS(simulations=400, selection=UCT(1.0), sampling=Sampling(max_tokens=1 << 20), complete_answer=False)
+        strategy = MCTS(
+            simulations=400, selection=UCT(1.0), sampling=Sampling(max_tokens=1 << 20), complete_answer=False
+        )
         run_async(strategy(trace, Instant(), Quick()), 60)
         used = tracemalloc.get_traced_memory()[0] - before
     finally:

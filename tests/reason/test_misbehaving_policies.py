@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from fakes import run_async
-from ponder.errors import Interrupted, ModelError, PonderError, BudgetExhausted, UsageError
+from ponder.errors import BudgetExhausted, Interrupted, ModelError, PonderError, UsageError
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget, BudgetLedger
 from ponder.reason.operators.cut import CUTS
@@ -170,7 +170,11 @@ ROLLOUTS = ("mcts", "marco-o1", "alphallm-style", "x1", "rstar-style", "alphazer
 
 
 def think(
-    name: str, policy: Wild, guide: Guide | None, budget: Budget | BudgetLedger | None = None, trace: Trace | None = None
+    name: str,
+    policy: Wild,
+    guide: Guide | None,
+    budget: Budget | BudgetLedger | None = None,
+    trace: Trace | None = None,
 ) -> Trace:
     way = WAYS[name]
     return run_async(solve(PROBLEM, way, policy, guide=guide, budget=budget, oracle=name == "star", trace=trace), 10)

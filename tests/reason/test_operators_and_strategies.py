@@ -65,7 +65,9 @@ def test_best_ignores_what_is_undecided(scores: Sequence[float | None], winner: 
 
 
 def test_the_toy_world_keeps_the_protocols() -> None:
-    assert isinstance(FakePolicy(), Policy) and isinstance(FirstCharVerifier(), Scorer) and isinstance(DigitTask(), Task)
+    assert (
+        isinstance(FakePolicy(), Policy) and isinstance(FirstCharVerifier(), Scorer) and isinstance(DigitTask(), Task)
+    )
     assert all(isinstance(kind(), Strategy) for kind in STRATEGIES.values())
 
 

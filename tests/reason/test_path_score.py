@@ -10,13 +10,23 @@ from typing import Any
 import pytest
 
 from ponder.errors import UnknownName, UsageError
-from ponder.runs.job_json import decode, encode
 from ponder.protocols import Scorer
-from ponder.reason.harvest import Provenance, harvest_chains
-from ponder.reason.operators.reduce import REDUCTIONS, Reduction, path_score, scores_steps, reduce_scores
-from ponder.reason.replay_policy import ReplayScorer, ReplayPolicy
-from ponder.reason.scorers import OutcomeAndValue, Likelihood, StepScoreReducer
-from ponder.reason.strategies import DVTS, MCTS, BeamSearch, BestOfN, Forest, LookaheadBeamSearch, ParticleFilter, Rebase, MajorityVote
+from ponder.reason.harvest import Provenance
+from ponder.reason.operators.reduce import REDUCTIONS, Reduction, path_score, reduce_scores, scores_steps
+from ponder.reason.replay_policy import ReplayPolicy, ReplayScorer
+from ponder.reason.scorers import Likelihood, OutcomeAndValue, StepScoreReducer
+from ponder.reason.strategies import (
+    DVTS,
+    MCTS,
+    BeamSearch,
+    BestOfN,
+    Forest,
+    LookaheadBeamSearch,
+    MajorityVote,
+    ParticleFilter,
+    Rebase,
+)
+from ponder.runs.job_json import decode, encode
 from ponder.types import Cost, Score, Trace
 
 from .scripted import LINES, Rated, Scripted, asked
@@ -82,7 +92,9 @@ BEST = {"min": "c\n=3", "product": "b\n=2", "last": "a\n=1", "mean": "b\n=2"}
 @EVERY
 @pytest.mark.parametrize("choose", ["best", "weighted"])
 @pytest.mark.parametrize(
-    "strategy", [BestOfN(3, cut=LINES), DVTS(3, 1, cut=LINES), BeamSearch(3, 1, cut=LINES)], ids=lambda s: type(s).__name__
+    "strategy",
+    [BestOfN(3, cut=LINES), DVTS(3, 1, cut=LINES), BeamSearch(3, 1, cut=LINES)],
+    ids=lambda s: type(s).__name__,
 )
 def test_the_answer_is_the_one_that_a_hand_count_prefers(strategy: Any, choose: Any, how: Reduction) -> None:
     trace = think(replace(strategy, reduce=how, choose=choose), StepScoreReducer(Rated(RATED)), Scripted(THREE))
@@ -100,10 +112,14 @@ def test_whoever_takes_a_path_s_score_has_the_guide_s_reduction(how: Reduction) 
     (end,) = trace.answers()
     assert trace.steps[end].value == pytest.approx(COUNTED[how], abs=1e-6)
     forest = think(
-        Forest(BeamSearch(3, 1, cut=LINES, choose="best"), 2, "score"), StepScoreReducer(Rated(RATED), how), Scripted(THREE)
+        Forest(BeamSearch(3, 1, cut=LINES, choose="best"), 2, "score"),
+        StepScoreReducer(Rated(RATED), how),
+        Scripted(THREE),
     )
     assert forest.chosen is not None
-    assert forest.score(forest.chosen, "rated") == pytest.approx(reduce_scores([0.1, 1.0], how)), "by its own rank, the last"
+    assert forest.score(forest.chosen, "rated") == pytest.approx(reduce_scores([0.1, 1.0], how)), (
+        "by its own rank, the last"
+    )
     harvested = list(chains(trace, "rated", _funnel(), Provenance(), 0.0))
     assert [one.row["score"] for one in harvested] == [pytest.approx(COUNTED[how], abs=1e-6)]
 
@@ -112,9 +128,17 @@ def test_whoever_takes_a_path_s_score_has_the_guide_s_reduction(how: Reduction) 
 def test_a_vote_weighs_by_the_guide_s_reduction(how: Reduction) -> None:
     """A vote among the chains of a best-of search with cuts, so that a chain has two scores."""
     trace = think(BestOfN(3, cut=LINES, choose="weighted", reduce=how), StepScoreReducer(Rated(RATED)), Scripted(THREE))
-    weights = {"=1": reduce_scores([0.1, 1.0], how), "=2": reduce_scores([0.95, 0.5], how), "=3": reduce_scores([0.6, 0.6], how)}
+    weights = {
+        "=1": reduce_scores([0.1, 1.0], how),
+        "=2": reduce_scores([0.95, 0.5], how),
+        "=3": reduce_scores([0.6, 0.6], how),
+    }
     assert trace.chosen is not None and trace.steps[trace.chosen].text == max(weights, key=lambda k: weights[k])
-    whole = think(MajorityVote(3, "score"), StepScoreReducer(Rated({"=1": 0.3, "=2": 0.2}), how), Scripted({"": ["=1", "=2", "=2"]}))
+    whole = think(
+        MajorityVote(3, "score"),
+        StepScoreReducer(Rated({"=1": 0.3, "=2": 0.2}), how),
+        Scripted({"": ["=1", "=2", "=2"]}),
+    )
     assert whole.chosen is not None and whole.text(whole.chosen) == "=2", "one step each: any reduction is its score"
 
 

@@ -18,8 +18,17 @@ from ponder.pipelines.solve import solve, solve_all
 from ponder.protocols import Policy, Scorer
 from ponder.reason.budget import Budget
 from ponder.reason.operators import add_prompt, insert_text
-from ponder.reason.replay_policy import ReplayScorer, ReplayPolicy
-from ponder.reason.strategies import DVTS, BeamSearch, BestOfN, Forest, LookaheadBeamSearch, ParticleFilter, Rebase, MajorityVote
+from ponder.reason.replay_policy import ReplayPolicy, ReplayScorer
+from ponder.reason.strategies import (
+    DVTS,
+    BeamSearch,
+    BestOfN,
+    Forest,
+    LookaheadBeamSearch,
+    MajorityVote,
+    ParticleFilter,
+    Rebase,
+)
 from ponder.types import Cost, Problem, Sampling, Score, Step, Trace, ids, user_messages
 
 from .scripted import LINES, Rated, Scripted, asked, drawn
@@ -119,7 +128,9 @@ def test_equal_steps_have_their_own_scores() -> None:
 def test_a_budget_holds() -> None:
     """Five tokens are stored; three buy the first answer, and not the end of the second."""
     stored, problem = two(), asked().problem
-    trace = asyncio.run(solve(problem, MajorityVote(2, early_stopping="settled"), ReplayPolicy([stored]), budget=Budget(tokens=3)))
+    trace = asyncio.run(
+        solve(problem, MajorityVote(2, early_stopping="settled"), ReplayPolicy([stored]), budget=Budget(tokens=3))
+    )
     assert [s.text for s in trace.steps[1:]] == ["=1"] and trace.chosen == 1 and trace.cost.generated_tokens == 2
     with pytest.raises(BudgetExhausted, match="the stored step has 3 tokens, and 2 are allowed"):
         asyncio.run(ReplayPolicy([stored]).generate(asked().token_ids(0), Sampling(max_tokens=2), 2))
@@ -136,7 +147,11 @@ def test_prompts_and_words_that_were_stored() -> None:
         replay.tokens("Wait").tolist() == trace.steps[1].token_ids.tolist()
         and replay.text(trace.steps[1].token_ids) == "Wait"
     )
-    for broken in (lambda: replay.encode(user_messages("Else?")), lambda: replay.tokens("But"), lambda: replay.text(ids([1]))):
+    for broken in (
+        lambda: replay.encode(user_messages("Else?")),
+        lambda: replay.tokens("But"),
+        lambda: replay.text(ids([1])),
+    ):
         with pytest.raises(UsageError, match="the stored traces have no"):
             broken()
 

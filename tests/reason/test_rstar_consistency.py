@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from fakes import DigitTask, FakePolicy, FirstCharVerifier
-from ponder.runs import job_json
 from ponder.errors import ModelError, UsageError
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
-from ponder.reason.strategies.samples import Samples
 from ponder.reason.strategies.rstar_consistency import RStarConsistency
+from ponder.reason.strategies.samples import Samples
 from ponder.reason.strategies.self_refine import SelfRefine
+from ponder.runs import job_json
 from ponder.types import Completion, Ids, Sampling, Score, Trace
 
 

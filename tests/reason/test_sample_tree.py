@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from fakes import DigitTask, FakePolicy, FirstCharVerifier
-from ponder.runs import job_json
 from ponder.errors import UsageError
 from ponder.pipelines.solve import solve
 from ponder.reason.operators.cut import CUTS
 from ponder.reason.strategies.sample_tree import SampleTree
+from ponder.runs import job_json
 from ponder.train import credit
 from ponder.types import Sampling, Trace
 
@@ -20,7 +20,9 @@ from ponder.types import Sampling, Trace
 def grown(script: list[str], widths: tuple[int, ...] = (2, 2), stop: str = "stop") -> tuple[Trace, FakePolicy]:
     policy = FakePolicy(script, stop=stop)
     trace = asyncio.run(
-        solve(DigitTask().test[3], SampleTree(widths, Sampling(max_tokens=9), CUTS["line"]), policy, FirstCharVerifier())
+        solve(
+            DigitTask().test[3], SampleTree(widths, Sampling(max_tokens=9), CUTS["line"]), policy, FirstCharVerifier()
+        )
     )
     return trace, policy
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ponder.errors import ModelError, BudgetExhausted, UsageError
-from ponder.runs.job_json import decode, encode
-from ponder.pipelines.solve import try_solve, solve
+from ponder.errors import BudgetExhausted, ModelError, UsageError
+from ponder.pipelines.solve import solve, try_solve
 from ponder.reason.operators.aggregate import aggregate
-from ponder.reason.operators.follow_up import FollowUps, FollowUpQuestion
+from ponder.reason.operators.follow_up import FollowUpQuestion, FollowUps
 from ponder.reason.strategies.graph_of_thoughts import SORTING_GRAPH, GraphOfThoughts, Improve, Merge, Solve, Split
 from ponder.reason.strategies.self_refine import SelfRefine
+from ponder.runs.job_json import decode, encode
 from ponder.types import Completion, Ids, Problem, Sampling, Score, Trace, ids, user_messages
 
 from .speaking import Speaker, tree
@@ -80,7 +80,9 @@ def test_the_last_that_reads_is_given() -> None:
         async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
             return []
 
-    odd = think(SelfRefine(feedback="guide", max_rounds=1, **SHORT), Speaker(["Answer: 5", "Answer: 6"]), guide=Broken())
+    odd = think(
+        SelfRefine(feedback="guide", max_rounds=1, **SHORT), Speaker(["Answer: 5", "Answer: 6"]), guide=Broken()
+    )
     assert odd.chosen == 3 and odd.steps[1].scores["near"].value is None
 
 
@@ -137,14 +139,23 @@ def test_questions_are_asked_once() -> None:
     policy = Speaker(lambda t, j: f"{t}{j}")
     follow_ups = FollowUps(trace, policy)
     one, two = user_messages("one"), user_messages("two")
-    asked = [FollowUpQuestion(one, (0,)), FollowUpQuestion(two, (0,)), FollowUpQuestion(one, (0,)), FollowUpQuestion(two, (), shared_prompt=True)]
+    asked = [
+        FollowUpQuestion(one, (0,)),
+        FollowUpQuestion(two, (0,)),
+        FollowUpQuestion(one, (0,)),
+        FollowUpQuestion(two, (), shared_prompt=True),
+    ]
     found = asyncio.run(follow_ups.ask_all(asked, Sampling(), 2))
     assert found[0] == found[2] == [2, 3] and found[1] == [5, 6] and len(policy.asked) == 3
     assert asyncio.run(FollowUps(trace, policy).ask_all(asked[:2], Sampling(), 2)) == [[2, 3], [5, 6]]
     more = asyncio.run(FollowUps(trace, policy).ask_all(asked[:1], Sampling(), 3))
     assert more[0] == [2, 3, len(trace.steps) - 1]
     policy.fails = lambda t: ModelError("no") if t == "bad" else None
-    mixed = asyncio.run(follow_ups.ask_all([FollowUpQuestion(user_messages("bad"), ()), FollowUpQuestion(user_messages("fine"), ())], Sampling()))
+    mixed = asyncio.run(
+        follow_ups.ask_all(
+            [FollowUpQuestion(user_messages("bad"), ()), FollowUpQuestion(user_messages("fine"), ())], Sampling()
+        )
+    )
     assert isinstance(mixed[0], ModelError) and trace.steps[mixed[1][0]].text == "fine0"  # type: ignore[index]
 
 

@@ -7,17 +7,26 @@ import asyncio
 import pytest
 
 from fakes import DigitTask, FakePolicy, FirstCharVerifier
-from ponder.runs import job_json
 from ponder.errors import UsageError
 from ponder.pipelines.solve import solve
 from ponder.reason.strategies.star import STaR
+from ponder.runs import job_json
 from ponder.types import Trace
 
 HINT = STaR(n=2, hint="hint {answer}")
 
 
 def thought(script: list[str], strategy: STaR = HINT) -> Trace:
-    return asyncio.run(solve(DigitTask().test[3], strategy, FakePolicy(script), FirstCharVerifier(), guide=FirstCharVerifier(), oracle=True))
+    return asyncio.run(
+        solve(
+            DigitTask().test[3],
+            strategy,
+            FakePolicy(script),
+            FirstCharVerifier(),
+            guide=FirstCharVerifier(),
+            oracle=True,
+        )
+    )
 
 
 def test_a_right_answer_needs_no_hint() -> None:
@@ -41,7 +50,9 @@ def test_a_hint_that_does_not_help_chooses_nothing() -> None:
 
 def test_it_goes_on_from_what_is_there() -> None:
     trace = thought(["4", "5", "3", "6"])
-    again = asyncio.run(solve(trace.problem, HINT, FakePolicy(["no"]), guide=FirstCharVerifier(), oracle=True, trace=trace))
+    again = asyncio.run(
+        solve(trace.problem, HINT, FakePolicy(["no"]), guide=FirstCharVerifier(), oracle=True, trace=trace)
+    )
     assert len(again.steps) == 6 and again.chosen == 4
 
 

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from fakes import char_policy, run_async
 from ponder.errors import ModelError, PonderError, UsageError
-from ponder.runs.job_json import decode, encode
 from ponder.pipelines.solve import solve, solve_all
 from ponder.protocols import Scorer
 from ponder.reason.budget import Budget, BudgetedPolicy, BudgetLedger
 from ponder.reason.operators.cut import Cut
 from ponder.reason.scorers import StepScoreReducer
 from ponder.reason.strategies import DVTS, BeamSearch, BestOfN, LookaheadBeamSearch, ParticleFilter, Rebase
+from ponder.runs.job_json import decode, encode
 from ponder.types import Problem, Sampling, Score, Trace, user_messages
 
 from .scripted import ASKED, LINES, Rated, Scripted, asked, drawn
@@ -142,7 +142,9 @@ def test_lookahead_by_hand() -> None:
     ]
     assert guide.calls == [["x\n", "y\n"], ["=2", "=2"]], "the step itself is not rated"
     assert trace.answers() == [5, 6]
-    two = think(LookaheadBeamSearch(2, 2, cut=LINES, lookahead_steps=2), Scripted(tree | {"a\nx\n": ["=7"]}), Rated({"=7": 1.0}))
+    two = think(
+        LookaheadBeamSearch(2, 2, cut=LINES, lookahead_steps=2), Scripted(tree | {"a\nx\n": ["=7"]}), Rated({"=7": 1.0})
+    )
     assert two.steps[1].visits == 2 and two.steps[1].value == 1.0, "two steps on is an answer"
     policy = Scripted(tree)
     whole = think(
@@ -338,7 +340,9 @@ def test_a_wider_search_goes_on_from_a_narrow_one(strategy: Any) -> None:
     think(wide, policy, fitting(strategy, Hashed()), trace)
     assert len(trace.steps) > before and trace.steps[0].visits == wide.n
     assert not any(
-        s.pruned for i, s in enumerate(trace.steps) if trace.children(i) and not isinstance(strategy, LookaheadBeamSearch)
+        s.pruned
+        for i, s in enumerate(trace.steps)
+        if trace.children(i) and not isinstance(strategy, LookaheadBeamSearch)
     )
     if not isinstance(strategy, ParticleFilter | DVTS):
         assert answers <= set(trace.answers())
@@ -361,7 +365,13 @@ def test_with_a_network_a_seed_gives_the_same_trees() -> None:
     """Tokens are those that were drawn, whatever else was in the batch; nothing is tokenised again."""
     policy = char_policy()
     problems = [Problem(str(i), user_messages(f"{i}+{i}=")) for i in range(2)]
-    for strategy in (BeamSearch(4, 2), DVTS(4, 2), LookaheadBeamSearch(4, 2, lookahead_steps=1), Rebase(4), ParticleFilter(4)):
+    for strategy in (
+        BeamSearch(4, 2),
+        DVTS(4, 2),
+        LookaheadBeamSearch(4, 2, lookahead_steps=1),
+        Rebase(4),
+        ParticleFilter(4),
+    ):
         strategy = replace(strategy, cut=Cut(tokens=3), sampling=Sampling(max_tokens=6))
         found = []
         for _ in range(2):

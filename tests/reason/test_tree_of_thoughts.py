@@ -13,13 +13,18 @@ from typing import Any
 import pytest
 
 from ponder.errors import ModelError, UsageError
-from ponder.runs.job_json import decode, encode
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
 from ponder.reason.operators.cut import CUTS
 from ponder.reason.operators.self_evaluate import TREE_OF_THOUGHTS_SCALE, score_from_replies
+from ponder.reason.strategies.tree_of_thoughts import (
+    BELOW_THRESHOLD,
+    NOT_KEPT,
+    TREE_OF_THOUGHTS_GAME_OF_24,
+    TreeOfThoughts,
+)
 from ponder.reason.strategies.tree_of_thoughts_prompts import GAME_OF_24_PROMPTS, GENERAL_PROMPTS, ThoughtPrompts
-from ponder.reason.strategies.tree_of_thoughts import NOT_KEPT, BELOW_THRESHOLD, TREE_OF_THOUGHTS_GAME_OF_24, TreeOfThoughts
+from ponder.runs.job_json import decode, encode
 from ponder.types import Problem, Sampling, Score, Trace, user_messages
 from ponder.verify import GameOf24Verifier
 
@@ -173,7 +178,9 @@ def test_sampled_thoughts_are_the_policys_own_tokens() -> None:
     first = list(trace.children(0))
     assert [trace.steps[i].text for i in first] == ["x\n", "y\n", "x\n"] and all(trace.steps[i].sampled for i in first)
     assert trace.steps[first[2]].scores["self_value"] == Score(0.0, "the same thought again")
-    short = replace(SMALL, generation="sample", beam_width=1, thoughts_per_step=1, cut=CUTS["line"], sampling=Sampling(max_tokens=6))
+    short = replace(
+        SMALL, generation="sample", beam_width=1, thoughts_per_step=1, cut=CUTS["line"], sampling=Sampling(max_tokens=6)
+    )
     bounded = think(short, Speaker(lambda t, j: "likely" if t[0] == "V" else "xxx\n" if t == "Q" else "y" * 9))
     assert bounded.chosen is not None and bounded.text(bounded.chosen) == "xxx\nyy", "max_tokens are for the whole"
     ends = trace.children(first[0])
@@ -231,7 +238,9 @@ def test_values_are_the_papers_sum() -> None:
     assert score_from_replies(["sure"] * 3, TREE_OF_THOUGHTS_SCALE).value == 60.0
     assert score_from_replies(["<think>likely</think>sure", "", "maybe"], TREE_OF_THOUGHTS_SCALE).value == 20.0
     assert score_from_replies(["I am not sure", "sure or likely", "**Likely**"], TREE_OF_THOUGHTS_SCALE).value == 1.0
-    assert score_from_replies(["?"], TREE_OF_THOUGHTS_SCALE) == Score(None, "none of 1 replies ends with impossible, likely, sure")
+    assert score_from_replies(["?"], TREE_OF_THOUGHTS_SCALE) == Score(
+        None, "none of 1 replies ends with impossible, likely, sure"
+    )
 
 
 @pytest.mark.parametrize(
@@ -259,7 +268,9 @@ def test_game_of_24_shows_what_is_left() -> None:
     assert "Answer: 4 + 20 = 24" in GAME_OF_24_PROMPTS.value_messages(problem, "a\nAnswer: 4 + 20 = 24\n")[0]["content"]
     assert GENERAL_PROMPTS.parse_thoughts("So:\n- Answer: 3\n", 5, last=True) == ["Answer: 3\n"]
     assert GENERAL_PROMPTS.parse_thoughts("It is 3.\n\nI think.", 5, last=True) == ["It is 3.\n\nI think.\n"]
-    assert GENERAL_PROMPTS.parse_thoughts("<think>hm\n", 5) == [] and GENERAL_PROMPTS.parse_thoughts("<think>a</think>\nb", 5) == ["b\n"]
+    assert GENERAL_PROMPTS.parse_thoughts("<think>hm\n", 5) == [] and GENERAL_PROMPTS.parse_thoughts(
+        "<think>a</think>\nb", 5
+    ) == ["b\n"]
     assert GENERAL_PROMPTS.parse_thoughts("1. one\n\n2) two\n- three\n4", 9) == ["one\n", "two\n", "three\n", "4\n"]
 
 

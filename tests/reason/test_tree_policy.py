@@ -14,8 +14,8 @@ from fakes import trace_group
 from ponder.errors import UsageError
 from ponder.reason.operators.backpropagate import DiscountedBackup, MeanBackup, backpropagate
 from ponder.reason.operators.branch import DetachedBranch
-from ponder.reason.operators.priors import DirichletNoise, softmax_priors, set_priors
-from ponder.reason.operators.tree_policy import PUCT, UCT, X1, select_child, open_children
+from ponder.reason.operators.priors import DirichletNoise, set_priors, softmax_priors
+from ponder.reason.operators.tree_policy import PUCT, UCT, X1, open_children, select_child
 from ponder.reason.operators.widen import ProgressiveWidening
 from ponder.types import Step, Trace, ids
 
@@ -121,7 +121,9 @@ def test_a_policy_that_does_not_tell_its_probabilities_finds_all_alike() -> None
 def test_noise_is_seeded_and_keeps_the_sum() -> None:
     priors = [0.7, 0.2, 0.1]
     noised = DirichletNoise(0.3, 0.25, seed=1).add_to(priors)
-    assert noised == DirichletNoise(0.3, 0.25, seed=1).add_to(priors) != DirichletNoise(0.3, 0.25, seed=2).add_to(priors)
+    assert (
+        noised == DirichletNoise(0.3, 0.25, seed=1).add_to(priors) != DirichletNoise(0.3, 0.25, seed=2).add_to(priors)
+    )
     assert sum(noised) == pytest.approx(1) and all(x >= 0.75 * p for x, p in zip(noised, priors, strict=True))
     assert DirichletNoise(fraction=0).add_to(priors) == priors
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from fakes import QUESTION_TEMPLATE, DigitTask
-from ponder.runs import job_json
 from ponder.errors import PonderError, RunError, UsageError
 from ponder.models.load import ScratchModel
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.reason.strategies import Chain, Samples
+from ponder.runs import job_json
 from ponder.tasks import Addition, Arithmetic, Countdown
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO

@@ -21,9 +21,9 @@ from ponder.pipelines.evaluate import Evaluate, evaluate
 from ponder.pipelines.label import Label
 from ponder.pipelines.rewards.step_labelling import MathShepherd
 from ponder.pipelines.sft import FineTune
-from ponder.runs.problem_changes import check_problems_unchanged, whole_problem_key
 from ponder.protocols import NoProgress, Progress
 from ponder.reason.strategies import Samples
+from ponder.runs.problem_changes import check_problems_unchanged, whole_problem_key
 from ponder.runs.run_dir import Run, read_traces
 from ponder.train.optimizer import AdamW
 from ponder.types import Problem, Sampling, Trace, user_messages
@@ -38,7 +38,9 @@ class Filed(DigitTask):
     @property
     def test(self) -> Sequence[Problem]:
         rows = json.loads(Path(self.path).read_text())
-        return [Problem(f"row/{i}", user_messages(asked), gold, {"path": self.path}) for i, (asked, gold) in enumerate(rows)]
+        return [
+            Problem(f"row/{i}", user_messages(asked), gold, {"path": self.path}) for i, (asked, gold) in enumerate(rows)
+        ]
 
     train = test
 

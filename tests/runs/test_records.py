@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ponder.errors import RunError
-from ponder.runs.records import RecordWriter, raw_records, repair_records, read_records
+from ponder.runs.records import RecordWriter, raw_records, read_records, repair_records
 from ponder.runs.run_dir import read_findings, read_metrics, read_traces
 from ponder.types import Problem, Step, Trace, ids, user_messages
 

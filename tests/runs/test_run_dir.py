@@ -17,10 +17,8 @@ from typing import Any, NoReturn
 import pytest
 
 from ponder import full_disk, signals
-from ponder.runs import environment
-from ponder.runs import records
-from ponder.runs import run_dir
 from ponder.errors import RunError
+from ponder.runs import environment, records, run_dir
 from ponder.runs.run_dir import Run, checkpoints, newest_checkpoint, read_job, read_metrics, read_traces
 from ponder.types import Problem, Step, Trace, ids, user_messages
 

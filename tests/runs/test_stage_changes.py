@@ -14,11 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ponder.runs import job_json
-from ponder.runs import run_dir
 from ponder.errors import RunError, TaskError, UnknownName
 from ponder.pipelines.stages import Stage, Stages, stage_references
 from ponder.protocols import Progress
+from ponder.runs import job_json, run_dir
 from ponder.runs.run_dir import Run, read_job
 
 

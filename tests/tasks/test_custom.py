@@ -8,9 +8,9 @@ import json
 import numpy as np
 import pytest
 
-from ponder.runs import job_json
 from ponder.errors import MissingExtra, PonderError, TaskError, UsageError
 from ponder.protocols import Task
+from ponder.runs import job_json
 from ponder.tasks import CustomTask, RewardFunctions
 from ponder.types import Problem, Step, ids, prompt_trace
 

@@ -16,7 +16,13 @@ from ponder.tasks.datasets.dataset_task import split_key
 needs_data = pytest.mark.skipif(not os.environ.get("PONDER_DATA"), reason="PONDER_DATA names no folder of public sets")
 
 SETS_WITH_TRAIN = [(Game24(), 1262, 100), (MBPP(), 374, 500), (MBPP(sanitized=True), 120, 257)]
-TEST_ONLY_SETS = [(MATH500(), 500), (HumanEval(), 164), (CRUXEval(), 800), (CRUXEval(direction="input"), 800), (BBH(), 6511)]
+TEST_ONLY_SETS = [
+    (MATH500(), 500),
+    (HumanEval(), 164),
+    (CRUXEval(), 800),
+    (CRUXEval(direction="input"), 800),
+    (BBH(), 6511),
+]
 
 
 @needs_data

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from ponder.runs import job_json
 from ponder.errors import UsageError
 from ponder.protocols import Task
+from ponder.runs import job_json
 from ponder.tasks import TASKS, Addition, GeneratedTask
 from ponder.types import Step, ids, prompt_trace
 

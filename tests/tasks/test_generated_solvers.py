@@ -25,14 +25,16 @@ from ponder.tasks import (
     TwentyFour,
     Zebra,
 )
-from ponder.tasks.generated import algebra
-from ponder.tasks.generated import knapsack
-from ponder.tasks.generated import number_theory
-from ponder.tasks.generated import satisfiability
-from ponder.tasks.generated import strings
-from ponder.tasks.generated import sudoku
-from ponder.tasks.generated import tictactoe
-from ponder.tasks.generated import zebra# fmt: skip
+from ponder.tasks.generated import (
+    algebra,
+    knapsack,
+    number_theory,
+    satisfiability,
+    strings,
+    sudoku,
+    tictactoe,
+    zebra,  # fmt: skip
+)
 
 NUMBER = re.compile(r"-?[0-9]+")
 

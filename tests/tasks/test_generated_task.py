@@ -15,7 +15,14 @@ from ponder.tasks import TASKS, Addition, Arithmetic, Countdown, Sums
 from ponder.tasks.generated.countdown import solve
 from ponder.verify import ANSWER_FORMS, evaluate_arithmetic, format_answer
 
-GENERATED_TASKS = [Addition(), Addition(4), Arithmetic(), Arithmetic(5, brackets=False), Countdown(), Countdown(4, largest=12)]
+GENERATED_TASKS = [
+    Addition(),
+    Addition(4),
+    Arithmetic(),
+    Arithmetic(5, brackets=False),
+    Countdown(),
+    Countdown(4, largest=12),
+]
 named = pytest.mark.parametrize("task", GENERATED_TASKS, ids=lambda t: f"{t.name}-{list(vars(t).values())[4]}")
 
 
@@ -140,7 +147,9 @@ def test_bad_settings_are_refused(kind, setting):
 
 def test_arithmetic_uses_its_settings():
     drawn = [p.tags["expression"] for p in Arithmetic(4, largest=9).train[:200]]
-    assert all(len(evaluate_arithmetic(e).used_integers) == 4 and max(evaluate_arithmetic(e).used_integers) <= 9 for e in drawn)
+    assert all(
+        len(evaluate_arithmetic(e).used_integers) == 4 and max(evaluate_arithmetic(e).used_integers) <= 9 for e in drawn
+    )
     assert any("(" in e for e in drawn)
     assert not any("(" in p.question for p in Arithmetic(brackets=False).train[:50])
 

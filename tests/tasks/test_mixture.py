@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from fakes import DigitTask
-from ponder.runs import job_json
 from ponder.errors import TaskError, UnknownName, UsageError
+from ponder.runs import job_json
 from ponder.tasks import Addition
 from ponder.tasks.custom import CustomTask
 from ponder.tasks.mixture import PerTaskVerifier, TaskMixture, WeightedRewardTask

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ponder.runs import job_json
 from ponder.errors import TaskError, UnknownName, UsageError
+from ponder.runs import job_json
 from ponder.tasks import QuestionFile
 
 AIME: list[dict[str, Any]] = [

@@ -17,17 +17,23 @@ from hypothesis import strategies as st
 
 from ponder.errors import TaskError, UnknownName, UsageError
 from ponder.filter_report import FilterReport
-from ponder.tasks.step_labels import STEP_LABEL_FORMATS, LABEL_SCORE, detect_format, read_labels, write_labels
-from ponder.tasks.step_labels import processbench_labels
-from ponder.tasks.step_labels.step_split import step_ends, split_steps
-from ponder.tasks.step_labels.verifier_metrics import (
-    fit_categorical_temperature,
-    score_first_errors,
-    first_wrong_step,
-    correct_pairs,
-    fit_binary_temperature,
+from ponder.tasks.step_labels import (
+    LABEL_SCORE,
+    STEP_LABEL_FORMATS,
+    detect_format,
+    processbench_labels,
+    read_labels,
+    write_labels,
 )
 from ponder.tasks.step_labels.labelled_trace import add_labelled_step, new_labelled_trace
+from ponder.tasks.step_labels.step_split import split_steps, step_ends
+from ponder.tasks.step_labels.verifier_metrics import (
+    correct_pairs,
+    first_wrong_step,
+    fit_binary_temperature,
+    fit_categorical_temperature,
+    score_first_errors,
+)
 from ponder.types import Ids, Problem, Score, Step, Trace, ids, user_messages
 
 DATA = os.environ.get("PONDER_DATA")
@@ -163,7 +169,9 @@ def trace_from_parents(parents: list[tuple[int, str, float | None, bool]]) -> Tr
     """Steps as (parent, text, label, end); an end is one only where nothing goes on from it."""
     trace = new_labelled_trace("x:1", "Q ", "14")
     for parent, said, label, end in parents:
-        add_labelled_step(trace, parent % len(trace.steps), said, Score(label, "" if label is not None else "unrated"), last=end)
+        add_labelled_step(
+            trace, parent % len(trace.steps), said, Score(label, "" if label is not None else "unrated"), last=end
+        )
     for i, step in enumerate(trace.steps):
         step.last = step.last and not trace.children(i)
     return trace
@@ -210,13 +218,18 @@ def test_a_tree_comes_back_from_omega_as_it_was(steps: list[tuple[int, str, floa
 def test_each_label_stands_once_and_each_answer_ends(steps: list[tuple[int, str, float | None, bool]]) -> None:
     """Texts that differ, so that each step is known by its prefix."""
     trace = trace_from_parents([(parent, f"s{i}\n", label, end) for i, (parent, _, label, end) in enumerate(steps)])
-    labels = {trace.text(i): label for i in range(1, len(trace.steps)) if (label := trace.score(i, LABEL_SCORE)) is not None}
+    labels = {
+        trace.text(i): label for i in range(1, len(trace.steps)) if (label := trace.score(i, LABEL_SCORE)) is not None
+    }
     if not labels:
         return
     for format, hard in (("prm800k", True), ("stepwise", False)):
         back = write_and_read([trace], format)
         told = [
-            (t.text(i), label) for t in back for i in range(1, len(t.steps)) if (label := t.score(i, LABEL_SCORE)) is not None
+            (t.text(i), label)
+            for t in back
+            for i in range(1, len(t.steps))
+            if (label := t.score(i, LABEL_SCORE)) is not None
         ]
         assert Counter(told) == Counter((k, float(v >= 0.5) if hard else v) for k, v in labels.items())
     ends = {trace.text(i) for i in trace.answers() if trace.score(i, LABEL_SCORE) is not None}
@@ -266,7 +279,7 @@ def test_a_tree_that_is_too_deep_says_so(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir()) and write_labels(tmp_path / "x.jsonl", [trace], "stepwise") == 1
 
 
-texts = st.text(st.from_alphabet(codec="utf-8", exclude_characters="\r"), min_size=1, max_size=20)
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\r"), min_size=1, max_size=20)
 texts = texts.filter(lambda said: bool(said.strip()))
 
 
@@ -384,7 +397,9 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     marked = tmp_path / "bom.jsonl"
     marked.write_text("\ufeff" + json.dumps(ROWS["pairs"]), "utf-8")
     assert len(read_labels(marked)) == 1, "a byte order mark is no text"
-    late = read_labels(put(tmp_path / "a.jsonl", "oops", {"prompt": "1"}, ROWS["pairs"]), skip_bad=True, funnel=FilterReport())
+    late = read_labels(
+        put(tmp_path / "a.jsonl", "oops", {"prompt": "1"}, ROWS["pairs"]), skip_bad=True, funnel=FilterReport()
+    )
     assert len(late) == 1, "the format is that of the first row that has one"
     for row, near in (
         ({"prompt": 1, "completions": 2}, "stepwise also needs labels; ranked also needs scores"),
@@ -438,7 +453,9 @@ def test_processbench_s_bad_rows(tmp_path: Path) -> None:
     (trace, _) = processbench_labels.read_processbench(str(path))
     assert [trace.score(i, LABEL_SCORE) for i in (1, 2)] == [1.0, 0.0]
     path.write_text(json.dumps(row | {"label": -1}) + "\n")
-    assert [processbench_labels.read_processbench(str(path))[0].score(i, LABEL_SCORE) for i in (1, 2)] == [1.0, 1.0], "JSONL too"
+    assert [processbench_labels.read_processbench(str(path))[0].score(i, LABEL_SCORE) for i in (1, 2)] == [1.0, 1.0], (
+        "JSONL too"
+    )
     for label in (2, -2, True, None, "0"):
         path.write_text(json.dumps([row, row | {"label": label}]))
         with pytest.raises(TaskError, match="solution 2: the label does not match the steps"):
@@ -472,9 +489,15 @@ def test_a_temperature_undoes_what_was_too_sure() -> None:
     y = (rng.random(20_000) < 1 / (1 + np.exp(-z))).astype(float)
     assert fit_binary_temperature(3 * z, y) == pytest.approx(3.0, rel=0.05)
     assert fit_binary_temperature(z / 2, y) == pytest.approx(0.5, rel=0.05)
-    assert fit_binary_temperature(2.5 * z, 1 / (1 + np.exp(-z))) == pytest.approx(2.5, rel=1e-3), "soft labels are enough"
-    assert fit_binary_temperature([5.0] * 30, [1.0] * 30) == 1.0 == fit_binary_temperature([1.0, -1.0], [0.0, 1.0]), "nothing to say"
-    assert fit_binary_temperature(z, rng.integers(0, 2, 20_000)) == pytest.approx(10.0, rel=1e-3), "noise: as warm as may be"
+    assert fit_binary_temperature(2.5 * z, 1 / (1 + np.exp(-z))) == pytest.approx(2.5, rel=1e-3), (
+        "soft labels are enough"
+    )
+    assert fit_binary_temperature([5.0] * 30, [1.0] * 30) == 1.0 == fit_binary_temperature([1.0, -1.0], [0.0, 1.0]), (
+        "nothing to say"
+    )
+    assert fit_binary_temperature(z, rng.integers(0, 2, 20_000)) == pytest.approx(10.0, rel=1e-3), (
+        "noise: as warm as may be"
+    )
     logits = rng.normal(size=(20_000, 4)) * 2
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     assert fit_categorical_temperature(4 * logits, p) == pytest.approx(4.0, rel=1e-3)

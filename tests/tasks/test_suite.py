@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from ponder.runs import job_json
 from ponder.errors import TaskError, UnknownName, UsageError
+from ponder.runs import job_json
 from ponder.tasks import TASKS, Suite
 from ponder.tasks.suite.question import SuiteQuestion
 from ponder.tasks.suite.task import CATEGORIES, category_questions
@@ -49,7 +49,9 @@ def test_at_least_fifty_of_each_and_no_question_twice() -> None:
 
 
 def test_a_version_is_the_same_everywhere() -> None:
-    told = json.dumps([[c, i.kind, i.question, i.answer] for c in CATEGORIES for i in category_questions(c)], sort_keys=True)
+    told = json.dumps(
+        [[c, i.kind, i.question, i.answer] for c in CATEGORIES for i in category_questions(c)], sort_keys=True
+    )
     assert hashlib.sha256(told.encode()).hexdigest()[:16] == VERSION_1
     assert all(p.tags["version"] == 1 for p in Suite().test)
     assert "version" in job_json.encode(Suite()), "so that a run says which it was"
@@ -76,13 +78,17 @@ def test_thinking_is_a_matter_of_the_prompt_only() -> None:
     assert all("step by step" in p.question for p in with_it)
     assert all("without explanation" in p.question and "step by step" not in p.question for p in without)
     number = next(p for p in without if "number" in p.answer)
-    assert score_text(Suite(think=False), number, number.answer["number"]) == 1.0, "a bare answer is enough where asked for"
+    assert score_text(Suite(think=False), number, number.answer["number"]) == 1.0, (
+        "a bare answer is enough where asked for"
+    )
     assert score_text(Suite(), number, number.answer["number"]) == 0.0
 
 
 def test_no_letter_is_favoured() -> None:
     for category in ("deduction", "spatial", "common-sense"):
-        letters = Counter(i.answer["choice"] for i in category_questions(category) if len(i.answer.get("options", "")) == 4)
+        letters = Counter(
+            i.answer["choice"] for i in category_questions(category) if len(i.answer.get("options", "")) == 4
+        )
         assert max(letters.values()) <= 0.45 * sum(letters.values())
 
 

@@ -15,13 +15,27 @@ from hypothesis import strategies as st
 
 from ponder.errors import MissingExtra, TaskError, UsageError
 from ponder.tasks import CustomTask
-from ponder.tasks.synthetic import near_duplicates, exact_duplicates, generate_from_templates, infer_template, parse_reply, read_problems, select_diverse, to_row
-from ponder.tasks.synthetic.formula import Condition, Formula, NoExactValue
-from ponder.tasks.synthetic.mutate import mutate, find_formulas, change_names, change_numbers, change_units
-from ponder.tasks.synthetic.problem_rows import accuracy, synthetic_problem
+from ponder.tasks.synthetic import (
+    exact_duplicates,
+    generate_from_templates,
+    infer_template,
+    near_duplicates,
+    parse_reply,
+    read_problems,
+    select_diverse,
+    to_row,
+)
 from ponder.tasks.synthetic.deduplicate import embedding_near_duplicates, normalize_question, shingles
+from ponder.tasks.synthetic.formula import Condition, Formula, NoExactValue
+from ponder.tasks.synthetic.generation_prompts import (
+    EVOLVE_INSTRUCTIONS,
+    backward_prompt,
+    evolve_prompt,
+    new_problem_prompt,
+)
+from ponder.tasks.synthetic.mutate import change_names, change_numbers, change_units, find_formulas, mutate
+from ponder.tasks.synthetic.problem_rows import accuracy, synthetic_problem
 from ponder.tasks.synthetic.template import Template, read_templates
-from ponder.tasks.synthetic.generation_prompts import EVOLVE_INSTRUCTIONS, backward_prompt, evolve_prompt, new_problem_prompt
 from ponder.types import Problem, user_messages
 
 APPLE_TEMPLATE = {
@@ -56,7 +70,7 @@ def test_formulas_by_hand(text, wanted):
 
 @given(st.recursive(
     st.sampled_from(["a", "b", "c", "7", "2"]),
-    lambda inner: st.tuples(inner, st.sampled_from("+-*"), inner).map_problems(lambda t: f"({t[0]} {t[1]} {t[2]})"),
+    lambda inner: st.tuples(inner, st.sampled_from("+-*"), inner).map(lambda t: f"({t[0]} {t[1]} {t[2]})"),
     max_leaves=8,
 ))  # fmt: skip
 @settings(max_examples=80, deadline=None)
@@ -196,7 +210,10 @@ APPLE_PROBLEM = problem("Anna has 15 apples. She gives 4 apples to Tom and buys 
 
 def test_the_one_way_to_an_answer():
     assert find_formulas((3, 4), Fraction(12)) == ["(n0 * n1)"]
-    assert set(find_formulas((2, 2), Fraction(4))) == {"(n0 + n1)", "(n0 * n1)"}  # two ways: nobody knows which was meant
+    assert set(find_formulas((2, 2), Fraction(4))) == {
+        "(n0 + n1)",
+        "(n0 * n1)",
+    }  # two ways: nobody knows which was meant
     assert find_formulas((3, 4), Fraction(100)) == []
     found = infer_template(APPLE_PROBLEM.question, "31")
     assert found is not None and found.numbers == (15, 4, 20)
@@ -242,7 +259,9 @@ def test_numbers_change_with_their_answer():
 
 
 def test_large_numbers_keep_their_commas():
-    question, answer = change_numbers(problem("A firm has 12,000 pens and 3,500 more come.", "15,500"), random.Random(1))
+    question, answer = change_numbers(
+        problem("A firm has 12,000 pens and 3,500 more come.", "15,500"), random.Random(1)
+    )
     a, b = (int(w.replace(",", "")) for w in question.split() if w[0].isdigit())
     assert f"{a:,}" in question and answer == str(a + b)
 
@@ -312,7 +331,12 @@ def test_without_the_library_one_is_told_what_to_install(monkeypatch):
 
 def test_by_embeddings():
     vectors = {"a": [1.0, 0.0], "a'": [0.99, 0.14], "b": [0.0, 1.0], "zero": [0.0, 0.0]}
-    assert embedding_near_duplicates(lambda texts: [vectors[t] for t in texts], ["a", "b", "a'", "zero"], 0.9) == [None, None, 0, None]
+    assert embedding_near_duplicates(lambda texts: [vectors[t] for t in texts], ["a", "b", "a'", "zero"], 0.9) == [
+        None,
+        None,
+        0,
+        None,
+    ]
     for embed in (lambda texts: [1.0], lambda texts: np.full((len(texts), 2), np.nan)):
         with pytest.raises(UsageError, match="one finite row each"):
             embedding_near_duplicates(embed, ["a", "b"], 0.9)
@@ -344,10 +368,15 @@ def test_selection_spreads_over_domains_and_leans_to_long_reasoning():
 
 
 def test_requests_say_what_they_need():
-    assert "Anna has 15 apples" in new_problem_prompt([APPLE_PROBLEM])[-1]["content"] and "<problem>" in new_problem_prompt([])[-1]["content"]
+    assert (
+        "Anna has 15 apples" in new_problem_prompt([APPLE_PROBLEM])[-1]["content"]
+        and "<problem>" in new_problem_prompt([])[-1]["content"]
+    )
     assert "whose answer is 42" in backward_prompt("42")[-1]["content"]
     for operator in EVOLVE_INSTRUCTIONS:
-        asked = evolve_prompt(operator, [APPLE_PROBLEM, APPLE_PROBLEM] if operator == "combine" else [APPLE_PROBLEM])[-1]["content"]
+        asked = evolve_prompt(operator, [APPLE_PROBLEM, APPLE_PROBLEM] if operator == "combine" else [APPLE_PROBLEM])[
+            -1
+        ]["content"]
         assert EVOLVE_INSTRUCTIONS[operator] in asked and asked.count("Anna has") == (2 if operator == "combine" else 1)
 
 
@@ -382,7 +411,9 @@ def test_rows_are_read_back_by_the_columns_task(tmp_path):
     problems = list(generate_from_templates([Template.parse(APPLE_TEMPLATE, "x")], 40, 0))
     path = tmp_path / "p.jsonl"
     path.write_text("".join(json.dumps(to_row(p, pass_rate=0.5)) + "\n" for p in problems))
-    task = CustomTask(data=str(path), rewards=("ponder.tasks.synthetic.problem_rows:accuracy",), gold_column="gold", held_out_tenths=3)
+    task = CustomTask(
+        data=str(path), rewards=("ponder.tasks.synthetic.problem_rows:accuracy",), gold_column="gold", held_out_tenths=3
+    )
     assert len(task.train) + len(task.test) == 40
     first = task.train[0]
     assert first.question.endswith("Put the final answer in \\boxed{}.")

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from fake_checkpoints import FILES, Job, checkpoint_names, write_checkpoints, model, state, tensors, verify_newest
+from fake_checkpoints import FILES, Job, checkpoint_names, model, state, tensors, verify_newest, write_checkpoints
 from ponder import full_disk, signals
 from ponder.errors import Interrupted, ModelError, RunError, UsageError
 from ponder.runs.run_dir import Run, checkpoints

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from fake_checkpoints import FILES, Job, checkpoint_names, write_checkpoints, model, state, tensors, verify_newest
+from fake_checkpoints import FILES, Job, checkpoint_names, model, state, tensors, verify_newest, write_checkpoints
 from ponder.errors import RunError
 from ponder.runs.run_dir import Run, checkpoints
 from ponder.train import checkpoint
@@ -87,9 +87,13 @@ def test_killed_at_every_moment_of_a_save(tmp_path: Path, _audit: None) -> None:
         with Run(folder, Job()) as run:
             step = verify_newest(run)
             ends.add((step, *(p.name for p in checkpoints(folder))))
-            assert all(checkpoint.verified_step(p, run) for p in checkpoints(folder)), "every one that is named is whole"
+            assert all(checkpoint.verified_step(p, run) for p in checkpoints(folder)), (
+                "every one that is named is whole"
+            )
             write_checkpoints(run, 30, 40, last=1)
-            assert verify_newest(run) == 40 and checkpoint_names(run) == ["step-000010", "step-000040"], "and nothing is left lying about"
+            assert verify_newest(run) == 40 and checkpoint_names(run) == ["step-000010", "step-000040"], (
+                "and nothing is left lying about"
+            )
     assert ends == {
         (20, "step-000010", "step-000020"), (30, "step-000010", "step-000020", "step-000030"),
         (30, "step-000010", "step-000030"),
@@ -161,7 +165,9 @@ def test_after_a_damaged_byte_the_run_goes_on_from_the_one_before(file: str, run
         load_latest(run)
     assert checkpoint.resume_dtype(run, "auto") == "float32"
     write_checkpoints(run, 20)
-    assert checkpoint_names(run) == ["step-000010", "step-000020"] and verify_newest(run) == 20, "the same step is saved again"
+    assert checkpoint_names(run) == ["step-000010", "step-000020"] and verify_newest(run) == 20, (
+        "the same step is saved again"
+    )
 
 
 def test_any_byte_of_a_manifest(run: Run) -> None:

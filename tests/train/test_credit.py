@@ -19,7 +19,7 @@ from ponder.train.policy_gradient import DAPO, GRPO, RLOO
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 from ponder.verify.rewards.token_length import soft_overlong_penalty
 
-REWARD = st.floats(-100, 100, allow_nan=False, width=32).map_problems(lambda x: 0.0 if abs(x) < 1e-6 else x)
+REWARD = st.floats(-100, 100, allow_nan=False, width=32).map(lambda x: 0.0 if abs(x) < 1e-6 else x)
 REWARDS = st.lists(REWARD, min_size=2, max_size=16)
 APART = REWARDS.filter(lambda r: np.std(r) > 1e-3)
 NUMBERS = st.lists(st.floats(-10, 10, width=32), min_size=1, max_size=8)
@@ -288,7 +288,9 @@ def test_a_tree_s_advantages_in_treerl() -> None:
 def test_a_flat_tree_is_an_unscaled_group() -> None:
     one, two = (trace_group([5], [[1, 2], [3], [4]], [1.0, 0.0, 0.5]) for _ in range(2))
     credit.assign_tree_credit(one, "wanted")
-    credit.assign_to_answers(two, dict(zip((1, 2, 3), credit.group_relative([1.0, 0.0, 0.5], divide_by_std=False), strict=True)))
+    credit.assign_to_answers(
+        two, dict(zip((1, 2, 3), credit.group_relative([1.0, 0.0, 0.5], divide_by_std=False), strict=True))
+    )
     assert marks(one) == marks(two)
 
 

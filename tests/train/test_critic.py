@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-import float64_losses
-from fakes import perturb, plain_hidden, tiny_decoder, weights64, mixed_groups
+from fakes import mixed_groups, perturb, plain_hidden, tiny_decoder, weights64
 from float64_losses import gap
 from ponder.nets.decoder import Decoder
 from ponder.nets.decoder_with_head import DecoderWithHead

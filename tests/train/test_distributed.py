@@ -14,14 +14,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from fakes import tiny_decoder, mixed_groups
+from fakes import mixed_groups, tiny_decoder
 from float64_losses import turned
 from ponder.train import losses, pack
 from ponder.train.critic import CriticLearner
+from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup, current_group
 from ponder.train.learner import Learner
 from ponder.train.objective import NO_KL
 from ponder.train.optimizer import AdamW
-from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup, current_group
 from ponder.train.policy_gradient import GRPO
 from ponder.train.ppo import PPO, Critic
 from ponder.types import Trace
@@ -104,7 +104,10 @@ def test_one_process_may_have_no_work(two: list[dict[str, Any]]) -> None:
 
 
 def test_they_know_each_other(two: list[dict[str, Any]]) -> None:
-    assert [found["rank"] for found in two] == [DataParallelGroup(0, 2), DataParallelGroup(1, 2)] and current_group() == SINGLE_PROCESS
+    assert [found["rank"] for found in two] == [
+        DataParallelGroup(0, 2),
+        DataParallelGroup(1, 2),
+    ] and current_group() == SINGLE_PROCESS
     assert [found["any"] for found in two] == [[True, False, True]] * 2
 
 

@@ -134,7 +134,9 @@ class Twice(RejectionSampling):
 
     def credit(self, traces: Any, scorer: str, memory: Any) -> Any:
         for trace in traces:
-            chosen = [w.leaf for w in credit.scored_answers(trace, scorer) if w.reward >= self.min_reward][: self.max_per_problem]
+            chosen = [w.leaf for w in credit.scored_answers(trace, scorer) if w.reward >= self.min_reward][
+                : self.max_per_problem
+            ]
             credit.assign_imitation(trace, chosen)
         return {}
 
@@ -249,4 +251,10 @@ def test_impossible_settings_are_refused() -> None:
     for settings in ({"mix": 0.0}, {"mix": 1.0}, {"kind": "sideways"}):
         with pytest.raises(UsageError, match="distillation is"):
             Distill(**settings)  # type: ignore[arg-type]
-    assert DPO().needs_reference and DPO().needs_whole_trace and Distill().needs_reference and not SFT().needs_reference and not SFT().needs_whole_trace
+    assert (
+        DPO().needs_reference
+        and DPO().needs_whole_trace
+        and Distill().needs_reference
+        and not SFT().needs_reference
+        and not SFT().needs_whole_trace
+    )

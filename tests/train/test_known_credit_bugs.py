@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fakes import perturb, fails_if, trace_group, tiny_decoder, mixed_groups
+from fakes import fails_if, mixed_groups, perturb, tiny_decoder, trace_group
 from ponder.errors import UsageError
 from ponder.train import credit
 from ponder.train.critic import CriticLearner
-from ponder.train.objective import KL, NO_KL, ObjectiveState, Objective
+from ponder.train.objective import KL, NO_KL, Objective, ObjectiveState
 from ponder.train.policy_gradient import CISPO, DAPO, GRPO, GSPO, REINFORCE, RLOO, DrGRPO, ReinforcePlusPlus
 from ponder.train.ppo import PPO, Critic
 from ponder.types import Score, Step, Trace, ids

@@ -19,14 +19,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import float64_losses
-from fakes import perturb, fails_if, trace_group, plain_logprobs, tiny_decoder, weights64, mixed_groups
+from fakes import fails_if, mixed_groups, perturb, plain_logprobs, tiny_decoder, trace_group, weights64
 from float64_losses import gap, turned
 from ponder.errors import UsageError
 from ponder.nets import decoder, lora
 from ponder.nets.lora import LoRA
-from ponder.train import credit, losses, pack
-from ponder.train import chunked_lm_head
+from ponder.train import chunked_lm_head, credit, losses, pack
 from ponder.train import learner as learning
 from ponder.train.imitation import Distill
 from ponder.train.learner import Learner
@@ -66,7 +64,9 @@ def test_1_denominators_are_those_of_the_whole_step(broken: bool, monkeypatch: P
         local = packed_with(lambda b: replace(b, weight_N=b.weight_N / b.weight_N.sum()))
         monkeypatch.setattr(learning, "pack", local)
     with fails_if(broken):
-        cuts = [Learner(tiny_decoder(), PLAIN, max_tokens_per_microbatch=n).gradient(credited()) for n in (10**9, 20, 1)]
+        cuts = [
+            Learner(tiny_decoder(), PLAIN, max_tokens_per_microbatch=n).gradient(credited()) for n in (10**9, 20, 1)
+        ]
         assert turned(cuts[1], cuts[0]) < 1e-6 and turned(cuts[2], cuts[0]) < 1e-6
 
 
@@ -130,7 +130,13 @@ def test_6_old_is_of_before_the_first_update(passes: int, minibatches: int, brok
     if broken:  # old = current in each pass and mini-batch
         monkeypatch.setattr(Learner, "_note_old", lambda self, traces, steps: None)
     traces = credited()
-    learner = Learner(tiny_decoder(), PLAIN, AdamW(lr=0.02, max_grad_norm=float("inf")), epochs_per_batch=passes, minibatches=minibatches)
+    learner = Learner(
+        tiny_decoder(),
+        PLAIN,
+        AdamW(lr=0.02, max_grad_norm=float("inf")),
+        epochs_per_batch=passes,
+        minibatches=minibatches,
+    )
     manual, start = tiny_decoder(), tiny_decoder()
     adam = torch.optim.AdamW(manual.parameters(), lr=0.02, weight_decay=0.0)
     parts = [traces[:2], traces[2:]] if minibatches == 2 else [traces]

@@ -12,8 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-import float64_losses
-from fakes import perturb, trace_group, plain_logprobs, tiny_decoder, weights64, mixed_groups
+from fakes import mixed_groups, perturb, plain_logprobs, tiny_decoder, trace_group, weights64
 from float64_losses import gap, turned
 from ponder.errors import UsageError
 from ponder.nets import lora
@@ -139,7 +138,9 @@ def test_recomputing_gives_the_same_gradient(kind: str, monkeypatch: pytest.Monk
     traces, again = credited(), []
     real = decoder.checkpoint
     monkeypatch.setattr(decoder, "checkpoint", lambda *a, **k: again.append(1) or real(*a, **k))
-    plain, less = (Learner(tiny_decoder(kind), GRPO(), gradient_checkpointing=r).gradient(traces) for r in (False, True))
+    plain, less = (
+        Learner(tiny_decoder(kind), GRPO(), gradient_checkpointing=r).gradient(traces) for r in (False, True)
+    )
     assert len(again) == 2, "each layer"
     assert turned(less, plain) < 1e-6
 
@@ -219,7 +220,9 @@ def test_the_ratio_moves_in_later_passes_and_no_note_is_left() -> None:
             ratios.append(float((tokens.logprobs_N - tokens.old_N).abs().max().detach()))
             return super().loss(tokens)
 
-    told = Learner(tiny_decoder(), Spy(kl=NO_KL), AdamW(lr=0.05), epochs_per_batch=3, max_tokens_per_microbatch=20).step(traces)
+    told = Learner(
+        tiny_decoder(), Spy(kl=NO_KL), AdamW(lr=0.05), epochs_per_batch=3, max_tokens_per_microbatch=20
+    ).step(traces)
     first = len(ratios) // 3
     assert first > 1 and max(ratios[:first]) < 1e-5 and min(ratios[first:]) > 1e-3
     assert told["clip_ratio/region_mean"] > 0

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fakes import tiny_decoder, mixed_groups
 from fake_checkpoints import Job
+from fakes import mixed_groups, tiny_decoder
 from ponder.nets import hf, lora
 from ponder.nets.lora import LoRA
 from ponder.runs.run_dir import Run

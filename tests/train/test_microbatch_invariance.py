@@ -16,8 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import float64_losses
-from fakes import perturb, trace_group, plain_logprobs, tiny_decoder, weights64, mixed_groups
+from fakes import mixed_groups, perturb, plain_logprobs, tiny_decoder, trace_group, weights64
 from ponder.nets.decoder import Decoder
 from ponder.train import chunked_lm_head
 from ponder.train import learner as learning

@@ -15,17 +15,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, tiny_decoder, mixed_groups
+from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, mixed_groups, tiny_decoder
 from ponder import settings
 from ponder.errors import ModelError, RunError, UsageError
 from ponder.models.load import ScratchModel
 from ponder.nets import hf, lora
-from ponder.nets.nonfinite_tensors import first_nonfinite
-from ponder.nets.lora import LoRA
 from ponder.nets.decoder_with_head import ScoreHead
+from ponder.nets.lora import LoRA
+from ponder.nets.nonfinite_tensors import first_nonfinite
 from ponder.pipelines.problems.curriculum import EasyToHard, Frontier
 from ponder.pipelines.rl import RL
-from ponder.reason.strategies import Samples, Rebase
+from ponder.reason.strategies import Rebase, Samples
 from ponder.runs.run_dir import Run
 from ponder.train.finite_checks import Diverged
 from ponder.train.imitation import DPO, Distill, RejectionSampling
@@ -214,8 +214,12 @@ def test_bounds_hold_and_are_rarely_in_doubt(monkeypatch: pytest.MonkeyPatch) ->
         bounds = learner.master_weights._bounds
         assert bounds is not None
         assert max(float(w.detach().abs().max()) for w in learner.master_weights.weights.values()) <= bounds.weight
-        assert max(float(s["exp_avg"].abs().max()) for s in learner.master_weights.states.values()) <= bounds.first * 1.001
-        assert max(float(s["exp_avg_sq"].max()) for s in learner.master_weights.states.values()) <= bounds.second * 1.001
+        assert (
+            max(float(s["exp_avg"].abs().max()) for s in learner.master_weights.states.values()) <= bounds.first * 1.001
+        )
+        assert (
+            max(float(s["exp_avg_sq"].max()) for s in learner.master_weights.states.values()) <= bounds.second * 1.001
+        )
     assert looked == []
 
 

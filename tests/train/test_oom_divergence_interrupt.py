@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fakes import tiny_decoder, mixed_groups
+from fakes import mixed_groups, tiny_decoder
 from float64_losses import turned
 from ponder.errors import Interrupted
 from ponder.nets.decoder import Decoder
@@ -63,7 +63,9 @@ def test_out_of_memory_halves_the_micro_batch_and_goes_on(passes: int, monkeypat
     assert learner.max_tokens_per_microbatch == 64 and learner.oom_retries == 2 and max(tried) > 128
     told = learner.step(traces)
     assert told["oom_retries"] == 2 and told["max_tokens_per_microbatch"] == 64, "once found, the size stays"
-    assert learner.master_weights.steps == passes and told["loss"] == pytest.approx(smooth.step(traces)["loss"], abs=1e-2)
+    assert learner.master_weights.steps == passes and told["loss"] == pytest.approx(
+        smooth.step(traces)["loss"], abs=1e-2
+    )
     again = Learner(tiny_decoder(), PLAIN, max_tokens_per_microbatch=256)
     again.restore(learner.tensors(), learner.counters())
     assert (again.max_tokens_per_microbatch, again.oom_retries) == (64, 2), "in a resumed run too"
@@ -93,7 +95,11 @@ def test_out_of_memory_recomputes_last_and_then_says_what_to_do(monkeypatch: pyt
     with monkeypatch.context() as m:
         short_of_memory(m, 5, recomputed=32)
         learner = Learner(tiny_decoder(), PLAIN, max_tokens_per_microbatch=32)
-        assert turned(learner.gradient(traces), expected) < 1e-6 and learner.net.gradient_checkpointing and learner.oom_retries == 1
+        assert (
+            turned(learner.gradient(traces), expected) < 1e-6
+            and learner.net.gradient_checkpointing
+            and learner.oom_retries == 1
+        )
     short_of_memory(monkeypatch, 5)
     with pytest.raises(OutOfMemory, match=r"not even one sequence fits.*out of memory.*states='int8'"):
         Learner(tiny_decoder(), PLAIN).step(traces)
@@ -165,6 +171,8 @@ def test_an_interrupt_between_two_updates_waits_for_the_last() -> None:
     whole, _ = stop_at(99)
     early, _ = stop_at(1)
     late, said = stop_at(2)
-    assert early.master_weights.steps == 0 and same(early.net, tiny_decoder().state_dict()), "before the first update nothing happened"
+    assert early.master_weights.steps == 0 and same(early.net, tiny_decoder().state_dict()), (
+        "before the first update nothing happened"
+    )
     assert late.master_weights.steps == 3 and len(said) == 3 and same(late.net, whole.net.state_dict())
     assert isinstance(late.pending_interrupt, Interrupted) and whole.pending_interrupt is None

@@ -274,7 +274,9 @@ def test_frozen_parameters_stay_untouched() -> None:
     net.embed_tokens.requires_grad_(False)
     frozen = net.embed_tokens.weight.detach().clone()
     masters = taken(net, AdamW(lr=0.1, weight_decay=0.1), 2)
-    assert not [n for n in masters.tensors() if "embed" in n] and len(masters.gradients_or_zeros()) == len(masters.params)
+    assert not [n for n in masters.tensors() if "embed" in n] and len(masters.gradients_or_zeros()) == len(
+        masters.params
+    )
     assert torch.equal(net.embed_tokens.weight, frozen) and net.embed_tokens.weight.grad is None
 
 
@@ -284,7 +286,9 @@ def test_frozen_parameters_stay_untouched() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_states_on_the_cpu_change_no_bit_of_a_network_there(dtype: torch.dtype) -> None:
     rule = AdamW(lr=0.01, weight_decay=0.1, warmup_steps=2, decay_steps=4)
-    plain, host = (taken(tiny_decoder(dtype=dtype), with_states(rule, kind), 5).tensors() for kind in ("float32", "cpu"))
+    plain, host = (
+        taken(tiny_decoder(dtype=dtype), with_states(rule, kind), 5).tensors() for kind in ("float32", "cpu")
+    )
     assert plain.keys() == host.keys() and all(torch.equal(t, host[n]) for n, t in plain.items())
 
 

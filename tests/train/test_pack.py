@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes import trace_group, tiny_decoder, mixed_groups
+from fakes import mixed_groups, tiny_decoder, trace_group
 from ponder.errors import UsageError
 from ponder.train import losses, pack
 from ponder.train.learner import Learner
@@ -47,7 +47,8 @@ def forests(draw: st.DrawFn) -> list[Trace]:
     traces = []
     for number in range(draw(st.integers(1, 3))):
         trace = Trace(
-            Problem(f"p{number}", user_messages("?")), [Step(None, "", ids(draw(st.lists(token, min_size=1, max_size=4))))]
+            Problem(f"p{number}", user_messages("?")),
+            [Step(None, "", ids(draw(st.lists(token, min_size=1, max_size=4))))],
         )
         for _ in range(draw(st.integers(0, 7))):
             tokens = ids(draw(st.lists(token, max_size=4)))
@@ -145,7 +146,10 @@ def test_a_prompt_lies_once_and_one_that_nobody_needs_not_at_all() -> None:
     (mixed,) = every(traces[:1])
     assert [len(b) for b in pack.split_microbatches([mixed], 12)] == [1, 1, 1], "5 + 3, 5 + 6 + 1, 5 + 4"
     assert [[len(w.chains) for w in b] for b in pack.split_microbatches([mixed], 12)] == [[1], [2], [1]]
-    assert len(pack.split_microbatches([mixed], 1)) == 4 and len(pack.split_microbatches([mixed], 1, keep_traces_whole=True)) == 1
+    assert (
+        len(pack.split_microbatches([mixed], 1)) == 4
+        and len(pack.split_microbatches([mixed], 1, keep_traces_whole=True)) == 1
+    )
 
 
 def test_what_is_not_known_is_not_a_number() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from ponder.runs import job_json
 from ponder import registry
 from ponder.cli import shared_flags
 from ponder.errors import UsageError
+from ponder.runs import job_json
 from ponder.train.algorithms import OFFLINE, ONLINE
 from ponder.train.objective import KL, NO_KL
 from ponder.train.optimizer import AdamW

@@ -11,7 +11,19 @@ import pytest
 import torch
 
 from fakes import trace_group
-from policy_gradient_formulas import below, by_sequence, clipped, less, others, penalty, plus, reinforce, relative, weighted, whitened
+from policy_gradient_formulas import (
+    below,
+    by_sequence,
+    clipped,
+    less,
+    others,
+    penalty,
+    plus,
+    reinforce,
+    relative,
+    weighted,
+    whitened,
+)
 from ponder.errors import UsageError
 from ponder.train import credit, losses
 from ponder.train.algorithms import ONLINE
@@ -266,7 +278,12 @@ def test_what_has_no_credit_has_no_gradient() -> None:
         grad_NV = measured(objective, W, {}).grad_NV
         assert not grad_NV[dead].any()
         assert bool(grad_NV[level].any()) == (objective == GRPO() or isinstance(objective, RLOO)), "KL has"
-    assert GRPO().trains_zero_advantage and not GRPO(kl=KL()).trains_zero_advantage and GRPO(kl=KL(), entropy_coef=0.1).trains_zero_advantage and not RLOO().trains_zero_advantage
+    assert (
+        GRPO().trains_zero_advantage
+        and not GRPO(kl=KL()).trains_zero_advantage
+        and GRPO(kl=KL(), entropy_coef=0.1).trains_zero_advantage
+        and not RLOO().trains_zero_advantage
+    )
 
 
 def test_told() -> None:

@@ -24,7 +24,9 @@ PLAIN = {"whiten": False, "kl": KL(0.02, "k1", "reward")}
 
 def rewards(w: World, a: Answer, p: PPO, beta: float, earned: float) -> list[float]:
     """-beta KL at each token the policy wrote; what was earned comes with the last."""
-    out = [-beta * estimate(p.kl.estimator, w.old[t], w.reference[t]) if p.kl.where == "reward" else 0.0 for t in a.rows]
+    out = [
+        -beta * estimate(p.kl.estimator, w.old[t], w.reference[t]) if p.kl.where == "reward" else 0.0 for t in a.rows
+    ]
     out[-1] += earned
     return out
 
@@ -101,7 +103,11 @@ def test_rewards_are_clipped() -> None:
 
 def test_returns_are_those_before_whitening() -> None:
     """The critic learns A + V with A as GAE gives it."""
-    for p in (PPO(gamma=0.9), PPO(gamma=0.9, advantage_estimator="td"), PPO(gamma=0.9, advantage_estimator="mc", advantage_clip=0.1)):
+    for p in (
+        PPO(gamma=0.9),
+        PPO(gamma=0.9, advantage_estimator="td"),
+        PPO(gamma=0.9, advantage_estimator="mc", advantage_clip=0.1),
+    ):
         expected = advantages(W, replace(p, whiten_advantages=False, advantage_clip=None), 0.02, raw(W))
         found = measured(p, W, {})
         steps = iter([s for t in found.traces for s in t.steps if "returns" in s.notes])

@@ -16,7 +16,14 @@ from torch import Tensor
 from fakes import char_policy, plain_hidden, plain_logits, weights64
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.train.optimizer import AdamW
-from ponder.train.quiet_star_learner import QuietLearner, QuietText, pack_thoughts, thought_loss, mix_logits, thought_rewards
+from ponder.train.quiet_star_learner import (
+    QuietLearner,
+    QuietText,
+    mix_logits,
+    pack_thoughts,
+    thought_loss,
+    thought_rewards,
+)
 from ponder.types import ids
 
 START, END = 7, 8  # two of the alphabet's tokens
@@ -124,7 +131,9 @@ def draw_world(seed: int) -> tuple[list[QuietText], list[list[list[np.ndarray]]]
     rng = np.random.default_rng(seed)
     shapes = ((6, 3, True), (4, 1, True), (7, 2, False), (3, 2, True))
     texts = [QuietText(ids(rng.integers(3, 12, size)), first, every) for size, first, every in shapes]
-    return texts, [[[ids(rng.integers(2, 12, rng.integers(0, 4))) for _ in range(2)] for _ in t.thought_positions] for t in texts]
+    return texts, [
+        [[ids(rng.integers(2, 12, rng.integers(0, 4))) for _ in range(2)] for _ in t.thought_positions] for t in texts
+    ]
 
 
 @settings(deadline=None, max_examples=8)

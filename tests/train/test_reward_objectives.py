@@ -18,17 +18,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fakes import perturb, trace_group, plain_hidden, tiny_decoder, weights64, mixed_groups
+from fakes import mixed_groups, perturb, plain_hidden, tiny_decoder, trace_group, weights64
 from float64_losses import Grads, gap
 from ponder.errors import ModelError, UsageError
 from ponder.nets import hf
+from ponder.nets.decoder_with_head import DecoderWithHead, ScoreHead
 from ponder.nets.lora import LoRA, attach
-from ponder.nets.decoder_with_head import ScoreHead, DecoderWithHead
-from ponder.train.reward_learner import RewardLearner
 from ponder.train.objective import Tokens
 from ponder.train.optimizer import AdamW
 from ponder.train.pack import chains
-from ponder.train.reward_objectives import OutcomeReward, ProcessReward, SHARE_NOTE, TARGET_NOTE, BradleyTerry, RewardObjective, StateValue, two_hot
+from ponder.train.reward_learner import RewardLearner
+from ponder.train.reward_objectives import (
+    SHARE_NOTE,
+    TARGET_NOTE,
+    BradleyTerry,
+    OutcomeReward,
+    ProcessReward,
+    RewardObjective,
+    StateValue,
+    two_hot,
+)
 from ponder.types import Score, Step, Trace, ids
 
 RULES: dict[str, RewardObjective] = {
@@ -156,8 +165,12 @@ def test_loss_and_gradient_of_the_numbers(name: str) -> None:
         return formula(rule, [(z, [y for _, y in h]) for z, h in zip(parts, places, strict=True) if h])
 
     values = torch.tensor(flat, requires_grad=True)
-    last = [(s.notes[TARGET_NOTE][-1], s.notes[SHARE_NOTE][-1]) for t in traces for s in t.steps if TARGET_NOTE in s.notes]
-    notes = {n: torch.tensor([x[k] for x in last], dtype=torch.float64) for k, n in enumerate((TARGET_NOTE, SHARE_NOTE))}
+    last = [
+        (s.notes[TARGET_NOTE][-1], s.notes[SHARE_NOTE][-1]) for t in traces for s in t.steps if TARGET_NOTE in s.notes
+    ]
+    notes = {
+        n: torch.tensor([x[k] for x in last], dtype=torch.float64) for k, n in enumerate((TARGET_NOTE, SHARE_NOTE))
+    }
     tree = torch.tensor([number for number, h in enumerate(places) for _ in h])
     none = torch.zeros(0)
     loss, stats = rule.loss(Tokens(none, tree, tree, none, none, none, values, notes))
@@ -174,7 +187,9 @@ def test_k_answers_of_a_prompt_weigh_as_one_prompt() -> None:
     two = trace_group([5], [[4, 2], [6, 2]], [1.0, 0.0])
     equal = trace_group([5], [[4, 2], [6, 2]], [1.0, 1.0])
     assert BradleyTerry().credit([many, two, equal], "wanted", {}) == {"labels": 6.0}
-    shares = [[float(s.notes[SHARE_NOTE][-1]) for s in t.steps[1:] if SHARE_NOTE in s.notes] for t in (many, two, equal)]
+    shares = [
+        [float(s.notes[SHARE_NOTE][-1]) for s in t.steps[1:] if SHARE_NOTE in s.notes] for t in (many, two, equal)
+    ]
     assert shares == [[0.125] * 4, [0.25] * 2, []]
 
 
@@ -392,7 +407,9 @@ def test_another_s_classifier_is_a_reward_and_may_be_a_critic(tmp_path: Path) ->
     (tmp_path / "judge" / "config.json").write_text(json.dumps(told))
     net = hf.load_with_head(tmp_path / "judge", torch.float32)
     hidden = torch.randn(5, net.config.width)
-    assert net.head == ScoreHead("reward") and torch.allclose(net.values(hidden), net.raw_scores(hidden)[:, 0], atol=1e-6)
+    assert net.head == ScoreHead("reward") and torch.allclose(
+        net.values(hidden), net.raw_scores(hidden)[:, 0], atol=1e-6
+    )
     with pytest.raises(UsageError, match="a critic's are plain numbers"):
         DecoderWithHead.from_decoder(tiny_decoder(), ProcessReward().head).values(hidden)
 

@@ -16,8 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ponder.train import credit
-from ponder.train import chunked_lm_head
+from ponder.train import chunked_lm_head, credit
 from ponder.train.imitation import DPO
 from ponder.train.objective import KL
 from ponder.train.policy_gradient import CISPO, DAPO, GRPO, GSPO, RLOO, DrGRPO

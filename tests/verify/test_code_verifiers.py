@@ -19,12 +19,12 @@ from ponder.errors import TaskError, UnknownName, UsageError
 from ponder.protocols import Scorer
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 from ponder.verify.code.compare_values import values_equal
-from ponder.verify.code.languages import PROGRAMMING_LANGUAGES, JAIL_PATH
 from ponder.verify.code.dataset_rows import from_humaneval, from_mbpp
 from ponder.verify.code.extract_program import MAX_PROGRAM_CHARS, extract_program
+from ponder.verify.code.languages import JAIL_PATH, PROGRAMMING_LANGUAGES
 from ponder.verify.code.model_tools import calculate, run_python
 from ponder.verify.code.verifiers import AssertTests, CallTests, OutputTests, PropertyTests, prepend_prefix
-from ponder.verify.sandbox import SandboxLimits, SandboxError, detect_isolation
+from ponder.verify.sandbox import SandboxError, SandboxLimits, detect_isolation
 from ponder.verify.sandbox.codec import encode
 
 if detect_isolation().isolation is None:
@@ -287,8 +287,7 @@ def test_a_reference_that_fails_its_tests_is_named():
 
 
 def test_a_jail_that_breaks_is_undecided(monkeypatch):
-    from ponder.verify.sandbox import worker
-    from ponder.verify.sandbox import sandbox_run
+    from ponder.verify.sandbox import sandbox_run, worker
 
     def broken(*_, **__):
         raise sandbox_run.WorkerLost("no room")
@@ -438,7 +437,9 @@ def test_properties():
     assert lazy.value == 0.0 and "wrong" in lazy.reason
     some = PropertyTests(partial_credit=True, limits=LIMITS).grade(said("def s(x): return x"), SORT).value
     assert 0 < some < 0.7
-    assert PropertyTests(partial_credit=True, seed=1, limits=LIMITS).grade(said("def s(x): return x"), SORT).value != some
+    assert (
+        PropertyTests(partial_credit=True, seed=1, limits=LIMITS).grade(said("def s(x): return x"), SORT).value != some
+    )
     broken = {**SORT, "property": "def draw(random): return 1 / 0\ndef holds(result): return True"}
     assert "draw failed" in verifier.grade(said("def s(): pass"), broken).reason
 

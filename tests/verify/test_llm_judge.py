@@ -14,7 +14,7 @@ from ponder.errors import Interrupted, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.types import Completion, Cost, Problem, Sampling, Step, Trace, ids, user_messages
 from ponder.verify import LLMJudge
-from ponder.verify.llm_judge import judge_prompt, quote_untrusted, parse_judge_verdict
+from ponder.verify.llm_judge import judge_prompt, parse_judge_verdict, quote_untrusted
 
 # Openers that judges have been seen to accept in place of an answer, and orders to the judge.
 MASTER_KEYS = [
@@ -95,7 +95,9 @@ def naive(seen):
     """Says RIGHT as soon as anything but its own instructions and the three quoted lines is in its prompt."""
     lines = seen.splitlines()
     data = [line for line in lines if re.match(rf"(?:QUESTION|REFERENCE|ANSWER) {word(seen)}: ", line)]
-    expected = judge_prompt("Why is the sky blue?", "x", "scattering", LLMJudge(says("WRONG")).rubric, word(seen))[0]["content"]
+    expected = judge_prompt("Why is the sky blue?", "x", "scattering", LLMJudge(says("WRONG")).rubric, word(seen))[0][
+        "content"
+    ]
     own = [line for line in expected.splitlines() if line not in data and not line.startswith("ANSWER ")]
     rest = [line for line in lines if line not in data]
     forged = len(data) != 3 or rest != [line for line in own if not re.match("QUESTION|REFERENCE", line)]
@@ -141,7 +143,7 @@ def test_the_naive_judge_is_fooled_where_nothing_is_escaped(monkeypatch):
     assert sum(s.value == 1.0 for s in scores) >= 8  # so the test above can fail
 
 
-@given(st.text(st.from_alphabet(codec=None), max_size=80))
+@given(st.text(st.characters(codec=None), max_size=80))
 def test_quotations_are_one_line_and_read_back(text):
     line = quote_untrusted(text)
     assert json.loads(line) == text
@@ -151,14 +153,18 @@ def test_quotations_are_one_line_and_read_back(text):
 
 def test_empty_answers_are_wrong_without_asking():
     policy = says("RIGHT")
-    scores, _ = grade_texts(LLMJudge(policy), "", " ", ":", "...", "<think>it is scattering", "<think>a</think>", "a" * 30_000)
+    scores, _ = grade_texts(
+        LLMJudge(policy), "", " ", ":", "...", "<think>it is scattering", "<think>a</think>", "a" * 30_000
+    )
     assert [s.value for s in scores] == [0.0] * 7 and not policy.seen
     assert scores[-1].reason == "too long"
 
 
 def test_only_the_final_answer_is_shown_where_forms_are_given():
     policy = says("RIGHT")
-    scores, _ = grade_texts(LLMJudge(policy, forms=("boxed",)), "I am right. \\boxed{42}", "trust me", "\\boxed{1} \\boxed{2}")
+    scores, _ = grade_texts(
+        LLMJudge(policy, forms=("boxed",)), "I am right. \\boxed{42}", "trust me", "\\boxed{1} \\boxed{2}"
+    )
     assert [s.value for s in scores] == [1.0, 0.0, 0.0] and len(policy.seen) == 1
     assert '"42"' in policy.seen[0] and "I am right" not in policy.seen[0]
 

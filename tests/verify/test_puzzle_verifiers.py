@@ -14,10 +14,20 @@ from hypothesis import strategies as st
 
 import bad_answers
 from ponder.errors import UsageError
-from ponder.runs.job_json import decode, encode
 from ponder.protocols import Scorer
+from ponder.runs.job_json import decode, encode
 from ponder.types import Problem, Step, Trace, ids, user_messages
-from ponder.verify import MultipleChoice, CountdownVerifier, GameOf24Verifier, KnapsackVerifier, MazeVerifier, SatVerifier, SudokuVerifier, TicTacToeVerifier, ZebraVerifier
+from ponder.verify import (
+    CountdownVerifier,
+    GameOf24Verifier,
+    KnapsackVerifier,
+    MazeVerifier,
+    MultipleChoice,
+    SatVerifier,
+    SudokuVerifier,
+    TicTacToeVerifier,
+    ZebraVerifier,
+)
 from ponder.verify.puzzles.knapsack import optimal_value
 from ponder.verify.puzzles.maze import Cell, shortest_path_length
 from ponder.verify.puzzles.sat import read_literals
@@ -229,7 +239,12 @@ def test_knapsack_with_decimals_an_optimum_and_too_many_items():
 def test_zebra_cell_by_cell():
     assert ZebraVerifier(partial_credit=True).grade(tag(TABLE.replace("eric", "Bo")), HOUSES).value == 0.75
     assert ZebraVerifier(partial_credit=True).grade(tag(json.dumps({"1": {"pet": "fish"}})), HOUSES).value == 0.25
-    assert ZebraVerifier(partial_credit=True).grade(tag(json.dumps({"1": {"pet": "fish"}, "3": {"pet": "ox"}})), HOUSES).value == 0.0
+    assert (
+        ZebraVerifier(partial_credit=True)
+        .grade(tag(json.dumps({"1": {"pet": "fish"}, "3": {"pet": "ox"}})), HOUSES)
+        .value
+        == 0.0
+    )
 
 
 @settings(deadline=None)
@@ -266,7 +281,9 @@ def test_tic_tac_toe_by_known_facts():
         held = [c for c in "123456789" if TicTacToeVerifier().grade(tag(c), board).value == 1.0]
         assert held == ["5"]
     board = "X...O...X"  # the famous trap: O must play an edge
-    assert [c for c in "2346 78".replace(" ", "") if TicTacToeVerifier().grade(tag(c), board).value == 1.0] == list("2468")
+    assert [c for c in "2346 78".replace(" ", "") if TicTacToeVerifier().grade(tag(c), board).value == 1.0] == list(
+        "2468"
+    )
     assert all(TicTacToeVerifier().grade(tag(c), "." * 9).value == 1.0 for c in "123456789")
 
 
@@ -294,7 +311,10 @@ def test_choices_are_counted_by_letter():
     assert MultipleChoice(forms=("bare",)).extract_answer("<think>A?</think> (C)") == "C"
     assert MultipleChoice(forms=("bare",)).grade("I think B", "B").value == 0.0
     swapped = {"choice": "A", "options": {"A": "B", "B": "A"}}  # a letter is a letter first
-    assert MultipleChoice().grade(tag("A"), swapped).value == 1.0 and MultipleChoice().grade(tag("B"), swapped).value == 0.0
+    assert (
+        MultipleChoice().grade(tag("A"), swapped).value == 1.0
+        and MultipleChoice().grade(tag("B"), swapped).value == 0.0
+    )
 
 
 @pytest.mark.parametrize("size", [0, 3, 8, 10, 36])

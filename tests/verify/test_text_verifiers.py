@@ -140,7 +140,12 @@ def test_weighted_is_undecided_where_a_part_is():
 
 def test_weighted_refuses_what_cannot_work():
     nested = WeightedSum(((FinalNumber(), 1.0),))
-    for parts in ((), ((FinalNumber(), 1.0), (CountdownVerifier(), 1.0)), ((FinalNumber(), float("inf")),), ((nested, 1.0),)):
+    for parts in (
+        (),
+        ((FinalNumber(), 1.0), (CountdownVerifier(), 1.0)),
+        ((FinalNumber(), float("inf")),),
+        ((nested, 1.0),),
+    ):
         with pytest.raises(UsageError):
             WeightedSum(parts)
 

@@ -10,11 +10,19 @@ from hypothesis import strategies as st
 
 import bad_answers
 from ponder.errors import UsageError
-from ponder.runs.job_json import decode, encode
 from ponder.protocols import Scorer
+from ponder.runs.job_json import decode, encode
 from ponder.types import Problem, Step, Trace, ids, user_messages
 from ponder.verify import BoxIoU, DetectionAP, MaskIoU, PointInMask
-from ponder.verify.vision.geometry import average_precision, rasterize_polygon, giou, points_in_polygon, iou, mask_iou, decode_rle
+from ponder.verify.vision.geometry import (
+    average_precision,
+    decode_rle,
+    giou,
+    iou,
+    mask_iou,
+    points_in_polygon,
+    rasterize_polygon,
+)
 
 SIZE = [100, 80]
 BOX = {"box": [10, 10, 30, 30], "size": SIZE}

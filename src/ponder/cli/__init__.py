@@ -28,14 +28,18 @@ class CommandSpec(NamedTuple):
 
 
 COMMANDS = {
-    "demo": CommandSpec("ponder.cli.demo:demo", "train a small model on this machine and see what it learned", raw_args=True),
+    "demo": CommandSpec(
+        "ponder.cli.demo:demo", "train a small model on this machine and see what it learned", raw_args=True
+    ),
     "plan": CommandSpec("ponder.cli.plan:plan", "before a run: its cost, prompt, pass rate, and checks", raw_args=True),
     "run": CommandSpec("ponder.cli.job_commands:run", "run a recipe, or a run directory again", raw_args=True),
     "train": CommandSpec("ponder.cli.job_commands:train", "reinforcement learning on a task"),
     "sft": CommandSpec("ponder.cli.job_commands:sft", "supervised fine-tuning on a task or a file of conversations"),
     "reward": CommandSpec("ponder.cli.reward_models:reward", "train a reward, process reward or value model"),
     "label": CommandSpec("ponder.cli.reward_models:label", "label the steps of answers by completing them"),
-    "processbench": CommandSpec("ponder.cli.reward_models:processbench", "does a process reward model find the first wrong step"),
+    "processbench": CommandSpec(
+        "ponder.cli.reward_models:processbench", "does a process reward model find the first wrong step"
+    ),
     "solve": CommandSpec("ponder.cli.solve:solve", "ask a model a question, and think about it by a strategy"),
     "eval": CommandSpec("ponder.cli.job_commands:evaluate", "measure a model on a task's held-out problems"),
     "harvest": CommandSpec("ponder.cli.harvest:harvest", "the traces of runs as data to learn from", raw_args=True),
@@ -44,14 +48,18 @@ COMMANDS = {
     "replay": CommandSpec("ponder.cli.replay:replay", "judge and decide stored traces again, another way"),
     "contamination": CommandSpec("ponder.cli.contamination:contamination", "is an evaluation in the training data?"),
     "problems": CommandSpec("ponder.cli.problems:problems", "make problems, and keep those of fitting difficulty"),
-    "reflect": CommandSpec("ponder.cli.reflect:reflect", "where a run's answers doubt themselves and take something back"),
+    "reflect": CommandSpec(
+        "ponder.cli.reflect:reflect", "where a run's answers doubt themselves and take something back"
+    ),
     "strategies": CommandSpec("ponder.cli.strategies:strategies", "the ways to think, presets, and efforts"),
     "tasks": CommandSpec("ponder.cli.tasks:tasks", "which tasks there are, with a problem of each"),
     "export": CommandSpec("ponder.cli.export:export", "write a model as a Hugging Face folder or a GGUF file"),
     "doctor": CommandSpec("ponder.cli.doctor:doctor", "what this machine can do, and what is missing"),
 }
 
-UNSAFE_SANDBOX_FLAG = "--unsafe-sandbox"  # with any command: where no jail can be built, run a model's programs without one
+UNSAFE_SANDBOX_FLAG = (
+    "--unsafe-sandbox"  # with any command: where no jail can be built, run a model's programs without one
+)
 TRUST_FLAG = "--trust"  # with commands that take run directories: load the code that these name, as their author's word
 READS_RUN_DIRECTORIES = ("run", "plan", "harvest", "compare", "plot", "replay", "contamination", "reflect")
 
@@ -84,7 +92,11 @@ def _run_guarded(given: list[str]) -> int:
     except KeyboardInterrupt:
         return _report_exit("stopped", 130, given)
     except BaseException as error:
-        if _find_error(error, Interrupted) is None and type(error).__name__ == "CancelledError" and _signal_exit_code() > 0:
+        if (
+            _find_error(error, Interrupted) is None
+            and type(error).__name__ == "CancelledError"
+            and _signal_exit_code() > 0
+        ):
             error = Interrupted("stopped; what was done is saved, and the same command goes on")
         said = _user_message(error)
         if said is None:

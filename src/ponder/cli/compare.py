@@ -12,8 +12,8 @@ from ponder.cli.progress import print_json
 from ponder.terminal import escape_controls
 
 if TYPE_CHECKING:
-    from ponder.measure.statistics.compare_systems import Comparison, SystemResult
     from ponder.measure.readers import Attempts
+    from ponder.measure.statistics.compare_systems import Comparison, SystemResult
 
 Source = Annotated[
     str, "a run directory, a log (.parquet, .csv, .jsonl, .json), or LOG::SYSTEM of one that holds several"
@@ -43,13 +43,17 @@ def compare(
     json: Annotated[bool, "one JSON object"] = False,
 ) -> int:
     """Accuracy with its interval, cost per problem, and paired differences from the first system."""
-    from ponder.measure.statistics.compare_systems import compare_systems as against
+    from ponder.measure.readers import ColumnMap, read_logs, short_labels
     from ponder.measure.scaling.gpu_time import read_prices
-    from ponder.measure.readers import ColumnMap, short_labels, read_logs
+    from ponder.measure.statistics.compare_systems import compare_systems as against
 
     systems = read_logs(runs, ColumnMap.from_flags(column))
-    systems = [replace(s, name=label) for s, label in zip(systems, short_labels([s.name for s in systems]), strict=True)]
-    found = against(systems, select, common_problems, scorer, all_pairs, None if prices is None else read_prices(prices))
+    systems = [
+        replace(s, name=label) for s, label in zip(systems, short_labels([s.name for s in systems]), strict=True)
+    ]
+    found = against(
+        systems, select, common_problems, scorer, all_pairs, None if prices is None else read_prices(prices)
+    )
     if json:
         print_json(comparison_json(found, systems))
     else:
@@ -72,7 +76,11 @@ def comparison_lines(found: Comparison, systems: Sequence[Attempts]) -> list[str
     head = f"{found.problems} problems, {found.rule}: {RULE_DESCRIPTIONS[found.rule]}; 95 % intervals"
     out = [head, "", *format_table(_accuracy_rows(found.systems))]
     if found.pairs:
-        out += ["", f"difference from {shorten_name(found.pairs[0].second)}" if _has_one_baseline(found) else "differences", ""]
+        out += [
+            "",
+            f"difference from {shorten_name(found.pairs[0].second)}" if _has_one_baseline(found) else "differences",
+            "",
+        ]
         out += format_table(_difference_rows(found))
     notes = [*found.notes, *_reading_notes(systems)]
     return out + (["", *notes] if notes else [])
@@ -101,11 +109,17 @@ def _difference_rows(found: Comparison) -> list[list[str]]:
     several = len(found.pairs) > 1
     rows = [["system", "points", "", "won", "lost", "p", *(["p (Holm)"] if several else []), "test"]]
     for p in found.pairs:
-        name = shorten_name(p.first) if _has_one_baseline(found) else f"{shorten_name(p.first, 28)} - {shorten_name(p.second, 28)}"
+        name = (
+            shorten_name(p.first)
+            if _has_one_baseline(found)
+            else f"{shorten_name(p.first, 28)} - {shorten_name(p.second, 28)}"
+        )
         interval = f"[{100 * p.low:+.1f}, {100 * p.high:+.1f}]"
         adjusted = [_format_p_value(p.adjusted_p_value)] if several else []
         test = p.test if p.total == found.problems else f"{p.test}; {p.total} problems"
-        rows.append([name, f"{100 * p.difference:+.1f}", interval, str(p.wins), str(p.losses), _format_p_value(p.p_value)])
+        rows.append(
+            [name, f"{100 * p.difference:+.1f}", interval, str(p.wins), str(p.losses), _format_p_value(p.p_value)]
+        )
         rows[-1] += [*adjusted, test]
     return rows
 

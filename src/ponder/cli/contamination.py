@@ -58,9 +58,13 @@ def contamination_lines(found: ContaminationReport) -> list[str]:
         f"compared  {found.problems:,} problems with {found.training_texts:,} training texts",
     ]
     if found.short_problems or found.tiny_problems:
-        out.append(f"short     {found.short_problems} problems have fewer than {found.n} words and were looked for as a whole")
+        out.append(
+            f"short     {found.short_problems} problems have fewer than {found.n} words and were looked for as a whole"
+        )
     if found.tiny_problems:
-        out.append(f"tiny      {found.tiny_problems} have so few words that only an equal message, line or sentence counts")
+        out.append(
+            f"tiny      {found.tiny_problems} have so few words that only an equal message, line or sentence counts"
+        )
     if found.common_ngrams:
         out.append(f"common    {found.common_ngrams} runs stand in so many training texts that they were left out")
     worst = sorted(found.flagged, key=lambda o: (-o.exact, -o.share))[:MAX_LISTED_PROBLEMS]
@@ -68,7 +72,9 @@ def contamination_lines(found: ContaminationReport) -> list[str]:
         out += ["", "the most alike:"]
     for o in worst:
         how = "the same" if o.exact else "all of it" if o.whole else f"{100 * o.share:.0f} % of it"
-        out.append(f"  {shorten_name(o.problem, 32)}, {how}, in {shorten_name(o.seen_in, 32)}: {escape_controls(o.first_ngram[:60])}")
+        out.append(
+            f"  {shorten_name(o.problem, 32)}, {how}, in {shorten_name(o.seen_in, 32)}: {escape_controls(o.first_ngram[:60])}"
+        )
     return out
 
 
@@ -85,7 +91,9 @@ def training_texts(source: str) -> Iterator[TrainingText]:
     elif path.exists():
         yield from _texts_of_file(path)
     else:
-        yield from (TrainingText(p.id, [str(m["content"]) for m in p.messages]) for p in _problems_of_task(source, "train"))
+        yield from (
+            TrainingText(p.id, [str(m["content"]) for m in p.messages]) for p in _problems_of_task(source, "train")
+        )
 
 
 def evaluation_questions(source: str, column: str | None = None) -> Iterator[tuple[str, str]]:
@@ -119,8 +127,8 @@ def _questions_without_style(path: Path) -> dict[str, str]:
     """The questions of a run's task without how to answer them, by id; none where the task cannot be made here."""
     from ponder.errors import PonderError
     from ponder.measure.readers.run_directory import run_task
-    from ponder.registry import only_allowed
     from ponder.pipelines.problems.filters import without_instruction
+    from ponder.registry import only_allowed
     from ponder.runs.trust import allowed_names
 
     try:
@@ -203,5 +211,7 @@ def _problems_of_task(source: str, side: str) -> Iterator[Problem]:
 
     task, _, named = source.partition(":")
     known = named if named in ("train", "test") else side
-    found = without_instruction(build_task(source if named and named not in ("train", "test") else task, []))  # not how to answer
+    found = without_instruction(
+        build_task(source if named and named not in ("train", "test") else task, [])
+    )  # not how to answer
     yield from found.train if known == "train" else found.test

@@ -11,18 +11,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ponder.cli import export
-from ponder.cli import solve
-from ponder.cli.progress import print_json, one_line
-from ponder.cli.launch import solve_hint, remove_if_empty, job_progress
+from ponder.cli import export, solve
 from ponder.cli.graceful_stop import GracefulStop
 from ponder.cli.job_commands import job_from_recipe
+from ponder.cli.launch import job_progress, remove_if_empty, solve_hint
+from ponder.cli.progress import one_line, print_json
 from ponder.errors import UsageError
 
 if TYPE_CHECKING:
     from ponder.measure import Accuracy, PairedDifference
-    from ponder.pipelines.ask import Answer
     from ponder.measure.evaluation_report import EvaluationReport
+    from ponder.pipelines.ask import Answer
     from ponder.pipelines.rl import RL
 
 RECIPE = "addition"
@@ -111,7 +110,9 @@ def _export_model(folder: Path) -> None:
     export.write_model(str(folder / "train"), config.parent)
 
 
-def _evaluate(job: RL, model: str, template: str | None, folder: Path, stop: GracefulStop, json: bool, clock: PhaseTimer) -> EvaluationReport:
+def _evaluate(
+    job: RL, model: str, template: str | None, folder: Path, stop: GracefulStop, json: bool, clock: PhaseTimer
+) -> EvaluationReport:
     from ponder.pipelines.evaluate import Evaluate
     from ponder.reason.strategies import Chain
     from ponder.types import Sampling
@@ -180,7 +181,7 @@ class DemoResult:
         return old[chosen][1], old[chosen][2], new[chosen][2]
 
     def lines(self) -> list[str]:
-        from ponder.measure.figures import sparkline
+        from ponder.measure.figures.sparkline import sparkline
 
         rewards = self.rewards()
         question, old, new = self.example()

@@ -47,7 +47,14 @@ class DoctorCheck:
 
 def doctor(*, json: Annotated[bool, "the findings as one JSON object"] = False) -> int:
     """What is installed, what this machine can do, and what to do about the rest."""
-    findings = [*software_checks(), *machine_checks(), *sandbox_check(), *disk_checks(), *model_checks(), *data_checks()]
+    findings = [
+        *software_checks(),
+        *machine_checks(),
+        *sandbox_check(),
+        *disk_checks(),
+        *model_checks(),
+        *data_checks(),
+    ]
     healthy = all(f.ok for f in findings if f.core)
     if json:
         print_json({"ok": healthy, "findings": [asdict(f) for f in findings]})
@@ -129,7 +136,9 @@ def accelerator_check(torch: Any) -> DoctorCheck:
     if torch.cuda.is_available():
         card = torch.cuda.get_device_properties(0)
         brain = "" if torch.cuda.is_bf16_supported() else ", no bfloat16"
-        return DoctorCheck("gpu", f"{torch.cuda.device_count()} x {card.name}, {card.total_memory / 2**30:.0f} GiB{brain}")
+        return DoctorCheck(
+            "gpu", f"{torch.cuda.device_count()} x {card.name}, {card.total_memory / 2**30:.0f} GiB{brain}"
+        )
     if torch.backends.mps.is_available():
         return DoctorCheck("gpu", "Apple MPS, used where --device mps asks for it")
     if shutil.which("nvidia-smi"):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from ponder.runs import manifest
 from ponder import staging
 from ponder.cli import shared_flags as opt
 from ponder.errors import UsageError
+from ponder.runs import manifest
 
 
 def export(

@@ -106,7 +106,9 @@ class Parser(argparse.ArgumentParser):
             self.add_argument(name, type=_argparse_type(name, kind), help=text, metavar=name.upper(), **more)
             return
         if parameter.kind is parameter.VAR_POSITIONAL:
-            self.add_argument(name, type=_argparse_type(name, kind), help=text, metavar=name.upper().rstrip("S"), nargs="+")
+            self.add_argument(
+                name, type=_argparse_type(name, kind), help=text, metavar=name.upper().rstrip("S"), nargs="+"
+            )
             return
         flag = name.replace("_", "-")
         common: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "required": required}
@@ -119,9 +121,17 @@ class Parser(argparse.ArgumentParser):
         if get_origin(kind) is list:
             common["action"] = "append"
             (kind,) = get_args(kind)
-        note = "required" if required else "" if default is None or default == [] else f"default {_format_default(default)}"
+        note = (
+            "required"
+            if required
+            else ""
+            if default is None or default == []
+            else f"default {_format_default(default)}"
+        )
         text = " ".join(filter(None, [text, f"({note})" if note else ""])).replace("%", "%%")
-        self.add_argument(f"--{flag}", type=_argparse_type(name, kind), metavar=_metavar(kind), help=text or " ", **common)
+        self.add_argument(
+            f"--{flag}", type=_argparse_type(name, kind), metavar=_metavar(kind), help=text or " ", **common
+        )
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -151,7 +161,9 @@ def check_conditions(function: Callable[..., Any], given: dict[str, Any]) -> Non
                     raise UsageError(_condition_message(parameters, name, condition, values))
 
 
-def _condition_message(parameters: Mapping[str, inspect.Parameter], name: str, condition: When, values: Mapping[str, Any]) -> str:
+def _condition_message(
+    parameters: Mapping[str, inspect.Parameter], name: str, condition: When, values: Mapping[str, Any]
+) -> str:
     """Which flag means nothing, beside what it would, and what to do."""
     first, value = next(iter(values.items()))
     if not condition.values and not condition.other_than:

@@ -25,21 +25,23 @@ def signal_exit_code() -> int:
 
 
 class GracefulStop:
-    """A context in which stop signals ask the job to stop. `saves`: it is one that goes on when run again.
+    """A context in which stop signals ask the job to stop. `resumable`: the same command resumes it.
 
     A job looks at `check` between two pieces of work. One that does not come to it, since a reward function hangs or
     a list is long, is broken off by an `Interrupted` in the main thread (see watchman.py).
     """
 
-    def __init__(self, saves: bool = True) -> None:
+    def __init__(self, resumable: bool = True) -> None:
         self.signal_count = 0
         self.signal_number = 0
         self.requested_at = 0.0
-        self.resumable = saves
+        self.resumable = resumable
         self.quiet = False  # a live panel tells the user instead
         self.acknowledged = False  # somebody was told to stop
         self.critical = False  # learning or saving: never broken off in the middle
-        self.interrupting: UserCall | bool = False  # the next signal is the watchman's, who breaks off this call, or whatever
+        self.interrupting: UserCall | bool = (
+            False  # the next signal is the watchman's, who breaks off this call, or whatever
+        )
         self._previous_handlers: dict[int, Any] = {}
         self._watchdog = Watchdog(self)
 

@@ -46,7 +46,9 @@ def harvest_flags(
         str, "by whose scores; default: the only one there is, or the run's verifier; for labels, those of ponder label"
     ] = "",
     min_score: Annotated[float, "the score from which an answer is right"] = 1.0,
-    max_per_problem: Annotated[int | None, "rows of a problem, at most (default 4 chains, journeys or pairs, else all)"] = None,
+    max_per_problem: Annotated[
+        int | None, "rows of a problem, at most (default 4 chains, journeys or pairs, else all)"
+    ] = None,
     keep: Annotated[Literal["shortest", "diverse", "first"], "which of a problem's are kept"] = "shortest",
     max_tokens: Annotated[int | None, "leave out answers of more tokens"] = None,
     min_margin: Annotated[float, "least difference between the scores of a pair"] = 0.5,

@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ponder.cli import flags
-from ponder.cli import recipe_files
+from ponder.cli import flags, recipe_files
 from ponder.cli import shared_flags as opt
 from ponder.cli.launch import JobLaunch, run_job
 from ponder.errors import UsageError
 
 
-def run_flags(*, run: opt.RunDirectory = None, no_resume: opt.NoResume = False, json: opt.Json = False) -> tuple[Path | None, bool, bool]:
+def run_flags(
+    *, run: opt.RunDirectory = None, no_resume: opt.NoResume = False, json: opt.Json = False
+) -> tuple[Path | None, bool, bool]:
     """The flags that every recipe has."""
     return run, no_resume, json
 
@@ -30,7 +31,11 @@ def run(argv: Sequence[str]) -> int:
     if name.startswith("-"):
         raise UsageError("give the recipe first: ponder run RECIPE --flag value ...")
     if (Path(name) / "job.json").is_file():
-        given = flags.Parser(prog, "Run the job of this run directory again, or go on with it.").add_parameters_of(rerun_flags).parse_given(rest)
+        given = (
+            flags.Parser(prog, "Run the job of this run directory again, or go on with it.")
+            .add_parameters_of(rerun_flags)
+            .parse_given(rest)
+        )
         return run_job(load_stored_job(Path(name)), Path(name), given.get("json", False))
     job, folder, fresh, json = job_from_recipe(name, rest, prog)
     return run_job(job, folder or Path("runs") / recipe_files.find_recipe(name).stem, json, fresh)
@@ -69,7 +74,9 @@ def train(
     epochs_per_batch: Annotated[int, "over the samples of a step"] = 1,
     minibatches: Annotated[int, "optimiser steps per pass"] = 1,
     curriculum: Annotated[Literal["uniform", "frontier", "easy-to-hard"], "which problems come next"] = "uniform",
-    dynamic_sampling_rounds: Annotated[int | None, "rounds that may replace groups of equal rewards; default: the paper's"] = None,
+    dynamic_sampling_rounds: Annotated[
+        int | None, "rounds that may replace groups of equal rewards; default: the paper's"
+    ] = None,
     teacher: Annotated[str | None, "a model to hold the KL against, in place of the model as it begins"] = None,
     lora: opt.LoraRank = 0,
     seed: int = 0,
@@ -97,7 +104,9 @@ def train(
     from ponder.types import Sampling
 
     objective = build_algorithm(algorithm, option, beta, kl)
-    if epochs_per_batch * minibatches == 1 and (clips := [o for o in option if o.partition("=")[0] in ("clip", "clip_high")]):
+    if epochs_per_batch * minibatches == 1 and (
+        clips := [o for o in option if o.partition("=")[0] in ("clip", "clip_high")]
+    ):
         raise UsageError(
             f"--option {clips[0]} changes nothing: a step's samples are learned from once, so that every ratio is 1;"
             " give --passes or --minibatches too"
@@ -108,7 +117,12 @@ def train(
         template=template,
         strategy=Samples(group_size, Sampling(temperature=temperature, max_tokens=max_tokens)),
         algorithm=objective,
-        optimizer=AdamW(lr=lr, warmup_steps=warmup_steps, decay_steps=cosine * steps * epochs_per_batch * minibatches, states=optimizer_states),
+        optimizer=AdamW(
+            lr=lr,
+            warmup_steps=warmup_steps,
+            decay_steps=cosine * steps * epochs_per_batch * minibatches,
+            states=optimizer_states,
+        ),
         steps=steps,
         problems_per_step=problems_per_step,
         temperature=temperature,
@@ -138,7 +152,9 @@ def build_algorithm(name: str, settings: Sequence[str], beta: float | None, kl: 
     from ponder import registry
     from ponder.train.algorithms import ON_POLICY
 
-    objective = flags.build_with_settings("algorithm", registry.lookup("algorithm", name, ON_POLICY), settings, "--option")
+    objective = flags.build_with_settings(
+        "algorithm", registry.lookup("algorithm", name, ON_POLICY), settings, "--option"
+    )
     if beta is None and kl is None:
         return objective
     if "kl" not in [f.name for f in fields(objective)]:
@@ -196,7 +212,9 @@ def sft(
         data=build_task(task, set) if task is not None else str(data),
         model=model,
         template=template,
-        algorithm=flags.build_with_settings("algorithm", registry.lookup("algorithm", algorithm, OFFLINE), option, "--option"),
+        algorithm=flags.build_with_settings(
+            "algorithm", registry.lookup("algorithm", algorithm, OFFLINE), option, "--option"
+        ),
         optimizer=AdamW(lr=lr, warmup_steps=warmup_steps, decay_steps=cosine * steps, states=optimizer_states),
         steps=steps,
         batch_size=batch_size,
@@ -296,12 +314,14 @@ def path_slug(name: str) -> str:
 def load_stored_job(folder: Path) -> Any:
     """The job of a run directory. What it names beside ponder's own is loaded only where the user said --trust, now
     and for as long as the command runs."""
-    from ponder.runs import job_json
     from ponder import registry
+    from ponder.runs import job_json
     from ponder.runs.run_dir import read_job
     from ponder.runs.trust import allowed_names
 
-    recipe_files.add_to_import_path(recipe_files.recipe_folders())  # a job may hold the task of a recipe that comes with ponder
+    recipe_files.add_to_import_path(
+        recipe_files.recipe_folders()
+    )  # a job may hold the task of a recipe that comes with ponder
     registry.set_allowed(allowed_names())
     job = job_json.decode(read_job(folder))
     if not callable(job):

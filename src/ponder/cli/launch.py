@@ -9,13 +9,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ponder.cli.progress import HEADLINE_METRICS, ProgressTracker, format_duration, print_json, progress_display
 from ponder.cli.graceful_stop import GracefulStop
+from ponder.cli.progress import HEADLINE_METRICS, ProgressTracker, format_duration, print_json, progress_display
 from ponder.errors import Interrupted, RunError
 
 if TYPE_CHECKING:
-    from ponder.pipelines.evaluate import Evaluate
     from ponder.measure.evaluation_report import EvaluationReport
+    from ponder.pipelines.evaluate import Evaluate
     from ponder.pipelines.stages import Stages
     from ponder.reason.budget import Budget
 
@@ -96,7 +96,9 @@ def job_progress(job: Any, folder: Path, stop: GracefulStop, json: bool, title: 
     from ponder.runs.run_dir import newest_checkpoint, read_metrics
 
     measuring = isinstance(job, Evaluate)
-    seen = progress_display(title or ("" if json else _progress_title(job)), stop, folder, "problem" if measuring else "step", json)
+    seen = progress_display(
+        title or ("" if json else _progress_title(job)), stop, folder, "problem" if measuring else "step", json
+    )
     seen.total = len(job.task.test[: job.limit]) if measuring else getattr(job, "steps", 0)
     if (newest := newest_checkpoint(folder)) is not None:
         seen.done = int(newest.name.removeprefix("step-"))
@@ -131,15 +133,19 @@ def _stage_runs(stages: Stages, folder: Path) -> list[tuple[str, tuple[Any, Path
 
 def result_lines(job: Any, folder: Path, result: Any) -> list[str]:
     """For people."""
-    from ponder.pipelines.evaluate import Evaluate
     from ponder.measure.evaluation_report import EvaluationReport
+    from ponder.pipelines.evaluate import Evaluate
     from ponder.pipelines.stages import Stages
     from ponder.runs.run_dir import checkpoints, read_metrics
 
     if isinstance(job, Evaluate) and isinstance(result, EvaluationReport):
         return evaluation_lines(job, folder, result)
     if isinstance(job, Stages):
-        return [line for name, part in _stage_runs(job, folder) for line in (f"== {name}", *result_lines(*part, result[name]), "")]
+        return [
+            line
+            for name, part in _stage_runs(job, folder)
+            for line in (f"== {name}", *result_lines(*part, result[name]), "")
+        ]
     if hasattr(job, "closing"):  # what to say of a job whose model does not answer questions
         return [*job.summary_lines(folder), f"run       {folder}"]
     out = [f"run       {folder}"]
@@ -186,8 +192,8 @@ def first_prompt(job: Evaluate, folder: Path) -> str:
 
 def result_json(job: Any, folder: Path, result: Any) -> dict[str, Any]:
     """For programs."""
-    from ponder.pipelines.evaluate import Evaluate
     from ponder.measure.evaluation_report import EvaluationReport
+    from ponder.pipelines.evaluate import Evaluate
     from ponder.pipelines.stages import Stages
     from ponder.runs.run_dir import read_metrics
 

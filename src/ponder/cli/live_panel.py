@@ -13,8 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ponder.cli.safe_console import console_on
 from ponder.cli.progress import DETAIL_METRICS, ProgressTracker, format_duration, one_line
+from ponder.cli.safe_console import console_on
 from ponder.measure.figures.sparkline import sparkline
 from ponder.terminal import wrap_std_streams
 

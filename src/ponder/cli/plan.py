@@ -9,20 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ponder import event_loop
-from ponder.cli import flags
-from ponder.cli import recipe_files
-from ponder.cli import job_commands
-from ponder.cli.progress import ProgressTracker, print_json, progress_display
-from ponder.cli.launch import JobLaunch
+from ponder.cli import flags, job_commands, recipe_files
 from ponder.cli.graceful_stop import GracefulStop
+from ponder.cli.launch import JobLaunch
+from ponder.cli.progress import ProgressTracker, print_json, progress_display
 from ponder.errors import PonderError, UsageError
 
 if TYPE_CHECKING:
-    from ponder.measure import TrainingFinding, MeanInterval
+    from ponder.measure import MeanInterval, TrainingFinding
     from ponder.models.ponder_policy import PonderPolicy
     from ponder.pipelines.preflight.checks import Check
-    from ponder.pipelines.preflight.forecast import GroupForecast, RunTimeForecast
     from ponder.pipelines.preflight.dry_run import DryRun
+    from ponder.pipelines.preflight.forecast import GroupForecast, RunTimeForecast
     from ponder.pipelines.preflight.gradient_probe import PreflightData
     from ponder.train.learner import Learner
     from ponder.types import Trace
@@ -126,14 +124,38 @@ def parse_plan(argv: Sequence[str]) -> tuple[Any, bool, int, int]:
         raise UsageError("give the recipe first: ponder plan RECIPE --flag value ...")
     if name in ("train", "sft"):
         command: Callable[..., JobLaunch] = job_commands.train if name == "train" else job_commands.sft
-        given = flags.Parser(prog, command.__doc__ or "").add_parameters_of(command).add_parameters_of(plan_flags).parse_given(rest)
+        given = (
+            flags.Parser(prog, command.__doc__ or "")
+            .add_parameters_of(command)
+            .add_parameters_of(plan_flags)
+            .parse_given(rest)
+        )
         _refuse_run_flags(given)
-        return flags.call_with_flags(command, given).job, given.get("json", False), *flags.call_with_flags(plan_flags, given)
+        return (
+            flags.call_with_flags(command, given).job,
+            given.get("json", False),
+            *flags.call_with_flags(plan_flags, given),
+        )
     if (Path(name) / "job.json").is_file():
-        given = flags.Parser(prog, "Plan the job of this run directory.").add_parameters_of(job_commands.rerun_flags).add_parameters_of(plan_flags).parse_given(rest)
-        return job_commands.load_stored_job(Path(name)), given.get("json", False), *flags.call_with_flags(plan_flags, given)
+        given = (
+            flags.Parser(prog, "Plan the job of this run directory.")
+            .add_parameters_of(job_commands.rerun_flags)
+            .add_parameters_of(plan_flags)
+            .parse_given(rest)
+        )
+        return (
+            job_commands.load_stored_job(Path(name)),
+            given.get("json", False),
+            *flags.call_with_flags(plan_flags, given),
+        )
     recipe = recipe_files.load_recipe(recipe_files.find_recipe(name))
-    given = flags.Parser(prog, recipe_files.recipe_description(recipe)).add_parameters_of(recipe).add_parameters_of(job_commands.run_flags).add_parameters_of(plan_flags).parse_given(rest)
+    given = (
+        flags.Parser(prog, recipe_files.recipe_description(recipe))
+        .add_parameters_of(recipe)
+        .add_parameters_of(job_commands.run_flags)
+        .add_parameters_of(plan_flags)
+        .parse_given(rest)
+    )
     _refuse_run_flags(given)
     own = {k: v for k, v in given.items() if k not in ("run", "fresh", "json", "scan", "probe")}
     flags.check_conditions(recipe, own)
@@ -164,9 +186,9 @@ def find_training_job(job: Any) -> tuple[Any, str]:
 def fill_plan(found: RunPlan, scan: int, probe: int, seen: ProgressTracker) -> None:
     """Try the job out. The probe comes first: the memory it takes is then the run's own."""
     from ponder.models.load import load_policy
-    from ponder.pipelines.problems.conversations import read_conversations
-    from ponder.pipelines.preflight.run_checks import preflight_rl, preflight_sft
     from ponder.pipelines.preflight.dry_run import build_sft_learner
+    from ponder.pipelines.preflight.run_checks import preflight_rl, preflight_sft
+    from ponder.pipelines.problems.conversations import read_conversations
     from ponder.pipelines.rl import RL, build_learners
     from ponder.train.imitation import DPO
 
@@ -188,7 +210,10 @@ def fill_plan(found: RunPlan, scan: int, probe: int, seen: ProgressTracker) -> N
         found.checks, evidence = preflight_sft(job, problems, policy, learner)
     if evidence is not None:
         _, step = evidence.credited()[0]
-        found.token_spans, found.sample_was_cut = token_spans(evidence), evidence.sampled_lengths.get(id(step), len(step.token_ids)) < len(step.token_ids)
+        found.token_spans, found.sample_was_cut = (
+            token_spans(evidence),
+            evidence.sampled_lengths.get(id(step), len(step.token_ids)) < len(step.token_ids),
+        )
     if found.dry_run is not None and evidence is not None:
         _forecast_time(found, found.dry_run, learner)
     if scan and isinstance(job, RL) and evidence is not None:
@@ -209,8 +234,8 @@ def _dry_run(found: RunPlan, steps: int, seen: ProgressTracker) -> None:
 
 
 def _forecast_time(found: RunPlan, p: DryRun, learner: Learner) -> None:
-    from ponder.pipelines.preflight.forecast import forecast_run_time
     from ponder.pipelines.preflight.dry_run import time_full_pass
+    from ponder.pipelines.preflight.forecast import forecast_run_time
 
     sampling = getattr(getattr(found.job, "strategy", None), "sampling", None)
     length = p.metrics[-1].get("completions/mean_length", 0.0)
@@ -232,8 +257,7 @@ def _describe_model(found: RunPlan, policy: PonderPolicy, learner: Learner) -> N
 
 def _scan_pass_rate(job: Any, policy: PonderPolicy, count: int, have: list[Trace]) -> PassRateScan:
     from ponder.measure import bootstrap_mean
-    from ponder.measure.diagnostics import training_health
-    from ponder.measure.diagnostics.training_health import WINDOW_STEPS
+    from ponder.measure.diagnostics.training_health import WINDOW_STEPS, diagnose
     from ponder.pipelines.preflight import forecast
     from ponder.pipelines.preflight.dry_run import sample_groups
     from ponder.pipelines.training.sample_metrics import group_rewards, sample_metrics
@@ -246,7 +270,7 @@ def _scan_pass_rate(job: Any, policy: PonderPolicy, count: int, have: list[Trace
     return PassRateScan(
         len(traces), sum(len(t.answers()) for t in traces), bootstrap_mean(means) if means else None,
         forecast.forecast_groups(earned), told["frac_reward_zero_std"], told["completions/clipped_ratio"],
-        told["frac_undecided"], training_health([told] * WINDOW_STEPS),  # as a run would stand in which every step is like this
+        told["frac_undecided"], diagnose([told] * WINDOW_STEPS),  # as a run would stand in which every step is like this
     )  # fmt: skip
 
 

@@ -12,13 +12,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ponder.runs import job_json
-from ponder.cli.safe_console import console_on
 from ponder.cli.live_panel import SEVERITY_STYLES
-from ponder.cli.plan import RunPlan, TokenSpan, PassRateScan
+from ponder.cli.plan import PassRateScan, RunPlan, TokenSpan
 from ponder.cli.progress import format_duration, one_line
+from ponder.cli.safe_console import console_on
 from ponder.pipelines.preflight.checks import Check
 from ponder.pipelines.preflight.forecast import smallest_group_size
+from ponder.runs import job_json
 from ponder.terminal import escape_controls
 
 WIDTH = 100
@@ -41,7 +41,13 @@ def render_plan(found: RunPlan) -> RenderableType:
 
 
 def plan_sections(found: RunPlan) -> Iterator[tuple[str, RenderableType]]:
-    yield "job", Group(two_columns(job_rows(found)), *(Text(f"! {line}", SEVERITY_STYLES[2]) for line in found.ineffective_settings))
+    yield (
+        "job",
+        Group(
+            two_columns(job_rows(found)),
+            *(Text(f"! {line}", SEVERITY_STYLES[2]) for line in found.ineffective_settings),
+        ),
+    )
     if found.dry_run or found.dry_run_error:
         yield "cost", two_columns(cost_rows(found))
     if found.token_spans:
@@ -67,9 +73,16 @@ def job_rows(found: RunPlan) -> list[tuple[str, str]]:
     learn = "all learn" if found.trained == found.parameters else f"{found.trained:,} learn"
     size = f"{found.parameters:,} parameters, {learn}, {found.dtype} on {found.device}"
     rows = [("planned", found.stage)] if found.stage else []
-    rows += [("task", short_repr(getattr(job, "task", None) or job.data)), ("model", f"{short_repr(job.model)}: {size}")]
+    rows += [
+        ("task", short_repr(getattr(job, "task", None) or job.data)),
+        ("model", f"{short_repr(job.model)}: {size}"),
+    ]
     rows += [("template", one_line(job.template, 80) if job.template else "the model's own")]
-    rows += [("objective", describe_algorithm(job.objective)), ("optimiser", short_repr(job.optimizer)), ("steps", describe_steps(job))]
+    rows += [
+        ("objective", describe_algorithm(job.objective)),
+        ("optimiser", short_repr(job.optimizer)),
+        ("steps", describe_steps(job)),
+    ]
     others = ("curriculum", "refill", "passes", "minibatches", "teacher", "lora", "frozen_layers", "recompute", "seed")
     changed = {n: short_repr(getattr(job, n)) for n in others if n in non_default_fields(job)}
     return rows + ([("besides", ", ".join(f"{n} {v}" for n, v in changed.items()))] if changed else [])
@@ -101,7 +114,12 @@ def cost_rows(found: RunPlan) -> list[tuple[str, str]]:
         return [("failed", f"the first steps cannot be taken: {found.dry_run_error}")]
     p, t = found.dry_run, found.time
     sampling = f"{p.sample_seconds[-1]:.2g} s to sample, " if p.sample_seconds[-1] else ""
-    rows = [("a step", f"{sampling}{p.learn_seconds[-1]:.2g} s to learn (the last of {len(p.learn_seconds)} that were taken)")]
+    rows = [
+        (
+            "a step",
+            f"{sampling}{p.learn_seconds[-1]:.2g} s to learn (the last of {len(p.learn_seconds)} that were taken)",
+        )
+    ]
     if t is not None:
         span = f"{format_duration(t.low)} to {format_duration(t.high)}: the fastest step's pace, and the slowest's"
         longer = ", every group live and every answer grown to its budget" if t.completions_may_grow else ""
@@ -146,8 +164,14 @@ def finding_lines(s: PassRateScan) -> Iterator[RenderableType]:
     for finding in s.findings:
         yield Text(f"! {finding.text}", SEVERITY_STYLES[finding.severity])
     g = s.groups
-    if g is not None and g.expected > MAX_DEAD_GROUP_SHARE and (more := smallest_group_size(g, MAX_DEAD_GROUP_SHARE)) is not None:
-        yield Text(f"! --n {more} would leave {format_percent(g.by_n[more])} of groups without a gradient", SEVERITY_STYLES[2])
+    if (
+        g is not None
+        and g.expected > MAX_DEAD_GROUP_SHARE
+        and (more := smallest_group_size(g, MAX_DEAD_GROUP_SHARE)) is not None
+    ):
+        yield Text(
+            f"! --n {more} would leave {format_percent(g.by_n[more])} of groups without a gradient", SEVERITY_STYLES[2]
+        )
 
 
 def check_table(found: list[Check]) -> Table:

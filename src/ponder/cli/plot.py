@@ -22,11 +22,15 @@ def plot(
     out: Annotated[Path | None, "where to write: PATH.png, PATH.svg and PATH.csv; default plots/KIND"] = None,
     title: str = "",
     select: Annotated[Select, _PARETO_ONLY] = None,
-    cost: Annotated[Literal["tokens", "flops", "seconds", "dollars"] | None, "what pareto pays in", _PARETO_ONLY] = None,
+    cost: Annotated[
+        Literal["tokens", "flops", "seconds", "dollars"] | None, "what pareto pays in", _PARETO_ONLY
+    ] = None,
     metric: Annotated[
         list[str], "a metric for training, in place of the usual ones; may be given again", When("kind", "training")
     ] = [],  # noqa: B006
-    common_problems: Annotated[bool, "pareto: where the problems differ, take those that all have", _PARETO_ONLY] = False,
+    common_problems: Annotated[
+        bool, "pareto: where the problems differ, take those that all have", _PARETO_ONLY
+    ] = False,
     column: Annotated[Column, When("kind", other_than=("training", "length"))] = [],  # noqa: B006 (never changed)
     json: Annotated[bool, "one JSON object"] = False,
 ) -> int:

@@ -55,9 +55,13 @@ def problems(
     embedder: Annotated[
         str | None, "module:function from texts to vectors, in place of MinHash", When("near", other_than=(0.0,))
     ] = None,
-    decontaminate_against: Annotated[list[str], "a task whose held-out problems must not come back; may be given again"] = [],  # noqa: B006
+    decontaminate_against: Annotated[
+        list[str], "a task whose held-out problems must not come back; may be given again"
+    ] = [],  # noqa: B006
     ngram: Annotated[int, "words in a row that give a held-out problem away", When("against")] = 8,
-    max_kept: Annotated[int | None, "at most so many, spread over domains and leaning to long reasoning (as s1K)"] = None,
+    max_kept: Annotated[
+        int | None, "at most so many, spread over domains and leaning to long reasoning (as s1K)"
+    ] = None,
     max_tokens: Annotated[opt.MaxTokens, _WITH_MODEL] = 1024,
     temperature: Annotated[float, _WITH_MODEL] = 1.0,
     template: Annotated[opt.Template, _WITH_MODEL] = None,
@@ -120,8 +124,8 @@ def problems(
 
 
 def _run_and_write(job: Any, folder: Path, out: Path, json: bool) -> int:
-    from ponder.cli.launch import remove_if_empty, job_progress
     from ponder.cli.graceful_stop import GracefulStop
+    from ponder.cli.launch import job_progress, remove_if_empty
     from ponder.runs.data_files import write_jsonl
     from ponder.runs.prior_results import PriorResults
 
@@ -132,7 +136,12 @@ def _run_and_write(job: Any, folder: Path, out: Path, json: bool) -> int:
                 made = job(folder, seen)
     write_jsonl(out, made.rows)
     if json:
-        told = {"out": str(out), "problems": len(made.rows), "solved": job._uses_solvers, "funnel": made.funnel.to_json()}
+        told = {
+            "out": str(out),
+            "problems": len(made.rows),
+            "solved": job._uses_solvers,
+            "funnel": made.funnel.to_json(),
+        }
         print_json({"event": "done", **told, **before.to_json()})
         return 0
     settings = f"--set data={out} --set rewards=ponder.tasks.synthetic.problem_rows:accuracy --set gold_column=gold"

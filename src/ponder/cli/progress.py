@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from ponder.cli.graceful_stop import GracefulStop
-from ponder.measure.diagnostics.training_health import START_STEPS, LOOKBACK_STEPS, TrainingFinding, diagnose
+from ponder.measure.diagnostics.training_health import LOOKBACK_STEPS, START_STEPS, TrainingFinding, diagnose
 from ponder.terminal import escape_controls
 from ponder.types import Score, Trace
 
@@ -53,7 +53,11 @@ class ProgressTracker:
         self.lock = threading.RLock()
         self.phase_name = ""  # the phase
         self.done, self.total = 0, 0
-        self.phase_tokens, self.tokens_per_second, self.phase_share = 0, 0.0, 0.0  # tokens and their rate in this phase, its share that is done
+        self.phase_tokens, self.tokens_per_second, self.phase_share = (
+            0,
+            0.0,
+            0.0,
+        )  # tokens and their rate in this phase, its share that is done
         self.metrics: dict[str, float] = {}
         self.rows: list[dict[str, float]] = []  # the metrics of each step, as far as a diagnosis reads them
         self.findings: list[TrainingFinding] = []  # what ails the run, worst first
@@ -145,7 +149,9 @@ class ProgressTracker:
 
     def _end_phase(self) -> None:
         if self.phase_name:
-            self.phase_seconds[self.phase_name] = self.phase_seconds.get(self.phase_name, 0.0) + time.monotonic() - self.phase_started_at
+            self.phase_seconds[self.phase_name] = (
+                self.phase_seconds.get(self.phase_name, 0.0) + time.monotonic() - self.phase_started_at
+            )
         self.phase_started_at = time.monotonic()
 
 
@@ -160,7 +166,13 @@ class ProgressLines(ProgressTracker):
 
     def on_change(self, what: str) -> None:
         if what == "step":
-            self._print_line([self.position(), *self.metric_texts(), f"{self.tokens_per_second:,.0f} tok/s" if self.tokens_per_second else ""])
+            self._print_line(
+                [
+                    self.position(),
+                    *self.metric_texts(),
+                    f"{self.tokens_per_second:,.0f} tok/s" if self.tokens_per_second else "",
+                ]
+            )
             for finding in self.findings:
                 if self.done - self.reported_at_step.get(finding.name, -REMINDER_STEPS) >= REMINDER_STEPS:
                     self.reported_at_step[finding.name] = self.done
@@ -180,7 +192,9 @@ class ProgressLines(ProgressTracker):
     def metric_texts(self) -> list[str]:
         name = self.headline
         head = [f"{name} {self.metrics[name]:.3f}"] if name is not None else []
-        return head + [f"{short} {self.metrics[key]:{form}}" for key, short, form in DETAIL_METRICS if key in self.metrics]
+        return head + [
+            f"{short} {self.metrics[key]:{form}}" for key, short, form in DETAIL_METRICS if key in self.metrics
+        ]
 
     def _print_line(self, parts: list[str]) -> None:
         self.last_line_at = time.monotonic()
@@ -214,7 +228,9 @@ def _nan_to_none(value: Any) -> Any:
     return [_nan_to_none(v) for v in value] if isinstance(value, list | tuple) else value
 
 
-def progress_display(title: str, stop: GracefulStop, folder: Path | None = None, unit: str = "step", json: bool = False) -> ProgressTracker:
+def progress_display(
+    title: str, stop: GracefulStop, folder: Path | None = None, unit: str = "step", json: bool = False
+) -> ProgressTracker:
     """The way to show progress that fits: JSON where asked for, a panel on a terminal, else lines."""
     if json:
         return ProgressJson(title, stop, folder, unit)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from ponder.cli.compare import ScorerName, Column, shorten_name, format_table
+from ponder.cli.compare import Column, ScorerName, format_table, shorten_name
 from ponder.cli.flags import When
-from ponder.cli.shared_flags import TaskSettings
 from ponder.cli.progress import print_json
+from ponder.cli.shared_flags import TaskSettings
 from ponder.errors import UsageError
 from ponder.terminal import escape_controls
 
@@ -30,7 +30,7 @@ def replay(
         Literal["mean", "first", "majority", "weighted", "best", "logprob", "any", "chosen"],
         "how attempts become one answer",
     ] = "mean",
-    rescorer: ScorerName = None,
+    scorer: ScorerName = None,
     truth: Annotated[
         Literal["stored", "new"] | None,
         "whose verdicts are right; new where --score names a verifier, else stored",
@@ -53,7 +53,7 @@ def replay(
     if set and not made:
         raise UsageError(f"--set changes a task's settings, and --score {score} is no task: leave it out")
     whose = truth or ("new" if verifies else "stored")
-    found = again(stored, rescorer, score or "", select, rescorer, whose, group_sizes, advantage or "grpo")
+    found = again(stored, rescorer, score or "", select, scorer, whose, group_sizes, advantage or "grpo")
     if not found.groups and (advantage or group_sizes):
         raise UsageError("a group needs two attempts at a problem, and here is one: leave out --sizes and --advantage")
     if json:
@@ -116,7 +116,9 @@ def _verdict_change_lines(found: ReplayReport) -> list[str]:
     out += [f"  undecided, {count} times: {escape_controls(why)}" for why, count in list(c.reasons.items())[:3]]
     for problem, text, was, now, reason in c.examples:
         ending = " ".join(text.split())[-70:]
-        out.append(f"  {_format_score(was)} -> {_format_score(now)} ({escape_controls(reason)})  {shorten_name(problem, 30)}: {escape_controls(ending)}")
+        out.append(
+            f"  {_format_score(was)} -> {_format_score(now)} ({escape_controls(reason)})  {shorten_name(problem, 30)}: {escape_controls(ending)}"
+        )
     return out
 
 

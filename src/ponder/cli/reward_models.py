@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 from ponder.cli import flags
 from ponder.cli import shared_flags as opt
+from ponder.cli.launch import JobLaunch
 from ponder.cli.progress import print_json
 from ponder.cli.remote_model import resolve_remote_model
-from ponder.cli.launch import JobLaunch
 from ponder.errors import UsageError
 from ponder.terminal import raw_stream
 
@@ -82,7 +82,9 @@ def reward(
         device=device,
         dtype=dtype,
     )
-    return JobLaunch(job, run or Path("runs") / f"{kind}-{path_slug(Path(data[0]).stem)}-{path_slug(model)}", json, no_resume)
+    return JobLaunch(
+        job, run or Path("runs") / f"{kind}-{path_slug(Path(data[0]).stem)}-{path_slug(model)}", json, no_resume
+    )
 
 
 def label(
@@ -124,14 +126,20 @@ def label(
     """Label the steps of answers by completing them: the run directory is data for `ponder reward --kind prm`."""
     from ponder.cli.job_commands import build_task, path_slug
     from ponder.pipelines.label import Label
-    from ponder.pipelines.rewards.step_labelling import FirstErrorSearch, StepLabeller, MathShepherd
+    from ponder.pipelines.rewards.step_labelling import FirstErrorSearch, MathShepherd, StepLabeller
     from ponder.reason.strategies import Samples
     from ponder.types import Sampling
 
     resolve_remote_model(model, device=device, dtype=dtype)
     sampling = Sampling(temperature=temperature, max_tokens=max_tokens)
     first = min(2, max_completions)
-    tried: StepLabeller = MathShepherd(max_completions=max_completions, first_round=first, sampling=sampling, kind=estimation, max_interval_width=max_interval_width)
+    tried: StepLabeller = MathShepherd(
+        max_completions=max_completions,
+        first_round=first,
+        sampling=sampling,
+        kind=estimation,
+        max_interval_width=max_interval_width,
+    )
     if labeller == "first-error":
         tried = FirstErrorSearch(max_completions=max_completions, first_round=first, sampling=sampling)
     job = Label(
@@ -175,12 +183,16 @@ def processbench(
 
     found = process_bench(judge, traces, threshold, told)
     if json:
-        print_json({"model": model, "part": subset, **asdict(found), "f1": found.result.f1, "best_f1": found.best_result.f1})
+        print_json(
+            {"model": model, "part": subset, **asdict(found), "f1": found.result.f1, "best_f1": found.best_result.f1}
+        )
         return 0
     few = " (fewer than 500: not precise)" if found.result.solutions < 500 else ""
     print(f"part        {subset}, {found.result.solutions} solutions{few}")
     if found.num_unread:
-        print(f"undecided   {found.num_unread} solutions are longer than the model's context: nothing was found in them")
+        print(
+            f"undecided   {found.num_unread} solutions are longer than the model's context: nothing was found in them"
+        )
     print("threshold   F1      first error found   no error seen")
     for at, errors, note in (
         (found.threshold, found.result, ""),

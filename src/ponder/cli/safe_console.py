@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from ponder.terminal import raw_stream, escape_controls
+from ponder.terminal import escape_controls, raw_stream
 
 
 class SafeConsole(Console):

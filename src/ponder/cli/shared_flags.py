@@ -19,7 +19,9 @@ MaxTokens = Annotated[int, "longest completion"]
 LearningRate = Annotated[float, "learning rate"]
 FrozenLayers = Annotated[int, "the lowest so many layers stay as they are"]
 SaveEvery = Annotated[int, "steps between checkpoints"]
-MaxTokensPerMicrobatch = Annotated[int, "tokens per forward pass: memory only, not the result; 0: as many as suit the device"]
+MaxTokensPerMicrobatch = Annotated[
+    int, "tokens per forward pass: memory only, not the result; 0: as many as suit the device"
+]
 Device = Annotated[str, "auto, cpu, cuda or mps"]
 Dtype = Annotated[str, "auto, float32, bfloat16 or float16"]
 RunDirectory = Annotated[Path | None, "the run directory; the same command goes on where it stopped"]

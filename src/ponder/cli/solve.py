@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ponder import event_loop
 from ponder.cli import shared_flags as opt
-from ponder.cli.progress import print_json, progress_display
 from ponder.cli.graceful_stop import GracefulStop
+from ponder.cli.progress import print_json, progress_display
 from ponder.errors import UsageError
 from ponder.terminal import escape_controls
 
@@ -59,8 +59,8 @@ def solve(
     """Ask a model a question, and think about it by a strategy."""
     if not question.strip():
         raise UsageError("the question is empty")
-    from ponder.cli.remote_model import resolve_remote_model
     from ponder.cli.launch import warn_ineffective_strategy
+    from ponder.cli.remote_model import resolve_remote_model
     from ponder.cli.strategy_flags import budget_from_flags, refuse_unused_guide, strategy_from_flags
     from ponder.models.guides import default_guide
 
@@ -70,7 +70,14 @@ def solve(
     if strategy in (None, "vote", "ensemble") and effort not in ("none", "minimal", "low"):
         usual["temperature"] = 0.7
     way, own, level = strategy_from_flags(
-        strategy, effort, n=n, max_tokens=max_tokens, temperature=temperature, settings=set, default_name="vote", sampling_defaults=usual
+        strategy,
+        effort,
+        n=n,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        settings=set,
+        default_name="vote",
+        sampling_defaults=usual,
     )
     refuse_unused_guide(way, guide)
     allowed = budget_from_flags(level, budget, seconds, prices, model)
@@ -82,10 +89,13 @@ def solve(
     from ponder.runs.prior_results import PriorResults
 
     before = None if run is None else PriorResults.read(run)
-    with GracefulStop(resumable=run is not None) as stop, progress_display(f"solve · {model}", stop, unit="answer", json=json) as seen:
+    with (
+        GracefulStop(resumable=run is not None) as stop,
+        progress_display(f"solve · {model}", stop, unit="answer", json=json) as seen,
+    ):
+        from ponder.models.guides import load_guide
         from ponder.models.load import load_inference_policy
         from ponder.pipelines.ask import decide
-        from ponder.models.guides import load_guide
 
         seen.phase("load")
         policy = load_inference_policy(model, template=template, device=device, dtype=dtype)
@@ -112,11 +122,16 @@ def solve(
 
 
 def solve_question(
-    job: QuestionJob, strategy: Strategy, policy: Policy, guide: Scorer | None, budget: Budget | None, folder: Path | None
+    job: QuestionJob,
+    strategy: Strategy,
+    policy: Policy,
+    guide: Scorer | None,
+    budget: Budget | None,
+    folder: Path | None,
 ) -> Trace:
     """A trace about the question: a new one, or the one that is kept in the folder, gone on with."""
-    from ponder.pipelines.problems.prompt_style import styled_question
     from ponder.pipelines.job.input_fingerprints import input_fingerprints
+    from ponder.pipelines.problems.prompt_style import styled_question
     from ponder.pipelines.solve import solve
     from ponder.runs.run_dir import Run, read_traces
     from ponder.types import prompt_trace
@@ -152,13 +167,21 @@ def answer_lines(found: Answer, show: str = "thought") -> list[str]:
     """The answer first, then how it was decided, then the thought that gave it, or the tree; then the bill."""
     trace = found.trace
     if found.answer is None:
-        why = f"; {escape_controls(trace.failed)}" if trace.failed else "; its budget is used up" if trace.budget_exhausted else ""
+        why = (
+            f"; {escape_controls(trace.failed)}"
+            if trace.failed
+            else "; its budget is used up"
+            if trace.budget_exhausted
+            else ""
+        )
         head = [f"no answer: none of {found.n} completions states one" if found.n != 1 else "no answer is stated"]
         head[0] += why
     else:
         head = [escape_controls(found.answer)]
         if found.n > 1:
-            others = [f"{escape_controls(a)} ({c})" for a, c in found.ballots.items() if a != found.answer and len(a) <= 40]
+            others = [
+                f"{escape_controls(a)} ({c})" for a, c in found.ballots.items() if a != found.answer and len(a) <= 40
+            ]
             also = f"; also {', '.join(others[:4])}" if others else ""
             head.append(f"{found.votes} of {found.n} answers say so{also}")
     if show == "answer":

@@ -51,12 +51,20 @@ def strategy_from_flags(
     asked = {s.partition("=")[0] for s in settings}
     count = n if n is not None else level.answers if level and not asked & set(_COUNT_FIELDS) else None
     sampling_defaults = sampling_defaults or {}
-    longest = max_tokens if max_tokens is not None else level.max_answer_tokens if level else sampling_defaults.get("max_tokens")
+    longest = (
+        max_tokens
+        if max_tokens is not None
+        else level.max_answer_tokens
+        if level
+        else sampling_defaults.get("max_tokens")
+    )
     drawn = temperature if temperature is not None else sampling_defaults.get("temperature")
     if n is not None and not any(_has_field(found, c) for c in _COUNT_FIELDS) and n != 1:
         raise UsageError(f"{name} takes no --n: its settings are {', '.join(f.name for f in fields(found))}")
     made: Any = _with_cut(found, name, settings)
-    if n is None and count is not None and _has_field(found, "m") and "m" not in asked:  # as many children as divide that
+    if (
+        n is None and count is not None and _has_field(found, "m") and "m" not in asked
+    ):  # as many children as divide that
         made = replace(made, m=gcd(count, made.beam_width), n=count)
     _refuse_unused_sampling(made, name, {"max_tokens": max_tokens, "temperature": temperature})
     made = _with_limits(made, count, None if longest is None else int(longest), drawn)

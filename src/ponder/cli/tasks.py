@@ -73,8 +73,8 @@ def _missing_settings(name: str, settings: Sequence[str]) -> dict[str, Any] | No
 async def _describe(
     name: str, settings: Sequence[str], strategy: str | None, effort: str | None, template: str | None
 ) -> dict[str, Any]:
-    from ponder.cli.strategy_flags import strategy_from_flags
     from ponder.cli.job_commands import build_task
+    from ponder.cli.strategy_flags import strategy_from_flags
     from ponder.errors import TaskError
     from ponder.pipelines.problems.prompt_style import apply_style
     from ponder.reason.first_prompt import first_messages

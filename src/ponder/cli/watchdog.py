@@ -9,15 +9,16 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from ponder import signals
-from ponder import user_calls
+from ponder import signals, user_calls
 from ponder.user_calls import UserCall
 
 if TYPE_CHECKING:
     from ponder.cli.graceful_stop import GracefulStop
 
 POLL_SECONDS = 0.25  # seconds between two looks
-SLOW_BLOCKING_SECONDS = 10.0  # seconds after which a call that blocks all others is told of; then after three times as many
+SLOW_BLOCKING_SECONDS = (
+    10.0  # seconds after which a call that blocks all others is told of; then after three times as many
+)
 SLOW_WAITING_SECONDS = 30.0  # seconds after which one is told of that waits for something
 FOREIGN_CODE_GRACE_SECONDS = 1.0  # seconds that a call of foreign code has to end after a stop
 OWN_CODE_GRACE_SECONDS = 3.0  # seconds that our own code has to come to its next check
@@ -30,7 +31,9 @@ class Watchdog:
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="watchman", daemon=True)
         self._blocked_since: dict[UserCall, float] = {}  # calls that block their event loop, and since when
-        self._next_report_at: dict[str, float] = {}  # names of calls that were told of, with the seconds for the next time
+        self._next_report_at: dict[
+            str, float
+        ] = {}  # names of calls that were told of, with the seconds for the next time
 
     def start(self) -> None:
         self._thread.start()
@@ -54,7 +57,9 @@ class Watchdog:
         spent: dict[str, tuple[float, float]] = {}  # by name: seconds of the longest call, and how many are many
         for call in calls:
             if call in self._blocked_since:
-                spent[call.name] = max(spent.get(call.name, (0.0, 0.0)), (now - self._blocked_since[call], SLOW_BLOCKING_SECONDS))
+                spent[call.name] = max(
+                    spent.get(call.name, (0.0, 0.0)), (now - self._blocked_since[call], SLOW_BLOCKING_SECONDS)
+                )
             elif call.is_user_code:
                 spent[call.name] = max(spent.get(call.name, (0.0, 0.0)), (now - call.started_at, SLOW_WAITING_SECONDS))
         self._next_report_at = {name: due for name, due in self._next_report_at.items() if name in spent}
@@ -74,7 +79,9 @@ class Watchdog:
                     self._interrupt_main_thread(call)
             if since > KILL_AFTER_SECONDS and (stuck := [c.name for c in self._blocked_since]):
                 why = f"stopped at once: {stuck[0]} does not end; the last checkpoint stands"
-                signals.exit_on_signal(self.stop.signal_number, message=why if self.stop.resumable else f"stopped: {stuck[0]} does not end")
+                signals.exit_on_signal(
+                    self.stop.signal_number, message=why if self.stop.resumable else f"stopped: {stuck[0]} does not end"
+                )
         if since > OWN_CODE_GRACE_SECONDS and not calls and not self.stop.acknowledged and not self.stop.critical:
             self._interrupt_main_thread(True)
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ponder.engine.request import SequenceState
 from ponder.engine.radix_tree import RadixNode, Slots
+from ponder.engine.request import SequenceState
 
 
 @dataclass(slots=True, eq=False)

@@ -15,11 +15,15 @@ from torch import Tensor, nn
 
 from ponder.engine.layer_override import Forward, override_forward
 from ponder.engine.model_runner import ModelRunner
-from ponder.nets.decoder import Decoder, at_least_float32
 from ponder.memory_check import free_memory
+from ponder.nets.decoder import Decoder, at_least_float32
 
-_MIN_MATRIX_ENTRIES = 1 << 16  # entries of a matrix that is worth it: a small one is in the processor's cache, in any order
-_TOKENS_BEFORE_PACKING = 256  # tokens computed with new weights before they are packed: that takes as long as a pass or two
+_MIN_MATRIX_ENTRIES = (
+    1 << 16
+)  # entries of a matrix that is worth it: a small one is in the processor's cache, in any order
+_TOKENS_BEFORE_PACKING = (
+    256  # tokens computed with new weights before they are packed: that takes as long as a pass or two
+)
 
 
 class PackedWeightsRunner(ModelRunner):

@@ -18,30 +18,35 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ponder.engine import rng
-from ponder.engine import fused_forward
+from ponder.engine import fused_forward, rng
 from ponder.engine.adapters import node_adapter
-from ponder.engine.graph_batch import GRAPH_BATCH_SIZES, GraphBatch, side_stream, copy_to_device_async
+from ponder.engine.fused_weights import FusedWeights, parameter_addresses
+from ponder.engine.gpu_memory import RemappableMemory
+from ponder.engine.graph_batch import GRAPH_BATCH_SIZES, GraphBatch, copy_to_device_async, side_stream
 from ponder.engine.graph_buffers import STEPS_PER_LAUNCH, GraphBuffers
 from ponder.engine.kv_cache import KVCache, bytes_per_token
-from ponder.engine.gpu_memory import RemappableMemory
+from ponder.engine.model_runner import ModelRunner, PendingTokens
+from ponder.engine.radix_tree import RadixNode, RadixTree, SlotAllocator
 from ponder.engine.request import SequenceState
-from ponder.engine.model_runner import PendingTokens, ModelRunner
 from ponder.engine.scheduler import PrefillChunk
-from ponder.engine.radix_tree import SlotAllocator, RadixNode, RadixTree
-from ponder.engine.fused_weights import FusedWeights, parameter_addresses
 from ponder.nets.decoder import Decoder
 from ponder.types import ids
 
-_STEPS_BESIDE_HOST_SAMPLING = 4  # passes in a turn beside rows that the host draws for: these take about as long for one token
+_STEPS_BESIDE_HOST_SAMPLING = (
+    4  # passes in a turn beside rows that the host draws for: these take about as long for one token
+)
 _MIN_MIXED_WORK = 5e13  # tokens times parameters of a pass that nobody should wait for: about 150 ms of an H200
-SAMPLED_ON_DEVICE, SAMPLED_ON_HOST, WITH_ADAPTER = range(3)  # drawn for in the graph; by the host; and those whose pass is no graph either
+SAMPLED_ON_DEVICE, SAMPLED_ON_HOST, WITH_ADAPTER = range(
+    3
+)  # drawn for in the graph; by the host; and those whose pass is no graph either
 
 
 class CudaGraphRunner(ModelRunner):
     """A runner for decoders on a GPU. It rounds where the plain one does, but adds in another order."""
 
-    def __init__(self, net: Decoder, slots: int, max_num_seqs: int = GRAPH_BATCH_SIZES[-1], quantization: str = "") -> None:
+    def __init__(
+        self, net: Decoder, slots: int, max_num_seqs: int = GRAPH_BATCH_SIZES[-1], quantization: str = ""
+    ) -> None:
         self.max_batch = next((b for b in GRAPH_BATCH_SIZES if b >= max_num_seqs), GRAPH_BATCH_SIZES[-1])
         # a row that has ended is drawn for until the others are looked at
         self.weights = FusedWeights(net, 2 * STEPS_PER_LAUNCH, quantization)
@@ -72,7 +77,9 @@ class CudaGraphRunner(ModelRunner):
                 self._sampling_batch = GraphBatch(self.weights, self.cache, b, self.null_slot, samples=True)
                 self.ready.set()
                 if net.device.type == "cuda":  # these are needed later, if ever
-                    fused_forward.decode(self.weights, self.cache, GraphBuffers(net, 1, self.null_slot), 1, True, True, True)
+                    fused_forward.decode(
+                        self.weights, self.cache, GraphBuffers(net, 1, self.null_slot), 1, True, True, True
+                    )
         except Exception as why:
             warnings.warn(f"sampling is slow: kernels for it cannot be used here ({why})", stacklevel=1)
 
@@ -81,7 +88,7 @@ class CudaGraphRunner(ModelRunner):
 
     def _prefill_hidden(self, parts: Sequence[PrefillChunk]) -> Tensor:
         if not self._has_kernels((), parts):
-            return super()._filled(parts)
+            return super()._prefill_hidden(parts)
         return fused_forward.prefill(self.weights, self.cache, parts)
 
     def _make_cache(self, slots: int) -> KVCache:
@@ -143,7 +150,9 @@ class CudaGraphRunner(ModelRunner):
     def can_launch_ahead(self, seqs: Sequence[SequenceState], steps: int) -> bool:
         return self._sampling_batch is not None and self._sampling_batch.can_continue(seqs, steps)
 
-    def launch(self, seqs: Sequence[SequenceState], steps: int, ahead: int = 0, parts: Sequence[PrefillChunk] = ()) -> PendingTokens:
+    def launch(
+        self, seqs: Sequence[SequenceState], steps: int, ahead: int = 0, parts: Sequence[PrefillChunk] = ()
+    ) -> PendingTokens:
         batch = self._sampling_batch
         assert batch is not None
         b, places = batch.buffers, batch.lay_out(seqs, steps, ahead)
@@ -177,7 +186,7 @@ class CudaGraphRunner(ModelRunner):
             self._store_hidden(parts, hidden)
 
     def forget_batch(self) -> None:
-        super().forget()
+        super().forget_batch()
         for batch in self._batches:
             batch.row_of = {}
 
@@ -187,10 +196,10 @@ class CudaGraphRunner(ModelRunner):
 
     def matches(self, net: Decoder) -> bool:
         """Also: are its weights still those that the graphs read?"""
-        return super().matches(net) and self.weights.where == parameter_addresses(net)
+        return super().matches(net) and self.weights.addresses == parameter_addresses(net)
 
     def refresh_weights(self) -> None:
-        self.weights.renew()
+        self.weights.requantize()
 
     def sleep(self) -> bool:
         if self._remappable is None:

@@ -25,17 +25,20 @@ from torch import Tensor
 from ponder.engine import request_errors
 from ponder.engine.adapters import Adapters
 from ponder.engine.kv_cache import bytes_per_token
-from ponder.engine.sampling_step import StopCheck, sample_and_append, append_sampled
+from ponder.engine.model_runner import ModelRunner, PendingTokens
 from ponder.engine.request import ReadRequest, Request, SequenceState, check_request, check_tokens
-from ponder.engine.runner_factory import MIN_CACHE_BYTES, make_runner, cache_budget
-from ponder.engine.model_runner import PendingTokens, ModelRunner
+from ponder.engine.runner_factory import MIN_CACHE_BYTES, cache_budget, make_runner
 from ponder.engine.sampler import exact_log_softmax
+from ponder.engine.sampling_step import StopCheck, append_sampled, sample_and_append
 from ponder.engine.scheduler import Scheduler, StepPlan
 from ponder.errors import ModelError, UsageError
 from ponder.nets.decoder import Decoder
 
 _IDLE_SECONDS = 1.0  # seconds that an idle thread waits for more work
-_PREFILL_CHUNK_TOKENS = {"cpu": 512, "mps": 1024}  # tokens of prefixes filled in one pass; on a GPU more fit in the same time
+_PREFILL_CHUNK_TOKENS = {
+    "cpu": 512,
+    "mps": 1024,
+}  # tokens of prefixes filled in one pass; on a GPU more fit in the same time
 _PREFILL_CHUNK_TOKENS_GPU = 8192
 
 TokenEvent = tuple[int, int, float]  # which continuation, its next token, the token's log-probability
@@ -101,7 +104,12 @@ class Engine:
         quantization: str = "",  # "int8" or "fp8": sample from weights of one byte each, rounded from the network's
     ) -> None:
         self.net, self.eos, self.stop_check = net, eos, stop_check
-        self.cache_bytes, self.max_num_seqs, self.prefill_chunk_tokens, self.cuda_graphs = cache_bytes, max_num_seqs, prefill_chunk_tokens, cuda_graphs
+        self.cache_bytes, self.max_num_seqs, self.prefill_chunk_tokens, self.cuda_graphs = (
+            cache_bytes,
+            max_num_seqs,
+            prefill_chunk_tokens,
+            cuda_graphs,
+        )
         self.quantization = quantization
         self._cache_tokens = self._token_bytes = 0
         self.adapters = Adapters(net, self.paused, self.refresh_weights)
@@ -314,7 +322,9 @@ class Engine:
                 if not self._paused and (self._inbox or self._cancelled or self._scheduler):
                     self._busy = True
                     return True
-                if not self._condition.wait(_IDLE_SECONDS) and not (self._inbox or self._cancelled or self._scheduler or self._paused):
+                if not self._condition.wait(_IDLE_SECONDS) and not (
+                    self._inbox or self._cancelled or self._scheduler or self._paused
+                ):
                     self._thread = None
                     return False
 
@@ -402,7 +412,9 @@ class Engine:
         if self._run_in_flight is not None:
             self._run_in_flight.ended = bool(failed) or any(seq.stop is not None for seq in seqs)
 
-    def _deliver(self, seqs: Sequence[SequenceState], before: Sequence[int], failed: Mapping[SequenceState, Exception]) -> None:
+    def _deliver(
+        self, seqs: Sequence[SequenceState], before: Sequence[int], failed: Mapping[SequenceState, Exception]
+    ) -> None:
         """Tell the callers of these rows what they have now."""
         scheduler = self._scheduler
         assert scheduler is not None

@@ -12,15 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ponder.engine.graph_buffers import VOCAB_CHUNK_SIZE, QUERIES_PER_PROGRAM, GraphBuffers, max_shared_items
+from ponder.engine.fused_weights import FusedLayer, FusedLinear, FusedWeights
+from ponder.engine.graph_buffers import QUERIES_PER_PROGRAM, VOCAB_CHUNK_SIZE, GraphBuffers, max_shared_items
 from ponder.engine.kv_cache import KVCache
 from ponder.engine.scheduler import PrefillChunk
-from ponder.engine.fused_weights import FusedLayer, FusedLinear, FusedWeights
 
 _QUERIES_PER_TILE = 64  # queries (tokens times heads of a group) that one program fills in
 
 
-LayerAttention = Callable[[int, FusedLayer, Tensor, Tensor], None]  # reads queries, keys and values, writes what it mixed of them
+LayerAttention = Callable[
+    [int, FusedLayer, Tensor, Tensor], None
+]  # reads queries, keys and values, writes what it mixed of them
 
 
 def decode(
@@ -84,8 +86,12 @@ def _prefill_attention(w: FusedWeights, cache: KVCache, parts: Sequence[PrefillC
 
     c, slots, group = w.config, cache.kv[0].shape[2], w.config.heads // w.config.kv_heads
     sizes = [part.stop - part.start for part in parts]
-    tokens_T, slots_T = (cache.to_device(np.concatenate([x(part) for part in parts]).astype(np.int64)) for x in _CHUNK_FIELDS)
-    positions_T = cache.to_device(np.concatenate([p.position + np.arange(n) for p, n in zip(parts, sizes, strict=True)]))
+    tokens_T, slots_T = (
+        cache.to_device(np.concatenate([x(part) for part in parts]).astype(np.int64)) for x in _CHUNK_FIELDS
+    )
+    positions_T = cache.to_device(
+        np.concatenate([p.position + np.arange(n) for p, n in zip(parts, sizes, strict=True)])
+    )
     seen = [part.visible_slots for part in parts]
     table = cache.to_device(np.concatenate(seen).astype(np.int32))
     per = max(1, _QUERIES_PER_TILE // group)
@@ -170,7 +176,9 @@ def _sample(vocab: int, b: GraphBuffers, rows: int, has_truncation: bool) -> Non
 
     logits, chunks = b.logits[:rows], b.chunk_max.shape[1]
     if has_truncation:
-        k.truncation_threshold[(rows,)](logits, b.temperature, b.top_k, b.top_p, b.min_p, b.min_logit, vocab, N=2 * VOCAB_CHUNK_SIZE, num_warps=8)
+        k.truncation_threshold[(rows,)](
+            logits, b.temperature, b.top_k, b.top_p, b.min_p, b.min_logit, vocab, N=2 * VOCAB_CHUNK_SIZE, num_warps=8
+        )
     k.chunk_sums[(rows, chunks)](
         logits, b.temperature, b.min_logit, b.chunk_max, b.chunk_sum, b.chunk_argmax, vocab, chunks, TRIM=has_truncation, N=VOCAB_CHUNK_SIZE
     )  # fmt: skip

@@ -10,7 +10,10 @@ from torch import Tensor, nn
 
 from ponder.nets.decoder import Decoder
 
-QUANTIZED_DTYPES = {"int8": (torch.int8, 127.0), "fp8": (torch.float8_e4m3fn, 448.0)}  # by name: the type, its largest number
+QUANTIZED_DTYPES = {
+    "int8": (torch.int8, 127.0),
+    "fp8": (torch.float8_e4m3fn, 448.0),
+}  # by name: the type, its largest number
 
 
 @dataclass(slots=True)

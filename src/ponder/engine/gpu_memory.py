@@ -57,7 +57,9 @@ class RemappableMemory:
         self.address = ctypes.c_uint64()
         self._handle: ctypes.c_uint64 | None = None
         anywhere = ctypes.c_uint64(0)
-        _checked_driver_call("cuMemAddressReserve", ctypes.byref(self.address), _size(self.size), _size(0), anywhere, _long(0))
+        _checked_driver_call(
+            "cuMemAddressReserve", ctypes.byref(self.address), _size(self.size), _size(0), anywhere, _long(0)
+        )
         try:
             self.map_memory()
         except BaseException:

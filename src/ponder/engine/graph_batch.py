@@ -18,21 +18,29 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ponder.engine import fused_forward
+from ponder.engine.attention_plan import plan_attention
+from ponder.engine.fused_weights import FusedWeights
+from ponder.engine.gpu_memory import capture_lock
 from ponder.engine.graph_buffers import GraphBuffers, fit_plan_to_kernels
 from ponder.engine.kv_cache import KVCache, bytes_per_token
-from ponder.engine.gpu_memory import capture_lock
-from ponder.engine.attention_plan import plan_attention
 from ponder.engine.request import SequenceState
 from ponder.engine.scheduler import PrefillChunk
-from ponder.engine.fused_weights import FusedWeights
 
 _NO_TRUNCATION = (0, 1.0, 0.0)  # no top-k, top-p or min-p
 GRAPH_BATCH_SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 
 
 class GraphBatch:
-    def __init__(self, weights: FusedWeights, cache: KVCache, buffers: GraphBuffers, blank: int, drawing: bool) -> None:
-        self.weights, self.cache, self.buffers, self.null_slot, self.samples = weights, cache, buffers, blank, drawing
+    def __init__(
+        self, weights: FusedWeights, cache: KVCache, buffers: GraphBuffers, null_slot: int, samples: bool
+    ) -> None:
+        self.weights, self.cache, self.buffers, self.null_slot, self.samples = (
+            weights,
+            cache,
+            buffers,
+            null_slot,
+            samples,
+        )
         self.row_of: dict[SequenceState, int] = {}  # of each row in the buffers
         self.bucket = 0
         self.graphs: dict[tuple[int, bool, bool], torch.cuda.CUDAGraph] = {}
@@ -66,8 +74,12 @@ class GraphBatch:
         if going:
             fresh = np.full((self.bucket, steps), self.null_slot, np.int32)
             fresh[places] = [seq.slots[-steps:] for seq in seqs]
-            columns = (b.positions - b.tail_starts)[: self.bucket, None] + torch.arange(steps, device=b.tail_slots.device)
-            b.tail_slots[: self.bucket].scatter_(1, columns, copy_to_device_async(fresh, torch.empty_like(columns, dtype=torch.int32)))
+            columns = (b.positions - b.tail_starts)[: self.bucket, None] + torch.arange(
+                steps, device=b.tail_slots.device
+            )
+            b.tail_slots[: self.bucket].scatter_(
+                1, columns, copy_to_device_async(fresh, torch.empty_like(columns, dtype=torch.int32))
+            )
             self._lengths[places] += steps
         return places
 
@@ -115,7 +127,9 @@ class GraphBatch:
         greedy[: len(seqs)] = [seq.sampling.temperature == 0 for seq in seqs]
         copy_to_device_async(heat, b.temperature[:bucket])
         copy_to_device_async(greedy, b.greedy[:bucket])
-        cuts = [(s.top_k, s.top_p, s.min_p) if s.temperature else _NO_TRUNCATION for s in (seq.sampling for seq in seqs)]
+        cuts = [
+            (s.top_k, s.top_p, s.min_p) if s.temperature else _NO_TRUNCATION for s in (seq.sampling for seq in seqs)
+        ]
         self._has_truncation = any(cut != _NO_TRUNCATION for cut in cuts)
         if self._has_truncation:
             padded = np.asarray(cuts + [_NO_TRUNCATION] * (bucket - len(seqs)))
@@ -145,7 +159,7 @@ class GraphBatch:
             graph = torch.cuda.CUDAGraph()
             with capture_lock, torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 once()
-            self._pool = self._pool or graph.pool_size()
+            self._pool = self._pool or graph.pool()
             self.graphs[key] = graph
         self.graphs[key].replay()
         return None

@@ -46,7 +46,9 @@ def _inline_short_segments(made: AttentionPlan, token_bytes: int) -> None:
     before: dict[int, list[Slots]] = {}
     for segment in sorted(made.shared, key=lambda s: s.position):
         size = sizes[id(segment)]
-        worth = size >= _KEYS_PER_PROGRAM or (saved >= _MIN_SAVED_BYTES and (len(segment.rows) - 1) * size >= _KEYS_PER_PROGRAM // 2)
+        worth = size >= _KEYS_PER_PROGRAM or (
+            saved >= _MIN_SAVED_BYTES and (len(segment.rows) - 1) * size >= _KEYS_PER_PROGRAM // 2
+        )
         if worth and cut.isdisjoint(segment.rows):
             kept.append(segment)
             continue
@@ -120,8 +122,17 @@ class GraphBuffers:
             self.partial_values = empty(self.max_shared_items, c.heads, c.head_dim, kind=real)
             self.partial_max, self.partial_sum = (empty(self.max_shared_items, c.heads, kind=real) for _ in range(2))
         else:
-            self.logits, self.chunk_max, self.chunk_sum, self.chunk_argmax = beside.logits, beside.chunk_max, beside.chunk_sum, beside.chunk_argmax
-            self.partial_values, self.partial_max, self.partial_sum = beside.partial_values, beside.partial_max, beside.partial_sum
+            self.logits, self.chunk_max, self.chunk_sum, self.chunk_argmax = (
+                beside.logits,
+                beside.chunk_max,
+                beside.chunk_sum,
+                beside.chunk_argmax,
+            )
+            self.partial_values, self.partial_max, self.partial_sum = (
+                beside.partial_values,
+                beside.partial_max,
+                beside.partial_sum,
+            )
 
     def write_shared(self, made: AttentionPlan, bucket: int) -> bool:
         """The shared runs of a plan, cut to what one program reads. True: the table of slots had to be replaced."""

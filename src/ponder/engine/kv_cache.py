@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ponder.engine.attention_plan import AttentionPlan, KVSegment
-from ponder.engine.scheduler import PrefillChunk
 from ponder.engine.radix_tree import Slots
+from ponder.engine.scheduler import PrefillChunk
 from ponder.nets.config import DecoderConfig
 
 _cpu_flash_attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -161,7 +161,9 @@ class DecodeAttention:
     def grow(self, slots: np.ndarray) -> None:
         """One more token for each row."""
         if self.lengths.max() + 1 > self.tail_slots.shape[1]:
-            more = np.repeat(self.tail_slots[:, :1], _tail_columns(self.tail_slots.shape[1]) - self.tail_slots.shape[1], axis=1)
+            more = np.repeat(
+                self.tail_slots[:, :1], _tail_columns(self.tail_slots.shape[1]) - self.tail_slots.shape[1], axis=1
+            )
             self.tail_slots = np.concatenate([self.tail_slots, more], axis=1)
             self._tail_copies = {}  # anew, with more room, if there is
         self.tail_slots[np.arange(len(slots)), self.lengths] = slots
@@ -177,7 +179,12 @@ class DecodeAttention:
         self.positions_T = put(self.starts + self.lengths - 1)
         self.back_BL = put((self.lengths - 1)[:, None] - np.arange(longest))  # how far back each key lies
         self._masks: dict[int | None, Tensor] = {}
-        size = self.tail_slots.size * self.cache.kv[0][:, :, 0].numel() * self._tail_copy_dtype.itemsize * len(self.cache.kv)
+        size = (
+            self.tail_slots.size
+            * self.cache.kv[0][:, :, 0].numel()
+            * self._tail_copy_dtype.itemsize
+            * len(self.cache.kv)
+        )
         self._keeps_tail_copies = self.on_cpu and size <= _MAX_TAIL_COPY_BYTES
         if not (self._keeps_tail_copies and self._tail_copies):
             self.slots_BL = put(self.tail_slots[:, :longest])
@@ -303,7 +310,9 @@ def _group_by_size(shared: Sequence[KVSegment]) -> list[list[KVSegment]]:
     return out
 
 
-def _partial_attention(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, whole: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+def _partial_attention(
+    q: Tensor, k: Tensor, v: Tensor, seen: Tensor, whole: bool = True
+) -> tuple[Tensor, Tensor, Tensor]:
     """Of some of the keys: the largest score, the sum of exponentials below it, and the values so weighted.
 
     `whole`: every query sees a key. Then a processor does it in one call, which gives the log of the sum instead: many

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ponder.engine.adapters import Adapters, node_adapter
-from ponder.engine.kv_cache import MixedAttention, KVCache, DecodeAttention, PrefillAttention
 from ponder.engine.attention_plan import plan_attention
+from ponder.engine.kv_cache import DecodeAttention, KVCache, MixedAttention, PrefillAttention
 from ponder.engine.request import SequenceState
 from ponder.engine.scheduler import PrefillChunk
 from ponder.nets.decoder import Decoder
@@ -81,7 +81,9 @@ class ModelRunner:
         """Can these rows be launched again before what they wrote was looked at?"""
         return False
 
-    def launch(self, seqs: Sequence[SequenceState], steps: int, ahead: int = 0, parts: Sequence[PrefillChunk] = ()) -> PendingTokens:
+    def launch(
+        self, seqs: Sequence[SequenceState], steps: int, ahead: int = 0, parts: Sequence[PrefillChunk] = ()
+    ) -> PendingTokens:
         """The next tokens [B, steps] of each row and their log-probabilities: begun now, and there when they are
         called for. `ahead`: tokens of these rows that were launched before, and not called for yet. Parts are filled
         in the same pass, of which there is then one."""

@@ -29,7 +29,10 @@ class RadixNode:
     """A run of tokens. `filled` of them have their keys and values, if any then all before them too; `users` are those
     who hold this node, and those of its children that have users."""
 
-    __slots__ = ("children", "end", "filled", "key", "parent", "queued", "slots", "tokens", "tree", "used", "users")
+    __slots__ = (
+        "children", "computed", "end", "in_eviction_heap", "key", "last_used", "parent", "ref_count", "slots", "tokens",
+        "tree",
+    )  # fmt: skip
 
     def __init__(self, tree: RadixTree, parent: RadixNode | None, tokens: Ids, slots: Slots, filled: int) -> None:
         self.tree = tree
@@ -82,7 +85,9 @@ class RadixTree:
         self.evictable = 0  # slots that nobody holds: they can be had
         self.is_stale = False  # of older weights: nothing is added or found any more
         self._clock = count(1)
-        self._eviction_heap: list[tuple[int, int, RadixNode]] = []  # a heap of (last use, a number, node); may be out of date
+        self._eviction_heap: list[
+            tuple[int, int, RadixNode]
+        ] = []  # a heap of (last use, a number, node); may be out of date
         self._tie_breaker = count()
 
     def match_prefix(self, tokens: Ids, adapter: str = "") -> RadixNode:

@@ -54,7 +54,9 @@ class SequenceState:
     notes: dict[str, list[float]] = field(default_factory=dict)
     top_logprobs: list[tuple[Ids, Floats]] = field(default_factory=list)
     grammar: GrammarMatcher | None = None
-    samples_on_device: bool = False  # drawn from the softmax of the model's logits, or its likeliest part, and nothing more asked
+    samples_on_device: bool = (
+        False  # drawn from the softmax of the model's logits, or its likeliest part, and nothing more asked
+    )
     stop: StopReason | None = None
     prefill_tokens: int = 0  # tokens of its prefix that a pass was spent on for it; the others were in the cache
     discarded_tokens: int = 0  # tokens drawn after its end

@@ -6,7 +6,15 @@ from __future__ import annotations
 
 import torch
 
-_DEVICE_ERROR_WORDS = ("out of memory", "CUDA error", "HIP error", "MPS backend", "device-side assert", "cuBLAS", "CUBLAS_STATUS")
+_DEVICE_ERROR_WORDS = (
+    "out of memory",
+    "CUDA error",
+    "HIP error",
+    "MPS backend",
+    "device-side assert",
+    "cuBLAS",
+    "CUBLAS_STATUS",
+)
 _DEVICE_ERRORS: tuple[type[BaseException], ...] = (
     torch.OutOfMemoryError,
     *(kind for kind in (getattr(torch, "AcceleratorError", None),) if kind is not None),

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 import torch
 
 from ponder.engine import cpu_packed_weights
-from ponder.engine.model_runner import ModelRunner
 from ponder.engine.fused_weights import QUANTIZED_DTYPES
+from ponder.engine.model_runner import ModelRunner
 from ponder.errors import UnknownName, UsageError
 from ponder.nets import lora
 from ponder.nets.decoder import Decoder
@@ -44,7 +44,9 @@ def make_runner(net: Decoder, slots: int, max_num_seqs: int, cuda_graphs: bool, 
 
         return CudaGraphRunner(net, slots, max_num_seqs, quantization)
     if quantization:
-        raise UsageError(f"{quantization} weights are for an NVIDIA GPU with triton, and for a network without adapters")
+        raise UsageError(
+            f"{quantization} weights are for an NVIDIA GPU with triton, and for a network without adapters"
+        )
     if net.device.type == "cpu" and cpu_packed_weights.is_worthwhile(net):
         return cpu_packed_weights.PackedWeightsRunner(net, slots)
     return ModelRunner(net, slots)

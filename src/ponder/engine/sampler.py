@@ -28,10 +28,14 @@ def process_logits(logits_V: Tensor, seq: SequenceState, eos: frozenset[int]) ->
         logits_V[seen] = torch.where(old > 0, old / s.repetition_penalty, old * s.repetition_penalty)
     if (s.presence_penalty or s.frequency_penalty) and seq.token_ids:
         found, times = np.unique(seq.token_ids, return_counts=True)
-        logits_V[_ids(found, logits_V)] -= s.presence_penalty + s.frequency_penalty * torch.from_numpy(times).to(logits_V)
+        logits_V[_ids(found, logits_V)] -= s.presence_penalty + s.frequency_penalty * torch.from_numpy(times).to(
+            logits_V
+        )
     for token, more in s.logit_bias:
         logits_V[token] += more
-    banned = list(_tokens_completing_repeats(seq.tokens.tolist(), s.no_repeat_ngram_size)) if s.no_repeat_ngram_size else []
+    banned = (
+        list(_tokens_completing_repeats(seq.tokens.tolist(), s.no_repeat_ngram_size)) if s.no_repeat_ngram_size else []
+    )
     if len(seq.token_ids) < s.min_tokens:
         banned += [*eos, *s.stop_token_ids]
     if banned:
@@ -77,7 +81,9 @@ def warp(logits_BV: Tensor, sampling: Sequence[Sampling]) -> Tensor:
     cut = [i for i, s in enumerate(sampling) if (s.top_p < 1 or s.top_k or s.min_p) and s.temperature > 0]
     if cut:
         rows = torch.tensor(cut, device=logits_BV.device)
-        logits_BV = logits_BV.index_copy(0, rows, _truncate_top(exact_log_softmax(logits_BV[rows]), [sampling[i] for i in cut]))
+        logits_BV = logits_BV.index_copy(
+            0, rows, _truncate_top(exact_log_softmax(logits_BV[rows]), [sampling[i] for i in cut])
+        )
     return logits_BV
 
 

@@ -12,9 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ponder.engine import sampler
-from ponder.engine import rng
-from ponder.engine import request_errors
+from ponder.engine import request_errors, rng, sampler
 from ponder.engine.request import Request, SequenceState
 from ponder.errors import ModelError, PonderError, UsageError
 from ponder.types import Sampling, StopReason, ids
@@ -119,7 +117,9 @@ class _SampledBatch:
     recorded: dict[str, Any]  # measures and alternatives
 
 
-def _processed_logits(own_BV: Tensor, seqs: Sequence[SequenceState], eos: frozenset[int], failed: dict[SequenceState, Exception]) -> Tensor:
+def _processed_logits(
+    own_BV: Tensor, seqs: Sequence[SequenceState], eos: frozenset[int], failed: dict[SequenceState, Exception]
+) -> Tensor:
     """Logits after each row's own rules. What a rule raises goes to `failed`."""
     logits_BV = own_BV
     allowed: dict[int, NDArray[np.bool_]] = {}
@@ -144,7 +144,9 @@ def _processed_logits(own_BV: Tensor, seqs: Sequence[SequenceState], eos: frozen
     return logits_BV
 
 
-def _sample_or_blame(own_BV: Tensor, logits_BV: Tensor, seqs: Sequence[SequenceState], failed: dict[SequenceState, Exception]) -> _SampledBatch | None:
+def _sample_or_blame(
+    own_BV: Tensor, logits_BV: Tensor, seqs: Sequence[SequenceState], failed: dict[SequenceState, Exception]
+) -> _SampledBatch | None:
     """All rows in one go. Where that fails, each is tried alone, and those that fail alone are to blame. None: all."""
     try:
         return _sample_batch(own_BV, logits_BV, [_PLACEHOLDER if seq in failed else seq for seq in seqs])

@@ -16,15 +16,17 @@ from itertools import count
 
 import numpy as np
 
+from ponder.engine.radix_tree import RadixNode, RadixTree, SlotAllocator, Slots
 from ponder.engine.request import ReadRequest, SequenceState
-from ponder.engine.radix_tree import SlotAllocator, RadixNode, Slots, RadixTree
 from ponder.types import Ids
 
 _GROWTH_MARGIN_TOKENS = 16  # tokens that each continuation can grow before newly admitted work may push another out
 _MAX_PREFILLS_IN_A_ROW = 4  # passes that fill before those who decode have a turn of their own
 
 WorkItem = SequenceState | ReadRequest
-ChooseSequences = Callable[[Sequence[SequenceState]], tuple[Sequence[SequenceState], int]]  # of those who decode, who has a turn, of how many passes
+ChooseSequences = Callable[
+    [Sequence[SequenceState]], tuple[Sequence[SequenceState], int]
+]  # of those who decode, who has a turn, of how many passes
 
 
 @dataclass(slots=True)
@@ -91,7 +93,9 @@ class Scheduler:
             heapq.heappush(self.waiting, (work.priority, work))
 
     def plan_step(
-        self, choose: ChooseSequences = lambda seqs: (seqs, 1), mixed_batch: Callable[[Sequence[PrefillChunk]], bool] = lambda parts: True
+        self,
+        choose: ChooseSequences = lambda seqs: (seqs, 1),
+        mixed_batch: Callable[[Sequence[PrefillChunk]], bool] = lambda parts: True,
     ) -> StepPlan | None:
         """None: nothing can be done now. `beside`: shall who decodes have a token of the pass that fills parts?"""
         self._admit()
@@ -185,7 +189,9 @@ class Scheduler:
         needed = len(known) - node.end + rest
         alone = not self.decoding and not self.prefilling
         margin = 1 if alone else _GROWTH_MARGIN_TOKENS * (seqs + 1)
-        if self.allocator.free_count + self.tree.evictable < needed + margin * (not alone or isinstance(work, SequenceState)):
+        if self.allocator.free_count + self.tree.evictable < needed + margin * (
+            not alone or isinstance(work, SequenceState)
+        ):
             self.tree.release(node)
             return False
         self.tree.evict(needed)

@@ -343,7 +343,9 @@ def truncation_threshold(logits, temperature, top_k, top_p, min_p, min_logit, vo
 
 
 @triton.jit
-def chunk_sums(logits, temperature, min_logit, tops, sums, best, vocabulary, chunks, TRIM: tl.constexpr, N: tl.constexpr):
+def chunk_sums(
+    logits, temperature, min_logit, tops, sums, best, vocabulary, chunks, TRIM: tl.constexpr, N: tl.constexpr
+):
     """Of each row and chunk of the vocabulary: the largest logit over temperature, where, and the sum below it."""
     row, chunk = tl.program_id(0), tl.program_id(1)
     at = chunk * N + tl.arange(0, N)

@@ -10,9 +10,9 @@ from ponder.measure import Accuracy, AurocInterval, MeanInterval, auroc
 from ponder.measure.statistics.intervals import mean_with_undecided
 from ponder.protocols import Strategy
 from ponder.reason.operators import majority_step
-from ponder.reason.operators.auto_cut import uses_cut, count_without_steps
+from ponder.reason.operators.auto_cut import count_without_steps, uses_cut
 from ponder.types import Cost, Score, Trace
-from ponder.verify.undecided import MAX_UNDECIDED_SHARE, MAX_LISTED_REASONS, count_verdicts
+from ponder.verify.undecided import MAX_LISTED_REASONS, MAX_UNDECIDED_SHARE, count_verdicts
 
 AnswerExtractor = Callable[[str], str | None]
 
@@ -42,7 +42,9 @@ class EvaluationReport:
         lost = self.accuracy.undecided
         if lost <= MAX_UNDECIDED_SHARE * self.num_problems:
             return ""
-        return f"{lost} of {self.num_problems} problems have no verdict, so the accuracy may be anything in its interval"
+        return (
+            f"{lost} of {self.num_problems} problems have no verdict, so the accuracy may be anything in its interval"
+        )
 
     def lines(self) -> list[str]:
         c = self.cost
@@ -60,13 +62,17 @@ class EvaluationReport:
         if self.num_failed:
             rows["failed"] = f"{self.num_failed} problems: an error ended the thinking; traces.jsonl says which"
         if self.reasons:
-            rows["because"] = "; ".join(f"{count} x {why}" for why, count in list(self.reasons.items())[:MAX_LISTED_REASONS])
+            rows["because"] = "; ".join(
+                f"{count} x {why}" for why, count in list(self.reasons.items())[:MAX_LISTED_REASONS]
+            )
         if self.unmeasured:
             rows["warning"] = self.unmeasured
         if self.num_out_of_budget:
             rows["out of budget"] = f"{self.num_out_of_budget} problems"
         if self.num_uncut:
-            rows["not cut"] = f"{self.num_uncut} problems: no step was cut, so the search was best-of-n; see --set cut=..."
+            rows["not cut"] = (
+                f"{self.num_uncut} problems: no step was cut, so the search was best-of-n; see --set cut=..."
+            )
         judged = f", {c.scorer_tokens:,} to judge" if c.scorer_tokens else ""
         dollars = f", ${c.dollars:.4f}" if c.dollars else ""
         work = f"{c.generated_tokens:,} tokens written{judged}, {c.flops / 1e12:.1f} TFLOP, {c.seconds:.0f} s{dollars}"
@@ -75,7 +81,11 @@ class EvaluationReport:
 
 
 def evaluation_report(
-    traces: Sequence[Trace], scorer: str, extract_answer: AnswerExtractor | None, guide: str = "", strategy: Strategy | None = None
+    traces: Sequence[Trace],
+    scorer: str,
+    extract_answer: AnswerExtractor | None,
+    guide: str = "",
+    strategy: Strategy | None = None,
 ) -> EvaluationReport:
     """`read` finds the answer that votes are counted on (None: no vote); `guide` scored answers beside the verifier.
     `strategy`: what made the traces, which says whether steps were to be cut."""
@@ -84,7 +94,11 @@ def evaluation_report(
     undecided = sum(s is None for group in scores for s in group)
     cost = sum((t.cost for t in traces), Cost())
     ended = sum(bool(t.failed) for t in traces), sum(t.budget_exhausted for t in traces), any(t.oracle for t in traces)
-    last = _guide_auroc(traces, scorer, guide), count_without_steps(traces) if uses_cut(strategy) else 0, _failure_reasons(traces, scorer)
+    last = (
+        _guide_auroc(traces, scorer, guide),
+        count_without_steps(traces) if uses_cut(strategy) else 0,
+        _failure_reasons(traces, scorer),
+    )
     chose = any(t.chosen is not None for t in traces)
     if samples <= 1 or chose:
         single = mean_with_undecided([chosen_score(t, scorer) for t in traces])
@@ -93,7 +107,11 @@ def evaluation_report(
     if samples <= 1:
         return EvaluationReport(len(traces), samples, single, None, None, undecided, cost, *ended, *last)
     coverage = mean_with_undecided([_best_score(t, scorer) for t in traces])
-    voted = None if extract_answer is None else mean_with_undecided([_majority_score(t, scorer, extract_answer) for t in traces])
+    voted = (
+        None
+        if extract_answer is None
+        else mean_with_undecided([_majority_score(t, scorer, extract_answer) for t in traces])
+    )
     return EvaluationReport(len(traces), samples, single, voted, coverage, undecided, cost, *ended, *last)
 
 

@@ -29,7 +29,9 @@ class BasePolicy(ABC):
         self.tokenizer = tokenizer
         self.eos = frozenset(tokenizer.eos)
         self.version = 0
-        self.on_tokens: Callable[[int], None] = lambda tokens: None  # told of tokens as they are written; may raise to stop
+        self.on_tokens: Callable[[int], None] = lambda tokens: (
+            None
+        )  # told of tokens as they are written; may raise to stop
         self.vocab_size, self.context_length = vocab, context
         self._grammars = GrammarCompiler(tokenizer, vocab)
         self.reseed(seed)
@@ -72,8 +74,13 @@ class BasePolicy(ABC):
     def _next_seed(self, prefix: Ids, adapter: str = "") -> int:
         key = hashlib.blake2b(prefix.tobytes() + adapter.encode(), key=self._stream_key, digest_size=16).digest()
         self._times_asked[key] += 1
-        if len(self._times_asked) > _MAX_REMEMBERED_PREFIXES:  # go on with another stream, in which nothing was asked yet
-            self._stream_key, self._times_asked = hashlib.blake2b(self._stream_key, digest_size=16).digest(), Counter({key: 1})
+        if (
+            len(self._times_asked) > _MAX_REMEMBERED_PREFIXES
+        ):  # go on with another stream, in which nothing was asked yet
+            self._stream_key, self._times_asked = (
+                hashlib.blake2b(self._stream_key, digest_size=16).digest(),
+                Counter({key: 1}),
+            )
         return int.from_bytes(hashlib.blake2b(key + self._times_asked[key].to_bytes(8), digest_size=8).digest())
 
     def _validate(self, prefix: Ids, sampling: Sampling, n: int) -> Sampling:

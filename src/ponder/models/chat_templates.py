@@ -53,7 +53,9 @@ _TEMPLATE_ERRORS = (TypeError, ValueError, ArithmeticError, LookupError, Attribu
 CHAT_TEMPLATES = {"plain": PLAIN, "qa": QA, "r1": R1}
 
 
-def render_chat(template: str | None, messages: Sequence[Message], add_generation_prompt: bool = True, **extra: Any) -> str:
+def render_chat(
+    template: str | None, messages: Sequence[Message], add_generation_prompt: bool = True, **extra: Any
+) -> str:
     """The text a model goes on from. `template`: jinja2 text, one of `TEMPLATES`' names, or None for "plain"."""
     if template is not None and "{" not in template and template not in CHAT_TEMPLATES:
         raise UnknownName("chat template", template, CHAT_TEMPLATES)
@@ -87,6 +89,10 @@ def with_chat_template(tokenizer: Tokenizer, template: str) -> Tokenizer:
     if template not in CHAT_TEMPLATES and "{" not in template:
         raise UnknownName("chat template", template, CHAT_TEMPLATES)
     text = CHAT_TEMPLATES.get(template, template)
-    if "bos_token" not in text and tokenizer.bos is not None and tokenizer.bos in tokenizer.encode("", add_special_tokens=True):
+    if (
+        "bos_token" not in text
+        and tokenizer.bos is not None
+        and tokenizer.bos in tokenizer.encode("", add_special_tokens=True)
+    ):
         text = "{{- bos_token }}" + text
     return replace(tokenizer, chat_template=text)

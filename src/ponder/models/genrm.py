@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ponder.errors import Interrupted, BudgetExhausted, UsageError
+from ponder.errors import BudgetExhausted, Interrupted, UsageError
 from ponder.protocols import Policy
 from ponder.types import Completion, Cost, Ids, Message, Sampling, Score, Trace, ids
 from ponder.verify.llm_judge import MAX_JUDGED_CHARS, quote_untrusted
@@ -62,7 +62,9 @@ class GenRM:
         if not any(map(str.isalnum, said)):
             return Score(0.0, "no answer")
         if len(said) > MAX_JUDGED_CHARS:
-            return Score(None, f"the answer has {len(said)} characters, of which a judge is shown at most {MAX_JUDGED_CHARS}")
+            return Score(
+                None, f"the answer has {len(said)} characters, of which a judge is shown at most {MAX_JUDGED_CHARS}"
+            )
         try:
             return await asyncio.wait_for(self._ask(trace.problem.bare_question, said), self.seconds)
         except (Interrupted, BudgetExhausted):
@@ -93,7 +95,9 @@ class GenRM:
     def _up_to_verdict(self, prefix: Ids, rationale: Completion) -> Ids:
         """The prompt and a rationale up to where the verdict stands; one that came to no verdict is asked for it."""
         written = rationale.token_ids
-        if rationale.stop == "stop" and rationale.text.rstrip().endswith(VERDICT_MARK):  # not at a stop of the caller's own
+        if rationale.stop == "stop" and rationale.text.rstrip().endswith(
+            VERDICT_MARK
+        ):  # not at a stop of the caller's own
             return np.append(prefix, written).astype(np.int32)
         body = written[:-1] if rationale.stop == "eos" else written
         return np.concatenate([prefix, body, self.policy.tokens(f"\n{VERDICT_MARK}")]).astype(np.int32)

@@ -13,7 +13,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from ponder.errors import ModelError, PonderError, UnknownName
-from ponder.models.tokenizer_json import one_line, catch_rust_panics
+from ponder.models.tokenizer_json import catch_rust_panics, one_line
 
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # GGUF's token types
 
@@ -164,7 +164,14 @@ def gguf_metadata_of(tokenizer: Tokenizer, size: int) -> dict[str, Any]:
     """The same keys for a byte-level BPE tokenizer; `size` is the model's vocabulary, filled up with padding."""
     state = json.loads(tokenizer.to_str())
     composed = state["normalizer"] is not None
-    pre = next((name for name in PRE_TOKENIZERS if (name in NFC_PRE_TOKENIZERS) == composed and _uses_pre_tokenizer(state, name)), None)
+    pre = next(
+        (
+            name
+            for name in PRE_TOKENIZERS
+            if (name in NFC_PRE_TOKENIZERS) == composed and _uses_pre_tokenizer(state, name)
+        ),
+        None,
+    )
     if state["model"]["type"] != "BPE" or pre is None or state["normalizer"] not in (None, {"type": "NFC"}):
         raise ModelError(
             "GGUF has no way to write this tokenizer (only byte-level BPE with a known pre-tokenizer); "
@@ -182,7 +189,9 @@ def gguf_metadata_of(tokenizer: Tokenizer, size: int) -> dict[str, Any]:
 def _uses_pre_tokenizer(state: Mapping[str, Any], name: str) -> bool:
     probe = Tokenizer(models.BPE())
     probe.pre_tokenizer = PRE_TOKENIZERS[name]()
-    return bool(_without_offsets(json.loads(probe.to_str())["pre_tokenizer"]) == _without_offsets(state["pre_tokenizer"]))
+    return bool(
+        _without_offsets(json.loads(probe.to_str())["pre_tokenizer"]) == _without_offsets(state["pre_tokenizer"])
+    )
 
 
 def _without_offsets(state: Any) -> Any:

@@ -26,7 +26,9 @@ from ponder.errors import MissingExtra, PonderError, UsageError
 from ponder.models.tokenizer import Tokenizer
 from ponder.types import Sampling
 
-MAX_GRAMMAR_SOURCE_CHARS = 30_000  # characters of a pattern or schema: what one of them takes to compile grows faster than its length
+MAX_GRAMMAR_SOURCE_CHARS = (
+    30_000  # characters of a pattern or schema: what one of them takes to compile grows faster than its length
+)
 _MAX_COMPILED = 64  # forms that stay compiled
 _MAX_CROSSED_PATTERNS = 8  # patterns in a schema that asks for several at once: llguidance's time doubles with each
 _MAX_ERROR_CHARS = 200  # characters of llguidance's own words in an error
@@ -71,7 +73,9 @@ class GrammarCompiler:
             )  # fmt: skip
             if start.is_error():
                 raise UsageError(f"the pattern or schema cannot be used: {_error_sentence(start.get_error())}")
-            _GrammarMatcher(start.deep_copy(), self.tokenizer.eos, self.vocab).allowed_mask()  # what fails at once is told at once
+            _GrammarMatcher(
+                start.deep_copy(), self.tokenizer.eos, self.vocab
+            ).allowed_mask()  # what fails at once is told at once
             while len(self._compiled) >= _MAX_COMPILED:
                 self._compiled.pop(next(iter(self._compiled)))
             self._compiled[rule] = start
@@ -189,7 +193,9 @@ def _json_schema_rule(text: str) -> str:
     if not isinstance(schema, dict):
         raise UsageError("the schema is JSON, but no object: write {} for any JSON")
     if keys["allOf"] + keys["$ref"] and keys["pattern"] > _MAX_CROSSED_PATTERNS:
-        raise UsageError(f"a schema with allOf or $ref may have at most {_MAX_CROSSED_PATTERNS} patterns; join some of them")
+        raise UsageError(
+            f"a schema with allOf or $ref may have at most {_MAX_CROSSED_PATTERNS} patterns; join some of them"
+        )
     return f"%json {written}"
 
 

@@ -7,11 +7,11 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from ponder.errors import UnknownName, UsageError
-from ponder.registry import import_object
 from ponder.protocols import Policy, Scorer, Task
 from ponder.reason.operators.reduce import REDUCTIONS
 from ponder.reason.operators.self_evaluate import PTrue
-from ponder.reason.scorers import OutcomeAndValue, Likelihood
+from ponder.reason.scorers import Likelihood, OutcomeAndValue
+from ponder.registry import import_object
 
 ORACLE = "oracle"
 KNOWN_GUIDES = ("likelihood", "p_true", ORACLE, "oracle+GUIDE", "reward:FOLDER", "genrm:MODEL", "module:object")
@@ -102,4 +102,8 @@ def guide_code(guide: str) -> str:
 def parse_reward_model(guide: str) -> tuple[str, str]:
     """What kind of judge it is, and its model; both empty where a guide has no weights of its own."""
     kind, _, rest = guide.partition(":")
-    return (kind, rest) if rest and re.fullmatch(rf"(oracle\+)?({_REWARD_PATTERN.pattern}|genrm(\+\d+)?)", kind) else ("", "")
+    return (
+        (kind, rest)
+        if rest and re.fullmatch(rf"(oracle\+)?({_REWARD_PATTERN.pattern}|genrm(\+\d+)?)", kind)
+        else ("", "")
+    )

@@ -17,19 +17,17 @@ from urllib.parse import parse_qs, urlsplit, urlunsplit
 import torch
 
 from ponder.errors import ModelError, UnknownName, UsageError
-from ponder.models import smollm2
-from ponder.models import chat_templates
-from ponder.models import byte_tokenizer
+from ponder.models import byte_tokenizer, chat_templates, smollm2
 from ponder.models.base_policy import BasePolicy
-from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.openai_policy import OpenAIPolicy
+from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.models.transformers_policy import TransformersPolicy
 from ponder.models.vllm_policy import VLLMPolicy
 from ponder.nets import gguf, hf
-from ponder.nets.hardware import pick_device, pick_dtype, set_threads
 from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import Decoder, init_decoder
+from ponder.nets.hardware import pick_device, pick_dtype, set_threads
 from ponder.runs.run_dir import newest_checkpoint, read_job
 
 NAMED_MODELS = {"smollm2": smollm2.ensure_converted}
@@ -73,7 +71,9 @@ def load_policy(
         raise UsageError(f"only ponder's own networks can be trained: give {model.partition(':')[2]!r} alone")
     where, kind = _device_and_dtype(device, dtype)
     net, tokenizer = _load_net_and_tokenizer(model, kind, where)
-    return PonderPolicy(net, tokenizer if template is None else chat_templates.with_chat_template(tokenizer, template), seed)
+    return PonderPolicy(
+        net, tokenizer if template is None else chat_templates.with_chat_template(tokenizer, template), seed
+    )
 
 
 def load_inference_policy(
@@ -128,7 +128,9 @@ def _device_and_dtype(device: str, dtype: str) -> tuple[torch.device, torch.dtyp
     return where, pick_dtype(dtype, where)
 
 
-def _load_net_and_tokenizer(model: str | ScratchModel, dtype: torch.dtype, device: torch.device) -> tuple[Decoder, Tokenizer]:
+def _load_net_and_tokenizer(
+    model: str | ScratchModel, dtype: torch.dtype, device: torch.device
+) -> tuple[Decoder, Tokenizer]:
     if isinstance(model, ScratchModel):
         return model.build(dtype, device)
     path = find_model(model)

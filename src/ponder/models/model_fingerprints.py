@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from ponder.runs import job_json
 from ponder.errors import PonderError
-from ponder.runs.manifest import MANIFEST_FILE
-from ponder.models.load import VLLM_PREFIX, TRANSFORMERS_PREFIX, OPENAI_PREFIX, find_model, pin_checkpoint
-from ponder.runs.file_fingerprints import add_fingerprints, files_fingerprint
 from ponder.models.guides import parse_reward_model
+from ponder.models.load import OPENAI_PREFIX, TRANSFORMERS_PREFIX, VLLM_PREFIX, find_model, pin_checkpoint
+from ponder.runs import job_json
+from ponder.runs.file_fingerprints import add_fingerprints, files_fingerprint
+from ponder.runs.manifest import MANIFEST_FILE
 from ponder.runs.run_dir import read_job
 
 MODEL_FIELDS = ("model", "teacher", "solvers")  # fields that name models
@@ -28,7 +28,10 @@ def model_fingerprints(job: Any) -> dict[str, str]:
     marks: dict[str, str] = {}
     for where, name in model_references(job_json.encode(job)):
         if (path := _model_path(name)) is not None:
-            found = {f"the {kind} of {where} ({_path_tail(name)})": model_fingerprint(path, kind) for kind in MODEL_FILE_GLOBS}
+            found = {
+                f"the {kind} of {where} ({_path_tail(name)})": model_fingerprint(path, kind)
+                for kind in MODEL_FILE_GLOBS
+            }
             add_fingerprints(marks, {called: mark for called, mark in found.items() if mark})
     return marks
 
@@ -54,7 +57,10 @@ def model_fingerprint(path: Path, kind: str = "weights") -> str:
     """Of a model's folder or GGUF file, which is all in one; empty where nothing of that kind is there."""
     if path.is_file():
         return files_fingerprint([path]) if kind == "weights" else ""
-    found = {of: {file for glob in globs for file in path.glob(glob) if _is_model_file(file)} for of, globs in MODEL_FILE_GLOBS.items()}
+    found = {
+        of: {file for glob in globs for file in path.glob(glob) if _is_model_file(file)}
+        for of, globs in MODEL_FILE_GLOBS.items()
+    }
     files = found[kind] if kind == "weights" else found[kind] - found["weights"]
     return files_fingerprint(sorted(files)) if files else ""
 

@@ -35,13 +35,10 @@ from urllib.parse import urlsplit
 
 from ponder.engine.request import Request, SequenceState
 from ponder.errors import MAX_NAME_CHARS, ModelError, UnknownName, UsageError
-from ponder.models import chat_templates
-from ponder.models import sampling_params
-from ponder.models import server_replies
-from ponder.models import byte_tokenizer
-from ponder.models.sampling_params import ServerKind
-from ponder.models.http_client import HttpClient, RequestRefused
+from ponder.models import byte_tokenizer, chat_templates, sampling_params, server_replies
 from ponder.models.base_policy import BasePolicy
+from ponder.models.http_client import HttpClient, RequestRefused
+from ponder.models.sampling_params import ServerKind
 from ponder.models.tokenizer import Tokenizer
 from ponder.reason.effort import get_effort
 from ponder.terminal import escape_controls
@@ -117,7 +114,10 @@ class OpenAIPolicy(BasePolicy):
         name, told = _choose_model(http, model)
         kind = _SERVER_KINDS.get(str(told.get("owned_by", "")), "other")
         meta = told["meta"] if isinstance(told.get("meta"), dict) else {}
-        context, size = _positive_int(told.get("max_model_len")) or _positive_int(meta.get("n_ctx")), _positive_int(meta.get("n_vocab"))
+        context, size = (
+            _positive_int(told.get("max_model_len")) or _positive_int(meta.get("n_ctx")),
+            _positive_int(meta.get("n_vocab")),
+        )
         policy = cls(http, name, kind, tokenizer, template, context, seed, effort)
         if tokenizer is not None:
             if size is not None:
@@ -153,7 +153,9 @@ class OpenAIPolicy(BasePolicy):
         assert isinstance(row, _ServerSequence)
         return replace(super()._completion(row), cost=row.cost)
 
-    async def _timed(self, write: Callable[[Request, int], Awaitable[_ServerSequence]], request: Request, number: int) -> SequenceState:
+    async def _timed(
+        self, write: Callable[[Request, int], Awaitable[_ServerSequence]], request: Request, number: int
+    ) -> SequenceState:
         began = time.perf_counter()
         row = await write(request, number)
         row.cost = replace(row.cost, seconds=time.perf_counter() - began)
@@ -194,17 +196,27 @@ class OpenAIPolicy(BasePolicy):
         if ends:  # it may not know all that end an answer, and write on
             row.token_ids, row.stop = written[: ends[0] + 1], "eos"
         count, times = len(row.token_ids), found["timings"]
-        told: dict[str, Any] = {"prompt_tokens": server_replies.require_int(times["prompt_n"]) + server_replies.require_int(times["cache_n"])}
+        told: dict[str, Any] = {
+            "prompt_tokens": server_replies.require_int(times["prompt_n"])
+            + server_replies.require_int(times["cache_n"])
+        }
         told |= {"prompt_tokens_details": {"cached_tokens": times["cache_n"]}}
         told |= {"completion_tokens": found["tokens_predicted"]}
         row.cost = server_replies.parse_usage(told, len(row.request.prefix), len(written), row.sampling.max_tokens)
         row.cost = replace(row.cost, wasted_tokens=row.cost.generated_tokens - count)
         s, top = row.sampling, row.sampling.logprobs
-        known = not s.json_schema and not (s.edits_logits if s.temperature == 0 else top and sampling_params.changes_distribution(s))
+        known = not s.json_schema and not (
+            s.edits_logits if s.temperature == 0 else top and sampling_params.changes_distribution(s)
+        )
         logprobs, tops = [math.nan] * len(written), [server_replies.top_k((), top)] * len(written)
-        for at, entry in server_replies.match_logprobs(written, found.get("completion_probabilities") or (), self._is_whole_text):
+        for at, entry in server_replies.match_logprobs(
+            written, found.get("completion_probabilities") or (), self._is_whole_text
+        ):
             logprobs[at] = server_replies.entry_logprob(entry) if known else math.nan
-            others = [(server_replies.require_int(t["id"]), server_replies.entry_logprob(t)) for t in entry.get("top_logprobs", ())]
+            others = [
+                (server_replies.require_int(t["id"]), server_replies.entry_logprob(t))
+                for t in entry.get("top_logprobs", ())
+            ]
             tops[at] = server_replies.top_k(others, top)
         row.logprobs, row.top_logprobs = logprobs[:count], tops[:count] if top else []
 
@@ -237,9 +249,15 @@ class OpenAIPolicy(BasePolicy):
         """A tokenizer of another model would turn every answer to nonsense: the server splits a text too."""
         if self.server_kind == "other":
             return
-        asked = {"content": _TOKENIZER_PROBE} if self.server_kind == "llama.cpp" else {"model": self.model, "prompt": _TOKENIZER_PROBE}
+        asked = (
+            {"content": _TOKENIZER_PROBE}
+            if self.server_kind == "llama.cpp"
+            else {"model": self.model, "prompt": _TOKENIZER_PROBE}
+        )
         try:
-            found = self.http.request_blocking("POST", self._server_root + "/tokenize", {**asked, "add_special_tokens": False})
+            found = self.http.request_blocking(
+                "POST", self._server_root + "/tokenize", {**asked, "add_special_tokens": False}
+            )
         except RequestRefused:
             return  # it has no such service
         theirs = found.get("tokens") if isinstance(found, dict) else None
@@ -260,7 +278,9 @@ class OpenAIPolicy(BasePolicy):
         body: dict[str, Any] = {"model": self.model, "stream": True, "stream_options": {"include_usage": True}}
         limit = self.context or 1 << 16
         spoke = not isinstance(said, str)
-        body |= sampling_params.text_request_fields(sampling, self.server_kind, sampling_params.continuation_seed(request.seed, number), limit, spoke)
+        body |= sampling_params.text_request_fields(
+            sampling, self.server_kind, sampling_params.continuation_seed(request.seed, number), limit, spoke
+        )
         if self.effort is not None and spoke:
             body |= sampling_params.reasoning_effort_fields(self.effort, self.server_kind)
         path, body["messages" if spoke else "prompt"] = ("/chat/completions" if spoke else "/completions"), said
@@ -279,7 +299,9 @@ class OpenAIPolicy(BasePolicy):
             limits = self.http.limits(sampling.max_tokens, len(request.prefix))
             read = server_replies.stream_reader(sampling.stop, sampling.max_tokens)
             said_now = await self.http.stream(self.http.url + path, body, read, limits)
-            row.cost = server_replies.parse_usage(said_now.reported_usage, len(request.prefix), said_now.min_tokens, sampling.max_tokens)
+            row.cost = server_replies.parse_usage(
+                said_now.reported_usage, len(request.prefix), said_now.min_tokens, sampling.max_tokens
+            )
         except RequestRefused as reason:
             if reason.status == 404 and not spoke:
                 raise UsageError(f"{reason}; if it has a chat only, give no template") from None
@@ -293,7 +315,10 @@ class OpenAIPolicy(BasePolicy):
         if said_now.truncated:
             self._warn_truncated(sampling.max_tokens)
         row.stop = "stop" if said_now.finish_reason is None else self._stop_reason(said_now.finish_reason)
-        row.token_ids = [*said_now.text.encode(errors="replace"), *([byte_tokenizer.END_ID] if row.stop == "eos" else [])]
+        row.token_ids = [
+            *said_now.text.encode(errors="replace"),
+            *([byte_tokenizer.END_ID] if row.stop == "eos" else []),
+        ]
         row.logprobs = [math.nan] * len(row.token_ids)
         return row
 

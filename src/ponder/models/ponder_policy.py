@@ -27,7 +27,9 @@ class PonderPolicy(BasePolicy):
     ) -> None:
         tokenizer.check_fits(net.config)
         self.net = net
-        self.engine = Engine(net, frozenset(tokenizer.eos), self._hit_stop_string, cache_bytes=cache_bytes, quantization=quantization)
+        self.engine = Engine(
+            net, frozenset(tokenizer.eos), self._hit_stop_string, cache_bytes=cache_bytes, quantization=quantization
+        )
         super().__init__(tokenizer, net.config.vocab, net.config.context, seed)
         self.engine.on_tokens = lambda tokens: self.on_tokens(tokens)
         self.engine.before_submit = self.drop_stale_cache
@@ -36,7 +38,7 @@ class PonderPolicy(BasePolicy):
 
     def reseed(self, *seed: int) -> None:
         """Also forgets what is cached: what comes now is the same to the bit, whatever was asked before."""
-        super().stream(*seed)
+        super().reseed(*seed)
         self.engine.refresh_weights()
 
     def with_adapter(self, name: str) -> AdapterPolicy:
@@ -71,7 +73,9 @@ class PonderPolicy(BasePolicy):
             raise UsageError("a score needs at least one token before the text, and one of the text")
         hidden = await self.engine.read_hidden_states(tokens[:-1], len(prefix) - 1, adapter)
         with torch.inference_mode():
-            said = logprobs_from_hidden(self.net, hidden, torch.from_numpy(ids(text).astype(np.int64)).to(hidden.device))
+            said = logprobs_from_hidden(
+                self.net, hidden, torch.from_numpy(ids(text).astype(np.int64)).to(hidden.device)
+            )
         return np.asarray(said.cpu().numpy(), np.float32)
 
     @contextmanager

@@ -23,11 +23,11 @@ from ponder.errors import ModelError, UsageError
 from ponder.models import chat_templates
 from ponder.models.load import ScratchModel, find_model, load_policy
 from ponder.models.ponder_policy import AdapterPolicy, PonderPolicy
-from ponder.models.weight_sharing import find_head_adapter, adapter_digest, runs_on
 from ponder.models.tokenizer import Tokenizer
+from ponder.models.weight_sharing import adapter_digest, find_head_adapter, runs_on
 from ponder.nets import hf
+from ponder.nets.decoder_with_head import DecoderWithHead, ScoreHead, apply_head, build_head
 from ponder.nets.hardware import pick_device, pick_dtype, set_threads
-from ponder.nets.decoder_with_head import ScoreHead, DecoderWithHead, build_head, apply_head
 from ponder.protocols import Policy
 from ponder.reason.operators.reduce import Reduction, reduce_scores
 from ponder.tasks.step_labels.step_split import step_ends
@@ -39,7 +39,9 @@ _MAX_CACHED_SCORES = 1 << 16  # numbers, so that a longer path does not pay for 
 class HeadReader:
     """What a head reads at tokens of a text. It remembers, until the weights change."""
 
-    def __init__(self, policy: PonderPolicy | AdapterPolicy, head: ScoreHead, score: nn.Module, frozen: bool = False) -> None:
+    def __init__(
+        self, policy: PonderPolicy | AdapterPolicy, head: ScoreHead, score: nn.Module, frozen: bool = False
+    ) -> None:
         """`frozen`: the weights are to stay as they are now, and whoever changes them is told."""
         self.policy, self.head, self.score = policy, head, score
         self.engine_policy = policy.policy if isinstance(policy, AdapterPolicy) else policy
@@ -201,7 +203,9 @@ class PRM(LearnedScorer):
         """The last token of each step on the path, or of each line of a path that is one long step."""
         path = [i for i in trace.path(step)[1:] if len(trace.steps[i].token_ids)]
         own = [i for i in path if trace.steps[i].sampled] or path  # without a tool's output, where others wrote
-        lines = self.granularity == "line" or (self.granularity == "auto" and len(own) == 1 and not _is_cut_step(trace.steps[own[0]]))
+        lines = self.granularity == "line" or (
+            self.granularity == "auto" and len(own) == 1 and not _is_cut_step(trace.steps[own[0]])
+        )
         out = []
         for i in own:
             said = trace.steps[i]
@@ -230,7 +234,12 @@ def _is_cut_step(step: Step) -> bool:
     return step.stop == "stop" and not step.last
 
 
-SCORER_CLASSES: dict[str, type[LearnedScorer]] = {"outcome": ORM, "reward": PreferenceModel, "process": PRM, "value": ValueModel}
+SCORER_CLASSES: dict[str, type[LearnedScorer]] = {
+    "outcome": ORM,
+    "reward": PreferenceModel,
+    "process": PRM,
+    "value": ValueModel,
+}
 
 
 def make_scorer(reader: HeadReader, **settings: Any) -> LearnedScorer:
@@ -304,9 +313,13 @@ def load_policy_with_head(
         set_threads()
     net = hf.load_with_head(folder, pick_dtype(dtype, where), where)
     if head is not None and _head_shape(net.head) != _head_shape(head):
-        raise ModelError(f"{model} was trained for {net.head.predicts!r} ({net.head.form}), not {head.predicts!r} ({head.form})")
+        raise ModelError(
+            f"{model} was trained for {net.head.predicts!r} ({net.head.form}), not {head.predicts!r} ({head.form})"
+        )
     tokenizer = Tokenizer.from_folder(folder)
-    return PonderPolicy(net, tokenizer if template is None else chat_templates.with_chat_template(tokenizer, template), seed)
+    return PonderPolicy(
+        net, tokenizer if template is None else chat_templates.with_chat_template(tokenizer, template), seed
+    )
 
 
 def _head_shape(head: ScoreHead) -> tuple[Any, ...]:

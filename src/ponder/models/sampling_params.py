@@ -35,7 +35,9 @@ _ADVICE = {
 }
 
 
-def token_request_fields(sampling: Sampling, kind: ServerKind, seed: int, context: int, eos: Iterable[int]) -> dict[str, Any]:
+def token_request_fields(
+    sampling: Sampling, kind: ServerKind, seed: int, context: int, eos: Iterable[int]
+) -> dict[str, Any]:
     """The options of a request whose prompt and answer are token ids."""
     if kind == "llama.cpp":
         _refuse_unsupported(sampling, _LLAMA_CPP_FIELDS, "llama.cpp")
@@ -53,7 +55,9 @@ def token_request_fields(sampling: Sampling, kind: ServerKind, seed: int, contex
 
 def text_request_fields(sampling: Sampling, kind: ServerKind, seed: int, context: int, chat: bool) -> dict[str, Any]:
     """The same where both are text. Stop strings are looked for here, not by the server: see `openai`."""
-    _refuse_unsupported(sampling, _TEXT_FIELDS[kind], "a server that is talked to in text" + ("" if kind == "other" else f" ({kind})"))
+    _refuse_unsupported(
+        sampling, _TEXT_FIELDS[kind], "a server that is talked to in text" + ("" if kind == "other" else f" ({kind})")
+    )
     body: dict[str, Any] = {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
@@ -65,7 +69,11 @@ def text_request_fields(sampling: Sampling, kind: ServerKind, seed: int, context
     else:
         body |= {"presence_penalty": sampling.presence_penalty, "frequency_penalty": sampling.frequency_penalty}
     if kind == "vllm":
-        body |= {"top_k": sampling.top_k or -1, "min_p": sampling.min_p, "repetition_penalty": sampling.repetition_penalty}
+        body |= {
+            "top_k": sampling.top_k or -1,
+            "min_p": sampling.min_p,
+            "repetition_penalty": sampling.repetition_penalty,
+        }
         body |= _structured_outputs(sampling)
     elif sampling.json_schema and kind == "other":
         if not chat:

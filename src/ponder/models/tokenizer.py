@@ -12,14 +12,12 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
-from ponder.runs import manifest
 from ponder.errors import ModelError, UsageError
-from ponder.models import tokenizer_json
-from ponder.models import gguf_tokenizer
+from ponder.models import gguf_tokenizer, tokenizer_json
 from ponder.models.tokenizer_json import RustPanic, catch_rust_panics
-from ponder.nets import gguf
-from ponder.nets import model_files
+from ponder.nets import gguf, model_files
 from ponder.nets.config import DecoderConfig, parse_token_id, parse_token_ids
+from ponder.runs import manifest
 from ponder.types import Ids
 
 
@@ -91,7 +89,9 @@ class Tokenizer:
                 bos=_special(inner, told, config, "bos"),
                 eos=parse_token_ids("eos_token", [*eos, _token_id_of(inner, told.get("eos_token"))]),
                 pad=_special(inner, told, config, "pad"),
-                chat_template=model_files.read_text(written) if written.is_file() else _default_template(told.get("chat_template")),
+                chat_template=model_files.read_text(written)
+                if written.is_file()
+                else _default_template(told.get("chat_template")),
             )
         except ModelError as reason:
             raise reason if str(folder) in str(reason) else ModelError(f"{folder}: {reason}") from None

@@ -23,15 +23,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ponder.runs import manifest
-from ponder.engine.sampling_step import StopCheck, sample_and_append
 from ponder.engine.request import Request, SequenceState
+from ponder.engine.sampling_step import StopCheck, sample_and_append
 from ponder.errors import MissingExtra, ModelError, UsageError
 from ponder.models.base_policy import BasePolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.models.tokenizer_json import catch_rust_panics
+from ponder.runs import manifest
 
-_LOAD_OPTIONS = {"local_files_only": True, "trust_remote_code": False}  # said at once: else transformers asks on a terminal
+_LOAD_OPTIONS = {
+    "local_files_only": True,
+    "trust_remote_code": False,
+}  # said at once: else transformers asks on a terminal
 _MAX_CACHE_BYTES = 2 << 30  # most memory for keys and values of sequences in flight
 
 

@@ -19,12 +19,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ponder.runs import manifest
 from ponder.engine.request import Request, SequenceState
 from ponder.errors import MissingExtra, ModelError, UsageError
 from ponder.models import sampling_params
 from ponder.models.base_policy import BasePolicy
 from ponder.models.tokenizer import Tokenizer
+from ponder.runs import manifest
 from ponder.types import ids
 
 T = TypeVar("T")
@@ -107,7 +107,9 @@ class VLLMPolicy(BasePolicy):
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-        told = sampling_params.vllm_sampling_params(request.sampling, sampling_params.continuation_seed(request.seed, number), self.eos)
+        told = sampling_params.vllm_sampling_params(
+            request.sampling, sampling_params.continuation_seed(request.seed, number), self.eos
+        )
         if form := told.pop("structured_outputs", None):
             told["structured_outputs"] = StructuredOutputsParams(**form)
         return SamplingParams(**told, output_kind=RequestOutputKind.FINAL_ONLY)

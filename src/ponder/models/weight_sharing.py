@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from ponder.errors import ModelError
-from ponder.models.load import VLLM_PREFIX, TRANSFORMERS_PREFIX, OPENAI_PREFIX, find_model
+from ponder.models.load import OPENAI_PREFIX, TRANSFORMERS_PREFIX, VLLM_PREFIX, find_model
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import gguf, hf, lora
-from ponder.nets.hardware import pick_device, pick_dtype
 from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import Decoder
+from ponder.nets.hardware import pick_device, pick_dtype
 from ponder.protocols import Policy
 
 HEAD_PREFIXES = ("score.", "lm_head.")  # of a judge's weights: what reads the states, and what writes from them

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ponder.nets import rope
-from ponder.nets.torch_compile import compile_once
 from ponder.nets.config import DecoderConfig
+from ponder.nets.torch_compile import compile_once
 
 
 class AttentionFn(Protocol):
@@ -124,7 +124,9 @@ def run_compiled_block(block: Block, x: Tensor, rotary: tuple[Tensor, Tensor], a
     own = block.self_attn
     if getattr(attend, "inline", False):
         return compile_once(Block.forward_any_layer)(block, x, rotary, attend)
-    mixed_THD = attend(own.layer, *compile_once(Block.compute_qkv)(block, x, rotary), scale=own.scale, window=own.window)
+    mixed_THD = attend(
+        own.layer, *compile_once(Block.compute_qkv)(block, x, rotary), scale=own.scale, window=own.window
+    )
     return compile_once(Block.finish_block)(block, x, mixed_THD)
 
 
@@ -138,7 +140,9 @@ class Decoder(nn.Module):
         self.lm_head = nn.Linear(c.width, c.vocab, bias=False)
         if c.tied_embeddings:
             self.lm_head.weight = self.embed_tokens.weight
-        self.gradient_checkpointing = False  # keep no activations inside a block for the backward pass: compute them again
+        self.gradient_checkpointing = (
+            False  # keep no activations inside a block for the backward pass: compute them again
+        )
         self.rope_frequencies = [rope.frequencies(r, c.head_dim, c.context) for r in (c.rope, c.local_rope or c.rope)]
 
     def forward(self, ids_T: Tensor, positions_T: Tensor, attend: AttentionFn, compiled: bool = False) -> Tensor:
@@ -170,7 +174,9 @@ class Decoder(nn.Module):
     def dtype(self) -> torch.dtype:
         return self.embed_tokens.weight.dtype
 
-    def rope_cos_sin(self, positions_T: Tensor, freqs: Tensor, factor: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def rope_cos_sin(
+        self, positions_T: Tensor, freqs: Tensor, factor: float, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
         cos, sin = rope.angles(positions_T, freqs.float().to(positions_T.device), factor)  # MPS has no float64
         return cos.to(dtype), sin.to(dtype)
 

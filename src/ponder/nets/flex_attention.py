@@ -40,7 +40,9 @@ class FlexTreeAttention:
     ) -> Tensor:
         q, k, v = (x.transpose(0, 1)[None] for x in (q_THD, k_TKD, v_TKD))
         gqa = q.shape[1] != k.shape[1]
-        return _compiled_flex_attention()(q, k, v, block_mask=self._mask(window), scale=scale, enable_gqa=gqa)[0].transpose(0, 1)
+        return _compiled_flex_attention()(q, k, v, block_mask=self._mask(window), scale=scale, enable_gqa=gqa)[
+            0
+        ].transpose(0, 1)
 
     def _mask_mod(self, window: int | None) -> Callable[..., Tensor]:
         """May query q see key k? k lies on q's path, not after q, and not too far back."""
@@ -62,7 +64,9 @@ class FlexTreeAttention:
             none = torch.zeros((), dtype=torch.int32, device=keys_T.device)
             some, whole = [], []
             for rows in keys_T.split(16 * FLEX_BLOCK_TOKENS):  # a slab of the [T, T] mask at a time
-                seen = sees(none, none, rows[:, None], keys_T[None]).view(-1, FLEX_BLOCK_TOKENS, total // FLEX_BLOCK_TOKENS, FLEX_BLOCK_TOKENS)
+                seen = sees(none, none, rows[:, None], keys_T[None]).view(
+                    -1, FLEX_BLOCK_TOKENS, total // FLEX_BLOCK_TOKENS, FLEX_BLOCK_TOKENS
+                )
                 some.append(seen.any(3).any(1))
                 whole.append(seen.all(3).all(1))
             some_QQ, whole_QQ = torch.cat(some), torch.cat(whole)

@@ -18,7 +18,7 @@ from torch import Tensor
 from ponder import staging
 from ponder.errors import ModelError, UnknownName
 from ponder.nets import gguf_layout, gguf_reader, gguf_rope
-from ponder.nets.config import DecoderConfig, RopeConfig, parse_token_id, parse_token_ids, parse_int
+from ponder.nets.config import DecoderConfig, RopeConfig, parse_int, parse_token_id, parse_token_ids
 from ponder.nets.decoder import Decoder
 from ponder.nets.gguf_reader import GGUFTensor
 from ponder.nets.load_weights import build_decoder
@@ -161,7 +161,9 @@ def _parse_config(file: GGUFFile) -> DecoderConfig:
 
 def _parse_rope(file: GGUFFile, architecture: str, head_dim: int) -> RopeConfig:
     settings = {
-        key: value for key in gguf_rope.SCALING_KEYS if (value := file.get(f"{architecture}.rope.scaling.{key}")) is not None
+        key: value
+        for key in gguf_rope.SCALING_KEYS
+        if (value := file.get(f"{architecture}.rope.scaling.{key}")) is not None
     }
     factors = None
     if "rope_freqs.weight" in file.tensors:
@@ -206,7 +208,11 @@ def stream_tensors(file: GGUFFile, config: DecoderConfig) -> Iterator[tuple[str,
 
 
 def save(
-    decoder: Decoder, tokenizer: GGUFTokenizer | None, path: Path | str, tensor_type: str = "F32", overwrite: bool = False
+    decoder: Decoder,
+    tokenizer: GGUFTokenizer | None,
+    path: Path | str,
+    tensor_type: str = "F32",
+    overwrite: bool = False,
 ) -> None:
     """A file that llama.cpp runs. Matrices are stored as `kind` (F16 where a row is no whole number of blocks),
     vectors as F32. It appears whole or not at all."""

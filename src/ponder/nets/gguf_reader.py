@@ -90,7 +90,9 @@ class ByteCursor:
 
     def need(self, count: int) -> None:
         if count > len(self.data) - self.offset:
-            raise MalformedGGUF(f"it ends at byte {len(self.data):,}, where {count:,} more were to follow {self.offset:,}")
+            raise MalformedGGUF(
+                f"it ends at byte {len(self.data):,}, where {count:,} more were to follow {self.offset:,}"
+            )
 
 
 def _scalar_format(kind: int) -> str:

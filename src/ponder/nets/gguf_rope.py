@@ -87,7 +87,9 @@ def llama3_factors(rope: RopeConfig, head_dim: int) -> Tensor | None:
     return (frequencies(RopeConfig(rope.theta), head_dim, 0)[0] / frequencies(rope, head_dim, 0)[0]).float()
 
 
-def solve_llama3(theta: float, head_dim: int, found: NDArray[np.float64], original: int | None, where: str) -> RopeConfig:
+def solve_llama3(
+    theta: float, head_dim: int, found: NDArray[np.float64], original: int | None, where: str
+) -> RopeConfig:
     """Settings that give these factors, or an error where no settings do."""
     guess = float(original or 8192)
     plain = frequencies(RopeConfig(theta), head_dim, 0)[0].numpy()

@@ -16,20 +16,21 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ponder.runs import manifest
 from ponder import staging
 from ponder.errors import ModelError, UsageError
 from ponder.nets import config as configs
-from ponder.nets import lora
-from ponder.nets import model_files
+from ponder.nets import lora, model_files
 from ponder.nets.decoder import Decoder
+from ponder.nets.decoder_with_head import DecoderWithHead, ScoreHead, build_head
+from ponder.nets.load_weights import DecoderT, build_decoder
 from ponder.nets.model_files import TensorEntry
 from ponder.nets.nonfinite_tensors import first_nonfinite
-from ponder.nets.decoder_with_head import ScoreHead, DecoderWithHead, build_head
-from ponder.nets.load_weights import DecoderT, build_decoder
+from ponder.runs import manifest
 
 HEAD_CONFIG_KEY = "score_head"  # in config.json, what a value or reward model's numbers mean; ours
-CLASSIFIER_SUFFIX = "ForSequenceClassification"  # how transformers calls a decoder with a number instead of a next token
+CLASSIFIER_SUFFIX = (
+    "ForSequenceClassification"  # how transformers calls a decoder with a number instead of a next token
+)
 WEIGHTS_FILE, WEIGHTS_INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
 # Gemma 3's multimodal files name their language model in one of two ways.
 TENSOR_NAME_PREFIXES = ("model.language_model.", "language_model.model.", "language_model.", "model.")
@@ -47,12 +48,20 @@ def load(folder: Path | str, dtype: torch.dtype | None = torch.float32, device: 
     return _load(Path(folder), raw, dtype, device, Decoder)
 
 
-def load_with_head(folder: Path | str, dtype: torch.dtype | None, device: torch.device | str = "cpu") -> DecoderWithHead:
+def load_with_head(
+    folder: Path | str, dtype: torch.dtype | None, device: torch.device | str = "cpu"
+) -> DecoderWithHead:
     """A value or reward model with its head; of a language model, its network with values of 0."""
     raw = read_config(Path(folder))
     if not _is_classifier(raw):
         return DecoderWithHead.from_decoder(_load(Path(folder), raw, dtype, device, Decoder))
-    return _load(Path(folder), raw, dtype, device, cast(type[DecoderWithHead], partial(DecoderWithHead, head=_parse_head(raw, folder))))
+    return _load(
+        Path(folder),
+        raw,
+        dtype,
+        device,
+        cast(type[DecoderWithHead], partial(DecoderWithHead, head=_parse_head(raw, folder))),
+    )
 
 
 def is_score_model(folder: Path | str) -> bool:
@@ -80,7 +89,9 @@ def _parse_head(raw: Mapping[str, Any], folder: Path | str) -> ScoreHead:
         told = {**raw.get(HEAD_CONFIG_KEY, {})}
         return ScoreHead(**told | {"hidden": tuple(told.get("hidden", ()))}) if told else ScoreHead("reward")
     except (TypeError, ValueError, ArithmeticError, UsageError) as reason:
-        raise ModelError(f"{folder}/config.json has a {HEAD_CONFIG_KEY} that makes no sense ({reason!s:.200})") from None
+        raise ModelError(
+            f"{folder}/config.json has a {HEAD_CONFIG_KEY} that makes no sense ({reason!s:.200})"
+        ) from None
 
 
 def _is_classifier(raw: Mapping[str, Any]) -> bool:
@@ -127,7 +138,9 @@ def _weight_files(folder: Path) -> list[Path]:
     if model_files.path_inside(folder, WEIGHTS_INDEX_FILE).is_file():
         where = model_files.read_json(folder / WEIGHTS_INDEX_FILE).get("weight_map")
         if not isinstance(where, dict) or not where or not all(isinstance(name, str) for name in where.values()):
-            raise ModelError(f"{folder / WEIGHTS_INDEX_FILE} has no weight_map from tensors to files; download it again")
+            raise ModelError(
+                f"{folder / WEIGHTS_INDEX_FILE} has no weight_map from tensors to files; download it again"
+            )
         found = [model_files.path_inside(folder, name) for name in sorted(set(where.values()))]
         for file in found:
             if not file.is_file():
@@ -148,7 +161,9 @@ def _tensor_entries(folder: Path, multimodal: bool) -> dict[str, TensorEntry]:
     out: dict[str, TensorEntry] = {}
     for path in _weight_files(folder):
         for entry in model_files.read_safetensors_header(path):
-            name = next((entry.name.removeprefix(p) for p in TENSOR_NAME_PREFIXES if entry.name.startswith(p)), entry.name)
+            name = next(
+                (entry.name.removeprefix(p) for p in TENSOR_NAME_PREFIXES if entry.name.startswith(p)), entry.name
+            )
             if name.endswith("rotary_emb.inv_freq"):
                 continue  # a buffer in old files, computed here
             if multimodal and name.startswith(("vision_tower.", "multi_modal_projector.")):

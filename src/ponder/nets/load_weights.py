@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ponder.errors import ModelError
+from ponder.memory_check import free_memory
 from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import Decoder
 from ponder.nets.rope import frequencies
-from ponder.memory_check import free_memory
 
-DecoderT = TypeVar("Net", bound=Decoder)
+DecoderT = TypeVar("DecoderT", bound=Decoder)
 
 
 class _SkipInit(TorchFunctionMode):
@@ -69,7 +69,9 @@ def check_tensors_finite(tensor: Tensor) -> bool:
     return not tensor.numel() or all(bool(end.isfinite()) for end in torch.aminmax(tensor))
 
 
-def _build_on_meta(config: DecoderConfig, shapes: Mapping[str, tuple[int, ...]], where: Path, kind: type[DecoderT]) -> DecoderT:
+def _build_on_meta(
+    config: DecoderConfig, shapes: Mapping[str, tuple[int, ...]], where: Path, kind: type[DecoderT]
+) -> DecoderT:
     """The module without its numbers, unless the configuration is of a model far larger than what is stored."""
     stored = sum(math.prod(shape) for shape in shapes.values())
     if config.layers > len(shapes) or config.parameter_count > 8 * stored + (1 << 20):

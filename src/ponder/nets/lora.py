@@ -19,14 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ponder.runs import manifest
 from ponder import staging
 from ponder.errors import MissingExtra, ModelError, UnknownName, UsageError
 from ponder.nets import model_files
 from ponder.nets.config import parse_int
 from ponder.nets.decoder import Decoder
-from ponder.nets.model_files import TensorEntry
 from ponder.nets.load_weights import check_tensors_finite
+from ponder.nets.model_files import TensorEntry
+from ponder.runs import manifest
 
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
@@ -151,7 +151,9 @@ def snapshot(net: Decoder, lora: LoRA, base: str) -> Callable[[Path], None]:
     if lora != getattr(net, "_lora", None):
         raise UsageError(f"the model's adapters are {getattr(net, '_lora', None)}, not {lora}: save those")
     config = _peft_config(_import_peft(), lora, base_model_name_or_path=base, inference_mode=True)
-    tensors = {PEFT_PREFIX + name: p.detach().to("cpu", copy=True).contiguous() for name, p in _adapter_tensors(net).items()}
+    tensors = {
+        PEFT_PREFIX + name: p.detach().to("cpu", copy=True).contiguous() for name, p in _adapter_tensors(net).items()
+    }
 
     def write(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -225,7 +227,9 @@ def _read_files(folder: Path) -> tuple[Mapping[str, Any], dict[str, TensorEntry]
     if raw.get("peft_type") != "LORA":
         raise ModelError(f"{folder} holds an adapter of type {raw.get('peft_type')!r:.60}; only LoRA can be loaded")
     if wrong := [entry for entry in stored if entry.dtype not in model_files.FLOAT_DTYPE_BYTES]:
-        raise ModelError(f"{wrong[0].name:.200} in {folder / ADAPTER_WEIGHTS_FILE} is stored as {wrong[0].dtype}, not as floats")
+        raise ModelError(
+            f"{wrong[0].name:.200} in {folder / ADAPTER_WEIGHTS_FILE} is stored as {wrong[0].dtype}, not as floats"
+        )
     strange = [f"{key}={value!r:.60}" for key, value in raw.items() if value and key not in KNOWN_SETTINGS]
     if (start := raw.get("init_lora_weights", True)) not in (True, False, "gaussian"):  # some change the base, too
         strange.append(f"init_lora_weights={start!r:.60}")

@@ -21,7 +21,9 @@ def compile_once(function: Callable[..., Any], backend: str | Callable[..., Any]
     from torch._functorch import config
 
     config.activation_memory_budget = 0.8  # what is cheap to compute again is not kept: a quarter less memory
-    tracing.recompile_limit = max(tracing.recompile_limit, MAX_RECOMPILES)  # beyond it, torch would run the function plainly
+    tracing.recompile_limit = max(
+        tracing.recompile_limit, MAX_RECOMPILES
+    )  # beyond it, torch would run the function plainly
     for shortcut in UNSAFE_GUARD_SHORTCUTS:
         if hasattr(tracing, shortcut):
             setattr(tracing, shortcut, False)

@@ -91,7 +91,8 @@ class PaddedTreeAttention:
         """What each query of each bucket may see, [B, 1, shared * t, t]; the same for every layer of a kind."""
         if (window, shared) not in self._masks:
             seen = [
-                b.distance_Btt >= 0 if window is None else (b.distance_Btt >= 0) & (b.distance_Btt < window) for b in self.buckets
+                b.distance_Btt >= 0 if window is None else (b.distance_Btt >= 0) & (b.distance_Btt < window)
+                for b in self.buckets
             ]
             self._masks[window, shared] = [s.repeat(1, shared, 1)[:, None] for s in seen]
         return self._masks[window, shared]

@@ -7,19 +7,18 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from ponder import event_loop
-from ponder import registry
+from ponder import event_loop, registry
 from ponder.errors import UsageError
-from ponder.models.load import load_inference_policy
 from ponder.models.base_policy import BasePolicy
-from ponder.pipelines.problems.prompt_style import styled_question
 from ponder.models.guides import default_guide, load_guide
+from ponder.models.load import load_inference_policy
+from ponder.pipelines.problems.prompt_style import styled_question
 from ponder.pipelines.solve import solve
 from ponder.protocols import Policy, Scorer, Strategy
+from ponder.reason.answer_extraction import extract_answer
 from ponder.reason.budget import Budget
 from ponder.reason.operators import majority_step
 from ponder.reason.presets import PRESETS, unpack_preset
-from ponder.reason.answer_extraction import extract_answer
 from ponder.reason.strategies import STRATEGIES, Chain, MajorityVote
 from ponder.types import Sampling, Trace
 
@@ -86,9 +85,11 @@ def decide(trace: Trace) -> Answer:
 def _strategy(strategy: Strategy | str | None, n: int, sampling: Sampling) -> tuple[Strategy, str]:
     """The strategy, and the name of its guide."""
     if strategy is None:
-        return MajorityVote(n=n, sampling=sampling) if n != 1 else Chain(sampling=replace(sampling, temperature=0.0)), ""
+        greedy = replace(sampling, temperature=0.0)
+        return MajorityVote(n=n, sampling=sampling) if n != 1 else Chain(sampling=greedy), ""
     if not isinstance(strategy, str):
         return strategy, default_guide(strategy)
+    kind: Any
     kind, guide = unpack_preset(registry.lookup("strategy", strategy, {**STRATEGIES, **PRESETS}))
     made: Any = kind() if isinstance(kind, type) else kind
     given: dict[str, Any] = {name: value for name, value in (("n", n), ("sampling", sampling)) if hasattr(made, name)}

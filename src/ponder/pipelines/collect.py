@@ -6,18 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ponder import event_loop
-from ponder import memory_check
+from ponder import event_loop, memory_check
 from ponder.errors import UsageError
-from ponder.models.load import load_inference_policy, pin_checkpoint
-from ponder.pipelines.problems.prompt_style import apply_style
-from ponder.pipelines.evaluate import solve_and_keep
-from ponder.models.guides import guide_code, load_guide, is_oracle
-from ponder.pipelines.job.input_fingerprints import input_fingerprints
 from ponder.measure.evaluation_report import EvaluationReport, evaluation_report
-from ponder.pipelines.solve import shuffled_problems
+from ponder.models.guides import guide_code, is_oracle, load_guide
+from ponder.models.load import load_inference_policy, pin_checkpoint
 from ponder.models.model_fingerprints import pin_guide
-from ponder.protocols import NoProgress, Strategy, Task, Progress
+from ponder.pipelines.evaluate import solve_and_keep
+from ponder.pipelines.job.input_fingerprints import input_fingerprints
+from ponder.pipelines.problems.prompt_style import apply_style
+from ponder.pipelines.solve import shuffled_problems
+from ponder.protocols import NoProgress, Progress, Strategy, Task
 from ponder.reason.budget import Budget
 from ponder.reason.strategies import Samples
 from ponder.runs.run_dir import Run, read_traces

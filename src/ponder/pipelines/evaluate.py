@@ -9,20 +9,19 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ponder import event_loop
-from ponder import memory_check
+from ponder import event_loop, memory_check
 from ponder.errors import Interrupted, ModelError, TaskError, UsageError
-from ponder.models.load import load_inference_policy, pin_checkpoint
-from ponder.runs import problem_changes
-from ponder.pipelines.problems.prompt_style import apply_style
-from ponder.models.guides import guide_code, load_guide, is_oracle
-from ponder.pipelines.job.input_fingerprints import input_fingerprints
 from ponder.measure.evaluation_report import EvaluationReport, evaluation_report, running_accuracy
-from ponder.pipelines.solve import try_solve
+from ponder.models.guides import guide_code, is_oracle, load_guide
+from ponder.models.load import load_inference_policy, pin_checkpoint
 from ponder.models.model_fingerprints import pin_guide
-from ponder.protocols import Policy, Scorer, NoProgress, Strategy, Task, Progress
+from ponder.pipelines.job.input_fingerprints import input_fingerprints
+from ponder.pipelines.problems.prompt_style import apply_style
+from ponder.pipelines.solve import try_solve
+from ponder.protocols import NoProgress, Policy, Progress, Scorer, Strategy, Task
 from ponder.reason.budget import Budget, BudgetLedger
 from ponder.reason.strategies import Chain
+from ponder.runs import problem_changes
 from ponder.runs.run_dir import Run, read_traces
 from ponder.runs.trust import names_code
 from ponder.types import Cost, Problem, Trace
@@ -65,7 +64,9 @@ class Evaluate:
             return event_loop.run(evaluate(job, policy, run, watch, guide))
 
 
-async def evaluate(job: Evaluate, policy: Policy, run: Run, watch: Progress, guide: Scorer | None = None) -> EvaluationReport:
+async def evaluate(
+    job: Evaluate, policy: Policy, run: Run, watch: Progress, guide: Scorer | None = None
+) -> EvaluationReport:
     problems = list(job.task.test[: job.limit] if job.limit else job.task.test)
     if not problems:
         raise TaskError(f"the task {job.task.name} has no held-out problems: check its settings or its data folder")
@@ -105,7 +106,10 @@ async def solve_and_keep(
                 raise ModelError(f"all problems fail, the last one because: {trace.failed}")
             if len(fresh) % often == 0 or len(fresh) == len(left):
                 watch.step(
-                    len(traces), len(problems), {"accuracy": running_accuracy(traces.values(), verifier.name)}, fresh[-often:]
+                    len(traces),
+                    len(problems),
+                    {"accuracy": running_accuracy(traces.values(), verifier.name)},
+                    fresh[-often:],
                 )
     except Interrupted:
         done = len(traces)

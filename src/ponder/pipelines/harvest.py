@@ -13,22 +13,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from ponder import event_loop
-from ponder.runs import job_json
 from ponder.errors import RunError, TaskError, UnknownName, UsageError
 from ponder.filter_report import FilterReport
 from ponder.measure.readers.run_directory import run_task, run_verifier, task_verifier
 from ponder.models.genrm import training_row
-from ponder.registry import only_allowed
 from ponder.pipelines.problems.held_out import keep_for_training, raise_if_all_held_out, traces_with_split
-from ponder.reason.harvest.kinds import SETTING_KINDS, DEFAULT_MAX_PER_PROBLEM, ESTIMATE_KINDS, LABEL_FORMATS, NOTHING_LEFT_ADVICE, UNCAPPED_KINDS, HARVEST_KINDS, TOKEN_KINDS, LabelFormat, HarvestKind
-from ponder.runs.data_files import FILTER_REPORT_FILE, filter_report_lines, write_jsonl
-from ponder.protocols import Scorer, NoProgress, Task, Progress
+from ponder.protocols import NoProgress, Progress, Scorer, Task
 from ponder.reason import harvest as harvest_traces
-from ponder.reason.harvest.harvested_row import KeepRule, HarvestedRow, Provenance
+from ponder.reason.harvest.harvested_row import HarvestedRow, KeepRule, Provenance
 from ponder.reason.harvest.journeys import TextCodec
+from ponder.reason.harvest.kinds import (
+    DEFAULT_MAX_PER_PROBLEM,
+    ESTIMATE_KINDS,
+    HARVEST_KINDS,
+    LABEL_FORMATS,
+    NOTHING_LEFT_ADVICE,
+    SETTING_KINDS,
+    TOKEN_KINDS,
+    UNCAPPED_KINDS,
+    HarvestKind,
+    LabelFormat,
+)
+from ponder.registry import only_allowed
+from ponder.runs import job_json
+from ponder.runs.data_files import FILTER_REPORT_FILE, filter_report_lines, write_jsonl
 from ponder.runs.run_dir import Run, read_job, read_traces, write_json
-from ponder.tasks.step_labels import STEP_LABEL_FORMATS, LABEL_SCORE
 from ponder.runs.trust import allowed_names, trust_within
+from ponder.tasks.step_labels import LABEL_SCORE, STEP_LABEL_FORMATS
 from ponder.types import Ids, Problem, Score, Step, Trace, ids, prompt_trace
 
 if TYPE_CHECKING:
@@ -69,10 +80,19 @@ class Harvest:
             raise UsageError("name at least one run directory to harvest from")
         if self.kind not in HARVEST_KINDS:
             raise UnknownName("harvest", str(self.kind), HARVEST_KINDS)
-        for given, known, kind in ((self.keep, get_args(KeepRule), "choice"), (self.format, LABEL_FORMATS, "format of labels")):
+        for given, known, kind in (
+            (self.keep, get_args(KeepRule), "choice"),
+            (self.format, LABEL_FORMATS, "format of labels"),
+        ):
             if given not in known:
                 raise UnknownName(kind, str(given), known)
-        bounds = (self.max_per_problem, self.max_wrong_turns, self.max_wrong_turn_steps, self.min_visits, self.max_tokens)
+        bounds = (
+            self.max_per_problem,
+            self.max_wrong_turns,
+            self.max_wrong_turn_steps,
+            self.min_visits,
+            self.max_tokens,
+        )
         if any(bound is not None and bound < 1 for bound in bounds):
             raise UsageError("each, turns, depth, least and longest must each be at least 1")
         if not self.min_margin > 0:
@@ -80,7 +100,9 @@ class Harvest:
         if self.tokens_model is not None and self.kind not in TOKEN_KINDS:
             raise UsageError(f"token ids are for {' and '.join(TOKEN_KINDS)}: leave them out for {self.kind}")
         for f in fields(self):
-            if getattr(self, f.name) != f.default and self.kind not in (kinds := SETTING_KINDS.get(f.name, HARVEST_KINDS)):
+            if getattr(self, f.name) != f.default and self.kind not in (
+                kinds := SETTING_KINDS.get(f.name, HARVEST_KINDS)
+            ):
                 raise UsageError(f"`{f.name}` is for {', '.join(kinds)}: leave it out for {self.kind}")
         if self.keep != "shortest" and self.max_per_problem is None and self.kind in UNCAPPED_KINDS:
             raise UsageError(f"`by` chooses among {self.kind} only where `each` says how many: give that too")
@@ -149,7 +171,9 @@ class Harvest:
 
     def _training_traces(self, funnel: FilterReport, scorer: Mapping[str, str]) -> Iterator[tuple[Provenance, Trace]]:
         for run in self.runs:
-            own = self.kind == "labels" and scorer[run] == LABEL_SCORE  # each from answers of its own, whoever led to it
+            own = (
+                self.kind == "labels" and scorer[run] == LABEL_SCORE
+            )  # each from answers of its own, whoever led to it
             for at, trace, held in traces_with_split(run):
                 funnel.add("traces", 1)
                 if not keep_for_training(held, funnel, self.include_held_out):
@@ -163,10 +187,21 @@ class Harvest:
     ) -> Iterator[HarvestedRow]:
         match self.kind:
             case "chains":
-                for one in harvest_traces.harvest_chains(trace, scorer, funnel, origin, self.min_score, self.max_tokens):
+                for one in harvest_traces.harvest_chains(
+                    trace, scorer, funnel, origin, self.min_score, self.max_tokens
+                ):
                     yield one if reads is None else _with_tokens(one, trace, reads)
             case "journeys":
-                told = harvest_traces.harvest_journeys(trace, scorer, funnel, origin, self.min_score, self.max_wrong_turns, self.max_wrong_turn_steps, self.max_tokens)
+                told = harvest_traces.harvest_journeys(
+                    trace,
+                    scorer,
+                    funnel,
+                    origin,
+                    self.min_score,
+                    self.max_wrong_turns,
+                    self.max_wrong_turn_steps,
+                    self.max_tokens,
+                )
                 for one, parts in told:
                     if reads is None:
                         yield one
@@ -183,7 +218,9 @@ class Harvest:
                 yield from harvest_traces.sibling_pairs(trace, scorer, funnel, origin, self.min_margin, self.max_tokens)
             case "labels":
                 if self.format == "stepwise":
-                    yield from harvest_traces.step_labels(trace, scorer, funnel, origin, self.min_score, own=scorer == LABEL_SCORE)
+                    yield from harvest_traces.step_labels(
+                        trace, scorer, funnel, origin, self.min_score, own=scorer == LABEL_SCORE
+                    )
                 else:
                     yield from _label_rows(trace, scorer, funnel, origin, self.format)
             case "values":
@@ -241,7 +278,11 @@ def choose_scorer(runs: Sequence[str]) -> str:
     names = count_scorers(runs)
     if len(names) == 1:
         return next(iter(names))
-    own = {name for run in runs if _has_strategy(run) and (name := run_verifier(Path(run), run_task(Path(run)))) is not None}
+    own = {
+        name
+        for run in runs
+        if _has_strategy(run) and (name := run_verifier(Path(run), run_task(Path(run)))) is not None
+    }
     if len(own) == 1 and own <= set(names):
         return own.pop()
     if not names:
@@ -285,20 +326,33 @@ def _scorers_text(scorer: Mapping[str, str]) -> str:
     return f"the scorer {listed}{others}"
 
 
-def _label_rows(trace: Trace, scorer: str, funnel: FilterReport, origin: Provenance, format: LabelFormat) -> Iterator[HarvestedRow]:
+def _label_rows(
+    trace: Trace, scorer: str, funnel: FilterReport, origin: Provenance, format: LabelFormat
+) -> Iterator[HarvestedRow]:
     """A labelled tree as the rows of a format, which has its own way to tell what ways share."""
-    known = harvest_traces.labels_from_scores(trace, scorer) if scorer == LABEL_SCORE else harvest_traces.outcomes_by_step(trace, scorer)
+    known = (
+        harvest_traces.labels_from_scores(trace, scorer)
+        if scorer == LABEL_SCORE
+        else harvest_traces.outcomes_by_step(trace, scorer)
+    )
     rows = list(STEP_LABEL_FORMATS[format].write(harvest_traces.labelled_tree(trace, known, LABEL_SCORE)))
     funnel.record("traces with labels", bool(rows), f"none that {format} can hold")
     for row in rows:
         size = sum(len(step.token_ids) for step in trace.steps[1:])
-        yield HarvestedRow(harvest_traces.problem_key(trace.problem), json.dumps(row), size, row | {"from": origin.record(trace)})
+        yield HarvestedRow(
+            harvest_traces.problem_key(trace.problem), json.dumps(row), size, row | {"from": origin.record(trace)}
+        )
 
 
-def _verdict_rows(trace: Trace, scorer: str, funnel: FilterReport, origin: Provenance, job: Harvest) -> Iterator[HarvestedRow]:
+def _verdict_rows(
+    trace: Trace, scorer: str, funnel: FilterReport, origin: Provenance, job: Harvest
+) -> Iterator[HarvestedRow]:
     """Rows from which a generative judge learns: an answer, and whether it is right. With rationales another, right
     answer to the same question stands before that: the judge learns to solve it first."""
-    ends = [(end, trace.score(end, scorer) or 0.0) for end in harvest_traces.judged_answers(trace, scorer, funnel, job.max_tokens)]
+    ends = [
+        (end, trace.score(end, scorer) or 0.0)
+        for end in harvest_traces.judged_answers(trace, scorer, funnel, job.max_tokens)
+    ]
     right = [end for end, score in ends if score >= job.min_score]
     for at, (end, score) in enumerate(ends):
         others = [other for other in right if other != end] or right

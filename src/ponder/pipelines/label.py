@@ -6,23 +6,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ponder import event_loop
-from ponder import memory_check
+from ponder import event_loop, memory_check
 from ponder.errors import Interrupted, TaskError, UsageError
 from ponder.filter_report import FilterReport
-from ponder.models.load import load_inference_policy, pin_checkpoint
 from ponder.models.base_policy import BasePolicy
-from ponder.runs import problem_changes
-from ponder.pipelines.problems.prompt_style import apply_style
-from ponder.pipelines.problems.held_out import raise_if_all_held_out, training_traces
+from ponder.models.load import load_inference_policy, pin_checkpoint
 from ponder.pipelines.job.input_fingerprints import input_fingerprints
+from ponder.pipelines.problems.held_out import raise_if_all_held_out, training_traces
+from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.rewards.labelled_traces import check_same_tokens
-from ponder.pipelines.rewards.step_labelling import StepLabeller, MathShepherd, label_traces
-from ponder.runs.data_files import FILTER_REPORT_FILE
+from ponder.pipelines.rewards.step_labelling import MathShepherd, StepLabeller, label_traces
 from ponder.pipelines.solve import solve_all
-from ponder.runs.problem_changes import whole_problem_key
-from ponder.protocols import NoProgress, Strategy, Task, Progress
+from ponder.protocols import NoProgress, Progress, Strategy, Task
 from ponder.reason.strategies import Samples
+from ponder.runs import problem_changes
+from ponder.runs.data_files import FILTER_REPORT_FILE
+from ponder.runs.problem_changes import whole_problem_key
 from ponder.runs.run_dir import Run, read_job, read_traces, write_json
 from ponder.tasks.step_labels import LABEL_SCORE
 from ponder.tasks.step_labels.step_split import split_steps
@@ -60,7 +59,9 @@ class Label:
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> list[Trace]:
         if not self.data:
-            memory_check.require_trace_memory({"limit": min(self.limit, len(self.task.train))}, {"n": getattr(self.strategy, "n", 1)})
+            memory_check.require_trace_memory(
+                {"limit": min(self.limit, len(self.task.train))}, {"n": getattr(self.strategy, "n", 1)}
+            )
         watch = watch or NoProgress()
         job = replace(self, model=pin_checkpoint(self.model))
         with Run(folder, job, input_fingerprints(job)) as run:
@@ -91,7 +92,9 @@ class Label:
 
 async def label(job: Label, policy: BasePolicy, run: Run, watch: Progress) -> list[Trace]:
     sides = FilterReport()
-    given = {whole_problem_key(t.problem): t for place in job.data for t in _read_answers(place, sides, job.include_held_out)}
+    given = {
+        whole_problem_key(t.problem): t for place in job.data for t in _read_answers(place, sides, job.include_held_out)
+    }
     problems = [t.problem for t in given.values()] if job.data else list(job.task.train[: job.limit])
     problems = problems[: job.limit]
     if not problems:

@@ -13,35 +13,40 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ponder import event_loop
-from ponder.runs import job_json
-from ponder import registry
-from ponder import memory_check
+from ponder import event_loop, memory_check, registry
 from ponder.errors import RunError, UnknownName, UsageError
 from ponder.filter_report import FilterReport
-from ponder.pipelines.problems.solve_rate import SolveRate
-from ponder.pipelines.problems.solve_many import SolveMany
-from ponder.pipelines.problems.held_out import TRAINING_ONLY_STAGE, HELD_OUT_REASON, is_held_out
-from ponder.runs.data_files import FILTER_REPORT_FILE, filter_report_lines, write_jsonl
 from ponder.pipelines.problems.filters import Filters, without_instruction
+from ponder.pipelines.problems.held_out import HELD_OUT_REASON, TRAINING_ONLY_STAGE, is_held_out
+from ponder.pipelines.problems.solve_many import SolveMany
+from ponder.pipelines.problems.solve_rate import SolveRate
 from ponder.pipelines.problems.sources import (
     MODEL_SOURCES,
-    TRUSTED_SOURCES,
     OPERATORS,
     SOURCES,
+    TRUSTED_SOURCES,
     Source,
     check_parents,
-    with_lineage,
     mutate_parents,
     parse_replies,
+    with_lineage,
     writing_requests,
 )
-from ponder.protocols import Policy, NoProgress, Task, Progress
+from ponder.protocols import NoProgress, Policy, Progress, Task
 from ponder.reason.strategies import Chain, Samples
+from ponder.runs import job_json
+from ponder.runs.data_files import FILTER_REPORT_FILE, filter_report_lines, write_jsonl
 from ponder.runs.run_dir import Run, other_job_error, read_traces, write_json
-from ponder.tasks.synthetic import MATH_VERIFIER, generate_from_templates, read_problems, read_templates, select_diverse, to_row
-from ponder.tasks.synthetic.problem_rows import bare_question, domain_of
 from ponder.runs.trust import external_code, names_code
+from ponder.tasks.synthetic import (
+    MATH_VERIFIER,
+    generate_from_templates,
+    read_problems,
+    read_templates,
+    select_diverse,
+    to_row,
+)
+from ponder.tasks.synthetic.problem_rows import bare_question, domain_of
 from ponder.types import Problem, Sampling, user_messages
 from ponder.verify import format_answer
 
@@ -115,9 +120,13 @@ class MakeProblems:
         if least < 1 or self.max_kept == 0 or self.samples_per_solver < 0 or self.seed < 0:
             raise UsageError("count, batch, votes and keep must be at least 1, examples, samples and seed at least 0")
         if not 0 <= self.min_pass_rate <= self.max_pass_rate <= 1:
-            raise UsageError(f"pass rates from {self.min_pass_rate} to {self.max_pass_rate}: give 0 <= hardest <= easiest <= 1")
+            raise UsageError(
+                f"pass rates from {self.min_pass_rate} to {self.max_pass_rate}: give 0 <= hardest <= easiest <= 1"
+            )
         if self.min_votes > self.samples_per_solver * max(1, len(self._solver_models)) and self._uses_solvers:
-            raise UsageError(f"{self.min_votes} votes cannot come of {self.samples_per_solver} samples: take more samples")
+            raise UsageError(
+                f"{self.min_votes} votes cannot come of {self.samples_per_solver} samples: take more samples"
+            )
         if self._uses_solvers and self.samples_per_solver > 1 and self.solver_sampling.deterministic:
             raise UsageError(
                 f"{self.samples_per_solver} samples of a solver at temperature 0 are one, and agree with themselves: "
@@ -140,7 +149,9 @@ class MakeProblems:
         watch = watch or NoProgress()
         tell = watch.tokens
         job = replace(
-            self, model=None if self.model is None else pin_checkpoint(self.model), solvers=tuple(map(pin_checkpoint, self.solvers))
+            self,
+            model=None if self.model is None else pin_checkpoint(self.model),
+            solvers=tuple(map(pin_checkpoint, self.solvers)),
         )
         loaded: dict[str, Any] = {}
 
@@ -152,7 +163,9 @@ class MakeProblems:
             loaded[name].stream(self.seed)
             return loaded[name]
 
-        attempts = replace(job, exact_solver=None, filters=Filters())  # what filters depend on may change: they run again
+        attempts = replace(
+            job, exact_solver=None, filters=Filters()
+        )  # what filters depend on may change: they run again
         with Run(folder, job, input_fingerprints(attempts), continue_from=job.continue_from) as run:
             return event_loop.run(make_problems(job, find, run, watch))
 
@@ -212,13 +225,20 @@ async def make_problems(job: MakeProblems, find: PolicyLoader, run: Run, watch: 
             write_json(run.folder / FILTER_REPORT_FILE, funnel.to_json())
 
 
-async def _run_make_problems(job: MakeProblems, find: PolicyLoader, run: Run, watch: Progress, funnel: FilterReport) -> MakeProblemsResult:
+async def _run_make_problems(
+    job: MakeProblems, find: PolicyLoader, run: Run, watch: Progress, funnel: FilterReport
+) -> MakeProblemsResult:
     job.filters.validate()
     exact = None if job.exact_solver is None else registry.import_object(job.exact_solver)
     asking = SolveMany(run, watch, job.max_concurrency)
     problems = await _source_problems(job, find, asking, funnel)
     if job.prompt is not None:
-        problems = [replace(p, messages=user_messages(job.prompt.format(question=bare_question(p))), style="", answer_instruction="") for p in problems]
+        problems = [
+            replace(
+                p, messages=user_messages(job.prompt.format(question=bare_question(p))), style="", answer_instruction=""
+            )
+            for p in problems
+        ]
     problems = job.filters(problems, funnel, job.task)
     if exact is not None:
         problems = _check_with_exact_solver(problems, exact, funnel)
@@ -243,7 +263,9 @@ def _to_row(tried: SolveRate, solved: bool) -> dict[str, Any]:
     return to_row(tried.problem, pass_rate=tried.pass_rate, attempts=tried.num_judged, length=length)
 
 
-async def _source_problems(job: MakeProblems, find: PolicyLoader, asking: SolveMany, funnel: FilterReport) -> list[Problem]:
+async def _source_problems(
+    job: MakeProblems, find: PolicyLoader, asking: SolveMany, funnel: FilterReport
+) -> list[Problem]:
     """The problems of the source, before anything is asked of them."""
     if job.source == "templates":
         assert job.file is not None
@@ -282,7 +304,9 @@ def _without_held_out(parents: list[Problem], funnel: FilterReport) -> list[Prob
     return left
 
 
-def _check_with_exact_solver(problems: Sequence[Problem], solve: Callable[[str], Any], funnel: FilterReport) -> list[Problem]:
+def _check_with_exact_solver(
+    problems: Sequence[Problem], solve: Callable[[str], Any], funnel: FilterReport
+) -> list[Problem]:
     """Those to which a program finds one answer, and it is theirs."""
     left = []
     for problem in problems:
@@ -299,7 +323,9 @@ def _check_with_exact_solver(problems: Sequence[Problem], solve: Callable[[str],
     return list(funnel.require_some("unique", left))
 
 
-async def _solved(job: MakeProblems, find: PolicyLoader, asking: SolveMany, tried: list[SolveRate], funnel: FilterReport) -> list[SolveRate]:
+async def _solved(
+    job: MakeProblems, find: PolicyLoader, asking: SolveMany, tried: list[SolveRate], funnel: FilterReport
+) -> list[SolveRate]:
     """Those that solvers agree on, of fitting difficulty."""
     problems = [t.problem for t in tried]
     strategy = Samples(job.samples_per_solver, job.solver_sampling)
@@ -317,7 +343,11 @@ async def _solved(job: MakeProblems, find: PolicyLoader, asking: SolveMany, trie
     fitting = []
     for one in left:
         assert one.pass_rate is not None
-        why = f"above {job.max_pass_rate:.0%}: too easy" if one.pass_rate > job.max_pass_rate else f"below {job.min_pass_rate:.0%}: too hard"
+        why = (
+            f"above {job.max_pass_rate:.0%}: too easy"
+            if one.pass_rate > job.max_pass_rate
+            else f"below {job.min_pass_rate:.0%}: too hard"
+        )
         if funnel.record("of fitting difficulty", job.min_pass_rate <= one.pass_rate <= job.max_pass_rate, why):
             fitting.append(one)
     if not fitting:

@@ -11,8 +11,8 @@ from ponder.errors import TaskError, UsageError
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.reward_models import PRM
 from ponder.pipelines.rewards.labelled_traces import tokenize_trace
-from ponder.tasks.step_labels.verifier_metrics import FirstErrorScores, score_first_errors, first_wrong_step
 from ponder.tasks.step_labels.processbench_labels import FIRST_WRONG_TAG
+from ponder.tasks.step_labels.verifier_metrics import FirstErrorScores, first_wrong_step, score_first_errors
 from ponder.types import Trace
 
 CANDIDATE_THRESHOLDS = tuple(i / 100 for i in range(1, 100))
@@ -40,7 +40,11 @@ def process_bench(
         raise UsageError(f"the threshold is {threshold}; it is a probability between 0 and 1")
     if reward_model.granularity == "line":
         raise UsageError("ProcessBench has steps of its own: read them per step")
-    policy = reward_model.reader.policy if isinstance(reward_model.reader.policy, PonderPolicy) else reward_model.reader.policy.policy
+    policy = (
+        reward_model.reader.policy
+        if isinstance(reward_model.reader.policy, PonderPolicy)
+        else reward_model.reader.policy.policy
+    )
     read: list[list[float]] = []
     labels: list[int] = []
     lost: list[int] = []  # labels of solutions that nobody could read
@@ -60,7 +64,9 @@ def process_bench(
         )
 
     def at(limit: float) -> FirstErrorScores:
-        return score_first_errors([*(first_wrong_step(steps, limit) for steps in read), *[UNREAD_LABEL] * len(lost)], [*labels, *lost])
+        return score_first_errors(
+            [*(first_wrong_step(steps, limit) for steps in read), *[UNREAD_LABEL] * len(lost)], [*labels, *lost]
+        )
 
     best = max(CANDIDATE_THRESHOLDS, key=lambda limit: (at(limit).f1, -abs(limit - 0.5)))
     return ProcessBenchResult(at(threshold), threshold, at(best), best, len(lost))

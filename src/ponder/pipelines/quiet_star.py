@@ -12,18 +12,17 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from ponder import event_loop
-from ponder import memory_check
+from ponder import event_loop, memory_check
 from ponder.errors import UsageError
 from ponder.measure import bootstrap_mean
 from ponder.models.load import ScratchModel, load_policy, pin_job_models
 from ponder.models.ponder_policy import PonderPolicy
-from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.job.input_fingerprints import input_fingerprints
-from ponder.pipelines.training.session import TrainingSession
+from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.sft import text_answer_trace
 from ponder.pipelines.solve import shuffled_problems
-from ponder.protocols import NoProgress, Task, Progress
+from ponder.pipelines.training.session import TrainingSession
+from ponder.protocols import NoProgress, Progress, Task
 from ponder.runs.run_dir import Run, read_metrics, write_json
 from ponder.train import checkpoint
 from ponder.train.optimizer import AdamW
@@ -69,7 +68,18 @@ class QuietStar:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "data", apply_style(self.data, template=self.template))
-        if min(self.steps, self.batch_size, self.max_thought_tokens, self.lookahead_tokens, self.eval_limit, self.save_every, self.keep_checkpoints) < 1:
+        if (
+            min(
+                self.steps,
+                self.batch_size,
+                self.max_thought_tokens,
+                self.lookahead_tokens,
+                self.eval_limit,
+                self.save_every,
+                self.keep_checkpoints,
+            )
+            < 1
+        ):
             raise UsageError("steps, batch, length, ahead, limit, save_every and keep must be at least 1")
         if min(self.seed, self.num_thoughts) < 0 or not self.beta >= 0:
             raise UsageError("seed, thoughts and beta must be 0 or more")
@@ -100,12 +110,24 @@ class QuietStar:
 
 async def quiet_star(job: QuietStar, run: Run, watch: Progress) -> PonderPolicy:
     watch.phase("load")
-    policy = load_policy(job.model, template=job.template, device=job.device, dtype=checkpoint.resume_dtype(run, job.dtype))
+    policy = load_policy(
+        job.model, template=job.template, device=job.device, dtype=checkpoint.resume_dtype(run, job.dtype)
+    )
     marks = _single_token(policy, job.thought_tokens[0]), _single_token(policy, job.thought_tokens[1])
     if job.thought_tokens_like is not None:
-        copy_embeddings(policy, marks, (_single_token(policy, job.thought_tokens_like[0]), _single_token(policy, job.thought_tokens_like[1])))
+        copy_embeddings(
+            policy,
+            marks,
+            (_single_token(policy, job.thought_tokens_like[0]), _single_token(policy, job.thought_tokens_like[1])),
+        )
     learner = QuietLearner(
-        policy.net, job.optimizer, marks, lookahead_tokens=job.lookahead_tokens, beta=job.beta, positive_only=job.positive_only, seed=job.seed
+        policy.net,
+        job.optimizer,
+        marks,
+        lookahead_tokens=job.lookahead_tokens,
+        beta=job.beta,
+        positive_only=job.positive_only,
+        seed=job.seed,
     )
     with TrainingSession(run, job, watch, policy, {"policy": learner}) as session:
         policy.on_tokens = watch.tokens
@@ -123,10 +145,15 @@ async def quiet_star(job: QuietStar, run: Run, watch: Progress) -> PonderPolicy:
                 metrics |= {"num_tokens": state.num_tokens}
                 if (step + 1) % job.save_every == 0 or step + 1 == job.steps:
                     policy.reseed(job.seed, step, 1)
-                    policy.on_tokens = lambda tokens: None  # the weights have moved: nobody may stop it before it is kept
+                    policy.on_tokens = lambda tokens: (
+                        None
+                    )  # the weights have moved: nobody may stop it before it is kept
                     metrics |= await evaluate_held_out(job, policy, learner, run)
                     policy.on_tokens = watch.tokens
-                shown = [thoughts_trace(policy, problems[i], texts[i], thoughts[i]) for i in range(min(MAX_SHOWN_TEXTS, job.batch_size))]
+                shown = [
+                    thoughts_trace(policy, problems[i], texts[i], thoughts[i])
+                    for i in range(min(MAX_SHOWN_TEXTS, job.batch_size))
+                ]
                 session.record(state, metrics | {"step_time": time.perf_counter() - began}, shown)
     return policy
 
@@ -150,7 +177,9 @@ def answer_text(job: QuietStar, policy: PonderPolicy, problem: Problem) -> Quiet
     return QuietText(tokens, len(trace.steps[0].token_ids), job.at_every_token or not job.num_thoughts)
 
 
-async def sample_thoughts(policy: PonderPolicy, texts: Sequence[QuietText], start: int, n: int, length: int) -> SampledThoughts:
+async def sample_thoughts(
+    policy: PonderPolicy, texts: Sequence[QuietText], start: int, n: int, length: int
+) -> SampledThoughts:
     """So many thoughts at each place, sampled from the model as it is: prefixes are computed once."""
     if not n:
         return [[[] for _ in one.thought_positions] for one in texts]
@@ -178,11 +207,15 @@ async def evaluate_held_out(job: QuietStar, policy: PonderPolicy, learner: Quiet
     """On held-out problems: nats a token, and whether every token of an answer is the likeliest."""
     problems = job.data.test[: job.eval_limit]
     texts = [answer_text(job, policy, p) for p in problems]
-    thoughts = await sample_thoughts(policy, texts, learner.thought_tokens[0], min(job.num_thoughts, 1), job.max_thought_tokens)
+    thoughts = await sample_thoughts(
+        policy, texts, learner.thought_tokens[0], min(job.num_thoughts, 1), job.max_thought_tokens
+    )
     told: dict[str, list[float]] = {name: [] for name in ("test/plain", "test/talk", "right/plain", "right/talk")}
     with torch.no_grad():
         for one, own in zip(texts, thoughts, strict=True):
-            laid = pack_thoughts([one], [own], learner.thought_tokens, 1 if one.at_every_token else job.lookahead_tokens)
+            laid = pack_thoughts(
+                [one], [own], learner.thought_tokens, 1 if one.at_every_token else job.lookahead_tokens
+            )
             seen = learner.forward(laid)
             told["test/plain"].append(float(-seen.plain_P.mean()))
             told["test/talk"].append(float(-seen.talk_P.mean()))

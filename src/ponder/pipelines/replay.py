@@ -15,14 +15,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ponder import event_loop, verify
-from ponder import registry
+from ponder import event_loop, registry, verify
 from ponder.errors import UnknownName, UsageError
-from ponder.measure.statistics.compare_systems import PairwiseResult, compare_pair
-from ponder.measure.statistics.decision_rules import DecisionRule, apply_rule, accuracy_of_values
-from ponder.measure.statistics.intervals import Accuracy, MeanInterval
-from ponder.measure.readers import Attempts, ColumnMap, read_logs, attempts_to_traces
+from ponder.measure.readers import Attempts, ColumnMap, attempts_to_traces, read_logs
 from ponder.measure.readers.run_directory import answer_steps, is_run, read_run, run_task, run_traces, task_verifier
+from ponder.measure.statistics.compare_systems import PairwiseResult, compare_pair
+from ponder.measure.statistics.decision_rules import DecisionRule, accuracy_of_values, apply_rule
+from ponder.measure.statistics.intervals import Accuracy, MeanInterval
 from ponder.protocols import Scorer
 from ponder.train.credit import group_relative, leave_one_out
 from ponder.types import Score, Trace
@@ -251,7 +250,10 @@ def _compare_groups(
     wanted = sizes or [k for k in (2, 4, 8, 16, 32, 64) if k < most] + [most]
     if too := [k for k in wanted if not 2 <= k <= most]:
         raise UsageError(f"a group of {too[0]} cannot be drawn: the stored ones have up to {most}; take 2 to {most}")
-    return tuple((group_statistics(old, k, advantage), None if new is None else group_statistics(new, k, advantage)) for k in wanted)
+    return tuple(
+        (group_statistics(old, k, advantage), None if new is None else group_statistics(new, k, advantage))
+        for k in wanted
+    )
 
 
 def group_statistics(
@@ -264,7 +266,9 @@ def group_statistics(
         nothing = float("nan")
         return GroupStatistics(size, 0, nothing, nothing, nothing, nothing)
     dead, failed, solved = np.mean([equal_reward_share(g, size) for g in known], axis=0)
-    return GroupStatistics(size, len(known), float(dead), float(failed), float(solved), _mean_advantage(known, size, advantage, seed))
+    return GroupStatistics(
+        size, len(known), float(dead), float(failed), float(solved), _mean_advantage(known, size, advantage, seed)
+    )
 
 
 def equal_reward_share(rewards: Sequence[float], size: int) -> tuple[float, float, float]:

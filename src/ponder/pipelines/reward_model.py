@@ -18,20 +18,27 @@ from ponder.models.load import ScratchModel, pin_job_models
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.reward_models import load_policy_with_head
 from ponder.nets import lora
-from ponder.nets.lora import LoRA
 from ponder.nets.decoder_with_head import DecoderWithHead
+from ponder.nets.lora import LoRA
 from ponder.pipelines.job.input_fingerprints import input_fingerprints
-from ponder.pipelines.rewards.labelled_traces import prepare_labels, merge_by_prompt
-from ponder.pipelines.training.session import TrainingSession
-from ponder.runs.data_files import FILTER_REPORT_FILE, filter_report_lines
+from ponder.pipelines.rewards.labelled_traces import merge_by_prompt, prepare_labels
 from ponder.pipelines.solve import shuffled_indices
+from ponder.pipelines.training.session import TrainingSession
 from ponder.protocols import NoProgress, Progress
+from ponder.runs.data_files import FILTER_REPORT_FILE, filter_report_lines
 from ponder.runs.run_dir import Run, read_metrics, write_json
-from ponder.tasks.step_labels.verifier_metrics import fit_categorical_temperature, correct_pairs, fit_binary_temperature
+from ponder.tasks.step_labels.verifier_metrics import correct_pairs, fit_binary_temperature, fit_categorical_temperature
 from ponder.train import checkpoint
-from ponder.train.reward_learner import RewardLearner
 from ponder.train.optimizer import AdamW
-from ponder.train.reward_objectives import OutcomeReward, BradleyTerry, RewardObjective, RewardTarget, StateValue, two_hot
+from ponder.train.reward_learner import RewardLearner
+from ponder.train.reward_objectives import (
+    BradleyTerry,
+    OutcomeReward,
+    RewardObjective,
+    RewardTarget,
+    StateValue,
+    two_hot,
+)
 from ponder.types import Trace
 
 
@@ -71,8 +78,13 @@ class TrainRewardModel:
     def __post_init__(self) -> None:
         if isinstance(self.data, str) or not self.data:
             raise UsageError("data is one or more paths: give a tuple of files or run directories")
-        if min(self.steps, self.batch_size, self.save_every, self.keep_checkpoints) < 1 or min(self.seed, self.max_tokens_per_microbatch) < 0:
-            raise UsageError("steps, batch, save_every and keep must be at least 1, seed and max_tokens_per_microbatch at least 0")
+        if (
+            min(self.steps, self.batch_size, self.save_every, self.keep_checkpoints) < 1
+            or min(self.seed, self.max_tokens_per_microbatch) < 0
+        ):
+            raise UsageError(
+                "steps, batch, save_every and keep must be at least 1, seed and max_tokens_per_microbatch at least 0"
+            )
         if not 0 <= self.held_out_tenths <= 9:
             raise UsageError(f"held_out is {self.held_out_tenths}; it is 0 to 9 tenths of the questions")
         if sum([self.lora is not None, self.head_only, bool(self.frozen_layers)]) > 1:
@@ -90,7 +102,11 @@ class TrainRewardModel:
         if not rows:
             return []
         took = sum(row.get("step_time", 0.0) for row in rows)
-        out = ["data", *(f"  {line}" for line in filter_report_lines(folder))] if (folder / FILTER_REPORT_FILE).is_file() else []
+        out = (
+            ["data", *(f"  {line}" for line in filter_report_lines(folder))]
+            if (folder / FILTER_REPORT_FILE).is_file()
+            else []
+        )
         out += [f"loss      {rows[0]['loss']:.3f} -> {rows[-1]['loss']:.3f} after {len(rows)} steps, {took:.0f} s"]
         test = {k.removeprefix("test/"): v for k, v in rows[-1].items() if k.startswith("test/")}
         if not test:
@@ -133,7 +149,9 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
             with session.step() as state:
                 began = time.perf_counter()
                 watch.phase("learn")
-                chosen = shuffled_indices(len(labels.train), job.seed, step * job.batch_size, min(job.batch_size, len(labels.train)))
+                chosen = shuffled_indices(
+                    len(labels.train), job.seed, step * job.batch_size, min(job.batch_size, len(labels.train))
+                )
                 traces = [labels.train[i] for i in dict.fromkeys(chosen)]
                 metrics = job.algorithm.credit(traces, labels.scorer, state.objective_state)
                 metrics |= session.learn(learner, traces, watch.share)
@@ -170,7 +188,9 @@ def evaluate_reward_model(learner: RewardLearner, traces: Sequence[Trace], score
     return {f"test/{name}": value for name, value in told.items()}
 
 
-def _answer_scores(trace: Trace, places: list[RewardTarget], numbers: NDArray[np.float64]) -> tuple[list[float], list[float]]:
+def _answer_scores(
+    trace: Trace, places: list[RewardTarget], numbers: NDArray[np.float64]
+) -> tuple[list[float], list[float]]:
     """Of each answer the lowest number on the way to it, and its own label."""
     read = {i: float(z[0]) for (i, _), z in zip(places, numbers, strict=True)}
     label = dict(places)
@@ -186,7 +206,11 @@ def _preference_metrics(found: Iterable[Prediction]) -> dict[str, float]:
         right, pairs = correct_pairs(rewards, scores)
         won, total = won + right, total + pairs
         margins += [a - b for a, x in zip(rewards, scores) for b, y in zip(rewards, scores) if x > y]  # noqa: B905
-    return {"accuracy": won / total, "labels": total, "temperature": fit_binary_temperature(margins, np.ones(len(margins)))}
+    return {
+        "accuracy": won / total,
+        "labels": total,
+        "temperature": fit_binary_temperature(margins, np.ones(len(margins))),
+    }
 
 
 def _label_metrics(found: Iterable[Prediction]) -> dict[str, float]:

@@ -11,23 +11,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ponder import event_loop
-from ponder import memory_check
+from ponder import event_loop, memory_check
 from ponder.errors import UsageError, VerifierError
 from ponder.models.load import ScratchModel, load_policy, pin_job_models
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
-from ponder.pipelines.training import flat_rewards
-from ponder.pipelines.problems.prompt_style import apply_style
-from ponder.pipelines.problems.curriculum import Curriculum, PassRateHistory, Uniform
 from ponder.pipelines.job.input_fingerprints import input_fingerprints
-from ponder.pipelines.training.session import TrainingSession, TrainingState
 from ponder.pipelines.preflight.run_checks import run_preflight
+from ponder.pipelines.problems.curriculum import Curriculum, PassRateHistory, Uniform
+from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.solve import solve_all
+from ponder.pipelines.training import flat_rewards
 from ponder.pipelines.training.sample_metrics import has_reward_spread, sample_metrics
+from ponder.pipelines.training.session import TrainingSession, TrainingState
 from ponder.pipelines.training.teachers import load_teacher, load_value_model
-from ponder.protocols import NoProgress, Strategy, Task, Progress
+from ponder.protocols import NoProgress, Progress, Strategy, Task
 from ponder.reason.strategies import Samples
 from ponder.runs.run_dir import Run
 from ponder.train import checkpoint
@@ -60,13 +59,19 @@ class RL:
     epochs_per_batch: int = 1  # over the samples of a step
     minibatches: int = 1  # optimiser steps per pass
     curriculum: Curriculum = Uniform()
-    dynamic_sampling_rounds: int | None = None  # rounds that may replace groups of equal rewards; None: as the objective's paper has it
+    dynamic_sampling_rounds: int | None = (
+        None  # rounds that may replace groups of equal rewards; None: as the objective's paper has it
+    )
     teacher: str | None = None  # a model to distil from, or to hold the KL against; None: the model as it begins
     lora: LoRA | None = None  # train adapters instead of the weights
     frozen_layers: int = 0  # the lowest so many stay as they are, with embeddings and head
-    max_tokens_per_microbatch: int = 0  # computed at a time: memory only, not the gradient; 0: as many as suit the device
+    max_tokens_per_microbatch: int = (
+        0  # computed at a time: memory only, not the gradient; 0: as many as suit the device
+    )
     gradient_checkpointing: bool = False  # keep no activations inside layers: less memory, a third more time
-    max_steps_without_signal: int = 8  # steps in which no two rewards have differed since it began, before it stops; 0: never
+    max_steps_without_signal: int = (
+        8  # steps in which no two rewards have differed since it began, before it stops; 0: never
+    )
     preflight: bool = True  # prove that the run is right before it spends anything
     save_every: int = 20
     keep_checkpoints: int = 2  # checkpoints, besides the best
@@ -77,8 +82,13 @@ class RL:
     def __post_init__(self) -> None:
         object.__setattr__(self, "task", apply_style(self.task, self.strategy, self.template))
         counted = ("steps", "prompts", "passes", "minibatches", "save_every", "keep")
-        if min(getattr(self, name) for name in counted) < 1 or min(self.seed, self.max_tokens_per_microbatch, self.max_steps_without_signal) < 0:
-            raise UsageError(f"{', '.join(counted)} must each be at least 1, seed, max_tokens_per_microbatch, patience at least 0")
+        if (
+            min(getattr(self, name) for name in counted) < 1
+            or min(self.seed, self.max_tokens_per_microbatch, self.max_steps_without_signal) < 0
+        ):
+            raise UsageError(
+                f"{', '.join(counted)} must each be at least 1, seed, max_tokens_per_microbatch, patience at least 0"
+            )
         if getattr(self.strategy, "n", 2) < 2 and not getattr(self.algorithm, "alone", False):
             raise UsageError("a group of one has no baseline: sample at least 2 completions per problem (--n 8)")
         sampling = getattr(self.strategy, "sampling", Sampling(temperature=self.temperature))
@@ -127,12 +137,16 @@ class RL:
 
 async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
     watch.phase("load")
-    policy = load_policy(job.model, template=job.template, device=job.device, dtype=checkpoint.resume_dtype(run, job.dtype))
+    policy = load_policy(
+        job.model, template=job.template, device=job.device, dtype=checkpoint.resume_dtype(run, job.dtype)
+    )
     learner, critic = build_learners(job, policy)
     verifier = job.task.verifier
     verdicts: list[VerdictCounts] = []
 
-    with TrainingSession(run, job, watch, policy, {"policy": learner} | ({"critic": critic} if critic else {})) as session:
+    with TrainingSession(
+        run, job, watch, policy, {"policy": learner} | ({"critic": critic} if critic else {})
+    ) as session:
         if job.preflight and not session.state.step:
             watch.phase("check")
             await run_preflight(job, policy, learner, critic)
@@ -151,7 +165,9 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
                 if critic:
                     critic.write_values(traces)
                 metrics = sample_metrics(asked, verifier.name)
-                flat_rewards.update_flat_rewards(state.objective_state, step, asked, verifier.name, getattr(job.algorithm, "alone", False))
+                flat_rewards.update_flat_rewards(
+                    state.objective_state, step, asked, verifier.name, getattr(job.algorithm, "alone", False)
+                )
                 metrics |= job.algorithm.credit(traces, verifier.name, state.objective_state)
                 if not critic or step >= critic.warmup_steps:
                     metrics |= session.learn(learner, traces, watch.share)
@@ -172,11 +188,15 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
     return policy
 
 
-async def collect_rollouts(job: RL, policy: PonderPolicy, step: int, state: TrainingState) -> tuple[list[Trace], list[Trace]]:
+async def collect_rollouts(
+    job: RL, policy: PonderPolicy, step: int, state: TrainingState
+) -> tuple[list[Trace], list[Trace]]:
     """All traces of a step, and those to learn from: with dynamic sampling only groups whose rewards differ."""
     problems, verifier = job.task.train, job.task.verifier
     history = PassRateHistory.from_json(state.curriculum_state) if state.curriculum_state else PassRateHistory()
-    rounds = 1 + (getattr(job.algorithm, "refill", 0) if job.dynamic_sampling_rounds is None else job.dynamic_sampling_rounds)
+    rounds = 1 + (
+        getattr(job.algorithm, "refill", 0) if job.dynamic_sampling_rounds is None else job.dynamic_sampling_rounds
+    )
     asked: list[Trace] = []
     kept: list[Trace] = []
     for turn in range(rounds):
@@ -198,12 +218,20 @@ async def collect_rollouts(job: RL, policy: PonderPolicy, step: int, state: Trai
 def build_learners(job: RL, policy: PonderPolicy) -> tuple[Learner, CriticLearner | None]:
     """The policy's learner, and the critic's where the objective has one."""
     net, critic = policy.net, None
-    sizes: Any = {"max_tokens_per_microbatch": job.max_tokens_per_microbatch, "passes": job.epochs_per_batch, "minibatches": job.minibatches}
+    sizes: Any = {
+        "max_tokens_per_microbatch": job.max_tokens_per_microbatch,
+        "passes": job.epochs_per_batch,
+        "minibatches": job.minibatches,
+    }
     if isinstance(job.algorithm, PPO):
         start = job.algorithm.critic.model
         begun = net if start is None else load_value_model(start, policy)
         critic = CriticLearner(
-            begun, job.algorithm.critic, frozen_layers=job.frozen_layers, gradient_checkpointing=job.gradient_checkpointing, **sizes
+            begun,
+            job.algorithm.critic,
+            frozen_layers=job.frozen_layers,
+            gradient_checkpointing=job.gradient_checkpointing,
+            **sizes,
         )
     if job.lora is not None:
         lora.attach(net, job.lora, job.seed)

@@ -18,14 +18,14 @@ from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
-from ponder.pipelines.problems.prompt_style import apply_style
+from ponder.pipelines.job.input_fingerprints import input_fingerprints
 from ponder.pipelines.problems.conversations import HELD_OUT_TAG, TokenizedAnswer, read_conversations
 from ponder.pipelines.problems.held_out import warn_held_out
-from ponder.pipelines.job.input_fingerprints import input_fingerprints
-from ponder.pipelines.training.session import TrainingSession
+from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.solve import shuffled_problems
+from ponder.pipelines.training.session import TrainingSession
 from ponder.pipelines.training.teachers import load_teacher
-from ponder.protocols import NoProgress, Task, Progress
+from ponder.protocols import NoProgress, Progress, Task
 from ponder.runs.run_dir import Run
 from ponder.train import checkpoint
 from ponder.train.algorithms import ONLINE
@@ -71,8 +71,13 @@ class FineTune:
     def __post_init__(self) -> None:
         if not isinstance(self.data, str):
             object.__setattr__(self, "data", apply_style(self.data, template=self.template))
-        if min(self.steps, self.batch_size, self.save_every, self.keep_checkpoints) < 1 or min(self.seed, self.max_tokens_per_microbatch) < 0:
-            raise UsageError("steps, batch, save_every and keep must be at least 1, seed and max_tokens_per_microbatch at least 0")
+        if (
+            min(self.steps, self.batch_size, self.save_every, self.keep_checkpoints) < 1
+            or min(self.seed, self.max_tokens_per_microbatch) < 0
+        ):
+            raise UsageError(
+                "steps, batch, save_every and keep must be at least 1, seed and max_tokens_per_microbatch at least 0"
+            )
         if type(self.algorithm) in ONLINE.values():
             raise UsageError(f"{type(self.algorithm).__name__} learns from rewards for sampled answers: use an RL job")
         if self.lora is not None and self.frozen_layers:
@@ -98,7 +103,9 @@ def fine_tune(job: FineTune, run: Run, watch: Progress) -> PonderPolicy:
     problems = _read_problems(job)
     if isinstance(job.data, str):
         warn_held_out([HELD_OUT_TAG in problem.tags for problem in problems], job.data)
-    policy = load_policy(job.model, template=job.template, device=job.device, dtype=checkpoint.resume_dtype(run, job.dtype))
+    policy = load_policy(
+        job.model, template=job.template, device=job.device, dtype=checkpoint.resume_dtype(run, job.dtype)
+    )
     for problem in problems if isinstance(job.data, str) else ():
         if isinstance(problem.answer, TokenizedAnswer):
             check_answer_tokens(policy, problem.id, problem.answer)
@@ -176,7 +183,11 @@ def tokenized_answer_trace(policy: PonderPolicy, problem: Problem, answer: Token
 
 def as_single_step(answers: str | Sequence[str] | TokenizedAnswer) -> str | Sequence[str] | TokenizedAnswer:
     """As if all of an answer were to be learned, so that it is one step."""
-    return replace(answers, loss_mask=(True,) * len(answers.loss_mask)) if isinstance(answers, TokenizedAnswer) else answers
+    return (
+        replace(answers, loss_mask=(True,) * len(answers.loss_mask))
+        if isinstance(answers, TokenizedAnswer)
+        else answers
+    )
 
 
 def _prompt_only_trace(policy: PonderPolicy, problem: Problem) -> Trace:

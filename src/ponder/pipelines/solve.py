@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ponder import settings
-from ponder import memory_check
-from ponder.errors import Interrupted, PonderError, BudgetExhausted, TaskError, UsageError
+from ponder import memory_check, settings
+from ponder.errors import BudgetExhausted, Interrupted, PonderError, TaskError, UsageError
 from ponder.protocols import Policy, Scorer, Strategy
 from ponder.reason.budget import Budget, BudgetedPolicy, BudgetLedger
 from ponder.reason.operators import evaluate
@@ -49,7 +48,9 @@ async def solve(
     trace.extract_answer = getattr(verifier, "read", None)
     budgeted = policy
     if budget is not None:
-        budgeted = BudgetedPolicy(policy, budget if isinstance(budget, BudgetLedger) else BudgetLedger(budget, trace.cost))
+        budgeted = BudgetedPolicy(
+            policy, budget if isinstance(budget, BudgetLedger) else BudgetLedger(budget, trace.cost)
+        )
     try:
         await strategy(trace, budgeted, guide)
     except BudgetExhausted:  # it had not even begun

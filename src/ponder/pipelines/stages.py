@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from ponder.errors import Interrupted, PonderError, RunError, UnknownName, UsageError
-from ponder.runs.job_json import external_code_in
-from ponder.runs.cleanup import remove_empty_run
-from ponder.runs.stage_changes import check_stage_changes
 from ponder.pipelines.job.finished_training import finished_model
 from ponder.protocols import NoProgress, Progress
+from ponder.runs.cleanup import remove_empty_run
+from ponder.runs.job_json import external_code_in
 from ponder.runs.run_dir import Run, other_job_error
+from ponder.runs.stage_changes import check_stage_changes
 from ponder.runs.trust import trust_within
 
 _REFERENCE = re.compile(r"stage:([^/\s]+)")
@@ -54,7 +54,10 @@ class Stages:
         results = {}
         known = dict.fromkeys(stage.name for stage in self.stages)
         own = trust_within(external_code_in(self))  # what one stage names, a later one that reads its run may load
-        with own, Run(folder, self, continue_from=lambda run, before: known.update(self._continue_from(run, before))) as run:
+        with (
+            own,
+            Run(folder, self, continue_from=lambda run, before: known.update(self._continue_from(run, before))) as run,
+        ):
             for name in known:
                 remove_empty_run(run.folder / name)
             for stage in self.stages:

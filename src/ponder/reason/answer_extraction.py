@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ponder.types import Trace
-from ponder.verify import ANSWER_FORMS, Number, strip_thinking, extract, parse_plain_number
+from ponder.verify import ANSWER_FORMS, Number, extract, parse_plain_number, strip_thinking
 
 MAX_UNSTATED_ANSWER_CHARS = 200  # characters: a text without a stated answer that may still vote as a whole
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from ponder.errors import PonderError, BudgetExhausted
-from ponder.protocols import Policy, Scorer, Strategy, PolicyWrapper
+from ponder.errors import BudgetExhausted, PonderError
+from ponder.protocols import Policy, PolicyWrapper, Scorer, Strategy
 from ponder.types import Completion, Ids, Message, Problem, Sampling, ids, prompt_trace
 
 

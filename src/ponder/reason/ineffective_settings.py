@@ -16,16 +16,16 @@ from ponder.reason.strategies import (
     MCTS,
     BeamSearch,
     BestOfN,
-    SampleTree,
-    Samples,
     Forest,
     GraphOfThoughts,
+    LengthRejection,
+    MajorityVote,
     ParticleFilter,
     Rebase,
-    LengthRejection,
+    Samples,
+    SampleTree,
     STaR,
     TreeOfThoughts,
-    MajorityVote,
 )  # fmt: skip
 from ponder.types import Sampling
 

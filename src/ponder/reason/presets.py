@@ -18,13 +18,13 @@ from ponder.reason.operators.tree_policy import PUCT, UCT, X1
 from ponder.reason.operators.widen import ProgressiveWidening
 from ponder.reason.prompts import DIRECT, STEP_BY_STEP
 from ponder.reason.strategies.beam_search import BeamSearch
-from ponder.reason.strategies.llama_berry import LlamaBerry
 from ponder.reason.strategies.chain import Chain
 from ponder.reason.strategies.graph_of_thoughts import GraphOfThoughts
+from ponder.reason.strategies.llama_berry import LlamaBerry
+from ponder.reason.strategies.majority_vote import MajorityVote
 from ponder.reason.strategies.mcts import MCTS
 from ponder.reason.strategies.rstar_consistency import RStarConsistency
 from ponder.reason.strategies.tree_of_thoughts import TREE_OF_THOUGHTS_GAME_OF_24, TreeOfThoughts
-from ponder.reason.strategies.majority_vote import MajorityVote
 from ponder.types import Sampling
 
 

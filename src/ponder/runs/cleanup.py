@@ -11,7 +11,12 @@ from ponder.runs.records import raw_records
 from ponder.runs.run_dir import checkpoints, lock_run, read_job, read_metrics
 
 _RUN_FILES = ("job.json", "environment.json", "lock")
-_METADATA_FILES = {*_RUN_FILES, *(f"{name}.new" for name in _RUN_FILES), FILTER_REPORT_FILE, f"{FILTER_REPORT_FILE}.new"}  # of the work, and no part of it
+_METADATA_FILES = {
+    *_RUN_FILES,
+    *(f"{name}.new" for name in _RUN_FILES),
+    FILTER_REPORT_FILE,
+    f"{FILTER_REPORT_FILE}.new",
+}  # of the work, and no part of it
 TRAINING_FIELDS = ("steps", "save_every", "keep")  # what a job says that takes steps and keeps checkpoints
 _RECORD_NAMES = {"metrics.jsonl", "traces.jsonl", "checkpoints"}
 

@@ -32,7 +32,11 @@ _PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 RECIPE_FUNCTION = "recipe"
 MAX_FOLLOWED_MODULES = 500  # that are followed: beyond lies a library that somebody works on
 MAX_PATH_CHARS = 1024
-WRITE_MODES = {kind + more for kind in "wax" for more in ("", "b", "t", "+", "b+", "+b", "t+", "+t")} | {"r+", "r+b", "rb+"}
+WRITE_MODES = {kind + more for kind in "wax" for more in ("", "b", "t", "+", "b+", "+b", "t+", "+t")} | {
+    "r+",
+    "r+b",
+    "rb+",
+}
 
 
 def code_fingerprints(modules: Iterable[str]) -> dict[str, str]:
@@ -51,7 +55,8 @@ def code_fingerprints(modules: Iterable[str]) -> dict[str, str]:
         marks[f"{CODE_PREFIX}{name}"] = hashlib.blake2b(ast.unparse(tree).encode(), digest_size=12).hexdigest()
         if not _is_installed(file):
             marks |= {
-                f"the file {path.name} that {name} reads": file_fingerprint(path) for path in _data_files_named_in(tree, file.parent)
+                f"the file {path.name} that {name} reads": file_fingerprint(path)
+                for path in _data_files_named_in(tree, file.parent)
             }
             package = name if file.name == "__init__.py" else name.rpartition(".")[0]
             found = _imported_modules(tree, package)

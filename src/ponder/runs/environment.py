@@ -16,7 +16,10 @@ from typing import Any
 from ponder.errors import RunError
 from ponder.runs.symlinks import refuse_symlinks
 
-INPUTS_KEY, MISSING_KEY = "inputs", "missing"  # in environment.json: fingerprints by name, and who had none the last time
+INPUTS_KEY, MISSING_KEY = (
+    "inputs",
+    "missing",
+)  # in environment.json: fingerprints by name, and who had none the last time
 CODE_PREFIX = "the code of "  # before a module's name, among them
 MAX_LISTED_DIFFERENCES = 4  # differences that a message names
 _LIBRARIES = ("ponder", "torch", "numpy", "safetensors", "tokenizers", "transformers")

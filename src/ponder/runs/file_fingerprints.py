@@ -19,7 +19,11 @@ from ponder.models.smollm2 import cache_folder
 from ponder.runs.records import read_records, without_checksum
 
 MAX_WHOLE_FILE_BYTES = 2 << 30  # bytes of a file up to which all of it counts
-BLOCK_BYTES, NUM_BLOCKS, END_BYTES = 4096, 4096, 1 << 20  # of a larger one: so many blocks, and both ends, where a head's numbers lie
+BLOCK_BYTES, NUM_BLOCKS, END_BYTES = (
+    4096,
+    4096,
+    1 << 20,
+)  # of a larger one: so many blocks, and both ends, where a head's numbers lie
 MIN_CACHED_FILE_BYTES = 8 << 20  # bytes from which a fingerprint is worth keeping
 SETTLED_NANOSECONDS = 2_000_000_000  # nanoseconds after which a change shows in a file's times
 MAX_FOLDER_FILES = 1_000  # of a folder, to read them all

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ponder.errors import PonderError, RunError, UsageError
-from ponder.registry import only_allowed, import_object
+from ponder.registry import import_object, only_allowed
 from ponder.runs.trust import FLOAT_TYPE, Trust, check_trusted, external_code
 from ponder.runs.trust import TYPE_KEY as _TYPE_KEY
 

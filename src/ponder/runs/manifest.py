@@ -94,7 +94,10 @@ def verify(folder: Path) -> None:
 def to_checked_json(manifest: dict[str, Any]) -> str:
     """The manifest's one spelling, so that a change of any byte shows."""
     plain = json.dumps(manifest, sort_keys=True)
-    return json.dumps({**manifest, CHECKSUM_KEY: hashlib.sha256(plain.encode()).hexdigest()}, indent=1, sort_keys=True) + "\n"
+    return (
+        json.dumps({**manifest, CHECKSUM_KEY: hashlib.sha256(plain.encode()).hexdigest()}, indent=1, sort_keys=True)
+        + "\n"
+    )
 
 
 def file_checksums(path: Path) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ponder.runs.environment import MISSING_KEY, describe_environment, read_environment
 from ponder.pipelines.harvest import HARVEST_FILE
+from ponder.runs.environment import MISSING_KEY, describe_environment, read_environment
 from ponder.runs.run_dir import checkpoints, read_job
 
 _RESULT_FILES = ("traces.jsonl", "metrics.jsonl", HARVEST_FILE)
@@ -55,7 +55,9 @@ class PriorResults:
         """For programs: when the stored result was written, or the part of it that was gone on from."""
         told: dict[str, Any] = {}
         if self.files_before:
-            told["stored" if self.unchanged else "resumed"] = time.strftime("%FT%T%z", time.localtime(self.last_write_time))
+            told["stored" if self.unchanged else "resumed"] = time.strftime(
+                "%FT%T%z", time.localtime(self.last_write_time)
+            )
         inner = {one.folder.name: said for one in self.stages if (said := one.to_json())}
         return told | ({"stored_stages": inner} if inner else {})
 

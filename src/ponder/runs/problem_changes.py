@@ -19,7 +19,12 @@ ProblemKey = tuple[str, str, str, str]
 
 def whole_problem_key(problem: Problem) -> ProblemKey:
     """What makes it that problem: its id, what is asked, what is right, and its tags, by which some judge."""
-    return problem.id, _canonical_json([dict(m) for m in problem.messages]), _canonical_json(problem.answer), _canonical_json(dict(problem.tags))
+    return (
+        problem.id,
+        _canonical_json([dict(m) for m in problem.messages]),
+        _canonical_json(problem.answer),
+        _canonical_json(dict(problem.tags)),
+    )
 
 
 def check_problems_unchanged(run: Run, traces: Iterable[Trace], problems: Sequence[Problem]) -> None:

@@ -155,7 +155,9 @@ def repair_records(path: Path, step: int, expected_count: int | None, one_per_st
         expected_count = step
     valid, lost, damage, following = _records_before(path, step)
     steps = [s for s, _ in valid]
-    whole = lost or ((expected_count is None or len(valid) == expected_count) and (not one_per_step or steps == list(range(step))))
+    whole = lost or (
+        (expected_count is None or len(valid) == expected_count) and (not one_per_step or steps == list(range(step)))
+    )
     if damage is not None:
         if not whole:
             raise damage

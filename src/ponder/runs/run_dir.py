@@ -27,15 +27,27 @@ from types import TracebackType
 from typing import IO, Any
 
 from ponder import full_disk, settings
-from ponder.runs import job_json
-from ponder.runs.environment import INPUTS_KEY, MISSING_KEY, MAX_LISTED_DIFFERENCES, check_inputs_unchanged, describe_environment, read_environment
 from ponder.errors import RunError
+from ponder.runs import job_json
+from ponder.runs.environment import (
+    INPUTS_KEY,
+    MAX_LISTED_DIFFERENCES,
+    MISSING_KEY,
+    check_inputs_unchanged,
+    describe_environment,
+    read_environment,
+)
+from ponder.runs.records import RecordWriter, damaged_record, fsync_path, read_records, repair_records
 from ponder.runs.symlinks import refuse_symlinks
-from ponder.runs.records import RecordWriter, damaged_record, repair_records, read_records, fsync_path
 from ponder.runs.trust import external_code
 from ponder.types import Trace
 
-_STARTUP_FILES = ("lock", "environment.json", "environment.json.new", "job.json.new")  # all that a start cut short leaves
+_STARTUP_FILES = (
+    "lock",
+    "environment.json",
+    "environment.json.new",
+    "job.json.new",
+)  # all that a start cut short leaves
 _RECORD_FILES = ("metrics", "traces")
 FINDINGS = "findings"
 _STAGES_FOLDER = "{run}/.."  # in a stage's job.json: the folder that its run directory lies in
@@ -143,7 +155,9 @@ class Run:
         said = []
         for name in _RECORD_FILES:
             count = expected_counts.get(name)
-            self._kept_counts[name], cut = repair_records(self.folder / f"{name}.jsonl", step, count, one_per_step=name == "metrics")
+            self._kept_counts[name], cut = repair_records(
+                self.folder / f"{name}.jsonl", step, count, one_per_step=name == "metrics"
+            )
             said += [cut] if cut else []
         return "; ".join(said)
 
@@ -264,7 +278,8 @@ def _read_job_json(folder: str | Path) -> Any:
 
 def read_metrics(folder: str | Path) -> list[dict[str, float]]:
     return [
-        {k: math.nan if v is None else v for k, v in row.items() if k != FINDINGS} for _, row in _metric_rows(Path(folder))
+        {k: math.nan if v is None else v for k, v in row.items() if k != FINDINGS}
+        for _, row in _metric_rows(Path(folder))
     ]
 
 

@@ -25,10 +25,14 @@ def check_stage_changes(folder: Path, was: Mapping[str, Any], now: Mapping[str, 
                 f"{folder} has a stage {name!r} that is none of these: leave it in, give another --run, or remove "
                 f"{folder / name} to go on without it"
             )
-    made = {name: [name, *(n for n in done if name in _transitive_dependencies(n, needs))] for name in now}  # with what came of it
+    made = {
+        name: [name, *(n for n in done if name in _transitive_dependencies(n, needs))] for name in now
+    }  # with what came of it
     for name in done:
         if was[name] != now[name]:
-            raise _refusal(folder, made[name], f"began with other settings ({describe_differences(was[name], now[name])})")
+            raise _refusal(
+                folder, made[name], f"began with other settings ({describe_differences(was[name], now[name])})"
+            )
         for other in _transitive_dependencies(name, needs):
             if was.get(other) != now[other]:
                 how = f"was made from {other!r}, which is another now ({describe_differences(was.get(other), now[other])})"

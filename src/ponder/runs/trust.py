@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ponder import registry
-from ponder.errors import UntrustedCode, RunError
+from ponder.errors import RunError, UntrustedCode
 
 Trust = bool | Collection[str]  # True: everything; else these names, beside what is ponder's own
 

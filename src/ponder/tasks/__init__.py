@@ -11,16 +11,26 @@ from typing import Any
 from ponder import registry
 from ponder.errors import UsageError
 from ponder.tasks.custom import CustomTask
+from ponder.tasks.datasets.arc import ARC
+from ponder.tasks.datasets.bbh import BBH
+from ponder.tasks.datasets.coding import MBPP, HumanEval
+from ponder.tasks.datasets.cruxeval import CRUXEval
+from ponder.tasks.datasets.dataset_task import DatasetTask
+from ponder.tasks.datasets.game24 import Game24
+from ponder.tasks.datasets.math500 import MATH500
+from ponder.tasks.datasets.processbench import ProcessBench
+from ponder.tasks.datasets.question_file import QuestionFile
+from ponder.tasks.datasets.word_problems import GSM8K, MAWPS, SVAMP
 from ponder.tasks.generated.addition import Addition
 from ponder.tasks.generated.algebra import Algebra
 from ponder.tasks.generated.arithmetic import Arithmetic
 from ponder.tasks.generated.countdown import Countdown
 from ponder.tasks.generated.counting import Counting
+from ponder.tasks.generated.generated_task import GeneratedTask
 from ponder.tasks.generated.knapsack import Knapsack
 from ponder.tasks.generated.knights_and_knaves import KnightsAndKnaves
 from ponder.tasks.generated.maze import Maze
 from ponder.tasks.generated.number_theory import NumberTheory
-from ponder.tasks.generated.generated_task import GeneratedTask
 from ponder.tasks.generated.programs import Programs
 from ponder.tasks.generated.satisfiability import SatisfiabilityTask
 from ponder.tasks.generated.sorting import Sorting
@@ -32,16 +42,6 @@ from ponder.tasks.generated.twenty_four import TwentyFour
 from ponder.tasks.generated.zebra import Zebra
 from ponder.tasks.reasoning_gym import ReasoningGym
 from ponder.tasks.reward_functions import RewardFunctions
-from ponder.tasks.datasets.arc import ARC
-from ponder.tasks.datasets.bbh import BBH
-from ponder.tasks.datasets.coding import MBPP, HumanEval
-from ponder.tasks.datasets.math500 import MATH500
-from ponder.tasks.datasets.cruxeval import CRUXEval
-from ponder.tasks.datasets.game24 import Game24
-from ponder.tasks.datasets.dataset_task import DatasetTask
-from ponder.tasks.datasets.processbench import ProcessBench
-from ponder.tasks.datasets.question_file import QuestionFile
-from ponder.tasks.datasets.word_problems import GSM8K, MAWPS, SVAMP
 from ponder.tasks.suite import Suite
 
 TASKS: dict[str, type] = {
@@ -93,9 +93,42 @@ def find(name: str, settings: Sequence[str] = ()) -> tuple[Any, list[str]]:
 
 
 __all__ = [
-    "ARC", "BBH", "GSM8K", "MATH500", "MAWPS", "MBPP", "SVAMP", "TASKS", "Addition", "Algebra", "Arithmetic",
-    "CRUXEval", "CustomTask", "Countdown", "Counting", "Game24", "HumanEval", "Knapsack", "KnightsAndKnaves", "DatasetTask",
-    "Maze", "NumberTheory", "GeneratedTask", "ProcessBench", "Programs", "QuestionFile", "ReasoningGym",
-    "RewardFunctions", "SatisfiabilityTask", "Sorting", "Strings", "Sudoku", "Suite", "Sums", "TicTacToe", "TwentyFour",
-    "Zebra", "find",
+    "ARC",
+    "BBH",
+    "GSM8K",
+    "MATH500",
+    "MAWPS",
+    "MBPP",
+    "SVAMP",
+    "TASKS",
+    "Addition",
+    "Algebra",
+    "Arithmetic",
+    "CRUXEval",
+    "Countdown",
+    "Counting",
+    "CustomTask",
+    "DatasetTask",
+    "Game24",
+    "GeneratedTask",
+    "HumanEval",
+    "Knapsack",
+    "KnightsAndKnaves",
+    "Maze",
+    "NumberTheory",
+    "ProcessBench",
+    "Programs",
+    "QuestionFile",
+    "ReasoningGym",
+    "RewardFunctions",
+    "SatisfiabilityTask",
+    "Sorting",
+    "Strings",
+    "Sudoku",
+    "Suite",
+    "Sums",
+    "TicTacToe",
+    "TwentyFour",
+    "Zebra",
+    "find",
 ]  # fmt: skip

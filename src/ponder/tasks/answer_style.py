@@ -14,7 +14,7 @@ from ponder.protocols import Scorer, Task
 from ponder.types import Message, Problem, user_messages
 from ponder.verify import AnswerForm
 from ponder.verify.answers import style as styles
-from ponder.verify.answers.style import AnswerStyle, AnswerSpec, find_style
+from ponder.verify.answers.style import AnswerSpec, AnswerStyle, find_style
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,9 @@ class StyledTask:
 
     def gold_completion(self, answer: str, worked: str = "") -> str:
         """A completion that gives this answer in the style's form."""
-        return styles.gold_completion(answer, self.resolved_style, "bare" if self.answer_spec.place else self.answer_forms[0], worked)
+        return styles.gold_completion(
+            answer, self.resolved_style, "bare" if self.answer_spec.place else self.answer_forms[0], worked
+        )
 
     def restyle(self, style: str) -> Self:
         """The same task, asked in another style."""
@@ -152,5 +154,13 @@ class _StyledProblems(Sequence[Problem]):
         if not given or problem.style == self.style:
             return problem
         before = given[-1]["content"]
-        given[-1] = {**given[-1], "content": (said := styles.question_with_instruction(before, self.style, self.wanted))}
-        return replace(problem, messages=tuple(given), style=self.style, answer_instruction=problem.answer_instruction + said.removeprefix(before))
+        given[-1] = {
+            **given[-1],
+            "content": (said := styles.question_with_instruction(before, self.style, self.wanted)),
+        }
+        return replace(
+            problem,
+            messages=tuple(given),
+            style=self.style,
+            answer_instruction=problem.answer_instruction + said.removeprefix(before),
+        )

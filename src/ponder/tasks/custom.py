@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ponder.errors import MissingExtra, TaskError, UsageError
-from ponder.tasks.reward_functions import RewardFunction, RewardFunctions
+from ponder.runs.trust import names_code
 from ponder.tasks.datasets.dataset_files import BadRows, DatasetFiles, DatasetRow
 from ponder.tasks.datasets.dataset_task import same_question_key, split_key
+from ponder.tasks.reward_functions import RewardFunction, RewardFunctions
 from ponder.tasks.split import hashes_to_test
-from ponder.runs.trust import names_code
 from ponder.types import Problem, user_messages
 
 RowSource = str | Sequence[Mapping[str, Any]]

@@ -9,8 +9,8 @@ from typing import overload
 
 from ponder.errors import TaskError, UsageError
 from ponder.protocols import Scorer, Task
-from ponder.tasks.answer_style import with_style
 from ponder.runs.trust import names_code
+from ponder.tasks.answer_style import with_style
 from ponder.types import Problem, Score, Trace
 from ponder.verify.rewards.registry import reward_code, weighted_reward
 

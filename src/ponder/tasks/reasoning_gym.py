@@ -15,8 +15,8 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from ponder.errors import MissingExtra, TaskError, UnknownName, UsageError
-from ponder.tasks.generated.question_task import QuestionTask
 from ponder.tasks.generated.generated_task import require_at_least
+from ponder.tasks.generated.question_task import QuestionTask
 from ponder.types import Problem
 from ponder.verify.reasoning_gym.verifier import ReasoningGymVerifier
 
@@ -31,7 +31,9 @@ class ReasoningGym(QuestionTask[int]):
     """
 
     PART_SETTING: ClassVar[str] = "dataset"
-    REQUIRED_SETTINGS: ClassVar[dict[str, str]] = {"dataset": "one of the data sets below; reasoning-gym:NAME says the same"}
+    REQUIRED_SETTINGS: ClassVar[dict[str, str]] = {
+        "dataset": "one of the data sets below; reasoning-gym:NAME says the same"
+    }
 
     dataset: str
     settings: str = "{}"

@@ -23,8 +23,8 @@ from typing import Any
 
 from ponder import user_calls
 from ponder.errors import Interrupted, UsageError
-from ponder.registry import import_object
 from ponder.protocols import Scorer
+from ponder.registry import import_object
 from ponder.runs.trust import names_code
 from ponder.types import Score, Trace
 
@@ -78,7 +78,9 @@ class RewardFunctions:
             name: [
                 p.name
                 for p in inspect.signature(function).parameters.values()
-                if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in TRL_ARGUMENTS
+                if p.default is p.empty
+                and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+                and p.name not in TRL_ARGUMENTS
             ]
             for name, function in self.functions_by_name.items()
             if not isinstance(function, Scorer)

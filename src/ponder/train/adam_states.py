@@ -68,7 +68,11 @@ def _is_int8(part: WeightGradState) -> bool:
 
 
 def _adamw(
-    weights: list[Tensor], grads: list[Tensor], moments: tuple[list[Tensor], list[Tensor]], steps: list[Tensor], r: AdamHyperparameters
+    weights: list[Tensor],
+    grads: list[Tensor],
+    moments: tuple[list[Tensor], list[Tensor]],
+    steps: list[Tensor],
+    r: AdamHyperparameters,
 ) -> None:
     adamw(
         weights, grads, *moments, [], steps, fused=True, amsgrad=False, maximize=False,
@@ -92,7 +96,7 @@ def quantize(values: Tensor, signed: bool) -> tuple[Tensor, Tensor]:
     """Codes [n] in 8 bits, and the largest number of each block."""
     n = len(values)
     blocks = torch.nn.functional.pad(values, (0, -n % INT8_BLOCK)).view(-1, INT8_BLOCK)
-    top = blocks.abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny_problems)  # no 0 / 0
+    top = blocks.abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny)  # no 0 / 0
     codes = torch.bucketize(blocks / top[:, None], _codebook(signed, values.device)[1], out_int32=True)
     if not signed:
         # A second moment that is not zero must not become zero: the step would be the first moment / eps, a leap

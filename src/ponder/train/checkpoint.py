@@ -32,8 +32,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ponder import full_disk, signals
-from ponder.runs import manifest as manifests
 from ponder.errors import Interrupted, PonderError, RunError, UsageError
+from ponder.runs import manifest as manifests
 from ponder.runs.manifest import ManifestMismatch
 from ponder.runs.records import fsync_path
 from ponder.runs.run_dir import Run, checkpoints

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ponder.nets.decoder import at_least_float32, project_logits
 from ponder.nets.torch_compile import compile_once
-from ponder.nets.decoder import project_logits, at_least_float32
 
 _CHUNK_BYTES = 1 << 28  # of float32 logits
 
@@ -39,10 +39,13 @@ def divergence(
 
 class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden_NE: Tensor, weight_VE: Tensor, target_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, hidden_NE: Tensor, weight_VE: Tensor, target_N: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
         read = compile_once(_logprobs_and_entropy) if hidden_NE.is_cuda else _logprobs_and_entropy
         parts = [
-            read(project_logits(hidden_NE[part], weight_VE), target_N[part], temperature) for part in _chunks(hidden_NE, weight_VE)
+            read(project_logits(hidden_NE[part], weight_VE), target_N[part], temperature)
+            for part in _chunks(hidden_NE, weight_VE)
         ]
         logprobs_N, entropy_N, norm_N = (torch.cat(p) for p in zip(*parts, strict=True))
         ctx.save_for_backward(hidden_NE, weight_VE, target_N, norm_N, entropy_N)
@@ -89,14 +92,25 @@ def _logprobs_grad(
 class _Divergence(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden_NE: Tensor, weight_VE: Tensor, teacher_NE: Tensor, teacher_VE: Tensor, temperature: float, mix: float
+        ctx: Any,
+        hidden_NE: Tensor,
+        weight_VE: Tensor,
+        teacher_NE: Tensor,
+        teacher_VE: Tensor,
+        temperature: float,
+        mix: float,
     ) -> Tensor:
         apart = compile_once(_divergence) if hidden_NE.is_cuda else _divergence
         ctx.save_for_backward(hidden_NE, weight_VE, teacher_NE, teacher_VE)
         ctx.temperature, ctx.mix = temperature, mix
         return torch.cat(
             [
-                apart(project_logits(hidden_NE[part], weight_VE), project_logits(teacher_NE[part], teacher_VE), temperature, mix)
+                apart(
+                    project_logits(hidden_NE[part], weight_VE),
+                    project_logits(teacher_NE[part], teacher_VE),
+                    temperature,
+                    mix,
+                )
                 for part in _chunks(hidden_NE, weight_VE)
             ]
         )

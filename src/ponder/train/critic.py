@@ -11,10 +11,10 @@ from torch import Tensor
 
 from ponder.nets.decoder import Decoder
 from ponder.nets.decoder_with_head import DecoderWithHead
+from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup
 from ponder.train.learner import Learner
 from ponder.train.objective import Tokens
 from ponder.train.pack import PackedBatch
-from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup
 from ponder.train.ppo import Critic, CriticObjective
 from ponder.types import Step, Trace
 

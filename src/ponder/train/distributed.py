@@ -35,7 +35,11 @@ class DataParallelGroup:
         return [work[i] for i in sorted(share)]
 
     def any(self, here: bool) -> bool:
-        return here if self.size == 1 else bool(self.all_reduce_named({"here": torch.tensor(float(here))}, use_max=True)["here"])
+        return (
+            here
+            if self.size == 1
+            else bool(self.all_reduce_named({"here": torch.tensor(float(here))}, use_max=True)["here"])
+        )
 
     def all_reduce(self, tensors: Sequence[Tensor]) -> None:
         """In place, over all processes."""
@@ -57,4 +61,8 @@ SINGLE_PROCESS = DataParallelGroup()
 
 def current_group() -> DataParallelGroup:
     """The processes of a group that was started (torchrun, or torch.distributed.init_process_group)."""
-    return DataParallelGroup(dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else SINGLE_PROCESS
+    return (
+        DataParallelGroup(dist.get_rank(), dist.get_world_size())
+        if dist.is_available() and dist.is_initialized()
+        else SINGLE_PROCESS
+    )

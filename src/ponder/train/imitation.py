@@ -14,7 +14,7 @@ from torch import Tensor
 from ponder import settings
 from ponder.errors import UsageError
 from ponder.train import credit, losses
-from ponder.train.objective import ObjectiveState, BaseObjective, Stats, Tokens
+from ponder.train.objective import BaseObjective, ObjectiveState, Stats, Tokens
 from ponder.types import Trace
 
 
@@ -48,7 +48,9 @@ class RejectionSampling(SFT):
     def __post_init__(self) -> None:
         settings.check_finite(self)
         if self.max_per_problem < 1:
-            raise UsageError(f"rejection sampling keeps at most {self.max_per_problem} answers per problem: keep at least 1")
+            raise UsageError(
+                f"rejection sampling keeps at most {self.max_per_problem} answers per problem: keep at least 1"
+            )
 
     def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         kept = judged = 0
@@ -142,7 +144,9 @@ class Distill(SFT):
 
     def __post_init__(self) -> None:
         if self.divergence not in ("forward", "reverse", "jsd") or not 0 < self.jsd_mix < 1:
-            raise UsageError(f"distillation is forward, reverse or jsd with mix in (0, 1), not {self.divergence} {self.jsd_mix}")
+            raise UsageError(
+                f"distillation is forward, reverse or jsd with mix in (0, 1), not {self.divergence} {self.jsd_mix}"
+            )
 
     def unused(self) -> dict[str, str]:
         return {} if self.divergence == "jsd" else {"mix": f"the divergence is {self.divergence}: give kind=jsd"}

@@ -19,15 +19,15 @@ from torch import Tensor
 from ponder import settings
 from ponder.errors import Interrupted, PonderError, UsageError
 from ponder.nets import lora
-from ponder.nets.tree_attention import make_tree_attention
 from ponder.nets.decoder import Decoder
-from ponder.train.finite_checks import Diverged
+from ponder.nets.tree_attention import make_tree_attention
 from ponder.train.chunked_lm_head import divergence, token_logprobs
+from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup
+from ponder.train.finite_checks import Diverged
+from ponder.train.metrics import MetricSums, average_metrics
 from ponder.train.objective import Objective, Tokens
 from ponder.train.optimizer import AdamW, MasterWeights
-from ponder.train.pack import PackedBatch, TraceChains, chains, split_microbatches, group_by_trace, pack, plan
-from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup
-from ponder.train.metrics import MetricSums, average_metrics
+from ponder.train.pack import PackedBatch, TraceChains, chains, group_by_trace, pack, plan, split_microbatches
 from ponder.types import Step, Trace
 
 T = TypeVar("T")
@@ -80,7 +80,9 @@ class Learner:
 
     # What the trainer calls
 
-    def step(self, traces: Sequence[Trace], on_progress: Callable[[float], None] = lambda share: None) -> dict[str, float]:
+    def step(
+        self, traces: Sequence[Trace], on_progress: Callable[[float], None] = lambda share: None
+    ) -> dict[str, float]:
         """Learn from credited traces. `on_progress` is told the share that is done and may raise Interrupted.
 
         Once the first of several optimiser steps is taken the rest follow, and `stopped` says who wanted to stop.
@@ -132,7 +134,9 @@ class Learner:
 
     def restore(self, tensors: dict[str, Tensor], facts: dict[str, int]) -> None:
         self.master_weights.restore(tensors, facts)
-        self.consecutive_skipped_steps, self.oom_retries, self.max_tokens_per_microbatch = (facts[k] for k in ("skipped", "shrunk", "max_tokens_per_microbatch"))
+        self.consecutive_skipped_steps, self.oom_retries, self.max_tokens_per_microbatch = (
+            facts[k] for k in ("skipped", "shrunk", "max_tokens_per_microbatch")
+        )
         self.net.gradient_checkpointing = bool(facts["recompute"])
 
     # One optimiser step
@@ -148,7 +152,10 @@ class Learner:
         norm = self.master_weights.grad_norm()
         metrics = tally.metrics() | {"grad_norm": float(norm)}
         if self.oom_retries:
-            metrics |= {"oom_retries": float(self.oom_retries), "max_tokens_per_microbatch": float(self.max_tokens_per_microbatch)}
+            metrics |= {
+                "oom_retries": float(self.oom_retries),
+                "max_tokens_per_microbatch": float(self.max_tokens_per_microbatch),
+            }
         return self._apply_step(metrics, norm)
 
     def _apply_step(self, metrics: dict[str, float], norm: Tensor) -> dict[str, float]:
@@ -167,10 +174,14 @@ class Learner:
             )
         return metrics | {"skipped_steps": float(self.consecutive_skipped_steps)}
 
-    def _backward(self, work: list[TraceChains], on_progress: Callable[[float], None], of: Sequence[Tensor] | None = None) -> MetricSums:
+    def _backward(
+        self, work: list[TraceChains], on_progress: Callable[[float], None], of: Sequence[Tensor] | None = None
+    ) -> MetricSums:
         def once() -> MetricSums:
             tally = MetricSums()
-            micro = split_microbatches(self.process_group.shard(work), self.max_tokens_per_microbatch, self.objective.needs_whole_trace)
+            micro = split_microbatches(
+                self.process_group.shard(work), self.max_tokens_per_microbatch, self.objective.needs_whole_trace
+            )
             for i, part in enumerate(micro):
                 batch = pack(part, self.net.device, self._notes(part))
                 tokens = self._tokens(batch)
@@ -226,7 +237,10 @@ class Learner:
         def write() -> None:
             for part in split_microbatches(work, self.max_tokens_per_microbatch):
                 batch = pack(part, net.device)
-                with torch.no_grad(), self._without_adapters_if_reference(net) if name == "reference" else nullcontext():
+                with (
+                    torch.no_grad(),
+                    self._without_adapters_if_reference(net) if name == "reference" else nullcontext(),
+                ):
                     values = self.read(net, batch).float().cpu().numpy()
                 ends = np.cumsum([len(s.token_ids) for s in batch.steps])[:-1]
                 for step, part_of in zip(batch.steps, np.split(values, ends), strict=True):

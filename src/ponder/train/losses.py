@@ -44,7 +44,9 @@ def cispo(logprobs_N: Tensor, rho_N: Tensor, advantages_N: Tensor, low: float, h
 
 def sequence_ratio(logprobs_N: Tensor, old_N: Tensor, sequence_N: Tensor) -> Tensor:
     """exp of the mean over a sequence's tokens of log rho, one number for all its tokens (GSPO, Zheng et al. 2025)."""
-    mean_S = sum_per_sequence(logprobs_N - old_N, sequence_N) / sum_per_sequence(torch.ones_like(logprobs_N), sequence_N)
+    mean_S = sum_per_sequence(logprobs_N - old_N, sequence_N) / sum_per_sequence(
+        torch.ones_like(logprobs_N), sequence_N
+    )
     return mean_S.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()[sequence_N]
 
 

@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 
 from ponder.train import losses
+from ponder.train.distributed import DataParallelGroup
 from ponder.train.objective import Stats, Tokens
 from ponder.train.pack import PackedBatch
-from ponder.train.distributed import DataParallelGroup
 
 _LOGP_GAP = "sampling/sampling_logp_difference"
-WEIGHTED_PREFIX = "rewards/"  # numbers of a pair or a completion, which stand on each of its tokens: weighed as its loss is
+WEIGHTED_PREFIX = (
+    "rewards/"  # numbers of a pair or a completion, which stand on each of its tokens: weighed as its loss is
+)
 
 
 class MetricSums:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from ponder.errors import PonderError, RunError, UnknownName, UsageError
 from ponder.train.adam_bounds import MAX_SAFE_FLOAT32, AdamBounds, max_master_weight
+from ponder.train.adam_states import AdamHyperparameters, adamw_step, zero_state
 from ponder.train.finite_checks import invalid_reason
-from ponder.train.adam_states import AdamHyperparameters, zero_state, adamw_step
 
 States = Literal["float32", "int8", "cpu"]
 MAX_LR = 10.0
@@ -174,7 +174,9 @@ class MasterWeights:
         most = max_master_weight(self.params)
         for kept in (self._bounds, None):
             known = kept or AdamBounds.measure(self.weights.values(), self.states.values())
-            then = known.after_step(rule, min(norm, s.max_grad_norm) if norm == norm else norm, half_precision=most < MAX_SAFE_FLOAT32)
+            then = known.after_step(
+                rule, min(norm, s.max_grad_norm) if norm == norm else norm, half_precision=most < MAX_SAFE_FLOAT32
+            )
             if then.within(most):
                 self._bounds = then
                 return True
@@ -209,7 +211,9 @@ class MasterWeights:
         if (bad := invalid_reason({name: tensors[name] for name in own})) is not None:
             raise RunError(f"the saved optimiser is damaged: {bad}; go on from an earlier checkpoint")
         if unexpected := [name for name in tensors if name.startswith("weight.") and name not in own]:
-            raise RunError(f"the saved optimiser holds {unexpected[0]}, which is not trained here: free the same layers")
+            raise RunError(
+                f"the saved optimiser holds {unexpected[0]}, which is not trained here: free the same layers"
+            )
         for name, t in own.items():
             t.copy_(tensors[name])
         self.steps = int(facts["steps"])

@@ -97,7 +97,9 @@ def chains(trace: Trace, wanted: Callable[[Step], bool]) -> list[StepChain]:
     return out
 
 
-def split_microbatches(work: Sequence[TraceChains], max_tokens: int, keep_traces_whole: bool = False) -> list[list[TraceChains]]:
+def split_microbatches(
+    work: Sequence[TraceChains], max_tokens: int, keep_traces_whole: bool = False
+) -> list[list[TraceChains]]:
     """Micro-batches of at most so many tokens, as few and as even as can be: the largest says how much memory it takes.
 
     A large tree is cut between its completions, never inside one; `together` keeps a trace whole. What is larger than a

@@ -15,7 +15,7 @@ from ponder import settings
 from ponder.errors import UsageError
 from ponder.train import credit, losses
 from ponder.train.credit import Array, ScoredAnswer
-from ponder.train.objective import KL, NO_KL, ObjectiveState, BaseObjective, Stats, Tokens
+from ponder.train.objective import KL, NO_KL, BaseObjective, ObjectiveState, Stats, Tokens
 from ponder.types import Trace
 from ponder.verify.rewards.token_length import soft_overlong_penalty
 
@@ -34,7 +34,9 @@ def answers_with_kl_penalty(trace: Trace, scorer: str, kl: KL, include_truncated
     return [replace(w, reward=w.reward - kl.beta * float(kl_per_token(w, kl).sum())) for w in items]
 
 
-def assign_group_advantages(trace: Trace, items: Sequence[ScoredAnswer], advantage: Callable[[list[float]], Array]) -> None:
+def assign_group_advantages(
+    trace: Trace, items: Sequence[ScoredAnswer], advantage: Callable[[list[float]], Array]
+) -> None:
     """Credit within a group; one with fewer than two judged answers has nothing to compare."""
     if len(trace.answers()) == 1:
         advantage([0.0])  # raises, saying why
@@ -72,7 +74,9 @@ class REINFORCE(SequenceReinforce):
 
     def __post_init__(self) -> None:
         if not 0 <= self.baseline_decay <= 1:
-            raise UsageError(f"decay is {self.baseline_decay}; it is the share of the running mean that stays, from 0 to 1")
+            raise UsageError(
+                f"decay is {self.baseline_decay}; it is the share of the running mean that stays, from 0 to 1"
+            )
 
     def unused(self) -> dict[str, str]:
         return (
@@ -183,7 +187,11 @@ class GRPO(ClippedSurrogate):
 
     def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         for trace in traces:
-            assign_group_advantages(trace, answers_with_kl_penalty(trace, scorer, self.kl), lambda r: credit.group_relative(r, bessel=self.bessel))
+            assign_group_advantages(
+                trace,
+                answers_with_kl_penalty(trace, scorer, self.kl),
+                lambda r: credit.group_relative(r, bessel=self.bessel),
+            )
         return {}
 
     def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
@@ -204,11 +212,17 @@ class DrGRPO(ClippedSurrogate):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.max_completion_tokens < 1:
-            raise UsageError(f"Dr. GRPO divides by a constant length, which must be at least 1, not {self.max_completion_tokens}")
+            raise UsageError(
+                f"Dr. GRPO divides by a constant length, which must be at least 1, not {self.max_completion_tokens}"
+            )
 
     def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         for trace in traces:
-            assign_group_advantages(trace, answers_with_kl_penalty(trace, scorer, self.kl), lambda r: credit.group_relative(r, divide_by_std=False))
+            assign_group_advantages(
+                trace,
+                answers_with_kl_penalty(trace, scorer, self.kl),
+                lambda r: credit.group_relative(r, divide_by_std=False),
+            )
         return {}
 
     def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:

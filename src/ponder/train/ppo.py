@@ -14,7 +14,7 @@ from torch import Tensor
 from ponder.errors import UsageError
 from ponder.train import credit, losses
 from ponder.train.credit import Array, ScoredAnswer
-from ponder.train.objective import KL, ObjectiveState, BaseObjective, Stats, Tokens
+from ponder.train.objective import KL, BaseObjective, ObjectiveState, Stats, Tokens
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import ClippedSurrogate, kl_per_token
 from ponder.types import Trace
@@ -48,7 +48,9 @@ class Critic:
 
     def __post_init__(self) -> None:
         if self.value_clip is not None and not 0 < self.value_clip < math.inf:
-            raise UsageError(f"the critic's clip is {self.value_clip}; it must be positive and finite, or None: no clipping")
+            raise UsageError(
+                f"the critic's clip is {self.value_clip}; it must be positive and finite, or None: no clipping"
+            )
         if not isinstance(self.warmup_steps, int) or self.warmup_steps < 0:
             raise UsageError(f"the critic's warmup is {self.warmup_steps}; a number of steps is whole, 0 or more")
 
@@ -84,7 +86,11 @@ class PPO(ClippedSurrogate):
             raise UsageError("an adaptive KL coefficient needs a KL term in the reward to start from")
 
     def unused(self) -> dict[str, str]:
-        return {} if self.advantage_estimator == "gae" else {"lam": f"the advantage is {self.advantage_estimator}: give advantage=gae"}
+        return (
+            {}
+            if self.advantage_estimator == "gae"
+            else {"lam": f"the advantage is {self.advantage_estimator}: give advantage=gae"}
+        )
 
     @property
     def gae_lambda(self) -> float:

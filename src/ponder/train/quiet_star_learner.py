@@ -21,8 +21,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ponder.nets.tree_attention import make_tree_attention
 from ponder.nets.decoder import Decoder, at_least_float32
+from ponder.nets.tree_attention import make_tree_attention
 from ponder.train.imitation import SFT
 from ponder.train.learner import Learner
 from ponder.train.optimizer import AdamW, MasterWeights
@@ -69,7 +69,9 @@ class PackedThoughts:
         return len(self.position_N)
 
 
-def pack_thoughts(texts: Sequence[QuietText], thoughts: SampledThoughts, marks: tuple[int, int], ahead: int) -> PackedThoughts:
+def pack_thoughts(
+    texts: Sequence[QuietText], thoughts: SampledThoughts, marks: tuple[int, int], ahead: int
+) -> PackedThoughts:
     """Each text once, cut where one thinks; after each cut its thoughts, each followed by the text's next tokens.
 
     A place without thoughts predicts its next token alone.
@@ -194,7 +196,12 @@ class QuietLearner(Learner):
         seed: int = 0,
     ) -> None:
         super().__init__(net, SFT(), optimizer)
-        self.thought_tokens, self.lookahead_tokens, self.beta, self.positive_only = thought_tokens, lookahead_tokens, beta, positive_only
+        self.thought_tokens, self.lookahead_tokens, self.beta, self.positive_only = (
+            thought_tokens,
+            lookahead_tokens,
+            beta,
+            positive_only,
+        )
         self.mixing = MixingHead(net.config.width, seed).to(net.device, net.dtype)
         self.master_weights = MasterWeights(_DecoderWithMixingHead(net, self.mixing), optimizer)
 

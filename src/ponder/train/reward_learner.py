@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ponder.nets.decoder_with_head import DecoderWithHead
+from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup
 from ponder.train.learner import Learner
 from ponder.train.objective import Tokens
 from ponder.train.optimizer import AdamW, MasterWeights
-from ponder.train.pack import PackedBatch, split_microbatches, pack
-from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup
+from ponder.train.pack import PackedBatch, pack, split_microbatches
 from ponder.train.reward_objectives import TARGET_NOTE, RewardObjective, RewardTarget
 from ponder.types import Step, Trace
 

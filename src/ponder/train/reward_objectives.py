@@ -21,10 +21,13 @@ from torch import Tensor
 
 from ponder.errors import UsageError
 from ponder.nets.decoder_with_head import ScoreHead
-from ponder.train.objective import ObjectiveState, BaseObjective, Stats, Tokens
+from ponder.train.objective import BaseObjective, ObjectiveState, Stats, Tokens
 from ponder.types import Step, Trace
 
-TARGET_NOTE, SHARE_NOTE = "target", "share"  # notes: what is to be read at a token, NaN for nothing; and its part of the loss
+TARGET_NOTE, SHARE_NOTE = (
+    "target",
+    "share",
+)  # notes: what is to be read at a token, NaN for nothing; and its part of the loss
 
 RewardTarget = tuple[int, float]  # a step, at whose last token a number is read, and what it should be
 
@@ -115,7 +118,9 @@ class BradleyTerry(RewardObjective):
         pairs_M = _sum_per_tree(better_MM.to(reward_M.dtype).sum(1), tree_M)
         loss_M = _sum_per_tree(torch.where(better_MM, -F.logsigmoid(margin_MM), 0.0).sum(1), tree_M) / pairs_M
         with torch.no_grad():
-            won_M = _sum_per_tree(torch.where(better_MM, (margin_MM > 0).to(reward_M.dtype), 0.0).sum(1), tree_M) / pairs_M
+            won_M = (
+                _sum_per_tree(torch.where(better_MM, (margin_MM > 0).to(reward_M.dtype), 0.0).sum(1), tree_M) / pairs_M
+            )
         return loss_M, won_M
 
 
@@ -173,7 +178,9 @@ class StateValue(RewardObjective):
 
     def __post_init__(self) -> None:
         if self.kind not in ("mse", "two-hot", "x1") or self.target_source not in ("score", "value"):
-            raise UsageError(f"a value is mse, two-hot or x1, of a score or value; not {self.kind} of {self.target_source}")
+            raise UsageError(
+                f"a value is mse, two-hot or x1, of a score or value; not {self.kind} of {self.target_source}"
+            )
         if self.kind == "x1" and (self.low, self.high) == (0.0, 1.0):
             object.__setattr__(self, "low", -1.0)
         if self.kind == "x1" and (self.low, self.high) != (-1.0, 1.0):
@@ -218,7 +225,12 @@ class StateValue(RewardObjective):
         return self.loss_per_target(numbers_MO, target_M), off_M
 
 
-REWARD_OBJECTIVES: dict[str, type[RewardObjective]] = {"pairs": BradleyTerry, "orm": OutcomeReward, "prm": ProcessReward, "value": StateValue}
+REWARD_OBJECTIVES: dict[str, type[RewardObjective]] = {
+    "pairs": BradleyTerry,
+    "orm": OutcomeReward,
+    "prm": ProcessReward,
+    "value": StateValue,
+}
 
 
 def two_hot(target_M: Tensor, bins: int, low: float, high: float) -> Tensor:

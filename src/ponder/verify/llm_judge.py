@@ -24,7 +24,7 @@ from typing import ClassVar
 from ponder.errors import Interrupted, UsageError
 from ponder.protocols import Policy
 from ponder.types import Message, Sampling, Score, Trace
-from ponder.verify.answers.extract import AnswerForm, ExtractedAnswer, strip_thinking, extract, check_forms
+from ponder.verify.answers.extract import AnswerForm, ExtractedAnswer, check_forms, extract, strip_thinking
 from ponder.verify.answers.structured import extract_all_text
 
 MAX_JUDGED_CHARS = 20_000  # characters of an answer that a judge is shown
@@ -54,7 +54,9 @@ class LLMJudge:
         if self.forms:
             check_forms(self.forms)
         if self.n_verdicts < 1 or not self.timeout_seconds > 0:
-            raise UsageError(f"samples is {self.n_verdicts} and seconds is {self.timeout_seconds}; both must be positive")
+            raise UsageError(
+                f"samples is {self.n_verdicts} and seconds is {self.timeout_seconds}; both must be positive"
+            )
 
     @property
     def name(self) -> str:

@@ -38,7 +38,10 @@ def count_verdicts(scores: Iterable[Score]) -> VerdictCounts:
 
 
 def too_many_undecided(
-    steps: Sequence[VerdictCounts], max_share: float = MAX_UNDECIDED_SHARE, min_verdicts: int = MIN_VERDICTS, is_final: bool = False
+    steps: Sequence[VerdictCounts],
+    max_share: float = MAX_UNDECIDED_SHARE,
+    min_verdicts: int = MIN_VERDICTS,
+    is_final: bool = False,
 ) -> str | None:
     """Why a run should stop, from its steps so far, oldest first; None where it may go on.
 
@@ -74,7 +77,9 @@ _ADVICE = (
     (re.compile("sandbox|refused", re.IGNORECASE), "`ponder doctor` says which sandbox this machine allows."),
     (re.compile("judge"), "The judge does not answer as asked: try another model or a larger max_tokens."),
 )
-_DEFAULT_ADVICE = "The run's traces.jsonl holds each answer with its reason; the run can go on from its last checkpoint."
+_DEFAULT_ADVICE = (
+    "The run's traces.jsonl holds each answer with its reason; the run can go on from its last checkpoint."
+)
 
 
 def _advice(reason: str) -> str:

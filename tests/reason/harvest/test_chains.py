@@ -11,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ponder.filter_report import FilterReport
-from ponder.reason.harvest import HarvestedRow, Provenance, branch_trace, harvest_chains, answer_steps, deduplicate_and_limit, outcomes_by_step, pick_for_problem, training_tokens
+from ponder.reason.harvest import (
+    HarvestedRow,
+    Provenance,
+    answer_steps,
+    branch_trace,
+    deduplicate_and_limit,
+    pick_for_problem,
+    training_tokens,
+)
 from ponder.reason.harvest.harvested_row import shingles, similarity
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 
@@ -132,7 +140,13 @@ def test_what_was_said_before_and_what_is_too_much_go():
     assert [(f.problem, f.text) for f in kept] == [("a", "z"), ("a", "x y"), ("b", "x y")]
     assert funnel.stages == {"unique": 4, "kept": 3}
     assert funnel.dropped == {"unique": {"said before": 1}, "kept": {"beyond 2 of a problem": 1}}
-    assert [f.text for f in deduplicate_and_limit(given_, FilterReport(), None, "first", exact=True)] == ["x y", "X  y", "z", "w", "x y"]
+    assert [f.text for f in deduplicate_and_limit(given_, FilterReport(), None, "first", exact=True)] == [
+        "x y",
+        "X  y",
+        "z",
+        "w",
+        "x y",
+    ]
 
 
 def test_diverse_takes_the_least_alike():
@@ -143,7 +157,7 @@ def test_diverse_takes_the_least_alike():
     assert pick_for_problem([other, *same], 1, "first") == [other]
 
 
-TEXTS = st.lists(st.sampled_from("abc"), min_size=4, max_size=9).map_problems(" ".join)
+TEXTS = st.lists(st.sampled_from("abc"), min_size=4, max_size=9).map(" ".join)
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=8, unique=True), st.integers(1, 5))

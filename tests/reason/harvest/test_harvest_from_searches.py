@@ -13,16 +13,13 @@ from ponder.pipelines.solve import solve
 from ponder.reason.harvest import (
     Provenance,
     answer_pairs,
-    harvest_chains,
-    harvest_journeys,
     merge_estimates,
-    outcomes_by_step,
+    merge_shared_prefixes,
+    operator_supervision,
+    prefix_values,
     sibling_pairs,
     step_labels,
-    operator_supervision,
     without_repeated_prefixes,
-    prefix_values,
-    merge_shared_prefixes,
 )
 from ponder.reason.operators.auto_cut import is_cut_probe
 from ponder.reason.strategies import MCTS, BeamSearch, Samples, SelfRefine, STaR
@@ -82,11 +79,18 @@ def test_values_are_what_the_search_backed_up(settings, seed):
         assert found[i].weight == pytest.approx(trace.steps[i].visits)
     told = merge_estimates(prefix_values(trace, "accuracy", FilterReport(), Provenance()), FilterReport())
     assert all("q" not in one.row or one.row["q"] == pytest.approx(one.row["value"]) for one in told)
-    labels = [label for row in without_repeated_prefixes(merge_shared_prefixes(told)) for label in row.row["labels"] if label is not None]
+    labels = [
+        label
+        for row in without_repeated_prefixes(merge_shared_prefixes(told))
+        for label in row.row["labels"]
+        if label is not None
+    ]
     assert sorted(labels) == pytest.approx(sorted(one.row["value"] for one in told))  # each stands once
 
 
-@pytest.mark.parametrize("strategy", [Samples(6), MCTS(simulations=12, rollouts=1), BeamSearch(), SelfRefine(), STaR()], ids=str)
+@pytest.mark.parametrize(
+    "strategy", [Samples(6), MCTS(simulations=12, rollouts=1), BeamSearch(), SelfRefine(), STaR()], ids=str
+)
 def test_everything_can_be_taken_of_every_search(strategy):
     trace = searched(strategy, 3)
     read = FinalNumber()

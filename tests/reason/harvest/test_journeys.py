@@ -12,8 +12,13 @@ from hypothesis import strategies as st
 
 from ponder.errors import TaskError
 from ponder.filter_report import FilterReport
-from ponder.reason.harvest import Provenance, journey_trace, harvest_journeys, outcomes_by_step, compose_journey, wrong_turns
-from ponder.reason.harvest.journeys import SWITCH_PHRASES, RESTART_PHRASES, BACKTRACK_PHRASES, WrongTurn
+from ponder.reason.harvest import (
+    Provenance,
+    compose_journey,
+    journey_trace,
+    wrong_turns,
+)
+from ponder.reason.harvest.journeys import BACKTRACK_PHRASES, RESTART_PHRASES, SWITCH_PHRASES, WrongTurn
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 from ponder.verify import FinalNumber
 
@@ -103,7 +108,9 @@ def test_only_what_was_judged_or_given_up_is_told(grow):
     assert {(trace.steps[t.steps[0]].text, t.wrong) for t in turns} == {("dropped", False), ("bad", True)}
     one, parts = next((one, parts) for one, parts in told(trace)[0] if one.row["from"]["steps"] == [0, end])
     after = {trace.steps[a.step].text: b.text for a, b in pairwise(parts) if a.step is not None and b.step is None}
-    assert after["dropped"] in SWITCH_PHRASES and after["bad"] in RESTART_PHRASES  # what nobody judged is not called wrong
+    assert (
+        after["dropped"] in SWITCH_PHRASES and after["bad"] in RESTART_PHRASES
+    )  # what nobody judged is not called wrong
     assert one.row["turns"] == 2
 
 

@@ -12,14 +12,12 @@ from ponder.reason.harvest import (
     labelled_tree,
     labels_from_scores,
     merge_estimates,
-    operator_events,
-    outcomes_by_step,
+    merge_shared_prefixes,
+    operator_supervision,
+    prefix_values,
     sibling_pairs,
     step_labels,
-    operator_supervision,
     without_repeated_prefixes,
-    prefix_values,
-    merge_shared_prefixes,
 )
 from ponder.types import Score, Step, ids
 
@@ -105,7 +103,9 @@ def test_labels_of_one_prefix_are_joined(grow):
     rows = ways(a, b)
     assert rows[0]["labels"] == [pytest.approx(2 / 5), 1.0] and rows[0]["answers"] == [5, 2]
     assert [r["labels"] for r in rows[1:]] == [[None, 0.0]] * 3 and rows[0]["hard"] == [True, True]
-    few = without_repeated_prefixes(merge_shared_prefixes(merge_estimates(step_labels(b, "accuracy", FilterReport(), O), FilterReport()))[1:])
+    few = without_repeated_prefixes(
+        merge_shared_prefixes(merge_estimates(step_labels(b, "accuracy", FilterReport(), O), FilterReport()))[1:]
+    )
     assert few[0].row["labels"] == [pytest.approx(1 / 3), 0.0], "what is told once is told in what was kept"
 
 
@@ -120,7 +120,10 @@ def test_labels_that_stand_on_the_steps(grow):
     assert row["labelled"] == [1, 0, 1] and "answers" not in row
     (joined,) = ways(trace, trace, trace, own=True, scorer="label")
     assert joined["labels"] == [0.75, None, 0.0] and joined["labelled"] == [3, 0, 3]
-    both = [*step_labels(trace, "label", FilterReport(), O, own=True), *step_labels(trace, "accuracy", FilterReport(), O)]
+    both = [
+        *step_labels(trace, "label", FilterReport(), O, own=True),
+        *step_labels(trace, "accuracy", FilterReport(), O),
+    ]
     assert ways(found=both)[0]["labels"] == [pytest.approx(0.875), 1.0, 0.5], "from a run of each kind"
     for step in trace.steps:
         step.logprobs = None  # texts from elsewhere: each is a thought
@@ -173,7 +176,9 @@ def test_estimates_of_one_prefix_are_joined(grow):
     a = grow(("s", [("x", 1.0), ("y", 0.0)]))
     b = grow(("s", [("x", 1.0), ("z", 1.0)]))
     funnel = FilterReport()
-    rows = by_prefix(merge_estimates([one for t in (a, b) for one in prefix_values(t, "accuracy", FilterReport(), O)], funnel))
+    rows = by_prefix(
+        merge_estimates([one for t in (a, b) for one in prefix_values(t, "accuracy", FilterReport(), O)], funnel)
+    )
     assert rows["s",]["value"] == pytest.approx(3 / 4) and rows["s",]["visits"] == 4
     assert rows["s", "x"]["visits"] == 2 and rows["s", "y"]["value"] == 0.0 and "q" not in rows["s", "x"]
     assert funnel.stages == {"distinct prefixes": 4}
@@ -182,7 +187,9 @@ def test_estimates_of_one_prefix_are_joined(grow):
 def test_backed_up_values_are_joined_by_visits(grow):
     a = grow(("x", 1.0, {"visits": 3, "value": 0.9}))
     b = grow(("x", 1.0, {"visits": 1, "value": 0.5}))
-    (one,) = merge_estimates([one for t in (a, b) for one in prefix_values(t, "accuracy", FilterReport(), O)], FilterReport())
+    (one,) = merge_estimates(
+        [one for t in (a, b) for one in prefix_values(t, "accuracy", FilterReport(), O)], FilterReport()
+    )
     assert one.row["q"] == pytest.approx(0.8) and one.row["visits"] == 4 and one.row["value"] == 1.0
 
 

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ponder.errors import UsageError
-from ponder.runs.job_json import decode, encode
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
 from ponder.reason.strategies.tool_use import ToolUse
-from ponder.reason.tools import CalculatorTool, ToolCall, PythonTool, ArithmeticChecker
+from ponder.reason.tools import ArithmeticChecker, CalculatorTool, PythonTool, ToolCall
 from ponder.reason.tools.calculator import calculate
 from ponder.reason.tools.tool import last_complete_call
+from ponder.runs.job_json import decode, encode
 from ponder.types import Problem, Sampling, Step, Trace, ids, user_messages
 from ponder.verify.sandbox import SandboxError, detect_isolation
 
@@ -91,7 +91,9 @@ def test_errors_are_told_to_the_model() -> None:
         async def __call__(self, said: str, earlier: Sequence[ToolCall]) -> str:
             raise RuntimeError("no battery")
 
-    trace = asyncio.run(solve(Problem("p", user_messages("Q")), ToolUse((Broken(),), describe_tools=False), Speaker(ONE)))
+    trace = asyncio.run(
+        solve(Problem("p", user_messages("Q")), ToolUse((Broken(),), describe_tools=False), Speaker(ONE))
+    )
     assert trace.steps[3].text == "<result>[the tool failed: RuntimeError: no battery]</result>"
     wrong = think(CALC, Speaker(["<calc>", "1/0</calc>", "ok"]))
     assert "divides by zero" in wrong.steps[3].text and wrong.text(4).endswith("ok")
@@ -111,7 +113,10 @@ def test_long_results_are_cut_and_cannot_end_their_frame() -> None:
 def test_a_fence_that_opens_is_no_call_yet() -> None:
     how = ToolUse((PythonTool(),), describe_tools=False)
     assert last_complete_call("a ```python\nprint(1)\n``` b", PythonTool()) == "print(1)\n"
-    assert last_complete_call("a ```python\nprint(1)", PythonTool()) is None and last_complete_call("```", PythonTool()) is None
+    assert (
+        last_complete_call("a ```python\nprint(1)", PythonTool()) is None
+        and last_complete_call("```", PythonTool()) is None
+    )
     trace = think(how, Speaker(["```text\nno code\n``` done"]))
     assert [s.text for s in trace.steps[1:]] == ["```text\nno code\n``` done"] and trace.chosen == 1
     asked = think(how, Speaker(["a ```python\n", "x", "done"]))  # it never ends its call
@@ -169,7 +174,11 @@ def test_python_tells_its_errors_and_does_not_repeat_what_hangs() -> None:
     run = PythonTool()
     assert "ZeroDivisionError" in asyncio.run(run("1 / 0", []))
     assert asyncio.run(run("pass", [])) == "[nothing was printed]"
-    seen = [ToolCall("while True: pass", "[timed out]"), ToolCall("y = 1; import sys; sys.exit()", ""), ToolCall("z = 2", "")]
+    seen = [
+        ToolCall("while True: pass", "[timed out]"),
+        ToolCall("y = 1; import sys; sys.exit()", ""),
+        ToolCall("z = 2", ""),
+    ]
     assert asyncio.run(run("print(y + z)", seen)) == "3"
     assert "NameError" in asyncio.run(PythonTool(session=False)("print(y)", [ToolCall("y = 1", "")]))
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ponder.errors import UsageError
-from ponder.verify import ANSWER_FORMS, FinalNumber, strip_thinking, extract, format_answer
+from ponder.verify import ANSWER_FORMS, FinalNumber, extract, format_answer, strip_thinking
 from ponder.verify.answers import extract
 
 GIVEN = [
@@ -138,7 +138,7 @@ PIECES = ["\\boxed{", "}", "{", "<think>", "</think>", "<answer>", "</answer>", 
 
 
 @settings(max_examples=100)
-@given(st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=5)), max_size=20).map_problems("".join))
+@given(st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=5)), max_size=20).map("".join))
 def test_no_text_raises(text):
     for forms in (ANSWER_FORMS, *((form,) for form in ANSWER_FORMS)):
         found = extract(text, forms)
@@ -160,7 +160,7 @@ SENTENCES = [
 
 
 @settings(max_examples=200)
-@given(st.lists(st.one_of(st.sampled_from([*PIECES, *SENTENCES]), st.text(max_size=3)), max_size=16).map_problems("".join))
+@given(st.lists(st.one_of(st.sampled_from([*PIECES, *SENTENCES]), st.text(max_size=3)), max_size=16).map("".join))
 def test_lines_are_found_wherever_the_pattern_finds_them(text):
     whole = [(match.start(), match.end()) for match in extract._ANSWER_LINE.finditer(text)]
     assert [(line.start, line.end) for line in extract.find_answer_lines(text)] == whole

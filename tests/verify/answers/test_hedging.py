@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ponder.verify import MultipleChoice, FinalNumber, FinalText, MathAnswer
+from ponder.verify import FinalNumber, FinalText, MathAnswer, MultipleChoice
 from ponder.verify.answers import hedging
 from ponder.verify.answers.hedging import is_denied, is_part_of_expression
 from ponder.verify.numeric.units import NO_UNIT, Unit, conversion_factors, parse_unit
@@ -122,7 +122,7 @@ WORDS = [
 
 
 @settings(max_examples=400)
-@given(st.lists(st.one_of(st.sampled_from([*WORDS, " ", " "]), st.text(max_size=2)), max_size=12).map_problems("".join))
+@given(st.lists(st.one_of(st.sampled_from([*WORDS, " ", " "]), st.text(max_size=2)), max_size=12).map("".join))
 def test_a_quick_look_first_changes_no_verdict(text):
     """The patterns alone are the rule; what is asked before them only saves their time."""
     patterns = ((hedging._ALTERNATIVE_BEFORE, 20), (hedging._DOUBT_BEFORE, 120), (hedging._VALUE_MODIFIER, 60))
@@ -134,8 +134,16 @@ def test_units_have_dimensions_and_sizes():
     assert parse_unit("square centimeters") == parse_unit("cm", "²") == parse_unit("sq. cm") == parse_unit("cm^2")
     assert parse_unit("m s^{-1}") == parse_unit("meters per second") == parse_unit("m/s")
     assert conversion_factors(parse_unit("m/s"), parse_unit("km/h")) == (Fraction(5, 18),)
-    assert conversion_factors(parse_unit("lb"), parse_unit("pounds")) == conversion_factors(parse_unit("gbp"), parse_unit("pounds")) == (1,)
-    assert conversion_factors(parse_unit("cm"), parse_unit("cm^2")) == conversion_factors(parse_unit("dollars"), parse_unit("rupees")) == ()
+    assert (
+        conversion_factors(parse_unit("lb"), parse_unit("pounds"))
+        == conversion_factors(parse_unit("gbp"), parse_unit("pounds"))
+        == (1,)
+    )
+    assert (
+        conversion_factors(parse_unit("cm"), parse_unit("cm^2"))
+        == conversion_factors(parse_unit("dollars"), parse_unit("rupees"))
+        == ()
+    )
     assert conversion_factors((), parse_unit("cm")) == conversion_factors(parse_unit("liters"), ()) == (1,)
     assert conversion_factors(parse_unit("cubic decimeters") or (NO_UNIT,), parse_unit("liters")) == (1,)
 

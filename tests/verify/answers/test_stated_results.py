@@ -5,7 +5,16 @@ import time
 import pytest
 
 from ponder.errors import UsageError
-from ponder.verify import ANSWER_FORMS, MultipleChoice, CountdownVerifier, FinalList, FinalNumber, FinalText, MathAnswer, extract
+from ponder.verify import (
+    ANSWER_FORMS,
+    CountdownVerifier,
+    FinalList,
+    FinalNumber,
+    FinalText,
+    MathAnswer,
+    MultipleChoice,
+    extract,
+)
 
 READ = [
     ("15 * 3 + 9 = 45 + 9 = 54.", "54"),

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bad_answers
-from ponder.runs.job_json import decode, encode
 from ponder.protocols import Scorer
+from ponder.runs.job_json import decode, encode
 from ponder.types import Problem, Step, Trace, ids, user_messages
 from ponder.verify import Constraints, JsonSchema
+from ponder.verify.answers.structured import MAX_JSON_DEPTH, InvalidJson, extract_structured, parse_strict_json
 from ponder.verify.instructions.constraints import CONSTRAINT_KINDS, constraint_fault, sentences, visible_text, words
-from ponder.verify.instructions.regex import regex_matches
 from ponder.verify.instructions.json_schema import json_fault
-from ponder.verify.answers.structured import MAX_JSON_DEPTH, InvalidJson, parse_strict_json, extract_structured
+from ponder.verify.instructions.regex import regex_matches
 
 STORY = 'The moon rose. "Look!" said Dr. Ann, who has 3.5 cats. Was it real?\n\nThe moon-lit sea didn\'t answer.'
 ENGLISH = "Let us see how many of them there are, and then we add what she has to that, so it is all."
@@ -360,7 +360,7 @@ def test_json_is_read_as_the_standard_library_does(value):
     assert parse_strict_json(json.dumps(value)) == value
 
 
-@given(st.text(st.from_alphabet(codec=None, categories=["L", "N", "P", "S", "Z", "C"]), max_size=60))
+@given(st.text(st.characters(codec=None, categories=["L", "N", "P", "S", "Z", "C"]), max_size=60))
 def test_any_other_text_has_a_reason(text):
     try:
         parse_strict_json(text)

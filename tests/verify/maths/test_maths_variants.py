@@ -8,9 +8,9 @@ import pytest
 
 from maths_variants import EXPLOITS, HONEST
 from ponder.verify import MathAnswer
-from ponder.verify.maths.function_names import applied_function_names
-from ponder.verify.maths.expression_tree import parse_expression
 from ponder.verify.maths.equivalence import _draw_point, _seed, proportional, same_value
+from ponder.verify.maths.expression_tree import parse_expression
+from ponder.verify.maths.function_names import applied_function_names
 
 VERIFIER = MathAnswer()
 PATIENT = MathAnswer(timeout_seconds=10)  # where the jail decides, a busy machine must not

@@ -33,8 +33,8 @@ def test_anything_else_has_a_reason(text):
 
 @given(
     st.recursive(
-        st.integers(0, 99).map_problems(str),
-        lambda e: st.tuples(e, st.sampled_from("+-*"), e).map_problems("({0[0]}{0[1]}{0[2]})".format),
+        st.integers(0, 99).map(str),
+        lambda e: st.tuples(e, st.sampled_from("+-*"), e).map("({0[0]}{0[1]}{0[2]})".format),
         max_leaves=8,
     )
 )

@@ -70,5 +70,10 @@ def test_comparison_is_exact_unless_told():
 
 
 def test_percent():
-    assert numbers_equal(r"42\%", "0.42") and numbers_equal("42%", "42%") and numbers_equal("0.42", "42%") and numbers_equal("42 percent", "42")
+    assert (
+        numbers_equal(r"42\%", "0.42")
+        and numbers_equal("42%", "42%")
+        and numbers_equal("0.42", "42%")
+        and numbers_equal("42 percent", "42")
+    )
     assert not numbers_equal("42%", "4.2") and not numbers_equal("0.42%", "42%") and not numbers_equal("42%", "0.42%")

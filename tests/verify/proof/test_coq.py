@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 
 from ponder.protocols import Scorer
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
-from ponder.verify.proof import Coq, checker_limits
-from ponder.verify.proof import run_checker
+from ponder.verify.proof import Coq, checker_limits, run_checker
 from ponder.verify.proof import coq as module
-from ponder.verify.proof.coq import parse_assumptions, parse_coqchk_context, message
-from ponder.verify.proof.verifier import CheckerFailed
+from ponder.verify.proof.coq import message, parse_assumptions, parse_coqchk_context
 from ponder.verify.proof.coq_text import CoqSource, check_coq_source, without_comments
+from ponder.verify.proof.verifier import CheckerFailed
 from verify.proof.coq_cases import CHEATS, ENDLESS, FALSE, HONEST, KERNEL, Case
 from verify.proof.grading import block, judge_all, need
 
@@ -206,7 +205,10 @@ CONTEXT SUMMARY
 
 
 def test_the_summary_of_coqchk():
-    assert parse_coqchk_context(SUMMARY) == (("Coq.Logic.Classical_Prop.classic", "Judged.Candidate.f"), ("Judged.Candidate.g",))
+    assert parse_coqchk_context(SUMMARY) == (
+        ("Coq.Logic.Classical_Prop.classic", "Judged.Candidate.f"),
+        ("Judged.Candidate.g",),
+    )
     for changed in ("", SUMMARY.replace("predicative", "impredicative"), SUMMARY.replace("* Axioms", "* Assumed")):
         with pytest.raises(CheckerFailed):
             parse_coqchk_context(changed)

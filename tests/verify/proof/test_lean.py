@@ -7,10 +7,9 @@ import time
 import pytest
 
 from ponder.types import Score
-from ponder.verify.proof import Lean
-from ponder.verify.proof import run_checker
+from ponder.verify.proof import Lean, run_checker
 from ponder.verify.proof import lean as module
-from ponder.verify.proof.lean import parse_axioms, check_lean_source, message
+from ponder.verify.proof.lean import check_lean_source, message, parse_axioms
 from ponder.verify.proof.run_checker import CheckerResult
 from ponder.verify.proof.verifier import CheckerFailed
 from verify.proof.grading import block

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ponder.types import Score
-from ponder.verify.proof import Metamath
-from ponder.verify.proof import run_checker
-from ponder.verify.proof.metamath import MalformedMetamath, split_proof, read_metamath_output
+from ponder.verify.proof import Metamath, run_checker
+from ponder.verify.proof.metamath import MalformedMetamath, read_metamath_output, split_proof
 from ponder.verify.proof.verifier import CheckerFailed
 from verify.proof.grading import block, judge_all, need
 
@@ -185,7 +184,9 @@ def test_what_the_program_says():
     assert read_metamath_output(READ + VERIFIED).value == 1.0
     error = '?Error on line 1 of file "judged.mm":\n x\n^\nWrong.\n\n'
     assert read_metamath_output(error + READ + VERIFIED) == Score(0.0, "rejected: Wrong.")
-    assert read_metamath_output(f"{READ}Warning: The following $p statement(s) were not proved:  solution\n").value == 0.0
+    assert (
+        read_metamath_output(f"{READ}Warning: The following $p statement(s) were not proved:  solution\n").value == 0.0
+    )
     for unreadable in ("", READ, VERIFIED, f" {READ}{VERIFIED}"):
         with pytest.raises(CheckerFailed):
             read_metamath_output(unreadable)
@@ -196,7 +197,7 @@ TOKENS = st.sampled_from(
 )
 
 
-@given(st.lists(TOKENS, max_size=25).map_problems(" ".join))
+@given(st.lists(TOKENS, max_size=25).map(" ".join))
 def test_nothing_but_lemmas_comes_through(text):
     """Whatever is written, what is passed on is balanced and holds neither axioms nor files nor loose hypotheses."""
     try:

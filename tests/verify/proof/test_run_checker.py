@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from ponder.verify.proof import Coq, Lean, Metamath, checker_limits
-from ponder.verify.proof import run_checker
+from ponder.verify.proof import Coq, Lean, Metamath, checker_limits, run_checker
 from ponder.verify.proof import lean as lean_module
 from ponder.verify.sandbox import detect_isolation
 from verify.proof.grading import block
 
-pytestmark = pytest.mark.skipif(detect_isolation().isolation != "namespaces", reason=f"a checker needs namespaces: {detect_isolation()}")
+pytestmark = pytest.mark.skipif(
+    detect_isolation().isolation != "namespaces", reason=f"a checker needs namespaces: {detect_isolation()}"
+)
 LIMITS = checker_limits(20)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ponder.types import Score
-from ponder.verify.proof import SmtInvariant, SmtAssignment
+from ponder.verify.proof import SmtAssignment, SmtInvariant
 from ponder.verify.proof import smt as module
 from ponder.verify.proof.smt import MalformedSmt, parse_formula, parse_sexprs, to_smtlib
 from verify.proof.grading import block, judge_all, need

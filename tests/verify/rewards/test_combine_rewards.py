@@ -9,7 +9,15 @@ import pytest
 from ponder.errors import UnknownName, UsageError
 from ponder.runs.job_json import decode, encode
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
-from ponder.verify import REWARDS, FinalNumber, GatedReward, RepetitionPenalty, ThinkFormat, WeightedSum, weighted_reward
+from ponder.verify import (
+    REWARDS,
+    FinalNumber,
+    GatedReward,
+    RepetitionPenalty,
+    ThinkFormat,
+    WeightedSum,
+    weighted_reward,
+)
 
 WELL = "<think>a</think><answer>42</answer>"
 BARE = "<answer>42</answer>"
@@ -17,7 +25,9 @@ WRONG = "<think>a</think><answer>7</answer>"
 
 
 def trace(*texts, answer="42"):
-    return Trace(Problem("p", user_messages("?"), answer), [Step(None, "", ids([])), *(Step(0, t, ids([])) for t in texts)])
+    return Trace(
+        Problem("p", user_messages("?"), answer), [Step(None, "", ids([])), *(Step(0, t, ids([])) for t in texts)]
+    )
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,10 @@ def test_the_gate_decides_whether_the_rest_counts():
 def test_what_does_not_pass_is_not_judged_further():
     asked = []
     t = trace(WELL, BARE)
-    assert [s.value for s in asyncio.run(GatedReward(ThinkFormat(), Counted(asked), reward_below=-1.0)(t, [1, 2]))] == [0.5, -1.0]
+    assert [s.value for s in asyncio.run(GatedReward(ThinkFormat(), Counted(asked), reward_below=-1.0)(t, [1, 2]))] == [
+        0.5,
+        -1.0,
+    ]
     assert asked == [1]
     asyncio.run(GatedReward(ThinkFormat(), Counted(asked))(trace(BARE), [1]))
     assert asked == [1]
@@ -64,7 +77,9 @@ def test_what_does_not_pass_is_not_judged_further():
 
 def test_an_undecided_gate_or_reward_is_undecided():
     t = trace(WELL)
-    assert asyncio.run(GatedReward(Undecided(), FinalNumber())(t, [1]))[0] == Score(None, "broken is undecided: crashed")
+    assert asyncio.run(GatedReward(Undecided(), FinalNumber())(t, [1]))[0] == Score(
+        None, "broken is undecided: crashed"
+    )
     assert asyncio.run(GatedReward(ThinkFormat(), Undecided())(t, [1]))[0] == Score(None, "crashed")
 
 

@@ -15,15 +15,24 @@ from hypothesis import strategies as st
 
 import bad_answers
 from ponder.errors import UnknownName, UsageError
-from ponder.runs.job_json import decode, encode
 from ponder.protocols import Scorer
+from ponder.runs.job_json import decode, encode
 from ponder.types import Problem, Step, Trace, ids, user_messages
-from ponder.verify import CosineLengthReward, FinalNumber, LanguageConsistency, OverlongPenalty, RepetitionPenalty, StepArithmetic, evaluate_arithmetic, weighted_reward
-from ponder.verify.rewards.language_consistency import language_share, detect_language
-from ponder.verify.rewards.token_length import soft_overlong_penalty
+from ponder.verify import (
+    CosineLengthReward,
+    FinalNumber,
+    LanguageConsistency,
+    OverlongPenalty,
+    RepetitionPenalty,
+    StepArithmetic,
+    evaluate_arithmetic,
+    weighted_reward,
+)
+from ponder.verify.rewards.language_consistency import detect_language, language_share
+from ponder.verify.rewards.language_data import LANGUAGES
 from ponder.verify.rewards.repetition import repeated_ngram_share
 from ponder.verify.rewards.step_arithmetic import check_equations
-from ponder.verify.rewards.language_data import LANGUAGES
+from ponder.verify.rewards.token_length import soft_overlong_penalty
 
 
 def sampled(parent, text, tokens):
@@ -44,7 +53,13 @@ def values(scorer, trace):
 
 def test_overlong_is_daposs_equation():
     # Yu et al. 2025: L_max 20480 with a cache of 4096: no penalty up to 16384, -1 past 20480
-    assert [soft_overlong_penalty(n, 20480, 4096) for n in (0, 16384, 18432, 20480, 30000)] == [0.0, 0.0, -0.5, -1.0, -1.0]
+    assert [soft_overlong_penalty(n, 20480, 4096) for n in (0, 16384, 18432, 20480, 30000)] == [
+        0.0,
+        0.0,
+        -0.5,
+        -1.0,
+        -1.0,
+    ]
     assert values(OverlongPenalty(10, 4), trace(5, 6, 7, 8, 9, 10, 11)) == [0.0, 0.0, -0.25, -0.5, -0.75, -1.0, -1.0]
 
 
@@ -76,7 +91,9 @@ def test_the_cosine_reward_at_known_points():
 
 def test_short_is_better_when_right_and_worse_when_wrong():
     lengths = range(0, 100, 7)
-    right, wrong = (values(CosineLengthReward(FinalNumber(), 100), trace(*lengths, text=t)) for t in ("\\boxed{42}", "no"))
+    right, wrong = (
+        values(CosineLengthReward(FinalNumber(), 100), trace(*lengths, text=t)) for t in ("\\boxed{42}", "no")
+    )
     assert right == sorted(right, reverse=True) and wrong == sorted(wrong)
 
 
@@ -308,7 +325,9 @@ def test_the_annotations_of_gsm8k_hold():
 
 
 def test_decimals_are_read_only_where_they_are_asked_for():
-    assert evaluate_arithmetic("1.5 * 2", allow_decimals=True).value == 3 and evaluate_arithmetic(".5 + .25", allow_decimals=True).value == Fraction(3, 4)
+    assert evaluate_arithmetic("1.5 * 2", allow_decimals=True).value == 3 and evaluate_arithmetic(
+        ".5 + .25", allow_decimals=True
+    ).value == Fraction(3, 4)
     assert evaluate_arithmetic("1.5 * 2").value is None
     for text in ("1.5.2", "1.", ".", "1..5", "1.5 2"):
         assert evaluate_arithmetic(text, allow_decimals=True).value is None
@@ -318,7 +337,13 @@ def test_decimals_are_read_only_where_they_are_asked_for():
 
 
 def test_all_are_scorers_that_live_in_a_job():
-    for scorer in (OverlongPenalty(9, 3), CosineLengthReward(FinalNumber(), 9), RepetitionPenalty(), LanguageConsistency("en"), StepArithmetic()):
+    for scorer in (
+        OverlongPenalty(9, 3),
+        CosineLengthReward(FinalNumber(), 9),
+        RepetitionPenalty(),
+        LanguageConsistency("en"),
+        StepArithmetic(),
+    ):
         assert isinstance(scorer, Scorer) and decode(encode(scorer)) == scorer
 
 

@@ -126,7 +126,7 @@ def run_attacks(isolation: Any, attacks: list[Any], slots: int = 8) -> dict[str,
     from attacks import PRELUDE
 
     from ponder.verify.code.compare_values import values_equal
-    from ponder.verify.sandbox import SandboxLimits, Sandbox
+    from ponder.verify.sandbox import Sandbox, SandboxLimits
 
     field, trouble = AttackField(), list[str]()
     limits = SandboxLimits(cpu_seconds=1, wall_seconds=0.6)
@@ -140,9 +140,13 @@ def run_attacks(isolation: Any, attacks: list[Any], slots: int = 8) -> dict[str,
             found = []
             for attempt in range(2 if attack.name.endswith(("state", "for_next")) else 1):
                 replies = jail.call_program(code, "f", [((x,), {}) for x in CASES])
-                if all(r.run_status == "done" and values_equal(r.value, x + 1) for x, r in zip(CASES, replies, strict=True)):
+                if all(
+                    r.run_status == "done" and values_equal(r.value, x + 1) for x, r in zip(CASES, replies, strict=True)
+                ):
                     found.append(f"{attack.name} passed the calls")
-                if any(r.run_status == "done" and isinstance(r.value, str) and r.value.startswith("EV:") for r in replies):
+                if any(
+                    r.run_status == "done" and isinstance(r.value, str) and r.value.startswith("EV:") for r in replies
+                ):
                     found.append(f"{attack.name} got out ({attempt}): {[r.value for r in replies]}"[:300])
                 if any(r.run_status == "lost" for r in replies):
                     found.append(f"{attack.name} broke the jail: {replies[-1].detail}"[:300])

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from ponder.verify.sandbox import SandboxLimits, Sandbox
+from ponder.verify.sandbox import Sandbox, SandboxLimits
 from verify.sandbox.test_sandbox import QUICK, rungs
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from ponder.types import Score
 from ponder.verify.code.verifiers import AssertTests
-from ponder.verify.sandbox import SandboxLimits, Sandbox
+from ponder.verify.sandbox import Sandbox, SandboxLimits
 from verify.sandbox.object_attacks import CHEATS, HONEST, PLAIN_TESTS, YES
 from verify.sandbox.test_sandbox import rungs
 
@@ -220,7 +220,9 @@ def test_random_answers_neither_pass_nor_break_the_tests(jail):
     test = "x = [1]\nassert f(x) == 12345 and f(x).y == [12345]\nassert x == [1]"
 
     def run(seed):
-        return jail.tests(FUZZ.replace("SEED", str(seed)), [test, "assert f(2) == 54321"], "f", limits=SandboxLimits(wall_seconds=3))
+        return jail.tests(
+            FUZZ.replace("SEED", str(seed)), [test, "assert f(2) == 54321"], "f", limits=SandboxLimits(wall_seconds=3)
+        )
 
     with ThreadPoolExecutor(2) as threads:
         results = list(threads.map(run, range(40)))

@@ -17,9 +17,19 @@ from pathlib import Path
 import pytest
 
 from ponder.errors import UsageError
-from ponder.verify.sandbox import IsolationReport, SandboxLimits, CallResult, Sandbox, SandboxError, cgroup, detect_isolation, shared_sandbox, worker
-from ponder.verify.sandbox import isolation
-from ponder.verify.sandbox import sandbox_run
+from ponder.verify.sandbox import (
+    CallResult,
+    IsolationReport,
+    Sandbox,
+    SandboxError,
+    SandboxLimits,
+    cgroup,
+    detect_isolation,
+    isolation,
+    sandbox_run,
+    shared_sandbox,
+    worker,
+)
 from verify.sandbox.run_attacks import children
 
 HERE = str(Path(__file__).parent)
@@ -29,7 +39,13 @@ ADD = "def f(x): return x + 1"
 
 def rungs():
     found = detect_isolation()
-    return [] if found.isolation is None else ["namespaces", "landlock"] if found.isolation == "namespaces" else ["landlock"]
+    return (
+        []
+        if found.isolation is None
+        else ["namespaces", "landlock"]
+        if found.isolation == "namespaces"
+        else ["landlock"]
+    )
 
 
 @pytest.fixture(scope="module", params=rungs())
@@ -187,7 +203,9 @@ def test_threads_in_a_clone(jail):
 def test_files_last_as_long_as_a_run(best):
     if best.isolation != "namespaces":
         pytest.skip("without namespaces there is nowhere to write")
-    wrote = best.run_script("open('a', 'w').write('1'); import os, tempfile; tempfile.mkstemp(); print(os.listdir('.'))")
+    wrote = best.run_script(
+        "open('a', 'w').write('1'); import os, tempfile; tempfile.mkstemp(); print(os.listdir('.'))"
+    )
     assert wrote.end == "done" and "'a'" in wrote.stdout
     assert best.run_script("import os; print(os.listdir('.'), os.getcwd())").stdout == "[] /tmp\n"
     full = best.run_script("open('a', 'wb').write(b'x' * (64 << 20))")
@@ -231,7 +249,10 @@ def test_a_program_cannot_swell_its_share(jail):
 
 
 def test_tests_may_ask_long_questions(jail):
-    assert jail.tests("def f(x): return len(x)", ["assert f([1000] * 300000) == 300000"], limits=SandboxLimits()).passed == 1
+    assert (
+        jail.tests("def f(x): return len(x)", ["assert f([1000] * 300000) == 300000"], limits=SandboxLimits()).passed
+        == 1
+    )
 
 
 def test_errors_reach_the_tests_as_what_they_are(jail):
@@ -297,7 +318,13 @@ def test_a_program_does_not_sway_the_tests(jail, source):
 
 
 def test_a_trusted_function(best):
-    with Sandbox(1, preload=("trusted:warm",), paths=(HERE,), limits=SandboxLimits(cpu_seconds=1, wall_seconds=2), isolation=best.isolation) as jail:
+    with Sandbox(
+        1,
+        preload=("trusted:warm",),
+        paths=(HERE,),
+        limits=SandboxLimits(cpu_seconds=1, wall_seconds=2),
+        isolation=best.isolation,
+    ) as jail:
         hostile = {"a": [1.5, None, (2, 3), {4}, b"5", "\ud800"], 6: 7 + 8j, "inf": float("inf")}
         assert jail.call("trusted:echo", hostile) == CallResult("done", hostile)
         assert [jail.call("trusted:count").value for _ in range(3)] == [(1, 1)] * 3
@@ -311,7 +338,14 @@ def test_a_trusted_function(best):
 
 
 def test_reuse_keeps_a_clone_until_it_fails(best):
-    with Sandbox(1, preload=("trusted",), paths=(HERE,), limits=SandboxLimits(wall_seconds=0.5), isolation=best.isolation, calls_per_clone=3) as jail:
+    with Sandbox(
+        1,
+        preload=("trusted",),
+        paths=(HERE,),
+        limits=SandboxLimits(wall_seconds=0.5),
+        isolation=best.isolation,
+        calls_per_clone=3,
+    ) as jail:
         assert [jail.call("trusted:count").value[0] for _ in range(5)] == [1, 2, 3, 1, 2]
         assert jail.call("trusted:work", "hang").run_status == "timed out"
         assert jail.call("trusted:count").value[0] == 1
@@ -328,7 +362,9 @@ def test_a_module_that_cannot_be_loaded_is_named(best):
 def test_many_threads_and_event_loops(best):
     def loop(n):
         async def all_of_them():
-            return await asyncio.gather(*(best.in_thread(best.answers, ADD, "f", [((n * 10 + i,), {})]) for i in range(4)))
+            return await asyncio.gather(
+                *(best.in_thread(best.answers, ADD, "f", [((n * 10 + i,), {})]) for i in range(4))
+            )
 
         return [replies[0].value for replies in asyncio.run(all_of_them())]
 
@@ -658,7 +694,10 @@ def test_unsafe_runs_without_a_jail():
     with jail:
         assert jail.call_program(ADD, "f", [((1,), {})]) == [CallResult("done", 2)]
         assert jail.run_script("print(open('/etc/hostname').name)").run_status == "done"
-        assert jail.run_script("import time; time.sleep(9)", limits=SandboxLimits(wall_seconds=0.3)).run_status == "timed out"
+        assert (
+            jail.run_script("import time; time.sleep(9)", limits=SandboxLimits(wall_seconds=0.3)).run_status
+            == "timed out"
+        )
 
 
 @pytest.mark.parametrize("bad", [{"seconds": 0}, {"wall": -1}, {"memory": 1 << 20}, {"output": float("nan")}])

@@ -82,7 +82,10 @@ class ContaminationReport:
 
 
 def find_contamination(
-    training: Iterable[NamedText | TrainingText], problems: Sequence[NamedText], n: int = NGRAM_WORDS, common: int = MAX_COMMON_TEXTS
+    training: Iterable[NamedText | TrainingText],
+    problems: Sequence[NamedText],
+    n: int = NGRAM_WORDS,
+    common: int = MAX_COMMON_TEXTS,
 ) -> ContaminationReport:
     """Reads training once, and keeps only what the evaluation could meet."""
     if n < 2:
@@ -151,7 +154,11 @@ class _NgramIndex:
         met: set[tuple[str, ...]] = set()
         for part in text.parts:
             all_words = normalized_words(part)
-            short = (normalized_words(piece) for piece in lines_and_sentences(part) if len(piece) <= _MAX_WORD_CHARS * self.longest)
+            short = (
+                normalized_words(piece)
+                for piece in lines_and_sentences(part)
+                if len(piece) <= _MAX_WORD_CHARS * self.longest
+            )
             for same in map(tuple, (all_words, *short)):
                 if same in self.equals:
                     self.equal.setdefault(same, text.name)

@@ -21,7 +21,10 @@ MIN_VALUES = 6  # values in the window below which nothing is said
 ZERO_STD_SHARE = 0.6  # share of groups without a gradient: most of the sampling is wasted
 ZERO_STD_SHARE_SEVERE = 0.95  # next to nothing is left to learn from
 ONE_SIDED_SHARE = 0.7  # share of the dead groups that must lie on one side to call the problems too hard or too easy
-LOW_REWARD, HIGH_REWARD = 0.2, 0.8  # mean rewards that tell the side where groups were not counted, for rewards in [0, 1]
+LOW_REWARD, HIGH_REWARD = (
+    0.2,
+    0.8,
+)  # mean rewards that tell the side where groups were not counted, for rewards in [0, 1]
 TRUNCATED_SHARE = 0.25  # share of answers cut off: a quarter of the rewards speak of the budget, not of the thought
 NO_EOS_SHARE = 0.99  # nothing ends by itself: the model does not know how to
 UNDECIDED_SHARE = 0.05  # share of answers without a verdict; a working grader leaves fewer
@@ -79,7 +82,9 @@ def check_truncated(rows: MetricRows) -> Iterator[TrainingFinding]:
     if share is None or share < TRUNCATED_SHARE:
         return
     if share >= NO_EOS_SHARE:
-        yield TrainingFinding("no EOS", f"no completion ends with EOS: check the chat template (--template), or {budget}", 3)
+        yield TrainingFinding(
+            "no EOS", f"no completion ends with EOS: check the chat template (--template), or {budget}", 3
+        )
     else:
         yield TrainingFinding("truncated", f"{_percent(share)} truncated: {budget}", 2)
 
@@ -92,7 +97,9 @@ def check_zero_std_groups(rows: MetricRows) -> Iterator[TrainingFinding]:
     if side == "failed":
         cure = "use easier ones, --curriculum frontier or more samples (--n)"
         yield TrainingFinding(
-            "too hard", f"{said}, mostly the lowest: problems too hard; {cure}", 3 if share >= ZERO_STD_SHARE_SEVERE else 2
+            "too hard",
+            f"{said}, mostly the lowest: problems too hard; {cure}",
+            3 if share >= ZERO_STD_SHARE_SEVERE else 2,
         )
     elif side == "solved":
         cure = "use harder ones or --curriculum frontier"
@@ -105,7 +112,9 @@ def check_logp_difference(rows: MetricRows) -> Iterator[TrainingFinding]:
     gap = _lower_level(rows, "sampling/sampling_logp_difference/mean")
     if gap is not None and gap >= LOGP_DIFFERENCE:
         text = f"ratio drifts: sampler and learner differ by {gap:.2f} nats per token"
-        yield TrainingFinding("drift", f"{text}; no top-p or top-k, or --dtype float32", 3 if gap >= LOGP_DIFFERENCE_SEVERE else 2)
+        yield TrainingFinding(
+            "drift", f"{text}; no top-p or top-k, or --dtype float32", 3 if gap >= LOGP_DIFFERENCE_SEVERE else 2
+        )
 
 
 def check_step_size(rows: MetricRows) -> Iterator[TrainingFinding]:
@@ -125,7 +134,9 @@ def check_entropy(rows: MetricRows) -> Iterator[TrainingFinding]:
     low, high = _upper_level(rows, "entropy"), _lower_level(rows, "entropy")
     if start is None or low is None or high is None or start <= 0:
         return
-    if low <= ENTROPY_COLLAPSE_SHARE * start and low <= ENTROPY_COLLAPSE_NATS and _zero_std_side(rows) != "solved":  # who solves it all may be sure
+    if (
+        low <= ENTROPY_COLLAPSE_SHARE * start and low <= ENTROPY_COLLAPSE_NATS and _zero_std_side(rows) != "solved"
+    ):  # who solves it all may be sure
         text = f"entropy collapses: {low:.2g} nats, {_percent(low / start)} of what it was at the start"
         yield TrainingFinding("entropy collapse", f"{text}; --option clip_high=0.28 or entropy=0.001, or lower --lr", 2)
     if high >= max(ENTROPY_EXPLOSION_FACTOR * start, ENTROPY_EXPLOSION_NATS):
@@ -160,7 +171,9 @@ def check_reward(rows: MetricRows) -> Iterator[TrainingFinding]:
     if before - after > max(REWARD_FALL_ERRORS * error, REWARD_FALL_SHARE * abs(before)):
         text = f"reward falls: {before:.2f} -> {after:.2f} in {LOOKBACK_STEPS} steps; lower --lr, or go back to a checkpoint"
         yield TrainingFinding("reward falls", text, 2)
-    elif after - before <= REWARD_GAIN_ERRORS * error and _zero_std_side(rows) != "failed":  # then the problems are too hard, as is said
+    elif (
+        after - before <= REWARD_GAIN_ERRORS * error and _zero_std_side(rows) != "failed"
+    ):  # then the problems are too hard, as is said
         text = f"reward has not moved in {LOOKBACK_STEPS} steps ({after:.2f}), unless the curriculum holds it there"
         yield TrainingFinding("reward stalls", f"{text}: raise --lr or change problems", 1)
 

@@ -3,4 +3,4 @@
 from ponder.measure.figures.canvas import FigureWithData
 from ponder.measure.figures.registry import FIGURE_KINDS, FigureKind, draw_figure
 
-__all__ = ["FIGURE_KINDS", "FigureWithData", "FigureKind", "draw_figure"]
+__all__ = ["FIGURE_KINDS", "FigureKind", "FigureWithData", "draw_figure"]

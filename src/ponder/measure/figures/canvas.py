@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ponder.errors import UsageError
-from ponder.measure.figures.theme import TEXT_COLOUR, MUTED_COLOUR, STYLE
+from ponder.measure.figures.theme import MUTED_COLOUR, STYLE, TEXT_COLOUR
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -138,7 +138,10 @@ def spread_labels(heights: Sequence[float], gap: float) -> list[float]:
     stacks: list[list[float]] = []
     for height in heights:
         stacks.append([height])
-        while len(stacks) > 1 and _mean_height(stacks[-1]) - _mean_height(stacks[-2]) < gap * len(stacks[-1] + stacks[-2]) / 2:
+        while (
+            len(stacks) > 1
+            and _mean_height(stacks[-1]) - _mean_height(stacks[-2]) < gap * len(stacks[-1] + stacks[-2]) / 2
+        ):
             stacks[-2:] = [stacks[-2] + stacks[-1]]
     return [_mean_height(s) + gap * (i - (len(s) - 1) / 2) for s in stacks for i in range(len(s))]
 

@@ -9,31 +9,38 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ponder.errors import UsageError
-from ponder.measure.statistics.coverage import coverage_curve
-from ponder.measure.statistics.sample_curve import SampleCurve
 from ponder.measure.figures.canvas import (
-    FigureWithData,
     FigureRow,
-    shorten_name,
-    set_k_axis,
-    label_line_ends,
-    set_headline,
-    make_panels,
-    set_percent_axis,
+    FigureWithData,
     add_footnotes,
+    label_line_ends,
     log_spaced_ints,
+    make_panels,
+    set_headline,
+    set_k_axis,
+    set_percent_axis,
+    shorten_name,
 )
-from ponder.measure.statistics.intervals import FEW_PROBLEMS
-from ponder.measure.figures.theme import COLOURS, DASHES, TEXT_COLOUR, MARKERS, MUTED_COLOUR
+from ponder.measure.figures.theme import COLOURS, DASHES, MARKERS, MUTED_COLOUR, TEXT_COLOUR
 from ponder.measure.readers.attempts import LOGPROB_COLUMN, SCORE_COLUMN, Attempts
 from ponder.measure.statistics.answer_selection import SubsetScheme, selection_curve
+from ponder.measure.statistics.coverage import coverage_curve
+from ponder.measure.statistics.intervals import FEW_PROBLEMS
+from ponder.measure.statistics.sample_curve import SampleCurve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MAX_EXACT_SAMPLES = 128  # samples up to which a vote's expectation is worked out; of more, random subsets are counted
-CURVE_STYLE_INDEX = {"coverage": 0, "majority": 1, "best": 2, "weighted": 3, "logprob": 4, "one sample": 7}  # of COLOURS, everywhere
+CURVE_STYLE_INDEX = {
+    "coverage": 0,
+    "majority": 1,
+    "best": 2,
+    "weighted": 3,
+    "logprob": 4,
+    "one sample": 7,
+}  # of COLOURS, everywhere
 LineLabels = list[tuple[float, str, str]]  # where a line ends, its name and colour
 CURVE_LABELS = {"coverage": "any right (pass@k)", "majority": "majority", "best": "best score", "weighted": "weighted vote",
           "logprob": "likeliest", "one sample": "one sample"}  # fmt: skip
@@ -136,7 +143,9 @@ def plot_coverage(systems: Sequence[Attempts], title: str = "") -> FigureWithDat
             set_headline(axes[0], "share of problems solved by any of k samples, %")
             set_k_axis(axes[0], max(a.max_k for a in asked))
         else:
-            ended = [_paint_curves(ax, _labelled_curves(found), "interval") for ax, found in zip(axes, curves, strict=True)]
+            ended = [
+                _paint_curves(ax, _labelled_curves(found), "interval") for ax, found in zip(axes, curves, strict=True)
+            ]
             for ax, a, found in zip(axes, asked, curves, strict=True):
                 set_headline(ax, shorten_name(a.system.name) if len(asked) > 1 else "share of problems solved, %")
                 set_k_axis(ax, a.max_k)
@@ -167,7 +176,8 @@ def plot_selection(systems: Sequence[Attempts], title: str = "", subsets: int = 
             one = float(found["coverage"].mean[0])
             ax.axhline(one, color=MUTED_COLOUR, lw=0.9, ls=DASHES[2], zorder=1)
             set_headline(
-                ax, shorten_name(a.system.name) if len(asked) > 1 else "share of problems whose chosen answer is right, %"
+                ax,
+                shorten_name(a.system.name) if len(asked) > 1 else "share of problems whose chosen answer is right, %",
             )
             set_k_axis(ax, a.max_k)
         spread = f"bars: standard deviation over {subsets} random subsets; dotted: one sample"

@@ -9,13 +9,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ponder.errors import UsageError
-from ponder.measure.statistics.coverage import coverage_curve
-from ponder.measure.statistics.sample_curve import SampleCurve
-from ponder.measure.figures.coverage_plots import CURVE_LABELS, judged_system, figure_notes
-from ponder.measure.figures.canvas import FigureWithData, set_k_axis, label_line_ends, set_headline, make_panels, set_percent_axis, add_footnotes
-from ponder.measure.figures.theme import TEXT_COLOUR, MARKERS
+from ponder.measure.figures.canvas import (
+    FigureWithData,
+    add_footnotes,
+    label_line_ends,
+    make_panels,
+    set_headline,
+    set_k_axis,
+    set_percent_axis,
+)
+from ponder.measure.figures.coverage_plots import CURVE_LABELS, figure_notes, judged_system
+from ponder.measure.figures.theme import MARKERS, TEXT_COLOUR
 from ponder.measure.readers.attempts import Attempts, ProblemAttempts
 from ponder.measure.statistics.answer_selection import selection_curve
+from ponder.measure.statistics.coverage import coverage_curve
+from ponder.measure.statistics.sample_curve import SampleCurve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,7 +65,9 @@ def plot_samples_and_length(systems: Sequence[Attempts], title: str = "", rule: 
         set_headline(axes[0], f"{CURVE_LABELS[chosen]} of k, %")
         set_headline(axes[1], "the same, as a map; underlined: best for its tokens")
         how = "longer attempts count as cut off" if cut else "each run at its mean length"
-        add_footnotes(figure, figure_notes(systems, f"length: tokens per attempt, {how}; bands: 95 % intervals over problems"))
+        add_footnotes(
+            figure, figure_notes(systems, f"length: tokens per attempt, {how}; bands: 95 % intervals over problems")
+        )
 
     return FigureWithData(make_panels(2, paint, title, size=(4.6, 3.4)), tuple(rows))
 

@@ -6,12 +6,20 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, get_args
 
 from ponder.errors import UsageError
-from ponder.measure.statistics.decision_rules import DecisionRule, apply_rule, default_rule
-from ponder.measure.figures.canvas import FigureWithData, FigureRow, shorten_name, set_headline, make_panels, set_percent_axis, add_footnotes
-from ponder.measure.statistics.intervals import FEW_PROBLEMS
-from ponder.measure.scaling.pareto import FrontierPoint, pareto_frontier_with_intervals
-from ponder.measure.figures.theme import COLOURS, TEXT_COLOUR, MUTED_COLOUR
+from ponder.measure.figures.canvas import (
+    FigureRow,
+    FigureWithData,
+    add_footnotes,
+    make_panels,
+    set_headline,
+    set_percent_axis,
+    shorten_name,
+)
+from ponder.measure.figures.theme import COLOURS, MUTED_COLOUR, TEXT_COLOUR
 from ponder.measure.readers.attempts import Attempts, ProblemAttempts, align_problems
+from ponder.measure.scaling.pareto import FrontierPoint, pareto_frontier_with_intervals
+from ponder.measure.statistics.decision_rules import DecisionRule, apply_rule, default_rule
+from ponder.measure.statistics.intervals import FEW_PROBLEMS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

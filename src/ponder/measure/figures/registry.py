@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, get_args
 
-from ponder.measure.statistics.decision_rules import DecisionRule
-from ponder.measure.figures.coverage_plots import plot_coverage, plot_selection
 from ponder.measure.figures.canvas import FigureWithData
-from ponder.measure.figures.scaling_law_plot import plot_coverage_law
+from ponder.measure.figures.coverage_plots import plot_coverage, plot_selection
 from ponder.measure.figures.length_plots import plot_samples_and_length
 from ponder.measure.figures.pareto_plot import CostUnit, plot_pareto
+from ponder.measure.figures.scaling_law_plot import plot_coverage_law
 from ponder.measure.figures.training_plots import plot_length_growth, plot_training_metrics
-from ponder.measure.readers import Attempts, ColumnMap, short_labels, read_logs
+from ponder.measure.readers import Attempts, ColumnMap, read_logs, short_labels
+from ponder.measure.statistics.decision_rules import DecisionRule
 
 FigureKind = Literal["coverage", "selection", "law", "two-axis", "pareto", "training", "length"]
 FIGURE_KINDS: tuple[FigureKind, ...] = get_args(FigureKind)

@@ -7,13 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ponder.measure.figures.canvas import (
+    FigureRow,
+    FigureWithData,
+    add_footnotes,
+    label_line_ends,
+    log_spaced_ints,
+    make_panels,
+    set_headline,
+    set_k_axis,
+    set_percent_axis,
+)
+from ponder.measure.figures.coverage_plots import figure_notes, judged_system
+from ponder.measure.figures.theme import COLOURS, DASHES, MARKERS
+from ponder.measure.readers.attempts import Attempts
+from ponder.measure.scaling.coverage_power_law import fit_coverage_law_to_counts
 from ponder.measure.statistics.coverage import coverage_curve
 from ponder.measure.statistics.sample_curve import SampleCurve
-from ponder.measure.figures.coverage_plots import judged_system, figure_notes
-from ponder.measure.figures.canvas import FigureWithData, FigureRow, set_k_axis, label_line_ends, set_headline, make_panels, set_percent_axis, add_footnotes, log_spaced_ints
-from ponder.measure.figures.theme import COLOURS, DASHES, MARKERS
-from ponder.measure.scaling.coverage_power_law import fit_coverage_law_to_counts
-from ponder.measure.readers.attempts import Attempts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,7 +75,8 @@ def plot_coverage_law(systems: Sequence[Attempts], title: str = "", reach: float
             label_line_ends(ax, labels)
         _law_text(ax, fits)
         add_footnotes(
-            figure, figure_notes(systems, "filled: fitted; hollow: held out; dashed: predicted; bands: 95 %, over problems")
+            figure,
+            figure_notes(systems, "filled: fitted; hollow: held out; dashed: predicted; bands: 95 %, over problems"),
         )
 
     figure = make_panels(1, paint, title, size=(6.4, 3.7))

@@ -107,7 +107,9 @@ def _plot_accuracies(axes: Axes, marks: Sequence[tuple[str, Accuracy]]) -> None:
     for x, (_, a) in enumerate(marks):
         mean, low, high = 100 * a.mean, 100 * a.low, 100 * a.high
         reach = [[mean - low], [high - mean]]
-        axes.errorbar(x, mean, reach, fmt="o", ms=5, color=MARK_COLOUR, lw=1.4, capsize=3.5, capthick=1.4, clip_on=False)
+        axes.errorbar(
+            x, mean, reach, fmt="o", ms=5, color=MARK_COLOUR, lw=1.4, capsize=3.5, capthick=1.4, clip_on=False
+        )
         over = high < 90  # the figure stands above its interval, or below where the frame is near
         axes.annotate(
             f"{mean:.1f}", (x, high if over else low), (0, 6 if over else -6), textcoords="offset points",

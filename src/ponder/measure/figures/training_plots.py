@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ponder.errors import UsageError
-from ponder.measure.figures.canvas import FigureWithData, FigureRow, label_line_ends, set_headline, make_panels, add_footnotes
+from ponder.measure.figures.canvas import (
+    FigureRow,
+    FigureWithData,
+    add_footnotes,
+    label_line_ends,
+    make_panels,
+    set_headline,
+)
 from ponder.measure.figures.theme import COLOURS, DASHES, TEXT_COLOUR, moving_mean
 from ponder.measure.readers.attempts import short_labels
 from ponder.measure.readers.run_directory import run_task, run_verifier, sampled_token_count
@@ -35,7 +42,9 @@ METRIC_LABELS = {
 SMOOTHING_FRACTION = 12  # a moving mean spans a twelfth of the run to either side
 
 
-def plot_training_metrics(folders: Sequence[str | Path], title: str = "", metrics: Sequence[str] = ()) -> FigureWithData:
+def plot_training_metrics(
+    folders: Sequence[str | Path], title: str = "", metrics: Sequence[str] = ()
+) -> FigureWithData:
     """One panel per metric, one line per run: faint as measured, strong as a centred moving mean."""
     runs = [(name, _metrics(f)) for name, f in zip(_run_labels(folders), folders, strict=True)]
     have = {k for _, rows in runs for row in rows for k in row}
@@ -43,7 +52,9 @@ def plot_training_metrics(folders: Sequence[str | Path], title: str = "", metric
         raise UsageError(
             f"no run has the metric {unknown[0]!r}; they have {', '.join(sorted(have - {'step', 'time'}))}"
         )
-    usual = [m for m in METRIC_LABELS if m in have and not (m == "loss" and "reward" in have)]  # a policy's loss tells nothing
+    usual = [
+        m for m in METRIC_LABELS if m in have and not (m == "loss" and "reward" in have)
+    ]  # a policy's loss tells nothing
     shown = list(metrics) or usual
     if not shown:
         raise UsageError(f"none of {', '.join(METRIC_LABELS)} is in these runs: name metrics with --metric")

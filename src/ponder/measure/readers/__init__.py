@@ -4,11 +4,27 @@
 any other table is read by rules that are shown (`Attempts.how`) and that `Columns` overrules.
 """
 
-from ponder.measure.readers.attempts import LOGPROB_COLUMN, SCORE_COLUMN, Attempts, ProblemAttempts, short_labels, align_problems
+from ponder.measure.readers.attempts import (
+    LOGPROB_COLUMN,
+    SCORE_COLUMN,
+    Attempts,
+    ProblemAttempts,
+    align_problems,
+    short_labels,
+)
+from ponder.measure.readers.attempts_to_traces import attempts_to_traces
 from ponder.measure.readers.column_aliases import ColumnMap
 from ponder.measure.readers.read_log import read_log, read_logs
-from ponder.measure.readers.attempts_to_traces import attempts_to_traces
 
 __all__ = [
-    "LOGPROB_COLUMN", "SCORE_COLUMN", "Attempts", "ColumnMap", "ProblemAttempts", "short_labels", "read_log", "read_logs", "align_problems", "attempts_to_traces",
+    "LOGPROB_COLUMN",
+    "SCORE_COLUMN",
+    "Attempts",
+    "ColumnMap",
+    "ProblemAttempts",
+    "align_problems",
+    "attempts_to_traces",
+    "read_log",
+    "read_logs",
+    "short_labels",
 ]  # fmt: skip

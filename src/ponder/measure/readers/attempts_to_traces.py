@@ -21,7 +21,9 @@ def attempts_to_traces(attempts: Attempts) -> list[Trace]:
 
 
 def _trace(group: ProblemAttempts) -> Trace:
-    trace = Trace(Problem(group.problem, user_messages(group.question), group.gold), [Step(None, group.question, ids([]))])
+    trace = Trace(
+        Problem(group.problem, user_messages(group.question), group.gold), [Step(None, group.question, ids([]))]
+    )
     for i, said in enumerate(group.texts or ()):
         judged = group.correct[i]
         scores = {n: _score(c[i]) for n, c in group.scores.items() if n != LOGPROB_COLUMN}
@@ -49,7 +51,9 @@ def read_tree_of_thoughts_traces(path: str | Path) -> list[Trace]:
 
 def _tree(row: dict[str, Any]) -> Trace:
     asked = str(row["steps"][0]["x"])
-    trace = Trace(Problem(str(row["idx"]), user_messages(asked), {"numbers": [int(n) for n in asked.split()], "target": 24}))
+    trace = Trace(
+        Problem(str(row["idx"]), user_messages(asked), {"numbers": [int(n) for n in asked.split()], "target": 24})
+    )
     at = {"": trace.add(Step(None, asked, ids([])))}  # the step at which each text so far ends
     for level in row["steps"]:
         kept = set(level["select_new_ys"])

@@ -32,7 +32,11 @@ def parse_verdict(value: Any, right: frozenset[str] = frozenset()) -> float | No
         return None
     if right:
         said = str(value).strip().lower()
-        return None if said in EMPTY_WORDS else float(said in right or _number_or_text(said) in {_number_or_text(r) for r in right})
+        return (
+            None
+            if said in EMPTY_WORDS
+            else float(said in right or _number_or_text(said) in {_number_or_text(r) for r in right})
+        )
     if isinstance(value, str):
         return _word_verdict(value)
     if isinstance(value, bool):

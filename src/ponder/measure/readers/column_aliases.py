@@ -73,7 +73,17 @@ COLUMN_ALIASES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 ALL_ALIASES = frozenset(n for names in COLUMN_ALIASES.values() for n in names)
-LIST_ONLY_ALIASES = (VALUES_COLUMN, "sample", "samples", "attempt", "attempts", "run", "runs", "trial", "trials")  # else numbers of rows
+LIST_ONLY_ALIASES = (
+    VALUES_COLUMN,
+    "sample",
+    "samples",
+    "attempt",
+    "attempts",
+    "run",
+    "runs",
+    "trial",
+    "trials",
+)  # else numbers of rows
 # Words of a column's name that say "verdict" where no whole name does.
 VERDICT_WORDS = frozenset((
     "acc", "accepted", "accuracy", "correct", "correctness", "equal", "graded", "hit", "match", "matched", "ok",
@@ -84,9 +94,17 @@ NON_PROBLEM_PREFIXES = frozenset((
     "provider", "model", "system", "generator", "author", "user", "run", "session", "request", "response", "completion",
     "output", "choice", "message", "usage", "config",
 ))  # fmt: skip
-AMBIGUOUS_COUNT_NAMES = ("total", "count", "attempts", "trials", "samples")  # may count samples, and may count anything else
+AMBIGUOUS_COUNT_NAMES = (
+    "total",
+    "count",
+    "attempts",
+    "trials",
+    "samples",
+)  # may count samples, and may count anything else
 MAX_SYSTEMS, MAX_SYSTEM_NAME_CHARS = 64, 120  # systems in one log, and characters of a name: more is a text
-FIRST_WEAK_VERDICT_ALIAS = COLUMN_ALIASES["correct"].index("label")  # from here on a name says little: the values must be plainly right or wrong
+FIRST_WEAK_VERDICT_ALIAS = COLUMN_ALIASES["correct"].index(
+    "label"
+)  # from here on a name says little: the values must be plainly right or wrong
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,29 @@ from dataclasses import dataclass
 from typing import Any
 
 from ponder.errors import UnknownName, UsageError
-from ponder.measure.readers.column_aliases import LIST_ONLY_ALIASES, MAX_SYSTEM_NAME_CHARS, FIRST_WEAK_VERDICT_ALIAS, MAX_SYSTEMS, COLUMN_ALIASES, NON_PROBLEM_PREFIXES, GENERIC_ID_NAMES, VERDICT_WORDS, AMBIGUOUS_COUNT_NAMES, ColumnMap
+from ponder.measure.readers.cell_values import (
+    EMPTY_WORDS,
+    RIGHT_WORDS,
+    WRONG_WORDS,
+    all_cells_parse,
+    parse_cell_count,
+    parse_cell_number,
+    parse_cell_text,
+    parse_verdict,
+)
+from ponder.measure.readers.column_aliases import (
+    AMBIGUOUS_COUNT_NAMES,
+    COLUMN_ALIASES,
+    FIRST_WEAK_VERDICT_ALIAS,
+    GENERIC_ID_NAMES,
+    LIST_ONLY_ALIASES,
+    MAX_SYSTEM_NAME_CHARS,
+    MAX_SYSTEMS,
+    NON_PROBLEM_PREFIXES,
+    VERDICT_WORDS,
+    ColumnMap,
+)
 from ponder.measure.readers.row_layout import VALUES_COLUMN, LogRow, column_names, normalized_name
-from ponder.measure.readers.cell_values import EMPTY_WORDS, RIGHT_WORDS, WRONG_WORDS, all_cells_parse, parse_cell_count, parse_cell_number, parse_cell_text, parse_verdict
 
 NO_VERSION = ("version", "none")  # --column version=none: what is called so is another thing's version
 
@@ -97,7 +117,11 @@ class _CellCache:
 
     def is_binary_verdict(self, column: str) -> bool:
         """Only right and wrong."""
-        return self.verdicts(column) and {parse_verdict(v, self.right) for v in self.distinct(column)} <= {0.0, 1.0, None}
+        return self.verdicts(column) and {parse_verdict(v, self.right) for v in self.distinct(column)} <= {
+            0.0,
+            1.0,
+            None,
+        }
 
 
 def _columns_named(columns: Sequence[str], wanted: str) -> list[str]:
@@ -105,11 +129,16 @@ def _columns_named(columns: Sequence[str], wanted: str) -> list[str]:
     whole = [c for c in columns if normalized_name(c) == wanted]
     parts = [c for c in columns if "." in c and normalized_name(c.rpartition(".")[2]) == wanted]
     return whole or [
-        c for c in parts if wanted not in (*GENERIC_ID_NAMES, "version") or not NON_PROBLEM_PREFIXES & {normalized_name(x) for x in c.split(".")[:-1]}
+        c
+        for c in parts
+        if wanted not in (*GENERIC_ID_NAMES, "version")
+        or not NON_PROBLEM_PREFIXES & {normalized_name(x) for x in c.split(".")[:-1]}
     ]
 
 
-def _detect_role(role: str, columns: Sequence[str], roles: Mapping[str, str], cells: _CellCache, said: list[str]) -> str | None:
+def _detect_role(
+    role: str, columns: Sequence[str], roles: Mapping[str, str], cells: _CellCache, said: list[str]
+) -> str | None:
     taken = {column for r, column in roles.items() if (r, role) != ("id", "question")}  # a question can be the id
     fitting: list[str] = []
     for at, wanted in enumerate(COLUMN_ALIASES[role]):
@@ -169,9 +198,15 @@ def _fits_role(role: str, column: str, at: int, roles: Mapping[str, str], cells:
         case "correct":
             if normalized_name(column) in LIST_ONLY_ALIASES and not listed:
                 return False
-            if normalized_name(column) in ("label", "labels") and any(_columns_named(column_names(cells.rows), a) for a in COLUMN_ALIASES["answer"]):
+            if normalized_name(column) in ("label", "labels") and any(
+                _columns_named(column_names(cells.rows), a) for a in COLUMN_ALIASES["answer"]
+            ):
                 return False  # beside a prediction it is what should have been said
-            return cells.is_binary_verdict(column) if at >= FIRST_WEAK_VERDICT_ALIAS or not listed else cells.verdicts(column)
+            return (
+                cells.is_binary_verdict(column)
+                if at >= FIRST_WEAK_VERDICT_ALIAS or not listed
+                else cells.verdicts(column)
+            )
         case "score":
             return listed >= wide and all_cells_parse(_steps(cells(column)), parse_cell_number)
         case "tokens":
@@ -191,7 +226,9 @@ def _fits_role(role: str, column: str, at: int, roles: Mapping[str, str], cells:
         case "system" | "task" | "version":
             values = {str(row.get(column)) for row in cells.rows}
             several = len(values) > 1 or (role == "version" and cells.is_complete(column))
-            return not listed and several and len(values) <= MAX_SYSTEMS and max(map(len, values)) <= MAX_SYSTEM_NAME_CHARS
+            return (
+                not listed and several and len(values) <= MAX_SYSTEMS and max(map(len, values)) <= MAX_SYSTEM_NAME_CHARS
+            )
     return True
 
 
@@ -224,7 +261,11 @@ def _steps(cells: list[Any]) -> list[Any]:
 def _detect_verdict_by_values(columns: Sequence[str], cells: _CellCache) -> list[str]:
     """No name tells: the one column that holds nothing but right and wrong, and has a telling word in its name."""
     named = set(COLUMN_ALIASES["id"]) | set(COLUMN_ALIASES["attempt"]) | set(COLUMN_ALIASES["version"])
-    fitting = [c for c in columns if normalized_name(c) not in named and cells.is_binary_verdict(c) and len(list(cells.distinct(c))) > 1]
+    fitting = [
+        c
+        for c in columns
+        if normalized_name(c) not in named and cells.is_binary_verdict(c) and len(list(cells.distinct(c))) > 1
+    ]
     telling = [c for c in fitting if c == VALUES_COLUMN or VERDICT_WORDS & set(normalized_name(c).split("_"))]
     if len(telling) == 1:
         return telling
@@ -262,7 +303,11 @@ def _detect_counts(columns: Sequence[str], roles: dict[str, str], cells: _CellCa
             if fitting and role not in roles:
                 roles[role] = fitting[0]
     if "n" in roles and ("c" in roles or "rate" in roles):
-        if roles.get("correct") == roles.get("c", "") and normalized_name(roles["n"]) in AMBIGUOUS_COUNT_NAMES and not asked & {"n", "c"}:
+        if (
+            roles.get("correct") == roles.get("c", "")
+            and normalized_name(roles["n"]) in AMBIGUOUS_COUNT_NAMES
+            and not asked & {"n", "c"}
+        ):
             n, c = roles["n"], roles["c"]
             raise UsageError(
                 f"{c} may be verdicts, or counts of {n}: say --column correct={c}, or --column n={n} --column c={c}"

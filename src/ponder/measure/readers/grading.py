@@ -30,7 +30,10 @@ def unwrap_single(value: Any) -> Any:
 def grade_attempts(answers: Sequence[Any] | None, texts: Sequence[str] | None, gold: Any) -> list[float | None]:
     judge = _grader(str(gold))
     if answers is not None:
-        return [0.0 if parse_cell_text(unwrap_single(a)) is None else judge(_boxed(str(parse_cell_text(unwrap_single(a))))) for a in answers]
+        return [
+            0.0 if parse_cell_text(unwrap_single(a)) is None else judge(_boxed(str(parse_cell_text(unwrap_single(a)))))
+            for a in answers
+        ]
     return [judge(t) for t in texts or ()]
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from ponder.errors import UnknownName, UsageError
 from ponder.measure.readers.attempts import Attempts, shorten_id
-from ponder.measure.readers.column_aliases import ALL_ALIASES, FIRST_WEAK_VERDICT_ALIAS, COLUMN_ALIASES, ColumnMap
+from ponder.measure.readers.column_aliases import ALL_ALIASES, COLUMN_ALIASES, FIRST_WEAK_VERDICT_ALIAS, ColumnMap
 from ponder.measure.readers.raw_files import load_data
-from ponder.measure.readers.tool_formats import detect_log_format, inspect_samples
-from ponder.measure.readers.run_directory import is_run, read_run
 from ponder.measure.readers.row_layout import normalized_name, to_rows
 from ponder.measure.readers.rows_to_attempts import rows_to_attempts
+from ponder.measure.readers.run_directory import is_run, read_run
+from ponder.measure.readers.tool_formats import detect_log_format, inspect_samples
 
 
 def read_log(path: str | Path, columns: ColumnMap = ColumnMap(), texts: bool = True) -> list[Attempts]:
@@ -47,7 +47,9 @@ def read_log(path: str | Path, columns: ColumnMap = ColumnMap(), texts: bool = T
 
 
 def _columns_without_texts(columns: ColumnMap, names: Sequence[str]) -> list[str]:
-    judged = columns.correct or any(normalized_name(n) in COLUMN_ALIASES["correct"][:FIRST_WEAK_VERDICT_ALIAS] for n in names)
+    judged = columns.correct or any(
+        normalized_name(n) in COLUMN_ALIASES["correct"][:FIRST_WEAK_VERDICT_ALIAS] for n in names
+    )
     apart = set(COLUMN_ALIASES["text"]) if judged else set()
     return [n for n in names if normalized_name(n) not in apart or n in asdict(columns).values()]
 

@@ -116,7 +116,12 @@ def _has_problem_ids(rows: Sequence[Any]) -> bool:
         what, _, kind = normalized_name(key).rpartition("_")
         told = {str(row.get(key)) for row in rows}
         counting = {str(i) for i in range(len(rows) + 1)}
-        if kind in ("id", "idx", "index") and what not in ATTEMPT_WORDS and len(told) > 1 and (what or not told <= counting):
+        if (
+            kind in ("id", "idx", "index")
+            and what not in ATTEMPT_WORDS
+            and len(told) > 1
+            and (what or not told <= counting)
+        ):
             return True
     return False
 
@@ -176,7 +181,9 @@ def _join_numbered_columns(found: list[LogRow], asked: frozenset[str]) -> list[L
         if (match := _NUMBERED.fullmatch(column)) and not match[1].endswith("@"):  # pass@1 and pass@2 are no attempts
             stems[match[1]][int(match[2])] = column
     series = {
-        stem: [by[i] for i in sorted(by)] for stem, by in stems.items() if _is_consecutive(by) and not asked & set(by.values())
+        stem: [by[i] for i in sorted(by)]
+        for stem, by in stems.items()
+        if _is_consecutive(by) and not asked & set(by.values())
     }
     taken = {c: stem for stem, members in series.items() for c in members}
     if not taken:

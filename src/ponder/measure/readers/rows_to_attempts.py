@@ -10,12 +10,28 @@ from statistics import median
 from typing import Any
 
 from ponder.errors import UsageError
-from ponder.measure.readers.attempts import SCORE_COLUMN, NO_VERDICT_NOTE, Attempts, ProblemAttempts, list_problems, comparable_text, shorten_id
-from ponder.measure.readers.column_aliases import FIRST_WEAK_VERDICT_ALIAS, COLUMN_ALIASES, ColumnMap
-from ponder.measure.readers.grading import GRADED_NOTE, read_math_answer, final_gold, grade_attempts, unwrap_single
+from ponder.measure.readers.attempts import (
+    NO_VERDICT_NOTE,
+    SCORE_COLUMN,
+    Attempts,
+    ProblemAttempts,
+    comparable_text,
+    list_problems,
+    shorten_id,
+)
+from ponder.measure.readers.cell_values import (
+    NotAVerdict,
+    all_cells_parse,
+    parse_cell_count,
+    parse_cell_number,
+    parse_cell_text,
+    parse_text_list,
+    parse_verdict,
+)
+from ponder.measure.readers.column_aliases import COLUMN_ALIASES, FIRST_WEAK_VERDICT_ALIAS, ColumnMap
 from ponder.measure.readers.column_detection import DetectedColumns, detect_columns
+from ponder.measure.readers.grading import GRADED_NOTE, final_gold, grade_attempts, read_math_answer, unwrap_single
 from ponder.measure.readers.row_layout import LogRow, column_names, normalized_name
-from ponder.measure.readers.cell_values import NotAVerdict, all_cells_parse, parse_cell_count, parse_cell_number, parse_cell_text, parse_text_list, parse_verdict
 
 
 def rows_to_attempts(label: str, rows: Sequence[LogRow], columns: ColumnMap = ColumnMap()) -> list[Attempts]:
@@ -25,7 +41,9 @@ def rows_to_attempts(label: str, rows: Sequence[LogRow], columns: ColumnMap = Co
     rows = _unpack_text_lists(rows)
     prefixes = _nested_system_prefixes(rows)
     if prefixes and not columns.correct:
-        return [a for p in prefixes for a in rows_to_attempts(f"{label}: {p}", _rows_of_system(rows, p, prefixes), columns)]
+        return [
+            a for p in prefixes for a in rows_to_attempts(f"{label}: {p}", _rows_of_system(rows, p, prefixes), columns)
+        ]
     return _TableReader(label, rows, columns, detect_columns(rows, columns)).systems()
 
 
@@ -63,7 +81,10 @@ def _rows_of_system(rows: Sequence[LogRow], prefix: str, prefixes: Sequence[str]
 def _unpack_text_lists(rows: Sequence[LogRow]) -> list[LogRow]:
     """Lists that a table without lists (CSV) holds as text; a text or an answer may look like one and stays."""
     columns = column_names(rows)
-    texts = {n for role in ("text", "question", "gold", "id", "answer") for n in COLUMN_ALIASES[role]} - {"samples", "sample"}
+    texts = {n for role in ("text", "question", "gold", "id", "answer") for n in COLUMN_ALIASES[role]} - {
+        "samples",
+        "sample",
+    }
     changed = {}
     for column in columns:
         cells = [row.get(column) for row in rows]
@@ -165,7 +186,9 @@ class _TableReader:
             return None
         return [self._fill_attempts(group, [row], at, wide=True) for group, at, row in self._empty_groups(label, rows)]
 
-    def _empty_groups(self, label: str, rows: Sequence[tuple[int, LogRow]]) -> Iterable[tuple[ProblemAttempts, int, LogRow]]:
+    def _empty_groups(
+        self, label: str, rows: Sequence[tuple[int, LogRow]]
+    ) -> Iterable[tuple[ProblemAttempts, int, LogRow]]:
         """A group without its attempts for each row; a problem may stand in one row only."""
         seen: dict[str, int] = {}
         for at, row in rows:

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from ponder.errors import UnknownName
 from ponder.measure.readers.attempts import Attempts, ProblemAttempts
+from ponder.measure.readers.cell_values import all_cells_parse, parse_cell_number
 from ponder.measure.readers.column_aliases import ALL_ALIASES, ColumnMap
 from ponder.measure.readers.row_layout import LogRow, to_rows
 from ponder.measure.readers.rows_to_attempts import rows_to_attempts
-from ponder.measure.readers.cell_values import all_cells_parse, parse_cell_number
 from ponder.types import Cost
 
 LogRows = list[dict[str, Any]]
@@ -111,7 +111,9 @@ def read_search_and_learn(label: str, data: LogRows, columns: ColumnMap) -> list
     levels = [k for k in data[0] if _LEVEL.fullmatch(k)]
     kept = [{k: v for k, v in row.items() if not k.startswith("pred")} for row in data]
     scoring = replace(columns, step_score_reduction="last") if columns.step_score_reduction == "min" else columns
-    main = rows_to_attempts(label, to_rows(kept, ALL_ALIASES), replace(scoring, text="completions", gold=columns.gold or "answer"))
+    main = rows_to_attempts(
+        label, to_rows(kept, ALL_ALIASES), replace(scoring, text="completions", gold=columns.gold or "answer")
+    )
     about = [k for k in ("unique_id", "problem", "answer") if k in data[0]]
     chosen = [
         replace(a, derived=True)

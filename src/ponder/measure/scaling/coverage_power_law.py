@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ponder.errors import UsageError
+from ponder.measure.statistics.arrays import FloatArray, IntArray, check_choice
 from ponder.measure.statistics.coverage import unique_count_pairs
-from ponder.measure.statistics.arrays import IntArray, FloatArray, check_choice
 from ponder.measure.statistics.passk import check_counts, pass_at_k
 
 # Where the search in coverage also starts, as log(-a) and b: coverage of 0 or 1 can lead the line in logs astray.
@@ -30,7 +30,9 @@ class CoverageLaw:
     b: float
     a_interval: tuple[float, float] | None = None
     b_interval: tuple[float, float] | None = None
-    resampled_parameters: FloatArray | None = field(default=None, repr=False, compare=False)  # [R, 2]: a and b of each resample
+    resampled_parameters: FloatArray | None = field(
+        default=None, repr=False, compare=False
+    )  # [R, 2]: a and b of each resample
 
     def __call__(self, k: ArrayLike) -> FloatArray:
         return np.asarray(np.exp(self.a * np.asarray(k, dtype=float) ** self.b))
@@ -138,7 +140,9 @@ def _require_fit(pair: FloatArray) -> tuple[float, float]:
     return float(pair[0]), float(pair[1])
 
 
-def _levenberg_marquardt(x_K: FloatArray, c_RK: FloatArray, u_R: FloatArray, b_R: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _levenberg_marquardt(
+    x_K: FloatArray, c_RK: FloatArray, u_R: FloatArray, b_R: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Least squares of exp(-exp(u + b x)) - c, each row with its own damping: u, b and what is left."""
     damp_R = np.full(len(u_R), 1e-2)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ponder.errors import UsageError
 from ponder.reason.price import Price, read_prices
 
-__all__ = ["Price", "read_prices", "gpu_seconds"]
+__all__ = ["Price", "gpu_seconds", "read_prices"]
 
 
 def gpu_seconds(flops: float, peak_flops: float, utilization: float = 0.4, gpus: int = 1) -> float:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ponder.errors import UsageError
 from ponder.measure.statistics.arrays import FloatArray
-from ponder.measure.statistics.intervals import constant_sample_interval, bootstrap_tail, wilson
+from ponder.measure.statistics.intervals import bootstrap_tail, constant_sample_interval, wilson
 
 MAX_RESAMPLED_VALUES = 4_000_000  # draws kept at once
 

@@ -29,7 +29,11 @@ class RoutingCurve:
     @property
     def recovered_share(self) -> float:
         """The share of what knowing gains over a coin: 1 as good as the oracle, 0 a coin, NaN where both are one."""
-        return (self.area - self.random_area) / (self.oracle_area - self.random_area) if self.oracle_area > self.random_area else float("nan")
+        return (
+            (self.area - self.random_area) / (self.oracle_area - self.random_area)
+            if self.oracle_area > self.random_area
+            else float("nan")
+        )
 
     def quality_at(self, cost: float) -> float:
         """The quality for a mean cost, mixing neighbours."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ponder.errors import UsageError
-from ponder.measure.statistics.arrays import IntArray, FloatArray
+from ponder.measure.statistics.arrays import FloatArray, IntArray
 from ponder.measure.statistics.passk import check_counts, log_no_hit_probability
 
 
@@ -21,7 +21,9 @@ def coverage_from_rates(rates: ArrayLike, max_samples: int) -> FloatArray:
     """1 - (1 - p)^m, for problems whose chance p per sample is known."""
     p_P = np.asarray(rates, dtype=float)
     if p_P.ndim != 1 or not np.all((p_P >= 0) & (p_P <= 1)):
-        raise UsageError("a pass rate lies in [0, 1], one for each problem; say what is unknown with coverage_from_beta")
+        raise UsageError(
+            "a pass rate lies in [0, 1], one for each problem; say what is unknown with coverage_from_beta"
+        )
     return np.asarray(1 - (1 - p_P[:, None]) ** np.arange(_check_max_samples(max_samples) + 1))
 
 
@@ -44,7 +46,9 @@ def coverage_from_counts(n: ArrayLike, c: ArrayLike, max_samples: int) -> FloatA
     n_P, c_P = n_P.ravel(), c_P.ravel()
     if max_samples > int(n_P.min()):
         raise UsageError(f"a problem has {int(n_P.min())} logged samples, so {max_samples} of them cannot be replayed")
-    return np.asarray(-np.expm1(log_no_hit_probability(n_P[:, None], c_P[:, None], np.arange(_check_max_samples(max_samples) + 1))))
+    return np.asarray(
+        -np.expm1(log_no_hit_probability(n_P[:, None], c_P[:, None], np.arange(_check_max_samples(max_samples) + 1)))
+    )
 
 
 def allocate_samples(coverage: ArrayLike, budget: int) -> IntArray:
@@ -110,7 +114,9 @@ def replay_allocation(samples: Sequence[int] | IntArray, n: ArrayLike, c: ArrayL
     equal = [(-np.expm1(log_no_hit_probability(n_P, c_P, share + i))).mean() for i in (0, 1)]
     uniform = equal[0] + more / given_P.size * (equal[1] - equal[0])  # who gets one more is drawn at random
     most = max(1, min(int(n_P.max()), budget))
-    rows_PM = -np.expm1(log_no_hit_probability(n_P[:, None], c_P[:, None], np.minimum(np.arange(most + 1), n_P[:, None])))
+    rows_PM = -np.expm1(
+        log_no_hit_probability(n_P[:, None], c_P[:, None], np.minimum(np.arange(most + 1), n_P[:, None]))
+    )
     known = allocate_samples(rows_PM, budget)
     best = rows_PM[np.arange(given_P.size), known].mean()
     return AllocationReplay(float(chosen.mean()), float(uniform), float(best), budget)

@@ -39,7 +39,9 @@ class StrategyChoice:
     upper_bound: float
 
 
-def choose_strategies(problems: Sequence[Sequence[StrategyOption]], budget: float, exact: bool = False) -> StrategyChoice:
+def choose_strategies(
+    problems: Sequence[Sequence[StrategyOption]], budget: float, exact: bool = False
+) -> StrategyChoice:
     """The options of the largest total success within the budget: exactly, or within `bound` minus `success` of it."""
     _check_options(problems, budget)
     hulls = [_upper_hull(options) for options in problems]
@@ -91,7 +93,9 @@ def _greedy_climb(hulls: list[list[StrategyOption]], budget: float) -> tuple[lis
     return picked, success
 
 
-def _spend_remainder(problems: Sequence[Sequence[StrategyOption]], picked: list[StrategyOption], budget: float) -> list[StrategyOption]:
+def _spend_remainder(
+    problems: Sequence[Sequence[StrategyOption]], picked: list[StrategyOption], budget: float
+) -> list[StrategyOption]:
     """Upgrades that still fit, the largest gain first."""
     chosen, left = list(picked), budget - _total_cost(picked)
     while True:

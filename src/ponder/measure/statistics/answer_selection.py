@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ponder.errors import UsageError
-from ponder.measure.statistics.vote_arrays import VoteArrays, MissingScores, to_vote_arrays
+from ponder.measure.statistics.arrays import FloatArray, IntArray, check_choice
 from ponder.measure.statistics.best_of_k import best_at_k
 from ponder.measure.statistics.coverage import TooFewSamples
-from ponder.measure.statistics.sample_curve import SampleCurve, sample_curve
-from ponder.measure.statistics.arrays import IntArray, FloatArray, check_choice
 from ponder.measure.statistics.passk import check_counts, require_k_samples
 from ponder.measure.statistics.plurality_vote import majority_at_k
+from ponder.measure.statistics.sample_curve import SampleCurve, sample_curve
+from ponder.measure.statistics.vote_arrays import MissingScores, VoteArrays, to_vote_arrays
 
 SampleSelectionRule = Literal["majority", "weighted", "best"]
 SubsetScheme = Literal["exact", "subsets", "prefix"]
@@ -47,7 +47,11 @@ def selection_curve(
     choice is wrong; where nobody could judge the winner the problem is left out and counted. Of problems with fewer
     than k samples `short` decides as in `coverage_curve`.
     """
-    for kind, word, words in (("rule", rule, SampleSelectionRule), ("way to take subsets", how, SubsetScheme), ("way", short, TooFewSamples)):
+    for kind, word, words in (
+        ("rule", rule, SampleSelectionRule),
+        ("way to take subsets", how, SubsetScheme),
+        ("way", short, TooFewSamples),
+    ):
         check_choice(kind, word, words)
     if how == "subsets" and subsets < 1:
         raise UsageError(f"{subsets} random subsets have no mean; take at least 1, and 2 to see their spread")
@@ -79,7 +83,9 @@ def selection_curve(
     return replace(found, mean=mean_K, low=low_K, high=high_K)
 
 
-def selected_values(rule: SampleSelectionRule, cast: Sequence[VoteArrays], k_K: IntArray, subsets: int, seed: int = 0) -> FloatArray:
+def selected_values(
+    rule: SampleSelectionRule, cast: Sequence[VoteArrays], k_K: IntArray, subsets: int, seed: int = 0
+) -> FloatArray:
     """What the chosen answer is worth, [problems, subsets, k]; with 0 subsets the samples stay in their order.
 
     A random order's first k are a random subset of k, so one order serves all k.
@@ -93,7 +99,10 @@ def selected_values(rule: SampleSelectionRule, cast: Sequence[VoteArrays], k_K: 
         some = cast[first : first + rows]
         label_RN, weight_RN = np.full((len(some) * orders, most), -1), np.zeros((len(some) * orders, most))
         for i, b in enumerate(some):  # a problem of fewer samples has no votes after its last
-            order, rows_of = _sample_orders(rng, b.size, min(most, b.size), subsets), slice(i * orders, (i + 1) * orders)
+            order, rows_of = (
+                _sample_orders(rng, b.size, min(most, b.size), subsets),
+                slice(i * orders, (i + 1) * orders),
+            )
             label_RN[rows_of, : order.shape[1]] = b.label_N[order]
             weight_RN[rows_of, : order.shape[1]] = b.weight_N[order]
         width = max(1, *(b.value_L.size for b in some))
@@ -134,7 +143,9 @@ def _sample_orders(rng: np.random.Generator, n: int, most: int, subsets: int) ->
     return np.take_along_axis(few, np.take_along_axis(keys, few, axis=1).argsort(axis=1), axis=1)
 
 
-def _winners(rule: SampleSelectionRule, label_RN: IntArray, weight_RN: FloatArray, width: int, k_K: IntArray) -> IntArray:
+def _winners(
+    rule: SampleSelectionRule, label_RN: IntArray, weight_RN: FloatArray, width: int, k_K: IntArray
+) -> IntArray:
     """The winning answer of each row after k samples; -1 where nobody voted. Samples are counted one by one.
 
     Votes that only grow can be led anew only by the answer that just got one; others are searched through.

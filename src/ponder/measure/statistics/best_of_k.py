@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ponder.errors import UsageError
-from ponder.measure.statistics.vote_arrays import MissingScores, check_outcomes_and_scores
-from ponder.measure.statistics.arrays import IntArray, FloatArray
+from ponder.measure.statistics.arrays import FloatArray, IntArray
 from ponder.measure.statistics.passk import check_counts, log_no_hit_probability
+from ponder.measure.statistics.vote_arrays import MissingScores, check_outcomes_and_scores
 
 
 def best_at_k(

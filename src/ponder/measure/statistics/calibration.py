@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from ponder.errors import UsageError
-from ponder.measure.statistics.arrays import IntArray, FloatArray, check_choice, to_floats
+from ponder.measure.statistics.arrays import FloatArray, IntArray, check_choice, to_floats
 from ponder.measure.statistics.intervals import wilson
 
 BinScheme = Literal["width", "mass"]  # as wide as each other, or as many samples in each
@@ -55,7 +55,9 @@ def reliability(
     return ReliabilityCurve(promised, hits_B / count_B, np.array(low), np.array(high), count_B)
 
 
-def ece(scores: Sequence[float | None], right: Sequence[float | None], bins: int = 10, by: BinScheme = "width") -> float:
+def ece(
+    scores: Sequence[float | None], right: Sequence[float | None], bins: int = 10, by: BinScheme = "width"
+) -> float:
     """Expected calibration error (Naeini et al. 2015)."""
     return reliability(scores, right, bins, by).ece
 
@@ -87,7 +89,9 @@ def fit_temperature(logits: Sequence[float | None], right: Sequence[float | None
     return float(np.exp(found.x))
 
 
-def check_scores_and_outcomes(scores: Sequence[float | None], right: Sequence[float | None]) -> tuple[FloatArray, FloatArray]:
+def check_scores_and_outcomes(
+    scores: Sequence[float | None], right: Sequence[float | None]
+) -> tuple[FloatArray, FloatArray]:
     """Score and outcome of each sample; both must be known, and outcomes 0 or 1."""
     if len(scores) != len(right) or len(right) == 0:
         raise UsageError(f"every sample takes one score and one outcome; got {len(scores)} and {len(right)}")
@@ -99,7 +103,9 @@ def check_scores_and_outcomes(scores: Sequence[float | None], right: Sequence[fl
     return score_N, right_N
 
 
-def _check_probabilities(scores: Sequence[float | None], right: Sequence[float | None]) -> tuple[FloatArray, FloatArray]:
+def _check_probabilities(
+    scores: Sequence[float | None], right: Sequence[float | None]
+) -> tuple[FloatArray, FloatArray]:
     score_N, right_N = check_scores_and_outcomes(scores, right)
     if np.any((score_N < 0) | (score_N > 1)):
         raise UsageError("calibration is of probabilities, in [0, 1]; pass reward-model logits through a sigmoid first")

@@ -34,7 +34,9 @@ class ClusteredMean:
     problems: int
     samples: int
     problem_standard_error: float  # the part of its standard error that only more problems lower
-    sample_standard_error: float | None  # the part that more samples of each lower too; None: in the other, it cannot be told
+    sample_standard_error: (
+        float | None
+    )  # the part that more samples of each lower too; None: in the other, it cannot be told
     undecided: int = 0  # samples without a verdict: in no number
     problems_without_verdict: int = 0  # problems without any verdict: left out
 
@@ -84,7 +86,11 @@ def hierarchical_bootstrap(
     measure = statistic or (lambda x: x.mean(axis=-1))
     rng = np.random.default_rng(seed)
     value_P = np.array([float(measure(g)) for g in known])
-    inner_PR = np.zeros((size, 1)) if level_to_resample == "problems" else _resampled_deviations(known, measure, min(resamples, 500), rng)
+    inner_PR = (
+        np.zeros((size, 1))
+        if level_to_resample == "problems"
+        else _resampled_deviations(known, measure, min(resamples, 500), rng)
+    )
     mean = float(value_P.mean())
     within, total = float(inner_PR.var(axis=1).mean()), float(value_P.var(ddof=1))
     fixed = level_to_resample == "samples"

@@ -6,11 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ponder.errors import UsageError
-from ponder.measure.statistics.decision_rules import DecisionRule, apply_rule, accuracy_of_values, default_rule
-from ponder.measure.statistics.intervals import FEW_PROBLEMS, Accuracy, MeanInterval, constant_sample_interval, paired_difference
-from ponder.measure.statistics.paired_tests import paired_means, sign_flip_test
-from ponder.measure.scaling.gpu_time import Price
 from ponder.measure.readers.attempts import Attempts, ProblemAttempts, align_problems
+from ponder.measure.scaling.gpu_time import Price
+from ponder.measure.statistics.decision_rules import DecisionRule, accuracy_of_values, apply_rule, default_rule
+from ponder.measure.statistics.intervals import (
+    FEW_PROBLEMS,
+    Accuracy,
+    MeanInterval,
+    constant_sample_interval,
+    paired_difference,
+)
+from ponder.measure.statistics.paired_tests import paired_means, sign_flip_test
 from ponder.types import Cost
 
 ProblemValues = Sequence[float | None]
@@ -118,7 +124,9 @@ def compare_pair(first: tuple[str, ProblemValues], second: tuple[str, ProblemVal
     won, lost = sum(a > b for a, b in both), sum(a < b for a, b in both)
     if all(x in (0, 1) for pair in both for x in pair):
         d = paired_difference(a_P, b_P)
-        return PairwiseResult(one, other, d.mean, d.low, d.high, d.total, won, lost, "McNemar, exact", d.p_value, d.p_value)
+        return PairwiseResult(
+            one, other, d.mean, d.low, d.high, d.total, won, lost, "McNemar, exact", d.p_value, d.p_value
+        )
     if len({a - b for a, b in both}) == 1:  # also where there is one problem only
         gap = both[0][0] - both[0][1]
         (low, high), p = constant_sample_interval(gap, len(both), least=-1.0), sign_flip_test([a - b for a, b in both])

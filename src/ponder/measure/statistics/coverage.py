@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ponder.errors import UsageError
-from ponder.measure.statistics.sample_curve import BOOTSTRAP_MAX_PROBLEMS, SampleCurve, curve_interval
 from ponder.measure.statistics.arrays import IntArray, check_choice
 from ponder.measure.statistics.passk import check_counts, pass_at_k, require_k_samples
+from ponder.measure.statistics.sample_curve import BOOTSTRAP_MAX_PROBLEMS, SampleCurve, curve_interval
 
 # What to do with a problem of fewer than k samples: refuse; give NaN; or leave the problem out at that k and say so.
 TooFewSamples = Literal["error", "missing", "drop"]

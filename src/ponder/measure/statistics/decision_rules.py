@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
 from ponder.errors import UsageError
-from ponder.measure.statistics.intervals import Accuracy, MeanInterval, mean_with_undecided
 from ponder.measure.readers.attempts import LOGPROB_COLUMN, SCORE_COLUMN, Attempts, ProblemAttempts
+from ponder.measure.statistics.intervals import Accuracy, MeanInterval, mean_with_undecided
 from ponder.reason.operators.vote import best_answer, majority_answer, weighted_answer
 
 DecisionRule = Literal["mean", "first", "majority", "weighted", "best", "logprob", "any", "chosen"]

@@ -127,7 +127,9 @@ def paired_difference(
     return PairedDifference((won - lost) / n, low, high, n, won, lost, len(pairs) - n)
 
 
-def bootstrap_mean(values: Iterable[float | None], level: float = CONFIDENCE, resamples: int = 10_000, seed: int = 0) -> MeanInterval:
+def bootstrap_mean(
+    values: Iterable[float | None], level: float = CONFIDENCE, resamples: int = 10_000, seed: int = 0
+) -> MeanInterval:
     """The mean of one value per problem; the interval is the percentile bootstrap over problems."""
     told = to_floats(list(values))
     known = told[~np.isnan(told)]
@@ -177,7 +179,9 @@ def bootstrap_tail(total: int, level: float = CONFIDENCE) -> float:
     return float(ndtr(stdtrit(total - 1, (1 - level) / 2) * math.sqrt(total / (total - 1))))
 
 
-def constant_sample_interval(value: float, total: int, level: float = CONFIDENCE, least: float = 0.0) -> tuple[float, float]:
+def constant_sample_interval(
+    value: float, total: int, level: float = CONFIDENCE, least: float = 0.0
+) -> tuple[float, float]:
     """An interval for the mean of values in [least, 1] that were all the same, which is not certain either.
 
     Of the problems there are, a share q differ with a chance of (1 - q)^total to draw none of them; the q at which that

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ponder.errors import UsageError
 from ponder.reason.operators.vote import best_answer, majority_answer, weighted_answer
 
-__all__ = ["best_answer", "majority_answer", "majority_accuracy", "weighted_answer"]
+__all__ = ["best_answer", "majority_accuracy", "majority_answer", "weighted_answer"]
 
 
 def majority_accuracy(p: float, n: int) -> float:

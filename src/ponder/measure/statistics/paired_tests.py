@@ -10,7 +10,7 @@ import numpy as np
 
 from ponder.errors import UsageError
 from ponder.measure.statistics.arrays import FloatArray, to_floats
-from ponder.measure.statistics.intervals import FEW_PROBLEMS, CONFIDENCE, constant_sample_interval
+from ponder.measure.statistics.intervals import CONFIDENCE, FEW_PROBLEMS, constant_sample_interval
 
 MAX_EXACT_DIFFERENCES = 16  # differences that are not 0: up to here all signs are tried
 

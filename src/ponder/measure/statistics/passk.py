@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ponder.errors import UsageError
-from ponder.measure.statistics.arrays import IntArray, FloatArray, to_ints
+from ponder.measure.statistics.arrays import FloatArray, IntArray, to_ints
 
 MIN_STIRLING_ARGUMENT = 16  # from here on four terms of Stirling's series are exact to 1e-15
 
@@ -60,7 +60,9 @@ def log_no_hit_probability(n: ArrayLike, c: ArrayLike, k: ArrayLike) -> FloatArr
             - (_stirling(safe_n) - _stirling(np.maximum(n_ - m, 1.0)))
         )
         out = np.where(m == 1, np.log1p(-most / safe_n), out)
-    if np.any(few := (left >= 0) & (left < MIN_STIRLING_ARGUMENT) & (m > 1)):  # Stirling's series is poor for the smallest factorials
+    if np.any(
+        few := (left >= 0) & (left < MIN_STIRLING_ARGUMENT) & (m > 1)
+    ):  # Stirling's series is poor for the smallest factorials
         from scipy.special import gammaln
 
         x, y, z, w = b[few] + 1, left[few] + 1, n_[few] + 1, n_[few] - m[few] + 1

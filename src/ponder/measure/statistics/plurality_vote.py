@@ -16,8 +16,8 @@ from typing import Literal
 import numpy as np
 
 from ponder.errors import UsageError
+from ponder.measure.statistics.arrays import FloatArray, IntArray, check_choice
 from ponder.measure.statistics.vote_arrays import VoteArrays
-from ponder.measure.statistics.arrays import IntArray, FloatArray, check_choice
 
 VoteEstimator = Literal["exact", "normal", "sampled"]
 
@@ -25,7 +25,9 @@ MAX_EXACT_OPERATIONS = 4e9  # multiplications that one problem may take: some se
 MAX_SAMPLED_COUNTS = 4_000_000  # counts drawn at once
 
 
-def winning_weights(winner: FloatArray, others: Sequence[FloatArray], silent: FloatArray | None, most: int) -> FloatArray:
+def winning_weights(
+    winner: FloatArray, others: Sequence[FloatArray], silent: FloatArray | None, most: int
+) -> FloatArray:
     """Weights [most + 1] of votes of each size that one answer wins, from the weights of each answer's counts.
 
     Entry x of an array is the weight of x votes for that answer; `silent` is that of samples that do not vote.

@@ -12,7 +12,11 @@ DEFAULT_POWER = 0.8  # how often a difference that is there should be seen
 
 
 def problems_for_accuracies(
-    difference: float, accuracy: float, disagreement_rate: float | None = None, power: float = DEFAULT_POWER, level: float = CONFIDENCE
+    difference: float,
+    accuracy: float,
+    disagreement_rate: float | None = None,
+    power: float = DEFAULT_POWER,
+    level: float = CONFIDENCE,
 ) -> int:
     """Problems on which two systems must be judged, so that a difference in accuracy shows with a chance of `power`.
 
@@ -37,7 +41,9 @@ def problems_for_accuracies(
             f"between {abs(difference):g} and {most:g}"
         )
     # McNemar's test (Miettinen 1968): only problems on which they disagree tell.
-    return math.ceil((z * math.sqrt(disagreement_rate) + z_power * math.sqrt(disagreement_rate - difference**2)) ** 2 / difference**2)
+    return math.ceil(
+        (z * math.sqrt(disagreement_rate) + z_power * math.sqrt(disagreement_rate - difference**2)) ** 2 / difference**2
+    )
 
 
 def problems_for_means(
@@ -61,7 +67,11 @@ def problems_for_means(
 
 
 def minimum_detectable_difference(
-    problems: int, accuracy: float, disagreement_rate: float | None = None, power: float = DEFAULT_POWER, level: float = CONFIDENCE
+    problems: int,
+    accuracy: float,
+    disagreement_rate: float | None = None,
+    power: float = DEFAULT_POWER,
+    level: float = CONFIDENCE,
 ) -> float:
     """The least gain in accuracy that so many problems show with a chance of `power`; NaN where none is."""
     if problems < 1:
@@ -69,7 +79,9 @@ def minimum_detectable_difference(
     low, high = 1e-9, 1 - accuracy
     problems_for_accuracies(low, accuracy, disagreement_rate, power, level)  # refuses what cannot be
     if disagreement_rate is not None:
-        high = min(high, disagreement_rate, 2 - 2 * accuracy - disagreement_rate)  # beyond, they could not disagree so often
+        high = min(
+            high, disagreement_rate, 2 - 2 * accuracy - disagreement_rate
+        )  # beyond, they could not disagree so often
     if high <= low or problems_for_accuracies(high, accuracy, disagreement_rate, power, level) > problems:
         return math.nan
     for _ in range(100):

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ponder.errors import UsageError
-from ponder.measure.statistics.calibration import check_scores_and_outcomes
 from ponder.measure.statistics.arrays import FloatArray
+from ponder.measure.statistics.calibration import check_scores_and_outcomes
 from ponder.measure.statistics.intervals import CONFIDENCE
 
 

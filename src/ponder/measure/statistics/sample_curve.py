@@ -11,10 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ponder.errors import UsageError
-from ponder.measure.statistics.arrays import IntArray, FloatArray
-from ponder.measure.statistics.intervals import constant_sample_interval, bootstrap_tail, wilson
+from ponder.measure.statistics.arrays import FloatArray, IntArray
+from ponder.measure.statistics.intervals import bootstrap_tail, constant_sample_interval, wilson
 
-BOOTSTRAP_MAX_PROBLEMS = 5_000  # problems (or kinds of them): from here on the central limit gives the bootstrap's interval
+BOOTSTRAP_MAX_PROBLEMS = (
+    5_000  # problems (or kinds of them): from here on the central limit gives the bootstrap's interval
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from ponder.errors import UsageError
-from ponder.measure.statistics.arrays import IntArray, FloatArray, check_choice, to_floats
+from ponder.measure.statistics.arrays import FloatArray, IntArray, check_choice, to_floats
 
 # What an unscored sample does: stop with an error, or never get chosen while others are.
 MissingScores = Literal["error", "abstain"]

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from ponder.errors import PonderError
-from ponder.runs.file_fingerprints import add_fingerprints, file_fingerprint, folder_fingerprint, traces_fingerprint
 from ponder.models.guides import parse_reward_model
-from ponder.runs.code_fingerprints import MAX_PATH_CHARS, code_fingerprints
 from ponder.models.model_fingerprints import MODEL_FIELDS, model_fingerprints
+from ponder.runs.code_fingerprints import MAX_PATH_CHARS, code_fingerprints
+from ponder.runs.file_fingerprints import add_fingerprints, file_fingerprint, folder_fingerprint, traces_fingerprint
 from ponder.runs.run_dir import read_job
 from ponder.tasks.generated.generated_task import GeneratedProblems
 from ponder.types import Problem
@@ -98,7 +98,9 @@ def _problem_fingerprints(task: Any, reads: Sequence[str]) -> dict[str, str]:
             problems = getattr(task, side)
             listed = isinstance(problems, list | tuple)
             if listed or not (isinstance(problems, GeneratedProblems) and _is_ponder_type(task)):
-                marks[f"the {SPLIT_NAMES[side]} problems of {task.name}"] = _hash_problems(problems if listed else problems[:NUM_HASHED_PROBLEMS])
+                marks[f"the {SPLIT_NAMES[side]} problems of {task.name}"] = _hash_problems(
+                    problems if listed else problems[:NUM_HASHED_PROBLEMS]
+                )
         except PonderError:
             pass  # whoever asks them says what is wrong
     return marks

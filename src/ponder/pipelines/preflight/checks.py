@@ -19,8 +19,13 @@ from ponder.train.learner import Learner, OutOfMemory
 from ponder.types import Problem, Score, Step, Trace, ids, prompt_trace
 
 MAX_LOGPROB_GAP_NATS = 1e-3  # nats, the largest difference of two ways to compute a log-probability in float32
-MAX_MEAN_LOGPROB_GAP_NATS = 0.1  # nats, the mean one in half precision; rounding alone makes some 0.02 in a model of 135 M
-MAX_GRADIENT_DIFFERENCE_FP32, MAX_GRADIENT_DIFFERENCE_HALF = 1e-4, 0.2  # relative difference of two gradients, in float32 and in half precision (there some 0.03)
+MAX_MEAN_LOGPROB_GAP_NATS = (
+    0.1  # nats, the mean one in half precision; rounding alone makes some 0.02 in a model of 135 M
+)
+MAX_GRADIENT_DIFFERENCE_FP32, MAX_GRADIENT_DIFFERENCE_HALF = (
+    1e-4,
+    0.2,
+)  # relative difference of two gradients, in float32 and in half precision (there some 0.03)
 MIN_GRADIENT_SHARE = 0.01  # of the credit's sum: a gradient that cancels to less is compared with this
 REFERENCE_SHIFT_NATS = 0.5  # nats between the policy and the reference when the pull of the KL term is tried
 MAX_KL_PULL_ERROR = 1e-3  # relative difference between the pull that is found and that of the formula, both in float32
@@ -69,7 +74,9 @@ def check_logprobs(e: PreflightData, truncated: bool) -> Check:
     gaps = np.abs(np.concatenate([t.logprobs_S[at] - t.sampled_S[at] for t, at in drawn]))
     said = f"mean {gaps.mean():.1e}, largest {gaps.max():.1e} nats"
     if truncated:
-        return Check("log-probabilities", None, f"{said}: expected, top_p, top_k and min_p renormalise", LOGPROBS_ADVICE)
+        return Check(
+            "log-probabilities", None, f"{said}: expected, top_p, top_k and min_p renormalise", LOGPROBS_ADVICE
+        )
     if not np.isfinite(gaps).all():
         return Check("log-probabilities", None, NOT_FINITE, LOGPROBS_ADVICE)
     exact = e.policy.net.dtype == torch.float32
@@ -100,7 +107,11 @@ INVARIANCE_ADVICE = (
 def check_gradient_invariance(e: PreflightData) -> Check:
     """The gradient does not depend on how the step is cut into micro-batches and packed."""
     tolerance = MAX_GRADIENT_DIFFERENCE_FP32 if e.policy.net.dtype == torch.float32 else MAX_GRADIENT_DIFFERENCE_HALF
-    scale = max(e.shared_prompt.norm(), MIN_GRADIENT_SHARE * sum(float(np.abs(t.weights_S).sum()) for t in e.shared_prompt.sequences), 1e-30)
+    scale = max(
+        e.shared_prompt.norm(),
+        MIN_GRADIENT_SHARE * sum(float(np.abs(t.weights_S).sum()) for t in e.shared_prompt.sequences),
+        1e-30,
+    )
     cut = e.shared_prompt.minus(e.microbatched).norm() / scale
     apart = 0.0 if e.unshared_prompt is None else e.shared_prompt.minus(e.unshared_prompt).norm() / scale
     if not (math.isfinite(cut) and math.isfinite(apart)):
@@ -178,7 +189,9 @@ def check_gradient(learner: Learner, traces: Sequence[Trace], name: str = "gradi
         return Check(name, None, f"not compared, for lack of memory ({why})", GRADIENT_ADVICE)
     if lacking := [n for n in learning if n not in found]:
         has = f"{len(lacking)} of {len(learning)} parameters that should learn have no gradient: {lacking[0]}"
-        return Check(name, False, has + ("" if lacking[0] not in plain else ", which has one uncompiled"), GRADIENT_ADVICE)
+        return Check(
+            name, False, has + ("" if lacking[0] not in plain else ", which has one uncompiled"), GRADIENT_ADVICE
+        )
     norm, expected = (math.hypot(*norms.values()) for norms in (found, plain))
     if not (math.isfinite(norm) and math.isfinite(expected)):
         return Check(name, None, NOT_FINITE, GRADIENT_ADVICE)
@@ -187,7 +200,9 @@ def check_gradient(learner: Learner, traces: Sequence[Trace], name: str = "gradi
         return Check(name, True, said, GRADIENT_ADVICE)
     off = math.hypot(*(found[n] - plain[n] for n in learning)) / max(expected, 1e-30)
     allowed = MAX_COMPILED_DIFFERENCE[learner.net.dtype]
-    return Check(name, off <= allowed, f"{said}; compiled it differs by {off:.0e} (at most {allowed:g})", GRADIENT_ADVICE)
+    return Check(
+        name, off <= allowed, f"{said}; compiled it differs by {off:.0e} (at most {allowed:g})", GRADIENT_ADVICE
+    )
 
 
 PROMPT_ADVICE = (
@@ -251,14 +266,18 @@ def check_template(e: PreflightData) -> Check:
     for problem in e.problems:
         tokens = e.policy.encode(problem.messages)
         if len(tokens) > 1 and tokens[0] == tokens[1] == tokenizer.bos:
-            return Check("template", False, f"the prompt begins with {tokenizer.token(tokenizer.bos)} twice", TEMPLATE_ADVICE)
+            return Check(
+                "template", False, f"the prompt begins with {tokenizer.token(tokenizer.bos)} twice", TEMPLATE_ADVICE
+            )
         text = _without_whitespace(tokenizer.decode(tokens, keep_special=True))
         for message in problem.messages:
             content = message["content"]
             if message["role"] not in ("user", "system") or not isinstance(content, str):
                 continue  # templates may shorten what the assistant said before
             again = tokenizer.decode(tokenizer.encode(content, add_special_tokens=False), keep_special=True)
-            if not any(_without_whitespace(c) in text for c in (content, again)):  # some tokenizers normalise what they read
+            if not any(
+                _without_whitespace(c) in text for c in (content, again)
+            ):  # some tokenizers normalise what they read
                 role = message["role"]
                 return Check("template", False, f"the prompt lacks the {role}'s {content[:40]!r}", TEMPLATE_ADVICE)
     return Check("template", True, "the prompt has one beginning and all that was asked", TEMPLATE_ADVICE)
@@ -320,4 +339,6 @@ FINITE_ADVICE = (
 
 def check_finite(e: PreflightData) -> Check:
     said = f"loss {e.shared_prompt.loss:.3g}, gradient norm {e.shared_prompt.norm():.3g}"
-    return Check("finite", math.isfinite(e.shared_prompt.loss) and math.isfinite(e.shared_prompt.norm()), said, FINITE_ADVICE)
+    return Check(
+        "finite", math.isfinite(e.shared_prompt.loss) and math.isfinite(e.shared_prompt.norm()), said, FINITE_ADVICE
+    )

@@ -17,12 +17,12 @@ from ponder.errors import Interrupted
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.nets import lora
 from ponder.nets.hardware import pick_device
+from ponder.pipelines.preflight.gradient_probe import GradientProbe
 from ponder.pipelines.problems.curriculum import PassRateHistory
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.solve import solve_all
 from ponder.pipelines.training.teachers import load_teacher
-from ponder.pipelines.preflight.gradient_probe import GradientProbe
 from ponder.protocols import Progress
 from ponder.train.learner import Learner
 from ponder.types import Trace

@@ -48,7 +48,9 @@ class PassRates:
         share_S = np.array([expected_dead_share(a, b, n) for a, b in zip(self.a_S, self.b_S, strict=True)])
         order = np.argsort(share_S)
         below = np.cumsum(self.weight_S[order])
-        low, high = (share_S[order][np.searchsorted(below, q)] for q in ((1 - CREDIBLE_MASS) / 2, (1 + CREDIBLE_MASS) / 2))
+        low, high = (
+            share_S[order][np.searchsorted(below, q)] for q in ((1 - CREDIBLE_MASS) / 2, (1 + CREDIBLE_MASS) / 2)
+        )
         return float(self.weight_S @ share_S), float(low), float(high)
 
 

@@ -18,10 +18,10 @@ from torch import Tensor
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.protocols import Strategy
 from ponder.reason.first_prompt import first_prompts
+from ponder.train.distributed import SINGLE_PROCESS
 from ponder.train.learner import Learner, OutOfMemory
 from ponder.train.objective import Tokens
-from ponder.train.pack import PackedBatch, split_microbatches, pack
-from ponder.train.distributed import SINGLE_PROCESS
+from ponder.train.pack import PackedBatch, pack, split_microbatches
 from ponder.types import Completion, Floats, Ids, Problem, Sampling, Score, Step, Trace, ids, prompt_trace
 
 NUM_PROBLEMS, NUM_COMPLETIONS = 2, 2
@@ -54,7 +54,9 @@ class ProbedGradient:
         return self.dot(self) ** 0.5
 
     def minus(self, other: ProbedGradient) -> ProbedGradient:
-        return ProbedGradient(self.loss - other.loss, {n: g - other.grads[n] for n, g in self.grads.items()}, self.sequences)
+        return ProbedGradient(
+            self.loss - other.loss, {n: g - other.grads[n] for n, g in self.grads.items()}, self.sequences
+        )
 
 
 class GradientProbe(Learner):
@@ -86,7 +88,11 @@ class GradientProbe(Learner):
 
     @contextmanager
     def _without_side_effects(self, max_tokens_per_microbatch: int) -> Iterator[None]:
-        self.max_tokens_per_microbatch, self._seen, gradient_checkpointing = max_tokens_per_microbatch, [], self.net.gradient_checkpointing
+        self.max_tokens_per_microbatch, self._seen, gradient_checkpointing = (
+            max_tokens_per_microbatch,
+            [],
+            self.net.gradient_checkpointing,
+        )
         try:
             yield
         finally:
@@ -105,9 +111,9 @@ class GradientProbe(Learner):
         self._seen.append((batch, tokens))
         return tokens
 
-    def _shrink(self, said: str) -> None:
+    def _shrink(self, reason: str) -> None:
         self._seen.clear()  # all of it comes again
-        super()._shrink(said)
+        super()._shrink(reason)
 
 
 def gradient_norms(learner: Learner, traces: Sequence[Trace], compiled: bool) -> dict[str, float]:
@@ -125,11 +131,15 @@ def gradient_norms(learner: Learner, traces: Sequence[Trace], compiled: bool) ->
 
         return read
 
-    def give_up(said: str) -> None:
-        raise OutOfMemory(said)
+    def give_up(reason: str) -> None:
+        raise OutOfMemory(reason)
 
     own = copy.copy(learner)
-    own.process_group, own.max_tokens_per_microbatch, own.compiled = SINGLE_PROCESS, UNLIMITED_TOKENS, learner.compiled and compiled
+    own.process_group, own.max_tokens_per_microbatch, own.compiled = (
+        SINGLE_PROCESS,
+        UNLIMITED_TOKENS,
+        learner.compiled and compiled,
+    )
     own._shrink = give_up  # type: ignore[method-assign]  # two halves have another norm
     hooks = [p.register_post_accumulate_grad_hook(measure(n)) for n, p in learner.master_weights.params.items()]
     try:
@@ -160,22 +170,34 @@ class PreflightData:
     probe: GradientProbe
     problems: list[Problem]
     traces: list[Trace]
-    sampled_lengths: dict[int, int]  # by id of a completion's step: its tokens that were sampled, before an end was put to it
+    sampled_lengths: dict[
+        int, int
+    ]  # by id of a completion's step: its tokens that were sampled, before an end was put to it
     shared_prompt: ProbedGradient
     microbatched: ProbedGradient
     unshared_prompt: ProbedGradient | None
 
     def credited(self) -> list[tuple[Trace, Step]]:
         """Completions that earn a gradient, in the order in which the learner packs them."""
-        return [(t, s) for t in self.traces for s in t.steps[1:] if _has_advantage(s, self.probe.objective.trains_zero_advantage)]
+        return [
+            (t, s)
+            for t in self.traces
+            for s in t.steps[1:]
+            if _has_advantage(s, self.probe.objective.trains_zero_advantage)
+        ]
 
 
-def gather_preflight_data(policy: PonderPolicy, learner: Learner, traces: list[Trace], real: dict[int, int]) -> PreflightData:
+def gather_preflight_data(
+    policy: PonderPolicy, learner: Learner, traces: list[Trace], real: dict[int, int]
+) -> PreflightData:
     """Look at credited traces of one level: a prompt and its completions."""
     witness = GradientProbe(learner)
     dense, together = witness.objective.trains_zero_advantage, witness.objective.needs_whole_trace
     split = [
-        Trace(t.problem, [t.steps[0], replace(s, parent=0)]) for t in traces for s in t.steps[1:] if _has_advantage(s, dense)
+        Trace(t.problem, [t.steps[0], replace(s, parent=0)])
+        for t in traces
+        for s in t.steps[1:]
+        if _has_advantage(s, dense)
     ]
     whole, cut = witness.measure(traces), witness.measure(traces, 1)
     problems = [t.problem for t in traces]

@@ -14,9 +14,25 @@ from ponder.errors import ModelError
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.pipelines.preflight import checks
 from ponder.pipelines.preflight.checks import Check
-from ponder.pipelines.sft import PREFERENCE_SCORER, FineTune, target_answer, answer_end_token, answer_trace, as_single_step
+from ponder.pipelines.preflight.gradient_probe import (
+    MAX_COMPLETION_TOKENS,
+    NUM_PROBLEMS,
+    GradientProbe,
+    PreflightData,
+    add_ended_answers,
+    draw_short_samples,
+    gather_preflight_data,
+    shortest_prompts,
+)
+from ponder.pipelines.sft import (
+    PREFERENCE_SCORER,
+    FineTune,
+    answer_end_token,
+    answer_trace,
+    as_single_step,
+    target_answer,
+)
 from ponder.pipelines.solve import shuffled_problems
-from ponder.pipelines.preflight.gradient_probe import MAX_COMPLETION_TOKENS, NUM_PROBLEMS, PreflightData, GradientProbe, draw_short_samples, add_ended_answers, gather_preflight_data, shortest_prompts
 from ponder.train.learner import Learner
 from ponder.types import Problem, Sampling
 
@@ -61,12 +77,20 @@ def preflight_sft(
     traces = [answer_trace(policy, p, as_single_step(target_answer(job.data, p))) for p in chosen]
     for trace in traces:
         for step in trace.steps[1:]:  # the beginning and the end are enough
-            step.token_ids = np.concatenate([step.token_ids[: MAX_COMPLETION_TOKENS - 1], step.token_ids[MAX_COMPLETION_TOKENS - 1 :][-1:]])
+            step.token_ids = np.concatenate(
+                [step.token_ids[: MAX_COMPLETION_TOKENS - 1], step.token_ids[MAX_COMPLETION_TOKENS - 1 :][-1:]]
+            )
             step.logprobs = None if step.logprobs is None else step.logprobs[: len(step.token_ids)]  # all unknown
     GradientProbe(learner).write_reference_logprobs(traces)
     job.algorithm.credit(traces, PREFERENCE_SCORER, {})
     e = gather_preflight_data(policy, learner, traces, {})
-    found = [checks.check_gradient_invariance(e), checks.check_prompt_mask(e), checks.check_eos(e, False), checks.check_template(e), checks.check_finite(e)]
+    found = [
+        checks.check_gradient_invariance(e),
+        checks.check_prompt_mask(e),
+        checks.check_eos(e, False),
+        checks.check_template(e),
+        checks.check_finite(e),
+    ]
     return [*found, checks.check_gradient(learner, traces)], e
 
 

@@ -55,7 +55,9 @@ def _parse_row(read: Callable[[Any, str], Problem], path: str, number: int, line
         found = read(row, f"{path}:{number}")
         return replace(found, tags={HELD_OUT_TAG: True}) if row_is_held_out(row) else found
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as why:
-        wanted = "'prompt', 'chosen' and 'rejected'" if read is _parse_pair else "'messages', or 'prompt' and 'completion'"
+        wanted = (
+            "'prompt', 'chosen' and 'rejected'" if read is _parse_pair else "'messages', or 'prompt' and 'completion'"
+        )
         raise TaskError(f"{path}, line {number} is not a conversation ({why}): give {wanted}") from None
 
 

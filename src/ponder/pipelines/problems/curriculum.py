@@ -81,7 +81,9 @@ class PassRateHistory:
 
 
 class Curriculum(Protocol):
-    def choose(self, problems: Sequence[Problem], seed: int, cursor: int, count: int, history: PassRateHistory) -> list[int]:
+    def choose(
+        self, problems: Sequence[Problem], seed: int, cursor: int, count: int, history: PassRateHistory
+    ) -> list[int]:
         """Indices of the next `count` problems; `cursor`: how many the run has asked so far."""
         ...
 
@@ -90,7 +92,9 @@ class Curriculum(Protocol):
 class Uniform:
     """Every problem once per epoch, in a new order each time: the shuffled stream itself."""
 
-    def choose(self, problems: Sequence[Problem], seed: int, cursor: int, count: int, history: PassRateHistory) -> list[int]:
+    def choose(
+        self, problems: Sequence[Problem], seed: int, cursor: int, count: int, history: PassRateHistory
+    ) -> list[int]:
         return shuffled_indices(len(problems), seed, cursor, count)
 
 
@@ -108,16 +112,22 @@ class Frontier:
 
     def __post_init__(self) -> None:
         if not 0 <= self.explore_share <= 1 or not 0 <= self.focus < math.inf:
-            raise UsageError(f"explore is {self.explore_share}, focus {self.focus}; give a share in [0, 1] and a power >= 0")
+            raise UsageError(
+                f"explore is {self.explore_share}, focus {self.focus}; give a share in [0, 1] and a power >= 0"
+            )
 
-    def choose(self, problems: Sequence[Problem], seed: int, cursor: int, count: int, history: PassRateHistory) -> list[int]:
+    def choose(
+        self, problems: Sequence[Problem], seed: int, cursor: int, count: int, history: PassRateHistory
+    ) -> list[int]:
         parts = _split_into_epochs(len(problems), cursor, count)
         return [i for first, some in parts for i in self._draw(len(problems), seed, first, some, history)]
 
     def _draw(self, size: int, seed: int, cursor: int, count: int, history: PassRateHistory) -> list[int]:
         begin, end = (math.floor(self.explore_share * place) for place in (cursor, cursor + count))
         explored = dict.fromkeys(shuffled_indices(size, seed, begin, end - begin))
-        pool = [i for i in _candidates(size, seed, cursor, CANDIDATES_PER_PROBLEM * count, history) if i not in explored]
+        pool = [
+            i for i in _candidates(size, seed, cursor, CANDIDATES_PER_PROBLEM * count, history) if i not in explored
+        ]
         # The largest sums of log weight and Gumbel noise: a draw without replacement in proportion to the weights.
         noise_P = np.random.default_rng([seed, cursor, DRAW_STREAM]).gumbel(size=len(pool))
         order = np.argsort(-self.focus * np.log(_expected_variance(pool, history)) - noise_P, kind="stable")
@@ -137,16 +147,24 @@ class EasyToHard:
 
     def __post_init__(self) -> None:
         if self.ramp_problems < 1 or not 0 < self.start_share <= 1:
-            raise UsageError(f"over is {self.ramp_problems}, start {self.start_share}; give at least 1 problem and a share in (0, 1]")
+            raise UsageError(
+                f"over is {self.ramp_problems}, start {self.start_share}; give at least 1 problem and a share in (0, 1]"
+            )
 
-    def choose(self, problems: Sequence[Problem], seed: int, cursor: int, count: int, history: PassRateHistory) -> list[int]:
+    def choose(
+        self, problems: Sequence[Problem], seed: int, cursor: int, count: int, history: PassRateHistory
+    ) -> list[int]:
         if cursor >= self.ramp_problems:
             return shuffled_indices(len(problems), seed, cursor, count)
         parts = _split_into_epochs(len(problems), cursor, count)
         return [i for first, some in parts for i in self._draw(problems, seed, first, some, history)]
 
-    def _draw(self, problems: Sequence[Problem], seed: int, cursor: int, count: int, history: PassRateHistory) -> list[int]:
-        fresh = math.ceil(CANDIDATES_PER_PROBLEM * count / self.start_share)  # so that the easiest share is a choice too
+    def _draw(
+        self, problems: Sequence[Problem], seed: int, cursor: int, count: int, history: PassRateHistory
+    ) -> list[int]:
+        fresh = math.ceil(
+            CANDIDATES_PER_PROBLEM * count / self.start_share
+        )  # so that the easiest share is a choice too
         # Levels are read from the problems themselves, which takes time: of those tried, take only the latest.
         pool = _candidates(len(problems), seed, cursor, fresh, islice(history, fresh))
         rng = np.random.default_rng([seed, cursor, DRAW_STREAM])
@@ -180,7 +198,9 @@ def _expected_variance(pool: Sequence[int], history: PassRateHistory) -> NDArray
     return a_P * b_P / ((a_P + b_P) * (a_P + b_P + 1))
 
 
-def _estimated_pass_rates(problems: Sequence[Problem], pool: Sequence[int], history: PassRateHistory) -> NDArray[np.float64]:
+def _estimated_pass_rates(
+    problems: Sequence[Problem], pool: Sequence[int], history: PassRateHistory
+) -> NDArray[np.float64]:
     """Pass rates, each drawn towards what the problem's level promises: 1 for the pool's lowest, 0 for its highest."""
     levels = [difficulty(problems[i]) for i in pool]
     known = [v for v in levels if v is not None]

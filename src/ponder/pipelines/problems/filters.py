@@ -11,10 +11,10 @@ from ponder.errors import UnknownName, UsageError
 from ponder.filter_report import FilterReport
 from ponder.measure.diagnostics.contamination import find_contamination, normalized_words
 from ponder.protocols import Task
-from ponder.tasks.synthetic.problem_rows import bare_question
-from ponder.tasks.synthetic.deduplicate import near_duplicates, embedding_near_duplicates, exact_duplicates
-from ponder.tasks.answer_style import StyledTask
 from ponder.runs.trust import names_code
+from ponder.tasks.answer_style import StyledTask
+from ponder.tasks.synthetic.deduplicate import embedding_near_duplicates, exact_duplicates, near_duplicates
+from ponder.tasks.synthetic.problem_rows import bare_question
 from ponder.types import Problem
 from ponder.verify.rewards.language_consistency import language_share
 from ponder.verify.rewards.language_data import LANGUAGES
@@ -53,22 +53,40 @@ class Filters:
         for task in self.decontaminate_against:
             without_instruction(task).test[:1]
 
-    def __call__(self, problems: Sequence[Problem], funnel: FilterReport, source_task: Task | None = None) -> list[Problem]:
+    def __call__(
+        self, problems: Sequence[Problem], funnel: FilterReport, source_task: Task | None = None
+    ) -> list[Problem]:
         """In order; the first of those that are alike stays. `own`: the task that they are made from, whose test
         problems must not come back word for word."""
         left = [p for p in problems if self._has_fitting_text(bare_question(p), funnel)]
-        left = _without_duplicates(left, exact_duplicates([bare_question(p) for p in left]), "not a repetition", "word for word", funnel)
+        left = _without_duplicates(
+            left, exact_duplicates([bare_question(p) for p in left]), "not a repetition", "word for word", funnel
+        )
         if self.dedup_threshold and left:
             texts = [bare_question(p) for p in left]
-            same = near_duplicates(texts, self.dedup_threshold) if self.embedder is None else embedding_near_duplicates(registry.import_object(self.embedder), texts, self.dedup_threshold)
+            same = (
+                near_duplicates(texts, self.dedup_threshold)
+                if self.embedder is None
+                else embedding_near_duplicates(registry.import_object(self.embedder), texts, self.dedup_threshold)
+            )
             left = _without_duplicates(left, same, "not nearly one", f"{self.dedup_threshold:.0%} alike", funnel)
         if source_task is not None and left:
             tests = {tuple(normalized_words(bare_question(p))) for p in without_instruction(source_task).test}
             why = f"a test problem of {source_task.name}"
-            left = [p for p in left if funnel.record("not a test problem", tuple(normalized_words(bare_question(p))) not in tests, why)]
+            left = [
+                p
+                for p in left
+                if funnel.record("not a test problem", tuple(normalized_words(bare_question(p))) not in tests, why)
+            ]
         if self.decontaminate_against and left:
-            held = [(p.id, bare_question(p)) for task in self.decontaminate_against for p in without_instruction(task).test]
-            seen = find_contamination(held, [(str(i), bare_question(p)) for i, p in enumerate(left) if normalized_words(bare_question(p))], self.ngram)
+            held = [
+                (p.id, bare_question(p)) for task in self.decontaminate_against for p in without_instruction(task).test
+            ]
+            seen = find_contamination(
+                held,
+                [(str(i), bare_question(p)) for i, p in enumerate(left) if normalized_words(bare_question(p))],
+                self.ngram,
+            )
             known = {int(overlap.problem) for overlap in seen.flagged}
             why = f"shares {self.ngram} words with a held-out problem"
             left = [p for i, p in enumerate(left) if funnel.record("not held out", i not in known, why)]
@@ -83,7 +101,11 @@ class Filters:
         if self.language is None:
             return True
         share, _ = language_share(question, self.language)
-        return funnel.record("in one language", share >= self.min_language_share, f"less than {self.min_language_share:.0%} {self.language}")
+        return funnel.record(
+            "in one language",
+            share >= self.min_language_share,
+            f"less than {self.min_language_share:.0%} {self.language}",
+        )
 
 
 def without_instruction(task: Task) -> Task:

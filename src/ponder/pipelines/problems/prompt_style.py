@@ -15,7 +15,7 @@ from ponder.models.chat_templates import R1
 from ponder.protocols import Task
 from ponder.tasks.answer_style import with_style
 from ponder.types import Problem, user_messages
-from ponder.verify.answers.style import THINKING_STYLES, question_with_instruction, find_style
+from ponder.verify.answers.style import THINKING_STYLES, find_style, question_with_instruction
 
 _TEMPLATE_STYLES = {"r1": "r1", R1: "r1"}  # templates that say how to answer, and the style that fits each
 

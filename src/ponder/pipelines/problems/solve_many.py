@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ponder.errors import Interrupted, ModelError
 from ponder.pipelines.solve import try_solve
-from ponder.protocols import Policy, Scorer, Strategy, Progress
+from ponder.protocols import Policy, Progress, Scorer, Strategy
 from ponder.reason.harvest.harvested_row import problem_key
 from ponder.runs.run_dir import Run, read_traces
 from ponder.types import Problem, Trace

@@ -9,10 +9,10 @@ from typing import Any, Literal, get_args
 
 from ponder.errors import TaskError
 from ponder.filter_report import FilterReport
-from ponder.tasks.synthetic import backward_prompt, evolve_prompt, synthetic_problem, parse_reply, new_problem_prompt
+from ponder.tasks.synthetic import backward_prompt, evolve_prompt, new_problem_prompt, parse_reply, synthetic_problem
+from ponder.tasks.synthetic.generation_prompts import EVOLVE_INSTRUCTIONS, TOPICS
 from ponder.tasks.synthetic.mutate import MUTATIONS, mutate
 from ponder.tasks.synthetic.problem_rows import MATH_VERIFIER, domain_of
-from ponder.tasks.synthetic.generation_prompts import EVOLVE_INSTRUCTIONS, TOPICS
 from ponder.types import Problem, Trace
 from ponder.verify import format_answer
 
@@ -73,7 +73,9 @@ def with_lineage(problem: Problem, from_task: bool) -> Problem:
     """A problem that was there. `bare`: its question does not say how to answer; a file's says what it says."""
     lineage: dict[str, Any] = {"source": "given", "operator": "filter", "parents": [problem.id]}
     if from_task:
-        return synthetic_problem(problem.id, problem.question, str(problem.answer), **lineage, domain=domain_of(problem))
+        return synthetic_problem(
+            problem.id, problem.question, str(problem.answer), **lineage, domain=domain_of(problem)
+        )
     return replace(problem, tags={**lineage, **problem.tags})
 
 

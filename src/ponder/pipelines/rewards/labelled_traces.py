@@ -14,12 +14,19 @@ from ponder.errors import TaskError, UsageError
 from ponder.filter_report import FilterReport
 from ponder.models.base_policy import BasePolicy
 from ponder.models.ponder_policy import PonderPolicy
-from ponder.pipelines.problems.held_out import row_is_held_out, is_held_out, keep_for_training, raise_if_all_held_out, training_traces, warn_held_out
+from ponder.pipelines.problems.held_out import (
+    is_held_out,
+    keep_for_training,
+    raise_if_all_held_out,
+    row_is_held_out,
+    training_traces,
+    warn_held_out,
+)
 from ponder.pipelines.sft import answer_end_token
 from ponder.tasks.split import hashes_to_test
 from ponder.tasks.step_labels import LABEL_SCORE
+from ponder.tasks.step_labels.label_files import parse_label_file, row_reader, rows_to_traces
 from ponder.tasks.step_labels.step_split import split_steps
-from ponder.tasks.step_labels.label_files import row_reader, parse_label_file, rows_to_traces
 from ponder.types import Cost, Trace, ids
 
 MAX_ANSWERS_PER_TRACE = 64  # answers to one prompt that are brought together
@@ -76,7 +83,12 @@ def _traces_of_run(place: str, sides: FilterReport, include_held_out: bool) -> l
 
 
 def _traces_of_file(
-    place: str, format: str | None, skip_bad: bool, funnel: FilterReport | None, sides: FilterReport, include_held_out: bool
+    place: str,
+    format: str | None,
+    skip_bad: bool,
+    funnel: FilterReport | None,
+    sides: FilterReport,
+    include_held_out: bool,
 ) -> list[Trace]:
     rows = parse_label_file(place)
     thought = bool(rows.valid) and {"problem", "steps"} <= (first := rows.valid[0][1]).keys()

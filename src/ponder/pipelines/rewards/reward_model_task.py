@@ -9,8 +9,8 @@ from functools import lru_cache
 from ponder.errors import UsageError
 from ponder.models.guides import guide_code, load_guide
 from ponder.protocols import Scorer, Task
-from ponder.tasks.answer_style import with_style
 from ponder.runs.trust import names_code
+from ponder.tasks.answer_style import with_style
 from ponder.types import Problem, Score, Trace
 
 

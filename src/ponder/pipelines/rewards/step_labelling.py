@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
-from ponder.errors import Interrupted, PonderError, BudgetExhausted, UsageError
+from ponder.errors import BudgetExhausted, Interrupted, PonderError, UsageError
 from ponder.measure import wilson
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators import evaluate
@@ -50,7 +50,9 @@ class StepLabeller(ABC):
 
     def __post_init__(self) -> None:
         if not 1 <= self.first_round <= self.max_completions:
-            raise UsageError(f"of {self.max_completions} completions, {self.first_round} in the first round: give 1 to n of them")
+            raise UsageError(
+                f"of {self.max_completions} completions, {self.first_round} in the first round: give 1 to n of them"
+            )
         if self.max_completions > 1 and self.sampling.deterministic:
             raise UsageError(
                 "several completions at temperature 0, or with top_k 1, are one: give sampling a temperature, or n=1"
@@ -70,12 +72,18 @@ class StepLabeller(ABC):
         if trace.steps[step].done:
             await self._judge(trace, [step], verifier, tally)
             return tally
-        while tally.num_sampled < self.max_completions and not (tally.num_sampled and self.is_decided(tally)) and not tally.failed:
+        while (
+            tally.num_sampled < self.max_completions
+            and not (tally.num_sampled and self.is_decided(tally))
+            and not tally.failed
+        ):
             count = min(max(self.first_round, tally.num_sampled), self.max_completions - tally.num_sampled)
             await self._sample_round(trace, step, count, policy, verifier, tally)
         return tally
 
-    async def _sample_round(self, trace: Trace, step: int, count: int, policy: Policy, verifier: Scorer, tally: CompletionCounts) -> None:
+    async def _sample_round(
+        self, trace: Trace, step: int, count: int, policy: Policy, verifier: Scorer, tally: CompletionCounts
+    ) -> None:
         s = self.sampling
         if s.seed is not None:  # the next round must not draw the same again
             s = replace(s, seed=s.seed + tally.num_sampled)

@@ -6,16 +6,21 @@ import warnings
 from collections.abc import Sequence
 
 from ponder.errors import TaskError
-from ponder.pipelines.training.session import TrainingSession
 from ponder.pipelines.training.sample_metrics import group_rewards
+from ponder.pipelines.training.session import TrainingSession
 from ponder.train.objective import ObjectiveState
 from ponder.types import Trace
 
-NUM_REWARDS_KEY, HAS_SPREAD_KEY = "flat/answers", "flat/live"  # in a run's memory: rewards so far, and whether any differed
+NUM_REWARDS_KEY, HAS_SPREAD_KEY = (
+    "flat/answers",
+    "flat/live",
+)  # in a run's memory: rewards so far, and whether any differed
 MIN_REWARD_KEY, MAX_REWARD_KEY = "flat/lowest", "flat/highest"
 
 
-def update_flat_rewards(memory: ObjectiveState, step: int, traces: Sequence[Trace], scorer: str, compare_across_problems: bool) -> None:
+def update_flat_rewards(
+    memory: ObjectiveState, step: int, traces: Sequence[Trace], scorer: str, compare_across_problems: bool
+) -> None:
     """Count a step's rewards in. `alone`: an answer is compared with those to other problems too, not only with its
     group. A run from before this was kept is taken to have had a signal."""
     if memory.get(HAS_SPREAD_KEY) or (step and NUM_REWARDS_KEY not in memory):
@@ -27,7 +32,11 @@ def update_flat_rewards(memory: ObjectiveState, step: int, traces: Sequence[Trac
     if every:
         memory[MIN_REWARD_KEY] = min([*every, memory.get(MIN_REWARD_KEY, every[0])])
         memory[MAX_REWARD_KEY] = max([*every, memory.get(MAX_REWARD_KEY, every[0])])
-    differ = memory.get(MIN_REWARD_KEY) != memory.get(MAX_REWARD_KEY) if compare_across_problems else any(len(set(group)) > 1 for group in groups)
+    differ = (
+        memory.get(MIN_REWARD_KEY) != memory.get(MAX_REWARD_KEY)
+        if compare_across_problems
+        else any(len(set(group)) > 1 for group in groups)
+    )
     memory[HAS_SPREAD_KEY] = float(differ)
 
 

@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 
 from ponder.errors import Interrupted
-from ponder.measure.diagnostics import training_health
+from ponder.measure.diagnostics.training_health import diagnose
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import hf, lora
 from ponder.nets.decoder import Decoder
-from ponder.nets.lora import LoRA
 from ponder.nets.decoder_with_head import DecoderWithHead
-from ponder.pipelines.preflight.checks import raise_if_failed, check_gradient
+from ponder.nets.lora import LoRA
+from ponder.pipelines.preflight.checks import check_gradient, raise_if_failed
 from ponder.protocols import Progress
 from ponder.runs.run_dir import Run, read_metrics
 from ponder.train import checkpoint
@@ -64,7 +64,9 @@ class TrainingSession:
     `learners` are by name; the first is the policy's.
     """
 
-    def __init__(self, run: Run, job: TrainingJob, watch: Progress, policy: PonderPolicy, learners: Mapping[str, Learner]) -> None:
+    def __init__(
+        self, run: Run, job: TrainingJob, watch: Progress, policy: PonderPolicy, learners: Mapping[str, Learner]
+    ) -> None:
         self.run, self.job, self.watch, self.policy, self.learners = run, job, watch, policy, learners
         on_gpu = policy.net.device.type != "cpu"  # a processor has no time to spare, and its memory is the model's
         self.saver = checkpoint.CheckpointWriter(run, keep=job.keep_checkpoints, background=on_gpu)
@@ -87,7 +89,9 @@ class TrainingSession:
         because = self.run.verify_records(self.state.step, wanted)
         if because:
             warnings.warn(f"{because}: what is cut off comes again", stacklevel=2)
-        self.run.mark_resumed(self.state.step, "; ".join(filter(None, (found.fallback_reason if found else "", because))))
+        self.run.mark_resumed(
+            self.state.step, "; ".join(filter(None, (found.fallback_reason if found else "", because)))
+        )
         self.rows = read_metrics(self.run.folder)  # what a diagnosis reads
         self.policy.version = self.state.step
         return self
@@ -102,7 +106,9 @@ class TrainingSession:
     def step(self) -> Iterator[TrainingState]:
         """One step: gives a copy of the state to change, which `record` puts in place of the old one."""
         try:
-            yield replace(self.state, objective_state=dict(self.state.objective_state))  # a history is replaced as a whole
+            yield replace(
+                self.state, objective_state=dict(self.state.objective_state)
+            )  # a history is replaced as a whole
         except (Interrupted, BaseExceptionGroup, CancelledError) as stop:
             if isinstance(stop, BaseExceptionGroup) and not stop.subgroup(Interrupted):
                 raise
@@ -132,7 +138,7 @@ class TrainingSession:
         state.step = at + 1
         self.rows.append(dict(metrics))
         self.run.write_traces(at, traces)
-        self.run.write_metrics(at, metrics, [f.text for f in training_health(self.rows)])
+        self.run.write_metrics(at, metrics, [f.text for f in diagnose(self.rows)])
         self.state, self.policy.version = state, state.step
         self.watch.step(state.step, self.job.steps, metrics, traces)
         if state.step % self.job.save_every == 0 or state.step == self.job.steps:
@@ -153,7 +159,9 @@ class TrainingSession:
             "dtype": str(self.policy.net.dtype).removeprefix("torch."),
         }
         tokenizer = self.policy.tokenizer
-        nets = {"model": self.policy.net} | {k: lr.net for k, lr in self.learners.items() if isinstance(lr.net, DecoderWithHead)}
+        nets = {"model": self.policy.net} | {
+            k: lr.net for k, lr in self.learners.items() if isinstance(lr.net, DecoderWithHead)
+        }
         folders = {name: _model_writer(net, tokenizer, copy=self.saver.background) for name, net in nets.items()}
         adapter: LoRA | None = getattr(self.job, "lora", None)
         if adapter is not None:

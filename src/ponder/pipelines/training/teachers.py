@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TypeVar
 
 from ponder.errors import UsageError
-from ponder.runs.manifest import MANIFEST_FILE
 from ponder.models.load import find_model, load_policy, load_tokenizer
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import hf
 from ponder.nets.decoder import Decoder
 from ponder.nets.decoder_with_head import DecoderWithHead
+from ponder.runs.manifest import MANIFEST_FILE
 
 Net = TypeVar("Net", bound=Decoder)
 _OTHER_VOCABULARY_ADVICE = (
@@ -37,7 +37,9 @@ def load_value_model(model: str, policy: PonderPolicy) -> DecoderWithHead:
     check_same_vocabulary(model, policy.tokenizer)
     folder, net = find_model(model), policy.net
     ours = (folder.parent / MANIFEST_FILE).is_file() and folder.with_name("critic").is_dir()
-    return _check_vocab_size(hf.load_with_head(folder.with_name("critic") if ours else folder, net.dtype, net.device), model, net)
+    return _check_vocab_size(
+        hf.load_with_head(folder.with_name("critic") if ours else folder, net.dtype, net.device), model, net
+    )
 
 
 def check_same_vocabulary(model: str, tokenizer: Tokenizer) -> None:
@@ -47,7 +49,9 @@ def check_same_vocabulary(model: str, tokenizer: Tokenizer) -> None:
     other = sorted(index for index in ours.keys() & theirs.keys() if ours[index] != theirs[index])
     if other:
         one = f"{other[0]} is {theirs[other[0]]!r} to it and {ours[other[0]]!r} to the model that learns"
-        raise UsageError(f"{model} has another vocabulary ({len(other)} tokens differ: {one}); {_OTHER_VOCABULARY_ADVICE}")
+        raise UsageError(
+            f"{model} has another vocabulary ({len(other)} tokens differ: {one}); {_OTHER_VOCABULARY_ADVICE}"
+        )
 
 
 def _check_vocab_size(other: Net, model: str, net: Decoder) -> Net:

@@ -120,7 +120,9 @@ class GamePolicy:
         out = []
         for place, (weight, move) in enumerate(found):
             over = self.game.outcome(self.game.play(state, move)) is not None
-            out.append(_completion(self.game.move_text(state, move), [move], [math.log(weight)], "eos" if over else "stop"))
+            out.append(
+                _completion(self.game.move_text(state, move), [move], [math.log(weight)], "eos" if over else "stop")
+            )
             if not place and cost != Cost():
                 out[0] = Completion(out[0].text, out[0].token_ids, out[0].logprobs, out[0].stop, 0, cost)
         return out

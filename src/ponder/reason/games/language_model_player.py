@@ -30,7 +30,9 @@ class LanguageModelPrior:
     model: Policy
     samples: int = 8
     sampling: Sampling = Sampling(max_tokens=8)
-    answer_counts: Counter[str] = field(default_factory=Counter, compare=False)  # answers that were legal, illegal, no move
+    answer_counts: Counter[str] = field(
+        default_factory=Counter, compare=False
+    )  # answers that were legal, illegal, no move
 
     def __post_init__(self) -> None:
         if self.samples < 1:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from ponder.errors import PonderError
 from ponder.protocols import Policy, Scorer
-from ponder.reason.games.game import Game, state_after, game_problem
+from ponder.reason.games.game import Game, game_problem, state_after
 from ponder.reason.operators.cut import CUTS
 from ponder.reason.operators.tree_policy import UCT
 from ponder.reason.strategies.mcts import MCTS
@@ -56,7 +56,9 @@ class RandomPlayer:
         return self.rng.choice(self.game.moves(state_after(self.game, played)))
 
 
-async def play_match(game: Game[Any], first: Player, second: Player, opening: Sequence[int] = ()) -> tuple[float, list[int]]:
+async def play_match(
+    game: Game[Any], first: Player, second: Player, opening: Sequence[int] = ()
+) -> tuple[float, list[int]]:
     """One game from after an opening: what it brings to the first player (1, 0 or -1), and its moves."""
     played = list(opening)
     state = state_after(game, played)

@@ -90,7 +90,10 @@ def train_value_net(
     net = ValueNet.initialize(game, hidden, seed)
     adam = _Adam(net, lr)
     for _ in range(0, games, batch):
-        seen = [_self_play(net, rng, exploration_rate, rng.randrange(max_random_opening + 1), td_lambda) for _ in range(batch)]
+        seen = [
+            _self_play(net, rng, exploration_rate, rng.randrange(max_random_opening + 1), td_lambda)
+            for _ in range(batch)
+        ]
         x_NF = np.concatenate([x for x, _ in seen])
         target_N = np.concatenate([t for _, t in seen])
         shuffle = np.random.default_rng(rng.getrandbits(32))

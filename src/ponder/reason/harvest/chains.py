@@ -6,12 +6,14 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from ponder.filter_report import FilterReport
-from ponder.reason.harvest.harvested_row import HarvestedRow, Provenance, prompt_messages, problem_key, answer_tokens
-from ponder.reason.harvest.outcomes import follows_original_prompt, answer_steps
+from ponder.reason.harvest.harvested_row import HarvestedRow, Provenance, answer_tokens, problem_key, prompt_messages
+from ponder.reason.harvest.outcomes import answer_steps, follows_original_prompt
 from ponder.types import Trace
 
 
-def right_answers(trace: Trace, scorer: str, funnel: FilterReport, min_score: float = 1.0, max_answer_tokens: int | None = None) -> Iterator[int]:
+def right_answers(
+    trace: Trace, scorer: str, funnel: FilterReport, min_score: float = 1.0, max_answer_tokens: int | None = None
+) -> Iterator[int]:
     """The answers to imitate: given to the question itself, ended by themselves, judged, and scored `bar` or more."""
     for end in judged_answers(trace, scorer, funnel, max_answer_tokens):
         score = trace.score(end, scorer)
@@ -19,16 +21,22 @@ def right_answers(trace: Trace, scorer: str, funnel: FilterReport, min_score: fl
             yield end
 
 
-def judged_answers(trace: Trace, scorer: str, funnel: FilterReport, max_answer_tokens: int | None = None) -> Iterator[int]:
+def judged_answers(
+    trace: Trace, scorer: str, funnel: FilterReport, max_answer_tokens: int | None = None
+) -> Iterator[int]:
     """Whole, judged answers to the question itself, right or wrong."""
     found = answer_steps(trace)
     funnel.add("answers", len(found))
     for end in found:
-        if not funnel.record("to the question itself", follows_original_prompt(trace, end), "to a prompt that quotes other thoughts"):
+        if not funnel.record(
+            "to the question itself", follows_original_prompt(trace, end), "to a prompt that quotes other thoughts"
+        ):
             continue
         if not funnel.record("ended by themselves", trace.steps[end].stop != "length", "cut off at the budget"):
             continue
-        if max_answer_tokens is not None and not funnel.record("short enough", answer_tokens(trace, end) <= max_answer_tokens, "too long"):
+        if max_answer_tokens is not None and not funnel.record(
+            "short enough", answer_tokens(trace, end) <= max_answer_tokens, "too long"
+        ):
             continue
         score = trace.steps[end].scores.get(scorer)
         why = "never scored" if score is None else f"undecided: {score.reason}"
@@ -48,7 +56,12 @@ def branch_trace(trace: Trace, end: int) -> Trace:
 
 
 def harvest_chains(
-    trace: Trace, scorer: str, funnel: FilterReport, origin: Provenance, min_score: float = 1.0, max_answer_tokens: int | None = None
+    trace: Trace,
+    scorer: str,
+    funnel: FilterReport,
+    origin: Provenance,
+    min_score: float = 1.0,
+    max_answer_tokens: int | None = None,
 ) -> Iterator[HarvestedRow]:
     for end in right_answers(trace, scorer, funnel, min_score, max_answer_tokens):
         text = trace.text(end)

@@ -60,7 +60,13 @@ def normalize_text(text: str) -> str:
     return " ".join(text.lower().split())
 
 
-def deduplicate_and_limit(found: Iterable[HarvestedRow], funnel: FilterReport, max_per_problem: int | None, rule: KeepRule, exact: bool = False) -> list[HarvestedRow]:
+def deduplicate_and_limit(
+    found: Iterable[HarvestedRow],
+    funnel: FilterReport,
+    max_per_problem: int | None,
+    rule: KeepRule,
+    exact: bool = False,
+) -> list[HarvestedRow]:
     """Without what was said before, and at most so many of each problem (None: all); problems stay in order.
 
     Case and spacing make no difference between two texts, unless `exact`.
@@ -69,7 +75,10 @@ def deduplicate_and_limit(found: Iterable[HarvestedRow], funnel: FilterReport, m
     for one in found:
         first = groups.setdefault(one.problem, {}).setdefault(one.text if exact else normalize_text(one.text), one)
         funnel.record("unique", first is one, "said before")
-    kept = [list(g.values()) if max_per_problem is None else pick_for_problem(list(g.values()), max_per_problem, rule) for g in groups.values()]
+    kept = [
+        list(g.values()) if max_per_problem is None else pick_for_problem(list(g.values()), max_per_problem, rule)
+        for g in groups.values()
+    ]
     total = sum(map(len, kept))
     beyond = sum(len(group) for group in groups.values()) - total
     funnel.add("kept", total, {f"beyond {max_per_problem} of a problem": beyond})

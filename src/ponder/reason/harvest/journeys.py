@@ -18,8 +18,8 @@ from typing import Protocol
 from ponder.errors import TaskError
 from ponder.filter_report import FilterReport
 from ponder.reason.harvest.chains import right_answers
-from ponder.reason.harvest.harvested_row import HarvestedRow, Provenance, prompt_messages, problem_key, answer_tokens
-from ponder.reason.harvest.outcomes import AnswerOutcomes, follows_original_prompt, answer_steps, outcomes_by_step
+from ponder.reason.harvest.harvested_row import HarvestedRow, Provenance, answer_tokens, problem_key, prompt_messages
+from ponder.reason.harvest.outcomes import AnswerOutcomes, answer_steps, follows_original_prompt, outcomes_by_step
 from ponder.types import Ids, Step, Trace
 
 # How a return is said. At the start of an answer there is nothing to go back to but the start.
@@ -74,9 +74,7 @@ def wrong_turns(
     path = trace.path(end)
     turns = []
     for fork, onward in pairwise(path):
-        beside = [
-            c for c in trace.children(fork) if c != onward and trace.steps[c].sampled and not trace.steps[c].meta
-        ]
+        beside = [c for c in trace.children(fork) if c != onward and trace.steps[c].sampled and not trace.steps[c].meta]
         rng.shuffle(beside)
         for child in beside:
             best = found[child].best
@@ -183,7 +181,13 @@ def corrections(trace: Trace, scorer: str, min_score: float) -> Iterator[tuple[i
 
 
 def _journey_row(
-    trace: Trace, end: int, turns: Sequence[WrongTurn], scorer: str, funnel: FilterReport, origin: Provenance, rng: random.Random
+    trace: Trace,
+    end: int,
+    turns: Sequence[WrongTurn],
+    scorer: str,
+    funnel: FilterReport,
+    origin: Provenance,
+    rng: random.Random,
 ) -> Iterator[tuple[HarvestedRow, list[JourneyPart]]]:
     parts = compose_journey(trace, end, turns, rng)
     if not funnel.record("told as one", parts is not None, "the thinking was over before the turn"):

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ponder.filter_report import FilterReport
-from ponder.reason.harvest.harvested_row import HarvestedRow, Provenance, prompt_messages, problem_key
+from ponder.reason.harvest.harvested_row import HarvestedRow, Provenance, problem_key, prompt_messages
 from ponder.reason.harvest.outcomes import outcomes_by_step
 from ponder.reason.operators.auto_cut import is_cut_probe
 from ponder.types import Trace

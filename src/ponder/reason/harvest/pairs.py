@@ -7,13 +7,18 @@ from itertools import combinations
 
 from ponder.filter_report import FilterReport
 from ponder.reason.harvest.chains import judged_answers
-from ponder.reason.harvest.harvested_row import HarvestedRow, Provenance, prompt_messages, problem_key, answer_tokens
+from ponder.reason.harvest.harvested_row import HarvestedRow, Provenance, answer_tokens, problem_key, prompt_messages
 from ponder.reason.harvest.outcomes import outcomes_by_step
 from ponder.types import Trace
 
 
 def answer_pairs(
-    trace: Trace, scorer: str, funnel: FilterReport, origin: Provenance, margin: float = 0.5, max_answer_tokens: int | None = None
+    trace: Trace,
+    scorer: str,
+    funnel: FilterReport,
+    origin: Provenance,
+    margin: float = 0.5,
+    max_answer_tokens: int | None = None,
 ) -> Iterator[HarvestedRow]:
     """Whole answers whose scores differ by `margin` or more: each better one with the worse one nearest in length,
     so that length teaches as little as it can. No answer is rejected twice while others were never."""
@@ -25,14 +30,21 @@ def answer_pairs(
     for better in sorted(judged, key=lambda end: (-score[end], answer_tokens(trace, end))):
         worse = [end for end in judged if score[better] - score[end] >= margin]
         if worse:
-            near = min(worse, key=lambda end: (used[end], abs(answer_tokens(trace, end) - answer_tokens(trace, better))))
+            near = min(
+                worse, key=lambda end: (used[end], abs(answer_tokens(trace, end) - answer_tokens(trace, better)))
+            )
             used[near] += 1
             if funnel.record("pairs", trace.text(better) != trace.text(near), "of equal text"):
                 yield _pair(trace, better, near, scorer, origin)
 
 
 def sibling_pairs(
-    trace: Trace, scorer: str, funnel: FilterReport, origin: Provenance, margin: float = 0.5, max_answer_tokens: int | None = None
+    trace: Trace,
+    scorer: str,
+    funnel: FilterReport,
+    origin: Provenance,
+    margin: float = 0.5,
+    max_answer_tokens: int | None = None,
 ) -> Iterator[HarvestedRow]:
     """Steps after the same thought whose mean outcomes differ by `margin` or more.
 
@@ -76,7 +88,12 @@ def _pair(trace: Trace, better: int, worse: int, scorer: str, origin: Provenance
         "scores": [trace.score(better, scorer), trace.score(worse, scorer)],
         "from": origin.record(trace, chosen=trace.path(better), rejected=trace.path(worse)),
     }
-    return HarvestedRow(problem_key(trace.problem), f"{chosen}\0{rejected}", answer_tokens(trace, better) + answer_tokens(trace, worse), row)
+    return HarvestedRow(
+        problem_key(trace.problem),
+        f"{chosen}\0{rejected}",
+        answer_tokens(trace, better) + answer_tokens(trace, worse),
+        row,
+    )
 
 
 def _score(trace: Trace, end: int, scorer: str) -> float:

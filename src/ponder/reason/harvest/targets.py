@@ -8,13 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from ponder.filter_report import FilterReport
-from ponder.reason.harvest.harvested_row import HarvestedRow, Provenance, prompt_messages, problem_key, answer_tokens
+from ponder.reason.harvest.harvested_row import HarvestedRow, Provenance, answer_tokens, problem_key, prompt_messages
 from ponder.reason.harvest.outcomes import AnswerOutcomes, follows_original_prompt, outcomes_by_step
 from ponder.types import Score, Step, Trace, ids
 
 _NO_JUDGED_ANSWER = "no answer below them was judged"
 COUNT_COLUMNS = ("answers", "labelled", "visits")  # of which estimates are made, so that they can be joined
-PATH_COLUMNS = {"labels": "value", "hard": "hard", **{name: name for name in COUNT_COLUMNS}, "q": "q"}  # columns of a way
+PATH_COLUMNS = {
+    "labels": "value",
+    "hard": "hard",
+    **{name: name for name in COUNT_COLUMNS},
+    "q": "q",
+}  # columns of a way
 
 
 def step_labels(
@@ -76,7 +81,9 @@ def _label_score(found: AnswerOutcomes, name: str) -> dict[str, Score]:
     return {} if found.mean is None else {name: Score(found.mean)}
 
 
-def prefix_values(trace: Trace, scorer: str, funnel: FilterReport, origin: Provenance, min_visits: int = 1) -> Iterator[HarvestedRow]:
+def prefix_values(
+    trace: Trace, scorer: str, funnel: FilterReport, origin: Provenance, min_visits: int = 1
+) -> Iterator[HarvestedRow]:
     """The value of every prefix that ends in a thought: the visit-weighted mean of the outcomes below it, from so many
     visits on. An answer's value is its own verdict. `q` is what the search itself backed up, by its guide."""
     found = outcomes_by_step(trace, scorer, visits=True)
@@ -147,7 +154,9 @@ def without_repeated_prefixes(ways: Sequence[HarvestedRow]) -> list[HarvestedRow
     seen: set[tuple[str, str]] = set()
     out = []
     for way in ways:
-        begun = [(way.problem, _prefix_key(way.row["completions"][: n + 1])) for n in range(len(way.row["completions"]))]
+        begun = [
+            (way.problem, _prefix_key(way.row["completions"][: n + 1])) for n in range(len(way.row["completions"]))
+        ]
         columns = {
             name: [_missing_value(name) if prefix in seen else one for prefix, one in zip(begun, column, strict=True)]
             for name, column in way.row.items()

@@ -8,22 +8,22 @@ from ponder.reason.operators.generate import add_prompt, expand, generate, inser
 from ponder.reason.operators.prune import prune, prune_undecided
 from ponder.reason.operators.refine import refine
 from ponder.reason.operators.restructure import journey, told
-from ponder.reason.operators.select import best_step, set_answer, majority_step
+from ponder.reason.operators.select import best_step, majority_step, set_answer
 
 __all__ = [
-    "aggregate",
     "add_prompt",
+    "aggregate",
     "backtrack",
     "best_step",
     "evaluate",
     "expand",
     "generate",
-    "set_answer",
+    "insert_text",
     "journey",
     "majority_step",
     "prune",
     "prune_undecided",
     "refine",
+    "set_answer",
     "told",
-    "insert_text",
 ]

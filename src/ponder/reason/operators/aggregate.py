@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ponder.errors import UsageError
-from ponder.reason.operators.follow_up import FollowUps, FollowUpQuestion
+from ponder.reason.operators.follow_up import FollowUpQuestion, FollowUps
 from ponder.reason.operators.wording import messages_from_template, text_after_thinking
 from ponder.types import Sampling, Trace
 
@@ -23,7 +23,9 @@ def aggregate_question(trace: Trace, steps: Sequence[int], template: str = AGGRE
     if not steps:
         raise UsageError("there is nothing to aggregate: give at least one step")
     thoughts = numbered_texts([text_after_thinking(trace, i) for i in steps])
-    return FollowUpQuestion(messages_from_template(trace.problem, template, answers=True, thoughts=thoughts), tuple(steps))
+    return FollowUpQuestion(
+        messages_from_template(trace.problem, template, answers=True, thoughts=thoughts), tuple(steps)
+    )
 
 
 async def aggregate(

@@ -20,7 +20,9 @@ def split_evenly(width: int, count: int) -> list[int]:
     return [width // count + (i < width % count) for i in range(count)] if count else []
 
 
-def rebase_counts(scores: Sequence[float], width: int, temperature: float = 0.2, rounding: Rounding = "paper") -> list[int]:
+def rebase_counts(
+    scores: Sequence[float], width: int, temperature: float = 0.2, rounding: Rounding = "paper"
+) -> list[int]:
     """REBASE (Wu et al. 2024): softmax of the scores at a temperature shares out the width.
 
     "paper": W_j = Round(B exp(R_j/T) / sum_k exp(R_k/T)), halves up; the sum may then miss the width, and where all

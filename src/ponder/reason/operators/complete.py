@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ponder.errors import Interrupted, PonderError, BudgetExhausted
+from ponder.errors import BudgetExhausted, Interrupted, PonderError
 from ponder.protocols import Policy
+from ponder.reason.concurrency import gather_within_budget
 from ponder.reason.operators.generate import add_completion, sample_continuations
 from ponder.reason.operators.worth import WHOLE_ANSWER
-from ponder.reason.concurrency import gather_within_budget
 from ponder.types import Completion, Sampling, Trace
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ponder import user_calls
-from ponder.errors import Interrupted, PonderError, BudgetExhausted
+from ponder.errors import BudgetExhausted, Interrupted, PonderError
 from ponder.protocols import Scorer
 from ponder.types import Cost, Score, Trace
 

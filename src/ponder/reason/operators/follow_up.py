@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ponder.errors import Interrupted, PonderError, BudgetExhausted
+from ponder.errors import BudgetExhausted, Interrupted, PonderError
 from ponder.protocols import Policy
-from ponder.reason.operators.generate import add_completion, call_policy, sample_continuations
 from ponder.reason.concurrency import gather_within_budget
+from ponder.reason.operators.generate import add_completion, call_policy, sample_continuations
 from ponder.types import Completion, Ids, Message, Sampling, Step, Trace
 
 _Key = tuple[bytes, tuple[int, ...]]
@@ -65,7 +65,9 @@ class FollowUps:
             raise spent
         return [failed[k] if k in failed else list(self.trace.children(self._prompt_steps[k]))[:n] for k in keys]
 
-    async def ask(self, question: FollowUpQuestion, sampling: Sampling, n: int = 1, *, aside: bool = False) -> list[int]:
+    async def ask(
+        self, question: FollowUpQuestion, sampling: Sampling, n: int = 1, *, aside: bool = False
+    ) -> list[int]:
         """n replies to one question."""
         (found,) = await self.ask_all([question], sampling, n, aside=aside)
         assert not isinstance(found, PonderError)  # all that was asked failed: that is raised
@@ -97,7 +99,9 @@ class FollowUps:
         except PonderError as error:
             return error
 
-    def _keep(self, key: _Key, question: FollowUpQuestion, prefix: Ids, drawn: Sequence[Completion], aside: bool) -> None:
+    def _keep(
+        self, key: _Key, question: FollowUpQuestion, prefix: Ids, drawn: Sequence[Completion], aside: bool
+    ) -> None:
         if key not in self._prompt_steps:
             text = str(question.messages[-1]["content"])
             self._prompt_steps[key] = self.trace.add(Step(None, text, prefix, cites=question.cites))

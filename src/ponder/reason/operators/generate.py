@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from ponder.errors import Interrupted, ModelError, PonderError, BudgetExhausted, UsageError
+from ponder.errors import BudgetExhausted, Interrupted, ModelError, PonderError, UsageError
 from ponder.protocols import Policy
-from ponder.reason.operators.cut import Cut
 from ponder.reason.concurrency import gather_within_budget
+from ponder.reason.operators.cut import Cut
 from ponder.types import Completion, Floats, Ids, Message, Sampling, Step, Trace, ids
 
 
@@ -50,7 +50,9 @@ async def expand(
     for parent, drawn in zip(parents, found, strict=True):
         if isinstance(drawn, PonderError):
             trace.steps[parent].pruned = str(drawn)
-        out.append([add_completion(trace, parent, c, cut, last, aside) for c in drawn] if isinstance(drawn, list) else [])
+        out.append(
+            [add_completion(trace, parent, c, cut, last, aside) for c in drawn] if isinstance(drawn, list) else []
+        )
     errors = [d for d in found if isinstance(d, PonderError)]
     if errors and len(errors) == len(parents):
         raise errors[0]

@@ -44,9 +44,13 @@ def softmax_priors(logprobs: Sequence[float], temperature: float = 1.0) -> list[
     return [x / total for x in powers]
 
 
-def set_priors(trace: Trace, siblings: Sequence[int], temperature: float = 1.0, noise: DirichletNoise | None = None) -> None:
+def set_priors(
+    trace: Trace, siblings: Sequence[int], temperature: float = 1.0, noise: DirichletNoise | None = None
+) -> None:
     """Write the priors of siblings: their probabilities as sequences, normalised among each other."""
     steps = [trace.steps[i] for i in siblings]
-    found = softmax_priors([float(s.logprobs.sum()) if s.logprobs is not None else math.nan for s in steps], temperature)
+    found = softmax_priors(
+        [float(s.logprobs.sum()) if s.logprobs is not None else math.nan for s in steps], temperature
+    )
     for step, prior in zip(steps, noise.add_to(found) if noise and found else found, strict=True):
         step.prior = prior

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ponder.reason.operators.follow_up import FollowUps, FollowUpQuestion
+from ponder.reason.operators.follow_up import FollowUpQuestion, FollowUps
 from ponder.reason.operators.wording import messages_from_template, text_after_thinking
 from ponder.types import Sampling
 
@@ -22,6 +22,8 @@ async def refine(
     """A better answer than this step's, to a prompt that cites it: the one that there is, or `another`."""
     trace = follow_ups.trace
     told = FEEDBACK_TEMPLATE.replace("{found}", feedback.strip()) if feedback.strip() else ""
-    messages = messages_from_template(trace.problem, template, answers=not aside, answer=text_after_thinking(trace, step), feedback=told)
+    messages = messages_from_template(
+        trace.problem, template, answers=not aside, answer=text_after_thinking(trace, step), feedback=told
+    )
     asked = FollowUpQuestion(messages, (step,))
     return (await follow_ups.ask(asked, sampling, 1 + follow_ups.count_replies(asked) * resample, aside=aside))[-1]

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from ponder.errors import Interrupted, PonderError, UsageError
 from ponder.protocols import Policy
 from ponder.reason.operators.aggregate import numbered_texts
-from ponder.reason.operators.follow_up import FollowUps, FollowUpQuestion
-from ponder.reason.operators.wording import require_slots, messages_from_template, text_after_thinking
+from ponder.reason.operators.follow_up import FollowUpQuestion, FollowUps
+from ponder.reason.operators.wording import messages_from_template, require_slots, text_after_thinking
 from ponder.types import Completion, Message, Sampling, Score, Trace, ids
 from ponder.verify import strip_thinking
 
@@ -49,9 +49,11 @@ async def value_thoughts(
     follow_ups: FollowUps, questions: Sequence[FollowUpQuestion], sampling: Sampling, n: int, scale: RatingScale
 ) -> list[Score]:
     """A score for what each question is about, from n replies to it. The same question is asked once."""
-    found = await follow_ups.ask_all([q._replace(shared=True) for q in questions], sampling, n, aside=True)
+    found = await follow_ups.ask_all([q._replace(shared_prompt=True) for q in questions], sampling, n, aside=True)
     return [
-        Score(None, str(r)) if isinstance(r, PonderError) else score_from_replies([follow_ups.trace.steps[i].text for i in r], scale)
+        Score(None, str(r))
+        if isinstance(r, PonderError)
+        else score_from_replies([follow_ups.trace.steps[i].text for i in r], scale)
         for r in found
     ]
 
@@ -117,7 +119,9 @@ class PTrue:
         return "p_true"
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        asked = [messages_from_template(trace.problem, self.template, answer=text_after_thinking(trace, i)) for i in steps]
+        asked = [
+            messages_from_template(trace.problem, self.template, answer=text_after_thinking(trace, i)) for i in steps
+        ]
         return list(await asyncio.gather(*map(self._score, asked)))
 
     async def _score(self, messages: Sequence[Message]) -> Score:
@@ -143,5 +147,10 @@ class PTrue:
                 mass[begun[0]] += math.exp(float(logprob))
         total = sum(mass.values())
         if not total:
-            return Score(None, f"neither {self.true_word} nor {self.false_word} is among the {self.logprobs} likeliest tokens")
-        return Score(mass[self.true_word] / total, f"P({self.true_word}) {mass[self.true_word]:.3g}, P({self.false_word}) {mass[self.false_word]:.3g}")
+            return Score(
+                None, f"neither {self.true_word} nor {self.false_word} is among the {self.logprobs} likeliest tokens"
+            )
+        return Score(
+            mass[self.true_word] / total,
+            f"P({self.true_word}) {mass[self.true_word]:.3g}, P({self.false_word}) {mass[self.false_word]:.3g}",
+        )

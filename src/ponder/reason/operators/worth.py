@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ponder.errors import Interrupted, PonderError, BudgetExhausted
+from ponder.errors import BudgetExhausted, Interrupted, PonderError
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators.cut import Cut
 from ponder.reason.operators.evaluate import evaluate
@@ -48,7 +48,9 @@ class StepValue:
         """Write what rollouts are lacking and have all judged; a step whose worth stays unknown is closed."""
         onward = [i for i in steps if self.rollouts and not trace.steps[i].done]
         asked = [i for i in steps if not self.rollouts or self.rollout_weight < 1 or trace.steps[i].done]
-        lacking = {i: n for i in onward if (n := self.rollouts - sum(trace.steps[k].last for k in trace.children(i))) > 0}
+        lacking = {
+            i: n for i in onward if (n := self.rollouts - sum(trace.steps[k].last for k in trace.children(i))) > 0
+        }
         if lacking:
             try:
                 await expand(trace, [*lacking], policy, how, [*lacking.values()], cut=WHOLE_ANSWER, last=True)

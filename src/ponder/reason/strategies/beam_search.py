@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ponder.errors import Interrupted, PonderError, BudgetExhausted, UsageError
+from ponder.errors import BudgetExhausted, Interrupted, PonderError, UsageError
 from ponder.protocols import Policy, Scorer
+from ponder.reason.concurrency import gather_within_budget
 from ponder.reason.operators import evaluate, prune
 from ponder.reason.operators.allocate import split_evenly, top_indices
 from ponder.reason.operators.auto_cut import AutoCut
 from ponder.reason.operators.generate import add_completion, sample_continuations
 from ponder.reason.operators.reduce import path_score
 from ponder.reason.strategies.stepwise import LOOKAHEAD_ONLY, SearchLevel, Stepwise
-from ponder.reason.concurrency import gather_within_budget
 from ponder.types import Completion, Trace
 
 
@@ -28,7 +28,9 @@ class BeamSearch(Stepwise):
 
     n: int = 16
     beam_width: int = 4
-    filter_duplicates: bool = False  # of steps with the same tokens only the first can be kept (search-and-learn's filter)
+    filter_duplicates: bool = (
+        False  # of steps with the same tokens only the first can be kept (search-and-learn's filter)
+    )
 
     def __post_init__(self) -> None:
         Stepwise.__post_init__(self)
@@ -74,7 +76,9 @@ class LookaheadBeamSearch(BeamSearch):
                 prune(trace, [i], f"no score: {found.reason if found else guide.name + ' gave none'}")
 
     def rank(self, trace: Trace, step: int, guide: Scorer | None) -> float | None:
-        return path_score(trace, _lookahead_end(trace, step), self.require_guide(guide).name, self.reduce or self.default_reduce)
+        return path_score(
+            trace, _lookahead_end(trace, step), self.require_guide(guide).name, self.reduce or self.default_reduce
+        )
 
     def _needs_lookahead(self, trace: Trace, step: int, end: int) -> bool:
         return not trace.steps[end].done and len(trace.path(end)) - len(trace.path(step)) < self.lookahead_steps

@@ -7,10 +7,10 @@ from typing import Literal
 
 from ponder.errors import UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
-from ponder.reason.operators.chained import add_unless_empty, end_if_sampled, chain_end
-from ponder.reason.operators.generate import add_completion, sample_continuations, generate, insert_text
-from ponder.reason.operators.select import set_answer
+from ponder.reason.operators.chained import add_unless_empty, chain_end, end_if_sampled
 from ponder.reason.operators.completions import strip_end_marker, strip_partial_marker
+from ponder.reason.operators.generate import add_completion, generate, insert_text, sample_continuations
+from ponder.reason.operators.select import set_answer
 from ponder.reason.operators.until import until_exhausted
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Trace
@@ -44,7 +44,9 @@ class BudgetForcing:
         if self.round_budget not in ("left", "full"):
             raise UnknownName("way to share a budget over rounds", self.round_budget, ("left", "full"))
         if self.max_thinking_tokens < 1 or self.waits < 0:
-            raise UsageError(f"thinking is {self.max_thinking_tokens} and waits {self.waits}; they must be at least 1 and 0")
+            raise UsageError(
+                f"thinking is {self.max_thinking_tokens} and waits {self.waits}; they must be at least 1 and 0"
+            )
         if not 0 <= self.min_thinking_tokens <= self.total_thinking_tokens:
             raise UsageError(
                 f"minimum is {self.min_thinking_tokens}; it must lie between 0 and the {self.total_thinking_tokens} tokens of a thought"

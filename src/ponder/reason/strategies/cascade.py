@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from ponder.errors import UnknownName, UsageError
 from ponder.protocols import Policy, Scorer, Strategy
 from ponder.reason.answer_extraction import answer_of_step
-from ponder.reason.strategies.samples import Samples
 from ponder.reason.strategies.majority_vote import MajorityVote
+from ponder.reason.strategies.samples import Samples
 from ponder.types import Sampling, Score, Trace
 
 FEATURES = ("agreement", "likelihood", "entropy", "length")
@@ -62,7 +62,9 @@ class Cascade:
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         await self.cheap(trace, policy, scorer)
         prompt, steps = trace.steps[0], trace.answers()
-        if CONFIDENCE_SCORE not in prompt.scores and steps:  # what the hard one adds later is no sign of how sure the fast one was
+        if (
+            CONFIDENCE_SCORE not in prompt.scores and steps
+        ):  # what the hard one adds later is no sign of how sure the fast one was
             prompt.scores[CONFIDENCE_SCORE] = Score(self.confidence(trace, steps), self.signal)
         if (trace.score(0, CONFIDENCE_SCORE) or 0.0) >= self.threshold and steps:
             if trace.chosen not in steps:

@@ -31,7 +31,10 @@ class DVTS(Stepwise):
             groups, given = level.groups, dict[int, int]()
             if level.depth == 1:  # all subtrees begin at the prompt
                 first = search_children(trace, level.parents[0])
-                groups = [[i for i in first[a : a + self.beam_width] if i in level.rank] for a in range(0, len(first), self.beam_width)]
+                groups = [
+                    [i for i in first[a : a + self.beam_width] if i in level.rank]
+                    for a in range(0, len(first), self.beam_width)
+                ]
             for group in groups:
                 best = max(group, key=lambda i: level.rank[i], default=None)
                 if best in level.ended:

@@ -6,17 +6,24 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ponder.errors import Interrupted, PonderError, BudgetExhausted, UnknownName, UsageError
+from ponder.errors import BudgetExhausted, Interrupted, PonderError, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason import answer_extraction
+from ponder.reason.concurrency import gather_within_budget
 from ponder.reason.operators import best_step, evaluate, prune, vote
+from ponder.reason.operators.completions import keep_first_tokens
 from ponder.reason.operators.cut import Cut
 from ponder.reason.operators.generate import add_completion, call_policy, sample_continuations
-from ponder.reason.operators.completions import keep_first_tokens
-from ponder.reason.operators.uncertainty import LOW_MEANS_UNCERTAIN, UNCERTAINTY_MEASURES, UncertaintyTrigger, is_beyond_cutoff, token_uncertainty, insert_sorted
+from ponder.reason.operators.uncertainty import (
+    LOW_MEANS_UNCERTAIN,
+    UNCERTAINTY_MEASURES,
+    UncertaintyTrigger,
+    insert_sorted,
+    is_beyond_cutoff,
+    token_uncertainty,
+)
 from ponder.reason.operators.until import until_exhausted
 from ponder.reason.prompts import PLAIN, Prompt
-from ponder.reason.concurrency import gather_within_budget
 from ponder.types import TOKEN_STATS, Completion, Sampling, Trace
 
 
@@ -124,8 +131,12 @@ class _ForkSearch:
 
     async def _draw(self, leaf: int) -> Completion | PonderError:
         how = self.how
-        sampling = replace(how.sampling, logprobs=max(how.branches, how.sampling.logprobs), token_stats=self._measures_needed())
-        cut = Cut(tokens=how.chunk_tokens, max_step_tokens=how.chunk_tokens + 16)  # a character may need a few tokens more
+        sampling = replace(
+            how.sampling, logprobs=max(how.branches, how.sampling.logprobs), token_stats=self._measures_needed()
+        )
+        cut = Cut(
+            tokens=how.chunk_tokens, max_step_tokens=how.chunk_tokens + 16
+        )  # a character may need a few tokens more
         try:
             (c,) = await sample_continuations(self.trace, leaf, self.policy, sampling, 1, cut)
         except (Interrupted, BudgetExhausted):
@@ -174,10 +185,17 @@ class _ForkSearch:
         tokens, logprobs = c.top_logprobs[0][place], c.top_logprobs[1][place]
         prefix = self.trace.token_ids(fork)
         sampling = replace(
-            self.how.sampling, max_tokens=1, min_tokens=0, token_stats=self._measures_needed(), logprobs=self.how.branches
+            self.how.sampling,
+            max_tokens=1,
+            min_tokens=0,
+            token_stats=self._measures_needed(),
+            logprobs=self.how.branches,
         )
         drawn, spent = await gather_within_budget(
-            *(call_policy(self.policy, prefix, replace(sampling, forced_token_ids=(int(t),))) for t in tokens[: self.how.branches])
+            *(
+                call_policy(self.policy, prefix, replace(sampling, forced_token_ids=(int(t),)))
+                for t in tokens[: self.how.branches]
+            )
         )
         if spent is not None:
             for (one,) in (d for d in drawn if d is not None):

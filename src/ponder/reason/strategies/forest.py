@@ -8,13 +8,13 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from ponder.errors import Interrupted, PonderError, BudgetExhausted, UnknownName, UsageError
-from ponder.protocols import Policy, Scorer, Strategy, PolicyWrapper
+from ponder.errors import BudgetExhausted, Interrupted, PonderError, UnknownName, UsageError
+from ponder.protocols import Policy, PolicyWrapper, Scorer, Strategy
 from ponder.reason import answer_extraction
+from ponder.reason.concurrency import gather_within_budget
 from ponder.reason.operators import evaluate, majority_step, vote
 from ponder.reason.operators.auto_cut import AutoCut, resolve_cut
 from ponder.reason.strategies.beam_search import BeamSearch
-from ponder.reason.concurrency import gather_within_budget
 from ponder.types import Completion, Cost, Ids, Sampling, Step, Trace
 
 TreeVoteWeight = Literal["count", "score"]
@@ -52,7 +52,9 @@ class Forest:
         trees += [_empty_tree(trace) for _ in range(len(trees), self.trees)]
         of = await _with_resolved_cut(self.strategy, trees[0], policy)
         try:
-            failures, spent = await gather_within_budget(*(self._grow(of, t, policy, scorer, k) for k, t in enumerate(trees)))
+            failures, spent = await gather_within_budget(
+                *(self._grow(of, t, policy, scorer, k) for k, t in enumerate(trees))
+            )
         finally:  # what was thought is kept, whatever stopped it
             firsts = merge_forest(trace, trees)
         given = [first + t.chosen for t, first in zip(trees, firsts, strict=True) if t.chosen is not None]
@@ -104,7 +106,9 @@ def split_forest(trace: Trace) -> list[Trace]:
     begins = [i for i, s in enumerate(trace.steps) if not i or _repeats_prompt(s, prompt)]
     trees = []
     for first, end in zip(begins, [*begins[1:], len(trace.steps)], strict=True):
-        tree = Trace(trace.problem, [_shift_indices(s, -first) for s in trace.steps[first:end]], Cost(), oracle=trace.oracle)
+        tree = Trace(
+            trace.problem, [_shift_indices(s, -first) for s in trace.steps[first:end]], Cost(), oracle=trace.oracle
+        )
         tree.extract_answer = trace.extract_answer
         if trace.chosen is not None and first <= trace.chosen < end:
             tree.chosen = trace.chosen - first

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ponder.errors import Interrupted, ModelError, PonderError, BudgetExhausted, UsageError
+from ponder.errors import BudgetExhausted, Interrupted, ModelError, PonderError, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason import answer_extraction
 from ponder.reason.operators import evaluate, vote
 from ponder.reason.operators.aggregate import aggregate_question
-from ponder.reason.operators.follow_up import FollowUps, FollowUpQuestion
+from ponder.reason.operators.follow_up import FollowUpQuestion, FollowUps
 from ponder.reason.operators.refine import REFINE_TEMPLATE, refine
 from ponder.reason.operators.until import until_exhausted
-from ponder.reason.operators.wording import require_slots, messages_from_template, text_after_thinking
+from ponder.reason.operators.wording import messages_from_template, require_slots, text_after_thinking
 from ponder.types import Sampling, Trace
 from ponder.verify import strip_thinking
 
@@ -55,7 +55,9 @@ class Split:
     def __post_init__(self) -> None:
         require_slots("split", self.template, "question")
         if self.parts < 2 or not self.part_prefix:
-            raise UsageError(f"parts is {self.parts} and mark {self.part_prefix!r}; give at least 2, and how a part begins")
+            raise UsageError(
+                f"parts is {self.parts} and mark {self.part_prefix!r}; give at least 2, and how a part begins"
+            )
 
     async def __call__(self, graph: GraphRun, thoughts: Sequence[Thought]) -> list[Thought]:
         problem, parts = graph.trace.problem, str(self.parts)
@@ -65,7 +67,11 @@ class Split:
         out: list[Thought] = []
         for thought, (reply,) in zip(thoughts, await graph.ask(asked, 1), strict=True):
             lines = (strip_thinking(graph.trace.steps[reply].text) or "").splitlines()
-            found = [line.strip()[len(self.part_prefix) :].strip() for line in lines if line.strip().startswith(self.part_prefix)]
+            found = [
+                line.strip()[len(self.part_prefix) :].strip()
+                for line in lines
+                if line.strip().startswith(self.part_prefix)
+            ]
             out += [Thought(part, reply) for part in found if part] or [thought]
         return out
 
@@ -85,7 +91,9 @@ class Solve:
     async def __call__(self, graph: GraphRun, thoughts: Sequence[Thought]) -> list[Thought]:
         whole = not graph.aside
         asked = [
-            FollowUpQuestion(messages_from_template(graph.trace.problem, self.template, answers=whole, part=t.text), (t.step,))
+            FollowUpQuestion(
+                messages_from_template(graph.trace.problem, self.template, answers=whole, part=t.text), (t.step,)
+            )
             for t in thoughts
         ]
         return await graph.best_each(await graph.ask(asked, self.n))
@@ -102,7 +110,9 @@ class Merge:
     def __post_init__(self) -> None:
         require_slots("merge", self.template, "thoughts")
         if self.n < 1 or self.merge_size < 0 or self.merge_size == 1:
-            raise UsageError(f"n is {self.n} and arity {self.merge_size}; give n of 1 or more, and 0, 2 or more at a time")
+            raise UsageError(
+                f"n is {self.n} and arity {self.merge_size}; give n of 1 or more, and 0, 2 or more at a time"
+            )
 
     async def __call__(self, graph: GraphRun, thoughts: Sequence[Thought]) -> list[Thought]:
         left = list(thoughts)

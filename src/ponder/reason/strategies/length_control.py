@@ -10,10 +10,10 @@ from typing import Literal
 
 from ponder.errors import UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
-from ponder.reason.operators.chained import add_unless_empty, end_if_sampled, chain_end
-from ponder.reason.operators.generate import add_completion, sample_continuations, generate, insert_text
-from ponder.reason.operators.select import set_answer
+from ponder.reason.operators.chained import add_unless_empty, chain_end, end_if_sampled
 from ponder.reason.operators.completions import strip_end_marker, strip_partial_marker
+from ponder.reason.operators.generate import add_completion, generate, insert_text, sample_continuations
+from ponder.reason.operators.select import set_answer
 from ponder.reason.operators.until import until_exhausted
 from ponder.reason.operators.wording import fill_template, require_slots
 from ponder.reason.prompts import PLAIN, Prompt
@@ -40,7 +40,12 @@ class TokenControl:
         return {"guide": "one chain is written, and nobody judges it"}
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
-        await _answer_once(trace, policy, _with_instruction(self.prompt, fill_template(self.instruction, tokens=str(self.max_thinking_tokens))), self.sampling)
+        await _answer_once(
+            trace,
+            policy,
+            _with_instruction(self.prompt, fill_template(self.instruction, tokens=str(self.max_thinking_tokens))),
+            self.sampling,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,9 @@ class StepControl:
         return {"guide": "one chain is written, and nobody judges it"}
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
-        root = _with_instruction(self.prompt, fill_template(self.instruction, steps=str(self.max_steps))).root_step(trace, policy)
+        root = _with_instruction(self.prompt, fill_template(self.instruction, steps=str(self.max_steps))).root_step(
+            trace, policy
+        )
         if not trace.children(root):
             insert_text(trace, root, self.think_start + self._mark(0), policy)
         end = chain_end(trace, root)
@@ -112,12 +119,18 @@ class StepControl:
             await generate(trace, at, policy, self.sampling, last=True)
             return
         stop = (*self.sampling.stop, self.step_separator, self.think_end)
-        (c,) = await sample_continuations(trace, at, policy, replace(self.sampling, max_tokens=self.max_step_tokens, min_tokens=0, stop=stop))
+        (c,) = await sample_continuations(
+            trace, at, policy, replace(self.sampling, max_tokens=self.max_step_tokens, min_tokens=0, stop=stop)
+        )
         marks = sum(not trace.steps[i].sampled for i in trace.path(at)[len(trace.path(root)) :])
         if self.think_end in c.text:
             add_completion(trace, at, c)
             return
-        kept = strip_end_marker(c, self.think_end, policy)[0] if c.stop == "eos" else strip_partial_marker(c, self.think_end, policy)
+        kept = (
+            strip_end_marker(c, self.think_end, policy)[0]
+            if c.stop == "eos"
+            else strip_partial_marker(c, self.think_end, policy)
+        )
         at = add_unless_empty(trace, at, kept)
         over = c.stop == "eos" or not len(kept.token_ids) or marks >= self.max_steps
         insert_text(trace, at, self.think_end + self.answer_prefix if over else self._mark(marks), policy)
@@ -147,7 +160,9 @@ class LengthRejection:
                 f"least is {self.min_answer_tokens} and most {self.max_answer_tokens}; give 0 <= least <= most, and most at least 1"
             )
         if self.max_attempts < 1 or self.attempts_per_round < 1:
-            raise UsageError(f"attempts is {self.max_attempts} and at_once {self.attempts_per_round}; both must be at least 1")
+            raise UsageError(
+                f"attempts is {self.max_attempts} and at_once {self.attempts_per_round}; both must be at least 1"
+            )
 
     def unused(self) -> dict[str, str]:
         return {
@@ -157,7 +172,11 @@ class LengthRejection:
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         root = self.prompt.root_step(trace, policy)
-        how = replace(self.sampling, max_tokens=self.max_answer_tokens, min_tokens=min(self.sampling.min_tokens, self.max_answer_tokens))
+        how = replace(
+            self.sampling,
+            max_tokens=self.max_answer_tokens,
+            min_tokens=min(self.sampling.min_tokens, self.max_answer_tokens),
+        )
         while trace.chosen is None and (left := self.max_attempts - len(trace.children(root))) > 0:
             fresh: list[int] = []
             with until_exhausted(trace):
@@ -174,7 +193,11 @@ class LengthRejection:
         step = trace.steps[i]
         size = len(step.token_ids)
         if step.stop == "length" or size < self.min_answer_tokens:
-            cut = f"longer than {self.max_answer_tokens} tokens" if size >= self.max_answer_tokens else f"cut off after {size} tokens"
+            cut = (
+                f"longer than {self.max_answer_tokens} tokens"
+                if size >= self.max_answer_tokens
+                else f"cut off after {size} tokens"
+            )
             step.pruned = step.pruned or (cut if step.stop == "length" else f"only {size} tokens")
             trace.add_cost(Cost(wasted_tokens=size))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ponder.errors import Interrupted, PonderError, BudgetExhausted, UsageError
+from ponder.errors import BudgetExhausted, Interrupted, PonderError, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators import evaluate, generate
 from ponder.reason.operators.follow_up import FollowUps
@@ -86,7 +86,9 @@ class LlamaBerry:
             return str(error)
         return follow_ups.trace.steps[new].pruned
 
-    async def _update_values(self, follow_ups: FollowUps, scorer: Scorer | None, wins: dict[tuple[int, int], float]) -> None:
+    async def _update_values(
+        self, follow_ups: FollowUps, scorer: Scorer | None, wins: dict[tuple[int, int], float]
+    ) -> None:
         """Compare what was not compared, and write every answer's value (as `prior`, the one before any back-up); those
         of new answers are backed up."""
         trace, answers = follow_ups.trace, follow_ups.trace.answers()

@@ -6,14 +6,14 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from ponder.errors import Interrupted, PonderError, BudgetExhausted, UnknownName, UsageError
+from ponder.errors import BudgetExhausted, Interrupted, PonderError, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason import answer_extraction
 from ponder.reason.operators import evaluate, generate, vote
 from ponder.reason.operators.chained import chain_end
 from ponder.reason.operators.complete import resume_truncated
 from ponder.reason.operators.confidence import answer_confidence
-from ponder.reason.operators.settled import leader_probability, is_vote_decided
+from ponder.reason.operators.settled import is_vote_decided, leader_probability
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Trace
 

@@ -8,16 +8,16 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from ponder.errors import Interrupted, PonderError, BudgetExhausted, UnknownName, UsageError
+from ponder.errors import BudgetExhausted, Interrupted, PonderError, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
-from ponder.reason.operators.auto_cut import AUTO_CUT, CutOrAuto, AutoCut, resolve_cut, warn_if_no_steps
+from ponder.reason.operators.auto_cut import AUTO_CUT, AutoCut, CutOrAuto, resolve_cut, warn_if_no_steps
 from ponder.reason.operators.backpropagate import Backup, MeanBackup, backpropagate
 from ponder.reason.operators.branch import DetachedBranch
 from ponder.reason.operators.generate import generate
 from ponder.reason.operators.priors import DirichletNoise, set_priors
 from ponder.reason.operators.prune import prune
 from ponder.reason.operators.select import best_step
-from ponder.reason.operators.tree_policy import PUCT, SelectionRule, select_child, open_children
+from ponder.reason.operators.tree_policy import PUCT, SelectionRule, open_children, select_child
 from ponder.reason.operators.widen import ProgressiveWidening
 from ponder.reason.operators.worth import WHOLE_ANSWER, StepValue, rollout_answers
 from ponder.reason.prompts import PLAIN, Prompt
@@ -59,15 +59,21 @@ class MCTS:
     selection: SelectionRule = PUCT()
     backup: Backup = MeanBackup()
     rollouts: int = 0  # answers written from each step that is evaluated
-    rollout_weight: float = 1.0  # weight of the rollouts, where there are any, against the guide's word on the step itself
-    evaluate_on: Literal["visited", "written"] = "visited"  # a step is evaluated on its first visit, or with its siblings
+    rollout_weight: float = (
+        1.0  # weight of the rollouts, where there are any, against the guide's word on the step itself
+    )
+    evaluate_on: Literal["visited", "written"] = (
+        "visited"  # a step is evaluated on its first visit, or with its siblings
+    )
     prior_temperature: float = 1.0
     root_noise: DirichletNoise | None = None  # on the priors of the first steps
     widening: ProgressiveWidening | None = None  # up to `width`
     parallel_simulations: int = 1  # simulations under way at once
     virtual_loss: float | None = 0.0  # what one under way counts as; None: only as a visit
     two_player: bool = False  # of a game: the guide's scores are in the eyes of who made the step, and 0 is a draw
-    final_choice: Literal["visits", "value", "rule", "score"] = "visits"  # the way to the answer; or the best score anywhere
+    final_choice: Literal["visits", "value", "rule", "score"] = (
+        "visits"  # the way to the answer; or the best score anywhere
+    )
     stop_at_known_answer: bool = False  # when selection comes to an answer that it has seen (x1)
     complete_answer: bool = True  # write the best way on to an answer where it has none
     prompt: Prompt = PLAIN
@@ -80,7 +86,9 @@ class MCTS:
             if getattr(self, name) not in known:
                 raise UnknownName(f"way of {name!r} in a tree search", str(getattr(self, name)), known)
         if not 0 < self.rollout_weight <= 1:
-            raise UsageError(f"mix is {self.rollout_weight}; the weight of rollouts lies in (0, 1]; rollouts=0 leaves them out")
+            raise UsageError(
+                f"mix is {self.rollout_weight}; the weight of rollouts lies in (0, 1]; rollouts=0 leaves them out"
+            )
         if not self.prior_temperature > 0:
             raise UsageError(f"prior_temperature is {self.prior_temperature}; it must be positive")
 
@@ -119,7 +127,11 @@ class MCTS:
         stopped: PonderError | None = None
         try:
             while True:
-                while stopped is None and len(in_flight.window) < self.parallel_simulations and self._has_simulations_left(trace, root, in_flight):
+                while (
+                    stopped is None
+                    and len(in_flight.window) < self.parallel_simulations
+                    and self._has_simulations_left(trace, root, in_flight)
+                ):
                     leaf = self._select(trace, root, in_flight)
                     if leaf is None or leaf in in_flight.busy:
                         break

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ponder.errors import Interrupted, PonderError, BudgetExhausted, UsageError
+from ponder.errors import BudgetExhausted, Interrupted, PonderError, UsageError
 from ponder.protocols import Policy, Scorer, Strategy
+from ponder.reason.answer_extraction import answer_of_step, extract_answer
 from ponder.reason.operators import evaluate, expand, majority_step
 from ponder.reason.operators.until import until_exhausted
-from ponder.reason.answer_extraction import answer_of_step, extract_answer
 from ponder.reason.strategies.samples import Samples
 from ponder.types import Sampling, Score, Step, Trace
 
@@ -38,7 +38,9 @@ class RStarConsistency:
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         with until_exhausted(trace):
             await self.strategy(trace, policy, scorer)
-        looks = {i: self._prefix_root(trace, i, policy) for i in trace.answers() if answer_of_step(trace, i) is not None}
+        looks = {
+            i: self._prefix_root(trace, i, policy) for i in trace.answers() if answer_of_step(trace, i) is not None
+        }
         with until_exhausted(trace):
             await self._complete(trace, list(looks.values()), policy)
         for i, at in looks.items():

@@ -6,13 +6,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ponder.errors import Interrupted, ModelError, PonderError, BudgetExhausted, UnknownName, UsageError
+from ponder.errors import BudgetExhausted, Interrupted, ModelError, PonderError, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason import answer_extraction
 from ponder.reason.operators import best_step, evaluate, generate
-from ponder.reason.operators.follow_up import FollowUps, FollowUpQuestion
+from ponder.reason.operators.follow_up import FollowUpQuestion, FollowUps
 from ponder.reason.operators.refine import REFINE_TEMPLATE, refine
-from ponder.reason.operators.wording import require_slots, messages_from_template, text_after_thinking
+from ponder.reason.operators.wording import messages_from_template, require_slots, text_after_thinking
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Trace
 
@@ -104,7 +104,10 @@ class SelfRefine:
             return ""
         if guide is not None and self.feedback == "guide":
             return trace.steps[step].scores[guide.name].reason
-        asked = FollowUpQuestion(messages_from_template(trace.problem, self.critique_template, answer=text_after_thinking(trace, step)), (step,))
+        asked = FollowUpQuestion(
+            messages_from_template(trace.problem, self.critique_template, answer=text_after_thinking(trace, step)),
+            (step,),
+        )
         (reply,) = await follow_ups.ask(asked, self.sampling, aside=True)
         text = text_after_thinking(trace, reply)
         return None if text.lower().startswith("no mistakes") else text
@@ -113,10 +116,14 @@ class SelfRefine:
         rated = best_step(trace, attempts, guide.name) if guide is not None else None
         if rated is not None or not attempts:
             return rated
-        return next((i for i in reversed(attempts) if answer_extraction.answer_of_step(trace, i) is not None), attempts[-1])
+        return next(
+            (i for i in reversed(attempts) if answer_extraction.answer_of_step(trace, i) is not None), attempts[-1]
+        )
 
 
 def _same_answer(trace: Trace, a: int, b: int) -> bool:
     """The same answer, or the same words."""
     one, two = answer_extraction.answer_of_step(trace, a), answer_extraction.answer_of_step(trace, b)
-    return text_after_thinking(trace, a).split() == text_after_thinking(trace, b).split() or (one is not None and one == two)
+    return text_after_thinking(trace, a).split() == text_after_thinking(trace, b).split() or (
+        one is not None and one == two
+    )

@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, get_args
 
-from ponder.errors import Interrupted, PonderError, BudgetExhausted, UnknownName, UsageError
+from ponder.errors import BudgetExhausted, Interrupted, PonderError, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason import answer_extraction
 from ponder.reason.operators import evaluate, expand, prune_undecided, vote
-from ponder.reason.operators.auto_cut import AUTO_CUT, CutOrAuto, AutoCut, resolve_cut, is_cut_probe, warn_if_no_steps
+from ponder.reason.operators.auto_cut import AUTO_CUT, AutoCut, CutOrAuto, is_cut_probe, resolve_cut, warn_if_no_steps
 from ponder.reason.operators.reduce import REDUCTIONS, Reduction, path_score, scores_steps
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Step, Trace
@@ -84,7 +84,9 @@ class Stepwise:
         """Settings that change nothing as the others stand, and why; also the guide, where it would not be asked."""
         return {} if self.cut is not None else {"reduce": "an answer is one step, with one score: give a cut"}
 
-    async def run_search(self, trace: Trace, policy: Policy, guide: Scorer | None, width: int, rule: AllocationRule) -> None:
+    async def run_search(
+        self, trace: Trace, policy: Policy, guide: Scorer | None, width: int, rule: AllocationRule
+    ) -> None:
         """Search from `width` first steps on, and answer by what was found, also where a budget ends it early."""
         search = _Search(trace, self.prompt.root_step(trace, policy), policy, guide)
         root, short = trace.steps[search.root], False
@@ -125,7 +127,9 @@ class Stepwise:
     async def _expand_parents(self, search: _Search, parents: Sequence[int]) -> BudgetExhausted | None:
         """See to it that every parent has the continuations it was given."""
         trace = search.trace
-        counts = {p: trace.steps[p].visits - len(search_children(trace, p)) for p in parents if not trace.steps[p].pruned}
+        counts = {
+            p: trace.steps[p].visits - len(search_children(trace, p)) for p in parents if not trace.steps[p].pruned
+        }
         lacking = {p: count for p, count in counts.items() if count > 0}
         if not lacking:
             return None
@@ -155,7 +159,9 @@ class Stepwise:
                 search.rank[i] = trace.steps[i].value = rank
         return short
 
-    def _apply_allocation(self, search: _Search, live: Sequence[int], ended: Sequence[int], given: Mapping[int, int]) -> None:
+    def _apply_allocation(
+        self, search: _Search, live: Sequence[int], ended: Sequence[int], given: Mapping[int, int]
+    ) -> None:
         """Write on the steps what the rule gave them."""
         steps = search.trace.steps
         for i in live:  # what an earlier, narrower search gave stays given
@@ -218,5 +224,7 @@ def _can_continue(step: Step) -> bool:
 
 
 def _failure_reason(trace: Trace) -> str:
-    reasons = Counter(s.pruned for s in trace.steps if s.pruned not in ("", NOT_KEPT, LOOKAHEAD_ONLY) and not is_cut_probe(s))
+    reasons = Counter(
+        s.pruned for s in trace.steps if s.pruned not in ("", NOT_KEPT, LOOKAHEAD_ONLY) and not is_cut_probe(s)
+    )
     return "no branch came to an answer" + "".join(f": {reason}" for reason, _ in reasons.most_common(1))

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from ponder.errors import Interrupted, PonderError, UsageError
 from ponder.protocols import Policy, Scorer
-from ponder.reason.operators.chained import end_if_sampled, chain_end
-from ponder.reason.operators.generate import add_completion, sample_continuations, insert_text
+from ponder.reason.operators.chained import chain_end, end_if_sampled
+from ponder.reason.operators.generate import add_completion, insert_text, sample_continuations
 from ponder.reason.operators.select import set_answer
 from ponder.reason.operators.until import until_exhausted
 from ponder.reason.operators.wording import fill_template, require_slots
 from ponder.reason.prompts import PLAIN, Prompt
-from ponder.reason.tools import CalculatorTool, ToolCall, PythonTool, Tool
+from ponder.reason.tools import CalculatorTool, PythonTool, Tool, ToolCall
 from ponder.reason.tools.tool import has_open_call, last_complete_call
 from ponder.types import Sampling, Trace
 

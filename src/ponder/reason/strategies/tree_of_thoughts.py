@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from ponder.errors import Interrupted, PonderError, BudgetExhausted, UnknownName, UsageError
+from ponder.errors import BudgetExhausted, Interrupted, PonderError, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
-from ponder.reason.operators import evaluate, expand, prune, prune_undecided, insert_text
-from ponder.reason.operators.auto_cut import AUTO_CUT, CutOrAuto, AutoCut, resolve_cut, warn_if_no_steps
+from ponder.reason.operators import evaluate, expand, insert_text, prune, prune_undecided
+from ponder.reason.operators.auto_cut import AUTO_CUT, AutoCut, CutOrAuto, resolve_cut, warn_if_no_steps
 from ponder.reason.operators.backtrack import backtrack
 from ponder.reason.operators.cut import Cut
-from ponder.reason.operators.follow_up import FollowUps, FollowUpQuestion
+from ponder.reason.operators.follow_up import FollowUpQuestion, FollowUps
 from ponder.reason.operators.self_evaluate import value_thoughts, vote_on_thoughts
 from ponder.reason.operators.until import until_exhausted
 from ponder.reason.prompts import PLAIN, Prompt
@@ -158,7 +158,11 @@ class _ThoughtTree:
     def thoughts(self, step: int) -> list[int]:
         """Those that can be rated: what a branch failed with is none."""
         steps = self.trace.steps
-        return [c for c in self.trace.children(step) if not steps[c].meta and steps[c].pruned in ("", NOT_KEPT, BELOW_THRESHOLD)]
+        return [
+            c
+            for c in self.trace.children(step)
+            if not steps[c].meta and steps[c].pruned in ("", NOT_KEPT, BELOW_THRESHOLD)
+        ]
 
     def thought_value(self, step: int) -> float:
         """Of words and votes a thought that nobody could rate has none; a guide's scores may lie below 0."""
@@ -170,7 +174,9 @@ class _ThoughtTree:
         how, trace = self.how, self.trace
         last = level == how.depth
         if how.generation == "sample":
-            lacking = [max(0, how.thoughts_per_step - sum(not trace.steps[c].meta for c in trace.children(p))) for p in parents]
+            lacking = [
+                max(0, how.thoughts_per_step - sum(not trace.steps[c].meta for c in trace.children(p))) for p in parents
+            ]
             some = [(p, n) for p, n in zip(parents, lacking, strict=True) if n]
             if some:
                 most = how.sampling.max_tokens  # of a whole answer, so the last thought gets what is left
@@ -182,7 +188,12 @@ class _ThoughtTree:
                 for c in self.thoughts(p):
                     trace.steps[c].last = last or how.prompts.is_answer(trace.steps[c].text)
             return
-        asked = [FollowUpQuestion(how.prompts.propose_messages(trace.problem, trace.text(p), how.thoughts_per_step, last), (p,)) for p in parents]
+        asked = [
+            FollowUpQuestion(
+                how.prompts.propose_messages(trace.problem, trace.text(p), how.thoughts_per_step, last), (p,)
+            )
+            for p in parents
+        ]
         replies = await self.follow_ups.ask_all(asked, how.sampling, aside=True)
         for p, reply in zip(parents, replies, strict=True):
             if isinstance(reply, PonderError):
@@ -224,9 +235,13 @@ class _ThoughtTree:
     async def _self_evaluate(self, steps: Sequence[int]) -> list[Score]:
         how, problem = self.how, self.trace.problem
         if how.evaluation == "vote":
-            return await vote_on_thoughts(self.follow_ups, steps, how.sampling, how.evaluations_per_thought, how.prompts.vote)
+            return await vote_on_thoughts(
+                self.follow_ups, steps, how.sampling, how.evaluations_per_thought, how.prompts.vote
+            )
         asked = [FollowUpQuestion(how.prompts.value_messages(problem, self.trace.text(i)), (i,)) for i in steps]
-        return await value_thoughts(self.follow_ups, asked, how.sampling, how.evaluations_per_thought, how.prompts.scale)
+        return await value_thoughts(
+            self.follow_ups, asked, how.sampling, how.evaluations_per_thought, how.prompts.scale
+        )
 
     def prune_and_keep(self, steps: Sequence[int], why: str, keep: Sequence[int]) -> None:
         prune(self.trace, steps, why)
@@ -242,4 +257,6 @@ class _ThoughtTree:
 
 
 # The paper's Game of 24: all proposals, three value calls, the best five of each of four levels.
-TREE_OF_THOUGHTS_GAME_OF_24 = TreeOfThoughts(thoughts_per_step=0, prompts=GAME_OF_24_PROMPTS, sampling=Sampling(temperature=0.7, max_tokens=1000))
+TREE_OF_THOUGHTS_GAME_OF_24 = TreeOfThoughts(
+    thoughts_per_step=0, prompts=GAME_OF_24_PROMPTS, sampling=Sampling(temperature=0.7, max_tokens=1000)
+)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ponder.errors import UsageError
 from ponder.reason.operators.self_evaluate import TREE_OF_THOUGHTS_SCALE, VOTE_TEMPLATE, RatingScale
-from ponder.reason.operators.wording import require_slots, messages_from_template
+from ponder.reason.operators.wording import messages_from_template, require_slots
 from ponder.types import Message, Problem
 from ponder.verify import strip_thinking
 
@@ -65,12 +65,16 @@ class ThoughtPrompts:
         state = self.state_of(problem, thoughts)
         ready = state == self.final_state if self.final_state else last
         so_far = thoughts.strip() or "(nothing yet)"
-        return messages_from_template(problem, self.answer if ready else self.propose, thoughts=so_far, state=state, n=str(n))
+        return messages_from_template(
+            problem, self.answer if ready else self.propose, thoughts=so_far, state=state, n=str(n)
+        )
 
     def value_messages(self, problem: Problem, thoughts: str) -> list[Message]:
         """Ask what the thinking so far is worth."""
         template = self.value_answer if self.value_answer and self.is_answer(thoughts) else self.value
-        return messages_from_template(problem, template, thoughts=thoughts.strip(), state=self.state_of(problem, thoughts))
+        return messages_from_template(
+            problem, template, thoughts=thoughts.strip(), state=self.state_of(problem, thoughts)
+        )
 
     def parse_thoughts(self, reply: str, n: int, last: bool = False) -> list[str]:
         """The thoughts in a reply, one per line, at most n; 0: all. `last`: the answers in it, or all of it as one."""

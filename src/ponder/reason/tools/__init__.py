@@ -1,8 +1,8 @@
 """Tools for use inside a thought: a calculator, Python in the sandbox, and a checker of the sums in the steps."""
 
-from ponder.reason.tools.calculator import CalculatorTool
 from ponder.reason.tools.arithmetic_checker import ArithmeticChecker
+from ponder.reason.tools.calculator import CalculatorTool
 from ponder.reason.tools.python_tool import PythonTool
-from ponder.reason.tools.tool import ToolCall, Tool
+from ponder.reason.tools.tool import Tool, ToolCall
 
-__all__ = ["CalculatorTool", "ToolCall", "PythonTool", "ArithmeticChecker", "Tool"]
+__all__ = ["ArithmeticChecker", "CalculatorTool", "PythonTool", "Tool", "ToolCall"]

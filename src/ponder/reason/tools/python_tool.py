@@ -37,7 +37,11 @@ class PythonTool:
     )
 
     async def __call__(self, said: str, earlier: Sequence[ToolCall]) -> str:
-        cells = [c.arguments for c in earlier if not any(mark in c.result for mark in _NOT_RERUN_MARKS)] if self.session else []
+        cells = (
+            [c.arguments for c in earlier if not any(mark in c.result for mark in _NOT_RERUN_MARKS)]
+            if self.session
+            else []
+        )
         before = f"exec({_RERUN_TEMPLATE.format(cells=cells)!r})\n" if cells else ""
         found = await asyncio.to_thread(run_python, before + said)
         return found.strip("\n") or "[nothing was printed]"

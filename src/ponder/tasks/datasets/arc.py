@@ -13,7 +13,7 @@ from ponder.errors import UnknownName
 from ponder.tasks.datasets.dataset_files import DatasetFiles, DatasetRow
 from ponder.tasks.datasets.dataset_task import DatasetTask
 from ponder.types import Problem
-from ponder.verify import MultipleChoice, AnswerForm
+from ponder.verify import AnswerForm, MultipleChoice
 from ponder.verify.answers.style import AnswerSpec
 
 Part = Literal["Challenge", "Easy"]

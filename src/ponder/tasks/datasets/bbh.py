@@ -13,12 +13,12 @@ from functools import lru_cache
 from typing import Any, ClassVar, Self
 
 from ponder.errors import UnknownName, UsageError
-from ponder.tasks.datasets.dataset_files import DatasetFiles, RowParser, DatasetRow, read_text_file
+from ponder.tasks.datasets.dataset_files import DatasetFiles, DatasetRow, RowParser, read_text_file
 from ponder.tasks.datasets.dataset_task import DatasetTask
 from ponder.types import Problem, Score
-from ponder.verify import MultipleChoice, FinalList, FinalNumber, FinalText, AnswerForm
-from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
+from ponder.verify import AnswerForm, FinalList, FinalNumber, FinalText, MultipleChoice
 from ponder.verify.answers.style import AnswerSpec
+from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
 
 TASKS = (
     "boolean_expressions", "causal_judgement", "date_understanding", "disambiguation_qa", "dyck_languages",
@@ -30,7 +30,11 @@ TASKS = (
     "tracking_shuffled_objects_seven_objects", "tracking_shuffled_objects_three_objects", "web_of_lies", "word_sorting",
 )  # fmt: skip
 
-FORMS: tuple[AnswerForm, ...] = ("tag", "boxed", "line")  # the line: "So the answer is (B).", as the worked examples end
+FORMS: tuple[AnswerForm, ...] = (
+    "tag",
+    "boxed",
+    "line",
+)  # the line: "So the answer is (B).", as the worked examples end
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,9 @@ class BigBenchAnswer(TextVerifier):
 
 
 @lru_cache(maxsize=8)
-def _verifiers_by_kind(forms: tuple[AnswerForm, ...]) -> dict[str, MultipleChoice | FinalNumber | FinalText | FinalList]:
+def _verifiers_by_kind(
+    forms: tuple[AnswerForm, ...],
+) -> dict[str, MultipleChoice | FinalNumber | FinalText | FinalList]:
     return {
         "choice": MultipleChoice(forms),
         "number": FinalNumber(forms),
@@ -106,14 +112,14 @@ class BBH(DatasetTask):
         return [], test
 
     def question_text(self, row: DatasetRow) -> str:
-        return f"{row.tags['worked']}\n\nQ: {row.question}\nA:" if self.cot else super().put(row)
+        return f"{row.tags['worked']}\n\nQ: {row.question}\nA:" if self.cot else super().question_text(row)
 
     def with_instruction(self, question: str) -> str:
-        return f"{question} Let's think step by step." if self.cot else super().ask(question)
+        return f"{question} Let's think step by step." if self.cot else super().with_instruction(question)
 
     def restyle(self, style: str) -> Self:
         """The worked examples are a chain of thought already."""
-        return self if self.cot and style == "cot" else super().styled(style)
+        return self if self.cot and style == "cot" else super().restyle(style)
 
     def gold(self, problem: Problem) -> str:
         right = problem.answer["right"]

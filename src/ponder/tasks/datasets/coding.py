@@ -16,9 +16,9 @@ from typing import Any
 from ponder.tasks.datasets.dataset_files import DatasetFiles, DatasetRow
 from ponder.tasks.datasets.dataset_task import DatasetTask
 from ponder.types import Problem
+from ponder.verify.answers.style import AnswerSpec
 from ponder.verify.code.dataset_rows import from_humaneval, from_mbpp
 from ponder.verify.code.verifiers import AssertTests
-from ponder.verify.answers.style import AnswerSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,9 @@ class CodingTask(DatasetTask):
 class HumanEval(CodingTask):
     """Functions to complete from their signature and docstring (Chen et al. 2021)."""
 
-    NO_TRAIN_REASON = "HumanEval is a test set; train on mbpp or on programs, which needs no data, and measure on humaneval"
+    NO_TRAIN_REASON = (
+        "HumanEval is a test set; train on mbpp or on programs, which needs no data, and measure on humaneval"
+    )
 
     ANSWER_SPEC = AnswerSpec("the whole function", place="in a ```python block", allow_bare=False)
 
@@ -64,7 +66,9 @@ class HumanEval(CodingTask):
 
 def _humaneval(record: dict[str, Any], number: int) -> DatasetRow:
     id = record["task_id"].removeprefix("HumanEval/")
-    return DatasetRow(id, record["prompt"].strip(), from_humaneval(record), tags={"solution": record["canonical_solution"]})
+    return DatasetRow(
+        id, record["prompt"].strip(), from_humaneval(record), tags={"solution": record["canonical_solution"]}
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +91,9 @@ class MBPP(CodingTask):
         return _between(rows, 601, 974), _between(rows, 11, 510)
 
     def _all(self, files: DatasetFiles) -> list[DatasetRow]:
-        return files.read_json("sanitized-mbpp.json", _mbpp) if self.sanitized else files.read_jsonl("mbpp.jsonl", _mbpp)
+        return (
+            files.read_json("sanitized-mbpp.json", _mbpp) if self.sanitized else files.read_jsonl("mbpp.jsonl", _mbpp)
+        )
 
     @property
     def validation(self) -> Sequence[Problem]:

@@ -14,12 +14,12 @@ from ponder.errors import UnknownName
 from ponder.tasks.datasets.dataset_files import DatasetFiles, DatasetRow
 from ponder.tasks.datasets.dataset_task import DatasetTask
 from ponder.types import Problem, Score
+from ponder.verify.answers.structured import extract_structured
+from ponder.verify.answers.style import AnswerSpec
+from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
 from ponder.verify.code.compare_values import values_equal
 from ponder.verify.code.verifiers import CallTests
-from ponder.verify.answers.structured import extract_structured
 from ponder.verify.sandbox.codec import NotPlainData, encode
-from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
-from ponder.verify.answers.style import AnswerSpec
 
 Direction = Literal["output", "input"]
 MAX_ANSWER_CHARS = 2_000  # characters of an answer
@@ -31,7 +31,10 @@ _QUESTIONS: dict[Direction, str] = {
 _ANSWER_SPECS: dict[Direction, AnswerSpec] = {
     "output": AnswerSpec("the value as a Python literal", ("tag", "boxed"), allow_bare=False),
     "input": AnswerSpec(
-        "the arguments", ("tag", "boxed"), " as they stand between the brackets of the call, as literals", allow_bare=False
+        "the arguments",
+        ("tag", "boxed"),
+        " as they stand between the brackets of the call, as literals",
+        allow_bare=False,
     ),
 }
 

@@ -40,7 +40,9 @@ class DatasetRecord(dict[str, Any]):
         raise TaskError(f"the column {name!r} is missing; the columns are {there}")
 
 
-RowParser = Callable[[dict[str, Any], int], DatasetRow]  # from a record and its number; raises where there is no problem in it
+RowParser = Callable[
+    [dict[str, Any], int], DatasetRow
+]  # from a record and its number; raises where there is no problem in it
 
 
 @dataclass(slots=True)
@@ -66,7 +68,9 @@ class DatasetFiles:
         """One JSON object per line; a name that ends in .gz is unpacked."""
         path = self.folder / file
         lines = enumerate(read_text_file(path).split("\n"), 1)
-        return self._parse_rows(path, "line", ((n, line) for n, line in lines if line.strip()), make, strict_parsing.parse_json)
+        return self._parse_rows(
+            path, "line", ((n, line) for n, line in lines if line.strip()), make, strict_parsing.parse_json
+        )
 
     def read_json(self, file: str, make: RowParser, under: str | None = None) -> list[DatasetRow]:
         """One JSON file that holds a list of records, or has it under a name."""
@@ -99,7 +103,9 @@ class DatasetFiles:
         """Refuse the set for its bad rows, or say what was left out."""
         if not self.bad_rows:
             return
-        listed = "; ".join(self.bad_rows[:MAX_LISTED_ROWS]) + (f"; and {len(self.bad_rows) - MAX_LISTED_ROWS} more" if len(self.bad_rows) > MAX_LISTED_ROWS else "")
+        listed = "; ".join(self.bad_rows[:MAX_LISTED_ROWS]) + (
+            f"; and {len(self.bad_rows) - MAX_LISTED_ROWS} more" if len(self.bad_rows) > MAX_LISTED_ROWS else ""
+        )
         said = f"task {task!r}: {len(self.bad_rows)} of {self.row_count} rows cannot be used: {listed}"
         if bad_rows == "refuse":
             others = ", or go on without them: bad_rows=skip" if len(self.bad_rows) < self.row_count else ""

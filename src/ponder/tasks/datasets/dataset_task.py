@@ -15,9 +15,9 @@ from typing import ClassVar, get_args
 
 from ponder.errors import TaskError, UsageError
 from ponder.protocols import Scorer
+from ponder.tasks.answer_style import StyledTask
 from ponder.tasks.datasets.dataset_files import BadRows, DatasetFiles, DatasetRow
 from ponder.tasks.split import hashes_to_test
-from ponder.tasks.answer_style import StyledTask
 from ponder.types import Problem
 
 HELD_OUT_TENTHS = 3  # of a set that comes without a split
@@ -27,7 +27,9 @@ HELD_OUT_TENTHS = 3  # of a set that comes without a split
 class DatasetTask(StyledTask, ABC):
     """`limit` keeps the first so many problems of each split."""
 
-    NO_TRAIN_REASON: ClassVar[str] = ""  # of a set made for testing only: why there is nothing to train on, and what to do
+    NO_TRAIN_REASON: ClassVar[str] = (
+        ""  # of a set made for testing only: why there is nothing to train on, and what to do
+    )
 
     limit: int | None = None
     prompt: str = "{question}"

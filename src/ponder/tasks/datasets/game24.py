@@ -10,9 +10,9 @@ from typing import Any
 
 from ponder import verify
 from ponder.errors import TaskError
-from ponder.tasks.generated.countdown import solve
 from ponder.tasks.datasets.dataset_files import DatasetFiles, DatasetRow
 from ponder.tasks.datasets.dataset_task import DatasetTask
+from ponder.tasks.generated.countdown import solve
 from ponder.types import Problem
 from ponder.verify.answers.style import AnswerSpec
 

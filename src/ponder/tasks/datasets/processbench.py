@@ -13,7 +13,7 @@ from ponder.errors import UnknownName, UsageError
 from ponder.tasks.datasets.dataset_files import DatasetFiles, DatasetRow
 from ponder.tasks.datasets.dataset_task import DatasetTask
 from ponder.types import Problem
-from ponder.verify import FinalNumber, AnswerForm
+from ponder.verify import AnswerForm, FinalNumber
 from ponder.verify.answers.style import AnswerSpec
 
 PARTS = ("gsm8k", "math", "olympiadbench", "omnimath")

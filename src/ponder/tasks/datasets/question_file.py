@@ -14,12 +14,12 @@ from typing import Any, ClassVar, Literal, get_args
 
 from ponder.errors import TaskError, UnknownName, UsageError
 from ponder.protocols import Scorer
+from ponder.tasks.answer_style import StyledTask
 from ponder.tasks.custom import read_parquet
 from ponder.tasks.datasets.dataset_files import BadRows, DatasetFiles, DatasetRow
 from ponder.tasks.datasets.dataset_task import same_question_key
-from ponder.tasks.answer_style import StyledTask
 from ponder.types import Problem
-from ponder.verify import MultipleChoice, FinalNumber, FinalText, AnswerForm, MathAnswer
+from ponder.verify import AnswerForm, FinalNumber, FinalText, MathAnswer, MultipleChoice
 
 AnswerType = Literal["math", "number", "choice", "text"]
 QUESTION_COLUMNS = ("problem", "question", "Problem", "Question", "prompt", "input")
@@ -32,7 +32,9 @@ class QuestionFile(StyledTask):
     """A file of questions and answers to measure with; `train_data` names another to train on."""
 
     DEFAULT_STYLE = "cot"
-    REQUIRED_SETTINGS: ClassVar[dict[str, str]] = {"data": "a .jsonl, .json, .csv or .parquet file of questions and answers"}
+    REQUIRED_SETTINGS: ClassVar[dict[str, str]] = {
+        "data": "a .jsonl, .json, .csv or .parquet file of questions and answers"
+    }
 
     data: str
     question: str = ""  # its column; empty: the first of the usual names
@@ -62,7 +64,12 @@ class QuestionFile(StyledTask):
 
     @property
     def verifier(self) -> Scorer:
-        judges: dict[str, Any] = {"math": MathAnswer, "number": FinalNumber, "choice": MultipleChoice, "text": FinalText}
+        judges: dict[str, Any] = {
+            "math": MathAnswer,
+            "number": FinalNumber,
+            "choice": MultipleChoice,
+            "text": FinalText,
+        }
         made: Scorer = judges[self.answer_type](self.answer_forms)
         return made
 
@@ -85,7 +92,9 @@ class QuestionFile(StyledTask):
 
     def _problems(self, split: str, rows: list[DatasetRow]) -> list[Problem]:
         return [
-            self.make_problem(f"{self.name}/{split}/{row.id}", self.prompt.format(question=row.question), row.answer, row.tags)
+            self.make_problem(
+                f"{self.name}/{split}/{row.id}", self.prompt.format(question=row.question), row.answer, row.tags
+            )
             for row in rows[: self.limit]
         ]
 
@@ -103,7 +112,10 @@ class QuestionFile(StyledTask):
         return rows
 
     def _row(self, record: dict[str, Any], number: int) -> DatasetRow:
-        question, answer = _find_column(record, self.question, QUESTION_COLUMNS), _find_column(record, self.answer, ANSWER_COLUMNS)
+        question, answer = (
+            _find_column(record, self.question, QUESTION_COLUMNS),
+            _find_column(record, self.answer, ANSWER_COLUMNS),
+        )
         for column in (question, answer):
             if record[column] is None or not str(record[column]).strip():
                 raise ValueError(f"no {question} or no {answer}")

@@ -14,9 +14,9 @@ from fractions import Fraction
 from typing import Any
 
 from ponder.tasks.datasets.dataset_files import DatasetFiles, DatasetRow
-from ponder.tasks.datasets.dataset_task import DatasetTask, split_key, split_by_key
+from ponder.tasks.datasets.dataset_task import DatasetTask, split_by_key, split_key
 from ponder.types import Problem
-from ponder.verify import FinalNumber, AnswerForm, parse_plain_number
+from ponder.verify import AnswerForm, FinalNumber, parse_plain_number
 from ponder.verify.answers.style import AnswerSpec
 
 
@@ -74,7 +74,9 @@ def _svamp(record: dict[str, Any], number: int) -> DatasetRow:
     body = record["Body"].strip()
     joint = " " if body.endswith((".", "?", "!", ",")) else ", "
     question = body + joint + record["Question"].strip()
-    return DatasetRow(record["ID"], question, _exact_number(record["Answer"]), record["ID"], {"type": str(record["Type"])})
+    return DatasetRow(
+        record["ID"], question, _exact_number(record["Answer"]), record["ID"], {"type": str(record["Type"])}
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from ponder.tasks.generated.generated_task import GeneratedTask, require_at_least, require_at_most
 from ponder.tasks.answer_style import StyledTask
+from ponder.tasks.generated.generated_task import GeneratedTask, require_at_least, require_at_most
 from ponder.types import Problem
-from ponder.verify import ANSWER_FORMS, FinalNumber, AnswerForm
+from ponder.verify import ANSWER_FORMS, AnswerForm, FinalNumber
 from ponder.verify.answers.style import AnswerSpec
 
 

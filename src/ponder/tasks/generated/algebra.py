@@ -9,8 +9,8 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from ponder.errors import TaskError
-from ponder.tasks.generated.question_task import NumberTask
 from ponder.tasks.generated.generated_task import require_at_least, require_at_most
+from ponder.tasks.generated.question_task import NumberTask
 from ponder.tasks.generated.word_lists import NAMES
 
 Equation = tuple[int, ...]  # the coefficient of each unknown, then what their sum comes to

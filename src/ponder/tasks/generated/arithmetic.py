@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass
 
 from ponder.errors import TaskError
-from ponder.tasks.generated.generated_task import GeneratedTask, require_at_least, require_at_most
 from ponder.tasks.answer_style import StyledTask
+from ponder.tasks.generated.generated_task import GeneratedTask, require_at_least, require_at_most
 from ponder.types import Problem
-from ponder.verify import ANSWER_FORMS, FinalNumber, AnswerForm, evaluate_arithmetic
+from ponder.verify import ANSWER_FORMS, AnswerForm, FinalNumber, evaluate_arithmetic
 from ponder.verify.answers.style import AnswerSpec
 
 MOST_TERMS = 12  # what `evaluate` reads in 200 characters, with room to spare
@@ -21,7 +21,10 @@ class Arithmetic(StyledTask, GeneratedTask[str]):
     """An expression of so many integers from 1 to `largest`, with at most one pair of brackets."""
 
     ANSWER_SPEC = AnswerSpec(
-        "the final number", ("bare", *(f for f in ANSWER_FORMS if f != "bare")), plain_instruction="Answer with the number only.", separator=" "
+        "the final number",
+        ("bare", *(f for f in ANSWER_FORMS if f != "bare")),
+        plain_instruction="Answer with the number only.",
+        separator=" ",
     )
     LEVELS = (
         {"terms": 2, "largest": 10, "brackets": False},

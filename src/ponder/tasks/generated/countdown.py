@@ -10,8 +10,8 @@ from itertools import permutations
 
 from ponder import verify
 from ponder.errors import TaskError
-from ponder.tasks.generated.generated_task import GeneratedTask, require_at_least, require_at_most
 from ponder.tasks.answer_style import StyledTask
+from ponder.tasks.generated.generated_task import GeneratedTask, require_at_least, require_at_most
 from ponder.types import Problem
 from ponder.verify import AnswerForm
 from ponder.verify.answers.style import AnswerSpec

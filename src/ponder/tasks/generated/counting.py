@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, get_args
 
-from ponder.tasks.generated.question_task import NumberTask, check_kinds
 from ponder.tasks.generated.generated_task import require_at_least, require_at_most
+from ponder.tasks.generated.question_task import NumberTask, check_kinds
 from ponder.tasks.generated.word_lists import WORDS
 
 Kind = Literal["letter", "vowels", "word", "even", "above", "multiples", "distinct", "longest-run", "inversions"]
@@ -51,7 +51,9 @@ class Counting(NumberTask[CountingItem]):
         if kind in ("letter", "vowels", "word"):
             few = rng.sample(WORDS, min(max(2, self.length // 3), 40))
             things = tuple(rng.choice(few) for _ in range(self.length))
-            return CountingItem(kind, things, {"letter": rng.choice("aeioulmnrst"), "word": rng.choice(few)}.get(kind, ""))
+            return CountingItem(
+                kind, things, {"letter": rng.choice("aeioulmnrst"), "word": rng.choice(few)}.get(kind, "")
+            )
         highest = max(5, self.length // 2) if kind in ("distinct", "longest-run") else 99
         numbers = tuple(str(rng.randint(1, highest)) for _ in range(self.length))
         return CountingItem(

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, overload
 from ponder import memory_check
 from ponder.errors import TaskError, UsageError
 from ponder.protocols import Scorer
-from ponder.tasks.split import stable_hash, hashes_to_test
+from ponder.tasks.split import hashes_to_test, stable_hash
 from ponder.types import Problem
 
 Item = TypeVar("Item")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ponder import verify
-from ponder.tasks.generated.question_task import QuestionTask
 from ponder.tasks.generated.generated_task import require_at_least, require_at_most
+from ponder.tasks.generated.question_task import QuestionTask
 from ponder.tasks.generated.word_lists import WORDS
 from ponder.types import Problem
 from ponder.verify.answers.style import AnswerSpec

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
 
-from ponder.tasks.generated.question_task import QuestionTask
 from ponder.tasks.generated.generated_task import require_at_least, require_at_most
+from ponder.tasks.generated.question_task import QuestionTask
 from ponder.tasks.generated.word_lists import NAMES
 from ponder.types import Problem
 from ponder.verify.answers.style import AnswerSpec
@@ -66,7 +66,9 @@ class KnightsAndKnaves(QuestionTask[KnightsItem]):
         return str([tuple(statement) for statement in item.statements])
 
     def question(self, item: KnightsItem) -> str:
-        lines = [f'{name}: "{statement_text(s, item.names)}"' for name, s in zip(item.names, item.statements, strict=True)]
+        lines = [
+            f'{name}: "{statement_text(s, item.names)}"' for name, s in zip(item.names, item.statements, strict=True)
+        ]
         people = f"{', '.join(item.names[:-1])} and {item.names[-1]}"
         return "\n".join([
             f"On an island live knights, who always tell the truth, and knaves, who always lie. You meet {people}.",

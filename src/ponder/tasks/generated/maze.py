@@ -10,8 +10,8 @@ from typing import Any
 
 from ponder import verify
 from ponder.errors import TaskError
-from ponder.tasks.generated.question_task import QuestionTask
 from ponder.tasks.generated.generated_task import require_at_least, require_at_most
+from ponder.tasks.generated.question_task import QuestionTask
 from ponder.types import Problem
 from ponder.verify.answers.style import AnswerSpec
 
@@ -24,7 +24,9 @@ MOVES = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 class Maze(QuestionTask[Lines]):
     """`side` x `side` rooms; so many more walls than needed are `opened`, which makes several ways."""
 
-    ANSWER_SPEC = AnswerSpec("the moves", ("tag", "boxed"), " as letters: U (up), D (down), L (left), R (right)", allow_bare=False)
+    ANSWER_SPEC = AnswerSpec(
+        "the moves", ("tag", "boxed"), " as letters: U (up), D (down), L (left), R (right)", allow_bare=False
+    )
     LEVELS = (
         {"side": 2, "opened": 0, "shortest": False},
         {"side": 3, "opened": 0, "shortest": False},

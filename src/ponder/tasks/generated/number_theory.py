@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Literal, NamedTuple, get_args
 
-from ponder.tasks.generated.question_task import NumberTask, check_kinds
 from ponder.tasks.generated.generated_task import require_at_least, require_at_most
+from ponder.tasks.generated.question_task import NumberTask, check_kinds
 
 Kind = Literal[
     "gcd", "lcm", "power", "inverse", "divisors", "divisor-sum", "totient", "prime-factors", "largest-prime",

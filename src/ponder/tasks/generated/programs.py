@@ -12,13 +12,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from ponder.tasks.generated.question_task import QuestionTask
-from ponder.tasks.generated.program_operations import CORNER_CASES, AppliedOperation, ValueType, random_operation, random_value
 from ponder.tasks.generated.generated_task import require_at_least, require_at_most
+from ponder.tasks.generated.program_operations import (
+    CORNER_CASES,
+    AppliedOperation,
+    ValueType,
+    random_operation,
+    random_value,
+)
+from ponder.tasks.generated.question_task import QuestionTask
 from ponder.tasks.split import stable_hash
 from ponder.types import Problem
-from ponder.verify.code.verifiers import CallTests
 from ponder.verify.answers.style import AnswerSpec
+from ponder.verify.code.verifiers import CallTests
 
 ENTRY = "solve"
 TYPE_PHRASES: dict[ValueType, str] = {"list": "a list of integers", "text": "a text", "integer": "an integer"}
@@ -102,7 +108,9 @@ class Programs(QuestionTask[ProgramItem]):
 def reference_source(item: ProgramItem) -> str:
     """The reference, as a person would write it."""
     lines = [f"    x = {step.code}\n" for step in item.steps[:-1]]
-    head = f"def {ENTRY}(x: {TYPE_ANNOTATIONS[item.takes]}) -> {TYPE_ANNOTATIONS[item.steps[-1].operation.output_type]}:\n"
+    head = (
+        f"def {ENTRY}(x: {TYPE_ANNOTATIONS[item.takes]}) -> {TYPE_ANNOTATIONS[item.steps[-1].operation.output_type]}:\n"
+    )
     return head + "".join(lines) + f"    return {item.steps[-1].code}\n"
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ponder.errors import UnknownName, UsageError
-from ponder.tasks.generated.generated_task import Item, GeneratedTask
 from ponder.tasks.answer_style import StyledTask
+from ponder.tasks.generated.generated_task import GeneratedTask, Item
 from ponder.types import Problem
-from ponder.verify import FinalNumber, AnswerForm
+from ponder.verify import AnswerForm, FinalNumber
 from ponder.verify.answers.style import AnswerSpec
 
 
@@ -34,7 +34,9 @@ class QuestionTask(StyledTask, GeneratedTask[Item]):
         return {}
 
     def problem(self, item: Item, id: str) -> Problem:
-        return self.make_problem(id, self.prompt.format(question=self.question(item)), self.answer(item), self.tags(item))
+        return self.make_problem(
+            id, self.prompt.format(question=self.question(item)), self.answer(item), self.tags(item)
+        )
 
     def solution(self, problem: Problem) -> str:
         """The answer, without the form in which it is given."""

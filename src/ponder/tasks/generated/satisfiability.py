@@ -10,8 +10,8 @@ from typing import Any
 
 from ponder import verify
 from ponder.errors import UsageError
-from ponder.tasks.generated.question_task import QuestionTask
 from ponder.tasks.generated.generated_task import require_at_least, require_at_most
+from ponder.tasks.generated.question_task import QuestionTask
 from ponder.types import Problem
 from ponder.verify.answers.style import AnswerSpec
 

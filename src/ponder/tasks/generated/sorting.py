@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 from ponder.errors import UsageError
-from ponder.tasks.generated.question_task import QuestionTask, check_kinds
 from ponder.tasks.generated.generated_task import require_at_least, require_at_most
+from ponder.tasks.generated.question_task import QuestionTask, check_kinds
 from ponder.tasks.generated.word_lists import WORDS
 from ponder.types import Problem
 from ponder.verify.answers.style import AnswerSpec

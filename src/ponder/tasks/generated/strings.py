@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from ponder.tasks.generated.question_task import QuestionTask
 from ponder.tasks.generated.generated_task import require_at_least, require_at_most
+from ponder.tasks.generated.question_task import QuestionTask
 from ponder.verify.answers.style import AnswerSpec
 from ponder.verify.final_answer.text import FinalText
 

@@ -35,7 +35,9 @@ class TicTacToe(QuestionTask[str]):
 
     def check(self) -> None:
         if not 2 <= self.min_empty <= self.max_empty <= 8:
-            raise UsageError(f"positions have {self.min_empty} to {self.max_empty} empty cells; give a range within 2 to 8")
+            raise UsageError(
+                f"positions have {self.min_empty} to {self.max_empty} empty cells; give a range within 2 to 8"
+            )
 
     @property
     def name(self) -> str:

@@ -9,9 +9,9 @@ from functools import lru_cache
 from typing import Any
 
 from ponder import verify
-from ponder.tasks.generated.question_task import QuestionTask
 from ponder.tasks.generated.countdown import solve
 from ponder.tasks.generated.generated_task import require_at_least, require_at_most
+from ponder.tasks.generated.question_task import QuestionTask
 from ponder.types import Problem
 from ponder.verify.answers.style import AnswerSpec
 

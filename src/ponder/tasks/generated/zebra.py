@@ -11,8 +11,8 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from ponder import verify
-from ponder.tasks.generated.question_task import QuestionTask
 from ponder.tasks.generated.generated_task import require_at_least, require_at_most
+from ponder.tasks.generated.question_task import QuestionTask
 from ponder.tasks.generated.word_lists import NAMES
 from ponder.types import Problem
 from ponder.verify.answers.style import AnswerSpec
@@ -84,7 +84,9 @@ class Zebra(QuestionTask[ZebraItem]):
     def draw(self, rng: random.Random) -> ZebraItem:
         places = range(self.houses)
         houses = tuple(tuple(rng.sample(places, self.houses)) for _ in range(self.attributes))
-        words = tuple(tuple(rng.sample(ATTRIBUTE_VALUES[a], self.houses)) for a in list(ATTRIBUTE_VALUES)[: self.attributes])
+        words = tuple(
+            tuple(rng.sample(ATTRIBUTE_VALUES[a], self.houses)) for a in list(ATTRIBUTE_VALUES)[: self.attributes]
+        )
         return ZebraItem(houses, words, rng.getrandbits(32))
 
     def key(self, item: ZebraItem) -> str:

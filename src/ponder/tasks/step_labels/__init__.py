@@ -16,4 +16,4 @@ makes those where the traces are used. Each step's text carries its separator, s
 from ponder.tasks.step_labels.label_files import STEP_LABEL_FORMATS, detect_format, read_labels, write_labels
 from ponder.tasks.step_labels.labelled_trace import LABEL_SCORE
 
-__all__ = ["STEP_LABEL_FORMATS", "LABEL_SCORE", "detect_format", "read_labels", "write_labels"]
+__all__ = ["LABEL_SCORE", "STEP_LABEL_FORMATS", "detect_format", "read_labels", "write_labels"]

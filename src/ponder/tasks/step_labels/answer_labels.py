@@ -9,16 +9,16 @@ from typing import Any
 from ponder.errors import TaskError
 from ponder.tasks.step_labels.labelled_trace import (
     add_labelled_step,
-    new_labelled_trace,
-    label_of,
-    get_list,
     check_same_length,
+    get_list,
+    label_of,
+    new_labelled_trace,
+    parse_label,
     parse_messages,
     parse_number,
-    prompt_for_file,
-    parse_label,
-    probability_label,
     parse_text,
+    probability_label,
+    prompt_for_file,
 )
 from ponder.types import Score, Trace
 

@@ -12,11 +12,7 @@ from typing import Any, NamedTuple
 from ponder.errors import TaskError, UnknownName
 from ponder.filter_report import FilterReport
 from ponder.strict_parsing import parse_json
-from ponder.tasks.step_labels import answer_labels
-from ponder.tasks.step_labels import omegaprm
-from ponder.tasks.step_labels import prm800k
-from ponder.tasks.step_labels import math_shepherd
-from ponder.tasks.step_labels import trl_stepwise
+from ponder.tasks.step_labels import answer_labels, math_shepherd, omegaprm, prm800k, trl_stepwise
 from ponder.types import Trace
 
 LabelRow = Mapping[str, Any]
@@ -36,7 +32,9 @@ STEP_LABEL_FORMATS: dict[str, StepLabelFormat] = {
     "stepwise": StepLabelFormat(("prompt", "completions", "labels"), trl_stepwise.read, trl_stepwise.write),
     "pairs": StepLabelFormat(("prompt", "chosen", "rejected"), answer_labels.read_pair, answer_labels.write_pairs),
     "ranked": StepLabelFormat(("prompt",), answer_labels.read_ranked, answer_labels.write_ranked),
-    "outcomes": StepLabelFormat(("prompt", "completion", "label"), answer_labels.read_outcome, answer_labels.write_outcomes),
+    "outcomes": StepLabelFormat(
+        ("prompt", "completion", "label"), answer_labels.read_outcome, answer_labels.write_outcomes
+    ),
 }
 RANKED_COLUMNS = (("prompt", "ranked"), ("prompt", "completions", "scores"))  # either will do
 MAX_LISTED_ROWS = 3  # bad rows that a message names
@@ -95,7 +93,9 @@ def row_reader(rows: LabelRows, format: str | None = None) -> LabelRowReader:
     return lambda row, where: _trace(STEP_LABEL_FORMATS[name], name, row, where)
 
 
-def rows_to_traces(rows: LabelRows, make: LabelRowReader, skip_bad: bool = False, funnel: FilterReport | None = None) -> list[Trace]:
+def rows_to_traces(
+    rows: LabelRows, make: LabelRowReader, skip_bad: bool = False, funnel: FilterReport | None = None
+) -> list[Trace]:
     """A trace for each row; the bad ones are refused together, or left out."""
     found, bad = [], list(rows.invalid)
     for number, row in rows.valid:
@@ -105,7 +105,9 @@ def rows_to_traces(rows: LabelRows, make: LabelRowReader, skip_bad: bool = False
             bad.append((number, str(why)))
     if bad:
         named = [f"{rows.path}, line {n}{'' if why.startswith('is ') else ':'} {why}" for n, why in sorted(bad)]
-        said = "; ".join(named[:MAX_LISTED_ROWS]) + (f"; and {len(bad) - MAX_LISTED_ROWS} more" if len(bad) > MAX_LISTED_ROWS else "")
+        said = "; ".join(named[:MAX_LISTED_ROWS]) + (
+            f"; and {len(bad) - MAX_LISTED_ROWS} more" if len(bad) > MAX_LISTED_ROWS else ""
+        )
         if not found:
             raise TaskError(f"no row of {rows.path} can be used: {said}. Mend these rows")
         if not skip_bad:
@@ -135,11 +137,17 @@ def detect_format(row: LabelRow, path: str | Path) -> str:
     if (name := _matching_format(row)) is not None:
         return name
     keys = set(row)
-    near = {(name, some): len(keys & set(some)) for name, f in STEP_LABEL_FORMATS.items() for some in _required_columns(name, f)}
+    near = {
+        (name, some): len(keys & set(some))
+        for name, f in STEP_LABEL_FORMATS.items()
+        for some in _required_columns(name, f)
+    }
     most = max(near.values())
     lacking = [f"{name} also needs {', '.join(c for c in some if c not in keys)}"
                for (name, some), shared in near.items() if most and shared == most]  # fmt: skip
-    known = "; ".join(f"{name}: {' or '.join(map(', '.join, _required_columns(name, f)))}" for name, f in STEP_LABEL_FORMATS.items())
+    known = "; ".join(
+        f"{name}: {' or '.join(map(', '.join, _required_columns(name, f)))}" for name, f in STEP_LABEL_FORMATS.items()
+    )
     raise TaskError(
         f"{path} has the columns {', '.join(sorted(keys)) or 'none'}, which are of no known format"
         f" ({'; '.join(lacking) or known})"
@@ -151,7 +159,10 @@ def _required_columns(name: str, format: StepLabelFormat) -> tuple[tuple[str, ..
 
 
 def _matching_format(row: LabelRow) -> str | None:
-    return next((n for n, f in STEP_LABEL_FORMATS.items() if any(set(some) <= row.keys() for some in _required_columns(n, f))), None)
+    return next(
+        (n for n, f in STEP_LABEL_FORMATS.items() if any(set(some) <= row.keys() for some in _required_columns(n, f))),
+        None,
+    )
 
 
 def _trace(format: StepLabelFormat, name: str, row: LabelRow, where: str) -> Trace:

@@ -8,7 +8,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ponder.errors import TaskError
-from ponder.tasks.step_labels.labelled_trace import new_labelled_trace, add_chain, reasoning_paths, step_text, probability_label, parse_text, parse_step_text
+from ponder.tasks.step_labels.labelled_trace import (
+    add_chain,
+    new_labelled_trace,
+    parse_step_text,
+    parse_text,
+    probability_label,
+    reasoning_paths,
+    step_text,
+)
 from ponder.types import Score, Trace
 
 STEP_MARK = "ки"

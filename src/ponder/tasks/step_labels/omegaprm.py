@@ -15,17 +15,17 @@ from ponder.errors import TaskError
 from ponder.tasks.step_labels.labelled_trace import (
     LABEL_SCORE,
     add_labelled_step,
-    new_labelled_trace,
     child_steps,
-    get_list,
     get_field,
+    get_list,
+    new_labelled_trace,
+    parse_label,
+    parse_step_text,
+    parse_text,
+    probability_label,
     reasoning_paths,
     step_text,
-    parse_label,
-    probability_label,
-    parse_text,
     thought_steps,
-    parse_step_text,
 )
 from ponder.types import Trace
 
@@ -58,7 +58,10 @@ def _read_tree(trace: Trace, tree: Mapping[str, Any], between: str) -> None:
     while waiting:
         parent, node = waiting.pop(0)
         words = parse_step_text(get_field(node, "text", "a node of the tree"), "a step")
-        children, label = get_list(node, "children", "a node of the tree"), get_field(node, VALUE_KEY, "a node of the tree")
+        children, label = (
+            get_list(node, "children", "a node of the tree"),
+            get_field(node, VALUE_KEY, "a node of the tree"),
+        )
         ends = not children and node.get("last") is not False
         at = add_labelled_step(trace, parent, words + between, parse_label(label, VALUE_KEY), ends)
         waiting[:0] = [(at, child) for child in children]  # as deep as it goes, without recursion
@@ -80,7 +83,9 @@ def _read_prefixes(trace: Trace, rows: list[Any]) -> None:
         above = [j for j in place if len(whole[j]) < len(whole[i]) and whole[i].startswith(whole[j])]
         parent = max(above, key=lambda j: (len(whole[j]), j < i, j if j < i else -j), default=None)
         begun = len(question if parent is None else whole[parent])
-        place[i] = add_labelled_step(trace, 0 if parent is None else place[parent], parse_step_text(whole[i][begun:], "a step"), label)
+        place[i] = add_labelled_step(
+            trace, 0 if parent is None else place[parent], parse_step_text(whole[i][begun:], "a step"), label
+        )
     for step in place.values():
         trace.steps[step].last = not trace.children(step)
 
@@ -93,7 +98,9 @@ def write(trace: Trace) -> Iterator[dict[str, Any]]:
     if (deep := max(map(len, reasoning_paths(trace)))) > MAX_DEPTH:
         raise TaskError(f"{trace.problem.id}: {deep} steps are too deep a tree: write another format, such as stepwise")
     bare = all(trace.steps[i].text.endswith(NODE_SEPARATOR) for i in steps)
-    nodes: dict[int, dict[str, Any]] = {0: {"text": trace.problem.question, VALUE_KEY: probability_label(trace, 0), "children": []}}
+    nodes: dict[int, dict[str, Any]] = {
+        0: {"text": trace.problem.question, VALUE_KEY: probability_label(trace, 0), "children": []}
+    }
     for i in steps:
         step = trace.steps[i]
         step_text(trace, i)  # or there is nothing to hold a label

@@ -19,15 +19,15 @@ from ponder.tasks.step_labels.labelled_trace import (
     STEP_SEPARATOR,
     UNRATED,
     add_labelled_step,
-    new_labelled_trace,
     child_steps,
-    get_list,
     get_field,
+    get_list,
+    new_labelled_trace,
+    parse_step_text,
+    parse_text,
+    probability_label,
     reasoning_paths,
     step_text,
-    probability_label,
-    parse_text,
-    parse_step_text,
 )
 from ponder.types import Score, Trace
 
@@ -59,12 +59,16 @@ def read(row: Mapping[str, Any], where: str) -> Trace:
         after = None
         for i, way in enumerate(ways):
             words = parse_step_text(get_field(way, "text", "a completion"), "a completion")
-            made = add_labelled_step(trace, at, words + STEP_SEPARATOR, _rating_score(way, number), last and i == chosen and ended)
+            made = add_labelled_step(
+                trace, at, words + STEP_SEPARATOR, _rating_score(way, number), last and i == chosen and ended
+            )
             flags.append(way.get("flagged"))
             after = made if i == chosen else after
         if chosen is None and (human := here.get("human_completion")) is not None:
             words = parse_step_text(get_field(human, "text", "a person's completion"), "a person's completion")
-            after = add_labelled_step(trace, at, words + STEP_SEPARATOR, HUMAN_WRITTEN, last and label.get("finish_reason") == "solution")
+            after = add_labelled_step(
+                trace, at, words + STEP_SEPARATOR, HUMAN_WRITTEN, last and label.get("finish_reason") == "solution"
+            )
             flags.append(human.get("flagged"))
         if after is None and not last:
             raise TaskError(f"the labels do not match the steps: nothing was chosen at step {number}, and more follow")
@@ -109,7 +113,9 @@ def _step_record(trace: Trace, step: int, told: set[int]) -> dict[str, Any]:
     human = [j for j in here if trace.steps[j].scores.get(LABEL_SCORE) == HUMAN_WRITTEN]
     rated = [j for j in here if j not in human]
     goes_on = step in rated and (trace.steps[step].done or child_steps(trace, step))
-    written = [_completion_record(trace, j, None) | {"source": "human"} for j in human if j == step or step not in human]
+    written = [
+        _completion_record(trace, j, None) | {"source": "human"} for j in human if j == step or step not in human
+    ]
     return {
         "completions": [_completion_record(trace, j, None if j in told else _label_rating(trace, j)) for j in rated],
         "human_completion": written[0] if written else None,

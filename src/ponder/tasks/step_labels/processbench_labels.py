@@ -8,7 +8,7 @@ from typing import Any
 
 from ponder.errors import TaskError
 from ponder.strict_parsing import parse_json
-from ponder.tasks.step_labels.labelled_trace import new_labelled_trace, add_chain, get_list, get_field, parse_text
+from ponder.tasks.step_labels.labelled_trace import add_chain, get_field, get_list, new_labelled_trace, parse_text
 from ponder.types import Score, Trace
 
 PARTS = ("gsm8k", "math", "olympiadbench", "omnimath")
@@ -29,7 +29,11 @@ def read_processbench(part: str) -> list[Trace]:
         path = Path(root) / "processbench" / f"{part}.json"
     try:
         said = path.read_text("utf-8-sig")
-        rows = parse_json(said) if said.lstrip().startswith("[") else [parse_json(s) for s in said.split("\n") if s.strip()]
+        rows = (
+            parse_json(said)
+            if said.lstrip().startswith("[")
+            else [parse_json(s) for s in said.split("\n") if s.strip()]
+        )
     except OSError as why:
         raise TaskError(f"cannot read {path}: {why.strerror}; parts are {', '.join(PARTS)}") from None
     except ValueError as why:

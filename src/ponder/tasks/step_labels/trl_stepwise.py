@@ -6,16 +6,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ponder.tasks.step_labels.labelled_trace import (
-    new_labelled_trace,
     add_chain,
-    get_list,
     check_same_length,
-    reasoning_paths,
-    prompt_for_file,
-    step_text,
+    get_list,
+    new_labelled_trace,
     parse_label,
-    probability_label,
     parse_step_text,
+    probability_label,
+    prompt_for_file,
+    reasoning_paths,
+    step_text,
 )
 from ponder.types import Trace
 
@@ -24,7 +24,9 @@ def read(row: Mapping[str, Any], where: str) -> Trace:
     steps, labels = get_list(row, "completions"), get_list(row, "labels")
     check_same_length(steps, labels)
     trace = new_labelled_trace(where, row["prompt"], row.get("answer"))
-    return add_chain(trace, [parse_step_text(step, "a completion") for step in steps], [parse_label(label) for label in labels])
+    return add_chain(
+        trace, [parse_step_text(step, "a completion") for step in steps], [parse_label(label) for label in labels]
+    )
 
 
 def write(trace: Trace) -> Iterator[dict[str, Any]]:

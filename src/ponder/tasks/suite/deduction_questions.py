@@ -6,7 +6,7 @@ import itertools
 import random
 from collections.abc import Callable
 
-from ponder.tasks.suite.question import SuiteQuestion, shuffled_choice_question, choice_question
+from ponder.tasks.suite.question import SuiteQuestion, choice_question, shuffled_choice_question
 
 NAMES = ("Ines", "Jonas", "Kofi", "Lena", "Mira", "Noor", "Oskar", "Pia")
 NONSENSE_WORDS = ("blick", "dorp", "fenk", "gramp", "jolt", "merk", "plon", "quib", "snaf", "trell", "vosk", "wump")
@@ -136,7 +136,9 @@ def matching(rng: random.Random) -> SuiteQuestion:
     who = rng.choice(people)
     owned = f"{_join_names(people)} own a {pets[0]}, a {pets[1]} and a {pets[2]}, one each."
     question = f"{owned} {' '.join(clues)} What does {who} own?"
-    return shuffled_choice_question("matching", question, f"the {truth[who]}", [f"the {p}" for p in pets if p != truth[who]], rng)
+    return shuffled_choice_question(
+        "matching", question, f"the {truth[who]}", [f"the {p}" for p in pets if p != truth[who]], rng
+    )
 
 
 GENERATORS = (ordering, syllogism, implication, liars, matching)

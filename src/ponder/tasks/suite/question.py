@@ -21,7 +21,9 @@ def number_question(kind: str, question: str, value: int) -> SuiteQuestion:
     return SuiteQuestion(kind, question, {"number": str(value)})
 
 
-def shuffled_choice_question(kind: str, question: str, right: str, wrong: Sequence[str], rng: random.Random) -> SuiteQuestion:
+def shuffled_choice_question(
+    kind: str, question: str, right: str, wrong: Sequence[str], rng: random.Random
+) -> SuiteQuestion:
     """With the options in a random order."""
     listed = rng.sample([right, *wrong], len(wrong) + 1)
     return choice_question(kind, question, right, listed)

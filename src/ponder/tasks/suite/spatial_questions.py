@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
-from ponder.tasks.suite.question import SuiteQuestion, shuffled_choice_question, number_question
+from ponder.tasks.suite.question import SuiteQuestion, number_question, shuffled_choice_question
 
 DIRECTIONS = ("north", "east", "south", "west")
 STEPS = ((0, 1), (1, 0), (0, -1), (-1, 0))
@@ -33,7 +33,9 @@ def walk(rng: random.Random) -> SuiteQuestion:
         return walk(rng)
     way = COMPASS[(_sign(-x), _sign(-y))]
     wrong = _wrong_ways(rng, way, -x, -y)
-    return shuffled_choice_question("walk", f"{' '.join(said)} In which direction does your starting point lie?", way, wrong, rng)
+    return shuffled_choice_question(
+        "walk", f"{' '.join(said)} In which direction does your starting point lie?", way, wrong, rng
+    )
 
 
 def layout(rng: random.Random) -> SuiteQuestion:

@@ -12,17 +12,14 @@ from functools import cached_property, lru_cache
 from typing import Any, Literal, get_args
 
 from ponder.errors import TaskError, UnknownName, UsageError
-from ponder.tasks.split import stable_hash
 from ponder.tasks.answer_style import StyledTask
-from ponder.tasks.suite import arithmetic_questions
-from ponder.tasks.suite import common_sense_questions
-from ponder.tasks.suite import deduction_questions
-from ponder.tasks.suite import spatial_questions
+from ponder.tasks.split import stable_hash
+from ponder.tasks.suite import arithmetic_questions, common_sense_questions, deduction_questions, spatial_questions
 from ponder.tasks.suite.question import QUESTIONS_PER_CATEGORY, SuiteQuestion
 from ponder.types import Problem, Score, user_messages
-from ponder.verify import EXPLICIT_FORMS, MultipleChoice, FinalNumber, AnswerForm
+from ponder.verify import EXPLICIT_FORMS, AnswerForm, FinalNumber, MultipleChoice
+from ponder.verify.answers.style import AnswerSpec, AnswerStyle, question_with_instruction
 from ponder.verify.base import TextVerifier, bad_data
-from ponder.verify.answers.style import AnswerStyle, AnswerSpec, question_with_instruction
 
 Category = Literal["arithmetic", "deduction", "spatial", "common-sense"]
 CATEGORIES: tuple[Category, ...] = get_args(Category)
@@ -105,10 +102,14 @@ class Suite(StyledTask):
         return self.gold_completion(problem.answer.get("number") or problem.answer["choice"])
 
     def _problem(self, category: str, place: int, item: SuiteQuestion) -> Problem:
-        text = question_with_instruction(item.question, self.resolved_style, NUMBER_SPEC if "number" in item.answer else LETTER_SPEC)
+        text = question_with_instruction(
+            item.question, self.resolved_style, NUMBER_SPEC if "number" in item.answer else LETTER_SPEC
+        )
         tags = {"category": category, "kind": item.kind, "version": self.version}
         told = text.removeprefix(item.question)
-        return Problem(f"suite/{category}/{place}", user_messages(text, self.system), item.answer, tags, self.resolved_style, told)
+        return Problem(
+            f"suite/{category}/{place}", user_messages(text, self.system), item.answer, tags, self.resolved_style, told
+        )
 
 
 @lru_cache(maxsize=len(CATEGORIES))

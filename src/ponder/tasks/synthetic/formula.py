@@ -92,7 +92,9 @@ class Condition:
         listed = tuple(names)
         parts = _COMPARISON.split(text)
         if len(parts) != 3:
-            raise TaskError(f"the condition {text!r} must compare two formulas once, by one of {', '.join(COMPARISONS)}")
+            raise TaskError(
+                f"the condition {text!r} must compare two formulas once, by one of {', '.join(COMPARISONS)}"
+            )
         return cls(text, Formula.parse(parts[0], listed), parts[1], Formula.parse(parts[2], listed))
 
     def holds(self, given: Mapping[str, Fraction]) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ponder.tasks.synthetic.problem_rows import bare_question
 from ponder.types import Message, Problem, user_messages
-from ponder.verify.answers.extract import strip_thinking, find_answer_tags
+from ponder.verify.answers.extract import find_answer_tags, strip_thinking
 
 MAX_REPLY_CHARS = 20_000  # characters of a reply that are read
 
@@ -42,12 +42,16 @@ def new_problem_prompt(examples: Sequence[Problem], topic: str = "mathematics") 
     """A new problem like these; or, without any, about a topic."""
     shown = "\n\n".join(f"Problem {i}:\n{bare_question(p)}" for i, p in enumerate(examples, 1))
     what = "Write one new problem of the same kind and about as hard, which differs from them in more than numbers."
-    return user_messages(f"{shown}\n\n{what} {_REPLY_FORMAT}" if examples else f"Write one problem about {topic}. {_REPLY_FORMAT}")
+    return user_messages(
+        f"{shown}\n\n{what} {_REPLY_FORMAT}" if examples else f"Write one problem about {topic}. {_REPLY_FORMAT}"
+    )
 
 
 def evolve_prompt(operator: str, parents: Sequence[Problem]) -> tuple[Message, ...]:
     """A harder problem out of these."""
-    shown = "\n\n".join(f"Problem{f' {i}' if len(parents) > 1 else ''}:\n{bare_question(p)}" for i, p in enumerate(parents, 1))
+    shown = "\n\n".join(
+        f"Problem{f' {i}' if len(parents) > 1 else ''}:\n{bare_question(p)}" for i, p in enumerate(parents, 1)
+    )
     return user_messages(f"{shown}\n\n{EVOLVE_INSTRUCTIONS[operator]} {_REPLY_FORMAT}")
 
 

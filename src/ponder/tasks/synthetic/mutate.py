@@ -32,8 +32,35 @@ _NUMBER_WORDS = re.compile(
     r"|remainder|left over)\b|%",
     re.IGNORECASE,
 )
-FEMALE_NAMES = ("Alice", "Anna", "Clara", "Emma", "Fatima", "Julia", "Lena", "Maria", "Nora", "Olivia", "Priya", "Sofia")
-MALE_NAMES = ("Adam", "Carlos", "David", "Ethan", "Felix", "Hassan", "Ivan", "James", "Leo", "Noah", "Omar", "Peter", "Tom")
+FEMALE_NAMES = (
+    "Alice",
+    "Anna",
+    "Clara",
+    "Emma",
+    "Fatima",
+    "Julia",
+    "Lena",
+    "Maria",
+    "Nora",
+    "Olivia",
+    "Priya",
+    "Sofia",
+)
+MALE_NAMES = (
+    "Adam",
+    "Carlos",
+    "David",
+    "Ethan",
+    "Felix",
+    "Hassan",
+    "Ivan",
+    "James",
+    "Leo",
+    "Noah",
+    "Omar",
+    "Peter",
+    "Tom",
+)
 # Words of which one may stand for another: none is a multiple of another in any problem that has only one of them.
 INTERCHANGEABLE_WORDS = (
     ("dollars", "euros", "francs"),

@@ -56,7 +56,9 @@ def to_row(problem: Problem, **more: Any) -> dict[str, Any]:
 def from_row(row: Mapping[str, Any], where: str, question: str, answer: str) -> Problem:
     """`question` and `answer` name the columns."""
     given, gold = row[question], row[answer]
-    messages: tuple[Message, ...] = tuple(given) if isinstance(given, list) else user_messages(_text_or_number(given, question))
+    messages: tuple[Message, ...] = (
+        tuple(given) if isinstance(given, list) else user_messages(_text_or_number(given, question))
+    )
     if not messages or not all(
         isinstance(m, Mapping) and all(isinstance(m.get(k), str) for k in ("role", "content")) for m in messages
     ):

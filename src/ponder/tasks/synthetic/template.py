@@ -22,9 +22,9 @@ from typing import Any
 
 from ponder.errors import TaskError
 from ponder.strict_parsing import parse_json
+from ponder.tasks.split import stable_hash
 from ponder.tasks.synthetic.formula import Condition, Formula, NoExactValue
 from ponder.tasks.synthetic.problem_rows import synthetic_problem
-from ponder.tasks.split import stable_hash
 from ponder.types import Problem
 
 MAX_TEMPLATE_DRAWS = 2_000  # draws that fit no condition
@@ -108,7 +108,9 @@ class Template:
                 return drawn, answer
             failed["the answer is not whole (whole: false allows that)"] += 1
         worst = ", ".join(f"{why} ({count} times)" for why, count in failed.most_common(3))
-        raise TaskError(f"template {self.name!r}: no values fit in {MAX_TEMPLATE_DRAWS} draws: {worst}. Widen its variables")
+        raise TaskError(
+            f"template {self.name!r}: no values fit in {MAX_TEMPLATE_DRAWS} draws: {worst}. Widen its variables"
+        )
 
     def fill(self, drawn: Mapping[str, Any]) -> str:
         return _FIELD.sub(lambda m: str(drawn[m[1]]) if m[1] in drawn else m[0], self.question)
@@ -172,7 +174,11 @@ def _parse_variable(name: str, spec: Any) -> Choices:
             return _parse_choices(name, spec["of"])
         if not set(spec) <= {"from", "to", "step"} or not {"from", "to"} <= set(spec):
             raise TaskError(f"variable {name!r} is {spec!r}; give [low, high], a list, 'of', or 'from' and 'to'")
-        low, high, step = _require_int(name, spec["from"]), _require_int(name, spec["to"]), _require_int(name, spec.get("step", 1))
+        low, high, step = (
+            _require_int(name, spec["from"]),
+            _require_int(name, spec["to"]),
+            _require_int(name, spec.get("step", 1)),
+        )
         return _range(name, low, high, step)
     if isinstance(spec, list) and len(spec) == 2 and all(isinstance(v, int) for v in spec):
         return _range(name, _require_int(name, spec[0]), _require_int(name, spec[1]), 1)

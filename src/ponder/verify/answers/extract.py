@@ -24,8 +24,8 @@ from typing import Literal, NamedTuple, get_args
 
 from ponder.errors import UnknownName, UsageError
 from ponder.verify.answers.hedging import find_retraction, is_denied, is_hedged, is_part_of_expression
-from ponder.verify.numeric.numbers import MAX_NUMBER_CHARS, parse_plain_number, same_number, strip_delimiters
 from ponder.verify.answers.stated_results import PLAIN_NUMBER, find_stated_results
+from ponder.verify.numeric.numbers import MAX_NUMBER_CHARS, parse_plain_number, same_number, strip_delimiters
 
 AnswerForm = Literal["boxed", "tag", "hash", "line", "sentence", "bare"]
 ANSWER_FORMS: tuple[AnswerForm, ...] = get_args(AnswerForm)
@@ -191,7 +191,11 @@ def _strip_box(content: str) -> str:
     return box.content if box and box.content is not None and (box.start, box.end) == (0, len(whole)) else content
 
 
-SPAN_FINDERS: dict[AnswerForm, Callable[[str], Iterator[Span]]] = {"boxed": find_boxes, "tag": find_answer_tags, "hash": _find_hash_lines}
+SPAN_FINDERS: dict[AnswerForm, Callable[[str], Iterator[Span]]] = {
+    "boxed": find_boxes,
+    "tag": find_answer_tags,
+    "hash": _find_hash_lines,
+}
 
 
 def outermost_spans(spans: list[Span]) -> list[Span]:
@@ -215,7 +219,9 @@ def _agreeing_answer(said: str, spans: list[Span], earlier: list[Span]) -> Extra
     others = [f.answer or "" for f in found[1:]]
     # A line that gives a plain number is an answer as well; any other line before a box is working.
     others += [line.content for line in earlier if line.content and parse_plain_number(line.content).value is not None]
-    if any(other != first and not same_number(parse_plain_number(other), parse_plain_number(first)) for other in others):
+    if any(
+        other != first and not same_number(parse_plain_number(other), parse_plain_number(first)) for other in others
+    ):
         return ExtractedAnswer(None, "several answers")
     before, after = said[max(0, spans[0].start - 120) : spans[0].start], said[spans[-1].end :]
     if is_denied(before):

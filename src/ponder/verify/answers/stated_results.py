@@ -85,5 +85,7 @@ def _parse_sentence(sentence: str) -> tuple[str, str, str] | None:
 
 def _side_value(side: str) -> str:
     """What a side of an equation comes to; empty where it is none."""
-    value = evaluate_arithmetic(re.sub(r"(?<=[0-9]),(?=[0-9]{3})", "", side.replace("x", "*")), allow_decimals=True).value
+    value = evaluate_arithmetic(
+        re.sub(r"(?<=[0-9]),(?=[0-9]{3})", "", side.replace("x", "*")), allow_decimals=True
+    ).value
     return "" if value is None else str(value)

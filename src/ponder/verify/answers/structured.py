@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ponder.verify.answers.extract import AnswerForm, ExtractedAnswer, strip_thinking, find_boxes, find_answer_tags
+from ponder.verify.answers.extract import AnswerForm, ExtractedAnswer, find_answer_tags, find_boxes, strip_thinking
 from ponder.verify.answers.hedging import is_denied
 
 MAX_STRUCTURED_CHARS = 20_000  # characters; a 25 x 25 sudoku has less than 2,000
@@ -19,7 +19,9 @@ MAX_JSON_DEPTH = 64  # brackets within brackets
 DELIMITED_FORMS: tuple[AnswerForm, ...] = ("tag", "boxed")
 
 
-def extract_structured(text: str, forms: Sequence[AnswerForm] = DELIMITED_FORMS, max_chars: int = MAX_STRUCTURED_CHARS) -> ExtractedAnswer:
+def extract_structured(
+    text: str, forms: Sequence[AnswerForm] = DELIMITED_FORMS, max_chars: int = MAX_STRUCTURED_CHARS
+) -> ExtractedAnswer:
     """The content of the one `<answer>` or box after the thinking, without white space or a code fence around it."""
     said = strip_thinking(text)
     if said is None:
@@ -49,7 +51,11 @@ def extract_all_text(text: str, max_chars: int = MAX_STRUCTURED_CHARS) -> Extrac
     said = strip_thinking(text)
     if said is None or not said.strip():
         return ExtractedAnswer(None, "no answer")
-    return ExtractedAnswer(_strip_code_fence(said.strip())) if len(said) <= max_chars else ExtractedAnswer(None, "too long")
+    return (
+        ExtractedAnswer(_strip_code_fence(said.strip()))
+        if len(said) <= max_chars
+        else ExtractedAnswer(None, "too long")
+    )
 
 
 def _strip_box(content: str) -> str:
@@ -78,7 +84,11 @@ def parse_strict_json(text: str) -> Any:
         raise InvalidJson("too deep")
     try:
         return json.loads(
-            text, parse_constant=_refuse_constant, parse_float=_finite_float, parse_int=_bounded_int, object_pairs_hook=_unique_keys
+            text,
+            parse_constant=_refuse_constant,
+            parse_float=_finite_float,
+            parse_int=_bounded_int,
+            object_pairs_hook=_unique_keys,
         )
     except InvalidJson:
         raise

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ponder.errors import UnknownName
-from ponder.verify.sandbox import SandboxLimits, ProgramResult, Sandbox, SandboxError
+from ponder.verify.sandbox import ProgramResult, Sandbox, SandboxError, SandboxLimits
 
 JAIL_PATH = "/usr/local/bin:/usr/bin:/bin"  # what is visible inside the jail
-COMPILER_LIMITS = SandboxLimits(cpu_seconds=30, memory_bytes=2 << 30, disk_bytes=128 << 20, output_bytes=32 << 20, max_processes=64)
+COMPILER_LIMITS = SandboxLimits(
+    cpu_seconds=30, memory_bytes=2 << 30, disk_bytes=128 << 20, output_bytes=32 << 20, max_processes=64
+)
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,12 @@ def build(jail: Sandbox, lang: ProgrammingLanguage, source: str) -> tuple[dict[s
     return {"program": made}, None if ran.run_status == "done" and made else ran
 
 
-def run(jail: Sandbox, lang: ProgrammingLanguage, source: str, files: dict[str, bytes], stdin: str, limits: SandboxLimits) -> ProgramResult:
+def run(
+    jail: Sandbox, lang: ProgrammingLanguage, source: str, files: dict[str, bytes], stdin: str, limits: SandboxLimits
+) -> ProgramResult:
     """One run of a program that `build` made ready."""
     command = [find_program(lang.run[0]), *(part.replace("{source}", source) for part in lang.run[1:])]
     bounds = replace(limits, disk_bytes=max(limits.disk_bytes, 2 * sum(map(len, files.values()))))
-    return jail.run_program(command, stdin.encode("utf-8", "surrogateescape"), files, bounds, lang.reserves_address_space)[1]
+    return jail.run_program(
+        command, stdin.encode("utf-8", "surrogateescape"), files, bounds, lang.reserves_address_space
+    )[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ponder.verify.numeric.arithmetic import evaluate_arithmetic
-from ponder.verify.sandbox import SandboxLimits, Sandbox, SandboxError, shared_sandbox
+from ponder.verify.sandbox import Sandbox, SandboxError, SandboxLimits, shared_sandbox
 
 MAX_TOOL_OUTPUT_CHARS = 4000  # characters of output that a model gets to read
 TOOL_LIMITS = SandboxLimits(cpu_seconds=5, output_bytes=256 << 10)

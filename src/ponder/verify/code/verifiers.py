@@ -20,13 +20,22 @@ from typing import Any, ClassVar, Literal
 from ponder.errors import TaskError, UsageError
 from ponder.runs.trust import names_code
 from ponder.types import Score, Trace
+from ponder.verify.base import TextVerifier, bad_data, grade_or_undecided, repr_for_reason
 from ponder.verify.code import languages
 from ponder.verify.code.compare_values import RELATIVE_TOLERANCE, values_equal
 from ponder.verify.code.extract_program import PYTHON_TAGS, extract_program
-from ponder.verify.sandbox import SandboxLimits, ProgramResult, CallResult, IsolationKind, Sandbox, SandboxError, TestsResult, shared_sandbox
+from ponder.verify.sandbox import (
+    CallResult,
+    IsolationKind,
+    ProgramResult,
+    Sandbox,
+    SandboxError,
+    SandboxLimits,
+    TestsResult,
+    shared_sandbox,
+)
 from ponder.verify.sandbox.codec import NotPlainData, encode
 from ponder.verify.sandbox.results import printable_line
-from ponder.verify.base import TextVerifier, bad_data, grade_or_undecided, repr_for_reason
 
 
 @dataclass(frozen=True)
@@ -35,7 +44,9 @@ class CodeVerifier(TextVerifier):
 
     partial_credit: bool = False
     limits: SandboxLimits = SandboxLimits()
-    isolation: IsolationKind | None = field(default=None, metadata=names_code(lambda isolation: "rung=unsafe" if isolation == "unsafe" else ""))
+    isolation: IsolationKind | None = field(
+        default=None, metadata=names_code(lambda isolation: "rung=unsafe" if isolation == "unsafe" else "")
+    )
 
     REQUIRED_KEYS: ClassVar[tuple[str, ...]] = ("tests",)
     TAGS: ClassVar[frozenset[str]] = PYTHON_TAGS
@@ -70,7 +81,9 @@ class CodeVerifier(TextVerifier):
     def checked_row(self, gold: Any) -> Mapping[str, Any]:
         """The problem's answer, if it has what this verifier reads."""
         if not isinstance(gold, Mapping):
-            bad_data(f"the problem's answer is {repr_for_reason(gold)}; it must be a mapping with {' and '.join(self.REQUIRED_KEYS)}")
+            bad_data(
+                f"the problem's answer is {repr_for_reason(gold)}; it must be a mapping with {' and '.join(self.REQUIRED_KEYS)}"
+            )
         for key in self.REQUIRED_KEYS:
             if not gold.get(key):
                 bad_data(f"the problem has no {key!r}; a program cannot be judged without, so leave the row out")
@@ -253,7 +266,9 @@ class AssertTests(CodeVerifier):
         setup, entry = str(row.get("setup") or ""), str(row.get("entry") or "")
         whole = prepend_prefix(str(row.get("prefix") or ""), source)
         names = _names_list(row.get("names"))
-        tested = self.jail.run_tests(whole, tests, entry, setup, self.partial_credit and len(tests) == 1, self.limits, names)
+        tested = self.jail.run_tests(
+            whole, tests, entry, setup, self.partial_credit and len(tests) == 1, self.limits, names
+        )
         score = self._score_if_unfinished(tested)
         if score is not None:
             return score

@@ -8,9 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from ponder.types import Score
-from ponder.verify.answers.extract import EXPLICIT_FORMS, TEXT_FORMS, AnswerForm, ExtractedAnswer, strip_thinking, extract, check_forms
-from ponder.verify.numeric.numbers import strip_delimiters
+from ponder.verify.answers.extract import (
+    EXPLICIT_FORMS,
+    TEXT_FORMS,
+    AnswerForm,
+    ExtractedAnswer,
+    check_forms,
+    extract,
+    strip_thinking,
+)
 from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
+from ponder.verify.numeric.numbers import strip_delimiters
 
 _LETTER = re.compile(
     r"(?:option\s{1,4}|choice\s{1,4})?(?:\(\s{0,2}([A-Z])\s{0,2}\)|([A-Z]))\s{0,2}[.):]?(?:\s+(.*))?",

@@ -8,9 +8,9 @@ from typing import Any
 
 from ponder.errors import UsageError
 from ponder.types import Score, Trace
-from ponder.verify.answers.extract import EXPLICIT_FORMS, AnswerForm, extract, check_forms
-from ponder.verify.numeric.numbers import parse_plain_number, same_number, is_unreduced_fraction
+from ponder.verify.answers.extract import EXPLICIT_FORMS, AnswerForm, check_forms, extract
 from ponder.verify.base import grade_steps
+from ponder.verify.numeric.numbers import is_unreduced_fraction, parse_plain_number, same_number
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ponder.types import Score
-from ponder.verify.answers.extract import TEXT_FORMS, AnswerForm, ExtractedAnswer, strip_thinking, check_forms
+from ponder.verify.answers.extract import TEXT_FORMS, AnswerForm, ExtractedAnswer, check_forms, strip_thinking
 from ponder.verify.answers.hedging import is_denied
 from ponder.verify.answers.structured import DELIMITED_FORMS, extract_structured
 from ponder.verify.base import TextVerifier, bad_data, repr_for_reason

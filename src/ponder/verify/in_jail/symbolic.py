@@ -30,7 +30,9 @@ def compare(gold: str, answer: str) -> str:
         return MALFORMED
     if _same_form(truth, found):
         return RIGHT
-    if _surely_different(truth, found) or not verify(truth, found, timeout_seconds=None, float_rounding=12, numeric_precision=40):
+    if _surely_different(truth, found) or not verify(
+        truth, found, timeout_seconds=None, float_rounding=12, numeric_precision=40
+    ):
         return WRONG
     return RIGHT if _same_leading_digits(truth, found) else WRONG
 

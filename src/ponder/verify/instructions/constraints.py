@@ -14,12 +14,12 @@ from typing import Any
 
 from ponder.errors import UnknownName
 from ponder.types import Score
-from ponder.verify.rewards.language_consistency import language_share
-from ponder.verify.instructions.regex import MAX_REGEX_TEXT_CHARS, regex_matches
-from ponder.verify.instructions.json_schema import json_fault
-from ponder.verify.rewards.language_data import LANGUAGES
 from ponder.verify.answers.structured import extract_all_text, extract_structured
 from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
+from ponder.verify.instructions.json_schema import json_fault
+from ponder.verify.instructions.regex import MAX_REGEX_TEXT_CHARS, regex_matches
+from ponder.verify.rewards.language_consistency import language_share
+from ponder.verify.rewards.language_data import LANGUAGES
 
 Constraint = Mapping[str, Any]
 
@@ -47,7 +47,11 @@ class Constraints(TextVerifier):
 
     def verify(self, text: str, gold: Any) -> Score:
         constraints = _constraints(gold)
-        found = extract_structured(text, max_chars=MAX_REGEX_TEXT_CHARS) if self.in_answer_tag else extract_all_text(text, max_chars=MAX_REGEX_TEXT_CHARS)
+        found = (
+            extract_structured(text, max_chars=MAX_REGEX_TEXT_CHARS)
+            if self.in_answer_tag
+            else extract_all_text(text, max_chars=MAX_REGEX_TEXT_CHARS)
+        )
         for constraint in constraints:  # before the answer is looked at: a fault in the data is not the model's
             constraint_fault(constraint, "")
         if found.answer is None:

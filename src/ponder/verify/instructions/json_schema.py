@@ -17,9 +17,9 @@ from typing import Any
 
 from ponder.errors import MissingExtra
 from ponder.types import Score
-from ponder.verify.instructions.regex import regex_matches
-from ponder.verify.answers.structured import InvalidJson, extract_all_text, parse_strict_json, extract_structured
+from ponder.verify.answers.structured import InvalidJson, extract_all_text, extract_structured, parse_strict_json
 from ponder.verify.base import BadProblemData, TextVerifier, bad_data, repr_for_reason
+from ponder.verify.instructions.regex import regex_matches
 
 MAX_SCHEMA_CHECKS = 40_000  # keywords looked at for one document, at most about a second
 

@@ -45,5 +45,7 @@ def compile_re2(pattern: str) -> Any:
         said = error.args[0].decode(errors="replace") if error.args and isinstance(error.args[0], bytes) else str(error)
         bad_data(f"the pattern {repr_for_reason(pattern)} cannot be used: {said} (RE2 syntax: no look-around, no \\1)")
     if compiled.programsize > MAX_REGEX_INSTRUCTIONS:
-        bad_data(f"the pattern {repr_for_reason(pattern)} compiles to {compiled.programsize} instructions, above {MAX_REGEX_INSTRUCTIONS}")
+        bad_data(
+            f"the pattern {repr_for_reason(pattern)} compiles to {compiled.programsize} instructions, above {MAX_REGEX_INSTRUCTIONS}"
+        )
     return compiled

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
+from ponder.verify.maths.equivalence import approximate_values
 from ponder.verify.maths.expression_tree import FUNCTIONS, ExpressionNode, parse_expression
 from ponder.verify.maths.normalize_latex import UnreadableAnswer
-from ponder.verify.maths.equivalence import approximate_values
 from ponder.verify.numeric.numbers import parse_plain_number
 from ponder.verify.numeric.units import Unit, parse_unit
 

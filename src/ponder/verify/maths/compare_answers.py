@@ -10,13 +10,13 @@ import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from ponder.verify.maths.function_names import applied_function_names
 from ponder.verify.maths.answer_value import AnswerValue, parse_answer_value
-from ponder.verify.maths.structures import ValueGroup, Relation, AnswerStructure
+from ponder.verify.maths.equivalence import approximate_values, proportional, same_value
 from ponder.verify.maths.expression_tree import ExpressionNode
-from ponder.verify.maths.normalize_latex import OutsideGrammar, UnreadableAnswer, remove_spaces
-from ponder.verify.maths.equivalence import proportional, approximate_values, same_value
+from ponder.verify.maths.function_names import applied_function_names
 from ponder.verify.maths.is_evaluated import is_evaluated
+from ponder.verify.maths.normalize_latex import OutsideGrammar, UnreadableAnswer, remove_spaces
+from ponder.verify.maths.structures import AnswerStructure, Relation, ValueGroup
 from ponder.verify.numeric.units import conversion_factors, parse_unit
 
 RIGHT, WRONG = "right", "wrong"
@@ -74,7 +74,11 @@ def _as_tuple(gold: ValueGroup, answer: ValueGroup) -> ValueGroup:
     if gold.kind == "()" and names == sorted(set(names)) and all(re.fullmatch("[a-z]", name) for name in names):
         return ValueGroup("()", values)
     bare = {name.partition("_")[0] for name in names}
-    return ValueGroup("list", values) if gold.kind in ("list", "set") and len(bare) == 1 and len(set(names)) > 1 else answer
+    return (
+        ValueGroup("list", values)
+        if gold.kind in ("list", "set") and len(bare) == 1 and len(set(names)) > 1
+        else answer
+    )
 
 
 def _part(gold: AnswerStructure, answer: AnswerStructure, rules: ComparisonRules) -> bool:
@@ -86,13 +90,21 @@ def _part(gold: AnswerStructure, answer: AnswerStructure, rules: ComparisonRules
 
 def _may_match(gold: AnswerStructure, answer: AnswerStructure, rules: ComparisonRules) -> bool:
     """Cheap, so that sets of many expressions are matched in little time: False only where they differ."""
-    if rules.tolerance or not (isinstance(gold, AnswerValue) and isinstance(answer, AnswerValue)) or gold.percent or answer.percent:
+    if (
+        rules.tolerance
+        or not (isinstance(gold, AnswerValue) and isinstance(answer, AnswerValue))
+        or gold.percent
+        or answer.percent
+    ):
         return True
     if gold.unit or answer.unit:
         return True
     if not gold.approximate_values or not answer.approximate_values or gold.symbols != answer.symbols:
         return True
-    return all(abs(g - a) <= 1e-6 * max(abs(g), abs(a), 1e-9) for g, a in zip(gold.approximate_values, answer.approximate_values, strict=True))
+    return all(
+        abs(g - a) <= 1e-6 * max(abs(g), abs(a), 1e-9)
+        for g, a in zip(gold.approximate_values, answer.approximate_values, strict=True)
+    )
 
 
 def _relation(gold: AnswerStructure, answer: Relation, rules: ComparisonRules) -> str:
@@ -213,13 +225,17 @@ def _renamed(gold: AnswerValue, answer: AnswerValue, truth: ExpressionNode) -> A
     return answer
 
 
-def _same_value(gold: ExpressionNode, gold_percent: bool, answer: ExpressionNode, answer_percent: bool, tolerance: float) -> bool:
+def _same_value(
+    gold: ExpressionNode, gold_percent: bool, answer: ExpressionNode, answer_percent: bool, tolerance: float
+) -> bool:
     """As `numbers.same` has it."""
     if gold_percent == answer_percent:
         return same_value(answer, gold, tolerance)
     hundred = parse_answer_value("100").tree
     if not answer_percent:
-        return same_value(answer, gold, tolerance) or same_value(answer, ExpressionNode("div", (gold, hundred)), tolerance)
+        return same_value(answer, gold, tolerance) or same_value(
+            answer, ExpressionNode("div", (gold, hundred)), tolerance
+        )
     if same_value(ExpressionNode("div", (answer, hundred)), gold, tolerance):
         return True
     is_share = all(abs(value) < 1 for value in approximate_values(gold))

@@ -14,16 +14,31 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from functools import lru_cache
 
-from ponder.verify.maths.evaluator import DEFAULT_DIGITS, Evaluator, Undefined, Value, close, mpmath_context, subtract, size
-from ponder.verify.maths.residues import same_residues
+from ponder.verify.maths.evaluator import (
+    DEFAULT_DIGITS,
+    Evaluator,
+    Undefined,
+    Value,
+    close,
+    mpmath_context,
+    size,
+    subtract,
+)
 from ponder.verify.maths.expression_tree import ExpressionNode
 from ponder.verify.maths.normalize_latex import OutsideGrammar, UnreadableAnswer
+from ponder.verify.maths.residues import same_residues
 
-ORDINARY_POINTS, LARGE_POINTS, FAR_POINTS = 5, 2, 3  # points of ordinary size, in the tens to thousands, and beyond all numbers written
+ORDINARY_POINTS, LARGE_POINTS, FAR_POINTS = (
+    5,
+    2,
+    3,
+)  # points of ordinary size, in the tens to thousands, and beyond all numbers written
 MAX_FAR_POINT = 1000  # beyond the points where an expression with functions is looked at
 MIN_DIGITS_TO_AGREE = 200  # decimal digits, at least, before two values count as the same
 MAX_DIGITS = 12_000  # of which an expression without functions can be worked out in milliseconds
-MAX_DIGITS_AT_FAR_POINT = 1_500  # of a gold at a point that is not of ordinary size; with more it is not looked at there
+MAX_DIGITS_AT_FAR_POINT = (
+    1_500  # of a gold at a point that is not of ordinary size; with more it is not looked at there
+)
 MAX_DIGITS_TIMES_FUNCTIONS = 60_000  # digits times functions
 
 _NO_VALUE = (Undefined, ArithmeticError, ValueError)
@@ -112,7 +127,11 @@ def proportional(answer: ExpressionNode, gold: ExpressionNode) -> Fraction | flo
 
 
 def _agree(
-    answer: ExpressionNode, gold: ExpressionNode, given: Mapping[str, Fraction], tolerance: float, limit: int = MAX_DIGITS
+    answer: ExpressionNode,
+    gold: ExpressionNode,
+    given: Mapping[str, Fraction],
+    tolerance: float,
+    limit: int = MAX_DIGITS,
 ) -> bool | None:
     """At one point; None where the gold has no value, or no real one and the answer another."""
     try:
@@ -133,13 +152,19 @@ def _agree(
     if isinstance(found, Fraction) and isinstance(truth, Fraction):
         return found == truth
     sure = DEFAULT_DIGITS - 15 - quick.lost
-    if sure > 0 and size(subtract(found, truth)) > max(size(found), size(truth)) * mpmath_context(DEFAULT_DIGITS).mpf(10) ** -sure:
+    if (
+        sure > 0
+        and size(subtract(found, truth))
+        > max(size(found), size(truth)) * mpmath_context(DEFAULT_DIGITS).mpf(10) ** -sure
+    ):
         # Branches may differ for a variable where the gold is not real.
         return None if given and not isinstance(truth, Fraction) and truth.imag != 0 else False
     return _agree_closely(answer, gold, given, quick)
 
 
-def _agree_closely(answer: ExpressionNode, gold: ExpressionNode, given: Mapping[str, Fraction], quick: Evaluator) -> bool | None:
+def _agree_closely(
+    answer: ExpressionNode, gold: ExpressionNode, given: Mapping[str, Fraction], quick: Evaluator
+) -> bool | None:
     """With the digits that it takes; what the answer alone makes too many to work out is not the gold."""
     digits = max(MIN_DIGITS_TO_AGREE, _digits_for(quick))
     if digits > MAX_DIGITS or digits * (_functions(answer) + _functions(gold)) > MAX_DIGITS_TIMES_FUNCTIONS:

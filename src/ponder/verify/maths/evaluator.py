@@ -76,7 +76,9 @@ class Evaluator:
     def value(self, node: ExpressionNode) -> Value:
         if node.number is not None:
             bits = max(node.number.numerator.bit_length(), node.number.denominator.bit_length())
-            self.weight += max(0, bits - 8) * DIGITS_PER_BIT  # all its digits: it may come as near to something as it has them
+            self.weight += (
+                max(0, bits - 8) * DIGITS_PER_BIT
+            )  # all its digits: it may come as near to something as it has them
             return node.number
         if node.op == "symbol":
             return self.symbol(node.name)

@@ -9,7 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ponder.verify.answers.extract import SPAN_FINDERS, AnswerForm, ExtractedAnswer, Span, strip_thinking, extract_last_stated, find_answer_lines, outermost_spans
+from ponder.verify.answers.extract import (
+    SPAN_FINDERS,
+    AnswerForm,
+    ExtractedAnswer,
+    Span,
+    extract_last_stated,
+    find_answer_lines,
+    outermost_spans,
+    strip_thinking,
+)
 from ponder.verify.answers.hedging import is_denied, is_hedged, is_part_of_expression
 from ponder.verify.numeric.numbers import parse_plain_number, same_number, strip_delimiters
 
@@ -58,7 +67,9 @@ _OTHER_BOXES = re.compile(r"\\(?:fbox|framebox|bbox|colorbox\s?\{[^{}]{0,20}\})\
 _NEGATIVE = re.compile(r"(?:\A|[$=(:,\[\n]|\b(?:is|get|was|be|equals))\s{0,2}[-−]\Z")
 
 
-def find_math_answer(text: str, forms: Sequence[AnswerForm], max_chars: int, allow_repeats: bool = False) -> ExtractedAnswer:
+def find_math_answer(
+    text: str, forms: Sequence[AnswerForm], max_chars: int, allow_repeats: bool = False
+) -> ExtractedAnswer:
     """The one answer given after the thinking, or the reason there is none. `repeats`: the same one more than once."""
     said = strip_thinking(text)
     if said is None:
@@ -125,7 +136,11 @@ def _checked_answer(said: str, spans: list[Span], others: list[Span], longest: i
     if any(one.answer != first for one in found[1:]):
         return ExtractedAnswer(None, "several answers")
     elsewhere = [line.content for line in others if line.content and parse_plain_number(line.content).value is not None]
-    if elsewhere and (given := parse_plain_number(first)).value is not None and any(not same_number(parse_plain_number(x), given) for x in elsewhere):
+    if (
+        elsewhere
+        and (given := parse_plain_number(first)).value is not None
+        and any(not same_number(parse_plain_number(x), given) for x in elsewhere)
+    ):
         return ExtractedAnswer(None, "several answers")
     before, after = said[max(0, spans[0].start - 120) : spans[0].start], said[spans[-1].end :]
     if is_denied(before):
@@ -145,7 +160,11 @@ def _checked_answer(said: str, spans: list[Span], others: list[Span], longest: i
         return ExtractedAnswer(None, "hedged")
     more = [match[1] for match in (_SECOND_NUMBER_AFTER.match(after),) if match]
     more += [match[1] or match[2] for match in _OTHER_ANSWER_AFTER.finditer(after)]
-    if more and re.search(r"[0-9]", first) and any(not same_number(parse_plain_number(n.rstrip(".,")), parse_plain_number(first)) for n in more):
+    if (
+        more
+        and re.search(r"[0-9]", first)
+        and any(not same_number(parse_plain_number(n.rstrip(".,")), parse_plain_number(first)) for n in more)
+    ):
         return ExtractedAnswer(None, "several answers")
     return ExtractedAnswer(first, percent_sign=behind)
 

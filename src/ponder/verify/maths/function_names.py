@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ponder.verify.maths.expression_tree import USUAL_FUNCTION_LETTERS, FUNCTIONS, GREEK
+from ponder.verify.maths.expression_tree import FUNCTIONS, GREEK, USUAL_FUNCTION_LETTERS
 
 _LETTER = (
     r"(?:(?<![A-Za-z\\])[A-Za-z]|\\(?:" + "|".join(sorted(GREEK)) + r"))(?:_(?:[A-Za-z0-9]|\{[A-Za-z0-9]{1,8}\}))?"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 
-from ponder.verify.sandbox import SandboxLimits, Plain, CallResult, Sandbox
+from ponder.verify.sandbox import CallResult, Plain, Sandbox, SandboxLimits
 
 SYMBOLIC_JAIL_MODULE = "ponder.verify.in_jail.symbolic"
 CALLS_PER_CLONE = 200  # comparisons by one clone: sympy's caches stay warm, and what it hoards is given back

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ponder.verify.maths.answer_value import AnswerValue, is_words, parse_answer_value
-from ponder.verify.maths.structures import ValueGroup, Relation, AnswerStructure
 from ponder.verify.maths.normalize_latex import UnreadableAnswer
+from ponder.verify.maths.structures import AnswerStructure, Relation, ValueGroup
 
 MAX_GROUP_DEPTH = 6  # groups within groups
 MAX_GROUP_PARTS = 400  # parts of one group
@@ -179,7 +179,10 @@ def _as_interval(relation: Relation) -> Relation | None:
     """x > 3 and 3 < x: x lies in (3, \\infty)."""
     op, left, right = relation.op, relation.left, relation.right
     if op == r"\ne" and relation.name and isinstance(right, AnswerValue) and not right.symbols:
-        low, high = ValueGroup("()", (parse_answer_value(r"-\infty"), right)), ValueGroup("()", (right, parse_answer_value(r"\infty")))
+        low, high = (
+            ValueGroup("()", (parse_answer_value(r"-\infty"), right)),
+            ValueGroup("()", (right, parse_answer_value(r"\infty"))),
+        )
         return Relation(r"\in", left, ValueGroup("union", (low, high)))
     if op not in _FLIPPED:
         return None
@@ -190,7 +193,9 @@ def _as_interval(relation: Relation) -> Relation | None:
     if not Relation("=", left, right).name or not isinstance(right, AnswerValue) or right.symbols:
         return None
     if op in ("<", r"\le"):
-        return Relation(r"\in", left, ValueGroup("(" + (")" if op == "<" else "]"), (parse_answer_value(r"-\infty"), right)))
+        return Relation(
+            r"\in", left, ValueGroup("(" + (")" if op == "<" else "]"), (parse_answer_value(r"-\infty"), right))
+        )
     return Relation(r"\in", left, ValueGroup(("(" if op == ">" else "[") + ")", (right, parse_answer_value(r"\infty"))))
 
 

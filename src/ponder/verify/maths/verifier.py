@@ -12,14 +12,21 @@ from typing import Any
 
 from ponder.errors import UsageError
 from ponder.types import Score, Trace
-from ponder.verify.numeric import numbers
-from ponder.verify.answers.extract import EXPLICIT_FORMS, AnswerForm, ExtractedAnswer, strip_thinking, find_boxes, check_forms
+from ponder.verify.answers.extract import (
+    EXPLICIT_FORMS,
+    AnswerForm,
+    ExtractedAnswer,
+    check_forms,
+    find_boxes,
+    strip_thinking,
+)
 from ponder.verify.maths import jail_client
 from ponder.verify.maths.compare_answers import ComparisonRules, compare_answers
-from ponder.verify.maths.find_answer import span_answer, find_math_answer
-from ponder.verify.maths.structures import AnswerStructure
-from ponder.verify.maths.parse_structure import parse_structure
+from ponder.verify.maths.find_answer import find_math_answer, span_answer
 from ponder.verify.maths.normalize_latex import OutsideGrammar, UnreadableAnswer, normalize_latex, remove_spaces
+from ponder.verify.maths.parse_structure import parse_structure
+from ponder.verify.maths.structures import AnswerStructure
+from ponder.verify.numeric import numbers
 from ponder.verify.sandbox.results import CallResult, SandboxError
 
 
@@ -47,14 +54,18 @@ class MathAnswer:
         if not 0 <= self.tolerance < 1:
             raise UsageError(f"tolerance is {self.tolerance}; it is a share of the gold answer: 0 (exact) up to 1")
         if self.max_answer_chars < 1 or self.timeout_seconds <= 0:
-            raise UsageError(f"longest is {self.max_answer_chars} and seconds {self.timeout_seconds}; both must be positive")
+            raise UsageError(
+                f"longest is {self.max_answer_chars} and seconds {self.timeout_seconds}; both must be positive"
+            )
         if self.answer_regex is not None:
             try:
                 compiled = re.compile(self.answer_regex)
             except re.error as error:
                 raise UsageError(f"pattern {self.answer_regex!r} is not a regular expression: {error}") from error
             if compiled.groups != 1:
-                raise UsageError(f"pattern {self.answer_regex!r} has {compiled.groups} groups; put one around the answer")
+                raise UsageError(
+                    f"pattern {self.answer_regex!r} has {compiled.groups} groups; put one around the answer"
+                )
 
     @property
     def name(self) -> str:
@@ -71,7 +82,9 @@ class MathAnswer:
             if self.answer_regex is None:
                 found = find_math_answer(text, self.forms, self.max_answer_chars, self.allow_repeats)
             else:
-                found = self._regex_answer(jail_client.call(self.timeout_seconds, "search", *self._regex_request(text)), text)
+                found = self._regex_answer(
+                    jail_client.call(self.timeout_seconds, "search", *self._regex_request(text)), text
+                )
             decided = self._decide(found, gold)
             if isinstance(decided, Score):
                 return decided
@@ -79,7 +92,10 @@ class MathAnswer:
             if not _failed_on_input(first):
                 return _verdict(first)
             alone = jail_client.call(self.timeout_seconds, "evaluate_gold", decided[0])
-            return _assign_blame(alone, first if not _gold_evaluates(alone) else jail_client.call(self.timeout_seconds, "compare", *decided))
+            return _assign_blame(
+                alone,
+                first if not _gold_evaluates(alone) else jail_client.call(self.timeout_seconds, "compare", *decided),
+            )
         except Exception as error:  # a grader must never raise into the training loop
             return _error_score(error)
 
@@ -89,7 +105,9 @@ class MathAnswer:
             if self.answer_regex is None:
                 found = find_math_answer(text, self.forms, self.max_answer_chars, self.allow_repeats)
             else:
-                found = self._regex_answer(await jail_client.acall(self.timeout_seconds, "search", *self._regex_request(text)), text)
+                found = self._regex_answer(
+                    await jail_client.acall(self.timeout_seconds, "search", *self._regex_request(text)), text
+                )
             decided = self._decide(found, gold)
             if isinstance(decided, Score):
                 return decided
@@ -97,7 +115,11 @@ class MathAnswer:
             if not _failed_on_input(first):
                 return _verdict(first)
             alone = await jail_client.acall(self.timeout_seconds, "evaluate_gold", decided[0])
-            again = first if not _gold_evaluates(alone) else await jail_client.acall(self.timeout_seconds, "compare", *decided)
+            again = (
+                first
+                if not _gold_evaluates(alone)
+                else await jail_client.acall(self.timeout_seconds, "compare", *decided)
+            )
             return _assign_blame(alone, again)
         except Exception as error:
             return _error_score(error)
@@ -107,7 +129,9 @@ class MathAnswer:
         if self.answer_regex is None:
             found = find_math_answer(text, self.forms, self.max_answer_chars, self.allow_repeats)
         else:
-            found = self._regex_answer(jail_client.call(self.timeout_seconds, "search", *self._regex_request(text)), text)
+            found = self._regex_answer(
+                jail_client.call(self.timeout_seconds, "search", *self._regex_request(text)), text
+            )
         if found.answer is None:
             return None
         number = numbers.parse_plain_number(found.answer)
@@ -157,7 +181,9 @@ class MathAnswer:
             _reject_hedged_or_unevaluated(answer, truth.plain)
             if truth.shape is None:
                 raise OutsideGrammar
-            verdict = compare_answers(truth.shape, parse_structure(answer), ComparisonRules(self.tolerance, self.require_evaluated))
+            verdict = compare_answers(
+                truth.shape, parse_structure(answer), ComparisonRules(self.tolerance, self.require_evaluated)
+            )
         except UnreadableAnswer as unreadable:
             return Score(0.0, str(unreadable))
         except OutsideGrammar:

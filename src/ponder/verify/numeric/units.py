@@ -148,7 +148,9 @@ _NO_PLURAL = re.compile(
     r"(?<!mon)(?<!pa)(?<!ba)(?<!mo)(?<!leng)(?<!bir)(?<!dea)(?<!you)ths\Z|wards\Z|ss\Z|ous\Z"
     r"|\A(?:two|three|four|five|sixe|seven|eight|nine|ten|eleven|twelve|[a-z]+teen|[a-z]+tie)s\Z"
 )
-_GROUPING_ADJECTIVES = frozenset(("ordered", "unordered", "distinct", "different", "possible", "such"))  # 12 ordered pairs are 12
+_GROUPING_ADJECTIVES = frozenset(
+    ("ordered", "unordered", "distinct", "different", "possible", "such")
+)  # 12 ordered pairs are 12
 _COUNTED_NOUNS = frozenset((
     "people", "children", "men", "women", "feet", "mice", "geese", "teeth", "sheep", "fish", "deer", "dice", "cattle",
     "oxen", "salmon", "money", "units", "unit", "way", "person", "item", "time", "step", "point", "marble", "apple",
@@ -251,7 +253,9 @@ def _counted_noun(words: str) -> str:
     if not 1 <= len(parts) <= 4 or not all(part.replace("-", "").isalpha() for part in parts):
         return ""
     *before, last = parts
-    counts = last in _NOT_COUNTED_NOUNS and not (last in ("pairs", "triples", "triplets") and _GROUPING_ADJECTIVES & set(before))
+    counts = last in _NOT_COUNTED_NOUNS and not (
+        last in ("pairs", "triples", "triplets") and _GROUPING_ADJECTIVES & set(before)
+    )
     plural = last.endswith("s") and len(last) > 2 and not counts and not _NO_PLURAL.search(last)
     if not (plural or last in _COUNTED_NOUNS):
         return ""

@@ -8,7 +8,16 @@ from ponder.verify.proof.coq import Coq
 from ponder.verify.proof.lean import Lean
 from ponder.verify.proof.metamath import Metamath
 from ponder.verify.proof.run_checker import checker_limits
+from ponder.verify.proof.smt import SmtAssignment, SmtInvariant
 from ponder.verify.proof.verifier import ProofVerifier, extract_proof
-from ponder.verify.proof.smt import SmtInvariant, SmtAssignment
 
-__all__ = ["Coq", "SmtInvariant", "Lean", "Metamath", "ProofVerifier", "SmtAssignment", "checker_limits", "extract_proof"]
+__all__ = [
+    "Coq",
+    "Lean",
+    "Metamath",
+    "ProofVerifier",
+    "SmtAssignment",
+    "SmtInvariant",
+    "checker_limits",
+    "extract_proof",
+]

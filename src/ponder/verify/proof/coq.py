@@ -21,11 +21,18 @@ from typing import Any, NamedTuple
 
 from ponder.runs.trust import names_code
 from ponder.types import Score
-from ponder.verify.proof.run_checker import CheckerResult, checker_limits, missing_checker, run_checker
-from ponder.verify.proof.verifier import ProofVerifier, CheckerFailed, gold_text, gold_names, score_unfinished, shorten_message
-from ponder.verify.proof.coq_text import check_coq_source
-from ponder.verify.sandbox import SandboxLimits
 from ponder.verify.base import bad_data
+from ponder.verify.proof.coq_text import check_coq_source
+from ponder.verify.proof.run_checker import CheckerResult, checker_limits, missing_checker, run_checker
+from ponder.verify.proof.verifier import (
+    CheckerFailed,
+    ProofVerifier,
+    gold_names,
+    gold_text,
+    score_unfinished,
+    shorten_message,
+)
+from ponder.verify.sandbox import SandboxLimits
 
 _QUIET = "-deprecated-native-compiler-option"  # it still does what it says
 _COMPILE = ("coqc", "-q", "-noglob", "-w", _QUIET, "-native-compiler", "no", "-Q", ".", "Judged")
@@ -127,7 +134,9 @@ def _compiled(source: str, limits: SandboxLimits, tools: tuple[str, ...]) -> byt
     return outcome.files["Goal.vo"]
 
 
-def _compile(name: str, source: str, files: Mapping[str, bytes], limits: SandboxLimits, tools: tuple[str, ...]) -> CheckerResult:
+def _compile(
+    name: str, source: str, files: Mapping[str, bytes], limits: SandboxLimits, tools: tuple[str, ...]
+) -> CheckerResult:
     source_file = {f"{name}.v": source.encode(errors="replace")}
     return _run([*_COMPILE, f"{name}.v"], {**files, **source_file}, limits, tools, f"{name}.vo")
 

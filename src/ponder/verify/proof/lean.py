@@ -21,10 +21,17 @@ from typing import Any, NamedTuple
 
 from ponder.runs.trust import names_code
 from ponder.types import Score
-from ponder.verify.proof.run_checker import CheckerResult, checker_limits, find_checker, missing_checker, run_checker
-from ponder.verify.proof.verifier import ProofVerifier, CheckerFailed, gold_text, gold_names, score_unfinished, shorten_message
-from ponder.verify.sandbox import SandboxLimits
 from ponder.verify.base import bad_data
+from ponder.verify.proof.run_checker import CheckerResult, checker_limits, find_checker, missing_checker, run_checker
+from ponder.verify.proof.verifier import (
+    CheckerFailed,
+    ProofVerifier,
+    gold_names,
+    gold_text,
+    score_unfinished,
+    shorten_message,
+)
+from ponder.verify.sandbox import SandboxLimits
 
 STANDARD_AXIOMS = ("propext", "Classical.choice", "Quot.sound")  # what Lean's own library rests on
 _CHECK = (

@@ -15,10 +15,17 @@ from typing import Any
 
 from ponder.runs.trust import names_code
 from ponder.types import Score
-from ponder.verify.proof.run_checker import checker_limits, missing_checker, run_checker
-from ponder.verify.proof.verifier import ProofVerifier, CheckerFailed, gold_text, gold_names, score_unfinished, shorten_message
-from ponder.verify.sandbox import SandboxLimits
 from ponder.verify.base import bad_data, repr_for_reason
+from ponder.verify.proof.run_checker import checker_limits, missing_checker, run_checker
+from ponder.verify.proof.verifier import (
+    CheckerFailed,
+    ProofVerifier,
+    gold_names,
+    gold_text,
+    score_unfinished,
+    shorten_message,
+)
+from ponder.verify.sandbox import SandboxLimits
 
 _VERIFY = ("metamath", "set scroll continuous", 'read "judged.mm"', "verify proof *", "exit")
 _LABEL = re.compile(r"[A-Za-z0-9._-]+")
@@ -142,7 +149,9 @@ def _steps(tokens: list[str]) -> list[str]:
     compressed = tokens.index(")") if tokens[:1] == ["("] and ")" in tokens else 0
     for n, token in enumerate(tokens):
         if not (_LABEL.fullmatch(token) or (compressed and n in (0, compressed))):
-            raise MalformedMetamath("a step is left open" if "?" in token else f"{repr_for_reason(token)} is no step of a proof")
+            raise MalformedMetamath(
+                "a step is left open" if "?" in token else f"{repr_for_reason(token)} is no step of a proof"
+            )
     if not tokens:
         raise MalformedMetamath("an empty proof")
     return tokens
@@ -216,7 +225,9 @@ def _check_statement(database: str, theorem: str, claim: str, limits: SandboxLim
         bad_data(f"the database or the statement is not accepted: {message(said)}")
     unproved = re.search(r"^Warning: .* not proved:([^?]*?)\nMM>", outcome.output, re.MULTILINE)
     if unproved is None or unproved[1].split() != [theorem]:
-        bad_data(f"the database leaves proofs open: {shorten_message(unproved[1] if unproved else outcome.output[-300:])}")
+        bad_data(
+            f"the database leaves proofs open: {shorten_message(unproved[1] if unproved else outcome.output[-300:])}"
+        )
 
 
 @lru_cache(maxsize=4)

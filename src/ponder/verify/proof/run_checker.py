@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from ponder.verify.sandbox import SandboxLimits, ProgramResult, shared_sandbox
+from ponder.verify.sandbox import ProgramResult, SandboxLimits, shared_sandbox
 
 # How it went: it came to its end, used up what it may, did not get its time on a busy machine, or broke.
 CheckerStatus = Literal["ended", "timed out", "out of memory", "too much output", "starved", "crashed"]
@@ -29,7 +29,9 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 def checker_limits(seconds: float, memory: int = 2 << 30) -> SandboxLimits:
     """Limits of one process of a checker. By the clock it may take four times as long, on a machine with much to do."""
-    return SandboxLimits(cpu_seconds=seconds, wall_seconds=4 * seconds, memory_bytes=memory, disk_bytes=64 << 20, output_bytes=96 << 20)
+    return SandboxLimits(
+        cpu_seconds=seconds, wall_seconds=4 * seconds, memory_bytes=memory, disk_bytes=64 << 20, output_bytes=96 << 20
+    )
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,9 @@ def run_checker(
         return CheckerResult("too much output", ran.exit_code, detail=f"more than {_MAX_OUTPUT_BYTES} bytes")
     said = [text.decode(errors="replace") for text in (output, errors)]
     fate = _fate(ran, limits, said[1]) if ran.exit_code in _SIGNALS else "ended"
-    return CheckerResult(fate, ran.exit_code, said[0], said[1], found, "" if fate == "ended" else f"exit status {ran.exit_code}")
+    return CheckerResult(
+        fate, ran.exit_code, said[0], said[1], found, "" if fate == "ended" else f"exit status {ran.exit_code}"
+    )
 
 
 def _unpacked(packed: bytes) -> dict[str, bytes]:

@@ -16,10 +16,10 @@ from types import MappingProxyType
 from typing import Any
 
 from ponder.types import Score
-from ponder.verify.proof.run_checker import checker_limits
-from ponder.verify.proof.verifier import ProofVerifier, CheckerFailed, gold_text, shorten_message
-from ponder.verify.sandbox import SandboxLimits, Sandbox
 from ponder.verify.base import bad_data, repr_for_reason
+from ponder.verify.proof.run_checker import checker_limits
+from ponder.verify.proof.verifier import CheckerFailed, ProofVerifier, gold_text, shorten_message
+from ponder.verify.sandbox import Sandbox, SandboxLimits
 
 Tree = str | list[Any]  # an atom, or a list of trees
 
@@ -184,7 +184,9 @@ def declared_sorts(commands: list[Tree]) -> dict[str, str]:
             case ["assert", _] | ["set-logic", _] | ["set-info", *_]:
                 pass
             case _:
-                bad_data(f"the gold formula says {repr_for_reason(to_smtlib(command))}; give declarations of constants and asserts")
+                bad_data(
+                    f"the gold formula says {repr_for_reason(to_smtlib(command))}; give declarations of constants and asserts"
+                )
     return sorts
 
 

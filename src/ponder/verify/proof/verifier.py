@@ -8,9 +8,9 @@ from typing import Any
 
 from ponder.types import Score, Trace
 from ponder.verify.answers.extract import ExtractedAnswer, strip_thinking
-from ponder.verify.proof.run_checker import CheckerResult
 from ponder.verify.answers.structured import extract_structured
 from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
+from ponder.verify.proof.run_checker import CheckerResult
 
 MAX_PROOF_CHARS = 50_000  # characters of a proof
 _MAX_MESSAGE_CHARS = 1_000  # characters of a checker's message, as feedback

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ponder.types import Score
-from ponder.verify.answers.extract import TEXT_FORMS, AnswerForm, ExtractedAnswer, strip_thinking, extract, check_forms
+from ponder.verify.answers.extract import TEXT_FORMS, AnswerForm, ExtractedAnswer, check_forms, extract, strip_thinking
+from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
 from ponder.verify.numeric.arithmetic import MAX_EXPRESSION_CHARS, evaluate_arithmetic
 from ponder.verify.numeric.numbers import parse_plain_number, strip_delimiters
-from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,11 @@ class CountdownVerifier(TextVerifier):
             return found
         # `extract` reads a bare equation for its right-hand side; here the left-hand side is what counts.
         said = strip_delimiters(strip_thinking(text) or "")
-        return ExtractedAnswer(said) if said and len(said) <= MAX_EXPRESSION_CHARS and "\n" not in said else ExtractedAnswer(None, "no answer")
+        return (
+            ExtractedAnswer(said)
+            if said and len(said) <= MAX_EXPRESSION_CHARS and "\n" not in said
+            else ExtractedAnswer(None, "no answer")
+        )
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class GameOf24Verifier(CountdownVerifier):
 
     def numbers_and_target(self, gold: Any) -> tuple[list[int], int]:
         if isinstance(gold, Mapping):
-            return super().given(gold)
+            return super().numbers_and_target(gold)
         if isinstance(gold, str):
             gold = [int(n) if n.isascii() and n.isdigit() else n for n in gold.split()]
         return _whole(gold), 24

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ponder.types import Score
-from ponder.verify.answers.structured import InvalidJson, parse_strict_json, extract_structured
+from ponder.verify.answers.structured import InvalidJson, extract_structured, parse_strict_json
 from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
 
 Cells = dict[tuple[str, str], str]
@@ -45,7 +45,9 @@ class ZebraVerifier(TextVerifier):
         right = sum(given.get(cell) == value for cell, value in truth.items())
         if right == len(truth):
             return Score(1.0, "right")
-        return Score(right / len(truth) if self.partial_credit else 0.0, f"wrong: {right} of {len(truth)} cells are right")
+        return Score(
+            right / len(truth) if self.partial_credit else 0.0, f"wrong: {right} of {len(truth)} cells are right"
+        )
 
 
 def read_cells(written: str) -> Cells | None:

@@ -11,7 +11,7 @@ from typing import Any
 from ponder.errors import PonderError
 from ponder.types import Score, Trace
 from ponder.verify.answers.structured import extract_structured
-from ponder.verify.sandbox import SandboxLimits, CallResult, Sandbox
+from ponder.verify.sandbox import CallResult, Sandbox, SandboxLimits
 
 REASONING_GYM_JAIL_MODULE = "ponder.verify.in_jail.reasoning_gym_scores"
 
@@ -66,4 +66,6 @@ def _score(reply: CallResult) -> Score:
 
 @lru_cache(maxsize=4)
 def _jail(seconds: float) -> Sandbox:
-    return Sandbox(preload=(REASONING_GYM_JAIL_MODULE,), calls_per_clone=100, limits=SandboxLimits(seconds, memory_bytes=2 << 30))
+    return Sandbox(
+        preload=(REASONING_GYM_JAIL_MODULE,), calls_per_clone=100, limits=SandboxLimits(seconds, memory_bytes=2 << 30)
+    )

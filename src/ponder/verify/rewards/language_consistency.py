@@ -14,8 +14,8 @@ from functools import partial
 
 from ponder.errors import UnknownName
 from ponder.types import Score, Trace
-from ponder.verify.rewards.language_data import LANGUAGES, SCRIPTS
 from ponder.verify.base import bad_data, grade_or_undecided
+from ponder.verify.rewards.language_data import LANGUAGES, SCRIPTS
 
 MAX_LANGUAGE_CHARS = 200_000  # characters that are looked at
 MIN_COMMON_WORDS = 8  # common words below which only the script is judged

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ponder.errors import UsageError
-from ponder.registry import lookup
 from ponder.protocols import Scorer
+from ponder.registry import lookup
 from ponder.verify.rewards.combine import WeightedSum
-from ponder.verify.rewards.think_format import ThinkFormat
 from ponder.verify.rewards.language_consistency import LanguageConsistency
 from ponder.verify.rewards.repetition import RepetitionPenalty
 from ponder.verify.rewards.step_arithmetic import StepArithmetic
+from ponder.verify.rewards.think_format import ThinkFormat
 
 REWARDS: dict[str, Callable[[], Scorer]] = {
     "format": ThinkFormat,

@@ -10,8 +10,8 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from ponder.types import Score
-from ponder.verify.numeric.arithmetic import evaluate_arithmetic
 from ponder.verify.base import TextVerifier
+from ponder.verify.numeric.arithmetic import evaluate_arithmetic
 
 MAX_WORKING_CHARS = 200_000  # characters of working
 MAX_SIDE_CHARS = 120  # characters of one side of an equation
@@ -66,7 +66,10 @@ def check_equations(text: str) -> Iterator[CheckedEquation]:
         right = _right(text[equals.end() : equals.end() + MAX_SIDE_CHARS])
         if not left or not right or not re.search(r"[0-9)]\s*[-+*/×÷·−]", left):
             continue
-        value, claimed = evaluate_arithmetic(left, allow_decimals=True).value, evaluate_arithmetic(right, allow_decimals=True).value
+        value, claimed = (
+            evaluate_arithmetic(left, allow_decimals=True).value,
+            evaluate_arithmetic(right, allow_decimals=True).value,
+        )
         if value is not None and claimed is not None:
             yield CheckedEquation(f"{left} = {right}", value == claimed or _rounded(value, right) == claimed)
 
@@ -89,7 +92,9 @@ def _right(after: str) -> str:
     run = _match(after)
     side = _ENDS.split(run)[0]
     later = after[len(run) :]
-    if len(side) == len(run) and (len(run) == MAX_SIDE_CHARS or (later and not run[-1:].isspace() and _GLUED.match(later))):
+    if len(side) == len(run) and (
+        len(run) == MAX_SIDE_CHARS or (later and not run[-1:].isspace() and _GLUED.match(later))
+    ):
         return ""
     return _bare(side)
 

@@ -34,7 +34,11 @@ class ThinkFormat:
 
     def grade(self, text: str) -> Score:
         first = _TAG.search(text)
-        opened = (first is not None and first[0] == _THINK[1]) if self.prompt_opens_think is None else self.prompt_opens_think
+        opened = (
+            (first is not None and first[0] == _THINK[1])
+            if self.prompt_opens_think is None
+            else self.prompt_opens_think
+        )
         fault = _format_fault(_THINK[0] + text if opened else text)
         return Score(0.0, fault) if fault else Score(1.0, "well formed")
 

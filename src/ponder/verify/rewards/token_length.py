@@ -37,7 +37,9 @@ class OverlongPenalty:
 
     def __post_init__(self) -> None:
         if not 0 < self.buffer_tokens <= self.max_tokens:
-            raise UsageError(f"buffer is {self.buffer_tokens}; it must lie between 1 and longest, which is {self.max_tokens}")
+            raise UsageError(
+                f"buffer is {self.buffer_tokens}; it must lie between 1 and longest, which is {self.max_tokens}"
+            )
 
     @property
     def name(self) -> str:
@@ -49,7 +51,9 @@ class OverlongPenalty:
     def _score(self, length: int | None) -> Score:
         if length is None:
             return _UNKNOWN
-        return Score(soft_overlong_penalty(length, self.max_tokens, self.buffer_tokens), f"{length} of {self.max_tokens} tokens")
+        return Score(
+            soft_overlong_penalty(length, self.max_tokens, self.buffer_tokens), f"{length} of {self.max_tokens} tokens"
+        )
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,9 @@ class CosineLengthReward:
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
             raise UsageError(f"longest is {self.max_tokens}; it must be at least 1 token")
-        if not all(len(ends) == 2 and all(map(math.isfinite, ends)) for ends in (self.right_rewards, self.wrong_rewards)):
+        if not all(
+            len(ends) == 2 and all(map(math.isfinite, ends)) for ends in (self.right_rewards, self.wrong_rewards)
+        ):
             raise UsageError("right and wrong are two finite numbers each: the reward at length 0 and at longest")
         if self.accuracy.name == self.name:
             raise UsageError(f"the inner scorer is named {self.name!r} too, and one score would hide the other")

@@ -36,10 +36,29 @@ What holds a run is decided by asking the kernel (`level()` says what it answere
 
 from ponder.verify.sandbox.codec import Plain
 from ponder.verify.sandbox.isolation import IsolationReport, allow_unsafe, detect_isolation
-from ponder.verify.sandbox.results import RunStatus, SandboxLimits, ProgramResult, CallResult, IsolationKind, SandboxError, TestsResult
 from ponder.verify.sandbox.pool import Sandbox, shared_sandbox
+from ponder.verify.sandbox.results import (
+    CallResult,
+    IsolationKind,
+    ProgramResult,
+    RunStatus,
+    SandboxError,
+    SandboxLimits,
+    TestsResult,
+)
 
 __all__ = [
-    "RunStatus", "IsolationReport", "SandboxLimits", "Plain", "ProgramResult", "CallResult", "IsolationKind", "Sandbox", "SandboxError", "TestsResult", "allow_unsafe",
-    "detect_isolation", "shared_sandbox",
+    "CallResult",
+    "IsolationKind",
+    "IsolationReport",
+    "Plain",
+    "ProgramResult",
+    "RunStatus",
+    "Sandbox",
+    "SandboxError",
+    "SandboxLimits",
+    "TestsResult",
+    "allow_unsafe",
+    "detect_isolation",
+    "shared_sandbox",
 ]  # fmt: skip

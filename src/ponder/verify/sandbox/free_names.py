@@ -22,7 +22,14 @@ HELPER_MODULES = (
     "heapq", "bisect", "statistics", "cmath", "dataclasses", "enum", "abc", "contextlib", "uuid", "pathlib",
 )  # fmt: skip
 TYPE_MODULES = ("collections", "typing", "datetime", "decimal", "fractions", "enum", "abc", "uuid", "pathlib")
-MODULE_ALIASES = {"np": "numpy", "pd": "pandas", "plt": "matplotlib.pyplot", "nx": "networkx", "sp": "scipy", "tf": "tensorflow"}
+MODULE_ALIASES = {
+    "np": "numpy",
+    "pd": "pandas",
+    "plt": "matplotlib.pyplot",
+    "nx": "networkx",
+    "sp": "scipy",
+    "tf": "tensorflow",
+}
 
 # Made once, in the warm interpreter: a clone that made them for every node would spend more on this than on the tests.
 _BUILTIN = frozenset(dir(builtins))

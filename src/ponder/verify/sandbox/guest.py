@@ -23,9 +23,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ponder.verify.sandbox.codec import NotPlainData, Tree, decode, dumps, encode, loads
+from ponder.verify.sandbox.crossing_types import library_name
 from ponder.verify.sandbox.operations import PROGRAM_OPERATIONS
 from ponder.verify.sandbox.peer import Peer
-from ponder.verify.sandbox.crossing_types import library_name
 
 CHANNEL = 3
 

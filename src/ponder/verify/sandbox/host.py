@@ -11,7 +11,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ponder.verify.sandbox.codec import NotPlainData, Tree, decode, dumps
-from ponder.verify.sandbox.results import RunStatus, SandboxLimits, ProgramResult, CallResult, TestsResult, printable_line
+from ponder.verify.sandbox.results import (
+    CallResult,
+    ProgramResult,
+    RunStatus,
+    SandboxLimits,
+    TestsResult,
+    printable_line,
+)
 from ponder.verify.sandbox.sandbox_run import RunEnded, RunExit, SandboxRun, read_tree
 from ponder.verify.sandbox.worker import Mode, Worker
 
@@ -41,12 +48,16 @@ def call(worker: Worker, request: Tree, limits: SandboxLimits, reuse: int) -> Ca
     return reply
 
 
-def call_program(worker: Worker, source: str, entry: str, requests: Sequence[Tree], limits: SandboxLimits) -> list[CallResult]:
+def call_program(
+    worker: Worker, source: str, entry: str, requests: Sequence[Tree], limits: SandboxLimits
+) -> list[CallResult]:
     """What a program's function answers to each request; a value is still a tree."""
     replies: list[CallResult] = []
     run = worker.launch("candidate", limits)
     bodies = [dumps(tree) for tree in ([source, entry], *requests)]
-    at_once = len(bodies) if sum(map(len, bodies)) <= MAX_PIPELINED_BYTES else 1  # it reads while it answers, or they would block
+    at_once = (
+        len(bodies) if sum(map(len, bodies)) <= MAX_PIPELINED_BYTES else 1
+    )  # it reads while it answers, or they would block
     try:
         run.send_bodies(bodies[:at_once])
         loaded = _reply(run.receive()[1])
@@ -61,7 +72,9 @@ def call_program(worker: Worker, source: str, entry: str, requests: Sequence[Tre
     return replies + [last] * (len(requests) - len(replies))
 
 
-def run_tests(worker: Worker, other: Worker, source: str, entry: str, request: Tree, limits: SandboxLimits) -> TestsResult:
+def run_tests(
+    worker: Worker, other: Worker, source: str, entry: str, request: Tree, limits: SandboxLimits
+) -> TestsResult:
     """Tests in one worker, the program they test in another. Between them go frames that nobody here looks into."""
     run = worker.launch("candidate", limits)
     tests_run = other.launch("tests", replace(limits, output_bytes=max(limits.output_bytes, MAX_REQUEST_BYTES)))
@@ -97,7 +110,15 @@ def _relay(run: SandboxRun, tests_run: SandboxRun, request: Tree) -> TestsResult
     if letter != "v":
         return TestsResult("lost", detail=f"the tests broke: {printable_line(str(read_tree(body)))}")
     passed, total, why, undecided, failed, weaknesses = read_tree(body)
-    return TestsResult("done", passed, total, printable_line(why), printable_line(undecided), failed, tuple(map(printable_line, weaknesses)))
+    return TestsResult(
+        "done",
+        passed,
+        total,
+        printable_line(why),
+        printable_line(undecided),
+        failed,
+        tuple(map(printable_line, weaknesses)),
+    )
 
 
 def stream(
@@ -134,7 +155,9 @@ def stream(
         return b"", ProgramResult("crashed", detail=failed)
     texts = (out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
     if over:
-        return out, ProgramResult("too much output", *texts, None, report.seconds, f"more than {limits.output_bytes} bytes")
+        return out, ProgramResult(
+            "too much output", *texts, None, report.seconds, f"more than {limits.output_bytes} bytes"
+        )
     return out, ProgramResult(report.run_status, *texts, report.status, report.seconds, report.detail)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ponder.verify.sandbox import landlock
 from ponder.verify.sandbox.kernel import MACHINES
-from ponder.verify.sandbox.results import SandboxLimits, IsolationKind, SandboxError
+from ponder.verify.sandbox.results import IsolationKind, SandboxError, SandboxLimits
 from ponder.verify.sandbox.sandbox_run import RunEnded, WorkerLost, read_tree
 from ponder.verify.sandbox.worker import Worker, missing_support
 
@@ -47,7 +47,9 @@ def detect_isolation() -> IsolationReport:
         return IsolationReport(None, (), (("namespaces", missing),))
     if platform.machine() not in MACHINES:
         known = " and ".join(MACHINES)
-        return IsolationReport(None, (), (("namespaces", f"processor {platform.machine()!r} is not known here, only {known}"),))
+        return IsolationReport(
+            None, (), (("namespaces", f"processor {platform.machine()!r} is not known here, only {known}"),)
+        )
     obstacles: list[tuple[str, str]] = []
     rungs: dict[IsolationKind, Callable[[], str]] = {"namespaces": lambda: "", "landlock": _no_landlock}
     for isolation, obstacle in rungs.items():

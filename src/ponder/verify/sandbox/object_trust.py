@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ponder.verify.sandbox import special_methods as methods
 from ponder.verify.sandbox import crossing_types
+from ponder.verify.sandbox import special_methods as methods
 
 if TYPE_CHECKING:
     from ponder.verify.sandbox.peer import Peer
@@ -103,7 +103,9 @@ def _contains(peer: Peer, held: Any, item: Any) -> bool:
         return bool(base.__contains__(held, item))
     if hasattr(type(held), "__iter__"):
         return any(found is item or found == item for found in held)
-    raise_undecided(f"__contains__ of the program's class {type(held).__name__!r}, which the tests do not name, would decide")
+    raise_undecided(
+        f"__contains__ of the program's class {type(held).__name__!r}, which the tests do not name, would decide"
+    )
 
 
 def _arithmetic(peer: Peer, name: str, held: Any, arguments: tuple[Any, ...]) -> Any:
@@ -111,7 +113,9 @@ def _arithmetic(peer: Peer, name: str, held: Any, arguments: tuple[Any, ...]) ->
     if not _is_named(held):
         if base is not None and hasattr(base, name):
             return getattr(base, name)(held, *arguments)
-        raise_undecided(f"{name} of the program's class {type(held).__name__!r}, which the tests do not name, would decide")
+        raise_undecided(
+            f"{name} of the program's class {type(held).__name__!r}, which the tests do not name, would decide"
+        )
     answer = peer.ask("special", name, held, *arguments)
     if id(answer) not in peer.proxied:
         raise_undecided(f"{name} of the program's class {type(held).__name__!r} made plain data of the tests' own")
@@ -120,4 +124,8 @@ def _arithmetic(peer: Peer, name: str, held: Any, arguments: tuple[Any, ...]) ->
 
 def _plain(value: Any) -> bool:
     kind = type(value)
-    return kind in (bool, tuple, frozenset, *crossing_types.SCALAR_TYPES) or kind in crossing_types.CONTAINER_TYPES or kind in crossing_types.IMMUTABLE_TYPES
+    return (
+        kind in (bool, tuple, frozenset, *crossing_types.SCALAR_TYPES)
+        or kind in crossing_types.CONTAINER_TYPES
+        or kind in crossing_types.IMMUTABLE_TYPES
+    )

@@ -11,9 +11,7 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ponder.verify.sandbox import object_trust
-from ponder.verify.sandbox import special_methods
-from ponder.verify.sandbox import crossing_types
+from ponder.verify.sandbox import crossing_types, object_trust, special_methods
 
 if TYPE_CHECKING:
     from ponder.verify.sandbox.peer import Operation, Peer
@@ -143,8 +141,12 @@ PROGRAM_OPERATIONS: dict[str, Operation] = {
 
 # -- of the tests ------------------------------------------------------------------------------------------------------
 
-METADATA_ATTRIBUTES = frozenset({"__name__", "__qualname__", "__doc__", "__module__", "__annotations__"})  # as functools.wraps copies
-DECIDING_METHODS = frozenset({*special_methods.COMPARISON_METHODS, *special_methods.CONTAINS_METHODS, "__bool__", "__hash__", "__len__"})
+METADATA_ATTRIBUTES = frozenset(
+    {"__name__", "__qualname__", "__doc__", "__module__", "__annotations__"}
+)  # as functools.wraps copies
+DECIDING_METHODS = frozenset(
+    {*special_methods.COMPARISON_METHODS, *special_methods.CONTAINS_METHODS, "__bool__", "__hash__", "__len__"}
+)
 FORMATTING_METHODS = frozenset({"format", "format_map", "vformat", "get_field", "format_field"})  # "{0.__globals__}"
 OPAQUE_TYPES = (
     types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.GeneratorType, types.CoroutineType,

@@ -24,10 +24,9 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from ponder.verify.sandbox import proxies
-from ponder.verify.sandbox import crossing_types
+from ponder.verify.sandbox import crossing_types, proxies
 from ponder.verify.sandbox.codec import MAX_CODEC_DEPTH, NotPlainData, Tree, decode, encode
-from ponder.verify.sandbox.remote_errors import pack_library_error, pack_error, rebuild_error, unpack_error
+from ponder.verify.sandbox.remote_errors import pack_error, pack_library_error, rebuild_error, unpack_error
 from ponder.verify.sandbox.shared_containers import SharedContainers
 
 Operation = Callable[..., Any]
@@ -147,7 +146,11 @@ class Peer(SharedContainers):
         if kind in crossing_types.CONTAINER_TYPES:
             return ["@", self.share(value)]
         if kind in crossing_types.IMMUTABLE_TYPES:
-            return ["V", kind.__name__, *[self.pack(part, depth + 1) for part in crossing_types.IMMUTABLE_TYPES[kind](value)]]
+            return [
+                "V",
+                kind.__name__,
+                *[self.pack(part, depth + 1) for part in crossing_types.IMMUTABLE_TYPES[kind](value)],
+            ]
         if kind.__module__ == "numpy" and hasattr(value, "tolist"):
             return self.pack(value.tolist(), depth + 1)
         if value is ... or value is NotImplemented:

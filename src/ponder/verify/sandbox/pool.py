@@ -17,10 +17,17 @@ from typing import ParamSpec, TypeVar
 from ponder.errors import UsageError
 from ponder.verify.sandbox import host
 from ponder.verify.sandbox.codec import Plain, Tree, encode
-from ponder.verify.sandbox.isolation import choose_isolation
-from ponder.verify.sandbox.results import SandboxLimits, ProgramResult, CallResult, IsolationKind, SandboxError, TestsResult
-from ponder.verify.sandbox.sandbox_run import WorkerLost
 from ponder.verify.sandbox.fair_semaphore import FairSemaphore
+from ponder.verify.sandbox.isolation import choose_isolation
+from ponder.verify.sandbox.results import (
+    CallResult,
+    IsolationKind,
+    ProgramResult,
+    SandboxError,
+    SandboxLimits,
+    TestsResult,
+)
+from ponder.verify.sandbox.sandbox_run import WorkerLost
 from ponder.verify.sandbox.worker import Kind, Mode, Worker
 
 P = ParamSpec("P")
@@ -49,7 +56,12 @@ class Sandbox:
         if (slots is not None and slots < 1) or calls_per_clone < 1:
             raise UsageError(f"slots is {slots} and reuse is {calls_per_clone}; each must be at least 1")
         self.slots = slots or os.cpu_count() or 1
-        self.limits, self.preload, self.paths, self.calls_per_clone = limits, tuple(preload), tuple(paths), calls_per_clone
+        self.limits, self.preload, self.paths, self.calls_per_clone = (
+            limits,
+            tuple(preload),
+            tuple(paths),
+            calls_per_clone,
+        )
         self.tools = tuple(tools)
         self.isolation = choose_isolation(isolation)
         self.closed = False
@@ -261,7 +273,9 @@ _shared: dict[tuple[SandboxLimits, IsolationKind | None, tuple[str, ...]], Sandb
 _sharing = threading.Lock()
 
 
-def shared_sandbox(limits: SandboxLimits = SandboxLimits(), isolation: IsolationKind | None = None, tools: tuple[str, ...] = ()) -> Sandbox:
+def shared_sandbox(
+    limits: SandboxLimits = SandboxLimits(), isolation: IsolationKind | None = None, tools: tuple[str, ...] = ()
+) -> Sandbox:
     """The one sandbox of this process for these limits and tools, made when it is first needed and closed at exit."""
     with _sharing:
         found = _shared.get((limits, isolation, tools))

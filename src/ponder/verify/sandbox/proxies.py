@@ -14,10 +14,7 @@ import contextlib
 import types
 from typing import TYPE_CHECKING, Any
 
-from ponder.verify.sandbox import remote_generators
-from ponder.verify.sandbox import object_trust
-from ponder.verify.sandbox import special_methods
-from ponder.verify.sandbox import crossing_types
+from ponder.verify.sandbox import crossing_types, object_trust, remote_generators, special_methods
 from ponder.verify.sandbox.codec import NotPlainData, Tree
 
 if TYPE_CHECKING:
@@ -115,7 +112,9 @@ class RemoteObject(Remote):
     """An object with no builtin value inside."""
 
     __slots__ = ()
-    locals().update({name: _METHODS[name] for name in (*special_methods.METHODS_OF_EVERY_OBJECT, "__copy__", "__deepcopy__")})
+    locals().update(
+        {name: _METHODS[name] for name in (*special_methods.METHODS_OF_EVERY_OBJECT, "__copy__", "__deepcopy__")}
+    )
 
 
 def _call(self: Any, *arguments: Any, **named: Any) -> Any:
@@ -206,7 +205,11 @@ def class_of(peer: Peer, number: int) -> Any:
             if isinstance(found, type):
                 library.append(found)
     derived = _bases(peer, bases, base)
-    namespace: dict[str, Any] = {"__slots__": (), "__doc__": doc, "__module__": "solution" if peer.runs_tests else "tests"}
+    namespace: dict[str, Any] = {
+        "__slots__": (),
+        "__doc__": doc,
+        "__module__": "solution" if peer.runs_tests else "tests",
+    }
     namespace.update({n: _Function(number, n) for n in functions if n == "__init__" or not n.startswith("__")})
     namespace.update({n: _Attribute(n) for n in attributes if not n.startswith("__")})
     namespace.update({n: _METHODS[n] for n in methods if n in _METHODS})
@@ -242,7 +245,9 @@ def _bases(peer: Peer, bases: Tree, base: str | None) -> tuple[type, ...]:
             continue
         with contextlib.suppress(KeyError, AttributeError):
             kind = crossing_types.from_library(tree[1], tree[2])
-            if kind in crossing_types.BUILTIN_BASES or (crossing_types.is_plain_class(kind) and issubclass(kind, BaseException)):
+            if kind in crossing_types.BUILTIN_BASES or (
+                crossing_types.is_plain_class(kind) and issubclass(kind, BaseException)
+            ):
                 found.append(kind)
     inner: type | None = next((kind for kind in crossing_types.BUILTIN_BASES if kind.__name__ == base), None)
     if inner is not None and not any(issubclass(kind, inner) for kind in found):
@@ -277,7 +282,11 @@ def make_proxy(peer: Peer, how: str, number: int, kind: int, *rest: Tree) -> Any
     if how == "h" or how == "x":
         proxy = _instance(peer, class_of(peer, kind), *rest)
     else:
-        proxy = {"G": remote_generators.remote_generator, "W": remote_generators.remote_coroutine, "A": remote_generators.remote_async_generator}[how](peer, number)
+        proxy = {
+            "G": remote_generators.remote_generator,
+            "W": remote_generators.remote_coroutine,
+            "A": remote_generators.remote_async_generator,
+        }[how](peer, number)
     peer.remote_proxies[number], peer.proxied[id(proxy)] = proxy, number
     return proxy
 

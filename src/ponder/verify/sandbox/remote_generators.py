@@ -17,7 +17,11 @@ def remote_generator(peer: Peer, number: int) -> Any:
     def steps() -> Any:
         me, fetched, how, given = peer.remote_proxies[number], 0, "next", None
         while True:
-            more = 1 if fetched < ITEMS_FETCHED_SINGLY or how != "next" else min(MAX_ITEMS_PER_FETCH, fetched // ITEMS_FETCHED_SINGLY * 2)
+            more = (
+                1
+                if fetched < ITEMS_FETCHED_SINGLY or how != "next"
+                else min(MAX_ITEMS_PER_FETCH, fetched // ITEMS_FETCHED_SINGLY * 2)
+            )
             items, state, last = peer.ask("step", me, how, given, more)
             fetched, how, given = fetched + len(items), "next", None
             for item in items:

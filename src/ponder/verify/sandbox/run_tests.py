@@ -15,11 +15,9 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from ponder.verify.sandbox import operations
-from ponder.verify.sandbox import object_trust
-from ponder.verify.sandbox import weak_tests
+from ponder.verify.sandbox import object_trust, operations, weak_tests
+from ponder.verify.sandbox.free_names import FreeNames, classify_names, imported_modules
 from ponder.verify.sandbox.guest import receive, send
-from ponder.verify.sandbox.free_names import FreeNames, imported_modules, classify_names
 from ponder.verify.sandbox.peer import Peer
 
 DEEPEST_CALLS = 10_000  # a function of the tests that the program calls, which calls the program, takes many frames
@@ -87,7 +85,9 @@ class _Tested:
             except BaseException as error:
                 self.record(what, False, error)
             failed = any(not good for name, good in self.counted.items() if self.count_each or name == what)
-            if object_trust.reasons or (failed and (outside := weak_tests.isolation_dependency(self.trees, self.trees[at]))):
+            if object_trust.reasons or (
+                failed and (outside := weak_tests.isolation_dependency(self.trees, self.trees[at]))
+            ):
                 self.open[what] = object_trust.reasons[0] if object_trust.reasons else outside
             if at == 0 and failed:
                 break
@@ -113,7 +113,9 @@ def _may_fail(node: ast.AST) -> bool:
     return isinstance(node, ast.Raise) or name.startswith("assert")
 
 
-def _of_the_program(peer: Peer, names: FreeNames, entry: str, introduced: bool, refused: dict[str, str]) -> dict[str, Any]:
+def _of_the_program(
+    peer: Peer, names: FreeNames, entry: str, introduced: bool, refused: dict[str, str]
+) -> dict[str, Any]:
     """What the program has for the names under test; an entry that is a function is known without asking."""
     for name in names.unknown:
         told = f"the tests use {name!r}, which they do not define and no library has"

@@ -43,7 +43,9 @@ class RunExit(NamedTuple):
 class SandboxRun:
     """One run: frames to and from it, and in the end how it ended."""
 
-    def __init__(self, worker: Worker, channel: socket.socket, number: int, limits: SandboxLimits, deadline: float) -> None:
+    def __init__(
+        self, worker: Worker, channel: socket.socket, number: int, limits: SandboxLimits, deadline: float
+    ) -> None:
         self.worker, self.channel, self.number, self.limits, self.deadline = worker, channel, number, limits, deadline
         self.served = 0
         self._held = bytearray()
@@ -88,7 +90,11 @@ class SandboxRun:
     def _frame(self, until: float | None) -> tuple[str, bytes]:
         size = int.from_bytes(self._receive_exactly(4, until), "big")
         if not 1 <= size <= self.limits.output_bytes:
-            raise RunEnded("too much output", f"a reply of {size} bytes") if size else RunEnded("malformed", "an empty reply")
+            raise (
+                RunEnded("too much output", f"a reply of {size} bytes")
+                if size
+                else RunEnded("malformed", "an empty reply")
+            )
         body = self._receive_exactly(size, until)
         return chr(body[0]), body[1:]
 

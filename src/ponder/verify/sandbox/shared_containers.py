@@ -15,7 +15,7 @@ from ponder.verify.sandbox.codec import MAX_JSON_INTEGER, NotPlainData, Tree, du
 class SharedContainer:
     """A container that both sides have, and what was last said about it."""
 
-    __slots__ = ("held", "said")
+    __slots__ = ("held", "last_sent")
 
     def __init__(self, held: Any) -> None:
         self.held = held
@@ -96,7 +96,11 @@ class SharedContainers:
         return [kind.__name__, around, *items]
 
     def _kind(self, held: Any) -> type[Any]:
-        return type(held) if type(held) in crossing_types.CONTAINER_TYPES else crossing_types.builtin_base(type(held)) or list
+        return (
+            type(held)
+            if type(held) in crossing_types.CONTAINER_TYPES
+            else crossing_types.builtin_base(type(held)) or list
+        )
 
     def _drop(self) -> list[int]:
         """Forget what only this table still holds: nobody here can change it any more."""

@@ -53,7 +53,12 @@ def _binary() -> dict[str, Callable[..., Any]]:
 
 ARITHMETIC_METHODS = _binary()
 CONTAINS_METHODS: dict[str, Callable[..., Any]] = {"__contains__": operator.contains}
-ALL_METHODS: dict[str, Callable[..., Any]] = {**READING_METHODS, **COMPARISON_METHODS, **ARITHMETIC_METHODS, **CONTAINS_METHODS}
+ALL_METHODS: dict[str, Callable[..., Any]] = {
+    **READING_METHODS,
+    **COMPARISON_METHODS,
+    **ARITHMETIC_METHODS,
+    **CONTAINS_METHODS,
+}
 # Every object has these; whether a class has its own is what matters.
 METHODS_OF_EVERY_OBJECT = ("__str__", "__repr__", "__format__", "__dir__")
 

@@ -24,9 +24,9 @@ from typing import Any, Literal
 
 from ponder.verify.sandbox import landlock
 from ponder.verify.sandbox.cgroup import ControlGroup
-from ponder.verify.sandbox.results import SandboxLimits, IsolationKind
+from ponder.verify.sandbox.results import IsolationKind, SandboxLimits
 from ponder.verify.sandbox.sandbox_run import GRACE_SECONDS, RunExit, SandboxRun, WorkerLost
-from ponder.verify.sandbox.wire import HEADER, TIMED_OUT, REPORT, STOP
+from ponder.verify.sandbox.wire import HEADER, REPORT, STOP, TIMED_OUT
 
 Kind = Literal["python", "programs"]
 Mode = Literal["calls", "candidate", "tests", "script", "notebook", "program"]

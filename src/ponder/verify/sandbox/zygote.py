@@ -17,10 +17,8 @@ import sys
 import time
 from typing import Any
 
-from ponder.verify.sandbox import jail, kernel, seccomp
-from ponder.verify.sandbox import guest
-from ponder.verify.sandbox import run_tests
-from ponder.verify.sandbox.wire import EXITED, HEADER, TIMED_OUT, REPORT, STOP, STOPPED
+from ponder.verify.sandbox import guest, jail, kernel, run_tests, seccomp
+from ponder.verify.sandbox.wire import EXITED, HEADER, REPORT, STOP, STOPPED, TIMED_OUT
 
 # Loaded before the first run, so that no run has to. Without `random`, which draws a new seed in every clone.
 PRELOADED_MODULES = [
@@ -55,7 +53,11 @@ def main(descriptor: int, settings: jail.Settings) -> None:
         control.send(json.dumps({"error": f"{type(error).__name__}: {error}"[:2000]}).encode())
         raise SystemExit(1) from None
     null = os.open("/dev/null", os.O_RDWR)
-    for stream in (0, 1, 2):  # nobody listens to complaints any more; what a run finds here is its own, see `_arrange_descriptors`
+    for stream in (
+        0,
+        1,
+        2,
+    ):  # nobody listens to complaints any more; what a run finds here is its own, see `_arrange_descriptors`
         os.dup2(null, stream)
     os.close(null)
     guest.discard_output()

@@ -14,10 +14,10 @@ import numpy as np
 
 from ponder.errors import UsageError
 from ponder.types import Score
+from ponder.verify.answers.structured import InvalidJson, extract_structured, parse_strict_json
+from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
 from ponder.verify.vision import geometry
 from ponder.verify.vision.geometry import Box, InvalidGeometry, Size
-from ponder.verify.answers.structured import InvalidJson, parse_strict_json, extract_structured
-from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
 
 T = TypeVar("T")
 
@@ -160,7 +160,9 @@ class DetectionAP(TextVerifier):
 
     def __post_init__(self) -> None:
         if self.max_boxes < 1 or not self.thresholds or not all(0 < t <= 1 for t in self.thresholds):
-            raise UsageError(f"most is {self.max_boxes} and thresholds are {self.thresholds}; give at least one in (0, 1]")
+            raise UsageError(
+                f"most is {self.max_boxes} and thresholds are {self.thresholds}; give at least one in (0, 1]"
+            )
 
     @property
     def name(self) -> str:
