@@ -29,7 +29,7 @@ from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Scor
 T = TypeVar("T")
 
 LLAMA: dict[str, Any] = {
-    "family": "llama", "vocab": 64, "width": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8, "hidden": 64,
+    "family": "llama", "vocab": 64, "width": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8, "mlp_width": 64,
     "context": 256, "eos": (2,),
 }  # fmt: skip
 CONFIGS: dict[str, DecoderConfig] = {

@@ -1,6 +1,6 @@
 """Model files that want to do harm: what each is, and one process that loads many of them under a memory limit.
 
-As a program: `hostile.py MEGABYTES`, with lines of {"name", "way", "path"} on the standard input.
+As a program: `hostile_models.py MEGABYTES`, with lines of {"name", "way", "path"} on the standard input.
 """
 
 from __future__ import annotations

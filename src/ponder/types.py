@@ -138,7 +138,7 @@ class Sampling:
             raise UsageError(f"min_tokens is {self.min_tokens}; it must lie between 0 and max_tokens {self.max_tokens}")
         if not _MIN_DIVISOR <= self.repetition_penalty <= 1 / _MIN_DIVISOR:
             raise UsageError(
-                f"repetition is {short_repr(self.repetition_penalty)}; it must be positive, and 1 changes nothing"
+                f"repetition_penalty is {short_repr(self.repetition_penalty)}; it must be positive, and 1 changes nothing"
             )
         if not all(
             abs(x) <= 1 / _MIN_DIVISOR
@@ -148,7 +148,7 @@ class Sampling:
         if self.no_repeat_ngram_size < 0 or self.logprobs < 0:
             raise UsageError("no_repeat and alternatives must be 0 or positive")
         if self.logprobs > MAX_LOGPROBS:
-            raise UsageError(f"alternatives is {self.logprobs}; at most {MAX_LOGPROBS} are kept for a token")
+            raise UsageError(f"logprobs is {self.logprobs}; at most {MAX_LOGPROBS} are kept for a token")
         if min(self.named_token_ids, default=0) < 0:
             raise UsageError("a token id is negative")
         if self.regex and self.json_schema:
@@ -221,12 +221,14 @@ def _seed(name: str, value: Any) -> int | None:
 
 # Of each of `Sampling`'s settings: what makes it plain data of its type, or says what is wrong.
 _FIELD_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
-    **dict.fromkeys(("temperature", "top_p", "min_p", "repetition", "presence", "frequency"), check_number),
-    **dict.fromkeys(("top_k", "max_tokens", "min_tokens", "no_repeat", "alternatives"), _int32),
-    **dict.fromkeys(("stop_tokens", "allowed", "forced"), _token_id_tuple),
-    **dict.fromkeys(("stop", "measures"), _string_tuple),
-    **dict.fromkeys(("pattern", "schema"), _grammar_text),
-    "bias": lambda name, value: check_pairs(name, value, _MAX_INT32),
+    **dict.fromkeys(
+        ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"), check_number
+    ),
+    **dict.fromkeys(("top_k", "max_tokens", "min_tokens", "no_repeat_ngram_size", "logprobs"), _int32),
+    **dict.fromkeys(("stop_token_ids", "allowed_token_ids", "forced_token_ids"), _token_id_tuple),
+    **dict.fromkeys(("stop", "token_stats"), _string_tuple),
+    **dict.fromkeys(("regex", "json_schema"), _grammar_text),
+    "logit_bias": lambda name, value: check_pairs(name, value, _MAX_INT32),
     "seed": _seed,
 }
 
@@ -409,11 +411,13 @@ class Trace:
             "messages": [dict(m) for m in self.problem.messages],
             "answer": self.problem.answer,
             "tags": dict(self.problem.tags),
-            **{k: v for k in ("style", "told") if (v := getattr(self.problem, k))},
+            **{k: v for k in ("style", "answer_instruction") if (v := getattr(self.problem, k))},
         }
         said: dict[str, Any] = {} if self.chosen is None else {"chosen": self.chosen}
         said |= {
-            k: v for k, v in (("oracle", self.oracle), ("spent", self.budget_exhausted), ("failed", self.failed)) if v
+            k: v
+            for k, v in (("oracle", self.oracle), ("budget_exhausted", self.budget_exhausted), ("failed", self.failed))
+            if v
         }
         return {
             "problem": problem,
@@ -425,8 +429,10 @@ class Trace:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Trace:
         p = data["problem"]
-        problem = Problem(p["id"], tuple(p["messages"]), p["answer"], p["tags"], p.get("style", ""), p.get("told", ""))
-        ending = {k: data[k] for k in ("chosen", "oracle", "spent", "failed") if k in data}
+        problem = Problem(
+            p["id"], tuple(p["messages"]), p["answer"], p["tags"], p.get("style", ""), p.get("answer_instruction", "")
+        )
+        ending = {k: data[k] for k in ("chosen", "oracle", "budget_exhausted", "failed") if k in data}
         return cls(problem, [_step(s) for s in data["steps"]], Cost(**data["cost"]), **ending)
 
 

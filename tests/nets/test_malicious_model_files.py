@@ -16,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import hostile_models
 from hostile_models import BASE, DATA, FIELDS, HUGE, TENSORS, gguf_bytes, text
 from ponder.models import chat_templates
 from ponder.models.load import ScratchModel, load_policy
@@ -342,7 +343,7 @@ def tensor(name: str, shape: tuple[int, ...] = (32,), kind: int = 0, offset: int
 
 
 def listing(kind: int, count: int, items: bytes = b"") -> bytes:
-    return struct.pack("<IIQ", hostile.LISTS, kind, count) + items
+    return struct.pack("<IIQ", hostile_models.LISTS, kind, count) + items
 
 
 def stretched(path: Path) -> None:
@@ -507,7 +508,7 @@ def valid_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def attempts(cases: list[dict[str, str]]) -> list[dict[str, Any]]:
     done = subprocess.run(
-        [sys.executable, hostile.__file__, str(MAX_EXTRA_MEGABYTES)], input="\n".join(map(json.dumps, cases)),
+        [sys.executable, hostile_models.__file__, str(MAX_EXTRA_MEGABYTES)], input="\n".join(map(json.dumps, cases)),
         capture_output=True, text=True, timeout=TIMEOUT_SECONDS,
     )  # fmt: skip
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

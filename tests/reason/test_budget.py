@@ -20,7 +20,7 @@ from ponder.reason.scorers import Likelihood
 from ponder.reason.strategies import Chain, MajorityVote, Samples
 from ponder.types import Completion, Cost, Ids, Problem, Sampling, Score, Trace, ids, user_messages
 
-from .speaking import Speaker
+from .text_policy import Speaker
 
 
 class Random(FakePolicy):

@@ -18,7 +18,7 @@ from ponder.reason.strategies.budget_forcing import BudgetForcing
 from ponder.runs.job_json import decode, encode
 from ponder.types import Problem, Sampling, Trace, user_messages
 
-from .speaking import EOS, Speaker, tree
+from .text_policy import EOS, Speaker, tree
 
 PROBLEM = Problem("p", user_messages("?"))
 SHORT = Sampling(temperature=0.0, max_tokens=20)

@@ -20,7 +20,7 @@ from ponder.reason.operators import expand, generate, insert_text
 from ponder.reason.operators.cut import CUTS, Cut, parse_cut
 from ponder.types import Completion, Cost, Ids, Message, Sampling, Trace, ids, prompt_trace
 
-from .scripted import Scripted, asked
+from .scripted_policy import Scripted, asked
 
 END = 256
 

@@ -21,7 +21,7 @@ from ponder.reason.strategies.entropy_fork import EntropyFork
 from ponder.runs.job_json import decode, encode
 from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Trace, ids, user_messages
 
-from .speaking import tree
+from .text_policy import tree
 
 END = "$"
 

@@ -15,7 +15,7 @@ from ponder.reason.strategies.forest import split_forest
 from ponder.runs.job_json import decode, encode
 from ponder.types import Completion, Ids, Sampling, Trace
 
-from .scripted import LINES, Rated, Scripted, asked, drawn
+from .scripted_policy import LINES, Rated, Scripted, asked, drawn
 
 TREE = {"": ["a\n", "b\n", "c\n", "d\n", "e\n", "f\n"]}
 TREE |= {"a\n": ["=1"], "b\n": ["=1"], "c\n": ["=2"], "d\n": ["=2"], "e\n": ["=3"], "f\n": ["=1"]}

@@ -15,7 +15,7 @@ from ponder.reason.strategies.length_control import ClassControl, LengthRejectio
 from ponder.runs.job_json import decode, encode
 from ponder.types import Problem, Sampling, Trace, user_messages
 
-from .speaking import Speaker, tree
+from .text_policy import Speaker, tree
 
 PROBLEM = Problem("p", user_messages("?"))
 

@@ -24,7 +24,7 @@ from ponder.runs.job_json import decode, encode
 from ponder.types import Completion, Ids, Sampling, Trace
 from ponder.verify.answers.style import answer_instruction
 
-from .scripted import LINES, Rated, Scripted, asked, drawn
+from .scripted_policy import LINES, Rated, Scripted, asked, drawn
 
 
 def think(strategy: Any, policy: Any, guide: Scorer | None = None, trace: Trace | None = None) -> Trace:

@@ -44,7 +44,7 @@ from ponder.types import (
     user_messages,
 )
 
-from .scripted import LINES, Rated, Scripted, asked, drawn
+from .scripted_policy import LINES, Rated, Scripted, asked, drawn
 
 SCRIPT = {"": ["a\n", "b\n"], "a\n": ["c=1", "d=2"], "b\n": ["e=3", "f=4"]}
 RATED = Rated({"a\n": 0.5, "b\n": 0.3, "c=1": 0.9, "d=2": 0.1, "e=3": 0.2, "f=4": 0.4})

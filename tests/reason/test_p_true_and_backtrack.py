@@ -17,7 +17,7 @@ from ponder.reason.operators.restructure import RETURN, Move, journey, told
 from ponder.reason.operators.self_evaluate import PTrue
 from ponder.types import Completion, Cost, Ids, Problem, Sampling, Score, Step, Trace, ids, user_messages
 
-from .speaking import EOS, Speaker
+from .text_policy import EOS, Speaker
 
 #      0
 #    1   4

@@ -29,7 +29,7 @@ from ponder.reason.strategies import (
 from ponder.runs.job_json import decode, encode
 from ponder.types import Cost, Score, Trace
 
-from .scripted import LINES, Rated, Scripted, asked
+from .scripted_policy import LINES, Rated, Scripted, asked
 
 STEPS = {"a\n": 0.592, "b\n": 0.814, "c\n": 0.798, "d\n": 0.809, "=1": 0.818}
 CHAIN = {"": ["a\n"], "a\n": ["b\n"], "a\nb\n": ["c\n"], "a\nb\nc\n": ["d\n"], "a\nb\nc\nd\n": ["=1"]}

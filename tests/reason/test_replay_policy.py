@@ -31,7 +31,7 @@ from ponder.reason.strategies import (
 )
 from ponder.types import Cost, Problem, Sampling, Score, Step, Trace, ids, user_messages
 
-from .scripted import LINES, Rated, Scripted, asked, drawn
+from .scripted_policy import LINES, Rated, Scripted, asked, drawn
 from .test_beam import SCORES, TREE, Hashed, Wild
 
 LOG = "logs/qwen_math_rm/math_cot_100.jsonl"

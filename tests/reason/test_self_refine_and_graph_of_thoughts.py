@@ -19,7 +19,7 @@ from ponder.reason.strategies.self_refine import SelfRefine
 from ponder.runs.job_json import decode, encode
 from ponder.types import Completion, Ids, Problem, Sampling, Score, Trace, ids, user_messages
 
-from .speaking import Speaker, tree
+from .text_policy import Speaker, tree
 
 SHORT = {"critique": "C{question}{answer}", "template": "R{question}{answer}|{feedback}"}
 PROBLEM = Problem("p", user_messages("Q"))

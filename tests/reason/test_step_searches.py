@@ -24,7 +24,7 @@ from ponder.reason.strategies import DVTS, BeamSearch, BestOfN, LookaheadBeamSea
 from ponder.runs.job_json import decode, encode
 from ponder.types import Problem, Sampling, Score, Trace, user_messages
 
-from .scripted import ASKED, LINES, Rated, Scripted, asked, drawn
+from .scripted_policy import ASKED, LINES, Rated, Scripted, asked, drawn
 
 TREE = {
     "": ["a\n", "b\n", "c\n", "d\n"],

@@ -28,7 +28,7 @@ from ponder.runs.job_json import decode, encode
 from ponder.types import Problem, Sampling, Score, Trace, user_messages
 from ponder.verify import GameOf24Verifier
 
-from .speaking import Speaker, tree
+from .text_policy import Speaker, tree
 
 PLAIN = ThoughtPrompts(propose="P{question}|{thoughts}", value="V{thoughts}", answer="A{thoughts}", vote="W{choices}")
 SMALL = TreeOfThoughts(depth=2, beam_width=2, thoughts_per_step=3, evaluations_per_thought=1, prompts=PLAIN)

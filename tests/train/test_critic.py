@@ -65,7 +65,7 @@ def test_loss_and_gradient(clip: float | None) -> None:
     learner = seen(tiny_decoder("untied"), traces)
     moved = CriticLearner(perturb(learner.net, 0.02, seed=3), Critic(value_clip=clip, optimizer=AdamW(lr=1e-9)))
     wide = 1e9 if clip is None else clip
-    loss, expected = formulas.step(lambda of: formulas.critic(of, wide), moved.net, traces)
+    loss, expected = policy_gradient_formulas.step(lambda of: policy_gradient_formulas.critic(of, wide), moved.net, traces)
     found = moved.gradient(traces)
     assert gap(found, expected) < 1e-5
     assert "lm_head.weight" not in found, "a critic has no words"

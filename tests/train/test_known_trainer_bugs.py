@@ -44,8 +44,8 @@ def credited(rule: Objective = PLAIN, **kind: Any) -> list[Trace]:
     return traces
 
 
-def grpo(of: Sequence[formulas.Part]) -> Tensor:
-    return formulas.grpo(of, beta=0.0)
+def grpo(of: Sequence[policy_gradient_formulas.Part]) -> Tensor:
+    return policy_gradient_formulas.grpo(of, beta=0.0)
 
 
 def packed_with(change: Callable[[pack.PackedBatch], pack.PackedBatch]) -> Callable[..., pack.PackedBatch]:
@@ -81,7 +81,7 @@ def test_2_masked_tokens_leave_numerator_and_denominator(mistake: str, monkeypat
     bare[2] = trace_group(bare[2].steps[0].token_ids, [bare[2].steps[i].token_ids for i in (1, 3)], [0.3, 0.9])
     rule.credit(bare, "wanted", {})
     assert bare[-1].steps[3].advantages is None
-    expected = formulas.step("dapo", tiny_decoder(), bare)[1]
+    expected = policy_gradient_formulas.step("dapo", tiny_decoder(), bare)[1]
     if mistake == "truncated":
         monkeypatch.setattr(credit, "written", lambda t, s, truncated=True: real(t, s))
     if mistake == "undecided":  # unknown taken as 0
@@ -100,7 +100,7 @@ def everywhere(heat: float) -> None:
     learner = Learner(net, GRPO(), temperature=heat)
     perturb(net)
     traces = credited()
-    _, expected = formulas.step("grpo", net, traces, learner.reference, heat)
+    _, expected = policy_gradient_formulas.step("grpo", net, traces, learner.reference, heat)
     assert gap(learner.gradient(traces), expected) < 1e-5
     learner._note_old(traces, [s for t in traces for s in t.steps if s.sampled])
     for name, model in (("old", net), ("reference", learner.reference)):
@@ -111,7 +111,7 @@ def everywhere(heat: float) -> None:
                 assert np.allclose(trace.steps[i].notes[name], true.detach(), atol=1e-5)
     teacher = Learner(net, Distill(), temperature=heat, reference=learner.reference)
     given = credited(Distill())
-    assert gap(teacher.gradient(given), formulas.step("distill", net, given, learner.reference, heat)[1]) < 1e-5
+    assert gap(teacher.gradient(given), policy_gradient_formulas.step("distill", net, given, learner.reference, heat)[1]) < 1e-5
 
 
 @pytest.mark.parametrize("mistake", ["", "token_logprobs", "divergence"])
@@ -148,7 +148,7 @@ def test_6_old_is_of_before_the_first_update(passes: int, minibatches: int, brok
                 path = trace.token_ids(i).tolist()
                 step.notes["old"] = plain_logprobs(start, w, path, len(step.token_ids)).detach().numpy()
     for part in noted * passes:
-        _, grads = formulas.step(grpo, manual, part)
+        _, grads = policy_gradient_formulas.step(grpo, manual, part)
         for name, p in manual.named_parameters():
             p.grad = grads[name].float()
         adam.step()
@@ -175,7 +175,7 @@ def test_8_kl_in_the_loss_pulls_back(mistake: Callable[[Tensor, Tensor], Tensor]
     traces = credited(tool=False)
     for step in (s for t in traces for s in t.steps[1:]):
         step.advantages = np.zeros(len(step.token_ids), np.float32)
-    _, expected = formulas.step(lambda of: formulas.grpo(of, 1.0), net, traces, learner.reference)
+    _, expected = policy_gradient_formulas.step(lambda of: policy_gradient_formulas.grpo(of, 1.0), net, traces, learner.reference)
     with fails_if(mistake is not None):
         found = learner.gradient(traces)
         assert max(float(g.norm()) for g in found.values()) > 0 and gap(found, expected) < 1e-5
@@ -248,7 +248,7 @@ def test_11_the_end_is_learned_even_where_it_is_the_pad(broken: bool, monkeypatc
         monkeypatch.setattr(learning, "pack", by_id)
     traces = credited()
     with fails_if(broken):
-        assert gap(Learner(net, PLAIN).gradient(traces), formulas.step(grpo, tiny_decoder(), traces)[1]) < 1e-5
+        assert gap(Learner(net, PLAIN).gradient(traces), policy_gradient_formulas.step(grpo, tiny_decoder(), traces)[1]) < 1e-5
 
 
 @pytest.mark.parametrize("kind", ["untied", "window", "gemma"])
@@ -293,7 +293,7 @@ def test_13_no_dropout(broken: bool, monkeypatch: Patch) -> None:
 def test_14_the_head_keeps_no_logits(broken: bool, monkeypatch: Patch) -> None:
     kept: list[tuple[int, ...]] = []
     if broken:
-        monkeypatch.setattr(learning, "token_logprobs", formulas.full_logprobs)
+        monkeypatch.setattr(learning, "token_logprobs", policy_gradient_formulas.full_logprobs)
     learner = Learner(tiny_decoder(), PLAIN)
     batch = pack.pack(pack.plan(credited(), PLAIN.weigh, trains_zero_advantage=True), learner.net.device)
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(tuple(t.shape)) or t, lambda t: t):

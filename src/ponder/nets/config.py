@@ -19,7 +19,7 @@ FAMILIES = {
 
 
 # Sizes beyond which a number is no model's: several times those of the largest that are published.
-MAX_SIZES = {"layers": 1 << 12, "heads": 1 << 14, "head_dim": 1 << 16, "width": 1 << 20, "hidden": 1 << 24}
+MAX_SIZES = {"layers": 1 << 12, "heads": 1 << 14, "head_dim": 1 << 16, "width": 1 << 20, "mlp_width": 1 << 24}
 MAX_SIZES |= {"vocab": 1 << 24, "context": 1 << 24, "kv_heads": 1 << 14}
 
 ROPE_NUMERIC_KEYS = {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}

@@ -23,7 +23,7 @@ from ponder.runs.job_json import decode, encode
 from ponder.types import Problem, Sampling, Step, Trace, ids, user_messages
 from ponder.verify.sandbox import SandboxError, detect_isolation
 
-from ..speaking import Speaker, tree
+from ..text_policy import Speaker, tree
 
 CALC = ToolUse((CalculatorTool(),), describe_tools=False)
 ONE = ["<calc>", "1</calc>", "ok"]

@@ -20,11 +20,11 @@ from ponder.verify.proof.coq import message, parse_assumptions, parse_coqchk_con
 from ponder.verify.proof.coq_text import CoqSource, check_coq_source, without_comments
 from ponder.verify.proof.verifier import CheckerFailed
 from verify.proof.coq_cases import CHEATS, ENDLESS, FALSE, HONEST, KERNEL, Case
-from verify.proof.grading import block, judge_all, need
+from verify.proof.grading import block, grade_all, need
 
 
 def verdicts(cases: Mapping[str, Case], coq: Coq = Coq()) -> dict[str, Score]:
-    return judge_all(coq, {name: (c.source, {"statement": c.statement, **c.extra}) for name, c in cases.items()})
+    return grade_all(coq, {name: (c.source, {"statement": c.statement, **c.extra}) for name, c in cases.items()})
 
 
 HEAVY = ("lia", "ring over Z", "program", "by computation", "well-founded")  # each loads much of the library

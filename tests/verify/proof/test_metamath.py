@@ -10,7 +10,7 @@ from ponder.types import Score
 from ponder.verify.proof import Metamath, run_checker
 from ponder.verify.proof.metamath import MalformedMetamath, read_metamath_output, split_proof
 from ponder.verify.proof.verifier import CheckerFailed
-from verify.proof.grading import block, judge_all, need
+from verify.proof.grading import block, grade_all, need
 
 # Łukasiewicz's axioms, with one rule. The last theorem is here to be used.
 DATABASE = """
@@ -109,13 +109,13 @@ CHEATS = {
 @pytest.fixture(scope="module")
 def honest() -> dict[str, Score]:
     golds = {name: (p, {"statement": s, "database": DATABASE, **extra}) for name, (s, p, extra) in HONEST.items()}
-    return judge_all(Metamath(), golds)
+    return grade_all(Metamath(), golds)
 
 
 @pytest.fixture(scope="module")
 def cheats() -> dict[str, Score]:
     gold = {"statement": FALSE, "database": DATABASE}
-    return judge_all(Metamath(), {name: (proof, gold) for name, proof in CHEATS.items()})
+    return grade_all(Metamath(), {name: (proof, gold) for name, proof in CHEATS.items()})
 
 
 @pytest.mark.parametrize("name", HONEST)
@@ -134,7 +134,7 @@ def test_every_step_counts():
     changed = {f"without {n}": steps[:n] + steps[n + 1 :] for n in range(0, len(steps), 4)}
     changed |= {f"twice {n}": steps[:n] + steps[n : n + 1] + steps[n:] for n in range(0, len(steps), 4)}
     gold = {"statement": IDENTITY, "database": DATABASE}
-    scores = judge_all(Metamath(), {name: (" ".join(proof), gold) for name, proof in changed.items()})
+    scores = grade_all(Metamath(), {name: (" ".join(proof), gold) for name, proof in changed.items()})
     assert {score.value for score in scores.values()} == {0.0}
 
 

@@ -13,7 +13,7 @@ from ponder.types import Score
 from ponder.verify.proof import SmtAssignment, SmtInvariant
 from ponder.verify.proof import smt as module
 from ponder.verify.proof.smt import MalformedSmt, parse_formula, parse_sexprs, to_smtlib
-from verify.proof.grading import block, judge_all, need
+from verify.proof.grading import block, grade_all, need
 
 FORMULA = """
 (declare-const x Int) (declare-const y Real) (declare-fun b () (_ BitVec 8)) (declare-const p Bool)
@@ -60,12 +60,12 @@ NO_INVARIANTS = {
 
 @pytest.fixture(scope="module")
 def assignments() -> dict[str, Score]:
-    return judge_all(SmtAssignment(), {text: (text, {"formula": FORMULA}) for text in (*RIGHT, *WRONG, *MALFORMED)})
+    return grade_all(SmtAssignment(), {text: (text, {"formula": FORMULA}) for text in (*RIGHT, *WRONG, *MALFORMED)})
 
 
 @pytest.fixture(scope="module")
 def invariants() -> dict[str, Score]:
-    return judge_all(SmtInvariant(), {text: (text, COUNTER) for text in (*INVARIANTS, *NO_INVARIANTS)})
+    return grade_all(SmtInvariant(), {text: (text, COUNTER) for text in (*INVARIANTS, *NO_INVARIANTS)})
 
 
 def test_assignments(assignments):
@@ -82,7 +82,7 @@ def test_every_assignment_of_three_bits():
         f"{a} {b}": (f"a = {a}\nb = {str(b).lower()}", {"formula": formula})
         for a, b in product(range(-4, 4), (True, False))
     }
-    for name, score in judge_all(SmtAssignment(), asked).items():
+    for name, score in grade_all(SmtAssignment(), asked).items():
         a, b = name.split()
         assert (score.value == 1.0) == ((3 * int(a) + (b == "True")) % 4 == 1), name
 

@@ -138,7 +138,7 @@ class ColumnMap:
     duplicates: str = "refuse"
 
     def __post_init__(self) -> None:
-        for choice, known in (("scoring", STEP_SCORE_REDUCTIONS), ("duplicates", ("refuse", "attempts"))):
+        for choice, known in (("step_score_reduction", STEP_SCORE_REDUCTIONS), ("duplicates", ("refuse", "attempts"))):
             if getattr(self, choice) not in known:
                 raise UsageError(f"{choice} is {getattr(self, choice)!r}; it is {' or '.join(known)}")
 

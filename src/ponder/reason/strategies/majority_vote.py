@@ -46,7 +46,7 @@ class MajorityVote:
             raise UsageError(f"round is {self.chains_per_round}; at least one chain must be drawn at a time")
         if not 0.5 < self.min_leader_probability < 1:
             raise UsageError(f"sure is {self.min_leader_probability}; it is a probability between 0.5 and 1")
-        for what, kind in (("weight", VoteWeight), ("stop", EarlyStopping)):
+        for what, kind in (("weight", VoteWeight), ("early_stopping", EarlyStopping)):
             if getattr(self, what) not in get_args(kind):
                 raise UnknownName(what, getattr(self, what), [k for k in get_args(kind) if k])
         if self.early_stopping == "beta" and self.weight != "count":

@@ -53,7 +53,7 @@ class ThoughtPrompts:
     def __post_init__(self) -> None:
         if not self.scale:
             raise UsageError("the scale is empty: give the words that rate a thought, with what each is worth")
-        for name in ("ends", "state"):
+        for name in ("answer_pattern", "state_pattern"):
             try:
                 re.compile(getattr(self, name))
             except re.error as why:

@@ -26,7 +26,7 @@ class SandboxError(PonderError):
 
 @dataclass(frozen=True)
 class SandboxLimits:
-    """What one run may use. `seconds` is processor time; `wall` is the clock's, None: twice that and a second."""
+    """What one run may use. `cpu_seconds` is processor time. `wall_seconds` None means twice that and a second."""
 
     cpu_seconds: float = 5.0
     wall_seconds: float | None = None
@@ -36,7 +36,7 @@ class SandboxLimits:
     output_bytes: int = 1 << 20  # bytes of stdout, of stderr, or of one reply
 
     def __post_init__(self) -> None:
-        for name in ("seconds", "wall", "memory", "disk", "processes", "output"):
+        for name in ("cpu_seconds", "wall_seconds", "memory_bytes", "disk_bytes", "max_processes", "output_bytes"):
             value = getattr(self, name)
             if value is not None and not 0 < value < 1 << 50:
                 raise UsageError(f"the limit {name!r} is {value}; it must be positive and finite")
