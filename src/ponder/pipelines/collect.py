@@ -72,4 +72,4 @@ class Collect:
 
     def _report(self, traces: Sequence[Trace]) -> EvaluationReport:
         verifier = self.task.verifier
-        return evaluation_report(traces, verifier.name, getattr(verifier, "read", None), strategy=self.strategy)
+        return evaluation_report(traces, verifier.name, getattr(verifier, "extract_answer", None), strategy=self.strategy)

@@ -80,7 +80,7 @@ async def evaluate(
         guide=guide, budget=budget, oracle=is_oracle(job.guide),
     )  # fmt: skip
     name = "" if guide is None else guide.name
-    return evaluation_report(traces, verifier.name, getattr(verifier, "read", None), name, job.strategy)
+    return evaluation_report(traces, verifier.name, getattr(verifier, "extract_answer", None), name, job.strategy)
 
 
 async def solve_and_keep(

@@ -200,7 +200,7 @@ def _rescore(stored: StoredAttempts, scorer: Scorer, truth: bool) -> tuple[Attem
         raise UsageError(
             f"no stored attempt could be judged by this scorer: {'; '.join(list(why)[:2]) or 'none is there'}"
         )
-    read = getattr(scorer, "read", None)
+    read = getattr(scorer, "extract_answer", None)
     groups = []
     for g, judged in zip(stored.attempts.groups, scores, strict=True):
         values = tuple(s.value for s in judged)
