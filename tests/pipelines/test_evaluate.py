@@ -140,7 +140,7 @@ def test_limit_and_emptiness(tmp_path: Path) -> None:
     assert found.num_problems == 3 and found.accuracy.right == 1
     with pytest.raises(TaskError, match="no held-out problems"):
         ran(Evaluate(DigitTask(size=0)), tmp_path / "none", FakePolicy())
-    for bad in ({"limit": 0}, {"batch": 0}):
+    for bad in ({"limit": 0}, {"max_concurrency": 0}):
         with pytest.raises(UsageError, match="at least 1"):
             Evaluate(DigitTask(), **bad)
 

@@ -215,7 +215,7 @@ def test_asides_and_prompts_are_not_labelled() -> None:
 
 def test_impossible_settings_are_refused() -> None:
     rules: list[tuple[type[StepLabeller], dict[str, Any]]] = [
-        (MathShepherd, {"first": 9}), (FirstErrorSearch, {"first": 0}), (MathShepherd, {"kind": "firm"}), (MathShepherd, {"width": 1.0}),
+        (MathShepherd, {"first_round": 9}), (FirstErrorSearch, {"first_round": 0}), (MathShepherd, {"kind": "firm"}), (MathShepherd, {"max_interval_width": 1.0}),
         (FirstErrorSearch, {"sampling": Sampling(temperature=0.0)}),
     ]  # fmt: skip
     for kind, changes in rules:
