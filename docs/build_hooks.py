@@ -36,7 +36,12 @@ def api_reference() -> str:
     """Every name of `from ponder import ...`, by the module that defines it."""
     import ponder
 
-    parts = ["# Python API", "", "All of these can be imported from `ponder` itself: `from ponder import RL, GRPO`.", ""]
+    parts = [
+        "# Python API",
+        "",
+        "All of these can be imported from `ponder` itself: `from ponder import RL, GRPO`.",
+        "",
+    ]
     for module, entries in ponder._MODULES.items():
         parts += [f"## {module}", ""]
         for entry in entries:
