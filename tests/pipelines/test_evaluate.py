@@ -22,7 +22,7 @@ from ponder.pipelines.solve import solve_all
 from ponder.protocols import NoProgress, Progress
 from ponder.reason.budget import Budget
 from ponder.reason.strategies import Chain, Samples
-from ponder.runs.run_dir import Run, read_traces
+from ponder.runs import Run, read_traces
 from ponder.types import Cost, Sampling, Score, Trace
 
 

@@ -16,9 +16,8 @@ from ponder.pipelines import harvest as pipeline
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.harvest import Harvest, choose_scorer
 from ponder.pipelines.problems.conversations import read_conversations
-from ponder.runs import job_json
+from ponder.runs import Run, job_json
 from ponder.runs.data_files import write_jsonl
-from ponder.runs.run_dir import Run
 from ponder.tasks import Addition, Algebra
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 

@@ -30,8 +30,7 @@ from ponder.pipelines.rewards.step_labelling import (
     steps_to_label,
 )
 from ponder.reason.strategies import Samples
-from ponder.runs import job_json
-from ponder.runs.run_dir import Run, read_traces
+from ponder.runs import Run, job_json, read_traces
 from ponder.tasks.step_labels import LABEL_SCORE
 from ponder.tasks.step_labels.step_split import split_steps
 from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Step, Trace, ids, user_messages

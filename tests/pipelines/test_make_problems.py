@@ -23,8 +23,7 @@ from ponder.pipelines.problems.filters import Filters, without_instruction
 from ponder.pipelines.problems.solve_rate import SolveRate
 from ponder.pipelines.problems.sources import check_parents
 from ponder.protocols import NoProgress, Progress
-from ponder.runs import job_json
-from ponder.runs.run_dir import Run, read_job, read_traces
+from ponder.runs import Run, job_json, read_job, read_traces
 from ponder.tasks import Addition, Algebra, CustomTask
 from ponder.tasks.synthetic.problem_rows import synthetic_problem
 from ponder.types import (
@@ -398,7 +397,9 @@ def test_a_program_can_say_what_is_unique(templates: str, tmp_path: Path):
     assert found.funnel.dropped["solved by program"] == {"several answers": 30 - len(found.rows)}
     for name, kind in (("number", int), ("text", str)):  # a program may also give its one answer as it is
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("ponder.registry.import_object", lambda path, kind=kind: lambda asked: kind(sum(figures(asked))))
+            patch.setattr(
+                "ponder.registry.import_object", lambda path, kind=kind: lambda asked: kind(sum(figures(asked)))
+            )
             found = ran(job, tmp_path / name, Speaks(adds))
         assert len(found.rows) == 30 and "solved by program" not in found.funnel.dropped
 
@@ -507,7 +508,11 @@ def test_what_is_missing_is_told_before_it_costs(parents: str, tmp_path: Path, m
         ran(MakeProblems("write", file=parents, question_column="question", model="m"), tmp_path / "a", policy)
     for settings in ({"exact_solver": "no:where"}, {"filters": Filters(dedup_threshold=0.5, embedder="no:where")}):
         with pytest.raises(UsageError, match="cannot load 'no:where'"):
-            ran(MakeProblems("write", model="m", **{"filters": PLAIN, **settings}), tmp_path / str(len(settings)), policy)
+            ran(
+                MakeProblems("write", model="m", **{"filters": PLAIN, **settings}),
+                tmp_path / str(len(settings)),
+                policy,
+            )
         (tmp_path / str(len(settings)) / "job.json").unlink()
     assert policy.asked == []
 
@@ -562,7 +567,9 @@ def test_settings_that_cannot_work(settings: dict[str, Any], error: type[Excepti
         MakeProblems(**settings)
 
 
-@pytest.mark.parametrize("settings", [{"language": "xx"}, {"dedup_threshold": 2.0}, {"min_chars": 9, "max_chars": 8}, {"ngram": 0}])
+@pytest.mark.parametrize(
+    "settings", [{"language": "xx"}, {"dedup_threshold": 2.0}, {"min_chars": 9, "max_chars": 8}, {"ngram": 0}]
+)
 def test_sieves_that_cannot_work(settings: dict[str, Any]):
     with pytest.raises(UsageError):
         Filters(**settings)
