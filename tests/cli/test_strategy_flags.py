@@ -24,7 +24,7 @@ from ponder.reason.operators.cut import CUTS, Cut
 from ponder.reason.operators.self_evaluate import PTrue
 from ponder.reason.presets import PRESETS
 from ponder.reason.strategies import STRATEGIES, Cascade, Chain, MajorityVote
-from ponder.runs.run_dir import read_traces
+from ponder.runs import read_traces
 from ponder.types import Problem, Sampling, Score, Step, Trace, ids, user_messages
 
 Ponder = Callable[..., Any]

@@ -22,7 +22,7 @@ from ponder.pipelines.solve import solve_all
 from ponder.protocols import NoProgress, Progress
 from ponder.reason.budget import Budget
 from ponder.reason.strategies import Chain, Samples
-from ponder.runs.run_dir import Run, read_traces
+from ponder.runs import Run, read_traces
 from ponder.types import Cost, Sampling, Score, Trace
 
 
@@ -140,7 +140,7 @@ def test_limit_and_emptiness(tmp_path: Path) -> None:
     assert found.num_problems == 3 and found.accuracy.right == 1
     with pytest.raises(TaskError, match="no held-out problems"):
         ran(Evaluate(DigitTask(size=0)), tmp_path / "none", FakePolicy())
-    for bad in ({"limit": 0}, {"batch": 0}):
+    for bad in ({"limit": 0}, {"max_concurrency": 0}):
         with pytest.raises(UsageError, match="at least 1"):
             Evaluate(DigitTask(), **bad)
 

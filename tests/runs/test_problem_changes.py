@@ -23,8 +23,8 @@ from ponder.pipelines.rewards.step_labelling import MathShepherd
 from ponder.pipelines.sft import FineTune
 from ponder.protocols import NoProgress, Progress
 from ponder.reason.strategies import Samples
+from ponder.runs import Run, read_traces
 from ponder.runs.problem_changes import check_problems_unchanged, whole_problem_key
-from ponder.runs.run_dir import Run, read_traces
 from ponder.train.optimizer import AdamW
 from ponder.types import Problem, Sampling, Trace, user_messages
 

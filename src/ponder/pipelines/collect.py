@@ -19,7 +19,7 @@ from ponder.pipelines.solve import shuffled_problems
 from ponder.protocols import NoProgress, Progress, Strategy, Task
 from ponder.reason.budget import Budget
 from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import Run, read_traces
+from ponder.runs import Run, read_traces
 from ponder.runs.trust import names_code
 from ponder.types import Trace
 
@@ -72,4 +72,6 @@ class Collect:
 
     def _report(self, traces: Sequence[Trace]) -> EvaluationReport:
         verifier = self.task.verifier
-        return evaluation_report(traces, verifier.name, getattr(verifier, "extract_answer", None), strategy=self.strategy)
+        return evaluation_report(
+            traces, verifier.name, getattr(verifier, "extract_answer", None), strategy=self.strategy
+        )

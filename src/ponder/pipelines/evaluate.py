@@ -21,8 +21,7 @@ from ponder.pipelines.solve import try_solve
 from ponder.protocols import NoProgress, Policy, Progress, Scorer, Strategy, Task
 from ponder.reason.budget import Budget, BudgetLedger
 from ponder.reason.strategies import Chain
-from ponder.runs import problem_changes
-from ponder.runs.run_dir import Run, read_traces
+from ponder.runs import Run, problem_changes, read_traces
 from ponder.runs.trust import names_code
 from ponder.types import Cost, Problem, Trace
 

@@ -35,17 +35,14 @@ from ponder.reason.harvest.kinds import (
     LabelFormat,
 )
 from ponder.registry import only_allowed
-from ponder.runs import job_json
-from ponder.runs.data_files import FILTER_REPORT_FILE, filter_report_lines, write_jsonl
-from ponder.runs.run_dir import Run, read_job, read_traces, write_json
+from ponder.runs import Run, job_json, read_job, read_traces, write_json
+from ponder.runs.data_files import FILTER_REPORT_FILE, HARVEST_FILE, filter_report_lines, write_jsonl
 from ponder.runs.trust import allowed_names, trust_within
 from ponder.tasks.step_labels import LABEL_SCORE, STEP_LABEL_FORMATS
 from ponder.types import Ids, Problem, Score, Step, Trace, ids, prompt_trace
 
 if TYPE_CHECKING:
     from ponder.models.tokenizer import Tokenizer
-
-HARVEST_FILE = "data.jsonl"
 
 
 @dataclass(frozen=True)
@@ -107,7 +104,9 @@ class Harvest:
             ):
                 raise UsageError(f"`{f.name}` is for {', '.join(kinds)}: leave it out for {self.kind}")
         if self.keep != "shortest" and self.max_per_problem is None and self.kind in UNCAPPED_KINDS:
-            raise UsageError(f"`keep` chooses among {self.kind} only where `max_per_problem` says how many: give that too")
+            raise UsageError(
+                f"`keep` chooses among {self.kind} only where `max_per_problem` says how many: give that too"
+            )
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> Path:
         """As a stage: the rows in the folder's data.jsonl. A harvest that is done is not done again."""

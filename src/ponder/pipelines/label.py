@@ -19,10 +19,9 @@ from ponder.pipelines.rewards.step_labelling import MathShepherd, StepLabeller, 
 from ponder.pipelines.solve import solve_all
 from ponder.protocols import NoProgress, Progress, Strategy, Task
 from ponder.reason.strategies import Samples
-from ponder.runs import problem_changes
+from ponder.runs import Run, problem_changes, read_job, read_traces, write_json
 from ponder.runs.data_files import FILTER_REPORT_FILE
 from ponder.runs.problem_changes import whole_problem_key
-from ponder.runs.run_dir import Run, read_job, read_traces, write_json
 from ponder.tasks.step_labels import LABEL_SCORE
 from ponder.tasks.step_labels.step_split import split_steps
 from ponder.types import Cost, Trace

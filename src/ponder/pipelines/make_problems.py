@@ -34,9 +34,9 @@ from ponder.pipelines.problems.sources import (
 )
 from ponder.protocols import NoProgress, Policy, Progress, Task
 from ponder.reason.strategies import Chain, Samples
-from ponder.runs import job_json
+from ponder.runs import Run, job_json, read_traces, write_json
 from ponder.runs.data_files import FILTER_REPORT_FILE, filter_report_lines, write_jsonl
-from ponder.runs.run_dir import Run, other_job_error, read_traces, write_json
+from ponder.runs.run_dir import other_job_error
 from ponder.runs.trust import external_code, names_code
 from ponder.tasks.synthetic import (
     MATH_VERIFIER,
@@ -120,8 +120,10 @@ class MakeProblems:
                 raise UnknownName(f"operator of {self.source}", operator, known)
         least = min(self.count, self.max_concurrency, self.min_votes, self.max_kept or 1, self.examples + 1)
         if least < 1 or self.max_kept == 0 or self.samples_per_solver < 0 or self.seed < 0:
-            raise UsageError("count, max_concurrency, min_votes and max_kept must be at least 1, examples, samples_per_solver and seed at "
-                "least 0")
+            raise UsageError(
+                "count, max_concurrency, min_votes and max_kept must be at least 1, examples, samples_per_solver and seed at "
+                "least 0"
+            )
         if not 0 <= self.min_pass_rate <= self.max_pass_rate <= 1:
             raise UsageError(
                 f"pass rates from {self.min_pass_rate} to {self.max_pass_rate}: give 0 <= min_pass_rate <= max_pass_rate <= 1"
@@ -145,7 +147,9 @@ class MakeProblems:
         return bool(self._solver_models) and self.samples_per_solver > 0
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> MakeProblemsResult:
-        memory_check.require_trace_memory({"count": self.count}, {"samples_per_solver": max(1, self.samples_per_solver)})
+        memory_check.require_trace_memory(
+            {"count": self.count}, {"samples_per_solver": max(1, self.samples_per_solver)}
+        )
         from ponder.models.load import load_inference_policy, pin_checkpoint
         from ponder.pipelines.job.input_fingerprints import input_fingerprints
 

@@ -28,7 +28,7 @@ from ponder.pipelines.training.session import TrainingSession, TrainingState
 from ponder.pipelines.training.teachers import load_teacher, load_value_model
 from ponder.protocols import NoProgress, Progress, Strategy, Task
 from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import Run
+from ponder.runs import Run
 from ponder.train import checkpoint
 from ponder.train.critic import CriticLearner
 from ponder.train.imitation import SFT, Distill

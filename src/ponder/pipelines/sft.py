@@ -26,7 +26,7 @@ from ponder.pipelines.solve import shuffled_problems
 from ponder.pipelines.training.session import TrainingSession
 from ponder.pipelines.training.teachers import load_teacher
 from ponder.protocols import NoProgress, Progress, Task
-from ponder.runs.run_dir import Run
+from ponder.runs import Run
 from ponder.train import checkpoint
 from ponder.train.algorithms import ONLINE
 from ponder.train.imitation import DPO, SFT, Distill
