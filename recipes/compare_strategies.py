@@ -24,7 +24,7 @@ def recipe(base_model: On = "tiny", n: int = 16, limit: int = 300, start: Start 
         "chain": Chain(replace(b.draw, temperature=0.0)),
         "vote": MajorityVote(n, sampling=b.draw),
         "vote-by-likelihood": MajorityVote(n, weight="likelihood", sampling=b.draw),
-        "vote-settled": MajorityVote(n, early_stopping="settled", sampling=b.draw),
+        "vote-decided": MajorityVote(n, early_stopping="decided", sampling=b.draw),
         "best-by-likelihood": BestOfN(n, sampling=b.draw),
         "beam": BeamSearch(n=n, beam_width=4, sampling=b.draw),
         "dvts": DVTS(n=n, beam_width=4, sampling=b.draw),
