@@ -42,22 +42,22 @@ def test_a_thought_that_ends_is_made_to_go_on_once() -> None:
 
 
 def test_a_thought_that_does_not_end_is_closed() -> None:
-    trace = force(TextPolicy(["abcdefghij", "7"]), thinking=6, waits=0)
+    trace = force(TextPolicy(["abcdefghij", "7"]), max_thinking_tokens=6, waits=0)
     assert tree_rows(trace)[1:] == [(0, "abcdef", True), (1, "</think>\n\nFinal Answer:", False), (2, "7", True)]
-    marked = force(TextPolicy(["abcdefghij", "7"]), thinking=6, waits=0, begin="<t>", end="</t>", ask="")
+    marked = force(TextPolicy(["abcdefghij", "7"]), max_thinking_tokens=6, waits=0, think_start="<t>", think_end="</t>", answer_prefix="")
     assert tree_rows(marked)[1:] == [(0, "<t>", False), (1, "abcdef", True), (2, "</t>", False), (3, "7", True)]
 
 
 def test_what_is_left_or_a_full_budget() -> None:
     says = ["abcd</think>", "x" * 50, "1"]
-    left = force(TextPolicy(says), thinking=12, rounds="left")
+    left = force(TextPolicy(says), max_thinking_tokens=12, round_budget="left")
     assert [s.text for s in left.steps[1:4]] == ["abcd", "Wait", "xxxx"]  # 4 + 4 + 4
-    full = force(TextPolicy(says), thinking=12, rounds="full")
+    full = force(TextPolicy(says), max_thinking_tokens=12, round_budget="full")
     assert [s.text for s in full.steps[1:4]] == ["abcd", "Wait", "x" * 12]
 
 
 def test_a_minimum_holds_whatever_the_count() -> None:
-    trace = force(TextPolicy(["a</think>"] * 9 + ["!"]), thinking=40, minimum=12, waits=0, word="Hm")
+    trace = force(TextPolicy(["a</think>"] * 9 + ["!"]), max_thinking_tokens=40, min_thinking_tokens=12, waits=0, wait_word="Hm")
     thought = "".join(s.text for s in trace.steps[1:-1])
     assert thought == "aHm" * 4 + "a</think>"  # 12 tokens are there at the fifth end
 
@@ -70,7 +70,7 @@ def test_an_end_of_sequence_is_an_end_of_thought() -> None:
 
 
 def test_text_before_the_mark_in_the_same_token_is_kept() -> None:
-    trace = force(TextPolicy(["abcde</think>", "fg</think>", "1"], width=3), waits=1, thinking=60)
+    trace = force(TextPolicy(["abcde</think>", "fg</think>", "1"], width=3), waits=1, max_thinking_tokens=60)
     assert tree_rows(trace)[1:3] == [(0, "abc", True), (1, "deWait", False)]
     assert trace.text(3) == "abcdeWaitfg</think>"
 
@@ -153,11 +153,11 @@ def test_stopped_at_any_budget_and_gone_on(tokens: int) -> None:
         rounds = thought.split("Wait")
         return parts[2][len(answer) :] if closed else parts[len(rounds) - 1][len(rounds[-1]) :]
 
-    once = force(TextPolicy(parts), thinking=40)
+    once = force(TextPolicy(parts), max_thinking_tokens=40)
     policy = TextPolicy(next_part)
-    trace = force(policy, tokens, thinking=40)
+    trace = force(policy, tokens, max_thinking_tokens=40)
     assert trace.cost.generated_tokens <= tokens
-    done = force(policy, trace=trace, thinking=40)
+    done = force(policy, trace=trace, max_thinking_tokens=40)
     said = done.text(len(done.steps) - 1)
     assert said == once.text(4) or (tokens in (30, 31) and said == once.text(4)[:-1]), "an answer cut off stays so"
 
@@ -165,8 +165,9 @@ def test_stopped_at_any_budget_and_gone_on(tokens: int) -> None:
 @pytest.mark.parametrize(
     ("bad", "says"),
     [
-        ({"thinking": 0}, "at least 1"), ({"minimum": 99, "thinking": 9}, "between 0 and the 9"),
-        ({"word": ""}, "word"), ({"end": ""}, "ends a thought"), ({"waits": -1}, "at least 1 and 0"),
+        ({"max_thinking_tokens": 0}, "at least 1"),
+        ({"min_thinking_tokens": 99, "max_thinking_tokens": 9}, "between 0 and the 9"),
+        ({"wait_word": ""}, "word"), ({"think_end": ""}, "ends a thought"), ({"waits": -1}, "at least 1 and 0"),
     ],
 )  # fmt: skip
 def test_bad_settings(bad: dict[str, object], says: str) -> None:

@@ -142,7 +142,7 @@ def test_stopping_early_never_changes_the_outcome(texts: list[str], n: int, size
 
 
 def test_a_score_above_one_cannot_be_settled() -> None:
-    with pytest.raises(UsageError, match="leave out the stop rule"):
+    with pytest.raises(UsageError, match="leave out early_stopping"):
         think(MajorityVote(4, "score", "decided"), ScriptedPolicy({"": ["=1"]}), TableScorer({"=1": 3.5}))
 
 

@@ -271,17 +271,17 @@ def fresh() -> Trace:
 SEARCHES = st.builds(
     MCTS,
     width=st.integers(1, 4),
-    rule=st.sampled_from([UCT(1.0), PUCT(), PUCT(low=0, high=1), X1()]),
+    selection=st.sampled_from([UCT(1.0), PUCT(), PUCT(low=0, high=1), X1()]),
     backup=st.sampled_from([MCTS().backup, DiscountedBackup()]),
-    judged=st.sampled_from(["visit", "expansion"]),
+    evaluate_on=st.sampled_from(["visit", "expansion"]),
     rollouts=st.sampled_from([0, 0, 1, 2]),
-    mix=st.sampled_from([1.0, 0.4]),
+    rollout_weight=st.sampled_from([1.0, 0.4]),
     widening=st.sampled_from([None, None, ProgressiveWidening(1, 0.5)]),
-    noise=st.sampled_from([None, DirichletNoise()]),
+    root_noise=st.sampled_from([None, DirichletNoise()]),
     two_player=st.booleans(),
     cut=st.just(CUTS["line"]),
     sampling=st.just(Sampling(max_tokens=40, seed=7)),
-    finish=st.just(False),
+    complete_answer=st.just(False),
 )
 
 
@@ -465,7 +465,7 @@ def test_what_cannot_work_is_said() -> None:
     assert STRATEGIES["mcts"] is MCTS
     with pytest.raises(UsageError, match="needs a guide"):
         run_async(MCTS()(question_trace(), ScriptedPolicy(SCRIPT)))
-    for wrong in ({"simulations": 0}, {"width": 0}, {"mix": 0}, {"mix": 2}, {"parallel": 0}, {"prior_temperature": 0}):
+    for wrong in ({"simulations": 0}, {"width": 0}, {"rollout_weight": 0}, {"rollout_weight": 2}, {"parallel_simulations": 0}, {"prior_temperature": 0}):
         with pytest.raises(UsageError):
             MCTS(**wrong)
     with pytest.raises(UsageError, match="Did you mean 'visits'"):

@@ -21,7 +21,7 @@ from ponder.types import Completion, Ids, Problem, Sampling, Score, Trace, ids, 
 
 from .text_policy import TextPolicy, tree_rows
 
-SHORT = {"critique": "C{question}{answer}", "template": "R{question}{answer}|{feedback}"}
+SHORT = {"critique_template": "C{question}{answer}", "template": "R{question}{answer}|{feedback}"}
 PROBLEM = Problem("p", user_messages("Q"))
 
 

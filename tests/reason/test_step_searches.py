@@ -501,7 +501,7 @@ def test_a_budget_below_one_step() -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: BeamSearch(6, 4), "m must divide n"), (lambda: BeamSearch(0, 1), "divide"), (lambda: DVTS(4, 3), "divide"),
+        (lambda: BeamSearch(6, 4), "beam_width must divide n"), (lambda: BeamSearch(0, 1), "divide"), (lambda: DVTS(4, 3), "divide"),
         (lambda: Rebase(0), "at least 1"), (lambda: Rebase(temperature=0.0), "positive"),
         (lambda: Rebase(rounding="up"), "no rounding named 'up'"),  # type: ignore[arg-type]
         (lambda: ParticleFilter(0), "one particle"), (lambda: ParticleFilter(seed=-1), "positive"),
