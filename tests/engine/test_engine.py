@@ -79,7 +79,7 @@ def attention_paths(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(torch_attention, "_MAX_INLINE_BYTES", -1)
 
 
-@pytest.mark.usefixtures("pieces")
+@pytest.mark.usefixtures("attention_paths")
 @pytest.mark.parametrize("kind", list(CONFIGS))
 def test_greedy_equals_a_plain_loop(kind: str) -> None:
     net = tiny_decoder(kind)
@@ -90,7 +90,7 @@ def test_greedy_equals_a_plain_loop(kind: str) -> None:
     assert len({tuple(e) for e in expected}) == len(PROMPTS) and max(len(set(e)) for e in expected) > 3
 
 
-@pytest.mark.usefixtures("pieces")
+@pytest.mark.usefixtures("attention_paths")
 @pytest.mark.parametrize("kind", list(CONFIGS))
 def test_greedy_equals_a_plain_loop_where_memory_is_short(kind: str) -> None:
     """Chunks of two tokens, and room for little more than the longest alone: rows step back and come again."""
@@ -126,7 +126,7 @@ def test_rows_of_unlike_sizes_are_not_padded_to_each_other(kind: str, monkeypatc
         assert runs.rows_NR.numel() * runs.slots_NP.shape[1] <= 2 * real_scores
 
 
-@pytest.mark.usefixtures("pieces")
+@pytest.mark.usefixtures("attention_paths")
 @pytest.mark.parametrize("kind", list(CONFIGS))
 def test_mixed_batches_prefill_and_decode(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one pass: each who comes finds others writing, and each text is what it is alone."""
