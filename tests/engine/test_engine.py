@@ -19,7 +19,6 @@ from ponder.errors import ModelError
 from ponder.nets.decoder import Decoder
 from ponder.train import pack
 from ponder.train.learner import Learner
-from ponder.train.objective import NO_KL
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Sampling, ids
 
@@ -353,7 +352,7 @@ def test_sampled_logprobs_are_the_learner_s(kind: str, heat: float) -> None:
         for step, row in zip(trace.steps[1:], rows_, strict=True):
             step.logprobs = np.asarray(row.logprobs, np.float32)
             step.advantages = np.ones(len(row.token_ids), np.float32)
-    learner = Learner(net, GRPO(kl=NO_KL), temperature=heat)
+    learner = Learner(net, GRPO(kl=None), temperature=heat)
     packed = pack.pack(pack.plan(traces, GRPO().weigh, False), torch.device("cpu"))
     with torch.no_grad():
         learned = learner.read(net, packed)

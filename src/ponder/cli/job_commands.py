@@ -151,6 +151,7 @@ def build_algorithm(name: str, settings: Sequence[str], beta: float | None, kl: 
 
     from ponder import registry
     from ponder.train.algorithms import ON_POLICY
+    from ponder.train.objective import KL
 
     objective = flags.build_with_settings(
         "algorithm", registry.lookup("algorithm", name, ON_POLICY), settings, "--option"
@@ -161,11 +162,13 @@ def build_algorithm(name: str, settings: Sequence[str], beta: float | None, kl: 
         own = ", and its own beta is --option beta=..." if hasattr(objective, "beta") else ""
         raise UsageError(f"the algorithm {name} has no KL term: leave out --beta and --kl{own}")
     kind, _, where = (kl or "").partition(":")
-    changes = {"beta": beta, "kind": kind or None, "where": where or None}
-    made = replace(objective, kl=replace(objective.kl, **{k: v for k, v in changes.items() if v is not None}))
-    if kl is not None and not made.kl.beta:
-        raise UsageError(f"--kl {kl} changes nothing, since the KL term has no weight: give --beta too")
-    return made
+    changes = {"beta": beta, "estimator": kind or None, "where": where or None}
+    given: dict[str, Any] = {k: v for k, v in changes.items() if v is not None}
+    if beta == 0 or (beta is None and objective.kl is None):
+        if kl is not None:
+            raise UsageError(f"--kl {kl} changes nothing, since the KL term has no weight: give --beta too")
+        return replace(objective, kl=None)
+    return replace(objective, kl=KL(**given) if objective.kl is None else replace(objective.kl, **given))
 
 
 def sft(
