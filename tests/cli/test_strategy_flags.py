@@ -31,12 +31,12 @@ Ponder = Callable[..., Any]
 
 
 def test_flag_overrides_effort() -> None:
-    settings = ["stop=settled", "round=2"]
+    settings = ["early_stopping=decided", "chains_per_round=2"]
     way, guide, budget = strategy_from_flags("vote", "high", n=4, max_tokens=100, temperature=0.5, settings=settings)
     assert (
         way
         == MajorityVote(
-            4, early_stopping="settled", chains_per_round=2, sampling=Sampling(temperature=0.5, max_tokens=100)
+            4, early_stopping="decided", chains_per_round=2, sampling=Sampling(temperature=0.5, max_tokens=100)
         )
         and guide == ""
     )

@@ -58,7 +58,9 @@ class TreeOfThoughts:
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}; a tree of thoughts needs at least 1")
         if self.thoughts_per_step < 0 or (self.thoughts_per_step == 0 and self.generation == "sample"):
-            raise UsageError(f"n is {self.thoughts_per_step}; give the number of thoughts to sample after each")
+            raise UsageError(
+                f"thoughts_per_step is {self.thoughts_per_step}; give the number of thoughts to sample after each"
+            )
 
     def unused(self) -> dict[str, str]:
         first = ("threshold", "max_answers", "max_expansions") if self.search == "bfs" else ("beam_width",)
