@@ -30,7 +30,7 @@ if not GPU and not os.environ.get("TRITON_INTERPRET"):
 from ponder.engine import (
     cuda_graph_runner,
     fused_forward,
-    fused_weights,  # noqa: E402
+    fused_weights,
     graph_batch,
     graph_buffers,
 )

@@ -83,7 +83,7 @@ def test_the_last_step_tells_too_and_zero_never_stops(tmp_path: Path) -> None:
         replace(JOB, steps=6, max_steps_without_signal=6)(tmp_path / "end")
     assert replace(JOB, steps=6, max_steps_without_signal=6)(tmp_path / "end").version == 6
     assert replace(JOB, max_steps_without_signal=0)(tmp_path / "on").version == 7
-    with pytest.raises(UsageError, match="patience at least 0"):
+    with pytest.raises(UsageError, match="max_steps_without_signal at least 0"):
         replace(JOB, max_steps_without_signal=-1)
 
 

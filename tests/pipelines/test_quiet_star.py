@@ -87,8 +87,8 @@ def test_where_and_how_one_thinks() -> None:
 
 def test_what_cannot_work_is_said() -> None:
     for change, why in [
-        ({"thoughts": 1}, "no others"), ({"steps": 0}, "at least 1"), ({"beta": -1.0}, "0 or more"),
-        ({"marks": ("[", "[")}, "must differ"), ({"beta": np.nan}, "0 or more"),
+        ({"num_thoughts": 1}, "no others"), ({"steps": 0}, "at least 1"), ({"beta": -1.0}, "0 or more"),
+        ({"thought_tokens": ("[", "[")}, "must differ"), ({"beta": np.nan}, "0 or more"),
     ]:  # fmt: skip
         with pytest.raises(UsageError, match=why):
             replace(JOB, **change)  # type: ignore[arg-type]

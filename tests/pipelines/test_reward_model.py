@@ -497,7 +497,7 @@ def test_traces_of_another_tokenizer_are_refused(tmp_path: Path) -> None:
 
 
 def test_impossible_settings_are_refused(tmp_path: Path) -> None:
-    for changes in ({"steps": 0}, {"held_out": 10}, {"data": ()}, {"data": "d.jsonl"}):
+    for changes in ({"steps": 0}, {"held_out_tenths": 10}, {"data": ()}, {"data": "d.jsonl"}):
         with pytest.raises(UsageError):
             replace(JOB, **changes)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="give one of them"):

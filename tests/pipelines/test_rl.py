@@ -320,8 +320,8 @@ def test_the_trained_model_loads_by_the_run_s_name(whole: tuple[Path, PonderPoli
         ({"strategy": Samples(1, Sampling(max_tokens=2))}, "group of one"),
         ({"strategy": Samples(4, Sampling(temperature=0.5))}, "temperature"),
         ({"temperature": 0.0, "strategy": Samples(4, Sampling(temperature=0.0))}, "positive"),
-        ({"steps": 0}, "at least 1"), ({"save_every": 0}, "at least 1"), ({"prompts": -1}, "at least 1"),
-        ({"passes": 0}, "at least 1"), ({"minibatches": 0}, "at least 1"), ({"keep": 0}, "at least 1"),
+        ({"steps": 0}, "at least 1"), ({"save_every": 0}, "at least 1"), ({"problems_per_step": -1}, "at least 1"),
+        ({"epochs_per_batch": 0}, "at least 1"), ({"minibatches": 0}, "at least 1"), ({"keep_checkpoints": 0}, "at least 1"),
     ],
 )  # fmt: skip
 def test_impossible_jobs_are_refused(change: dict[str, Any], words: str) -> None:
@@ -416,10 +416,10 @@ def test_a_stop_string_ends_an_answer(tmp_path: Path) -> None:
 
 def test_settings_that_would_train_on_nothing_are_refused() -> None:
     for changes, said in (
-        ({"refill": -1}, "refill"),
+        ({"dynamic_sampling_rounds": -1}, "dynamic_sampling_rounds"),
         ({"lora": LoRA(2), "frozen_layers": 1}, "either lora or frozen_layers"),
-        ({"objective": SFT()}, "RejectionSampling"),
-        ({"objective": Distill()}, "needs a teacher"),
+        ({"algorithm": SFT()}, "RejectionSampling"),
+        ({"algorithm": Distill()}, "needs a teacher"),
         ({"strategy": Chain(Sampling(max_tokens=2))}, "group of one"),
     ):
         with pytest.raises(UsageError, match=said):

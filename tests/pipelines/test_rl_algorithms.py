@@ -85,7 +85,7 @@ def test_ppo_s_critic_learns_first_and_alone(tmp_path: Path) -> None:
     rows = told(tmp_path / "run")
     assert ["grad_norm" in m for m in rows] == [False, False, True], "the policy waits"
     assert all(m["critic/grad_norm"] > 0 for m in rows) and rows[0]["value/mean"] == 0 != rows[1]["value/mean"]
-    assert {"kl_beta", "value/explained", "critic/lr"} <= rows[0].keys()
+    assert {"kl_beta", "value/explained_variance", "critic/lr"} <= rows[0].keys()
     for _, trace in read_traces(tmp_path / "run"):
         for i in trace.answers():
             judged = {"returns"} if trace.score(i, "wanted") is not None else set()

@@ -187,7 +187,7 @@ class Logged:
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
         return [Score(float(self.right[trace.text(i)])) for i in steps]
 
-    def read(self, text: str) -> str | None:
+    def extract_answer(self, text: str) -> str | None:
         return self.preds[text] or None
 
 

@@ -125,7 +125,7 @@ def holder(folder: Path) -> subprocess.Popen[str]:
             print("held", flush=True)
             sys.stdin.read()
     """
-    places = [str(Path(__file__).parent), str(Path(run_dir.__file__).parents[1])]
+    places = [str(Path(__file__).parents[1]), str(Path(run_dir.__file__).parents[2])]
     other = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code), str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
@@ -300,7 +300,7 @@ def test_a_disk_whose_fullness_shows_late(tmp_path: Path, monkeypatch: pytest.Mo
 
     again: list[int] = []
     rewrite = records._rewrite_bytes
-    monkeypatch.setattr(records, "_write_again", lambda *given: (again.append(given[2] - given[1]), rewrite(*given)))
+    monkeypatch.setattr(records, "_rewrite_bytes", lambda *given: (again.append(given[2] - given[1]), rewrite(*given)))
     monkeypatch.setattr(full_disk, "FIRST_RETRY_SECONDS", 0.01)
     with Run(tmp_path, Job()) as run:
         run.write_metrics(0, {"x": 1.0})

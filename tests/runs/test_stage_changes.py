@@ -162,7 +162,7 @@ NAMES = ("a", "b", "c", "d")
 def quick() -> Iterator[None]:
     """Nobody asks git for the commit."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_dir, "environment", dict)
+        patch.setattr(run_dir, "describe_environment", dict)
         yield
 
 

@@ -26,10 +26,7 @@ EXTRAS = {
     "guide": ("llguidance",),
     "data": ("datasketch",),
     "proofs": ("z3-solver",),
-    "serve": ("fastapi", "uvicorn"),
-    "ray": ("ray",),
     "vllm": ("vllm",),
-    "track": ("tensorboard", "wandb", "trackio"),
 }
 MIN_DISK_BYTES = 3e9  # bytes: the demo's model, its checkpoints and its optimiser's state
 

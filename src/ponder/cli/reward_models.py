@@ -166,7 +166,7 @@ def processbench(
     from dataclasses import asdict
 
     from ponder.models.reward_models import PRM, load_scorer
-    from ponder.pipelines.processbench import process_bench
+    from ponder.pipelines.processbench import evenly_spaced, process_bench
     from ponder.tasks.step_labels import processbench_labels as bench
 
     if limit is not None and limit < 1:
@@ -174,7 +174,7 @@ def processbench(
     judge = load_scorer(model, device, dtype)
     if not isinstance(judge, PRM):
         raise UsageError(f"{model} is trained for {judge.head_kind!r}: ProcessBench is for process reward models")
-    traces = bench.read_processbench(subset)[:limit]
+    traces = evenly_spaced(bench.read_processbench(subset), limit)
 
     def told(done: int) -> None:
         if sys.stderr.isatty() and not json:

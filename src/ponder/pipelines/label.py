@@ -53,7 +53,7 @@ class Label:
     def __post_init__(self) -> None:
         object.__setattr__(self, "task", apply_style(self.task, self.strategy, self.template))
         if min(self.limit, self.max_concurrency) < 1 or self.seed < 0:
-            raise UsageError("limit and batch must be at least 1, seed at least 0")
+            raise UsageError("limit and max_concurrency must be at least 1, seed at least 0")
         if self.include_held_out and not self.data:
             raise UsageError("include_held_out is of `data`: a task's training problems are never held out")
 

@@ -72,6 +72,13 @@ def process_bench(
     return ProcessBenchResult(at(threshold), threshold, at(best), best, len(lost))
 
 
+def evenly_spaced(traces: Sequence[Trace], limit: int | None) -> Sequence[Trace]:
+    """At most `limit` solutions from all over the file, which lists those with an error first."""
+    if limit is None or limit >= len(traces):
+        return traces
+    return [traces[i * len(traces) // limit] for i in range(limit)]
+
+
 async def _step_probabilities(judge: PRM, traces: Sequence[Trace]) -> list[list[float]]:
     """The probability of each step of each solution; a solution of one step has one, however many lines."""
     ends = [[len(t.token_ids(i)) - 1 for i in range(1, len(t.steps))] for t in traces]

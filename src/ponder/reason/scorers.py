@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -116,3 +116,17 @@ class TopKConfidence:
         if not shares:
             return Score(None, "the tokens' alternatives are not known: sample with logprobs=5")
         return Score(float(np.concatenate(shares).mean()))
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionScorer:
+    """A plain function of the text written so far, as a scorer."""
+
+    function: Callable[[str], float]
+
+    @property
+    def name(self) -> str:
+        return getattr(self.function, "__name__", "function")
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        return [Score(float(self.function(trace.text(i)))) for i in steps]

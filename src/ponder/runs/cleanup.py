@@ -17,7 +17,7 @@ _METADATA_FILES = {
     FILTER_REPORT_FILE,
     f"{FILTER_REPORT_FILE}.new",
 }  # of the work, and no part of it
-TRAINING_FIELDS = ("steps", "save_every", "keep")  # what a job says that takes steps and keeps checkpoints
+TRAINING_FIELDS = ("steps", "save_every", "keep_checkpoints")  # what a job says that takes steps and keeps checkpoints
 _RECORD_NAMES = {"metrics.jsonl", "traces.jsonl", "checkpoints"}
 
 

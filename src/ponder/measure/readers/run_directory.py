@@ -33,7 +33,7 @@ def read_run(path: Path, columns: ColumnMap = ColumnMap()) -> Attempts:
     if not traces:
         raise UsageError(f"{path} holds no traces yet: let the run get further, or give another")
     scorer, said = _judging_scorer(path, [t for _, t in traces], columns.correct, task)
-    read = getattr(task_verifier(task), "read", None)
+    read = getattr(task_verifier(task), "extract_answer", None)
     groups = tuple(to_problem_attempts(problem, trace, scorer, read) for problem, trace in traces)
     if undecided := sum(g.undecided for g in groups):
         said.append(f"{undecided} attempts {NO_VERDICT_NOTE}")
