@@ -244,7 +244,7 @@ def test_a_problem_that_fails_is_undecided_and_tried_again(tmp_path: Path) -> No
     assert ran(Evaluate(DigitTask()), tmp_path / "again", still).accuracy.total == 10
     everything = Moody()
     everything.bad = "0123456789"
-    with pytest.raises(ModelError, match="all problems fail, the last one because: not today"):
+    with pytest.raises(ModelError, match="every attempt to solve fails, the last one because: not today"):
         ran(Evaluate(DigitTask()), tmp_path / "other", everything)
 
 
