@@ -26,4 +26,4 @@ for step, score in zip(steps, asyncio.run(task.verifier(trace, steps)), strict=T
     print(f"{trace.text(step)!r}: {score.value:.2f} = {score.reason}")
 
 # On the command line, with right and brief in rewards.py:
-#   ponder train columns --set data=rows.jsonl --set rewards=rewards:right,rewards:brief --set weights=1,0.1
+#   ponder train custom --set data=rows.jsonl --set rewards=rewards:right,rewards:brief --set weights=1,0.1
