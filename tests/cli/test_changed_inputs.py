@@ -61,9 +61,9 @@ def clear_caches() -> None:
 
 
 COLUMNS = ("--set", "data=rows.jsonl", "--set", "rewards=reward_of_mine:pays")
-EVAL = ("eval", "columns", *COLUMNS, "--model", "model", "--max-tokens", "3", "--n", "2", "--strategy", "best-of",
+EVAL = ("eval", "custom", *COLUMNS, "--model", "model", "--max-tokens", "3", "--n", "2", "--strategy", "best-of",
         "--guide", "guide_of_mine:Guide", *CPU, "--run", "out")  # fmt: skip
-TRAIN = ("train", "--task", "columns", *COLUMNS, "--model", "model", "--steps", "3", "--prompts", "2", "--n", "2",
+TRAIN = ("train", "--task", "custom", *COLUMNS, "--model", "model", "--steps", "3", "--prompts", "2", "--n", "2",
          "--max-tokens", "3", "--save-every", "1", "--keep", "9", "--no-preflight", *CPU, "--run", "out")  # fmt: skip
 
 
@@ -203,7 +203,7 @@ def test_fine_tuning(ponder: Ponder, place: Path) -> None:
     write(place / "talks.jsonl", talks)
     small = ("--model", "model", "--steps", "2", "--batch", "2", *CPU)
     by_file = ("sft", "--data", "talks.jsonl", *small, "--run", "a")
-    by_task = ("sft", "--task", "columns", *COLUMNS, "--set", "gold_column=answer", *small, "--run", "b")
+    by_task = ("sft", "--task", "custom", *COLUMNS, "--set", "gold_column=answer", *small, "--run", "b")
     for argv in (by_file, by_task):
         assert ponder(*argv).code == 0
         assert STORED in ponder(*argv).out
@@ -219,7 +219,7 @@ def test_fine_tuning(ponder: Ponder, place: Path) -> None:
 
 
 def test_a_judge_and_its_labels(ponder: Ponder, place: Path) -> None:
-    made = ("label", "columns", *COLUMNS, "--model", "model", "--limit", "6", "--n", "2", "--completions", "2",
+    made = ("label", "custom", *COLUMNS, "--model", "model", "--limit", "6", "--n", "2", "--completions", "2",
             "--max-tokens", "3", "--separator", "none", *CPU, "--run", "labels")  # fmt: skip
     assert ponder(*made).code == 0 and STORED in ponder(*made).out
     learned = ("reward", "--data", "labels", "--kind", "value", "--model", "model", "--steps", "2", "--batch", "2",

@@ -24,9 +24,9 @@ def templates(here: Path) -> Path:
 def test_templates_to_a_file_that_trains(ponder, templates: Path):
     said = ponder("problems", "templates", "--file", templates, "--count", "30", "--near", "0", "--out", "p.jsonl")
     assert said.code == 0, said.err
-    assert "drawn" in said.out and "30 problems in p.jsonl" in said.out and "--task columns" in said.out
+    assert "drawn" in said.out and "30 problems in p.jsonl" in said.out and "--task custom" in said.out
     settings = [word for word in said.out.split("train on")[1].split() if "=" in word]
-    shown = ponder("tasks", "columns", *(part for setting in settings for part in ("--set", setting)))
+    shown = ponder("tasks", "custom", *(part for setting in settings for part in ("--set", setting)))
     assert shown.code == 0 and "gives it 1" in shown.out, shown.err
     again = ponder("problems", "templates", "--file", templates, "--out", "p.jsonl")
     assert again.code == 2 and "is already there" in again.err

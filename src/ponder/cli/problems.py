@@ -153,5 +153,5 @@ def _run_and_write(job: Any, folder: Path, out: Path, json: bool) -> int:
     if not job.filters.decontaminate_against and job.task is None:
         print("held out   compared with no evaluation; --against TASK leaves out what its test problems give away")
     print(f"the run    {folder}" + (f" (its solutions: ponder harvest {folder})" if solved else ""))
-    print(f"train on   ponder train --task columns {settings}")
+    print(f"train on   ponder train --task custom {settings}")
     return 0

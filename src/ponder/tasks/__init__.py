@@ -76,7 +76,7 @@ TASKS: dict[str, type] = {
     "svamp": SVAMP,
     "suite": Suite,
     "questions": QuestionFile,
-    "columns": CustomTask,
+    "custom": CustomTask,
     "reasoning-gym": ReasoningGym,
 }
 
@@ -85,7 +85,7 @@ def find(name: str, settings: Sequence[str] = ()) -> tuple[Any, list[str]]:
     """The task of this name, `name:part` or `module:object`; and its `key=value` settings, with the part among them."""
     family, _, part = name.partition(":")
     kind: Any = TASKS.get(family)
-    if not part or not hasattr(kind, "PART"):  # a task without parts leaves its name to a module of yours
+    if not part or not hasattr(kind, "PART_SETTING"):  # a task without parts leaves its name to a module of yours
         return registry.lookup("task", name, TASKS), list(settings)
     if any(setting.startswith(f"{kind.PART_SETTING}=") for setting in settings):
         raise UsageError(f"{name} already says its {kind.PART_SETTING}; leave out --set {kind.PART_SETTING}=...")
