@@ -20,8 +20,8 @@ from typing import Annotated
 
 from _bases import Count, Lr, On, Problems, Start, Steps, base
 
-from ponder.cli.flags import GreaterThan, When
 from ponder.pipelines.stages import Stage, Stages
+from ponder.settings import GreaterThan, When
 from ponder.tasks.mixture import WeightedRewardTask
 from ponder.train.objective import NO_KL
 from ponder.train.policy_gradient import GRPO
@@ -36,7 +36,7 @@ def recipe(
     max_tokens: Annotated[int | None, "longest answer; None: 40 of the tiny model, 64 of others", GreaterThan(0)] = None,
     lr: Lr = None,
     one_shot: Annotated[
-        bool, "leave the worked answer out of SmolLM2's prompt", When("on", other_than=("tiny",))
+        bool, "leave the worked answer out of SmolLM2's prompt", When("base_model", other_than=("tiny",))
     ] = True,
     limit: Annotated[int, "held-out problems to measure on", GreaterThan(0)] = 300, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
