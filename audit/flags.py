@@ -26,7 +26,7 @@ from audit.check_result import CheckResult
 RECIPE = '''
 """A very small model imitates sums, then learns from rewards."""
 
-from ponder.models.load import Fresh
+from ponder.models.load import ScratchModel
 from ponder.pipelines.sft import FineTune
 from ponder.tasks import Sums
 from ponder.train.optimizer import AdamW
@@ -37,9 +37,9 @@ OTHER = Sums(terms=4, limit=4, prompt="{sum}=", forms=("hash",), test_size=24)
 
 def recipe(steps: int = 150, seed: int = 0, width: int = 48) -> FineTune:
     letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.,:'-()\\\\{}<>/_*[]!\\"%"
-    model = Fresh("0123456789+=#\\n ?" + letters, width=width, layers=2, context=400, seed=seed)
-    return FineTune(TASK, model, "{{ bos_token }}{{ messages[-1].content }}", optimiser=AdamW(lr=4e-3), steps=steps,
-                    batch=32, save_every=steps, seed=seed)
+    model = ScratchModel("0123456789+=#\\n ?" + letters, width=width, layers=2, context=400, seed=seed)
+    return FineTune(TASK, model, "{{ bos_token }}{{ messages[-1].content }}", optimizer=AdamW(lr=4e-3), steps=steps,
+                    batch_size=32, save_every=steps, seed=seed)
 '''
 TABLE = Path(__file__).with_suffix(".txt")
 TASK = "small:TASK"

@@ -1,6 +1,6 @@
 """What a recipe starts from: a model that has just learned the notation, the task, and settings that suit its size.
 
-`--on tiny` is a transformer from scratch (minutes on two CPU cores), `--on smollm2` SmolLM2-135M-Instruct (minutes on
+`--base-model tiny` is a transformer from scratch (minutes on two CPU cores), `--base-model smollm2` SmolLM2-135M-Instruct (minutes on
 one GPU). Both add numbers line by line: `1+4+3+2+4=` is answered by `1+4=5`, `5+3=8`, `8+2=10`, `10+4=14`, `#### 14`.
 A short imitation of worked answers, broken off early, leaves the rest for the recipes to learn.
 """
@@ -115,11 +115,11 @@ class RecipeBase:
 
     def fine_tune(self, data: str, model: str, seed: int, steps: int | None, lr: float | None, **more: Any) -> FineTune:
         """Learn from a file of answers, or with another objective from pairs or a teacher."""
-        pace = self.dpo if isinstance(more.get("objective"), DPO) else self.sft
+        pace = self.dpo if isinstance(more.get("algorithm"), DPO) else self.sft
         steps = steps or pace.steps
         return FineTune(
             data, model, self.template, optimizer=pace.optimizer(lr, steps), steps=steps, save_every=steps, seed=seed,
-            **{"batch": 64, **more},
+            **{"batch_size": 64, **more},
         )  # fmt: skip
 
     def rl_job(
@@ -134,11 +134,11 @@ class RecipeBase:
     ) -> RL:
         """Learn from the rewards of n samples a problem, so many problems a step that the budget lasts."""
         steps = steps or self.rl.steps
-        problems_per_step = more.pop("prompts", None) or self.answer_budget // (steps * group_size)
+        problems_per_step = more.pop("problems_per_step", None) or self.answer_budget // (steps * group_size)
         given = {
             "task": self.task,
             "strategy": Samples(group_size, self.sampling),
-            "prompts": problems_per_step,
+            "problems_per_step": problems_per_step,
             **more,
         }
         return RL(

@@ -19,7 +19,7 @@ not help it here. Of 8 answers the judges' best is right in 46, 22 and 41 % (orm
 from the different answers would be in 18, 13 and 18 %, since right ones are all alike; a vote is in 85 % (seed 0).
 """
 
-from _clock import TEMPLATE, Clock
+from _last_digits import TEMPLATE, LastDigits
 
 from ponder.models.load import ScratchModel
 from ponder.models.tokenizer import Tokenizer
@@ -54,7 +54,7 @@ def recipe(
     steps: int = 1000, batch: int = 64, lr: float = 1e-3, temperature: float = 2.0, n: int = 8, rationales: int = 4,
     seed: int = 0,
 ) -> Stages:  # fmt: skip
-    task, draw = Clock(operations, "worked", test_size=200), hot_sampling(temperature, operations + 5)
+    task, draw = LastDigits(operations, "worked", test_size=200), hot_sampling(temperature, operations + 5)
 
     def adam(lr: float, steps: int) -> AdamW:
         return AdamW(lr=lr, warmup_steps=20, decay_steps=steps)

@@ -3,7 +3,7 @@
 What it gave, with three seeds, hardware and time: docs/results.md.
 """
 
-from _bases import Count, Lr, On, Problems, Start, Steps, base
+from _bases import BaseModelName, Count, Lr, Problems, Start, Steps, find_base
 
 from ponder.pipelines.stages import Stage, Stages
 from ponder.train.objective import NO_KL
@@ -12,12 +12,12 @@ from ponder.train.ppo import PPO, Critic
 
 
 def recipe(
-    base_model: On = "tiny", steps: Steps = None, problems_per_step: Problems = None, group_size: Count = 4, epochs_per_batch: int = 1, critic_warmup_steps: int = 2,
+    base_model: BaseModelName = "tiny", steps: Steps = None, problems_per_step: Problems = None, group_size: Count = 4, epochs_per_batch: int = 1, critic_warmup_steps: int = 2,
     lr: Lr = None, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b = base(base_model)
-    stages, first = b.begin(seed, start)
-    critic = Critic(optimizer=AdamW(lr=b.judge.lr), warmup_steps=critic_warmup_steps)
+    b = find_base(base_model)
+    stages, first = b.cold_start_stages(seed, start)
+    critic = Critic(optimizer=AdamW(lr=b.reward_model.lr), warmup_steps=critic_warmup_steps)
     ppo = b.rl_job(
         first,
         group_size,
@@ -28,4 +28,4 @@ def recipe(
         problems_per_step=problems_per_step,
         epochs_per_batch=epochs_per_batch,
     )
-    return Stages((*stages, Stage("ppo", ppo), Stage("accuracy", b.measure("stage:ppo", seed))))
+    return Stages((*stages, Stage("ppo", ppo), Stage("accuracy", b.evaluate("stage:ppo", seed))))

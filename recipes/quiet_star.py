@@ -27,7 +27,7 @@ forgotten. From marks that mean nothing, thinking is not found in so short a tim
 
 from typing import Annotated
 
-from _clock import TEMPLATE, Clock
+from _last_digits import TEMPLATE, LastDigits
 
 from ponder.models.load import ScratchModel
 from ponder.pipelines.quiet_star import QuietStar
@@ -42,7 +42,7 @@ def recipe(
     lr: float = 5e-4, more: Annotated[int, "times as many texts for the longest run without thoughts"] = 4,
     seed: int = 0,
 ) -> Stages:  # fmt: skip
-    plain, worked = Clock(operations, test_size=500), Clock(operations, "worked")
+    plain, worked = LastDigits(operations, test_size=500), LastDigits(operations, "worked")
     base = FineTune(
         TaskMixture((worked, plain)), ScratchModel("0123456789+*=:;[]", width=64, layers=2, context=48, seed=seed), TEMPLATE,
         optimizer=AdamW(lr=3e-3, warmup_steps=50, decay_steps=base_steps), steps=base_steps, batch_size=64, save_every=base_steps,

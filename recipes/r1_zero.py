@@ -18,7 +18,7 @@ accuracy earns. It shows the loop in minutes.
 from dataclasses import replace
 from typing import Annotated
 
-from _bases import Count, Lr, On, Problems, Start, Steps, base
+from _bases import BaseModelName, Count, Lr, Problems, Start, Steps, find_base
 
 from ponder.pipelines.stages import Stage, Stages
 from ponder.settings import GreaterThan, When
@@ -32,7 +32,7 @@ ONE_SHOT_TEMPLATE = """\
 
 
 def recipe(
-    base_model: On = "tiny", steps: Steps = None, problems_per_step: Problems = None, group_size: Count = 8,
+    base_model: BaseModelName = "tiny", steps: Steps = None, problems_per_step: Problems = None, group_size: Count = 8,
     max_tokens: Annotated[int | None, "longest answer; None: 40 of the tiny model, 64 of others", GreaterThan(0)] = None,
     lr: Lr = None,
     one_shot: Annotated[
@@ -40,19 +40,22 @@ def recipe(
     ] = True,
     limit: Annotated[int, "held-out problems to measure on", GreaterThan(0)] = 300, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b, grpo = base(base_model), GRPO(kl=NO_KL)
-    most = max_tokens or (b.draw.max_tokens if base_model == "tiny" else 64)
-    b = replace(b, task=replace(b.task, test_size=limit), draw=replace(b.draw, max_tokens=most))
+    b, grpo = find_base(base_model), GRPO(kl=NO_KL)
+    most = max_tokens or (b.sampling.max_tokens if base_model == "tiny" else 64)
+    b = replace(b, task=replace(b.task, test_size=limit), sampling=replace(b.sampling, max_tokens=most))
     if base_model == "tiny":
-        stages, first = b.begin(seed, start)
+        stages, first = b.cold_start_stages(seed, start)
         zero = b.rl_job(first, group_size, grpo, seed, steps, lr, problems_per_step=problems_per_step)
     else:
         task = replace(b.task, terms=2, limit=50, forms=("tag",))
         b = replace(
-            b, task=task, template=ONE_SHOT_TEMPLATE if one_shot else "r1", draw=replace(b.draw, stop=("\nUser",))
+            b,
+            task=task,
+            template=ONE_SHOT_TEMPLATE if one_shot else "r1",
+            sampling=replace(b.sampling, stop=("\nUser",)),
         )
         first = start or b.model
-        stages = [Stage("start-accuracy", replace(b.measure(first, seed), template=b.template))]
+        stages = [Stage("start-accuracy", replace(b.evaluate(first, seed), template=b.template))]
         rewards = ((b.task.verifier.name, 1.0), ("format", 0.2), ("language", 0.0))
         zero = b.rl_job(
             first,
@@ -64,4 +67,4 @@ def recipe(
             problems_per_step=problems_per_step or 64,
             task=WeightedRewardTask(b.task, rewards),
         )
-    return Stages((*stages, Stage("zero", zero), Stage("accuracy", b.measure("stage:zero", seed))))
+    return Stages((*stages, Stage("zero", zero), Stage("accuracy", b.evaluate("stage:zero", seed))))

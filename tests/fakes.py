@@ -98,7 +98,7 @@ class FirstCharVerifier:
     def grade(self, text: str, wanted: str) -> Score:
         return Score(float(text[0] == wanted), "compared") if text else Score(None, "nothing was written")
 
-    def read(self, text: str) -> str | None:
+    def extract_answer(self, text: str) -> str | None:
         return text[:1] or None
 
 

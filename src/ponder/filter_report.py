@@ -61,11 +61,11 @@ class FilterReport:
 
     @classmethod
     def from_json(cls, rows: Sequence[Mapping[str, Any]]) -> FilterReport:
-        lost = {row["stage"]: Counter(row["lost"]) for row in rows if "lost" in row}
+        lost = {row["stage"]: Counter(row["dropped"]) for row in rows if "dropped" in row}
         return cls({row["stage"]: row["count"] for row in rows}, lost)
 
     def to_json(self) -> list[dict[str, Any]]:
         return [
-            {"stage": stage, "count": count, **({"lost": dict(self.dropped[stage])} if stage in self.dropped else {})}
+            {"stage": stage, "count": count, **({"dropped": dict(self.dropped[stage])} if stage in self.dropped else {})}
             for stage, count in self.stages.items()
         ]

@@ -115,7 +115,7 @@ class Progress(Protocol):
 
 
 class NoProgress:
-    """A `Watch` that says nothing."""
+    """A `Progress` that says nothing."""
 
     def phase(self, name: str) -> None:
         pass

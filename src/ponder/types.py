@@ -84,7 +84,7 @@ def user_messages(text: str, system: str | None = None) -> tuple[Message, ...]:
 class Sampling:
     """How to draw tokens. `temperature=0` is greedy. `seed=None` draws from the policy's own stream.
 
-    A distribution is made in this order: penalties, `bias`, what is banned or not allowed, temperature, top-k, top-p,
+    A distribution is made in this order: penalties, `logit_bias`, what is banned or not allowed, temperature, top-k, top-p,
     min-p. The log-probabilities of a completion are those of the result.
     """
 
@@ -109,7 +109,7 @@ class Sampling:
     json_schema: str = ""  # a JSON schema, as text, that it must fit
     forced_token_ids: tuple[int, ...] = ()  # tokens that a completion begins with, whatever their probability
     logprobs: int = 0  # also return so many likeliest tokens at each place, with log-probabilities
-    token_stats: tuple[str, ...] = ()  # also return, per token, of MEASURES
+    token_stats: tuple[str, ...] = ()  # also return, per token, of TOKEN_STATS
 
     def __post_init__(self) -> None:
         for name, read in _FIELD_CHECKS.items():
@@ -144,23 +144,26 @@ class Sampling:
             abs(x) <= 1 / _MIN_DIVISOR
             for x in (self.presence_penalty, self.frequency_penalty, *(b for _, b in self.logit_bias))
         ):
-            raise UsageError("presence, frequency and bias must be finite numbers; to ban a token, bias it by -1e9")
+            raise UsageError(
+                "presence_penalty, frequency_penalty and logit_bias must be finite numbers; to ban a token, give it a logit_bias"
+                " of -1e9"
+            )
         if self.no_repeat_ngram_size < 0 or self.logprobs < 0:
-            raise UsageError("no_repeat and alternatives must be 0 or positive")
+            raise UsageError("no_repeat_ngram_size and logprobs must be 0 or positive")
         if self.logprobs > MAX_LOGPROBS:
             raise UsageError(f"logprobs is {self.logprobs}; at most {MAX_LOGPROBS} are kept for a token")
         if min(self.named_token_ids, default=0) < 0:
             raise UsageError("a token id is negative")
         if self.regex and self.json_schema:
-            raise UsageError("give a pattern or a schema, not both: one text has one form")
+            raise UsageError("give a regex or a json_schema, not both: one text has one form")
         if (self.regex or self.json_schema) and (
             self.allowed_token_ids or self.forced_token_ids or self.min_tokens or self.no_repeat_ngram_size
         ):
-            raise UsageError("a pattern or schema decides by itself which tokens may follow: leave out other rules")
+            raise UsageError("a regex or json_schema decides by itself which tokens may follow: leave out other rules")
         if len(self.forced_token_ids) > self.max_tokens:
             raise UsageError(f"{len(self.forced_token_ids)} tokens are forced, but max_tokens is {self.max_tokens}")
         if unknown := set(self.token_stats) - set(TOKEN_STATS):
-            raise UnknownName("measure", min(unknown), TOKEN_STATS)
+            raise UnknownName("token statistic", min(unknown), TOKEN_STATS)
 
     @property
     def named_token_ids(self) -> tuple[int, ...]:
@@ -263,7 +266,7 @@ class Cost:
 class Completion:
     """What a policy wrote after a prefix. `logprobs` are those of the distribution that was sampled from.
 
-    `notes` has what `Sampling.measures` asked for, of the model's own distribution before any option; and `version`,
+    `notes` has what `Sampling.token_stats` asked for, of the model's own distribution before any option; and `version`,
     per token, where new weights came while it was written.
     """
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from fakes import FakePolicy
+from ponder.runs import checkpoints, read_metrics
 from ponder.runs.records import RecordWriter
-from ponder.runs.run_dir import checkpoints, read_metrics
 from ponder.types import Completion, Ids
 
 from .conftest import CommandResult

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ponder.cli import doctor
-from ponder.runs.run_dir import newest_checkpoint, read_job, read_metrics, read_traces
+from ponder.runs import newest_checkpoint, read_job, read_metrics, read_traces
 from ponder.train.algorithms import ONLINE
 
 from .conftest import CommandResult

@@ -21,7 +21,7 @@ from ponder.measure.statistics.compare_systems import PairwiseResult, compare_pa
 from ponder.measure.statistics.decision_rules import default_rule
 from ponder.pipelines.replay import StoredAttempts as ToReplay
 from ponder.pipelines.replay import replay
-from ponder.runs.run_dir import Run, read_traces
+from ponder.runs import Run, read_traces
 from ponder.tasks import Addition
 
 Ponder = Callable[..., Any]

@@ -16,8 +16,8 @@ from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.harvest import Harvest
 from ponder.protocols import Task
+from ponder.runs import Run
 from ponder.runs.data_files import write_jsonl
-from ponder.runs.run_dir import Run
 from ponder.tasks import GSM8K, Addition
 from ponder.types import Problem, Score, Step, Trace, ids, prompt_trace
 

@@ -21,7 +21,7 @@ from ponder.cli.graceful_stop import GracefulStop
 from ponder.errors import Interrupted
 from ponder.protocols import Scorer
 from ponder.reason.operators import evaluate
-from ponder.runs.run_dir import newest_checkpoint, read_metrics
+from ponder.runs import newest_checkpoint, read_metrics
 from ponder.types import Problem, Score, Step, Trace, ids, prompt_trace, user_messages
 
 from .conftest import SUBPROCESS_ENV

@@ -19,7 +19,7 @@ from ponder.measure.diagnostics.training_health import TrainingFinding
 from ponder.pipelines.preflight import dry_run
 from ponder.pipelines.preflight.checks import Check
 from ponder.pipelines.preflight.forecast import forecast_groups
-from ponder.runs.run_dir import read_job
+from ponder.runs import read_job
 from ponder.train import learner as learning
 from ponder.train.learner import OutOfMemory
 from ponder.train.pack import PackedBatch, TraceChains

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ponder.runs.run_dir import read_metrics, read_traces
+from ponder.runs import read_metrics, read_traces
 from ponder.tasks.step_labels import LABEL_SCORE
 from ponder.train.reward_objectives import REWARD_OBJECTIVES, StateValue
 

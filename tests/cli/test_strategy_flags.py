@@ -25,19 +25,19 @@ from ponder.reason.operators.cut import CUTS, Cut
 from ponder.reason.operators.self_evaluate import PTrue
 from ponder.reason.presets import PRESETS
 from ponder.reason.strategies import STRATEGIES, Cascade, Chain, MajorityVote
-from ponder.runs.run_dir import read_traces
+from ponder.runs import read_traces
 from ponder.types import Problem, Sampling, Score, Step, Trace, ids, user_messages
 
 Ponder = Callable[..., Any]
 
 
 def test_flag_overrides_effort() -> None:
-    settings = {"early_stopping": "settled", "chains_per_round": "2"}
+    settings = {"early_stopping": "decided", "chains_per_round": "2"}
     way, guide, budget = strategy_from_flags("vote", "high", n=4, max_tokens=100, temperature=0.5, settings=settings)
     assert (
         way
         == MajorityVote(
-            4, early_stopping="settled", chains_per_round=2, sampling=Sampling(temperature=0.5, max_tokens=100)
+            4, early_stopping="decided", chains_per_round=2, sampling=Sampling(temperature=0.5, max_tokens=100)
         )
         and guide == ""
     )

@@ -23,9 +23,9 @@ from ponder.pipelines.rewards.reward_model_task import RewardModelTask
 from ponder.pipelines.rl import RL
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
-from ponder.runs import job_json
+from ponder.runs import Run, checkpoints, job_json, read_job, read_metrics, read_traces
 from ponder.runs.environment import read_environment
-from ponder.runs.run_dir import Run, checkpoints, lock_run, read_job, read_metrics, read_traces
+from ponder.runs.run_dir import lock_run
 from ponder.runs.trust import external_code, trust_within
 from ponder.tasks import Addition, CustomTask
 from ponder.tasks.mixture import WeightedRewardTask

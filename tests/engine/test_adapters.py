@@ -116,7 +116,7 @@ def test_a_mixed_batch_equals_the_models_apart(kind: str, tmp_path: Path) -> Non
     assert len(texts) > 9, "or equality would say little"
 
 
-@pytest.mark.parametrize("room", [{}, {"most_rows": 4}, {"chunk": 3}, {"cache_bytes": 100}])
+@pytest.mark.parametrize("room", [{}, {"max_num_seqs": 4}, {"prefill_chunk_tokens": 3}, {"cache_bytes": 100}])
 def test_samples_are_those_of_the_models_apart(room: dict[str, int], tmp_path: Path) -> None:
     machine, models = world("llama", tmp_path)
     names = ["red", "blue", "", "red"]

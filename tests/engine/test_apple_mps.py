@@ -45,16 +45,16 @@ OPTIONS: list[dict[str, Any]] = [
     {"temperature": 1.3, "top_p": 0.8},
     {"min_p": 0.1},
     {"top_k": 20, "top_p": 0.9, "min_p": 0.02},
-    {"repetition": 1.7},
-    {"presence": -0.4, "frequency": 0.9},
+    {"repetition_penalty": 1.7},
+    {"presence_penalty": -0.4, "frequency_penalty": 0.9},
     {"no_repeat_ngram_size": 2},
-    {"bias": ((4, 2.5), (0, -3.0), (8, 1.0))},
-    {"allowed": (1, 4, 8, 11, 40)},
+    {"logit_bias": ((4, 2.5), (0, -3.0), (8, 1.0))},
+    {"allowed_token_ids": (1, 4, 8, 11, 40)},
     {"min_tokens": 7, "stop_token_ids": (5, 9)},
-    {"forced": (7, 2, 7)},
-    {"measures": ("entropy", "varentropy", "gini"), "alternatives": 4},
-    {"temperature": 0.7, "repetition": 1.3, "frequency": 0.3, "bias": ((1, 2.0),), "no_repeat_ngram_size": 2, "top_k": 9,
-     "allowed": tuple(range(0, 60, 2)), "top_p": 0.95, "min_p": 0.02, "measures": ("entropy",), "alternatives": 2},
+    {"forced_token_ids": (7, 2, 7)},
+    {"token_stats": ("entropy", "varentropy", "gini"), "logprobs": 4},
+    {"temperature": 0.7, "repetition_penalty": 1.3, "frequency_penalty": 0.3, "logit_bias": ((1, 2.0),), "no_repeat_ngram_size": 2, "top_k": 9,
+     "allowed_token_ids": tuple(range(0, 60, 2)), "top_p": 0.95, "min_p": 0.02, "token_stats": ("entropy",), "logprobs": 2},
 ]  # fmt: skip
 
 
@@ -218,7 +218,7 @@ def test_sequences_are_preempted_when_memory_is_short() -> None:
     requests = [ask(p, 2, i, max_tokens=7) for i, p in enumerate(PROMPTS)]
     expected = write(tiny_decoder("gemma"), requests)
     with fake_mps():
-        same(write(tiny_decoder("gemma").to("mps"), requests, slots=40, chunk=4), expected)
+        same(write(tiny_decoder("gemma").to("mps"), requests, slots=40, prefill_chunk_tokens=4), expected)
 
 
 def test_every_option_of_sampling() -> None:

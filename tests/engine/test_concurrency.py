@@ -54,7 +54,7 @@ def wait_until_idle(engine: Engine) -> None:
 
 def test_cancelled_requests_leave_no_state() -> None:
     net = tiny_decoder()
-    engine = make_engine(net, slots=120, max_num_seqs=7, chunk=5)
+    engine = make_engine(net, slots=120, max_num_seqs=7, prefill_chunk_tokens=5)
     draw = random.Random(0)
     alone = {p: run_async(make_engine(net).generate(request([p, 9, p], n=2, seed=p))) for p in range(3, 8)}
 
@@ -237,7 +237,7 @@ class LaunchAheadRunner(LaunchingRunner):
 
 def test_prefill_does_not_wait_for_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "make_runner", lambda net, slots, *_: LaunchAheadRunner(net, slots))
-    engine = make_engine(tiny_decoder(), slots=6000, chunk=4)
+    engine = make_engine(tiny_decoder(), slots=6000, prefill_chunk_tokens=4)
 
     async def both() -> SequenceState:
         long = asyncio.ensure_future(engine.generate(request([5, 6], max_tokens=5000)))
@@ -273,7 +273,7 @@ def test_out_of_memory_retries_with_smaller_cache(monkeypatch: pytest.MonkeyPatc
         return runner
 
     monkeypatch.setattr(module, "make_runner", make)
-    monkeypatch.setattr(module, "room", lambda device: 800 * kv_cache.bytes_per_token(net.config, net.dtype))
+    monkeypatch.setattr(module, "cache_budget", lambda device: 800 * kv_cache.bytes_per_token(net.config, net.dtype))
     monkeypatch.setattr(module, "MIN_CACHE_BYTES", 0)
     engine = Engine(net)
 
@@ -319,7 +319,7 @@ def test_parameters_replaced_during_requests_in_flight(monkeypatch: pytest.Monke
         call = asyncio.ensure_future(policy.generate(ids([5]), Sampling(max_tokens=60)))
         while not policy.engine._calls:
             await asyncio.sleep(0.001)
-        monkeypatch.setattr(policy.engine, "renew", lambda: renewed.append(policy.engine._paused))
+        monkeypatch.setattr(policy.engine, "refresh_weights", lambda: renewed.append(policy.engine._paused))
         with policy.paused():
             assert policy.engine.has_requests
             policy.net.load_state_dict(char_policy(seed=4).net.state_dict(), assign=True)
@@ -552,7 +552,7 @@ def test_weights_change_during_requests_in_flight() -> None:
 @pytest.mark.parametrize("kind", ["llama", "window", "gemma"])
 def test_scores_are_those_of_a_plain_pass(kind: str) -> None:
     net = tiny_decoder(kind)
-    engine = make_engine(net, slots=60, chunk=4)
+    engine = make_engine(net, slots=60, prefill_chunk_tokens=4)
     draw = np.random.default_rng(1)
     texts = [draw.integers(3, 60, size=int(n)) for n in draw.integers(2, 20, size=12)]
     texts += [np.append(texts[0], [7, 8]), texts[1][:2]]
@@ -577,7 +577,7 @@ def test_a_score_reuses_what_was_sampled(monkeypatch: pytest.MonkeyPatch) -> Non
     fed: list[int] = []
     real = ModelRunner.prefill
     monkeypatch.setattr(
-        ModelRunner, "fill", lambda self, parts: (fed.append(sum(len(p.tokens) for p in parts)), real(self, parts))[1]
+        ModelRunner, "prefill", lambda self, parts: (fed.append(sum(len(p.tokens) for p in parts)), real(self, parts))[1]
     )
     tokens = [5, 9, 22, 8, *found.token_ids]
     hidden = run_async(engine.read_hidden_states(ids(tokens), 12))

@@ -97,7 +97,7 @@ def test_greedy_equals_a_plain_loop_where_memory_is_short(kind: str) -> None:
     net = tiny_decoder(kind)
     requests = [request(p, n=2, temperature=0.0) for p in PROMPTS]
     for slots, chunk in ((24, 2), (40, 3), (60, 7)):
-        found = run(net, requests, slots=slots, chunk=chunk)
+        found = run(net, requests, slots=slots, prefill_chunk_tokens=chunk)
         assert token_lists(found) == [[e, e] for e in greedy_by_kind(kind)]
 
 
@@ -252,7 +252,7 @@ def test_samples_do_not_depend_on_other_sequences(kind: str) -> None:
     alone = [run(net, [r])[0] for r in requests]
     backwards = run(net, requests[::-1])[::-1]
     crowded = run(net, requests, max_rows=4)
-    pushed = run(net, requests, slots=50, chunk=3)
+    pushed = run(net, requests, slots=50, prefill_chunk_tokens=3)
     for other in (alone, backwards, crowded, pushed):
         assert token_lists(other) == token_lists(at_once)
         for a, b in zip(at_once, other, strict=True):
@@ -281,7 +281,7 @@ def test_more_requests_than_rows(max_rows: int) -> None:
         return real(logits, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "extend", counting)
+        patch.setattr(engine, "sample_and_append", counting)
         found = run(net, requests, max_rows=max_rows)
     assert max(most) <= max_rows
     assert token_lists(found) == token_lists(run(net, requests, max_rows=1000))

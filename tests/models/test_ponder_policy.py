@@ -83,7 +83,7 @@ def test_new_weights_count_before_the_pause_ends(monkeypatch: pytest.MonkeyPatch
     policy = char_policy()
     run_async(ask(policy, [[5, 6]]))
     renewed: list[int] = []
-    monkeypatch.setattr(policy.engine, "renew", lambda: renewed.append(policy.engine._paused))
+    monkeypatch.setattr(policy.engine, "refresh_weights", lambda: renewed.append(policy.engine._paused))
     with policy.paused(), torch.no_grad():
         policy.net.norm.weight.mul_(2)
     assert renewed == [1], "a pass after the pause would find keys of the old weights"

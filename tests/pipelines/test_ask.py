@@ -44,7 +44,7 @@ def test_ask_works_inside_a_running_event_loop(policy):
 
 
 def test_ask_takes_a_strategy_by_name_and_its_default_guide(policy):
-    answer = ask("1+1=", policy, strategy="beam", n=4, max_tokens=4)
+    answer = ask("1+1=", policy, strategy="beam-search", n=4, max_tokens=4)
     assert any("likelihood" in step.scores for step in answer.trace.steps)
 
 
@@ -55,8 +55,9 @@ def test_ask_takes_an_own_scorer(policy):
         async def __call__(self, trace, steps):
             return [Score(-len(trace.text(i))) for i in steps]
 
-    answer = ask("1+1=", policy, strategy=BestOfN(n=8, sampling=Sampling(max_tokens=6)), scorer=Shortest())
-    assert len(answer.text) == min(len(answer.trace.text(i)) for i in answer.trace.answers())
+    for scorer in (Shortest(), lambda text: -len(text)):
+        answer = ask("1+1=", policy, strategy=BestOfN(n=8, sampling=Sampling(max_tokens=6)), scorer=scorer)
+        assert len(answer.text) == min(len(answer.trace.text(i)) for i in answer.trace.answers())
 
 
 def test_ask_refuses_an_empty_question(policy):

@@ -19,7 +19,7 @@ from ponder.models.load import ScratchModel
 from ponder.pipelines.rl import RL
 from ponder.pipelines.training import flat_rewards
 from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import newest_checkpoint, read_metrics
+from ponder.runs import newest_checkpoint, read_metrics
 from ponder.train.imitation import Distill
 from ponder.train.objective import NO_KL
 from ponder.train.optimizer import AdamW
@@ -83,7 +83,7 @@ def test_the_last_step_tells_too_and_zero_never_stops(tmp_path: Path) -> None:
         replace(JOB, steps=6, max_steps_without_signal=6)(tmp_path / "end")
     assert replace(JOB, steps=6, max_steps_without_signal=6)(tmp_path / "end").version == 6
     assert replace(JOB, max_steps_without_signal=0)(tmp_path / "on").version == 7
-    with pytest.raises(UsageError, match="patience at least 0"):
+    with pytest.raises(UsageError, match="max_steps_without_signal at least 0"):
         replace(JOB, max_steps_without_signal=-1)
 
 

@@ -30,8 +30,7 @@ from ponder.pipelines.rewards.step_labelling import (
     steps_to_label,
 )
 from ponder.reason.strategies import Samples
-from ponder.runs import job_json
-from ponder.runs.run_dir import Run, read_traces
+from ponder.runs import Run, job_json, read_traces
 from ponder.tasks.step_labels import LABEL_SCORE
 from ponder.tasks.step_labels.step_split import split_steps
 from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Step, Trace, ids, user_messages
@@ -215,7 +214,7 @@ def test_asides_and_prompts_are_not_labelled() -> None:
 
 def test_impossible_settings_are_refused() -> None:
     rules: list[tuple[type[StepLabeller], dict[str, Any]]] = [
-        (MathShepherd, {"first": 9}), (FirstErrorSearch, {"first": 0}), (MathShepherd, {"kind": "firm"}), (MathShepherd, {"width": 1.0}),
+        (MathShepherd, {"first_round": 9}), (FirstErrorSearch, {"first_round": 0}), (MathShepherd, {"kind": "firm"}), (MathShepherd, {"max_interval_width": 1.0}),
         (FirstErrorSearch, {"sampling": Sampling(temperature=0.0)}),
     ]  # fmt: skip
     for kind, changes in rules:

@@ -14,8 +14,7 @@ from fakes import QUESTION_TEMPLATE, DigitTask, RecordingProgress, char_policy, 
 from ponder.errors import Interrupted, UsageError
 from ponder.models.load import ScratchModel
 from ponder.pipelines.quiet_star import QuietStar, answer_text, copy_embeddings, sample_thoughts
-from ponder.runs import job_json
-from ponder.runs.run_dir import read_metrics, read_traces
+from ponder.runs import job_json, read_metrics, read_traces
 from ponder.train.optimizer import AdamW
 from ponder.train.quiet_star_learner import QuietText
 from ponder.types import ids
@@ -87,8 +86,8 @@ def test_where_and_how_one_thinks() -> None:
 
 def test_what_cannot_work_is_said() -> None:
     for change, why in [
-        ({"thoughts": 1}, "no others"), ({"steps": 0}, "at least 1"), ({"beta": -1.0}, "0 or more"),
-        ({"marks": ("[", "[")}, "must differ"), ({"beta": np.nan}, "0 or more"),
+        ({"num_thoughts": 1}, "no others"), ({"steps": 0}, "at least 1"), ({"beta": -1.0}, "0 or more"),
+        ({"thought_tokens": ("[", "[")}, "must differ"), ({"beta": np.nan}, "0 or more"),
     ]:  # fmt: skip
         with pytest.raises(UsageError, match=why):
             replace(JOB, **change)  # type: ignore[arg-type]

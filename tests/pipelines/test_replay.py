@@ -191,7 +191,7 @@ def test_the_command_says_what_changed(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["replay", str(path), "--select", "any", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["after"]["mean"] == 1.0
-    assert told["groups"][0]["stored"]["dead"] == 0.0
+    assert told["groups"][0]["stored"]["dead_share"] == 0.0
     assert main(["replay", str(tmp_path / "none")]) == 2
 
 

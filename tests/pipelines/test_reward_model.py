@@ -40,8 +40,7 @@ from ponder.pipelines.rewards.labelled_traces import (
 from ponder.pipelines.solve import solve
 from ponder.reason.operators.cut import Cut
 from ponder.reason.strategies import DVTS, BeamSearch, BestOfN, LookaheadBeamSearch, ParticleFilter, Rebase
-from ponder.runs import job_json
-from ponder.runs.run_dir import Run, newest_checkpoint, read_metrics
+from ponder.runs import Run, job_json, newest_checkpoint, read_metrics
 from ponder.tasks.step_labels import LABEL_SCORE, read_labels, write_labels
 from ponder.train.optimizer import AdamW
 from ponder.train.reward_objectives import BradleyTerry, OutcomeReward, ProcessReward, RewardObjective, StateValue
@@ -497,7 +496,7 @@ def test_traces_of_another_tokenizer_are_refused(tmp_path: Path) -> None:
 
 
 def test_impossible_settings_are_refused(tmp_path: Path) -> None:
-    for changes in ({"steps": 0}, {"held_out": 10}, {"data": ()}, {"data": "d.jsonl"}):
+    for changes in ({"steps": 0}, {"held_out_tenths": 10}, {"data": ()}, {"data": "d.jsonl"}):
         with pytest.raises(UsageError):
             replace(JOB, **changes)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="give one of them"):

@@ -20,7 +20,7 @@ from ponder.nets.lora import LoRA
 from ponder.pipelines import rl
 from ponder.pipelines.rl import RL
 from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import newest_checkpoint, read_metrics, read_traces
+from ponder.runs import newest_checkpoint, read_metrics, read_traces
 from ponder.train.finite_checks import Diverged
 from ponder.train.learner import Learner
 from ponder.train.objective import KL, NO_KL, Stats, Tokens
@@ -85,7 +85,7 @@ def test_ppo_s_critic_learns_first_and_alone(tmp_path: Path) -> None:
     rows = told(tmp_path / "run")
     assert ["grad_norm" in m for m in rows] == [False, False, True], "the policy waits"
     assert all(m["critic/grad_norm"] > 0 for m in rows) and rows[0]["value/mean"] == 0 != rows[1]["value/mean"]
-    assert {"kl_beta", "value/explained", "critic/lr"} <= rows[0].keys()
+    assert {"kl_beta", "value/explained_variance", "critic/lr"} <= rows[0].keys()
     for _, trace in read_traces(tmp_path / "run"):
         for i in trace.answers():
             judged = {"returns"} if trace.score(i, "wanted") is not None else set()

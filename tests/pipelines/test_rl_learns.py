@@ -16,7 +16,7 @@ from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask
 from ponder.models.load import ScratchModel
 from ponder.pipelines.rl import RL
 from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import read_metrics
+from ponder.runs import read_metrics
 from ponder.train.algorithms import ONLINE
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import REINFORCE
@@ -25,8 +25,8 @@ from ponder.types import Sampling
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "gspo": {"clip": 0.2, "clip_high": 0.2},
-    "dr-grpo": {"length": 1},
-    "dapo": {"buffer": 0},
+    "dr-grpo": {"max_completion_tokens": 1},
+    "dapo": {"overlong_buffer": 0},
     "ppo": {"critic": Critic(optimizer=AdamW(lr=1e-2))},
 }
 STEPS = 16

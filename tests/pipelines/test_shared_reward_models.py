@@ -31,7 +31,7 @@ from ponder.pipelines.rewards.reward_model_task import RewardModelTask, _load_ca
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.reason.strategies import BestOfN, Samples
-from ponder.runs.run_dir import read_traces
+from ponder.runs import read_traces
 from ponder.train.objective import NO_KL
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO

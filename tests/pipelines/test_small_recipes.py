@@ -15,8 +15,7 @@ from ponder.models.genrm import verdict_prompt
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.pipelines.stages import Stages
-from ponder.runs import job_json
-from ponder.runs.run_dir import read_metrics, read_traces
+from ponder.runs import job_json, read_metrics, read_traces
 from ponder.train.learner import Learner
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -56,16 +55,16 @@ def test_it_runs_to_its_end_and_not_twice(name: str, tmp_path: Path, monkeypatch
 def test_a_judge_reads_what_the_model_can_read() -> None:
     """The template leaves of GenRM's question what this model has read: the problem and its solution."""
     made = recipe_files.load_recipe(recipe_files.shipped_recipes()["genrm"]).__globals__
-    judge = chat_templates.with_chat_template(Tokenizer.from_alphabet(made["ALPHABET"]), made["ASKED"])
+    judge = chat_templates.with_chat_template(Tokenizer.from_alphabet(made["ALPHABET"]), made["GENRM_TEMPLATE"])
     for rationale in (False, True):
         tokens = chat_templates.encode_chat(judge, verdict_prompt("3*7+5", ":16;=6", rationale))
         assert judge.decode(tokens, keep_special=True) == "<bos>3*7+5:16;=6?"
-    assert made["slips"](2.0, 8).allowed[0] == judge.eos[0]
+    assert made["hot_sampling"](2.0, 8).allowed_token_ids[0] == judge.eos[0]
 
 
 def test_the_clock_is_worked_out_from_left_to_right() -> None:
     recipe_files.add_to_import_path(recipe_files.recipe_folders())
-    clock = importlib.import_module("_clock").Clock
+    clock = importlib.import_module("_last_digits").LastDigits
     plain, worked = clock(3), clock(3, "worked")
     item = (3, (("*", 7), ("+", 5), ("*", 9)))
     problem = worked.problem(item, "p")

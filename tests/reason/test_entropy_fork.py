@@ -21,7 +21,7 @@ from ponder.reason.strategies.entropy_fork import EntropyFork
 from ponder.runs.job_json import decode, encode
 from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Trace, ids, user_messages
 
-from .text_policy import tree
+from .text_policy import tree_rows
 
 END = "$"
 
@@ -135,7 +135,7 @@ def think(strategy: EntropyFork, policy: Torn, tokens: int | None = None, **more
 
 def test_branches_then_backs_up_by_hand() -> None:
     trace = think(BY, Torn(crossroads))
-    assert tree(trace) == [
+    assert tree_rows(trace) == [
         (None, "Q", False), (0, "ab", True), (1, "c", True), (1, "d", True), (2, "x", True), (3, "7", True),
     ]  # fmt: skip
     assert trace.steps[4].pruned == "too uncertain: entropy 1.39"
@@ -150,7 +150,7 @@ def test_branches_then_backs_up_by_hand() -> None:
 
 def test_with_nowhere_else_to_go_it_goes_on() -> None:
     trace = think(replace(BY, max_forks=0), Torn(crossroads))
-    assert tree(trace)[1:] == [(0, "abcxe8", True)] and trace.chosen == 1
+    assert tree_rows(trace)[1:] == [(0, "abcxe8", True)] and trace.chosen == 1
 
 
 def test_several_answers_vote() -> None:

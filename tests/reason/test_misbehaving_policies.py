@@ -163,7 +163,7 @@ def small(strategy: Any) -> Any:
 
 WAYS = {name: small(kind()) for name, kind in STRATEGIES.items()} | {n: small(p.strategy) for n, p in PRESETS.items()}
 # What `Wild` says depends on how often a prefix was asked for, and trees with short steps come to the same prefixes.
-WAYS["forest"] = replace(WAYS["forest"], of=replace(WAYS["forest"].of, cut=CUTS["paragraph"]))
+WAYS["forest"] = replace(WAYS["forest"], strategy=replace(WAYS["forest"].strategy, cut=CUTS["paragraph"]))
 TREE_OF_THOUGHTS_SCALE = ("thoughts", "tot", "tot-24")  # gives a thought where it has no answer
 # A tree search may give an answer that was written on from a step which nobody could score.
 ROLLOUTS = ("mcts", "marco-o1", "alphallm-style", "x1", "rstar-style", "alphazero", "forest")

@@ -17,7 +17,7 @@ from ponder.reason.operators.restructure import RETURN, Move, journey, told
 from ponder.reason.operators.self_evaluate import PTrue
 from ponder.types import Completion, Cost, Ids, Problem, Sampling, Score, Step, Trace, ids, user_messages
 
-from .text_policy import EOS, Speaker
+from .text_policy import EOS, TextPolicy
 
 #      0
 #    1   4
@@ -26,7 +26,7 @@ from .text_policy import EOS, Speaker
 PARENTS = {1: 0, 2: 1, 3: 1, 4: 0, 5: 4, 6: 5}
 
 
-def small(policy: Speaker) -> Trace:
+def small(policy: TextPolicy) -> Trace:
     trace = Trace(Problem("p", user_messages("Q")), [Step(None, "Q", policy.tokens("Q"))])
     for i, parent in PARENTS.items():
         tokens = policy.tokens(f"<{i}>").tolist() + ([EOS] if i in (2, 3, 6) else [])
@@ -39,7 +39,7 @@ def small(policy: Speaker) -> Trace:
 
 
 def test_the_order_of_a_journey_by_hand() -> None:
-    trace = small(Speaker([]))
+    trace = small(TextPolicy([]))
     assert journey(trace, 6) == [
         Move(1), Move(2), Move(1, back=True), Move(3), Move(0, back=True), Move(4), Move(5), Move(6),
     ]  # fmt: skip
@@ -63,7 +63,7 @@ def test_the_order_of_a_journey_by_hand() -> None:
 
 
 def test_a_journey_is_a_trace_of_one_branch_with_the_sampled_tokens() -> None:
-    policy = Speaker([])
+    policy = TextPolicy([])
     trace = small(policy)
     one = told(trace, journey(trace, 6), policy)
     assert one.text(len(one.steps) - 1) == f"<1><2>{RETURN}<3>{RETURN}<4><5><6>"
@@ -100,13 +100,13 @@ def test_a_journey_passes_every_step_once_and_only_goes_where_it_can(parents: li
 
 
 def test_backtrack_finds_the_nearest_open_step() -> None:
-    trace = small(Speaker([]))
+    trace = small(TextPolicy([]))
     assert backtrack(trace, 6, lambda i: i in (0, 4)) == 4
     assert backtrack(trace, 6, lambda i: i in (0, 1, 6)) == 6
     assert backtrack(trace, 3, lambda i: i == 2) is None
 
 
-class Words(Speaker):
+class Words(TextPolicy):
     """Tells the probabilities of its next word."""
 
     odds: dict[str, float]
@@ -141,7 +141,7 @@ def test_p_true_is_undecided_where_nothing_is_told() -> None:
     assert "does not tell" in asked()[0].reason and asked()[0].value is None
     none, _ = asked(Maybe=0.9)
     assert none.value is None and "neither True nor False" in none.reason
-    failing = Speaker([], fails=lambda t: ModelError("no room"))
+    failing = TextPolicy([], fails=lambda t: ModelError("no room"))
     (score,) = asyncio.run(PTrue(failing)(small(failing), [6]))
     assert score == Score(None, "no room")
     with pytest.raises(UsageError, match="answer"):

@@ -23,8 +23,8 @@ from ponder.pipelines.rewards.step_labelling import MathShepherd
 from ponder.pipelines.sft import FineTune
 from ponder.protocols import NoProgress, Progress
 from ponder.reason.strategies import Samples
+from ponder.runs import Run, read_traces
 from ponder.runs.problem_changes import check_problems_unchanged, whole_problem_key
-from ponder.runs.run_dir import Run, read_traces
 from ponder.train.optimizer import AdamW
 from ponder.types import Problem, Sampling, Trace, user_messages
 
@@ -88,7 +88,7 @@ def test_what_was_not_asked_yet_may_still_change(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         ran(job, tmp_path / "run", FakePolicy(["0", "1"]), RecordingProgress("step", 2))
     filed(tmp_path, [*ROWS[:5], ["7=", "7"]])
-    assert ran(job, tmp_path / "run", FakePolicy(["2", "3", "4", "7"])).single.right == 6
+    assert ran(job, tmp_path / "run", FakePolicy(["2", "3", "4", "7"])).accuracy.right == 6
 
 
 def test_a_failed_attempt_at_another_problem_counts_too(tmp_path: Path) -> None:
@@ -101,10 +101,10 @@ def test_a_failed_attempt_at_another_problem_counts_too(tmp_path: Path) -> None:
 def test_collecting_and_labelling_notice_it(tmp_path: Path) -> None:
     task = filed(tmp_path)
     fresh = ScratchModel(ALPHABET, width=16, layers=1, heads=2, context=32)
-    half = {"steps": 30, "batch": 6, "optimiser": AdamW(lr=1e-2)}  # learned: some labels differ
+    half = {"steps": 30, "batch_size": 6, "optimizer": AdamW(lr=1e-2)}  # learned: some labels differ
     FineTune(task, fresh, QUESTION_TEMPLATE, device="cpu", dtype="float32", **half)(tmp_path / "model")  # type: ignore[arg-type]
     more: dict[str, Any] = {
-        "batch": 2,
+        "max_concurrency": 2,
         "device": "cpu",
         "dtype": "float32",
         "strategy": Samples(2, Sampling(max_tokens=2)),

@@ -129,6 +129,8 @@ def test_long_weights_are_stepped_slice_by_slice(monkeypatch: pytest.MonkeyPatch
     nets = [nn.Linear(70, 101) for _ in range(2)]
     nets[1].load_state_dict(nets[0].state_dict())
     whole = stepped(nets[0], settings)
-    monkeypatch.setattr(adam_states, "_SLICE", 512)  # 7070 elements: the last slice and the last block are short
+    monkeypatch.setattr(
+        adam_states, "_SLICE_ELEMENTS", 512
+    )  # 7070 elements: the last slice and the last block are short
     cut = stepped(nets[1], settings)
     assert all(torch.equal(t, cut[n]) for n, t in whole.items()) and float(cut["step.weight"]) == 3

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import float64_losses
 from fakes import mixed_groups, perturb, plain_hidden, tiny_decoder, weights64
 from float64_losses import gap
 from ponder.nets.decoder import Decoder
@@ -65,7 +66,7 @@ def test_loss_and_gradient(clip: float | None) -> None:
     learner = seen(tiny_decoder("untied"), traces)
     moved = CriticLearner(perturb(learner.net, 0.02, seed=3), Critic(value_clip=clip, optimizer=AdamW(lr=1e-9)))
     wide = 1e9 if clip is None else clip
-    loss, expected = policy_gradient_formulas.step(lambda of: policy_gradient_formulas.critic(of, wide), moved.net, traces)
+    loss, expected = float64_losses.step(lambda of: float64_losses.critic(of, wide), moved.net, traces)
     found = moved.gradient(traces)
     assert gap(found, expected) < 1e-5
     assert "lm_head.weight" not in found, "a critic has no words"
@@ -103,7 +104,7 @@ def test_it_learns_what_to_expect() -> None:
     explained = []
     for _ in range(25):
         learner.write_values(traces)
-        explained.append(PPO(kl=NO_KL, lam=1.0).credit(traces, "wanted", {})["value/explained"])
+        explained.append(PPO(kl=NO_KL, lam=1.0).credit(traces, "wanted", {})["value/explained_variance"])
         learner.step(traces)
     assert explained[0] == 0 and explained[-1] > 0.6, "the first token's value cannot know"
 

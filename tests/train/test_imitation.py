@@ -196,8 +196,8 @@ def test_dpo_far_out_is_finite() -> None:
 def test_told() -> None:
     assert measured(DPO(), W, {}).told == {"pairs": 3.0}
     kept, judged = len(right(W, 1.0, 4)), sum(map(len, W.judged()))
-    assert measured(RejectionSampling(), W, {}).told == {"kept": pytest.approx(kept / judged)}
-    assert RejectionSampling().credit([], "wanted", {}) == {"kept": 0.0}
+    assert measured(RejectionSampling(), W, {}).told == {"frac_kept": pytest.approx(kept / judged)}
+    assert RejectionSampling().credit([], "wanted", {}) == {"frac_kept": 0.0}
 
 
 def test_what_was_not_chosen_has_no_gradient() -> None:
@@ -241,14 +241,14 @@ def test_a_pair_that_shares_steps_is_refused(tool: bool) -> None:
 
 
 def test_impossible_settings_are_refused() -> None:
-    for settings in ({"beta": 0.0}, {"smoothing": 0.5}, {"smoothing": -0.1}, {"kind": "hinge"}):
+    for settings in ({"beta": 0.0}, {"label_smoothing": 0.5}, {"label_smoothing": -0.1}, {"loss_type": "hinge"}):
         with pytest.raises(UsageError, match="DPO needs"):
             DPO(**settings)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no label smoothing"):
         DPO(loss_type="ipo", label_smoothing=0.1)
-    with pytest.raises(UsageError, match="nll is -1"):
+    with pytest.raises(UsageError, match="nll_weight is -1"):
         DPO(nll_weight=-1)
-    for settings in ({"mix": 0.0}, {"mix": 1.0}, {"kind": "sideways"}):
+    for settings in ({"jsd_mix": 0.0}, {"jsd_mix": 1.0}, {"divergence": "sideways"}):
         with pytest.raises(UsageError, match="distillation is"):
             Distill(**settings)  # type: ignore[arg-type]
     assert (

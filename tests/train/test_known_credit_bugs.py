@@ -24,7 +24,7 @@ both = pytest.mark.parametrize("broken", [False, True], ids=["right", "mistake"]
 
 @both
 def test_3_equal_rewards_earn_exactly_nothing(broken: bool, monkeypatch: Patch) -> None:
-    def epsilon(rewards: Sequence[float], scale: bool = True, bessel: bool = False) -> np.ndarray:
+    def epsilon(rewards: Sequence[float], divide_by_std: bool = True, bessel: bool = False) -> np.ndarray:
         r = np.asarray(rewards, np.float32)
         return (r - r.mean()) / (r.std() + np.float32(1e-9))
 
@@ -72,12 +72,12 @@ def test_15_groups_follow_the_prompt_s_instance(broken: bool, monkeypatch: Patch
 
 @both
 def test_16_gae_skips_what_the_policy_did_not_write(broken: bool, monkeypatch: Patch) -> None:
-    def all_steps(trace: Trace, scorer: str, truncated: bool = True) -> list[credit.ScoredAnswer]:
+    def all_steps(trace: Trace, scorer: str, include_truncated: bool = True) -> list[credit.ScoredAnswer]:
         return [replace(w, steps=tuple(trace.path(w.leaf)[1:])) for w in real(trace, scorer)]
 
     real = credit.scored_answers
     if broken:
-        monkeypatch.setattr(credit, "written", all_steps)
+        monkeypatch.setattr(credit, "scored_answers", all_steps)
     trace = trace_group([5, 6], [[7, 8]], [None])
     trace.steps[0].stop = trace.steps[1].stop = "stop"
     trace.add(Step(1, "", ids([9, 9, 9])))

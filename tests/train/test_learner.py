@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+import float64_losses
 from fakes import mixed_groups, perturb, plain_logprobs, tiny_decoder, trace_group, weights64
 from float64_losses import gap, turned
 from ponder.errors import UsageError
@@ -34,8 +35,8 @@ def credited(rule: Objective = PLAIN, tool: bool = True) -> list[Trace]:
     return traces
 
 
-def grpo(of: Sequence[policy_gradient_formulas.Part]) -> Tensor:
-    return policy_gradient_formulas.grpo(of, beta=0.0)
+def grpo(of: Sequence[float64_losses.Part]) -> Tensor:
+    return float64_losses.grpo(of, beta=0.0)
 
 
 def same(net: Decoder, other: dict[str, Tensor]) -> bool:
@@ -53,7 +54,7 @@ def test_loss_and_gradient(kind: str, beta: float) -> None:
     learner = Learner(net, GRPO(kl=KL(beta)), AdamW(lr=1e-9, max_grad_norm=float("inf")))
     perturb(net)
     traces = credited()
-    loss, expected = policy_gradient_formulas.step(lambda of: policy_gradient_formulas.grpo(of, beta), net, traces, learner.reference)
+    loss, expected = float64_losses.step(lambda of: float64_losses.grpo(of, beta), net, traces, learner.reference)
     assert gap(learner.gradient(traces), expected) < 1e-5
     assert all(p.grad is None for p in net.parameters()), "asking for a gradient leaves none behind"
     told = learner.step(traces)
@@ -64,7 +65,7 @@ def test_loss_and_gradient(kind: str, beta: float) -> None:
 
 def test_sft_is_the_token_mean_over_answers() -> None:
     traces, net = credited(SFT()), tiny_decoder()
-    loss, expected = policy_gradient_formulas.step("sft", net, traces)
+    loss, expected = float64_losses.step("sft", net, traces)
     assert gap(Learner(net, SFT()).gradient(traces), expected) < 1e-5
     told = Learner(net, SFT()).step(traces)
     assert told["loss"] == pytest.approx(loss, rel=1e-5)
@@ -78,7 +79,7 @@ def test_a_step_is_adam_s() -> None:
     adam = torch.optim.AdamW(manual.parameters(), lr=0.01, weight_decay=0.0)
     learner = Learner(net, PLAIN, AdamW(lr=0.01, max_grad_norm=0.5))
     for _ in range(2):
-        _, grads = policy_gradient_formulas.step(grpo, manual, traces)
+        _, grads = float64_losses.step(grpo, manual, traces)
         for name, p in manual.named_parameters():
             p.grad = grads[name].float()
         torch.nn.utils.clip_grad_norm_(manual.parameters(), 0.5)
@@ -117,7 +118,7 @@ def test_order_and_a_deeper_tree_do_not_change_the_gradient() -> None:
 def test_groups_of_equal_rewards_still_count_in_the_denominator() -> None:
     traces = credited()
     assert not traces[1].steps[1].advantages.any()
-    _, expected = policy_gradient_formulas.step(grpo, tiny_decoder(), traces)
+    _, expected = float64_losses.step(grpo, tiny_decoder(), traces)
     assert gap(Learner(tiny_decoder(), PLAIN).gradient(traces), expected) < 1e-5
     without = Learner(tiny_decoder(), PLAIN).gradient([traces[0], *traces[2:]])
     assert gap(without, expected) > 1e-2, "leaving them out of the count would show"
@@ -127,7 +128,7 @@ def test_groups_of_equal_rewards_still_count_in_the_denominator() -> None:
 def test_a_bfloat16_network_has_a_float32_gradient() -> None:
     net, traces = tiny_decoder(dtype=torch.bfloat16), credited()
     found = Learner(net, PLAIN, max_tokens_per_microbatch=20).gradient(traces)
-    _, expected = policy_gradient_formulas.step(grpo, net, traces)
+    _, expected = float64_losses.step(grpo, net, traces)
     assert {g.dtype for g in found.values()} == {torch.float32} and turned(found, expected) < 0.05
 
 
@@ -151,7 +152,7 @@ def test_recomputing_gives_the_same_gradient(kind: str, monkeypatch: pytest.Monk
 def test_log_probabilities_as_sampled_are_compared() -> None:
     """The gap between sampler and learner is measured on tokens that were sampled, and on no others."""
     net, traces = tiny_decoder(), credited(tool=False)
-    single = [p.new_t.detach() for p in policy_gradient_formulas.parts(net, weights64(net), traces)]
+    single = [p.new_t.detach() for p in float64_losses.parts(net, weights64(net), traces)]
     steps = [s for t in traces for s in t.steps if s.advantages is not None]
     for step, true in zip(steps, single, strict=True):
         step.logprobs = true.numpy().astype(np.float32)
@@ -198,15 +199,15 @@ def test_minibatches_have_denominators_of_their_own(monkeypatch: pytest.MonkeyPa
     """Each is an optimiser step: its gradient is the formula's over its own traces."""
     traces, net = credited(tool=False), tiny_decoder()
     learner = Learner(net, PLAIN, AdamW(lr=1e-9, max_grad_norm=float("inf")), minibatches=2)
-    expected = [policy_gradient_formulas.step(grpo, net, part)[1] for part in (traces[:2], traces[2:])]
-    found: list[policy_gradient_formulas.Grads] = []
+    expected = [float64_losses.step(grpo, net, part)[1] for part in (traces[:2], traces[2:])]
+    found: list[float64_losses.Grads] = []
     real = MasterWeights.grad_norm
 
     def keep(self: MasterWeights) -> Tensor:
         found.append({n: g.clone() for n, g in self.gradients().items()})
         return real(self)
 
-    monkeypatch.setattr(MasterWeights, "norm", keep)
+    monkeypatch.setattr(MasterWeights, "grad_norm", keep)
     learner.step(traces)
     assert len(found) == 2 and learner.master_weights.steps == 2
     assert max(gap(f, e) for f, e in zip(found, expected, strict=True)) < 1e-5
@@ -239,7 +240,7 @@ def test_frozen_layers_neither_change_nor_get_a_gradient(kind: str) -> None:
     learner = Learner(net, PLAIN, AdamW(lr=0.1), frozen_layers=1)
     traces = credited()
     found = learner.gradient(traces)
-    _, expected = policy_gradient_formulas.step(grpo, net, traces)
+    _, expected = float64_losses.step(grpo, net, traces)
     assert all(n.startswith(("layers.1.", "norm.")) for n in found)
     assert gap(found, {n: expected[n] for n in found}) < 1e-5, "what is left learns as it would have"
     learner.step(traces)

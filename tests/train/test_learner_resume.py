@@ -13,7 +13,7 @@ from fake_checkpoints import Job
 from fakes import mixed_groups, tiny_decoder
 from ponder.nets import hf, lora
 from ponder.nets.lora import LoRA
-from ponder.runs.run_dir import Run
+from ponder.runs import Run
 from ponder.train import adam_states
 from ponder.train.checkpoint import CheckpointWriter, load_latest
 from ponder.train.learner import Learner
@@ -72,7 +72,7 @@ def halves(settings: dict[str, Any], folder: Path, background: bool) -> tuple[Le
 def test_training_goes_on_to_the_bit(
     kind: str, background: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adam_states, "SMALL", 512)  # so that weights as small as these are kept in 8 bits
+    monkeypatch.setattr(adam_states, "MIN_INT8_ELEMENTS", 512)  # so that weights as small as these are kept in 8 bits
     one, two, told, again = halves(KINDS[kind], tmp_path, background)
     assert told == again
     assert all(torch.equal(p, two.net.state_dict()[n]) for n, p in one.net.state_dict().items())

@@ -238,4 +238,4 @@ def test_impossible_clips_are_refused(kind: Any) -> None:
     for settings in ({"clip": 0.0}, {"clip": -0.2}, {"clip_high": 0.0}, {"clip": float("nan")}):
         with pytest.raises(UsageError, match="positive clip ranges"):
             kind(**settings)
-    assert kind(clip=0.1, clip_high=None).high == 0.1
+    assert kind(clip=0.1, clip_high=None).upper_clip == 0.1

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import float64_losses
 from fakes import mixed_groups, perturb, plain_logprobs, tiny_decoder, trace_group, weights64
 from ponder.nets.decoder import Decoder
 from ponder.train import chunked_lm_head
@@ -131,13 +132,13 @@ class Case:
         rule.credit(self.traces, "wanted", {})
         self.net, self.rule = net, rule
 
-    def gradient(self, micro: int, traces: Sequence[Trace]) -> policy_gradient_formulas.Grads:
+    def gradient(self, micro: int, traces: Sequence[Trace]) -> float64_losses.Grads:
         if self.name == "critic":
             return CriticLearner(self.net, Critic(), max_tokens_per_microbatch=micro).gradient(traces)
         given: Any = {"temperature": HEAT, "max_tokens_per_microbatch": micro, "reference": self.reference}
         return Learner(self.net, self.rule, **given).gradient(traces)
 
-    def everywhere(self, patch: pytest.MonkeyPatch) -> Iterator[tuple[str, policy_gradient_formulas.Grads]]:
+    def everywhere(self, patch: pytest.MonkeyPatch) -> Iterator[tuple[str, float64_losses.Grads]]:
         apart_traces = [unshared(t) for t in self.traces]
         layouts = {"shared": self.traces, "packed": apart_traces, "padded": apart_traces}
         for layout, traces in layouts.items():
@@ -148,7 +149,7 @@ class Case:
                     if way == "chunked":
                         m.setattr(chunked_lm_head, "_CHUNK_BYTES", 7 * 4 * self.net.config.vocab)  # seven tokens
                     else:
-                        m.setattr(learning, "token_logprobs", policy_gradient_formulas.full_logprobs)
+                        m.setattr(learning, "token_logprobs", float64_losses.full_logprobs)
                         m.setattr(learning, "divergence", full_divergence)
                     for size, micro in MICRO.items():
                         yield f"{layout}, {way} head, {size}", self.gradient(micro, traces)
@@ -156,11 +157,11 @@ class Case:
 
 def check(name: str, kind: str, patch: pytest.MonkeyPatch) -> None:
     case = Case(name, kind)
-    _, expected = policy_gradient_formulas.step(name, case.net, case.traces, case.reference, HEAT)
+    _, expected = float64_losses.step(name, case.net, case.traces, case.reference, HEAT)
     ways, found = zip(*case.everywhere(patch), strict=True)
     assert len(ways) == (9 if name == "critic" else 18)
     for way, grads in zip(ways, found, strict=True):
-        assert policy_gradient_formulas.gap(grads, expected) < 1e-5, way
+        assert float64_losses.gap(grads, expected) < 1e-5, way
     flat = torch.stack([torch.cat([g[n].double().flatten() for n in expected]) for g in found])
     size = torch.cat([g.flatten() for g in expected.values()]).norm()
     off = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist") / size
@@ -175,7 +176,7 @@ def test_one_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_cases_are_off_policy() -> None:
     case = Case("grpo", "llama")
-    rho = torch.cat([p.rho_t for p in policy_gradient_formulas.parts(case.net, weights64(case.net), case.traces, heat=HEAT)])
+    rho = torch.cat([p.rho_t for p in float64_losses.parts(case.net, weights64(case.net), case.traces, heat=HEAT)])
     assert all(int(n) > 5 for n in ((rho > 1.2).sum(), (rho < 0.8).sum(), ((rho - 1).abs() < 0.2).sum()))
 
 

@@ -26,7 +26,7 @@ from ponder.nets.nonfinite_tensors import first_nonfinite
 from ponder.pipelines.problems.curriculum import EasyToHard, Frontier
 from ponder.pipelines.rl import RL
 from ponder.reason.strategies import Rebase, Samples
-from ponder.runs.run_dir import Run
+from ponder.runs import Run
 from ponder.train.finite_checks import Diverged
 from ponder.train.imitation import DPO, Distill, RejectionSampling
 from ponder.train.learner import Learner
@@ -207,7 +207,7 @@ def test_a_step_past_the_end_of_the_weights_type_is_not_taken(dtype: torch.dtype
 def test_bounds_hold_and_are_rarely_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     learner = Learner(tiny_decoder(), PLAIN, AdamW(lr=0.1, weight_decay=0.1))
     looked = []
-    monkeypatch.setattr(learner.master_weights, "_copies", lambda: looked.append(1))
+    monkeypatch.setattr(learner.master_weights, "_snapshot", lambda: looked.append(1))
     traces = credited()
     for _ in range(5):
         learner.step(traces)

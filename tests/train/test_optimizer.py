@@ -141,8 +141,8 @@ def test_schedule_ends_at_its_floor() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"lr": 0.0}, {"lr": -1.0}, {"lr": math.nan}, {"max_grad_norm": 0.0}, {"warmup": -1}, {"decay_steps": -5},
-     {"floor": -0.1}, {"floor": 1.5}, {"states": "int4"}],
+    [{"lr": 0.0}, {"lr": -1.0}, {"lr": math.nan}, {"max_grad_norm": 0.0}, {"warmup_steps": -1}, {"decay_steps": -5},
+     {"min_lr_ratio": -0.1}, {"min_lr_ratio": 1.5}, {"states": "int4"}],
     ids=lambda s: "-".join(f"{k}={v}" for k, v in s.items()),
 )  # fmt: skip
 def test_impossible_settings_are_refused(settings: dict[str, float]) -> None:
@@ -216,7 +216,7 @@ def test_peers_sum_gradients_in_place(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["float32", "int8", "cpu"])
 def test_state_restores_exactly(dtype: torch.dtype, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adam_states, "SMALL", 1000)  # so that some of the tiny network's weights are not
+    monkeypatch.setattr(adam_states, "MIN_INT8_ELEMENTS", 1000)  # so that some of the tiny network's weights are not
     settings = AdamW(lr=0.01, warmup_steps=5, states=kind)  # type: ignore[arg-type]
     whole = taken(tiny_decoder(dtype=dtype), settings, 4)
     half = taken(tiny_decoder(dtype=dtype), settings, 2)

@@ -180,7 +180,7 @@ def test_what_fills_the_last_block_changes_nothing(monkeypatch: pytest.MonkeyPat
     work = pack.split_microbatches(every(traces), 60)
     plain = [pack.pack(part, CPU) for part in work]
     expected = Learner(tiny_decoder(), GRPO(kl=NO_KL), max_tokens_per_microbatch=60).gradient(traces)
-    monkeypatch.setattr(pack, "_block", lambda device: 128)
+    monkeypatch.setattr(pack, "_pad_multiple", lambda device: 128)
     filled = [pack.pack(part, CPU) for part in work]
     assert all(len(b.ids_T) == sum(b.lengths) == 128 and b.parents[-1] == -1 for b in filled)
     for a, b in zip(plain, filled, strict=True):

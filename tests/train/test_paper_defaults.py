@@ -22,34 +22,34 @@ ALL: dict[str, Any] = {**ONLINE, **OFFLINE}
 PAPERS: dict[str, dict[str, Any]] = {
     "reinforce": {"baseline": "batch", "kl": NO_KL},
     "rloo": {"kl": KL(0.03, "k1", "reward")},  # section 4: beta 0.03 on TL;DR
-    "reinforce++": {"clip": 0.2, "high": 0.2, "kl": KL(0.01, "k1", "reward"), "group_baseline": False, "entropy": 0.0},
-    "grpo": {"clip": 0.2, "high": 0.2, "kl": KL(0.04, "k3", "loss"), "bessel": False, "entropy": 0.0},  # section 4.2
-    "dr-grpo": {"clip": 0.2, "high": 0.2, "kl": NO_KL, "length": 3000, "entropy": 0.0},
+    "reinforce++": {"clip": 0.2, "upper_clip": 0.2, "kl": KL(0.01, "k1", "reward"), "group_baseline": False, "entropy_coef": 0.0},
+    "grpo": {"clip": 0.2, "upper_clip": 0.2, "kl": KL(0.04, "k3", "loss"), "bessel": False, "entropy_coef": 0.0},  # section 4.2
+    "dr-grpo": {"clip": 0.2, "upper_clip": 0.2, "kl": NO_KL, "max_completion_tokens": 3000, "entropy_coef": 0.0},
     "dapo": {  # section 4.1: 16384 tokens and a buffer of 4096
-        "clip": 0.2, "high": 0.28, "kl": NO_KL, "longest": 16384 + 4096, "buffer": 4096, "refill": 10, "entropy": 0.0,
+        "clip": 0.2, "upper_clip": 0.28, "kl": NO_KL, "max_completion_tokens": 16384 + 4096, "overlong_buffer": 4096, "dynamic_sampling_rounds": 10, "entropy_coef": 0.0,
     },
-    "gspo": {"clip": 3e-4, "high": 4e-4, "kl": NO_KL, "bessel": False, "entropy": 0.0},  # section 5.1
-    "cispo": {"clip": math.inf, "high": 4.0, "kl": NO_KL, "bessel": False, "entropy": 0.0},
+    "gspo": {"clip": 3e-4, "upper_clip": 4e-4, "kl": NO_KL, "bessel": False, "entropy_coef": 0.0},  # section 5.1
+    "cispo": {"clip": math.inf, "upper_clip": 4.0, "kl": NO_KL, "bessel": False, "entropy_coef": 0.0},
     "ppo": {  # InstructGPT, appendix C.4: beta 0.02, no discount, lambda 0.95, both clips 0.2
-        "clip": 0.2, "high": 0.2, "kl": KL(0.02, "k1", "reward"), "gamma": 1.0, "lam": 0.95, "advantage": "gae",
-        "whiten": True, "entropy": 0.0, "adaptive": None, "critic": Critic(value_clip=0.2),
+        "clip": 0.2, "upper_clip": 0.2, "kl": KL(0.02, "k1", "reward"), "gamma": 1.0, "lam": 0.95, "advantage_estimator": "gae",
+        "whiten_advantages": True, "entropy_coef": 0.0, "adaptive_kl": None, "critic": Critic(value_clip=0.2),
     },
-    "tree": {"clip": 0.2, "high": 0.2, "kl": NO_KL, "treerl": False},
-    "rejection": {"least": 1.0},
+    "tree": {"clip": 0.2, "upper_clip": 0.2, "kl": NO_KL, "treerl": False},
+    "rejection": {"min_reward": 1.0},
     "sft": {},
-    "dpo": {"beta": 0.1, "kind": "sigmoid", "smoothing": 0.0},
-    "distill": {"kind": "forward"},
+    "dpo": {"beta": 0.1, "loss_type": "sigmoid", "label_smoothing": 0.0},
+    "distill": {"divergence": "forward"},
 }  # fmt: skip
 CHANGED: dict[str, dict[str, Any]] = {
-    "reinforce": {"baseline": "running", "decay": 0.5, "kl": KL(0.1, "k2", "reward")},
+    "reinforce": {"baseline": "running", "baseline_decay": 0.5, "kl": KL(0.1, "k2", "reward")},
     "cispo": {"clip": 0.5, "clip_high": None},
-    "dapo": {"mask_truncated": True, "buffer": 0},
+    "dapo": {"mask_truncated": True, "overlong_buffer": 0},
     "ppo": {
-        "critic": Critic("a/run", AdamW(3e-6), None, 5), "adaptive": AdaptiveKLController(3.0, 100), "advantage": "td", "most": 5.0,
+        "critic": Critic("a/run", AdamW(3e-6), None, 5), "adaptive_kl": AdaptiveKLController(3.0, 100), "advantage_estimator": "td", "advantage_clip": 5.0,
         "normalize_rewards": True, "reward_clip": 10.0,
     },
-    "dpo": {"kind": "ipo", "beta": 0.5},
-    "distill": {"kind": "jsd", "mix": 0.9},
+    "dpo": {"loss_type": "ipo", "beta": 0.5},
+    "distill": {"divergence": "jsd", "jsd_mix": 0.9},
 }  # fmt: skip
 
 
@@ -93,15 +93,15 @@ def test_it_is_plain_data(name: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_it_can_be_asked_what_it_needs(name: str) -> None:
     objective = ALL[name]()
-    assert objective.teacher == (name in ("dpo", "distill"))
-    assert objective.together == (name == "dpo")
+    assert objective.needs_reference == (name in ("dpo", "distill"))
+    assert objective.needs_whole_trace == (name == "dpo")
     assert objective.trains_zero_advantage == (name == "grpo"), "only where KL or entropy enters the loss"
     assert isinstance(objective.kl, KL)
     assert objective.weigh([1, 2]).shape == (2,)
 
 
 def test_only_dapo_samples_again() -> None:
-    assert [name for name, kind in ALL.items() if hasattr(kind, "refill")] == ["dapo"]
+    assert [name for name, kind in ALL.items() if hasattr(kind, "dynamic_sampling_rounds")] == ["dapo"]
 
 
 def test_names_are_found() -> None:

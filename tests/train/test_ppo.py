@@ -19,7 +19,7 @@ from ponder.train.ppo import PPO, AdaptiveKLController, Critic, CriticObjective
 from toy_answers import Answer, Now, Terms, World, agree, estimate, measured, token_mean, world
 
 W, FRESH = world(1), world(3, drift=(0.0,))
-PLAIN = {"whiten": False, "kl": KL(0.02, "k1", "reward")}
+PLAIN = {"whiten_advantages": False, "kl": KL(0.02, "k1", "reward")}
 
 
 def rewards(w: World, a: Answer, p: PPO, beta: float, earned: float) -> list[float]:
@@ -123,7 +123,7 @@ def test_told() -> None:
     values = [W.values[t] for a in raw(W) for t in a.rows]
     returns = np.add(left, values)
     assert found.told["value/mean"] == pytest.approx(np.mean(values))
-    assert found.told["value/explained"] == pytest.approx(1 - np.var(left) / np.var(returns))
+    assert found.told["value/explained_variance"] == pytest.approx(1 - np.var(left) / np.var(returns))
     assert found.told["kl_beta"] == 0.02
     assert PPO().credit([], "wanted", {}) == {}
 
@@ -304,8 +304,8 @@ def test_a_mistake_is_seen(broken: Any, name: str) -> None:
 def test_impossible_settings_are_refused() -> None:
     for settings, words in (
         ({"gamma": 0.0}, "gamma"), ({"gamma": 1.1}, "gamma"), ({"lam": -0.1}, "lam"), ({"lam": 1.5}, "lam"),
-        ({"clip": 0.0}, "clip"), ({"adaptive": AdaptiveKLController(), "kl": KL()}, "adaptive"),
-        ({"adaptive": AdaptiveKLController(), "kl": KL(0.1, "k3", "loss")}, "adaptive"),
+        ({"clip": 0.0}, "clip"), ({"adaptive_kl": AdaptiveKLController(), "kl": KL()}, "adaptive"),
+        ({"adaptive_kl": AdaptiveKLController(), "kl": KL(0.1, "k3", "loss")}, "adaptive"),
     ):  # fmt: skip
         with pytest.raises(UsageError, match=words):
             PPO(**settings)  # type: ignore[arg-type]

@@ -140,7 +140,7 @@ def draw_world(seed: int) -> tuple[list[QuietText], list[list[list[np.ndarray]]]
 @given(st.integers(0, 99), st.integers(1, 4), st.booleans())
 def test_the_packed_loss_and_gradient_are_those_of_single_texts(seed: int, ahead: int, positive: bool) -> None:
     policy = lively(seed)
-    made = learner(policy, ahead=ahead, beta=0.7, positive=positive)
+    made = learner(policy, lookahead_tokens=ahead, beta=0.7, positive_only=positive)
     texts, thoughts = draw_world(seed)
     w = weights64(policy.net)
     head = {n: p.detach().double().requires_grad_() for n, p in made.mixing.named_parameters()}
@@ -166,7 +166,7 @@ def test_the_packed_loss_and_gradient_are_those_of_single_texts(seed: int, ahead
 def test_the_expected_gradient_by_all_thoughts_of_a_network() -> None:
     """Thoughts of one token, two at a place: the mean over all pairs is the gradient of the expectation."""
     policy = lively(3)
-    made = learner(policy, ahead=2, positive=False)
+    made = learner(policy, lookahead_tokens=2, positive_only=False)
     text = QuietText(ids([3, 4, 5]), 2)  # one place: after the second token
     w = weights64(policy.net)
     head = {n: p.detach().double() for n, p in made.mixing.named_parameters()}

@@ -279,7 +279,7 @@ class Before(RewardLearner):
     """Reads a number before its token, as a critic does."""
 
     def read(self, net: Any, batch: Any) -> Tensor:
-        return net.numbers(self._hidden(net, batch))
+        return net.raw_scores(self._hidden(net, batch))
 
 
 class ByPair(BradleyTerry):

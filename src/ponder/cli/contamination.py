@@ -99,7 +99,7 @@ def evaluation_questions(source: str, column: str | None = None) -> Iterator[tup
     """Ids and questions of an evaluation: a file, a run directory or a task's test side."""
     path = Path(source)
     if (path / "job.json").is_file():
-        from ponder.runs.run_dir import read_traces
+        from ponder.runs import read_traces
 
         plain = _questions_without_style(path)
         yield from {t.problem.id: plain.get(t.problem.id, t.problem.question) for _, t in read_traces(path)}.items()
@@ -112,7 +112,7 @@ def evaluation_questions(source: str, column: str | None = None) -> Iterator[tup
 def _texts_of_run(path: Path) -> Iterator[TrainingText]:
     """What was asked and written in a run, and the files of data that it made."""
     from ponder.measure.diagnostics.contamination import TrainingText
-    from ponder.runs.run_dir import read_traces
+    from ponder.runs import read_traces
 
     for step, trace in read_traces(path):
         said = [str(m["content"]) for m in trace.problem.messages]

@@ -15,7 +15,7 @@ from ponder.cli import export, solve
 from ponder.cli.commands import DEMO_DESCRIPTION, DEMO_RECIPE
 from ponder.cli.graceful_stop import GracefulStop
 from ponder.cli.job_commands import job_from_recipe
-from ponder.cli.launch import job_progress, remove_if_empty, solve_hint
+from ponder.cli.launch import job_progress, solve_hint
 from ponder.cli.progress import one_line, print_json
 from ponder.errors import UsageError
 
@@ -58,6 +58,7 @@ def run_demo(job: RL, folder: Path, stop: GracefulStop, json: bool = False) -> N
     """Before, training, after, and what changed. Every part is a run directory, so each resumes."""
     from ponder.measure import Accuracy
     from ponder.pipelines.job.finished_training import finished_model
+    from ponder.runs.cleanup import remove_failed_start
     from ponder.runs.prior_results import PriorResults
 
     stored = PriorResults.read(folder)
@@ -68,7 +69,7 @@ def run_demo(job: RL, folder: Path, stop: GracefulStop, json: bool = False) -> N
     say(f"     {before.accuracy}", "", f"2/4  training {job.steps} steps, each {job.problems_per_step} problems")
     with job_progress(job, folder / "train", stop, json, "train" if json else "") as seen:
         began = time.perf_counter()
-        with remove_if_empty(folder / "train"):
+        with remove_failed_start(folder / "train"):
             if finished_model(job, folder / "train") is None:
                 job(folder / "train", seen)
         clock.add("train", time.perf_counter() - began)
@@ -113,6 +114,7 @@ def _evaluate(
 ) -> EvaluationReport:
     from ponder.pipelines.evaluate import Evaluate
     from ponder.reason.strategies import Chain
+    from ponder.runs.cleanup import remove_failed_start
     from ponder.types import Sampling
 
     greedy = Chain(Sampling(temperature=0.0, max_tokens=32))
@@ -121,7 +123,7 @@ def _evaluate(
     )
     title = folder.name if json else f"{folder.name} · {model}"
     began = time.perf_counter()
-    with job_progress(evaluation, folder, stop, json, title) as seen, remove_if_empty(folder):
+    with job_progress(evaluation, folder, stop, json, title) as seen, remove_failed_start(folder):
         report = evaluation(folder, seen)
     loading = seen.phase_seconds.get("load", 0.0)
     if not clock.parts["load"]:
@@ -148,7 +150,7 @@ class DemoResult:
 
     def _scored_answers(self, part: str) -> dict[str, tuple[float | None, str, str]]:
         """By problem: score, question, completion."""
-        from ponder.runs.run_dir import read_traces
+        from ponder.runs import read_traces
 
         name = self.job.task.verifier.name
         found = {}
@@ -158,7 +160,7 @@ class DemoResult:
         return found
 
     def rewards(self) -> list[float]:
-        from ponder.runs.run_dir import read_metrics
+        from ponder.runs import read_metrics
 
         return [row["reward"] for row in read_metrics(self.folder / "train")]
 

@@ -342,8 +342,7 @@ def load_stored_job(folder: Path) -> Any:
     """The job of a run directory. What it names beside ponder's own is loaded only where the user said --trust, now
     and for as long as the command runs."""
     from ponder import registry
-    from ponder.runs import job_json
-    from ponder.runs.run_dir import read_job
+    from ponder.runs import job_json, read_job
     from ponder.runs.trust import allowed_names
 
     recipe_files.add_to_import_path(

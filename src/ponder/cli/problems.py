@@ -149,14 +149,15 @@ def _refuse_flags_of_the_other_source(
 
 def _run_and_write(job: Any, folder: Path, out: Path, json: bool) -> int:
     from ponder.cli.graceful_stop import GracefulStop
-    from ponder.cli.launch import job_progress, remove_if_empty
+    from ponder.cli.launch import job_progress
+    from ponder.runs.cleanup import remove_failed_start
     from ponder.runs.data_files import write_jsonl
     from ponder.runs.prior_results import PriorResults
 
     before = PriorResults.read(folder)
     with GracefulStop() as stop:
         with job_progress(job, folder, stop, json, "" if json else f"problems · {job.source}") as seen:
-            with remove_if_empty(folder):
+            with remove_failed_start(folder):
                 made = job(folder, seen)
     write_jsonl(out, made.rows)
     if json:

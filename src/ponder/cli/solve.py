@@ -132,7 +132,7 @@ def solve_question(
     from ponder.pipelines.job.input_fingerprints import input_fingerprints
     from ponder.pipelines.problems.prompt_style import styled_question
     from ponder.pipelines.solve import solve
-    from ponder.runs.run_dir import Run, read_traces
+    from ponder.runs import Run, read_traces
     from ponder.types import prompt_trace
 
     problem = styled_question(job.question, strategy, job.template)

@@ -107,7 +107,7 @@ class ModelRunner:
         for seq in seqs:
             seq.prefill_tokens += len(seq.slots) == 1
         if self._attention is not None and self._last_batch == seqs:
-            self._attention.grow(np.asarray([seq.own[-1] for seq in seqs]))
+            self._attention.grow(np.asarray([seq.slots[-1] for seq in seqs]))
         else:
             self._attention, self._last_batch = DecodeAttention(self.cache, plan_attention(seqs)), list(seqs)
         tokens = np.asarray([seq.token_ids[-1] if seq.token_ids else seq.request.prefix[-1] for seq in seqs], np.int64)

@@ -19,7 +19,7 @@ from ponder.pipelines.solve import shuffled_problems
 from ponder.protocols import NoProgress, Progress, Strategy, Task
 from ponder.reason.budget import Budget
 from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import Run, read_traces
+from ponder.runs import Run, read_traces
 from ponder.runs.trust import names_code
 from ponder.types import Trace
 
@@ -45,10 +45,10 @@ class Collect:
     def __post_init__(self) -> None:
         object.__setattr__(self, "task", apply_style(self.task, self.strategy, self.template))
         if min(self.max_concurrency, self.limit) < 1 or min(self.seed, self.start_index) < 0:
-            raise UsageError("batch and problems must each be at least 1, seed and first at least 0")
+            raise UsageError("max_concurrency and limit must each be at least 1, seed and start_index at least 0")
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> EvaluationReport:
-        memory_check.require_trace_memory({"problems": self.limit}, {"n": getattr(self.strategy, "n", 1)})
+        memory_check.require_trace_memory({"limit": self.limit}, {"n": getattr(self.strategy, "n", 1)})
         watch = watch or NoProgress()
         job = replace(self, model=pin_checkpoint(self.model), guide=pin_guide(self.guide, folder))
         chosen = {p.id: p for p in shuffled_problems(self.task.train, self.seed, self.start_index, self.limit)}
@@ -72,4 +72,6 @@ class Collect:
 
     def _report(self, traces: Sequence[Trace]) -> EvaluationReport:
         verifier = self.task.verifier
-        return evaluation_report(traces, verifier.name, getattr(verifier, "read", None), strategy=self.strategy)
+        return evaluation_report(
+            traces, verifier.name, getattr(verifier, "extract_answer", None), strategy=self.strategy
+        )

@@ -21,8 +21,7 @@ from ponder.pipelines.solve import try_solve
 from ponder.protocols import NoProgress, Policy, Progress, Scorer, Strategy, Task
 from ponder.reason.budget import Budget, BudgetLedger
 from ponder.reason.strategies import Chain
-from ponder.runs import problem_changes
-from ponder.runs.run_dir import Run, read_traces
+from ponder.runs import Run, problem_changes, read_traces
 from ponder.runs.trust import names_code
 from ponder.types import Cost, Problem, Trace
 
@@ -50,7 +49,7 @@ class Evaluate:
     def __post_init__(self) -> None:
         object.__setattr__(self, "task", apply_style(self.task, self.strategy, self.template))
         if self.max_concurrency < 1 or (self.limit is not None and self.limit < 1) or self.seed < 0:
-            raise UsageError("batch and limit must each be at least 1, seed at least 0")
+            raise UsageError("max_concurrency and limit must each be at least 1, seed at least 0")
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> EvaluationReport:
         watch = watch or NoProgress()
@@ -80,7 +79,7 @@ async def evaluate(
         guide=guide, budget=budget, oracle=is_oracle(job.guide),
     )  # fmt: skip
     name = "" if guide is None else guide.name
-    return evaluation_report(traces, verifier.name, getattr(verifier, "read", None), name, job.strategy)
+    return evaluation_report(traces, verifier.name, getattr(verifier, "extract_answer", None), name, job.strategy)
 
 
 async def solve_and_keep(

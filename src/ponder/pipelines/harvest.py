@@ -35,17 +35,14 @@ from ponder.reason.harvest.kinds import (
     LabelFormat,
 )
 from ponder.registry import only_allowed
-from ponder.runs import job_json
-from ponder.runs.data_files import FILTER_REPORT_FILE, filter_report_lines, write_jsonl
-from ponder.runs.run_dir import Run, read_job, read_traces, write_json
+from ponder.runs import Run, job_json, read_job, read_traces, write_json
+from ponder.runs.data_files import FILTER_REPORT_FILE, HARVEST_FILE, filter_report_lines, write_jsonl
 from ponder.runs.trust import allowed_names, trust_within
 from ponder.tasks.step_labels import LABEL_SCORE, STEP_LABEL_FORMATS
 from ponder.types import Ids, Problem, Score, Step, Trace, ids, prompt_trace
 
 if TYPE_CHECKING:
     from ponder.models.tokenizer import Tokenizer
-
-HARVEST_FILE = "data.jsonl"
 
 
 @dataclass(frozen=True)
@@ -94,9 +91,11 @@ class Harvest:
             self.max_tokens,
         )
         if any(bound is not None and bound < 1 for bound in bounds):
-            raise UsageError("each, turns, depth, least and longest must each be at least 1")
+            raise UsageError(
+                "max_per_problem, max_wrong_turns, max_wrong_turn_steps, min_visits and max_tokens must each be at least 1"
+            )
         if not self.min_margin > 0:
-            raise UsageError(f"margin is {self.min_margin}; a preference needs a difference above 0")
+            raise UsageError(f"min_margin is {self.min_margin}; a preference needs a difference above 0")
         if self.tokens_model is not None and self.kind not in TOKEN_KINDS:
             raise UsageError(f"token ids are for {' and '.join(TOKEN_KINDS)}: leave them out for {self.kind}")
         for f in fields(self):
@@ -105,7 +104,9 @@ class Harvest:
             ):
                 raise UsageError(f"`{f.name}` is for {', '.join(kinds)}: leave it out for {self.kind}")
         if self.keep != "shortest" and self.max_per_problem is None and self.kind in UNCAPPED_KINDS:
-            raise UsageError(f"`by` chooses among {self.kind} only where `each` says how many: give that too")
+            raise UsageError(
+                f"`keep` chooses among {self.kind} only where `max_per_problem` says how many: give that too"
+            )
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> Path:
         """As a stage: the rows in the folder's data.jsonl. A harvest that is done is not done again."""

@@ -19,10 +19,9 @@ from ponder.pipelines.rewards.step_labelling import MathShepherd, StepLabeller, 
 from ponder.pipelines.solve import solve_all
 from ponder.protocols import NoProgress, Progress, Strategy, Task
 from ponder.reason.strategies import Samples
-from ponder.runs import problem_changes
+from ponder.runs import Run, problem_changes, read_job, read_traces, write_json
 from ponder.runs.data_files import FILTER_REPORT_FILE
 from ponder.runs.problem_changes import whole_problem_key
-from ponder.runs.run_dir import Run, read_job, read_traces, write_json
 from ponder.tasks.step_labels import LABEL_SCORE
 from ponder.tasks.step_labels.step_split import split_steps
 from ponder.types import Cost, Trace
@@ -53,7 +52,7 @@ class Label:
     def __post_init__(self) -> None:
         object.__setattr__(self, "task", apply_style(self.task, self.strategy, self.template))
         if min(self.limit, self.max_concurrency) < 1 or self.seed < 0:
-            raise UsageError("limit and batch must be at least 1, seed at least 0")
+            raise UsageError("limit and max_concurrency must be at least 1, seed at least 0")
         if self.include_held_out and not self.data:
             raise UsageError("include_held_out is of `data`: a task's training problems are never held out")
 

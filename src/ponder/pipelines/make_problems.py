@@ -34,9 +34,9 @@ from ponder.pipelines.problems.sources import (
 )
 from ponder.protocols import NoProgress, Policy, Progress, Task
 from ponder.reason.strategies import Chain, Samples
-from ponder.runs import job_json
+from ponder.runs import Run, job_json, read_traces, write_json
 from ponder.runs.data_files import FILTER_REPORT_FILE, filter_report_lines, write_jsonl
-from ponder.runs.run_dir import Run, other_job_error, read_traces, write_json
+from ponder.runs.run_dir import other_job_error
 from ponder.runs.trust import external_code, names_code
 from ponder.tasks.synthetic import (
     MATH_VERIFIER,
@@ -52,9 +52,11 @@ from ponder.verify import format_answer
 
 PROBLEMS_FILE = "problems.jsonl"
 MIN_PARENTS_READ = 1_000  # problems of a task to start from, or as many as are wanted
-SOLVER_FIELDS = ("solvers", "samples", "solving", "prompt")  # settings by which attempts are others
-WRITER_FIELDS = ("model", "template", "writing", "examples")  # the solver's, or nobody's, where no model writes
-FILTER_FIELDS = ("votes", "exact", "hardest", "easiest", "sieve", "keep", "batch")  # by which they are the same ones
+SOLVER_FIELDS = ("solvers", "samples_per_solver", "solver_sampling", "prompt")  # settings by which attempts are others
+WRITER_FIELDS = ("model", "template", "writer_sampling", "examples")  # the solver's, or nobody's, where no model writes
+FILTER_FIELDS = (
+    "min_votes", "exact_solver", "min_pass_rate", "max_pass_rate", "filters", "max_kept", "max_concurrency",
+)  # by which they are the same ones  # fmt: skip
 WRITING_STEP = 0  # the step under which a run keeps what was written; solvers follow
 
 PolicyLoader = Callable[[str], Policy]  # a policy by its model's name
@@ -118,10 +120,13 @@ class MakeProblems:
                 raise UnknownName(f"operator of {self.source}", operator, known)
         least = min(self.count, self.max_concurrency, self.min_votes, self.max_kept or 1, self.examples + 1)
         if least < 1 or self.max_kept == 0 or self.samples_per_solver < 0 or self.seed < 0:
-            raise UsageError("count, batch, votes and keep must be at least 1, examples, samples and seed at least 0")
+            raise UsageError(
+                "count, max_concurrency, min_votes and max_kept must be at least 1, examples, samples_per_solver and seed at "
+                "least 0"
+            )
         if not 0 <= self.min_pass_rate <= self.max_pass_rate <= 1:
             raise UsageError(
-                f"pass rates from {self.min_pass_rate} to {self.max_pass_rate}: give 0 <= hardest <= easiest <= 1"
+                f"pass rates from {self.min_pass_rate} to {self.max_pass_rate}: give 0 <= min_pass_rate <= max_pass_rate <= 1"
             )
         if self.min_votes > self.samples_per_solver * max(1, len(self._solver_models)) and self._uses_solvers:
             raise UsageError(
@@ -130,7 +135,7 @@ class MakeProblems:
         if self._uses_solvers and self.samples_per_solver > 1 and self.solver_sampling.deterministic:
             raise UsageError(
                 f"{self.samples_per_solver} samples of a solver at temperature 0 are one, and agree with themselves: "
-                "give a temperature, or take samples=1 and several solvers"
+                "give a temperature, or take samples_per_solver=1 and several solvers"
             )
 
     @property
@@ -142,7 +147,9 @@ class MakeProblems:
         return bool(self._solver_models) and self.samples_per_solver > 0
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> MakeProblemsResult:
-        memory_check.require_trace_memory({"count": self.count}, {"samples": max(1, self.samples_per_solver)})
+        memory_check.require_trace_memory(
+            {"count": self.count}, {"samples_per_solver": max(1, self.samples_per_solver)}
+        )
         from ponder.models.load import load_inference_policy, pin_checkpoint
         from ponder.pipelines.job.input_fingerprints import input_fingerprints
 
@@ -159,8 +166,8 @@ class MakeProblems:
             if name not in loaded:
                 loaded.clear()  # one model at a time
                 loaded[name] = load_inference_policy(name, template=self.template, device=self.device, dtype=self.dtype)
-                loaded[name].watch = tell
-            loaded[name].stream(self.seed)
+                loaded[name].on_tokens = tell
+            loaded[name].reseed(self.seed)
             return loaded[name]
 
         attempts = replace(

@@ -23,7 +23,7 @@ from ponder.pipelines.sft import text_answer_trace
 from ponder.pipelines.solve import shuffled_problems
 from ponder.pipelines.training.session import TrainingSession
 from ponder.protocols import NoProgress, Progress, Task
-from ponder.runs.run_dir import Run, read_metrics, write_json
+from ponder.runs import Run, read_metrics, write_json
 from ponder.train import checkpoint
 from ponder.train.optimizer import AdamW
 from ponder.train.quiet_star_learner import QuietLearner, QuietText, SampledThoughts, pack_thoughts
@@ -35,10 +35,10 @@ MAX_SHOWN_TEXTS = 2  # texts of each step whose thoughts are kept
 
 @dataclass(frozen=True)
 class QuietStar:
-    """The job: a task's gold answers, with `thoughts` of at most `length` tokens before each of their tokens, or once
+    """The job: a task's gold answers, with `num_thoughts` of at most `max_thought_tokens` tokens before each of their tokens, or once
     before the answer (0: none, for comparison). A thought that draws the end token ends there.
 
-    `marks` are two tokens that begin and end a thought, and occur nowhere else; `like` are two that they begin as
+    `thought_tokens` are two tokens that begin and end a thought, and occur nowhere else; `thought_tokens_like` are two that they begin as
     copies of, which is how a model that has only read texts gets into thinking. Unlike the paper, nothing is thought
     inside the question: its tokens are not learned.
     """
@@ -80,16 +80,19 @@ class QuietStar:
             )
             < 1
         ):
-            raise UsageError("steps, batch, length, ahead, limit, save_every and keep must be at least 1")
+            raise UsageError(
+                "steps, batch_size, max_thought_tokens, lookahead_tokens, eval_limit, save_every and keep_checkpoints must "
+                "be at least 1"
+            )
         if min(self.seed, self.num_thoughts) < 0 or not self.beta >= 0:
-            raise UsageError("seed, thoughts and beta must be 0 or more")
+            raise UsageError("seed, num_thoughts and beta must be 0 or more")
         if self.num_thoughts == 1 and self.beta:
             raise UsageError("one thought has no others to be better than: give 2 or more, 0 for none, or beta 0")
         if self.thought_tokens[0] == self.thought_tokens[1]:
             raise UsageError(f"thoughts begin and end with {self.thought_tokens[0]!r}: the two marks must differ")
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> PonderPolicy:
-        memory_check.require_trace_memory({"batch": self.batch_size}, {})
+        memory_check.require_trace_memory({"batch_size": self.batch_size}, {})
         job = pin_job_models(self, folder)
         with Run(folder, job, input_fingerprints(job)) as run:
             return event_loop.run(quiet_star(job, run, watch or NoProgress()))

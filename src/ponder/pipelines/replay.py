@@ -138,7 +138,7 @@ def in_stored_style(task: Any, traces: Sequence[Trace]) -> Any:
     """The task in the style in which these answers were asked for, where the traces say and the task knows styles."""
     styles = {trace.problem.style for trace in traces if trace.problem.style}
     alone = len(styles) == 1 and getattr(task, "style", "") is None
-    return task.styled(styles.pop()) if alone else task
+    return task.restyle(styles.pop()) if alone else task
 
 
 def _weighted_scorer(name: str, stored: StoredAttempts) -> Scorer:
@@ -200,7 +200,7 @@ def _rescore(stored: StoredAttempts, scorer: Scorer, truth: bool) -> tuple[Attem
         raise UsageError(
             f"no stored attempt could be judged by this scorer: {'; '.join(list(why)[:2]) or 'none is there'}"
         )
-    read = getattr(scorer, "read", None)
+    read = getattr(scorer, "extract_answer", None)
     groups = []
     for g, judged in zip(stored.attempts.groups, scores, strict=True):
         values = tuple(s.value for s in judged)

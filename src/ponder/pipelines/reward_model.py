@@ -25,8 +25,8 @@ from ponder.pipelines.rewards.labelled_traces import merge_by_prompt, prepare_la
 from ponder.pipelines.solve import shuffled_indices
 from ponder.pipelines.training.session import TrainingSession
 from ponder.protocols import NoProgress, Progress
+from ponder.runs import Run, read_metrics, write_json
 from ponder.runs.data_files import FILTER_REPORT_FILE, filter_report_lines
-from ponder.runs.run_dir import Run, read_metrics, write_json
 from ponder.tasks.step_labels.verifier_metrics import correct_pairs, fit_binary_temperature, fit_categorical_temperature
 from ponder.train import checkpoint
 from ponder.train.optimizer import AdamW
@@ -83,15 +83,15 @@ class TrainRewardModel:
             or min(self.seed, self.max_tokens_per_microbatch) < 0
         ):
             raise UsageError(
-                "steps, batch, save_every and keep must be at least 1, seed and max_tokens_per_microbatch at least 0"
+                "steps, batch_size, save_every and keep_checkpoints must be at least 1, seed and max_tokens_per_microbatch at least 0"
             )
         if not 0 <= self.held_out_tenths <= 9:
-            raise UsageError(f"held_out is {self.held_out_tenths}; it is 0 to 9 tenths of the questions")
+            raise UsageError(f"held_out_tenths is {self.held_out_tenths}; it is 0 to 9 tenths of the questions")
         if sum([self.lora is not None, self.head_only, bool(self.frozen_layers)]) > 1:
             raise UsageError("lora, head_only and frozen_layers each say which weights stay: give one of them")
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> PonderPolicy:
-        memory_check.require_trace_memory({"batch": self.batch_size}, {})
+        memory_check.require_trace_memory({"batch_size": self.batch_size}, {})
         job = pin_job_models(self, folder)
         with Run(folder, job, input_fingerprints(job)) as run:
             return train_reward_model(job, run, watch or NoProgress())

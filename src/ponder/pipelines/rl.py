@@ -28,7 +28,7 @@ from ponder.pipelines.training.session import TrainingSession, TrainingState
 from ponder.pipelines.training.teachers import load_teacher, load_value_model
 from ponder.protocols import NoProgress, Progress, Strategy, Task
 from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import Run
+from ponder.runs import Run
 from ponder.train import checkpoint
 from ponder.train.critic import CriticLearner
 from ponder.train.imitation import SFT, Distill
@@ -81,13 +81,14 @@ class RL:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "task", apply_style(self.task, self.strategy, self.template))
-        counted = ("steps", "prompts", "passes", "minibatches", "save_every", "keep")
+        counted = ("steps", "problems_per_step", "epochs_per_batch", "minibatches", "save_every", "keep_checkpoints")
         if (
             min(getattr(self, name) for name in counted) < 1
             or min(self.seed, self.max_tokens_per_microbatch, self.max_steps_without_signal) < 0
         ):
             raise UsageError(
-                f"{', '.join(counted)} must each be at least 1, seed, max_tokens_per_microbatch, patience at least 0"
+                f"{', '.join(counted)} must each be at least 1, seed, max_tokens_per_microbatch and "
+                "max_steps_without_signal at least 0"
             )
         if getattr(self.strategy, "n", 2) < 2 and not getattr(self.algorithm, "alone", False):
             raise UsageError("a group of one has no baseline: sample at least 2 completions per problem (--n 8)")
@@ -98,7 +99,9 @@ class RL:
         if sampling.deterministic and not getattr(self.algorithm, "alone", False):
             raise UsageError("with top_k 1 all answers of a group are the same, so nothing is learned: leave it out")
         if self.dynamic_sampling_rounds is not None and self.dynamic_sampling_rounds < 0:
-            raise UsageError(f"refill is {self.dynamic_sampling_rounds}; it is a number of rounds, 0 or more")
+            raise UsageError(
+                f"dynamic_sampling_rounds is {self.dynamic_sampling_rounds}; it is a number of rounds, 0 or more"
+            )
         if self.lora is not None and self.frozen_layers:
             raise UsageError("adapters leave all weights as they are: give either lora or frozen_layers")
         if type(self.algorithm) is SFT:
@@ -119,14 +122,18 @@ class RL:
         if isinstance(self.algorithm, SequenceReinforce) and self.epochs_per_batch * self.minibatches > 1:
             name = type(self.algorithm).__name__
             warnings.warn(f"{name} has no ratio: all but the first optimiser step are off policy", stacklevel=3)
-        begins = getattr(self.algorithm, "longest", 0) - getattr(self.algorithm, "buffer", 0)
-        if getattr(self.algorithm, "buffer", 0) and begins >= sampling.max_tokens:
+        begins = getattr(self.algorithm, "max_completion_tokens", 0) - getattr(self.algorithm, "overlong_buffer", 0)
+        if getattr(self.algorithm, "overlong_buffer", 0) and begins >= sampling.max_tokens:
             ends = f"begins at {begins} tokens, and answers end at {sampling.max_tokens}"
-            warnings.warn(f"the penalty for overlong answers {ends}: set longest and buffer", stacklevel=3)
+            warnings.warn(
+                f"the penalty for overlong answers {ends}: set max_completion_tokens and overlong_buffer", stacklevel=3
+            )
 
     def check_memory(self) -> None:
         """Refuse a step that this machine's memory cannot hold."""
-        memory_check.require_trace_memory({"prompts": self.problems_per_step}, {"n": getattr(self.strategy, "n", 1)})
+        memory_check.require_trace_memory(
+            {"problems_per_step": self.problems_per_step}, {"n": getattr(self.strategy, "n", 1)}
+        )
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> PonderPolicy:
         self.check_memory()
@@ -195,7 +202,9 @@ async def collect_rollouts(
     problems, verifier = job.task.train, job.task.verifier
     history = PassRateHistory.from_json(state.curriculum_state) if state.curriculum_state else PassRateHistory()
     rounds = 1 + (
-        getattr(job.algorithm, "refill", 0) if job.dynamic_sampling_rounds is None else job.dynamic_sampling_rounds
+        getattr(job.algorithm, "dynamic_sampling_rounds", 0)
+        if job.dynamic_sampling_rounds is None
+        else job.dynamic_sampling_rounds
     )
     asked: list[Trace] = []
     kept: list[Trace] = []
@@ -220,7 +229,7 @@ def build_learners(job: RL, policy: PonderPolicy) -> tuple[Learner, CriticLearne
     net, critic = policy.net, None
     sizes: Any = {
         "max_tokens_per_microbatch": job.max_tokens_per_microbatch,
-        "passes": job.epochs_per_batch,
+        "epochs_per_batch": job.epochs_per_batch,
         "minibatches": job.minibatches,
     }
     if isinstance(job.algorithm, PPO):

@@ -26,7 +26,7 @@ from ponder.pipelines.solve import shuffled_problems
 from ponder.pipelines.training.session import TrainingSession
 from ponder.pipelines.training.teachers import load_teacher
 from ponder.protocols import NoProgress, Progress, Task
-from ponder.runs.run_dir import Run
+from ponder.runs import Run
 from ponder.train import checkpoint
 from ponder.train.algorithms import ONLINE
 from ponder.train.imitation import DPO, SFT, Distill
@@ -43,7 +43,7 @@ class FineTune:
     """The job. `data` is a task, whose own gold answers are imitated, or a JSONL file of conversations; those with
     token ids (`ponder harvest --tokens`) are learned in these, and not tokenised again.
 
-    With `objective=DPO()` the file's rows have `chosen` and `rejected`; with `Distill()` a `teacher` is named, which
+    With `algorithm=DPO()` the file's rows have `chosen` and `rejected`; with `Distill()` a `teacher` is named, which
     has the same vocabulary. One with another teaches by its texts: what it wrote, harvested without token ids, is
     tokenised anew for whoever learns.
     """
@@ -76,7 +76,7 @@ class FineTune:
             or min(self.seed, self.max_tokens_per_microbatch) < 0
         ):
             raise UsageError(
-                "steps, batch, save_every and keep must be at least 1, seed and max_tokens_per_microbatch at least 0"
+                "steps, batch_size, save_every and keep_checkpoints must be at least 1, seed and max_tokens_per_microbatch at least 0"
             )
         if type(self.algorithm) in ONLINE.values():
             raise UsageError(f"{type(self.algorithm).__name__} learns from rewards for sampled answers: use an RL job")
@@ -89,7 +89,7 @@ class FineTune:
 
     def check_memory(self) -> None:
         """Refuse a step that this machine's memory cannot hold."""
-        memory_check.require_trace_memory({"batch": self.batch_size}, {})
+        memory_check.require_trace_memory({"batch_size": self.batch_size}, {})
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> PonderPolicy:
         self.check_memory()

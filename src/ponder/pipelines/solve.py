@@ -45,7 +45,7 @@ async def solve(
     trace.oracle, trace.budget_exhausted, trace.failed = trace.oracle or (oracle and guide is not None), False, ""
     # Tags may hold a worked solution.
     trace.problem = problem if trace.oracle else replace(problem, answer=None, tags={})
-    trace.extract_answer = getattr(verifier, "read", None)
+    trace.extract_answer = getattr(verifier, "extract_answer", None)
     budgeted = policy
     if budget is not None:
         budgeted = BudgetedPolicy(

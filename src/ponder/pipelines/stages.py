@@ -16,9 +16,10 @@ from typing import Any
 from ponder.errors import Interrupted, PonderError, RunError, UnknownName, UsageError
 from ponder.pipelines.job.finished_training import finished_model
 from ponder.protocols import NoProgress, Progress
+from ponder.runs import Run
 from ponder.runs.cleanup import remove_empty_run
 from ponder.runs.job_json import external_code_in
-from ponder.runs.run_dir import Run, other_job_error
+from ponder.runs.run_dir import other_job_error
 from ponder.runs.stage_changes import check_stage_changes
 from ponder.runs.trust import trust_within
 

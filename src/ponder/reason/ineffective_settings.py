@@ -48,7 +48,7 @@ def ineffective_settings(strategy: Any, budget: Budget | None = None) -> list[st
 
 def _identical_draws(strategy: Any) -> Iterator[str]:
     """Several draws that can only be one."""
-    inner = getattr(strategy, "of", strategy)  # a forest draws by its trees' sampling
+    inner = strategy.strategy if isinstance(strategy, Forest) else strategy  # a forest samples as its trees do
     sampling = getattr(inner, "sampling", None)
     if not isinstance(sampling, Sampling) or not sampling.deterministic:
         return

@@ -70,8 +70,8 @@ PRESETS: dict[str, Preset] = {
         "importance-based branching; Tian et al. 2024 (arXiv 2404.12253)",
     ),
     "x1": Preset(
-        MCTS(simulations=32, width=2, selection=X1(low=-1.0, high=1.0), backup=DiscountedBackup(0.96, 1.0), evaluate_on="written",
-             stop_at_known_answer=True, final_choice="rule", sampling=_SAMPLING_T07),
+        MCTS(simulations=32, width=2, selection=X1(low=-1.0, high=1.0), backup=DiscountedBackup(0.96, 1.0), evaluate_on="expansion",
+             stop_at_known_answer=True, final_choice="selection", sampling=_SAMPLING_T07),
         "Reasoning Language Models: A Blueprint, Besta et al. 2025 (arXiv 2501.11223)",
     ),
     "llama-berry": Preset(

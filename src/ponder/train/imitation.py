@@ -60,14 +60,14 @@ class RejectionSampling(SFT):
             chosen = sorted(right.values())[: self.max_per_problem]  # the same answer twice teaches nothing new
             credit.assign_imitation(trace, chosen)
             kept, judged = kept + len(chosen), judged + len(items)
-        return {"kept": kept / max(1, judged)}
+        return {"frac_kept": kept / max(1, judged)}
 
 
 @dataclass(frozen=True)
 class DPO(BaseObjective):
     """Direct preference optimisation: of each trace's answers the best is preferred to the worst.
 
-    `kind="ipo"` is Azar et al. 2023; `smoothing` is the conservative variant (Mitchell 2023). `nll` adds so much of the
+    `loss_type="ipo"` is Azar et al. 2023; `label_smoothing` is the conservative variant (Mitchell 2023). `nll_weight` adds so much of the
     preferred answer's mean -log p, so that it does not become less likely too (Pang et al. 2024, arXiv:2404.19733).
     """
 
@@ -80,11 +80,11 @@ class DPO(BaseObjective):
     def __post_init__(self) -> None:
         settings.check_finite(self)
         if not (self.beta > 0 and 0 <= self.label_smoothing < 0.5) or self.loss_type not in ("sigmoid", "ipo"):
-            raise UsageError("DPO needs beta > 0, smoothing in [0, 0.5) and kind 'sigmoid' or 'ipo'")
+            raise UsageError("DPO needs beta > 0, label_smoothing in [0, 0.5) and loss_type 'sigmoid' or 'ipo'")
         if not self.nll_weight >= 0:
-            raise UsageError(f"nll is {self.nll_weight}; the weight of imitation is 0 or more")
+            raise UsageError(f"nll_weight is {self.nll_weight}; the weight of imitation is 0 or more")
         if self.loss_type == "ipo" and self.label_smoothing:
-            raise UsageError("IPO has no label smoothing: use kind='sigmoid', or smoothing=0")
+            raise UsageError("IPO has no label smoothing: use loss_type='sigmoid', or label_smoothing=0")
 
     @property
     def needs_reference(self) -> bool:
@@ -133,7 +133,7 @@ class Distill(SFT):
     """Learn a teacher's whole next-token distribution on given or own answers (GKD).
 
     forward: KL(teacher | student); reverse: KL(student | teacher); jsd: the generalised Jensen-Shannon divergence
-    with the teacher's share `mix` in the mixture.
+    with the teacher's share `jsd_mix` in the mixture.
     """
 
     paper: ClassVar[str] = "Agarwal et al. 2024, arXiv:2306.13649; Hinton et al. 2015, arXiv:1503.02531"
@@ -145,11 +145,13 @@ class Distill(SFT):
     def __post_init__(self) -> None:
         if self.divergence not in ("forward", "reverse", "jsd") or not 0 < self.jsd_mix < 1:
             raise UsageError(
-                f"distillation is forward, reverse or jsd with mix in (0, 1), not {self.divergence} {self.jsd_mix}"
+                f"distillation is forward, reverse or jsd with jsd_mix in (0, 1), not {self.divergence} {self.jsd_mix}"
             )
 
     def unused(self) -> dict[str, str]:
-        return {} if self.divergence == "jsd" else {"mix": f"the divergence is {self.divergence}: give kind=jsd"}
+        return (
+            {} if self.divergence == "jsd" else {"jsd_mix": f"the divergence is {self.divergence}: give divergence=jsd"}
+        )
 
     @property
     def needs_reference(self) -> bool:

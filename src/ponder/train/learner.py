@@ -39,7 +39,7 @@ class OutOfMemory(PonderError):
 
 
 class Learner:
-    """`passes` over the samples of a step, each in `minibatches` optimiser steps.
+    """`epochs_per_batch` over the samples of a step, each in `minibatches` optimiser steps.
 
     `reference` is the model that KL terms, preferences and distillation compare with; by default the network as it is
     now, at no cost where it can be had for none. `max_tokens_per_microbatch` are computed at a time (0: as many as suit the device)
@@ -85,7 +85,7 @@ class Learner:
     ) -> dict[str, float]:
         """Learn from credited traces. `on_progress` is told the share that is done and may raise Interrupted.
 
-        Once the first of several optimiser steps is taken the rest follow, and `stopped` says who wanted to stop.
+        Once the first of several optimiser steps is taken the rest follow, and `pending_interrupt` says who wanted to stop.
         """
         parts = [part for part in _split_evenly(traces, self.minibatches) if self._plan(part)]
         rate = self.master_weights.settings.lr_at(self.master_weights.steps)
@@ -123,21 +123,21 @@ class Learner:
         return grads
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything that is trained, by name; `facts` and these restore the learner."""
+        """Everything that is trained, by name; `counters` and these restore the learner."""
         return self.master_weights.tensors()
 
     def counters(self) -> dict[str, int]:
         gradient_checkpointing = int(self.net.gradient_checkpointing)
         return self.master_weights.counters() | {
-            "skipped": self.consecutive_skipped_steps, "shrunk": self.oom_retries, "max_tokens_per_microbatch": self.max_tokens_per_microbatch, "recompute": gradient_checkpointing,
+            "skipped_steps": self.consecutive_skipped_steps, "oom_retries": self.oom_retries, "max_tokens_per_microbatch": self.max_tokens_per_microbatch, "gradient_checkpointing": gradient_checkpointing,
         }  # fmt: skip
 
     def restore(self, tensors: dict[str, Tensor], facts: dict[str, int]) -> None:
         self.master_weights.restore(tensors, facts)
         self.consecutive_skipped_steps, self.oom_retries, self.max_tokens_per_microbatch = (
-            facts[k] for k in ("skipped", "shrunk", "max_tokens_per_microbatch")
+            facts[k] for k in ("skipped_steps", "oom_retries", "max_tokens_per_microbatch")
         )
-        self.net.gradient_checkpointing = bool(facts["recompute"])
+        self.net.gradient_checkpointing = bool(facts["gradient_checkpointing"])
 
     # One optimiser step
 

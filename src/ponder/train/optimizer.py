@@ -51,11 +51,11 @@ class AdamW:
             raise UsageError(f"eps is {self.eps}; in float32 it must lie between {MIN_EPS:g} and {1 / MIN_EPS:g}")
         if not 0 <= self.weight_decay * self.lr <= 1:
             raise UsageError(f"weight_decay is {self.weight_decay}; it must be 0 or positive, and at most 1 / lr")
-        for name, steps in (("warmup", self.warmup_steps), ("decay_steps", self.decay_steps)):
+        for name, steps in (("warmup_steps", self.warmup_steps), ("decay_steps", self.decay_steps)):
             if not isinstance(steps, int) or not steps >= 0:
                 raise UsageError(f"{name} is {steps}; a number of steps is whole, 0 or more")
         if not 0 <= self.min_lr_ratio <= 1:
-            raise UsageError(f"floor is {self.min_lr_ratio}; it is a share of lr, from 0 to 1")
+            raise UsageError(f"min_lr_ratio is {self.min_lr_ratio}; it is a share of lr, from 0 to 1")
         if not self.max_grad_norm > 0:
             raise UsageError(f"max_grad_norm is {self.max_grad_norm}; it must be positive (inf: no clipping)")
         if self.states not in get_args(States):

@@ -75,12 +75,14 @@ class REINFORCE(SequenceReinforce):
     def __post_init__(self) -> None:
         if not 0 <= self.baseline_decay <= 1:
             raise UsageError(
-                f"decay is {self.baseline_decay}; it is the share of the running mean that stays, from 0 to 1"
+                f"baseline_decay is {self.baseline_decay}; it is the share of the running mean that stays, from 0 to 1"
             )
 
     def unused(self) -> dict[str, str]:
         return (
-            {} if self.baseline == "running" else {"decay": f"the baseline is {self.baseline}: give baseline=running"}
+            {}
+            if self.baseline == "running"
+            else {"baseline_decay": f"the baseline is {self.baseline}: give baseline=running"}
         )
 
     def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
@@ -238,13 +240,19 @@ class DAPO(ClippedSurrogate):
     clip_high: float | None = 0.28
     kl: KL = NO_KL
     entropy_coef: float = 0.0
-    max_completion_tokens: int = 20480  # tokens; the penalty grows from 0 at longest - buffer to -1 here
+    max_completion_tokens: int = (
+        20480  # tokens; the penalty grows from 0 at max_completion_tokens - overlong_buffer to -1 here
+    )
     overlong_buffer: int = 4096  # 0: no penalty
     mask_truncated: bool = False  # leave answers that met their budget out of the loss altogether
     dynamic_sampling_rounds: ClassVar[int] = 10  # dynamic sampling: rounds that may replace groups of equal rewards
 
     def unused(self) -> dict[str, str]:
-        return {} if self.overlong_buffer else {"longest": "there is no penalty for overlong answers: give buffer"}
+        return (
+            {}
+            if self.overlong_buffer
+            else {"max_completion_tokens": "there is no penalty for overlong answers: give overlong_buffer"}
+        )
 
     def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         lowest = 0.0

@@ -49,10 +49,10 @@ class Critic:
     def __post_init__(self) -> None:
         if self.value_clip is not None and not 0 < self.value_clip < math.inf:
             raise UsageError(
-                f"the critic's clip is {self.value_clip}; it must be positive and finite, or None: no clipping"
+                f"the critic's value_clip is {self.value_clip}; it must be positive and finite, or None: no clipping"
             )
         if not isinstance(self.warmup_steps, int) or self.warmup_steps < 0:
-            raise UsageError(f"the critic's warmup is {self.warmup_steps}; a number of steps is whole, 0 or more")
+            raise UsageError(f"the critic's warmup_steps is {self.warmup_steps}; a number of steps is whole, 0 or more")
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class PPO(ClippedSurrogate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, most in (("most", self.advantage_clip), ("reward_clip", self.reward_clip)):
+        for name, most in (("advantage_clip", self.advantage_clip), ("reward_clip", self.reward_clip)):
             if most is not None and not 0 < most < math.inf:
                 raise UsageError(f"{name} is {most}; it must be positive and finite, or None: no clipping")
         if not (0 < self.gamma <= 1 and 0 <= self.lam <= 1):
@@ -89,7 +89,7 @@ class PPO(ClippedSurrogate):
         return (
             {}
             if self.advantage_estimator == "gae"
-            else {"lam": f"the advantage is {self.advantage_estimator}: give advantage=gae"}
+            else {"lam": f"the advantage is {self.advantage_estimator}: give advantage_estimator=gae"}
         )
 
     @property
@@ -114,7 +114,7 @@ class PPO(ClippedSurrogate):
                 item.trace.steps[i].notes["returns"] = part
             advantages.append(advantage_t)
         metrics = {"kl_beta": beta, "value/mean": float(np.mean(np.concatenate([w.note("values") for w in items])))}
-        metrics["value/explained"] = explained_variance(items, advantages)
+        metrics["value/explained_variance"] = explained_variance(items, advantages)
         advantages = credit.whiten(advantages) if self.whiten_advantages else advantages
         if self.advantage_clip is not None:
             advantages = [a.clip(-self.advantage_clip, self.advantage_clip) for a in advantages]

@@ -181,7 +181,7 @@ class _DecoderWithMixingHead(nn.Module):
 
 
 class QuietLearner(Learner):
-    """Learns a network and the head that mixes, from texts with thoughts. `beta` weighs REINFORCE; `positive` leaves
+    """Learns a network and the head that mixes, from texts with thoughts. `beta` weighs REINFORCE; `positive_only` leaves
     out thoughts that were worse than the mean, as the paper does, whose gradient is then no longer that of the mean."""
 
     def __init__(
@@ -236,9 +236,9 @@ class QuietLearner(Learner):
         gain = (seen.talk_P - seen.plain_P).detach()
         metrics = {
             "nll": float(-seen.talk_P.detach().mean()),
-            "nll/plain": float(-seen.plain_P.detach().mean()),
-            "gain": float(gain.mean()),
-            "weight": float(seen.weight_P.detach().mean()),
+            "thought/nll_without": float(-seen.plain_P.detach().mean()),
+            "thought/gain": float(gain.mean()),
+            "thought/weight": float(seen.weight_P.detach().mean()),
             "thought_logprob": float(seen.thought_N.detach().mean()),
             "reward/spread": float(thought_rewards(said_N.detach(), place_N).abs().mean()),
         }

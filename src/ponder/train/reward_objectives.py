@@ -160,7 +160,7 @@ class ProcessReward(OutcomeReward):
 
 @dataclass(frozen=True)
 class StateValue(RewardObjective):
-    """Expected return of a prefix, at the last token of each step: what a scorer gave it or, `of="value"`, what a
+    """Expected return of a prefix, at the last token of each step: what a scorer gave it or, `target_source="value"`, what a
     search found below it (`Step.value` where it was visited).
 
     mse: 1/2 (v - y)^2. two-hot: cross-entropy of a distribution over `bins` with y spread on the two bins about it.

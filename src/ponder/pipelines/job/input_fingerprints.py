@@ -26,9 +26,10 @@ from typing import Any
 from ponder.errors import PonderError
 from ponder.models.guides import parse_reward_model
 from ponder.models.model_fingerprints import MODEL_FIELDS, model_fingerprints
+from ponder.runs import read_job
 from ponder.runs.code_fingerprints import MAX_PATH_CHARS, code_fingerprints
 from ponder.runs.file_fingerprints import add_fingerprints, file_fingerprint, folder_fingerprint, traces_fingerprint
-from ponder.runs.run_dir import read_job
+from ponder.runs.trust import walk
 from ponder.tasks.generated.generated_task import GeneratedProblems
 from ponder.types import Problem
 
@@ -138,11 +139,9 @@ def _path_fingerprint(where: str, text: str, folders: bool) -> dict[str, str]:
 def _modules_in_job(run: Any) -> Iterator[str]:
     """The modules that a run's job names."""
     try:
-        waiting = [read_job(run)]
+        job = read_job(run)
     except PonderError:
         return
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, str) and (found := _OBJECT_PATTERN.fullmatch(one)):
-            yield found[1]
-        waiting += one.values() if isinstance(one, dict) else one if isinstance(one, list) else []
+    for value in walk(job):
+        if isinstance(value, str) and (match := _OBJECT_PATTERN.fullmatch(value)):
+            yield match[1]

@@ -9,7 +9,7 @@ from ponder.errors import Interrupted, ModelError
 from ponder.pipelines.solve import try_solve
 from ponder.protocols import Policy, Progress, Scorer, Strategy
 from ponder.reason.harvest.harvested_row import problem_key
-from ponder.runs.run_dir import Run, read_traces
+from ponder.runs import Run, read_traces
 from ponder.types import Problem, Trace
 
 MAX_EARLY_FAILURES = 16  # failures from the start on that end the work: it is the settings, not the problems

@@ -25,7 +25,7 @@ NO_STEPS_WARNING = (
     "a search cut no step, so it chose among whole answers as best-of-n does: give a finer cut (--set cut=sentence, "
     "cut=tokens:32), if the answers have steps at all"
 )
-_INNER_STRATEGY_FIELDS = ("of", "tree", "fast", "hard")  # strategies inside a strategy
+_INNER_STRATEGY_FIELDS = ("strategy", "cheap", "expensive")  # strategies inside a strategy
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,9 @@ class DiscountedBackup:
 
     def __post_init__(self) -> None:
         if not (0 < self.gamma <= 1 and 0 < self.learning_rate <= 1):
-            raise UsageError(f"gamma is {self.gamma} and a is {self.learning_rate}; both must lie in (0, 1]")
+            raise UsageError(
+                f"gamma is {self.gamma} and learning_rate is {self.learning_rate}; both must lie in (0, 1]"
+            )
 
     def update(self, trace: Trace, index: int, found: float, sign: float) -> None:
         step = trace.steps[index]

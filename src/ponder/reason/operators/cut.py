@@ -30,7 +30,7 @@ class Cut:
         if not (self.stop or self.stop_token_ids or self.tokens):
             raise UsageError("a cut needs a stop string, a stop token or a number of tokens: it would never fire")
         if self.tokens < 0 or self.max_step_tokens < 1:
-            raise UsageError("tokens must be 0 or positive, and longest at least 1")
+            raise UsageError("tokens must be 0 or positive, and max_step_tokens at least 1")
 
     def limit_sampling(self, sampling: Sampling, room: int) -> Sampling:
         """How to draw one step, where so many tokens are left for the whole answer."""

@@ -22,7 +22,9 @@ class DirichletNoise:
 
     def __post_init__(self) -> None:
         if not self.alpha > 0 or not 0 <= self.fraction <= 1:
-            raise UsageError(f"noise has alpha {self.alpha} and share {self.fraction}: alpha > 0, share within 0 to 1")
+            raise UsageError(
+                f"noise has alpha {self.alpha} and fraction {self.fraction}: alpha > 0, fraction within 0 to 1"
+            )
         if self.seed < 0:
             raise UsageError(f"the noise's seed is {self.seed}; it must be 0 or positive")
 

@@ -112,7 +112,7 @@ class PTrue:
     def __post_init__(self) -> None:
         require_slots("P(True)", self.template, "question", "answer")
         if self.logprobs < 2:
-            raise UsageError(f"alternatives is {self.logprobs}; both words must have room among them")
+            raise UsageError(f"logprobs is {self.logprobs}; both words must have room among them")
 
     @property
     def name(self) -> str:

@@ -76,7 +76,9 @@ class UncertaintyTrigger:
         if self.quantile is not None and not 0 < self.quantile < 1:
             raise UsageError(f"quantile is {self.quantile}; it must lie between 0 and 1")
         if self.min_seen_tokens < 1:
-            raise UsageError(f"least is {self.min_seen_tokens}; a quantile needs at least one token before it")
+            raise UsageError(
+                f"min_seen_tokens is {self.min_seen_tokens}; a quantile needs at least one token before it"
+            )
 
     def cutoff(self, seen: Sequence[float], small: bool = False) -> float | None:
         """The value beyond which a token fires, given the sorted ones seen before; None: none does yet.

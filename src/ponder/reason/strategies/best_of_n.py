@@ -48,7 +48,7 @@ class BestOfN(Stepwise):
     def unused(self) -> dict[str, str]:
         out = Stepwise.unused(self)
         if self.rank_by == "logprob":
-            out |= dict.fromkeys(("guide", "reduce"), "the choice is by=logprob: give by=score")
+            out |= dict.fromkeys(("guide", "reduce"), "the answer is chosen by rank_by=logprob: give rank_by=score")
         return out
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:

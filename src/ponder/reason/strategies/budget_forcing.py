@@ -45,15 +45,15 @@ class BudgetForcing:
             raise UnknownName("way to share a budget over rounds", self.round_budget, ("left", "full"))
         if self.max_thinking_tokens < 1 or self.waits < 0:
             raise UsageError(
-                f"thinking is {self.max_thinking_tokens} and waits {self.waits}; they must be at least 1 and 0"
+                f"max_thinking_tokens is {self.max_thinking_tokens} and waits {self.waits}; they must be at least 1 and 0"
             )
         if not 0 <= self.min_thinking_tokens <= self.total_thinking_tokens:
             raise UsageError(
-                f"minimum is {self.min_thinking_tokens}; it must lie between 0 and the {self.total_thinking_tokens} tokens of a thought"
+                f"min_thinking_tokens is {self.min_thinking_tokens}; it must lie between 0 and the {self.total_thinking_tokens} tokens of a thought"
             )
         if not self.think_end or ((self.waits or self.min_thinking_tokens) and not self.wait_word):
             raise UsageError(
-                "budget forcing needs the text that ends a thought (end), and the word to go on with (word)"
+                "budget forcing needs the text that ends a thought (think_end), and the word to go on with (wait_word)"
             )
 
     @property
@@ -64,7 +64,9 @@ class BudgetForcing:
     def unused(self) -> dict[str, str]:
         out = {"guide": "one chain is written, and nobody judges it"}
         if not (self.waits or self.min_thinking_tokens):
-            out |= dict.fromkeys(("word", "rounds"), "a thought is made to go on only by waits or minimum: give one")
+            out |= dict.fromkeys(
+                ("wait_word", "round_budget"), "a thought is continued only by waits or min_thinking_tokens: give one"
+            )
         return out
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:

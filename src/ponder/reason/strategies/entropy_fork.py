@@ -58,7 +58,7 @@ class EntropyFork:
             raise UsageError("a fork needs 2 or more ways, 0 or more forks, and at least 1 answer and 1 token a piece")
 
     def unused(self) -> dict[str, str]:
-        return {} if self.measure == "variance" else {"vocabulary": "only measure=variance needs it"}
+        return {} if self.measure == "variance" else {"vocab_size": "only measure=variance needs it"}
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         search = _ForkSearch(self, trace, self.prompt.root_step(trace, policy), policy)

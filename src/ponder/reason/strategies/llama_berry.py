@@ -40,7 +40,7 @@ class LlamaBerry:
 
     def __post_init__(self) -> None:
         if min(self.n, self.width, self.comparisons_per_pair) < 1:
-            raise UsageError("n, width and ask must each be at least 1")
+            raise UsageError("n, width and comparisons_per_pair must each be at least 1")
         if not (0 <= self.alpha <= 1 and 0 < self.gamma <= 1 and self.c >= 0):
             raise UsageError("alpha lies in [0, 1], gamma in (0, 1], and c is 0 or more")
 

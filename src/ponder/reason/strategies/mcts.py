@@ -59,54 +59,52 @@ class MCTS:
     selection: SelectionRule = PUCT()
     backup: Backup = MeanBackup()
     rollouts: int = 0  # answers written from each step that is evaluated
-    rollout_weight: float = (
-        1.0  # weight of the rollouts, where there are any, against the guide's word on the step itself
-    )
-    evaluate_on: Literal["visited", "written"] = (
-        "visited"  # a step is evaluated on its first visit, or with its siblings
-    )
+    rollout_weight: float = 1.0  # weight of the rollouts, if any, against the guide's score of the step itself
+    evaluate_on: Literal["visit", "expansion"] = "visit"  # a step is evaluated on its first visit, or with its siblings
     prior_temperature: float = 1.0
     root_noise: DirichletNoise | None = None  # on the priors of the first steps
     widening: ProgressiveWidening | None = None  # up to `width`
     parallel_simulations: int = 1  # simulations under way at once
     virtual_loss: float | None = 0.0  # what one under way counts as; None: only as a visit
     two_player: bool = False  # of a game: the guide's scores are in the eyes of who made the step, and 0 is a draw
-    final_choice: Literal["visits", "value", "rule", "score"] = (
-        "visits"  # the way to the answer; or the best score anywhere
-    )
+    # How the path to the answer is chosen; "score": the answer with the best score anywhere.
+    final_choice: Literal["visits", "value", "selection", "score"] = "visits"
     stop_at_known_answer: bool = False  # when selection comes to an answer that it has seen (x1)
     complete_answer: bool = True  # write the best way on to an answer where it has none
     prompt: Prompt = PLAIN
 
     def __post_init__(self) -> None:
-        for name, least in (("simulations", 1), ("width", 1), ("parallel", 1), ("rollouts", 0)):
+        for name, least in (("simulations", 1), ("width", 1), ("parallel_simulations", 1), ("rollouts", 0)):
             if getattr(self, name) < least:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be at least {least}")
-        for name, known in (("judged", ("visited", "written")), ("best", ("visits", "value", "rule", "score"))):
+        for name, known in (
+            ("evaluate_on", ("visit", "expansion")),
+            ("final_choice", ("visits", "value", "selection", "score")),
+        ):
             if getattr(self, name) not in known:
-                raise UnknownName(f"way of {name!r} in a tree search", str(getattr(self, name)), known)
+                raise UnknownName(f"{name} of a tree search", str(getattr(self, name)), known)
         if not 0 < self.rollout_weight <= 1:
             raise UsageError(
-                f"mix is {self.rollout_weight}; the weight of rollouts lies in (0, 1]; rollouts=0 leaves them out"
+                f"rollout_weight is {self.rollout_weight}; it lies in (0, 1], and rollouts=0 leaves rollouts out"
             )
         if not self.prior_temperature > 0:
             raise UsageError(f"prior_temperature is {self.prior_temperature}; it must be positive")
 
     def unused(self) -> dict[str, str]:
-        out = {} if self.rollouts else {"mix": "nothing is written to the end: give rollouts"}
+        out = {} if self.rollouts else {"rollout_weight": "there are no rollouts: give rollouts"}
         if self.parallel_simulations == 1:
-            out["virtual_loss"] = "one simulation is under way at a time: give parallel"
+            out["virtual_loss"] = "one simulation is under way at a time: give parallel_simulations"
         if not isinstance(self.selection, PUCT):
-            out["prior_temperature"] = f"the rule {type(self.selection).__name__} has no priors"
+            out["prior_temperature"] = f"the selection rule {type(self.selection).__name__} has no priors"
         if self.final_choice == "score":
-            out["finish"] = "the best score of any answer is taken: give another best"
+            out["complete_answer"] = "the answer with the best score is taken: give another final_choice"
         return out
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         if self.two_player and not getattr(scorer, "two_player", False):
             raise UsageError(
                 "a search for two players needs a game and a guide that judges its positions (ponder.reason.games: "
-                "Moves with Playouts or Valued, from Python); for a question in words take mcts"
+                "GamePolicy with RandomPlayoutScorer or LearnedValueScorer, from Python); for a question in words take mcts"
             )
         if scorer is None:
             raise UsageError(
@@ -232,7 +230,7 @@ class MCTS:
         new = [at]
         if not step.done and (step.visits or step.parent is None):
             new = await self._expand_step(trace, at, policy)
-            if self.evaluate_on == "visited" and new:
+            if self.evaluate_on == "visit" and new:
                 new = [select_child(trace, at, new, self.selection, two_player=self.two_player)]
         unknown = [i for i in new if self._step_value.value(trace, i, guide.name) is None]
         if unknown:
@@ -284,7 +282,7 @@ class MCTS:
         seen = [k for k in open_children(trace, at) if trace.steps[k].visits]
         if not seen:
             return None
-        if self.final_choice == "rule":
+        if self.final_choice == "selection":
             return select_child(trace, at, seen, self.selection, two_player=self.two_player)
         steps = trace.steps
         if self.final_choice == "value":

@@ -54,14 +54,16 @@ class TreeOfThoughts:
         for name, names in known.items():
             if getattr(self, name) not in names:
                 raise UnknownName(name, getattr(self, name), names)
-        for name in ("depth", "keep", "evaluations", "answers", "most"):
+        for name in ("depth", "beam_width", "evaluations_per_thought", "max_answers", "max_expansions"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}; a tree of thoughts needs at least 1")
         if self.thoughts_per_step < 0 or (self.thoughts_per_step == 0 and self.generation == "sample"):
-            raise UsageError(f"n is {self.thoughts_per_step}; give the number of thoughts to sample after each")
+            raise UsageError(
+                f"thoughts_per_step is {self.thoughts_per_step}; give the number of thoughts to sample after each"
+            )
 
     def unused(self) -> dict[str, str]:
-        first = ("threshold", "answers", "most") if self.search == "bfs" else ("keep",)
+        first = ("threshold", "max_answers", "max_expansions") if self.search == "bfs" else ("beam_width",)
         out = dict.fromkeys(first, f"it is not of search={self.search}")
         if self.generation == "propose":
             out |= dict.fromkeys(("cut", "prompt"), "thoughts are proposed in one reply: give generation=sample")

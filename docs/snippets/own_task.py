@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ponder.models.load import ScratchModel
 from ponder.pipelines.rl import RL
 from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import read_metrics, read_traces
+from ponder.runs import read_metrics, read_traces
 from ponder.tasks.generated.generated_task import GeneratedTask
 from ponder.train.objective import NO_KL
 from ponder.train.optimizer import AdamW
