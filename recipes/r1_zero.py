@@ -20,8 +20,8 @@ from typing import Annotated
 
 from _bases import BaseModelName, Count, Lr, Problems, Start, Steps, find_base
 
-from ponder.cli.flags import GreaterThan, When
 from ponder.pipelines.stages import Stage, Stages
+from ponder.settings import GreaterThan, When
 from ponder.tasks.mixture import WeightedRewardTask
 from ponder.train.policy_gradient import GRPO
 

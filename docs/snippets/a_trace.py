@@ -10,7 +10,7 @@ verifier = FinalNumber(forms=ANSWER_FORMS)
 problem = Problem("sum", user_messages("What is 27 + 58?"), answer="85")
 
 trace = asyncio.run(solve(problem, Samples(n=4, sampling=Sampling(max_tokens=16, seed=0)), policy, verifier))
-GRPO().credit([trace], verifier.name, memory={})
+GRPO().credit([trace], verifier.name, state={})
 
 for i in trace.answers():
     step = trace.steps[i]

@@ -89,7 +89,7 @@ def test_different_problems_need_common(ponder: Ponder, tmp_path: Path) -> None:
     a, b = write(tmp_path / "a.jsonl", [1] * 5), write(tmp_path / "b.jsonl", [1] * 4)
     said = ponder("compare", a, b)
     assert said.code == 2 and "--common" in said.err
-    said = ponder("compare", a, b, "--common")
+    said = ponder("compare", a, b, "--common-problems")
     assert said.code == 0 and "compared on the 4 problems that all have" in said.out
 
 

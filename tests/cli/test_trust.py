@@ -112,7 +112,7 @@ READING: dict[str, tuple[str, ...]] = {
     "replay": ("replay", "run"),
     "replay by weights": ("replay", "run", "--score", "reward=1,format=0.5"),
     "harvest": ("harvest", "run", "--include-held-out", "--out", "rows.jsonl"),
-    "journeys": ("harvest", "run", "--include-held-out", "--what", "journeys", "--out", "rows.jsonl"),
+    "journeys": ("harvest", "run", "--include-held-out", "--kind", "journeys", "--out", "rows.jsonl"),
 }
 
 
@@ -178,7 +178,17 @@ def test_trust_flag_allows_foreign_code(
         "answer": "a + b",
     }
     (tmp_path / "t.json").write_text(json.dumps(sums | {"answer": "a + b"}))
-    given = ("problems", "templates", "--file", "t.json", "--count", "4", "--near", "0", "--exact", "own_words:call")
+    given = (
+        "problems",
+        "templates",
+        "t.json",
+        "--count",
+        "4",
+        "--dedup-threshold",
+        "0",
+        "--exact-solver",
+        "own_words:call",
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     first = ponder(*given, "--run", "run", "--out", "a.jsonl")
     assert first.code == 0, first.err
