@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fake_mps import MPS, OnMPS, fake_mps
 from fakes import ALPHABET, CONFIGS, QUESTION_TEMPLATE, mixed_groups, perturb, run_async, tiny_decoder
-from ponder.engine import kv_cache
+from ponder.engine import kv_cache, torch_attention
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request, SequenceState
 from ponder.errors import UnknownName, UsageError
@@ -232,7 +232,7 @@ def test_every_option_of_sampling() -> None:
 
 def test_long_and_short_rows_and_shared_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Piece by piece, under windows too."""
-    monkeypatch.setattr(kv_cache, "_MAX_PADDED_SCORES", 0)
+    monkeypatch.setattr(torch_attention, "_MAX_PADDED_SCORES", 0)
     prompts = [[33] * 40, *([8, 60, 7 + i] for i in range(4)), [8, 60, *range(3, 20)]]
     requests = [ask(p, n=1 if i < 5 else 6, seed=i) for i, p in enumerate(prompts)]
     for kind in ("llama", "gemma"):
@@ -247,7 +247,7 @@ def test_float16_and_bfloat16(dtype: torch.dtype) -> None:
     """The processor rounds elsewhere: that it runs, and that nothing is far off, must do."""
     with fake_mps():
         rows = write(tiny_decoder("gemma", dtype=dtype).to("mps"), [ask(p, 2, i) for i, p in enumerate(PROMPTS)])
-    forced = [ask(r.request.prefix.tolist(), forced=tuple(r.token_ids), max_tokens=len(r.token_ids)) for r in rows]
+    forced = [ask(r.request.prefix.tolist(), forced_token_ids=tuple(r.token_ids), max_tokens=len(r.token_ids)) for r in rows]
     exact = write(tiny_decoder("gemma"), forced)
     assert all(np.allclose(r.logprobs, e.logprobs, atol=0.3) for r, e in zip(rows, exact, strict=True))
 

@@ -25,7 +25,6 @@ from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.reason.strategies import BestOfN, Samples
 from ponder.runs import file_fingerprints, read_job, read_traces
-from ponder.train.objective import NO_KL
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.train.reward_objectives import OutcomeReward
@@ -125,7 +124,7 @@ def test_nor_with_another_policy_under_the_same_name(home: Path) -> None:
 def test_a_reward_inside_a_task_is_held_too(home: Path) -> None:
     job = RL(
         RewardModelTask(DigitTask(), f"reward:{home / 'judge'}"), str(home / "policy"), QUESTION_TEMPLATE, Samples(2, DRAW),
-        GRPO(kl=NO_KL), steps=3, problems_per_step=2, preflight=False, save_every=1, **HERE,
+        GRPO(kl=None), steps=3, problems_per_step=2, preflight=False, save_every=1, **HERE,
     )  # fmt: skip
     with pytest.raises(Interrupted):
         job(home / "run", RecordingProgress("step", 2))

@@ -72,9 +72,8 @@ def contamination_lines(found: ContaminationReport) -> list[str]:
         out += ["", "the most alike:"]
     for o in worst:
         how = "the same" if o.exact else "all of it" if o.whole else f"{100 * o.share:.0f} % of it"
-        out.append(
-            f"  {shorten_name(o.problem, 32)}, {how}, in {shorten_name(o.seen_in, 32)}: {escape_controls(o.first_ngram[:60])}"
-        )
+        where = f"{shorten_name(o.problem, 32)}, {how}, in {shorten_name(o.seen_in, 32)}"
+        out.append(f"  {where}: {escape_controls(o.first_ngram[:60])}")
     return out
 
 
@@ -212,6 +211,6 @@ def _problems_of_task(source: str, side: str) -> Iterator[Problem]:
     task, _, named = source.partition(":")
     known = named if named in ("train", "test") else side
     found = without_instruction(
-        build_task(source if named and named not in ("train", "test") else task, [])
+        build_task(source if named and named not in ("train", "test") else task, {})
     )  # not how to answer
     yield from found.train if known == "train" else found.test

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ponder.cli import export, solve
+from ponder.cli.commands import DEMO_DESCRIPTION, DEMO_RECIPE
 from ponder.cli.graceful_stop import GracefulStop
 from ponder.cli.job_commands import job_from_recipe
 from ponder.cli.launch import job_progress, solve_hint
@@ -24,23 +25,19 @@ if TYPE_CHECKING:
     from ponder.pipelines.ask import Answer
     from ponder.pipelines.rl import RL
 
-RECIPE = "addition"
 QUESTION = "What is 27 + 58?"
-ABOUT = """\
-Train a small model on this machine and see what it learned: its accuracy on held-out problems before and after,
-the reward curve, and what it writes. Interrupted, the same command goes on. The flags are those of this recipe:"""
 
 
 def demo(argv: Sequence[str]) -> int:
     """ponder demo [--run DIR] [--json] [the recipe's flags]"""
     from ponder.pipelines.rl import RL
 
-    job, folder, fresh, json = job_from_recipe(RECIPE, argv, "ponder demo", ABOUT)
+    job, folder, no_resume, json = job_from_recipe(DEMO_RECIPE, argv, "ponder demo", DEMO_DESCRIPTION)
     if not isinstance(job, RL) or not isinstance(job.model, str):
-        raise UsageError(f"the recipe {RECIPE!r} must return an RL job on a named model")
+        raise UsageError(f"the recipe {DEMO_RECIPE!r} must return an RL job on a named model")
     folder = folder or Path("runs") / "demo"
-    if fresh and folder.exists():
-        raise UsageError(f"{folder} exists already, which --fresh leaves alone: give another --run, or remove it")
+    if no_resume and folder.exists():
+        raise UsageError(f"{folder} exists already, which --no-resume leaves alone: give another --run, or remove it")
     with GracefulStop() as stop:
         run_demo(job, folder, stop, json)
     return 0
@@ -95,8 +92,9 @@ def run_demo(job: RL, folder: Path, stop: GracefulStop, json: bool = False) -> N
     say(f"try it    {solve_hint('What is 31 + 46?', folder / 'model', job)}")
     if json:
         spent = {**clock.parts, "whole": whole}
-        print_json({"event": "done", "run": str(folder), **found.to_json(), "answer": solve.answer_json(answer), "seconds": spent,
-              "peak_memory_bytes": peak_memory(), **stored.to_json()})  # fmt: skip
+        measured = {"seconds": spent, "peak_memory_bytes": peak_memory()}
+        result = {**found.to_json(), "answer": solve.answer_json(answer), **measured, **stored.to_json()}
+        print_json({"event": "done", "run": str(folder), **result})
 
 
 def _export_model(folder: Path) -> None:

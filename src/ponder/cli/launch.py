@@ -32,7 +32,9 @@ class JobLaunch(NamedTuple):
 
 def run_job(job: Any, folder: Path, json: bool, no_resume: bool = False) -> int:
     if no_resume and (folder / "job.json").exists():
-        raise RunError(f"{folder} holds a run already, which --fresh leaves alone: give another --run, or remove it")
+        raise RunError(
+            f"{folder} holds a run already, which --no-resume leaves alone: give another --run, or remove it"
+        )
     from ponder.pipelines.job.finished_training import finished_model
     from ponder.runs.cleanup import remove_failed_start
     from ponder.runs.prior_results import PriorResults

@@ -85,7 +85,7 @@ class Label:
             *label_filter_report(traces).lines(),
             f"labels    {steps} steps of {len(traces)} problems{mean}; {told['frac_undecided']:.1%} undecided",
             f"cost      {spent.generated_tokens} tokens written, {spent.cached_tokens} read from the cache",
-            f"use it    ponder reward --kind prm --data {folder}",
+            f"use it    ponder reward {folder} --algorithm prm",
         ]
 
 

@@ -175,7 +175,7 @@ def _shortest(learner: Learner, traces: Sequence[Trace], count: int = 2) -> list
     """
     objective = learner.objective
     live = plan(traces, objective.weigh, trains_zero_advantage=False)
-    if not live and not objective.kl.beta:
+    if not live and objective.kl is None:
         live = plan(traces, objective.weigh, objective.trains_zero_advantage)
     return sorted((w.trace for w in live), key=lambda t: sum(len(s.token_ids) for s in t.steps))[:count]
 
