@@ -173,7 +173,7 @@ def test_no_prompt_says_twice_or_against_itself_how_to_answer(name: str) -> None
 def test_direct_and_cot_differ_in_the_instruction_alone(name: str) -> None:
     asked = {way: Evaluate(made(name), strategy=PRESETS[way].strategy).task.test[0] for way in ("direct", "cot")}
     direct, cot = asked["direct"].question, asked["cot"].question
-    assert asked["direct"].bare_question == asked["cot"].bare_question == made(name).test[0].bare
+    assert asked["direct"].bare_question == asked["cot"].bare_question == made(name).test[0].bare_question
     assert "only" in direct and "step" not in direct and "boxed" not in direct
     assert cot.endswith("in \\boxed{}.") and cot == made(name).test[0].question
     job = Evaluate(made(name), strategy=PRESETS["direct"].strategy)
@@ -289,9 +289,9 @@ def test_every_job_asks_in_its_strategys_style() -> None:
 
 def test_a_template_that_says_how_to_answer_is_not_contradicted() -> None:
     job = Evaluate(Sorting(), template="r1")
-    assert job.task.asks == "r1" and "<answer>" not in job.task.test[0].question
+    assert job.task.resolved_style == "r1" and "<answer>" not in job.task.test[0].question
     assert render_chat("r1", job.task.test[0].messages).count("<answer> ") == 2  # in the template's own words
-    assert Evaluate(Sorting(), template="r1", strategy=PRESETS["cot"].strategy).task.asks == "r1"
+    assert Evaluate(Sorting(), template="r1", strategy=PRESETS["cot"].strategy).task.resolved_style == "r1"
     with pytest.raises(UsageError, match="template r1 tells the model to think"):
         Evaluate(Sorting(), template="r1", strategy=PRESETS["direct"].strategy)
     tune = FineTune(Sums(), template="r1")

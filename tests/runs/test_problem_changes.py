@@ -79,7 +79,7 @@ def test_an_evaluation_does_not_go_on_with_other_problems(rows: list[Any], why: 
         assert "another --run" in str(error.value)
         assert (tmp_path / "run" / "traces.jsonl").read_bytes() == before, "nothing was asked"
         filed(tmp_path)
-    assert ran(job, tmp_path / "run", FakePolicy(["3"] * 9)).problems == 6, "the old data is back"
+    assert ran(job, tmp_path / "run", FakePolicy(["3"] * 9)).num_problems == 6, "the old data is back"
 
 
 def test_what_was_not_asked_yet_may_still_change(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_what_was_not_asked_yet_may_still_change(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         ran(job, tmp_path / "run", FakePolicy(["0", "1"]), RecordingProgress("step", 2))
     filed(tmp_path, [*ROWS[:5], ["7=", "7"]])
-    assert ran(job, tmp_path / "run", FakePolicy(["2", "3", "4", "7"])).accuracy.right == 6
+    assert ran(job, tmp_path / "run", FakePolicy(["2", "3", "4", "7"])).accuracy.correct == 6
 
 
 def test_a_failed_attempt_at_another_problem_counts_too(tmp_path: Path) -> None:

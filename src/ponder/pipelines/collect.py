@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -11,17 +11,16 @@ from ponder import event_loop, memory_check
 from ponder.errors import UsageError
 from ponder.measure.evaluation_report import EvaluationReport, evaluation_report
 from ponder.models.guides import guide_code, is_oracle, load_guide
-from ponder.models.load import load_inference_policy, pin_checkpoint
-from ponder.models.model_fingerprints import pin_guide
+from ponder.models.load import load_inference_policy
 from ponder.pipelines.evaluate import accuracy_so_far
-from ponder.pipelines.job.input_fingerprints import input_fingerprints
+from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.solve_many import solve_many
 from ponder.pipelines.solve import shuffled_problems, try_solve
 from ponder.protocols import NoProgress, Progress, Strategy, Task
 from ponder.reason.budget import Budget
 from ponder.reason.strategies import Samples
-from ponder.runs import Run, read_traces
+from ponder.runs import read_traces
 from ponder.runs.trust import names_code
 from ponder.types import Trace
 
@@ -52,9 +51,9 @@ class Collect:
     def __call__(self, folder: str | Path, progress: Progress | None = None) -> EvaluationReport:
         memory_check.require_trace_memory({"limit": self.limit}, {"n": getattr(self.strategy, "n", 1)})
         progress = progress or NoProgress()
-        job = replace(self, model=pin_checkpoint(self.model), guide=pin_guide(self.guide, folder))
         chosen = {p.id: p for p in shuffled_problems(self.task.train, self.seed, self.start_index, self.limit)}
-        with Run(folder, job, input_fingerprints(job)) as run:
+        job, run = open_run(self, folder)
+        with run:
             progress.phase("load")
             policy = load_inference_policy(job.model, template=self.template, device=self.device, dtype=self.dtype)
             policy.on_tokens = progress.tokens

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -11,9 +11,8 @@ from ponder import event_loop, memory_check
 from ponder.errors import TaskError, UsageError
 from ponder.measure.evaluation_report import EvaluationReport, evaluation_report, running_accuracy
 from ponder.models.guides import guide_code, is_oracle, load_guide
-from ponder.models.load import load_inference_policy, pin_checkpoint
-from ponder.models.model_fingerprints import pin_guide
-from ponder.pipelines.job.input_fingerprints import input_fingerprints
+from ponder.models.load import load_inference_policy
+from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.solve_many import solve_many
 from ponder.pipelines.solve import try_solve
@@ -50,8 +49,8 @@ class Evaluate:
 
     def __call__(self, folder: str | Path, progress: Progress | None = None) -> EvaluationReport:
         progress = progress or NoProgress()
-        job = replace(self, model=pin_checkpoint(self.model), guide=pin_guide(self.guide, folder))
-        with Run(folder, job, input_fingerprints(job)) as run:
+        job, run = open_run(self, folder)
+        with run:
             progress.phase("load")
             policy = load_inference_policy(job.model, template=self.template, device=self.device, dtype=self.dtype)
             policy.on_tokens = progress.tokens

@@ -35,7 +35,7 @@ from ponder.reason.harvest.kinds import (
     LabelFormat,
 )
 from ponder.registry import only_allowed
-from ponder.runs import Run, job_json, read_job, read_traces, write_json
+from ponder.runs import job_json, read_job, read_traces, write_json
 from ponder.runs.data_files import FILTER_REPORT_FILE, HARVEST_FILE, filter_report_lines, write_jsonl
 from ponder.runs.trust import allowed_names, trust_within
 from ponder.tasks.step_labels import LABEL_SCORE, STEP_LABEL_FORMATS
@@ -110,9 +110,10 @@ class Harvest:
 
     def __call__(self, folder: str | Path, progress: Progress | None = None) -> Path:
         """As a stage: the rows in the folder's data.jsonl. A harvest that is done is not done again."""
-        from ponder.pipelines.job.input_fingerprints import input_fingerprints
+        from ponder.pipelines.job.open_run import open_run  # torch, which `rows` does not need
 
-        with Run(folder, self, input_fingerprints(self)) as run:
+        _, run = open_run(self, folder)
+        with run:
             out = run.folder / HARVEST_FILE
             if not out.exists():
                 funnel = FilterReport()

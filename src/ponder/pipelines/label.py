@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ponder import event_loop, memory_check
 from ponder.errors import TaskError, UsageError
 from ponder.filter_report import FilterReport
 from ponder.models.base_policy import BasePolicy
-from ponder.models.load import load_inference_policy, pin_checkpoint
-from ponder.pipelines.job.input_fingerprints import input_fingerprints
+from ponder.models.load import load_inference_policy
+from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.problems.held_out import raise_if_all_held_out, training_traces
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.solve_many import solve_many
@@ -62,8 +62,8 @@ class Label:
                 {"limit": min(self.limit, len(self.task.train))}, {"n": getattr(self.strategy, "n", 1)}
             )
         progress = progress or NoProgress()
-        job = replace(self, model=pin_checkpoint(self.model))
-        with Run(folder, job, input_fingerprints(job)) as run:
+        job, run = open_run(self, folder)
+        with run:
             progress.phase("load")
             policy = load_inference_policy(job.model, job.template, job.device, job.dtype)
             policy.on_tokens = progress.tokens

@@ -152,16 +152,11 @@ class MakeProblems:
         memory_check.require_trace_memory(
             {"count": self.count}, {"samples_per_solver": max(1, self.samples_per_solver)}
         )
-        from ponder.models.load import load_inference_policy, pin_checkpoint
-        from ponder.pipelines.job.input_fingerprints import input_fingerprints
+        from ponder.models.load import load_inference_policy
+        from ponder.pipelines.job.open_run import open_run
 
         progress = progress or NoProgress()
         tell = progress.tokens
-        job = replace(
-            self,
-            model=None if self.model is None else pin_checkpoint(self.model),
-            solvers=tuple(map(pin_checkpoint, self.solvers)),
-        )
         loaded: dict[str, Any] = {}
 
         def find(name: str) -> Policy:
@@ -172,10 +167,10 @@ class MakeProblems:
             loaded[name].reseed(self.seed)
             return loaded[name]
 
-        attempts = replace(
-            job, exact_solver=None, filters=Filters()
-        )  # what filters depend on may change: they run again
-        with Run(folder, job, input_fingerprints(attempts), continue_from=job.continue_from) as run:
+        # What the filters depend on may change: they run again.
+        attempts = replace(self, exact_solver=None, filters=Filters())
+        job, run = open_run(self, folder, inputs_of=attempts)
+        with run:
             return event_loop.run(make_problems(job, find, run, progress))
 
     def continue_from(self, run: Run, theirs: Any) -> None:

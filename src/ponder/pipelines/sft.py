@@ -13,12 +13,12 @@ import numpy as np
 
 from ponder import memory_check
 from ponder.errors import ModelError, TaskError, UsageError
-from ponder.models.load import ScratchModel, load_policy, pin_job_models
+from ponder.models.load import ScratchModel, load_policy
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
-from ponder.pipelines.job.input_fingerprints import input_fingerprints
+from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.problems.conversations import HELD_OUT_TAG, TokenizedAnswer, read_conversations
 from ponder.pipelines.problems.held_out import warn_held_out
 from ponder.pipelines.problems.prompt_style import apply_style
@@ -92,8 +92,8 @@ class FineTune:
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> PonderPolicy:
         self.check_memory()
-        job = pin_job_models(self, folder)
-        with Run(folder, job, input_fingerprints(job)) as run:
+        job, run = open_run(self, folder)
+        with run:
             return fine_tune(job, run, watch or NoProgress())
 
 
