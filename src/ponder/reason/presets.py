@@ -13,9 +13,7 @@ from typing import Any
 from ponder.protocols import Strategy
 from ponder.reason.operators.backpropagate import DiscountedBackup
 from ponder.reason.operators.cut import CUTS, Cut
-from ponder.reason.operators.priors import DirichletNoise
-from ponder.reason.operators.tree_policy import PUCT, UCT, X1
-from ponder.reason.operators.widen import ProgressiveWidening
+from ponder.reason.operators.tree_policy import PUCT, UCT, X1, DirichletNoise, ProgressiveWidening
 from ponder.reason.prompts import DIRECT, STEP_BY_STEP
 from ponder.reason.strategies.beam_search import BeamSearch
 from ponder.reason.strategies.chain import Chain

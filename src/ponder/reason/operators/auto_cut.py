@@ -1,8 +1,8 @@
-"""Where a model ends its steps, found by looking at what it writes: blank lines, lines, or sentences.
+"""Structure: choose the cut that fits how a model writes: blank lines, lines, or sentences.
 
-Before a search begins, the policy answers the problem once, greedily. The coarsest cut that parts this text into enough
-steps is taken. The text is an aside of the trace and names the cut, so that a search which goes on keeps it; what it
-cost is on the trace's bill.
+Before the search starts, the policy answers the problem once, greedily. `AutoCut` takes the coarsest cut that splits this
+text into enough steps. The probe stays in the trace as a meta step that names the cut, so a resumed search keeps it;
+its cost is part of the trace's cost.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from ponder.errors import UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators import expand
 from ponder.reason.operators.auto_cut import AUTO_CUT, CutOrAuto, resolve_cut, warn_if_no_steps
-from ponder.reason.operators.worth import WHOLE_ANSWER
+from ponder.reason.operators.cut import WHOLE_ANSWER
 from ponder.types import Sampling, Trace
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from ponder.errors import UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators import generate
-from ponder.reason.operators.chained import chain_end
-from ponder.reason.operators.complete import resume_truncated
+from ponder.reason.operators.generate import chain_end, resume_truncated
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Trace
 
