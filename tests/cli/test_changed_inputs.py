@@ -61,7 +61,7 @@ def clear_caches() -> None:
 
 
 COLUMNS = ("--set", "data=rows.jsonl", "--set", "rewards=reward_of_mine:pays")
-EVAL = ("eval", "columns", *COLUMNS, "--model", "model", "--max-tokens", "3", "--n", "2", "--strategy", "best-of",
+EVAL = ("eval", "columns", *COLUMNS, "--model", "model", "--max-tokens", "3", "--n", "2", "--strategy", "best-of-n",
         "--guide", "guide_of_mine:Guide", *CPU, "--run", "out")  # fmt: skip
 TRAIN = ("train", "--task", "columns", *COLUMNS, "--model", "model", "--steps", "3", "--prompts", "2", "--n", "2",
          "--max-tokens", "3", "--save-every", "1", "--keep", "9", "--no-preflight", *CPU, "--run", "out")  # fmt: skip

@@ -31,7 +31,7 @@ LoraRank = Annotated[int, "train LoRA adapters of this rank instead of the weigh
 KeepCheckpoints = Annotated[int, "checkpoints to keep, besides the best"]
 GradientCheckpointing = Annotated[bool, "keep no activations inside layers: less memory, a third more time"]
 OptimizerStates = Annotated[Literal["float32", "int8", "cpu"], "how the optimiser's states are kept"]
-Strategy = Annotated[str | None, "chain, vote, best-of, beam, mcts ... or a preset (ponder strategies lists them)"]
+Strategy = Annotated[str | None, "chain, majority-vote, best-of-n, beam-search, mcts ... or a preset (ponder strategies lists them)"]
 Effort = Annotated[
     Literal["none", "minimal", "low", "medium", "high", "max"] | None,
     "bounds on answers and tokens; a server's chat is asked for it, too",

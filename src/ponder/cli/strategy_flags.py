@@ -27,7 +27,7 @@ def strategy_from_flags(
     max_tokens: int | None = None,
     temperature: float | None = None,
     settings: Sequence[str] = (),
-    default_name: str = "vote",
+    default_name: str = "majority-vote",
     sampling_defaults: Mapping[str, float] | None = None,
     flag: str = "--set",
 ) -> tuple[Strategy, str, Budget | None]:

@@ -19,7 +19,7 @@ class Chain:
     prompt: Prompt = PLAIN
 
     def unused(self) -> dict[str, str]:
-        return {"guide": "a chain is written once, and nobody judges it: best-of chooses by a guide"}
+        return {"guide": "a chain samples one answer and nothing scores it: best-of-n chooses by a guide"}
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         root = self.prompt.root_step(trace, policy)

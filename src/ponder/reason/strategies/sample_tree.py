@@ -28,7 +28,7 @@ class SampleTree:
             raise UsageError(f"widths are {self.widths}; give at least one level, each with at least one continuation")
 
     def unused(self) -> dict[str, str]:
-        return {"guide": "branches are plain samples: beam and mcts are led by a guide"}
+        return {"guide": "sample-tree only samples: beam-search and mcts use a guide"}
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         at = [0]
