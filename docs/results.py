@@ -39,7 +39,7 @@ from ponder.pipelines.label import Label
 from ponder.pipelines.rl import RL
 from ponder.pipelines.stages import Stages, resolve_stage_references
 from ponder.protocols import NoProgress
-from ponder.runs.run_dir import read_metrics, read_traces
+from ponder.runs import read_metrics, read_traces
 from ponder.types import Cost, Trace
 
 RUNS = (  # each a command line: a recipe, and its flags where they are not its own

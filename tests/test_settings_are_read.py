@@ -42,9 +42,9 @@ from ponder.reason.strategies import STRATEGIES
 from ponder.tasks import TASKS
 from ponder.train.algorithms import ON_POLICY
 from ponder.train.imitation import SFT
-from ponder.train.objective import KL
+from ponder.train.objective import KL, Critic
 from ponder.train.optimizer import AdamW
-from ponder.train.ppo import AdaptiveKLController, Critic
+from ponder.train.ppo import AdaptiveKLController
 from ponder.train.reward_objectives import REWARD_OBJECTIVES
 from ponder.types import Sampling
 

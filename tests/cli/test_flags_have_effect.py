@@ -35,8 +35,7 @@ from ponder.nets import hf
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.processbench import ProcessBenchResult
 from ponder.registry import import_object
-from ponder.runs import job_json
-from ponder.runs.run_dir import Run, read_traces
+from ponder.runs import Run, job_json, read_traces
 from ponder.tasks.step_labels.verifier_metrics import FirstErrorScores
 from ponder.types import Cost, Score
 

@@ -22,7 +22,7 @@ from ponder.pipelines.solve import solve_all
 from ponder.protocols import NoProgress, Progress
 from ponder.reason.budget import Budget
 from ponder.reason.strategies import Chain, Samples
-from ponder.runs.run_dir import Run, read_traces
+from ponder.runs import Run, read_traces
 from ponder.types import Cost, Sampling, Score, Trace
 
 
@@ -140,7 +140,7 @@ def test_limit_and_emptiness(tmp_path: Path) -> None:
     assert found.num_problems == 3 and found.accuracy.right == 1
     with pytest.raises(TaskError, match="no held-out problems"):
         ran(Evaluate(DigitTask(size=0)), tmp_path / "none", FakePolicy())
-    for bad in ({"limit": 0}, {"batch": 0}):
+    for bad in ({"limit": 0}, {"max_concurrency": 0}):
         with pytest.raises(UsageError, match="at least 1"):
             Evaluate(DigitTask(), **bad)
 
@@ -244,7 +244,7 @@ def test_a_problem_that_fails_is_undecided_and_tried_again(tmp_path: Path) -> No
     assert ran(Evaluate(DigitTask()), tmp_path / "again", still).accuracy.total == 10
     everything = Moody()
     everything.bad = "0123456789"
-    with pytest.raises(ModelError, match="all problems fail, the last one because: not today"):
+    with pytest.raises(ModelError, match="every attempt to solve fails, the last one because: not today"):
         ran(Evaluate(DigitTask()), tmp_path / "other", everything)
 
 

@@ -31,8 +31,7 @@ from ponder.pipelines.rewards.reward_model_task import RewardModelTask, _load_ca
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.reason.strategies import BestOfN, Samples
-from ponder.runs.run_dir import read_traces
-from ponder.train.objective import NO_KL
+from ponder.runs import read_traces
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.train.reward_objectives import OutcomeReward
@@ -199,7 +198,7 @@ def test_a_reward_keeps_its_own_engine(home: Path, tmp_path: Path) -> None:
     name, before = f"reward:{home / 'head'}", read(load_scorer(str(home / "head"), "cpu", "float32"), sampled(home))
     job = RL(
         RewardModelTask(DigitTask(), name, device="cpu", dtype="float32"), str(home / "policy"), QUESTION_TEMPLATE, Samples(4, DRAW),
-        GRPO(kl=NO_KL), AdamW(lr=1e-2), steps=2, problems_per_step=4, preflight=False, **HERE,
+        GRPO(kl=None), AdamW(lr=1e-2), steps=2, problems_per_step=4, preflight=False, **HERE,
     )  # fmt: skip
     trained = job(tmp_path / "run")
     held = _load_cached(name, "cpu", "float32")

@@ -23,10 +23,10 @@ from ponder.pipelines.rewards.step_labelling import MathShepherd
 from ponder.pipelines.sft import FineTune
 from ponder.protocols import NoProgress, Progress
 from ponder.reason.strategies import Samples
-from ponder.runs.problem_changes import check_problems_unchanged, whole_problem_key
-from ponder.runs.run_dir import Run, read_traces
+from ponder.runs import Run, read_traces
+from ponder.runs.problem_changes import check_problems_unchanged
 from ponder.train.optimizer import AdamW
-from ponder.types import Problem, Sampling, Trace, user_messages
+from ponder.types import Problem, Sampling, Trace, problem_key, user_messages
 
 
 @dataclass(frozen=True)
@@ -140,4 +140,4 @@ plain = st.recursive(
 def test_a_problem_has_the_same_name_after_a_run_kept_it(answer: Any, asked: str, id: str) -> None:
     problem = Problem(id, user_messages(asked), answer, {"n": (1, 2)})
     kept = Trace.from_json(json.loads(json.dumps(Trace(problem).to_json())))
-    assert whole_problem_key(kept.problem) == whole_problem_key(problem)
+    assert problem_key(kept.problem) == problem_key(problem)

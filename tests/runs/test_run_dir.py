@@ -18,8 +18,17 @@ import pytest
 
 from ponder import full_disk, signals
 from ponder.errors import RunError
-from ponder.runs import environment, records, run_dir
-from ponder.runs.run_dir import Run, checkpoints, newest_checkpoint, read_job, read_metrics, read_traces
+from ponder.runs import (
+    Run,
+    checkpoints,
+    environment,
+    newest_checkpoint,
+    read_job,
+    read_metrics,
+    read_traces,
+    records,
+    run_dir,
+)
 from ponder.types import Problem, Step, Trace, ids, user_messages
 
 
@@ -120,7 +129,7 @@ def holder(folder: Path) -> subprocess.Popen[str]:
     code = """
         import sys
         from runs.test_run_dir import Job
-        from ponder.runs.run_dir import Run
+        from ponder.runs import Run
         with Run(sys.argv[1], Job()):
             print("held", flush=True)
             sys.stdin.read()

@@ -82,7 +82,7 @@ def default_guide(strategy: Any) -> str:
     from ponder.reason.strategies.stepwise import Stepwise
 
     searches = isinstance(strategy, MCTS) or (
-        isinstance(strategy, Stepwise) and getattr(strategy, "by", "") != "logprob"
+        isinstance(strategy, Stepwise) and getattr(strategy, "rank_by", "") != "logprob"
     )
     inner = [getattr(strategy, field.name) for field in fields(strategy)]
     return "likelihood" if searches or any(is_dataclass(s) and default_guide(s) for s in inner) else ""

@@ -28,7 +28,7 @@ from ponder.nets import gguf, hf
 from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import Decoder, init_decoder
 from ponder.nets.hardware import pick_device, pick_dtype, set_threads
-from ponder.runs.run_dir import newest_checkpoint, read_job
+from ponder.runs import newest_checkpoint, read_job
 
 NAMED_MODELS = {"smollm2": smollm2.ensure_converted}
 Job = TypeVar("Job")

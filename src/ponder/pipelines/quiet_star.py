@@ -23,7 +23,7 @@ from ponder.pipelines.sft import text_answer_trace
 from ponder.pipelines.solve import shuffled_problems
 from ponder.pipelines.training.session import TrainingSession
 from ponder.protocols import NoProgress, Progress, Task
-from ponder.runs.run_dir import Run, read_metrics, write_json
+from ponder.runs import Run, read_metrics, write_json
 from ponder.train import checkpoint
 from ponder.train.optimizer import AdamW
 from ponder.train.quiet_star_learner import QuietLearner, QuietText, SampledThoughts, pack_thoughts

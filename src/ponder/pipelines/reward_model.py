@@ -25,8 +25,8 @@ from ponder.pipelines.rewards.labelled_traces import merge_by_prompt, prepare_la
 from ponder.pipelines.solve import shuffled_indices
 from ponder.pipelines.training.session import TrainingSession
 from ponder.protocols import NoProgress, Progress
+from ponder.runs import Run, read_metrics, write_json
 from ponder.runs.data_files import FILTER_REPORT_FILE, filter_report_lines
-from ponder.runs.run_dir import Run, read_metrics, write_json
 from ponder.tasks.step_labels.verifier_metrics import correct_pairs, fit_binary_temperature, fit_categorical_temperature
 from ponder.train import checkpoint
 from ponder.train.optimizer import AdamW

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from ponder.errors import RunError
+from ponder.errors import Interrupted, RunError
 from ponder.runs.data_files import FILTER_REPORT_FILE
 from ponder.runs.records import raw_records
 from ponder.runs.run_dir import checkpoints, lock_run, read_job, read_metrics
@@ -47,6 +49,20 @@ def has_no_output(folder: Path) -> bool:
 def checkpoint_step(checkpoint: Path) -> int:
     """How many steps were taken up to there."""
     return int(checkpoint.name.removeprefix("step-"))
+
+
+@contextmanager
+def remove_failed_start(folder: Path) -> Iterator[None]:
+    """A job that fails before its first step leaves no run directory that would refuse the corrected job."""
+    new = not (folder / "job.json").exists()
+    try:
+        yield
+    except Interrupted:
+        raise
+    except Exception:
+        if new and folder.is_dir() and has_no_output(folder):
+            remove_empty_run(folder)
+        raise
 
 
 def remove_empty_run(folder: Path) -> None:

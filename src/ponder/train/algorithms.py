@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ponder.train.imitation import DPO, SFT, Distill, RejectionSampling
 from ponder.train.policy_gradient import (
     CISPO,
@@ -16,7 +18,7 @@ from ponder.train.policy_gradient import (
 )
 from ponder.train.ppo import PPO
 
-ONLINE = {
+ALGORITHMS: dict[str, Any] = {
     "reinforce": REINFORCE,
     "rloo": RLOO,
     "reinforce++": ReinforcePlusPlus,
@@ -28,6 +30,10 @@ ONLINE = {
     "ppo": PPO,
     "tree": TreeCredit,
     "rejection": RejectionSampling,
+    "sft": SFT,
+    "dpo": DPO,
+    "distill": Distill,
 }
-OFFLINE = {"sft": SFT, "dpo": DPO, "distill": Distill}
-ON_POLICY = {**ONLINE, "dpo": DPO, "distill": Distill}  # pairs of, or a teacher's view on, what the policy samples
+ON_POLICY = {name: kind for name, kind in ALGORITHMS.items() if kind.learns_from_samples}  # what an RL job can run
+OFFLINE = {name: kind for name, kind in ALGORITHMS.items() if kind.learns_from_given}  # what a fine-tuning job can run
+ONLINE = {name: kind for name, kind in ON_POLICY.items() if name not in OFFLINE}  # what only an RL job can run

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ponder.errors import PonderError
+from ponder.runs import Run, newest_checkpoint
 from ponder.runs.cleanup import TRAINING_FIELDS, checkpoint_step
-from ponder.runs.run_dir import Run, newest_checkpoint
 
 
 def finished_model(job: Any, folder: Path) -> Path | None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from ponder.errors import UsageError
 from ponder.protocols import Policy
+from ponder.reason.inner_strategies import inner_strategies
 from ponder.reason.operators.cut import CUTS, Cut
 from ponder.reason.operators.generate import add_completion, call_policy
 from ponder.types import Sampling, Step, Trace
@@ -22,10 +23,9 @@ CUT_PROBE_PREFIX = "written to see where steps end: "  # and the name of the cut
 CUTS_COARSE_TO_FINE = ("paragraph", "line", "sentence")
 FALLBACK_CUT = "line"  # where the text is a single step by any of them
 NO_STEPS_WARNING = (
-    "a search cut no step, so it chose among whole answers as best-of-n does: give a finer cut (--set cut=sentence, "
-    "cut=tokens:32), if the answers have steps at all"
+    "a search cut no step, so it chose among whole answers as best-of-n does: give a finer cut (--strategy.cut "
+    "sentence, or tokens:32), if the answers have steps at all"
 )
-_INNER_STRATEGY_FIELDS = ("strategy", "cheap", "expensive")  # strategies inside a strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +98,8 @@ def is_cut_probe(step: Step) -> bool:
 
 def uses_cut(strategy: Any) -> bool:
     """Does a strategy, or one inside it, end steps by a cut?"""
-    inner = (getattr(strategy, name, None) for name in _INNER_STRATEGY_FIELDS)
     own = getattr(strategy, "cut", None) is not None and getattr(strategy, "generation", "sample") == "sample"
-    return own or any(one is not None and uses_cut(one) for one in inner)
+    return own or any(map(uses_cut, inner_strategies(strategy).values()))
 
 
 def count_without_steps(traces: Sequence[Trace]) -> int:
