@@ -219,7 +219,7 @@ def _ask_trained_model(model: Path, job: RL, stop: GracefulStop) -> Answer:
     policy = load_policy(str(model), device=job.device, dtype=job.dtype)
     policy.on_tokens = lambda tokens: stop.check()
     policy.reseed(job.seed)
-    asked = solve.QuestionJob(QUESTION, str(model), None, "vote", "", job.seed)
+    asked = solve.QuestionJob(QUESTION, str(model), None, "majority-vote", "", job.seed)
     way = MajorityVote(8, sampling=Sampling(temperature=job.temperature, max_tokens=32))
     return decide(solve.solve_question(asked, way, policy, None, None, None))
 

@@ -265,9 +265,9 @@ def evaluate(
     model: opt.Model = "smollm2",
     strategy: opt.Strategy = None,
     effort: opt.Effort = None,
-    n: Annotated[int | None, "samples per problem, beams or simulations; more than 1 is an ensemble"] = None,
+    n: Annotated[int | None, "samples per problem, beams or simulations; more than 1 takes the strategy samples"] = None,
     limit: Annotated[int | None, "the first so many problems"] = None,
-    temperature: Annotated[float | None, "0: greedy, which a chain is; an ensemble samples at 1"] = None,
+    temperature: Annotated[float | None, "0: greedy, as a chain is; the strategy samples uses 1"] = None,
     max_tokens: Annotated[int | None, "longest answer (256)"] = None,
     guide: opt.Guide = "",
     prices: opt.Prices = None,
@@ -292,10 +292,10 @@ def evaluate(
     if n is not None and n < 1:
         raise UsageError(f"--n is {n}; take at least one sample per problem")
     if strategy == "chain" and (n or 1) > 1:
-        raise UsageError(f"a chain is one sample per problem: --strategy ensemble for --n {n}")
+        raise UsageError(f"a chain is one sample per problem: --strategy samples for --n {n}")
     found, own, level = strategy_from_flags(
         strategy, effort, n=n, max_tokens=max_tokens, temperature=temperature, settings=strategy_settings,
-        default_name="ensemble" if (n or 1) > 1 else "chain", sampling_defaults={"max_tokens": 256},
+        default_name="samples" if (n or 1) > 1 else "chain", sampling_defaults={"max_tokens": 256},
     )  # fmt: skip
     refuse_unused_guide(found, guide)
     bound = budget_from_flags(level, budget_settings, prices, model)
@@ -314,7 +314,7 @@ def evaluate(
         device=device,
         dtype=dtype,
     )
-    named = f"-{path_slug(strategy)}" if strategy not in (None, "chain", "ensemble") else ""
+    named = f"-{path_slug(strategy)}" if strategy not in (None, "chain", "samples") else ""
     return JobLaunch(job, run or Path("runs") / f"eval-{path_slug(task)}-{path_slug(model)}{named}", json)
 
 
