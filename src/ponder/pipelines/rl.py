@@ -91,7 +91,7 @@ class RL:
                 "max_steps_without_signal at least 0"
             )
         if getattr(self.strategy, "n", 2) < 2 and not getattr(self.algorithm, "alone", False):
-            raise UsageError("a group of one has no baseline: sample at least 2 completions per problem (--n 8)")
+            raise UsageError("a group of one has no baseline: sample at least 2 completions per problem (--group-size 8)")
         sampling = getattr(self.strategy, "sampling", Sampling(temperature=self.temperature))
         if sampling.temperature != self.temperature or not self.temperature:
             both = f"the strategy samples at temperature {sampling.temperature}, the learner at {self.temperature}"

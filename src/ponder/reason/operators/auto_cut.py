@@ -22,8 +22,8 @@ CUT_PROBE_PREFIX = "written to see where steps end: "  # and the name of the cut
 CUTS_COARSE_TO_FINE = ("paragraph", "line", "sentence")
 FALLBACK_CUT = "line"  # where the text is a single step by any of them
 NO_STEPS_WARNING = (
-    "a search cut no step, so it chose among whole answers as best-of-n does: give a finer cut (--set cut=sentence, "
-    "cut=tokens:32), if the answers have steps at all"
+    "a search cut no step, so it chose among whole answers as best-of-n does: give a finer cut (--strategy.cut sentence, "
+    "tokens:32), if the answers have steps at all"
 )
 _INNER_STRATEGY_FIELDS = ("strategy", "cheap", "expensive")  # strategies inside a strategy
 
