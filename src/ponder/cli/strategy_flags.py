@@ -61,7 +61,8 @@ def strategy_from_flags(
     if n is not None and not any(_has_field(found, c) for c in _COUNT_FIELDS) and n != 1:
         raise UsageError(f"{name} takes no --n: its settings are {', '.join(f.name for f in fields(found))}")
     made: Any = _with_cut(found, name, cut)
-    if n is None and count is not None and _has_field(found, "beam_width") and "beam_width" not in asked:
+    is_beam = _has_field(found, "beam_width") and _has_field(found, "n")
+    if n is None and count is not None and is_beam and "beam_width" not in asked:
         made = replace(made, beam_width=gcd(count, made.beam_width), n=count)  # as many children as divide the count
     _refuse_unused_sampling(made, name, {"max_tokens": max_tokens, "temperature": temperature})
     made = _with_limits(made, count, None if longest is None else int(longest), drawn)

@@ -40,7 +40,7 @@ PREFERENCE_SCORER = "preferred"  # the scorer's name under which a pair is marke
 @dataclass(frozen=True)
 class FineTune:
     """The job. `data` is a task, whose own gold answers are imitated, or a JSONL file of conversations; those with
-    token ids (`ponder harvest --tokens`) are learned in these, and not tokenised again.
+    token ids (`ponder harvest --tokenizer`) are learned in these, and not tokenised again.
 
     With `algorithm=DPO()` the file's rows have `chosen` and `rejected`; with `Distill()` a `teacher` is named, which
     has the same vocabulary. One with another teaches by its texts: what it wrote, harvested without token ids, is

@@ -88,7 +88,7 @@ PRESETS: dict[str, Preset] = {
     "journey-style": Preset(
         BeamSearch(n=8, beam_width=4, sampling=_SAMPLING_T07),
         "a tree by beam search with a process reward model, to be told as one journey with its wrong turns "
-        "(`ponder harvest --what journeys`); O1 Replication Journey, Qin et al. 2024 (arXiv 2410.18982)",
+        "(`ponder harvest --kind journeys`); O1 Replication Journey, Qin et al. 2024 (arXiv 2410.18982)",
     ),
     "alphazero": Preset(
         MCTS(simulations=800, width=64, cut=Cut(tokens=1), selection=PUCT(low=-1.0, high=1.0),
