@@ -87,7 +87,7 @@ class HeadReader:
 
     def _weight_versions(self) -> tuple[int, ...]:
         """Changes when the weights do; not when the engine lays the same ones elsewhere."""
-        return self.engine_policy.weights_stamp[: 1 + len(self.engine_policy._weights)]
+        return self.engine_policy.weight_versions()
 
     def _cost(self, first: int, last: int, known: Sequence[int]) -> Cost:
         """What was read before, or was written in these same states, is in the cache."""
