@@ -13,7 +13,7 @@ import pytest
 from fakes import QUESTION_TEMPLATE, DigitTask
 from ponder.errors import TaskError, UsageError
 from ponder.filter_report import FilterReport
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.harvest import HARVEST_FILE, Harvest
@@ -26,8 +26,8 @@ from ponder.pipelines.rewards.labelled_traces import read_labelled_traces
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.harvest.kinds import HARVEST_KINDS
+from ponder.runs import Run
 from ponder.runs.data_files import write_jsonl
-from ponder.runs.run_dir import Run
 from ponder.tasks import Addition, Algebra
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 

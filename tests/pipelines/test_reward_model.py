@@ -15,7 +15,7 @@ from fakes import ALPHABET, QUESTION_TEMPLATE, RecordingProgress, plain_hidden, 
 from ponder.engine.request import ReadRequest
 from ponder.errors import Interrupted, ModelError, RunError, TaskError, UsageError
 from ponder.models.guides import load_guide, parse_reward_model
-from ponder.models.load import ScratchModel, load_policy
+from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.reward_models import ORM as Outcome
 from ponder.models.reward_models import PRM as Process
@@ -27,6 +27,7 @@ from ponder.models.reward_models import (
     make_head_reader,
     make_scorer,
 )
+from ponder.models.scratch_model import ScratchModel
 from ponder.nets import hf
 from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.lora import LoRA
@@ -40,8 +41,7 @@ from ponder.pipelines.rewards.labelled_traces import (
 from ponder.pipelines.solve import solve
 from ponder.reason.operators.cut import Cut
 from ponder.reason.strategies import DVTS, BeamSearch, BestOfN, LookaheadBeamSearch, ParticleFilter, Rebase
-from ponder.runs import job_json
-from ponder.runs.run_dir import Run, newest_checkpoint, read_metrics
+from ponder.runs import Run, job_json, newest_checkpoint, read_metrics
 from ponder.tasks.step_labels import LABEL_SCORE, read_labels, write_labels
 from ponder.train.optimizer import AdamW
 from ponder.train.reward_objectives import BradleyTerry, OutcomeReward, ProcessReward, RewardObjective, StateValue

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from ponder.errors import ModelError, UnknownName
-from ponder.runs.run_dir import newest_checkpoint, read_job
+from ponder.runs import newest_checkpoint
 
-Job = TypeVar("Job")
 T = TypeVar("T")
 
 TRANSFORMERS_PREFIX = "transformers:"  # before a folder: run by that library
@@ -32,22 +30,14 @@ def pin_checkpoint(model: str, kept: Any = None) -> str: ...
 @overload
 def pin_checkpoint(model: str | T, kept: Any = None) -> str | T: ...
 def pin_checkpoint(model: str | T, kept: Any = None) -> str | T:
-    """A run directory's model as the checkpoint it is now, so that a job always means the same weights.
+    """Replace a run directory by its newest checkpoint, so that a job always means the same weights.
 
-    `kept`: what was pinned when the job began, which stays where it is one of that run's, though it has newer ones.
+    `kept` is the checkpoint that was pinned when the job began. It stays if it belongs to the same run.
     """
     if not isinstance(model, str) or model in NAMED_MODELS or not (Path(model).expanduser() / "job.json").exists():
         return model
     here = Path(model).expanduser()
     return kept if isinstance(kept, str) and Path(kept).is_relative_to(here) else str(find_model(model))
-
-
-def pin_job_models(job: Job, folder: str | Path) -> Job:
-    """A job with its model and teacher pinned, as its run directory keeps them where it has begun."""
-    began = read_job(folder) if (Path(folder) / "job.json").is_file() else {}
-    kept = began if isinstance(began, dict) else {}
-    given = {name: getattr(job, name, None) for name in ("model", "teacher")}
-    return replace(job, **{name: pin_checkpoint(m, kept.get(name)) for name, m in given.items() if m is not None})  # type: ignore[type-var]
 
 
 def find_model(model: str) -> Path:
@@ -65,5 +55,7 @@ def find_model(model: str) -> Path:
             raise ModelError(f"{model} is a file but not a .gguf: give a GGUF file, a model folder or a run directory")
         return path
     if path.parent.parent.name == "checkpoints":
-        raise ModelError(f"{model} is gone: its run went on and keeps newer ones; export a model, and train from that")
+        raise ModelError(
+            f"{model} is gone: its run went on and has newer checkpoints; export a model, and train from that"
+        )
     raise UnknownName("model", model, NAMED_MODELS, "Or give a Hugging Face folder, a .gguf file or a run directory.")

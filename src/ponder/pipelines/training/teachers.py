@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TypeVar
 
 from ponder.errors import UsageError
-from ponder.models.load import find_model, load_policy, load_tokenizer
+from ponder.models.load import load_policy, load_tokenizer
+from ponder.models.model_paths import find_model
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import hf
@@ -20,7 +21,7 @@ from ponder.runs.manifest import MANIFEST_FILE
 Net = TypeVar("Net", bound=Decoder)
 _OTHER_VOCABULARY_ADVICE = (
     "take one with the same, or learn from its answers as text, which any tokenizer reads: a run of "
-    "Collect, `ponder harvest` without --tokens, `ponder sft`"
+    "Collect, `ponder harvest` without --tokenizer, `ponder sft`"
 )
 
 
