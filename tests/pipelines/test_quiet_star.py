@@ -12,7 +12,7 @@ import torch
 
 from fakes import QUESTION_TEMPLATE, DigitTask, RecordingProgress, char_policy, run_async
 from ponder.errors import Interrupted, UsageError
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.quiet_star import QuietStar, answer_text, copy_embeddings, sample_thoughts
 from ponder.runs import job_json, read_metrics, read_traces
 from ponder.train.optimizer import AdamW

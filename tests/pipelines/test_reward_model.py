@@ -15,7 +15,7 @@ from fakes import ALPHABET, QUESTION_TEMPLATE, RecordingProgress, plain_hidden, 
 from ponder.engine.request import ReadRequest
 from ponder.errors import Interrupted, ModelError, RunError, TaskError, UsageError
 from ponder.models.guides import load_guide, parse_reward_model
-from ponder.models.load import ScratchModel, load_policy
+from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.reward_models import ORM as Outcome
 from ponder.models.reward_models import PRM as Process
@@ -27,6 +27,7 @@ from ponder.models.reward_models import (
     make_head_reader,
     make_scorer,
 )
+from ponder.models.scratch_model import ScratchModel
 from ponder.nets import hf
 from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.lora import LoRA

@@ -99,7 +99,7 @@ def run_demo(job: RL, folder: Path, stop: GracefulStop, json: bool = False) -> N
 
 def _export_model(folder: Path) -> None:
     """The model as a folder, unless it was written after the last checkpoint."""
-    from ponder.models.load import find_model
+    from ponder.models.model_paths import find_model
 
     made, config = find_model(str(folder / "train")) / "config.json", folder / "model" / "config.json"
     if config.is_file() and config.stat().st_mtime_ns > made.stat().st_mtime_ns:

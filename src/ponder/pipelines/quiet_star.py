@@ -15,8 +15,9 @@ import torch
 from ponder import event_loop, memory_check
 from ponder.errors import UsageError
 from ponder.measure import bootstrap_mean
-from ponder.models.load import ScratchModel, load_policy
+from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.sft import text_answer_trace

@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 
 from ponder import event_loop, memory_check
 from ponder.errors import UsageError, VerifierError
-from ponder.models.load import ScratchModel, load_policy
+from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
 from ponder.pipelines.job.open_run import open_run

@@ -13,8 +13,9 @@ import numpy as np
 
 from ponder import memory_check
 from ponder.errors import ModelError, TaskError, UsageError
-from ponder.models.load import ScratchModel, load_policy
+from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
