@@ -25,7 +25,7 @@ from ponder.pipelines.rl import RL
 from ponder.protocols import Policy, Scorer, Strategy
 from ponder.reason.operators import evaluate, generate
 from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import read_metrics
+from ponder.runs import read_metrics
 from ponder.train.algorithms import ONLINE
 from ponder.train.objective import Critic
 from ponder.train.optimizer import AdamW

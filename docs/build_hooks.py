@@ -36,7 +36,12 @@ def api_reference() -> str:
     """Every name of `from ponder import ...`, by the module that defines it."""
     import ponder
 
-    parts = ["# Python API", "", "All of these can be imported from `ponder` itself: `from ponder import RL, GRPO`.", ""]
+    parts = [
+        "# Python API",
+        "",
+        "All of these can be imported from `ponder` itself: `from ponder import RL, GRPO`.",
+        "",
+    ]
     for module, entries in ponder._MODULES.items():
         parts += [f"## {module}", ""]
         for entry in entries:
@@ -47,7 +52,9 @@ def api_reference() -> str:
 
 
 def benchmarks() -> str:
-    return (ROOT / "bench" / "README.md").read_text(encoding="utf-8")
+    """The notes, then the table that bench/table.py wrote."""
+    notes, table = ((ROOT / "bench" / name).read_text(encoding="utf-8") for name in ("NOTES.md", "README.md"))
+    return f"{notes}\n#{table}"
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:

@@ -1,18 +1,23 @@
-"""A task of your own, trained in seconds: an iterable of problems, and the verifier that judges them."""
+"""A task of your own, trained in seconds: an iterable of problems, and the verifier that grades them."""
 
 import random
 import tempfile
 from dataclasses import dataclass
 
-from ponder.models.load import ScratchModel
-from ponder.pipelines.rl import RL
-from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import read_metrics, read_traces
-from ponder.tasks.generated.generated_task import GeneratedTask
-from ponder.train.optimizer import AdamW
-from ponder.train.policy_gradient import GRPO
-from ponder.types import Problem, Sampling, user_messages
-from ponder.verify import FinalNumber
+from ponder import (
+    GRPO,
+    RL,
+    AdamW,
+    FinalNumber,
+    GeneratedTask,
+    Problem,
+    Samples,
+    Sampling,
+    ScratchModel,
+    read_metrics,
+    read_traces,
+    user_messages,
+)
 
 
 @dataclass(frozen=True)

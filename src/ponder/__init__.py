@@ -34,15 +34,14 @@ if TYPE_CHECKING:
         SelfRefine,
         TreeOfThoughts,
     )
-    from ponder.runs.run_dir import read_metrics, read_traces
-    from ponder.tasks import CustomTask
-    from ponder.tasks.generated.generated_task import GeneratedTask
+    from ponder.runs import read_metrics, read_traces
+    from ponder.tasks import Addition, Arithmetic, Countdown, CustomTask, GeneratedTask
     from ponder.train.imitation import DPO, SFT, Distill
     from ponder.train.optimizer import AdamW
     from ponder.train.policy_gradient import CISPO, DAPO, GRPO, GSPO, REINFORCE, RLOO, DrGRPO
     from ponder.train.ppo import PPO
     from ponder.types import Completion, Cost, Problem, Sampling, Score, Step, Trace, user_messages
-    from ponder.verify import FinalNumber, MathAnswer
+    from ponder.verify import AssertTests, FinalNumber, MathAnswer
 
 __version__ = "0.1.0"
 
@@ -74,15 +73,14 @@ _MODULES = {
         "SelfRefine",
         "TreeOfThoughts",
     ),
-    "ponder.runs.run_dir": ("read_metrics", "read_traces"),
-    "ponder.tasks": ("CustomTask",),
-    "ponder.tasks.generated.generated_task": ("GeneratedTask",),
+    "ponder.runs": ("read_metrics", "read_traces"),
+    "ponder.tasks": ("Addition", "Arithmetic", "Countdown", "CustomTask", "GeneratedTask"),
     "ponder.train.imitation": ("DPO", "SFT", "Distill"),
     "ponder.train.optimizer": ("AdamW",),
     "ponder.train.policy_gradient": ("CISPO", "DAPO", "GRPO", "GSPO", "REINFORCE", "RLOO", "DrGRPO"),
     "ponder.train.ppo": ("PPO",),
     "ponder.types": ("Completion", "Cost", "Problem", "Sampling", "Score", "Step", "Trace", "user_messages"),
-    "ponder.verify": ("FinalNumber", "MathAnswer"),
+    "ponder.verify": ("AssertTests", "FinalNumber", "MathAnswer"),
 }
 _HOMES = {
     entry.rpartition(" ")[2]: (module, entry.partition(" ")[0])
@@ -104,7 +102,10 @@ __all__ = [
     "RLOO",
     "SFT",
     "AdamW",
+    "Addition",
     "Answer",
+    "Arithmetic",
+    "AssertTests",
     "BeamSearch",
     "BestOfN",
     "Budget",
@@ -113,6 +114,7 @@ __all__ = [
     "Collect",
     "Completion",
     "Cost",
+    "Countdown",
     "CustomTask",
     "Distill",
     "DrGRPO",

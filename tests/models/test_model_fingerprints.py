@@ -24,8 +24,7 @@ from ponder.pipelines.rewards.reward_model_task import RewardModelTask
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.reason.strategies import BestOfN, Samples
-from ponder.runs import file_fingerprints
-from ponder.runs.run_dir import read_job, read_traces
+from ponder.runs import file_fingerprints, read_job, read_traces
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.train.reward_objectives import OutcomeReward
@@ -159,7 +158,7 @@ def test_what_is_no_learned_guide_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize("whole", [1 << 20, 4096])
 def test_a_fingerprint_shows_a_head_alone(whole: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a file is too large to be read whole."""
-    monkeypatch.setattr(file_fingerprints, "WHOLE", whole)
+    monkeypatch.setattr(file_fingerprints, "MAX_WHOLE_FILE_BYTES", whole)
     monkeypatch.setattr(file_fingerprints, "BLOCK", 16)
     monkeypatch.setattr(file_fingerprints, "ENDS", 2048)
     net, _ = ScratchModel(ALPHABET, width=32, layers=2, heads=2).build(torch.float32, torch.device("cpu"))

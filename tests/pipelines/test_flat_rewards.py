@@ -19,7 +19,7 @@ from ponder.models.load import ScratchModel
 from ponder.pipelines.rl import RL
 from ponder.pipelines.training import flat_rewards
 from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import newest_checkpoint, read_metrics
+from ponder.runs import newest_checkpoint, read_metrics
 from ponder.train.imitation import Distill
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO, REINFORCE

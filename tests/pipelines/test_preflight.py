@@ -24,7 +24,7 @@ from ponder.pipelines.rl import RL, build_learners
 from ponder.pipelines.sft import FineTune
 from ponder.protocols import Scorer
 from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import read_metrics
+from ponder.runs import read_metrics
 from ponder.train import learner as learning
 from ponder.train import losses
 from ponder.train.algorithms import ONLINE

@@ -29,7 +29,7 @@ from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask
 from ponder.models.load import ScratchModel
 from ponder.pipelines.rl import RL
 from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import Run, checkpoints, read_metrics, read_traces
+from ponder.runs import Run, checkpoints, read_metrics, read_traces
 from ponder.train.checkpoint import CheckpointWriter
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO

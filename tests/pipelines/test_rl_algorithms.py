@@ -20,7 +20,7 @@ from ponder.nets.lora import LoRA
 from ponder.pipelines import rl
 from ponder.pipelines.rl import RL
 from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import newest_checkpoint, read_metrics, read_traces
+from ponder.runs import newest_checkpoint, read_metrics, read_traces
 from ponder.train.finite_checks import Diverged
 from ponder.train.learner import Learner
 from ponder.train.objective import KL, Critic, Stats, Tokens

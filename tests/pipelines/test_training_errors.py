@@ -40,7 +40,7 @@ from ponder.pipelines.sft import FineTune
 from ponder.pipelines.training import session
 from ponder.pipelines.training.session import TrainingSession
 from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import read_metrics, read_traces
+from ponder.runs import read_metrics, read_traces
 from ponder.train import checkpoint
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO, REINFORCE

@@ -26,7 +26,7 @@ from ponder.nets.nonfinite_tensors import first_nonfinite
 from ponder.pipelines.problems.curriculum import EasyToHard, Frontier
 from ponder.pipelines.rl import RL
 from ponder.reason.strategies import Rebase, Samples
-from ponder.runs.run_dir import Run
+from ponder.runs import Run
 from ponder.train.finite_checks import Diverged
 from ponder.train.imitation import DPO, Distill, RejectionSampling
 from ponder.train.learner import Learner

@@ -170,7 +170,8 @@ def finding_lines(s: PassRateScan) -> Iterator[RenderableType]:
         and (more := smallest_group_size(g, MAX_DEAD_GROUP_SHARE)) is not None
     ):
         yield Text(
-            f"! --n {more} would leave {format_percent(g.by_n[more])} of groups without a gradient", SEVERITY_STYLES[2]
+            f"! --group-size {more} would leave {format_percent(g.by_n[more])} of groups without a gradient",
+            SEVERITY_STYLES[2],
         )
 
 

@@ -138,7 +138,7 @@ def in_stored_style(task: Any, traces: Sequence[Trace]) -> Any:
     """The task in the style in which these answers were asked for, where the traces say and the task knows styles."""
     styles = {trace.problem.style for trace in traces if trace.problem.style}
     alone = len(styles) == 1 and getattr(task, "style", "") is None
-    return task.styled(styles.pop()) if alone else task
+    return task.restyle(styles.pop()) if alone else task
 
 
 def _weighted_scorer(name: str, stored: StoredAttempts) -> Scorer:

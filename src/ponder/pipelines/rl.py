@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 
 from ponder import event_loop, memory_check
 from ponder.errors import UsageError, VerifierError
-from ponder.models.load import ScratchModel, load_policy, pin_job_models
+from ponder.models.load import ScratchModel, load_policy
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
-from ponder.pipelines.job.input_fingerprints import input_fingerprints
+from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.preflight.run_checks import run_preflight
 from ponder.pipelines.problems.curriculum import Curriculum, PassRateHistory, Uniform
 from ponder.pipelines.problems.prompt_style import apply_style
@@ -28,7 +28,7 @@ from ponder.pipelines.training.session import TrainingSession, TrainingState
 from ponder.pipelines.training.teachers import load_teacher, load_value_model
 from ponder.protocols import NoProgress, Progress, Strategy, Task
 from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import Run
+from ponder.runs import Run
 from ponder.train import checkpoint
 from ponder.train.critic import critic_metrics, make_critic_learner, write_values
 from ponder.train.learner import Learner
@@ -143,8 +143,8 @@ class RL:
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> PonderPolicy:
         self.check_memory()
-        job = pin_job_models(self, folder)
-        with Run(folder, job, input_fingerprints(job)) as run:
+        job, run = open_run(self, folder)
+        with run:
             return event_loop.run(train(job, run, watch or NoProgress()))
 
 

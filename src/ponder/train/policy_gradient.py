@@ -78,7 +78,7 @@ class REINFORCE(SequenceReinforce):
         groups = [answers_with_kl_penalty(t, scorer, self.kl) for t in traces]
         rewards = [w.reward for items in groups for w in items]
         if self.baseline == "batch" and sum(len(t.answers()) for t in traces) == 1:
-            raise UsageError("a batch of one has no baseline: ask more problems, or use --option baseline=running")
+            raise UsageError("a batch of one has no baseline: ask more problems, or use --algorithm.baseline running")
         if not rewards or (self.baseline == "batch" and len(rewards) == 1):
             return {}  # nobody was judged, or nobody else
         mean = float(np.mean(rewards))

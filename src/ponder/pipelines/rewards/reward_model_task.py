@@ -63,7 +63,7 @@ class RewardModelTask:
     def gold(self, problem: Problem) -> str:
         return self.task.gold(problem)
 
-    def styled(self, style: str) -> RewardModelTask:
+    def restyle(self, style: str) -> RewardModelTask:
         return replace(self, task=with_style(self.task, style))
 
 

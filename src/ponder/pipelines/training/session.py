@@ -28,7 +28,7 @@ from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.lora import LoRA
 from ponder.pipelines.preflight.checks import check_gradient, raise_if_failed
 from ponder.protocols import Progress
-from ponder.runs.run_dir import Run, read_metrics
+from ponder.runs import Run, read_metrics
 from ponder.train import checkpoint
 from ponder.train.finite_checks import Diverged, check_tensors_finite
 from ponder.train.learner import Learner

@@ -1,0 +1,21 @@
+"""MCTS against random moves at tic-tac-toe: six games."""
+
+import asyncio
+
+from ponder import MCTS
+from ponder.reason.games import GamePolicy, RandomPlayer, RandomPlayoutScorer, SearchPlayer, TicTacToeGame, play_match
+from ponder.reason.operators.cut import Cut
+
+game = TicTacToeGame()
+search = MCTS(simulations=64, width=9, rollouts=0, cut=Cut(max_tokens=1))
+player = SearchPlayer(game, search, GamePolicy(game), RandomPlayoutScorer(game, n=4))
+opponent = RandomPlayer(game)
+
+
+async def points() -> float:
+    first = [(await play_match(game, player, opponent))[0] for _ in range(3)]
+    second = [-(await play_match(game, opponent, player))[0] for _ in range(3)]
+    return sum((outcome + 1) / 2 for outcome in first + second)
+
+
+print(f"{asyncio.run(points())} of 6 points")
