@@ -117,7 +117,7 @@ def test_a_stop_in_between_does_not_begin_the_count_anew(tmp_path: Path) -> None
     with pytest.raises(TaskError, match="stopped after 3 of 7 steps: all 24 rewards"):
         JOB(tmp_path / "run")
     state = json.loads((newest_checkpoint(tmp_path / "run") / "state.json").read_text())["state"]  # type: ignore[operator]
-    assert state["memory"][flat_rewards.HAS_SPREAD_KEY] == 0 and state["memory"][flat_rewards.NUM_REWARDS_KEY] == 24
+    assert state["objective_state"][flat_rewards.HAS_SPREAD_KEY] == 0 and state["objective_state"][flat_rewards.NUM_REWARDS_KEY] == 24
 
 
 # the count itself

@@ -29,16 +29,10 @@ from ponder.runs import Run, read_metrics, write_json
 from ponder.runs.data_files import FILTER_REPORT_FILE, filter_report_lines
 from ponder.tasks.step_labels.verifier_metrics import correct_pairs, fit_binary_temperature, fit_categorical_temperature
 from ponder.train import checkpoint
+from ponder.train.learner import Learner
 from ponder.train.optimizer import AdamW
-from ponder.train.reward_learner import RewardLearner
-from ponder.train.reward_objectives import (
-    BradleyTerry,
-    OutcomeReward,
-    RewardObjective,
-    RewardTarget,
-    StateValue,
-    two_hot,
-)
+from ponder.train.reward_learner import make_reward_learner, predict
+from ponder.train.reward_objectives import OutcomeReward, RewardObjective, RewardTarget, two_hot
 from ponder.types import Trace
 
 
@@ -128,14 +122,14 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
     net.head = replace(net.head, separator=job.separator or net.head.separator)
     labels = prepare_labels(
         job.data, policy, job.algorithm.targets, job.held_out_tenths, job.format, job.scorer, job.separator, job.skip_bad,
-        needs_scores=not (isinstance(job.algorithm, StateValue) and job.algorithm.target_source == "value"),
-        pairwise=job.algorithm.pairwise, must_differ=isinstance(job.algorithm, OutcomeReward),
+        needs_scores=job.algorithm.needs_scores, pairwise=job.algorithm.pairwise,
+        must_differ=job.algorithm.needs_both_labels,
         include_held_out=job.include_held_out,
     )  # fmt: skip
     held_out = merge_by_prompt(labels.test)
     if job.lora is not None:
         lora.attach(net, job.lora, job.seed)
-    learner = RewardLearner(
+    learner = make_reward_learner(
         net, job.algorithm, job.optimizer, max_tokens_per_microbatch=job.max_tokens_per_microbatch, gradient_checkpointing=job.gradient_checkpointing,
         frozen_layers=job.frozen_layers, head_only=job.head_only,
     )  # fmt: skip
@@ -156,7 +150,7 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
                 metrics = job.algorithm.credit(traces, labels.scorer, state.objective_state)
                 metrics |= session.learn(learner, traces, watch.share)
                 if held_out and ((step + 1) % job.save_every == 0 or step + 1 == job.steps):
-                    metrics |= evaluate_reward_model(learner, held_out, labels.scorer)
+                    metrics |= evaluate_reward_model(learner, job.algorithm, held_out, labels.scorer)
                     state.objective_state["temperature"] = metrics["test/temperature"]
                     net.head = replace(net.head, temperature=metrics["test/temperature"])
 
@@ -169,23 +163,25 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
 Prediction = tuple[Trace, list[RewardTarget], NDArray[np.float64]]
 
 
-def evaluate_reward_model(learner: RewardLearner, traces: Sequence[Trace], scorer: str) -> dict[str, float]:
-    """On traces that were not learned from, one a prompt: how often it is right, and the temperature that fits best."""
-    rule = learner.objective
-    rule.credit(traces, scorer, {})
-    found = list(learner.predict(traces))
-    if isinstance(rule, BradleyTerry):
-        told = _preference_metrics(found)
-    elif isinstance(rule, StateValue):
-        told = _value_metrics(learner.net, found)
+def evaluate_reward_model(
+    learner: Learner, objective: RewardObjective, traces: Sequence[Trace], scorer: str
+) -> dict[str, float]:
+    """On traces that were not learned from, one for each prompt: accuracy, and the temperature that fits best."""
+    objective.credit(traces, scorer, {})
+    predictions = list(predict(learner, traces))
+    assert isinstance(learner.net, DecoderWithHead)
+    if objective.predicts == "preference":
+        metrics = _preference_metrics(predictions)
+    elif objective.predicts == "value":
+        metrics = _value_metrics(learner.net, predictions)
     else:
-        told = _label_metrics(found)
-    groups = [_answer_scores(*one) for one in found] if not isinstance(rule, StateValue) else []
+        metrics = _label_metrics(predictions)
+    groups = [] if objective.predicts == "value" else [_answer_scores(*one) for one in predictions]
     if several := [(z, y) for z, y in groups if len(y) > 1]:  # of as many answers as each prompt has
-        told["best_of_n"] = float(np.mean([best_at_k(y, z, len(y)) for z, y in several]))
-        told["any_of_n"] = float(np.mean([np.mean(y) for _, y in several]))
-        told["oracle_of_n"] = float(np.mean([np.max(y) for _, y in several]))
-    return {f"test/{name}": value for name, value in told.items()}
+        metrics["best_of_n"] = float(np.mean([best_at_k(y, z, len(y)) for z, y in several]))
+        metrics["any_of_n"] = float(np.mean([np.mean(y) for _, y in several]))
+        metrics["oracle_of_n"] = float(np.mean([np.max(y) for _, y in several]))
+    return {f"test/{name}": value for name, value in metrics.items()}
 
 
 def _answer_scores(

@@ -31,7 +31,7 @@ from ponder.protocols import NoProgress, Progress, Strategy, Task
 from ponder.reason.strategies import Samples
 from ponder.runs import Run
 from ponder.train import checkpoint
-from ponder.train.critic import CriticLearner
+from ponder.train.critic import critic_metrics, make_critic_learner, write_values
 from ponder.train.learner import Learner
 from ponder.train.objective import Objective, RolloutSettings
 from ponder.train.optimizer import AdamW
@@ -177,16 +177,16 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
                 if job.algorithm.credit_needs_reference:
                     learner.write_reference_logprobs(traces)
                 if critic:
-                    critic.write_values(traces)
+                    write_values(critic, traces)
                 metrics = sample_metrics(asked, verifier.name)
                 flat_rewards.update_flat_rewards(
                     state.objective_state, step, asked, verifier.name, not job.algorithm.needs_group
                 )
                 metrics |= job.algorithm.credit(traces, verifier.name, state.objective_state)
-                if not critic or step >= critic.warmup_steps:
+                if job.algorithm.critic is None or step >= job.algorithm.critic.warmup_steps:
                     metrics |= session.learn(learner, traces, watch.share)
                 if critic:
-                    metrics |= session.learn(critic, traces, lambda share: None)
+                    metrics |= critic_metrics(session.learn(critic, traces, lambda share: None))
                 ended = time.perf_counter()
 
                 state.num_tokens += metrics["num_tokens"]
@@ -228,7 +228,7 @@ async def collect_rollouts(
     return asked, kept
 
 
-def build_learners(job: RL, policy: PonderPolicy) -> tuple[Learner, CriticLearner | None]:
+def build_learners(job: RL, policy: PonderPolicy) -> tuple[Learner, Learner | None]:
     """The policy's learner, and the critic's where the objective has one."""
     net, critic = policy.net, None
     sizes: Any = {
@@ -238,7 +238,7 @@ def build_learners(job: RL, policy: PonderPolicy) -> tuple[Learner, CriticLearne
     }
     if job.algorithm.critic is not None:
         start = job.algorithm.critic.model
-        critic = CriticLearner(
+        critic = make_critic_learner(
             net if start is None else load_value_model(start, policy),
             job.algorithm.critic,
             frozen_layers=job.frozen_layers,
