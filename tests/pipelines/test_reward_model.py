@@ -544,10 +544,10 @@ def rows(path: Path, kind: str, prompts: int = 40, answers: int = 4, seed: int =
 @pytest.mark.parametrize("kind", ["outcomes", "stepwise"])
 def test_pairs_are_found_among_rows_of_one_prompt(kind: str, tmp_path: Path) -> None:
     job = replace(JOB, data=(rows(tmp_path / "d.jsonl", kind),), algorithm=BradleyTerry(), batch_size=8, steps=40)
-    job(tmp_path / "run")
+    result = job(tmp_path / "run")
     last = read_metrics(tmp_path / "run")[-1]
     assert last["test/accuracy"] > 0.9 and last["test/best_of_n"] > 0.95 > last["test/any_of_n"]
-    said = job.summary_lines(tmp_path / "run")
+    said = job.summary_lines(tmp_path / "run", result)
     counts = [line.split() for line in said]
     assert ["traces", "160"] in counts and ["prompts", "40"] in counts
 

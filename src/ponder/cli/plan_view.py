@@ -14,8 +14,9 @@ from rich.text import Text
 
 from ponder.cli.live_panel import SEVERITY_STYLES
 from ponder.cli.plan import PassRateScan, RunPlan, TokenSpan
-from ponder.cli.progress import format_duration, one_line
+from ponder.cli.progress import one_line
 from ponder.cli.safe_console import console_on
+from ponder.pipelines.job.base_job import format_duration
 from ponder.pipelines.preflight.checks import Check
 from ponder.pipelines.preflight.forecast import smallest_group_size
 from ponder.runs import job_json

@@ -18,6 +18,7 @@ from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
+from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.preflight.run_checks import run_preflight
 from ponder.pipelines.problems.curriculum import Curriculum, PassRateHistory, Uniform
@@ -41,7 +42,7 @@ from ponder.verify.undecided import VerdictCounts, count_verdicts, too_many_unde
 
 
 @dataclass(frozen=True)
-class RL:
+class RL(BaseJob):
     """The job. Calling it with a run directory trains, or goes on where that run stopped."""
 
     READ_SPLITS: ClassVar = ("train",)  # which problems of its task the result depends on
