@@ -131,7 +131,7 @@ def result_lines(job: Any, folder: Path, result: Any) -> list[str]:
             for name, part in _stage_runs(job, folder)
             for line in (f"== {name}", *result_lines(*part, result[name]), "")
         ]
-    if hasattr(job, "closing"):  # what to say of a job whose model does not answer questions
+    if hasattr(job, "summary_lines"):  # what to say of a job whose model does not answer questions
         return [*job.summary_lines(folder), f"run       {folder}"]
     out = [f"run       {folder}"]
     rows = read_metrics(folder)
@@ -184,7 +184,7 @@ def result_json(job: Any, folder: Path, result: Any) -> dict[str, Any]:
 
     if isinstance(job, Evaluate) and isinstance(result, EvaluationReport):
         told = {name: value for name, value in asdict(result).items() if value is not None}
-        told["single"]["mean"] = result.accuracy.mean
+        told["accuracy"]["mean"] = result.accuracy.mean
         return {"task": job.task.name, "model": job.model, **told, "prompt": first_prompt(job, folder)}
     if isinstance(job, Stages):
         return {"stages": {name: result_json(*part, result[name]) for name, part in _stage_runs(job, folder)}}

@@ -62,7 +62,7 @@ def _missing_settings(name: str, settings: Mapping[str, str]) -> dict[str, Any] 
     needs = [f.name for f in known.values() if f.default is MISSING and f.default_factory is MISSING]
     if not set(needs) - given or given - known.keys():
         return None
-    told = getattr(kind, "ASKS", {})
+    told = getattr(kind, "REQUIRED_SETTINGS", {})
     return {
         "task": name,
         "about": _headline(kind),
