@@ -453,7 +453,7 @@ def loaded_models(monkeypatch: pytest.MonkeyPatch, here: Path) -> list[Any]:
     for slow in ("software_checks", "machine_checks", "sandbox_check", "data_checks"):
         monkeypatch.setattr(f"ponder.cli.doctor.{slow}", lambda: iter(()))
     monkeypatch.setattr(models_load, "load_inference_policy", load_inference_policy)
-    monkeypatch.setattr("ponder.models.reward_models.load_scorer", lambda *given: object.__new__(_RecordingPRM)(given))
+    monkeypatch.setattr("ponder.models.load_scorer.load_scorer", lambda *given: object.__new__(_RecordingPRM)(given))
     monkeypatch.setattr("ponder.pipelines.processbench.process_bench", process_bench)
     monkeypatch.setattr("ponder.tasks.step_labels.processbench_labels.read_processbench", lambda part: [part, part])
     monkeypatch.setattr("ponder.nets.gguf.save", save)  # this model's characters have no place in such a file

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from ponder import memory_check
 from ponder.errors import UsageError
 from ponder.measure import auroc, best_at_k, ece
+from ponder.models.load_scorer import load_policy_with_head
 from ponder.models.ponder_policy import PonderPolicy
-from ponder.models.reward_models import load_policy_with_head
 from ponder.models.scratch_model import ScratchModel
 from ponder.nets import lora
 from ponder.nets.decoder_with_head import DecoderWithHead
