@@ -27,7 +27,8 @@ from typing import Any
 import torch
 
 from harness import make_parser, report
-from ponder.models.load import find_model, load_policy
+from ponder.models.load import load_policy
+from ponder.models.model_paths import find_model
 from ponder.pipelines.solve import shuffled_problems, solve_all
 from ponder.reason.strategies import Samples
 from ponder.tasks.generated.addition import Addition

@@ -66,10 +66,10 @@ BAD = [
     (("sft", "addition", "--algorithm", "dpo"), "a task has no rejected answers"),
     (("sft", "addition", "--algorithm", "distill"), "distillation needs a teacher"),
     (("sft", "addition", "--teacher", "smollm2"), "distillation needs a teacher, and only distillation"),
-    (("sft", "x.jsonl", "--algorithm", "dpo", "--algorithm.kind", "kto"), "'kto' is not one of sigmoid, ipo"),
+    (("sft", "x.jsonl", "--algorithm", "dpo", "--algorithm.loss_type", "kto"), "'kto' is not one of sigmoid, ipo"),
     (("plan", "--sample-groups", "3"), "give the recipe first"),
     (("plan", "aditon"), "no recipe named 'aditon'. Did you mean 'addition'"),
-    (("plan", "tiny.py", "--scam", "3"), "no flag --scam, did you mean --scan?"),
+    (("plan", "tiny.py", "--sample-group", "3"), "no flag --sample-group, did you mean --sample-groups?"),
     (("plan", "tiny.py", "--sample-groups", "-1"), "each is 0 or more"),
     (("plan", "train"), "required: TASK"),
     (("plan", "measure.py"), "only training can be planned, and Evaluate does not train"),
@@ -77,10 +77,14 @@ BAD = [
     (("eval", "addition", "--strategy", "chain", "--n", "4"), "--strategy samples"),
     (("eval", "addition", "--strategy", "baem-search"), "no strategy named 'baem-search'. Did you mean 'beam-search'"),
     (("eval", "addition", "--effort", "hihg"), "'hihg' is not one of none, minimal, low"),
+<<<<<<< HEAD
     (
         ("eval", "addition", "--strategy", "majority-vote", "--strategy.chains_per_rounds", "2"),
         "Did you mean 'chains_per_round'",
     ),
+=======
+    (("eval", "addition", "--strategy", "vote", "--strategy.chains_per_rond", "2"), "Did you mean 'chains_per_round'"),
+>>>>>>> w-cli
     (("eval", "addition", "--budget.tokens", "0"), "a budget of 0 tokens buys nothing"),
     (("solve", "q", "--strategy", "cot", "--n", "5"), "cot takes no --n"),
     (("solve", "q", "--strategy", "json:dumps"), "is no strategy"),

@@ -11,8 +11,9 @@ import torch
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, RecordingProgress, run_async
 from ponder.errors import Interrupted, ModelError
-from ponder.models.load import ScratchModel, load_policy
+from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.preflight.dry_run import build_sft_learner, dry_run, sample_groups, time_full_pass
 from ponder.pipelines.rl import RL, build_learners
 from ponder.pipelines.sft import FineTune

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, RecordingProgress, trace_group
 from ponder.errors import Interrupted, TaskError, UsageError, VerifierError
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.rl import RL
 from ponder.pipelines.training import flat_rewards
 from ponder.reason.strategies import Samples

@@ -17,9 +17,11 @@ from ponder.engine.request import ReadRequest
 from ponder.errors import ModelError
 from ponder.models.genrm import GenRM
 from ponder.models.guides import load_guide
-from ponder.models.load import ScratchModel, find_model, load_policy
+from ponder.models.load import load_policy
+from ponder.models.model_paths import find_model
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.reward_models import HeadReader, LearnedScorer, load_scorer
+from ponder.models.scratch_model import ScratchModel
 from ponder.models.weight_sharing import find_head_adapter
 from ponder.nets import hf, lora
 from ponder.nets.decoder_with_head import DecoderWithHead

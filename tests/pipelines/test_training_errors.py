@@ -31,8 +31,9 @@ from ponder.engine import sampler
 from ponder.engine.engine import Engine
 from ponder.errors import Interrupted
 from ponder.models.base_policy import BasePolicy
-from ponder.models.load import ScratchModel
+from ponder.models.engine_policy import EnginePolicy
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines import rl as pipeline
 from ponder.pipelines.problems.curriculum import Frontier
 from ponder.pipelines.rl import RL
@@ -154,15 +155,15 @@ def test_18_what_was_sampled_is_trained_not_what_a_template_makes_of_it(
 ) -> None:
     """The template drops what stands before the last "?" of an answer, as thinking templates drop their thoughts."""
     if broken:
-        real = BasePolicy._completion
+        real = EnginePolicy.completion
 
-        def rendered(self: BasePolicy, *args: Any) -> Completion:
+        def rendered(self: EnginePolicy, *args: Any) -> Completion:
             found = real(self, *args)
             tokens = self.encode([{"role": "assistant", "content": found.text}])
             said = np.resize(found.logprobs, len(tokens)) if len(tokens) else found.logprobs
             return replace(found, token_ids=tokens if len(tokens) else found.token_ids, logprobs=said)
 
-        monkeypatch.setattr(BasePolicy, "_completion", rendered)
+        monkeypatch.setattr(EnginePolicy, "completion", rendered)
     samples = Samples(16, Sampling(max_tokens=6))
     job = replace(JOB, template=STRIPS, strategy=samples, steps=1, optimizer=AdamW(lr=1e-9))
     policy = job(tmp_path / "run")

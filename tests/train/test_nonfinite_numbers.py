@@ -18,7 +18,7 @@ from torch import Tensor
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, mixed_groups, tiny_decoder
 from ponder import settings
 from ponder.errors import ModelError, RunError, UsageError
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.nets import hf, lora
 from ponder.nets.decoder_with_head import ScoreHead
 from ponder.nets.lora import LoRA

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ponder.cli.graceful_stop import GracefulStop
-from ponder.cli.progress import HEADLINE_METRICS, ProgressTracker, format_duration, print_json, progress_display
+from ponder.cli.progress import ProgressTracker, print_json, progress_display
 from ponder.errors import RunError
+from ponder.pipelines.job.base_job import HEADLINE_METRICS, as_job
 
 if TYPE_CHECKING:
-    from ponder.measure.evaluation_report import EvaluationReport
-    from ponder.pipelines.evaluate import Evaluate
-    from ponder.pipelines.stages import Stages
+    from ponder.protocols import Job
     from ponder.reason.budget import Budget
 
 
@@ -39,16 +37,17 @@ def run_job(job: Any, folder: Path, json: bool, no_resume: bool = False) -> int:
     from ponder.runs.cleanup import remove_failed_start
     from ponder.runs.prior_results import PriorResults
 
-    warn_ineffective_job(job)
+    described = as_job(job)
+    warn_ineffective_job(described)
     before = PriorResults.read(folder)
     with GracefulStop() as stop:
         with job_progress(job, folder, stop, json) as seen:
             with remove_failed_start(folder):
                 result = finished_model(job, folder) or job(folder, seen)
     if json:
-        print_json({"event": "done", "run": str(folder), **result_json(job, folder, result), **before.to_json()})
+        print_json({"event": "done", "run": str(folder), **described.summary_json(folder, result), **before.to_json()})
     else:
-        print("\n".join([*before.lines(), *result_lines(job, folder, result)]))
+        print("\n".join([*before.lines(), *described.summary_lines(folder, result)]))
     return EXIT_UNMEASURED if is_unmeasured(result) else 0
 
 
@@ -59,13 +58,10 @@ def is_unmeasured(result: Any) -> bool:
     return bool(getattr(result, "unmeasured", ""))
 
 
-def warn_ineffective_job(job: Any) -> None:
+def warn_ineffective_job(job: Job) -> None:
     """Say which settings of a job's strategies cannot do what they say."""
-    from ponder.pipelines.stages import Stages
-
-    for one in [stage.job for stage in job.stages] if isinstance(job, Stages) else [job]:
-        if (strategy := getattr(one, "strategy", None)) is not None:
-            warn_ineffective_strategy(strategy, getattr(one, "budget", None))
+    for strategy, budget in job.strategies():
+        warn_ineffective_strategy(strategy, budget)
 
 
 def warn_ineffective_strategy(strategy: Any, budget: Budget | None) -> None:
@@ -77,15 +73,12 @@ def warn_ineffective_strategy(strategy: Any, budget: Budget | None) -> None:
 
 def job_progress(job: Any, folder: Path, stop: GracefulStop, json: bool, title: str = "") -> ProgressTracker:
     """Progress of a job; a run that goes on shows its earlier steps too."""
-    from ponder.pipelines.evaluate import Evaluate
     from ponder.runs import newest_checkpoint, read_metrics
     from ponder.runs.cleanup import checkpoint_step
 
-    measuring = isinstance(job, Evaluate)
-    seen = progress_display(
-        title or ("" if json else _progress_title(job)), stop, folder, "problem" if measuring else "step", json
-    )
-    seen.total = len(job.task.test[: job.limit]) if measuring else getattr(job, "steps", 0)
+    described = as_job(job)
+    seen = progress_display(title or ("" if json else described.title), stop, folder, described.unit, json)
+    seen.total = described.total
     if (newest := newest_checkpoint(folder)) is not None:
         seen.done = checkpoint_step(newest)
     for row in read_metrics(folder) if folder.is_dir() else []:
@@ -94,6 +87,8 @@ def job_progress(job: Any, folder: Path, stop: GracefulStop, json: bool, title: 
             seen.curve[int(row["step"]) + 1] = head
             seen.add_metrics(row)
     return seen
+<<<<<<< HEAD
+=======
 
 
 def _progress_title(job: Any) -> str:
@@ -131,7 +126,7 @@ def result_lines(job: Any, folder: Path, result: Any) -> list[str]:
             for name, part in _stage_runs(job, folder)
             for line in (f"== {name}", *result_lines(*part, result[name]), "")
         ]
-    if hasattr(job, "closing"):  # what to say of a job whose model does not answer questions
+    if hasattr(job, "summary_lines"):  # what to say of a job whose model does not answer questions
         return [*job.summary_lines(folder), f"run       {folder}"]
     out = [f"run       {folder}"]
     rows = read_metrics(folder)
@@ -184,9 +179,10 @@ def result_json(job: Any, folder: Path, result: Any) -> dict[str, Any]:
 
     if isinstance(job, Evaluate) and isinstance(result, EvaluationReport):
         told = {name: value for name, value in asdict(result).items() if value is not None}
-        told["single"]["mean"] = result.accuracy.mean
+        told["accuracy"]["mean"] = result.accuracy.mean
         return {"task": job.task.name, "model": job.model, **told, "prompt": first_prompt(job, folder)}
     if isinstance(job, Stages):
         return {"stages": {name: result_json(*part, result[name]) for name, part in _stage_runs(job, folder)}}
     steps = read_metrics(folder)
     return {"steps": len(steps), **({"last": steps[-1]} if steps else {})}
+>>>>>>> w-cli

@@ -102,7 +102,7 @@ def plan(argv: Sequence[str]) -> int:
     from ponder.reason.ineffective_settings import ineffective_settings
 
     found = RunPlan(*find_training_job(job))
-    found.job.fits()
+    found.job.check_memory()
     found.ineffective_settings = ineffective_settings(found.job.strategy) if hasattr(found.job, "strategy") else []
     with GracefulStop(resumable=False) as stop:
         with ProgressTracker("", stop) if json else progress_display("plan", stop, unit="plan") as seen:
@@ -204,9 +204,14 @@ def fill_plan(found: RunPlan, scan: int, probe: int, seen: ProgressTracker) -> N
     if isinstance(job, RL):
         found.checks, evidence = event_loop.run(preflight_rl(job, policy, learner, critic))
     else:
+<<<<<<< HEAD
         problems = (
             read_conversations(job.data, job.algorithm.needs_pairs) if isinstance(job.data, str) else job.data.train
         )
+=======
+        pairs = isinstance(job.algorithm, DPO)
+        problems = read_conversations(job.data, pairs) if isinstance(job.data, str) else job.data.train
+>>>>>>> w-cli
         found.checks, evidence = preflight_sft(job, problems, policy, learner)
     if evidence is not None:
         _, step = evidence.credited()[0]
@@ -240,7 +245,7 @@ def _forecast_time(found: RunPlan, p: DryRun, learner: Learner) -> None:
     sampling = getattr(getattr(found.job, "strategy", None), "sampling", None)
     length = p.metrics[-1].get("completions/mean_length", 0.0)
     growth = sampling.max_tokens / length if sampling is not None and length else 1.0
-    live = [1 - m.get("frac_reward_zero_std", 0.0) * (not found.job.objective.trains_zero_advantage) for m in p.metrics]
+    live = [1 - m.get("frac_reward_zero_std", 0.0) * (not found.job.algorithm.trains_zero_advantage) for m in p.metrics]
     full = time_full_pass(learner, p.first_traces) if min(live) < 1 else 0.0
     found.time = forecast_run_time(found.job.steps, p.sample_seconds, p.learn_seconds, live, full, growth)
 

@@ -17,6 +17,7 @@ from ponder.errors import RunError, TaskError, UnknownName, UsageError
 from ponder.filter_report import FilterReport
 from ponder.measure.readers.run_directory import run_task, run_verifier, task_verifier
 from ponder.models.genrm import training_row
+from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.problems.held_out import keep_for_training, raise_if_all_held_out, traces_with_split
 from ponder.protocols import NoProgress, Progress, Scorer, Task
 from ponder.reason import harvest as harvest_traces
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Harvest:
+class Harvest(BaseJob):
     """The job. Of the traces in these run directories, at most `each` rows of a problem.
 
     `scorer`: by whose verdict; empty: the only one there is, or the run's own verifier; for labels, the labels on the
@@ -125,9 +126,9 @@ class Harvest:
                 write_jsonl(out, rows)
         return out
 
-    def summary_lines(self, folder: Path) -> list[str]:
+    def summary_lines(self, folder: Path, result: Any) -> list[str]:
         """What came out, for people."""
-        return [*filter_report_lines(folder), f"{self.kind:<9} {folder / HARVEST_FILE}"]
+        return [*filter_report_lines(folder), f"{self.kind:<9} {folder / HARVEST_FILE}", f"run       {folder}"]
 
     def rows(self, funnel: FilterReport, progress: Progress | None = None) -> list[dict[str, Any]]:
         """What a file says, one row each. Where nothing is left, an error with the funnel."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ponder import event_loop, memory_check
 from ponder.errors import TaskError, UsageError
 from ponder.filter_report import FilterReport
 from ponder.models.base_policy import BasePolicy
 from ponder.models.load import load_inference_policy
+from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.problems.held_out import raise_if_all_held_out, training_traces
 from ponder.pipelines.problems.prompt_style import apply_style
@@ -28,7 +30,7 @@ from ponder.types import Cost, Problem, Trace, problem_key
 
 
 @dataclass(frozen=True)
-class Label:
+class Label(BaseJob):
     """The job: answers to a task's training problems by a strategy, or those of runs (`data`; of a problem that was
     asked again, the last), labelled step by step.
 
@@ -56,11 +58,14 @@ class Label:
         if self.include_held_out and not self.data:
             raise UsageError("include_held_out is of `data`: a task's training problems are never held out")
 
-    def __call__(self, folder: str | Path, progress: Progress | None = None) -> list[Trace]:
+    def check_memory(self) -> None:
         if not self.data:
             memory_check.require_trace_memory(
                 {"limit": min(self.limit, len(self.task.train))}, {"n": getattr(self.strategy, "n", 1)}
             )
+
+    def __call__(self, folder: str | Path, progress: Progress | None = None) -> list[Trace]:
+        self.check_memory()
         progress = progress or NoProgress()
         job, run = open_run(self, folder)
         with run:
@@ -74,7 +79,7 @@ class Label:
             check_labels_useful(traces)
         return traces
 
-    def summary_lines(self, folder: Path) -> list[str]:
+    def summary_lines(self, folder: Path, result: Any) -> list[str]:
         """What came out, for people."""
         traces = [trace for _, trace in read_traces(folder)]
         told = label_metrics(traces)
@@ -86,6 +91,7 @@ class Label:
             f"labels    {steps} steps of {len(traces)} problems{mean}; {told['frac_undecided']:.1%} undecided",
             f"cost      {spent.generated_tokens} tokens written, {spent.cached_tokens} read from the cache",
             f"use it    ponder reward {folder} --algorithm prm",
+            f"run       {folder}",
         ]
 
 

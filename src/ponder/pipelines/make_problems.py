@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from ponder import event_loop, memory_check, registry
 from ponder.errors import RunError, UnknownName, UsageError
 from ponder.filter_report import FilterReport
+from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.problems.filters import Filters, without_instruction
 from ponder.pipelines.problems.held_out import HELD_OUT_REASON, TRAINING_ONLY_STAGE, is_held_out
 from ponder.pipelines.problems.solve_many import solve_many
@@ -65,7 +66,7 @@ PolicyLoader = Callable[[str], Policy]  # a policy by its model's name
 
 
 @dataclass(frozen=True)
-class MakeProblems:
+class MakeProblems(BaseJob):
     """The job.
 
     `templates` draws from a file of templates; `write`, `evolve` and `backward` ask the model for new problems, like
@@ -148,10 +149,13 @@ class MakeProblems:
     def _uses_solvers(self) -> bool:
         return bool(self._solver_models) and self.samples_per_solver > 0
 
-    def __call__(self, folder: str | Path, progress: Progress | None = None) -> MakeProblemsResult:
+    def check_memory(self) -> None:
         memory_check.require_trace_memory(
             {"count": self.count}, {"samples_per_solver": max(1, self.samples_per_solver)}
         )
+
+    def __call__(self, folder: str | Path, progress: Progress | None = None) -> MakeProblemsResult:
+        self.check_memory()
         from ponder.models.load import load_inference_policy
         from ponder.pipelines.job.open_run import open_run
 
@@ -191,9 +195,9 @@ class MakeProblems:
             again = f": the problems are solved again by {', '.join(self._solver_models)}" if self._uses_solvers else ""
             warnings.warn(f"{aside} attempts of other solvers or settings are set aside{again}", stacklevel=2)
 
-    def summary_lines(self, folder: Path) -> list[str]:
+    def summary_lines(self, folder: Path, result: Any) -> list[str]:
         """What came out, for people."""
-        return [*filter_report_lines(folder), f"problems  {folder / PROBLEMS_FILE}"]
+        return [*filter_report_lines(folder), f"problems  {folder / PROBLEMS_FILE}", f"run       {folder}"]
 
 
 def _solver_settings(job: MakeProblems) -> list[tuple[Any, ...]]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,12 +15,13 @@ from numpy.typing import NDArray
 from ponder import memory_check
 from ponder.errors import UsageError
 from ponder.measure import auroc, best_at_k, ece
-from ponder.models.load import ScratchModel
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.reward_models import load_policy_with_head
+from ponder.models.scratch_model import ScratchModel
 from ponder.nets import lora
 from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.lora import LoRA
+from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.rewards.labelled_traces import merge_by_prompt, prepare_labels
 from ponder.pipelines.solve import shuffled_indices
@@ -37,7 +39,7 @@ from ponder.types import Trace
 
 
 @dataclass(frozen=True)
-class TrainRewardModel:
+class TrainRewardModel(BaseJob):
     """The job. `data`: files of labels or traces, or run directories, whose labels are the scores of `scorer`.
 
     `separator` cuts what a policy wrote into steps (None: the trace's own). A tenth of the questions is held out, to
@@ -84,14 +86,19 @@ class TrainRewardModel:
         if sum([self.lora is not None, self.head_only, bool(self.frozen_layers)]) > 1:
             raise UsageError("lora, head_only and frozen_layers each say which weights stay: give one of them")
 
-    def __call__(self, folder: str | Path, watch: Progress | None = None) -> PonderPolicy:
+    def check_memory(self) -> None:
         memory_check.require_trace_memory({"batch_size": self.batch_size}, {})
+
+    def __call__(self, folder: str | Path, watch: Progress | None = None) -> PonderPolicy:
+        self.check_memory()
         job, run = open_run(self, folder)
         with run:
             return train_reward_model(job, run, watch or NoProgress())
 
-    def summary_lines(self, folder: Path) -> list[str]:
-        """What came out, for people."""
+    def summary_lines(self, folder: Path, result: Any) -> list[str]:
+        return [*self._metric_lines(folder), f"run       {folder}"]
+
+    def _metric_lines(self, folder: Path) -> list[str]:
         rows = read_metrics(folder)
         if not rows:
             return []

@@ -13,10 +13,12 @@ from typing import Any, ClassVar
 
 from ponder import event_loop, memory_check
 from ponder.errors import UsageError, VerifierError
-from ponder.models.load import ScratchModel, load_policy
+from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
+from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.preflight.run_checks import run_preflight
 from ponder.pipelines.problems.curriculum import Curriculum, PassRateHistory, Uniform
@@ -40,7 +42,7 @@ from ponder.verify.undecided import VerdictCounts, count_verdicts, too_many_unde
 
 
 @dataclass(frozen=True)
-class RL:
+class RL(BaseJob):
     """The job. Calling it with a run directory trains, or goes on where that run stopped."""
 
     READ_SPLITS: ClassVar = ("train",)  # which problems of its task the result depends on

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from ponder.errors import Interrupted, PonderError, RunError, UnknownName, UsageError
+from ponder.pipelines.job.base_job import BaseJob, as_job
 from ponder.pipelines.job.finished_training import finished_model
-from ponder.protocols import NoProgress, Progress
-from ponder.runs import Run
+from ponder.protocols import Job, NoProgress, Progress, Strategy
+from ponder.runs import Run, job_json, read_job
 from ponder.runs.cleanup import remove_empty_run
 from ponder.runs.job_json import external_code_in
 from ponder.runs.run_dir import other_job_error
@@ -33,7 +34,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Stages:
+class Stages(BaseJob):
     stages: tuple[Stage, ...]
 
     def __post_init__(self) -> None:
@@ -72,6 +73,28 @@ class Stages:
                     why.args = (f"stage {stage.name!r}: {why}",)  # the same error, which says where
                     raise
         return results
+
+    def strategies(self) -> list[tuple[Strategy, Any]]:
+        return [pair for stage in self.stages for pair in as_job(stage.job).strategies()]
+
+    def check_memory(self) -> None:
+        for stage in self.stages:
+            as_job(stage.job).check_memory()
+
+    def summary_lines(self, folder: Path, result: dict[str, Any]) -> list[str]:
+        lines: list[str] = []
+        for name, job, run in self.stage_runs(folder):
+            lines += [f"== {name}", *job.summary_lines(run, result[name]), ""]
+        return lines
+
+    def summary_json(self, folder: Path, result: dict[str, Any]) -> dict[str, Any]:
+        runs = self.stage_runs(folder)
+        return {"stages": {name: job.summary_json(run, result[name]) for name, job, run in runs}}
+
+    def stage_runs(self, folder: Path) -> list[tuple[str, Job, Path]]:
+        """Name, job and run directory of each stage, as it was run."""
+        trust, folders = external_code_in(self), {stage.name: folder / stage.name for stage in self.stages}
+        return [(name, as_job(job_json.decode(read_job(run), trust)), run) for name, run in folders.items()]
 
     def _continue_from(self, run: Run, before: Any) -> dict[str, None]:
         """The names of the stages that were there before, where these can go on from them."""

@@ -40,7 +40,7 @@ class CustomTask:
     }
 
     data: RowSource
-    rewards: tuple[str | RewardFunction, ...] = field(metadata=names_code())
+    rewards: tuple[str | RewardFunction, ...] | str | RewardFunction = field(metadata=names_code())
     weights: tuple[float, ...] = ()
     test_data: RowSource | None = None
     held_out_tenths: int = 1
@@ -51,6 +51,8 @@ class CustomTask:
     name: str = "custom"
 
     def __post_init__(self) -> None:
+        if isinstance(self.rewards, str) or callable(self.rewards):  # one is as good as a tuple of one
+            object.__setattr__(self, "rewards", (self.rewards,))
         for name in ("data", "test_data"):
             given = getattr(self, name)
             if isinstance(given, Path):
