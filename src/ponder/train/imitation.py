@@ -1,4 +1,4 @@
-"""Learning from answers that are given: fine-tuning, the best of one's own samples, preferences, a teacher."""
+"""Objectives that imitate or compare answers: SFT, rejection sampling, DPO, distillation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ponder.types import Trace
 
 @dataclass(frozen=True)
 class SFT(BaseObjective):
-    """Supervised fine-tuning: token mean of -log p over the answer's tokens."""
+    """Supervised fine-tuning: token mean of -log p over the tokens of the answers."""
 
     paper: ClassVar[str] = "Ouyang et al. 2022, arXiv:2203.02155"
     needs_reward = False
@@ -46,15 +46,15 @@ class SFT(BaseObjective):
 
 @dataclass(frozen=True)
 class RejectionSampling(SFT):
-    """Rejection-sampling fine-tuning: imitate one's own answers that were right, at most so many per problem."""
+    """Rejection-sampling fine-tuning: imitate the policy's own correct answers, at most `max_per_problem` of each."""
 
     paper: ClassVar[str] = "Yuan et al. 2023, arXiv:2308.01825"
     needs_group = False
     needs_reward = True
     learns_from_samples = True
     learns_from_given = False
-    min_reward: float = 1.0  # reward from which an answer is right
-    max_per_problem: int = 4  # different answers per problem; the first ones
+    min_reward: float = 1.0  # an answer with at least this reward is correct
+    max_per_problem: int = 4  # distinct answers, the first ones
 
     def __post_init__(self) -> None:
         settings.check_finite(self)
@@ -64,22 +64,23 @@ class RejectionSampling(SFT):
             )
 
     def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
-        kept = judged = 0
+        num_kept = num_scored = 0
         for trace in traces:
             items = credit.scored_answers(trace, scorer)
             right = {trace.token_ids(w.leaf).tobytes(): w.leaf for w in reversed(items) if w.reward >= self.min_reward}
-            chosen = sorted(right.values())[: self.max_per_problem]  # the same answer twice teaches nothing new
+            chosen = sorted(right.values())[: self.max_per_problem]  # without repeats
             credit.assign_imitation(trace, chosen)
-            kept, judged = kept + len(chosen), judged + len(items)
-        return {"frac_kept": kept / max(1, judged)}
+            num_kept, num_scored = num_kept + len(chosen), num_scored + len(items)
+        return {"frac_kept": num_kept / max(1, num_scored)}
 
 
 @dataclass(frozen=True)
 class DPO(BaseObjective):
     """Direct preference optimisation: of each trace's answers the best is preferred to the worst.
 
-    `loss_type="ipo"` is Azar et al. 2023; `label_smoothing` is the conservative variant (Mitchell 2023). `nll_weight` adds so much of the
-    preferred answer's mean -log p, so that it does not become less likely too (Pang et al. 2024, arXiv:2404.19733).
+    `loss_type="ipo"` is Azar et al. 2023; `label_smoothing` is the conservative variant (Mitchell 2023). `nll_weight`
+    is the weight of the preferred answer's mean -log p, which keeps that answer from becoming less likely (Pang et al.
+    2024, arXiv:2404.19733).
     """
 
     paper: ClassVar[str] = "Rafailov et al. 2023, arXiv:2305.18290"
@@ -136,14 +137,14 @@ class DPO(BaseObjective):
             loss_P = losses.dpo_loss(margin_P, self.beta, self.label_smoothing)
         margin_N = margin_P.detach()[tokens.tree_N]
         loss_N = loss_P[tokens.tree_N]
-        if self.nll_weight:  # half of the answers are preferred ones, and each has its share of the mean over all
+        if self.nll_weight:  # times 2: only half of the answers that the mean is over are preferred
             loss_N = loss_N + 2 * self.nll_weight * losses.reinforce(tokens.logprobs_N, tokens.advantage_N.clamp(min=0))
         return loss_N, {"rewards/margins": self.beta * margin_N, "rewards/accuracies": margin_N > 0}
 
 
 @dataclass(frozen=True)
 class Distill(SFT):
-    """Learn a teacher's whole next-token distribution on given or own answers (GKD).
+    """Learn a teacher's whole next-token distribution on given or sampled answers (GKD).
 
     forward: KL(teacher | student); reverse: KL(student | teacher); jsd: the generalised Jensen-Shannon divergence
     with the teacher's share `jsd_mix` in the mixture.

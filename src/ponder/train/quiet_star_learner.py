@@ -1,13 +1,13 @@
 """Quiet-STaR (Zelikman et al. 2024, arXiv:2403.09629): thoughts between the tokens of a text, learned from the text.
 
-After a token, a thought is sampled between two marks. A head mixes the logits with and without it, and a thought is
-worth what it adds to the log-likelihood of the next tokens, against the mean of the thoughts at that place:
+After a token, a thought is sampled between two special tokens. A head mixes the logits with and without it, and a thought is
+rewarded for what it adds to the log-likelihood of the next tokens, relative to the mean of the thoughts at its position:
 
     log p_talk = log softmax(w logits_thought + (1 - w) logits_plain)
-    r_i        = sum_ahead log p_talk_i - mean over the thoughts of that place
+    r_i        = sum_ahead log p_talk_i - mean over the thoughts of that position
     loss       = mean_i [ -sum_ahead log p_talk_i  -  beta max(r_i, 0) log p(thought_i) ]
 
-This is for small models: unlike the other learners it keeps a row of logits for every token that it predicts. Shapes:
+For small models: unlike the other learners it keeps a row of logits for every predicted token. Shapes:
 N thoughts, P predictions (each thought's next tokens), Q tokens of thoughts, T tokens of all, E width, V vocabulary.
 """
 
@@ -33,7 +33,7 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class QuietText:
-    """Tokens, the first of them that is to be predicted, and whether one thinks before each from there on, or once."""
+    """Tokens, the first one to predict, and whether a thought precedes each token from there on, or only the first."""
 
     tokens: Ids
     first_target: int
@@ -41,28 +41,30 @@ class QuietText:
 
     @property
     def thought_positions(self) -> range:
-        """The tokens after which one thinks."""
+        """Positions of the tokens that a thought follows."""
         return range(self.first_target - 1, len(self.tokens) - 1 if self.at_every_token else self.first_target)
 
 
-SampledThoughts = Sequence[Sequence[Sequence[Ids]]]  # by text, by place, then one after another; no marks
+SampledThoughts = Sequence[
+    Sequence[Sequence[Ids]]
+]  # by text, by position, then the thoughts there, without their special tokens
 
 
 @dataclass(frozen=True, slots=True)
 class PackedThoughts:
-    """A forest of texts with their thoughts as branches, and where what stands."""
+    """A forest of texts with their thoughts as branches, and the positions of predictions in it."""
 
     ids_T: Indices
     lengths: list[int]
     parents: list[int]
-    plain_P: Indices  # the token from which a prediction is made without the thought
+    plain_P: Indices  # position that predicts the target without the thought
     thought_P: Indices  # and with it
     target_P: Indices
-    thought_of_P: Indices  # whose thought it follows
-    source_Q: Indices  # the token before each of a thought's own
+    thought_of_P: Indices  # which thought it follows
+    source_Q: Indices  # position before each token of a thought
     target_Q: Indices
     thought_of_Q: Indices
-    position_N: Indices  # thoughts of one number are rivals
+    position_N: Indices  # thoughts with the same number are compared with each other
 
     @property
     def count(self) -> int:
@@ -72,9 +74,8 @@ class PackedThoughts:
 def pack_thoughts(
     texts: Sequence[QuietText], thoughts: SampledThoughts, marks: tuple[int, int], ahead: int
 ) -> PackedThoughts:
-    """Each text once, cut where one thinks; after each cut its thoughts, each followed by the text's next tokens.
-
-    A place without thoughts predicts its next token alone.
+    """Lay out each text once, cut at its thought positions. After each cut come its thoughts, each followed by the
+    text's next tokens. A position without thoughts predicts its next token only.
     """
     ids: list[int] = []
     lengths: list[int] = []
@@ -82,7 +83,7 @@ def pack_thoughts(
     plain, thought, target, of, before, own, own_of, place = ([] for _ in range(8))  # type: ignore[var-annotated]
 
     def segment(tokens: Iterable[int], parent: int) -> int:
-        """Where its first token lies."""
+        """Append a segment and return the position of its first token."""
         tokens = [int(t) for t in tokens]
         ids.extend(tokens)
         lengths.append(len(tokens))
@@ -91,8 +92,8 @@ def pack_thoughts(
 
     places = 0
     for text, by_place in zip(texts, thoughts, strict=True):
-        where: dict[int, int] = {}  # of each token of the text, as far as it is laid
-        begun, trunk, last = 0, -1, 0  # `last`: a token that predicts something, beyond the places
+        where: dict[int, int] = {}  # position of each token of the text that is laid out so far
+        begun, trunk, last = 0, -1, 0  # `last`: the last token that predicts something
         for j, here in zip(text.thought_positions, by_place, strict=True):
             at = segment(text.tokens[begun : j + 1], trunk)
             where |= {begun + i: at + i for i in range(j + 1 - begun)}
@@ -105,11 +106,11 @@ def pack_thoughts(
                 own += list(one)
                 own_of += [number] * len(one)
                 thought += range(at + len(one) + 1, at + len(one) + 1 + len(follow))
-                plain += [(where, j + i) for i in range(len(follow))]  # some are laid later
+                plain += [(where, j + i) for i in range(len(follow))]  # some are laid out later
                 target += list(follow)
                 of += [number] * len(follow)
                 place.append(places)
-            if not here:  # its next token is learned as ever: a mixture of one thing with itself
+            if not here:  # the mixture of the plain prediction with itself: ordinary training
                 plain.append((where, j))
                 thought.append(where[j])
                 target.append(text.tokens[j + 1])
@@ -130,7 +131,7 @@ def mix_logits(plain_PV: Tensor, thought_PV: Tensor, weight_P: Tensor) -> Tensor
 
 
 def thought_rewards(said_N: Tensor, place_N: Tensor) -> Tensor:
-    """How much better each thought foretold the text than those of its place do in the mean, itself included."""
+    """How much better each thought predicts the text than the mean of the thoughts at its position, itself included."""
     count = torch.zeros(int(place_N.max()) + 1, dtype=said_N.dtype, device=said_N.device)
     total = count.index_add(0, place_N, said_N)
     count = count.index_add(0, place_N, torch.ones_like(said_N))
@@ -162,7 +163,7 @@ class MixingHead(nn.Module):
 
 @dataclass(slots=True)
 class ThoughtLogprobs:
-    """What a model says about a laid forest."""
+    """A model's predictions on a packed forest."""
 
     plain_P: Tensor  # log-probabilities of the targets, without thoughts
     talk_P: Tensor  # mixed
@@ -173,7 +174,7 @@ class ThoughtLogprobs:
 
 
 class _DecoderWithMixingHead(nn.Module):
-    """All that is learned, under one roof."""
+    """The trained modules as one, for the optimiser."""
 
     def __init__(self, net: Decoder, mixing: MixingHead) -> None:
         super().__init__()
@@ -181,8 +182,8 @@ class _DecoderWithMixingHead(nn.Module):
 
 
 class QuietLearner:
-    """Learns a network and the head that mixes, from texts with thoughts. `beta` weighs REINFORCE; `positive_only` leaves
-    out thoughts that were worse than the mean, as the paper does, whose gradient is then no longer that of the mean."""
+    """Trains a network and the mixing head on texts with thoughts. `beta` weights the REINFORCE term. `positive_only`
+    leaves out thoughts that are worse than the mean, as the paper does; the gradient is then biased."""
 
     def __init__(
         self,
@@ -258,7 +259,7 @@ class QuietLearner:
         return each.mean(), metrics
 
     def forward(self, laid: PackedThoughts) -> ThoughtLogprobs:
-        """One pass over the forest: every text once, whatever is thought about it."""
+        """One forward pass over the forest; every text is computed once."""
         net = self.net
         device = net.device
         attend = make_tree_attention(laid.lengths, laid.parents, net.config, device, net.dtype)
