@@ -144,7 +144,7 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
     with TrainingSession(run, job, watch, policy, {"model": learner}) as session:
         memory = session.state.objective_state
         if not session.state.step:
-            write_json(run.folder / FILTER_REPORT_FILE, labels.funnel.to_json())
+            write_json(run.folder / FILTER_REPORT_FILE, labels.filter_report.to_json())
         net.head = replace(net.head, temperature=memory.get("temperature", net.head.temperature))
         for step in session.remaining_steps():
             with session.step() as state:
