@@ -55,7 +55,7 @@ audit: $(DEV)
 	$(BIN)/python -m audit
 
 docs: $(DOCS)
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open build/site/index.html"
 
 # What the scripts in bench/ share.

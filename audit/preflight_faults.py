@@ -27,7 +27,7 @@ from ponder.reason.strategies import Samples
 from ponder.tasks import Addition
 from ponder.train import learner as learning
 from ponder.train import losses
-from ponder.train.objective import KL, NO_KL
+from ponder.train.objective import KL
 from ponder.train.pack import pack
 from ponder.train.policy_gradient import DAPO, GRPO, GSPO
 from ponder.train.ppo import PPO
@@ -38,7 +38,7 @@ RUNS = {"bfloat16": 200, "float32": 40, "float16": 40} if GPU else {"float32": 6
 LIMIT_SECONDS = 240.0  # of each dtype's healthy runs
 OBJECTIVES = (
     GRPO(),
-    GRPO(kl=NO_KL),
+    GRPO(kl=None),
     GRPO(kl=KL(0.1, "k2")),
     GSPO(),
     DAPO(overlong_buffer=4, max_completion_tokens=24),

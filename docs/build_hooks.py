@@ -52,7 +52,9 @@ def api_reference() -> str:
 
 
 def benchmarks() -> str:
-    return (ROOT / "bench" / "README.md").read_text(encoding="utf-8")
+    """The notes, then the table that bench/table.py wrote."""
+    notes, table = ((ROOT / "bench" / name).read_text(encoding="utf-8") for name in ("NOTES.md", "README.md"))
+    return f"{notes}\n#{table}"
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Annotated, Any
 
-from ponder.cli.flags import GreaterThan
 from ponder.models.load import ScratchModel
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
@@ -21,6 +20,7 @@ from ponder.pipelines.stages import Stage
 from ponder.protocols import Strategy
 from ponder.reason.operators.cut import CUTS
 from ponder.reason.strategies import MCTS, Samples
+from ponder.settings import GreaterThan
 from ponder.tasks import Sums
 from ponder.train.imitation import DPO
 from ponder.train.objective import Objective

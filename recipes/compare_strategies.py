@@ -26,7 +26,7 @@ def recipe(
         "chain": Chain(replace(b.sampling, temperature=0.0)),
         "vote": MajorityVote(n, sampling=b.sampling),
         "vote-by-likelihood": MajorityVote(n, weight="likelihood", sampling=b.sampling),
-        "vote-settled": MajorityVote(n, early_stopping="settled", sampling=b.sampling),
+        "vote-decided": MajorityVote(n, early_stopping="decided", sampling=b.sampling),
         "best-by-likelihood": BestOfN(n, sampling=b.sampling),
         "beam": BeamSearch(n=n, beam_width=4, sampling=b.sampling),
         "dvts": DVTS(n=n, beam_width=4, sampling=b.sampling),

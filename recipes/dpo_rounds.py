@@ -12,10 +12,10 @@ from typing import Annotated, Literal
 
 from _bases import BaseModelName, Count, Lr, Problems, Start, Steps, find_base
 
-from ponder.cli.flags import When
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
+from ponder.settings import When
 
 
 def recipe(

@@ -12,11 +12,11 @@ from typing import Annotated, Literal
 
 from _bases import BaseModelName, Count, Lr, Problems, Start, Steps, find_base
 
-from ponder.cli.flags import When
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
+from ponder.settings import When
 from ponder.train.reward_objectives import StateValue
 
 

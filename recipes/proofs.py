@@ -13,7 +13,6 @@ from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
 from ponder.tasks import Proofs
 from ponder.tasks.proofs.metamath_statements import VARIABLES
-from ponder.train.objective import NO_KL
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Sampling
@@ -47,7 +46,7 @@ def recipe(
         steps=start_steps, batch_size=32, save_every=start_steps, seed=seed,
     )  # fmt: skip
     grpo = RL(
-        task, "stage:start", TEMPLATE, strategy=Samples(group_size, sampling), algorithm=GRPO(kl=NO_KL),
+        task, "stage:start", TEMPLATE, strategy=Samples(group_size, sampling), algorithm=GRPO(kl=None),
         optimizer=AdamW(lr=lr, betas=(0.9, 0.95)), steps=steps, problems_per_step=problems_per_step, save_every=steps,
         seed=seed,
     )  # fmt: skip

@@ -5,8 +5,8 @@ No training on worked answers: thinking is to stand inside <think> and the answe
 metrics; `ponder reflect RUN` shows the first answers in which the model takes back what it said.
 
 SmolLM2 adds two numbers below 50. It is too small for the words of R1's template to mean much: one worked answer in
-the prompt shows it the form, which it then keeps in one of five answers; `--no-shown` leaves that out. Measured once
-(seed 0) on two Neoverse-N1 class cores, `--steps 12 --prompts 16 --max-tokens 40 --limit 100`, 13 minutes: right
+the prompt shows it the form, which it then keeps in one of five answers; `--no-one-shot` leaves that out. Measured once
+(seed 0) on two Neoverse-N1 class cores, `--steps 12 --problems-per-step 16 --max-tokens 40 --limit 100`, 13 minutes: right
 answers to 100 held-out problems 6 % [4, 9] before, 59 % [51, 68] after. The form is learned in two steps, the sums
 with it; answers get shorter, not longer, and the few words of doubt go: so small a model has nothing to think about
 here. With R1's own template, 256 tokens and sums of three numbers below 100, not one of 4,096 answers was right.
@@ -20,10 +20,9 @@ from typing import Annotated
 
 from _bases import BaseModelName, Count, Lr, Problems, Start, Steps, find_base
 
-from ponder.cli.flags import GreaterThan, When
 from ponder.pipelines.stages import Stage, Stages
+from ponder.settings import GreaterThan, When
 from ponder.tasks.mixture import WeightedRewardTask
-from ponder.train.objective import NO_KL
 from ponder.train.policy_gradient import GRPO
 
 ONE_SHOT_TEMPLATE = """\
@@ -40,7 +39,7 @@ def recipe(
     ] = True,
     limit: Annotated[int, "held-out problems to measure on", GreaterThan(0)] = 300, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b, grpo = find_base(base_model), GRPO(kl=NO_KL)
+    b, grpo = find_base(base_model), GRPO(kl=None)
     most = max_tokens or (b.sampling.max_tokens if base_model == "tiny" else 64)
     b = replace(b, task=replace(b.task, test_size=limit), sampling=replace(b.sampling, max_tokens=most))
     if base_model == "tiny":

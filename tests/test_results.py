@@ -18,7 +18,7 @@ from ponder.cli import recipe_files
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import BestOfN
-from ponder.runs.run_dir import Run
+from ponder.runs import Run
 from ponder.tasks import Sums
 from ponder.types import Score, Step, Trace, ids, prompt_trace
 

@@ -27,7 +27,7 @@ class RankGRPO(GRPO):
 
 job = RL(
     Addition(digits=1),
-    ScratchModel("0123456789 +=?", width=32, layers=1, heads=2),
+    ScratchModel("0123456789 +?Whatis", width=32, layers=1, heads=2),
     template="{{ bos_token }}{{ messages[-1].content }}",
     strategy=Samples(8, Sampling(max_tokens=2)),
     algorithm=RankGRPO(kl=None),

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         SelfRefine,
         TreeOfThoughts,
     )
-    from ponder.runs.run_dir import read_metrics, read_traces
+    from ponder.runs import read_metrics, read_traces
     from ponder.tasks import Addition, Arithmetic, Countdown, CustomTask, GeneratedTask
     from ponder.train.imitation import DPO, SFT, Distill
     from ponder.train.optimizer import AdamW
@@ -73,7 +73,7 @@ _MODULES = {
         "SelfRefine",
         "TreeOfThoughts",
     ),
-    "ponder.runs.run_dir": ("read_metrics", "read_traces"),
+    "ponder.runs": ("read_metrics", "read_traces"),
     "ponder.tasks": ("Addition", "Arithmetic", "Countdown", "CustomTask", "GeneratedTask"),
     "ponder.train.imitation": ("DPO", "SFT", "Distill"),
     "ponder.train.optimizer": ("AdamW",),

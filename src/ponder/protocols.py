@@ -51,7 +51,7 @@ class Scorer(Protocol):
 
     A score is of the path up to a step, as a whole. A scorer that rates each step by itself, as a process reward model
     does, has `scores_steps = True` and gives those ratings too (`Score.steps`, one for each step on the path): searches
-    reduce them (`reason.operators.reduce`). `reason.scorers.StepScoreReducer` makes such a scorer of one that looks at a
+    reduce them (`reason.operators.evaluate`). `reason.scorers.StepScoreReducer` makes such a scorer of one that looks at a
     single step.
     """
 

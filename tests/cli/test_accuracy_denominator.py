@@ -16,7 +16,7 @@ def given(folder: Path, short: int, long: int) -> list[str]:
     for name, asked in (("train", ["What is 9 + 9?"]), ("test", questions)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps({"prompt": q, "answer": "1"}) + "\n" for q in asked))
     settings = ("data=train.jsonl", "test_data=test.jsonl", "rewards=ponder.tasks.synthetic.problem_rows:accuracy")
-    return [part for setting in settings for part in ("--set", setting)]
+    return [part for s in settings for part in (f"--task.{s.partition('=')[0]}", s.partition("=")[2])]
 
 
 @pytest.mark.parametrize(("short", "long", "code"), [(1, 1, 3), (9, 1, 0)])

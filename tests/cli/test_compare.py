@@ -21,7 +21,7 @@ from ponder.measure.statistics.compare_systems import PairwiseResult, compare_pa
 from ponder.measure.statistics.decision_rules import default_rule
 from ponder.pipelines.replay import StoredAttempts as ToReplay
 from ponder.pipelines.replay import replay
-from ponder.runs.run_dir import Run, read_traces
+from ponder.runs import Run, read_traces
 from ponder.tasks import Addition
 
 Ponder = Callable[..., Any]
@@ -89,7 +89,7 @@ def test_different_problems_need_common(ponder: Ponder, tmp_path: Path) -> None:
     a, b = write(tmp_path / "a.jsonl", [1] * 5), write(tmp_path / "b.jsonl", [1] * 4)
     said = ponder("compare", a, b)
     assert said.code == 2 and "--common" in said.err
-    said = ponder("compare", a, b, "--common")
+    said = ponder("compare", a, b, "--common-problems")
     assert said.code == 0 and "compared on the 4 problems that all have" in said.out
 
 

@@ -23,9 +23,9 @@ from ponder.pipelines.rewards.reward_model_task import RewardModelTask
 from ponder.pipelines.rl import RL
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
-from ponder.runs import job_json
+from ponder.runs import Run, checkpoints, job_json, read_job, read_metrics, read_traces
 from ponder.runs.environment import read_environment
-from ponder.runs.run_dir import Run, checkpoints, lock_run, read_job, read_metrics, read_traces
+from ponder.runs.run_dir import lock_run
 from ponder.runs.trust import external_code, trust_within
 from ponder.tasks import Addition, CustomTask
 from ponder.tasks.mixture import WeightedRewardTask
@@ -112,7 +112,7 @@ READING: dict[str, tuple[str, ...]] = {
     "replay": ("replay", "run"),
     "replay by weights": ("replay", "run", "--score", "reward=1,format=0.5"),
     "harvest": ("harvest", "run", "--include-held-out", "--out", "rows.jsonl"),
-    "journeys": ("harvest", "run", "--include-held-out", "--what", "journeys", "--out", "rows.jsonl"),
+    "journeys": ("harvest", "run", "--include-held-out", "--kind", "journeys", "--out", "rows.jsonl"),
 }
 
 
@@ -145,7 +145,7 @@ JOBS: dict[str, Any] = {
         "is": "ponder.pipelines.stages:Stages",
         "stages": [{"is": "ponder.pipelines.stages:Stage", "name": "a", "job": evaluation({"is": f"{MODULE}:Task"})}],
     },
-    "no jail": evaluation({"is": "ponder.verify.code.verifiers:CallTests", "rung": "unsafe"}),
+    "no jail": evaluation({"is": "ponder.verify.code.verifiers:CallTests", "isolation": "unsafe"}),
     "programs in a folder": evaluation({"is": "ponder.verify.proof.coq:Coq", "tools": ["/tmp/theirs"]}),
     "a project whose programs run": evaluation({"is": "ponder.verify.proof.lean:Lean", "project": "/tmp/theirs"}),
     "a server": evaluation(job_json.encode(Addition()), model="openai:https://elsewhere.example/v1#m"),
@@ -178,7 +178,17 @@ def test_trust_flag_allows_foreign_code(
         "answer": "a + b",
     }
     (tmp_path / "t.json").write_text(json.dumps(sums | {"answer": "a + b"}))
-    given = ("problems", "templates", "--file", "t.json", "--count", "4", "--near", "0", "--exact", "own_words:call")
+    given = (
+        "problems",
+        "templates",
+        "t.json",
+        "--count",
+        "4",
+        "--dedup-threshold",
+        "0",
+        "--exact-solver",
+        "own_words:call",
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     first = ponder(*given, "--run", "run", "--out", "a.jsonl")
     assert first.code == 0, first.err

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fake_mps import MPS, OnMPS, fake_mps
 from fakes import ALPHABET, CONFIGS, QUESTION_TEMPLATE, mixed_groups, perturb, run_async, tiny_decoder
-from ponder.engine import kv_cache
+from ponder.engine import kv_cache, torch_attention
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request, SequenceState
 from ponder.errors import UnknownName, UsageError
@@ -45,16 +45,16 @@ OPTIONS: list[dict[str, Any]] = [
     {"temperature": 1.3, "top_p": 0.8},
     {"min_p": 0.1},
     {"top_k": 20, "top_p": 0.9, "min_p": 0.02},
-    {"repetition": 1.7},
-    {"presence": -0.4, "frequency": 0.9},
+    {"repetition_penalty": 1.7},
+    {"presence_penalty": -0.4, "frequency_penalty": 0.9},
     {"no_repeat_ngram_size": 2},
-    {"bias": ((4, 2.5), (0, -3.0), (8, 1.0))},
-    {"allowed": (1, 4, 8, 11, 40)},
+    {"logit_bias": ((4, 2.5), (0, -3.0), (8, 1.0))},
+    {"allowed_token_ids": (1, 4, 8, 11, 40)},
     {"min_tokens": 7, "stop_token_ids": (5, 9)},
-    {"forced": (7, 2, 7)},
-    {"measures": ("entropy", "varentropy", "gini"), "alternatives": 4},
-    {"temperature": 0.7, "repetition": 1.3, "frequency": 0.3, "bias": ((1, 2.0),), "no_repeat_ngram_size": 2, "top_k": 9,
-     "allowed": tuple(range(0, 60, 2)), "top_p": 0.95, "min_p": 0.02, "measures": ("entropy",), "alternatives": 2},
+    {"forced_token_ids": (7, 2, 7)},
+    {"token_stats": ("entropy", "varentropy", "gini"), "logprobs": 4},
+    {"temperature": 0.7, "repetition_penalty": 1.3, "frequency_penalty": 0.3, "logit_bias": ((1, 2.0),), "no_repeat_ngram_size": 2, "top_k": 9,
+     "allowed_token_ids": tuple(range(0, 60, 2)), "top_p": 0.95, "min_p": 0.02, "token_stats": ("entropy",), "logprobs": 2},
 ]  # fmt: skip
 
 
@@ -218,7 +218,7 @@ def test_sequences_are_preempted_when_memory_is_short() -> None:
     requests = [ask(p, 2, i, max_tokens=7) for i, p in enumerate(PROMPTS)]
     expected = write(tiny_decoder("gemma"), requests)
     with fake_mps():
-        same(write(tiny_decoder("gemma").to("mps"), requests, slots=40, chunk=4), expected)
+        same(write(tiny_decoder("gemma").to("mps"), requests, slots=40, prefill_chunk_tokens=4), expected)
 
 
 def test_every_option_of_sampling() -> None:
@@ -232,7 +232,7 @@ def test_every_option_of_sampling() -> None:
 
 def test_long_and_short_rows_and_shared_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Piece by piece, under windows too."""
-    monkeypatch.setattr(kv_cache, "_MAX_PADDED_SCORES", 0)
+    monkeypatch.setattr(torch_attention, "_MAX_PADDED_SCORES", 0)
     prompts = [[33] * 40, *([8, 60, 7 + i] for i in range(4)), [8, 60, *range(3, 20)]]
     requests = [ask(p, n=1 if i < 5 else 6, seed=i) for i, p in enumerate(prompts)]
     for kind in ("llama", "gemma"):
@@ -247,7 +247,7 @@ def test_float16_and_bfloat16(dtype: torch.dtype) -> None:
     """The processor rounds elsewhere: that it runs, and that nothing is far off, must do."""
     with fake_mps():
         rows = write(tiny_decoder("gemma", dtype=dtype).to("mps"), [ask(p, 2, i) for i, p in enumerate(PROMPTS)])
-    forced = [ask(r.request.prefix.tolist(), forced=tuple(r.token_ids), max_tokens=len(r.token_ids)) for r in rows]
+    forced = [ask(r.request.prefix.tolist(), forced_token_ids=tuple(r.token_ids), max_tokens=len(r.token_ids)) for r in rows]
     exact = write(tiny_decoder("gemma"), forced)
     assert all(np.allclose(r.logprobs, e.logprobs, atol=0.3) for r, e in zip(rows, exact, strict=True))
 

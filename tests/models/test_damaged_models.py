@@ -21,8 +21,7 @@ from ponder.nets import hf, lora
 from ponder.nets.decoder_with_head import DecoderWithHead, ScoreHead
 from ponder.nets.lora import LoRA
 from ponder.pipelines.training import teachers
-from ponder.runs import manifest
-from ponder.runs.run_dir import Run
+from ponder.runs import Run, manifest
 from ponder.train.checkpoint import CheckpointWriter
 
 FRESH = ScratchModel("0123456789+=", width=16, layers=1, heads=2, context=64)

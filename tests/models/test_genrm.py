@@ -202,7 +202,7 @@ def test_words(text: str, found: bool | None) -> None:
 
 
 def test_impossible_settings_are_refused() -> None:
-    for changes in ({"rationales": -1}, {"votes": 0}, {"seconds": 0.0}, {"how": "guess"}):
+    for changes in ({"rationales": -1}, {"votes": 0}, {"seconds": 0.0}, {"method": "guess"}):
         with pytest.raises(UsageError):
             GenRM(Said(), **changes)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="temperature 0"):

@@ -164,9 +164,9 @@ def test_every_option_is_sent_or_refused() -> None:
     """An option left out silently would be sampled otherwise than asked."""
     other: dict[str, Any] = {
         "temperature": 0.5, "top_p": 0.9, "top_k": 3, "min_p": 0.1, "max_tokens": 9, "stop": ("x",),
-        "stop_token_ids": (3,), "seed": 5, "min_tokens": 2, "repetition": 1.2, "presence": 0.3, "frequency": 0.4,
-        "no_repeat_ngram_size": 3, "bias": ((4, 2.0),), "allowed": (1, 2), "pattern": "a+", "schema": '{"type": "object"}',
-        "forced": (1,), "alternatives": 2, "measures": ("entropy",),
+        "stop_token_ids": (3,), "seed": 5, "min_tokens": 2, "repetition_penalty": 1.2, "presence_penalty": 0.3, "frequency_penalty": 0.4,
+        "no_repeat_ngram_size": 3, "logit_bias": ((4, 2.0),), "allowed_token_ids": (1, 2), "regex": "a+", "json_schema": '{"type": "object"}',
+        "forced_token_ids": (1,), "logprobs": 2, "token_stats": ("entropy",),
     }  # fmt: skip
     assert set(other) == {f.name for f in fields(Sampling)}
     ways: dict[str, Callable[[Sampling], dict[str, Any]]] = {
@@ -189,9 +189,9 @@ def test_every_option_is_sent_or_refused() -> None:
                 assert sent == way(Sampling()), "looked for on this side"
             else:
                 assert sent != way(Sampling()), f"{name} has no effect for {who}"
-    assert taken["vllm"] == set(other) - {"no_repeat_ngram_size", "forced", "measures"}
+    assert taken["vllm"] == set(other) - {"no_repeat_ngram_size", "forced_token_ids", "token_stats"}
     assert {"temperature", "top_p", "max_tokens", "stop", "seed"} <= set.intersection(*taken.values())
-    assert "stop_token_ids" not in taken["llama.cpp"] and "bias" not in taken["text other"]
+    assert "stop_token_ids" not in taken["llama.cpp"] and "logit_bias" not in taken["text other"]
 
 
 def test_a_request_over_tokens() -> None:
@@ -532,7 +532,7 @@ def test_so_many_at_once_and_no_more() -> None:
             now -= 1
         return answer()
 
-    with policy_over(busy, at_once=4) as (policy, server):
+    with policy_over(busy, max_concurrency=4) as (policy, server):
         assert len(one(policy, n=24)) == 24
     assert most == 4 and len(server.asked) == 24
 
@@ -545,7 +545,7 @@ def test_a_caller_that_gives_up_leaves_nothing_behind() -> None:
         go.wait(10)
         return answer()
 
-    with policy_over(stuck, at_once=2) as (policy, server):
+    with policy_over(stuck, max_concurrency=2) as (policy, server):
 
         async def give_up() -> float:
             call = asyncio.create_task(policy.generate(ids([1]), Sampling(max_tokens=2), 60))

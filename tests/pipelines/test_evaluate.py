@@ -22,7 +22,7 @@ from ponder.pipelines.solve import solve_all
 from ponder.protocols import NoProgress, Progress
 from ponder.reason.budget import Budget
 from ponder.reason.strategies import Chain, Samples
-from ponder.runs.run_dir import Run, read_traces
+from ponder.runs import Run, read_traces
 from ponder.types import Cost, Sampling, Score, Trace
 
 
@@ -137,10 +137,10 @@ def test_a_first_batch_without_any_judgement_does_not_end_the_run(strategy: Any,
 
 def test_limit_and_emptiness(tmp_path: Path) -> None:
     found = ran(Evaluate(DigitTask(), limit=3), tmp_path / "few", FakePolicy(["0"] * 3))
-    assert found.num_problems == 3 and found.accuracy.right == 1
+    assert found.num_problems == 3 and found.accuracy.correct == 1
     with pytest.raises(TaskError, match="no held-out problems"):
         ran(Evaluate(DigitTask(size=0)), tmp_path / "none", FakePolicy())
-    for bad in ({"limit": 0}, {"batch": 0}):
+    for bad in ({"limit": 0}, {"max_concurrency": 0}):
         with pytest.raises(UsageError, match="at least 1"):
             Evaluate(DigitTask(), **bad)
 
@@ -238,13 +238,13 @@ def test_a_problem_that_fails_is_undecided_and_tried_again(tmp_path: Path) -> No
     assert found.accuracy.mean == 1 / 10 and found.reasons == {"not today": 2} and not found.unmeasured
     assert "2 problems: an error ended the thinking" in "\n".join(found.lines())
     again = FakePolicy(["1", "2"])
-    assert ran(Evaluate(DigitTask()), tmp_path / "run", again).accuracy.right == 3 and len(again.calls) == 2
+    assert ran(Evaluate(DigitTask()), tmp_path / "run", again).accuracy.correct == 3 and len(again.calls) == 2
     still = Moody(["3"])  # what is left goes on failing, and the others still count
     assert ran(Evaluate(DigitTask()), tmp_path / "again", Moody(["3"] * 10)).num_failed == 2
     assert ran(Evaluate(DigitTask()), tmp_path / "again", still).accuracy.total == 10
     everything = Moody()
     everything.bad = "0123456789"
-    with pytest.raises(ModelError, match="all problems fail, the last one because: not today"):
+    with pytest.raises(ModelError, match="every attempt to solve fails, the last one because: not today"):
         ran(Evaluate(DigitTask()), tmp_path / "other", everything)
 
 
@@ -286,7 +286,7 @@ def test_a_budget_for_all_problems_together(tmp_path: Path) -> None:
     policy = FakePolicy(["3"] * 10)
     found = ran(replace(job, shared_budget=True), tmp_path / "all", policy)
     assert found.cost.generated_tokens == policy.written == 4 and found.num_out_of_budget == 6
-    assert (found.accuracy.right, found.accuracy.total) == (1, 10), "no answer for want of budget is wrong"
+    assert (found.accuracy.correct, found.accuracy.total) == (1, 10), "no answer for want of budget is wrong"
 
 
 def test_a_guide_is_measured_too() -> None:

@@ -19,9 +19,8 @@ from ponder.models.load import ScratchModel
 from ponder.pipelines.rl import RL
 from ponder.pipelines.training import flat_rewards
 from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import newest_checkpoint, read_metrics
+from ponder.runs import newest_checkpoint, read_metrics
 from ponder.train.imitation import Distill
-from ponder.train.objective import NO_KL
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO, REINFORCE
 from ponder.types import Sampling, Score, Trace
@@ -50,7 +49,7 @@ class Always(DigitTask):
 
 MODEL = ScratchModel(ALPHABET, width=16, layers=1, heads=2, context=32)
 JOB = RL(
-    Always(), MODEL, QUESTION_TEMPLATE, Samples(2, Sampling(max_tokens=2)), GRPO(kl=NO_KL), AdamW(lr=3e-3), steps=7, problems_per_step=4,
+    Always(), MODEL, QUESTION_TEMPLATE, Samples(2, Sampling(max_tokens=2)), GRPO(kl=None), AdamW(lr=3e-3), steps=7, problems_per_step=4,
     max_steps_without_signal=3, preflight=False, save_every=5, device="cpu", dtype="float32",
 )  # fmt: skip
 

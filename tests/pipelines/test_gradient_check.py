@@ -26,7 +26,7 @@ from ponder.pipelines.rl import RL, build_learners
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.training import session
 from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import read_metrics
+from ponder.runs import read_metrics
 from ponder.train.learner import Learner
 from ponder.train.optimizer import AdamW, MissingGradient
 from ponder.train.policy_gradient import GRPO

@@ -16,9 +16,8 @@ from ponder.pipelines import harvest as pipeline
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.harvest import Harvest, choose_scorer
 from ponder.pipelines.problems.conversations import read_conversations
-from ponder.runs import job_json
+from ponder.runs import Run, job_json
 from ponder.runs.data_files import write_jsonl
-from ponder.runs.run_dir import Run
 from ponder.tasks import Addition, Algebra
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 
@@ -268,11 +267,11 @@ def test_what_is_no_run_is_refused(tmp_path: Path):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"runs": ()}, {"what": "chain"}, {"by": "best"}, {"each": 0}, {"longest": 0}, {"turns": 0}, {"margin": 0.0},
-     {"what": "pairs", "model": "smollm2"}, {"what": "labels", "longest": 9}, {"what": "values", "bar": 0.5},
-     {"margin": 0.2}, {"turns": 1}, {"what": "pairs", "depth": 1}, {"least": 2}, {"oracle": True},
-     {"task": Addition(digits=1)}, {"format": "omega"}, {"what": "labels", "format": "pairs"},
-     {"what": "labels", "by": "first"}],
+    [{"runs": ()}, {"kind": "chain"}, {"keep": "best"}, {"max_per_problem": 0}, {"max_tokens": 0}, {"max_wrong_turns": 0}, {"min_margin": 0.0},
+     {"kind": "pairs", "tokens_model": "smollm2"}, {"kind": "labels", "max_tokens": 9}, {"kind": "values", "min_score": 0.5},
+     {"min_margin": 0.2}, {"max_wrong_turns": 1}, {"kind": "pairs", "max_wrong_turn_steps": 1}, {"min_visits": 2}, {"include_oracle": True},
+     {"task": Addition(digits=1)}, {"format": "omega"}, {"kind": "labels", "format": "pairs"},
+     {"kind": "labels", "keep": "first"}],
 )  # fmt: skip
 def test_settings_that_cannot_work(settings):
     with pytest.raises((UsageError, UnknownName)):

@@ -26,8 +26,8 @@ from ponder.pipelines.rewards.labelled_traces import read_labelled_traces
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.harvest.kinds import HARVEST_KINDS
+from ponder.runs import Run
 from ponder.runs.data_files import write_jsonl
-from ponder.runs.run_dir import Run
 from ponder.tasks import Addition, Algebra
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Sequence
@@ -25,13 +26,10 @@ from ponder.pipelines.rewards.step_labelling import (
     FirstErrorSearch,
     MathShepherd,
     StepLabeller,
-    Visits,
-    label_traces,
     steps_to_label,
 )
 from ponder.reason.strategies import Samples
-from ponder.runs import job_json
-from ponder.runs.run_dir import Run, read_traces
+from ponder.runs import Run, job_json, read_traces
 from ponder.tasks.step_labels import LABEL_SCORE
 from ponder.tasks.step_labels.step_split import split_steps
 from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Step, Trace, ids, user_messages
@@ -162,27 +160,12 @@ def test_a_right_answer_costs_nothing_and_vouches_for_what_it_shares() -> None:
 def test_all_problems_at_once() -> None:
     """Nobody waits for another: all first rounds are asked for before any is answered."""
     traces, world = [chain("a", "x", "wrong", id=str(i)) for i in range(5)], World()
-    run_async(label_traces(traces, MathShepherd(max_completions=2), world, Ends()))
+
+    async def label_all() -> None:
+        await asyncio.gather(*(MathShepherd(max_completions=2)(trace, world, Ends()) for trace in traces))
+
+    run_async(label_all())
     assert all(labels(t) == [1.0, 0.0, 0.0] for t in traces) and len(world.asked) == 10
-
-
-def test_visits_give_the_visit_weighted_mean_of_outcomes() -> None:
-    trace = chain("a", "right")
-    trace.steps[2].visits = 3
-    for text, visits in (("wrong", 1), ("odd?", 9)):
-        trace.add(Step(1, text, ids(map(ord, text)), np.zeros(len(text), np.float32), "eos", visits=visits))
-    for i in trace.answers():
-        (score,) = run_async(Ends()(trace, [i]))
-        trace.steps[i].scores["gold"] = score
-    Visits("gold")(trace)
-    assert (
-        labels(trace) == [0.75, 1.0, 0.0, None]
-        and trace.steps[1].scores[LABEL_SCORE].reason == "mean outcome of 4 visits"
-    )
-    fresh = chain("a", "right")
-    fresh.steps[2].scores["gold"] = Score(1.0)
-    Visits("gold", least=2)(fresh)
-    assert labels(fresh) == [None, None] and LABEL_SCORE not in fresh.steps[1].scores
 
 
 def test_rounds_with_a_seed_differ() -> None:
@@ -215,7 +198,7 @@ def test_asides_and_prompts_are_not_labelled() -> None:
 
 def test_impossible_settings_are_refused() -> None:
     rules: list[tuple[type[StepLabeller], dict[str, Any]]] = [
-        (MathShepherd, {"first": 9}), (FirstErrorSearch, {"first": 0}), (MathShepherd, {"kind": "firm"}), (MathShepherd, {"width": 1.0}),
+        (MathShepherd, {"first_round": 9}), (FirstErrorSearch, {"first_round": 0}), (MathShepherd, {"kind": "firm"}), (MathShepherd, {"max_interval_width": 1.0}),
         (FirstErrorSearch, {"sampling": Sampling(temperature=0.0)}),
     ]  # fmt: skip
     for kind, changes in rules:

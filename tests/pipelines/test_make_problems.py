@@ -23,8 +23,7 @@ from ponder.pipelines.problems.filters import Filters, without_instruction
 from ponder.pipelines.problems.solve_rate import SolveRate
 from ponder.pipelines.problems.sources import check_parents
 from ponder.protocols import NoProgress, Progress
-from ponder.runs import job_json
-from ponder.runs.run_dir import Run, read_job, read_traces
+from ponder.runs import Run, job_json, read_job, read_traces
 from ponder.tasks import Addition, Algebra, CustomTask
 from ponder.tasks.synthetic.problem_rows import synthetic_problem
 from ponder.types import (
@@ -199,17 +198,17 @@ def test_another_solver_solves_again_what_was_written(parents: str, tmp_path: Pa
         again, asked = now(solvers=("a",))
     assert asked == {} and again.rows == first.rows and {step for step, _ in read_traces(folder)} == {0, 1}
     with pytest.warns(UserWarning, match="8 attempts"):
-        assert now(solvers=("a",), samples=6)[1] == {"a": 8}
+        assert now(solvers=("a",), samples_per_solver=6)[1] == {"a": 8}
     with pytest.warns(UserWarning, match="8 attempts"):
-        assert now(solvers=("a",), solving=Sampling(max_tokens=9))[1] == {"a": 8}
+        assert now(solvers=("a",), solver_sampling=Sampling(max_tokens=9))[1] == {"a": 8}
     before = (folder / "traces.jsonl").read_bytes()
-    for filters in ({"votes": 1}, {"easiest": 1.0, "hardest": 0.0}, {"keep": 2}):
-        assert now(solvers=("a",), solving=Sampling(max_tokens=9), **filters)[1] == {}
+    for filters in ({"min_votes": 1}, {"max_pass_rate": 1.0, "min_pass_rate": 0.0}, {"max_kept": 2}):
+        assert now(solvers=("a",), solver_sampling=Sampling(max_tokens=9), **filters)[1] == {}
     assert (folder / "traces.jsonl").read_bytes() == before
     with pytest.raises(RunError, match=r"another job \(count: 12 -> 13; seed: 3 -> 4\).*only solvers and filters"):
         now(count=13, seed=4)
-    with pytest.raises(RunError, match=r"writing.max_tokens: 1024 -> 7"):
-        now(writing=Sampling(max_tokens=7))
+    with pytest.raises(RunError, match=r"writer_sampling.max_tokens: 1024 -> 7"):
+        now(writer_sampling=Sampling(max_tokens=7))
     with pytest.warns(UserWarning), pytest.raises(TaskError, match="none of the answers"):
         now(solvers=("weak",))
     assert not (folder / "problems.jsonl").exists(), "not the old solver's"
@@ -225,7 +224,7 @@ def test_templates_can_get_another_model(templates: str, tmp_path: Path):
         ran(replace(job, count=7), tmp_path / "run", Speaks(adds))
     with Run(tmp_path / "other", Filters()):
         pass
-    with pytest.raises(RunError, match=r"another job \(job: Sieve\(...\) -> MakeProblems"):
+    with pytest.raises(RunError, match=r"another job \(job: Filters\(...\) -> MakeProblems"):
         ran(job, tmp_path / "other", Speaks(adds))
 
 
@@ -356,13 +355,13 @@ def test_agreement_by_hand():
     ) and tried.majority_agrees
     tried.add_trace(trace("3", "3", "2"))
     assert not tried.majority_agrees  # one of two solvers is no majority
-    tried.count(trace("2"))
+    tried.add_trace(trace("2"))
     assert tried.majority_agrees and tried.lengths == [2, 2, 2, 2]
     even = SolveRate(problem)
-    even.count(trace("2", "3"))
+    even.add_trace(trace("2", "3"))
     assert not even.majority_agrees and even.rate == 0.5
     none = SolveRate(problem)
-    none.count(trace("u"))
+    none.add_trace(trace("u"))
     assert none.rate is None
 
 
@@ -392,13 +391,15 @@ def test_a_program_can_say_what_is_unique(templates: str, tmp_path: Path):
     Path(templates).write_text(json.dumps(SUMS))
     job = MakeProblems("templates", file=templates, count=30, filters=PLAIN, exact_solver=f"{__name__}:knows")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ponder.registry.load", lambda path: knows)
+        patch.setattr("ponder.registry.import_object", lambda path: knows)
         found = ran(job, tmp_path / "run", Speaks(adds))
     assert found.rows and all(figures(r["tags"]["question"])[0] % 2 == 0 for r in found.rows)
     assert found.funnel.dropped["solved by program"] == {"several answers": 30 - len(found.rows)}
     for name, kind in (("number", int), ("text", str)):  # a program may also give its one answer as it is
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("ponder.registry.load", lambda path, kind=kind: lambda asked: kind(sum(figures(asked))))
+            patch.setattr(
+                "ponder.registry.import_object", lambda path, kind=kind: lambda asked: kind(sum(figures(asked)))
+            )
             found = ran(job, tmp_path / name, Speaks(adds))
         assert len(found.rows) == 30 and "solved by program" not in found.funnel.dropped
 
@@ -451,7 +452,7 @@ def test_near_duplicates_and_held_out_problems_go():
 
 
 def test_embeddings_by_name(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("ponder.registry.load", lambda path: lambda texts: [[len(t), 1.0] for t in texts])
+    monkeypatch.setattr("ponder.registry.import_object", lambda path: lambda texts: [[len(t), 1.0] for t in texts])
     funnel = FilterReport()
     left = Filters(dedup_threshold=0.999, embedder="x:y")(ask("one question", "two question"), funnel)
     assert len(left) == 1 and funnel.dropped["not nearly one"].total() == 1
@@ -505,9 +506,13 @@ def test_what_is_missing_is_told_before_it_costs(parents: str, tmp_path: Path, m
     policy = Speaks(writer)
     with pytest.raises(MissingExtra, match=r"near=0 does without"):
         ran(MakeProblems("write", file=parents, question_column="question", model="m"), tmp_path / "a", policy)
-    for settings in ({"exact": "no:where"}, {"sieve": Filters(dedup_threshold=0.5, embedder="no:where")}):
+    for settings in ({"exact_solver": "no:where"}, {"filters": Filters(dedup_threshold=0.5, embedder="no:where")}):
         with pytest.raises(UsageError, match="cannot load 'no:where'"):
-            ran(MakeProblems("write", model="m", **{"sieve": PLAIN, **settings}), tmp_path / str(len(settings)), policy)
+            ran(
+                MakeProblems("write", model="m", **{"filters": PLAIN, **settings}),
+                tmp_path / str(len(settings)),
+                policy,
+            )
         (tmp_path / str(len(settings)) / "job.json").unlink()
     assert policy.asked == []
 
@@ -546,13 +551,13 @@ def test_a_reply_without_any_problem_stops_with_the_funnel(parents: str, tmp_pat
         ({"source": "evolve", "model": "m"}, UsageError),
         ({"source": "filter"}, UsageError),
         ({"source": "write"}, UsageError),
-        ({"source": "write", "model": "m", "samples": 0}, UsageError),
-        ({"source": "write", "model": "m", "samples": 1}, UsageError),
+        ({"source": "write", "model": "m", "samples_per_solver": 0}, UsageError),
+        ({"source": "write", "model": "m", "samples_per_solver": 1}, UsageError),
         ({"source": "evolve", "model": "m", "file": "f", "operators": ("numbers",)}, UnknownName),
         ({"source": "write", "model": "m", "file": "f", "task": Addition()}, UsageError),
         ({"source": "write", "model": "m", "count": 0}, UsageError),
-        ({"source": "write", "model": "m", "hardest": 0.9, "easiest": 0.5}, UsageError),
-        ({"source": "write", "model": "m", "keep": 0}, UsageError),
+        ({"source": "write", "model": "m", "min_pass_rate": 0.9, "max_pass_rate": 0.5}, UsageError),
+        ({"source": "write", "model": "m", "max_kept": 0}, UsageError),
         ({"source": "write", "model": "m", "prompt": "no field"}, UsageError),
         ({"source": "write", "model": "m", "prompt": "{question} {more}"}, UsageError),
     ],
@@ -562,7 +567,9 @@ def test_settings_that_cannot_work(settings: dict[str, Any], error: type[Excepti
         MakeProblems(**settings)
 
 
-@pytest.mark.parametrize("settings", [{"language": "xx"}, {"near": 2.0}, {"shortest": 9, "longest": 8}, {"ngram": 0}])
+@pytest.mark.parametrize(
+    "settings", [{"language": "xx"}, {"dedup_threshold": 2.0}, {"min_chars": 9, "max_chars": 8}, {"ngram": 0}]
+)
 def test_sieves_that_cannot_work(settings: dict[str, Any]):
     with pytest.raises(UsageError):
         Filters(**settings)

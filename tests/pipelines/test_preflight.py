@@ -24,13 +24,13 @@ from ponder.pipelines.rl import RL, build_learners
 from ponder.pipelines.sft import FineTune
 from ponder.protocols import Scorer
 from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import read_metrics
+from ponder.runs import read_metrics
 from ponder.train import learner as learning
 from ponder.train import losses
 from ponder.train.algorithms import ONLINE
 from ponder.train.imitation import SFT
 from ponder.train.learner import Learner
-from ponder.train.objective import KL, NO_KL, Stats, Tokens
+from ponder.train.objective import KL, Stats, Tokens
 from ponder.train.optimizer import AdamW
 from ponder.train.pack import PackedBatch, TraceChains
 from ponder.train.policy_gradient import GRPO, ClippedSurrogate
@@ -41,7 +41,7 @@ JOB = RL(
     DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=6)), GRPO(), AdamW(lr=3e-3), steps=2, problems_per_step=3,
     save_every=1, device="cpu", dtype="float32",
 )  # fmt: skip
-PLAIN = replace(JOB, algorithm=GRPO(kl=NO_KL))
+PLAIN = replace(JOB, algorithm=GRPO(kl=None))
 NAMES = ["log-probabilities", "invariance", "KL", "prompt", "EOS", "template", "grader", "finite", "gradient"]
 
 

@@ -14,8 +14,7 @@ from fakes import QUESTION_TEMPLATE, DigitTask, RecordingProgress, char_policy, 
 from ponder.errors import Interrupted, UsageError
 from ponder.models.load import ScratchModel
 from ponder.pipelines.quiet_star import QuietStar, answer_text, copy_embeddings, sample_thoughts
-from ponder.runs import job_json
-from ponder.runs.run_dir import read_metrics, read_traces
+from ponder.runs import job_json, read_metrics, read_traces
 from ponder.train.optimizer import AdamW
 from ponder.train.quiet_star_learner import QuietText
 from ponder.types import ids

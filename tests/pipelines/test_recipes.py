@@ -26,8 +26,7 @@ from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stages
 from ponder.protocols import NoProgress
-from ponder.runs import job_json
-from ponder.runs.run_dir import Run, checkpoints, read_job, read_metrics, read_traces
+from ponder.runs import Run, checkpoints, job_json, read_job, read_metrics, read_traces
 from ponder.train.learner import Learner
 from ponder.train.optimizer import AdamW
 from ponder.types import Cost, Step, Trace, ids

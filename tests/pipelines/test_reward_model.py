@@ -40,8 +40,7 @@ from ponder.pipelines.rewards.labelled_traces import (
 from ponder.pipelines.solve import solve
 from ponder.reason.operators.cut import Cut
 from ponder.reason.strategies import DVTS, BeamSearch, BestOfN, LookaheadBeamSearch, ParticleFilter, Rebase
-from ponder.runs import job_json
-from ponder.runs.run_dir import Run, newest_checkpoint, read_metrics
+from ponder.runs import Run, job_json, newest_checkpoint, read_metrics
 from ponder.tasks.step_labels import LABEL_SCORE, read_labels, write_labels
 from ponder.train.optimizer import AdamW
 from ponder.train.reward_objectives import BradleyTerry, OutcomeReward, ProcessReward, RewardObjective, StateValue

@@ -26,8 +26,8 @@ from ponder.pipelines.solve import shuffled_problems
 from ponder.pipelines.training.sample_metrics import sample_metrics
 from ponder.pipelines.training.teachers import load_value_model
 from ponder.reason.strategies import Chain, Samples
-from ponder.runs.records import raw_records
-from ponder.runs.run_dir import Run, checkpoints, newest_checkpoint, read_findings, read_job, read_metrics, read_traces
+from ponder.runs import Run, checkpoints, newest_checkpoint, read_job, read_metrics, read_traces
+from ponder.runs.records import raw_records, read_records
 from ponder.train.imitation import SFT, Distill
 from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.train.policy_gradient import GRPO, RLOO
@@ -453,16 +453,21 @@ def test_a_critic_is_taken_from_a_run_but_not_from_a_neighbour(tmp_path: Path) -
     assert load_value_model(str(tmp_path / "run"), policy).score.weight.any(), "a run's is what it learned"
 
 
+def findings_by_step(folder: Path) -> dict[int, list[str]]:
+    rows = (row for _, row in read_records(folder / "metrics.jsonl"))
+    return {row["step"]: row["findings"] for row in rows if "findings" in row}
+
+
 def test_a_sick_run_says_so_in_its_metrics(tmp_path: Path) -> None:
     hopeless = replace(JOB, task=DigitTask(answer="x"), steps=8, save_every=4, max_steps_without_signal=0)
     with pytest.raises(Interrupted):
         hopeless(tmp_path / "run", RecordingProgress("phase", 12))
     hopeless(tmp_path / "run")
-    found = read_findings(tmp_path / "run")
+    found = findings_by_step(tmp_path / "run")
     assert 7 in found and any("equal rewards" in text for text in found[7]) and 0 not in found
     assert all("findings" not in row for row in read_metrics(tmp_path / "run"))
     replace(hopeless, save_every=8)(tmp_path / "whole")
-    assert read_findings(tmp_path / "whole") == found, "a resumed run remembers"
+    assert findings_by_step(tmp_path / "whole") == found, "a resumed run remembers"
 
 
 def test_a_run_goes_on_from_the_weights_it_began_with_though_their_run_has_newer_ones(tmp_path: Path) -> None:

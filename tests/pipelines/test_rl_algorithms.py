@@ -20,14 +20,14 @@ from ponder.nets.lora import LoRA
 from ponder.pipelines import rl
 from ponder.pipelines.rl import RL
 from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import newest_checkpoint, read_metrics, read_traces
+from ponder.runs import newest_checkpoint, read_metrics, read_traces
 from ponder.train.finite_checks import Diverged
 from ponder.train.learner import Learner
-from ponder.train.objective import KL, NO_KL, Stats, Tokens
+from ponder.train.objective import KL, Critic, Stats, Tokens
 from ponder.train.optimizer import AdamW
 from ponder.train.pack import PackedBatch
 from ponder.train.policy_gradient import DAPO, GRPO, REINFORCE
-from ponder.train.ppo import PPO, AdaptiveKLController, Critic
+from ponder.train.ppo import PPO, AdaptiveKLController
 from ponder.types import Sampling
 
 MODEL = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
@@ -217,4 +217,4 @@ def test_a_network_s_own_copy_is_the_reference(monkeypatch: pytest.MonkeyPatch) 
     with torch.no_grad():
         policy.net.norm.weight.add_(1)
     assert all(torch.equal(before[n], w) for n, w in learner.reference.state_dict().items())
-    assert rl.build_learners(replace(JOB, algorithm=GRPO(kl=NO_KL)), policy)[0].reference is None
+    assert rl.build_learners(replace(JOB, algorithm=GRPO(kl=None)), policy)[0].reference is None

@@ -15,8 +15,7 @@ from ponder.models.genrm import verdict_prompt
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.pipelines.stages import Stages
-from ponder.runs import job_json
-from ponder.runs.run_dir import read_metrics, read_traces
+from ponder.runs import job_json, read_metrics, read_traces
 from ponder.train.learner import Learner
 
 SMALL: dict[str, dict[str, Any]] = {

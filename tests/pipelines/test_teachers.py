@@ -26,7 +26,7 @@ from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.training.teachers import check_same_vocabulary, load_teacher, load_value_model
 from ponder.reason.strategies import Chain, Samples
-from ponder.runs.run_dir import read_metrics, read_traces
+from ponder.runs import read_metrics, read_traces
 from ponder.train.critic import Critic
 from ponder.train.imitation import SFT, Distill
 from ponder.train.objective import KL

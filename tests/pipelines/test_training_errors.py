@@ -40,9 +40,8 @@ from ponder.pipelines.sft import FineTune
 from ponder.pipelines.training import session
 from ponder.pipelines.training.session import TrainingSession
 from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import read_metrics, read_traces
+from ponder.runs import read_metrics, read_traces
 from ponder.train import checkpoint
-from ponder.train.objective import NO_KL
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO, REINFORCE
 from ponder.types import Completion, Sampling, Score, user_messages
@@ -53,7 +52,7 @@ Patch = pytest.MonkeyPatch
 both = pytest.mark.parametrize("broken", [False, True], ids=["right", "mistake"])
 MODEL = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
 JOB = RL(
-    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=2)), GRPO(kl=NO_KL), AdamW(lr=1e-2), steps=2, problems_per_step=3,
+    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=2)), GRPO(kl=None), AdamW(lr=1e-2), steps=2, problems_per_step=3,
     preflight=False, device="cpu", dtype="float32",
 )  # fmt: skip
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ponder.errors import RunError
+from ponder.runs import Run
 from ponder.runs.cleanup import has_no_output, has_result, remove_empty_run
-from ponder.runs.run_dir import Run
 from ponder.types import Problem, Step, Trace, ids, user_messages
 
 

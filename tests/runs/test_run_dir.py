@@ -18,8 +18,17 @@ import pytest
 
 from ponder import full_disk, signals
 from ponder.errors import RunError
-from ponder.runs import environment, records, run_dir
-from ponder.runs.run_dir import Run, checkpoints, newest_checkpoint, read_job, read_metrics, read_traces
+from ponder.runs import (
+    Run,
+    checkpoints,
+    environment,
+    newest_checkpoint,
+    read_job,
+    read_metrics,
+    read_traces,
+    records,
+    run_dir,
+)
 from ponder.types import Problem, Step, Trace, ids, user_messages
 
 
@@ -120,7 +129,7 @@ def holder(folder: Path) -> subprocess.Popen[str]:
     code = """
         import sys
         from runs.test_run_dir import Job
-        from ponder.runs.run_dir import Run
+        from ponder.runs import Run
         with Run(sys.argv[1], Job()):
             print("held", flush=True)
             sys.stdin.read()
@@ -136,8 +145,8 @@ def holder(folder: Path) -> subprocess.Popen[str]:
 
 def test_a_run_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = sys.modules[__name__]
-    monkeypatch.setitem(sys.modules, "test_runs", module)
-    monkeypatch.setattr(Job, "__module__", "test_runs")  # as the other process names it
+    monkeypatch.setitem(sys.modules, "runs.test_run_dir", module)
+    monkeypatch.setattr(Job, "__module__", "runs.test_run_dir")  # as the other process names it
     other = holder(tmp_path)
     try:
         before = contents(tmp_path)

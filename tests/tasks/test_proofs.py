@@ -96,7 +96,7 @@ def test_renamed_variables_are_the_same_problem() -> None:
 
 
 def test_settings() -> None:
-    assert find("proofs") == (Proofs, [])
+    assert find("proofs") == (Proofs, {})
     assert set(LANGUAGES) == {"metamath", "smt", "coq"}
     plain = Proofs(languages=("metamath",), show_database=False)
     assert "ax-mp" not in plain.test[0].question and "ax-mp" in Proofs(languages=("metamath",)).test[0].question

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from fake_checkpoints import FILES, Job, checkpoint_names, model, state, tensors, verify_newest, write_checkpoints
 from ponder import full_disk, signals
 from ponder.errors import Interrupted, ModelError, RunError, UsageError
-from ponder.runs.run_dir import Run, checkpoints
+from ponder.runs import Run, checkpoints
 from ponder.train import checkpoint
 from ponder.train.checkpoint import CheckpointWriter, load_latest
 from ponder.train.finite_checks import Diverged

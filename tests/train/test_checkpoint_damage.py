@@ -16,7 +16,7 @@ import torch
 
 from fake_checkpoints import FILES, Job, checkpoint_names, model, state, tensors, verify_newest, write_checkpoints
 from ponder.errors import RunError
-from ponder.runs.run_dir import Run, checkpoints
+from ponder.runs import Run, checkpoints
 from ponder.train import checkpoint
 from ponder.train.checkpoint import CheckpointWriter, load_latest
 

@@ -15,12 +15,12 @@ from ponder.nets.decoder import Decoder
 from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.train.critic import CriticLearner
 from ponder.train.learner import Learner
-from ponder.train.objective import NO_KL
+from ponder.train.objective import Critic
 from ponder.train.optimizer import AdamW
-from ponder.train.ppo import PPO, Critic
+from ponder.train.ppo import PPO
 from ponder.types import Trace
 
-RULE = PPO(kl=NO_KL)
+RULE = PPO(kl=None)
 
 
 def seen(net: Decoder, traces: list[Trace], rule: PPO = RULE) -> CriticLearner:
@@ -104,7 +104,7 @@ def test_it_learns_what_to_expect() -> None:
     explained = []
     for _ in range(25):
         learner.write_values(traces)
-        explained.append(PPO(kl=NO_KL, lam=1.0).credit(traces, "wanted", {})["value/explained_variance"])
+        explained.append(PPO(kl=None, lam=1.0).credit(traces, "wanted", {})["value/explained_variance"])
         learner.step(traces)
     assert explained[0] == 0 and explained[-1] > 0.6, "the first token's value cannot know"
 

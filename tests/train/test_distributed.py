@@ -20,10 +20,10 @@ from ponder.train import losses, pack
 from ponder.train.critic import CriticLearner
 from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup, current_group
 from ponder.train.learner import Learner
-from ponder.train.objective import NO_KL
+from ponder.train.objective import Critic
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
-from ponder.train.ppo import PPO, Critic
+from ponder.train.ppo import PPO
 from ponder.types import Trace
 
 SECONDS = 60.0  # for all processes of a test, their imports included
@@ -35,7 +35,7 @@ def credited(case: str) -> list[Trace]:
     traces = mixed_groups()[:1] if case == "one trace" else mixed_groups()
     if case == "critic":
         CriticLearner(tiny_decoder(), Critic()).write_values(traces)
-        PPO(kl=NO_KL).credit(traces, "wanted", {})
+        PPO(kl=None).credit(traces, "wanted", {})
     else:
         GRPO().credit(traces, "wanted", {})
     return traces

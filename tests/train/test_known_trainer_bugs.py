@@ -29,13 +29,13 @@ from ponder.train import chunked_lm_head, credit, losses, pack
 from ponder.train import learner as learning
 from ponder.train.imitation import Distill
 from ponder.train.learner import Learner
-from ponder.train.objective import KL, NO_KL, Objective
+from ponder.train.objective import KL, Objective
 from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.train.policy_gradient import DAPO, GRPO
 from ponder.types import Score, Trace
 
 Patch = pytest.MonkeyPatch
-PLAIN = GRPO(kl=NO_KL)
+PLAIN = GRPO(kl=None)
 both = pytest.mark.parametrize("broken", [False, True], ids=["right", "mistake"])
 
 
@@ -206,7 +206,7 @@ def test_9_no_zero_times_infinity(mistake: str, monkeypatch: Patch) -> None:
     spared = traces[0].steps[2]
     spared.advantages = spared.advantages * np.float32([0, 1, 1, 1, 1, 1])
     spared.notes["old"][0] = -300.0
-    learner = Learner(tiny_decoder(), Some(kl=NO_KL), AdamW(lr=1e-3))
+    learner = Learner(tiny_decoder(), Some(kl=None), AdamW(lr=1e-3))
     if mistake == "weight":  # loss x weight, and no more
         monkeypatch.setattr(learning, "torch", instead(torch, where=lambda mask, this, other: this))
     with fails_if(bool(mistake)):

@@ -13,7 +13,7 @@ from fake_checkpoints import Job
 from fakes import mixed_groups, tiny_decoder
 from ponder.nets import hf, lora
 from ponder.nets.lora import LoRA
-from ponder.runs.run_dir import Run
+from ponder.runs import Run
 from ponder.train import adam_states
 from ponder.train.checkpoint import CheckpointWriter, load_latest
 from ponder.train.learner import Learner

@@ -24,8 +24,9 @@ from ponder.train import learner as learning
 from ponder.train.algorithms import OFFLINE, ONLINE
 from ponder.train.critic import CriticLearner
 from ponder.train.learner import Learner
+from ponder.train.objective import Critic
 from ponder.train.pack import PackedBatch, chains
-from ponder.train.ppo import PPO, Critic
+from ponder.train.ppo import PPO
 from ponder.types import Score, Step, Trace, ids
 
 HEAT = 0.8

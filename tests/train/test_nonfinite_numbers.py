@@ -26,18 +26,18 @@ from ponder.nets.nonfinite_tensors import first_nonfinite
 from ponder.pipelines.problems.curriculum import EasyToHard, Frontier
 from ponder.pipelines.rl import RL
 from ponder.reason.strategies import Rebase, Samples
-from ponder.runs.run_dir import Run
+from ponder.runs import Run
 from ponder.train.finite_checks import Diverged
 from ponder.train.imitation import DPO, Distill, RejectionSampling
 from ponder.train.learner import Learner
-from ponder.train.objective import KL, NO_KL
+from ponder.train.objective import KL, Critic
 from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.train.policy_gradient import CISPO, DAPO, GRPO, GSPO, REINFORCE
-from ponder.train.ppo import PPO, AdaptiveKLController, Critic
+from ponder.train.ppo import PPO, AdaptiveKLController
 from ponder.train.reward_objectives import StateValue
 from ponder.types import Sampling, Trace
 
-PLAIN = GRPO(kl=NO_KL)
+PLAIN = GRPO(kl=None)
 NOT_FINITE = (math.nan, math.inf, -math.inf)
 
 

@@ -15,13 +15,13 @@ from ponder.errors import Interrupted
 from ponder.nets.decoder import Decoder
 from ponder.train.finite_checks import Diverged
 from ponder.train.learner import Learner, OutOfMemory
-from ponder.train.objective import NO_KL, Stats, Tokens
+from ponder.train.objective import Stats, Tokens
 from ponder.train.optimizer import AdamW
 from ponder.train.pack import PackedBatch
 from ponder.train.policy_gradient import GRPO, ClippedSurrogate
 from ponder.types import Trace
 
-PLAIN = GRPO(kl=NO_KL)
+PLAIN = GRPO(kl=None)
 
 
 def credited(worlds: int = 1) -> list[Trace]:

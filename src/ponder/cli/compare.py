@@ -7,8 +7,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from ponder.cli.flags import When
 from ponder.cli.progress import print_json
+from ponder.settings import When
 from ponder.terminal import escape_controls
 
 if TYPE_CHECKING:
@@ -98,8 +98,8 @@ def _accuracy_rows(systems: Sequence[SystemResult]) -> list[list[str]]:
         rows.append([
             shorten_name(s.name), f"{few}" if few == most else f"{few}-{most}", f"{100 * a.mean:.1f}",
             f"[{100 * a.low:.1f}, {100 * a.high:.1f}]", str(s.undecided) if s.undecided else "",
-            _format_amount(s.tokens_per_problem, 1, ",.0f"), _format_amount(s.flops_per_problem, 1e-12, ".3g"), _format_amount(s.seconds_per_problem, 1, ".3g"),
-            _format_amount(s.dollars_per_problem, 1, ".3g"),
+            _format_amount(s.tokens_per_problem, 1, ",.0f"), _format_amount(s.flops_per_problem, 1e-12, ".3g"),
+            _format_amount(s.seconds_per_problem, 1, ".3g"), _format_amount(s.dollars_per_problem, 1, ".3g"),
         ])  # fmt: skip
     kept = [i for i in range(len(rows[0])) if i < 4 or any(row[i] for row in rows[1:])]
     return [[row[i] or ("" if i < 5 else "-") for i in kept] for row in rows]

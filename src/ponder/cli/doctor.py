@@ -169,7 +169,7 @@ def disk_checks() -> Iterator[DoctorCheck]:
     yield DoctorCheck("disk", value, writable and free >= MIN_DISK_BYTES, fix, core=not writable)
     if not importable("torch"):
         return
-    from ponder.models.smollm2 import cache_folder
+    from ponder.cache_folder import cache_folder
 
     folder = cache_folder()
     nearest = next((p for p in (folder, *folder.parents) if p.exists()), Path("/"))

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ponder.cli.graceful_stop import GracefulStop
 from ponder.cli.progress import HEADLINE_METRICS, ProgressTracker, format_duration, print_json, progress_display
-from ponder.errors import Interrupted, RunError
+from ponder.errors import RunError
 
 if TYPE_CHECKING:
     from ponder.measure.evaluation_report import EvaluationReport
@@ -34,15 +32,18 @@ class JobLaunch(NamedTuple):
 
 def run_job(job: Any, folder: Path, json: bool, no_resume: bool = False) -> int:
     if no_resume and (folder / "job.json").exists():
-        raise RunError(f"{folder} holds a run already, which --fresh leaves alone: give another --run, or remove it")
+        raise RunError(
+            f"{folder} holds a run already, which --no-resume leaves alone: give another --run, or remove it"
+        )
     from ponder.pipelines.job.finished_training import finished_model
+    from ponder.runs.cleanup import remove_failed_start
     from ponder.runs.prior_results import PriorResults
 
     warn_ineffective_job(job)
     before = PriorResults.read(folder)
     with GracefulStop() as stop:
         with job_progress(job, folder, stop, json) as seen:
-            with remove_if_empty(folder):
+            with remove_failed_start(folder):
                 result = finished_model(job, folder) or job(folder, seen)
     if json:
         print_json({"event": "done", "run": str(folder), **result_json(job, folder, result), **before.to_json()})
@@ -74,26 +75,11 @@ def warn_ineffective_strategy(strategy: Any, budget: Budget | None) -> None:
         print(f"  ! {line}", file=sys.stderr, flush=True)
 
 
-@contextmanager
-def remove_if_empty(folder: Path) -> Iterator[None]:
-    """A job that fails before its first step leaves no run directory behind that would refuse the corrected one."""
-    from ponder.runs.cleanup import has_no_output, remove_empty_run
-
-    new = not (folder / "job.json").exists()
-    try:
-        yield
-    except Interrupted:
-        raise
-    except Exception:
-        if new and folder.is_dir() and has_no_output(folder):
-            remove_empty_run(folder)
-        raise
-
-
 def job_progress(job: Any, folder: Path, stop: GracefulStop, json: bool, title: str = "") -> ProgressTracker:
     """Progress of a job; a run that goes on shows its earlier steps too."""
     from ponder.pipelines.evaluate import Evaluate
-    from ponder.runs.run_dir import newest_checkpoint, read_metrics
+    from ponder.runs import newest_checkpoint, read_metrics
+    from ponder.runs.cleanup import checkpoint_step
 
     measuring = isinstance(job, Evaluate)
     seen = progress_display(
@@ -101,7 +87,7 @@ def job_progress(job: Any, folder: Path, stop: GracefulStop, json: bool, title: 
     )
     seen.total = len(job.task.test[: job.limit]) if measuring else getattr(job, "steps", 0)
     if (newest := newest_checkpoint(folder)) is not None:
-        seen.done = int(newest.name.removeprefix("step-"))
+        seen.done = checkpoint_step(newest)
     for row in read_metrics(folder) if folder.is_dir() else []:
         head = next((row[name] for name in HEADLINE_METRICS if name in row), None)
         if head is not None and row["step"] < seen.done:
@@ -123,8 +109,7 @@ def _task_of(job: Any) -> Any:
 
 def _stage_runs(stages: Stages, folder: Path) -> list[tuple[str, tuple[Any, Path]]]:
     """Name, job and run directory of each stage, as they were run."""
-    from ponder.runs import job_json
-    from ponder.runs.run_dir import read_job
+    from ponder.runs import job_json, read_job
 
     trust = job_json.external_code_in(stages)
     where = {stage.name: folder / stage.name for stage in stages.stages}
@@ -136,7 +121,7 @@ def result_lines(job: Any, folder: Path, result: Any) -> list[str]:
     from ponder.measure.evaluation_report import EvaluationReport
     from ponder.pipelines.evaluate import Evaluate
     from ponder.pipelines.stages import Stages
-    from ponder.runs.run_dir import checkpoints, read_metrics
+    from ponder.runs import checkpoints, read_metrics
 
     if isinstance(job, Evaluate) and isinstance(result, EvaluationReport):
         return evaluation_lines(job, folder, result)
@@ -183,7 +168,7 @@ def evaluation_lines(job: Evaluate, folder: Path, result: EvaluationReport) -> l
 def first_prompt(job: Evaluate, folder: Path) -> str:
     """The first prompt of a run that was answered, from its tokens."""
     from ponder.models.load import load_tokenizer
-    from ponder.runs.run_dir import read_traces
+    from ponder.runs import read_traces
 
     _, trace = next(read_traces(folder))
     sent = next((s for i, s in enumerate(trace.steps) if s.parent is None and trace.children(i)), trace.steps[0])
@@ -195,7 +180,7 @@ def result_json(job: Any, folder: Path, result: Any) -> dict[str, Any]:
     from ponder.measure.evaluation_report import EvaluationReport
     from ponder.pipelines.evaluate import Evaluate
     from ponder.pipelines.stages import Stages
-    from ponder.runs.run_dir import read_metrics
+    from ponder.runs import read_metrics
 
     if isinstance(job, Evaluate) and isinstance(result, EvaluationReport):
         told = {name: value for name, value in asdict(result).items() if value is not None}

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from ponder.types import Trace
 
 USAGE = """\
-usage: ponder plan RECIPE [--scan N] [--probe N] [--json] [the recipe's flags]
-       ponder plan train|sft [--scan N] [--probe N] [the flags of that command]
+usage: ponder plan RECIPE [--sample-groups N] [--dry-run-steps N] [--json] [the recipe's flags]
+       ponder plan train|sft [--sample-groups N] [--dry-run-steps N] [the flags of that command]
 
 What a run will be like, before it is begun: the whole job, the time and memory it takes by its first steps, a prompt
 with what is trained after it, how often the model is right, and the checks that the run begins with.
@@ -42,7 +42,7 @@ def plan_flags(
 ) -> tuple[int, int]:
     """The flags of `plan` itself."""
     if sample_groups < 0 or dry_run_steps < 0:
-        raise UsageError(f"--scan is {sample_groups} and --probe {dry_run_steps}; each is 0 (not at all) or more")
+        raise UsageError(f"--sample-groups is {sample_groups} and --dry-run-steps {dry_run_steps}; each is 0 or more")
     return sample_groups, dry_run_steps
 
 
@@ -94,7 +94,7 @@ class RunPlan:
 
 
 def plan(argv: Sequence[str]) -> int:
-    """ponder plan RECIPE [--scan N] [--probe N] [--json] [the recipe's flags]"""
+    """ponder plan RECIPE [--sample-groups N] [--dry-run-steps N] [--json] [the recipe's flags]"""
     if not argv or argv[0] in ("-h", "--help"):
         print(USAGE)
         return 0 if argv else 2
@@ -157,15 +157,15 @@ def parse_plan(argv: Sequence[str]) -> tuple[Any, bool, int, int]:
         .parse_given(rest)
     )
     _refuse_run_flags(given)
-    own = {k: v for k, v in given.items() if k not in ("run", "fresh", "json", "scan", "probe")}
+    own = {k: v for k, v in given.items() if k not in ("run", "no_resume", "json", "sample_groups", "dry_run_steps")}
     flags.check_conditions(recipe, own)
     return recipe_files.build_job(recipe, own), given.get("json", False), *flags.call_with_flags(plan_flags, given)
 
 
 def _refuse_run_flags(given: dict[str, Any]) -> None:
-    for name in ("run", "fresh"):
+    for name in ("run", "no_resume"):
         if name in given:
-            raise UsageError(f"a plan keeps nothing and goes on with nothing: leave out --{name}")
+            raise UsageError(f"a plan writes no run directory: leave out --{name.replace('_', '-')}")
 
 
 def find_training_job(job: Any) -> tuple[Any, str]:
@@ -190,7 +190,6 @@ def fill_plan(found: RunPlan, scan: int, probe: int, seen: ProgressTracker) -> N
     from ponder.pipelines.preflight.run_checks import preflight_rl, preflight_sft
     from ponder.pipelines.problems.conversations import read_conversations
     from ponder.pipelines.rl import RL, build_learners
-    from ponder.train.imitation import DPO
 
     job = found.job
     if probe:
@@ -205,8 +204,9 @@ def fill_plan(found: RunPlan, scan: int, probe: int, seen: ProgressTracker) -> N
     if isinstance(job, RL):
         found.checks, evidence = event_loop.run(preflight_rl(job, policy, learner, critic))
     else:
-        pairs = isinstance(job.objective, DPO)
-        problems = read_conversations(job.data, pairs) if isinstance(job.data, str) else job.data.train
+        problems = (
+            read_conversations(job.data, job.algorithm.needs_pairs) if isinstance(job.data, str) else job.data.train
+        )
         found.checks, evidence = preflight_sft(job, problems, policy, learner)
     if evidence is not None:
         _, step = evidence.credited()[0]
@@ -270,7 +270,7 @@ def _scan_pass_rate(job: Any, policy: PonderPolicy, count: int, have: list[Trace
     return PassRateScan(
         len(traces), sum(len(t.answers()) for t in traces), bootstrap_mean(means) if means else None,
         forecast.forecast_groups(earned), told["frac_reward_zero_std"], told["completions/clipped_ratio"],
-        told["frac_undecided"], diagnose([told] * WINDOW_STEPS),  # as a run would stand in which every step is like this
+        told["frac_undecided"], diagnose([told] * WINDOW_STEPS),  # a run whose every step is like this
     )  # fmt: skip
 
 

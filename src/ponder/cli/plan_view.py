@@ -91,7 +91,7 @@ def job_rows(found: RunPlan) -> list[tuple[str, str]]:
 def describe_algorithm(value: Any) -> str:
     """The algorithm, its KL term and its paper."""
     own = [f"{name}={_short_value(v)}" for name, v in non_default_fields(value).items() if name != "kl"]
-    kl = f"{value.kl.beta:g} KL ({value.kl.kind}) in the {value.kl.where}" if value.kl.beta else "no KL"
+    kl = f"{value.kl.beta:g} KL ({value.kl.estimator}) in the {value.kl.where}" if value.kl else "no KL"
     name = f"{type(value).__name__}({', '.join(own)})" if own else type(value).__name__
     return ", ".join(filter(None, [name, kl, getattr(value, "paper", "")]))
 
@@ -170,7 +170,8 @@ def finding_lines(s: PassRateScan) -> Iterator[RenderableType]:
         and (more := smallest_group_size(g, MAX_DEAD_GROUP_SHARE)) is not None
     ):
         yield Text(
-            f"! --n {more} would leave {format_percent(g.by_n[more])} of groups without a gradient", SEVERITY_STYLES[2]
+            f"! --group-size {more} would leave {format_percent(g.by_n[more])} of groups without a gradient",
+            SEVERITY_STYLES[2],
         )
 
 

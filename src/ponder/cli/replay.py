@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ponder.cli.compare import Column, ScorerName, format_table, shorten_name
-from ponder.cli.flags import When
 from ponder.cli.progress import print_json
 from ponder.cli.shared_flags import TaskSettings
 from ponder.errors import UsageError
+from ponder.settings import When
 from ponder.terminal import escape_controls
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ def replay(
     ] = None,
     group_sizes: Annotated[tuple[int, ...], "group sizes to show, up to the stored one"] = (),
     advantage: Annotated[Literal["grpo", "dr-grpo", "rloo"] | None, "whose advantages (grpo)"] = None,
-    set: Annotated[TaskSettings, When("score")] = [],  # noqa: B006 (never changed)
     column: Column = [],  # noqa: B006 (never changed)
     json: Annotated[bool, "one JSON object"] = False,
+    task_settings: Annotated[TaskSettings, When("score")] = {},  # noqa: B006
 ) -> int:
     """Judge and decide stored attempts again, offline; show what changes, and what training would have seen."""
     from ponder.measure.readers import ColumnMap
@@ -49,13 +49,18 @@ def replay(
 
     stored = StoredAttempts.read(run, ColumnMap.from_flags(column))
     made: list[Any] = []
-    rescorer, verifies = (None, False) if score is None else find_scorer(score, stored, _task_builder(set, made))
-    if set and not made:
-        raise UsageError(f"--set changes a task's settings, and --score {score} is no task: leave it out")
+    rescorer, verifies = (
+        (None, False) if score is None else find_scorer(score, stored, _task_builder(task_settings, made))
+    )
+    if task_settings and not made:
+        setting = next(iter(task_settings))
+        raise UsageError(f"--task.{setting} is a task's setting, and --score {score} is no task: leave it out")
     whose = truth or ("new" if verifies else "stored")
     found = again(stored, rescorer, score or "", select, scorer, whose, group_sizes, advantage or "grpo")
     if not found.groups and (advantage or group_sizes):
-        raise UsageError("a group needs two attempts at a problem, and here is one: leave out --sizes and --advantage")
+        raise UsageError(
+            "a group needs two attempts at a problem, and here is one: leave out --group-sizes and --advantage"
+        )
     if json:
         print_json(replay_json(found))
     else:
@@ -63,7 +68,7 @@ def replay(
     return 0
 
 
-def _task_builder(settings: Sequence[str], made: list[Any]) -> Callable[[str], Any]:
+def _task_builder(settings: Mapping[str, str], made: list[Any]) -> Callable[[str], Any]:
     """A maker of tasks with these settings; `made` then has them."""
 
     def make(name: str) -> Any:
@@ -116,9 +121,8 @@ def _verdict_change_lines(found: ReplayReport) -> list[str]:
     out += [f"  undecided, {count} times: {escape_controls(why)}" for why, count in list(c.reasons.items())[:3]]
     for problem, text, was, now, reason in c.examples:
         ending = " ".join(text.split())[-70:]
-        out.append(
-            f"  {_format_score(was)} -> {_format_score(now)} ({escape_controls(reason)})  {shorten_name(problem, 30)}: {escape_controls(ending)}"
-        )
+        change = f"{_format_score(was)} -> {_format_score(now)} ({escape_controls(reason)})"
+        out.append(f"  {change}  {shorten_name(problem, 30)}: {escape_controls(ending)}")
     return out
 
 

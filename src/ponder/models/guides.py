@@ -8,7 +8,7 @@ from typing import Any
 
 from ponder.errors import UnknownName, UsageError
 from ponder.protocols import Policy, Scorer, Task
-from ponder.reason.operators.reduce import REDUCTIONS
+from ponder.reason.operators.evaluate import REDUCTIONS
 from ponder.reason.operators.self_evaluate import PTrue
 from ponder.reason.scorers import Likelihood, OutcomeAndValue
 from ponder.registry import import_object
@@ -30,8 +30,8 @@ def load_guide(
     p_true          how likely the policy finds that it is right, when asked
     reward:FOLDER   a trained outcome, process or value model: a folder, or the run that trained it. A process model's
                     score of a path is its least step; reward+product:FOLDER, +last and +mean make another of them
-    genrm:MODEL     a language model asked whether the answer is correct, as trained on `harvest --what verdicts`;
-                    genrm+8:MODEL writes 8 rationales first, as trained on `--what rationales`
+    genrm:MODEL     a language model asked whether the answer is correct, as trained on `harvest --kind verdicts`;
+                    genrm+8:MODEL writes 8 rationales first, as trained on `--kind rationales`
     module:object   your own, or one of ponder's
     oracle+GUIDE    the oracle for finished answers, and the other for all before them
     """
@@ -82,7 +82,7 @@ def default_guide(strategy: Any) -> str:
     from ponder.reason.strategies.stepwise import Stepwise
 
     searches = isinstance(strategy, MCTS) or (
-        isinstance(strategy, Stepwise) and getattr(strategy, "by", "") != "logprob"
+        isinstance(strategy, Stepwise) and getattr(strategy, "rank_by", "") != "logprob"
     )
     inner = [getattr(strategy, field.name) for field in fields(strategy)]
     return "likelihood" if searches or any(is_dataclass(s) and default_guide(s) for s in inner) else ""

@@ -9,9 +9,9 @@ file.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, overload
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 import torch
@@ -28,10 +28,9 @@ from ponder.nets import gguf, hf
 from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import Decoder, init_decoder
 from ponder.nets.hardware import pick_device, pick_dtype, set_threads
-from ponder.runs.run_dir import newest_checkpoint, read_job
+from ponder.runs import newest_checkpoint
 
 NAMED_MODELS = {"smollm2": smollm2.ensure_converted}
-Job = TypeVar("Job")
 TRANSFORMERS_PREFIX = "transformers:"  # before a folder: run by that library
 VLLM_PREFIX = "vllm:"
 OPENAI_PREFIX = "openai:"  # before a server's address
@@ -153,14 +152,6 @@ def pin_checkpoint(model: str | ScratchModel, kept: Any = None) -> str | Scratch
         return model
     here = Path(model).expanduser()
     return kept if isinstance(kept, str) and Path(kept).is_relative_to(here) else str(find_model(model))
-
-
-def pin_job_models(job: Job, folder: str | Path) -> Job:
-    """A job with its model and teacher pinned, as its run directory keeps them where it has begun."""
-    began = read_job(folder) if (Path(folder) / "job.json").is_file() else {}
-    kept = began if isinstance(began, dict) else {}
-    given = {name: getattr(job, name, None) for name in ("model", "teacher")}
-    return replace(job, **{name: pin_checkpoint(m, kept.get(name)) for name, m in given.items() if m is not None})  # type: ignore[type-var]
 
 
 def find_model(model: str) -> Path:

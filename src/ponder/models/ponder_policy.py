@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ponder.engine.engine import Engine, logprobs_from_hidden
+from ponder.engine.engine import Engine
 from ponder.engine.request import Request, SequenceState
+from ponder.engine.sampler import logprobs_from_hidden
 from ponder.errors import UsageError
 from ponder.models.base_policy import BasePolicy
 from ponder.models.tokenizer import Tokenizer
@@ -32,7 +33,7 @@ class PonderPolicy(BasePolicy):
         )
         super().__init__(tokenizer, net.config.vocab, net.config.context, seed)
         self.engine.on_tokens = lambda tokens: self.on_tokens(tokens)
-        self.engine.before_submit = self.drop_stale_cache
+        self.engine.mailbox.before_submit = self.drop_stale_cache
         self._weights: list[nn.Parameter] = []
         self.weights_stamp: tuple[int, ...] = ()
 

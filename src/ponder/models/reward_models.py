@@ -29,7 +29,7 @@ from ponder.nets import hf
 from ponder.nets.decoder_with_head import DecoderWithHead, ScoreHead, apply_head, build_head
 from ponder.nets.hardware import pick_device, pick_dtype, set_threads
 from ponder.protocols import Policy
-from ponder.reason.operators.reduce import Reduction, reduce_scores
+from ponder.reason.operators.evaluate import Reduction, reduce_scores
 from ponder.tasks.step_labels.step_split import step_ends
 from ponder.types import Cost, Ids, Score, Step, Trace
 

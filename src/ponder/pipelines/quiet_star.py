@@ -15,15 +15,15 @@ import torch
 from ponder import event_loop, memory_check
 from ponder.errors import UsageError
 from ponder.measure import bootstrap_mean
-from ponder.models.load import ScratchModel, load_policy, pin_job_models
+from ponder.models.load import ScratchModel, load_policy
 from ponder.models.ponder_policy import PonderPolicy
-from ponder.pipelines.job.input_fingerprints import input_fingerprints
+from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.sft import text_answer_trace
 from ponder.pipelines.solve import shuffled_problems
 from ponder.pipelines.training.session import TrainingSession
 from ponder.protocols import NoProgress, Progress, Task
-from ponder.runs.run_dir import Run, read_metrics, write_json
+from ponder.runs import Run, read_metrics, write_json
 from ponder.train import checkpoint
 from ponder.train.optimizer import AdamW
 from ponder.train.quiet_star_learner import QuietLearner, QuietText, SampledThoughts, pack_thoughts
@@ -93,8 +93,8 @@ class QuietStar:
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> PonderPolicy:
         memory_check.require_trace_memory({"batch_size": self.batch_size}, {})
-        job = pin_job_models(self, folder)
-        with Run(folder, job, input_fingerprints(job)) as run:
+        job, run = open_run(self, folder)
+        with run:
             return event_loop.run(quiet_star(job, run, watch or NoProgress()))
 
     def summary_lines(self, folder: Path) -> list[str]:

@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 from ponder import memory_check
 from ponder.errors import UsageError
 from ponder.measure import auroc, best_at_k, ece
-from ponder.models.load import ScratchModel, pin_job_models
+from ponder.models.load import ScratchModel
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.reward_models import load_policy_with_head
 from ponder.nets import lora
 from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.lora import LoRA
-from ponder.pipelines.job.input_fingerprints import input_fingerprints
+from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.rewards.labelled_traces import merge_by_prompt, prepare_labels
 from ponder.pipelines.solve import shuffled_indices
 from ponder.pipelines.training.session import TrainingSession
 from ponder.protocols import NoProgress, Progress
+from ponder.runs import Run, read_metrics, write_json
 from ponder.runs.data_files import FILTER_REPORT_FILE, filter_report_lines
-from ponder.runs.run_dir import Run, read_metrics, write_json
 from ponder.tasks.step_labels.verifier_metrics import correct_pairs, fit_binary_temperature, fit_categorical_temperature
 from ponder.train import checkpoint
 from ponder.train.optimizer import AdamW
@@ -92,8 +92,8 @@ class TrainRewardModel:
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> PonderPolicy:
         memory_check.require_trace_memory({"batch_size": self.batch_size}, {})
-        job = pin_job_models(self, folder)
-        with Run(folder, job, input_fingerprints(job)) as run:
+        job, run = open_run(self, folder)
+        with run:
             return train_reward_model(job, run, watch or NoProgress())
 
     def summary_lines(self, folder: Path) -> list[str]:

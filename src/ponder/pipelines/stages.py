@@ -16,9 +16,10 @@ from typing import Any
 from ponder.errors import Interrupted, PonderError, RunError, UnknownName, UsageError
 from ponder.pipelines.job.finished_training import finished_model
 from ponder.protocols import NoProgress, Progress
+from ponder.runs import Run
 from ponder.runs.cleanup import remove_empty_run
 from ponder.runs.job_json import external_code_in
-from ponder.runs.run_dir import Run, other_job_error
+from ponder.runs.run_dir import other_job_error
 from ponder.runs.stage_changes import check_stage_changes
 from ponder.runs.trust import trust_within
 
@@ -28,7 +29,7 @@ _REFERENCE = re.compile(r"stage:([^/\s]+)")
 @dataclass(frozen=True)
 class Stage:
     name: str
-    job: Any  # FineTune, RL, Evaluate, Harvest ...: a frozen dataclass that runs as job(folder, watch)
+    job: Any  # FineTune, RL, Evaluate, Harvest ...: a frozen dataclass that runs as job(folder, progress)
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,9 @@ class Stages:
                 if wanted not in names[:i]:
                     raise UnknownName("earlier stage", wanted, names[:i])
 
-    def __call__(self, folder: str | Path, watch: Progress | None = None) -> dict[str, Any]:
+    def __call__(self, folder: str | Path, progress: Progress | None = None) -> dict[str, Any]:
         """What each stage returned, by name; of training that was done before, the folder of its model."""
-        watch = watch or NoProgress()
+        progress = progress or NoProgress()
         results = {}
         known = dict.fromkeys(stage.name for stage in self.stages)
         own = trust_within(external_code_in(self))  # what one stage names, a later one that reads its run may load
@@ -61,10 +62,10 @@ class Stages:
             for name in known:
                 remove_empty_run(run.folder / name)
             for stage in self.stages:
-                watch.phase(stage.name)
+                progress.phase(stage.name)
                 job, place = resolve_stage_references(stage.job, run.folder.resolve()), run.folder / stage.name
                 try:
-                    results[stage.name] = finished_model(job, place) or job(place, watch)
+                    results[stage.name] = finished_model(job, place) or job(place, progress)
                 except Interrupted:
                     raise
                 except PonderError as why:

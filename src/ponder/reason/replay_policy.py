@@ -104,7 +104,7 @@ class ReplayPolicy:
         if self.when_exhausted == "error" and given + n > len(stored):
             raise UsageError(
                 f"{n} continuations are asked for, and {given} of the {len(stored)} stored after this prefix were given"
-                " before: ask for fewer, store more, rewind(), or say on_empty='cycle'"
+                " before: ask for fewer, store more, rewind(), or say when_exhausted='cycle'"
             )
         drawn = [stored[(given + j) % len(stored)] for j in range(n)]
         if long := [s for _, s in drawn if len(_tokens(s)) > sampling.max_tokens]:
@@ -139,9 +139,9 @@ class ReplayScorer:
         return any(score.steps for scores in self._scores.values() for score in scores)
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        return [self._of(trace, i) for i in steps]
+        return [self._score_step(trace, i) for i in steps]
 
-    def _of(self, trace: Trace, step: int) -> Score:
+    def _score_step(self, trace: Trace, step: int) -> Score:
         found = self._scores.get(_digest(trace.token_ids(step)).digest())
         if not found:
             return Score(None, f"the stored traces have no {self.name} for this step")

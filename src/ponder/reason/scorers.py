@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from ponder.protocols import Scorer
-from ponder.reason.operators.reduce import Reduction, reduce_scores, scores_steps
+from ponder.reason.operators.evaluate import Reduction, reduce_scores, scores_steps
 from ponder.types import Cost, Score, Trace
 
 
@@ -102,7 +102,7 @@ class StepScoreReducer:
 @dataclass(frozen=True, slots=True)
 class TopKConfidence:
     """The mean, over the tokens drawn on the way to a step, of a token's share among the likeliest ones (Marco-o1, Zhao
-    et al. 2024, with 5 of them). Needs `Sampling(alternatives=5)`."""
+    et al. 2024, with 5 of them). Needs `Sampling(logprobs=5)`."""
 
     @property
     def name(self) -> str:
@@ -114,7 +114,7 @@ class TopKConfidence:
     def _score_step(self, trace: Trace, step: int) -> Score:
         shares = [s for i in trace.path(step) if (s := trace.steps[i].notes.get("share")) is not None]
         if not shares:
-            return Score(None, "the tokens' alternatives are not known: sample with alternatives=5")
+            return Score(None, "the tokens' alternatives are not known: sample with logprobs=5")
         return Score(float(np.concatenate(shares).mean()))
 
 

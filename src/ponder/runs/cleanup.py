@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from ponder.errors import RunError
+from ponder.errors import Interrupted, RunError
 from ponder.runs.data_files import FILTER_REPORT_FILE
 from ponder.runs.records import raw_records
 from ponder.runs.run_dir import checkpoints, lock_run, read_job, read_metrics
@@ -17,8 +20,15 @@ _METADATA_FILES = {
     FILTER_REPORT_FILE,
     f"{FILTER_REPORT_FILE}.new",
 }  # of the work, and no part of it
-TRAINING_FIELDS = ("steps", "save_every", "keep_checkpoints")  # what a job says that takes steps and keeps checkpoints
+_TRAINING_FIELDS = ("steps", "save_every", "keep_checkpoints")
 _RECORD_NAMES = {"metrics.jsonl", "traces.jsonl", "checkpoints"}
+
+
+def is_training_job(job: Any) -> bool:
+    """Whether a job, or an encoded one, takes steps and writes checkpoints."""
+    if isinstance(job, Mapping):
+        return all(name in job for name in _TRAINING_FIELDS)
+    return all(hasattr(job, name) for name in _TRAINING_FIELDS)
 
 
 def has_result(folder: Path) -> bool:
@@ -31,8 +41,7 @@ def has_result(folder: Path) -> bool:
         return True
     if any(checkpoint_step(path) for path in checkpoints(folder)):
         return True
-    job = read_job(folder)
-    if isinstance(job, dict) and all(name in job for name in TRAINING_FIELDS):
+    if is_training_job(read_job(folder)):
         return False
     tried = raw_records(folder / "traces.jsonl")
     return any("step" in one and not one.get("failed") for one in tried) or bool(read_metrics(folder))
@@ -47,6 +56,20 @@ def has_no_output(folder: Path) -> bool:
 def checkpoint_step(checkpoint: Path) -> int:
     """How many steps were taken up to there."""
     return int(checkpoint.name.removeprefix("step-"))
+
+
+@contextmanager
+def remove_failed_start(folder: Path) -> Iterator[None]:
+    """A job that fails before its first step leaves no run directory that would refuse the corrected job."""
+    new = not (folder / "job.json").exists()
+    try:
+        yield
+    except Interrupted:
+        raise
+    except Exception:
+        if new and folder.is_dir() and has_no_output(folder):
+            remove_empty_run(folder)
+        raise
 
 
 def remove_empty_run(folder: Path) -> None:

@@ -22,11 +22,10 @@ from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-import ponder
 from ponder.runs.environment import CODE_PREFIX
 from ponder.runs.file_fingerprints import file_fingerprint
 
-_PONDER_FOLDER = Path(ponder.__file__).resolve().parent
+_PONDER_FOLDER = Path(__file__).resolve().parents[1]
 _STDLIB_FOLDERS = {Path(p).resolve() for name in ("stdlib", "platstdlib") if (p := sysconfig.get_path(name))}
 _PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 RECIPE_FUNCTION = "recipe"

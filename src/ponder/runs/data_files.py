@@ -10,7 +10,8 @@ from typing import Any
 from ponder.errors import RunError
 from ponder.filter_report import FilterReport
 
-FILTER_REPORT_FILE = "funnel.json"  # its name in a run directory
+FILTER_REPORT_FILE = "funnel.json"  # the filter report of a run directory
+HARVEST_FILE = "data.jsonl"  # the rows of a harvest in its run directory
 
 
 def filter_report_lines(folder: Path) -> list[str]:

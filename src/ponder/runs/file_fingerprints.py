@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
-from ponder.models.smollm2 import cache_folder
+from ponder.cache_folder import cache_folder
 from ponder.runs.records import read_records, without_checksum
 
 MAX_WHOLE_FILE_BYTES = 2 << 30  # bytes of a file up to which all of it counts

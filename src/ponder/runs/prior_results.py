@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ponder.pipelines.harvest import HARVEST_FILE
+from ponder.runs.data_files import HARVEST_FILE
 from ponder.runs.environment import MISSING_KEY, describe_environment, read_environment
 from ponder.runs.run_dir import checkpoints, read_job
+from ponder.runs.trust import server_names
 
 _RESULT_FILES = ("traces.jsonl", "metrics.jsonl", HARVEST_FILE)
 FileStamps = dict[str, tuple[int, int]]  # by file: its size, and the time at which it was written, in nanoseconds
@@ -72,10 +73,8 @@ class PriorResults:
 
     def _uncomparable(self) -> list[str]:
         """What could not be compared: what is gone, and what a server runs."""
-        from ponder.models.model_fingerprints import served_models
-
         missing = read_environment(self.folder).get(MISSING_KEY) or []
-        remote = served_models(read_job(self.folder))
+        remote = server_names(read_job(self.folder))
         return [f"{name} is gone" for name in missing] + [f"what {name} runs cannot be compared" for name in remote]
 
 

@@ -283,11 +283,6 @@ def read_metrics(folder: str | Path) -> list[dict[str, float]]:
     ]
 
 
-def read_findings(folder: str | Path) -> dict[int, list[str]]:
-    """What ailed the run, by step, where anything did."""
-    return {row["step"]: row[FINDINGS] for _, row in _metric_rows(Path(folder)) if FINDINGS in row}
-
-
 def _metric_rows(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     path = folder / "metrics.jsonl"
     refuse_symlinks(folder)

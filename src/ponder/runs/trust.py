@@ -101,28 +101,30 @@ def _external_names(data: Any) -> Iterator[str]:
     yield from (text for text in _strings(data) if _is_remote_server(text))
 
 
-def _objects(data: Any) -> Iterator[Mapping[str, Any]]:
+def server_names(data: Any) -> list[str]:
+    """The models of an encoded job that a server runs, as `openai:URL`."""
+    matches = filter(None, map(_SERVER_PATTERN.search, _strings(data)))
+    return list(dict.fromkeys(f"openai:{match['url']}" for match in matches))
+
+
+def walk(data: Any) -> Iterator[Any]:
+    """Every value and every key of an encoded job, however deep, in the order in which they are written."""
     waiting = [data]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, Mapping):
-            if TYPE_KEY in one:
-                yield one
-            waiting += one.values()
-        elif isinstance(one, list | tuple):
-            waiting += one
+        value = waiting.pop()
+        yield value
+        if isinstance(value, Mapping):
+            waiting += reversed([part for item in value.items() for part in item])
+        elif isinstance(value, list | tuple):
+            waiting += reversed(value)
+
+
+def _objects(data: Any) -> Iterator[Mapping[str, Any]]:
+    return (value for value in walk(data) if isinstance(value, Mapping) and TYPE_KEY in value)
 
 
 def _strings(data: Any) -> Iterator[str]:
-    waiting = [data]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, str):
-            yield one
-        elif isinstance(one, Mapping):
-            waiting += [*one.keys(), *one.values()]
-        elif isinstance(one, list | tuple):
-            waiting += one
+    return (value for value in walk(data) if isinstance(value, str))
 
 
 def _is_remote_server(text: str) -> bool:

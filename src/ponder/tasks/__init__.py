@@ -5,7 +5,7 @@ Generated tasks (`GeneratedTask`) need no data: problem i is a function of the s
 rows and reward functions, `ReasoningGym` the generators of that library.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ponder import registry
@@ -83,15 +83,15 @@ TASKS: dict[str, type] = {
 }
 
 
-def find(name: str, settings: Sequence[str] = ()) -> tuple[Any, list[str]]:
-    """The task of this name, `name:part` or `module:object`; and its `key=value` settings, with the part among them."""
+def find(name: str, settings: Mapping[str, str] | None = None) -> tuple[Any, dict[str, str]]:
+    """The task of this name, `name:part` or `module:object`; and its settings, with the part among them."""
     family, _, part = name.partition(":")
     kind: Any = TASKS.get(family)
     if not part or not hasattr(kind, "PART_SETTING"):  # a task without parts leaves its name to a module of yours
-        return registry.lookup("task", name, TASKS), list(settings)
-    if any(setting.startswith(f"{kind.PART_SETTING}=") for setting in settings):
-        raise UsageError(f"{name} already says its {kind.PART_SETTING}; leave out --set {kind.PART_SETTING}=...")
-    return kind, [f"{kind.PART_SETTING}={part}", *settings]
+        return registry.lookup("task", name, TASKS), dict(settings or {})
+    if kind.PART_SETTING in (settings or {}):
+        raise UsageError(f"{name} already names its {kind.PART_SETTING}: leave out --task.{kind.PART_SETTING}")
+    return kind, {kind.PART_SETTING: part, **(settings or {})}
 
 
 __all__ = [

@@ -6,17 +6,41 @@ V(t) is read at the token before t: what is to be expected once everything up to
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ponder.nets.decoder import Decoder
 from ponder.nets.decoder_with_head import DecoderWithHead
+from ponder.train import losses
 from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup
 from ponder.train.learner import Learner
-from ponder.train.objective import Tokens
+from ponder.train.objective import BaseObjective, Critic, ObjectiveState, Stats, Tokens
 from ponder.train.pack import PackedBatch
-from ponder.train.ppo import Critic, CriticObjective
 from ponder.types import Step, Trace
+
+
+@dataclass(frozen=True)
+class CriticObjective(BaseObjective):
+    """The critic's objective: regress each token's return, over the same tokens as the policy's loss."""
+
+    value_clip: float | None = 0.2
+
+    @property
+    def trains_zero_advantage(self) -> bool:
+        return True
+
+    def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
+        return {}
+
+    def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
+        return losses.token_mean(lengths)
+
+    def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
+        old_N, returns_N = tokens.notes["values"], tokens.notes["returns"]
+        return losses.value_loss(tokens.values_N, old_N, returns_N, self.value_clip), {}
 
 
 class CriticLearner(Learner):

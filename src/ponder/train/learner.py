@@ -259,7 +259,7 @@ class Learner:
     def _make_reference(self, given: Decoder | None) -> Decoder | None:
         if given is not None:
             return given.requires_grad_(False)
-        if not (self.objective.kl.beta or self.objective.needs_reference):
+        if self.objective.kl is None and not self.objective.needs_reference:
             return None
         if lora.has_adapter(self.net) and lora.starts_at_zero(self.net):
             return self.net  # with its adapters off

@@ -36,7 +36,9 @@ RewardTarget = tuple[int, float]  # a step, at whose last token a number is read
 class RewardObjective(BaseObjective, ABC):
     """What these objectives have in common."""
 
-    alone = True
+    needs_group = False
+    learns_from_samples = False
+    learns_from_given = True
     pairwise: ClassVar[bool] = False
     metric_name: ClassVar[str] = "rewards/accuracies"
 

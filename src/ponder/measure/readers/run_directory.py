@@ -12,8 +12,7 @@ from ponder.errors import PonderError, UsageError
 from ponder.measure.readers.attempts import LOGPROB_COLUMN, NO_VERDICT_NOTE, Attempts, ProblemAttempts
 from ponder.measure.readers.column_aliases import ColumnMap
 from ponder.registry import only_allowed
-from ponder.runs import job_json
-from ponder.runs.run_dir import read_job, read_traces
+from ponder.runs import job_json, read_job, read_traces
 from ponder.runs.trust import allowed_names
 from ponder.tasks.reward_functions import REWARD_NAME
 from ponder.types import Trace

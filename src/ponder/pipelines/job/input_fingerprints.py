@@ -26,11 +26,12 @@ from typing import Any
 from ponder.errors import PonderError
 from ponder.models.guides import parse_reward_model
 from ponder.models.model_fingerprints import MODEL_FIELDS, model_fingerprints
+from ponder.runs import read_job
 from ponder.runs.code_fingerprints import MAX_PATH_CHARS, code_fingerprints
 from ponder.runs.file_fingerprints import add_fingerprints, file_fingerprint, folder_fingerprint, traces_fingerprint
-from ponder.runs.run_dir import read_job
+from ponder.runs.trust import walk
 from ponder.tasks.generated.generated_task import GeneratedProblems
-from ponder.types import Problem
+from ponder.types import Problem, problem_key
 
 NUM_HASHED_PROBLEMS = 16
 SPLIT_NAMES = {"train": "training", "test": "held-out"}
@@ -108,9 +109,8 @@ def _problem_fingerprints(task: Any, reads: Sequence[str]) -> dict[str, str]:
 
 def _hash_problems(problems: Sequence[Problem]) -> str:
     digest = hashlib.blake2b(digest_size=12)
-    for p in problems:
-        told = [p.id, [dict(m) for m in p.messages], p.answer, dict(p.tags)]
-        digest.update(json.dumps(told, sort_keys=True, default=repr).encode())
+    for problem in problems:
+        digest.update(json.dumps(problem_key(problem)).encode())
     return digest.hexdigest()
 
 
@@ -138,11 +138,9 @@ def _path_fingerprint(where: str, text: str, folders: bool) -> dict[str, str]:
 def _modules_in_job(run: Any) -> Iterator[str]:
     """The modules that a run's job names."""
     try:
-        waiting = [read_job(run)]
+        job = read_job(run)
     except PonderError:
         return
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, str) and (found := _OBJECT_PATTERN.fullmatch(one)):
-            yield found[1]
-        waiting += one.values() if isinstance(one, dict) else one if isinstance(one, list) else []
+    for value in walk(job):
+        if isinstance(value, str) and (match := _OBJECT_PATTERN.fullmatch(value)):
+            yield match[1]

@@ -134,7 +134,7 @@ def check_kl_term(e: PreflightData, own: bool) -> Check:
     beta (e^d - 1) times the negative log-likelihood would; descending k2, beta d times. `own`: there is no teacher.
     """
     term = e.probe.objective.kl
-    if not term.beta:
+    if term is None:
         return Check("KL", None, "there is no KL term", KL_ADVICE)
     said = []
     if own:

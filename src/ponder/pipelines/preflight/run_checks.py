@@ -50,7 +50,7 @@ async def preflight_rl(
     job: RL, policy: PonderPolicy, learner: Learner, critic: Learner | None = None
 ) -> tuple[list[Check], PreflightData | None]:
     """All checks, and what they looked at; only one where the model cannot even be sampled, or nothing is learned."""
-    sampling: Sampling = getattr(job.strategy, "sampling", Sampling(temperature=job.temperature))
+    sampling = job.sampling
     try:
         e = await _gather_samples(job, policy, learner, sampling)
     except ModelError as why:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ponder.errors import TaskError
 from ponder.filter_report import FilterReport
-from ponder.runs.run_dir import read_job, read_traces
+from ponder.runs import read_job, read_traces
 from ponder.types import Problem, Trace
 
 EVALUATE_TYPE = "ponder.pipelines.evaluate:Evaluate"  # by name: who only reads traces need not load what solves

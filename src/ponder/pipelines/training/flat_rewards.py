@@ -60,10 +60,10 @@ def describe_flat_rewards(memory: ObjectiveState) -> str:
     said = f"all {count} rewards are {high:g}"
     if low < high:
         said = f"{count} rewards lie from {low:g} to {high:g}, but never differ for one problem"
-        cure = "problems that are neither hopeless nor sure, more samples of each (--n), or a higher temperature"
+        cure = "problems that are neither hopeless nor sure, more samples of each (--group-size), or a higher temperature"
     elif high <= 0:
         cure = (
-            "an easier task, a better start (fine-tune first), more samples (--n), or a reward that pays for parts too"
+            "an easier task, a better start (fine-tune first), more samples (--group-size), or a reward that pays for parts too"
         )
     else:
         cure = "a harder task, or a reward that still tells answers apart"

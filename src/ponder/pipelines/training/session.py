@@ -28,7 +28,7 @@ from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.lora import LoRA
 from ponder.pipelines.preflight.checks import check_gradient, raise_if_failed
 from ponder.protocols import Progress
-from ponder.runs.run_dir import Run, read_metrics
+from ponder.runs import Run, read_metrics
 from ponder.train import checkpoint
 from ponder.train.finite_checks import Diverged, check_tensors_finite
 from ponder.train.learner import Learner
@@ -175,7 +175,7 @@ def _shortest(learner: Learner, traces: Sequence[Trace], count: int = 2) -> list
     """
     objective = learner.objective
     live = plan(traces, objective.weigh, trains_zero_advantage=False)
-    if not live and not objective.kl.beta:
+    if not live and objective.kl is None:
         live = plan(traces, objective.weigh, objective.trains_zero_advantage)
     return sorted((w.trace for w in live), key=lambda t: sum(len(s.token_ids) for s in t.steps))[:count]
 

@@ -20,7 +20,7 @@ from ponder.runs.manifest import MANIFEST_FILE
 Net = TypeVar("Net", bound=Decoder)
 _OTHER_VOCABULARY_ADVICE = (
     "take one with the same, or learn from its answers as text, which any tokenizer reads: a run of "
-    "Collect, `ponder harvest` without --tokens, `ponder sft`"
+    "Collect, `ponder harvest` without --tokenizer, `ponder sft`"
 )
 
 

@@ -35,7 +35,9 @@ SETTING_KINDS: dict[str, tuple[str, ...]] = {  # settings that mean nothing for 
 }
 
 NOTHING_LEFT_ADVICE: dict[str, str] = {
-    **dict.fromkeys(("chains", "journeys"), "sample more answers to each problem, take easier ones, or lower `min_score`"),
+    **dict.fromkeys(
+        ("chains", "journeys"), "sample more answers to each problem, take easier ones, or lower `min_score`"
+    ),
     **dict.fromkeys(("pairs", "siblings"), "sample more answers to each problem, so that right and wrong ones differ"),
     **dict.fromkeys(
         ESTIMATE_KINDS, "give runs whose answers were judged; `include_oracle` allows those that the gold answer led"
