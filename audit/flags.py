@@ -25,7 +25,7 @@ from audit.check_result import CheckResult
 RECIPE = '''
 """A very small model imitates sums, then learns from rewards."""
 
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.sft import FineTune
 from ponder.tasks import Sums
 from ponder.train.optimizer import AdamW

@@ -33,7 +33,7 @@ from ponder.tasks import TASKS, Addition, DatasetTask
 from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, ids
 
 MODEL = "smollm2"
-STRATEGIES = ("chain", "direct", "cot", "vote", "refine", "tot", "got", "token-control", "tools")
+STRATEGIES = ("chain", "direct", "cot", "majority-vote", "self-refine", "tree-of-thoughts", "graph-of-thoughts", "token-control", "tool-use")
 TEMPLATES = (None, "plain", "qa", "r1")
 NEEDS_USER_DATA = (
     "questions",

@@ -159,7 +159,7 @@ def curves(job: Stages, folder: Path) -> dict[str, list[float]]:
     for guide, best in by.items():
         verifier, traces = best.task.verifier, [t for _, t in read_traces(folder / f"best-by-{guide}")]
         right = [every(t, verifier.name) for t in traces]
-        said = [[verifier.read(t.text(i)) for i in t.answers()] for t in traces]
+        said = [[verifier.extract_answer(t.text(i)) for i in t.answers()] for t in traces]
         k = [n for n in N if n <= len(right[0])]
         scores = [every(t, guide) for t in traces]
         own = [[*map(str, range(len(r)))] for r in right]  # the best one is chosen itself, whatever others say

@@ -290,7 +290,7 @@ def about(on: str, rows: Rows) -> str:
     told = (
         f"`{question}` is to be answered by `{worked}`. Measured on {len(first['right'])} problems, {first['samples']}"
     )
-    return f"{told} samples of each; {base.answers:,} answers to learn from."
+    return f"{told} samples of each; {base.answer_budget:,} answers to learn from."
 
 
 def page() -> str:

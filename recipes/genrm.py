@@ -21,7 +21,7 @@ from the different answers would be in 18, 13 and 18 %, since right ones are all
 
 from _last_digits import TEMPLATE, LastDigits
 
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.models.tokenizer import Tokenizer
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate

@@ -6,7 +6,6 @@ What it gave, with three seeds, hardware and time: docs/results.md.
 from _bases import BaseModelName, Count, Lr, Problems, Start, Steps, find_base
 
 from ponder.pipelines.stages import Stage, Stages
-from ponder.train.objective import NO_KL
 from ponder.train.policy_gradient import GRPO
 
 
@@ -16,5 +15,5 @@ def recipe(
 ) -> Stages:  # fmt: skip
     b = find_base(base_model)
     stages, first = b.cold_start_stages(seed, start)
-    grpo = b.rl_job(first, group_size, GRPO(kl=NO_KL), seed, steps, lr, problems_per_step=problems_per_step)
+    grpo = b.rl_job(first, group_size, GRPO(kl=None), seed, steps, lr, problems_per_step=problems_per_step)
     return Stages((*stages, Stage("grpo", grpo), Stage("accuracy", b.evaluate("stage:grpo", seed))))

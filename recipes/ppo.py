@@ -6,9 +6,9 @@ What it gave, with three seeds, hardware and time: docs/results.md.
 from _bases import BaseModelName, Count, Lr, Problems, Start, Steps, find_base
 
 from ponder.pipelines.stages import Stage, Stages
-from ponder.train.objective import NO_KL
+from ponder.train.objective import Critic
 from ponder.train.optimizer import AdamW
-from ponder.train.ppo import PPO, Critic
+from ponder.train.ppo import PPO
 
 
 def recipe(
@@ -21,7 +21,7 @@ def recipe(
     ppo = b.rl_job(
         first,
         group_size,
-        PPO(kl=NO_KL, lam=1.0, critic=critic),
+        PPO(kl=None, lam=1.0, critic=critic),
         seed,
         steps,
         lr,

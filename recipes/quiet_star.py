@@ -29,7 +29,7 @@ from typing import Annotated
 
 from _last_digits import TEMPLATE, LastDigits
 
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.quiet_star import QuietStar
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage, Stages

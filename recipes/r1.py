@@ -23,7 +23,6 @@ from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
 from ponder.tasks.mixture import TaskMixture, WeightedRewardTask
 from ponder.train.imitation import Distill
-from ponder.train.objective import NO_KL
 from ponder.train.policy_gradient import GRPO, DrGRPO
 from ponder.train.reward_objectives import OutcomeReward
 
@@ -36,7 +35,7 @@ def recipe(
     plain = replace(b, task=replace(b.task, limit=b.task.limit // 2 + 1))  # what asks for no long thought
     stages, cold = b.cold_start_stages(seed, start)
     problems = problems or b.answer_budget // 16
-    four, grpo = Samples(4, b.sampling), GRPO(kl=NO_KL)
+    four, grpo = Samples(4, b.sampling), GRPO(kl=None)
     everything = TaskMixture((b.task, RewardModelTask(plain.task, "reward:stage:judge", name="plain")))
     rl_steps = rl_steps or b.rl.steps
     learn = {

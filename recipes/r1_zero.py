@@ -23,7 +23,6 @@ from _bases import BaseModelName, Count, Lr, Problems, Start, Steps, find_base
 from ponder.pipelines.stages import Stage, Stages
 from ponder.settings import GreaterThan, When
 from ponder.tasks.mixture import WeightedRewardTask
-from ponder.train.objective import NO_KL
 from ponder.train.policy_gradient import GRPO
 
 ONE_SHOT_TEMPLATE = """\
@@ -40,7 +39,7 @@ def recipe(
     ] = True,
     limit: Annotated[int, "held-out problems to measure on", GreaterThan(0)] = 300, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b, grpo = find_base(base_model), GRPO(kl=NO_KL)
+    b, grpo = find_base(base_model), GRPO(kl=None)
     most = max_tokens or (b.sampling.max_tokens if base_model == "tiny" else 64)
     b = replace(b, task=replace(b.task, test_size=limit), sampling=replace(b.sampling, max_tokens=most))
     if base_model == "tiny":

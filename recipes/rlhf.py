@@ -12,9 +12,9 @@ from _bases import BaseModelName, Count, Lr, Problems, Start, Steps, find_base
 from ponder.pipelines.rewards.reward_model_task import RewardModelTask
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
-from ponder.train.objective import KL
+from ponder.train.objective import KL, Critic
 from ponder.train.optimizer import AdamW
-from ponder.train.ppo import PPO, Critic
+from ponder.train.ppo import PPO
 from ponder.train.reward_objectives import BradleyTerry
 
 

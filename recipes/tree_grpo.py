@@ -10,7 +10,6 @@ from _bases import BaseModelName, Lr, Problems, Start, Steps, find_base
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.operators.cut import CUTS
 from ponder.reason.strategies import SampleTree
-from ponder.train.objective import NO_KL
 from ponder.train.policy_gradient import TreeCredit
 
 
@@ -25,5 +24,5 @@ def recipe(
     b = find_base(base_model)
     stages, first = b.cold_start_stages(seed, start)
     way = SampleTree((2, 2, 2), b.sampling, CUTS["line"])
-    tree = b.rl_job(first, 8, TreeCredit(kl=NO_KL), seed, steps, lr, problems_per_step=problems_per_step, strategy=way)
+    tree = b.rl_job(first, 8, TreeCredit(kl=None), seed, steps, lr, problems_per_step=problems_per_step, strategy=way)
     return Stages((*stages, Stage("tree", tree), Stage("accuracy", b.evaluate("stage:tree", seed))))

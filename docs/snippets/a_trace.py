@@ -2,20 +2,16 @@
 
 import asyncio
 
-from ponder.models.load import load_policy
-from ponder.pipelines.solve import solve
+from ponder import GRPO, FinalNumber, Problem, Samples, Sampling, load, solve, user_messages
 from ponder.reason.operators import majority_step
-from ponder.reason.strategies import Samples
-from ponder.train.policy_gradient import GRPO
-from ponder.types import Problem, Sampling, user_messages
-from ponder.verify import ANSWER_FORMS, FinalNumber
+from ponder.verify import ANSWER_FORMS
 
-policy = load_policy("smollm2", template="qa")
+policy = load("smollm2", template="qa")
 verifier = FinalNumber(forms=ANSWER_FORMS)
 problem = Problem("sum", user_messages("What is 27 + 58?"), answer="85")
 
 trace = asyncio.run(solve(problem, Samples(n=4, sampling=Sampling(max_tokens=16, seed=0)), policy, verifier))
-GRPO().credit([trace], verifier.name, memory={})
+GRPO().credit([trace], verifier.name, state={})
 
 for i in trace.answers():
     step = trace.steps[i]

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from ponder.tasks import CustomTask
-from ponder.types import Step, ids, prompt_trace
+from ponder import CustomTask, Step
+from ponder.types import ids, prompt_trace
 
 rows = [{"prompt": f"What is {n} times 3?", "answer": 3 * n} for n in range(100)]  # or a .jsonl, .csv, .parquet file
 
@@ -26,4 +26,4 @@ for step, score in zip(steps, asyncio.run(task.verifier(trace, steps)), strict=T
     print(f"{trace.text(step)!r}: {score.value:.2f} = {score.reason}")
 
 # On the command line, with right and brief in rewards.py:
-#   ponder train columns --set data=rows.jsonl --set rewards=rewards:right,rewards:brief --set weights=1,0.1
+#   ponder train custom --task.data rows.jsonl --task.rewards rewards:right,rewards:brief --task.weights 1,0.1

@@ -1,19 +1,23 @@
-"""A task of your own, trained in seconds: an iterable of problems, and the verifier that judges them."""
+"""A task of your own, trained in seconds: an iterable of problems, and the verifier that grades them."""
 
 import random
 import tempfile
 from dataclasses import dataclass
 
-from ponder.models.load import ScratchModel
-from ponder.pipelines.rl import RL
-from ponder.reason.strategies import Samples
-from ponder.runs import read_metrics, read_traces
-from ponder.tasks.generated.generated_task import GeneratedTask
-from ponder.train.objective import NO_KL
-from ponder.train.optimizer import AdamW
-from ponder.train.policy_gradient import GRPO
-from ponder.types import Problem, Sampling, user_messages
-from ponder.verify import FinalNumber
+from ponder import (
+    GRPO,
+    RL,
+    AdamW,
+    FinalNumber,
+    GeneratedTask,
+    Problem,
+    Samples,
+    Sampling,
+    ScratchModel,
+    read_metrics,
+    read_traces,
+    user_messages,
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ job = RL(
     model=ScratchModel("0123456789", width=32, layers=2, heads=2),
     template="{{ bos_token }}{{ messages[-1].content }}",
     strategy=Samples(n=8, sampling=Sampling(max_tokens=1)),
-    algorithm=GRPO(kl=NO_KL),
+    algorithm=GRPO(kl=None),
     optimizer=AdamW(lr=3e-3),
     steps=40,
     problems_per_step=16,

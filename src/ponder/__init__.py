@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ponder.errors import PonderError, UsageError
-    from ponder.models.load import ScratchModel
     from ponder.models.load import load_inference_policy as load
+    from ponder.models.scratch_model import ScratchModel
     from ponder.pipelines.ask import Answer, ask
     from ponder.pipelines.collect import Collect
     from ponder.pipelines.evaluate import Evaluate
@@ -48,7 +48,8 @@ __version__ = "0.1.0"
 # Where each public name lives. The imports above say the same to type checkers and editors; a test compares the two.
 _MODULES = {
     "ponder.errors": ("PonderError", "UsageError"),
-    "ponder.models.load": ("ScratchModel", "load_inference_policy as load"),
+    "ponder.models.load": ("load_inference_policy as load",),
+    "ponder.models.scratch_model": ("ScratchModel",),
     "ponder.pipelines.ask": ("Answer", "ask"),
     "ponder.pipelines.collect": ("Collect",),
     "ponder.pipelines.evaluate": ("Evaluate",),
@@ -89,18 +90,6 @@ _HOMES = {
 }
 
 __all__ = [
-    "CISPO",
-    "DAPO",
-    "DPO",
-    "DVTS",
-    "GRPO",
-    "GSPO",
-    "MCTS",
-    "PPO",
-    "REINFORCE",
-    "RL",
-    "RLOO",
-    "SFT",
     "AdamW",
     "Addition",
     "Answer",
@@ -110,25 +99,37 @@ __all__ = [
     "BestOfN",
     "Budget",
     "BudgetForcing",
+    "CISPO",
     "Chain",
     "Collect",
     "Completion",
     "Cost",
     "Countdown",
     "CustomTask",
+    "DAPO",
+    "DPO",
+    "DVTS",
     "Distill",
     "DrGRPO",
     "Evaluate",
     "FinalNumber",
     "FineTune",
+    "GRPO",
+    "GSPO",
     "GeneratedTask",
     "Harvest",
     "Label",
+    "MCTS",
     "MajorityVote",
     "MathAnswer",
+    "PPO",
     "Policy",
     "PonderError",
     "Problem",
+    "REINFORCE",
+    "RL",
+    "RLOO",
+    "SFT",
     "Samples",
     "Sampling",
     "Score",

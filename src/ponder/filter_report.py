@@ -66,6 +66,10 @@ class FilterReport:
 
     def to_json(self) -> list[dict[str, Any]]:
         return [
-            {"stage": stage, "count": count, **({"dropped": dict(self.dropped[stage])} if stage in self.dropped else {})}
+            {
+                "stage": stage,
+                "count": count,
+                **({"dropped": dict(self.dropped[stage])} if stage in self.dropped else {}),
+            }
             for stage, count in self.stages.items()
         ]

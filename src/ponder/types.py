@@ -6,10 +6,11 @@ group is a flat tree, beam search and MCTS are deeper trees; refining and mergin
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +73,26 @@ class Problem:
     def bare_question(self) -> str:
         """The question without how to answer it: for whoever asks something about it."""
         return self.question.removesuffix(self.answer_instruction)
+
+
+class ProblemKey(NamedTuple):
+    """What makes a problem that problem, as JSON texts that can be compared. `question`: all of its messages."""
+
+    id: str
+    question: str
+    answer: str
+    tags: str
+
+
+def problem_key(problem: Problem) -> ProblemKey:
+    """The identity of a problem. Its id is not enough: a file may hold another question under it now."""
+    messages = [dict(message) for message in problem.messages]
+    return ProblemKey(problem.id, *map(_canonical_json, (messages, problem.answer, dict(problem.tags))))
+
+
+def _canonical_json(value: object) -> str:
+    """As a run directory keeps it: a tuple comes back as a list."""
+    return json.dumps(value, sort_keys=True, default=str)
 
 
 def user_messages(text: str, system: str | None = None) -> tuple[Message, ...]:

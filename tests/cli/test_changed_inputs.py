@@ -61,9 +61,9 @@ def clear_caches() -> None:
 
 
 COLUMNS = ("--task.data", "rows.jsonl", "--task.rewards", "reward_of_mine:pays")
-EVAL = ("eval", "columns", *COLUMNS, "--model", "model", "--max-tokens", "3", "--n", "2", "--strategy", "best-of",
+EVAL = ("eval", "custom", *COLUMNS, "--model", "model", "--max-tokens", "3", "--n", "2", "--strategy", "best-of-n",
         "--guide", "guide_of_mine:Guide", *CPU, "--run", "out")  # fmt: skip
-TRAIN = ("train", "columns", *COLUMNS, "--model", "model", "--steps", "3", "--problems-per-step", "2", "--group-size",
+TRAIN = ("train", "custom", *COLUMNS, "--model", "model", "--steps", "3", "--problems-per-step", "2", "--group-size",
          "2",
          "--max-tokens", "3", "--save-every", "1", "--keep", "9", "--no-preflight", *CPU, "--run", "out")  # fmt: skip
 
@@ -205,7 +205,7 @@ def test_fine_tuning(ponder: Ponder, place: Path) -> None:
     write(place / "talks.jsonl", talks)
     small = ("--model", "model", "--steps", "2", "--batch", "2", *CPU)
     by_file = ("sft", "talks.jsonl", *small, "--run", "a")
-    by_task = ("sft", "columns", *COLUMNS, "--task.gold_column", "answer", *small, "--run", "b")
+    by_task = ("sft", "custom", *COLUMNS, "--task.gold_column", "answer", *small, "--run", "b")
     for argv in (by_file, by_task):
         assert ponder(*argv).code == 0
         assert STORED in ponder(*argv).out
@@ -221,7 +221,7 @@ def test_fine_tuning(ponder: Ponder, place: Path) -> None:
 
 
 def test_a_judge_and_its_labels(ponder: Ponder, place: Path) -> None:
-    made = ("label", "columns", *COLUMNS, "--model", "model", "--limit", "6", "--answers-per-problem", "2",
+    made = ("label", "custom", *COLUMNS, "--model", "model", "--limit", "6", "--answers-per-problem", "2",
             "--max-completions", "2",
             "--max-tokens", "3", "--separator", "none", *CPU, "--run", "labels")  # fmt: skip
     assert ponder(*made).code == 0 and STORED in ponder(*made).out

@@ -171,10 +171,10 @@ def stubborn(completions, **columns):
 RECIPE = """
 from dataclasses import replace
 import tiny
-from ponder.tasks import Columns
+from ponder.tasks import CustomTask
 
 def recipe(reward: str = "own:slow"):
-    task = Columns(data="rows.jsonl", rewards=(reward,))
+    task = CustomTask(data="rows.jsonl", rewards=(reward,))
     return replace(tiny.recipe(steps=50), task=task, preflight=False, save_every=1)
 """
 REWARDED = ["run", "rewarded.py"]

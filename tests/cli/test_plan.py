@@ -85,7 +85,7 @@ def test_steps_that_cannot_be_taken(ponder: Ponder, here: Path, monkeypatch: pyt
 
 
 def test_weights_that_are_not_finite(ponder: Ponder, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ponder.models.load import ScratchModel
+    from ponder.models.scratch_model import ScratchModel
 
     build = ScratchModel.build
 

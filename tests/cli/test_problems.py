@@ -24,9 +24,9 @@ def templates(here: Path) -> Path:
 def test_templates_to_a_file_that_trains(ponder, templates: Path):
     said = ponder("problems", "templates", templates, "--count", "30", "--dedup-threshold", "0", "--out", "p.jsonl")
     assert said.code == 0, said.err
-    assert "drawn" in said.out and "30 problems in p.jsonl" in said.out and "ponder train columns" in said.out
-    settings = said.out.split("ponder train columns ")[1].split()
-    shown = ponder("tasks", "columns", *settings)
+    assert "drawn" in said.out and "30 problems in p.jsonl" in said.out and "ponder train custom" in said.out
+    settings = said.out.split("ponder train custom ")[1].split()
+    shown = ponder("tasks", "custom", *settings)
     assert shown.code == 0 and "gives it 1" in shown.out, shown.err
     again = ponder("problems", "templates", templates, "--out", "p.jsonl")
     assert again.code == 2 and "is already there" in again.err

@@ -13,8 +13,9 @@ from rich.console import Console
 
 from ponder.cli.graceful_stop import GracefulStop
 from ponder.cli.live_panel import LivePanel, render_panel
-from ponder.cli.progress import ProgressJson, ProgressLines, ProgressTracker, best_and_worst, format_duration, one_line
+from ponder.cli.progress import ProgressJson, ProgressLines, ProgressTracker, best_and_worst, one_line
 from ponder.errors import Interrupted
+from ponder.pipelines.job.base_job import format_duration
 from ponder.reason.answer_extraction import extract_answer
 from ponder.types import Problem, Score, Step, Trace, ids, prompt_trace, user_messages
 

@@ -43,7 +43,7 @@ def call(*args, **columns):
     return [1.0 for _ in columns.get("completions", args)]
 """
 CALL = f"{MODULE}:call"
-COLUMNS = {"is": "ponder.tasks.custom:Columns", "data": [{"prompt": "touch marker", "answer": "1"}]}
+COLUMNS = {"is": "ponder.tasks.custom:CustomTask", "data": [{"prompt": "touch marker", "answer": "1"}]}
 WEIGHED = job_json.encode(WeightedRewardTask(Addition(digits=1), (("accuracy", 1.0),))) | {
     "rewards": [["accuracy", 1.0], [CALL, 1.0]]
 }
@@ -145,7 +145,7 @@ JOBS: dict[str, Any] = {
         "is": "ponder.pipelines.stages:Stages",
         "stages": [{"is": "ponder.pipelines.stages:Stage", "name": "a", "job": evaluation({"is": f"{MODULE}:Task"})}],
     },
-    "no jail": evaluation({"is": "ponder.verify.code.verifiers:CallTests", "rung": "unsafe"}),
+    "no jail": evaluation({"is": "ponder.verify.code.verifiers:CallTests", "isolation": "unsafe"}),
     "programs in a folder": evaluation({"is": "ponder.verify.proof.coq:Coq", "tools": ["/tmp/theirs"]}),
     "a project whose programs run": evaluation({"is": "ponder.verify.proof.lean:Lean", "project": "/tmp/theirs"}),
     "a server": evaluation(job_json.encode(Addition()), model="openai:https://elsewhere.example/v1#m"),

@@ -18,13 +18,14 @@ from torch import Tensor
 
 from fake_mps import MPS, OnMPS, fake_mps
 from fakes import ALPHABET, CONFIGS, QUESTION_TEMPLATE, mixed_groups, perturb, run_async, tiny_decoder
-from ponder.engine import kv_cache
+from ponder.engine import kv_cache, torch_attention
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request, SequenceState
 from ponder.errors import UnknownName, UsageError
-from ponder.models.load import ScratchModel, load_policy
+from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.reward_models import HeadReader, load_policy_with_head
+from ponder.models.scratch_model import ScratchModel
 from ponder.nets import hf, rope
 from ponder.nets.config import RopeConfig
 from ponder.nets.decoder import Decoder
@@ -34,7 +35,7 @@ from ponder.nets.lora import PEFT_PREFIX
 from ponder.train.learner import Learner
 from ponder.train.objective import KL
 from ponder.train.policy_gradient import GRPO
-from ponder.train.reward_learner import RewardLearner
+from ponder.train.reward_learner import make_reward_learner, predict
 from ponder.train.reward_objectives import OutcomeReward
 from ponder.types import Completion, Sampling, ids
 
@@ -232,7 +233,7 @@ def test_every_option_of_sampling() -> None:
 
 def test_long_and_short_rows_and_shared_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Piece by piece, under windows too."""
-    monkeypatch.setattr(kv_cache, "_MAX_PADDED_SCORES", 0)
+    monkeypatch.setattr(torch_attention, "_MAX_PADDED_SCORES", 0)
     prompts = [[33] * 40, *([8, 60, 7 + i] for i in range(4)), [8, 60, *range(3, 20)]]
     requests = [ask(p, n=1 if i < 5 else 6, seed=i) for i, p in enumerate(prompts)]
     for kind in ("llama", "gemma"):
@@ -247,7 +248,9 @@ def test_float16_and_bfloat16(dtype: torch.dtype) -> None:
     """The processor rounds elsewhere: that it runs, and that nothing is far off, must do."""
     with fake_mps():
         rows = write(tiny_decoder("gemma", dtype=dtype).to("mps"), [ask(p, 2, i) for i, p in enumerate(PROMPTS)])
-    forced = [ask(r.request.prefix.tolist(), forced=tuple(r.token_ids), max_tokens=len(r.token_ids)) for r in rows]
+    forced = [
+        ask(r.request.prefix.tolist(), forced_token_ids=tuple(r.token_ids), max_tokens=len(r.token_ids)) for r in rows
+    ]
     exact = write(tiny_decoder("gemma"), forced)
     assert all(np.allclose(r.logprobs, e.logprobs, atol=0.3) for r, e in zip(rows, exact, strict=True))
 
@@ -357,7 +360,7 @@ def test_the_learner_s_loss(kind: str) -> None:
                 p.copy_(q)
         learner.objective.credit(traces, "wanted", {})
         learner.write_reference_logprobs(traces)
-        return learner._backward(learner._plan(traces), lambda share: None).metrics()
+        return learner._backward(learner.plan(traces), lambda share: None).metrics()
 
     expected = told("cpu")
     assert expected["loss"] and expected["kl"] > 0
@@ -371,9 +374,9 @@ def test_reward_model_prediction() -> None:
         with torch.no_grad():
             for p in net.score.parameters():
                 p.copy_(torch.linspace(-1, 1, p.numel()).view(p.shape))
-        learner = RewardLearner(net, OutcomeReward())
+        learner = make_reward_learner(net, OutcomeReward())
         learner.objective.credit(traces, "wanted", {})
-        return [numbers.ravel().tolist() for _, _, numbers in learner.predict(traces)]
+        return [numbers.ravel().tolist() for _, _, numbers in predict(learner, traces)]
 
     expected = told("cpu")
     assert sum(map(len, expected)) > 5

@@ -73,7 +73,7 @@ def test_a_wrong_product_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch
     if mistake == "order":
         monkeypatch.setattr(cpu_packed_weights, "pack", lambda weight: pack(weight.flip(0)))
         monkeypatch.setattr(cpu_packed_weights, "is_supported", lambda dtype: True)
-    if mistake == "logit_bias":
+    if mistake == "bias":
         monkeypatch.setattr(cpu_packed_weights, "multiply", lambda x, w, bias=None: real(x, w))
     if not mistake:
         return test_packed_runner_generates_same_tokens("untied")

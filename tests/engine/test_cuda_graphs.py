@@ -105,7 +105,13 @@ def test_mixed_batches_prefill_and_decode(kind: str, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(fused_forward, "decode", spy)
     monkeypatch.setattr(cuda_graph_runner, "_MIN_MIXED_WORK", 0)
-    rules: list[dict[str, Any]] = [{}, {"presence_penalty": 0.5}, {"temperature": 0.0}, {"top_p": 0.8}, {"frequency_penalty": 0.2}]
+    rules: list[dict[str, Any]] = [
+        {},
+        {"presence_penalty": 0.5},
+        {"temperature": 0.0},
+        {"top_p": 0.8},
+        {"frequency_penalty": 0.2},
+    ]
     same(kind, [request(p, seed=i, max_tokens=6, **rules[i]) for i, p in enumerate(PROMPTS)], prefill_chunk_tokens=4)
     assert {drawing for drawing, filled in both if filled} == {True, False}
 
@@ -167,7 +173,7 @@ def test_quantized_weights_equal_rounded_weights(small: str) -> None:
     for layer, other in zip(kept.layers, fused_weights.FusedWeights(plain, 0).layers, strict=True):
         for name in ("qkv", "out", "gate_up", "down"):
             linear = getattr(layer, name)
-            rounded = linear.small.float() * linear.scale[:, None]
+            rounded = linear.quantized.float() * linear.scale[:, None]
             error = (rounded - linear.weight).abs() / linear.weight.abs().amax(1, keepdim=True)
             assert error.max() < {"int8": 0.5 / 127 + 1e-6, "fp8": 16 / 448 + 1e-6}[small]
             with torch.no_grad():
@@ -176,12 +182,12 @@ def test_quantized_weights_equal_rounded_weights(small: str) -> None:
     ours, theirs = run(net, True, asked, quantization=small), run(plain, False, asked)
     for a, b in zip((r for g in ours for r in g), (r for g in theirs for r in g), strict=True):
         assert a.token_ids == b.token_ids and np.allclose(a.logprobs, b.logprobs, atol=2e-5)
-    before = kept.layers[0].qkv.small.clone().float()
+    before = kept.layers[0].qkv.quantized.clone().float()
     with torch.no_grad():
         net.layers[0].self_attn.q_proj.weight.neg_()
-    kept.renew()
+    kept.requantize()
     q = net.config.heads * net.config.head_dim
-    after = kept.layers[0].qkv.small.float()
+    after = kept.layers[0].qkv.quantized.float()
     assert torch.equal(after[:q], -before[:q]) and torch.equal(after[q:], before[q:])
 
 
@@ -272,7 +278,7 @@ def test_a_row_past_its_end_still_has_a_position() -> None:
     same("llama", [long, request([5, 6], max_tokens=9)], slots=600)
     assert all(
         len(cos) >= net.config.context + cuda_graph_runner.STEPS_PER_LAUNCH
-        for cos, _ in cuda_graph_runner.FusedWeights(net, cuda_graph_runner.STEPS_PER_LAUNCH).turns
+        for cos, _ in cuda_graph_runner.FusedWeights(net, cuda_graph_runner.STEPS_PER_LAUNCH).rope_tables
     )
 
 
@@ -302,4 +308,4 @@ def test_merged_weights_are_the_learner_s_own(kind: str) -> None:
     q, k = c.heads * c.head_dim, c.kv_heads * c.head_dim
     merged = merging.layers[1].qkv.weight
     assert (merged[q : q + k] == 3).all() and not (merged[:q] == 3).any() and not (merged[q + k :] == 3).any()
-    assert (merging.layers[1].gate_up.weight[c.hidden :] == 4).all()
+    assert (merging.layers[1].gate_up.weight[c.mlp_width :] == 4).all()

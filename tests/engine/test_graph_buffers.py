@@ -22,10 +22,11 @@ from ponder.engine.cuda_graph_runner import CudaGraphRunner
 from ponder.engine.engine import Engine
 from ponder.engine.fused_weights import FusedWeights
 from ponder.engine.graph_buffers import GraphBuffers
-from ponder.engine.kv_cache import KVCache, PrefillAttention
+from ponder.engine.kv_cache import KVCache
 from ponder.engine.radix_tree import RadixNode, RadixTree, SlotAllocator
 from ponder.engine.request import Request
 from ponder.engine.scheduler import PrefillChunk
+from ponder.engine.torch_attention import PrefillAttention
 from ponder.nets import lora
 from ponder.nets.decoder import Decoder
 from ponder.types import Sampling, ids
@@ -47,7 +48,7 @@ class ReferenceForward:
 
     def decode(
         self, w: FusedWeights, kv: KVCache, b: GraphBuffers, rows: int, drawing: bool, has_shared: bool = False,
-        has_truncation: bool = False, parts: Sequence[PrefillChunk] = (),
+        has_truncation: bool = False, chunks: Sequence[PrefillChunk] = (),
     ) -> Tensor:  # fmt: skip
         self._maybe_out_of_memory()
         at, starts = b.positions[:rows], b.tail_starts[:rows]
@@ -82,7 +83,7 @@ class ReferenceForward:
 
         hidden = self.net(b.last_tokens[:rows], at, attend)
         b.logits[:rows] = self.net.logits(hidden)
-        filled = self.prefill(w, kv, parts) if parts else hidden[:0]
+        filled = self.prefill(w, kv, chunks) if chunks else hidden[:0]
         if not drawing:
             return filled
         now = int(b.step)
@@ -100,10 +101,10 @@ class ReferenceForward:
         b.step.add_(1)
         return filled
 
-    def prefill(self, w: FusedWeights, kv: KVCache, parts: Sequence[PrefillChunk]) -> Tensor:
+    def prefill(self, w: FusedWeights, kv: KVCache, chunks: Sequence[PrefillChunk]) -> Tensor:
         self._maybe_out_of_memory()
-        attend = PrefillAttention(kv, parts)
-        tokens = np.concatenate([part.tokens for part in parts]).astype(np.int64)
+        attend = PrefillAttention(kv, chunks)
+        tokens = np.concatenate([chunk.tokens for chunk in chunks]).astype(np.int64)
         hidden: Tensor = self.net(kv.to_device(tokens), attend.positions_T, attend)
         return hidden
 
@@ -231,16 +232,16 @@ def test_rows_wait_for_a_short_pass_and_are_computed_in_a_long_one(graphs: Calla
     run_async(machine.generate(Request(ids([5]), Sampling(max_tokens=1), 1, 0)))
     runner = machine._runner
     assert isinstance(runner, CudaGraphRunner)
-    part = PrefillChunk(
+    chunk = PrefillChunk(
         RadixNode(RadixTree(SlotAllocator(9)), None, ids(range(9)), np.arange(9, dtype=np.int32), 0), 2, 9
     )
     size = sum(p.numel() for p in machine.net.parameters())
     for bound, expected in ((7 * size, True), (7 * size + 1, False)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(cuda_graph_runner, "_MIN_MIXED_WORK", bound)
-            assert runner.mixed_batch([part]) == expected
+            assert runner.mixed_batch([chunk]) == expected
             runner.ready.clear()
-            assert runner.mixed_batch([part]), "before there are graphs, who decodes is computed as on any device"
+            assert runner.mixed_batch([chunk]), "before there are graphs, who decodes is computed as on any device"
             runner.ready.set()
     machine.close()
 
@@ -272,7 +273,11 @@ def test_readmitted_sequence_reads_its_new_slots(graphs: Callable[..., Engine], 
     size = kv_cache.bytes_per_token(net.config, net.dtype)
     asked = [Request(ids([5]), Sampling(max_tokens=40), 1, 3) for _ in range(2)]
     (expected,) = run_async(Engine(net, cache_bytes=1 << 22).generate(asked[0]))
-    machine = graphs(net, 230, prefill_chunk_tokens=1) if captured else Engine(net, cache_bytes=230 * size, prefill_chunk_tokens=1)
+    machine = (
+        graphs(net, 230, prefill_chunk_tokens=1)
+        if captured
+        else Engine(net, cache_bytes=230 * size, prefill_chunk_tokens=1)
+    )
 
     async def both() -> Any:
         reading = asyncio.ensure_future(machine.read_hidden_states(ids([7] * 205)))

@@ -130,7 +130,11 @@ PLACES: dict[str, tuple[Any, str, Callable[..., bool]]] = {
     "penalties": (sampler, "process_logits", lambda logits, row, eos: row.request.seed == BAD_SEED),
     "forced tokens": (sampling_step, "_forced_token", lambda row, at: row.request.seed == BAD_SEED),
     "finish_reason": (sampling_step, "finish_reason", lambda row, eos, stopped: row.request.seed == BAD_SEED),
-    "token_stats": (sampling_step, "_record_measures", lambda logits, rows: any(r.request.seed == BAD_SEED for r in rows)),
+    "token_stats": (
+        sampling_step,
+        "_record_measures",
+        lambda logits, rows: any(r.request.seed == BAD_SEED for r in rows),
+    ),
     "random numbers": (rng, "uniforms", lambda keys, places: KEY in keys),
     "warp": (sampler, "warp", lambda logits, rules: any(s.seed == BAD_SEED for s in rules)),
     "detokenisation": (Tokenizer, "decode", lambda self, ids, keep_special=False: list(ids)[:3] == [0] * 3),

@@ -178,8 +178,8 @@ def test_a_certain_or_impossible_token_has_finite_measures() -> None:
     [
         ({"min_tokens": 9, "max_tokens": 8}, "min_tokens is 9"),
         ({"min_tokens": -1}, "min_tokens is -1"),
-        ({"repetition_penalty": 0.0}, "repetition is 0"),
-        ({"repetition_penalty": float("nan")}, "repetition is nan"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty is 0"),
+        ({"repetition_penalty": float("nan")}, "repetition_penalty is nan"),
         ({"presence_penalty": float("inf")}, "finite"),
         ({"logit_bias": ((3, float("-inf")),)}, "bias it by -1e9"),
         ({"logit_bias": ((-3, 1.0),)}, "negative"),

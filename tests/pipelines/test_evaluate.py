@@ -16,7 +16,8 @@ from fakes import QUESTION_TEMPLATE, DigitTask, FakePolicy, FirstCharVerifier, R
 from ponder.errors import Interrupted, ModelError, RunError, TaskError, UsageError
 from ponder.measure import Accuracy, MeanInterval
 from ponder.measure.evaluation_report import EvaluationReport, evaluation_report
-from ponder.models.load import ScratchModel, pin_checkpoint
+from ponder.models.model_paths import pin_checkpoint
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.evaluate import Evaluate, evaluate
 from ponder.pipelines.solve import solve_all
 from ponder.protocols import NoProgress, Progress
@@ -67,7 +68,7 @@ def test_report_of_several_samples() -> None:
         judged([0.0, None, 0.0], ["2", "", "3"]),  # a tie of wrong answers
         judged([None, None, None], ["", "", ""]),  # nothing known
     ]
-    found = evaluation_report(traces, "wanted", FirstCharVerifier().read)
+    found = evaluation_report(traces, "wanted", FirstCharVerifier().extract_answer)
     assert (found.num_problems, found.samples_per_problem, found.num_undecided) == (4, 3, 4)
     assert isinstance(found.accuracy, MeanInterval)
     assert found.accuracy.mean == pytest.approx(np.mean([2 / 3, 1 / 3, 0.0, 0.0])) and found.accuracy.undecided == 1
@@ -137,7 +138,7 @@ def test_a_first_batch_without_any_judgement_does_not_end_the_run(strategy: Any,
 
 def test_limit_and_emptiness(tmp_path: Path) -> None:
     found = ran(Evaluate(DigitTask(), limit=3), tmp_path / "few", FakePolicy(["0"] * 3))
-    assert found.num_problems == 3 and found.accuracy.right == 1
+    assert found.num_problems == 3 and found.accuracy.correct == 1
     with pytest.raises(TaskError, match="no held-out problems"):
         ran(Evaluate(DigitTask(size=0)), tmp_path / "none", FakePolicy())
     for bad in ({"limit": 0}, {"max_concurrency": 0}):
@@ -238,13 +239,13 @@ def test_a_problem_that_fails_is_undecided_and_tried_again(tmp_path: Path) -> No
     assert found.accuracy.mean == 1 / 10 and found.reasons == {"not today": 2} and not found.unmeasured
     assert "2 problems: an error ended the thinking" in "\n".join(found.lines())
     again = FakePolicy(["1", "2"])
-    assert ran(Evaluate(DigitTask()), tmp_path / "run", again).accuracy.right == 3 and len(again.calls) == 2
+    assert ran(Evaluate(DigitTask()), tmp_path / "run", again).accuracy.correct == 3 and len(again.calls) == 2
     still = Moody(["3"])  # what is left goes on failing, and the others still count
     assert ran(Evaluate(DigitTask()), tmp_path / "again", Moody(["3"] * 10)).num_failed == 2
     assert ran(Evaluate(DigitTask()), tmp_path / "again", still).accuracy.total == 10
     everything = Moody()
     everything.bad = "0123456789"
-    with pytest.raises(ModelError, match="all problems fail, the last one because: not today"):
+    with pytest.raises(ModelError, match="every attempt to solve fails, the last one because: not today"):
         ran(Evaluate(DigitTask()), tmp_path / "other", everything)
 
 
@@ -264,7 +265,7 @@ def test_an_ensemble_without_an_answer_is_wrong_and_a_failed_one_unknown() -> No
     """As for a single answer, and as `ponder compare` has it."""
     silent, failed = judged([], []), judged([], [])
     failed.failed = "the prompt has 9000 tokens"
-    found = evaluation_report([judged([1.0, 1.0], ["1", "1"]), silent, failed], "wanted", FirstCharVerifier().read)
+    found = evaluation_report([judged([1.0, 1.0], ["1", "1"]), silent, failed], "wanted", FirstCharVerifier().extract_answer)
     assert (found.accuracy.mean, found.accuracy.total, found.accuracy.undecided) == (1 / 3, 3, 1)
     for rate in (found.majority, found.coverage):
         assert rate is not None and (rate.total, rate.undecided, rate.mean) == (3, 1, 1 / 3)
@@ -286,7 +287,7 @@ def test_a_budget_for_all_problems_together(tmp_path: Path) -> None:
     policy = FakePolicy(["3"] * 10)
     found = ran(replace(job, shared_budget=True), tmp_path / "all", policy)
     assert found.cost.generated_tokens == policy.written == 4 and found.num_out_of_budget == 6
-    assert (found.accuracy.right, found.accuracy.total) == (1, 10), "no answer for want of budget is wrong"
+    assert (found.accuracy.correct, found.accuracy.total) == (1, 10), "no answer for want of budget is wrong"
 
 
 def test_a_guide_is_measured_too() -> None:

@@ -356,7 +356,7 @@ def test_agreement_by_hand():
     tried.add_trace(trace("3", "3", "2"))
     assert not tried.majority_agrees  # one of two solvers is no majority
     tried.add_trace(trace("2"))
-    assert tried.majority_agrees and tried.lengths == [2, 2, 2, 2]
+    assert tried.majority_agrees and tried.correct_lengths == [2, 2, 2, 2]
     even = SolveRate(problem)
     even.add_trace(trace("2", "3"))
     assert not even.majority_agrees and even.rate == 0.5

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, FirstCharVerifier, run_async
-from ponder.models.load import ScratchModel, load_policy
+from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.nets.lora import LoRA
 from ponder.pipelines.preflight.checks import Check, PreflightError
 from ponder.pipelines.preflight.run_checks import preflight_sft, run_preflight
@@ -30,7 +31,7 @@ from ponder.train import losses
 from ponder.train.algorithms import ONLINE
 from ponder.train.imitation import SFT
 from ponder.train.learner import Learner
-from ponder.train.objective import KL, NO_KL, Stats, Tokens
+from ponder.train.objective import KL, Stats, Tokens
 from ponder.train.optimizer import AdamW
 from ponder.train.pack import PackedBatch, TraceChains
 from ponder.train.policy_gradient import GRPO, ClippedSurrogate
@@ -41,7 +42,7 @@ JOB = RL(
     DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=6)), GRPO(), AdamW(lr=3e-3), steps=2, problems_per_step=3,
     save_every=1, device="cpu", dtype="float32",
 )  # fmt: skip
-PLAIN = replace(JOB, algorithm=GRPO(kl=NO_KL))
+PLAIN = replace(JOB, algorithm=GRPO(kl=None))
 NAMES = ["log-probabilities", "invariance", "KL", "prompt", "EOS", "template", "grader", "finite", "gradient"]
 
 

@@ -15,7 +15,7 @@ from fakes import ALPHABET, QUESTION_TEMPLATE, RecordingProgress, plain_hidden, 
 from ponder.engine.request import ReadRequest
 from ponder.errors import Interrupted, ModelError, RunError, TaskError, UsageError
 from ponder.models.guides import load_guide, parse_reward_model
-from ponder.models.load import ScratchModel, load_policy
+from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.reward_models import ORM as Outcome
 from ponder.models.reward_models import PRM as Process
@@ -27,6 +27,7 @@ from ponder.models.reward_models import (
     make_head_reader,
     make_scorer,
 )
+from ponder.models.scratch_model import ScratchModel
 from ponder.nets import hf
 from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.lora import LoRA
@@ -543,10 +544,10 @@ def rows(path: Path, kind: str, prompts: int = 40, answers: int = 4, seed: int =
 @pytest.mark.parametrize("kind", ["outcomes", "stepwise"])
 def test_pairs_are_found_among_rows_of_one_prompt(kind: str, tmp_path: Path) -> None:
     job = replace(JOB, data=(rows(tmp_path / "d.jsonl", kind),), algorithm=BradleyTerry(), batch_size=8, steps=40)
-    job(tmp_path / "run")
+    result = job(tmp_path / "run")
     last = read_metrics(tmp_path / "run")[-1]
     assert last["test/accuracy"] > 0.9 and last["test/best_of_n"] > 0.95 > last["test/any_of_n"]
-    said = job.summary_lines(tmp_path / "run")
+    said = job.summary_lines(tmp_path / "run", result)
     counts = [line.split() for line in said]
     assert ["traces", "160"] in counts and ["prompts", "40"] in counts
 

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.rl import RL
 from ponder.reason.strategies import Samples
 from ponder.runs import read_metrics
 from ponder.train.algorithms import ONLINE
+from ponder.train.objective import Critic
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import REINFORCE
-from ponder.train.ppo import Critic
 from ponder.types import Sampling
 
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -25,8 +25,8 @@ from fakes import (
     weights64,
 )
 from ponder.errors import Interrupted, RunError, TaskError, UsageError
-from ponder.models.load import ScratchModel
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.models.tokenizer import Tokenizer
 from ponder.pipelines.problems.conversations import read_conversations
 from ponder.pipelines.sft import PREFERENCE_SCORER, FineTune, answer_trace, check_answer_tokens, text_answer_trace

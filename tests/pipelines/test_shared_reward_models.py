@@ -17,9 +17,11 @@ from ponder.engine.request import ReadRequest
 from ponder.errors import ModelError
 from ponder.models.genrm import GenRM
 from ponder.models.guides import load_guide
-from ponder.models.load import ScratchModel, find_model, load_policy
+from ponder.models.load import load_policy
+from ponder.models.model_paths import find_model
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.reward_models import HeadReader, LearnedScorer, load_scorer
+from ponder.models.scratch_model import ScratchModel
 from ponder.models.weight_sharing import find_head_adapter
 from ponder.nets import hf, lora
 from ponder.nets.decoder_with_head import DecoderWithHead
@@ -32,7 +34,6 @@ from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.reason.strategies import BestOfN, Samples
 from ponder.runs import read_traces
-from ponder.train.objective import NO_KL
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.train.reward_objectives import OutcomeReward
@@ -101,14 +102,14 @@ def test_an_evaluation_s_judge_sits_on_the_policy_s_engine(
         def found(by: str, policy: Any, *more: Any) -> Any:
             judge = load_guide(by, None if apart else policy, *more)
             engine = judge.reader.engine_policy.engine  # type: ignore[union-attr]
-            ask = engine._ask
+            ask = engine._submit
 
             async def listened(works: Any, *rest: Any) -> Any:
                 out = await ask(works, *rest)
                 computed[name] += sum(w.prefill_tokens for w in works if isinstance(w, ReadRequest))
                 return out
 
-            engine._ask = listened
+            engine._submit = listened
             made.append((judge, policy))
             return judge
 
@@ -199,7 +200,7 @@ def test_a_reward_keeps_its_own_engine(home: Path, tmp_path: Path) -> None:
     name, before = f"reward:{home / 'head'}", read(load_scorer(str(home / "head"), "cpu", "float32"), sampled(home))
     job = RL(
         RewardModelTask(DigitTask(), name, device="cpu", dtype="float32"), str(home / "policy"), QUESTION_TEMPLATE, Samples(4, DRAW),
-        GRPO(kl=NO_KL), AdamW(lr=1e-2), steps=2, problems_per_step=4, preflight=False, **HERE,
+        GRPO(kl=None), AdamW(lr=1e-2), steps=2, problems_per_step=4, preflight=False, **HERE,
     )  # fmt: skip
     trained = job(tmp_path / "run")
     held = _load_cached(name, "cpu", "float32")

@@ -11,8 +11,8 @@ import pytest
 
 from ponder.errors import Interrupted, RunError, UnknownName, UsageError
 from ponder.measure.evaluation_report import EvaluationReport
-from ponder.models.load import ScratchModel
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.job.finished_training import finished_model
 from ponder.pipelines.sft import FineTune
@@ -95,7 +95,7 @@ def test_training_that_is_not_done_goes_on(tmp_path: Path) -> None:
         other(tmp_path / "run")
     (end,) = THREE.stages[3:]
     longer = replace(THREE, stages=(*THREE.stages[:3], replace(end, job=replace(end.job, limit=2))))
-    assert longer(tmp_path / "run")["end"].problems == 2
+    assert longer(tmp_path / "run")["end"].num_problems == 2
 
 
 def test_a_stage_that_is_not_there_is_named() -> None:

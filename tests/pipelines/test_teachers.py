@@ -14,8 +14,9 @@ from tokenizers import decoders, models, pre_tokenizers
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, char_policy, plain_logprobs, run_async, weights64
 from ponder.errors import TaskError, UsageError
 from ponder.models import chat_templates
-from ponder.models.load import ScratchModel, load_policy
+from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import hf
 from ponder.nets.config import DecoderConfig

@@ -243,7 +243,7 @@ def test_uct_converges_to_minimax(seed: int) -> None:
 def test_rollouts_of_the_policy_are_seen_from_the_right_side() -> None:
     # X has 0 and 1, O has 3 and 4: X wins with 2; with anything else O wins with 5 or lets X win.
     played = [0, 3, 1, 4]
-    trace = searched(TTT, played, 60, RandomPlayoutScorer(TTT), rollouts=2, rule=PUCT(low=-1, high=1))
+    trace = searched(TTT, played, 60, RandomPlayoutScorer(TTT), rollouts=2, selection=PUCT(low=-1, high=1))
     best = search(TTT, 1).best_child(trace, 0)
     assert best is not None and trace.token_ids(best)[-1] == 2 and trace.steps[best].value == 1.0
     assert all(trace.steps[k].value < 0.5 for k in trace.children(0) if k != best)

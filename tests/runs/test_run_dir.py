@@ -145,8 +145,8 @@ def holder(folder: Path) -> subprocess.Popen[str]:
 
 def test_a_run_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = sys.modules[__name__]
-    monkeypatch.setitem(sys.modules, "test_runs", module)
-    monkeypatch.setattr(Job, "__module__", "test_runs")  # as the other process names it
+    monkeypatch.setitem(sys.modules, "runs.test_run_dir", module)
+    monkeypatch.setattr(Job, "__module__", "runs.test_run_dir")  # as the other process names it
     other = holder(tmp_path)
     try:
         before = contents(tmp_path)

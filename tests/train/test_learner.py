@@ -21,12 +21,12 @@ from ponder.nets.decoder import Decoder
 from ponder.nets.lora import LoRA
 from ponder.train.imitation import SFT
 from ponder.train.learner import Learner
-from ponder.train.objective import KL, NO_KL, Objective, Stats, Tokens
+from ponder.train.objective import KL, Objective, Stats, Tokens
 from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Step, Trace, ids
 
-PLAIN = GRPO(kl=NO_KL)
+PLAIN = GRPO(kl=None)
 
 
 def credited(rule: Objective = PLAIN, tool: bool = True) -> list[Trace]:
@@ -103,7 +103,7 @@ def test_order_and_a_deeper_tree_do_not_change_the_gradient() -> None:
 
     @dataclass(frozen=True)
     class Flat(GRPO):
-        kl: KL = NO_KL
+        kl: KL = None
 
         def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
             return np.full(len(lengths), 0.1)
@@ -221,9 +221,9 @@ def test_the_ratio_moves_in_later_passes_and_no_note_is_left() -> None:
             ratios.append(float((tokens.logprobs_N - tokens.old_N).abs().max().detach()))
             return super().loss(tokens)
 
-    told = Learner(
-        tiny_decoder(), Spy(kl=NO_KL), AdamW(lr=0.05), epochs_per_batch=3, max_tokens_per_microbatch=20
-    ).step(traces)
+    told = Learner(tiny_decoder(), Spy(kl=None), AdamW(lr=0.05), epochs_per_batch=3, max_tokens_per_microbatch=20).step(
+        traces
+    )
     first = len(ratios) // 3
     assert first > 1 and max(ratios[:first]) < 1e-5 and min(ratios[first:]) > 1e-3
     assert told["clip_ratio/region_mean"] > 0

@@ -166,8 +166,8 @@ def test_k3_pulls_towards_the_reference_from_any_distance(gap: float) -> None:
 def test_a_k1_in_the_loss_is_refused() -> None:
     with pytest.raises(UsageError, match="k1 in the loss has no gradient"):
         KL(0.1, "k1", "loss")
-    KL(0.0, "k1", "loss"), KL(0.1, "k1", "reward")
-    for settings in ((-0.1,), (float("nan"),), (0.1, "k4"), (0.1, "k3", "both")):
+    KL(0.1, "k1", "reward")
+    for settings in ((-0.1,), (0.0,), (float("nan"),), (0.1, "k4"), (0.1, "k3", "both")):
         with pytest.raises(UsageError, match="KL"):
             KL(*settings)  # type: ignore[arg-type]
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, mixed_groups, tiny_decoder
 from ponder import settings
 from ponder.errors import ModelError, RunError, UsageError
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.nets import hf, lora
 from ponder.nets.decoder_with_head import ScoreHead
 from ponder.nets.lora import LoRA
@@ -30,14 +30,14 @@ from ponder.runs import Run
 from ponder.train.finite_checks import Diverged
 from ponder.train.imitation import DPO, Distill, RejectionSampling
 from ponder.train.learner import Learner
-from ponder.train.objective import KL, NO_KL
+from ponder.train.objective import KL, Critic
 from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.train.policy_gradient import CISPO, DAPO, GRPO, GSPO, REINFORCE
-from ponder.train.ppo import PPO, AdaptiveKLController, Critic
+from ponder.train.ppo import PPO, AdaptiveKLController
 from ponder.train.reward_objectives import StateValue
 from ponder.types import Sampling, Trace
 
-PLAIN = GRPO(kl=NO_KL)
+PLAIN = GRPO(kl=None)
 NOT_FINITE = (math.nan, math.inf, -math.inf)
 
 

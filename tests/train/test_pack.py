@@ -14,7 +14,6 @@ from fakes import mixed_groups, tiny_decoder, trace_group
 from ponder.errors import UsageError
 from ponder.train import losses, pack
 from ponder.train.learner import Learner
-from ponder.train.objective import NO_KL
 from ponder.train.pack import PackedBatch, StepChain, TraceChains
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Problem, Step, Trace, ids, user_messages
@@ -179,12 +178,12 @@ def test_what_fills_the_last_block_changes_nothing(monkeypatch: pytest.MonkeyPat
     traces = credited(mixed_groups())
     work = pack.split_microbatches(every(traces), 60)
     plain = [pack.pack(part, CPU) for part in work]
-    expected = Learner(tiny_decoder(), GRPO(kl=NO_KL), max_tokens_per_microbatch=60).gradient(traces)
+    expected = Learner(tiny_decoder(), GRPO(kl=None), max_tokens_per_microbatch=60).gradient(traces)
     monkeypatch.setattr(pack, "_pad_multiple", lambda device: 128)
     filled = [pack.pack(part, CPU) for part in work]
     assert all(len(b.ids_T) == sum(b.lengths) == 128 and b.parents[-1] == -1 for b in filled)
     for a, b in zip(plain, filled, strict=True):
         assert torch.equal(a.source_N, b.source_N) and torch.equal(a.target_N, b.target_N)
         assert b.ids_T[: len(a.ids_T)].equal(a.ids_T) and b.lengths[:-1] == a.lengths
-    found = Learner(tiny_decoder(), GRPO(kl=NO_KL), max_tokens_per_microbatch=60).gradient(traces)
+    found = Learner(tiny_decoder(), GRPO(kl=None), max_tokens_per_microbatch=60).gradient(traces)
     assert all(torch.allclose(found[n], g, atol=1e-6) for n, g in expected.items())

@@ -14,27 +14,27 @@ from ponder.cli import shared_flags
 from ponder.errors import UsageError
 from ponder.runs import job_json
 from ponder.train.algorithms import OFFLINE, ONLINE
-from ponder.train.objective import KL, NO_KL
+from ponder.train.objective import KL, Critic
 from ponder.train.optimizer import AdamW
-from ponder.train.ppo import PPO, AdaptiveKLController, Critic
+from ponder.train.ppo import PPO, AdaptiveKLController
 
 ALL: dict[str, Any] = {**ONLINE, **OFFLINE}
 PAPERS: dict[str, dict[str, Any]] = {
-    "reinforce": {"baseline": "batch", "kl": NO_KL},
+    "reinforce": {"baseline": "batch", "kl": None},
     "rloo": {"kl": KL(0.03, "k1", "reward")},  # section 4: beta 0.03 on TL;DR
     "reinforce++": {"clip": 0.2, "upper_clip": 0.2, "kl": KL(0.01, "k1", "reward"), "group_baseline": False, "entropy_coef": 0.0},
     "grpo": {"clip": 0.2, "upper_clip": 0.2, "kl": KL(0.04, "k3", "loss"), "bessel": False, "entropy_coef": 0.0},  # section 4.2
-    "dr-grpo": {"clip": 0.2, "upper_clip": 0.2, "kl": NO_KL, "max_completion_tokens": 3000, "entropy_coef": 0.0},
+    "dr-grpo": {"clip": 0.2, "upper_clip": 0.2, "kl": None, "max_completion_tokens": 3000, "entropy_coef": 0.0},
     "dapo": {  # section 4.1: 16384 tokens and a buffer of 4096
-        "clip": 0.2, "upper_clip": 0.28, "kl": NO_KL, "max_completion_tokens": 16384 + 4096, "overlong_buffer": 4096, "dynamic_sampling_rounds": 10, "entropy_coef": 0.0,
+        "clip": 0.2, "upper_clip": 0.28, "kl": None, "max_completion_tokens": 16384 + 4096, "overlong_buffer": 4096, "dynamic_sampling_rounds": 10, "entropy_coef": 0.0,
     },
-    "gspo": {"clip": 3e-4, "upper_clip": 4e-4, "kl": NO_KL, "bessel": False, "entropy_coef": 0.0},  # section 5.1
-    "cispo": {"clip": math.inf, "upper_clip": 4.0, "kl": NO_KL, "bessel": False, "entropy_coef": 0.0},
+    "gspo": {"clip": 3e-4, "upper_clip": 4e-4, "kl": None, "bessel": False, "entropy_coef": 0.0},  # section 5.1
+    "cispo": {"clip": math.inf, "upper_clip": 4.0, "kl": None, "bessel": False, "entropy_coef": 0.0},
     "ppo": {  # InstructGPT, appendix C.4: beta 0.02, no discount, lambda 0.95, both clips 0.2
         "clip": 0.2, "upper_clip": 0.2, "kl": KL(0.02, "k1", "reward"), "gamma": 1.0, "lam": 0.95, "advantage_estimator": "gae",
         "whiten_advantages": True, "entropy_coef": 0.0, "adaptive_kl": None, "critic": Critic(value_clip=0.2),
     },
-    "tree": {"clip": 0.2, "upper_clip": 0.2, "kl": NO_KL, "treerl": False},
+    "tree": {"clip": 0.2, "upper_clip": 0.2, "kl": None, "treerl": False},
     "rejection": {"min_reward": 1.0},
     "sft": {},
     "dpo": {"beta": 0.1, "loss_type": "sigmoid", "label_smoothing": 0.0},
@@ -96,12 +96,18 @@ def test_it_can_be_asked_what_it_needs(name: str) -> None:
     assert objective.needs_reference == (name in ("dpo", "distill"))
     assert objective.needs_whole_trace == (name == "dpo")
     assert objective.trains_zero_advantage == (name == "grpo"), "only where KL or entropy enters the loss"
-    assert isinstance(objective.kl, KL)
+    assert objective.kl is None or isinstance(objective.kl, KL)
+    assert objective.needs_teacher == (name == "distill") and objective.needs_pairs == (name == "dpo")
+    assert (objective.critic is not None) == (name == "ppo")
+    alone = ("reinforce", "reinforce++", "ppo", "rejection", "distill")
+    assert objective.needs_group == (name not in alone), "others of the group are the baseline"
+    assert objective.needs_reward == (name not in ("sft", "distill"))
+    assert objective.credit_needs_reference == (name in ("rloo", "reinforce++", "ppo")), "KL in the reward"
     assert objective.weigh([1, 2]).shape == (2,)
 
 
 def test_only_dapo_samples_again() -> None:
-    assert [name for name, kind in ALL.items() if hasattr(kind, "dynamic_sampling_rounds")] == ["dapo"]
+    assert [name for name, kind in ALL.items() if kind().dynamic_sampling_rounds] == ["dapo"]
 
 
 def test_names_are_found() -> None:
@@ -109,3 +115,11 @@ def test_names_are_found() -> None:
     with pytest.raises(UsageError, match="dr-grpo"):
         registry.lookup("algorithm", "dr-grop", ONLINE)
     assert registry.lookup("algorithm", "ppo", ONLINE) is PPO
+
+
+def test_tables_agree_with_what_each_algorithm_learns_from():
+    from ponder.train.algorithms import ALGORITHMS, OFFLINE, ON_POLICY, ONLINE
+
+    assert {name for name, kind in ALGORITHMS.items() if kind.learns_from_samples} == set(ON_POLICY)
+    assert {name for name, kind in ALGORITHMS.items() if kind.learns_from_given} == set(OFFLINE)
+    assert set(ONLINE) == set(ON_POLICY) - set(OFFLINE)

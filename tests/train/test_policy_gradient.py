@@ -27,6 +27,7 @@ from policy_gradient_formulas import (
 from ponder.errors import UsageError
 from ponder.train import credit, losses
 from ponder.train.algorithms import ONLINE
+from ponder.train.kl_penalty import answers_with_kl_penalty
 from ponder.train.objective import KL, Tokens
 from ponder.train.policy_gradient import (
     CISPO,
@@ -38,7 +39,6 @@ from ponder.train.policy_gradient import (
     DrGRPO,
     ReinforcePlusPlus,
     TreeCredit,
-    answers_with_kl_penalty,
 )  # fmt: skip
 from toy_answers import Now, Reference, World, agree, measured, sequence_mean, sequence_sum, token_mean, world
 
@@ -173,13 +173,13 @@ class Forgets(GRPO):
     """KL as a number, without gradient."""
 
     def loss(self, tokens: Any) -> Any:
-        bare = GRPO(kl=KL()).loss(tokens)[0]
+        bare = GRPO(kl=None).loss(tokens)[0]
         return bare + self.kl.loss(tokens.logprobs_N.detach(), tokens.reference_N), {}
 
 
 class WrongSign(GRPO):
     def loss(self, tokens: Any) -> Any:
-        return GRPO(kl=KL()).loss(tokens)[0] - self.kl.loss(tokens.logprobs_N, tokens.reference_N), {}
+        return GRPO(kl=None).loss(tokens)[0] - self.kl.loss(tokens.logprobs_N, tokens.reference_N), {}
 
 
 class MeanOfAll(RLOO):
@@ -274,14 +274,14 @@ def test_what_has_no_credit_has_no_gradient() -> None:
     """Undecided answers, groups with one judged answer, and (without KL or entropy) groups of equal rewards."""
     dead = [t for a in W.answers if a.reward is None or a.group == 3 for t in a.rows]
     level = [t for a in W.answers if a.group == 2 for t in a.rows]
-    for objective in (GRPO(), GRPO(kl=KL()), DAPO(), GSPO(), CISPO(), RLOO(), DrGRPO()):
+    for objective in (GRPO(), GRPO(kl=None), DAPO(), GSPO(), CISPO(), RLOO(), DrGRPO()):
         grad_NV = measured(objective, W, {}).grad_NV
         assert not grad_NV[dead].any()
         assert bool(grad_NV[level].any()) == (objective == GRPO() or isinstance(objective, RLOO)), "KL has"
     assert (
         GRPO().trains_zero_advantage
-        and not GRPO(kl=KL()).trains_zero_advantage
-        and GRPO(kl=KL(), entropy_coef=0.1).trains_zero_advantage
+        and not GRPO(kl=None).trains_zero_advantage
+        and GRPO(kl=None, entropy_coef=0.1).trains_zero_advantage
         and not RLOO().trains_zero_advantage
     )
 
@@ -299,7 +299,7 @@ def test_the_share_that_was_clipped() -> None:
     gain, zero = torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0, -1.0]), torch.zeros(6)
     tokens = Tokens(gain, torch.arange(6), zero.long(), rho.log(), none, zero, none)
     for objective, expected in (
-        (GRPO(kl=KL()), [0, 1, 0, 1, 0, 0]), (GSPO(), [0, 1, 0, 1, 0, 0]), (CISPO(), [0, 0, 0, 0, 0, 1]),
+        (GRPO(kl=None), [0, 1, 0, 1, 0, 0]), (GSPO(), [0, 1, 0, 1, 0, 0]), (CISPO(), [0, 0, 0, 0, 0, 1]),
         (CISPO(0.2, 0.5), [1, 1, 0, 1, 1, 1]),
     ):  # fmt: skip
         assert objective.loss(tokens)[1]["clip_ratio/region_mean"].tolist() == expected
@@ -336,4 +336,4 @@ def test_kl_in_the_reward_needs_the_reference() -> None:
     for objective in (RLOO(), ReinforcePlusPlus()):
         with pytest.raises(UsageError, match="each token's reference"):
             objective.credit([trace], "wanted", {})
-    RLOO(kl=KL()).credit([trace], "wanted", {})
+    RLOO(kl=None).credit([trace], "wanted", {})

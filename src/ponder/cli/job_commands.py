@@ -155,23 +155,27 @@ def build_algorithm(name: str, settings: Mapping[str, str], beta: float | None) 
     from ponder.train.algorithms import ON_POLICY
     from ponder.train.objective import KL
 
-    objective = flags.build_with_settings(
-        "algorithm", registry.lookup("algorithm", name, ON_POLICY), settings, "algorithm"
-    )
-    kl_settings = [setting for setting in settings if setting.startswith("kl.")]
-    if beta is None and not kl_settings:
+    plain = {key: text for key, text in settings.items() if not key.startswith("kl.")}
+    objective = flags.build_with_settings("algorithm", registry.lookup("algorithm", name, ON_POLICY), plain, "algorithm")
+    changes = {key.removeprefix("kl."): text for key, text in settings.items() if key.startswith("kl.")}
+    if beta is None and not changes:
         return objective
     if "kl" not in [f.name for f in fields(objective)]:
         own = ", and its own beta is --algorithm.beta" if hasattr(objective, "beta") else ""
         raise UsageError(f"the algorithm {name} has no KL term: leave out --beta{own}")
-    if beta is not None and "kl.beta" in kl_settings:
+    if beta is not None and "beta" in changes:
         raise UsageError("--beta and --algorithm.kl.beta are the same setting: give one of them")
-    if beta is not None:
-        objective = replace(objective, kl=replace(objective.kl or KL(), beta=beta))
-    if kl_settings and not objective.kl.beta:
-        given = f"--algorithm.{kl_settings[0]}"
-        raise UsageError(f"{given} changes nothing, since the KL term has no weight: give --beta too")
-    return objective
+    others = [key for key in changes if key != "beta"]
+    weight = beta if beta is not None else flags.parse_value(float, changes["beta"]) if "beta" in changes else None
+    if weight == 0 or (weight is None and objective.kl is None):
+        if others:
+            raise UsageError(
+                f"--algorithm.kl.{others[0]} changes nothing, since the KL term has no weight: give --beta too"
+            )
+        return replace(objective, kl=None)
+    current = {} if objective.kl is None else {f.name: str(getattr(objective.kl, f.name)) for f in fields(objective.kl)}
+    given = current | changes | ({} if weight is None else {"beta": str(weight)})
+    return replace(objective, kl=flags.build_with_settings("KL term", KL, given, "algorithm.kl"))
 
 
 def build_lora(settings: Mapping[str, str]) -> Any:
@@ -260,9 +264,9 @@ def evaluate(
     model: opt.Model = "smollm2",
     strategy: opt.Strategy = None,
     effort: opt.Effort = None,
-    n: Annotated[int | None, "samples per problem, beams or simulations; more than 1 is an ensemble"] = None,
+    n: Annotated[int | None, "samples per problem, beams or simulations; more than 1 takes the strategy samples"] = None,
     limit: Annotated[int | None, "the first so many problems"] = None,
-    temperature: Annotated[float | None, "0: greedy, which a chain is; an ensemble samples at 1"] = None,
+    temperature: Annotated[float | None, "0: greedy, as a chain is; the strategy samples uses 1"] = None,
     max_tokens: Annotated[int | None, "longest answer (256)"] = None,
     guide: opt.Guide = "",
     prices: opt.Prices = None,
@@ -287,10 +291,10 @@ def evaluate(
     if n is not None and n < 1:
         raise UsageError(f"--n is {n}; take at least one sample per problem")
     if strategy == "chain" and (n or 1) > 1:
-        raise UsageError(f"a chain is one sample per problem: --strategy ensemble for --n {n}")
+        raise UsageError(f"a chain is one sample per problem: --strategy samples for --n {n}")
     found, own, level = strategy_from_flags(
         strategy, effort, n=n, max_tokens=max_tokens, temperature=temperature, settings=strategy_settings,
-        default_name="ensemble" if (n or 1) > 1 else "chain", sampling_defaults={"max_tokens": 256},
+        default_name="samples" if (n or 1) > 1 else "chain", sampling_defaults={"max_tokens": 256},
     )  # fmt: skip
     refuse_unused_guide(found, guide)
     bound = budget_from_flags(level, budget_settings, prices, model)
@@ -309,7 +313,7 @@ def evaluate(
         device=device,
         dtype=dtype,
     )
-    named = f"-{path_slug(strategy)}" if strategy not in (None, "chain", "ensemble") else ""
+    named = f"-{path_slug(strategy)}" if strategy not in (None, "chain", "samples") else ""
     return JobLaunch(job, run or Path("runs") / f"eval-{path_slug(task)}-{path_slug(model)}{named}", json)
 
 

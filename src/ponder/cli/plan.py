@@ -182,7 +182,6 @@ def fill_plan(found: RunPlan, scan: int, probe: int, seen: ProgressTracker) -> N
     from ponder.pipelines.preflight.run_checks import preflight_rl, preflight_sft
     from ponder.pipelines.problems.conversations import read_conversations
     from ponder.pipelines.rl import RL, build_learners
-    from ponder.train.imitation import DPO
 
     job = found.job
     if probe:
@@ -197,8 +196,9 @@ def fill_plan(found: RunPlan, scan: int, probe: int, seen: ProgressTracker) -> N
     if isinstance(job, RL):
         found.checks, evidence = event_loop.run(preflight_rl(job, policy, learner, critic))
     else:
-        pairs = isinstance(job.algorithm, DPO)
-        problems = read_conversations(job.data, pairs) if isinstance(job.data, str) else job.data.train
+        problems = (
+            read_conversations(job.data, job.algorithm.needs_pairs) if isinstance(job.data, str) else job.data.train
+        )
         found.checks, evidence = preflight_sft(job, problems, policy, learner)
     if evidence is not None:
         _, step = evidence.credited()[0]

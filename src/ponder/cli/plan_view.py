@@ -14,8 +14,9 @@ from rich.text import Text
 
 from ponder.cli.live_panel import SEVERITY_STYLES
 from ponder.cli.plan import PassRateScan, RunPlan, TokenSpan
-from ponder.cli.progress import format_duration, one_line
+from ponder.cli.progress import one_line
 from ponder.cli.safe_console import console_on
+from ponder.pipelines.job.base_job import format_duration
 from ponder.pipelines.preflight.checks import Check
 from ponder.pipelines.preflight.forecast import smallest_group_size
 from ponder.runs import job_json
@@ -94,11 +95,7 @@ def job_rows(found: RunPlan) -> list[tuple[str, str]]:
 def describe_algorithm(value: Any) -> str:
     """The algorithm, its KL term and its paper."""
     own = [f"{name}={_short_value(v)}" for name, v in non_default_fields(value).items() if name != "kl"]
-    kl = (
-        f"{value.kl.beta:g} KL ({value.kl.estimator}) in the {value.kl.where}"
-        if value.kl and value.kl.beta
-        else "no KL"
-    )
+    kl = f"{value.kl.beta:g} KL ({value.kl.estimator}) in the {value.kl.where}" if value.kl else "no KL"
     name = f"{type(value).__name__}({', '.join(own)})" if own else type(value).__name__
     return ", ".join(filter(None, [name, kl, getattr(value, "paper", "")]))
 

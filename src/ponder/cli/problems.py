@@ -177,5 +177,5 @@ def _run_and_write(job: Any, folder: Path, out: Path, json: bool) -> int:
     if not job.filters.decontaminate_against and job.task is None:
         print("held out   compared with no evaluation; --decontaminate-against TASK leaves out its test problems")
     print(f"the run    {folder}" + (f" (its solutions: ponder harvest {folder})" if solved else ""))
-    print(f"train on   ponder train columns {settings}")
+    print(f"train on   ponder train custom {settings}")
     return 0

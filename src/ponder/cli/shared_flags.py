@@ -46,7 +46,7 @@ OptimizerStates = Annotated[Literal["float32", "int8", "cpu"], "how the optimize
 Strategy = Annotated[
     str | None,
     Named("ponder.reason.strategies:STRATEGIES", "ponder.reason.presets:PRESETS"),
-    "chain, vote, best-of, beam, mcts ... or a preset (ponder strategies lists them)",
+    "chain, majority-vote, best-of-n, beam-search, mcts ... or a preset (ponder strategies lists them)",
 ]
 Effort = Annotated[
     Literal["none", "minimal", "low", "medium", "high", "max"] | None,

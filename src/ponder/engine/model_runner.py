@@ -1,4 +1,4 @@
-"""A pass of the network over a part of the work, in plain torch: any device, any type."""
+"""A pass of the network over a chunk of the work, in plain torch: any device, any type."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from torch import Tensor
 
 from ponder.engine.adapters import Adapters, node_adapter
 from ponder.engine.attention_plan import plan_attention
-from ponder.engine.kv_cache import DecodeAttention, KVCache, MixedAttention, PrefillAttention
+from ponder.engine.kv_cache import KVCache
 from ponder.engine.request import SequenceState
 from ponder.engine.scheduler import PrefillChunk
+from ponder.engine.torch_attention import DecodeAttention, MixedAttention, PrefillAttention
 from ponder.nets.decoder import Decoder
 
 # Tokens and their log-probabilities [B, steps]; waits for them.
@@ -28,20 +29,20 @@ class ModelRunner:
         self._last_batch: list[SequenceState] = []  # of the last decoding pass
         self._attention: DecodeAttention | None = None
 
-    def prefill(self, parts: Sequence[PrefillChunk]) -> None:
+    def prefill(self, chunks: Sequence[PrefillChunk]) -> None:
         """Compute keys and values of these tokens; readings get the hidden states of theirs."""
-        self._store_hidden(parts, self._prefill_hidden(parts))
+        self._store_hidden(chunks, self._prefill_hidden(chunks))
 
-    def _prefill_hidden(self, parts: Sequence[PrefillChunk]) -> Tensor:
-        attend = PrefillAttention(self.cache, parts)
-        with self._with_adapters([node_adapter(part.node) for part in parts], attend.sizes):
+    def _prefill_hidden(self, chunks: Sequence[PrefillChunk]) -> Tensor:
+        attend = PrefillAttention(self.cache, chunks)
+        with self._with_adapters([node_adapter(chunk.node) for chunk in chunks], attend.sizes):
             hidden_TE: Tensor = self.net(self.cache.to_device(attend.tokens), attend.positions_T, attend)
         return hidden_TE
 
-    def _store_hidden(self, parts: Sequence[PrefillChunk], hidden_TE: Tensor) -> None:
-        for part, hidden in zip(parts, hidden_TE.split([part.stop - part.start for part in parts]), strict=True):
-            if part.read_request is not None:
-                part.read_request.hidden.append(hidden.clone())
+    def _store_hidden(self, chunks: Sequence[PrefillChunk], hidden_TE: Tensor) -> None:
+        for chunk, hidden in zip(chunks, hidden_TE.split([chunk.stop - chunk.start for chunk in chunks]), strict=True):
+            if chunk.read_request is not None:
+                chunk.read_request.hidden.append(hidden.clone())
 
     def _make_cache(self, slots: int) -> KVCache:
         return KVCache(self.net.config, slots, self.net.device, self.net.dtype)
@@ -59,8 +60,8 @@ class ModelRunner:
     def close(self) -> None:
         """Wait for what still goes on."""
 
-    def mixed_batch(self, parts: Sequence[PrefillChunk]) -> bool:
-        """Shall those who decode have a token of the pass that fills these parts? Else they wait for its end."""
+    def mixed_batch(self, chunks: Sequence[PrefillChunk]) -> bool:
+        """Shall those who decode have a token of the pass that fills these chunks? Else they wait for its end."""
         return True
 
     # runs of passes that draw where they compute, if this runner has such
@@ -73,8 +74,8 @@ class ModelRunner:
         """That many passes for rows that `launch` draws for, after the tokens that are `ahead`."""
         return 1
 
-    def can_launch(self, seqs: Sequence[SequenceState], parts: Sequence[PrefillChunk] = ()) -> bool:
-        """Can `launch` draw for these rows, beside these parts?"""
+    def can_launch(self, seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk] = ()) -> bool:
+        """Can `launch` draw for these rows, beside these chunks?"""
         return False
 
     def can_launch_ahead(self, seqs: Sequence[SequenceState], steps: int) -> bool:
@@ -82,28 +83,28 @@ class ModelRunner:
         return False
 
     def launch(
-        self, seqs: Sequence[SequenceState], steps: int, ahead: int = 0, parts: Sequence[PrefillChunk] = ()
+        self, seqs: Sequence[SequenceState], steps: int, ahead: int = 0, chunks: Sequence[PrefillChunk] = ()
     ) -> PendingTokens:
         """The next tokens [B, steps] of each row and their log-probabilities: begun now, and there when they are
         called for. `ahead`: tokens of these rows that were launched before, and not called for yet. Parts are filled
         in the same pass, of which there is then one."""
         raise NotImplementedError
 
-    def decode(self, seqs: Sequence[SequenceState], parts: Sequence[PrefillChunk] = ()) -> Tensor:
-        """Logits [B, V] after the newest token of each row; parts are filled in the same pass. What a group feeds first
+    def decode(self, seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk] = ()) -> Tensor:
+        """Logits [B, V] after the newest token of each row; chunks are filled in the same pass. What a group feeds first
         is alike, and is fed once."""
         places: dict[tuple[int, int] | int, int] = {}  # where each is computed
         place = [places.setdefault(_dedup_key(seq), len(places)) for seq in seqs]
         if len(places) == len(seqs):
-            return self._decode_logits(seqs, parts)
+            return self._decode_logits(seqs, chunks)
         firsts = [place.index(i) for i in range(len(places))]
-        logits_BV = self._decode_logits([seqs[i] for i in firsts], parts)[place]
+        logits_BV = self._decode_logits([seqs[i] for i in firsts], chunks)[place]
         others = sorted(set(range(len(seqs))) - set(firsts))
         self.cache.copy_slots([seqs[firsts[place[i]]].slots[-1] for i in others], [seqs[i].slots[-1] for i in others])
         self.forget_batch()
         return logits_BV
 
-    def _decode_logits(self, seqs: Sequence[SequenceState], parts: Sequence[PrefillChunk]) -> Tensor:
+    def _decode_logits(self, seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk]) -> Tensor:
         for seq in seqs:
             seq.prefill_tokens += len(seq.slots) == 1
         if self._attention is not None and self._last_batch == seqs:
@@ -113,13 +114,13 @@ class ModelRunner:
         tokens = np.asarray([seq.token_ids[-1] if seq.token_ids else seq.request.prefix[-1] for seq in seqs], np.int64)
         attend: DecodeAttention | MixedAttention = self._attention
         names, sizes = [seq.adapter for seq in seqs], [1] * len(seqs)
-        if parts:
-            attend = MixedAttention(self._attention, filling := PrefillAttention(self.cache, parts))
+        if chunks:
+            attend = MixedAttention(self._attention, filling := PrefillAttention(self.cache, chunks))
             tokens = np.concatenate([tokens, filling.tokens])
-            names, sizes = names + [node_adapter(part.node) for part in parts], sizes + filling.sizes
+            names, sizes = names + [node_adapter(chunk.node) for chunk in chunks], sizes + filling.sizes
         with self._with_adapters(names, sizes):
             hidden_TE = self.net(self.cache.to_device(tokens), attend.positions_T, attend)
-        self._store_hidden(parts, hidden_TE[len(seqs) :])
+        self._store_hidden(chunks, hidden_TE[len(seqs) :])
         return self._logits_from_hidden(hidden_TE[: len(seqs)])
 
     def _logits_from_hidden(self, hidden_BE: Tensor) -> Tensor:

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ponder.engine.request import SequenceState
+from ponder.errors import ModelError
+from ponder.nets.decoder import Decoder
 from ponder.types import Sampling
 
 _VOCAB_BLOCK = 256  # the vocabulary is cut into blocks of this size to invert its distribution
@@ -68,6 +70,21 @@ def exact_log_softmax(logits: Tensor) -> Tensor:
     """Log-probabilities over the last dimension. On a CPU this sums a large vocabulary more exactly than torch's
     log_softmax, which is off by 1e-5 and more there."""
     return logits - logits.logsumexp(-1, keepdim=True)
+
+
+def logprobs_from_hidden(net: Decoder, hidden_TE: Tensor, tokens_T: Tensor) -> Tensor:
+    """Log-probability [T] of each token, given the hidden state before it. In chunks: [T, V] may be large."""
+    chunks = []
+    for hidden, tokens in zip(hidden_TE.split(256), tokens_T.split(256), strict=True):
+        chunks.append(exact_log_softmax(net.logits(hidden)).gather(-1, tokens[:, None])[:, 0])
+    logprobs_T = torch.cat(chunks)
+    if not torch.isfinite(logprobs_T).all():
+        raise nonfinite_logits_error()
+    return logprobs_T
+
+
+def nonfinite_logits_error() -> ModelError:
+    return ModelError("the model's logits are not finite numbers: its weights are damaged or training diverged")
 
 
 def warp(logits_BV: Tensor, sampling: Sequence[Sampling]) -> Tensor:

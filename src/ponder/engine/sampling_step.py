@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ponder.engine import request_errors, rng, sampler
 from ponder.engine.request import Request, SequenceState
-from ponder.errors import ModelError, PonderError, UsageError
+from ponder.errors import PonderError, UsageError
 from ponder.types import Sampling, StopReason, ids
 
 # Told of a row after each token: returns True where the text so far holds a stop string.
@@ -202,4 +202,4 @@ def _record_measures(logits_BV: Tensor, seqs: Sequence[SequenceState]) -> dict[s
 def _sampling_error(sound: bool) -> PonderError:
     if sound:
         return UsageError("no token may follow: what is allowed, banned and biased leaves none; loosen the rules")
-    return ModelError("the model's logits are not finite numbers: its weights are damaged or training diverged")
+    return sampler.nonfinite_logits_error()

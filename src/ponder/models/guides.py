@@ -8,7 +8,7 @@ from typing import Any
 
 from ponder.errors import UnknownName, UsageError
 from ponder.protocols import Policy, Scorer, Task
-from ponder.reason.operators.reduce import REDUCTIONS
+from ponder.reason.operators.evaluate import REDUCTIONS
 from ponder.reason.operators.self_evaluate import PTrue
 from ponder.reason.scorers import Likelihood, OutcomeAndValue
 from ponder.registry import import_object

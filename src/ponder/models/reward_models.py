@@ -21,15 +21,17 @@ from torch import nn
 
 from ponder.errors import ModelError, UsageError
 from ponder.models import chat_templates
-from ponder.models.load import ScratchModel, find_model, load_policy
+from ponder.models.load import load_policy
+from ponder.models.model_paths import find_model
 from ponder.models.ponder_policy import AdapterPolicy, PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.models.tokenizer import Tokenizer
 from ponder.models.weight_sharing import adapter_digest, find_head_adapter, runs_on
 from ponder.nets import hf
 from ponder.nets.decoder_with_head import DecoderWithHead, ScoreHead, apply_head, build_head
 from ponder.nets.hardware import pick_device, pick_dtype, set_threads
 from ponder.protocols import Policy
-from ponder.reason.operators.reduce import Reduction, reduce_scores
+from ponder.reason.operators.evaluate import Reduction, reduce_scores
 from ponder.tasks.step_labels.step_split import step_ends
 from ponder.types import Cost, Ids, Score, Step, Trace
 
@@ -87,7 +89,7 @@ class HeadReader:
 
     def _weight_versions(self) -> tuple[int, ...]:
         """Changes when the weights do; not when the engine lays the same ones elsewhere."""
-        return self.engine_policy.weights_stamp[: 1 + len(self.engine_policy._weights)]
+        return self.engine_policy.weight_versions()
 
     def _cost(self, first: int, last: int, known: Sequence[int]) -> Cost:
         """What was read before, or was written in these same states, is in the cache."""

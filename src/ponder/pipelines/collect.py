@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ponder import event_loop, memory_check
 from ponder.errors import UsageError
 from ponder.measure.evaluation_report import EvaluationReport, evaluation_report
 from ponder.models.guides import guide_code, is_oracle, load_guide
-from ponder.models.load import load_inference_policy, pin_checkpoint
-from ponder.models.model_fingerprints import pin_guide
-from ponder.pipelines.evaluate import solve_and_keep
-from ponder.pipelines.job.input_fingerprints import input_fingerprints
+from ponder.models.load import load_inference_policy
+from ponder.pipelines.evaluate import accuracy_so_far
+from ponder.pipelines.job.base_job import BaseJob
+from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.problems.prompt_style import apply_style
-from ponder.pipelines.solve import shuffled_problems
+from ponder.pipelines.problems.solve_many import solve_many
+from ponder.pipelines.solve import shuffled_problems, try_solve
 from ponder.protocols import NoProgress, Progress, Strategy, Task
 from ponder.reason.budget import Budget
 from ponder.reason.strategies import Samples
-from ponder.runs import Run, read_traces
+from ponder.runs import read_traces
 from ponder.runs.trust import names_code
 from ponder.types import Trace
 
 
 @dataclass(frozen=True)
-class Collect:
+class Collect(BaseJob):
     """The job: so many training problems from the `first` on, in the order in which a run with this seed asks them."""
 
     task: Task
@@ -47,28 +50,38 @@ class Collect:
         if min(self.max_concurrency, self.limit) < 1 or min(self.seed, self.start_index) < 0:
             raise UsageError("max_concurrency and limit must each be at least 1, seed and start_index at least 0")
 
-    def __call__(self, folder: str | Path, watch: Progress | None = None) -> EvaluationReport:
+    def check_memory(self) -> None:
         memory_check.require_trace_memory({"limit": self.limit}, {"n": getattr(self.strategy, "n", 1)})
-        watch = watch or NoProgress()
-        job = replace(self, model=pin_checkpoint(self.model), guide=pin_guide(self.guide, folder))
+
+    def __call__(self, folder: str | Path, progress: Progress | None = None) -> EvaluationReport:
+        self.check_memory()
+        progress = progress or NoProgress()
         chosen = {p.id: p for p in shuffled_problems(self.task.train, self.seed, self.start_index, self.limit)}
-        with Run(folder, job, input_fingerprints(job)) as run:
-            watch.phase("load")
+        job, run = open_run(self, folder)
+        with run:
+            progress.phase("load")
             policy = load_inference_policy(job.model, template=self.template, device=self.device, dtype=self.dtype)
-            policy.on_tokens = watch.tokens
+            policy.on_tokens = progress.tokens
             policy.reseed(self.seed, self.start_index)
             guide = load_guide(job.guide, policy, self.task, self.device, self.dtype)
-            work = solve_and_keep(
-                list(chosen.values()), self.strategy, policy, self.task.verifier, run, watch, self.max_concurrency,
-                guide=guide, budget=self.budget, oracle=is_oracle(self.guide),
+            verifier = self.task.verifier
+            work = partial(
+                try_solve, strategy=self.strategy, policy=policy, verifier=verifier, guide=guide, budget=self.budget,
+                oracle=is_oracle(self.guide),
             )  # fmt: skip
-            traces = event_loop.run(work)
+            solving = solve_many(
+                list(chosen.values()), work, run, progress, max_concurrency=self.max_concurrency,
+                report_every=max(1, self.max_concurrency // 4),
+                metrics=partial(accuracy_so_far, verifier_name=verifier.name),
+            )  # fmt: skip
+            traces = event_loop.run(solving)
         return self._report(traces)
 
-    def summary_lines(self, folder: Path) -> list[str]:
+    def summary_lines(self, folder: Path, result: Any) -> list[str]:
         """What came out, for people."""
         last = {trace.problem.id: trace for _, trace in read_traces(folder)}  # what failed was asked again
-        return [f"traces          of {len(last)} problems", *self._report(list(last.values())).lines()]
+        lines = self._report(list(last.values())).lines()
+        return [f"traces          of {len(last)} problems", *lines, f"run       {folder}"]
 
     def _report(self, traces: Sequence[Trace]) -> EvaluationReport:
         verifier = self.task.verifier

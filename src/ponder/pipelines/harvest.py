@@ -17,6 +17,7 @@ from ponder.errors import RunError, TaskError, UnknownName, UsageError
 from ponder.filter_report import FilterReport
 from ponder.measure.readers.run_directory import run_task, run_verifier, task_verifier
 from ponder.models.genrm import training_row
+from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.problems.held_out import keep_for_training, raise_if_all_held_out, traces_with_split
 from ponder.protocols import NoProgress, Progress, Scorer, Task
 from ponder.reason import harvest as harvest_traces
@@ -35,18 +36,18 @@ from ponder.reason.harvest.kinds import (
     LabelFormat,
 )
 from ponder.registry import only_allowed
-from ponder.runs import Run, job_json, read_job, read_traces, write_json
+from ponder.runs import job_json, read_job, read_traces, write_json
 from ponder.runs.data_files import FILTER_REPORT_FILE, HARVEST_FILE, filter_report_lines, write_jsonl
 from ponder.runs.trust import allowed_names, trust_within
 from ponder.tasks.step_labels import LABEL_SCORE, STEP_LABEL_FORMATS
-from ponder.types import Ids, Problem, Score, Step, Trace, ids, prompt_trace
+from ponder.types import Ids, Problem, Score, Step, Trace, ids, problem_key, prompt_trace
 
 if TYPE_CHECKING:
     from ponder.models.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class Harvest:
+class Harvest(BaseJob):
     """The job. Of the traces in these run directories, at most `each` rows of a problem.
 
     `scorer`: by whose verdict; empty: the only one there is, or the run's own verifier; for labels, the labels on the
@@ -108,33 +109,34 @@ class Harvest:
                 f"`keep` chooses among {self.kind} only where `max_per_problem` says how many: give that too"
             )
 
-    def __call__(self, folder: str | Path, watch: Progress | None = None) -> Path:
+    def __call__(self, folder: str | Path, progress: Progress | None = None) -> Path:
         """As a stage: the rows in the folder's data.jsonl. A harvest that is done is not done again."""
-        from ponder.pipelines.job.input_fingerprints import input_fingerprints
+        from ponder.pipelines.job.open_run import open_run  # torch, which `rows` does not need
 
-        with Run(folder, self, input_fingerprints(self)) as run:
+        _, run = open_run(self, folder)
+        with run:
             out = run.folder / HARVEST_FILE
             if not out.exists():
                 funnel = FilterReport()
                 try:
-                    rows = self.rows(funnel, watch or NoProgress())
+                    rows = self.rows(funnel, progress or NoProgress())
                 finally:  # also where nothing was left
                     if funnel.stages:
                         write_json(run.folder / FILTER_REPORT_FILE, funnel.to_json())
                 write_jsonl(out, rows)
         return out
 
-    def summary_lines(self, folder: Path) -> list[str]:
+    def summary_lines(self, folder: Path, result: Any) -> list[str]:
         """What came out, for people."""
-        return [*filter_report_lines(folder), f"{self.kind:<9} {folder / HARVEST_FILE}"]
+        return [*filter_report_lines(folder), f"{self.kind:<9} {folder / HARVEST_FILE}", f"run       {folder}"]
 
-    def rows(self, funnel: FilterReport, watch: Progress | None = None) -> list[dict[str, Any]]:
+    def rows(self, funnel: FilterReport, progress: Progress | None = None) -> list[dict[str, Any]]:
         """What a file says, one row each. Where nothing is left, an error with the funnel."""
         with trust_within(job_json.external_code_in(self.task)):  # what its own task is, that of a run may be too
-            return self._rows(funnel, watch or NoProgress())
+            return self._rows(funnel, progress or NoProgress())
 
-    def _rows(self, funnel: FilterReport, watch: Progress) -> list[dict[str, Any]]:
-        watch.phase("read")
+    def _rows(self, funnel: FilterReport, progress: Progress) -> list[dict[str, Any]]:
+        progress.phase("read")
         for run in self.runs:
             check_has_traces(run)
         scorer = {run: self.scorer or self._choose_scorer(run) for run in self.runs}
@@ -150,7 +152,7 @@ class Harvest:
             raise_if_all_held_out(funnel)
             funnel.fail(f"the runs hold no {self.kind} by {_scorers_text(scorer)}; {NOTHING_LEFT_ADVICE[self.kind]}")
         if self.kind == "journeys":
-            watch.phase("judge")
+            progress.phase("judge")
             judges = {run: run_scorer(run) if self.task is None else self.task.verifier for run in self.runs}
             judges = {run: judge if judge and judge.name == scorer[run] else None for run, judge in judges.items()}
             with nullcontext() if self.task is not None else only_allowed(allowed_names()):
@@ -341,7 +343,7 @@ def _label_rows(
     for row in rows:
         size = sum(len(step.token_ids) for step in trace.steps[1:])
         yield HarvestedRow(
-            harvest_traces.problem_key(trace.problem), json.dumps(row), size, row | {"from": origin.record(trace)}
+            problem_key(trace.problem).question, json.dumps(row), size, row | {"from": origin.record(trace)}
         )
 
 
@@ -364,7 +366,7 @@ def _verdict_rows(
         first = trace.text(others[at % len(others)]) if job.kind == "rationales" else None
         row = training_row(trace.problem.bare_question, text, score >= job.min_score, first)
         row |= {"score": score, "tokens": size, "from": origin.record(trace, steps=trace.path(end))}
-        yield HarvestedRow(harvest_traces.problem_key(trace.problem), text, size, row)
+        yield HarvestedRow(problem_key(trace.problem).question, text, size, row)
 
 
 def _with_tokens(one: HarvestedRow, trace: Trace, reads: TextCodec) -> HarvestedRow:

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ponder import event_loop, memory_check
-from ponder.errors import Interrupted, TaskError, UsageError
+from ponder.errors import TaskError, UsageError
 from ponder.filter_report import FilterReport
 from ponder.models.base_policy import BasePolicy
-from ponder.models.load import load_inference_policy, pin_checkpoint
-from ponder.pipelines.job.input_fingerprints import input_fingerprints
+from ponder.models.load import load_inference_policy
+from ponder.pipelines.job.base_job import BaseJob
+from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.problems.held_out import raise_if_all_held_out, training_traces
 from ponder.pipelines.problems.prompt_style import apply_style
+from ponder.pipelines.problems.solve_many import solve_many
 from ponder.pipelines.rewards.labelled_traces import check_same_tokens
-from ponder.pipelines.rewards.step_labelling import MathShepherd, StepLabeller, label_traces
-from ponder.pipelines.solve import solve_all
+from ponder.pipelines.rewards.step_labelling import MathShepherd, StepLabeller
+from ponder.pipelines.solve import solve
 from ponder.protocols import NoProgress, Progress, Strategy, Task
 from ponder.reason.strategies import Samples
-from ponder.runs import Run, problem_changes, read_job, read_traces, write_json
+from ponder.runs import Run, read_job, read_traces, write_json
 from ponder.runs.data_files import FILTER_REPORT_FILE
-from ponder.runs.problem_changes import whole_problem_key
 from ponder.tasks.step_labels import LABEL_SCORE
 from ponder.tasks.step_labels.step_split import split_steps
-from ponder.types import Cost, Trace
+from ponder.types import Cost, Problem, Trace, problem_key
 
 
 @dataclass(frozen=True)
-class Label:
+class Label(BaseJob):
     """The job: answers to a task's training problems by a strategy, or those of runs (`data`; of a problem that was
     asked again, the last), labelled step by step.
 
@@ -56,25 +58,28 @@ class Label:
         if self.include_held_out and not self.data:
             raise UsageError("include_held_out is of `data`: a task's training problems are never held out")
 
-    def __call__(self, folder: str | Path, watch: Progress | None = None) -> list[Trace]:
+    def check_memory(self) -> None:
         if not self.data:
             memory_check.require_trace_memory(
                 {"limit": min(self.limit, len(self.task.train))}, {"n": getattr(self.strategy, "n", 1)}
             )
-        watch = watch or NoProgress()
-        job = replace(self, model=pin_checkpoint(self.model))
-        with Run(folder, job, input_fingerprints(job)) as run:
-            watch.phase("load")
+
+    def __call__(self, folder: str | Path, progress: Progress | None = None) -> list[Trace]:
+        self.check_memory()
+        progress = progress or NoProgress()
+        job, run = open_run(self, folder)
+        with run:
+            progress.phase("load")
             policy = load_inference_policy(job.model, job.template, job.device, job.dtype)
-            policy.on_tokens = watch.tokens
+            policy.on_tokens = progress.tokens
             policy.reseed(job.seed)
-            traces = event_loop.run(label(job, policy, run, watch))
+            traces = event_loop.run(label(job, policy, run, progress))
             if not (run.folder / FILTER_REPORT_FILE).exists():
                 write_json(run.folder / FILTER_REPORT_FILE, label_filter_report(traces).to_json())
             check_labels_useful(traces)
         return traces
 
-    def summary_lines(self, folder: Path) -> list[str]:
+    def summary_lines(self, folder: Path, result: Any) -> list[str]:
         """What came out, for people."""
         traces = [trace for _, trace in read_traces(folder)]
         told = label_metrics(traces)
@@ -86,47 +91,39 @@ class Label:
             f"labels    {steps} steps of {len(traces)} problems{mean}; {told['frac_undecided']:.1%} undecided",
             f"cost      {spent.generated_tokens} tokens written, {spent.cached_tokens} read from the cache",
             f"use it    ponder reward {folder} --algorithm prm",
+            f"run       {folder}",
         ]
 
 
-async def label(job: Label, policy: BasePolicy, run: Run, watch: Progress) -> list[Trace]:
+async def label(job: Label, policy: BasePolicy, run: Run, progress: Progress) -> list[Trace]:
     sides = FilterReport()
-    given = {
-        whole_problem_key(t.problem): t for place in job.data for t in _read_answers(place, sides, job.include_held_out)
-    }
+    given = {problem_key(t.problem): t for place in job.data for t in _read_answers(place, sides, job.include_held_out)}
     problems = [t.problem for t in given.values()] if job.data else list(job.task.train[: job.limit])
     problems = problems[: job.limit]
     if not problems:
         raise_if_all_held_out(sides)
         raise TaskError(f"{', '.join(job.data) or job.task.name} has no problems to label answers of")
-    kept = [trace for _, trace in read_traces(run.folder)]
-    problem_changes.check_problems_unchanged(run, kept, problems)
-    done = {whole_problem_key(trace.problem): trace for trace in kept}
-    left = [p for p in problems if whole_problem_key(p) not in done]
-    watch.phase("solve")
-    for begin in range(0, len(left), job.max_concurrency):
-        part = left[begin : begin + job.max_concurrency]
-        try:
-            if job.data:
-                traces = [given[whole_problem_key(p)] for p in part]
-                for trace in traces:
-                    check_same_tokens(trace, policy)
-            else:
-                traces = await solve_all(part, job.strategy, policy, job.task.verifier)
-            if job.separator:
-                traces = [split_steps(trace, policy.text, job.separator) for trace in traces]
-            await label_traces(traces, job.labeller, policy, job.task.verifier)
-            run.write_traces(0, traces)
-            done |= {whole_problem_key(trace.problem): trace for trace in traces}
-            told = label_metrics(done.values())
-            run.write_metrics(len(done) - 1, told)
-            watch.step(len(done), len(problems), told, traces)
-        except (Interrupted, BaseExceptionGroup) as stop:
-            if isinstance(stop, BaseExceptionGroup) and not stop.subgroup(Interrupted):
-                raise
-            so_far = f"stopped after {len(done)} of {len(problems)} problems"
-            raise Interrupted(f"{so_far}; the same command goes on") from None
-    return [done[whole_problem_key(p)] for p in problems]
+
+    async def work(problem: Problem) -> Trace:
+        if job.data:
+            trace = given[problem_key(problem)]
+            check_same_tokens(trace, policy)
+        else:
+            trace = await solve(problem, job.strategy, policy, job.task.verifier)
+        if job.separator:
+            trace = split_steps(trace, policy.text, job.separator)
+        await job.labeller(trace, policy, job.task.verifier)
+        return trace
+
+    def metrics(traces: Collection[Trace]) -> dict[str, float]:
+        values = label_metrics(traces)
+        run.write_metrics(len(traces) - 1, values)
+        return values
+
+    return await solve_many(
+        problems, work, run, progress, max_concurrency=job.max_concurrency, report_every=job.max_concurrency,
+        retry_failed=False, metrics=metrics,
+    )  # fmt: skip
 
 
 def _read_answers(place: str, sides: FilterReport, include_held_out: bool) -> list[Trace]:

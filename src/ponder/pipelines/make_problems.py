@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,9 +17,10 @@ from typing import Any, ClassVar
 from ponder import event_loop, memory_check, registry
 from ponder.errors import RunError, UnknownName, UsageError
 from ponder.filter_report import FilterReport
+from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.problems.filters import Filters, without_instruction
 from ponder.pipelines.problems.held_out import HELD_OUT_REASON, TRAINING_ONLY_STAGE, is_held_out
-from ponder.pipelines.problems.solve_many import SolveMany
+from ponder.pipelines.problems.solve_many import solve_many
 from ponder.pipelines.problems.solve_rate import SolveRate
 from ponder.pipelines.problems.sources import (
     MODEL_SOURCES,
@@ -32,6 +34,7 @@ from ponder.pipelines.problems.sources import (
     with_lineage,
     writing_requests,
 )
+from ponder.pipelines.solve import try_solve
 from ponder.protocols import NoProgress, Policy, Progress, Task
 from ponder.reason.strategies import Chain, Samples
 from ponder.runs import Run, job_json, read_traces, write_json
@@ -63,7 +66,7 @@ PolicyLoader = Callable[[str], Policy]  # a policy by its model's name
 
 
 @dataclass(frozen=True)
-class MakeProblems:
+class MakeProblems(BaseJob):
     """The job.
 
     `templates` draws from a file of templates; `write`, `evolve` and `backward` ask the model for new problems, like
@@ -146,20 +149,18 @@ class MakeProblems:
     def _uses_solvers(self) -> bool:
         return bool(self._solver_models) and self.samples_per_solver > 0
 
-    def __call__(self, folder: str | Path, watch: Progress | None = None) -> MakeProblemsResult:
+    def check_memory(self) -> None:
         memory_check.require_trace_memory(
             {"count": self.count}, {"samples_per_solver": max(1, self.samples_per_solver)}
         )
-        from ponder.models.load import load_inference_policy, pin_checkpoint
-        from ponder.pipelines.job.input_fingerprints import input_fingerprints
 
-        watch = watch or NoProgress()
-        tell = watch.tokens
-        job = replace(
-            self,
-            model=None if self.model is None else pin_checkpoint(self.model),
-            solvers=tuple(map(pin_checkpoint, self.solvers)),
-        )
+    def __call__(self, folder: str | Path, progress: Progress | None = None) -> MakeProblemsResult:
+        self.check_memory()
+        from ponder.models.load import load_inference_policy
+        from ponder.pipelines.job.open_run import open_run
+
+        progress = progress or NoProgress()
+        tell = progress.tokens
         loaded: dict[str, Any] = {}
 
         def find(name: str) -> Policy:
@@ -170,11 +171,11 @@ class MakeProblems:
             loaded[name].reseed(self.seed)
             return loaded[name]
 
-        attempts = replace(
-            job, exact_solver=None, filters=Filters()
-        )  # what filters depend on may change: they run again
-        with Run(folder, job, input_fingerprints(attempts), continue_from=job.continue_from) as run:
-            return event_loop.run(make_problems(job, find, run, watch))
+        # What the filters depend on may change: they run again.
+        attempts = replace(self, exact_solver=None, filters=Filters())
+        job, run = open_run(self, folder, inputs_of=attempts)
+        with run:
+            return event_loop.run(make_problems(job, find, run, progress))
 
     def continue_from(self, run: Run, theirs: Any) -> None:
         """A run goes on with other solvers and other filters. Attempts of solvers that are not asked any more, or are
@@ -194,9 +195,9 @@ class MakeProblems:
             again = f": the problems are solved again by {', '.join(self._solver_models)}" if self._uses_solvers else ""
             warnings.warn(f"{aside} attempts of other solvers or settings are set aside{again}", stacklevel=2)
 
-    def summary_lines(self, folder: Path) -> list[str]:
+    def summary_lines(self, folder: Path, result: Any) -> list[str]:
         """What came out, for people."""
-        return [*filter_report_lines(folder), f"problems  {folder / PROBLEMS_FILE}"]
+        return [*filter_report_lines(folder), f"problems  {folder / PROBLEMS_FILE}", f"run       {folder}"]
 
 
 def _solver_settings(job: MakeProblems) -> list[tuple[Any, ...]]:
@@ -222,23 +223,22 @@ class MakeProblemsResult:
     funnel: FilterReport
 
 
-async def make_problems(job: MakeProblems, find: PolicyLoader, run: Run, watch: Progress) -> MakeProblemsResult:
+async def make_problems(job: MakeProblems, find: PolicyLoader, run: Run, progress: Progress) -> MakeProblemsResult:
     """Also where it ends early, the funnel stands beside what was thought; before that there is nothing to keep."""
     funnel = FilterReport()
     try:
-        return await _run_make_problems(job, find, run, watch, funnel)
+        return await _run_make_problems(job, find, run, progress, funnel)
     finally:
         if any((run.folder / name).exists() for name in ("traces.jsonl", PROBLEMS_FILE)):
             write_json(run.folder / FILTER_REPORT_FILE, funnel.to_json())
 
 
 async def _run_make_problems(
-    job: MakeProblems, find: PolicyLoader, run: Run, watch: Progress, funnel: FilterReport
+    job: MakeProblems, find: PolicyLoader, run: Run, progress: Progress, funnel: FilterReport
 ) -> MakeProblemsResult:
     job.filters.validate()
     exact = None if job.exact_solver is None else registry.import_object(job.exact_solver)
-    asking = SolveMany(run, watch, job.max_concurrency)
-    problems = await _source_problems(job, find, asking, funnel)
+    problems = await _source_problems(job, find, run, progress, funnel)
     if job.prompt is not None:
         problems = [
             replace(
@@ -251,7 +251,7 @@ async def _run_make_problems(
         problems = _check_with_exact_solver(problems, exact, funnel)
     tried = [SolveRate(p) for p in problems]
     if job._uses_solvers:
-        tried = await _solved(job, find, asking, tried, funnel)
+        tried = await _solved(job, find, run, progress, tried, funnel)
     if job.max_kept is not None and len(tried) > job.max_kept:
         domains = [domain_of(t.problem) for t in tried]
         lengths = [sum(t.correct_lengths) / max(1, len(t.correct_lengths)) for t in tried]
@@ -271,7 +271,7 @@ def _to_row(tried: SolveRate, solved: bool) -> dict[str, Any]:
 
 
 async def _source_problems(
-    job: MakeProblems, find: PolicyLoader, asking: SolveMany, funnel: FilterReport
+    job: MakeProblems, find: PolicyLoader, run: Run, progress: Progress, funnel: FilterReport
 ) -> list[Problem]:
     """The problems of the source, before anything is asked of them."""
     if job.source == "templates":
@@ -289,7 +289,11 @@ async def _source_problems(
     assert job.model is not None
     asked = list(writing_requests(job.source, parents, operators, job.count, job.examples, job.seed))
     funnel.add("asked for", len(asked))
-    traces = await asking(WRITING_STEP, "write", asked, Chain(job.writer_sampling), find(job.model))
+    work = partial(try_solve, strategy=Chain(job.writer_sampling), policy=find(job.model))
+    traces = await solve_many(
+        asked, work, run, progress, max_concurrency=job.max_concurrency, step=WRITING_STEP, phase="write",
+        fixed_problems=False,
+    )  # fmt: skip
     return list(funnel.require_some("made", parse_replies(traces, job.source, job.model, funnel)))
 
 
@@ -331,13 +335,22 @@ def _check_with_exact_solver(
 
 
 async def _solved(
-    job: MakeProblems, find: PolicyLoader, asking: SolveMany, tried: list[SolveRate], funnel: FilterReport
+    job: MakeProblems,
+    find: PolicyLoader,
+    run: Run,
+    progress: Progress,
+    tried: list[SolveRate],
+    funnel: FilterReport,
 ) -> list[SolveRate]:
     """Those that solvers agree on, of fitting difficulty."""
     problems = [t.problem for t in tried]
     strategy = Samples(job.samples_per_solver, job.solver_sampling)
     for place, solver in enumerate(job._solver_models, 1):
-        traces = await asking(WRITING_STEP + place, "solve", problems, strategy, find(solver), MATH_VERIFIER)
+        work = partial(try_solve, strategy=strategy, policy=find(solver), verifier=MATH_VERIFIER)
+        traces = await solve_many(
+            problems, work, run, progress, max_concurrency=job.max_concurrency, step=WRITING_STEP + place,
+            fixed_problems=False,
+        )  # fmt: skip
         for one, trace in zip(tried, traces, strict=True):
             one.add_trace(trace)
     if not any(sum(t.correct_by_solver) for t in tried):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,9 +15,11 @@ import torch
 from ponder import event_loop, memory_check
 from ponder.errors import UsageError
 from ponder.measure import bootstrap_mean
-from ponder.models.load import ScratchModel, load_policy, pin_job_models
+from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
-from ponder.pipelines.job.input_fingerprints import input_fingerprints
+from ponder.models.scratch_model import ScratchModel
+from ponder.pipelines.job.base_job import BaseJob
+from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.sft import text_answer_trace
 from ponder.pipelines.solve import shuffled_problems
@@ -34,7 +36,7 @@ MAX_SHOWN_TEXTS = 2  # texts of each step whose thoughts are kept
 
 
 @dataclass(frozen=True)
-class QuietStar:
+class QuietStar(BaseJob):
     """The job: a task's gold answers, with `num_thoughts` of at most `max_thought_tokens` tokens before each of their tokens, or once
     before the answer (0: none, for comparison). A thought that draws the end token ends there.
 
@@ -91,14 +93,19 @@ class QuietStar:
         if self.thought_tokens[0] == self.thought_tokens[1]:
             raise UsageError(f"thoughts begin and end with {self.thought_tokens[0]!r}: the two marks must differ")
 
-    def __call__(self, folder: str | Path, watch: Progress | None = None) -> PonderPolicy:
+    def check_memory(self) -> None:
         memory_check.require_trace_memory({"batch_size": self.batch_size}, {})
-        job = pin_job_models(self, folder)
-        with Run(folder, job, input_fingerprints(job)) as run:
+
+    def __call__(self, folder: str | Path, watch: Progress | None = None) -> PonderPolicy:
+        self.check_memory()
+        job, run = open_run(self, folder)
+        with run:
             return event_loop.run(quiet_star(job, run, watch or NoProgress()))
 
-    def summary_lines(self, folder: Path) -> list[str]:
-        """What came out, for people."""
+    def summary_lines(self, folder: Path, result: Any) -> list[str]:
+        return [*self._metric_lines(folder), f"run       {folder}"]
+
+    def _metric_lines(self, folder: Path) -> list[str]:
         rows = [row for row in read_metrics(folder) if "test/talk" in row]
         if not rows:
             return []

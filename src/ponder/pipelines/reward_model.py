@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,13 +15,14 @@ from numpy.typing import NDArray
 from ponder import memory_check
 from ponder.errors import UsageError
 from ponder.measure import auroc, best_at_k, ece
-from ponder.models.load import ScratchModel, pin_job_models
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.reward_models import load_policy_with_head
+from ponder.models.scratch_model import ScratchModel
 from ponder.nets import lora
 from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.lora import LoRA
-from ponder.pipelines.job.input_fingerprints import input_fingerprints
+from ponder.pipelines.job.base_job import BaseJob
+from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.rewards.labelled_traces import merge_by_prompt, prepare_labels
 from ponder.pipelines.solve import shuffled_indices
 from ponder.pipelines.training.session import TrainingSession
@@ -29,21 +31,15 @@ from ponder.runs import Run, read_metrics, write_json
 from ponder.runs.data_files import FILTER_REPORT_FILE, filter_report_lines
 from ponder.tasks.step_labels.verifier_metrics import correct_pairs, fit_binary_temperature, fit_categorical_temperature
 from ponder.train import checkpoint
+from ponder.train.learner import Learner
 from ponder.train.optimizer import AdamW
-from ponder.train.reward_learner import RewardLearner
-from ponder.train.reward_objectives import (
-    BradleyTerry,
-    OutcomeReward,
-    RewardObjective,
-    RewardTarget,
-    StateValue,
-    two_hot,
-)
+from ponder.train.reward_learner import make_reward_learner, predict
+from ponder.train.reward_objectives import OutcomeReward, RewardObjective, RewardTarget, two_hot
 from ponder.types import Trace
 
 
 @dataclass(frozen=True)
-class TrainRewardModel:
+class TrainRewardModel(BaseJob):
     """The job. `data`: files of labels or traces, or run directories, whose labels are the scores of `scorer`.
 
     `separator` cuts what a policy wrote into steps (None: the trace's own). A tenth of the questions is held out, to
@@ -90,14 +86,19 @@ class TrainRewardModel:
         if sum([self.lora is not None, self.head_only, bool(self.frozen_layers)]) > 1:
             raise UsageError("lora, head_only and frozen_layers each say which weights stay: give one of them")
 
-    def __call__(self, folder: str | Path, watch: Progress | None = None) -> PonderPolicy:
+    def check_memory(self) -> None:
         memory_check.require_trace_memory({"batch_size": self.batch_size}, {})
-        job = pin_job_models(self, folder)
-        with Run(folder, job, input_fingerprints(job)) as run:
+
+    def __call__(self, folder: str | Path, watch: Progress | None = None) -> PonderPolicy:
+        self.check_memory()
+        job, run = open_run(self, folder)
+        with run:
             return train_reward_model(job, run, watch or NoProgress())
 
-    def summary_lines(self, folder: Path) -> list[str]:
-        """What came out, for people."""
+    def summary_lines(self, folder: Path, result: Any) -> list[str]:
+        return [*self._metric_lines(folder), f"run       {folder}"]
+
+    def _metric_lines(self, folder: Path) -> list[str]:
         rows = read_metrics(folder)
         if not rows:
             return []
@@ -128,14 +129,14 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
     net.head = replace(net.head, separator=job.separator or net.head.separator)
     labels = prepare_labels(
         job.data, policy, job.algorithm.targets, job.held_out_tenths, job.format, job.scorer, job.separator, job.skip_bad,
-        needs_scores=not (isinstance(job.algorithm, StateValue) and job.algorithm.target_source == "value"),
-        pairwise=job.algorithm.pairwise, must_differ=isinstance(job.algorithm, OutcomeReward),
+        needs_scores=job.algorithm.needs_scores, pairwise=job.algorithm.pairwise,
+        must_differ=job.algorithm.needs_both_labels,
         include_held_out=job.include_held_out,
     )  # fmt: skip
     held_out = merge_by_prompt(labels.test)
     if job.lora is not None:
         lora.attach(net, job.lora, job.seed)
-    learner = RewardLearner(
+    learner = make_reward_learner(
         net, job.algorithm, job.optimizer, max_tokens_per_microbatch=job.max_tokens_per_microbatch, gradient_checkpointing=job.gradient_checkpointing,
         frozen_layers=job.frozen_layers, head_only=job.head_only,
     )  # fmt: skip
@@ -156,7 +157,7 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
                 metrics = job.algorithm.credit(traces, labels.scorer, state.objective_state)
                 metrics |= session.learn(learner, traces, watch.share)
                 if held_out and ((step + 1) % job.save_every == 0 or step + 1 == job.steps):
-                    metrics |= evaluate_reward_model(learner, held_out, labels.scorer)
+                    metrics |= evaluate_reward_model(learner, job.algorithm, held_out, labels.scorer)
                     state.objective_state["temperature"] = metrics["test/temperature"]
                     net.head = replace(net.head, temperature=metrics["test/temperature"])
 
@@ -169,23 +170,25 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
 Prediction = tuple[Trace, list[RewardTarget], NDArray[np.float64]]
 
 
-def evaluate_reward_model(learner: RewardLearner, traces: Sequence[Trace], scorer: str) -> dict[str, float]:
-    """On traces that were not learned from, one a prompt: how often it is right, and the temperature that fits best."""
-    rule = learner.objective
-    rule.credit(traces, scorer, {})
-    found = list(learner.predict(traces))
-    if isinstance(rule, BradleyTerry):
-        told = _preference_metrics(found)
-    elif isinstance(rule, StateValue):
-        told = _value_metrics(learner.net, found)
+def evaluate_reward_model(
+    learner: Learner, objective: RewardObjective, traces: Sequence[Trace], scorer: str
+) -> dict[str, float]:
+    """On traces that were not learned from, one for each prompt: accuracy, and the temperature that fits best."""
+    objective.credit(traces, scorer, {})
+    predictions = list(predict(learner, traces))
+    assert isinstance(learner.net, DecoderWithHead)
+    if objective.predicts == "preference":
+        metrics = _preference_metrics(predictions)
+    elif objective.predicts == "value":
+        metrics = _value_metrics(learner.net, predictions)
     else:
-        told = _label_metrics(found)
-    groups = [_answer_scores(*one) for one in found] if not isinstance(rule, StateValue) else []
+        metrics = _label_metrics(predictions)
+    groups = [] if objective.predicts == "value" else [_answer_scores(*one) for one in predictions]
     if several := [(z, y) for z, y in groups if len(y) > 1]:  # of as many answers as each prompt has
-        told["best_of_n"] = float(np.mean([best_at_k(y, z, len(y)) for z, y in several]))
-        told["any_of_n"] = float(np.mean([np.mean(y) for _, y in several]))
-        told["oracle_of_n"] = float(np.mean([np.max(y) for _, y in several]))
-    return {f"test/{name}": value for name, value in told.items()}
+        metrics["best_of_n"] = float(np.mean([best_at_k(y, z, len(y)) for z, y in several]))
+        metrics["any_of_n"] = float(np.mean([np.mean(y) for _, y in several]))
+        metrics["oracle_of_n"] = float(np.mean([np.max(y) for _, y in several]))
+    return {f"test/{name}": value for name, value in metrics.items()}
 
 
 def _answer_scores(

@@ -13,12 +13,14 @@ import numpy as np
 
 from ponder import memory_check
 from ponder.errors import ModelError, TaskError, UsageError
-from ponder.models.load import ScratchModel, load_policy, pin_job_models
+from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
-from ponder.pipelines.job.input_fingerprints import input_fingerprints
+from ponder.pipelines.job.base_job import BaseJob
+from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.problems.conversations import HELD_OUT_TAG, TokenizedAnswer, read_conversations
 from ponder.pipelines.problems.held_out import warn_held_out
 from ponder.pipelines.problems.prompt_style import apply_style
@@ -28,8 +30,7 @@ from ponder.pipelines.training.teachers import load_teacher
 from ponder.protocols import NoProgress, Progress, Task
 from ponder.runs import Run
 from ponder.train import checkpoint
-from ponder.train.algorithms import ONLINE
-from ponder.train.imitation import DPO, SFT, Distill
+from ponder.train.imitation import SFT
 from ponder.train.learner import Learner
 from ponder.train.objective import Objective
 from ponder.train.optimizer import AdamW
@@ -39,7 +40,7 @@ PREFERENCE_SCORER = "preferred"  # the scorer's name under which a pair is marke
 
 
 @dataclass(frozen=True)
-class FineTune:
+class FineTune(BaseJob):
     """The job. `data` is a task, whose own gold answers are imitated, or a JSONL file of conversations; those with
     token ids (`ponder harvest --tokenizer`) are learned in these, and not tokenised again.
 
@@ -78,13 +79,13 @@ class FineTune:
             raise UsageError(
                 "steps, batch_size, save_every and keep_checkpoints must be at least 1, seed and max_tokens_per_microbatch at least 0"
             )
-        if type(self.algorithm) in ONLINE.values():
+        if not self.algorithm.learns_from_given:
             raise UsageError(f"{type(self.algorithm).__name__} learns from rewards for sampled answers: use an RL job")
         if self.lora is not None and self.frozen_layers:
             raise UsageError("adapters leave all weights as they are: give either lora or frozen_layers")
-        if isinstance(self.algorithm, DPO) and not isinstance(self.data, str):
+        if self.algorithm.needs_pairs and not isinstance(self.data, str):
             raise UsageError("a task has no rejected answers: give a JSONL file with 'prompt', 'chosen' and 'rejected'")
-        if isinstance(self.algorithm, Distill) != (self.teacher is not None):
+        if self.algorithm.needs_teacher != (self.teacher is not None):
             raise UsageError("distillation needs a teacher, and only distillation: give both or neither")
 
     def check_memory(self) -> None:
@@ -93,8 +94,8 @@ class FineTune:
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> PonderPolicy:
         self.check_memory()
-        job = pin_job_models(self, folder)
-        with Run(folder, job, input_fingerprints(job)) as run:
+        job, run = open_run(self, folder)
+        with run:
             return fine_tune(job, run, watch or NoProgress())
 
 
@@ -134,7 +135,7 @@ def fine_tune(job: FineTune, run: Run, watch: Progress) -> PonderPolicy:
 
 
 def _read_problems(job: FineTune) -> Sequence[Problem]:
-    return read_conversations(job.data, isinstance(job.algorithm, DPO)) if isinstance(job.data, str) else job.data.train
+    return read_conversations(job.data, job.algorithm.needs_pairs) if isinstance(job.data, str) else job.data.train
 
 
 def answer_trace(policy: PonderPolicy, problem: Problem, answers: str | Sequence[str] | TokenizedAnswer) -> Trace:

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from ponder.errors import Interrupted, PonderError, RunError, UnknownName, UsageError
+from ponder.pipelines.job.base_job import BaseJob, as_job
 from ponder.pipelines.job.finished_training import finished_model
-from ponder.protocols import NoProgress, Progress
-from ponder.runs import Run
+from ponder.protocols import Job, NoProgress, Progress, Strategy
+from ponder.runs import Run, job_json, read_job
 from ponder.runs.cleanup import remove_empty_run
 from ponder.runs.job_json import external_code_in
 from ponder.runs.run_dir import other_job_error
@@ -29,11 +30,11 @@ _REFERENCE = re.compile(r"stage:([^/\s]+)")
 @dataclass(frozen=True)
 class Stage:
     name: str
-    job: Any  # FineTune, RL, Evaluate, Harvest ...: a frozen dataclass that runs as job(folder, watch)
+    job: Any  # FineTune, RL, Evaluate, Harvest ...: a frozen dataclass that runs as job(folder, progress)
 
 
 @dataclass(frozen=True)
-class Stages:
+class Stages(BaseJob):
     stages: tuple[Stage, ...]
 
     def __post_init__(self) -> None:
@@ -49,9 +50,9 @@ class Stages:
                 if wanted not in names[:i]:
                     raise UnknownName("earlier stage", wanted, names[:i])
 
-    def __call__(self, folder: str | Path, watch: Progress | None = None) -> dict[str, Any]:
+    def __call__(self, folder: str | Path, progress: Progress | None = None) -> dict[str, Any]:
         """What each stage returned, by name; of training that was done before, the folder of its model."""
-        watch = watch or NoProgress()
+        progress = progress or NoProgress()
         results = {}
         known = dict.fromkeys(stage.name for stage in self.stages)
         own = trust_within(external_code_in(self))  # what one stage names, a later one that reads its run may load
@@ -62,16 +63,38 @@ class Stages:
             for name in known:
                 remove_empty_run(run.folder / name)
             for stage in self.stages:
-                watch.phase(stage.name)
+                progress.phase(stage.name)
                 job, place = resolve_stage_references(stage.job, run.folder.resolve()), run.folder / stage.name
                 try:
-                    results[stage.name] = finished_model(job, place) or job(place, watch)
+                    results[stage.name] = finished_model(job, place) or job(place, progress)
                 except Interrupted:
                     raise
                 except PonderError as why:
                     why.args = (f"stage {stage.name!r}: {why}",)  # the same error, which says where
                     raise
         return results
+
+    def strategies(self) -> list[tuple[Strategy, Any]]:
+        return [pair for stage in self.stages for pair in as_job(stage.job).strategies()]
+
+    def check_memory(self) -> None:
+        for stage in self.stages:
+            as_job(stage.job).check_memory()
+
+    def summary_lines(self, folder: Path, result: dict[str, Any]) -> list[str]:
+        lines: list[str] = []
+        for name, job, run in self.stage_runs(folder):
+            lines += [f"== {name}", *job.summary_lines(run, result[name]), ""]
+        return lines
+
+    def summary_json(self, folder: Path, result: dict[str, Any]) -> dict[str, Any]:
+        runs = self.stage_runs(folder)
+        return {"stages": {name: job.summary_json(run, result[name]) for name, job, run in runs}}
+
+    def stage_runs(self, folder: Path) -> list[tuple[str, Job, Path]]:
+        """Name, job and run directory of each stage, as it was run."""
+        trust, folders = external_code_in(self), {stage.name: folder / stage.name for stage in self.stages}
+        return [(name, as_job(job_json.decode(read_job(run), trust)), run) for name, run in folders.items()]
 
     def _continue_from(self, run: Run, before: Any) -> dict[str, None]:
         """The names of the stages that were there before, where these can go on from them."""

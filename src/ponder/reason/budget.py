@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from ponder.errors import BudgetExhausted, UsageError
 from ponder.protocols import Policy, PolicyWrapper
 from ponder.reason.price import Price
-from ponder.types import Completion, Cost, Ids, Sampling
+from ponder.types import Completion, Cost, Ids, Sampling, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +110,12 @@ class BudgetedPolicy(PolicyWrapper):
             return drawn
         finally:
             await asyncio.shield(self.ledger.settle(granted * n, sum((c.cost for c in drawn), Cost())))
+
+
+@contextmanager
+def until_exhausted(trace: Trace) -> Iterator[None]:
+    """Stop the block where the budget is exhausted and note that on the trace; the caller uses what there is so far."""
+    try:
+        yield
+    except BudgetExhausted:
+        trace.budget_exhausted = True

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from ponder.errors import Interrupted, RunError
 from ponder.runs.data_files import FILTER_REPORT_FILE
@@ -19,8 +20,15 @@ _METADATA_FILES = {
     FILTER_REPORT_FILE,
     f"{FILTER_REPORT_FILE}.new",
 }  # of the work, and no part of it
-TRAINING_FIELDS = ("steps", "save_every", "keep_checkpoints")  # what a job says that takes steps and keeps checkpoints
+_TRAINING_FIELDS = ("steps", "save_every", "keep_checkpoints")
 _RECORD_NAMES = {"metrics.jsonl", "traces.jsonl", "checkpoints"}
+
+
+def is_training_job(job: Any) -> bool:
+    """Whether a job, or an encoded one, takes steps and writes checkpoints."""
+    if isinstance(job, Mapping):
+        return all(name in job for name in _TRAINING_FIELDS)
+    return all(hasattr(job, name) for name in _TRAINING_FIELDS)
 
 
 def has_result(folder: Path) -> bool:
@@ -33,8 +41,7 @@ def has_result(folder: Path) -> bool:
         return True
     if any(checkpoint_step(path) for path in checkpoints(folder)):
         return True
-    job = read_job(folder)
-    if isinstance(job, dict) and all(name in job for name in TRAINING_FIELDS):
+    if is_training_job(read_job(folder)):
         return False
     tried = raw_records(folder / "traces.jsonl")
     return any("step" in one and not one.get("failed") for one in tried) or bool(read_metrics(folder))

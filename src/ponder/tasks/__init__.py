@@ -76,7 +76,7 @@ TASKS: dict[str, type] = {
     "svamp": SVAMP,
     "suite": Suite,
     "questions": QuestionFile,
-    "columns": CustomTask,
+    "custom": CustomTask,
     "reasoning-gym": ReasoningGym,
 }
 

@@ -29,7 +29,7 @@ RowSource = str | Sequence[Mapping[str, Any]]
 class CustomTask:
     """Your own rows with any columns, judged by your own reward functions.
 
-    `held_out` tenths of the rows, by the hash of their prompt, are for testing, unless `test_data` brings others.
+    `held_out_tenths` tenths of the rows, by the hash of their prompt, are for testing, unless `test_data` brings others.
     `gold` names the column with an answer that earns the reward, for `ponder sft` and for the check before training
     that the reward tells right from wrong.
     """
@@ -40,7 +40,7 @@ class CustomTask:
     }
 
     data: RowSource
-    rewards: tuple[str | RewardFunction, ...] = field(metadata=names_code())
+    rewards: tuple[str | RewardFunction, ...] | str | RewardFunction = field(metadata=names_code())
     weights: tuple[float, ...] = ()
     test_data: RowSource | None = None
     held_out_tenths: int = 1
@@ -48,9 +48,11 @@ class CustomTask:
     limit: int | None = None
     system: str | None = None
     bad_rows: BadRows = "refuse"
-    name: str = "columns"
+    name: str = "custom"
 
     def __post_init__(self) -> None:
+        if isinstance(self.rewards, str) or callable(self.rewards):  # one is as good as a tuple of one
+            object.__setattr__(self, "rewards", (self.rewards,))
         for name in ("data", "test_data"):
             given = getattr(self, name)
             if isinstance(given, Path):
@@ -58,13 +60,13 @@ class CustomTask:
             elif given is not None and not isinstance(given, str):
                 object.__setattr__(self, name, tuple(given))
         if not 1 <= self.held_out_tenths <= 9:
-            raise UsageError(f"held_out is {self.held_out_tenths}; it is 1 to 9 tenths of the rows")
+            raise UsageError(f"held_out_tenths is {self.held_out_tenths}; it is 1 to 9 tenths of the rows")
         if self.limit is not None and self.limit < 1:
             raise UsageError(f"limit is {self.limit}; give at least 1, or leave it out to take all rows")
         object.__setattr__(self, "rewards", self.verifier.functions)  # by name where they have one
 
     def unused(self) -> dict[str, str]:
-        return {} if self.test_data is None else {"held_out": "test_data brings all rows for testing"}
+        return {} if self.test_data is None else {"held_out_tenths": "test_data brings all rows for testing"}
 
     @cached_property
     def verifier(self) -> RewardFunctions:
@@ -99,7 +101,7 @@ class CustomTask:
         if not train or not test:
             raise TaskError(
                 f"{_source_name(self.data)} gives {len(train)} training and {len(test)} test problems; give more rows, or"
-                " held_out=... tenths or test_data=... for testing"
+                " held_out_tenths=... or test_data=... for testing"
             )
         return self._problems("train", train), self._problems("test", test)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from ponder import settings
 from ponder.errors import UsageError
 from ponder.train import credit, losses
-from ponder.train.objective import BaseObjective, ObjectiveState, Stats, Tokens
+from ponder.train.objective import BaseObjective, ObjectiveState, RolloutSettings, Stats, Tokens
 from ponder.types import Trace
 
 
@@ -23,6 +23,14 @@ class SFT(BaseObjective):
     """Supervised fine-tuning: token mean of -log p over the answer's tokens."""
 
     paper: ClassVar[str] = "Ouyang et al. 2022, arXiv:2203.02155"
+    needs_reward = False
+    learns_from_samples = False
+    learns_from_given = True
+
+    def check(self, rollouts: RolloutSettings) -> list[str]:
+        if not self.learns_from_samples:
+            raise UsageError("imitating one's own answers, right or wrong, teaches nothing: use RejectionSampling")
+        return []
 
     def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         for trace in traces:
@@ -41,7 +49,10 @@ class RejectionSampling(SFT):
     """Rejection-sampling fine-tuning: imitate one's own answers that were right, at most so many per problem."""
 
     paper: ClassVar[str] = "Yuan et al. 2023, arXiv:2308.01825"
-    alone = True
+    needs_group = False
+    needs_reward = True
+    learns_from_samples = True
+    learns_from_given = False
     min_reward: float = 1.0  # reward from which an answer is right
     max_per_problem: int = 4  # different answers per problem; the first ones
 
@@ -72,6 +83,8 @@ class DPO(BaseObjective):
     """
 
     paper: ClassVar[str] = "Rafailov et al. 2023, arXiv:2305.18290"
+    needs_pairs = True
+    learns_from_given = True
     beta: float = 0.1
     loss_type: Literal["sigmoid", "ipo"] = "sigmoid"
     label_smoothing: float = 0.0
@@ -137,7 +150,9 @@ class Distill(SFT):
     """
 
     paper: ClassVar[str] = "Agarwal et al. 2024, arXiv:2306.13649; Hinton et al. 2015, arXiv:1503.02531"
-    alone = True
+    needs_group = False
+    needs_teacher = True
+    learns_from_samples = True
     needs_reference_distribution = True
     divergence: Literal["forward", "reverse", "jsd"] = "forward"
     jsd_mix: float = 0.5

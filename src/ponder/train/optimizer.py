@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ponder.errors import PonderError, RunError, UnknownName, UsageError
 from ponder.train.adam_bounds import MAX_SAFE_FLOAT32, AdamBounds, max_master_weight
 from ponder.train.adam_states import AdamHyperparameters, adamw_step, zero_state
-from ponder.train.finite_checks import invalid_reason
+from ponder.train.finite_checks import Diverged, invalid_reason
 
 States = Literal["float32", "int8", "cpu"]
 MAX_LR = 10.0
@@ -243,6 +243,38 @@ class MasterWeights:
                 p.copy_(w.to(p.device, non_blocking=True))
         # The fused kernel does not count its writes; whoever caches what weights gave must see that they changed.
         torch.autograd.graph.increment_version(list(self.params.values()))
+
+
+class GuardedStep:
+    """Takes optimiser steps, and skips those that are not finite. After several in a row training ends."""
+
+    MAX_SKIPPED = 3
+
+    def __init__(self, master_weights: MasterWeights) -> None:
+        self.master_weights = master_weights
+        self.consecutive_skipped = 0
+
+    def take(self, metrics: dict[str, float], norm: Tensor) -> dict[str, float]:
+        """Step with the gradient that was collected, unless the loss, the gradient or a new weight is not finite.
+        Returns the metrics, with the number of steps skipped in a row where this one was."""
+        finite = math.isfinite(metrics["grad_norm"]) and math.isfinite(metrics["loss"])
+        if finite and self.master_weights.step(norm):
+            self.consecutive_skipped = 0
+            return metrics
+        self.master_weights.zero_grad()
+        self.consecutive_skipped += 1
+        if self.consecutive_skipped >= self.MAX_SKIPPED:
+            raise Diverged(
+                "the loss, the gradient or the new weights were not finite three steps in a row: lower the learning "
+                "rate, or look at the log-probabilities and advantages of the last traces in the run directory"
+            )
+        return metrics | {"skipped_steps": float(self.consecutive_skipped)}
+
+    def counters(self) -> dict[str, int]:
+        return {"skipped_steps": self.consecutive_skipped}
+
+    def restore(self, counters: Mapping[str, int]) -> None:
+        self.consecutive_skipped = counters["skipped_steps"]
 
 
 def _master_copy(p: nn.Parameter, host: bool) -> Tensor:

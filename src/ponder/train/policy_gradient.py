@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -15,23 +14,10 @@ from ponder import settings
 from ponder.errors import UsageError
 from ponder.train import credit, losses
 from ponder.train.credit import Array, ScoredAnswer
-from ponder.train.objective import KL, NO_KL, BaseObjective, ObjectiveState, Stats, Tokens
+from ponder.train.kl_penalty import answers_with_kl_penalty, kl_per_token
+from ponder.train.objective import KL, BaseObjective, ObjectiveState, RolloutSettings, Stats, Tokens
 from ponder.types import Trace
 from ponder.verify.rewards.token_length import soft_overlong_penalty
-
-
-def kl_per_token(item: ScoredAnswer, kl: KL) -> Array:
-    """The KL estimate at each token, pi being the policy that sampled; zeros where none enters the reward."""
-    if kl.where != "reward" or not kl.beta:
-        return np.zeros(item.length)
-    both = (torch.from_numpy(item.note(name)) for name in ("logprobs", "reference"))
-    return losses.KL_ESTIMATORS[kl.estimator](*both).numpy()
-
-
-def answers_with_kl_penalty(trace: Trace, scorer: str, kl: KL, include_truncated: bool = True) -> list[ScoredAnswer]:
-    """The judged answers of a trace, their rewards less beta times the KL of all their tokens where it enters there."""
-    items = credit.scored_answers(trace, scorer, include_truncated)
-    return [replace(w, reward=w.reward - kl.beta * float(kl_per_token(w, kl).sum())) for w in items]
 
 
 def assign_group_advantages(
@@ -57,9 +43,12 @@ class SequenceReinforce(BaseObjective):
         return losses.sequence_sum(lengths)
 
     def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
-        return losses.reinforce(tokens.logprobs_N, tokens.advantage_N) + self.kl.loss(
-            tokens.logprobs_N, tokens.reference_N
-        ), {}
+        return losses.reinforce(tokens.logprobs_N, tokens.advantage_N) + self.kl_loss(tokens), {}
+
+    def check(self, rollouts: RolloutSettings) -> list[str]:
+        if rollouts.optimizer_steps_per_batch == 1:
+            return []
+        return [f"{type(self).__name__} has no ratio: all but the first optimiser step are off policy"]
 
 
 @dataclass(frozen=True)
@@ -67,10 +56,10 @@ class REINFORCE(SequenceReinforce):
     """Williams 1992, with a baseline: the mean reward of the batch, or a running one over all steps before."""
 
     paper: ClassVar[str] = "Williams 1992, doi:10.1007/BF00992696"
-    alone = True
+    needs_group = False
     baseline: Literal["batch", "running", "none"] = "batch"
     baseline_decay: float = 0.9  # of the running mean
-    kl: KL = NO_KL
+    kl: KL | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.baseline_decay <= 1:
@@ -107,7 +96,7 @@ class RLOO(SequenceReinforce):
     """REINFORCE leave-one-out: the others of the group are the baseline, KL k1 in the reward."""
 
     paper: ClassVar[str] = "Ahmadian et al. 2024, arXiv:2402.14740"
-    kl: KL = KL(0.03, "k1", "reward")
+    kl: KL | None = KL(0.03, "k1", "reward")
 
     def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         for trace in traces:
@@ -142,7 +131,7 @@ class ClippedSurrogate(BaseObjective):
 
     def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
         loss_N, clipped_N = self.surrogate(tokens, self.ratio(tokens))
-        loss_N = loss_N + self.kl.loss(tokens.logprobs_N, tokens.reference_N)
+        loss_N = loss_N + self.kl_loss(tokens)
         if self.entropy_coef:
             loss_N = loss_N - self.entropy_coef * tokens.entropy_N
         return loss_N, {"clip_ratio/region_mean": clipped_N}
@@ -155,13 +144,13 @@ class ReinforcePlusPlus(ClippedSurrogate):
     paper: ClassVar[str] = "Hu et al. 2025, arXiv:2501.03262"
     clip: float = 0.2
     clip_high: float | None = None
-    kl: KL = KL(0.01, "k1", "reward")
+    kl: KL | None = KL(0.01, "k1", "reward")
     entropy_coef: float = 0.0
     group_baseline: bool = False  # the paper's REINFORCE++-baseline: first subtract the group's mean reward
 
     @property
-    def alone(self) -> bool:  # type: ignore[override]
-        return not self.group_baseline
+    def needs_group(self) -> bool:  # type: ignore[override]
+        return self.group_baseline
 
     def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         items: list[ScoredAnswer] = []
@@ -171,7 +160,8 @@ class ReinforcePlusPlus(ClippedSurrogate):
                 centred = credit.group_relative([w.reward for w in group], divide_by_std=False)
                 group = [replace(w, reward=float(a)) for w, a in zip(group, centred, strict=True)]
             items += group if len(group) > 1 or not self.group_baseline else []
-        raw = [w.reward - self.kl.beta * credit.rewards_to_go(kl_per_token(w, self.kl)) for w in items]
+        beta = 0.0 if self.kl is None else self.kl.beta
+        raw = [w.reward - beta * credit.rewards_to_go(kl_per_token(w, self.kl)) for w in items]
         credit.assign_to_tokens(items, credit.whiten(raw))
         return {}
 
@@ -183,7 +173,7 @@ class GRPO(ClippedSurrogate):
     paper: ClassVar[str] = "Shao et al. 2024, arXiv:2402.03300"
     clip: float = 0.2
     clip_high: float | None = None
-    kl: KL = KL(0.04)
+    kl: KL | None = KL(0.04)
     entropy_coef: float = 0.0
     bessel: bool = False
 
@@ -207,7 +197,7 @@ class DrGRPO(ClippedSurrogate):
     paper: ClassVar[str] = "Liu et al. 2025, arXiv:2503.20783"
     clip: float = 0.2
     clip_high: float | None = None
-    kl: KL = NO_KL
+    kl: KL | None = None
     entropy_coef: float = 0.0
     max_completion_tokens: int = 3000  # the constant: the paper's largest number of tokens; it only scales the gradient
 
@@ -238,14 +228,14 @@ class DAPO(ClippedSurrogate):
     paper: ClassVar[str] = "Yu et al. 2025, arXiv:2503.14476"
     clip: float = 0.2
     clip_high: float | None = 0.28
-    kl: KL = NO_KL
+    kl: KL | None = None
     entropy_coef: float = 0.0
     max_completion_tokens: int = (
         20480  # tokens; the penalty grows from 0 at max_completion_tokens - overlong_buffer to -1 here
     )
     overlong_buffer: int = 4096  # 0: no penalty
     mask_truncated: bool = False  # leave answers that met their budget out of the loss altogether
-    dynamic_sampling_rounds: ClassVar[int] = 10  # dynamic sampling: rounds that may replace groups of equal rewards
+    dynamic_sampling_rounds = 10
 
     def unused(self) -> dict[str, str]:
         return (
@@ -272,7 +262,7 @@ class GSPO(ClippedSurrogate):
     paper: ClassVar[str] = "Zheng et al. 2025, arXiv:2507.18071"
     clip: float = 3e-4
     clip_high: float | None = 4e-4
-    kl: KL = NO_KL
+    kl: KL | None = None
     entropy_coef: float = 0.0
 
     credit = GRPO.credit
@@ -293,7 +283,7 @@ class CISPO(ClippedSurrogate):
     paper: ClassVar[str] = "MiniMax 2025, arXiv:2506.13585"
     clip: float = float("inf")
     clip_high: float | None = 4.0
-    kl: KL = NO_KL
+    kl: KL | None = None
     entropy_coef: float = 0.0
 
     credit = GRPO.credit
@@ -312,7 +302,7 @@ class TreeCredit(ClippedSurrogate):
     paper: ClassVar[str] = "with treerl: Hou et al. 2025, arXiv:2506.11902"
     clip: float = 0.2
     clip_high: float | None = None
-    kl: KL = NO_KL
+    kl: KL | None = None
     entropy_coef: float = 0.0
     treerl: bool = (
         False  # the paper's advantage: global plus local, each leaf below over the square root of their number
@@ -320,7 +310,7 @@ class TreeCredit(ClippedSurrogate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.kl.beta and self.kl.where == "reward":
+        if self.credit_needs_reference:
             raise UsageError(
                 "answers of a tree share tokens, so none can pay for a KL in the reward: put it in the loss"
             )

@@ -21,11 +21,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ponder import settings
+from ponder.errors import Interrupted
 from ponder.nets.decoder import Decoder, at_least_float32
 from ponder.nets.tree_attention import make_tree_attention
-from ponder.train.imitation import SFT
-from ponder.train.learner import Learner
-from ponder.train.optimizer import AdamW, MasterWeights
+from ponder.train.optimizer import AdamW, GuardedStep, MasterWeights
 from ponder.types import Ids
 
 Indices = NDArray[np.int64]
@@ -180,7 +180,7 @@ class _DecoderWithMixingHead(nn.Module):
         self.net, self.mixing = net, mixing
 
 
-class QuietLearner(Learner):
+class QuietLearner:
     """Learns a network and the head that mixes, from texts with thoughts. `beta` weighs REINFORCE; `positive_only` leaves
     out thoughts that were worse than the mean, as the paper does, whose gradient is then no longer that of the mean."""
 
@@ -195,15 +195,14 @@ class QuietLearner(Learner):
         positive_only: bool = True,
         seed: int = 0,
     ) -> None:
-        super().__init__(net, SFT(), optimizer)
-        self.thought_tokens, self.lookahead_tokens, self.beta, self.positive_only = (
-            thought_tokens,
-            lookahead_tokens,
-            beta,
-            positive_only,
-        )
+        settings.check_finite(optimizer)
+        net.requires_grad_(True)
+        self.net, self.thought_tokens, self.lookahead_tokens = net, thought_tokens, lookahead_tokens
+        self.beta, self.positive_only = beta, positive_only
         self.mixing = MixingHead(net.config.width, seed).to(net.device, net.dtype)
         self.master_weights = MasterWeights(_DecoderWithMixingHead(net, self.mixing), optimizer)
+        self.guarded_step = GuardedStep(self.master_weights)
+        self.pending_interrupt: Interrupted | None = None  # never set: a step is a single optimiser step
 
     def step_on_texts(
         self, texts: Sequence[QuietText], thoughts: SampledThoughts, watch: Callable[[float], None] = lambda share: None
@@ -216,7 +215,21 @@ class QuietLearner(Learner):
         self.master_weights.accumulate()
         norm = self.master_weights.grad_norm()
         metrics = metrics | {"loss": float(total.detach()), "grad_norm": float(norm), "lr": rate}
-        return self._apply_step(metrics, norm)
+        return self.guarded_step.take(metrics, norm)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that is trained, by name; `counters` and these restore the learner."""
+        return self.master_weights.tensors()
+
+    def counters(self) -> dict[str, int]:
+        return self.master_weights.counters() | self.guarded_step.counters()
+
+    def restore(self, tensors: dict[str, Tensor], counters: dict[str, int]) -> None:
+        self.master_weights.restore(tensors, counters)
+        self.guarded_step.restore(counters)
+
+    def zero_grad(self) -> None:
+        self.master_weights.zero_grad()
 
     def gradient_of_texts(self, texts: Sequence[QuietText], thoughts: SampledThoughts) -> dict[str, Tensor]:
         """The gradient of a step, without taking it."""

@@ -34,9 +34,13 @@ RewardTarget = tuple[int, float]  # a step, at whose last token a number is read
 
 @dataclass(frozen=True)
 class RewardObjective(BaseObjective, ABC):
-    """What these objectives have in common."""
+    """An objective of a reward or value model: where a number is read, what it should be, and its loss."""
 
-    alone = True
+    predicts: ClassVar[Literal["preference", "label", "value"]] = "label"  # which metrics judge it on held-out data
+    needs_both_labels: ClassVar[bool] = False  # are labels that are all right, or all wrong, useless?
+    needs_group = False
+    learns_from_samples = False
+    learns_from_given = True
     pairwise: ClassVar[bool] = False
     metric_name: ClassVar[str] = "rewards/accuracies"
 
@@ -52,6 +56,11 @@ class RewardObjective(BaseObjective, ABC):
     @abstractmethod
     def loss_per_target(self, numbers_MO: Tensor, target_M: Tensor) -> Tensor:
         """The loss of each number."""
+
+    @property
+    def needs_scores(self) -> bool:
+        """Are the targets a scorer's scores? Else they are what a search found."""
+        return True
 
     @property
     def trains_zero_advantage(self) -> bool:
@@ -95,6 +104,7 @@ class BradleyTerry(RewardObjective):
 
     paper: ClassVar[str] = "Bradley and Terry 1952; Ouyang et al. 2022, arXiv:2203.02155"
     pairwise: ClassVar[bool] = True
+    predicts = "preference"
 
     @property
     def head(self) -> ScoreHead:
@@ -129,6 +139,7 @@ class OutcomeReward(RewardObjective):
     """Outcome reward model: one logit at the end of a solution, binary cross-entropy with its being right."""
 
     paper: ClassVar[str] = "Cobbe et al. 2021, arXiv:2110.14168; Uesato et al. 2022, arXiv:2211.14275"
+    needs_both_labels = True
     bias: bool = False
 
     @property
@@ -168,6 +179,7 @@ class StateValue(RewardObjective):
     """
 
     metric_name: ClassVar[str] = "rewards/errors"
+    predicts = "value"
     paper: ClassVar[str] = "Besta et al. 2025, arXiv:2501.11223; Farebrother et al. 2024, arXiv:2403.03950"
     kind: Literal["mse", "two-hot", "x1"] = "mse"
     target_source: Literal["score", "value"] = "score"
@@ -191,6 +203,10 @@ class StateValue(RewardObjective):
         if self.kind == "two-hot":
             return {}
         return dict.fromkeys(("bins", "low", "high"), f"kind={self.kind} has no bins: give kind=two-hot")
+
+    @property
+    def needs_scores(self) -> bool:
+        return self.target_source == "score"
 
     @classmethod
     def x1(cls) -> StateValue:

@@ -170,7 +170,7 @@ def test_one_database_for_all_problems(tmp_path):
 
 
 def test_where_metamath_is_missing_nothing_is_decided(monkeypatch):
-    monkeypatch.setattr(run_checker, "installed", lambda program, tools: "")
+    monkeypatch.setattr(run_checker, "find_checker", lambda program, tools: "")
     monkeypatch.setenv("PATH", "")
     score = Metamath().grade(block(ID), {"statement": IDENTITY, "database": DATABASE})
     assert score.value is None and "apt-get install metamath" in score.reason

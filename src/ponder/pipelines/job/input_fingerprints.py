@@ -31,7 +31,7 @@ from ponder.runs.code_fingerprints import MAX_PATH_CHARS, code_fingerprints
 from ponder.runs.file_fingerprints import add_fingerprints, file_fingerprint, folder_fingerprint, traces_fingerprint
 from ponder.runs.trust import walk
 from ponder.tasks.generated.generated_task import GeneratedProblems
-from ponder.types import Problem
+from ponder.types import Problem, problem_key
 
 NUM_HASHED_PROBLEMS = 16
 SPLIT_NAMES = {"train": "training", "test": "held-out"}
@@ -109,9 +109,8 @@ def _problem_fingerprints(task: Any, reads: Sequence[str]) -> dict[str, str]:
 
 def _hash_problems(problems: Sequence[Problem]) -> str:
     digest = hashlib.blake2b(digest_size=12)
-    for p in problems:
-        told = [p.id, [dict(m) for m in p.messages], p.answer, dict(p.tags)]
-        digest.update(json.dumps(told, sort_keys=True, default=repr).encode())
+    for problem in problems:
+        digest.update(json.dumps(problem_key(problem)).encode())
     return digest.hexdigest()
 
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from ponder.errors import PonderError
-from ponder.pipelines.preflight.gradient_probe import PreflightData, TrainedSequence, gradient_norms
+from ponder.pipelines.preflight.gradient_probe import UNLIMITED_TOKENS, PreflightData, TrainedSequence, gradient_norms
 from ponder.protocols import Task
 from ponder.train.learner import Learner, OutOfMemory
 from ponder.types import Problem, Score, Step, Trace, ids, prompt_trace
@@ -133,8 +133,8 @@ def check_kl_term(e: PreflightData, own: bool) -> Check:
     With the reference d nats above the policy at every token, descending k3 raises the log-likelihood as descending
     beta (e^d - 1) times the negative log-likelihood would; descending k2, beta d times. `own`: there is no teacher.
     """
-    term = e.probe.objective.kl
-    if not term.beta:
+    term = e.learner.objective.kl
+    if term is None:
         return Check("KL", None, "there is no KL term", KL_ADVICE)
     said = []
     if own:
@@ -160,13 +160,13 @@ def _measure_kl_pull(e: PreflightData) -> float:
     loss's own gradient, in float32 whatever the network's type.
     """
     found = weights = 0.0
-    for batch, tokens in e.probe.tokens(e.traces):
+    for batch, tokens in e.learner.loss_inputs(e.traces, UNLIMITED_TOKENS):
         logprobs_N = tokens.logprobs_N.detach().clone().requires_grad_()
         own_N, none_N = logprobs_N.detach(), torch.zeros_like(logprobs_N)
         for sign in (1, -1):
             notes = tokens.notes | {"reference": own_N + sign * REFERENCE_SHIFT_NATS}
             moved = replace(tokens, advantage_N=none_N, logprobs_N=logprobs_N, old_N=own_N, notes=notes)
-            loss_N, _ = e.probe.objective.loss(moved)
+            loss_N, _ = e.learner.objective.loss(moved)
             (grad_N,) = torch.autograd.grad((loss_N * batch.weight_N).sum(), logprobs_N, allow_unused=True)
             found -= sign * float((grad_N * batch.weight_N).sum()) if grad_N is not None else 0.0
         weights += float((batch.weight_N * batch.weight_N).sum())

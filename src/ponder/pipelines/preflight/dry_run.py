@@ -17,7 +17,7 @@ from ponder.errors import Interrupted
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.nets import lora
 from ponder.nets.hardware import pick_device
-from ponder.pipelines.preflight.gradient_probe import GradientProbe
+from ponder.pipelines.preflight.gradient_probe import probe_gradient
 from ponder.pipelines.problems.curriculum import PassRateHistory
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
@@ -125,7 +125,7 @@ def time_full_pass(learner: Learner, traces: Sequence[Trace]) -> float:
         for k, step in enumerate(s for s in trace.steps if s.sampled):
             step.advantages = np.full(len(step.token_ids), 1.0 if k % 2 else -1.0, np.float32)
     began = time.perf_counter()
-    GradientProbe(learner).measure(some, learner.max_tokens_per_microbatch)
+    probe_gradient(learner, some, learner.max_tokens_per_microbatch)
     return 1.5 * (time.perf_counter() - began) * len(traces) / max(1, len(some))
 
 

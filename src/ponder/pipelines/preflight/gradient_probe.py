@@ -6,9 +6,7 @@ The completions are real but short; where one did not end by itself an end is pu
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,10 +16,9 @@ from torch import Tensor
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.protocols import Strategy
 from ponder.reason.first_prompt import first_prompts
-from ponder.train.distributed import SINGLE_PROCESS
-from ponder.train.learner import Learner, OutOfMemory
+from ponder.train.learner import Learner
 from ponder.train.objective import Tokens
-from ponder.train.pack import PackedBatch, pack, split_microbatches
+from ponder.train.pack import PackedBatch
 from ponder.types import Completion, Floats, Ids, Problem, Sampling, Score, Step, Trace, ids, prompt_trace
 
 NUM_PROBLEMS, NUM_COMPLETIONS = 2, 2
@@ -41,7 +38,7 @@ class TrainedSequence:
 
 @dataclass(frozen=True, slots=True)
 class ProbedGradient:
-    """One forward and backward pass. The gradient is that of some parameters only, see `GradientProbe.look`."""
+    """One forward and backward pass. The gradient is that of some parameters only, see `probe_gradient`."""
 
     loss: float
     grads: dict[str, Tensor]
@@ -59,61 +56,27 @@ class ProbedGradient:
         )
 
 
-class GradientProbe(Learner):
-    """Shares a learner's network and remembers what that would train on. It takes no step, and what is set on it
-    is not set on the learner.
+def probe_gradient(
+    learner: Learner, traces: Sequence[Trace], max_tokens_per_microbatch: int = UNLIMITED_TOKENS
+) -> ProbedGradient:
+    """A forward and a backward pass over credited traces. No step is taken, and the learner stays as it was.
+
+    The gradient is that of the lowest layer that learns and of the last norm: every other layer, the head and the
+    packing lie between these and the loss, and a large model's whole gradient would not fit again.
     """
+    parameters = _probed_parameters(learner)
+    gradient = learner.probe_gradient(traces, parameters, max_tokens_per_microbatch=max_tokens_per_microbatch)
+    with torch.no_grad():
+        loss = sum(float((learner.objective.loss(t)[0] * b.weight_N).sum()) for b, t in gradient.batches)
+    return ProbedGradient(loss, gradient.grads, [one for b, t in gradient.batches for one in _trained_sequences(b, t)])
 
-    def __init__(self, of: Learner) -> None:
-        self.__dict__.update(of.__dict__)
-        self.process_group = SINGLE_PROCESS  # every process checks for itself
-        self._seen: list[tuple[PackedBatch, Tokens]] = []
 
-    def measure(self, traces: Sequence[Trace], max_tokens_per_microbatch: int = UNLIMITED_TOKENS) -> ProbedGradient:
-        """The gradient is that of the lowest layer that learns and of the last norm: every other layer, the head and
-        the packing lie between these and the loss, and a large model's whole gradient would not fit again.
-        """
-        with self._without_side_effects(max_tokens_per_microbatch):
-            grads = self.gradient(traces, self._probed_parameters())
-        with torch.no_grad():
-            loss = sum(float((self.objective.loss(t)[0] * b.weight_N).sum()) for b, t in self._seen)
-        return ProbedGradient(loss, grads, [one for b, t in self._seen for one in _trained_sequences(b, t)])
-
-    @torch.no_grad()
-    def tokens(self, traces: Sequence[Trace]) -> list[tuple[PackedBatch, Tokens]]:
-        """What the loss is a function of, in as few batches as can be."""
-        parts = split_microbatches(self._plan(traces), UNLIMITED_TOKENS, self.objective.needs_whole_trace)
-        batches = [pack(part, self.net.device, self._notes(part)) for part in parts]
-        return [(batch, super(GradientProbe, self)._tokens(batch)) for batch in batches]
-
-    @contextmanager
-    def _without_side_effects(self, max_tokens_per_microbatch: int) -> Iterator[None]:
-        self.max_tokens_per_microbatch, self._seen, gradient_checkpointing = (
-            max_tokens_per_microbatch,
-            [],
-            self.net.gradient_checkpointing,
-        )
-        try:
-            yield
-        finally:
-            self.master_weights.zero_grad()
-            self.net.gradient_checkpointing = gradient_checkpointing
-
-    def _probed_parameters(self) -> list[Tensor]:
-        """Which parameters learn is never changed to choose them: compiled blocks would be compiled for that."""
-        params = self.master_weights.params
-        layers = [int(n.split(".")[1]) for n in params if n.startswith("layers.")]
-        kept = ("norm.weight", f"layers.{min(layers)}.") if layers else ("",)
-        return [p for n, p in params.items() if n.startswith(kept)]
-
-    def _tokens(self, batch: PackedBatch) -> Tokens:
-        tokens = super()._tokens(batch)
-        self._seen.append((batch, tokens))
-        return tokens
-
-    def _shrink(self, reason: str) -> None:
-        self._seen.clear()  # all of it comes again
-        super()._shrink(reason)
+def _probed_parameters(learner: Learner) -> list[Tensor]:
+    """Chosen without changing which parameters learn: blocks would be compiled anew for that."""
+    params = learner.master_weights.params
+    layers = [int(n.split(".")[1]) for n in params if n.startswith("layers.")]
+    names = ("norm.weight", f"layers.{min(layers)}.") if layers else ("",)
+    return [p for n, p in params.items() if n.startswith(names)]
 
 
 def gradient_norms(learner: Learner, traces: Sequence[Trace], compiled: bool) -> dict[str, float]:
@@ -131,19 +94,15 @@ def gradient_norms(learner: Learner, traces: Sequence[Trace], compiled: bool) ->
 
         return read
 
-    def give_up(reason: str) -> None:
-        raise OutOfMemory(reason)
-
-    own = copy.copy(learner)
-    own.process_group, own.max_tokens_per_microbatch, own.compiled = (
-        SINGLE_PROCESS,
-        UNLIMITED_TOKENS,
-        learner.compiled and compiled,
-    )
-    own._shrink = give_up  # type: ignore[method-assign]  # two halves have another norm
     hooks = [p.register_post_accumulate_grad_hook(measure(n)) for n, p in learner.master_weights.params.items()]
     try:
-        own.gradient(traces, list(learner.master_weights.params.values()))
+        learner.probe_gradient(
+            traces,
+            list(learner.master_weights.params.values()),
+            max_tokens_per_microbatch=UNLIMITED_TOKENS,
+            compiled=learner.compiled and compiled,
+            retries_oom=False,  # the norms of two halves do not add up to that of the whole
+        )
     finally:
         for hook in hooks:
             hook.remove()
@@ -167,7 +126,7 @@ class PreflightData:
     """
 
     policy: PonderPolicy
-    probe: GradientProbe
+    learner: Learner
     problems: list[Problem]
     traces: list[Trace]
     sampled_lengths: dict[
@@ -183,7 +142,7 @@ class PreflightData:
             (t, s)
             for t in self.traces
             for s in t.steps[1:]
-            if _has_advantage(s, self.probe.objective.trains_zero_advantage)
+            if _has_advantage(s, self.learner.objective.trains_zero_advantage)
         ]
 
 
@@ -191,18 +150,17 @@ def gather_preflight_data(
     policy: PonderPolicy, learner: Learner, traces: list[Trace], real: dict[int, int]
 ) -> PreflightData:
     """Look at credited traces of one level: a prompt and its completions."""
-    witness = GradientProbe(learner)
-    dense, together = witness.objective.trains_zero_advantage, witness.objective.needs_whole_trace
+    dense, together = learner.objective.trains_zero_advantage, learner.objective.needs_whole_trace
     split = [
         Trace(t.problem, [t.steps[0], replace(s, parent=0)])
         for t in traces
         for s in t.steps[1:]
         if _has_advantage(s, dense)
     ]
-    whole, cut = witness.measure(traces), witness.measure(traces, 1)
+    whole, cut = probe_gradient(learner, traces), probe_gradient(learner, traces, 1)
     problems = [t.problem for t in traces]
-    apart = None if together else witness.measure(split)
-    return PreflightData(policy, witness, problems, traces, real, whole, cut, apart)
+    apart = None if together else probe_gradient(learner, split)
+    return PreflightData(policy, learner, problems, traces, real, whole, cut, apart)
 
 
 def _has_advantage(step: Step, dense: bool) -> bool:

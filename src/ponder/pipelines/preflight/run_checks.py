@@ -17,7 +17,6 @@ from ponder.pipelines.preflight.checks import Check
 from ponder.pipelines.preflight.gradient_probe import (
     MAX_COMPLETION_TOKENS,
     NUM_PROBLEMS,
-    GradientProbe,
     PreflightData,
     add_ended_answers,
     draw_short_samples,
@@ -50,14 +49,14 @@ async def preflight_rl(
     job: RL, policy: PonderPolicy, learner: Learner, critic: Learner | None = None
 ) -> tuple[list[Check], PreflightData | None]:
     """All checks, and what they looked at; only one where the model cannot even be sampled, or nothing is learned."""
-    sampling: Sampling = getattr(job.strategy, "sampling", Sampling(temperature=job.temperature))
+    sampling = job.sampling
     try:
         e = await _gather_samples(job, policy, learner, sampling)
     except ModelError as why:
         return [Check("finite", False, str(why), checks.FINITE_ADVICE)], None
     if not e.credited():
         return [checks.check_credit(e)], None
-    own = job.teacher is None and e.probe.reference is not None
+    own = job.teacher is None and e.learner.reference is not None
     stops = bool(sampling.stop or sampling.stop_token_ids)
     found = [
         checks.check_logprobs(e, sampling.renormalises), checks.check_gradient_invariance(e), checks.check_kl_term(e, own), checks.check_prompt_mask(e),
@@ -81,7 +80,8 @@ def preflight_sft(
                 [step.token_ids[: MAX_COMPLETION_TOKENS - 1], step.token_ids[MAX_COMPLETION_TOKENS - 1 :][-1:]]
             )
             step.logprobs = None if step.logprobs is None else step.logprobs[: len(step.token_ids)]  # all unknown
-    GradientProbe(learner).write_reference_logprobs(traces)
+    with learner.unchanged():
+        learner.write_reference_logprobs(traces)
     job.algorithm.credit(traces, PREFERENCE_SCORER, {})
     e = gather_preflight_data(policy, learner, traces, {})
     found = [
@@ -101,6 +101,7 @@ async def _gather_samples(job: RL, policy: PonderPolicy, learner: Learner, sampl
     drawn = await draw_short_samples(policy, problems, sampling, job.strategy)
     real = add_ended_answers(drawn, answer_end_token(tokenizer) if tokenizer.eos else None, scorer)
     traces = [trace for trace, _ in drawn]
-    GradientProbe(learner).write_reference_logprobs(traces)
+    with learner.unchanged():
+        learner.write_reference_logprobs(traces)
     job.algorithm.credit(traces, scorer, {})
     return gather_preflight_data(policy, learner, traces, real)

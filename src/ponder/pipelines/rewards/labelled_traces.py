@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from ponder.tasks.split import hashes_to_test
 from ponder.tasks.step_labels import LABEL_SCORE
 from ponder.tasks.step_labels.label_files import parse_label_file, row_reader, rows_to_traces
 from ponder.tasks.step_labels.step_split import split_steps
-from ponder.types import Cost, Trace, ids
+from ponder.types import Cost, Trace, ids, problem_key
 
 MAX_ANSWERS_PER_TRACE = 64  # answers to one prompt that are brought together
 
@@ -169,13 +168,8 @@ def split_by_question(traces: Iterable[Trace], tenths: int) -> tuple[list[Trace]
     """To learn from and to measure on, by a hash of the question: no question is on both sides."""
     sides: tuple[list[Trace], list[Trace]] = [], []
     for trace in traces:
-        sides[hashes_to_test(_question_key(trace), tenths)].append(trace)
+        sides[hashes_to_test(problem_key(trace.problem).question, tenths)].append(trace)
     return sides
-
-
-def _question_key(trace: Trace) -> str:
-    """The question, to tell it from others."""
-    return json.dumps([dict(m) for m in trace.problem.messages], sort_keys=True, default=str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +240,7 @@ def merge_by_prompt(traces: Iterable[Trace], most: int = MAX_ANSWERS_PER_TRACE) 
     """
     rows: dict[tuple[str, bytes], list[Trace]] = {}
     for trace in traces:
-        rows.setdefault((_question_key(trace), trace.steps[0].token_ids.tobytes()), []).append(trace)
+        rows.setdefault((problem_key(trace.problem).question, trace.steps[0].token_ids.tobytes()), []).append(trace)
     out = []
     for same in rows.values():
         parts = min(len(same), -(-sum(len(t.answers()) or 1 for t in same) // most))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
@@ -219,29 +218,6 @@ class _KnownLabels:
         self.labels.setdefault(i, Score(None, why))
 
 
-@dataclass(frozen=True)
-class Visits:
-    """From a search that is done: of each visited step the mean outcome of the answers below it, each as often as it
-    was visited. Costs nothing, and needs no policy."""
-
-    scorer: str
-    least: int = 1  # visits that a step must have
-
-    def __call__(self, trace: Trace) -> None:
-        totals: dict[int, float] = defaultdict(float)
-        visits: dict[int, int] = defaultdict(int)
-        for leaf in trace.answers():
-            outcome = trace.score(leaf, self.scorer)
-            if outcome is not None:
-                often = max(1, trace.steps[leaf].visits)
-                for i in trace.path(leaf)[1:]:
-                    totals[i] += often * outcome
-                    visits[i] += often
-        for i, count in visits.items():
-            if count >= self.least:
-                trace.steps[i].scores[LABEL_SCORE] = Score(totals[i] / count, f"mean outcome of {count} visits")
-
-
 def steps_to_label(trace: Trace) -> list[int]:
     """Every step that the policy wrote and went on from, or ended with; all steps of a trace that it wrote none of."""
     steps = [(i, s) for i, s in enumerate(trace.steps) if s.parent is not None and not s.meta and not s.pruned]
@@ -253,10 +229,3 @@ async def verifier_scores(trace: Trace, leaves: Sequence[int], verifier: Scorer)
     """What a verifier says of answers, those aside that it has judged before."""
     await evaluate(trace, [i for i in leaves if verifier.name not in trace.steps[i].scores], verifier)
     return [trace.score(i, verifier.name) for i in leaves]
-
-
-async def label_traces(traces: Sequence[Trace], rule: StepLabeller, policy: Policy, verifier: Scorer) -> None:
-    """All at once: the policy batches what waits together."""
-    async with asyncio.TaskGroup() as group:
-        for trace in traces:
-            group.create_task(rule(trace, policy, verifier))

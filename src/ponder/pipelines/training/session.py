@@ -58,6 +58,18 @@ class TrainingState:
     curriculum_state: dict[str, Any] = field(default_factory=dict)  # the curriculum's
 
 
+class Trainable(Protocol):
+    """What a session saves, restores and interrupts: a `Learner`, or another that trains a network."""
+
+    net: Decoder
+    pending_interrupt: Interrupted | None
+
+    def tensors(self) -> dict[str, Tensor]: ...
+    def counters(self) -> dict[str, int]: ...
+    def restore(self, tensors: dict[str, Tensor], counters: dict[str, int]) -> None: ...
+    def zero_grad(self) -> None: ...
+
+
 class TrainingSession:
     """A context manager around a training loop: restores, records, saves, and stops in good order.
 
@@ -65,7 +77,7 @@ class TrainingSession:
     """
 
     def __init__(
-        self, run: Run, job: TrainingJob, watch: Progress, policy: PonderPolicy, learners: Mapping[str, Learner]
+        self, run: Run, job: TrainingJob, watch: Progress, policy: PonderPolicy, learners: Mapping[str, Trainable]
     ) -> None:
         self.run, self.job, self.watch, self.policy, self.learners = run, job, watch, policy, learners
         on_gpu = policy.net.device.type != "cpu"  # a processor has no time to spare, and its memory is the model's
@@ -113,7 +125,7 @@ class TrainingSession:
             if isinstance(stop, BaseExceptionGroup) and not stop.subgroup(Interrupted):
                 raise
             for learner in self.learners.values():
-                learner.master_weights.zero_grad()
+                learner.zero_grad()
             self.save(None)
             so_far = f"stopped after {self.state.step} of {self.job.steps} steps"
             raise Interrupted(f"{so_far}; the same command goes on from there") from None
@@ -175,7 +187,7 @@ def _shortest(learner: Learner, traces: Sequence[Trace], count: int = 2) -> list
     """
     objective = learner.objective
     live = plan(traces, objective.weigh, trains_zero_advantage=False)
-    if not live and not objective.kl.beta:
+    if not live and objective.kl is None:
         live = plan(traces, objective.weigh, objective.trains_zero_advantage)
     return sorted((w.trace for w in live), key=lambda t: sum(len(s.token_ids) for s in t.steps))[:count]
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TypeVar
 
 from ponder.errors import UsageError
-from ponder.models.load import find_model, load_policy, load_tokenizer
+from ponder.models.load import load_policy, load_tokenizer
+from ponder.models.model_paths import find_model
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import hf

@@ -22,7 +22,7 @@ NO_ERROR = -1
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessBench(DatasetTask):
-    """The index of the first wrong step, from 0; -1 where all are right. `tasks.steps.judging` has the paper's F1."""
+    """The index of the first wrong step, from 0; -1 where all are right. `verifier_metrics` has the paper's F1."""
 
     NO_TRAIN_REASON = "ProcessBench is a test set; train step scorers on other labelled steps"
 

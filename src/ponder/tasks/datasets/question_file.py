@@ -49,7 +49,7 @@ class QuestionFile(StyledTask):
 
     def __post_init__(self) -> None:
         if self.answer_type not in get_args(AnswerType):
-            raise UnknownName("judge", self.answer_type, get_args(AnswerType))
+            raise UnknownName("answer_type", self.answer_type, get_args(AnswerType))
         if self.limit is not None and self.limit < 1:
             raise UsageError(f"limit is {self.limit}; give at least 1, or leave it out to take all rows")
         try:

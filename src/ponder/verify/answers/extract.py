@@ -165,7 +165,7 @@ def _find_hash_lines(text: str) -> Iterator[Span]:
 
 # At the start of a line or sentence, so that "I doubt the answer is 42" is no answer.
 _SENTENCE_START = re.compile(r"[\n.!?:](?:(?<=\n)|(?=[ \t]))")
-_ANSWER_LINE = re.compile(
+ANSWER_LINE = re.compile(
     r"(?:^|(?<=[.!?:])[ \t])[^\w\n<\\]{0,8}(?:(?:so|thus|therefore|hence|then)\b,?[ \t]{1,4})?"
     r"(?:(?:the|my|our)[ \t]{1,4})?"
     r"(?:(?:(?:final|correct|right|best)[ \t]{1,4})?answer|(?:correct|right|best)[ \t]{1,4}(?:option|choice))"
@@ -179,7 +179,7 @@ def find_answer_lines(text: str) -> Iterator[Span]:
     """Each line or sentence that states an answer. Only where one opens is it looked for, which is far quicker."""
     done = 0
     for start in (0, *(opening.end() for opening in _SENTENCE_START.finditer(text))):
-        if start >= done and (match := _ANSWER_LINE.match(text, start)):
+        if start >= done and (match := ANSWER_LINE.match(text, start)):
             yield Span(start, match.end(), _strip_box(match[1].strip("*_ \t")))
             done = match.end()
 

@@ -55,7 +55,7 @@ class MathAnswer:
             raise UsageError(f"tolerance is {self.tolerance}; it is a share of the gold answer: 0 (exact) up to 1")
         if self.max_answer_chars < 1 or self.timeout_seconds <= 0:
             raise UsageError(
-                f"longest is {self.max_answer_chars} and seconds {self.timeout_seconds}; both must be positive"
+                f"max_answer_chars is {self.max_answer_chars} and timeout_seconds {self.timeout_seconds}; both must be positive"
             )
         if self.answer_regex is not None:
             try:

@@ -30,7 +30,7 @@ What holds a run is decided by asking the kernel (`level()` says what it answere
    capabilities; with Landlock, seccomp, resource limits and control groups on top, where the kernel has them
 2. landlock: Landlock and seccomp over the same limits. A program has nowhere to write, so nothing can be compiled, and
    it can see which files exist (not what is in them)
-3. nothing: `SandboxError` says what is missing and what to do. `rung="unsafe"` runs without a jail, on your word, and
+3. nothing: `SandboxError` says what is missing and what to do. `isolation="unsafe"` runs without a jail, on your word, and
    warns. Systems other than Linux are refused: use Docker there
 """
 
