@@ -145,7 +145,7 @@ def test_output_that_cannot_be_written() -> None:
         (ExceptionGroup("several", [ValueError("x"), ExceptionGroup("in", [UsageError("no")])]), "error: no\n"),
         (
             MemoryError(),
-            "error: out of memory: lower --max-tokens-per-microbatch, --problems-per-step, --group-size or --max-tokens",
+            "error: out of memory: lower --max-tokens-per-microbatch, --problems-per-step, --group-size or",
         ),
     ],
 )
