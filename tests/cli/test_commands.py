@@ -112,10 +112,12 @@ def test_train_settings(ponder: Ponder, here: Path, model: Path) -> None:
         "--run",
         "out",
     )
-    settings = ("--algorithm.clip_high", "0.3", "--algorithm.bessel", "true", "--beta", "0.1", "--algorithm.kl.estimator", "k2",
+    settings = ("--algorithm.clip_high", "0.3", "--algorithm.bessel", "true", "--beta", "0.1",
+                "--algorithm.kl.estimator", "k2",
                 "--curriculum", "frontier", "--dynamic-sampling-rounds", "1", "--epochs-per-batch", "2",
                 "--minibatches", "2", "--optimizer-states", "int8", "--optimizer.betas", "0.8,0.9", "--teacher", model,
-                "--warmup-steps", "3", "--gradient-checkpointing", "--no-preflight", "--keep-checkpoints", "1")  # fmt: skip
+                "--warmup-steps", "3", "--gradient-checkpointing", "--no-preflight", "--keep-checkpoints",
+                "1")  # fmt: skip
     said = ponder("train", "addition", *settings, *small)
     assert said.code == 0, said.err
     job = read_job("out")
@@ -194,7 +196,9 @@ def test_eval_ensemble_json(ponder: Ponder, here: Path, model: Path) -> None:
     said = ponder("eval", "addition", "--model", model, *ONE_DIGIT, "--n", "3", "--json", "--run", "out")
     *steps, done = events(said)
     assert said.code == 0 and steps[-1]["problem"] == steps[-1]["total"] == done["num_problems"]
-    assert done["samples_per_problem"] == 3 and 0 <= done["accuracy"]["mean"] <= 1 and done["prompt"].endswith("Answer:")
+    assert (
+        done["samples_per_problem"] == 3 and 0 <= done["accuracy"]["mean"] <= 1 and done["prompt"].endswith("Answer:")
+    )
 
 
 def test_solve(ponder: Ponder, here: Path, model: Path) -> None:

@@ -82,11 +82,7 @@ def test_the_systems_own_choice_is_taken_where_there_is_one(ponder: Ponder, tmp_
     path = write_run(tmp_path / "run", [[wrong_answer(i), right_answer(i)] for i in range(4)], chosen=[1, 1, 1, 0])
     told = json.loads(ponder("compare", path, "--json").out)
     assert told["select"] == "chosen"
-<<<<<<< HEAD
-    assert told["lines"][0]["accuracy"]["correct"] == 3
-=======
     assert told["systems"][0]["accuracy"]["correct"] == 3
->>>>>>> w-cli
 
 
 def test_different_problems_need_common(ponder: Ponder, tmp_path: Path) -> None:
@@ -160,11 +156,7 @@ def test_what_failed_and_was_asked_again_counts_once(ponder: Ponder, tmp_path: P
     rows = unsealed(folder)
     failed = rows[0] | {"steps": rows[0]["steps"][:1], "failed": "the server is gone"}
     write_rows(folder, [failed, *rows])
-<<<<<<< HEAD
-    (line,) = json.loads(ponder("compare", folder, "--json").out)["lines"]
-=======
     (line,) = json.loads(ponder("compare", folder, "--json").out)["systems"]
->>>>>>> w-cli
     assert (line["accuracy"]["correct"], line["accuracy"]["total"]) == (1, 2)
     write_rows(folder, [*rows, rows[0]])
     assert "twice" in ponder("compare", folder).err, "two that both came to an end are another matter"
@@ -173,21 +165,13 @@ def test_what_failed_and_was_asked_again_counts_once(ponder: Ponder, tmp_path: P
 def test_no_answer_is_wrong_and_an_error_is_unknown(ponder: Ponder, tmp_path: Path) -> None:
     """As the evaluation's own report has it: who runs out of budget on hard problems must not gain by it."""
     folder = write_run(tmp_path / "run", [[right_answer(0)], [], [right_answer(2)]])
-<<<<<<< HEAD
-    (line,) = json.loads(ponder("compare", folder, "--json").out)["lines"]
-=======
     (line,) = json.loads(ponder("compare", folder, "--json").out)["systems"]
->>>>>>> w-cli
     assert (line["accuracy"]["correct"], line["accuracy"]["total"]) == (2, 3)
     assert "counts as wrong" in ponder("compare", folder).out
     rows = unsealed(folder)
     rows[1]["failed"] = "the server is gone"
     write_rows(folder, rows)
-<<<<<<< HEAD
-    (line,) = json.loads(ponder("compare", folder, "--json").out)["lines"]
-=======
     (line,) = json.loads(ponder("compare", folder, "--json").out)["systems"]
->>>>>>> w-cli
     assert (line["accuracy"]["correct"], line["accuracy"]["total"], line["accuracy"]["undecided"]) == (2, 3, 1)
     assert line["accuracy"]["high"] == 1.0, "the one that failed may have been right"
 

@@ -51,7 +51,10 @@ def test_plan_json(ponder: Ponder, here: Path) -> None:
     (found,) = [json.loads(line) for line in said.out.splitlines()]
     assert said.code == 0 and said.err == "" and found["ready"] is True
     assert found["job"]["steps"] == 3 and found["model"]["parameters"] == 17_792
-    assert found["time"]["low"] <= found["time"]["expected"] <= found["time"]["high"] and found["dry_run"]["peak_bytes"] > 1e6
+    assert (
+        found["time"]["low"] <= found["time"]["expected"] <= found["time"]["high"]
+        and found["dry_run"]["peak_bytes"] > 1e6
+    )
     assert [run["kind"] for run in found["prompt"]] == ["prompt", "trained"]
     assert found["pass_rate"]["problems"] == 4 and found["pass_rate"]["groups"]["n"] == 8
     assert {f["name"] for f in found["pass_rate"]["findings"]} and len(found["checks"]) == 9

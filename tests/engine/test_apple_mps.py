@@ -22,9 +22,10 @@ from ponder.engine import kv_cache, torch_attention
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request, SequenceState
 from ponder.errors import UnknownName, UsageError
+from ponder.models.head_reader import HeadReader
 from ponder.models.load import load_policy
+from ponder.models.load_scorer import load_policy_with_head
 from ponder.models.ponder_policy import PonderPolicy
-from ponder.models.reward_models import HeadReader, load_policy_with_head
 from ponder.models.scratch_model import ScratchModel
 from ponder.nets import hf, rope
 from ponder.nets.config import RopeConfig

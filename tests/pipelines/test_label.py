@@ -282,7 +282,7 @@ def test_labels_that_teach_nothing_end_the_job_with_the_funnel(answer: str | Non
         lines = str(stopped.value).split("\n")
         assert lines[1].split() == ["problems", "4"] and any(shown in line for line in lines[2:])
     assert len(list(read_traces(tmp_path / "run"))) == 4
-    assert json.loads((tmp_path / "run" / "funnel.json").read_text())[0] == {"stage": "problems", "count": 4}
+    assert json.loads((tmp_path / "run" / "filter_report.json").read_text())[0] == {"stage": "problems", "count": 4}
 
 
 def test_what_a_job_of_labels_tells(tmp_path: Path) -> None:

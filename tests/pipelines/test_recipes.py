@@ -174,7 +174,7 @@ def assert_done(job: Any, folder: Path) -> None:
             assert checkpoints(folder)[-1].name == f"step-{job.steps:06d}"
         case Harvest():
             rows = [json.loads(line) for line in (folder / "data.jsonl").open()]
-            assert len(rows) == json.loads((folder / "funnel.json").read_text())[-1]["count"] > 0
+            assert len(rows) == json.loads((folder / "filter_report.json").read_text())[-1]["count"] > 0
             assert job.kind != "chains" or all(sum(row["learned"]) == row["tokens"] for row in rows)
         case Evaluate():
             assert [t.failed for _, t in read_traces(folder)] == [""] * len(job.task.test)

@@ -16,17 +16,11 @@ from ponder.engine.request import ReadRequest
 from ponder.errors import Interrupted, ModelError, RunError, TaskError, UsageError
 from ponder.models.guides import load_guide, parse_reward_model
 from ponder.models.load import load_policy
+from ponder.models.load_scorer import load_scorer, load_shared_scorer, make_head_reader
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.reward_models import ORM as Outcome
 from ponder.models.reward_models import PRM as Process
-from ponder.models.reward_models import (
-    PreferenceModel,
-    ValueModel,
-    load_scorer,
-    load_shared_scorer,
-    make_head_reader,
-    make_scorer,
-)
+from ponder.models.reward_models import PreferenceModel, ValueModel, make_scorer
 from ponder.models.scratch_model import ScratchModel
 from ponder.nets import hf
 from ponder.nets.decoder_with_head import DecoderWithHead

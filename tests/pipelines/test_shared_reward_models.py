@@ -17,10 +17,12 @@ from ponder.engine.request import ReadRequest
 from ponder.errors import ModelError
 from ponder.models.genrm import GenRM
 from ponder.models.guides import load_guide
+from ponder.models.head_reader import HeadReader
 from ponder.models.load import load_policy
+from ponder.models.load_scorer import load_scorer
 from ponder.models.model_paths import find_model
 from ponder.models.ponder_policy import PonderPolicy
-from ponder.models.reward_models import HeadReader, LearnedScorer, load_scorer
+from ponder.models.reward_models import LearnedScorer
 from ponder.models.scratch_model import ScratchModel
 from ponder.models.weight_sharing import find_head_adapter
 from ponder.nets import hf, lora

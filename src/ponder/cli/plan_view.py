@@ -95,15 +95,7 @@ def job_rows(found: RunPlan) -> list[tuple[str, str]]:
 def describe_algorithm(value: Any) -> str:
     """The algorithm, its KL term and its paper."""
     own = [f"{name}={_short_value(v)}" for name, v in non_default_fields(value).items() if name != "kl"]
-<<<<<<< HEAD
     kl = f"{value.kl.beta:g} KL ({value.kl.estimator}) in the {value.kl.where}" if value.kl else "no KL"
-=======
-    kl = (
-        f"{value.kl.beta:g} KL ({value.kl.estimator}) in the {value.kl.where}"
-        if value.kl and value.kl.beta
-        else "no KL"
-    )
->>>>>>> w-cli
     name = f"{type(value).__name__}({', '.join(own)})" if own else type(value).__name__
     return ", ".join(filter(None, [name, kl, getattr(value, "paper", "")]))
 

@@ -134,15 +134,15 @@ def _read_answers(place: str, sides: FilterReport, include_held_out: bool) -> li
 
 def label_filter_report(traces: Iterable[Trace]) -> FilterReport:
     """What became of the answers, step by step."""
-    funnel = FilterReport()
+    report = FilterReport()
     for trace in traces:
-        funnel.add("problems", 1)
-        funnel.record("with an answer", bool(trace.answers()), "no answer came to an end")
+        report.add("problems", 1)
+        report.record("with an answer", bool(trace.answers()), "no answer came to an end")
         for score in (s.scores[LABEL_SCORE] for s in trace.steps if LABEL_SCORE in s.scores):
-            funnel.add("steps tried", 1)
-            if funnel.record("with a label", score.value is not None, "undecided"):
-                funnel.record("labelled right, wholly or partly", (score.value or 0.0) > 0, "never right")
-    return funnel
+            report.add("steps tried", 1)
+            if report.record("with a label", score.value is not None, "undecided"):
+                report.record("labelled right, wholly or partly", (score.value or 0.0) > 0, "never right")
+    return report
 
 
 def check_labels_useful(traces: Sequence[Trace]) -> None:

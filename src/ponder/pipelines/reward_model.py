@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from ponder import memory_check
 from ponder.errors import UsageError
 from ponder.measure import auroc, best_at_k, ece
+from ponder.models.load_scorer import load_policy_with_head
 from ponder.models.ponder_policy import PonderPolicy
-from ponder.models.reward_models import load_policy_with_head
 from ponder.models.scratch_model import ScratchModel
 from ponder.nets import lora
 from ponder.nets.decoder_with_head import DecoderWithHead
@@ -144,7 +144,7 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
     with TrainingSession(run, job, watch, policy, {"model": learner}) as session:
         memory = session.state.objective_state
         if not session.state.step:
-            write_json(run.folder / FILTER_REPORT_FILE, labels.funnel.to_json())
+            write_json(run.folder / FILTER_REPORT_FILE, labels.filter_report.to_json())
         net.head = replace(net.head, temperature=memory.get("temperature", net.head.temperature))
         for step in session.remaining_steps():
             with session.step() as state:

@@ -18,7 +18,7 @@ from ponder.errors import MissingExtra, TaskError, UsageError
 from ponder.runs.trust import names_code
 from ponder.tasks.datasets.dataset_files import BadRows, DatasetFiles, DatasetRow
 from ponder.tasks.datasets.dataset_task import same_question_key, split_key
-from ponder.tasks.reward_functions import RewardFunction, RewardFunctions
+from ponder.tasks.reward_functions import RewardFunction, RewardFunctions, as_functions
 from ponder.tasks.split import hashes_to_test
 from ponder.types import Problem, user_messages
 
@@ -51,8 +51,6 @@ class CustomTask:
     name: str = "custom"
 
     def __post_init__(self) -> None:
-        if isinstance(self.rewards, str) or callable(self.rewards):  # one is as good as a tuple of one
-            object.__setattr__(self, "rewards", (self.rewards,))
         for name in ("data", "test_data"):
             given = getattr(self, name)
             if isinstance(given, Path):
@@ -70,7 +68,7 @@ class CustomTask:
 
     @cached_property
     def verifier(self) -> RewardFunctions:
-        return RewardFunctions(self.rewards, self.weights)
+        return RewardFunctions(as_functions(self.rewards), self.weights)
 
     @property
     def train(self) -> Sequence[Problem]:

@@ -54,13 +54,13 @@ class Filters:
             without_instruction(task).test[:1]
 
     def __call__(
-        self, problems: Sequence[Problem], funnel: FilterReport, source_task: Task | None = None
+        self, problems: Sequence[Problem], report: FilterReport, source_task: Task | None = None
     ) -> list[Problem]:
         """In order; the first of those that are alike stays. `own`: the task that they are made from, whose test
         problems must not come back word for word."""
-        left = [p for p in problems if self._has_fitting_text(bare_question(p), funnel)]
+        left = [p for p in problems if self._has_fitting_text(bare_question(p), report)]
         left = _without_duplicates(
-            left, exact_duplicates([bare_question(p) for p in left]), "not a repetition", "word for word", funnel
+            left, exact_duplicates([bare_question(p) for p in left]), "not a repetition", "word for word", report
         )
         if self.dedup_threshold and left:
             texts = [bare_question(p) for p in left]
@@ -69,14 +69,14 @@ class Filters:
                 if self.embedder is None
                 else embedding_near_duplicates(registry.import_object(self.embedder), texts, self.dedup_threshold)
             )
-            left = _without_duplicates(left, same, "not nearly one", f"{self.dedup_threshold:.0%} alike", funnel)
+            left = _without_duplicates(left, same, "not nearly one", f"{self.dedup_threshold:.0%} alike", report)
         if source_task is not None and left:
             tests = {tuple(normalized_words(bare_question(p))) for p in without_instruction(source_task).test}
             why = f"a test problem of {source_task.name}"
             left = [
                 p
                 for p in left
-                if funnel.record("not a test problem", tuple(normalized_words(bare_question(p))) not in tests, why)
+                if report.record("not a test problem", tuple(normalized_words(bare_question(p))) not in tests, why)
             ]
         if self.decontaminate_against and left:
             held = [
@@ -89,19 +89,19 @@ class Filters:
             )
             known = {int(overlap.problem) for overlap in seen.flagged}
             why = f"shares {self.ngram} words with a held-out problem"
-            left = [p for i, p in enumerate(left) if funnel.record("not held out", i not in known, why)]
-        funnel.require_some("passed the text filters", left)
+            left = [p for i, p in enumerate(left) if report.record("not held out", i not in known, why)]
+        report.require_some("passed the text filters", left)
         return left
 
-    def _has_fitting_text(self, question: str, funnel: FilterReport) -> bool:
+    def _has_fitting_text(self, question: str, report: FilterReport) -> bool:
         size = len(question)
         why = "too short" if size < self.min_chars else "too long"
-        if not funnel.record("of fitting length", self.min_chars <= size <= self.max_chars, why):
+        if not report.record("of fitting length", self.min_chars <= size <= self.max_chars, why):
             return False
         if self.language is None:
             return True
         share, _ = language_share(question, self.language)
-        return funnel.record(
+        return report.record(
             "in one language",
             share >= self.min_language_share,
             f"less than {self.min_language_share:.0%} {self.language}",
@@ -118,6 +118,6 @@ def without_instruction(task: Task) -> Task:
 
 
 def _without_duplicates(
-    problems: Sequence[Problem], same: Sequence[int | None], stage: str, why: str, funnel: FilterReport
+    problems: Sequence[Problem], same: Sequence[int | None], stage: str, why: str, report: FilterReport
 ) -> list[Problem]:
-    return [p for p, as_before in zip(problems, same, strict=True) if funnel.record(stage, as_before is None, why)]
+    return [p for p, as_before in zip(problems, same, strict=True) if report.record(stage, as_before is None, why)]

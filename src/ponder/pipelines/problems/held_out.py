@@ -45,20 +45,20 @@ def traces_with_split(run: str) -> Iterator[tuple[int, Trace, bool]]:
         yield at, trace, all_are or is_held_out(trace.problem)
 
 
-def keep_for_training(is_held_out: bool, funnel: FilterReport, include: bool = False) -> bool:
+def keep_for_training(is_held_out: bool, report: FilterReport, include: bool = False) -> bool:
     """Whether to learn from a trace. Held-out ones are counted and left out, unless somebody said `include`."""
-    return include or funnel.record(TRAINING_ONLY_STAGE, not is_held_out, HELD_OUT_REASON)
+    return include or report.record(TRAINING_ONLY_STAGE, not is_held_out, HELD_OUT_REASON)
 
 
-def training_traces(run: str, funnel: FilterReport, include: bool = False) -> list[Trace]:
+def training_traces(run: str, report: FilterReport, include: bool = False) -> list[Trace]:
     """The traces of a run that may be learned from."""
-    return [trace for _, trace, held in traces_with_split(run) if keep_for_training(held, funnel, include)]
+    return [trace for _, trace, held in traces_with_split(run) if keep_for_training(held, report, include)]
 
 
-def raise_if_all_held_out(funnel: FilterReport) -> None:
+def raise_if_all_held_out(report: FilterReport) -> None:
     """Raise where all that there was is held out."""
-    if funnel.stages.get(TRAINING_ONLY_STAGE) == 0:
-        lost = funnel.dropped[TRAINING_ONLY_STAGE].total()
+    if report.stages.get(TRAINING_ONLY_STAGE) == 0:
+        lost = report.dropped[TRAINING_ONLY_STAGE].total()
         raise TaskError(
             f"all {lost:,} traces are of problems that are held out to measure on: a model that learns from them cannot"
             " be measured on them any more. Give runs on training problems, as `ponder train` and `ponder label` leave"

@@ -48,22 +48,22 @@ def writing_requests(
         yield Problem(f"{source}/{seed}/{i}", messages, target, tags)
 
 
-def parse_replies(traces: Sequence[Trace], source: Source, model: str, funnel: FilterReport) -> list[Problem]:
+def parse_replies(traces: Sequence[Trace], source: Source, model: str, report: FilterReport) -> list[Problem]:
     """The problems that a model wrote, with their lineage."""
     found = []
     for trace in traces:
-        if not funnel.record("answered", not trace.failed and bool(trace.answers()), trace.failed or "no answer"):
+        if not report.record("answered", not trace.failed and bool(trace.answers()), trace.failed or "no answer"):
             continue
         asked = trace.problem
         read = parse_reply(trace.text(trace.answers()[0]))
         if isinstance(read, str):
-            funnel.record("with a problem and an answer", False, read)
+            report.record("with a problem and an answer", False, read)
             continue
         question, answer = read
-        funnel.record("with a problem and an answer", True)
+        report.record("with a problem and an answer", True)
         if asked.answer is not None:
             same = MATH_VERIFIER.grade(format_answer(answer, "boxed"), asked.answer).value == 1.0
-            if not funnel.record("with the answer asked for", same, "for another answer"):
+            if not report.record("with the answer asked for", same, "for another answer"):
                 continue
         found.append(synthetic_problem(asked.id, question, answer, source=source, model=model, **asked.tags))
     return found
@@ -80,7 +80,7 @@ def with_lineage(problem: Problem, from_task: bool) -> Problem:
 
 
 def mutate_parents(
-    parents: Sequence[Problem], operators: Sequence[str], count: int, seed: int, funnel: FilterReport
+    parents: Sequence[Problem], operators: Sequence[str], count: int, seed: int, report: FilterReport
 ) -> list[Problem]:
     """Each parent changed in each way in turn, until there are enough or nothing more can be changed."""
     found: list[Problem] = []
@@ -91,7 +91,7 @@ def mutate_parents(
                 if len(found) == count:
                     return found
                 changed = mutate(parent, operator, f"mutate/{seed}/{len(found)}", seed + around)
-                if funnel.record("changed", changed is not None, f"{operator} cannot be changed"):
+                if report.record("changed", changed is not None, f"{operator} cannot be changed"):
                     assert changed is not None
                     found.append(changed)
         if len(found) == before:
