@@ -18,7 +18,8 @@ from ponder.types import Sampling, ids
 
 KINDS: list[dict[str, Any]] = [
     {}, {"temperature": 0.0}, {"top_k": 3}, {"top_p": 0.8}, {"stop": ("1", "ab")}, {"repetition": 1.2, "presence": 0.3},
-    {"alternatives": 3, "measures": ("entropy",)}, {"bias": ((4, 1.0),)}, {"forced": (5, 6)}, {"no_repeat_ngram_size": 2},
+    {"alternatives": 3, "measures": ("entropy",)}, {"bias": ((4, 1.0),)}, {"forced": (5, 6)},
+    {"no_repeat_ngram_size": 2},
     {"allowed": (3, 4, 5, 6)}, {"min_tokens": 6},
 ]  # fmt: skip
 ADAPTERS = ("", "red", "blue")

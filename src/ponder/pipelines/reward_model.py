@@ -79,7 +79,8 @@ class TrainRewardModel(BaseJob):
             or min(self.seed, self.max_tokens_per_microbatch) < 0
         ):
             raise UsageError(
-                "steps, batch_size, save_every and keep_checkpoints must be at least 1, seed and max_tokens_per_microbatch at least 0"
+                "steps, batch_size, save_every and keep_checkpoints must be at least 1, seed and "
+                "max_tokens_per_microbatch at least 0"
             )
         if not 0 <= self.held_out_tenths <= 9:
             raise UsageError(f"held_out_tenths is {self.held_out_tenths}; it is 0 to 9 tenths of the questions")
@@ -128,7 +129,8 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
     assert isinstance(net, DecoderWithHead)
     net.head = replace(net.head, separator=job.separator or net.head.separator)
     labels = prepare_labels(
-        job.data, policy, job.algorithm.targets, job.held_out_tenths, job.format, job.scorer, job.separator, job.skip_bad,
+        job.data, policy, job.algorithm.targets, job.held_out_tenths, job.format, job.scorer, job.separator,
+        job.skip_bad,
         needs_scores=job.algorithm.needs_scores, pairwise=job.algorithm.pairwise,
         must_differ=job.algorithm.needs_both_labels,
         include_held_out=job.include_held_out,
@@ -137,7 +139,8 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
     if job.lora is not None:
         lora.attach(net, job.lora, job.seed)
     learner = make_reward_learner(
-        net, job.algorithm, job.optimizer, max_tokens_per_microbatch=job.max_tokens_per_microbatch, gradient_checkpointing=job.gradient_checkpointing,
+        net, job.algorithm, job.optimizer, max_tokens_per_microbatch=job.max_tokens_per_microbatch,
+        gradient_checkpointing=job.gradient_checkpointing,
         frozen_layers=job.frozen_layers, head_only=job.head_only,
     )  # fmt: skip
 

@@ -44,8 +44,8 @@ class FineTune(BaseJob):
     """The job. `data` is a task, whose gold answers are imitated, or a JSONL file of conversations. Rows with token ids
     (`ponder harvest --tokenizer`) are trained on these ids and not tokenised again.
 
-    With `algorithm=DPO()` the rows have `chosen` and `rejected`; `Distill()` needs a `teacher` with the same vocabulary.
-    A teacher with another vocabulary teaches through its texts: harvest them without token ids.
+    With `algorithm=DPO()` the rows have `chosen` and `rejected`. `Distill()` needs a `teacher` with the same
+    vocabulary. A teacher with another vocabulary teaches through its texts: harvest them without token ids.
     """
 
     READ_SPLITS: ClassVar = ("train",)
@@ -76,7 +76,8 @@ class FineTune(BaseJob):
             or min(self.seed, self.max_tokens_per_microbatch) < 0
         ):
             raise UsageError(
-                "steps, batch_size, save_every and keep_checkpoints must be at least 1, seed and max_tokens_per_microbatch at least 0"
+                "steps, batch_size, save_every and keep_checkpoints must be at least 1, seed and "
+                "max_tokens_per_microbatch at least 0"
             )
         if not self.algorithm.learns_from_given:
             raise UsageError(f"{type(self.algorithm).__name__} learns from rewards for sampled answers: use an RL job")
@@ -113,7 +114,8 @@ def fine_tune(job: FineTune, run: Run, watch: Progress) -> PonderPolicy:
     if job.lora is not None:
         lora.attach(policy.net, job.lora, job.seed)
     learner = Learner(
-        policy.net, job.algorithm, job.optimizer, max_tokens_per_microbatch=job.max_tokens_per_microbatch, gradient_checkpointing=job.gradient_checkpointing,
+        policy.net, job.algorithm, job.optimizer, max_tokens_per_microbatch=job.max_tokens_per_microbatch,
+        gradient_checkpointing=job.gradient_checkpointing,
         frozen_layers=job.frozen_layers, reference=teacher,
     )  # fmt: skip
 

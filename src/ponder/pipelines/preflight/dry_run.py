@@ -144,6 +144,7 @@ def build_sft_learner(job: FineTune, policy: PonderPolicy) -> Learner:
     if job.lora is not None:
         lora.attach(policy.net, job.lora, job.seed)
     return Learner(
-        policy.net, job.algorithm, job.optimizer, max_tokens_per_microbatch=job.max_tokens_per_microbatch, gradient_checkpointing=job.gradient_checkpointing,
+        policy.net, job.algorithm, job.optimizer, max_tokens_per_microbatch=job.max_tokens_per_microbatch,
+        gradient_checkpointing=job.gradient_checkpointing,
         frozen_layers=job.frozen_layers, reference=None if job.teacher is None else load_teacher(job.teacher, policy),
     )  # fmt: skip

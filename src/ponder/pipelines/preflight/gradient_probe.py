@@ -121,9 +121,9 @@ def _trained_sequences(batch: PackedBatch, tokens: Tokens) -> Iterator[TrainedSe
 
 @dataclass(slots=True)
 class PreflightData:
-    """What the checks read. `shared_prompt`: one batch, prompts shared; `microbatched`: each completion in a batch of its
-    own; `unshared_prompt`: one batch, each completion after its own copy of the prompt (None if the objective needs
-    whole traces).
+    """What the checks read. `shared_prompt`: one batch, prompts shared; `microbatched`: each completion in a batch of
+    its own; `unshared_prompt`: one batch, each completion after its own copy of the prompt (None if the objective
+    needs whole traces).
     """
 
     policy: PonderPolicy

@@ -59,8 +59,10 @@ async def preflight_rl(
     own = job.teacher is None and e.learner.reference is not None
     stops = bool(sampling.stop or sampling.stop_token_ids)
     found = [
-        checks.check_logprobs(e, sampling.renormalises), checks.check_gradient_invariance(e), checks.check_kl_term(e, own), checks.check_prompt_mask(e),
-        checks.check_eos(e, stops), checks.check_template(e), await checks.check_verifier(e, job.task), checks.check_finite(e),
+        checks.check_logprobs(e, sampling.renormalises), checks.check_gradient_invariance(e),
+        checks.check_kl_term(e, own), checks.check_prompt_mask(e),
+        checks.check_eos(e, stops), checks.check_template(e), await checks.check_verifier(e, job.task),
+        checks.check_finite(e),
         checks.check_gradient(learner, e.traces),
     ]  # fmt: skip
     if critic is not None:

@@ -19,8 +19,8 @@ MIN_REWARD_KEY, MAX_REWARD_KEY = "flat/lowest", "flat/highest"
 def update_flat_rewards(
     memory: ObjectiveState, step: int, traces: Sequence[Trace], scorer: str, compare_across_problems: bool
 ) -> None:
-    """Add a step's rewards. `compare_across_problems`: answers to different problems are compared too, not only those of
-    a group. A run without these keys after its first step counts as having had a signal."""
+    """Add a step's rewards. `compare_across_problems`: answers to different problems are compared too, not only those
+    of a group. A run without these keys after its first step counts as having had a signal."""
     if memory.get(HAS_SPREAD_KEY) or (step and NUM_REWARDS_KEY not in memory):
         memory[HAS_SPREAD_KEY] = 1.0
         return
@@ -62,7 +62,10 @@ def describe_flat_rewards(memory: ObjectiveState) -> str:
             "problems that are neither hopeless nor sure, more samples of each (--group-size), or a higher temperature"
         )
     elif high <= 0:
-        cure = "an easier task, a better start (fine-tune first), more samples (--group-size), or a reward that pays for parts too"
+        cure = (
+            "an easier task, a better start (fine-tune first), more samples (--group-size), or a reward that pays for "
+            "parts too"
+        )
     else:
         cure = "a harder task, or a reward that still tells answers apart"
     return f"{said}, so nothing is learned from them: what helps is {cure}"
