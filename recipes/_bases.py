@@ -1,7 +1,8 @@
 """What a recipe starts from: a model that has just learned the notation, the task, and settings that suit its size.
 
 `--base-model tiny` is a transformer from scratch (minutes on two CPU cores), `--base-model smollm2` is
-SmolLM2-135M-Instruct (minutes on one GPU). Both add numbers line by line: `1+4+3+2+4=` is answered by `1+4=5`, `5+3=8`, `8+2=10`, `10+4=14`, `#### 14`.
+SmolLM2-135M-Instruct (minutes on one GPU). Both add numbers line by line: `1+4+3+2+4=` is answered by `1+4=5`,
+`5+3=8`, `8+2=10`, `10+4=14`, `#### 14`.
 A short fine-tuning on worked answers, stopped early, leaves the rest for the recipes to learn.
 """
 

@@ -40,8 +40,8 @@ MAX_SHOWN_TEXTS = 2  # texts of each step whose thoughts are recorded
 
 @dataclass(frozen=True)
 class QuietStar(BaseJob):
-    """The job: train on a task's gold answers, with `num_thoughts` of at most `max_thought_tokens` tokens before each of
-    their tokens, or once before the answer (0: none, for comparison). A sampled end token ends a thought.
+    """The job: train on a task's gold answers, with `num_thoughts` of at most `max_thought_tokens` tokens before each
+    of their tokens, or once before the answer (0: none, for comparison). A sampled end token ends a thought.
 
     `thought_tokens` are two tokens that begin and end a thought and occur nowhere else. `thought_tokens_like` are two
     tokens whose embeddings they are initialised with, so that a model which has only read texts starts to think.
@@ -182,8 +182,8 @@ def answer_text(job: QuietStar, policy: PonderPolicy, problem: Problem) -> Quiet
     room = policy.net.config.context - len(tokens) - job.max_thought_tokens - 2
     if room < 0:
         raise UsageError(
-            f"{problem.id} has {len(tokens)} tokens. With a thought of {job.max_thought_tokens} and its two special tokens "
-            f"that is more than the model's context of {policy.net.config.context}: think shorter, or take shorter answers"
+            f"{problem.id} has {len(tokens)} tokens. With a thought of {job.max_thought_tokens} and its marks that is "
+            f"more than the model's context of {policy.net.config.context}: think shorter, or take shorter answers"
         )
     return QuietText(tokens, len(trace.steps[0].token_ids), job.at_every_token or not job.num_thoughts)
 

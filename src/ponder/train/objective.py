@@ -185,7 +185,7 @@ class Objective(Protocol):
         ...
 
     def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
-        """The weight in the loss of each token of each sequence, from the numbers of trained tokens of all sequences."""
+        """The weight in the loss of each token of each sequence, from the trained tokens of all sequences."""
         ...
 
     def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
