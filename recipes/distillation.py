@@ -16,7 +16,8 @@ from ponder.train.imitation import Distill
 
 
 def recipe(
-    base_model: BaseModelName = "tiny", teacher_steps_factor: Count = 3, problems: Problems = None, n: Count = 4, steps: Steps = None, lr: Lr = None,
+    base_model: BaseModelName = "tiny", teacher_steps_factor: Count = 3, problems: Problems = None, n: Count = 4,
+    steps: Steps = None, lr: Lr = None,
     seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = find_base(base_model)

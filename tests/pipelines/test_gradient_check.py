@@ -36,7 +36,8 @@ from ponder.types import Sampling
 
 MODEL = ScratchModel(ALPHABET, width=32, layers=3, heads=4, context=32)
 JOB = RL(
-    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=6)), GRPO(), AdamW(lr=3e-3), steps=1, problems_per_step=3,
+    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=6)), GRPO(), AdamW(lr=3e-3), steps=1,
+    problems_per_step=3,
     frozen_layers=1, device="cpu", dtype="float32",
 )  # fmt: skip
 TUNE = FineTune(DigitTask(), MODEL, QUESTION_TEMPLATE, steps=1, batch_size=2, device="cpu", dtype="float32")

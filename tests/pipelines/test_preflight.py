@@ -39,7 +39,8 @@ from ponder.types import Problem, Sampling, Score, Trace
 
 MODEL = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
 JOB = RL(
-    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=6)), GRPO(), AdamW(lr=3e-3), steps=2, problems_per_step=3,
+    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=6)), GRPO(), AdamW(lr=3e-3), steps=2,
+    problems_per_step=3,
     save_every=1, device="cpu", dtype="float32",
 )  # fmt: skip
 PLAIN = replace(JOB, algorithm=GRPO(kl=None))

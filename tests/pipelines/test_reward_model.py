@@ -43,7 +43,8 @@ from ponder.types import Problem, Sampling, Score, Step, Trace, ids, user_messag
 
 MODEL = ScratchModel(ALPHABET + "\n", width=32, layers=1, heads=4, context=64)
 JOB = TrainRewardModel(
-    ("?",), MODEL, OutcomeReward(), QUESTION_TEMPLATE, optimizer=AdamW(lr=1e-2), steps=30, batch_size=24, save_every=10, held_out_tenths=3,
+    ("?",), MODEL, OutcomeReward(), QUESTION_TEMPLATE, optimizer=AdamW(lr=1e-2), steps=30, batch_size=24,
+    save_every=10, held_out_tenths=3,
     device="cpu", dtype="float32",
 )  # fmt: skip
 
@@ -77,7 +78,8 @@ def made(path: Path, kind: str, rows: int = 120, seed: int = 0) -> str:
 
 RULES: dict[str, tuple[str, RewardObjective, type]] = {
     "outcomes": ("outcomes", OutcomeReward(), Outcome), "stepwise": ("stepwise", ProcessReward(), Process),
-    "ranked": ("ranked", BradleyTerry(), PreferenceModel), "two-hot": ("stepwise", StateValue("two-hot", bins=5), ValueModel),
+    "ranked": ("ranked", BradleyTerry(), PreferenceModel),
+    "two-hot": ("stepwise", StateValue("two-hot", bins=5), ValueModel),
 }  # fmt: skip
 
 
@@ -151,7 +153,8 @@ def test_the_folder_is_a_judge_again(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="cannot write"):
         load_policy(str(tmp_path / "run"))
     with pytest.raises(UsageError, match="no setting 'reduce'"):
-        make_scorer(make_head_reader(replace(job, algorithm=OutcomeReward(), steps=1, data=(made(tmp_path / "o.jsonl", "outcomes"),))(
+        make_scorer(make_head_reader(replace(job, algorithm=OutcomeReward(), steps=1,
+        data=(made(tmp_path / "o.jsonl", "outcomes"),))(
             tmp_path / "orm")), reduce="min")  # fmt: skip
 
 
@@ -196,7 +199,8 @@ def test_a_judge_shares_the_policy_s_engine(way: str, tmp_path: Path) -> None:
     hf.save(net, tmp_path / "base")
     tokenizer.save(tmp_path / "base")
     job = replace(
-        JOB, data=(made(tmp_path / "d.jsonl", "stepwise"),), algorithm=ProcessReward(), model=str(tmp_path / "base"), steps=5,
+        JOB, data=(made(tmp_path / "d.jsonl", "stepwise"),), algorithm=ProcessReward(), model=str(tmp_path / "base"),
+        steps=5,
         lora=LoRA(4) if way == "lora" else None, head_only=way == "head",
     )  # fmt: skip
     trained = job(tmp_path / "run")

@@ -34,7 +34,8 @@ from ponder.types import Sampling
 
 MODEL = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
 JOB = RL(
-    DigitTask(answer="7"), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=2)), GRPO(), AdamW(lr=3e-3), steps=4, problems_per_step=3,
+    DigitTask(answer="7"), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=2)), GRPO(), AdamW(lr=3e-3),
+    steps=4, problems_per_step=3,
     max_tokens_per_microbatch=20, preflight=False, save_every=3, device="cpu", dtype="float32",
 )  # fmt: skip
 CRITIC = Critic(optimizer=AdamW(lr=1e-2), warmup_steps=1)

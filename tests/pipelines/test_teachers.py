@@ -38,11 +38,13 @@ from ponder.types import Sampling
 
 MODEL = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
 LEARN = FineTune(
-    DigitTask(answer="12"), MODEL, QUESTION_TEMPLATE, SFT(), AdamW(lr=2e-2), steps=25, batch_size=10, save_every=25, device="cpu",
+    DigitTask(answer="12"), MODEL, QUESTION_TEMPLATE, SFT(), AdamW(lr=2e-2), steps=25, batch_size=10, save_every=25,
+    device="cpu",
     dtype="float32",
 )  # fmt: skip
 TRAIN = RL(
-    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(2, Sampling(max_tokens=2)), steps=1, problems_per_step=2, preflight=False, device="cpu",
+    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(2, Sampling(max_tokens=2)), steps=1, problems_per_step=2,
+    preflight=False, device="cpu",
     dtype="float32",
 )  # fmt: skip
 

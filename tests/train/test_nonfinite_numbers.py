@@ -109,7 +109,8 @@ def test_a_setting_that_is_not_finite_is_refused(site: str) -> None:
     [
         lambda: AdamW(lr=1e38), lambda: AdamW(lr=11.0), lambda: AdamW(eps=1e-45), lambda: AdamW(eps=1e38),
         lambda: AdamW(lr=1.0, weight_decay=1e30), lambda: AdamW(weight_decay=1e38), lambda: AdamW(betas=(0.9,)),  # type: ignore[arg-type]
-        lambda: LoRA(alpha=1e38), lambda: Sampling(temperature=1e38), lambda: Learner(tiny_decoder(), PLAIN, temperature=1e-40),
+        lambda: LoRA(alpha=1e38), lambda: Sampling(temperature=1e38),
+        lambda: Learner(tiny_decoder(), PLAIN, temperature=1e-40),
         lambda: REINFORCE(baseline_decay=1e300), lambda: PPO(advantage_clip=-1.0), lambda: Critic(value_clip=0.0),
     ],
 )  # fmt: skip

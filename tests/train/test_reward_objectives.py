@@ -43,7 +43,8 @@ from ponder.train.reward_objectives import (
 from ponder.types import Score, Step, Trace, ids
 
 RULES: dict[str, RewardObjective] = {
-    "pairs": BradleyTerry(), "orm": OutcomeReward(), "orm, bias": OutcomeReward(bias=True), "prm": ProcessReward(), "value": StateValue(),
+    "pairs": BradleyTerry(), "orm": OutcomeReward(), "orm, bias": OutcomeReward(bias=True), "prm": ProcessReward(),
+    "value": StateValue(),
     "two-hot": StateValue("two-hot", bins=7), "x1": StateValue("x1", target_source="value", hidden=(5, 3)),
 }  # fmt: skip
 

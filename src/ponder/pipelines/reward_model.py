@@ -1,4 +1,4 @@
-"""Training a judge: a reward model from preferences or outcomes, a process reward model from steps, a value model."""
+"""Training reward models: from preferences, outcomes or step labels, and value models."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ from ponder.types import Trace
 class TrainRewardModel(BaseJob):
     """The job. `data`: files of labels or traces, or run directories, whose labels are the scores of `scorer`.
 
-    `separator` cuts what a policy wrote into steps (None: the trace's own). A tenth of the questions is held out, to
-    measure on and to fit the temperature. `head_only` leaves the model as it is, and `lora` all but adapters: then the
-    judge can share an engine with the policy it was trained on.
+    `separator` splits completions into steps (None: the trace's own steps). Some tenths of the questions are held out,
+    for evaluation and to fit the temperature. `head_only` trains the head alone, and `lora` the head and adapters: such
+    a reward model can share an engine with the policy it was trained on.
     """
 
     data: tuple[str, ...]
@@ -54,9 +54,9 @@ class TrainRewardModel(BaseJob):
     format: str | None = None
     scorer: str | None = None
     separator: str | None = None
-    skip_bad: bool = False  # rows of a file that cannot be used
-    held_out_tenths: int = 1  # tenths
-    include_held_out: bool = False  # also traces of an evaluation, which are left out otherwise
+    skip_bad: bool = False  # skip rows that cannot be used
+    held_out_tenths: int = 1  # of the questions
+    include_held_out: bool = False  # also train on traces of an evaluation
     optimizer: AdamW = AdamW(lr=1e-5)
     steps: int = 100
     batch_size: int = 32  # traces per step
@@ -79,12 +79,13 @@ class TrainRewardModel(BaseJob):
             or min(self.seed, self.max_tokens_per_microbatch) < 0
         ):
             raise UsageError(
-                "steps, batch_size, save_every and keep_checkpoints must be at least 1, seed and max_tokens_per_microbatch at least 0"
+                "steps, batch_size, save_every and keep_checkpoints must be at least 1, seed and "
+                "max_tokens_per_microbatch at least 0"
             )
         if not 0 <= self.held_out_tenths <= 9:
             raise UsageError(f"held_out_tenths is {self.held_out_tenths}; it is 0 to 9 tenths of the questions")
         if sum([self.lora is not None, self.head_only, bool(self.frozen_layers)]) > 1:
-            raise UsageError("lora, head_only and frozen_layers each say which weights stay: give one of them")
+            raise UsageError("lora, head_only and frozen_layers each choose which weights learn: give one of them")
 
     def check_memory(self) -> None:
         memory_check.require_trace_memory({"batch_size": self.batch_size}, {})
@@ -128,7 +129,8 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
     assert isinstance(net, DecoderWithHead)
     net.head = replace(net.head, separator=job.separator or net.head.separator)
     labels = prepare_labels(
-        job.data, policy, job.algorithm.targets, job.held_out_tenths, job.format, job.scorer, job.separator, job.skip_bad,
+        job.data, policy, job.algorithm.targets, job.held_out_tenths, job.format, job.scorer, job.separator,
+        job.skip_bad,
         needs_scores=job.algorithm.needs_scores, pairwise=job.algorithm.pairwise,
         must_differ=job.algorithm.needs_both_labels,
         include_held_out=job.include_held_out,
@@ -137,7 +139,8 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
     if job.lora is not None:
         lora.attach(net, job.lora, job.seed)
     learner = make_reward_learner(
-        net, job.algorithm, job.optimizer, max_tokens_per_microbatch=job.max_tokens_per_microbatch, gradient_checkpointing=job.gradient_checkpointing,
+        net, job.algorithm, job.optimizer, max_tokens_per_microbatch=job.max_tokens_per_microbatch,
+        gradient_checkpointing=job.gradient_checkpointing,
         frozen_layers=job.frozen_layers, head_only=job.head_only,
     )  # fmt: skip
 
@@ -194,7 +197,7 @@ def evaluate_reward_model(
 def _answer_scores(
     trace: Trace, places: list[RewardTarget], numbers: NDArray[np.float64]
 ) -> tuple[list[float], list[float]]:
-    """Of each answer the lowest number on the way to it, and its own label."""
+    """For each answer the lowest number on the path to it, and its label."""
     read = {i: float(z[0]) for (i, _), z in zip(places, numbers, strict=True)}
     label = dict(places)
     judged = [i for i in trace.answers() if i in label]

@@ -6,8 +6,8 @@
         state.json           the numbers that training resumes from
         manifest.json        step, score, job, and the size and checksums of each file
 
-The records of its steps are flushed first. Then it is written as step-000020.new, flushed and renamed. An expired one is
-renamed to step-000020.old and removed. So the plain name always means a complete checkpoint, whenever the process or
+The records of its steps are flushed first. Then it is written as step-000020.new, flushed and renamed. An expired one
+is renamed to step-000020.old and removed. So the plain name always means a complete checkpoint, whenever the process or
 the machine stopped. A damaged one is renamed to step-000020.damaged and the run resumes from the one before; the next
 save removes it.
 """
@@ -191,8 +191,8 @@ class CheckpointWriter:
 
 
 def load_latest(run: Run) -> Checkpoint | None:
-    """The newest complete checkpoint, with every byte verified; None in a new run. Newer damaged ones are set aside with
-    a warning. A checkpoint of another job, or a renamed one, is an error.
+    """The newest complete checkpoint, with every byte verified; None in a new run. Newer damaged ones are set aside
+    with a warning. A checkpoint of another job, or a renamed one, is an error.
     """
     found = checkpoints(run.folder)
     damaged: dict[Path, str] = {}

@@ -18,7 +18,7 @@ _MAX_LOG_RATIO = 20.0  # nats: e^20 is far outside every clip range, and far fro
 
 
 def ratio(logprobs_N: Tensor, old_N: Tensor) -> Tensor:
-    """rho = pi / pi_old, clamped to stay finite: a masked token would give 0 * inf, and one token would cost the step."""
+    """rho = pi / pi_old, clamped so that it stays finite: else a masked token would give 0 * inf."""
     return (logprobs_N - old_N).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
 
 
@@ -65,7 +65,7 @@ def k2(logprobs_N: Tensor, reference_N: Tensor) -> Tensor:
 
 
 def k3(logprobs_N: Tensor, reference_N: Tensor) -> Tensor:
-    """ref/pi - 1 - log(ref/pi) >= 0 (Schulman 2020); linear for large differences, so that it stays finite and keeps its gradient."""
+    """ref/pi - 1 - log(ref/pi) >= 0 (Schulman 2020); linear for large differences, finite and with a gradient."""
     difference_N = reference_N - logprobs_N
     near_N = difference_N.clamp(max=_MAX_LOG_RATIO)
     return near_N.detach().exp() * (difference_N - near_N) + near_N.exp() - 1 - difference_N
@@ -84,7 +84,7 @@ def value_loss(values_N: Tensor, old_N: Tensor, returns_N: Tensor, clip: float |
 
 
 def dpo_loss(margin_P: Tensor, beta: float, label_smoothing: float = 0.0) -> Tensor:
-    """DPO (Rafailov et al. 2023): -log sigmoid(beta margin); with label smoothing a share of the labels counts as wrong."""
+    """DPO (Rafailov et al. 2023): -log sigmoid(beta margin); label smoothing takes a share of labels as wrong."""
     return -(1 - label_smoothing) * F.logsigmoid(beta * margin_P) - label_smoothing * F.logsigmoid(-beta * margin_P)
 
 

@@ -185,7 +185,7 @@ class Objective(Protocol):
         ...
 
     def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
-        """The weight of each token of each sequence in the loss, from the trained tokens of all sequences of the step."""
+        """The weight in the loss of each token of each sequence, from the trained tokens of all sequences."""
         ...
 
     def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:

@@ -168,7 +168,7 @@ class MasterWeights:
         return True
 
     def _cannot_overflow(self, norm: float) -> bool:
-        """Is a step with a gradient of that norm certain not to overflow? Reads the weights only if the bounds are loose."""
+        """Is a step with a gradient of that norm certain not to overflow? Reads the weights only in doubt."""
         s = self.settings
         rule = AdamHyperparameters(s.lr_at(self.steps), s.betas, s.eps, s.weight_decay)
         most = max_master_weight(self.params)

@@ -143,7 +143,7 @@ def _token_count(trace: Trace, steps: set[int]) -> int:
 
 @dataclass(slots=True)
 class _Layout:
-    """Trees end to end, on the host: segments with parents, and for each trained token the position that predicts it."""
+    """Trees end to end, on the host: segments with parents, and the position that predicts each trained token."""
 
     lengths: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)

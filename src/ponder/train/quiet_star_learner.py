@@ -1,7 +1,8 @@
 """Quiet-STaR (Zelikman et al. 2024, arXiv:2403.09629): thoughts between the tokens of a text, learned from the text.
 
-After a token, a thought is sampled between two special tokens. A head mixes the logits with and without it, and a thought is
-rewarded for what it adds to the log-likelihood of the next tokens, relative to the mean of the thoughts at its position:
+After a token, a thought is sampled between two special tokens. A head mixes the logits with and without it, and a
+thought is rewarded for what it adds to the log-likelihood of the next tokens, relative to the mean of the thoughts at
+its position:
 
     log p_talk = log softmax(w logits_thought + (1 - w) logits_plain)
     r_i        = sum_ahead log p_talk_i - mean over the thoughts of that position

@@ -169,8 +169,8 @@ class ProcessReward(OutcomeReward):
 
 @dataclass(frozen=True)
 class StateValue(RewardObjective):
-    """Expected return of a prefix, at the last token of each step: a scorer's score or, with `target_source="value"`, the
-    value that a search found (`Step.value` of visited steps).
+    """Expected return of a prefix, at the last token of each step: a scorer's score or, with `target_source="value"`,
+    the value that a search found (`Step.value` of visited steps).
 
     mse: 1/2 (v - y)^2. two-hot: cross-entropy of a distribution over `bins` with y spread on the two bins about it.
     x1: (2 sigmoid(z) - 1 - y)^2 over three layers, y from -1 to 1.

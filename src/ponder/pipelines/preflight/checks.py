@@ -1,6 +1,4 @@
-"""What must hold before a run: each check is a function of the evidence and says what it measured, why that matters
-and what to do.
-"""
+"""The preflight checks: each is a function of the preflight data that reports what it measured, and advice."""
 
 from __future__ import annotations
 
@@ -18,17 +16,13 @@ from ponder.protocols import Task
 from ponder.train.learner import Learner, OutOfMemory
 from ponder.types import Problem, Score, Step, Trace, ids, prompt_trace
 
-MAX_LOGPROB_GAP_NATS = 1e-3  # nats, the largest difference of two ways to compute a log-probability in float32
-MAX_MEAN_LOGPROB_GAP_NATS = (
-    0.1  # nats, the mean one in half precision; rounding alone makes some 0.02 in a model of 135 M
-)
-MAX_GRADIENT_DIFFERENCE_FP32, MAX_GRADIENT_DIFFERENCE_HALF = (
-    1e-4,
-    0.2,
-)  # relative difference of two gradients, in float32 and in half precision (there some 0.03)
-MIN_GRADIENT_SHARE = 0.01  # of the credit's sum: a gradient that cancels to less is compared with this
-REFERENCE_SHIFT_NATS = 0.5  # nats between the policy and the reference when the pull of the KL term is tried
-MAX_KL_PULL_ERROR = 1e-3  # relative difference between the pull that is found and that of the formula, both in float32
+MAX_LOGPROB_GAP_NATS = 1e-3  # the largest difference of two computations of a log-probability in float32
+MAX_MEAN_LOGPROB_GAP_NATS = 0.1  # the mean one in half precision; rounding alone makes 0.02 in a 135 M model
+MAX_GRADIENT_DIFFERENCE_FP32 = 1e-4  # relative difference of two gradients
+MAX_GRADIENT_DIFFERENCE_HALF = 0.2  # the same in half precision, where 0.03 is usual
+MIN_GRADIENT_SHARE = 0.01  # of the credit's sum: the scale for gradients that nearly cancel
+REFERENCE_SHIFT_NATS = 0.5  # between policy and reference when the pull of the KL term is measured
+MAX_KL_PULL_ERROR = 1e-3  # relative difference between the measured pull and the formula's, both in float32
 MAX_COMPILED_DIFFERENCE = {torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.2}  # of the gradient's norm
 NO_ANSWER = "I do not know."
 NOT_FINITE = "numbers that are not finite, see there"
@@ -36,7 +30,7 @@ NOT_FINITE = "numbers that are not finite, see there"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`passed` None: it does not apply here, or what it would find is expected; `value` says which."""
+    """The result of a check. `passed` is None if it does not apply, or if a failure is expected; `value` says which."""
 
     name: str
     passed: bool | None
@@ -45,7 +39,7 @@ class Check:
 
 
 class PreflightError(PonderError):
-    """Names each check that failed, what was measured, why it matters and what to do."""
+    """Lists each failed check: what was measured, why it matters and what to do."""
 
     def __init__(self, found: Sequence[Check]) -> None:
         self.checks = list(found)
@@ -92,7 +86,7 @@ CREDIT_ADVICE = (
 
 
 def check_credit(e: PreflightData) -> Check:
-    """Completions of which some are right and some are wrong have a gradient."""
+    """A group with correct and wrong completions has a gradient."""
     count = len(e.credited())
     said = f"{count} of {sum(len(t.steps) - 1 for t in e.traces)} completions have an advantage"
     return Check("credit", count > 0, said, CREDIT_ADVICE)
@@ -105,7 +99,7 @@ INVARIANCE_ADVICE = (
 
 
 def check_gradient_invariance(e: PreflightData) -> Check:
-    """The gradient does not depend on how the step is cut into micro-batches and packed."""
+    """The gradient does not depend on how the step is split into micro-batches and packed."""
     tolerance = MAX_GRADIENT_DIFFERENCE_FP32 if e.policy.net.dtype == torch.float32 else MAX_GRADIENT_DIFFERENCE_HALF
     scale = max(
         e.shared_prompt.norm(),
@@ -128,7 +122,7 @@ KL_ADVICE = (
 
 
 def check_kl_term(e: PreflightData, own: bool) -> Check:
-    """The reference begins as the policy, and where the two differ the loss pulls them together as its formula says.
+    """The reference starts equal to the policy, and the loss pulls the two together as its formula says.
 
     With the reference d nats above the policy at every token, descending k3 raises the log-likelihood as descending
     beta (e^d - 1) times the negative log-likelihood would; descending k2, beta d times. `own`: there is no teacher.
@@ -180,7 +174,7 @@ GRADIENT_ADVICE = (
 
 
 def check_gradient(learner: Learner, traces: Sequence[Trace], name: str = "gradient") -> Check:
-    """Every parameter that learns has a gradient, and where blocks are compiled it is that of the plain blocks."""
+    """Every parameter that learns has a gradient; with compiled blocks it is that of the plain blocks."""
     learning = learner.master_weights.params
     try:
         plain = gradient_norms(learner, traces, compiled=False)
@@ -212,7 +206,7 @@ PROMPT_ADVICE = (
 
 
 def check_prompt_mask(e: PreflightData) -> Check:
-    """Nothing but the completions' own tokens is trained."""
+    """Only the completions' own tokens are trained."""
     pairs = list(zip(e.credited(), e.shared_prompt.sequences, strict=False))
     strange = sum(_count_prompt_targets(step.token_ids, t) for (_, step), t in pairs)
     strange += sum(len(t.targets_S) for t in e.shared_prompt.sequences[len(pairs) :])
@@ -223,7 +217,7 @@ def check_prompt_mask(e: PreflightData) -> Check:
 
 
 def _count_prompt_targets(tokens: NDArray[np.int32], t: TrainedSequence) -> int:
-    """How many targets are not the completion's own. A part of it at either end is."""
+    """The number of targets that are not the completion's own tokens. The completion may be cut at either end."""
     size = len(t.targets_S)
     parts = (tokens[:size], tokens[len(tokens) - size :]) if size <= len(tokens) else ()
     return 0 if any(np.array_equal(t.targets_S, p) for p in parts) else max(1, size - len(tokens))
@@ -236,7 +230,7 @@ EOS_ADVICE = (
 
 
 def check_eos(e: PreflightData, stops: bool) -> Check:
-    """Where a completion ended, its EOS is a target, once. `stops`: stop strings end it in another way."""
+    """The EOS of an ended completion is a target, once. `stops`: the job ends answers with stop strings."""
     eos = sorted(e.policy.eos)
     if not eos:
         said = "the tokenizer names no EOS token"
@@ -261,7 +255,7 @@ TEMPLATE_ADVICE = (
 
 
 def check_template(e: PreflightData) -> Check:
-    """A prompt has at most one first token and all that was asked."""
+    """A prompt has at most one BOS token and contains all messages."""
     tokenizer = e.policy.tokenizer
     for problem in e.problems:
         tokens = e.policy.encode(problem.messages)
@@ -294,7 +288,7 @@ VERIFIER_ADVICE = (
 
 
 async def check_verifier(e: PreflightData, task: Task) -> Check:
-    """The task's own answer scores more than a wrong one and than nothing, and is decided."""
+    """The task's gold answer is decided, and scores more than a wrong and than an empty one."""
     said = []
     for problem in e.problems:
         try:
@@ -317,7 +311,7 @@ async def check_verifier(e: PreflightData, task: Task) -> Check:
 
 
 def _wrong_answer(task: Task, problem: Problem) -> str:
-    """Another problem's answer, where one differs."""
+    """The answer of another problem, if one differs."""
     others = (task.train[i] for i in range(min(20, len(task.train))))
     return next((task.gold(p) for p in others if p.answer != problem.answer), NO_ANSWER)
 

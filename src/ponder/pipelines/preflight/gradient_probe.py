@@ -1,6 +1,6 @@
-"""What a learner would train on, seen from inside and without a step: the evidence for checks before a run.
+"""Gradients and trained tokens of a learner on a few samples, without a step: the data for preflight checks.
 
-The completions are real but short; where one did not end by itself an end is put to it. Shapes: S tokens of a sequence.
+The completions are sampled but short; those that did not end get an end token. Shapes: S tokens of a sequence.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ponder.train.pack import PackedBatch
 from ponder.types import Completion, Floats, Ids, Problem, Sampling, Score, Step, Trace, ids, prompt_trace
 
 NUM_PROBLEMS, NUM_COMPLETIONS = 2, 2
-MAX_COMPLETION_TOKENS = 12  # tokens of a completion: the whole shall take seconds on a processor
-UNLIMITED_TOKENS = 1 << 40  # tokens: more than any micro-batch has
+MAX_COMPLETION_TOKENS = 12  # so that all checks take seconds on a CPU
+UNLIMITED_TOKENS = 1 << 40  # more than any micro-batch has
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class TrainedSequence:
     targets_S: Ids
     weights_S: Floats
     logprobs_S: Floats  # the learner's
-    sampled_S: Floats  # the sampler's; NaN where nobody sampled
+    sampled_S: Floats  # the sampler's; NaN for tokens that were not sampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def gradient_norms(learner: Learner, traces: Sequence[Trace], compiled: bool) ->
     """The norm of each parameter's gradient, by name; a parameter without a gradient is left out.
 
     `compiled` False runs the blocks plainly. A gradient is dropped once its norm is known, so that the whole of it is
-    never in memory. Raises OutOfMemory where the traces do not fit at once.
+    never in memory. Raises OutOfMemory if the traces do not fit into one batch.
     """
     squares: dict[str, Tensor] = {}
 
@@ -121,23 +121,22 @@ def _trained_sequences(batch: PackedBatch, tokens: Tokens) -> Iterator[TrainedSe
 
 @dataclass(slots=True)
 class PreflightData:
-    """What checks are about. `whole`: one batch, prompts shared; `cut`: each completion a batch of its own; `apart`:
-    one batch, each completion after its own copy of the prompt (None where answers must stay together).
+    """What the checks read. `shared_prompt`: one batch, prompts shared; `microbatched`: each completion in a batch of
+    its own; `unshared_prompt`: one batch, each completion after its own copy of the prompt (None if the objective
+    needs whole traces).
     """
 
     policy: PonderPolicy
     learner: Learner
     problems: list[Problem]
     traces: list[Trace]
-    sampled_lengths: dict[
-        int, int
-    ]  # by id of a completion's step: its tokens that were sampled, before an end was put to it
+    sampled_lengths: dict[int, int]  # by id of a completion's step: sampled tokens, without an added end token
     shared_prompt: ProbedGradient
     microbatched: ProbedGradient
     unshared_prompt: ProbedGradient | None
 
     def credited(self) -> list[tuple[Trace, Step]]:
-        """Completions that earn a gradient, in the order in which the learner packs them."""
+        """Completions that have a gradient, in the order in which the learner packs them."""
         return [
             (t, s)
             for t in self.traces
@@ -149,7 +148,7 @@ class PreflightData:
 def gather_preflight_data(
     policy: PonderPolicy, learner: Learner, traces: list[Trace], real: dict[int, int]
 ) -> PreflightData:
-    """Look at credited traces of one level: a prompt and its completions."""
+    """Probe credited traces of one level: a prompt and its completions."""
     dense, together = learner.objective.trains_zero_advantage, learner.objective.needs_whole_trace
     split = [
         Trace(t.problem, [t.steps[0], replace(s, parent=0)])

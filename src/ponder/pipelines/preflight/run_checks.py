@@ -1,6 +1,6 @@
-"""Proofs that a run is right, before it spends anything: on a few short samples of its own, in seconds.
+"""Preflight: runs the checks of a training job on a few short samples, in seconds, before it spends anything.
 
-Nothing of the run changes: no step is taken, and the sampler's stream begins anew with each of the run's steps.
+Nothing of the run changes: no step is taken, and every step of the run seeds the sampler anew.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 async def run_preflight(job: RL, policy: PonderPolicy, learner: Learner, critic: Learner | None = None) -> list[Check]:
-    """Raises where a check fails."""
+    """Run all checks. Raises PreflightError if one fails."""
     found, _ = await preflight_rl(job, policy, learner, critic)
     return checks.raise_if_failed(found)
 
@@ -48,7 +48,7 @@ async def run_preflight(job: RL, policy: PonderPolicy, learner: Learner, critic:
 async def preflight_rl(
     job: RL, policy: PonderPolicy, learner: Learner, critic: Learner | None = None
 ) -> tuple[list[Check], PreflightData | None]:
-    """All checks, and what they looked at; only one where the model cannot even be sampled, or nothing is learned."""
+    """The results of all checks, and their data; a single failed one if sampling fails, or nothing has a gradient."""
     sampling = job.sampling
     try:
         e = await _gather_samples(job, policy, learner, sampling)
@@ -59,8 +59,10 @@ async def preflight_rl(
     own = job.teacher is None and e.learner.reference is not None
     stops = bool(sampling.stop or sampling.stop_token_ids)
     found = [
-        checks.check_logprobs(e, sampling.renormalises), checks.check_gradient_invariance(e), checks.check_kl_term(e, own), checks.check_prompt_mask(e),
-        checks.check_eos(e, stops), checks.check_template(e), await checks.check_verifier(e, job.task), checks.check_finite(e),
+        checks.check_logprobs(e, sampling.renormalises), checks.check_gradient_invariance(e),
+        checks.check_kl_term(e, own), checks.check_prompt_mask(e),
+        checks.check_eos(e, stops), checks.check_template(e), await checks.check_verifier(e, job.task),
+        checks.check_finite(e),
         checks.check_gradient(learner, e.traces),
     ]  # fmt: skip
     if critic is not None:
@@ -71,11 +73,11 @@ async def preflight_rl(
 def preflight_sft(
     job: FineTune, problems: Sequence[Problem], policy: PonderPolicy, learner: Learner
 ) -> tuple[list[Check], PreflightData]:
-    """The checks that apply where answers are given and nothing is sampled."""
+    """The checks of a fine-tuning job, where answers are given and nothing is sampled."""
     chosen = shortest_prompts(policy, shuffled_problems(problems, job.seed, 0, 8 * NUM_PROBLEMS))
     traces = [answer_trace(policy, p, as_single_step(target_answer(job.data, p))) for p in chosen]
     for trace in traces:
-        for step in trace.steps[1:]:  # the beginning and the end are enough
+        for step in trace.steps[1:]:  # the beginning and the end suffice
             step.token_ids = np.concatenate(
                 [step.token_ids[: MAX_COMPLETION_TOKENS - 1], step.token_ids[MAX_COMPLETION_TOKENS - 1 :][-1:]]
             )
