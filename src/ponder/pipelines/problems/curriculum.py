@@ -71,8 +71,12 @@ class PassRateHistory:
         """Plain data, from which `from_json` builds exactly the same history."""
         tries, passes = [t for t, _ in self._seen.values()], [p for _, p in self._seen.values()]
         return {
-            "half_life": self.half_life, "max_problems": self.max_problems, "index": list(self._seen), "tries": tries, "passes": passes,
-        }  # fmt: skip
+            "half_life": self.half_life,
+            "max_problems": self.max_problems,
+            "index": list(self._seen),
+            "tries": tries,
+            "passes": passes,
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> PassRateHistory:
@@ -150,7 +154,8 @@ class EasyToHard:
     def __post_init__(self) -> None:
         if self.ramp_problems < 1 or not 0 < self.start_share <= 1:
             raise UsageError(
-                f"ramp_problems is {self.ramp_problems}, start_share {self.start_share}; give at least 1 problem and a share in (0, 1]"
+                f"ramp_problems is {self.ramp_problems}, start_share {self.start_share}; give at least 1 problem and a share "
+                "in (0, 1]"
             )
 
     def choose(
