@@ -19,7 +19,7 @@ from pathlib import Path
 
 from audit.check_result import CheckResult
 
-SECTIONS = ("readme", "flags", "gradients", "preflight", "prompts", "searches")
+SECTIONS = ("readme", "flags", "gradients", "preflight_faults", "prompts", "searches")
 RESULTS = Path(__file__).with_name("results")
 RESULT_WORDS = {True: "ok", False: "FAILED", None: "skipped"}
 
