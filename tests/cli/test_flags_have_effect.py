@@ -332,7 +332,11 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
         "scorer": "--select best --scorer rm | --scorer b", "truth": "--score format | --truth new",
         "group_sizes": "| --group-sizes 3",
         "advantage": "| --advantage rloo", "task_settings": "--score addition | --task.forms hash",
-        "column": "| --column correct=b", "json": "| --json",
+        "column": "| --column correct=b", "json": "| --json", "strategy": "| --strategy majority-vote --strategy.n 2",
+        "guide": "--strategy best-of-n --strategy.n 2 --guide rm | --guide b",
+        "when_exhausted": "--strategy samples --strategy.n 9 | --when-exhausted cycle",
+        "strategy_settings": "--strategy samples --strategy.n 2 | --strategy.n 1",
+        "budget_settings": "--strategy samples --strategy.n 2 | --budget.tokens 3",
     }),
     "reflect": ("reflect {doubts} --scorer rm", {
         "run": ("reflect {one} --scorer rm", "reflect {doubts} --scorer rm"), "scorer": "| --scorer b",

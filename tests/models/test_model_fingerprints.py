@@ -160,7 +160,7 @@ def test_a_fingerprint_shows_a_head_alone(whole: int, tmp_path: Path, monkeypatc
     """Also where a file is too large to be read whole."""
     monkeypatch.setattr(file_fingerprints, "MAX_WHOLE_FILE_BYTES", whole)
     monkeypatch.setattr(file_fingerprints, "BLOCK_BYTES", 16)
-    monkeypatch.setattr(file_fingerprints, "ENDS", 2048)
+    monkeypatch.setattr(file_fingerprints, "END_BYTES", 2048)
     net, _ = ScratchModel(ALPHABET, width=32, layers=2, heads=2).build(torch.float32, torch.device("cpu"))
     judge = DecoderWithHead.from_decoder(net, OutcomeReward().head, 0)
     hf.save(judge, tmp_path / "a")

@@ -707,7 +707,7 @@ def test_another_models_tokenizer_is_refused(tmp_path_factory: pytest.TempPathFa
         with pytest.raises(ModelError, match="the tokenizer is not that of"):
             OpenAIPolicy.connect(address, tokenizer=other)
         policy = OpenAIPolicy.connect(address, tokenizer=TOKENIZER)
-        with pytest.raises(UsageError, match=r"presence is 0.5, but llama.cpp has no such option"):
+        with pytest.raises(UsageError, match=r"presence_penalty is 0.5, but llama.cpp has no such option"):
             one(policy, presence_penalty=0.5)
 
         # a caller that gives up frees its place on the server

@@ -115,7 +115,7 @@ class TestAroundTheEngine(PolicyContract):
         async def both() -> None:
             writing = asyncio.create_task(policy.generate(PROMPT, Sampling(max_tokens=CONTEXT - len(PROMPT))))
             await asyncio.sleep(0)
-            with pytest.raises(UsageError, match="1 texts are in hand"):
+            with pytest.raises(UsageError, match="1 requests are in flight"):
                 await policy.reload("there")
             assert (await writing)[0].version == 0
             await policy.reload("there")

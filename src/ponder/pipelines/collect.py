@@ -1,4 +1,4 @@
-"""Collect traces to learn from: training problems, solved by a strategy. Resumes by problem; every trace is kept."""
+"""Collect traces as training data: a strategy solves training problems. It resumes by problem and stores every trace."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from ponder.types import Trace
 
 @dataclass(frozen=True)
 class Collect(BaseJob):
-    """The job: so many training problems from the `first` on, in the order in which a run with this seed asks them."""
+    """The job: `limit` training problems from `start_index` on, in the order in which a run with this seed asks them."""
 
     task: Task
     model: str = "smollm2"
     template: str | None = None
     strategy: Strategy = Samples(4)
-    # "oracle": the gold answer guides the search, as training data may, and the traces say so
+    # "oracle": the gold answer guides the search, which training data allows; the traces say so
     guide: str = field(default="", metadata=names_code(guide_code))
     budget: Budget | None = None
     limit: int = 256
     start_index: int = 0
-    max_concurrency: int = 128  # problems in flight, and lost at most when interrupted
+    max_concurrency: int = 128  # problems in flight; an interruption loses at most these
     seed: int = 0
     device: str = "auto"
     dtype: str = "auto"
@@ -78,8 +78,7 @@ class Collect(BaseJob):
         return self._report(traces)
 
     def summary_lines(self, folder: Path, result: Any) -> list[str]:
-        """What came out, for people."""
-        last = {trace.problem.id: trace for _, trace in read_traces(folder)}  # what failed was asked again
+        last = {trace.problem.id: trace for _, trace in read_traces(folder)}  # a resumed run repeats failures
         lines = self._report(list(last.values())).lines()
         return [f"traces          of {len(last)} problems", *lines, f"run       {folder}"]
 

@@ -20,6 +20,7 @@ from ponder.verify.answers.extract import (
     find_boxes,
     strip_thinking,
 )
+from ponder.verify.answers.hedging import is_hedged_content
 from ponder.verify.maths import jail_client
 from ponder.verify.maths.compare_answers import ComparisonRules, compare_answers
 from ponder.verify.maths.find_answer import find_math_answer, span_answer
@@ -241,11 +242,6 @@ def _parse_gold(written: str) -> _ParsedGold:
     return _ParsedGold(written)
 
 
-_HEDGE_WORDS = re.compile(
-    r"\b(?:maybe|perhaps|possibly|probably|either|about|around|roughly|approximately|nearly|almost|not|unsure|guess)\b"
-    r"|\?|\\(?:approx|sim|lor|vee|neg)(?![A-Za-z])",
-    re.IGNORECASE,
-)
 _ALTERNATIVE = re.compile(r"\bor\b|\\pm(?![A-Za-z])", re.IGNORECASE)
 # Not worked out: an answer that restates its question must not count.
 _UNEVALUATED_COMMANDS = re.compile(
@@ -256,7 +252,7 @@ _UNEVALUATED_COMMANDS = re.compile(
 
 def _reject_hedged_or_unevaluated(answer: str, gold: str) -> None:
     """What no answer may hold unless the gold does."""
-    if _HEDGE_WORDS.search(answer) and not _HEDGE_WORDS.search(gold):
+    if is_hedged_content(answer, "expression") and not is_hedged_content(gold, "expression"):
         raise UnreadableAnswer("hedged")
     if set(_UNEVALUATED_COMMANDS.findall(answer)) - set(_UNEVALUATED_COMMANDS.findall(gold)):
         raise UnreadableAnswer("malformed")
