@@ -23,7 +23,7 @@ from ponder.reason.operators.cut import CUTS
 from ponder.reason.strategies import MCTS, Samples
 from ponder.settings import GreaterThan
 from ponder.tasks import Sums
-from ponder.train.imitation import DPO
+from ponder.train.dpo import DPO
 from ponder.train.objective import Objective
 from ponder.train.optimizer import AdamW
 from ponder.train.reward_objectives import RewardObjective

@@ -12,7 +12,7 @@ from _bases import BaseModelName, Count, Lr, Problems, Steps, find_base
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
-from ponder.train.imitation import Distill
+from ponder.train.distill import Distill
 
 
 def recipe(

@@ -20,7 +20,7 @@ from ponder.pipelines.rl import RL
 from ponder.pipelines.training import flat_rewards
 from ponder.reason.strategies import Samples
 from ponder.runs import newest_checkpoint, read_metrics
-from ponder.train.imitation import Distill
+from ponder.train.distill import Distill
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO, REINFORCE
 from ponder.types import Sampling, Score, Trace

@@ -28,7 +28,8 @@ from ponder.pipelines.training.teachers import load_value_model
 from ponder.reason.strategies import Chain, Samples
 from ponder.runs import Run, checkpoints, newest_checkpoint, read_job, read_metrics, read_traces
 from ponder.runs.records import raw_records, read_records
-from ponder.train.imitation import SFT, Distill
+from ponder.train.distill import Distill
+from ponder.train.imitation import SFT
 from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.train.policy_gradient import GRPO, RLOO
 from ponder.train.ppo import PPO

@@ -29,7 +29,8 @@ from ponder.pipelines.training.teachers import check_same_vocabulary, load_teach
 from ponder.reason.strategies import Chain, Samples
 from ponder.runs import read_metrics, read_traces
 from ponder.train.critic import Critic
-from ponder.train.imitation import SFT, Distill
+from ponder.train.distill import Distill
+from ponder.train.imitation import SFT
 from ponder.train.objective import KL
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO

@@ -27,8 +27,10 @@ from ponder.pipelines.problems.curriculum import EasyToHard, Frontier
 from ponder.pipelines.rl import RL
 from ponder.reason.strategies import Rebase, Samples
 from ponder.runs import Run
+from ponder.train.distill import Distill
+from ponder.train.dpo import DPO
 from ponder.train.finite_checks import Diverged
-from ponder.train.imitation import DPO, Distill, RejectionSampling
+from ponder.train.imitation import RejectionSampling
 from ponder.train.learner import Learner
 from ponder.train.objective import KL, Critic
 from ponder.train.optimizer import AdamW, MasterWeights

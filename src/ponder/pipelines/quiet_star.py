@@ -195,10 +195,10 @@ async def sample_thoughts(
     if not n:
         return [[[] for _ in one.thought_positions] for one in texts]
     draw = Sampling(temperature=1.0, max_tokens=length)
-    asked = [ids([*one.tokens[: j + 1], start]) for one in texts for j in one.thought_positions]
+    prefixes = [ids([*one.tokens[: j + 1], start]) for one in texts for j in one.thought_positions]
     # A prefix that two texts share is requested twice, so that each text has thoughts of its own.
-    drawn = iter(await asyncio.gather(*(policy.generate(prefix, draw, n) for prefix in asked)))
-    return [[[c.token_ids for c in next(drawn)] for _ in one.thought_positions] for one in texts]
+    completions = iter(await asyncio.gather(*(policy.generate(prefix, draw, n) for prefix in prefixes)))
+    return [[[c.token_ids for c in next(completions)] for _ in one.thought_positions] for one in texts]
 
 
 def thoughts_trace(policy: PonderPolicy, problem: Problem, text: QuietText, thoughts: Sequence[Sequence[Ids]]) -> Trace:
@@ -221,27 +221,29 @@ async def evaluate_held_out(job: QuietStar, policy: PonderPolicy, learner: Quiet
     thoughts = await sample_thoughts(
         policy, texts, learner.thought_tokens[0], min(job.num_thoughts, 1), job.max_thought_tokens
     )
-    told: dict[str, list[float]] = {name: [] for name in ("test/plain", "test/talk", "right/plain", "right/talk")}
+    results: dict[str, list[float]] = {name: [] for name in ("test/plain", "test/talk", "right/plain", "right/talk")}
     with torch.no_grad():
         for one, own in zip(texts, thoughts, strict=True):
-            laid = pack_thoughts(
+            packed = pack_thoughts(
                 [one], [own], learner.thought_tokens, 1 if one.at_every_token else job.lookahead_tokens
             )
-            seen = learner.forward(laid)
-            told["test/plain"].append(float(-seen.plain_P.mean()))
-            told["test/talk"].append(float(-seen.talk_P.mean()))
-            told["right/plain"].append(float(seen.plain_hits_P.all()))
-            told["right/talk"].append(float(seen.hits_P.all()))
-    means = {name: bootstrap_mean(values) for name, values in told.items()}
-    kept = {
+            outputs = learner.forward(packed)
+            results["test/plain"].append(float(-outputs.plain_P.mean()))
+            results["test/talk"].append(float(-outputs.talk_P.mean()))
+            results["right/plain"].append(float(outputs.plain_hits_P.all()))
+            results["right/talk"].append(float(outputs.hits_P.all()))
+    means = {name: bootstrap_mean(values) for name, values in results.items()}
+    summary = {
         name: {"mean": m.mean, "low": m.low, "high": m.high, "problems": len(problems)} for name, m in means.items()
     }
-    write_json(run.folder / MEASUREMENTS_FILE, kept)
-    return {name: float(np.mean(values)) for name, values in told.items()}
+    write_json(run.folder / MEASUREMENTS_FILE, summary)
+    return {name: float(np.mean(values)) for name, values in results.items()}
 
 
 def _single_token(policy: PonderPolicy, word: str) -> int:
-    found = policy.tokens(word)
-    if len(found) != 1:
-        raise UsageError(f"{word!r} is {len(found)} tokens to this model; a mark must be one: add it to its vocabulary")
-    return int(found[0])
+    token_ids = policy.tokens(word)
+    if len(token_ids) != 1:
+        raise UsageError(
+            f"{word!r} is {len(token_ids)} tokens of this model; a mark must be one: add it to the vocabulary"
+        )
+    return int(token_ids[0])

@@ -200,14 +200,14 @@ def _answer_scores(
     """For each answer the lowest number on the path to it, and its label."""
     read = {i: float(z[0]) for (i, _), z in zip(places, numbers, strict=True)}
     label = dict(places)
-    judged = [i for i in trace.answers() if i in label]
-    return [min(read[j] for j in trace.path(i) if j in read) for i in judged], [label[i] for i in judged]
+    scored = [i for i in trace.answers() if i in label]
+    return [min(read[j] for j in trace.path(i) if j in read) for i in scored], [label[i] for i in scored]
 
 
-def _preference_metrics(found: Iterable[Prediction]) -> dict[str, float]:
+def _preference_metrics(predictions: Iterable[Prediction]) -> dict[str, float]:
     won = total = 0.0
     margins: list[float] = []
-    for _, places, numbers in found:
+    for _, places, numbers in predictions:
         rewards, scores = [float(z[0]) for z in numbers], [y for _, y in places]
         right, pairs = correct_pairs(rewards, scores)
         won, total = won + right, total + pairs
@@ -219,25 +219,25 @@ def _preference_metrics(found: Iterable[Prediction]) -> dict[str, float]:
     }
 
 
-def _label_metrics(found: Iterable[Prediction]) -> dict[str, float]:
-    logits, labels = _concatenate(found)
+def _label_metrics(predictions: Iterable[Prediction]) -> dict[str, float]:
+    logits, labels = _concatenate(predictions)
     z, right = logits[:, 0], labels >= 0.5
-    told = {
+    metrics = {
         "accuracy": float(np.mean((z > 0) == right)),
         "labels": float(len(z)),
         "temperature": fit_binary_temperature(z, labels),
     }
-    t = told["temperature"]
-    told["nll"] = float(np.mean(np.logaddexp(0, z / t) - labels * z / t))
+    t = metrics["temperature"]
+    metrics["nll"] = float(np.mean(np.logaddexp(0, z / t) - labels * z / t))
     if np.all((labels == 0) | (labels == 1)):
-        told["ece"] = ece((1 / (1 + np.exp(-z / t))).tolist(), labels.tolist())
+        metrics["ece"] = ece((1 / (1 + np.exp(-z / t))).tolist(), labels.tolist())
     if 0 < right.sum() < len(right):
-        told["auroc"] = auroc(z.tolist(), right.astype(float).tolist()).area
-    return told
+        metrics["auroc"] = auroc(z.tolist(), right.astype(float).tolist()).area
+    return metrics
 
 
-def _value_metrics(net: DecoderWithHead, found: Iterable[Prediction]) -> dict[str, float]:
-    numbers, targets = _concatenate(found)
+def _value_metrics(net: DecoderWithHead, predictions: Iterable[Prediction]) -> dict[str, float]:
+    numbers, targets = _concatenate(predictions)
     head = replace(net.head, temperature=1.0)
     warm = 1.0
     if head.form == "two-hot":
@@ -246,10 +246,10 @@ def _value_metrics(net: DecoderWithHead, found: Iterable[Prediction]) -> dict[st
     read = replace(head, temperature=warm).interpret(torch.from_numpy(numbers)).numpy()
     error = float(np.mean((read - targets) ** 2))
     spread_of = float(targets.var())
-    told = {"error": error, "labels": float(len(targets)), "temperature": warm}
-    return told | ({"explained": 1 - error / spread_of} if spread_of > 0 else {})
+    metrics = {"error": error, "labels": float(len(targets)), "temperature": warm}
+    return metrics | ({"explained": 1 - error / spread_of} if spread_of > 0 else {})
 
 
-def _concatenate(found: Iterable[Prediction]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    both = [(numbers, [y for _, y in places]) for _, places, numbers in found]
+def _concatenate(predictions: Iterable[Prediction]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    both = [(numbers, [y for _, y in places]) for _, places, numbers in predictions]
     return np.concatenate([n for n, _ in both]), np.concatenate([np.asarray(y, np.float64) for _, y in both])

@@ -167,10 +167,10 @@ class CheckpointWriter:
             return 0
 
     def _prune(self) -> None:
-        found = checkpoints(self.folder.parent)
-        scores = [(score, at) for at, folder in enumerate(found) if (score := self._score(folder)) is not None]
-        best = [found[at] for _, at in sorted(scores)[-1:]]
-        for folder in found[: -self.keep]:
+        folders = checkpoints(self.folder.parent)
+        scores = [(score, at) for at, folder in enumerate(folders) if (score := self._score(folder)) is not None]
+        best = [folders[at] for _, at in sorted(scores)[-1:]]
+        for folder in folders[: -self.keep]:
             if folder not in best:
                 with contextlib.suppress(OSError):  # the new one is safe; the next save tries again
                     folder.rename(folder.with_name(folder.name + ".old"))
@@ -194,9 +194,9 @@ def load_latest(run: Run) -> Checkpoint | None:
     """The newest complete checkpoint, with every byte verified; None in a new run. Newer damaged ones are set aside
     with a warning. A checkpoint of another job, or a renamed one, is an error.
     """
-    found = checkpoints(run.folder)
+    folders = checkpoints(run.folder)
     damaged: dict[Path, str] = {}
-    for folder in reversed(found):
+    for folder in reversed(folders):
         try:
             checkpoint = _read(folder, run)
         except ManifestMismatch as fault:
@@ -205,7 +205,7 @@ def load_latest(run: Run) -> Checkpoint | None:
         except _WrongCheckpoint as fault:
             if damaged:
                 continue  # not usable either
-            raise RunError(f"{folder} {fault}: {_recovery_hint(found, run)}") from None
+            raise RunError(f"{folder} {fault}: {_recovery_hint(folders, run)}") from None
         return _set_damaged_aside(checkpoint, damaged) if damaged else checkpoint
     if damaged:
         folder, why = next(iter(damaged.items()))
@@ -245,17 +245,17 @@ def _reject_constant(name: str) -> None:
     raise ValueError(f"{STATE_FILE}: it holds {name}")
 
 
-def resume_dtype(run: Run, asked: str) -> str:
+def resume_dtype(run: Run, dtype: str) -> str:
     """The dtype to load the model in. A run that began with "auto" keeps the dtype that was chosen then."""
-    if asked != "auto":
-        return asked
+    if dtype != "auto":
+        return dtype
     for folder in reversed(checkpoints(run.folder)):
         try:
             manifests.check(folder, [STATE_FILE], manifests.read(folder))
             return str(json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))["dtype"])
         except (ManifestMismatch, OSError, ValueError, LookupError, TypeError):
             continue  # `load_latest` reports what is wrong
-    return asked
+    return dtype
 
 
 _NO_WHOLE_CHECKPOINT = "there is no earlier one that is whole: remove the folder 'checkpoints' and the run starts again"
@@ -277,16 +277,16 @@ def verified_step(folder: Path, run: Run) -> int:
     return step
 
 
-def _recovery_hint(found: list[Path], run: Run) -> str:
+def _recovery_hint(folders: list[Path], run: Run) -> str:
     """Advice for when the newest checkpoint cannot be used."""
-    bad = found[-1:]
-    for folder in reversed(found[:-1]):
+    unusable = folders[-1:]
+    for folder in reversed(folders[:-1]):
         try:
             verified_step(folder, run)
         except (ManifestMismatch, _WrongCheckpoint):
-            bad.append(folder)
+            unusable.append(folder)
             continue
-        also = f" and {', '.join(f.name for f in bad[1:])}, no better," if bad[1:] else ""
+        also = f" and {', '.join(f.name for f in unusable[1:])}, no better," if unusable[1:] else ""
         return f"remove that folder{also} and the run goes on from {folder.name}, which is whole"
     return _NO_WHOLE_CHECKPOINT
 

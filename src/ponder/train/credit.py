@@ -91,10 +91,10 @@ class ScoredAnswer:
 
     def _note(self, i: int, name: str) -> NDArray[np.float32]:
         step = self.trace.steps[i]
-        found = step.logprobs if name == "logprobs" else step.notes.get(name)
-        if found is None:
+        values = step.logprobs if name == "logprobs" else step.notes.get(name)
+        if values is None:
             raise UsageError(f"credit needs each token's {name}, and a step of {self.trace.problem.id} has none")
-        return found
+        return values
 
     def split(self, values_t: Array) -> Iterable[tuple[int, NDArray[np.float32]]]:
         """Split one number per token into the parts of its steps."""

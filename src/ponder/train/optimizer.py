@@ -105,8 +105,8 @@ class MasterWeights:
 
     def gradients(self) -> dict[str, Tensor]:
         """The accumulated gradients by name; parameters without a gradient are left out."""
-        found = {n: p.grad if p.dtype == torch.float32 else self._float32_grads.get(n) for n, p in self.params.items()}
-        return {n: g for n, g in found.items() if g is not None}
+        grads = {n: p.grad if p.dtype == torch.float32 else self._float32_grads.get(n) for n, p in self.params.items()}
+        return {n: g for n, g in grads.items() if g is not None}
 
     def check_all_have_gradient(self) -> None:
         """Raise MissingGradient if a parameter got no gradient: it would silently stay as it is."""
@@ -120,19 +120,19 @@ class MasterWeights:
         """The accumulated gradients of all parameters in a fixed order, with zeros for those that got none. They are
         summed in place over processes, one of which may have used a parameter that another did not.
         """
-        found = self.gradients()
+        grads = self.gradients()
         for n, p in self.params.items():
-            if n not in found:
-                found[n] = torch.zeros_like(p, dtype=torch.float32)
+            if n not in grads:
+                grads[n] = torch.zeros_like(p, dtype=torch.float32)
                 if p.dtype == torch.float32:
-                    p.grad = found[n]
+                    p.grad = grads[n]
                 else:
-                    self._float32_grads[n] = found[n]
-        return [found[n] for n in self.params]
+                    self._float32_grads[n] = grads[n]
+        return [grads[n] for n in self.params]
 
     def grad_norm(self) -> Tensor:
-        found = list(self.gradients().values())
-        return nn.utils.get_total_norm(found) if found else torch.zeros(())
+        grads = list(self.gradients().values())
+        return nn.utils.get_total_norm(grads) if grads else torch.zeros(())
 
     def zero_grad(self) -> None:
         """Drop the gradients without a step."""
@@ -144,16 +144,16 @@ class MasterWeights:
         """Clip by the norm and take a step. If a weight or moment would not be finite, nothing changes. Returns whether
         the step was taken.
         """
-        found = self.gradients()
+        grads = self.gradients()
         before = None if self._cannot_overflow(float(norm)) else self._snapshot()
-        if found and math.isfinite(self.settings.max_grad_norm):
-            torch._foreach_mul_(list(found.values()), (self.settings.max_grad_norm / norm).clamp(max=1.0))
-        found = self._grads_beside_masters(found)
+        if grads and math.isfinite(self.settings.max_grad_norm):
+            torch._foreach_mul_(list(grads.values()), (self.settings.max_grad_norm / norm).clamp(max=1.0))
+        grads = self._grads_beside_masters(grads)
         s = self.settings
         for matrices in (True, False):  # weight decay on matrices only, not on norms and biases
-            names = [n for n in found if (self.weights[n].dim() >= 2) == matrices]
+            names = [n for n in grads if (self.weights[n].dim() >= 2) == matrices]
             rule = AdamHyperparameters(s.lr_at(self.steps), s.betas, s.eps, s.weight_decay if matrices else 0.0)
-            adamw_step([(self.weights[n], found[n], self.states[n]) for n in names], rule)
+            adamw_step([(self.weights[n], grads[n], self.states[n]) for n in names], rule)
         if before is not None:
             now = AdamBounds.measure(self.weights.values(), self.states.values())
             if not now.within(max_master_weight(self.params)):
@@ -171,14 +171,14 @@ class MasterWeights:
         """Is a step with a gradient of that norm certain not to overflow? Reads the weights only in doubt."""
         s = self.settings
         rule = AdamHyperparameters(s.lr_at(self.steps), s.betas, s.eps, s.weight_decay)
-        most = max_master_weight(self.params)
-        for kept in (self._bounds, None):
-            known = kept or AdamBounds.measure(self.weights.values(), self.states.values())
-            then = known.after_step(
-                rule, min(norm, s.max_grad_norm) if norm == norm else norm, half_precision=most < MAX_SAFE_FLOAT32
+        limit = max_master_weight(self.params)
+        for cached in (self._bounds, None):
+            bounds = cached or AdamBounds.measure(self.weights.values(), self.states.values())
+            after = bounds.after_step(
+                rule, min(norm, s.max_grad_norm) if norm == norm else norm, half_precision=limit < MAX_SAFE_FLOAT32
             )
-            if then.within(most):
-                self._bounds = then
+            if after.within(limit):
+                self._bounds = after
                 return True
         return False
 
@@ -202,11 +202,11 @@ class MasterWeights:
         for name, t in own.items():
             if name not in tensors:
                 raise RunError(f"the saved optimiser has no {name}: it belongs to another model or other settings")
-            found, wanted = tensors[name], (tuple(t.shape), t.dtype)
-            if (tuple(found.shape), found.dtype) != wanted:
+            saved, expected = tensors[name], (tuple(t.shape), t.dtype)
+            if (tuple(saved.shape), saved.dtype) != expected:
                 raise RunError(
-                    f"{name} of the saved optimiser is {tuple(found.shape)} in {found.dtype}, here {wanted[0]} in "
-                    f"{wanted[1]}: it belongs to another model or other settings"
+                    f"{name} of the saved optimiser is {tuple(saved.shape)} in {saved.dtype}, here {expected[0]} in "
+                    f"{expected[1]}: it belongs to another model or other settings"
                 )
         if (bad := invalid_reason({name: tensors[name] for name in own})) is not None:
             raise RunError(f"the saved optimiser is damaged: {bad}; go on from an earlier checkpoint")
@@ -221,16 +221,16 @@ class MasterWeights:
         self.zero_grad()
         self._copy_to_parameters()
 
-    def _grads_beside_masters(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _grads_beside_masters(self, grads: dict[str, Tensor]) -> dict[str, Tensor]:
         """Copy gradients to the device of their master weights: start all copies, then wait once."""
-        away = {n: g for n, g in found.items() if g.device != self.weights[n].device}
+        away = {n: g for n, g in grads.items() if g.device != self.weights[n].device}
         for n, g in away.items():
             if n not in self._host_grads:
                 self._host_grads[n] = _empty_on_host(g)
             self._host_grads[n].copy_(g, non_blocking=True)
         for device in {g.device for g in away.values()}:
             torch.accelerator.synchronize(device)
-        return {n: self._host_grads[n] if n in away else g for n, g in found.items()}
+        return {n: self._host_grads[n] if n in away else g for n, g in grads.items()}
 
     def _copy_to_parameters(self) -> None:
         """Copy the master weights to the network's parameters, rounded to their dtype."""

@@ -63,18 +63,18 @@ class PackedBatch:
 
 def plan(traces: Sequence[Trace], weigh: TokenWeights, trains_zero_advantage: bool) -> list[TraceChains]:
     """The chains that have a gradient, with token weights over all credited completions of the optimiser step."""
-    found = [(t, chain) for t in traces for chain in chains(t, lambda s: s.advantages is not None)]
-    lengths = [sum(len(t.steps[i].token_ids) for i in chain.steps) for t, chain in found]
-    for (_, chain), weight in zip(found, weigh(lengths) if found else [], strict=True):
+    pairs = [(t, chain) for t in traces for chain in chains(t, lambda s: s.advantages is not None)]
+    lengths = [sum(len(t.steps[i].token_ids) for i in chain.steps) for t, chain in pairs]
+    for (_, chain), weight in zip(pairs, weigh(lengths) if pairs else [], strict=True):
         chain.weight = float(weight)
-    live = [(t, c) for t, c in found if trains_zero_advantage or any(np.any(t.steps[i].advantages) for i in c.steps)]
+    live = [(t, c) for t, c in pairs if trains_zero_advantage or any(np.any(t.steps[i].advantages) for i in c.steps)]
     return group_by_trace(live)
 
 
-def group_by_trace(found: Iterable[tuple[Trace, StepChain]]) -> list[TraceChains]:
+def group_by_trace(pairs: Iterable[tuple[Trace, StepChain]]) -> list[TraceChains]:
     """Group chains by trace."""
     work: dict[int, TraceChains] = {}
-    for trace, chain in found:
+    for trace, chain in pairs:
         work.setdefault(id(trace), TraceChains(trace, [])).chains.append(chain)
     return list(work.values())
 
@@ -122,14 +122,14 @@ def _split_trace(work: TraceChains, max_tokens: int) -> list[TraceChains]:
     if len(work.chains) == 1 or work.tokens() <= max_tokens:
         return [work]
     pieces = [TraceChains(work.trace, [])]
-    held: set[int] = set()
+    included: set[int] = set()
     for chain in work.chains:
         more = _steps_on_paths(work.trace, [chain])
-        if pieces[-1].chains and _token_count(work.trace, held | more) > max_tokens:
+        if pieces[-1].chains and _token_count(work.trace, included | more) > max_tokens:
             pieces.append(TraceChains(work.trace, []))
-            held = set()
+            included = set()
         pieces[-1].chains.append(chain)
-        held |= more
+        included |= more
     return pieces
 
 
@@ -187,12 +187,12 @@ class _Layout:
 
 
 def pack(batch: Sequence[TraceChains], device: torch.device, notes: Sequence[str] = ()) -> PackedBatch:
-    laid = _Layout()
+    layout = _Layout()
     for number, work in enumerate(batch):
-        laid.tree(work, number)
-    if over := sum(laid.lengths) % (block := _pad_multiple(device)):  # padded with a tree that nothing reads
-        laid.segment(np.zeros(block - over, np.int32), -1)
-    sizes = [len(s.token_ids) for s in laid.steps]
+        layout.tree(work, number)
+    if over := sum(layout.lengths) % (block := _pad_multiple(device)):  # padded with a tree that nothing reads
+        layout.segment(np.zeros(block - over, np.int32), -1)
+    sizes = [len(s.token_ids) for s in layout.steps]
 
     def joined(parts: list[Any], kind: type) -> Tensor:
         return torch.from_numpy(np.concatenate(parts).astype(kind)).to(device, non_blocking=True)
@@ -202,18 +202,18 @@ def pack(batch: Sequence[TraceChains], device: torch.device, notes: Sequence[str
         return joined([np.repeat(values, sizes)], kind)
 
     return PackedBatch(
-        joined(laid.ids, np.int64),
-        laid.lengths,
-        laid.parents,
-        joined(laid.sources, np.int64),
-        joined([s.token_ids for s in laid.steps], np.int64),
-        joined([_floats_or_nan(s, s.advantages) for s in laid.steps], np.float32),
-        joined([_floats_or_nan(s, s.logprobs) for s in laid.steps], np.float32),
-        each(laid.weights, np.float32),
-        each(laid.sequences, np.int64),
-        each(laid.trees, np.int64),
-        {name: joined([_floats_or_nan(s, s.notes.get(name)) for s in laid.steps], np.float32) for name in notes},
-        laid.steps,
+        joined(layout.ids, np.int64),
+        layout.lengths,
+        layout.parents,
+        joined(layout.sources, np.int64),
+        joined([s.token_ids for s in layout.steps], np.int64),
+        joined([_floats_or_nan(s, s.advantages) for s in layout.steps], np.float32),
+        joined([_floats_or_nan(s, s.logprobs) for s in layout.steps], np.float32),
+        each(layout.weights, np.float32),
+        each(layout.sequences, np.int64),
+        each(layout.trees, np.int64),
+        {name: joined([_floats_or_nan(s, s.notes.get(name)) for s in layout.steps], np.float32) for name in notes},
+        layout.steps,
     )
 
 

@@ -94,11 +94,11 @@ def pack_thoughts(
     places = 0
     for text, by_place in zip(texts, thoughts, strict=True):
         where: dict[int, int] = {}  # position of each token of the text that is laid out so far
-        begun, trunk, last = 0, -1, 0  # `last`: the last token that predicts something
+        start, trunk, last = 0, -1, 0  # `last`: the last token that predicts something
         for j, here in zip(text.thought_positions, by_place, strict=True):
-            at = segment(text.tokens[begun : j + 1], trunk)
-            where |= {begun + i: at + i for i in range(j + 1 - begun)}
-            begun, trunk = j + 1, len(lengths) - 1
+            at = segment(text.tokens[start : j + 1], trunk)
+            where |= {start + i: at + i for i in range(j + 1 - start)}
+            start, trunk = j + 1, len(lengths) - 1
             for one in here:
                 number, follow = len(place), text.tokens[j + 1 : j + 1 + ahead]
                 last = max(last, j + len(follow) - 1)
@@ -118,9 +118,9 @@ def pack_thoughts(
                 of.append(len(place))
                 place.append(places)
             places += 1
-        if last >= begun:
-            at = segment(text.tokens[begun : last + 1], trunk)
-            where |= {begun + i: at + i for i in range(last + 1 - begun)}
+        if last >= start:
+            at = segment(text.tokens[start : last + 1], trunk)
+            where |= {start + i: at + i for i in range(last + 1 - start)}
     at_plain = [where[j] for where, j in plain]
     arrays = (np.asarray(x, np.int64) for x in (at_plain, thought, target, of, before, own, own_of, place))
     return PackedThoughts(np.asarray(ids, np.int64), lengths, parents, *arrays)
@@ -237,42 +237,42 @@ class QuietLearner:
         """The gradient of a step, without taking it."""
         self._loss(texts, thoughts)[0].backward()
         self.master_weights.accumulate()
-        found = {name: g.clone() for name, g in self.master_weights.gradients().items()}
+        grads = {name: g.clone() for name, g in self.master_weights.gradients().items()}
         self.master_weights.zero_grad()
-        return found
+        return grads
 
     def _loss(self, texts: Sequence[QuietText], thoughts: SampledThoughts) -> tuple[Tensor, dict[str, float]]:
-        laid = pack_thoughts(texts, thoughts, self.thought_tokens, self.lookahead_tokens)
-        seen = self.forward(laid)
+        packed = pack_thoughts(texts, thoughts, self.thought_tokens, self.lookahead_tokens)
+        outputs = self.forward(packed)
         device = self.net.device
-        of_P, place_N = (torch.from_numpy(x).to(device) for x in (laid.thought_of_P, laid.position_N))
-        said_N = seen.talk_P.new_zeros(laid.count).index_add(0, of_P, seen.talk_P)
-        each = thought_loss(said_N, seen.thought_N, place_N, self.beta, self.positive_only)
-        gain = (seen.talk_P - seen.plain_P).detach()
+        of_P, place_N = (torch.from_numpy(x).to(device) for x in (packed.thought_of_P, packed.position_N))
+        said_N = outputs.talk_P.new_zeros(packed.count).index_add(0, of_P, outputs.talk_P)
+        each = thought_loss(said_N, outputs.thought_N, place_N, self.beta, self.positive_only)
+        gain = (outputs.talk_P - outputs.plain_P).detach()
         metrics = {
-            "nll": float(-seen.talk_P.detach().mean()),
-            "thought/nll_without": float(-seen.plain_P.detach().mean()),
+            "nll": float(-outputs.talk_P.detach().mean()),
+            "thought/nll_without": float(-outputs.plain_P.detach().mean()),
             "thought/gain": float(gain.mean()),
-            "thought/weight": float(seen.weight_P.detach().mean()),
-            "thought_logprob": float(seen.thought_N.detach().mean()),
+            "thought/weight": float(outputs.weight_P.detach().mean()),
+            "thought_logprob": float(outputs.thought_N.detach().mean()),
             "reward/spread": float(thought_rewards(said_N.detach(), place_N).abs().mean()),
         }
         return each.mean(), metrics
 
-    def forward(self, laid: PackedThoughts) -> ThoughtLogprobs:
+    def forward(self, packed: PackedThoughts) -> ThoughtLogprobs:
         """One forward pass over the forest; every text is computed once."""
         net = self.net
         device = net.device
-        attend = make_tree_attention(laid.lengths, laid.parents, net.config, device, net.dtype)
-        hidden_TE = net(torch.from_numpy(laid.ids_T).to(device), attend.positions_T, attend)
-        plain_PE, thought_PE = hidden_TE[laid.plain_P], hidden_TE[laid.thought_P]
-        target = torch.from_numpy(laid.target_P).to(device)[:, None]
+        attend = make_tree_attention(packed.lengths, packed.parents, net.config, device, net.dtype)
+        hidden_TE = net(torch.from_numpy(packed.ids_T).to(device), attend.positions_T, attend)
+        plain_PE, thought_PE = hidden_TE[packed.plain_P], hidden_TE[packed.thought_P]
+        target = torch.from_numpy(packed.target_P).to(device)[:, None]
         plain_PV, thought_PV = net.logits(plain_PE), net.logits(thought_PE)
         weight_P = at_least_float32(self.mixing(plain_PE, thought_PE))
         talk_PV = mix_logits(plain_PV, thought_PV, weight_P)
-        own_QV = net.logits(hidden_TE[laid.source_Q]).log_softmax(-1)
-        own_Q = own_QV.gather(-1, torch.from_numpy(laid.target_Q).to(device)[:, None])[:, 0]
-        thought_N = own_Q.new_zeros(laid.count).index_add(0, torch.from_numpy(laid.thought_of_Q).to(device), own_Q)
+        own_QV = net.logits(hidden_TE[packed.source_Q]).log_softmax(-1)
+        own_Q = own_QV.gather(-1, torch.from_numpy(packed.target_Q).to(device)[:, None])[:, 0]
+        thought_N = own_Q.new_zeros(packed.count).index_add(0, torch.from_numpy(packed.thought_of_Q).to(device), own_Q)
         return ThoughtLogprobs(
             plain_PV.log_softmax(-1).gather(-1, target)[:, 0], talk_PV.gather(-1, target)[:, 0], weight_P,
             talk_PV.argmax(-1) == target[:, 0], plain_PV.argmax(-1) == target[:, 0], thought_N,

@@ -67,11 +67,11 @@ class RewardObjective(BaseObjective, ABC):
     def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         for trace in traces:
             _clear_targets(trace)
-        found = [(trace, places) for trace in traces if (places := self.targets(trace, scorer))]
-        total = sum(len(places) for _, places in found)
-        for trace, places in found:
+        targets_by_trace = [(trace, places) for trace in traces if (places := self.targets(trace, scorer))]
+        total = sum(len(places) for _, places in targets_by_trace)
+        for trace, places in targets_by_trace:
             for i, target in places:
-                part = 1 / (len(found) * len(places)) if self.pairwise else 1 / total
+                part = 1 / (len(targets_by_trace) * len(places)) if self.pairwise else 1 / total
                 _write_target(trace.steps[i], target, part)
         return {"labels": float(total)}
 
@@ -219,8 +219,8 @@ class StateValue(RewardObjective):
 
     def targets(self, trace: Trace, scorer: str) -> list[RewardTarget]:
         if self.target_source == "value":
-            seen = [i for i, step in enumerate(trace.steps) if step.visits and _has_tokens(step)]
-            found = [(i, trace.steps[i].value) for i in seen]
+            visited = [i for i, step in enumerate(trace.steps) if step.visits and _has_tokens(step)]
+            found = [(i, trace.steps[i].value) for i in visited]
         else:
             found = _step_targets(trace, scorer, trace.score)
         return found if self.kind == "mse" else _check_range(found, trace, self.low, self.high)

@@ -91,11 +91,11 @@ def dry_run(job: RL | FineTune, steps: int, watch: Progress) -> DryRun:
         try:
             job(Path(folder) / "run", clock)
         except Exception as end:
-            found = _unwrap_group(end)
-            if isinstance(found, _UserInterrupted):
+            error = _unwrap_group(end)
+            if isinstance(error, _UserInterrupted):
                 raise Interrupted("stopped; nothing was kept") from None
-            if not isinstance(found, _StepLimitReached):
-                raise found from None
+            if not isinstance(error, _StepLimitReached):
+                raise error from None
     memory, of = peak_memory(device)
     sample = [row.get("time/sample", 0.0) for row in clock.rows]
     learn = [row["step_time"] - s for row, s in zip(clock.rows, sample, strict=True)]

@@ -91,23 +91,23 @@ def forecast_groups(rewards: Sequence[Sequence[float]]) -> GroupForecast | None:
 
     The higher of two rewards is a pass; a single reward is a pass from 1 on.
     """
-    known = [g for g in rewards if g]
-    kinds = sorted({r for g in known for r in g})
-    if not known or len(kinds) > 2:
+    groups = [g for g in rewards if g]
+    kinds = sorted({r for g in groups for r in g})
+    if not groups or len(kinds) > 2:
         return None
     best = kinds[-1] if len(kinds) == 2 else max(kinds[-1], 1.0)
-    passes = [sum(r == best for r in g) for g in known]
-    n = max(map(len, known))
-    spread = fit_pass_rates([len(g) for g in known], passes)
+    passes = [sum(r == best for r in g) for g in groups]
+    n = max(map(len, groups))
+    spread = fit_pass_rates([len(g) for g in groups], passes)
     expected, low, high = spread.dead_share(n)
     by_n = {k: spread.dead_share(k)[0] for k in sorted({*GROUP_SIZES, n})}
-    observed = sum(len(set(g)) == 1 for g in known) / len(known)
-    return GroupForecast(n, sum(passes) / sum(map(len, known)), observed, expected, low, high, by_n)
+    observed = sum(len(set(g)) == 1 for g in groups) / len(groups)
+    return GroupForecast(n, sum(passes) / sum(map(len, groups)), observed, expected, low, high, by_n)
 
 
-def smallest_group_size(found: GroupForecast, most: float) -> int | None:
+def smallest_group_size(forecast: GroupForecast, most: float) -> int | None:
     """The smallest group size whose expected share of groups without a gradient is at most `most`."""
-    return next((n for n, share in sorted(found.by_n.items()) if share <= most), None)
+    return next((n for n, share in sorted(forecast.by_n.items()) if share <= most), None)
 
 
 @dataclass(frozen=True)

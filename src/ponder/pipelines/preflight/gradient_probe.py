@@ -146,7 +146,7 @@ class PreflightData:
 
 
 def gather_preflight_data(
-    policy: PonderPolicy, learner: Learner, traces: list[Trace], real: dict[int, int]
+    policy: PonderPolicy, learner: Learner, traces: list[Trace], sampled_lengths: dict[int, int]
 ) -> PreflightData:
     """Probe credited traces of one level: a prompt and its completions."""
     dense, together = learner.objective.trains_zero_advantage, learner.objective.needs_whole_trace
@@ -159,7 +159,7 @@ def gather_preflight_data(
     whole, cut = probe_gradient(learner, traces), probe_gradient(learner, traces, 1)
     problems = [t.problem for t in traces]
     apart = None if together else probe_gradient(learner, split)
-    return PreflightData(policy, learner, problems, traces, real, whole, cut, apart)
+    return PreflightData(policy, learner, problems, traces, sampled_lengths, whole, cut, apart)
 
 
 def _has_advantage(step: Step, dense: bool) -> bool:
@@ -177,29 +177,31 @@ async def draw_short_samples(
     """Some short samples of the policy's own, after the prompts that the strategy sends."""
     sampling = replace(sampling, max_tokens=min(MAX_COMPLETION_TOKENS, sampling.max_tokens))
     own = [policy.encode(p.messages) for p in problems]
-    asked = own if strategy is None else await first_prompts(strategy, problems, policy)
-    traces = [prompt_trace(p, prompt) for p, prompt in zip(problems, asked, strict=True)]
-    drawn = await asyncio.gather(*(policy.generate(t.steps[0].token_ids, sampling, NUM_COMPLETIONS) for t in traces))
-    return list(zip(traces, drawn, strict=True))
+    prompts = own if strategy is None else await first_prompts(strategy, problems, policy)
+    traces = [prompt_trace(p, prompt) for p, prompt in zip(problems, prompts, strict=True)]
+    requests = (policy.generate(t.steps[0].token_ids, sampling, NUM_COMPLETIONS) for t in traces)
+    return list(zip(traces, await asyncio.gather(*requests), strict=True))
 
 
-def add_ended_answers(drawn: Sequence[tuple[Trace, list[Completion]]], end: int | None, scorer: str) -> dict[int, int]:
-    """Completions as ended answers, scored 1 and 0 in turn: something to learn. Gives how much of each was sampled.
+def add_ended_answers(
+    samples: Sequence[tuple[Trace, list[Completion]]], end: int | None, scorer: str
+) -> dict[int, int]:
+    """Add the completions as ended answers, scored 1 and 0 in turn. Returns how many tokens of each were sampled.
 
-    All but the first of each problem are cut shorter, or repeat their first token: alike completions with opposite
-    credit would have no gradient, and lengths that are alike would hide a wrong denominator.
+    All but the first of each problem are cut shorter, or repeat their first token: equal completions with opposite
+    credit would have no gradient, and equal lengths would hide a wrong denominator.
     """
-    real = {}
-    for trace, completions in drawn:
+    sampled_lengths = {}
+    for trace, completions in samples:
         for k, c in enumerate(completions):
-            kept = len(c.token_ids) - k * len(c.token_ids) // (NUM_COMPLETIONS + 1)
-            tokens, logprobs = c.token_ids[:kept], c.logprobs[:kept]
-            if end is not None and not (kept == len(c.token_ids) and c.stop == "eos"):
+            length = len(c.token_ids) - k * len(c.token_ids) // (NUM_COMPLETIONS + 1)
+            tokens, logprobs = c.token_ids[:length], c.logprobs[:length]
+            if end is not None and not (length == len(c.token_ids) and c.stop == "eos"):
                 if any(np.array_equal(tokens, s.token_ids[:-1]) for s in trace.steps[1:]):
                     tokens, logprobs = np.append(tokens, tokens[:1]), np.append(logprobs, logprobs[:1])
                 tokens, logprobs = np.append(tokens, ids([end])), np.append(logprobs, np.float32(-1))
             step = Step(0, c.text, ids(tokens), logprobs, "eos", c.version, {scorer: Score(float(k % 2 == 0))})
             step.notes["values"] = np.zeros(len(tokens), np.float32)  # what a critic that knows nothing would say
             trace.add(step)
-            real[id(step)] = kept
-    return real
+            sampled_lengths[id(step)] = length
+    return sampled_lengths

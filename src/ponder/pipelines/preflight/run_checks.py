@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 async def run_preflight(job: RL, policy: PonderPolicy, learner: Learner, critic: Learner | None = None) -> list[Check]:
     """Run all checks. Raises PreflightError if one fails."""
-    found, _ = await preflight_rl(job, policy, learner, critic)
-    return checks.raise_if_failed(found)
+    results, _ = await preflight_rl(job, policy, learner, critic)
+    return checks.raise_if_failed(results)
 
 
 async def preflight_rl(
@@ -58,7 +58,7 @@ async def preflight_rl(
         return [checks.check_credit(e)], None
     own = job.teacher is None and e.learner.reference is not None
     stops = bool(sampling.stop or sampling.stop_token_ids)
-    found = [
+    results = [
         checks.check_logprobs(e, sampling.renormalises), checks.check_gradient_invariance(e),
         checks.check_kl_term(e, own), checks.check_prompt_mask(e),
         checks.check_eos(e, stops), checks.check_template(e), await checks.check_verifier(e, job.task),
@@ -66,8 +66,8 @@ async def preflight_rl(
         checks.check_gradient(learner, e.traces),
     ]  # fmt: skip
     if critic is not None:
-        found.append(checks.check_gradient(critic, e.traces, "critic's gradient"))
-    return found, e
+        results.append(checks.check_gradient(critic, e.traces, "critic's gradient"))
+    return results, e
 
 
 def preflight_sft(
@@ -86,23 +86,23 @@ def preflight_sft(
         learner.write_reference_logprobs(traces)
     job.algorithm.credit(traces, PREFERENCE_SCORER, {})
     e = gather_preflight_data(policy, learner, traces, {})
-    found = [
+    results = [
         checks.check_gradient_invariance(e),
         checks.check_prompt_mask(e),
         checks.check_eos(e, False),
         checks.check_template(e),
         checks.check_finite(e),
     ]
-    return [*found, checks.check_gradient(learner, traces)], e
+    return [*results, checks.check_gradient(learner, traces)], e
 
 
 async def _gather_samples(job: RL, policy: PonderPolicy, learner: Learner, sampling: Sampling) -> PreflightData:
     tokenizer, scorer = policy.tokenizer, job.task.verifier.name
     policy.reseed(job.seed)
     problems = shortest_prompts(policy, shuffled_problems(job.task.train, job.seed, 0, 8 * NUM_PROBLEMS))
-    drawn = await draw_short_samples(policy, problems, sampling, job.strategy)
-    real = add_ended_answers(drawn, answer_end_token(tokenizer) if tokenizer.eos else None, scorer)
-    traces = [trace for trace, _ in drawn]
+    samples = await draw_short_samples(policy, problems, sampling, job.strategy)
+    real = add_ended_answers(samples, answer_end_token(tokenizer) if tokenizer.eos else None, scorer)
+    traces = [trace for trace, _ in samples]
     with learner.unchanged():
         learner.write_reference_logprobs(traces)
     job.algorithm.credit(traces, scorer, {})

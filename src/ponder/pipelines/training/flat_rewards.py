@@ -55,9 +55,9 @@ def describe_flat_rewards(memory: ObjectiveState) -> str:
     if memory.get(HAS_SPREAD_KEY) or not memory.get(NUM_REWARDS_KEY):
         return ""
     low, high, count = memory[MIN_REWARD_KEY], memory[MAX_REWARD_KEY], int(memory[NUM_REWARDS_KEY])
-    said = f"all {count} rewards are {high:g}"
+    summary = f"all {count} rewards are {high:g}"
     if low < high:
-        said = f"{count} rewards lie from {low:g} to {high:g}, but never differ for one problem"
+        summary = f"{count} rewards lie from {low:g} to {high:g}, but never differ for one problem"
         cure = (
             "problems that are neither hopeless nor sure, more samples of each (--group-size), or a higher temperature"
         )
@@ -68,4 +68,4 @@ def describe_flat_rewards(memory: ObjectiveState) -> str:
         )
     else:
         cure = "a harder task, or a reward that still tells answers apart"
-    return f"{said}, so nothing is learned from them: what helps is {cure}"
+    return f"{summary}, so nothing is learned from them: what helps is {cure}"

@@ -27,7 +27,7 @@ def sample_metrics(traces: Sequence[Trace], scorer: str) -> dict[str, float]:
     steps = [t.steps[i] for t in traces for i in t.answers()]
     lengths = [sum(len(t.steps[j].token_ids) for j in t.path(i)[1:]) for t in traces for i in t.answers()]
     ended = [n for n, s in zip(lengths, steps, strict=True) if s.stop == "eos"]
-    said = [bool(find_reflections(t.text(i))) for t in traces for i in t.answers()]
+    reflects = [bool(find_reflections(t.text(i))) for t in traces for i in t.answers()]
     parts: dict[str, list[float]] = {}  # the terms of a reward that is a sum
     for step in steps:
         for name, score in step.scores.items():
@@ -46,7 +46,7 @@ def sample_metrics(traces: Sequence[Trace], scorer: str) -> dict[str, float]:
         "completions/max_length": float(max(lengths, default=0)),
         "completions/clipped_ratio": float(np.mean([s.stop == "length" for s in steps])) if steps else 0.0,
         "completions/mean_terminated_length": float(np.mean(ended)) if ended else 0.0,
-        "completions/frac_reflecting": float(np.mean(said)) if said else 0.0,
+        "completions/frac_reflecting": float(np.mean(reflects)) if reflects else 0.0,
         **{f"rewards/{name}/mean": float(np.mean(values)) for name, values in parts.items()},
         "num_tokens": float(sum(t.cost.prompt_tokens + t.cost.generated_tokens for t in traces)),
     }

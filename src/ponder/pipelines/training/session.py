@@ -89,20 +89,20 @@ class TrainingSession:
 
     def __enter__(self) -> TrainingSession:
         self._stack.enter_context(self.saver)
-        found = checkpoint.load_latest(self.run)
-        wanted: dict[str, int] = {}
-        if found is not None:
+        latest = checkpoint.load_latest(self.run)
+        record_counts: dict[str, int] = {}
+        if latest is not None:
             for name, learner in self.learners.items():
-                learner.restore(_tensors_of(found.tensors, name), found.state["learners"][name])
+                learner.restore(_tensors_of(latest.tensors, name), latest.state["learners"][name])
             if self.policy.net.device.type == "cpu":
-                torch.set_num_threads(found.state["threads"])  # another order of summation would give other bits
-            self.state = TrainingState(**found.state["state"])
-            wanted = found.state.get("records", {})  # older checkpoints have no counts
-        because = self.run.verify_records(self.state.step, wanted)
-        if because:
-            warnings.warn(f"{because}: what is cut off comes again", stacklevel=2)
+                torch.set_num_threads(latest.state["threads"])  # another order of summation would give other bits
+            self.state = TrainingState(**latest.state["state"])
+            record_counts = latest.state.get("records", {})  # older checkpoints have no counts
+        mismatch = self.run.verify_records(self.state.step, record_counts)
+        if mismatch:
+            warnings.warn(f"{mismatch}: what is cut off comes again", stacklevel=2)
         self.run.mark_resumed(
-            self.state.step, "; ".join(filter(None, (found.fallback_reason if found else "", because)))
+            self.state.step, "; ".join(filter(None, (latest.fallback_reason if latest else "", mismatch)))
         )
         self.rows = read_metrics(self.run.folder)  # for `diagnose`
         self.policy.version = self.state.step
@@ -163,7 +163,7 @@ class TrainingSession:
     def save(self, score: float | None) -> None:
         tensors = {f"{name}:{n}": t for name, learner in self.learners.items() for n, t in learner.tensors().items()}
         check_tensors_finite(tensors, "the optimiser")  # before the model, whose weights derive from these
-        kept = {
+        state_json = {
             "state": asdict(self.state),
             "learners": {name: learner.counters() for name, learner in self.learners.items()},
             "records": self.run.record_counts(self.state.step),
@@ -178,7 +178,7 @@ class TrainingSession:
         adapter: LoRA | None = getattr(self.job, "lora", None)
         if adapter is not None:
             folders["adapter"] = lora.snapshot(self.policy.net, adapter, str(getattr(self.job, "model", "")))
-        self.saver.save(self.state.step, tensors, kept, folders, score)
+        self.saver.save(self.state.step, tensors, state_json, folders, score)
 
 
 def _shortest(learner: Learner, traces: Sequence[Trace], count: int = 2) -> list[Trace]:
