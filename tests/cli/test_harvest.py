@@ -51,7 +51,7 @@ def test_bad_requests(ponder, here: Path):
         (("r", "--out", "x", "--verifier.a", "1"), "--verifier.a means nothing without --verifier"),
         (("r", "--out", "no/x"), "there is no folder no to write x in"),
         (("r", "--out", "x", "--tokenizer", "m", "--kind", "pairs"), "token ids are for"),
-        (("r", "--out", "x", "--kind", "labels", "--max-tokens", "1"), "`longest` is for chains, journeys, pairs,"),
+        (("r", "--out", "x", "--kind", "labels", "--max-tokens", "1"), "`max_tokens` is for chains, journeys, pairs,"),
         (("r", "--out", "x", "--format", "omega"), "`format` is for labels: leave it out for chains"),
         (("r", "--out", "x", "--kind", "labels", "--format", "trl"), "is not one of stepwise, prm800k,"),
     ):

@@ -133,6 +133,8 @@ class Parser(argparse.ArgumentParser):
             return
         group = self.add_argument_group(prefix, text or None)
         for field in schema.read_fields(settings.target):
+            if field.name in settings.have_flags:
+                continue
             kind, about, _ = split_annotated(field.hint)
             note = _with_note(about, "" if field.required else _default_note(field.default))
             shown = f"--{prefix}.{field.name.replace('_', '-')}"
@@ -171,7 +173,9 @@ def check_conditions(function: Callable[..., Any], given: dict[str, Any]) -> Non
             if isinstance(condition, When):
                 values = {n: given.get(n, parameters[n].default) for n in condition.names}
                 if not any(map(condition.is_met, values.values())):
-                    raise UsageError(_condition_message(parameters, _given_flag(parameters, name, given), condition, values))
+                    raise UsageError(
+                        _condition_message(parameters, _given_flag(parameters, name, given), condition, values)
+                    )
 
 
 def _condition_message(

@@ -156,7 +156,9 @@ def build_algorithm(name: str, settings: Mapping[str, str], beta: float | None) 
     from ponder.train.objective import KL
 
     plain = {key: text for key, text in settings.items() if not key.startswith("kl.")}
-    objective = flags.build_with_settings("algorithm", registry.lookup("algorithm", name, ON_POLICY), plain, "algorithm")
+    objective = flags.build_with_settings(
+        "algorithm", registry.lookup("algorithm", name, ON_POLICY), plain, "algorithm"
+    )
     changes = {key.removeprefix("kl."): text for key, text in settings.items() if key.startswith("kl.")}
     if beta is None and not changes:
         return objective
@@ -264,7 +266,9 @@ def evaluate(
     model: opt.Model = "smollm2",
     strategy: opt.Strategy = None,
     effort: opt.Effort = None,
-    n: Annotated[int | None, "samples per problem, beams or simulations; more than 1 takes the strategy samples"] = None,
+    n: Annotated[
+        int | None, "samples per problem, beams or simulations; more than 1 takes the strategy samples"
+    ] = None,
     limit: Annotated[int | None, "the first so many problems"] = None,
     temperature: Annotated[float | None, "0: greedy, as a chain is; the strategy samples uses 1"] = None,
     max_tokens: Annotated[int | None, "longest answer (256)"] = None,

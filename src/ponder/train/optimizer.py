@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -28,15 +28,15 @@ class AdamW:
     the master weights in host memory ("cpu"), where the step is then taken.
     """
 
-    lr: float = 1e-5
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    warmup_steps: int = 0  # steps
-    decay_steps: int = 0  # cosine down to the floor at this step; 0: constant
-    min_lr_ratio: float = 0.0  # the share of lr that the cosine ends at
-    max_grad_norm: float = 1.0  # the gradient's global norm is clipped to this
-    states: States = "float32"
+    lr: Annotated[float, "learning rate"] = 1e-5
+    betas: Annotated[tuple[float, float], "decay of the two moments"] = (0.9, 0.999)
+    eps: Annotated[float, "added to the root of the second moment"] = 1e-8
+    weight_decay: Annotated[float, "decoupled from the gradient"] = 0.0
+    warmup_steps: Annotated[int, "steps over which the learning rate rises"] = 0
+    decay_steps: Annotated[int, "the cosine reaches its floor at this step; 0: a constant rate"] = 0
+    min_lr_ratio: Annotated[float, "the share of lr that the cosine ends at"] = 0.0
+    max_grad_norm: Annotated[float, "the gradient's global norm is clipped to this"] = 1.0
+    states: Annotated[States, "how Adam's moments are stored"] = "float32"
 
     UNBOUNDED: ClassVar = ("max_grad_norm",)  # see settings.py
 
