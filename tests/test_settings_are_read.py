@@ -35,9 +35,7 @@ from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.budget import Budget
 from ponder.reason.operators.backpropagate import DiscountedBackup
 from ponder.reason.operators.cut import Cut
-from ponder.reason.operators.priors import DirichletNoise
-from ponder.reason.operators.tree_policy import PUCT, UCT, X1
-from ponder.reason.operators.widen import ProgressiveWidening
+from ponder.reason.operators.tree_policy import PUCT, UCT, X1, DirichletNoise, ProgressiveWidening
 from ponder.reason.presets import PRESETS
 from ponder.reason.prompts import Prompt
 from ponder.reason.strategies import STRATEGIES

@@ -116,7 +116,7 @@ def test_build() -> None:
 
 
 def test_build_names_the_flag_it_reads() -> None:
-    with pytest.raises(UsageError, match="--algorithm.size: 'x' is not a whole number"):
+    with pytest.raises(UsageError, match=r"--algorithm\.size: 'x' is not a whole number"):
         flags.build_with_settings("thing", ExampleSettings, {"size": "x"}, "algorithm")
 
 
@@ -140,11 +140,11 @@ def test_dotted_settings_reach_into_nested_dataclasses() -> None:
 
     assert build(inner__where="reward") == Outer(Inner(0.5, "reward")), "what is not given stays as it is"
     assert build(other__beta="2") == Outer(other=Inner(2.0)), "None becomes an object"
-    with pytest.raises(UsageError, match="--x.plain is a single value"):
+    with pytest.raises(UsageError, match=r"--x\.plain is a single value"):
         build(plain__beta="2")
-    with pytest.raises(UsageError, match="no thing's inner setting named 'bta'. Did you mean 'beta'"):
+    with pytest.raises(UsageError, match=r"no thing's inner setting named 'bta'\. Did you mean 'beta'"):
         build(inner__bta="2")
-    with pytest.raises(UsageError, match="--x.inner.beta: 'y' is not a number"):
+    with pytest.raises(UsageError, match=r"--x\.inner\.beta: 'y' is not a number"):
         build(inner__beta="y")
 
 
@@ -163,9 +163,9 @@ def test_dotted_flags_are_collected_by_their_prefix() -> None:
     given = flags.run_command(command_with_settings, argv, "prog")
     assert given == {"task": "sums", "steps": 2, "task_settings": {"digits": "3", "use_all": "no", "low": "-5"}}
     for wrong in (["--task.digits"], ["--task.digits", "--steps", "2"]):
-        with pytest.raises(UsageError, match="--task.digits: expected one argument"):
+        with pytest.raises(UsageError, match=r"--task\.digits: expected one argument"):
             flags.run_command(command_with_settings, wrong, "prog")
-    with pytest.raises(UsageError, match="no flag --other.x"):
+    with pytest.raises(UsageError, match=r"no flag --other\.x"):
         flags.run_command(command_with_settings, ["--other.x", "1"], "prog")
 
 

@@ -33,7 +33,7 @@ Ponder = Callable[..., Any]
 
 def test_flag_overrides_effort() -> None:
     settings = {"early_stopping": "decided", "chains_per_round": "2"}
-    way, guide, budget = strategy_from_flags("vote", "high", n=4, max_tokens=100, temperature=0.5, settings=settings)
+    way, guide, budget = strategy_from_flags("majority-vote", "high", n=4, max_tokens=100, temperature=0.5, settings=settings)
     assert (
         way
         == MajorityVote(
@@ -50,7 +50,7 @@ def test_flag_overrides_effort() -> None:
     )
     way, _, budget = strategy_from_flags("mcts", "medium")
     assert way.simulations == 8 and way.sampling.max_tokens == 1024  # type: ignore[attr-defined]
-    way, _, budget = strategy_from_flags("route", max_tokens=9)
+    way, _, budget = strategy_from_flags("cascade", max_tokens=9)
     assert isinstance(way, Cascade) and budget is None
     assert way.cheap.sampling.max_tokens == way.expensive.sampling.max_tokens == 9  # type: ignore[attr-defined]
     way, _, _ = strategy_from_flags("forest", max_tokens=9, temperature=0.3)
@@ -59,12 +59,12 @@ def test_flag_overrides_effort() -> None:
 
 
 def test_steps_end_where_the_named_cut_says() -> None:
-    assert strategy_from_flags("beam", settings={"cut": "sentence"})[0].cut == CUTS["sentence"]  # type: ignore[attr-defined]
+    assert strategy_from_flags("beam-search", settings={"cut": "sentence"})[0].cut == CUTS["sentence"]  # type: ignore[attr-defined]
     assert strategy_from_flags("mcts", settings={"cut": "mark:<step>"})[0].cut == Cut(("<step>",))  # type: ignore[attr-defined]
     with pytest.raises(UnknownName, match="Did you mean 'sentence'"):
-        strategy_from_flags("beam", settings={"cut": "sentense"})
+        strategy_from_flags("beam-search", settings={"cut": "sentense"})
     with pytest.raises(UsageError, match="takes no cut"):
-        strategy_from_flags("vote", settings={"cut": "line"})
+        strategy_from_flags("majority-vote", settings={"cut": "line"})
 
 
 @pytest.mark.parametrize("name", [*STRATEGIES, *PRESETS])
@@ -77,8 +77,8 @@ def test_every_strategy_takes_every_effort(name: str, effort: str | None) -> Non
 
 
 def test_unknown_strategy_is_refused() -> None:
-    with pytest.raises(UnknownName, match="Did you mean 'vote'"):
-        strategy_from_flags("votes")
+    with pytest.raises(UnknownName, match="Did you mean 'majority-vote'"):
+        strategy_from_flags("majority-votes")
     with pytest.raises(UnknownName, match="Did you mean 'high'"):
         strategy_from_flags(None, "hgih")
     with pytest.raises(UsageError, match="takes no --n"):
@@ -137,7 +137,7 @@ def test_solve_shows_keeps_and_goes_on(ponder: Ponder, here: Path, model: Path) 
 
 def test_solve_by_search(ponder: Ponder, model: Path) -> None:
     said = ponder(
-        "solve", "What is 3 + 4?", "--model", model, "--strategy", "beam", "--guide", "likelihood", "--max-tokens", "6",
+        "solve", "What is 3 + 4?", "--model", model, "--strategy", "beam-search", "--guide", "likelihood", "--max-tokens", "6",
         "--strategy.n", "4", "--strategy.beam-width", "2", "--json",
     )  # fmt: skip
     assert said.code == 0, said.err
@@ -156,7 +156,7 @@ def test_solve_by_search(ponder: Ponder, model: Path) -> None:
 
 def test_eval_with_a_budget_and_an_oracle(ponder: Ponder, here: Path, model: Path) -> None:
     said = ponder(
-        "eval", "addition", "--model", model, "--task.digits", "1", "--task.test_size", "4", "--strategy", "best-of",
+        "eval", "addition", "--model", model, "--task.digits", "1", "--task.test_size", "4", "--strategy", "best-of-n",
         "--n", "4", "--guide", "oracle", "--budget.tokens", "10", "--run", "out",
     )  # fmt: skip
     assert said.code == 0, said.err
@@ -202,7 +202,7 @@ def test_what_was_thought_before_an_error_is_kept(
     )
     monkeypatch.syspath_prepend(here)
     said = ponder(
-        "solve", "What is 3 + 4?", "--model", model, "--max-tokens", "3", "--n", "2", "--strategy", "particles",
+        "solve", "What is 3 + 4?", "--model", model, "--max-tokens", "3", "--n", "2", "--strategy", "particle-filter",
         "--guide", "much:Guide", "--run", "out", "--strategy.cut", "tokens:1",
     )  # fmt: skip
     assert said.code == 2 and "between 0 and 1" in said.err, said

@@ -16,7 +16,8 @@ from fakes import QUESTION_TEMPLATE, DigitTask, FakePolicy, FirstCharVerifier, R
 from ponder.errors import Interrupted, ModelError, RunError, TaskError, UsageError
 from ponder.measure import Accuracy, MeanInterval
 from ponder.measure.evaluation_report import EvaluationReport, evaluation_report
-from ponder.models.load import ScratchModel, pin_checkpoint
+from ponder.models.model_paths import pin_checkpoint
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.evaluate import Evaluate, evaluate
 from ponder.pipelines.solve import solve_all
 from ponder.protocols import NoProgress, Progress

@@ -313,7 +313,7 @@ def test_a_journey_s_own_words_are_learned_too(tmp_path: Path):
     from dataclasses import replace
 
     from fakes import QUESTION_TEMPLATE, char_policy
-    from ponder.models.load import ScratchModel
+    from ponder.models.scratch_model import ScratchModel
     from ponder.pipelines.sft import answer_trace
     from ponder.reason.harvest.journeys import RESTART_PHRASES
     from ponder.train.imitation import SFT

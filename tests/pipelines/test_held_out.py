@@ -13,7 +13,7 @@ import pytest
 from fakes import QUESTION_TEMPLATE, DigitTask
 from ponder.errors import TaskError, UsageError
 from ponder.filter_report import FilterReport
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.harvest import HARVEST_FILE, Harvest

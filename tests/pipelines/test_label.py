@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, RecordingProgress, run_async
 from ponder.errors import Interrupted, RunError, TaskError, UsageError
-from ponder.models.load import ScratchModel, load_policy
+from ponder.models.load import load_policy
+from ponder.models.scratch_model import ScratchModel
 from ponder.nets import hf
 from ponder.pipelines.label import Label
 from ponder.pipelines.rewards.step_labelling import (

@@ -10,7 +10,8 @@ import pytest
 from fakes import ALPHABET, QUESTION_TEMPLATE
 from ponder.errors import TaskError
 from ponder.filter_report import FilterReport
-from ponder.models.load import ScratchModel, load_policy
+from ponder.models.load import load_policy
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.rewards.labelled_traces import prepare_labels, read_labelled_traces
 from ponder.train.reward_objectives import ProcessReward
 

@@ -21,7 +21,8 @@ from ponder.cli import main
 from ponder.cli.strategy_flags import strategy_from_flags
 from ponder.errors import PonderError, UsageError
 from ponder.models.chat_templates import render_chat
-from ponder.models.load import ScratchModel, load_policy
+from ponder.models.load import load_policy
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.label import Label
@@ -49,8 +50,9 @@ needs_data = pytest.mark.skipif(not os.environ.get("PONDER_DATA"), reason="PONDE
 LOADED = ("arc", "bbh", "cruxeval", "game24", "gsm8k", "humaneval", "math500", "mawps", "mbpp", "processbench", "svamp")
 DRAWN = [name for name in TASKS if name not in (*LOADED, "questions", "custom", "reasoning-gym")]
 WAYS = (
-    "chain", "direct", "cot", "cot-sc", "vote", "best-of", "beam", "mcts", "refine", "tot", "got", "llama-berry",
-    "rstar-style", "forcing", "token-control", "step-control", "class-control", "rejection", "fork", "tools",
+    "chain", "direct", "cot", "cot-sc", "majority-vote", "best-of-n", "beam-search", "mcts", "self-refine",
+    "tree-of-thoughts", "graph-of-thoughts", "llama-berry", "rstar-style", "budget-forcing", "token-control",
+    "step-control", "class-control", "length-rejection", "entropy-fork", "tool-use",
 )  # fmt: skip
 PLACES = ("\\boxed", "<answer>", "begins with ####", 'begins with "Answer:"', "in a ```python block")
 
@@ -353,7 +355,9 @@ def test_a_strategy_that_thinks_adds_nothing_to_a_template_that_does() -> None:
     assert "step by step" not in sent and "boxed" not in sent
 
 
-@pytest.mark.parametrize("way", ["chain", "direct", "cot", "token-control", "tools", "tot", "refine"])
+@pytest.mark.parametrize(
+    "way", ["chain", "direct", "cot", "token-control", "tool-use", "tree-of-thoughts", "self-refine"]
+)
 @pytest.mark.parametrize("name", ["addition", "sorting", "countdown"])
 def test_tasks_shows_the_prompt_that_is_sent(way: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tasks", name, "--strategy", way, "--json"]) == 0
@@ -407,7 +411,7 @@ def test_a_run_is_judged_again_in_the_style_that_it_asked_in(tmp_path: Path) -> 
 
 def test_what_is_asked_about_an_answer_quotes_the_bare_question() -> None:
     problem = Suite(categories=("arithmetic",)).test[0]
-    asked = sent_by("refine", Suite(), problem)
+    asked = sent_by("self-refine", Suite(), problem)
     assert (
         problem.answer_instruction.strip() in asked[0] and problem.answer_instruction.strip() not in asked[1]
     )  # the critique

@@ -178,5 +178,5 @@ def test_a_stored_search_replays_with_its_cut() -> None:
 
 
 def test_it_has_a_name_on_the_command_line() -> None:
-    strategy, _, _ = strategy_from_flags("beam", settings=["cut=auto", "reduce=product"])
+    strategy, _, _ = strategy_from_flags("beam-search", settings={"cut": "auto", "reduce": "product"})
     assert strategy == replace(BeamSearch(), reduce="product", sampling=strategy.sampling)  # type: ignore[attr-defined]

@@ -44,7 +44,14 @@ def test_a_thought_that_ends_is_made_to_go_on_once() -> None:
 def test_a_thought_that_does_not_end_is_closed() -> None:
     trace = force(TextPolicy(["abcdefghij", "7"]), max_thinking_tokens=6, waits=0)
     assert tree_rows(trace)[1:] == [(0, "abcdef", True), (1, "</think>\n\nFinal Answer:", False), (2, "7", True)]
-    marked = force(TextPolicy(["abcdefghij", "7"]), max_thinking_tokens=6, waits=0, think_start="<t>", think_end="</t>", answer_prefix="")
+    marked = force(
+        TextPolicy(["abcdefghij", "7"]),
+        max_thinking_tokens=6,
+        waits=0,
+        think_start="<t>",
+        think_end="</t>",
+        answer_prefix="",
+    )
     assert tree_rows(marked)[1:] == [(0, "<t>", False), (1, "abcdef", True), (2, "</t>", False), (3, "7", True)]
 
 
@@ -57,7 +64,9 @@ def test_what_is_left_or_a_full_budget() -> None:
 
 
 def test_a_minimum_holds_whatever_the_count() -> None:
-    trace = force(TextPolicy(["a</think>"] * 9 + ["!"]), max_thinking_tokens=40, min_thinking_tokens=12, waits=0, wait_word="Hm")
+    trace = force(
+        TextPolicy(["a</think>"] * 9 + ["!"]), max_thinking_tokens=40, min_thinking_tokens=12, waits=0, wait_word="Hm"
+    )
     thought = "".join(s.text for s in trace.steps[1:-1])
     assert thought == "aHm" * 4 + "a</think>"  # 12 tokens are there at the fifth end
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ponder.errors import ModelError, PonderError, UsageError
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
-from ponder.reason.operators.uncertainty import UncertaintyTrigger, token_uncertainty, uncertainty_measures
+from ponder.reason.operators.uncertainty import UncertaintyTrigger, token_uncertainty
 from ponder.reason.strategies.entropy_fork import EntropyFork
 from ponder.runs.job_json import decode, encode
 from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Trace, ids, user_messages
@@ -83,23 +83,6 @@ def by_hand(p: Sequence[float]) -> dict[str, float]:
         "variance": sum((x - mean) ** 2 for x in p) / len(p),
         "margin": first - second,
     }
-
-
-@given(st.lists(st.floats(0.001, 1.0), min_size=2, max_size=30))
-def test_measures_are_their_definitions(weights: list[float]) -> None:
-    p = np.array(weights) / sum(weights)
-    found, expected = uncertainty_measures(np.log(p)), by_hand(p.tolist())
-    assert found == pytest.approx(expected, abs=1e-9)
-    assert uncertainty_measures(np.log(p) + 7.5) == pytest.approx(expected, abs=1e-9), "logits need no normaliser"
-
-
-def test_worked_measures() -> None:
-    flat = uncertainty_measures(np.zeros(4))
-    assert flat == pytest.approx(
-        {"entropy": math.log(4), "varentropy": 0.0, "gini": 0.75, "variance": 0.0, "margin": 0.0}, abs=1e-12
-    )
-    sure = uncertainty_measures(np.array([0.0, -np.inf]))
-    assert sure == pytest.approx({"entropy": 0, "varentropy": 0, "gini": 0, "variance": 0.25, "margin": 1.0}, abs=1e-12)
 
 
 SURE = 0.98

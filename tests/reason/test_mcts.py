@@ -24,9 +24,7 @@ from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
 from ponder.reason.operators.backpropagate import DiscountedBackup
 from ponder.reason.operators.cut import CUTS
-from ponder.reason.operators.priors import DirichletNoise
-from ponder.reason.operators.tree_policy import PUCT, UCT, X1
-from ponder.reason.operators.widen import ProgressiveWidening
+from ponder.reason.operators.tree_policy import PUCT, UCT, X1, DirichletNoise, ProgressiveWidening
 from ponder.reason.strategies import STRATEGIES
 from ponder.reason.strategies.mcts import MCTS
 from ponder.runs.job_json import decode, encode
@@ -465,7 +463,14 @@ def test_what_cannot_work_is_said() -> None:
     assert STRATEGIES["mcts"] is MCTS
     with pytest.raises(UsageError, match="needs a guide"):
         run_async(MCTS()(question_trace(), ScriptedPolicy(SCRIPT)))
-    for wrong in ({"simulations": 0}, {"width": 0}, {"rollout_weight": 0}, {"rollout_weight": 2}, {"parallel_simulations": 0}, {"prior_temperature": 0}):
+    for wrong in (
+        {"simulations": 0},
+        {"width": 0},
+        {"rollout_weight": 0},
+        {"rollout_weight": 2},
+        {"parallel_simulations": 0},
+        {"prior_temperature": 0},
+    ):
         with pytest.raises(UsageError):
             MCTS(**wrong)
     with pytest.raises(UsageError, match="Did you mean 'visits'"):

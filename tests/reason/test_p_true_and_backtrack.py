@@ -1,19 +1,15 @@
-"""A searched tree told as one journey, the way back, and what a policy thinks of its own answers."""
+"""`backtrack`, and P(True): the probability that a policy gives to its own answer."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ponder.errors import ModelError, UsageError
-from ponder.reason.operators.backtrack import backtrack
-from ponder.reason.operators.restructure import RETURN, Move, journey, told
+from ponder.reason.operators.select import backtrack
 from ponder.reason.operators.self_evaluate import PTrue
 from ponder.types import Completion, Cost, Ids, Problem, Sampling, Score, Step, Trace, ids, user_messages
 
@@ -36,67 +32,6 @@ def small(policy: TextPolicy) -> Trace:
         trace.add(step)
     trace.add(Step(5, "hm", policy.tokens("hm"), np.zeros(2, np.float32), meta=True))
     return trace
-
-
-def test_the_order_of_a_journey_by_hand() -> None:
-    trace = small(TextPolicy([]))
-    assert journey(trace, 6) == [
-        Move(1), Move(2), Move(1, back=True), Move(3), Move(0, back=True), Move(4), Move(5), Move(6),
-    ]  # fmt: skip
-    assert journey(trace, 3) == [
-        Move(4),
-        Move(5),
-        Move(6),
-        Move(0, back=True),
-        Move(1),
-        Move(2),
-        Move(1, True),
-        Move(3),
-    ]
-    assert journey(trace, 6, depth=1) == [Move(1), Move(0, back=True), Move(4), Move(5), Move(6)]
-    assert journey(trace, 6, wrong=lambda i: i != 2) == [
-        Move(1), Move(3), Move(0, back=True), Move(4), Move(5), Move(6),
-    ]  # fmt: skip
-    assert journey(trace, 0) == []
-    with pytest.raises(UsageError, match="no step 9"):
-        journey(trace, 9)
-
-
-def test_a_journey_is_a_trace_of_one_branch_with_the_sampled_tokens() -> None:
-    policy = TextPolicy([])
-    trace = small(policy)
-    one = told(trace, journey(trace, 6), policy)
-    assert one.text(len(one.steps) - 1) == f"<1><2>{RETURN}<3>{RETURN}<4><5><6>"
-    assert [len(one.children(i)) for i in range(len(one.steps))] == [1] * (len(one.steps) - 1) + [0]
-    assert one.chosen == len(one.steps) - 1 and one.answers() == [one.chosen]
-    assert [s.sampled for s in one.steps[1:]] == [True, True, False, True, False, True, True, True]
-    ends = [i for i, s in enumerate(one.steps) if EOS in s.token_ids]
-    assert ends == [one.chosen], "it ends once"
-    assert all(s.logprobs is None or len(s.logprobs) == len(s.token_ids) for s in one.steps)
-    assert Trace.from_json(one.to_json()).to_json() == one.to_json()
-    assert len(trace.steps) == 8 and EOS in trace.steps[2].token_ids, "the tree stays as it was"
-    with pytest.raises(UsageError, match="nothing to tell"):
-        told(trace, [], policy)
-
-
-@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=30), st.data())
-def test_a_journey_passes_every_step_once_and_only_goes_where_it_can(parents: list[int], data: Any) -> None:
-    trace = Trace(Problem("p", user_messages("Q")), [Step(None, "Q", ids([1]))])
-    for i, number in enumerate(parents, 1):
-        trace.add(Step(number % i, f"{i} ", ids([i])))
-    to = data.draw(st.integers(1, len(parents)))
-    moves = journey(trace, to)
-    at, passed = 0, [0]
-    for move in moves:
-        if move.back:
-            assert move.step in trace.path(at), "back is up"
-        else:
-            assert trace.steps[move.step].parent == at, "on is one step down"
-            passed.append(move.step)
-        at = move.step
-    assert at == to and len(passed) == len(set(passed))
-    below = {i for i in range(len(trace.steps)) if to in trace.path(i) and i != to}
-    assert set(passed) == set(range(len(trace.steps))) - below
 
 
 def test_backtrack_finds_the_nearest_open_step() -> None:

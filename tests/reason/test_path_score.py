@@ -12,7 +12,7 @@ import pytest
 from ponder.errors import UnknownName, UsageError
 from ponder.protocols import Scorer
 from ponder.reason.harvest import Provenance, harvest_chains
-from ponder.reason.operators.reduce import REDUCTIONS, Reduction, path_score, reduce_scores, scores_steps
+from ponder.reason.operators.evaluate import REDUCTIONS, Reduction, path_score, reduce_scores, scores_steps
 from ponder.reason.replay_policy import ReplayPolicy, ReplayScorer
 from ponder.reason.scorers import Likelihood, OutcomeAndValue, StepScoreReducer
 from ponder.reason.strategies import (

@@ -12,8 +12,8 @@ import pytest
 
 from ponder.errors import BudgetExhausted, ModelError, UsageError
 from ponder.pipelines.solve import solve, try_solve
-from ponder.reason.operators.aggregate import aggregate
 from ponder.reason.operators.follow_up import FollowUpQuestion, FollowUps
+from ponder.reason.operators.refine import aggregate
 from ponder.reason.strategies.graph_of_thoughts import SORTING_GRAPH, GraphOfThoughts, Improve, Merge, Solve, Split
 from ponder.reason.strategies.self_refine import SelfRefine
 from ponder.runs.job_json import decode, encode

@@ -100,7 +100,7 @@ def run_demo(job: RL, folder: Path, stop: GracefulStop, json: bool = False) -> N
 
 def _export_model(folder: Path) -> None:
     """The model as a folder, unless it was written after the last checkpoint."""
-    from ponder.models.load import find_model
+    from ponder.models.model_paths import find_model
 
     made, config = find_model(str(folder / "train")) / "config.json", folder / "model" / "config.json"
     if config.is_file() and config.stat().st_mtime_ns > made.stat().st_mtime_ns:
@@ -220,7 +220,7 @@ def _ask_trained_model(model: Path, job: RL, stop: GracefulStop) -> Answer:
     policy = load_policy(str(model), device=job.device, dtype=job.dtype)
     policy.on_tokens = lambda tokens: stop.check()
     policy.reseed(job.seed)
-    asked = solve.QuestionJob(QUESTION, str(model), None, "vote", "", job.seed)
+    asked = solve.QuestionJob(QUESTION, str(model), None, "majority-vote", "", job.seed)
     way = MajorityVote(8, sampling=Sampling(temperature=job.temperature, max_tokens=32))
     return decide(solve.solve_question(asked, way, policy, None, None, None))
 

@@ -22,7 +22,9 @@ LoraSettings = Annotated[
     dict[str, str], SettingsOf("lora", "ponder.nets.lora:LoRA"), "train adapters in place of the weights"
 ]
 OptimizerSettings = Annotated[
-    dict[str, str], SettingsOf("optimizer", "ponder.train.optimizer:AdamW"), "AdamW; overrides --lr and the others"
+    dict[str, str],
+    SettingsOf("optimizer", "ponder.train.optimizer:AdamW", ("lr", "warmup_steps", "decay_steps", "states")),
+    "settings of AdamW",
 ]
 BudgetSettings = Annotated[
     dict[str, str], SettingsOf("budget", "ponder.reason.budget:Budget"), "what each problem may cost at most"
@@ -46,7 +48,7 @@ OptimizerStates = Annotated[Literal["float32", "int8", "cpu"], "how the optimize
 Strategy = Annotated[
     str | None,
     Named("ponder.reason.strategies:STRATEGIES", "ponder.reason.presets:PRESETS"),
-    "chain, vote, best-of, beam, mcts ... or a preset (ponder strategies lists them)",
+    "chain, majority-vote, best-of-n, beam-search, mcts ... or a preset (ponder strategies lists them)",
 ]
 Effort = Annotated[
     Literal["none", "minimal", "low", "medium", "high", "max"] | None,

@@ -66,7 +66,7 @@ def solve(
     if strategy is None and effort is None and n == 1:
         strategy = "chain"
     usual = {"max_tokens": 256.0}
-    if strategy in (None, "vote", "ensemble") and effort not in ("none", "minimal", "low"):
+    if strategy in (None, "majority-vote", "samples") and effort not in ("none", "minimal", "low"):
         usual["temperature"] = 0.7
     way, own, level = strategy_from_flags(
         strategy,
@@ -75,7 +75,7 @@ def solve(
         max_tokens=max_tokens,
         temperature=temperature,
         settings=strategy_settings,
-        default_name="vote",
+        default_name="majority-vote",
         sampling_defaults=usual,
     )
     refuse_unused_guide(way, guide)
@@ -84,7 +84,7 @@ def solve(
     named = guide or own
     guide = named or default_guide(way)
     warn_ineffective_strategy(way, allowed)
-    asked = QuestionJob(question, model, template, strategy or effort or "vote", guide, seed)
+    asked = QuestionJob(question, model, template, strategy or effort or "majority-vote", guide, seed)
     from ponder.runs.prior_results import PriorResults
 
     before = None if run is None else PriorResults.read(run)

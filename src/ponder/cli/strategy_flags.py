@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ponder.reason.budget import Budget
 
 _COUNT_FIELDS = ("n", "simulations")  # how much a strategy does: samples, beams, branches, simulations
-_INNER_STRATEGY_FIELDS = ("cheap", "expensive", "strategy")  # strategies inside a strategy
 
 
 def strategy_from_flags(
@@ -27,7 +26,7 @@ def strategy_from_flags(
     max_tokens: int | None = None,
     temperature: float | None = None,
     settings: Mapping[str, str] | None = None,
-    default_name: str = "vote",
+    default_name: str = "majority-vote",
     sampling_defaults: Mapping[str, float] | None = None,
 ) -> tuple[Strategy, str, Budget | None]:
     """The strategy, its own guide if it has one, and the effort's budget.
@@ -62,7 +61,8 @@ def strategy_from_flags(
     if n is not None and not any(_has_field(found, c) for c in _COUNT_FIELDS) and n != 1:
         raise UsageError(f"{name} takes no --n: its settings are {', '.join(f.name for f in fields(found))}")
     made: Any = _with_cut(found, name, cut)
-    if n is None and count is not None and _has_field(found, "beam_width") and "beam_width" not in asked:
+    is_beam = _has_field(found, "beam_width") and _has_field(found, "n")
+    if n is None and count is not None and is_beam and "beam_width" not in asked:
         made = replace(made, beam_width=gcd(count, made.beam_width), n=count)  # as many children as divide the count
     _refuse_unused_sampling(made, name, {"max_tokens": max_tokens, "temperature": temperature})
     made = _with_limits(made, count, None if longest is None else int(longest), drawn)
@@ -82,8 +82,9 @@ def _refuse_unused_sampling(strategy: Any, name: str, given: Mapping[str, float 
 
 
 def _has_sampling(strategy: Any) -> bool:
-    inner = (getattr(strategy, name) for name in _INNER_STRATEGY_FIELDS if _has_field(strategy, name))
-    return _has_field(strategy, "sampling") or any(is_dataclass(s) and _has_sampling(s) for s in inner)
+    from ponder.reason.inner_strategies import inner_strategies
+
+    return _has_field(strategy, "sampling") or any(map(_has_sampling, inner_strategies(strategy).values()))
 
 
 def _flag_name(name: str) -> str:
@@ -116,6 +117,8 @@ def _with_cut(strategy: Any, name: str, cut: str | None) -> Any:
 
 
 def _with_limits(strategy: Any, count: int | None, longest: int | None, temperature: float | None) -> Any:
+    from ponder.reason.inner_strategies import inner_strategies
+
     changes: dict[str, Any] = {}
     if count is not None and (name := next((c for c in _COUNT_FIELDS if _has_field(strategy, c)), None)):
         changes[name] = count
@@ -123,11 +126,9 @@ def _with_limits(strategy: Any, count: int | None, longest: int | None, temperat
         drawn = {"max_tokens": longest, "temperature": temperature}
         given = {k: v for k, v in drawn.items() if v is not None}
         changes["sampling"] = replace(strategy.sampling, **given)
-    for name in _INNER_STRATEGY_FIELDS:
-        if _has_field(strategy, name) and is_dataclass(getattr(strategy, name)):
-            own_count = name == "cheap" or _has_field(strategy, "trees")  # a forest counts its trees
-            inner = None if own_count else count
-            changes[name] = _with_limits(getattr(strategy, name), inner, longest, temperature)
+    for name, inner in inner_strategies(strategy).items():
+        own_count = name == "cheap" or _has_field(strategy, "trees")  # a forest counts its trees
+        changes[name] = _with_limits(inner, None if own_count else count, longest, temperature)
     return replace(strategy, **changes)
 
 

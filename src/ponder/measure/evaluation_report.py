@@ -71,7 +71,7 @@ class EvaluationReport:
             rows["out of budget"] = f"{self.num_out_of_budget} problems"
         if self.num_uncut:
             rows["not cut"] = (
-                f"{self.num_uncut} problems: no step was cut, so the search was best-of-n; see --set cut=..."
+                f"{self.num_uncut} problems: no step was cut, so the search was best-of-n; see --strategy.cut"
             )
         judged = f", {c.scorer_tokens:,} to judge" if c.scorer_tokens else ""
         dollars = f", ${c.dollars:.4f}" if c.dollars else ""

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from ponder.protocols import Scorer
-from ponder.reason.operators.reduce import Reduction, reduce_scores, scores_steps
+from ponder.reason.operators.evaluate import Reduction, reduce_scores, scores_steps
 from ponder.types import Cost, Score, Trace
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ponder.train.imitation import DPO, SFT, Distill, RejectionSampling
+from ponder.train.distill import Distill
+from ponder.train.dpo import DPO
+from ponder.train.imitation import SFT, RejectionSampling
 from ponder.train.policy_gradient import (
     CISPO,
     DAPO,
@@ -18,7 +20,8 @@ from ponder.train.policy_gradient import (
 )
 from ponder.train.ppo import PPO
 
-ALGORITHMS: dict[str, Any] = {
+# The command line reads these tables from the source, without importing torch: keep them literal.
+ONLINE: dict[str, Any] = {  # what only an RL job can run
     "reinforce": REINFORCE,
     "rloo": RLOO,
     "reinforce++": ReinforcePlusPlus,
@@ -30,10 +33,7 @@ ALGORITHMS: dict[str, Any] = {
     "ppo": PPO,
     "tree": TreeCredit,
     "rejection": RejectionSampling,
-    "sft": SFT,
-    "dpo": DPO,
-    "distill": Distill,
 }
-ON_POLICY = {name: kind for name, kind in ALGORITHMS.items() if kind.learns_from_samples}  # what an RL job can run
-OFFLINE = {name: kind for name, kind in ALGORITHMS.items() if kind.learns_from_given}  # what a fine-tuning job can run
-ONLINE = {name: kind for name, kind in ON_POLICY.items() if name not in OFFLINE}  # what only an RL job can run
+OFFLINE: dict[str, Any] = {"sft": SFT, "dpo": DPO, "distill": Distill}  # what a fine-tuning job can run
+ON_POLICY: dict[str, Any] = {**ONLINE, "dpo": DPO, "distill": Distill}  # what an RL job can run
+ALGORITHMS: dict[str, Any] = {**ONLINE, **OFFLINE}

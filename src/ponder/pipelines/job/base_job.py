@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ponder.protocols import Job, Progress, Strategy
 
@@ -71,7 +71,7 @@ class _PlainJob(BaseJob):
 
 def as_job(job: Any) -> Job:
     """The job itself, or a user's own one with the answers of `BaseJob`."""
-    return job if isinstance(job, BaseJob) else _PlainJob(job)
+    return cast(Job, job) if isinstance(job, BaseJob) else _PlainJob(job)
 
 
 def training_summary(job: Any, folder: Path) -> list[str]:

@@ -214,7 +214,7 @@ def prepare_labels(
         )
     train, test = split_by_question(kept, held_out_tenths)
     if not train:
-        raise TaskError(f"all {len(kept)} labelled traces are held out: give more, or --held-out 0")
+        raise TaskError(f"all {len(kept)} labelled traces are held out: give more, or --held-out-tenths 0")
     if must_differ:
         _check_labels_differ([target for trace in train for _, target in places(trace, name)], report, name)
     return LabelledTraces(train, test, name, report)

@@ -1,4 +1,4 @@
-"""Update: what was found at a step changes every step on the way to it."""
+"""Update: back up the value found at a step to every step on the path to it."""
 
 from __future__ import annotations
 

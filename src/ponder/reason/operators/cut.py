@@ -1,6 +1,6 @@
-"""Where a step of thought ends: a sentence, a line, a blank line, a mark, a code block, or a number of tokens.
+"""Structure: where a step of thought ends: at a sentence, a line, a blank line, a mark, a code block, or after some tokens.
 
-A cut only says when to stop drawing, so what was drawn is never tokenised again.
+A cut only decides when sampling stops, so sampled text is never tokenised again.
 """
 
 from __future__ import annotations
@@ -72,3 +72,6 @@ def parse_cut(name: str) -> Cut:
     if name not in CUTS:
         raise UnknownName("cut", name, ["auto", *CUTS, "tokens:N", "mark:TEXT"])
     return CUTS[name]
+
+
+WHOLE_ANSWER = Cut(tokens=1 << 30, max_step_tokens=1 << 30)  # a rollout has all that is left of the answer's tokens

@@ -11,8 +11,8 @@ from ponder.reason.concurrency import gather_within_budget
 from ponder.reason.operators import evaluate, prune
 from ponder.reason.operators.allocate import split_evenly, top_indices
 from ponder.reason.operators.auto_cut import AutoCut
+from ponder.reason.operators.evaluate import path_score
 from ponder.reason.operators.generate import add_completion, sample_continuations
-from ponder.reason.operators.reduce import path_score
 from ponder.reason.strategies.stepwise import LOOKAHEAD_ONLY, SearchLevel, Stepwise
 from ponder.types import Completion, Trace
 

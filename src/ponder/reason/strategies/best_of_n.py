@@ -11,8 +11,8 @@ from ponder.errors import UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators import prune
 from ponder.reason.operators.auto_cut import CutOrAuto
-from ponder.reason.operators.confidence import mean_logprob
-from ponder.reason.operators.reduce import Reduction
+from ponder.reason.operators.evaluate import Reduction
+from ponder.reason.operators.uncertainty import mean_logprob
 from ponder.reason.strategies.stepwise import AnswerChoice, SearchLevel, Stepwise
 from ponder.types import Sampling, Trace
 

@@ -7,11 +7,18 @@ from typing import Literal
 
 from ponder.errors import UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
-from ponder.reason.operators.chained import add_unless_empty, chain_end, end_if_sampled
+from ponder.reason.budget import until_exhausted
 from ponder.reason.operators.completions import strip_end_marker, strip_partial_marker
-from ponder.reason.operators.generate import add_completion, generate, insert_text, sample_continuations
+from ponder.reason.operators.generate import (
+    add_completion,
+    add_unless_empty,
+    chain_end,
+    end_if_sampled,
+    generate,
+    insert_text,
+    sample_continuations,
+)
 from ponder.reason.operators.select import set_answer
-from ponder.reason.operators.until import until_exhausted
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Trace
 

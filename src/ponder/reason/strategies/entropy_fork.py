@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from ponder.errors import BudgetExhausted, Interrupted, PonderError, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason import answer_extraction
+from ponder.reason.budget import until_exhausted
 from ponder.reason.concurrency import gather_within_budget
 from ponder.reason.operators import best_step, evaluate, prune, vote
 from ponder.reason.operators.completions import keep_first_tokens
@@ -22,7 +23,6 @@ from ponder.reason.operators.uncertainty import (
     is_beyond_cutoff,
     token_uncertainty,
 )
-from ponder.reason.operators.until import until_exhausted
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import TOKEN_STATS, Completion, Sampling, Trace
 

@@ -13,12 +13,16 @@ from typing import NamedTuple
 from ponder.errors import BudgetExhausted, Interrupted, ModelError, PonderError, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason import answer_extraction
+from ponder.reason.budget import until_exhausted
 from ponder.reason.operators import evaluate, vote
-from ponder.reason.operators.aggregate import aggregate_question
-from ponder.reason.operators.follow_up import FollowUpQuestion, FollowUps
-from ponder.reason.operators.refine import REFINE_TEMPLATE, refine
-from ponder.reason.operators.until import until_exhausted
-from ponder.reason.operators.wording import messages_from_template, require_slots, text_after_thinking
+from ponder.reason.operators.follow_up import (
+    FollowUpQuestion,
+    FollowUps,
+    messages_from_template,
+    require_slots,
+    text_after_thinking,
+)
+from ponder.reason.operators.refine import REFINE_TEMPLATE, aggregate_question, refine
 from ponder.types import Sampling, Trace
 from ponder.verify import strip_thinking
 

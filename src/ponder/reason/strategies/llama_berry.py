@@ -11,12 +11,11 @@ import numpy as np
 
 from ponder.errors import BudgetExhausted, Interrupted, PonderError, UsageError
 from ponder.protocols import Policy, Scorer
+from ponder.reason.budget import until_exhausted
 from ponder.reason.operators import evaluate, generate
 from ponder.reason.operators.follow_up import FollowUps
-from ponder.reason.operators.ranking import WinProbabilities, enhanced_borda_count
 from ponder.reason.operators.refine import REFINE_TEMPLATE, refine
-from ponder.reason.operators.self_evaluate import vote_on_thoughts
-from ponder.reason.operators.until import until_exhausted
+from ponder.reason.operators.self_evaluate import WinProbabilities, enhanced_borda_count, vote_on_thoughts
 from ponder.types import Sampling, Trace
 
 

@@ -10,10 +10,9 @@ from ponder.errors import BudgetExhausted, Interrupted, PonderError, UnknownName
 from ponder.protocols import Policy, Scorer
 from ponder.reason import answer_extraction
 from ponder.reason.operators import evaluate, generate, vote
-from ponder.reason.operators.chained import chain_end
-from ponder.reason.operators.complete import resume_truncated
-from ponder.reason.operators.confidence import answer_confidence
-from ponder.reason.operators.settled import is_vote_decided, leader_probability
+from ponder.reason.operators.generate import chain_end, resume_truncated
+from ponder.reason.operators.uncertainty import answer_confidence
+from ponder.reason.operators.vote import is_vote_decided, leader_probability
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Trace
 

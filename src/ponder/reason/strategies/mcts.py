@@ -3,43 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Coroutine
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from ponder.errors import BudgetExhausted, Interrupted, PonderError, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators.auto_cut import AUTO_CUT, AutoCut, CutOrAuto, resolve_cut, warn_if_no_steps
 from ponder.reason.operators.backpropagate import Backup, MeanBackup, backpropagate
-from ponder.reason.operators.branch import DetachedBranch
-from ponder.reason.operators.generate import generate
-from ponder.reason.operators.priors import DirichletNoise, set_priors
-from ponder.reason.operators.prune import prune
+from ponder.reason.operators.cut import WHOLE_ANSWER
+from ponder.reason.operators.evaluate import StepValue, rollout_answers
+from ponder.reason.operators.generate import generate, prune
 from ponder.reason.operators.select import best_step
-from ponder.reason.operators.tree_policy import PUCT, SelectionRule, open_children, select_child
-from ponder.reason.operators.widen import ProgressiveWidening
-from ponder.reason.operators.worth import WHOLE_ANSWER, StepValue, rollout_answers
+from ponder.reason.operators.tree_policy import (
+    PUCT,
+    DirichletNoise,
+    ProgressiveWidening,
+    SelectionRule,
+    open_children,
+    select_child,
+    set_priors,
+)
 from ponder.reason.prompts import PLAIN, Prompt
+from ponder.reason.strategies.mcts_parallel import DetachedBranch, Simulation, SimulationsInFlight
 from ponder.types import Sampling, Trace
-
-
-@dataclass(slots=True)
-class _Simulation:
-    """A simulation under way."""
-
-    path: list[int]
-    branch: DetachedBranch | None
-    work: Coroutine[Any, Any, list[int]] | asyncio.Task[list[int]]
-
-
-@dataclass(slots=True)
-class _InFlight:
-    """All that are under way: how many by step, and the steps below which they may change the tree."""
-
-    window: deque[_Simulation] = field(default_factory=deque)
-    visits: Counter[int] = field(default_factory=Counter)
-    busy: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +107,7 @@ class MCTS:
         warn_if_no_steps(trace)
 
     async def _search(self, trace: Trace, root: int, policy: Policy, scorer: Scorer) -> None:
-        in_flight = _InFlight()
+        in_flight = SimulationsInFlight()
         stopped: PonderError | None = None
         try:
             while True:
@@ -156,12 +142,12 @@ class MCTS:
     def _step_value(self) -> StepValue:
         return StepValue(self.rollouts, self.rollout_weight, self.two_player)
 
-    def _has_simulations_left(self, trace: Trace, root: int, in_flight: _InFlight) -> bool:
+    def _has_simulations_left(self, trace: Trace, root: int, in_flight: SimulationsInFlight) -> bool:
         return trace.steps[root].visits + len(in_flight.window) < self.simulations
 
     # Down the tree.
 
-    def _select(self, trace: Trace, root: int, in_flight: _InFlight) -> int | None:
+    def _select(self, trace: Trace, root: int, in_flight: SimulationsInFlight) -> int | None:
         """The step to evaluate or to open next; None where every way is closed."""
         at = root
         while True:
@@ -188,19 +174,23 @@ class MCTS:
 
     # One simulation: it leaves, others may leave after it, and it is the first to come back.
 
-    def _start_simulation(self, trace: Trace, leaf: int, policy: Policy, guide: Scorer, in_flight: _InFlight) -> None:
+    def _start_simulation(
+        self, trace: Trace, leaf: int, policy: Policy, guide: Scorer, in_flight: SimulationsInFlight
+    ) -> None:
         if self.parallel_simulations == 1:  # nobody else is under way: it may work on the trace itself
-            in_flight.window.append(_Simulation([leaf], None, self._simulate(trace, leaf, policy, guide)))
+            in_flight.window.append(Simulation([leaf], None, self._simulate(trace, leaf, policy, guide)))
             return
         branch = DetachedBranch.at(trace, leaf)
         work = asyncio.ensure_future(self._simulate(branch.trace, branch.tip, policy, guide))
         path = trace.path(leaf)
-        in_flight.window.append(_Simulation(path, branch, work))
+        in_flight.window.append(Simulation(path, branch, work))
         in_flight.visits.update(path)
         if not (trace.steps[leaf].done and trace.steps[leaf].visits):
             in_flight.busy.add(leaf)
 
-    async def _finish_oldest(self, trace: Trace, root: int, guide: str, in_flight: _InFlight) -> PonderError | None:
+    async def _finish_oldest(
+        self, trace: Trace, root: int, guide: str, in_flight: SimulationsInFlight
+    ) -> PonderError | None:
         """The oldest comes back: what it wrote is added, what it found is backed up. Gives why no other may leave."""
         simulation = in_flight.window.popleft()
         failed: PonderError | None = None

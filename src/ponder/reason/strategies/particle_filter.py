@@ -10,7 +10,7 @@ import numpy as np
 
 from ponder.errors import UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
-from ponder.reason.operators.resample import ParticleWeighting, multinomial_counts, particle_weights, systematic_counts
+from ponder.reason.operators.allocate import ParticleWeighting, multinomial_counts, particle_weights, systematic_counts
 from ponder.reason.strategies.stepwise import AnswerChoice, SearchLevel, Stepwise
 from ponder.types import Trace
 

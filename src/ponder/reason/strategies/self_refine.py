@@ -10,9 +10,14 @@ from ponder.errors import BudgetExhausted, Interrupted, ModelError, PonderError,
 from ponder.protocols import Policy, Scorer
 from ponder.reason import answer_extraction
 from ponder.reason.operators import best_step, evaluate, generate
-from ponder.reason.operators.follow_up import FollowUpQuestion, FollowUps
+from ponder.reason.operators.follow_up import (
+    FollowUpQuestion,
+    FollowUps,
+    messages_from_template,
+    require_slots,
+    text_after_thinking,
+)
 from ponder.reason.operators.refine import REFINE_TEMPLATE, refine
-from ponder.reason.operators.wording import messages_from_template, require_slots, text_after_thinking
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Trace
 

@@ -10,13 +10,13 @@ from typing import Literal
 
 from ponder.errors import BudgetExhausted, Interrupted, PonderError, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
+from ponder.reason.budget import until_exhausted
 from ponder.reason.operators import evaluate, expand, insert_text, prune, prune_undecided
 from ponder.reason.operators.auto_cut import AUTO_CUT, AutoCut, CutOrAuto, resolve_cut, warn_if_no_steps
-from ponder.reason.operators.backtrack import backtrack
 from ponder.reason.operators.cut import Cut
 from ponder.reason.operators.follow_up import FollowUpQuestion, FollowUps
+from ponder.reason.operators.select import backtrack
 from ponder.reason.operators.self_evaluate import value_thoughts, vote_on_thoughts
-from ponder.reason.operators.until import until_exhausted
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.reason.strategies.tree_of_thoughts_prompts import GAME_OF_24_PROMPTS, GENERAL_PROMPTS, ThoughtPrompts
 from ponder.types import Sampling, Score, Trace
