@@ -359,10 +359,10 @@ def test_agreement_by_hand():
     assert tried.majority_agrees and tried.correct_lengths == [2, 2, 2, 2]
     even = SolveRate(problem)
     even.add_trace(trace("2", "3"))
-    assert not even.majority_agrees and even.rate == 0.5
+    assert not even.majority_agrees and even.pass_rate == 0.5
     none = SolveRate(problem)
     none.add_trace(trace("u"))
-    assert none.rate is None
+    assert none.pass_rate is None
 
 
 def test_mutations_are_solved_before_they_are_believed(tmp_path: Path):
@@ -377,7 +377,7 @@ def test_mutations_are_solved_before_they_are_believed(tmp_path: Path):
     assert {r["tags"]["operator"] for r in found.rows} == {"numbers", "names", "units"}
     assert all(int(r["answer"]) == sum(figures(r["tags"]["question"])) for r in found.rows)
     assert all(r["tags"]["parents"][0] in ("p/1", "p/2") for r in found.rows)
-    with pytest.raises(UsageError, match="must be solved before it is believed"):
+    with pytest.raises(UsageError, match="solvers must check what .* gives"):
         MakeProblems("mutate", file=str(path))
 
 

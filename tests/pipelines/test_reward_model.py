@@ -588,7 +588,7 @@ def test_rows_of_one_prompt_become_one_trace(tmp_path: Path) -> None:
     assert len(merge_by_prompt([single[0], strange])) == 2, (
         "the same question in other tokens, such as another template's"
     )
-    parts = merge_by_prompt(single, most=2)
+    parts = merge_by_prompt(single, max_answers=2)
     assert [len(t.answers()) for t in parts] == [2, 2, 1] * 3, "none is too large to be computed at once"
     firsts = [t.text(t.answers()[0]) for t in parts[:2]]
     assert firsts == [single[0].text(2), single[3].text(2)], "dealt out in turn, so that sorted rows mix"

@@ -1,4 +1,4 @@
-"""Collect traces as training data: a strategy solves training problems. It resumes by problem and stores every trace."""
+"""Collect traces as training data: a strategy solves training problems. Resumes by problem and stores every trace."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ponder.types import Trace
 
 @dataclass(frozen=True)
 class Collect(BaseJob):
-    """The job: `limit` training problems from `start_index` on, in the order in which a run with this seed asks them."""
+    """The job: `limit` training problems from `start_index` on, in the order of a training run with this seed."""
 
     task: Task
     model: str = "smollm2"

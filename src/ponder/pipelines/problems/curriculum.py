@@ -154,8 +154,8 @@ class EasyToHard:
     def __post_init__(self) -> None:
         if self.ramp_problems < 1 or not 0 < self.start_share <= 1:
             raise UsageError(
-                f"ramp_problems is {self.ramp_problems}, start_share {self.start_share}; give at least 1 problem and a share "
-                "in (0, 1]"
+                f"ramp_problems is {self.ramp_problems}, start_share {self.start_share}; give at least 1 problem and a "
+                "share in (0, 1]"
             )
 
     def choose(
