@@ -1,4 +1,4 @@
-"""Rows of text files, strictly: what a lenient reader swallows in silence is an error here, with its line.
+"""Rows of files, strictly: what a lenient reader swallows in silence is an error here, with its line.
 
 A quote that is never closed takes all rows after it into one cell; a row with a cell too few or too many has its values
 under wrong names; of two columns (or keys) with one name only the last would be left.
@@ -7,11 +7,17 @@ under wrong names; of two columns (or keys) with one name only the last would be
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
+
+from ponder.errors import MissingExtra
+
+ColumnFilter = Callable[[Sequence[str]], list[str]]  # of all column names, those to read
 
 _CSV_OPEN_QUOTE = "unexpected end of data"  # how the csv module says that a quote is open
 
@@ -83,3 +89,16 @@ def _refuse_duplicate_keys(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"the key {key!r} stands there twice")
         out[key] = value
     return out
+
+
+def read_parquet(path: Path, keep: ColumnFilter | None = None) -> list[dict[str, Any]]:
+    """The rows of a Parquet file. Raises ValueError where the file is damaged."""
+    try:
+        parquet = importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise MissingExtra(f"reading {path}", "pyarrow", "hf") from None
+    try:
+        columns = None if keep is None else keep(parquet.read_schema(path).names)
+        return list(parquet.read_table(path, columns=columns).to_pylist())
+    except (OSError, ValueError) as error:  # pyarrow's own errors are both
+        raise ValueError(str(error)) from error

@@ -21,7 +21,7 @@ from ponder.errors import UsageError
 
 if TYPE_CHECKING:
     from ponder.measure import Accuracy, PairedDifference
-    from ponder.measure.evaluation_report import EvaluationReport
+    from ponder.measure.statistics.evaluation_report import EvaluationReport
     from ponder.pipelines.ask import Answer
     from ponder.pipelines.rl import RL
 

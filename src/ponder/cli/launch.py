@@ -12,7 +12,7 @@ from ponder.cli.progress import HEADLINE_METRICS, ProgressTracker, format_durati
 from ponder.errors import RunError
 
 if TYPE_CHECKING:
-    from ponder.measure.evaluation_report import EvaluationReport
+    from ponder.measure.statistics.evaluation_report import EvaluationReport
     from ponder.pipelines.evaluate import Evaluate
     from ponder.pipelines.stages import Stages
     from ponder.reason.budget import Budget
@@ -118,7 +118,7 @@ def _stage_runs(stages: Stages, folder: Path) -> list[tuple[str, tuple[Any, Path
 
 def result_lines(job: Any, folder: Path, result: Any) -> list[str]:
     """For people."""
-    from ponder.measure.evaluation_report import EvaluationReport
+    from ponder.measure.statistics.evaluation_report import EvaluationReport
     from ponder.pipelines.evaluate import Evaluate
     from ponder.pipelines.stages import Stages
     from ponder.runs import checkpoints, read_metrics
@@ -177,7 +177,7 @@ def first_prompt(job: Evaluate, folder: Path) -> str:
 
 def result_json(job: Any, folder: Path, result: Any) -> dict[str, Any]:
     """For programs."""
-    from ponder.measure.evaluation_report import EvaluationReport
+    from ponder.measure.statistics.evaluation_report import EvaluationReport
     from ponder.pipelines.evaluate import Evaluate
     from ponder.pipelines.stages import Stages
     from ponder.runs import read_metrics

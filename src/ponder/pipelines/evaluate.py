@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ponder import event_loop, memory_check
 from ponder.errors import TaskError, UsageError
-from ponder.measure.evaluation_report import EvaluationReport, evaluation_report, running_accuracy
+from ponder.measure.statistics.evaluation_report import EvaluationReport, evaluation_report, running_accuracy
 from ponder.models.guides import guide_code, is_oracle, load_guide
 from ponder.models.load import load_inference_policy
 from ponder.pipelines.job.open_run import open_run

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from ponder import event_loop
 from ponder.errors import TaskError, UsageError
+from ponder.measure.statistics.verifier_metrics import FirstErrorScores, first_wrong_step, score_first_errors
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.reward_models import PRM
 from ponder.pipelines.rewards.labelled_traces import tokenize_trace
 from ponder.tasks.step_labels.processbench_labels import FIRST_WRONG_TAG
-from ponder.tasks.step_labels.verifier_metrics import FirstErrorScores, first_wrong_step, score_first_errors
 from ponder.types import Trace
 
 CANDIDATE_THRESHOLDS = tuple(i / 100 for i in range(1, 100))
@@ -35,7 +35,7 @@ class ProcessBenchResult:
 def process_bench(
     reward_model: PRM, traces: Sequence[Trace], threshold: float = 0.5, watch: Callable[[int], None] = lambda done: None
 ) -> ProcessBenchResult:
-    """Over solutions as `tasks.steps.processbench` reads them. `watch` is told how many are done."""
+    """Over solutions as `tasks.step_labels.processbench_labels` reads them. `watch` is told how many are done."""
     if not 0 < threshold < 1:
         raise UsageError(f"the threshold is {threshold}; it is a probability between 0 and 1")
     if reward_model.granularity == "line":
