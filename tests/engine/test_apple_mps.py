@@ -53,8 +53,9 @@ OPTIONS: list[dict[str, Any]] = [
     {"min_tokens": 7, "stop_token_ids": (5, 9)},
     {"forced_token_ids": (7, 2, 7)},
     {"token_stats": ("entropy", "varentropy", "gini"), "logprobs": 4},
-    {"temperature": 0.7, "repetition_penalty": 1.3, "frequency_penalty": 0.3, "logit_bias": ((1, 2.0),), "no_repeat_ngram_size": 2, "top_k": 9,
-     "allowed_token_ids": tuple(range(0, 60, 2)), "top_p": 0.95, "min_p": 0.02, "token_stats": ("entropy",), "logprobs": 2},
+    {"temperature": 0.7, "repetition_penalty": 1.3, "frequency_penalty": 0.3, "logit_bias": ((1, 2.0),),
+     "no_repeat_ngram_size": 2, "top_k": 9, "allowed_token_ids": tuple(range(0, 60, 2)), "top_p": 0.95, "min_p": 0.02,
+     "token_stats": ("entropy",), "logprobs": 2},
 ]  # fmt: skip
 
 

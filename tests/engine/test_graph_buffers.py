@@ -47,7 +47,7 @@ class ReferenceForward:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     def decode(
-        self, w: FusedWeights, kv: KVCache, b: GraphBuffers, rows: int, drawing: bool, has_shared: bool = False,
+        self, w: FusedWeights, kv: KVCache, b: GraphBuffers, rows: int, samples: bool, has_shared: bool = False,
         has_truncation: bool = False, chunks: Sequence[PrefillChunk] = (),
     ) -> Tensor:  # fmt: skip
         self._maybe_out_of_memory()
@@ -84,7 +84,7 @@ class ReferenceForward:
         hidden = self.net(b.last_tokens[:rows], at, attend)
         b.logits[:rows] = self.net.logits(hidden)
         filled = self.prefill(w, kv, chunks) if chunks else hidden[:0]
-        if not drawing:
+        if not samples:
             return filled
         now = int(b.step)
         rules = [

@@ -34,8 +34,9 @@ HOSTILE_VALUES: tuple[Any, ...] = (
 def good(policy: PonderPolicy) -> list[Any]:
     """Calls with many kinds of options, each with a seed of its own."""
     kinds: list[dict[str, Any]] = [
-        {}, {"temperature": 0.0}, {"top_k": 3}, {"stop": ("1", "ab")}, {"repetition_penalty": 1.2, "presence_penalty": 0.3},
-        {"logprobs": 3, "token_stats": ("entropy",)}, {"logit_bias": ((4, 1.0),)}, {"forced_token_ids": (5, 6)}, {"no_repeat_ngram_size": 2},
+        {}, {"temperature": 0.0}, {"top_k": 3}, {"stop": ("1", "ab")},
+        {"repetition_penalty": 1.2, "presence_penalty": 0.3}, {"logprobs": 3, "token_stats": ("entropy",)},
+        {"logit_bias": ((4, 1.0),)}, {"forced_token_ids": (5, 6)}, {"no_repeat_ngram_size": 2},
         {"allowed_token_ids": (3, 4, 5, 6)},
     ]  # fmt: skip
     rules = [Sampling(**{"max_tokens": 8, "seed": i, **kinds[i % len(kinds)]}) for i in range(N_GOOD_REQUESTS)]
@@ -219,7 +220,8 @@ def test_engine_refuses_invalid_requests(policy: PonderPolicy, alone: list[Any],
 @pytest.mark.parametrize(
     ("name", "value"),
     [("logprobs", True), ("stop", ("\ud800",)), ("temperature", "1"), ("top_k", 1.5), ("logit_bias", ((3, "x"),)),
-     ("stop_token_ids", ("a",)), ("max_tokens", None), ("token_stats", (3,)), ("forced_token_ids", ("a",)), ("seed", -1)],
+     ("stop_token_ids", ("a",)), ("max_tokens", None), ("token_stats", (3,)), ("forced_token_ids", ("a",)),
+     ("seed", -1)],
 )  # fmt: skip
 def test_unvalidated_sampling_is_checked_again(policy: PonderPolicy, alone: list[Any], name: str, value: Any) -> None:
     rule = Sampling(max_tokens=4)

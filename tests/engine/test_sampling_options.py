@@ -40,8 +40,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "minimum": {"min_tokens": 7, "max_tokens": 9, "stop_token_ids": (2,)},
     "minimum reached": {"min_tokens": 6, "stop_token_ids": (2,)},
     "all": {
-        "temperature": 0.7, "repetition_penalty": 1.3, "frequency_penalty": 0.3, "logit_bias": ((1, 2.0),), "no_repeat_ngram_size": 2,
-        "allowed_token_ids": (0, 1, 2, 4, 6, 7, 9, 10), "top_k": 5, "top_p": 0.95, "min_p": 0.02,
+        "temperature": 0.7, "repetition_penalty": 1.3, "frequency_penalty": 0.3, "logit_bias": ((1, 2.0),),
+        "no_repeat_ngram_size": 2, "allowed_token_ids": (0, 1, 2, 4, 6, 7, 9, 10), "top_k": 5,
+        "top_p": 0.95, "min_p": 0.02,
     },
 }  # fmt: skip
 
