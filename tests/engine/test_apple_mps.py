@@ -123,7 +123,7 @@ ROADS: dict[str, Callable[[Tensor], Any]] = {
 
 @pytest.mark.parametrize("inference", [False, True])
 @pytest.mark.parametrize("road", ROADS)
-def test_it_refuses_float64(road: str, inference: bool) -> None:
+def test_fake_mps_refuses_float64(road: str, inference: bool) -> None:
     with fake_mps(), torch.inference_mode(inference):
         x = torch.ones(3, device="mps")
         with pytest.raises(TypeError, match="MPS framework doesn't support"):
@@ -153,7 +153,7 @@ MIXED: dict[str, Callable[[Tensor, Tensor], Any]] = {
 
 @pytest.mark.parametrize("inference", [False, True])
 @pytest.mark.parametrize("way", MIXED)
-def test_it_refuses_the_host_s_tensors_beside_its_own(way: str, inference: bool) -> None:
+def test_fake_mps_refuses_mixed_devices(way: str, inference: bool) -> None:
     with fake_mps(), torch.inference_mode(inference):
         x, host = torch.ones(3, device="mps"), torch.ones(3)
         with pytest.raises(RuntimeError, match="on the same device"):
@@ -164,7 +164,7 @@ def test_it_refuses_the_host_s_tensors_beside_its_own(way: str, inference: bool)
         assert host.copy_(x).tolist() == [1.0, 2.0, 3.0] and not isinstance(host, OnMPS)
 
 
-def test_it_refuses_what_only_a_processor_computes() -> None:
+def test_fake_mps_refuses_cpu_only_operators() -> None:
     with fake_mps():
         q = torch.ones(1, 2, 3, 4, device="mps")
         for inference in (False, True):
@@ -180,7 +180,7 @@ def test_it_refuses_what_only_a_processor_computes() -> None:
 
 
 @pytest.mark.parametrize("inference", [False, True])
-def test_its_views_share_memory(inference: bool) -> None:
+def test_fake_mps_views_share_memory(inference: bool) -> None:
     with fake_mps(), torch.inference_mode(inference):
         kv = torch.zeros(2, 3, 4, device="mps")
         assert kv.device == MPS == torch.zeros(1).to("mps").device == kv.new_tensor([1.0]).device

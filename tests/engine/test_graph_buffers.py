@@ -227,7 +227,7 @@ def test_graph_sequences_beside_adapter_prefill(graphs: Callable[..., Engine], t
     machine.close()
 
 
-def test_rows_wait_for_a_short_pass_and_are_computed_in_a_long_one(graphs: Callable[..., Engine]) -> None:
+def test_short_prefill_is_not_mixed_and_long_is(graphs: Callable[..., Engine]) -> None:
     machine = graphs(tiny_decoder(), 200, prefill_chunk_tokens=8)
     run_async(machine.generate(Request(ids([5]), Sampling(max_tokens=1), 1, 0)))
     runner = machine._runner

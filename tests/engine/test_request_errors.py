@@ -233,7 +233,7 @@ def test_unvalidated_sampling_is_checked_again(policy: PonderPolicy, alone: list
     same(others, alone)
 
 
-def test_an_adapter_that_cannot_be_made_ready_fails_its_own_texts(
+def test_adapter_load_error_fails_only_its_requests(
     policy: PonderPolicy, alone: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     adapters = policy.engine.adapters
@@ -247,7 +247,7 @@ async def _adapted(policy: PonderPolicy) -> list[SequenceState]:
     return await policy.engine.generate(Request(ids([3, 4]), Sampling(max_tokens=4), 1, 0, adapter="odd"))
 
 
-def test_a_reading_of_tokens_that_are_none_is_refused_alone(policy: PonderPolicy, alone: list[Any]) -> None:
+def test_read_request_with_invalid_tokens_is_refused_alone(policy: PonderPolicy, alone: list[Any]) -> None:
     for tokens, begin in ((ids([10**6]), 0), (ids([3]), 1), (ids([3]), -1), (ids([]), 0), (None, 0), (ids([3]), "a")):
         bad, others = run_async(
             run_with_bad_request(policy, lambda t=tokens, b=begin: policy.engine.read_hidden_states(t, b))
@@ -256,7 +256,7 @@ def test_a_reading_of_tokens_that_are_none_is_refused_alone(policy: PonderPolicy
     same(others, alone)
 
 
-def test_tokens_drawn_on_the_device_fail_row_by_row_too() -> None:
+def test_device_sampled_errors_fail_single_sequences() -> None:
     """`append_sampled`, which a GPU's passes are handed to, with a stop test that raises for one of three rows."""
     rows = [
         SequenceState.from_request(Request(ids([3]), Sampling(max_tokens=9, stop=("x",)), 1, i))[0] for i in range(3)

@@ -156,7 +156,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def _tensor_entries(folder: Path, multimodal: bool) -> dict[str, TensorEntry]:
-    """The tensors that the folder's files declare, by our names, not their values. Refuses duplicates and non-floats."""
+    """The tensors that the folder's files declare, by our names, not their values. Duplicates and non-floats raise."""
     out: dict[str, TensorEntry] = {}
     for path in _weight_files(folder):
         for entry in model_files.read_safetensors_header(path):
