@@ -106,7 +106,8 @@ def beam_one_by_one(policy: Policy, problems: Sequence[Problem], shape: Shape) -
 
 
 def load_model(model: str, device: str, seed: int = 0) -> Any:
-    from ponder.models.load import ScratchModel, load_inference_policy
+    from ponder.models.load import load_inference_policy
+    from ponder.models.scratch_model import ScratchModel
 
     fresh = ScratchModel(ALPHABET, **SMALL_MODEL, seed=seed)
     if model == "small":

@@ -27,12 +27,12 @@ from typing import Any
 import torch
 
 from harness import make_parser, report
-from ponder.models.load import find_model, load_policy
+from ponder.models.load import load_policy
+from ponder.models.model_paths import find_model
 from ponder.pipelines.solve import shuffled_problems, solve_all
 from ponder.reason.strategies import Samples
 from ponder.tasks.generated.addition import Addition
 from ponder.train.learner import Learner
-from ponder.train.objective import NO_KL
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Problem, Sampling, Score, Trace
@@ -66,7 +66,7 @@ def ponder_steps(options: Any, dtype: str) -> Iterator[dict[str, float]]:
     """The body of `ponder.pipelines.rl`'s loop, without its files; seconds of each step."""
     policy = load_policy(options.model, device=options.device, dtype=dtype)
     policy.engine.eos = frozenset()
-    objective, scorer = GRPO(kl=NO_KL), SampledStep()
+    objective, scorer = GRPO(kl=None), SampledStep()
     learner = Learner(policy.net, objective, AdamW(lr=LR), max_tokens_per_microbatch=options.max_tokens_per_microbatch)
     strategy = Samples(options.n, Sampling(max_tokens=options.tokens))
     for step in range(2 + options.steps):

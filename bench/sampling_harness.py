@@ -67,7 +67,7 @@ def prepare_model(args: argparse.Namespace, rows: int, new: int) -> Iterator[Pre
 
     from ponder.errors import ModelError
     from ponder.models import chat_templates, smollm2
-    from ponder.models.load import find_model
+    from ponder.models.model_paths import find_model
     from ponder.models.tokenizer import Tokenizer
     from ponder.nets import gguf, hf
     from ponder.nets.config import from_hf

@@ -11,7 +11,6 @@ import torch
 from ponder.nets.config import DecoderConfig, RopeConfig
 from ponder.nets.decoder import Decoder, init_decoder
 from ponder.train.learner import Learner
-from ponder.train.objective import NO_KL
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Problem, Step, Trace, ids, user_messages
@@ -112,7 +111,7 @@ class UpdateCost:
 
 def time_updates(net: Decoder, traces: list[Trace], device: str, steps: int, **settings: object) -> UpdateCost:
     """GRPO's update as the trainer does it: forward, loss, backward, clipping, AdamW on float32 masters."""
-    learner = Learner(net, GRPO(kl=NO_KL), AdamW(lr=1e-6), **settings)  # type: ignore[arg-type]
+    learner = Learner(net, GRPO(kl=None), AdamW(lr=1e-6), **settings)  # type: ignore[arg-type]
     times = []
     for i in range(steps + 2):  # two to warm up: compilation, and then its second look at sizes
         if i == 2 and device == "cuda":

@@ -91,12 +91,12 @@ def rate(judge: Callable[[str], bool], runs: int, slots: int) -> tuple[float, fl
 def attacks() -> dict[str, Any]:
     """Undeserved passes and breaches of every attack there is, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, str(ATTACKS_FOLDER / "siege.py"), str(detect_isolation().isolation)],
+        [sys.executable, str(ATTACKS_FOLDER / "run_attacks.py"), str(detect_isolation().isolation)],
         capture_output=True,
         text=True,
     )
     if done.returncode:
-        raise SystemExit(f"the siege broke: {done.stderr[-2000:]}")
+        raise SystemExit(f"the attacks did not run: {done.stderr[-2000:]}")
     found = json.loads(done.stdout.strip().rpartition("\n")[2])
     passes = [t for t in found["trouble"] if " passed " in t]
     breaches = [t for t in found["trouble"] if " passed " not in t]

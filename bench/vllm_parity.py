@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from harness import make_parser, report
-from ponder.models.load import find_model, load_policy
+from ponder.models.load import load_policy
+from ponder.models.model_paths import find_model
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.vllm_policy import VLLMPolicy
 from ponder.pipelines.solve import shuffled_problems

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from ponder.verify.code.compare_values import values_equal
 from ponder.verify.sandbox import Sandbox, SandboxLimits
 from verify.sandbox.attacks import OWN, PRELUDE
-from verify.sandbox.run_attacks import Field
+from verify.sandbox.run_attacks import AttackField
 from verify_code import CALLS, CASES, HOSTILE, correct_program
 
 SLOTS = 4
@@ -17,7 +17,7 @@ HONEST, TIGHT = SandboxLimits(cpu_seconds=10, wall_seconds=30), SandboxLimits(cp
 
 class Workload:
     def __init__(self) -> None:
-        self.field = Field()
+        self.field = AttackField()
         self.jail = Sandbox(SLOTS, limits=TIGHT)
         self.threads = ThreadPoolExecutor(SLOTS)
         with self.jail._worker("python") as worker:

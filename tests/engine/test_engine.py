@@ -19,8 +19,8 @@ from ponder.errors import ModelError
 from ponder.nets.decoder import Decoder
 from ponder.train import pack
 from ponder.train.learner import Learner
-from ponder.train.objective import NO_KL
 from ponder.train.policy_gradient import GRPO
+from ponder.train.readouts import LogprobReadout
 from ponder.types import Sampling, ids
 
 PROMPTS = [[5], [9, 3, 22, 40, 17], [33] * 11, [8, 60, 7], [12, 12, 50, 9, 30, 4, 61, 22]]
@@ -353,12 +353,12 @@ def test_sampled_logprobs_equal_the_learner_s(kind: str, heat: float) -> None:
         for step, row in zip(trace.steps[1:], rows_, strict=True):
             step.logprobs = np.asarray(row.logprobs, np.float32)
             step.advantages = np.ones(len(row.token_ids), np.float32)
-    learner = Learner(net, GRPO(kl=NO_KL), temperature=heat)
+    learner = Learner(net, GRPO(kl=None), temperature=heat)
     packed = pack.pack(pack.plan(traces, GRPO().weigh, False), torch.device("cpu"))
     with torch.no_grad():
         learned = learner.read(net, packed)
     assert float((learned - packed.sampled_N).abs().max()) < 1e-5
-    learner.temperature = 1.4  # the mistake: another temperature in the learner
+    learner.readout = LogprobReadout(1.4)  # the mistake: another temperature in the learner
     with torch.no_grad():
         assert float((learner.read(net, packed) - packed.sampled_N).abs().max()) > 0.1
 

@@ -48,7 +48,7 @@ def verdict(output: str, gold: str) -> float | None:
     return score.value
 
 
-@pytest.mark.parametrize(("gold", "output", "wanted"), corpus("grader"))
+@pytest.mark.parametrize(("gold", "output", "wanted"), corpus("math_answer"))
 def test_corpus(gold: str, output: str, wanted: Any) -> None:
     found = verdict(output, gold)
     assert wanted == "any" or found == wanted

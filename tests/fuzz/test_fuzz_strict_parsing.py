@@ -84,7 +84,7 @@ def lines(rows: list[Any]) -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
-@pytest.mark.parametrize(("name", "content"), corpus("tables"), ids=lambda text: text[:40])
+@pytest.mark.parametrize(("name", "content"), corpus("strict_parsing"), ids=lambda text: text[:40])
 def test_corpus(name: str, content: str) -> None:
     walked(name, content.encode("utf-8", "surrogateescape"))
     if name.endswith("gz"):

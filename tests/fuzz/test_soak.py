@@ -28,7 +28,7 @@ def test_a_moment_of_each_loses_nothing(kind: str, capsys: pytest.CaptureFixture
 def test_a_wrong_result_is_a_loss(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is held to be right is changed: the soak says so and ends with 1."""
     if kind is sandbox:
-        monkeypatch.setattr(sandbox, "honest", lambda n: ("def f(x): return x", True))
+        monkeypatch.setattr(sandbox, "correct_program", lambda n: ("def f(x): return x", True))
     elif kind is engine:
         real = engine.Workload.__init__
 

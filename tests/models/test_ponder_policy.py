@@ -295,7 +295,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, script: Sequence[int]) -> None:
         token = torch.full((len(logprobs),), left.pop(0))
         return token, logprobs.gather(-1, token[:, None])[:, 0]
 
-    monkeypatch.setattr(sampler, "draw", draw)
+    monkeypatch.setattr(sampler, "sample_tokens", draw)
 
 
 @pytest.mark.parametrize(

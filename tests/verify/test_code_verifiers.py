@@ -305,7 +305,7 @@ def test_no_jail_is_a_refusal_with_the_reason(monkeypatch):
     def refuse(*_):
         raise SandboxError("nothing here would hold it")
 
-    monkeypatch.setattr("ponder.verify.code.verifiers.shared", refuse)
+    monkeypatch.setattr("ponder.verify.code.verifiers.shared_sandbox", refuse)
     trace = Trace(Problem("p", user_messages("?"), ADD), [Step(None, "?", ids([])), Step(0, said(GOOD), ids([]))])
     assert asyncio.run(CallTests()(trace, [1])) == [Score(None, "refused: nothing here would hold it")]
 

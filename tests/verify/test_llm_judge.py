@@ -137,7 +137,7 @@ def test_no_master_key_becomes_part_of_the_instruction(key):
 def test_the_naive_judge_is_fooled_where_nothing_is_escaped(monkeypatch):
     from ponder.verify import llm_judge as module
 
-    monkeypatch.setattr(module, "quoted", lambda text: f'"{text}"')
+    monkeypatch.setattr(module, "quote_untrusted", lambda text: f'"{text}"')
     fooled = [key for key in MASTER_KEYS if any(c.isalnum() for c in key) and "\ud800" not in key]
     scores, _ = grade_texts(LLMJudge(Scripted(naive)), *fooled)
     assert sum(s.value == 1.0 for s in scores) >= 8  # so the test above can fail
@@ -235,7 +235,7 @@ def test_a_judge_that_fails_or_hangs_is_undecided():
 
 
 def test_what_cannot_work_is_refused():
-    for settings in ({"samples": 0}, {"seconds": 0.0}, {"seconds": float("nan")}):
+    for settings in ({"n_verdicts": 0}, {"timeout_seconds": 0.0}, {"timeout_seconds": float("nan")}):
         with pytest.raises(UsageError):
             LLMJudge(says("RIGHT"), **settings)
     with pytest.raises(UnknownName):

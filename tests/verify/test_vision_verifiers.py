@@ -68,7 +68,7 @@ def test_the_reward_of_a_box():
     assert BoxIoU(threshold=0.5).grade(tag([20, 10, 40, 30]), BOX).value == 0.0
     near, far = (BoxIoU(use_giou=True).grade(tag(b), BOX).value for b in ([32, 10, 52, 30], [79, 59, 99, 79]))
     assert 0 < far < near < 0.5
-    for settings_ in ({"threshold": 0.0}, {"threshold": 1.5}, {"threshold": 0.5, "generalised": True}):
+    for settings_ in ({"threshold": 0.0}, {"threshold": 1.5}, {"threshold": 0.5, "use_giou": True}):
         with pytest.raises(UsageError):
             BoxIoU(**settings_)
 
@@ -237,7 +237,7 @@ def test_detection():
     assert "more than 3" in DetectionAP(max_boxes=3).grade(tag(right * 2), CATS).reason
     assert DetectionAP().grade(tag([]), {"boxes": []}).value == 1.0
     assert DetectionAP().grade(tag(right), {"boxes": []}).value == 0.0
-    for settings_ in ({"most": 0}, {"thresholds": ()}, {"thresholds": (1.5,)}):
+    for settings_ in ({"max_boxes": 0}, {"thresholds": ()}, {"thresholds": (1.5,)}):
         with pytest.raises(UsageError):
             DetectionAP(**settings_)
 

@@ -55,7 +55,7 @@ class LLMJudge:
             check_forms(self.forms)
         if self.n_verdicts < 1 or not self.timeout_seconds > 0:
             raise UsageError(
-                f"samples is {self.n_verdicts} and seconds is {self.timeout_seconds}; both must be positive"
+                f"n_verdicts is {self.n_verdicts} and timeout_seconds is {self.timeout_seconds}; both must be positive"
             )
 
     @property

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ponder.errors import UsageError
 from ponder.verify import ANSWER_FORMS, FinalNumber, extract, format_answer, strip_thinking
-from ponder.verify.answers import extract
+from ponder.verify.answers.extract import ANSWER_LINE, find_answer_lines
 
 GIVEN = [
     (r"So it is \boxed{42}.", "42"),
@@ -162,8 +162,8 @@ SENTENCES = [
 @settings(max_examples=200)
 @given(st.lists(st.one_of(st.sampled_from([*PIECES, *SENTENCES]), st.text(max_size=3)), max_size=16).map("".join))
 def test_lines_are_found_wherever_the_pattern_finds_them(text):
-    whole = [(match.start(), match.end()) for match in extract._ANSWER_LINE.finditer(text)]
-    assert [(line.start, line.end) for line in extract.find_answer_lines(text)] == whole
+    whole = [(match.start(), match.end()) for match in ANSWER_LINE.finditer(text)]
+    assert [(line.start, line.end) for line in find_answer_lines(text)] == whole
 
 
 @pytest.mark.parametrize(

@@ -116,8 +116,8 @@ def test_gold_of_other_types():
 
 @pytest.mark.parametrize(
     "bad",
-    [{"forms": ("box",)}, {"tolerance": 1.0}, {"tolerance": -0.1}, {"pattern": "("}, {"pattern": "no group"},
-     {"longest": 0}, {"seconds": 0}],
+    [{"forms": ("box",)}, {"tolerance": 1.0}, {"tolerance": -0.1}, {"answer_regex": "("}, {"answer_regex": "no group"},
+     {"max_answer_chars": 0}, {"timeout_seconds": 0}],
 )  # fmt: skip
 def test_settings_that_cannot_work_are_refused(bad):
     with pytest.raises(UsageError):

@@ -44,7 +44,7 @@ def cheats() -> dict[str, Score]:
 @pytest.fixture(scope="module")
 def unfenced() -> dict[str, Score]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "read", lambda source, trusted: CoqSource(without_comments(source) or "", ""))
+        patch.setattr(module, "check_coq_source", lambda source, trusted: CoqSource(without_comments(source) or "", ""))
         return verdicts(KERNEL)
 
 
@@ -91,7 +91,7 @@ def test_what_never_ends_is_ended():
 def test_without_the_fence_the_jail_holds(monkeypatch, tmp_path):
     """Commands that read and write files see neither this machine's files nor leave any."""
     tmp_path.chmod(0o777)
-    monkeypatch.setattr(module, "read", lambda source, trusted: CoqSource(source, ""))
+    monkeypatch.setattr(module, "check_coq_source", lambda source, trusted: CoqSource(source, ""))
     leak = tmp_path / "leak"
     tries = [
         f'Redirect "{leak}" Print nat.',
@@ -145,7 +145,7 @@ def test_it_scores_steps_of_a_trace():
 
 
 def test_where_coq_is_missing_nothing_is_decided(monkeypatch):
-    monkeypatch.setattr(run_checker, "installed", lambda program, tools: "")
+    monkeypatch.setattr(run_checker, "find_checker", lambda program, tools: "")
     monkeypatch.setenv("PATH", "")
     score = Coq().grade(block("Lemma solution : 1 = 1."), {"statement": "1 = 1"})
     assert score.value is None and "apt-get install coq" in score.reason

@@ -44,8 +44,8 @@ class Compiler:
 def graded(monkeypatch):
     def grade(proof=PROOF, gold=GOLD, **said):
         compiler = Compiler(**said)
-        monkeypatch.setattr(module, "run", compiler)
-        monkeypatch.setattr(run_checker, "installed", lambda program, tools: f"/bin/{program}")
+        monkeypatch.setattr(module, "run_checker", compiler)
+        monkeypatch.setattr(run_checker, "find_checker", lambda program, tools: f"/bin/{program}")
         monkeypatch.setattr(module, "_toolchain", lambda project, tools: module._Toolchain("/lean/bin/lean", "/libs:."))
         return Lean().grade(block(proof), gold), compiler
 
@@ -145,7 +145,7 @@ def test_documented_output():
 
 
 def test_where_lean_is_missing_nothing_is_decided(monkeypatch):
-    monkeypatch.setattr(run_checker, "installed", lambda program, tools: "")
+    monkeypatch.setattr(run_checker, "find_checker", lambda program, tools: "")
     monkeypatch.setenv("PATH", "")
     score = Lean(project="p").grade(block(PROOF), GOLD)
     assert score.value is None and score.reason.startswith("Lean is not installed: no lean and no lake under /usr")
@@ -169,5 +169,5 @@ def test_a_toolchain_that_does_not_run(tmp_path, monkeypatch):
     broken = tmp_path / "lean"
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
-    monkeypatch.setattr(module, "installed", lambda program, tools: str(broken))
+    monkeypatch.setattr(module, "find_checker", lambda program, tools: str(broken))
     assert "does not run" in module._toolchain.__wrapped__("", ()).fault

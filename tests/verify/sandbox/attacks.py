@@ -333,7 +333,7 @@ def f(x): return None
 ### patch_codec score
 from ponder.verify.sandbox import codec
 from ponder.verify.sandbox import guest
-codec.encode = inmate.encode = lambda *a, **k: True
+codec.encode = guest.encode = lambda *a, **k: True
 def f(x): return x
 ### patch_codec_globals score
 import sys
@@ -349,8 +349,8 @@ json.dumps = lambda *a, **k: '["ok",true]'
 def f(x): return x
 ### patch_send score
 from ponder.verify.sandbox import guest
-real = inmate.send
-inmate.send = lambda letter, tree: real("v", [9, 9, ""])
+real = guest.send
+guest.send = lambda letter, tree: real("v", [9, 9, ""])
 def f(x): return x
 ### patch_builtins_eq score
 import builtins

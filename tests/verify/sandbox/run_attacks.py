@@ -1,6 +1,6 @@
-"""Let every attack loose on one rung, as whoever runs this, and count what came of it.
+"""Let every attack loose on one isolation level, as the current user, and count the escapes.
 
-    python siege.py RUNG [--user nobody]    prints one JSON object
+    python run_attacks.py ISOLATION [--user nobody]    prints one JSON object
 
 It runs in a process of its own, so that the tests can have it drop to an unprivileged user first.
 """
@@ -75,7 +75,7 @@ class AttackField:
     """What the attacks aim at: a folder to write to, one with a secret, a port, and this process."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="siege-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="ponder-attacks-"))
         self.folder.chmod(0o777)
         self.leak, self.box = self.folder / "leak", self.folder / "box"
         for folder in (self.leak, self.box):
@@ -179,7 +179,7 @@ def run_attacks(isolation: Any, attacks: list[Any], slots: int = 8) -> dict[str,
     trouble += field.damage()
     field.close()
     trouble += [f"left behind: {p}" for p in children()]
-    return {"rung": isolation, "layers": layers, "user": os.getuid(), "attacks": len(attacks), "trouble": trouble,
+    return {"isolation": isolation, "layers": layers, "user": os.getuid(), "attacks": len(attacks), "trouble": trouble,
             "seconds": round(time.monotonic() - begun, 1)}  # fmt: skip
 
 
@@ -203,7 +203,7 @@ def children() -> list[str]:
 
 def main() -> None:
     flags = argparse.ArgumentParser()
-    flags.add_argument("rung")
+    flags.add_argument("isolation")
     flags.add_argument(
         "--user", choices=["me", "nobody", "root"], default="me", help="root: with a Python all can read"
     )

@@ -15,7 +15,7 @@ ROOT = os.getuid() == 0
 def run_attacks_as(isolation, *flags):
     path = os.pathsep.join([str(HERE.parents[2] / "src"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, str(HERE / "siege.py"), isolation, *flags],
+        [sys.executable, str(HERE / "run_attacks.py"), isolation, *flags],
         capture_output=True, text=True, timeout=240, env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
     last = done.stderr.strip().rpartition("\n")[2]

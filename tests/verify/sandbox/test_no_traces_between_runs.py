@@ -9,10 +9,10 @@ import time
 import pytest
 
 from ponder.verify.sandbox import Sandbox, SandboxLimits
-from verify.sandbox.test_sandbox import QUICK, rungs
+from verify.sandbox.test_sandbox import QUICK, isolations
 
 
-@pytest.fixture(scope="module", params=rungs())
+@pytest.fixture(scope="module", params=isolations())
 def jail(request):
     with Sandbox(1, limits=QUICK, isolation=request.param) as found:
         yield found
@@ -151,15 +151,15 @@ BODY
 @pytest.mark.parametrize("what", SHARED)
 def test_a_run_leaves_no_trace_for_the_next(jail, what):
     source = LOOK.replace("BODY", textwrap.indent(textwrap.dedent(SHARED[what]), "    "))
-    seen = [jail.answers(source, "f", [((0,), {})])[0] for _ in range(3)]
-    assert seen[0].end == "done" and seen[1:] == seen[:1] * 2
+    seen = [jail.call_program(source, "f", [((0,), {})])[0] for _ in range(3)]
+    assert seen[0].run_status == "done" and seen[1:] == seen[:1] * 2
     (only,) = jail._idle["python"]
     assert only.isolation == jail.isolation, "all three ran in the same worker"
 
 
 def test_random_numbers_differ_between_runs(jail):
     source = "import random, secrets\ndef f(x): return [random.random(), secrets.token_hex(8)]"
-    first, second = (jail.answers(source, "f", [((0,), {})])[0].value for _ in range(2))
+    first, second = (jail.call_program(source, "f", [((0,), {})])[0].value for _ in range(2))
     assert first[1] != second[1] and first[2] != second[2]
 
 
@@ -179,7 +179,7 @@ def f(x):
 def test_a_lock_in_the_jail_locks_nobody_out(jail):
     """Neither the host nor a second jail waits for a file that all of them see."""
     replies = []
-    run = threading.Thread(target=lambda: replies.extend(jail.answers(HOLDS, "f", [((0,), {})], SandboxLimits())))
+    run = threading.Thread(target=lambda: replies.extend(jail.call_program(HOLDS, "f", [((0,), {})], SandboxLimits())))
     run.start()
     time.sleep(0.7)
     try:
@@ -197,7 +197,7 @@ def test_a_lock_in_the_jail_locks_nobody_out(jail):
 def test_streams_are_a_file_of_the_run_alone(jail):
     source = "import os\ndef f(x): return [[os.fstat(n).st_dev, os.fstat(n).st_ino] for n in range(3)]"
     host = os.stat("/dev/null")
-    (reply,) = jail.answers(source, "f", [((0,), {})])
+    (reply,) = jail.call_program(source, "f", [((0,), {})])
     assert all(pair[1:] != [host.st_dev, host.st_ino] for pair in reply.value[1:])
 
 
@@ -206,7 +206,7 @@ def test_a_program_may_print_more_than_its_file_holds(jail):
     source = (
         "import sys\ndef f(x):\n    for _ in range(40): print('x' * (1 << 20)); sys.stderr.write('y')\n    return x"
     )
-    assert jail.answers(source, "f", [((7,), {})], SandboxLimits(disk_bytes=1 << 20))[0].value == 7
-    assert jail.answers("import sys\ndef f(x): return [sys.stdin.read(), sys.stdout.fileno()]", "f", [((0,), {})])[
+    assert jail.call_program(source, "f", [((7,), {})], SandboxLimits(disk_bytes=1 << 20))[0].value == 7
+    assert jail.call_program("import sys\ndef f(x): return [sys.stdin.read(), sys.stdout.fileno()]", "f", [((0,), {})])[
         0
     ].value == ["l", "", 1]

@@ -2,7 +2,9 @@
 """Objects of a program in its tests: what honest programs need works, and what a cheat would need does not."""
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,11 @@ import pytest
 from ponder.types import Score
 from ponder.verify.code.verifiers import AssertTests
 from ponder.verify.sandbox import Sandbox, SandboxLimits
+from ponder.verify.sandbox.operations import PROGRAM_OPERATIONS, TESTS_OPERATIONS
+from ponder.verify.sandbox.peer import Peer
+from verify.sandbox.attacks import OWN
 from verify.sandbox.object_attacks import CHEATS, HONEST, PLAIN_TESTS, YES
-from verify.sandbox.test_sandbox import rungs
+from verify.sandbox.test_sandbox import isolations
 
 LIMITS = SandboxLimits(cpu_seconds=5, wall_seconds=20)
 
@@ -22,7 +27,7 @@ def judged(source, share=False, **row):
 
 @pytest.fixture(scope="module")
 def jail():
-    if not rungs():
+    if not isolations():
         pytest.skip("no jail can be built here")
     with Sandbox(2, limits=LIMITS) as found:
         yield found
@@ -30,7 +35,7 @@ def jail():
 
 def run_all(jail, cases):
     def run(case):
-        return case.name, jail.tests(case.program, [case.tests], case.entry)
+        return case.name, jail.run_tests(case.program, [case.tests], case.entry)
 
     with ThreadPoolExecutor(2) as threads:
         return dict(threads.map(run, cases))
@@ -39,21 +44,23 @@ def run_all(jail, cases):
 def test_honest_programs_with_objects_pass(jail):
     results = run_all(jail, HONEST)
     assert len(results) > 90
-    failed = {n: t for n, t in results.items() if (t.end, t.passed, t.undecided) != ("done", t.total, "")}
+    failed = {n: t for n, t in results.items() if (t.run_status, t.passed, t.undecided) != ("done", t.total, "")}
     assert failed == {}
 
 
 def test_no_cheat_passes_and_none_breaks_the_tests(jail):
     results = run_all(jail, CHEATS)
     assert len(results) > 90
-    assert {n: t for n, t in results.items() if t.end == "lost"} == {}
-    assert {n: t for n, t in results.items() if t.end == "done" and t.passed == t.total and not t.undecided} == {}
+    assert {n: t for n, t in results.items() if t.run_status == "lost"} == {}
+    assert {
+        n: t for n, t in results.items() if t.run_status == "done" and t.passed == t.total and not t.undecided
+    } == {}
 
 
 def test_an_object_that_says_yes_to_everything_equals_no_plain_data(jail):
     with ThreadPoolExecutor(2) as threads:
-        results = list(threads.map(lambda test: (test, jail.tests(YES, [test], "f")), PLAIN_TESTS))
-    assert [r for r in results if r[1].end == "done" and r[1].passed == r[1].total and not r[1].undecided] == []
+        results = list(threads.map(lambda test: (test, jail.run_tests(YES, [test], "f")), PLAIN_TESTS))
+    assert [r for r in results if r[1].run_status == "done" and r[1].passed == r[1].total and not r[1].undecided] == []
     undecided = [test for test, tested in results if tested.undecided]
     assert all("-" in test or "+" in test or "AlmostEqual" in test for test in undecided), "only where it is added to"
 
@@ -155,7 +162,7 @@ def test_the_public_list_of_honest_programs_passes(jail, data):
     if not path.exists():
         pytest.skip(f"{path} is not there")
     listed = json.loads(path.read_text())
-    results = {case["name"]: jail.tests(case["program"], [case["test"]]) for case in listed}
+    results = {case["name"]: jail.run_tests(case["program"], [case["test"]]) for case in listed}
     assert {n: t for n, t in results.items() if (t.passed, t.undecided) != (t.total, "")} == {}
 
 
@@ -173,27 +180,27 @@ x = None
 for n in range(50): assert look() == [1, 2, 9]
 assert look() is y
 """
-    tested = jail.tests(source, [tests])
+    tested = jail.run_tests(source, [tests])
     assert tested.passed == 1, tested
 
 
 def test_a_long_list_costs_no_more_the_second_time(jail):
     source = "def f(x, i): return x[i]"
     test = "x = list(range(20000))\nfor i in range(20): assert f(x, i) == i"
-    assert jail.tests(source, [test]).passed == 1
+    assert jail.run_tests(source, [test]).passed == 1
 
 
 def test_printing_reaches_tests_that_catch_it(jail):
     test = "import io, contextlib\nb = io.StringIO()\nwith contextlib.redirect_stdout(b): f()\nassert b.getvalue() == 'a\\nb\\n'"
     source = "class A:\n    def g(s): print('b')\ndef f(): print('a'); A().g()"
-    assert jail.tests(source, [test]).passed == 1
-    assert jail.tests(source, [test.replace("'a", "'x")]).passed == 0
+    assert jail.run_tests(source, [test]).passed == 1
+    assert jail.run_tests(source, [test.replace("'a", "'x")]).passed == 0
 
 
 FUZZ = """
 import os, random, sys
 from ponder.verify.sandbox import guest
-inmate.send("r", ["ok"])
+guest.send("r", ["ok"])
 draw = random.Random(SEED)
 words = ["@", "o", "t", "z", "V", "E", "n", "K", "h", "x", "G", "W", "A", "X", "=", "!", "?", "call", "get", "__eq__",
          "builtins", "list", "int", "ValueError", "deque", "f", "function", "class", "__init__", "other", "...", ""]
@@ -210,8 +217,8 @@ def message():
     body = draw.choice([tree(), ["t", ["t", "function", ["h", 0, 1]]], ["h", 0, 1], ["h", 2, 3, 5], ["o", 0], ["@", 0]])
     return [draw.choice("=!?="), body, changes if draw.random() < 0.3 else [], [], classes, ""]
 for _ in range(200):
-    inmate.receive()
-    inmate.send("a", message())
+    guest.receive()
+    guest.send("a", message())
 os._exit(0)
 """
 
@@ -220,10 +227,30 @@ def test_random_answers_neither_pass_nor_break_the_tests(jail):
     test = "x = [1]\nassert f(x) == 12345 and f(x).y == [12345]\nassert x == [1]"
 
     def run(seed):
-        return jail.tests(
+        return jail.run_tests(
             FUZZ.replace("SEED", str(seed)), [test, "assert f(2) == 54321"], "f", limits=SandboxLimits(wall_seconds=3)
         )
 
     with ThreadPoolExecutor(2) as threads:
         results = list(threads.map(run, range(40)))
-    assert [t for t in results if t.end == "lost" or (t.end == "done" and t.passed > 0)] == []
+    assert [t for t in results if t.run_status == "lost" or (t.run_status == "done" and t.passed > 0)] == []
+
+
+INTERNALS = re.compile(r"\b(codec|guest|peer|proxies|zygote)\.(_peer\.)?([A-Za-z_]\w*)")
+
+
+def test_attacks_on_internals_name_what_exists():
+    """A renamed module or function would make an attack fail at its import, and be counted as held."""
+    sources = [attack.code for attack in OWN] + [case.program for case in CHEATS] + [FUZZ]
+    aimed = [source for source in sources if "ponder.verify" in source]
+    assert len(aimed) > 25
+    for source in aimed:
+        for imported in re.findall(r"from ponder\.verify\.sandbox import ([\w, ]+)", source):
+            for name in imported.split(", "):
+                import_module(f"ponder.verify.sandbox.{name}")
+        for module, of_peer, name in INTERNALS.findall(source.replace("ponder.verify.sandbox.", "")):
+            owner = Peer if of_peer else import_module(f"ponder.verify.sandbox.{module}")
+            assert name in ("__file__", "_peer") or hasattr(owner, name), (module, name, source)
+        assert all(hasattr(Peer, name) for name in re.findall(r"\bp\.(\w+)", source)), source
+        operations = re.findall(r"\.ask\([\"'](\w+)", source)
+        assert set(operations) <= {*TESTS_OPERATIONS, *PROGRAM_OPERATIONS, "names"}, source

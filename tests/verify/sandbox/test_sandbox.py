@@ -37,7 +37,7 @@ QUICK = SandboxLimits(cpu_seconds=1, wall_seconds=3)
 ADD = "def f(x): return x + 1"
 
 
-def rungs():
+def isolations():
     found = detect_isolation()
     return (
         []
@@ -48,7 +48,7 @@ def rungs():
     )
 
 
-@pytest.fixture(scope="module", params=rungs())
+@pytest.fixture(scope="module", params=isolations())
 def jail(request):
     with Sandbox(2, limits=QUICK, isolation=request.param) as found:
         yield found
@@ -67,18 +67,18 @@ def groups():
 
 def test_a_script(jail):
     ran = jail.run_script("import sys\nprint(input()[::-1])\nprint('e', file=sys.stderr)", "héllo\n")
-    assert (ran.end, ran.stdout, ran.stderr, ran.status) == ("done", "olléh\n", "e\n", 0)
-    assert 0 < ran.seconds < 1
+    assert (ran.run_status, ran.stdout, ran.stderr, ran.exit_code) == ("done", "olléh\n", "e\n", 0)
+    assert 0 < ran.cpu_seconds < 1
 
 
 def test_a_script_that_fails_says_where(jail):
     ran = jail.run_script("x = 1\ndef g(): return x / 0\ng()")
-    assert ran.end == "raised" and ran.status == 1
+    assert ran.run_status == "raised" and ran.exit_code == 1
     assert 'File "main.py", line 2, in g' in ran.stderr and "def g(): return x / 0" in ran.stderr
-    assert "ZeroDivisionError" in ran.stderr and "inmate" not in ran.stderr
-    assert jail.run_script("raise SystemExit(7)").status == 7
-    assert jail.run_script("import sys; sys.exit()").end == "done"
-    assert jail.run_script("print(1").end == "raised"
+    assert "ZeroDivisionError" in ran.stderr and "guest" not in ran.stderr
+    assert jail.run_script("raise SystemExit(7)").exit_code == 7
+    assert jail.run_script("import sys; sys.exit()").run_status == "done"
+    assert jail.run_script("print(1").run_status == "raised"
 
 
 def test_a_script_ends_like_any_other(jail):
@@ -93,7 +93,7 @@ def test_a_script_ends_like_any_other(jail):
     print(ThreadPoolExecutor(1).submit(abs, -1).result())
     """
     ran = jail.run_script(textwrap.dedent(source))
-    assert (ran.end, ran.stdout) == ("done", "1\nthread\nlast\n"), ran
+    assert (ran.run_status, ran.stdout) == ("done", "1\nthread\nlast\n"), ran
 
 
 def test_what_programs_commonly_need_is_there(jail):
@@ -120,9 +120,9 @@ def test_a_notebook_cell(jail):
 
 
 def test_answers_are_trees(jail):
-    replies = jail.answers("def f(x, k=0): return {x: (x, k)}", "f", [((1,), {}), ((2,), {"k": 3})])
+    replies = jail.call_program("def f(x, k=0): return {x: (x, k)}", "f", [((1,), {}), ((2,), {"k": 3})])
     assert replies == [CallResult("done", ["d", [1, ["t", 1, 0]]]), CallResult("done", ["d", [2, ["t", 2, 3]]])]
-    method = jail.answers("class S:\n    def f(self, x): return x + 1", "S.f", [((1,), {})])
+    method = jail.call_program("class S:\n    def f(self, x): return x + 1", "S.f", [((1,), {})])
     assert method == [CallResult("done", 2)]
 
 
@@ -143,19 +143,21 @@ def test_answers_are_trees(jail):
     ],
 )
 def test_how_a_program_can_end(jail, source, end, detail):
-    (reply,) = jail.answers(source, "f", [((1,), {})], SandboxLimits(cpu_seconds=1, wall_seconds=1))
-    assert reply.end == end and detail in reply.detail, reply
+    (reply,) = jail.call_program(source, "f", [((1,), {})], SandboxLimits(cpu_seconds=1, wall_seconds=1))
+    assert reply.run_status == end and detail in reply.detail, reply
 
 
 def test_limits(jail):
-    assert jail.run_script("print('x' * (2 << 20))").end == "too much output"
-    assert jail.run_script("import time; time.sleep(9)", limits=SandboxLimits(wall_seconds=0.3)).end == "timed out"
+    assert jail.run_script("print('x' * (2 << 20))").run_status == "too much output"
+    assert (
+        jail.run_script("import time; time.sleep(9)", limits=SandboxLimits(wall_seconds=0.3)).run_status == "timed out"
+    )
     spun = jail.run_script("while True: pass", limits=SandboxLimits(cpu_seconds=1, wall_seconds=30))
-    assert (spun.end, spun.detail) == ("timed out", "1 s of processor time")
+    assert (spun.run_status, spun.detail) == ("timed out", "1 s of processor time")
     lots = jail.run_script("import sys\nsys.stdout.write(str(len(sys.stdin.read())))", "x" * (1 << 20), SandboxLimits())
     assert lots.stdout == str(1 << 20)
     ignored = jail.run_script("print(1)", "x" * (1 << 20))
-    assert (ignored.end, ignored.stdout) == ("done", "1\n")
+    assert (ignored.run_status, ignored.stdout) == ("done", "1\n")
 
 
 def test_each_run_has_the_bounds_it_was_given(jail):
@@ -164,9 +166,9 @@ def test_each_run_has_the_bounds_it_was_given(jail):
     for _ in range(2):
         for n in range(60):
             bounds = SandboxLimits(cpu_seconds=1 + n % 3, memory_bytes=(200 + n) << 20)
-            (reply,) = jail.answers(ask, "f", [((0,), {})], bounds)
+            (reply,) = jail.call_program(ask, "f", [((0,), {})], bounds)
             assert reply.value == ["l", (200 + n) << 20, 1 + n % 3]
-    (reply,) = jail.answers(ask, "f", [((0,), {})], SandboxLimits(memory_bytes=2.5e8, disk_bytes=1e6))
+    (reply,) = jail.call_program(ask, "f", [((0,), {})], SandboxLimits(memory_bytes=2.5e8, disk_bytes=1e6))
     assert reply.value == ["l", 250_000_000, 5]
 
 
@@ -175,14 +177,14 @@ def test_each_run_has_the_bounds_it_was_given(jail):
 def test_calls_are_asked_ahead_or_one_by_one_and_answered_in_order(best, size, calls):
     """Neither side waits for the other for ever, however long questions and answers are."""
     given = [((f"{n} " + "x" * size,), {}) for n in range(calls)]
-    replies = best.answers("def f(x): return x + x", "f", given, SandboxLimits(cpu_seconds=5))
+    replies = best.call_program("def f(x): return x + x", "f", given, SandboxLimits(cpu_seconds=5))
     assert [reply.value for reply in replies] == [x + x for ((x,), _) in given]
 
 
 def test_a_program_that_leaves_midway_answers_no_more(jail):
     source = "import os\ndef f(x):\n    if x == 3: os._exit(0)\n    return x"
-    replies = jail.answers(source, "f", [((n,), {}) for n in range(6)])
-    assert [reply.end for reply in replies] == ["done"] * 3 + ["crashed"] * 3
+    replies = jail.call_program(source, "f", [((n,), {}) for n in range(6)])
+    assert [reply.run_status for reply in replies] == ["done"] * 3 + ["crashed"] * 3
 
 
 def test_threads_in_a_clone(jail):
@@ -196,7 +198,7 @@ def test_threads_in_a_clone(jail):
             assert threading.current_thread() is threading.main_thread() and threading.active_count() == 1
             return sorted(found)
     """
-    (reply,) = jail.answers(textwrap.dedent(source), "f", [((5,), {})])
+    (reply,) = jail.call_program(textwrap.dedent(source), "f", [((5,), {})])
     assert reply.value == ["l", 0, 1, 2, 3, 4], reply
 
 
@@ -206,17 +208,17 @@ def test_files_last_as_long_as_a_run(best):
     wrote = best.run_script(
         "open('a', 'w').write('1'); import os, tempfile; tempfile.mkstemp(); print(os.listdir('.'))"
     )
-    assert wrote.end == "done" and "'a'" in wrote.stdout
+    assert wrote.run_status == "done" and "'a'" in wrote.stdout
     assert best.run_script("import os; print(os.listdir('.'), os.getcwd())").stdout == "[] /tmp\n"
     full = best.run_script("open('a', 'wb').write(b'x' * (64 << 20))")
-    assert full.end != "done"
+    assert full.run_status != "done"
 
 
 def test_tests_run_elsewhere(jail):
-    tested = jail.tests(ADD, ["assert f(1) == 2", "assert f(2) == 4", "x = f(3)\nassert x == 4"])
-    assert (tested.end, tested.passed, tested.total) == ("done", 2, 3)
+    tested = jail.run_tests(ADD, ["assert f(1) == 2", "assert f(2) == 4", "x = f(3)\nassert x == 4"])
+    assert (tested.run_status, tested.passed, tested.total) == ("done", 2, 3)
     assert tested.detail == "AssertionError"
-    counted = jail.tests(ADD, ["for i in range(4):\n    assert f(i) != 2"], count_each=True)
+    counted = jail.run_tests(ADD, ["for i in range(4):\n    assert f(i) != 2"], count_each=True)
     assert (counted.passed, counted.total) == (0, 1), "an assert in a loop counts once"
 
 
@@ -233,24 +235,26 @@ def test_tests_run_elsewhere(jail):
     ],
 )
 def test_tests_that_test_nothing_are_named(best, tests, told):
-    tested = best.tests(ADD, [tests])
-    assert (tested.end, tested.passed) == ("done", -1) and told in tested.detail, tested
+    tested = best.run_tests(ADD, [tests])
+    assert (tested.run_status, tested.passed) == ("done", -1) and told in tested.detail, tested
 
 
 def test_tests_that_break_decide_nothing(best):
-    broken = best.tests(ADD, ["assert winreg.x == f(1)"])  # a module of another system
-    assert broken.end == "lost" and "winreg" in broken.detail, broken
+    broken = best.run_tests(ADD, ["assert winreg.x == f(1)"])  # a module of another system
+    assert broken.run_status == "lost" and "winreg" in broken.detail, broken
 
 
 def test_a_program_cannot_swell_its_share(jail):
     tests = "for x in f(1):\n    assert x == 0\nassert f(2) == [2]\nassert f(3) == [3]\nf(4).missing"
-    tested = jail.tests("def f(x): return [0] * 9000", [tests], count_each=True)
+    tested = jail.run_tests("def f(x): return [0] * 9000", [tests], count_each=True)
     assert (tested.passed, tested.total) == (1, 4)
 
 
 def test_tests_may_ask_long_questions(jail):
     assert (
-        jail.tests("def f(x): return len(x)", ["assert f([1000] * 300000) == 300000"], limits=SandboxLimits()).passed
+        jail.run_tests(
+            "def f(x): return len(x)", ["assert f([1000] * 300000) == 300000"], limits=SandboxLimits()
+        ).passed
         == 1
     )
 
@@ -258,7 +262,7 @@ def test_tests_may_ask_long_questions(jail):
 def test_errors_reach_the_tests_as_what_they_are(jail):
     source = "def f(x): return x.decode()\ndef g(): raise ExceptionGroup('g', [ValueError()])"
     tests = ["try: f(b'\\xff')\nexcept UnicodeDecodeError: pass\nelse: assert False", "assert g() is None"]
-    assert jail.tests(source, tests).passed == 1
+    assert jail.run_tests(source, tests).passed == 1
 
 
 def test_what_tests_may_do_with_a_program(jail):
@@ -293,8 +297,8 @@ def test_what_tests_may_do_with_a_program(jail):
     assert sum(2, 5) == 10
     """
     names = ("grow", "add", "gen", "fail", "odd", "kind", "bag")
-    tested = jail.tests(textwrap.dedent(source), [textwrap.dedent(tests)], entry="sum", names=names)
-    assert (tested.end, tested.passed, tested.total, tested.undecided) == ("done", 1, 1, ""), tested
+    tested = jail.run_tests(textwrap.dedent(source), [textwrap.dedent(tests)], entry="sum", names=names)
+    assert (tested.run_status, tested.passed, tested.total, tested.undecided) == ("done", 1, 1, ""), tested
 
 
 @pytest.mark.parametrize(
@@ -311,7 +315,7 @@ def test_what_tests_may_do_with_a_program(jail):
     ],
 )
 def test_a_program_does_not_sway_the_tests(jail, source):
-    tested = jail.tests(
+    tested = jail.run_tests(
         source, ["assert f(1) == 2", "assert len(f(2)) == 2", "assert all(map(lambda x: f(x) == 0, [1]))"]
     )
     assert tested.passed == 0
@@ -363,7 +367,7 @@ def test_many_threads_and_event_loops(best):
     def loop(n):
         async def all_of_them():
             return await asyncio.gather(
-                *(best.in_thread(best.answers, ADD, "f", [((n * 10 + i,), {})]) for i in range(4))
+                *(best.in_thread(best.call_program, ADD, "f", [((n * 10 + i,), {})]) for i in range(4))
             )
 
         return [replies[0].value for replies in asyncio.run(all_of_them())]
@@ -375,7 +379,7 @@ def test_many_threads_and_event_loops(best):
 def test_one_hostile_run_costs_the_others_nothing(best):
     def one(n):
         source = ADD if n % 3 else "import os\ndef f(x):\n    while True: os.write(3, b'\\0\\0\\0\\2a1')"
-        return best.answers(source, "f", [((n,), {})], SandboxLimits(cpu_seconds=1, wall_seconds=5))[0]
+        return best.call_program(source, "f", [((n,), {})], SandboxLimits(cpu_seconds=1, wall_seconds=5))[0]
 
     with ThreadPoolExecutor(4) as threads:
         replies = list(threads.map(one, range(12)))
@@ -383,14 +387,14 @@ def test_one_hostile_run_costs_the_others_nothing(best):
 
 
 def test_a_dead_worker_is_replaced_and_its_run_repeated(jail):
-    jail.answers(ADD, "f", [])
+    jail.call_program(ADD, "f", [])
     for idle in jail._idle["python"]:
         idle._process.kill()
         idle._process.wait()
-    assert jail.answers(ADD, "f", [((1,), {})]) == [CallResult("done", 2)]
+    assert jail.call_program(ADD, "f", [((1,), {})]) == [CallResult("done", 2)]
 
 
-@pytest.mark.parametrize("rung", rungs())
+@pytest.mark.parametrize("isolation", isolations())
 def test_a_worker_that_dies_during_a_run(isolation):
     with Sandbox(1, isolation=isolation) as jail:
         jail.call_program(ADD, "f", [])
@@ -407,14 +411,14 @@ def test_a_run_that_breaks_every_worker_is_lost_not_zero(best, monkeypatch):
     def broken(*_):
         raise sandbox_run.WorkerLost("the wall fell down")
 
-    monkeypatch.setattr("ponder.verify.sandbox.host.answers", broken)
-    assert best.answers(ADD, "f", [((1,), {})] * 2) == [CallResult("lost", None, "the wall fell down")] * 2
+    monkeypatch.setattr("ponder.verify.sandbox.host.call_program", broken)
+    assert best.call_program(ADD, "f", [((1,), {})] * 2) == [CallResult("lost", None, "the wall fell down")] * 2
 
 
 def test_a_lock_that_does_not_close_is_lost_not_run(best, monkeypatch):
-    monkeypatch.setattr(sandbox_run, "STARTED", b"something else")
-    assert best.answers(ADD, "f", [((1,), {})])[0].end == "lost"
-    assert best.run_script("print(1)").end == "lost"
+    monkeypatch.setattr(sandbox_run, "CONFINED_FRAME", b"something else")
+    assert best.call_program(ADD, "f", [((1,), {})])[0].run_status == "lost"
+    assert best.run_script("print(1)").run_status == "lost"
 
 
 def zygotes():
@@ -439,13 +443,13 @@ def test_closing_leaves_nothing(best):
     jail.close()
 
 
-@pytest.mark.parametrize("rung", rungs())
+@pytest.mark.parametrize("isolation", isolations())
 def test_a_worker_that_cannot_start_leaves_nothing(isolation, monkeypatch):
     before, grouped = zygotes(), groups()
-    monkeypatch.setattr(worker, "_visible", lambda *_: ["/no/such/folder"])
-    monkeypatch.setattr(worker, "STARTING", 5.0)
+    monkeypatch.setattr(worker, "_visible_paths", lambda *_: ["/no/such/folder"])
+    monkeypatch.setattr(worker, "STARTUP_TIMEOUT_SECONDS", 5.0)
     if isolation == "landlock":  # which takes what there is
-        monkeypatch.setattr(worker, "BOOT", "raise OSError('no such luck')")
+        monkeypatch.setattr(worker, "ZYGOTE_BOOT_CODE", "raise OSError('no such luck')")
     with Sandbox(1, isolation=isolation) as jail:
         ran = jail.run_script("")
     assert ran.run_status == "lost" and "no such" in ran.detail.lower()
@@ -471,25 +475,25 @@ def test_a_folder_that_is_no_control_group_is_left_alone(monkeypatch, tmp_path):
 
 
 def test_a_forked_child_has_workers_of_its_own(best):
-    best.answers(ADD, "f", [])
+    best.call_program(ADD, "f", [])
     child = os.fork()
     if child == 0:
-        good = best.answers(ADD, "f", [((1,), {})]) == [CallResult("done", 2)]
+        good = best.call_program(ADD, "f", [((1,), {})]) == [CallResult("done", 2)]
         best.close()
         os._exit(0 if good and not children() else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert best.answers(ADD, "f", [((5,), {})]) == [CallResult("done", 6)]
+    assert best.call_program(ADD, "f", [((5,), {})]) == [CallResult("done", 6)]
 
 
-@pytest.mark.parametrize("rung", rungs())
+@pytest.mark.parametrize("isolation", isolations())
 def test_a_killed_host_takes_its_workers_along(isolation):
     program = f"""
     import os, sys, time, threading
     sys.path.insert(0, {HERE!r})
-    from ponder.verify.sandbox import Sandbox, Limits
-    jail = Sandbox(1, rung={isolation!r}, limits=Limits(seconds=50))
-    jail.script("")
-    threading.Thread(target=jail.script, args=("import time; time.sleep(60)",), daemon=True).start()
+    from ponder.verify.sandbox import Sandbox, SandboxLimits
+    jail = Sandbox(1, isolation={isolation!r}, limits=SandboxLimits(cpu_seconds=50))
+    jail.run_script("")
+    threading.Thread(target=jail.run_script, args=("import time; time.sleep(60)",), daemon=True).start()
     time.sleep(0.5)
     print(" ".join(os.listdir(f"/proc/self/task")), flush=True)
     time.sleep(60)
@@ -524,7 +528,7 @@ def test_a_killed_host_takes_its_workers_along(isolation):
     assert not [pid for pid in workers if os.path.exists(f"/proc/{pid}/exe")]
 
 
-@pytest.mark.parametrize("rung", rungs())
+@pytest.mark.parametrize("isolation", isolations())
 @pytest.mark.parametrize(
     "odd",
     [
@@ -539,10 +543,10 @@ def test_an_odd_host(isolation, odd):
     import os, signal
     {odd}
     from ponder.verify.sandbox import Sandbox
-    with Sandbox(1, rung={isolation!r}) as jail:
-        ran = jail.script("import wave; print(input())", "x")
-        died = jail.script("import os, signal; signal.signal(10, lambda *_: os._exit(7)); os.kill(os.getpid(), 10)")
-    os._exit(0 if (ran.stdout, died.status) == ("x\\n", 7) else 1)
+    with Sandbox(1, isolation={isolation!r}) as jail:
+        ran = jail.run_script("import wave; print(input())", "x")
+        died = jail.run_script("import os, signal; signal.signal(10, lambda *_: os._exit(7)); os.kill(os.getpid(), 10)")
+    os._exit(0 if (ran.stdout, died.exit_code) == ("x\\n", 7) else 1)
     """
     path = os.pathsep.join([str(Path(HERE).parents[2] / "src"), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-c", textwrap.dedent(program)]
@@ -552,16 +556,16 @@ def test_an_odd_host(isolation, odd):
 def test_other_programs(best):
     if best.isolation != "namespaces":
         pytest.skip("programs with files need namespaces")
-    out, ran = best.program(["/bin/sh", "-c", "cat a; echo $0 $HOME; ls /; id -u"], files={"a": b"\0\xff"})
-    assert out.startswith(b"\0\xff") and ran.end == "done" and "root" not in ran.stdout.split()[3:]
-    assert best.program(["/bin/sh", "-c", "#" + "é" * 50_000 + "\necho long"])[0] == b"long\n"
-    missing = best.program(["/no/such/program"])[1]
-    assert missing.end == "crashed" and "No such file" in missing.detail
-    bomb = best.program(["/bin/sh", "-c", "f() { f | f & }; f; sleep 9"], limits=SandboxLimits(wall_seconds=0.5))[1]
-    assert bomb.end in ("timed out", "raised")
-    assert best.program(["/bin/sh", "-c", "echo fine"])[0] == b"fine\n"
-    left = best.program(["/bin/sh", "-c", "sleep 300 & echo $!"])[1]
-    assert left.end == "done" and left.seconds < 1
+    out, ran = best.run_program(["/bin/sh", "-c", "cat a; echo $0 $HOME; ls /; id -u"], files={"a": b"\0\xff"})
+    assert out.startswith(b"\0\xff") and ran.run_status == "done" and "root" not in ran.stdout.split()[3:]
+    assert best.run_program(["/bin/sh", "-c", "#" + "é" * 50_000 + "\necho long"])[0] == b"long\n"
+    missing = best.run_program(["/no/such/program"])[1]
+    assert missing.run_status == "crashed" and "No such file" in missing.detail
+    bomb = best.run_program(["/bin/sh", "-c", "f() { f | f & }; f; sleep 9"], limits=SandboxLimits(wall_seconds=0.5))[1]
+    assert bomb.run_status in ("timed out", "raised")
+    assert best.run_program(["/bin/sh", "-c", "echo fine"])[0] == b"fine\n"
+    left = best.run_program(["/bin/sh", "-c", "sleep 300 & echo $!"])[1]
+    assert left.run_status == "done" and left.cpu_seconds < 1
 
 
 SHELL = {
@@ -602,7 +606,7 @@ def test_what_a_shell_gets(jail):
         port = str(listener.getsockname()[1])
         for name, command in SHELL.items():
             said = f"{{ {command.replace('PORT', port)}; }} 2>&1 && echo EV"
-            ran = jail.program([bash, "-c", said], limits=SandboxLimits(cpu_seconds=1, wall_seconds=1.5))[1]
+            ran = jail.run_program([bash, "-c", said], limits=SandboxLimits(cpu_seconds=1, wall_seconds=1.5))[1]
             assert "EV" not in ran.stdout, (name, ran)
     for command in (
         "kill -9 -1",
@@ -612,8 +616,8 @@ def test_what_a_shell_gets(jail):
         "yes",
         "sleep 99 & disown; setsid sleep 99 &",
     ):
-        jail.program([bash, "-c", command], limits=SandboxLimits(cpu_seconds=1, wall_seconds=0.4))
-    assert jail.program([bash, "-c", "echo fine"])[0] == b"fine\n"
+        jail.run_program([bash, "-c", command], limits=SandboxLimits(cpu_seconds=1, wall_seconds=0.4))
+    assert jail.run_program([bash, "-c", "echo fine"])[0] == b"fine\n"
     sleepers = [p for p in Path("/proc").glob("[0-9]*/cmdline") if _read(p) in (b"sleep\x0099\0", b"yes\0")]
     assert not sleepers
 
@@ -624,7 +628,7 @@ def _read(path):
 
 
 def test_files_are_refused_where_there_is_nowhere_to_write():
-    if "landlock" not in rungs():
+    if "landlock" not in isolations():
         pytest.skip("no Landlock here")
     with Sandbox(1, isolation="landlock") as jail:
         with pytest.raises(SandboxError, match="namespaces"):
@@ -661,7 +665,7 @@ def test_the_ladder_goes_down_and_then_refuses(monkeypatch, undecided):
             raise sandbox_run.WorkerLost(f"unshare: not permitted ({isolation})")
         return ["seccomp"]
 
-    monkeypatch.setattr(isolation, "_try", attempt)
+    monkeypatch.setattr(isolation, "_try_isolation", attempt)
     monkeypatch.setattr(isolation.landlock, "version", lambda: 1)
     down = detect_isolation()
     assert down.isolation == "landlock" and "not namespaces: unshare: not permitted" in str(down)
@@ -700,14 +704,16 @@ def test_unsafe_runs_without_a_jail():
         )
 
 
-@pytest.mark.parametrize("bad", [{"seconds": 0}, {"wall": -1}, {"memory": 1 << 20}, {"output": float("nan")}])
+@pytest.mark.parametrize(
+    "bad", [{"cpu_seconds": 0}, {"wall_seconds": -1}, {"memory_bytes": 1 << 20}, {"output_bytes": float("nan")}]
+)
 def test_limits_that_make_no_sense(bad):
     with pytest.raises(UsageError, match=next(iter(bad))):
         SandboxLimits(**bad)
 
 
 def test_settings_that_make_no_sense():
-    for bad in ({"slots": 0}, {"reuse": 0}):
+    for bad in ({"slots": 0}, {"calls_per_clone": 0}):
         with pytest.raises(UsageError, match=next(iter(bad))):
             Sandbox(**bad)
 
@@ -719,12 +725,14 @@ def test_shared_is_one_for_each_limit():
 
 
 def test_a_machine_without_a_jail_runs_programs_on_your_word_only(monkeypatch):
-    monkeypatch.setattr(isolation, "level", lambda: IsolationReport(None, (), (("namespaces", "not permitted"),)))
-    monkeypatch.setattr(isolation, "_without", False)
+    monkeypatch.setattr(
+        isolation, "detect_isolation", lambda: IsolationReport(None, (), (("namespaces", "not permitted"),))
+    )
+    monkeypatch.setattr(isolation, "_unsafe_allowed", False)
     with pytest.raises(SandboxError, match="--unsafe-sandbox"):
         isolation.choose_isolation(None)
     isolation.allow_unsafe()
     with pytest.warns(RuntimeWarning, match="without a jail"):
         assert isolation.choose_isolation(None) == "unsafe"
-    monkeypatch.setattr(isolation, "level", lambda: IsolationReport("landlock"))
+    monkeypatch.setattr(isolation, "detect_isolation", lambda: IsolationReport("landlock"))
     assert isolation.choose_isolation(None) == "landlock", "where there is a jail, it is used"

@@ -45,15 +45,11 @@ class CodeVerifier(TextVerifier):
     partial_credit: bool = False
     limits: SandboxLimits = SandboxLimits()
     isolation: IsolationKind | None = field(
-        default=None, metadata=names_code(lambda isolation: "rung=unsafe" if isolation == "unsafe" else "")
+        default=None, metadata=names_code(lambda isolation: "isolation=unsafe" if isolation == "unsafe" else "")
     )
 
     REQUIRED_KEYS: ClassVar[tuple[str, ...]] = ("tests",)
     TAGS: ClassVar[frozenset[str]] = PYTHON_TAGS
-
-    @property
-    def name(self) -> str:
-        return "accuracy"
 
     @property
     def jail(self) -> Sandbox:
@@ -311,7 +307,7 @@ class PropertyTests(CodeVerifier):
 
     def __post_init__(self) -> None:
         if self.n_cases < 1:
-            raise UsageError(f"cases is {self.n_cases}; draw at least one")
+            raise UsageError(f"n_cases is {self.n_cases}; draw at least one")
 
     def grade_program(self, source: str, row: Mapping[str, Any]) -> Score:
         try:

@@ -74,7 +74,7 @@ class GatedReward:
             raise UsageError(f"the gate and the reward are both named {self.gate.name!r}; one would hide the other")
         if not (math.isfinite(self.min_score) and math.isfinite(self.reward_below)):
             raise UsageError(
-                f"least is {self.min_score} and closed is {self.reward_below}; both must be finite numbers"
+                f"min_score is {self.min_score} and reward_below is {self.reward_below}; both must be finite numbers"
             )
 
     @property

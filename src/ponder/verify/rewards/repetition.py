@@ -25,7 +25,7 @@ class RepetitionPenalty(TextVerifier):
 
     def __post_init__(self) -> None:
         if self.ngram_size < 1:
-            raise UsageError(f"size is {self.ngram_size}; an n-gram has at least 1 word")
+            raise UsageError(f"ngram_size is {self.ngram_size}; an n-gram has at least 1 word")
 
     @property
     def name(self) -> str:

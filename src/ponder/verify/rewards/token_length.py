@@ -38,7 +38,7 @@ class OverlongPenalty:
     def __post_init__(self) -> None:
         if not 0 < self.buffer_tokens <= self.max_tokens:
             raise UsageError(
-                f"buffer is {self.buffer_tokens}; it must lie between 1 and longest, which is {self.max_tokens}"
+                f"buffer_tokens is {self.buffer_tokens}; it must lie between 1 and max_tokens, which is {self.max_tokens}"
             )
 
     @property
@@ -73,7 +73,7 @@ class CosineLengthReward:
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
-            raise UsageError(f"longest is {self.max_tokens}; it must be at least 1 token")
+            raise UsageError(f"max_tokens is {self.max_tokens}; it must be at least 1 token")
         if not all(
             len(ends) == 2 and all(map(math.isfinite, ends)) for ends in (self.right_rewards, self.wrong_rewards)
         ):

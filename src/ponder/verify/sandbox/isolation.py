@@ -18,11 +18,11 @@ from ponder.verify.sandbox.worker import Worker, missing_support
 NO_JAIL_ADVICE = (
     "Allow unprivileged user namespaces (sysctl user.max_user_namespaces=10000, and on Ubuntu"
     " kernel.apparmor_restrict_unprivileged_userns=0), use Linux 5.13 or newer with Landlock, or start the container"
-    " with --security-opt seccomp=unconfined. Or choose rung='unsafe' (--unsafe-sandbox), which gives up the jail and"
+    " with --security-opt seccomp=unconfined. Or choose isolation='unsafe' (--unsafe-sandbox), which gives up the jail and"
     " says so."
 )
 UNSAFE_WARNING = (
-    "rung='unsafe' runs programs without a jail: they can read and delete your files, use the network, start processes"
+    "isolation='unsafe' runs programs without a jail: they can read and delete your files, use the network, start processes"
     " that outlive them and fill memory and disk. Scores are still computed outside of them."
 )
 

@@ -129,7 +129,7 @@ def locks(settings: Settings, bounds: dict[str, Any]) -> list[kernel.Call]:
 
     They are put together once for all runs with the same bounds: a clone that works out less copies less memory.
     """
-    isolation, scratch, programs = settings["rung"], settings["scratch"], bounds["mode"] == "program"
+    isolation, scratch, programs = settings["isolation"], settings["scratch"], bounds["mode"] == "program"
     alone = isolation == "namespaces"
     calls: list[kernel.Call] = []
     if alone:
@@ -158,7 +158,7 @@ def locks(settings: Settings, bounds: dict[str, Any]) -> list[kernel.Call]:
 def confine(settings: Settings, bounds: dict[str, Any], prepared: list[kernel.Call]) -> None:
     """Lock this process in, with what `locks` prepared."""
     kernel.make(*prepared)
-    if settings["rung"] == "landlock":
+    if settings["isolation"] == "landlock":
         kernel.make(seccomp.filtered(seccomp.for_process(os.getpid(), bounds["mode"] == "program", alone=False)))
 
 

@@ -54,7 +54,7 @@ class Sandbox:
         calls_per_clone: int = 1,
     ) -> None:
         if (slots is not None and slots < 1) or calls_per_clone < 1:
-            raise UsageError(f"slots is {slots} and reuse is {calls_per_clone}; each must be at least 1")
+            raise UsageError(f"slots is {slots} and calls_per_clone is {calls_per_clone}; each must be at least 1")
         self.slots = slots or os.cpu_count() or 1
         self.limits, self.preload, self.paths, self.calls_per_clone = (
             limits,

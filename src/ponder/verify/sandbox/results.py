@@ -41,7 +41,7 @@ class SandboxLimits:
             if value is not None and not 0 < value < 1 << 50:
                 raise UsageError(f"the limit {name!r} is {value}; it must be positive and finite")
         if self.memory_bytes < 64 << 20:
-            raise UsageError(f"the memory limit is {self.memory_bytes} bytes; an interpreter alone needs 64 MiB")
+            raise UsageError(f"the limit 'memory_bytes' is {self.memory_bytes}; an interpreter alone needs 64 MiB")
 
     @property
     def deadline(self) -> float:

@@ -80,7 +80,7 @@ class Worker:
         visible = _visible_paths(kind, paths, preload)
         self._work = tempfile.mkdtemp(prefix="ponder-unsafe-") if isolation == "unsafe" else None
         self._settings: dict[str, Any] = {
-            "rung": isolation,
+            "isolation": isolation,
             "kind": kind,
             "host": os.getpid(),
             "packages": [("ponder", str(HERE.parents[1])), ("ponder.verify", str(HERE.parent)),

@@ -38,13 +38,13 @@ def main(descriptor: int, settings: jail.Settings) -> None:
     control = socket.socket(fileno=kernel.high(descriptor))
     try:
         reached = ["control group"] if settings["cgroups"] and _join(settings["cgroups"]) else []
-        if settings["rung"] == "namespaces":
+        if settings["isolation"] == "namespaces":
             reached += jail.enter_namespaces(settings)
             settings["run_as"] = 1 if "another user" in reached else None
-        if settings["rung"] != "unsafe":
+        if settings["isolation"] != "unsafe":
             kernel.bound_capabilities()
             seccomp.program(
-                settings["kind"] == "programs", settings["rung"] == "namespaces", platform.machine()
+                settings["kind"] == "programs", settings["isolation"] == "namespaces", platform.machine()
             )  # once
         settings["rules"] = jail.open_rules(settings)
         sys.path.extend(settings["paths"])
@@ -96,7 +96,7 @@ def _open_host_pidfd(pid: int) -> int:
 
 def serve(control: socket.socket, host: int, settings: jail.Settings) -> None:
     """One run after the other."""
-    flags = jail.PRIVATE if settings["rung"] == "namespaces" else 0
+    flags = jail.PRIVATE if settings["isolation"] == "namespaces" else 0
     while True:
         ready, _, _ = select.select([control.fileno(), host], [], [])
         if host in ready:

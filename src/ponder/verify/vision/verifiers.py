@@ -161,7 +161,7 @@ class DetectionAP(TextVerifier):
     def __post_init__(self) -> None:
         if self.max_boxes < 1 or not self.thresholds or not all(0 < t <= 1 for t in self.thresholds):
             raise UsageError(
-                f"most is {self.max_boxes} and thresholds are {self.thresholds}; give at least one in (0, 1]"
+                f"max_boxes is {self.max_boxes} and thresholds are {self.thresholds}; give at least one in (0, 1]"
             )
 
     @property
