@@ -265,7 +265,7 @@ def test_events_of_nonsense_are_one_sentence(kind: str) -> None:
 
 def test_text_after_the_end_is_refused_and_an_end_said_twice_is_one() -> None:
     with hostile(stream(piece("a"), piece(why="stop"), piece("b"))) as server:
-        with pytest.raises(ModelError, match="wrote on after the end"):
+        with pytest.raises(ModelError, match="wrote more after the end"):
             ask(server)
     with hostile(stream(piece("a"), piece(why="stop"), piece(why="stop"), bill(completion_tokens=1))) as server:
         assert ask(server).text == "a"

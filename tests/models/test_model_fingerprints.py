@@ -123,8 +123,8 @@ def test_nor_with_another_policy_under_the_same_name(home: Path) -> None:
 
 def test_a_reward_inside_a_task_is_held_too(home: Path) -> None:
     job = RL(
-        RewardModelTask(DigitTask(), f"reward:{home / 'judge'}"), str(home / "policy"), QUESTION_TEMPLATE, Samples(2, DRAW),
-        GRPO(kl=None), steps=3, problems_per_step=2, preflight=False, save_every=1, **HERE,
+        RewardModelTask(DigitTask(), f"reward:{home / 'judge'}"), str(home / "policy"), QUESTION_TEMPLATE,
+        Samples(2, DRAW), GRPO(kl=None), steps=3, problems_per_step=2, preflight=False, save_every=1, **HERE,
     )  # fmt: skip
     with pytest.raises(Interrupted):
         job(home / "run", RecordingProgress("step", 2))

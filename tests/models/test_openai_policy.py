@@ -164,8 +164,10 @@ def test_every_option_is_sent_or_refused() -> None:
     """An option left out silently would be sampled otherwise than asked."""
     other: dict[str, Any] = {
         "temperature": 0.5, "top_p": 0.9, "top_k": 3, "min_p": 0.1, "max_tokens": 9, "stop": ("x",),
-        "stop_token_ids": (3,), "seed": 5, "min_tokens": 2, "repetition_penalty": 1.2, "presence_penalty": 0.3, "frequency_penalty": 0.4,
-        "no_repeat_ngram_size": 3, "logit_bias": ((4, 2.0),), "allowed_token_ids": (1, 2), "regex": "a+", "json_schema": '{"type": "object"}',
+        "stop_token_ids": (3,), "seed": 5, "min_tokens": 2, "repetition_penalty": 1.2, "presence_penalty": 0.3,
+        "frequency_penalty": 0.4,
+        "no_repeat_ngram_size": 3, "logit_bias": ((4, 2.0),), "allowed_token_ids": (1, 2), "regex": "a+",
+        "json_schema": '{"type": "object"}',
         "forced_token_ids": (1,), "logprobs": 2, "token_stats": ("entropy",),
     }  # fmt: skip
     assert set(other) == {f.name for f in fields(Sampling)}
@@ -273,7 +275,7 @@ def test_text_without_a_tokenizer() -> None:
     assert (c.text, c.stop) == ("Hello 日本", "eos")
     assert c.token_ids.tolist() == [*"Hello 日本".encode(), byte_tokenizer.END_ID] and np.isnan(c.logprobs).all()
     assert (c.cost.prompt_tokens, c.cost.generated_tokens) == (7, 3)
-    with pytest.raises(UsageError, match="nothing to go on with"):
+    with pytest.raises(UsageError, match="nothing to continue"):
         one(policy, [*prompt, *c.token_ids])
 
 

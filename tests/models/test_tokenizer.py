@@ -160,7 +160,7 @@ def test_characters(tmp_path: Path) -> None:
     assert tokenizer.vocab_size == 3 + 17
     assert tokenizer.encode("<bos>1<eos>").tolist() == [1, 4, 2]
     assert tokenizer.decode([1, 4, 2]) == "1"
-    with pytest.raises(UsageError, match="cannot write 'x'"):
+    with pytest.raises(UsageError, match="cannot encode 'x'"):
         tokenizer.encode("x")
     tokenizer.save(tmp_path)
     again = Tokenizer.from_folder(tmp_path)
@@ -243,7 +243,7 @@ def test_bad_inputs(small: Tokenizer, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"tokenizer_config\.json is not JSON"):
         Tokenizer.from_folder(tmp_path)
     gguf.save(init_decoder(config(8), seed=0), None, tmp_path / "m.gguf")
-    with pytest.raises(ModelError, match="holds no tokenizer"):
+    with pytest.raises(ModelError, match="has no tokenizer"):
         Tokenizer.from_gguf(tmp_path / "m.gguf")
     metadata = small.gguf_metadata(small.vocab_size)
     keys = {k.removeprefix("tokenizer.ggml."): v for k, v in metadata.items()}
