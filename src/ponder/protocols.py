@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 from ponder.types import Completion, Ids, Message, Problem, Sampling, Score, Trace
 
@@ -128,3 +129,46 @@ class NoProgress:
 
     def step(self, done: int, total: int, metrics: Mapping[str, float], traces: Sequence[Trace]) -> None:
         pass
+
+
+class Job(Protocol):
+    """A piece of work with its settings: a frozen dataclass that runs in a run directory and resumes there.
+
+    Whoever runs or plans a job asks it these questions, and never what kind it is. `pipelines.job.BaseJob` answers them
+    for a job that has the usual fields.
+    """
+
+    def __call__(self, folder: str | Path, progress: Progress | None = None, /) -> Any:
+        """Do the work in this run directory, or what is left of it."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """What is done to what, with which model: `RL · addition · smollm2`."""
+        ...
+
+    @property
+    def unit(self) -> str:
+        """What progress counts: steps or problems."""
+        ...
+
+    @property
+    def total(self) -> int:
+        """How many of them there are; 0: the job says it when it knows."""
+        ...
+
+    def check_memory(self) -> None:
+        """Raise where this machine's memory cannot hold the work."""
+        ...
+
+    def strategies(self) -> list[tuple[Strategy, Any]]:
+        """Each strategy that the job runs, with its budget or None."""
+        ...
+
+    def summary_lines(self, folder: Path, result: Any) -> list[str]:
+        """What came out, for people. `result`: what the call returned."""
+        ...
+
+    def summary_json(self, folder: Path, result: Any) -> dict[str, Any]:
+        """What came out, for programs."""
+        ...

@@ -36,7 +36,7 @@ from ponder.nets.lora import PEFT_PREFIX
 from ponder.train.learner import Learner
 from ponder.train.objective import KL
 from ponder.train.policy_gradient import GRPO
-from ponder.train.reward_learner import RewardLearner
+from ponder.train.reward_learner import make_reward_learner, predict
 from ponder.train.reward_objectives import OutcomeReward
 from ponder.types import Completion, Sampling, ids
 
@@ -361,7 +361,7 @@ def test_the_learner_s_loss(kind: str) -> None:
                 p.copy_(q)
         learner.objective.credit(traces, "wanted", {})
         learner.write_reference_logprobs(traces)
-        return learner._backward(learner._plan(traces), lambda share: None).metrics()
+        return learner._backward(learner.plan(traces), lambda share: None).metrics()
 
     expected = told("cpu")
     assert expected["loss"] and expected["kl"] > 0
@@ -375,9 +375,9 @@ def test_reward_model_prediction() -> None:
         with torch.no_grad():
             for p in net.score.parameters():
                 p.copy_(torch.linspace(-1, 1, p.numel()).view(p.shape))
-        learner = RewardLearner(net, OutcomeReward())
+        learner = make_reward_learner(net, OutcomeReward())
         learner.objective.credit(traces, "wanted", {})
-        return [numbers.ravel().tolist() for _, _, numbers in learner.predict(traces)]
+        return [numbers.ravel().tolist() for _, _, numbers in predict(learner, traces)]
 
     expected = told("cpu")
     assert sum(map(len, expected)) > 5

@@ -15,13 +15,14 @@ from ponder.cli import export, solve
 from ponder.cli.commands import DEMO_DESCRIPTION, DEMO_RECIPE
 from ponder.cli.graceful_stop import GracefulStop
 from ponder.cli.job_commands import job_from_recipe
-from ponder.cli.launch import job_progress, solve_hint
+from ponder.cli.launch import job_progress
 from ponder.cli.progress import one_line, print_json
 from ponder.errors import UsageError
+from ponder.pipelines.job.base_job import solve_hint
 
 if TYPE_CHECKING:
     from ponder.measure import Accuracy, PairedDifference
-    from ponder.measure.evaluation_report import EvaluationReport
+    from ponder.measure.statistics.evaluation_report import EvaluationReport
     from ponder.pipelines.ask import Answer
     from ponder.pipelines.rl import RL
 
