@@ -1,11 +1,11 @@
 """A tiny transformer from scratch on two-number countdown: cold-start SFT on solved puzzles, then GRPO lifts it.
 
-`13, 4 > 52 =` is answered by `#### 13 * 4`. Imitation teaches the notation and to copy the numbers; which operation
-reaches the target is left mostly to reinforcement.
+`13, 4 > 52 =` is answered by `#### 13 * 4`. Fine-tuning teaches the notation and to copy the numbers; RL has to
+learn which operation reaches the target.
 
 Measured once (seed 0) on two Neoverse-N1 class cores in float32: right answers when sampling at temperature 1, on 300
 held-out puzzles, 43.8 % [40.8, 46.8] after imitation and 62.0 % [58.0, 65.8] after GRPO, in 2 min 56 s.
-Greedy accuracy did not rise (80.7 % and 78.0 % in a like run), and neither did
+Greedy accuracy did not rise (80.7 % and 78.0 % in a similar run), and neither did
 the share solved in eight tries (86.0 % and 80.7 %).
 """
 

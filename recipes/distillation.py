@@ -1,10 +1,10 @@
-"""A better model teaches another: by its right answers, and by its whole distribution over them.
+"""Distillation: a student learns from a better model, from its correct answers or from its distribution over them.
 
-The teacher learns longer by imitation. One student imitates the teacher's verified samples; another, from the same
-start, is pulled towards the teacher's next-token distribution on the same texts. The tiny student is smaller than its
-teacher; SmolLM2's is as large, and has only seen less.
+The teacher is fine-tuned for longer. One student imitates the teacher's verified samples; another, from the same start,
+learns the teacher's next-token distribution on the same texts. The tiny student is smaller than its teacher; SmolLM2's
+has the same size and less training.
 
-What it gave, with three seeds, hardware and time: docs/results.md.
+Results with three seeds, hardware and time: docs/results.md.
 """
 
 from _bases import BaseModelName, Count, Lr, Problems, Steps, find_base

@@ -1,8 +1,8 @@
-"""RLHF: imitation, a reward model from pairs, then PPO on the reward model with a KL to the start.
+"""RLHF: fine-tuning, a reward model from pairs, then PPO on the reward model with a KL term to the start.
 
-The pairs are right against wrong answers, so the verifier says afterwards what the learned reward was worth.
+The pairs are correct and wrong answers, so the verifier measures afterwards how good the learned reward was.
 
-What it gave, with three seeds, hardware and time: docs/results.md.
+Results with three seeds, hardware and time: docs/results.md.
 """
 
 from typing import Annotated

@@ -14,9 +14,9 @@ from ponder.errors import Interrupted, ModelError
 from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
-from ponder.pipelines.preflight.dry_run import build_sft_learner, dry_run, sample_groups, time_full_pass
+from ponder.pipelines.preflight.dry_run import dry_run, sample_groups, time_full_pass
 from ponder.pipelines.rl import RL, build_learners
-from ponder.pipelines.sft import FineTune
+from ponder.pipelines.sft import FineTune, build_sft_learner
 from ponder.protocols import NoProgress
 from ponder.reason.strategies import Samples
 from ponder.runs import read_metrics, read_traces
