@@ -3,8 +3,9 @@
 No reward model is trained: a strategy that needs a guide uses the likelihood of the model's own text. Afterwards
 `ponder compare runs/compare_strategies/chain runs/compare_strategies/vote ...` compares them with paired intervals.
 
-The searches cut steps at lines, which is what the model writes, so beam, DVTS and MCTS grow trees of several steps. No figures are stated here. Runs made when the default was a blank line had trees one step deep, so that beam and
-DVTS were best of n in them: do not compare those with new ones.
+The searches cut steps at lines, which is what the model writes, so beam, DVTS and MCTS grow trees of several steps. No
+figures are stated here. Runs made when the default was a blank line had trees one step deep, so that beam and DVTS were
+best of n in them: do not compare those with new ones.
 """
 
 from dataclasses import replace
