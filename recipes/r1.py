@@ -7,7 +7,8 @@ Sums of small numbers stand for the plain questions. Their reward model learns w
 learns what people find helpful and harmless. The tiny model knows digits only, so it has no reward for language.
 
 A policy soon exploits a learned reward, so there are few steps with it, as in the paper. The learned reward also
-differs a little between equally good answers. GRPO would divide by that small spread and amplify the noise; Dr. GRPO does not.
+differs a little between equally good answers. GRPO would divide by that small spread and amplify the noise;
+Dr. GRPO does not.
 
 Results with three seeds, hardware and time: docs/results.md.
 """
