@@ -42,7 +42,7 @@ def recipe(
     asked = "{numbers} > {target} ="
     task = Countdown(numbers=numbers, largest=largest, highest=highest, prompt=asked, forms=("hash",))
     budget = Sampling(max_tokens=24)
-    judge = {"task": task, "strategy": Samples(n=8, sampling=budget), "seed": seed}
+    evaluation = {"task": task, "strategy": Samples(n=8, sampling=budget), "seed": seed}
     sft = FineTune(
         data=task,
         model=ScratchModel(ALPHABET, width=width, layers=layers, context=64, seed=seed),
@@ -67,8 +67,8 @@ def recipe(
     return Stages(
         (
             Stage("sft", sft),
-            Stage("sft-accuracy", Evaluate(model="stage:sft", **judge)),
+            Stage("sft-accuracy", Evaluate(model="stage:sft", **evaluation)),
             Stage("rl", rl),
-            Stage("rl-accuracy", Evaluate(model="stage:rl", **judge)),
+            Stage("rl-accuracy", Evaluate(model="stage:rl", **evaluation)),
         )
     )

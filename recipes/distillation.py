@@ -22,8 +22,8 @@ def recipe(
 ) -> Stages:  # fmt: skip
     b = find_base(base_model)
     problems = problems or b.answer_budget // n
-    lessons, pupil = "stage:harvest/data.jsonl", "stage:student"
-    by_logits = b.fine_tune(lessons, pupil, seed, steps, lr, algorithm=Distill(), teacher="stage:teacher")
+    data, student = "stage:harvest/data.jsonl", "stage:student"
+    by_logits = b.fine_tune(data, student, seed, steps, lr, algorithm=Distill(), teacher="stage:teacher")
     return Stages(
         (
             Stage("teacher", b.cold_start_job(seed, steps=teacher_steps_factor * b.cold_start.steps)),
@@ -32,7 +32,7 @@ def recipe(
             Stage("student-accuracy", b.evaluate("stage:student", seed)),
             Stage("sample", b.collect("stage:teacher", Samples(n, b.sampling), problems, seed)),
             Stage("harvest", Harvest(("stage:sample",), "chains", max_per_problem=n, tokens_model="stage:student")),
-            Stage("by-traces", b.fine_tune(lessons, pupil, seed, steps, lr)),
+            Stage("by-traces", b.fine_tune(data, student, seed, steps, lr)),
             Stage("by-traces-accuracy", b.evaluate("stage:by-traces", seed)),
             Stage("by-logits", by_logits),
             Stage("by-logits-accuracy", b.evaluate("stage:by-logits", seed)),

@@ -36,7 +36,7 @@ def recipe(
     stages, cold = b.cold_start_stages(seed, start)
     problems = problems or b.answer_budget // 16
     four, grpo = Samples(4, b.sampling), GRPO(kl=None)
-    everything = TaskMixture((b.task, RewardModelTask(plain.task, "reward:stage:judge", name="plain")))
+    everything = TaskMixture((b.task, RewardModelTask(plain.task, "reward:stage:reward-model", name="plain")))
     rl_steps = rl_steps or b.rl.steps
     learn = {
         "seed": seed,
@@ -58,7 +58,7 @@ def recipe(
         Stage("harvest", Harvest(("stage:reasoning", "stage:general"), "chains", max_per_problem=2, tokens_model=cold)),
         Stage("sft", b.fine_tune("stage:harvest/data.jsonl", cold, seed, sft_steps, None)),
         Stage("sft-accuracy", b.evaluate("stage:sft", seed)),
-        Stage("judge", b.train_reward_model("stage:general", "stage:sft", OutcomeReward(), seed, sft_steps)),
+        Stage("reward-model", b.train_reward_model("stage:general", "stage:sft", OutcomeReward(), seed, sft_steps)),
         Stage("all-rl", all_rl),
         Stage("all-rl-accuracy", b.evaluate("stage:all-rl", seed)),
         Stage("answers", b.collect("stage:all-rl", four, problems, seed)),

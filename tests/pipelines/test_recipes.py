@@ -195,7 +195,7 @@ def assert_done(job: Any, folder: Path) -> None:
         ("distillation", "harvest", "hold no chains"),
         ("r1", "harvest", "hold no chains"),
         ("expert_iteration", "harvest-1", "hold no chains"),
-        ("rlhf", "judge", "labels"),
+        ("rlhf", "reward-model", "labels"),
     ],
 )
 def test_empty_stage_stops_recipe_with_filter_report(
