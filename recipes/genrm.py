@@ -1,10 +1,10 @@
 """A generative verifier against an outcome reward model on the same samples: which separates correct answers better?
 
-The base model works out last digits (`3*7+5:16;=6`); sampled at a high temperature, it makes mistakes. An outcome reward
-model learns from whether answers are correct; so does a generative verifier (Zhang et al. 2024, arXiv:2408.15240), by
-fine-tuning on the word Yes or No, at once (`genrm`) or after another, correct answer to the same question (`genrm-cot`,
-which then writes its own). All score the same answers to held-out questions: the line `guide` of each `by-` stage is
-the area under the ROC curve.
+The base model works out last digits (`3*7+5:16;=6`); sampled at a high temperature, it makes mistakes. An outcome
+reward model learns from whether answers are correct; so does a generative verifier (Zhang et al. 2024,
+arXiv:2408.15240), by fine-tuning on the word Yes or No, at once (`genrm`) or after another, correct answer to the same
+question (`genrm-cot`, which then writes its own). All score the same answers to held-out questions: the line `guide` of
+each `by-` stage is the area under the ROC curve.
 
 Measured with seeds 0, 1 and 2 (some ten minutes each on one busy Neoverse-N1 class core; genrm-cot for seed 0 only), on
 8 answers to each of 200 held-out problems, of which 38, 23 and 39 % were right:
