@@ -183,8 +183,8 @@ class LabelledTraces:
 
 
 def prepare_labels(
-    data: Sequence[str], policy: PonderPolicy, places: Callable[[Trace, str], list[tuple[int, float]]], held_out_tenths: int,
-    format: str | None = None, scorer: str | None = None, separator: str | None = None, skip_bad: bool = False,
+    data: Sequence[str], policy: PonderPolicy, places: Callable[[Trace, str], list[tuple[int, float]]],
+    held_out_tenths: int, format: str | None = None, scorer: str | None = None, separator: str | None = None, skip_bad: bool = False,
     needs_scores: bool = True, pairwise: bool = False, must_differ: bool = False, include_held_out: bool = False,
 ) -> LabelledTraces:  # fmt: skip
     """The traces with labels, in the policy's tokens, split into training and test data.
