@@ -7,11 +7,17 @@ values under the wrong names. Of two columns (or keys) with the same name only t
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
+
+from ponder.errors import MissingExtra
+
+ColumnFilter = Callable[[Sequence[str]], list[str]]  # of all column names, those to read
 
 _CSV_OPEN_QUOTE = "unexpected end of data"  # the csv module's message for an open quote
 
@@ -83,3 +89,16 @@ def _refuse_duplicate_keys(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"the key {key!r} stands there twice")
         out[key] = value
     return out
+
+
+def read_parquet(path: Path, keep: ColumnFilter | None = None) -> list[dict[str, Any]]:
+    """The rows of a Parquet file. Raises ValueError where the file is damaged."""
+    try:
+        parquet = importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise MissingExtra(f"reading {path}", "pyarrow", "hf") from None
+    try:
+        columns = None if keep is None else keep(parquet.read_schema(path).names)
+        return list(parquet.read_table(path, columns=columns).to_pylist())
+    except (OSError, ValueError) as error:  # pyarrow's own errors are both
+        raise ValueError(str(error)) from error

@@ -27,6 +27,7 @@ from fake_runs import TASK, StoredJob, right_answer, write_run, wrong_answer
 from ponder.cli import COMMANDS, demo, flags, job_commands, main, plan, recipe_files
 from ponder.cli import problems as problems_
 from ponder.errors import PonderError, UsageError
+from ponder.measure.statistics.verifier_metrics import FirstErrorScores
 from ponder.models import load as models_load
 from ponder.models.load import load_policy
 from ponder.models.reward_models import PRM
@@ -36,7 +37,6 @@ from ponder.pipelines.processbench import ProcessBenchResult
 from ponder.registry import import_object
 from ponder.runs import Run, job_json, read_traces
 from ponder.settings import When
-from ponder.tasks.step_labels.verifier_metrics import FirstErrorScores
 from ponder.types import Cost, Score
 
 Given = dict[str, Any]

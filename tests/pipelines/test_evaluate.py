@@ -15,7 +15,7 @@ import pytest
 from fakes import QUESTION_TEMPLATE, DigitTask, FakePolicy, FirstCharVerifier, RecordingProgress, trace_group
 from ponder.errors import Interrupted, ModelError, RunError, TaskError, UsageError
 from ponder.measure import Accuracy, MeanInterval
-from ponder.measure.evaluation_report import EvaluationReport, evaluation_report
+from ponder.measure.statistics.evaluation_report import EvaluationReport, evaluation_report
 from ponder.models.model_paths import pin_checkpoint
 from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.evaluate import Evaluate, evaluate

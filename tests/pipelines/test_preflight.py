@@ -35,6 +35,7 @@ from ponder.train.objective import KL, Stats, Tokens
 from ponder.train.optimizer import AdamW
 from ponder.train.pack import PackedBatch, TraceChains
 from ponder.train.policy_gradient import GRPO, ClippedSurrogate
+from ponder.train.readouts import LogprobReadout
 from ponder.types import Problem, Sampling, Score, Trace
 
 MODEL = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
@@ -152,7 +153,7 @@ def test_nothing_is_changed() -> None:
 
 def test_a_temperature_on_one_side_only() -> None:
     def cool(policy: PonderPolicy, learner: Learner) -> None:
-        learner.temperature = 0.5
+        learner.readout = LogprobReadout(0.5)
 
     found = failed(JOB, cool)
     assert list(found) == ["log-probabilities"] and "at most 0.001" in found["log-probabilities"].value

@@ -36,7 +36,7 @@ def test_it_learns_and_measures_itself(tmp_path: Path) -> None:
     job(tmp_path / "run")
     rows = read_metrics(tmp_path / "run")
     assert rows[0]["nll"] > 1.5 and rows[-1]["nll"] < 0.3 and rows[-1]["test/talk"] < 0.3
-    assert rows[-1]["right/talk"] == 1.0 and 0 < rows[-1]["weight"] < 1
+    assert rows[-1]["right/talk"] == 1.0 and 0 < rows[-1]["thought/weight"] < 1
     kept = json.loads((tmp_path / "run" / "measured.json").read_text())
     assert kept["test/talk"]["mean"] == pytest.approx(rows[-1]["test/talk"]) and kept["test/talk"]["problems"] == 5
     said = "\n".join(job.summary_lines(tmp_path / "run", None))

@@ -10,7 +10,7 @@ from typing import Any
 
 from ponder import event_loop, memory_check
 from ponder.errors import TaskError, UsageError
-from ponder.measure.evaluation_report import EvaluationReport, evaluation_report, running_accuracy
+from ponder.measure.statistics.evaluation_report import EvaluationReport, evaluation_report, running_accuracy
 from ponder.models.guides import guide_code, is_oracle, load_guide
 from ponder.models.load import load_inference_policy, load_tokenizer
 from ponder.pipelines.job.base_job import BaseJob

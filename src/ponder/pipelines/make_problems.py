@@ -41,6 +41,7 @@ from ponder.runs import Run, job_json, read_traces, write_json
 from ponder.runs.data_files import FILTER_REPORT_FILE, filter_report_lines, write_jsonl
 from ponder.runs.run_dir import other_job_error
 from ponder.runs.trust import external_code, names_code
+from ponder.tasks.question_identity import bare_question
 from ponder.tasks.synthetic import (
     MATH_VERIFIER,
     generate_from_templates,
@@ -49,7 +50,7 @@ from ponder.tasks.synthetic import (
     select_diverse,
     to_row,
 )
-from ponder.tasks.synthetic.problem_rows import bare_question, domain_of
+from ponder.tasks.synthetic.problem_rows import domain_of
 from ponder.types import Problem, Sampling, user_messages
 from ponder.verify import format_answer
 

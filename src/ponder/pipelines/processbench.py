@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from ponder import event_loop
 from ponder.errors import TaskError, UsageError
+from ponder.measure.statistics.verifier_metrics import FirstErrorScores, first_wrong_step, score_first_errors
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.reward_models import PRM
 from ponder.pipelines.rewards.labelled_traces import tokenize_trace
 from ponder.tasks.step_labels.processbench_labels import FIRST_WRONG_TAG
-from ponder.tasks.step_labels.verifier_metrics import FirstErrorScores, first_wrong_step, score_first_errors
 from ponder.types import Trace
 
 CANDIDATE_THRESHOLDS = tuple(i / 100 for i in range(1, 100))

@@ -15,6 +15,11 @@ from numpy.typing import NDArray
 from ponder import memory_check
 from ponder.errors import UsageError
 from ponder.measure import auroc, best_at_k, ece
+from ponder.measure.statistics.verifier_metrics import (
+    correct_pairs,
+    fit_binary_temperature,
+    fit_categorical_temperature,
+)
 from ponder.models.load_scorer import load_policy_with_head
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
@@ -29,7 +34,6 @@ from ponder.pipelines.training.session import TrainingSession
 from ponder.protocols import NoProgress, Progress
 from ponder.runs import Run, read_metrics, write_json
 from ponder.runs.data_files import FILTER_REPORT_FILE, filter_report_lines
-from ponder.tasks.step_labels.verifier_metrics import correct_pairs, fit_binary_temperature, fit_categorical_temperature
 from ponder.train import checkpoint
 from ponder.train.learner import Learner
 from ponder.train.optimizer import AdamW

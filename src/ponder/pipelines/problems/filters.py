@@ -13,8 +13,8 @@ from ponder.measure.diagnostics.contamination import find_contamination, normali
 from ponder.protocols import Task
 from ponder.runs.trust import names_code
 from ponder.tasks.answer_style import StyledTask
+from ponder.tasks.question_identity import bare_question
 from ponder.tasks.synthetic.deduplicate import embedding_near_duplicates, exact_duplicates, near_duplicates
-from ponder.tasks.synthetic.problem_rows import bare_question
 from ponder.types import Problem
 from ponder.verify.rewards.language_consistency import language_share
 from ponder.verify.rewards.language_data import LANGUAGES
