@@ -23,7 +23,7 @@ from ponder.pipelines.problems.curriculum import (
     Uniform,
     difficulty,
 )
-from ponder.pipelines.solve import shuffled_indices, shuffled_problems
+from ponder.pipelines.problems.shuffled_order import shuffled_indices, shuffled_problems
 from ponder.runs import job_json
 from ponder.types import Problem, user_messages
 
