@@ -29,7 +29,8 @@ import torch
 from harness import make_parser, report
 from ponder.models.load import load_policy
 from ponder.models.model_paths import find_model
-from ponder.pipelines.solve import shuffled_problems, solve_all
+from ponder.pipelines.problems.shuffled_order import shuffled_problems
+from ponder.pipelines.solve import solve_all
 from ponder.reason.strategies import Samples
 from ponder.tasks.generated.addition import Addition
 from ponder.train.learner import Learner

@@ -72,7 +72,7 @@ def prepare_model(args: argparse.Namespace, rows: int, new: int) -> Iterator[Pre
     from ponder.nets import gguf, hf
     from ponder.nets.config import from_hf
     from ponder.nets.hardware import set_threads
-    from ponder.pipelines.solve import shuffled_problems
+    from ponder.pipelines.problems.shuffled_order import shuffled_problems
     from ponder.tasks.generated.addition import Addition
     from training_harness import SHAPES, random_decoder
 
