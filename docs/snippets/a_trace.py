@@ -4,6 +4,7 @@ import asyncio
 
 from ponder import GRPO, FinalNumber, Problem, Samples, Sampling, load, solve, user_messages
 from ponder.reason.operators import majority_step
+from ponder.verify import ANSWER_FORMS
 
 policy = load("smollm2", template="qa")
 verifier = FinalNumber(forms=ANSWER_FORMS)

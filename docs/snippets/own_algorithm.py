@@ -20,14 +20,14 @@ class RankGRPO(GRPO):
             wins = (rewards[:, None] > rewards).sum(1) - (rewards[:, None] < rewards).sum(1)
             if len(answers) > 1 and rewards.std() > 0:
                 credit.assign_to_answers(
-                    trace, {a.step: w / (len(answers) - 1) for a, w in zip(answers, wins, strict=True)}
+                    trace, {a.leaf: w / (len(answers) - 1) for a, w in zip(answers, wins, strict=True)}
                 )
         return {}
 
 
 job = RL(
     Addition(digits=1),
-    ScratchModel("0123456789 +=?", width=32, layers=1, heads=2),
+    ScratchModel("0123456789 +?Whatis", width=32, layers=1, heads=2),
     template="{{ bos_token }}{{ messages[-1].content }}",
     strategy=Samples(8, Sampling(max_tokens=2)),
     algorithm=RankGRPO(kl=None),

@@ -1,14 +1,20 @@
 """MCTS against random moves at tic-tac-toe: six games."""
 
 import asyncio
+from dataclasses import replace
 
-from ponder import MCTS
-from ponder.reason.games import GamePolicy, RandomPlayer, RandomPlayoutScorer, SearchPlayer, TicTacToeGame, play_match
-from ponder.reason.operators.cut import Cut
+from ponder.reason.games import (
+    GAME_SEARCH,
+    GamePolicy,
+    RandomPlayer,
+    RandomPlayoutScorer,
+    SearchPlayer,
+    TicTacToeGame,
+    play_match,
+)
 
 game = TicTacToeGame()
-search = MCTS(simulations=64, width=9, rollouts=0, cut=Cut(max_tokens=1))
-player = SearchPlayer(game, search, GamePolicy(game), RandomPlayoutScorer(game, n=4))
+player = SearchPlayer(game, replace(GAME_SEARCH, simulations=64), GamePolicy(game), RandomPlayoutScorer(game, n=4))
 opponent = RandomPlayer(game)
 
 

@@ -44,8 +44,8 @@ def compare(
 ) -> int:
     """Accuracy with its interval, cost per problem, and paired differences from the first system."""
     from ponder.measure.readers import ColumnMap, read_logs, short_labels
-    from ponder.measure.scaling.gpu_time import read_prices
     from ponder.measure.statistics.compare_systems import compare_systems as against
+    from ponder.reason.price import read_prices
 
     systems = read_logs(runs, ColumnMap.from_flags(column))
     systems = [
@@ -63,11 +63,11 @@ def compare(
 
 def comparison_json(found: Comparison, systems: Sequence[Attempts]) -> dict[str, Any]:
     out = asdict(found)
-    for line, system in zip(out["lines"], systems, strict=True):
-        del line["worths"]
+    for line, system in zip(out["systems"], systems, strict=True):
+        del line["values"]
         line["accuracy"] |= {"mean": next(x.accuracy.mean for x in found.systems if x.name == line["name"])}
-        line["how"] = list(system.reading_notes)
-    return {"select": out.pop("method"), **out}
+        line["reading_notes"] = list(system.reading_notes)
+    return {"select": out.pop("rule"), **out}
 
 
 def comparison_lines(found: Comparison, systems: Sequence[Attempts]) -> list[str]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 from ponder.errors import BudgetExhausted, UsageError
 from ponder.protocols import Policy, PolicyWrapper
@@ -23,9 +24,9 @@ class Budget:
     """Limits; None: no limit. Generated tokens never exceed `tokens`. Seconds and dollars are checked before each call,
     so calls in flight finish; seconds count from when the ledger was created."""
 
-    tokens: int | None = None
-    seconds: float | None = None
-    dollars: float | None = None
+    tokens: Annotated[int | None, "tokens to write at most"] = None
+    seconds: Annotated[float | None, "seconds after which no new call starts"] = None
+    dollars: Annotated[float | None, "dollars after which no new call starts, by --prices"] = None
     price: Price = Price()
 
     def __post_init__(self) -> None:
