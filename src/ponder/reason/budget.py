@@ -1,7 +1,7 @@
-"""What thinking may cost, held to the token.
+"""Compute budgets, enforced to the token.
 
-A `BudgetLedger` is what is left of a `Budget`; a `BudgetedPolicy` policy pays from it. Several problems may share one
-purse.
+A `BudgetLedger` tracks how much of a `Budget` is left; a `BudgetedPolicy` charges its tokens to it. Several problems
+can share one ledger.
 """
 
 from __future__ import annotations
