@@ -25,7 +25,7 @@ from audit.check_result import CheckResult
 RECIPE = '''
 """A very small model imitates sums, then learns from rewards."""
 
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.sft import FineTune
 from ponder.tasks import Sums
 from ponder.train.optimizer import AdamW
@@ -214,9 +214,10 @@ def _set_up() -> None:
         "run small.py --run base", "export base model",
         "run small.py --seed 1 --steps 100 --run base2", "export base2 other",
         f"eval {TASK} --model model --n 4 --limit 24 --max-tokens 24 --temperature 1.3 --run drawn",
-        f"label {TASK} --model model --limit 12 --answers-per-problem 2 --max-completions 3 --max-tokens 24 --run labelled",
-        f"eval {TASK} --model model --strategy mcts --guide oracle --n 12 --strategy.rollouts 1 --max-tokens 24 --limit 12"
-        " --temperature 1.3 --run searched",
+        f"label {TASK} --model model --limit 12 --answers-per-problem 2 --max-completions 3 --max-tokens 24"
+        " --run labelled",
+        f"eval {TASK} --model model --strategy mcts --guide oracle --n 12 --strategy.rollouts 1 --max-tokens 24"
+        " --limit 12 --temperature 1.3 --run searched",
     ):  # fmt: skip
         code, said, _ = _run(line, Path.cwd())
         if code:

@@ -25,8 +25,7 @@ from ponder.pipelines.preflight.run_checks import preflight_rl
 from ponder.pipelines.rl import RL, build_learners
 from ponder.reason.strategies import Samples
 from ponder.tasks import Addition
-from ponder.train import learner as learning
-from ponder.train import losses
+from ponder.train import losses, readouts
 from ponder.train.objective import KL
 from ponder.train.pack import pack
 from ponder.train.policy_gradient import DAPO, GRPO, GSPO
@@ -123,16 +122,16 @@ def _kl_term(broken: object) -> AbstractContextManager[object]:
 
 
 def _packing(change: object) -> AbstractContextManager[object]:
-    return mock.patch.object(learning, "pack", lambda part, device, notes=(): change(pack(part, device, notes)))  # type: ignore[operator]
+    return mock.patch.object(readouts, "pack", lambda part, device, notes=(): change(pack(part, device, notes)))  # type: ignore[operator]
 
 
 def _temperature() -> AbstractContextManager[object]:
-    read = learning.token_logprobs
+    read = readouts.token_logprobs
 
     def cooler(hidden_NE: Tensor, weight_VE: Tensor, target_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         return read(hidden_NE, weight_VE, target_N, temperature * 0.6)
 
-    return mock.patch.object(learning, "token_logprobs", cooler)
+    return mock.patch.object(readouts, "token_logprobs", cooler)
 
 
 def _frozen() -> AbstractContextManager[object]:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ponder.measure.figures.theme import STYLE, TEXT_COLOUR
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.rl import RL
 from ponder.protocols import Policy, Scorer, Strategy
 from ponder.reason.operators import evaluate, generate

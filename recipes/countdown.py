@@ -9,7 +9,7 @@ Greedy accuracy did not rise (80.7 % and 78.0 % in a like run), and neither did
 the share solved in eight tries (86.0 % and 80.7 %).
 """
 
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune

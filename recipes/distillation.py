@@ -12,11 +12,12 @@ from _bases import BaseModelName, Count, Lr, Problems, Steps, find_base
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
-from ponder.train.imitation import Distill
+from ponder.train.distill import Distill
 
 
 def recipe(
-    base_model: BaseModelName = "tiny", teacher_steps_factor: Count = 3, problems: Problems = None, n: Count = 4, steps: Steps = None, lr: Lr = None,
+    base_model: BaseModelName = "tiny", teacher_steps_factor: Count = 3, problems: Problems = None, n: Count = 4,
+    steps: Steps = None, lr: Lr = None,
     seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = find_base(base_model)

@@ -19,7 +19,8 @@ from ponder.settings import When
 
 
 def recipe(
-    base_model: BaseModelName = "tiny", by: Literal["samples", "search"] = "samples", rounds: Count = 2, problems: Problems = None,
+    base_model: BaseModelName = "tiny", by: Literal["samples", "search"] = "samples", rounds: Count = 2,
+    problems: Problems = None,
     n: Annotated[Count, When("by", "samples")] = 8, simulations: Annotated[Count, When("by", "search")] = 16,
     steps: Steps = None, beta: float | None = None, nll: float | None = None, lr: Lr = None, start: Start = None,
     seed: int = 0,

@@ -21,7 +21,7 @@ from the different answers would be in 18, 13 and 18 %, since right ones are all
 
 from _last_digits import TEMPLATE, LastDigits
 
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.models.tokenizer import Tokenizer
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
@@ -61,7 +61,8 @@ def recipe(
 
     def judge(data: str) -> FineTune:
         return FineTune(
-            f"stage:{data}/data.jsonl", "stage:base", GENRM_TEMPLATE, optimizer=adam(lr, steps), steps=steps, batch_size=batch,
+            f"stage:{data}/data.jsonl", "stage:base", GENRM_TEMPLATE, optimizer=adam(lr, steps), steps=steps,
+            batch_size=batch,
             save_every=steps, seed=seed,
         )  # fmt: skip
 
@@ -69,7 +70,8 @@ def recipe(
         return Evaluate(task, "stage:base", TEMPLATE, BestOfN(n, sampling=draw), guide, seed=seed)
 
     base = FineTune(
-        task, ScratchModel(ALPHABET, width=64, layers=2, context=256, seed=seed), TEMPLATE, optimizer=adam(3e-3, base_steps),
+        task, ScratchModel(ALPHABET, width=64, layers=2, context=256, seed=seed), TEMPLATE,
+        optimizer=adam(3e-3, base_steps),
         steps=base_steps, batch_size=64, save_every=base_steps, seed=seed,
     )  # fmt: skip
     orm = TrainRewardModel(

@@ -10,7 +10,8 @@ from ponder.train.policy_gradient import GRPO
 
 
 def recipe(
-    base_model: BaseModelName = "tiny", steps: Steps = None, problems_per_step: Problems = None, group_size: Count = 8, lr: Lr = None, start: Start = None,
+    base_model: BaseModelName = "tiny", steps: Steps = None, problems_per_step: Problems = None, group_size: Count = 8,
+    lr: Lr = None, start: Start = None,
     seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = find_base(base_model)

@@ -12,7 +12,8 @@ from ponder.train.ppo import PPO
 
 
 def recipe(
-    base_model: BaseModelName = "tiny", steps: Steps = None, problems_per_step: Problems = None, group_size: Count = 4, epochs_per_batch: int = 1, critic_warmup_steps: int = 2,
+    base_model: BaseModelName = "tiny", steps: Steps = None, problems_per_step: Problems = None, group_size: Count = 4,
+    epochs_per_batch: int = 1, critic_warmup_steps: int = 2,
     lr: Lr = None, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = find_base(base_model)

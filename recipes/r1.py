@@ -22,7 +22,7 @@ from ponder.pipelines.rewards.reward_model_task import RewardModelTask
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
 from ponder.tasks.mixture import TaskMixture, WeightedRewardTask
-from ponder.train.imitation import Distill
+from ponder.train.distill import Distill
 from ponder.train.policy_gradient import GRPO, DrGRPO
 from ponder.train.reward_objectives import OutcomeReward
 

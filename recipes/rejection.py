@@ -11,7 +11,8 @@ from ponder.reason.strategies import Samples
 
 
 def recipe(
-    base_model: BaseModelName = "tiny", problems: Problems = None, n: Count = 8, max_per_problem: Count = 4, steps: Steps = None,
+    base_model: BaseModelName = "tiny", problems: Problems = None, n: Count = 8, max_per_problem: Count = 4,
+    steps: Steps = None,
     lr: Lr = None, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = find_base(base_model)

@@ -19,8 +19,10 @@ from ponder.train.reward_objectives import BradleyTerry
 
 
 def recipe(
-    base_model: BaseModelName = "tiny", problems: Problems = None, answers_per_problem: Count = 8, reward_steps: Steps = None, rl_steps: Count = 32,
-    problems_per_step: Problems = None, group_size: Count = 4, kl: Annotated[float, "pull to the start"] = 0.3, lr: Lr = None,
+    base_model: BaseModelName = "tiny", problems: Problems = None, answers_per_problem: Count = 8,
+    reward_steps: Steps = None, rl_steps: Count = 32,
+    problems_per_step: Problems = None, group_size: Count = 4, kl: Annotated[float, "pull to the start"] = 0.3,
+    lr: Lr = None,
     start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = find_base(base_model)

@@ -18,7 +18,8 @@ from ponder.train.reward_objectives import OutcomeReward, ProcessReward
 
 
 def recipe(
-    base_model: BaseModelName = "tiny", problems: Problems = None, samples: Count = 4, completions: Count = 4, outcomes: Problems = None,
+    base_model: BaseModelName = "tiny", problems: Problems = None, samples: Count = 4, completions: Count = 4,
+    outcomes: Problems = None,
     n: Count = 64, limit: int = 128, steps: Steps = None, lr: Lr = None, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = find_base(base_model)

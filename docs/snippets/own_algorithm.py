@@ -20,7 +20,7 @@ class RankGRPO(GRPO):
             wins = (rewards[:, None] > rewards).sum(1) - (rewards[:, None] < rewards).sum(1)
             if len(answers) > 1 and rewards.std() > 0:
                 credit.assign_to_answers(
-                    trace, {a.step: w / (len(answers) - 1) for a, w in zip(answers, wins, strict=True)}
+                    trace, {a.leaf: w / (len(answers) - 1) for a, w in zip(answers, wins, strict=True)}
                 )
         return {}
 

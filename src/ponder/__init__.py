@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ponder.errors import PonderError, UsageError
-    from ponder.models.load import ScratchModel
     from ponder.models.load import load_inference_policy as load
+    from ponder.models.scratch_model import ScratchModel
     from ponder.pipelines.ask import Answer, ask
     from ponder.pipelines.collect import Collect
     from ponder.pipelines.evaluate import Evaluate
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     )
     from ponder.runs import read_metrics, read_traces
     from ponder.tasks import Addition, Arithmetic, Countdown, CustomTask, GeneratedTask
-    from ponder.train.imitation import DPO, SFT, Distill
+    from ponder.train.distill import Distill
+    from ponder.train.dpo import DPO
+    from ponder.train.imitation import SFT
     from ponder.train.optimizer import AdamW
     from ponder.train.policy_gradient import CISPO, DAPO, GRPO, GSPO, REINFORCE, RLOO, DrGRPO
     from ponder.train.ppo import PPO
@@ -48,7 +50,8 @@ __version__ = "0.1.0"
 # Where each public name lives. The imports above say the same to type checkers and editors; a test compares the two.
 _MODULES = {
     "ponder.errors": ("PonderError", "UsageError"),
-    "ponder.models.load": ("ScratchModel", "load_inference_policy as load"),
+    "ponder.models.load": ("load_inference_policy as load",),
+    "ponder.models.scratch_model": ("ScratchModel",),
     "ponder.pipelines.ask": ("Answer", "ask"),
     "ponder.pipelines.collect": ("Collect",),
     "ponder.pipelines.evaluate": ("Evaluate",),
@@ -75,7 +78,9 @@ _MODULES = {
     ),
     "ponder.runs": ("read_metrics", "read_traces"),
     "ponder.tasks": ("Addition", "Arithmetic", "Countdown", "CustomTask", "GeneratedTask"),
-    "ponder.train.imitation": ("DPO", "SFT", "Distill"),
+    "ponder.train.distill": ("Distill",),
+    "ponder.train.dpo": ("DPO",),
+    "ponder.train.imitation": ("SFT",),
     "ponder.train.optimizer": ("AdamW",),
     "ponder.train.policy_gradient": ("CISPO", "DAPO", "GRPO", "GSPO", "REINFORCE", "RLOO", "DrGRPO"),
     "ponder.train.ppo": ("PPO",),

@@ -19,7 +19,10 @@ from typing import Any
 
 from ponder.errors import UsageError
 
-UNBOUNDED_FIELDS = ("threshold", "least", "bar", "margin", "enough", "seconds", "wall", "timeout", "dollars")
+UNBOUNDED_FIELDS = (
+    "threshold", "cutoff", "margin", "min_margin", "min_score", "min_reward", "stop_score", "dollars",
+    "seconds", "cpu_seconds", "wall_seconds", "timeout", "timeout_seconds",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -74,11 +77,13 @@ class Named:
 class SettingsOf:
     """A mapping of texts that is given as `--PREFIX.NAME VALUE`: the settings of what the flag PREFIX names.
 
-    `target`: the dataclass (`module:Class`) where it is always the same one; help then lists its fields.
+    `target`: the dataclass (`module:Class`) where it is always the same one; help then lists its fields, but for those
+    in `have_flags`, which have a flag of their own beside the dotted one.
     """
 
     prefix: str
     target: str = ""
+    have_flags: tuple[str, ...] = ()
 
 
 def check_finite(thing: Any) -> None:

@@ -17,7 +17,7 @@ RECIPE = '''
 
 from typing import Annotated
 
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.rl import RL
 from ponder.reason.strategies import Samples
 from ponder.tasks import Addition

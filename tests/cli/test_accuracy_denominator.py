@@ -29,5 +29,5 @@ def test_a_problem_that_does_not_fit(ponder, here: Path, model: Path, short: int
     assert f"failed          {long} problems" in said.out and "because " in said.out and "context" in said.out
     assert (f"warning         {long} of {total} problems have no verdict" in said.out) == (code == 3)
     told = json.loads(ponder("eval", "custom", *more, "--json").out.splitlines()[-1])
-    assert (told["single"]["total"], told["single"]["undecided"], told["failed"]) == (total, long, long)
-    assert told["single"]["high"] > told["single"]["low"] == 0.0
+    assert (told["accuracy"]["total"], told["accuracy"]["undecided"], told["num_failed"]) == (total, long, long)
+    assert told["accuracy"]["high"] > told["accuracy"]["low"] == 0.0

@@ -63,7 +63,8 @@ def clear_caches() -> None:
 COLUMNS = ("--task.data", "rows.jsonl", "--task.rewards", "reward_of_mine:pays")
 EVAL = ("eval", "custom", *COLUMNS, "--model", "model", "--max-tokens", "3", "--n", "2", "--strategy", "best-of-n",
         "--guide", "guide_of_mine:Guide", *CPU, "--run", "out")  # fmt: skip
-TRAIN = ("train", "custom", *COLUMNS, "--model", "model", "--steps", "3", "--problems-per-step", "2", "--group-size", "2",
+TRAIN = ("train", "custom", *COLUMNS, "--model", "model", "--steps", "3", "--problems-per-step", "2", "--group-size",
+         "2",
          "--max-tokens", "3", "--save-every", "1", "--keep", "9", "--no-preflight", *CPU, "--run", "out")  # fmt: skip
 
 
@@ -183,7 +184,8 @@ def test_a_public_set_in_another_state(ponder: Ponder, place: Path, monkeypatch:
     put("old", 1)
     small = ("--model", "model", "--task.style", "plain", "--max-tokens", "3", *CPU)
     measured = ("eval", "gsm8k", *small, "--run", "a")
-    trained = ("train", "gsm8k", *small, "--steps", "1", "--problems-per-step", "2", "--group-size", "2", "--no-preflight",
+    trained = ("train", "gsm8k", *small, "--steps", "1", "--problems-per-step", "2", "--group-size", "2",
+               "--no-preflight",
                "--run", "b")  # fmt: skip
     for argv in (measured, trained):
         said = ponder(*argv)
@@ -219,7 +221,8 @@ def test_fine_tuning(ponder: Ponder, place: Path) -> None:
 
 
 def test_a_judge_and_its_labels(ponder: Ponder, place: Path) -> None:
-    made = ("label", "custom", *COLUMNS, "--model", "model", "--limit", "6", "--answers-per-problem", "2", "--max-completions", "2",
+    made = ("label", "custom", *COLUMNS, "--model", "model", "--limit", "6", "--answers-per-problem", "2",
+            "--max-completions", "2",
             "--max-tokens", "3", "--separator", "none", *CPU, "--run", "labels")  # fmt: skip
     assert ponder(*made).code == 0 and STORED in ponder(*made).out
     learned = ("reward", "labels", "--algorithm", "value", "--model", "model", "--steps", "2", "--batch-size", "2",
@@ -297,7 +300,7 @@ from dataclasses import dataclass
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
-from ponder.reason.strategies import Ensemble
+from ponder.reason.strategies import Samples
 from ponder.tasks import Addition
 from ponder.types import Sampling, Score
 
@@ -317,7 +320,7 @@ class Sums(Addition):
 
 def recipe(each: int = 1) -> Stages:
     return Stages((
-        Stage("collect", Collect(Sums(digits=1), "model", strategy=Ensemble(8, Sampling(max_tokens=60)), problems=4)),
+        Stage("collect", Collect(Sums(digits=1), "model", strategy=Samples(8, Sampling(max_tokens=60)), problems=4)),
         Stage("harvest", Harvest(("stage:collect",), each=each)),
     ))
 """

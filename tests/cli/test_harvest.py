@@ -48,10 +48,10 @@ def test_bad_requests(ponder, here: Path):
         (("nowhere", "--out", "x"), "not a run directory"),
         (("r", "--out", "x", "--kind", "chain"), "is not one of"),
         (("r",), "--out"),
-        (("r", "--out", "x", "--verifier.a", "1"), "name it with --task"),
+        (("r", "--out", "x", "--verifier.a", "1"), "--verifier.a means nothing without --verifier"),
         (("r", "--out", "no/x"), "there is no folder no to write x in"),
         (("r", "--out", "x", "--tokenizer", "m", "--kind", "pairs"), "token ids are for"),
-        (("r", "--out", "x", "--kind", "labels", "--max-tokens", "1"), "`longest` is for chains, journeys, pairs,"),
+        (("r", "--out", "x", "--kind", "labels", "--max-tokens", "1"), "`max_tokens` is for chains, journeys, pairs,"),
         (("r", "--out", "x", "--format", "omega"), "`format` is for labels: leave it out for chains"),
         (("r", "--out", "x", "--kind", "labels", "--format", "trl"), "is not one of stepwise, prm800k,"),
     ):

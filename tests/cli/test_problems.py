@@ -25,8 +25,8 @@ def test_templates_to_a_file_that_trains(ponder, templates: Path):
     said = ponder("problems", "templates", templates, "--count", "30", "--dedup-threshold", "0", "--out", "p.jsonl")
     assert said.code == 0, said.err
     assert "drawn" in said.out and "30 problems in p.jsonl" in said.out and "ponder train custom" in said.out
-    settings = [word for word in said.out.split("train on")[1].split() if "=" in word]
-    shown = ponder("tasks", "custom", *(part for setting in settings for part in ("--set", setting)))
+    settings = said.out.split("ponder train custom ")[1].split()
+    shown = ponder("tasks", "custom", *settings)
     assert shown.code == 0 and "gives it 1" in shown.out, shown.err
     again = ponder("problems", "templates", templates, "--out", "p.jsonl")
     assert again.code == 2 and "is already there" in again.err

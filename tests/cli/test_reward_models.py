@@ -44,7 +44,7 @@ def test_a_solver_that_is_never_right_gives_no_labels(ponder: Ponder, here: Path
 
 def test_label_then_train_then_guide(ponder: Ponder, here: Path, model: Path) -> None:
     """One character of some forty is right."""
-    said = labelled(ponder, model, "fakes:Digits", 100, "--task.size", "100")
+    said = labelled(ponder, model, "fakes:DigitTask", 100, "--task.size", "100")
     assert said.code == 0 and "steps of 100 problems" in said.out, said.err
     assert "ponder reward labels --algorithm prm" in said.out and read_metrics("labels")[-1]["labels"] > 400
     traces = [t for _, t in read_traces("labels")]
@@ -77,7 +77,7 @@ def test_json_and_settings(ponder: Ponder, here: Path, model: Path) -> None:
     *_, done = [json.loads(line) for line in said.out.splitlines()]
     assert said.code == 0 and done["event"] == "done" and done["last"]["rewards/errors"] < 1, said.err
     job = json.loads(Path("v/job.json").read_text())
-    assert job["objective"]["is"].endswith("reward:Value") and job["objective"]["bins"] == 5 and job["head_only"]
+    assert job["algorithm"]["is"].endswith(":StateValue") and job["algorithm"]["bins"] == 5 and job["head_only"]
 
 
 @pytest.mark.parametrize(

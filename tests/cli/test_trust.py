@@ -235,9 +235,11 @@ def test_all_that_is_foreign_is_named_before_anything_is_imported(strange: Path)
     "path",
     [
         "os:system", "ponder.staging:shutil.rmtree", "ponder.runs.environment:subprocess", "ponder.registry:load",
-        "ponder.__main__:main", "ponder.cli:main", "ponder:__file__", "ponder.runs.run_dir:Run", "ponder_x:y", "ponder", "",
+        "ponder.__main__:main", "ponder.cli:main", "ponder:__file__", "ponder.runs.run_dir:Run", "ponder_x:y",
+        "ponder", "",
         "ponder..types:Trace", "ponder.types:Sampling.__init__", "ponder.types:Sampling.__init__.__globals__",
-        "ponder.runs.run_dir:Path", "ponder.pipelines.stages:replace", "stranger_module:call", "../x:y", ".types:Sampling",
+        "ponder.runs.run_dir:Path", "ponder.pipelines.stages:replace", "stranger_module:call", "../x:y",
+        ".types:Sampling",
     ],
 )  # fmt: skip
 def test_only_dataclasses_of_ponder_s_are_its_own(path: str, strange: Path) -> None:
@@ -274,7 +276,8 @@ def test_every_name_that_is_loaded_stands_in_a_field_that_says_so() -> None:
     import ponder as package
 
     known = {
-        "cli/__init__.py", "runs/job_json.py", "registry.py", "models/guides.py", "pipelines/make_problems.py", "pipelines/replay.py",
+        "cli/__init__.py", "runs/job_json.py", "registry.py", "models/guides.py", "pipelines/make_problems.py",
+        "pipelines/replay.py",
         "pipelines/problems/filters.py", "tasks/__init__.py", "tasks/reward_functions.py", "verify/rewards/registry.py",
         "cli/job_commands.py", "cli/strategy_flags.py", "cli/strategies.py",  # typed
         "cli/contamination.py", "measure/readers/run_directory.py", "pipelines/harvest.py", "runs/trust.py",  # limits
@@ -398,7 +401,8 @@ def test_a_place_in_an_earlier_stage_stays_in_it(path: str) -> None:
     [
         {"is": 3}, {"is": None}, {"is": ["x"]}, {"is": "float", "value": "x"}, {"is": "float"},
         {"is": "ponder.tasks.generated.addition:Addition", "digits": "x"},
-        {"is": "ponder.tasks.mixture:TaskMixture", "tasks": 3}, {"is": "ponder.tasks.mixture:WeightedRewardTask", "task": 1, "rewards": [2]},
+        {"is": "ponder.tasks.mixture:TaskMixture", "tasks": 3}, {"is": "ponder.tasks.mixture:WeightedRewardTask",
+        "task": 1, "rewards": [2]},
         job_json.encode(Evaluate(Addition(), strategy=Samples())) | {"budget": {"is": "ponder.types:Nothing"}},
     ],
 )  # fmt: skip

@@ -255,7 +255,9 @@ def test_any_order_of_tokens(runs: list[tuple[str, int]]) -> None:
     names = [name for name, size in runs for _ in range(size)]
     x = torch.randn(len(names), 5, generator=draw)
     holder = Adapters(tiny_decoder(), None, None)  # type: ignore[arg-type]
-    used = [(holder._token_index(n, [r[0] for r in runs], [r[1] for r in runs]), *pairs[n]) for n in sorted({*names} - {""})]
+    used = [
+        (holder._token_index(n, [r[0] for r in runs], [r[1] for r in runs]), *pairs[n]) for n in sorted({*names} - {""})
+    ]
     with torch.no_grad():
         base = layer(x)
         with override_forward({layer: _add_lora(used)}):

@@ -22,9 +22,11 @@ from ponder.engine import kv_cache, torch_attention
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request, SequenceState
 from ponder.errors import UnknownName, UsageError
-from ponder.models.load import ScratchModel, load_policy
+from ponder.models.head_reader import HeadReader
+from ponder.models.load import load_policy
+from ponder.models.load_scorer import load_policy_with_head
 from ponder.models.ponder_policy import PonderPolicy
-from ponder.models.reward_models import HeadReader, load_policy_with_head
+from ponder.models.scratch_model import ScratchModel
 from ponder.nets import hf, rope
 from ponder.nets.config import RopeConfig
 from ponder.nets.decoder import Decoder
@@ -34,7 +36,7 @@ from ponder.nets.lora import PEFT_PREFIX
 from ponder.train.learner import Learner
 from ponder.train.objective import KL
 from ponder.train.policy_gradient import GRPO
-from ponder.train.reward_learner import RewardLearner
+from ponder.train.reward_learner import make_reward_learner, predict
 from ponder.train.reward_objectives import OutcomeReward
 from ponder.types import Completion, Sampling, ids
 
@@ -247,7 +249,9 @@ def test_float16_and_bfloat16(dtype: torch.dtype) -> None:
     """The processor rounds elsewhere: that it runs, and that nothing is far off, must do."""
     with fake_mps():
         rows = write(tiny_decoder("gemma", dtype=dtype).to("mps"), [ask(p, 2, i) for i, p in enumerate(PROMPTS)])
-    forced = [ask(r.request.prefix.tolist(), forced_token_ids=tuple(r.token_ids), max_tokens=len(r.token_ids)) for r in rows]
+    forced = [
+        ask(r.request.prefix.tolist(), forced_token_ids=tuple(r.token_ids), max_tokens=len(r.token_ids)) for r in rows
+    ]
     exact = write(tiny_decoder("gemma"), forced)
     assert all(np.allclose(r.logprobs, e.logprobs, atol=0.3) for r, e in zip(rows, exact, strict=True))
 
@@ -357,7 +361,7 @@ def test_the_learner_s_loss(kind: str) -> None:
                 p.copy_(q)
         learner.objective.credit(traces, "wanted", {})
         learner.write_reference_logprobs(traces)
-        return learner._backward(learner._plan(traces), lambda share: None).metrics()
+        return learner._backward(learner.plan(traces), lambda share: None).metrics()
 
     expected = told("cpu")
     assert expected["loss"] and expected["kl"] > 0
@@ -371,9 +375,9 @@ def test_reward_model_prediction() -> None:
         with torch.no_grad():
             for p in net.score.parameters():
                 p.copy_(torch.linspace(-1, 1, p.numel()).view(p.shape))
-        learner = RewardLearner(net, OutcomeReward())
+        learner = make_reward_learner(net, OutcomeReward())
         learner.objective.credit(traces, "wanted", {})
-        return [numbers.ravel().tolist() for _, _, numbers in learner.predict(traces)]
+        return [numbers.ravel().tolist() for _, _, numbers in predict(learner, traces)]
 
     expected = told("cpu")
     assert sum(map(len, expected)) > 5

@@ -27,7 +27,7 @@ GPU = torch.cuda.is_available()
 if not GPU and not os.environ.get("TRITON_INTERPRET"):
     pytest.skip("needs a CUDA device, or TRITON_INTERPRET=1", allow_module_level=True)
 
-from ponder.engine import (
+from ponder.engine import (  # noqa: E402
     cuda_graph_runner,
     fused_forward,
     fused_weights,
@@ -51,7 +51,7 @@ def request(prompt: Sequence[int], n: int = 1, seed: int = 0, **sampling: Any) -
 
 def run(
     kind: str | Decoder, graphs: bool, requests: Sequence[Request], eos: Sequence[int] = (), slots: int = 400,
-    small: str = "", chunk: int = 0,
+    quantization: str = "", prefill_chunk_tokens: int = 0,
 ) -> list[list[SequenceState]]:  # fmt: skip
     net = tiny_decoder(kind).to(DEVICE) if isinstance(kind, str) else kind
     with pytest.MonkeyPatch.context() as patch:
@@ -59,13 +59,15 @@ def run(
         def make(net: Decoder, slots: int, rows: int, *_: Any) -> ModelRunner:
             if not graphs:
                 return ModelRunner(net, slots)
-            runner = cuda_graph_runner.CudaGraphRunner(net, slots, rows, small)
+            runner = cuda_graph_runner.CudaGraphRunner(net, slots, rows, quantization)
             assert runner.ready.wait(60)
             return runner
 
         patch.setattr(engine, "make_runner", make)
         room = slots * kv_cache.bytes_per_token(net.config, net.dtype)
-        machine = Engine(net, frozenset(eos), cache_bytes=room, max_num_seqs=16, prefill_chunk_tokens=chunk)
+        machine = Engine(
+            net, frozenset(eos), cache_bytes=room, max_num_seqs=16, prefill_chunk_tokens=prefill_chunk_tokens
+        )
 
         async def all_of_them() -> list[list[SequenceState]]:
             return list(await asyncio.gather(*(machine.generate(r) for r in requests)))

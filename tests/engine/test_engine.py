@@ -20,6 +20,7 @@ from ponder.nets.decoder import Decoder
 from ponder.train import pack
 from ponder.train.learner import Learner
 from ponder.train.policy_gradient import GRPO
+from ponder.train.readouts import LogprobReadout
 from ponder.types import Sampling, ids
 
 PROMPTS = [[5], [9, 3, 22, 40, 17], [33] * 11, [8, 60, 7], [12, 12, 50, 9, 30, 4, 61, 22]]
@@ -357,7 +358,7 @@ def test_sampled_logprobs_are_the_learner_s(kind: str, heat: float) -> None:
     with torch.no_grad():
         learned = learner.read(net, packed)
     assert float((learned - packed.sampled_N).abs().max()) < 1e-5
-    learner.temperature = 1.4  # the mistake: another temperature in the learner
+    learner.readout = LogprobReadout(1.4)  # the mistake: another temperature in the learner
     with torch.no_grad():
         assert float((learner.read(net, packed) - packed.sampled_N).abs().max()) > 0.1
 

@@ -15,8 +15,9 @@ import pytest
 from fake_checkpoints import Job
 from ponder.cli import export
 from ponder.errors import ModelError
-from ponder.models.load import ScratchModel, load_inference_policy, load_policy, load_tokenizer
-from ponder.models.reward_models import load_scorer, load_shared_scorer
+from ponder.models.load import load_inference_policy, load_policy, load_tokenizer
+from ponder.models.load_scorer import load_scorer, load_shared_scorer
+from ponder.models.scratch_model import ScratchModel
 from ponder.nets import hf, lora
 from ponder.nets.decoder_with_head import DecoderWithHead, ScoreHead
 from ponder.nets.lora import LoRA

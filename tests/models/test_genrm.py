@@ -17,8 +17,8 @@ from fakes import plain_logits, run_async, weights64
 from ponder.errors import Interrupted, UsageError
 from ponder.models import chat_templates
 from ponder.models.genrm import GenRM, parse_verdict, training_row, verdict_prompt
-from ponder.models.load import ScratchModel
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.problems.conversations import read_conversations
 from ponder.protocols import Scorer
 from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Step, Trace, ids, user_messages

@@ -26,7 +26,7 @@ from fakes import run_async
 from models.policy_contract import TOKENIZER, llama_server, save_gguf
 from ponder.cli import main
 from ponder.errors import ModelError, PonderError, UnknownName, UsageError
-from ponder.models import byte_tokenizer, load, sampling_params, server_replies, smollm2
+from ponder.models import byte_tokenizer, model_paths, sampling_params, server_replies, smollm2
 from ponder.models import http_client as http_module
 from ponder.models.load import load_inference_policy, load_policy, load_tokenizer
 from ponder.models.openai_policy import OpenAIPolicy
@@ -665,11 +665,11 @@ def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_key_of_the_environment_stays_off_the_open_wire(
     url: str, sent: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ponder.models.openai_policy import _api_key
+    from ponder.models.server_discovery import api_key_for
 
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    assert (_api_key(url, None) == KEY) is sent
-    assert _api_key(url, "given") == "given" and _api_key(url, "") is None
+    assert (api_key_for(url, None) == KEY) is sent
+    assert api_key_for(url, "given") == "given" and api_key_for(url, "") is None
 
 
 # names
@@ -691,7 +691,7 @@ def test_models_by_name(tmp_path: Any) -> None:
             load_policy(f"openai:{server.url}")
         read = load_tokenizer(f"openai:{server.url}").decode(plain.encode(user_messages("é")), keep_special=True)
         assert read == "<|message|>user<|content|>é<|message|>assistant<|content|>"
-        assert load.pin_checkpoint(f"openai:{server.url}") == f"openai:{server.url}"
+        assert model_paths.pin_checkpoint(f"openai:{server.url}") == f"openai:{server.url}"
 
 
 # the real thing
@@ -707,7 +707,7 @@ def test_another_models_tokenizer_is_refused(tmp_path_factory: pytest.TempPathFa
         with pytest.raises(ModelError, match="the tokenizer is not that of"):
             OpenAIPolicy.connect(address, tokenizer=other)
         policy = OpenAIPolicy.connect(address, tokenizer=TOKENIZER)
-        with pytest.raises(UsageError, match=r"presence is 0.5, but llama.cpp has no such option"):
+        with pytest.raises(UsageError, match=r"presence_penalty is 0.5, but llama.cpp has no such option"):
             one(policy, presence_penalty=0.5)
 
         # a caller that gives up frees its place on the server

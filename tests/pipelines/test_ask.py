@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from ponder import UsageError, ask
-from ponder.models.load import ScratchModel, load_policy
+from ponder.models.load import load_policy
+from ponder.models.scratch_model import ScratchModel
 from ponder.reason.strategies import BestOfN
 from ponder.types import Sampling, Score
 

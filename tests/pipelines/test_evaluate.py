@@ -16,7 +16,8 @@ from fakes import QUESTION_TEMPLATE, DigitTask, FakePolicy, FirstCharVerifier, R
 from ponder.errors import Interrupted, ModelError, RunError, TaskError, UsageError
 from ponder.measure import Accuracy, MeanInterval
 from ponder.measure.statistics.evaluation_report import EvaluationReport, evaluation_report
-from ponder.models.load import ScratchModel, pin_checkpoint
+from ponder.models.model_paths import pin_checkpoint
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.evaluate import Evaluate, evaluate
 from ponder.pipelines.solve import solve_all
 from ponder.protocols import NoProgress, Progress
@@ -67,7 +68,7 @@ def test_report_of_several_samples() -> None:
         judged([0.0, None, 0.0], ["2", "", "3"]),  # a tie of wrong answers
         judged([None, None, None], ["", "", ""]),  # nothing known
     ]
-    found = evaluation_report(traces, "wanted", FirstCharVerifier().read)
+    found = evaluation_report(traces, "wanted", FirstCharVerifier().extract_answer)
     assert (found.num_problems, found.samples_per_problem, found.num_undecided) == (4, 3, 4)
     assert isinstance(found.accuracy, MeanInterval)
     assert found.accuracy.mean == pytest.approx(np.mean([2 / 3, 1 / 3, 0.0, 0.0])) and found.accuracy.undecided == 1
@@ -264,7 +265,9 @@ def test_an_ensemble_without_an_answer_is_wrong_and_a_failed_one_unknown() -> No
     """As for a single answer, and as `ponder compare` has it."""
     silent, failed = judged([], []), judged([], [])
     failed.failed = "the prompt has 9000 tokens"
-    found = evaluation_report([judged([1.0, 1.0], ["1", "1"]), silent, failed], "wanted", FirstCharVerifier().read)
+    found = evaluation_report(
+        [judged([1.0, 1.0], ["1", "1"]), silent, failed], "wanted", FirstCharVerifier().extract_answer
+    )
     assert (found.accuracy.mean, found.accuracy.total, found.accuracy.undecided) == (1 / 3, 3, 1)
     for rate in (found.majority, found.coverage):
         assert rate is not None and (rate.total, rate.undecided, rate.mean) == (3, 1, 1 / 3)

@@ -191,7 +191,7 @@ def test_as_a_stage_it_is_done_once(run: Path, tmp_path: Path, monkeypatch: pyte
     assert job_json.decode(job_json.encode(job)) == job
     out = job(tmp_path / "stage")
     rows = out.read_text()
-    assert len(rows.splitlines()) == 3 and json.loads((tmp_path / "stage" / "funnel.json").read_text())[0]["count"] == 2
+    assert len(rows.splitlines()) == 3 and json.loads((tmp_path / "stage" / "filter_report.json").read_text())[0]["count"] == 2
     monkeypatch.setattr(pipeline, "read_traces", lambda folder: pytest.fail("it was done"))
     assert job(tmp_path / "stage").read_text() == rows
     with pytest.raises(RunError, match="another job"):
@@ -207,7 +207,7 @@ def test_nothing_right_stops_with_the_funnel_and_leaves_no_file(tmp_path: Path):
     assert "right                   0   - 1 wrong" in str(error.value)
     assert "sample more answers" in str(error.value).splitlines()[0]
     assert not (tmp_path / "out" / "data.jsonl").exists()
-    kept = FilterReport.from_json(json.loads((tmp_path / "out" / "funnel.json").read_text()))
+    kept = FilterReport.from_json(json.loads((tmp_path / "out" / "filter_report.json").read_text()))
     assert kept.lines() == str(error.value).splitlines()[1:], "the funnel is kept where nothing else is"
     with pytest.raises(TaskError, match=r"by the scorer 'accuracy' \(the answers were scored by: wanted\)"):
         Harvest((str(tmp_path / "run"),), scorer="accuracy").rows(FilterReport())
@@ -313,7 +313,7 @@ def test_a_journey_s_own_words_are_learned_too(tmp_path: Path):
     from dataclasses import replace
 
     from fakes import QUESTION_TEMPLATE, char_policy
-    from ponder.models.load import ScratchModel
+    from ponder.models.scratch_model import ScratchModel
     from ponder.pipelines.sft import answer_trace
     from ponder.reason.harvest.journeys import RESTART_PHRASES
     from ponder.train.imitation import SFT

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fakes import ALPHABET, DigitTask
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.job.input_fingerprints import input_fingerprints

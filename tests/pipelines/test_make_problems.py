@@ -114,8 +114,8 @@ def test_from_templates_to_a_task(templates: str, tmp_path: Path):
     assert all(row["tags"]["parents"] == ["sums"] for row in found.rows) and len(found.rows) == 40
     assert all(row["pass_rate"] == 0.5 and row["attempts"] == 4 for row in found.rows)
     assert all(row["answer"] == str(sum(figures(row["tags"]["question"]))) for row in found.rows)
-    assert found.funnel.stages["drawn"] == 80 and found.funnel.stages["of fitting difficulty"] == 40
-    assert found.funnel.dropped["of fitting difficulty"] == {"below 1%: too hard": 40}
+    assert found.filter_report.stages["drawn"] == 80 and found.filter_report.stages["of fitting difficulty"] == 40
+    assert found.filter_report.dropped["of fitting difficulty"] == {"below 1%: too hard": 40}
     assert len(solver.asked) == 80 and "boxed" in solver.asked[0]
     path = tmp_path / "run" / "problems.jsonl"
     assert [json.loads(line) for line in path.read_text().splitlines()] == found.rows
@@ -124,7 +124,7 @@ def test_from_templates_to_a_task(templates: str, tmp_path: Path):
     trace.add(Step(0, task.gold(task.train[0]), ids([1]), stop="eos"))
     (score,) = asyncio.run(task.verifier(trace, [1]))
     assert score.value == 1.0
-    assert json.loads((tmp_path / "run" / "funnel.json").read_text()) == found.funnel.to_json()
+    assert json.loads((tmp_path / "run" / "filter_report.json").read_text()) == found.filter_report.to_json()
     # The solutions are an ordinary run's, and can be harvested.
     assert len(Harvest((str(tmp_path / "run"),), keep="first", max_per_problem=1).rows(FilterReport())) == 40
 
@@ -157,7 +157,7 @@ def test_a_solver_that_never_succeeds(templates: str, tmp_path: Path):
         ran(job, tmp_path / "run", Speaks(lambda q, i: "I do not know"))
     assert "drawn" in str(error.value) and "6 by no sample" in str(error.value)
     assert len(list(read_traces(tmp_path / "run"))) == 6  # all that was tried is kept
-    assert json.loads((tmp_path / "run" / "funnel.json").read_text())[-1]["count"] == 0
+    assert json.loads((tmp_path / "run" / "filter_report.json").read_text())[-1]["count"] == 0
 
 
 def test_another_solver_solves_again_what_was_written(parents: str, tmp_path: Path):
@@ -271,9 +271,9 @@ def test_written_problems_must_be_agreed_on(parents: str, tmp_path: Path):
         seed=3,
     )
     found = ran(job, tmp_path / "run", Speaks(writer))
-    assert found.funnel.stages["asked for"] == 12 and found.funnel.stages["made"] == 8
-    assert found.funnel.dropped["with a problem and an answer"] == {"no <problem>": 4}
-    assert found.funnel.dropped["agreed on"] == {"fewer than 2 samples give its answer": 4}
+    assert found.filter_report.stages["asked for"] == 12 and found.filter_report.stages["made"] == 8
+    assert found.filter_report.dropped["with a problem and an answer"] == {"no <problem>": 4}
+    assert found.filter_report.dropped["agreed on"] == {"fewer than 2 samples give its answer": 4}
     assert len(found.rows) == 4
     for row in found.rows:
         tags = row["tags"]
@@ -304,7 +304,7 @@ def test_harder_ones_and_ones_for_an_answer(parents: str, tmp_path: Path, source
     assert {len(r["tags"]["parents"]) for r in found.rows} == {2 if operator == "combine" else 1}
     assert {r["tags"]["operator"] for r in found.rows} == {operator or "backward"}
     if source == "backward":
-        assert found.funnel.dropped["with the answer asked for"]["for another answer"] > 0
+        assert found.filter_report.dropped["with the answer asked for"]["for another answer"] > 0
 
 
 def test_several_solvers_must_agree(parents: str, tmp_path: Path):
@@ -330,7 +330,7 @@ def test_several_solvers_must_agree(parents: str, tmp_path: Path):
     )
     found = ran(job, tmp_path / "run", find)
     assert {int(r["answer"]) for r in found.rows} == {100}  # two of three solvers outvote one
-    assert found.funnel.dropped["agreed on"]["another answer is as frequent"] == 5
+    assert found.filter_report.dropped["agreed on"]["another answer is as frequent"] == 5
     assert {step for step, _ in read_traces(tmp_path / "run")} == {0, 1, 2, 3}
 
 
@@ -356,7 +356,7 @@ def test_agreement_by_hand():
     tried.add_trace(trace("3", "3", "2"))
     assert not tried.majority_agrees  # one of two solvers is no majority
     tried.add_trace(trace("2"))
-    assert tried.majority_agrees and tried.lengths == [2, 2, 2, 2]
+    assert tried.majority_agrees and tried.correct_lengths == [2, 2, 2, 2]
     even = SolveRate(problem)
     even.add_trace(trace("2", "3"))
     assert not even.majority_agrees and even.rate == 0.5
@@ -394,21 +394,21 @@ def test_a_program_can_say_what_is_unique(templates: str, tmp_path: Path):
         patch.setattr("ponder.registry.import_object", lambda path: knows)
         found = ran(job, tmp_path / "run", Speaks(adds))
     assert found.rows and all(figures(r["tags"]["question"])[0] % 2 == 0 for r in found.rows)
-    assert found.funnel.dropped["solved by program"] == {"several answers": 30 - len(found.rows)}
+    assert found.filter_report.dropped["solved by program"] == {"several answers": 30 - len(found.rows)}
     for name, kind in (("number", int), ("text", str)):  # a program may also give its one answer as it is
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
                 "ponder.registry.import_object", lambda path, kind=kind: lambda asked: kind(sum(figures(asked)))
             )
             found = ran(job, tmp_path / name, Speaks(adds))
-        assert len(found.rows) == 30 and "solved by program" not in found.funnel.dropped
+        assert len(found.rows) == 30 and "solved by program" not in found.filter_report.dropped
 
 
 def test_selection_keeps_so_many(templates: str, tmp_path: Path):
     job = MakeProblems("templates", file=templates, count=40, max_kept=10, filters=PLAIN)
     found = ran(job, tmp_path / "run", Speaks(adds))
     assert len(found.rows) == 10 and {r["tags"]["domain"] for r in found.rows} == {"adding", "sharing"}
-    assert found.funnel.dropped["chosen"] == {"beyond 10": 30}
+    assert found.filter_report.dropped["chosen"] == {"beyond 10": 30}
 
 
 # The sieve
@@ -532,7 +532,7 @@ def test_a_policy_that_always_fails_ends_it(parents: str, tmp_path: Path):
     job = MakeProblems("write", file=parents, question_column="question", model="m", count=40)
     with pytest.raises(ModelError, match="every attempt to write fails, the last one because: the prompt is too long"):
         ran(job, tmp_path / "run", Fails(adds))
-    assert json.loads((tmp_path / "run" / "funnel.json").read_text())[0]["stage"] == "asked for"
+    assert json.loads((tmp_path / "run" / "filter_report.json").read_text())[0]["stage"] == "asked for"
 
 
 def test_a_reply_without_any_problem_stops_with_the_funnel(parents: str, tmp_path: Path):
@@ -609,7 +609,7 @@ def test_how_to_answer_is_no_part_of_a_tasks_question():
 def test_a_task_can_be_started_from(tmp_path: Path):
     job = MakeProblems("filter", task=Addition(digits=2), count=20, filters=Filters(dedup_threshold=0, min_chars=1))
     found = ran(job, tmp_path / "run", Speaks(adds))
-    assert found.rows and found.funnel.stages["given"] == 20
+    assert found.rows and found.filter_report.stages["given"] == 20
     assert "boxed" in found.rows[0]["prompt"] and found.rows[0]["tags"]["parents"] == [found.rows[0]["id"]]
     again = MakeProblems(
         "filter", file=str(tmp_path / "run" / "problems.jsonl"), filters=Filters(dedup_threshold=0, min_chars=1)

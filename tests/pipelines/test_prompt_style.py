@@ -21,7 +21,8 @@ from ponder.cli import main
 from ponder.cli.strategy_flags import strategy_from_flags
 from ponder.errors import PonderError, UsageError
 from ponder.models.chat_templates import render_chat
-from ponder.models.load import ScratchModel, load_policy
+from ponder.models.load import load_policy
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.label import Label
@@ -354,7 +355,9 @@ def test_a_strategy_that_thinks_adds_nothing_to_a_template_that_does() -> None:
     assert "step by step" not in sent and "boxed" not in sent
 
 
-@pytest.mark.parametrize("way", ["chain", "direct", "cot", "token-control", "tool-use", "tree-of-thoughts", "self-refine"])
+@pytest.mark.parametrize(
+    "way", ["chain", "direct", "cot", "token-control", "tool-use", "tree-of-thoughts", "self-refine"]
+)
 @pytest.mark.parametrize("name", ["addition", "sorting", "countdown"])
 def test_tasks_shows_the_prompt_that_is_sent(way: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tasks", name, "--strategy", way, "--json"]) == 0

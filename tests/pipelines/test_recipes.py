@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from jinja2 import Environment
 
-from ponder.cli import launch, recipe_files
+from ponder.cli import recipe_files
 from ponder.errors import Interrupted, TaskError
 from ponder.models.chat_templates import CHAT_TEMPLATES
 from ponder.models.ponder_policy import PonderPolicy
@@ -149,7 +149,7 @@ def test_a_recipe_runs_to_its_end_and_not_twice(
     assert list(first) == [s.name for s in stages.stages]
     for stage in stages.stages:
         assert_done(stage.job, folder / stage.name)
-    told = launch.result_lines(stages, folder, first)
+    told = stages.summary_lines(folder, first)
     assert [line for line in told if line.startswith("== ")] == [f"== {name}" for name in first]
     assert sum(line.startswith("  traces ") for line in told) == sum(isinstance(s.job, Harvest) for s in stages.stages)
 
@@ -174,7 +174,7 @@ def assert_done(job: Any, folder: Path) -> None:
             assert checkpoints(folder)[-1].name == f"step-{job.steps:06d}"
         case Harvest():
             rows = [json.loads(line) for line in (folder / "data.jsonl").open()]
-            assert len(rows) == json.loads((folder / "funnel.json").read_text())[-1]["count"] > 0
+            assert len(rows) == json.loads((folder / "filter_report.json").read_text())[-1]["count"] > 0
             assert job.kind != "chains" or all(sum(row["learned"]) == row["tokens"] for row in rows)
         case Evaluate():
             assert [t.failed for _, t in read_traces(folder)] == [""] * len(job.task.test)

@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, FirstCharVerifier, RecordingProgress, char_policy, trace_group
 from ponder.errors import Interrupted, PonderError, RunError, TaskError, UsageError, VerifierError
-from ponder.models.load import ScratchModel
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.nets import hf
 from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.lora import LoRA
@@ -28,7 +28,8 @@ from ponder.pipelines.training.teachers import load_value_model
 from ponder.reason.strategies import Chain, Samples
 from ponder.runs import Run, checkpoints, newest_checkpoint, read_job, read_metrics, read_traces
 from ponder.runs.records import raw_records, read_records
-from ponder.train.imitation import SFT, Distill
+from ponder.train.distill import Distill
+from ponder.train.imitation import SFT
 from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.train.policy_gradient import GRPO, RLOO
 from ponder.train.ppo import PPO
@@ -36,7 +37,8 @@ from ponder.types import Cost, Sampling, Score
 
 MODEL = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
 JOB = RL(
-    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=2)), GRPO(), AdamW(lr=3e-3, warmup_steps=2), steps=6, problems_per_step=3,
+    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=2)), GRPO(), AdamW(lr=3e-3, warmup_steps=2),
+    steps=6, problems_per_step=3,
     max_tokens_per_microbatch=20, preflight=False, save_every=2, device="cpu", dtype="float32",
 )  # fmt: skip
 
@@ -321,7 +323,8 @@ def test_the_trained_model_loads_by_the_run_s_name(whole: tuple[Path, PonderPoli
         ({"strategy": Samples(4, Sampling(temperature=0.5))}, "temperature"),
         ({"temperature": 0.0, "strategy": Samples(4, Sampling(temperature=0.0))}, "positive"),
         ({"steps": 0}, "at least 1"), ({"save_every": 0}, "at least 1"), ({"problems_per_step": -1}, "at least 1"),
-        ({"epochs_per_batch": 0}, "at least 1"), ({"minibatches": 0}, "at least 1"), ({"keep_checkpoints": 0}, "at least 1"),
+        ({"epochs_per_batch": 0}, "at least 1"), ({"minibatches": 0}, "at least 1"),
+        ({"keep_checkpoints": 0}, "at least 1"),
     ],
 )  # fmt: skip
 def test_impossible_jobs_are_refused(change: dict[str, Any], words: str) -> None:

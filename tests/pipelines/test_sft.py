@@ -25,14 +25,16 @@ from fakes import (
     weights64,
 )
 from ponder.errors import Interrupted, RunError, TaskError, UsageError
-from ponder.models.load import ScratchModel
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.models.tokenizer import Tokenizer
 from ponder.pipelines.problems.conversations import read_conversations
 from ponder.pipelines.sft import PREFERENCE_SCORER, FineTune, answer_trace, check_answer_tokens, text_answer_trace
 from ponder.pipelines.solve import shuffled_problems
 from ponder.runs import newest_checkpoint, read_metrics, read_traces
-from ponder.train.imitation import DPO, SFT, Distill, RejectionSampling
+from ponder.train.distill import Distill
+from ponder.train.dpo import DPO
+from ponder.train.imitation import SFT, RejectionSampling
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Problem, Sampling, user_messages

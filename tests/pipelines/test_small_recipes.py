@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ponder.cli import launch, recipe_files
+from ponder.cli import recipe_files
 from ponder.models import chat_templates
 from ponder.models.genrm import verdict_prompt
 from ponder.models.ponder_policy import PonderPolicy
@@ -35,7 +35,7 @@ def made(name: str, **settings: Any) -> Stages:
 def test_it_runs_to_its_end_and_not_twice(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stages = made(name, **SMALL[name])
     first = stages(tmp_path / "run")
-    told = "\n".join(launch.result_lines(stages, tmp_path / "run", first))
+    told = "\n".join(stages.summary_lines(tmp_path / "run", first))
     assert all(f"== {stage.name}\n" in told for stage in stages.stages)
 
     def again(*_: Any, **__: Any) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from ponder.errors import Interrupted, RunError, UnknownName, UsageError
 from ponder.measure.statistics.evaluation_report import EvaluationReport
-from ponder.models.load import ScratchModel
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.job.finished_training import finished_model
 from ponder.pipelines.sft import FineTune

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fakes import QUESTION_TEMPLATE, DigitTask
 from ponder.errors import BudgetExhausted, ModelError, PonderError, UnknownName, UsageError
 from ponder.models import chat_templates
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.protocols import Policy
 from ponder.reason.operators import expand, generate, insert_text
 from ponder.reason.operators.cut import CUTS, Cut, parse_cut

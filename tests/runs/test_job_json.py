@@ -11,7 +11,7 @@ import pytest
 
 from fakes import QUESTION_TEMPLATE, DigitTask
 from ponder.errors import PonderError, RunError, UsageError
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, FakePolicy, RecordingProgress
 from ponder.errors import Interrupted, RunError
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate, evaluate
 from ponder.pipelines.label import Label

@@ -149,9 +149,7 @@ def test_a_changed_digit_is_named(tmp_path: Path) -> None:
     add(path, *ROWS)
     whole = path.read_bytes()
     path.write_bytes(whole.replace(b'"loss":1.5', b'"loss":1.4'))
-    with pytest.raises(
-        RunError, match=r"line 2 is damaged \(its checksum differs\): bring that line back, or write"
-    ) as e:
+    with pytest.raises(RunError, match=r"line 2 is damaged \(its checksum differs\): restore that line, or write") as e:
         held(path)
     marker = re.search(r'{"lost": \d+}', str(e.value))
     assert marker is not None

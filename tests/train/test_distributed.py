@@ -17,7 +17,7 @@ import torch.distributed as dist
 from fakes import mixed_groups, tiny_decoder
 from float64_losses import turned
 from ponder.train import losses, pack
-from ponder.train.critic import CriticLearner
+from ponder.train.critic import make_critic_learner, write_values
 from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup, current_group
 from ponder.train.learner import Learner
 from ponder.train.objective import Critic
@@ -34,7 +34,7 @@ CASES = ("grpo", "one trace", "critic", "bfloat16")
 def credited(case: str) -> list[Trace]:
     traces = mixed_groups()[:1] if case == "one trace" else mixed_groups()
     if case == "critic":
-        CriticLearner(tiny_decoder(), Critic()).write_values(traces)
+        write_values(make_critic_learner(tiny_decoder(), Critic()), traces)
         PPO(kl=None).credit(traces, "wanted", {})
     else:
         GRPO().credit(traces, "wanted", {})
@@ -43,7 +43,7 @@ def credited(case: str) -> list[Trace]:
 
 def learner(case: str, peers: DataParallelGroup) -> Learner:
     if case == "critic":
-        return CriticLearner(tiny_decoder(), Critic(), max_tokens_per_microbatch=20, process_group=peers)
+        return make_critic_learner(tiny_decoder(), Critic(), max_tokens_per_microbatch=20, process_group=peers)
     net = tiny_decoder(dtype=torch.bfloat16 if case == "bfloat16" else torch.float32)
     return Learner(net, GRPO(), AdamW(lr=0.01), max_tokens_per_microbatch=20, epochs_per_batch=2, process_group=peers)
 

@@ -13,7 +13,9 @@ import torch
 from ponder.errors import UsageError
 from ponder.train import credit, losses
 from ponder.train.algorithms import OFFLINE
-from ponder.train.imitation import DPO, SFT, Distill, RejectionSampling
+from ponder.train.distill import Distill
+from ponder.train.dpo import DPO
+from ponder.train.imitation import SFT, RejectionSampling
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 from toy_answers import Answer, Now, Reference, World, agree, measured, token_mean, world
 

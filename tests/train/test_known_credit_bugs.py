@@ -11,7 +11,7 @@ import pytest
 from fakes import fails_if, mixed_groups, perturb, tiny_decoder, trace_group
 from ponder.errors import UsageError
 from ponder.train import credit
-from ponder.train.critic import CriticLearner
+from ponder.train.critic import make_critic_learner, write_values
 from ponder.train.objective import Critic, Objective, ObjectiveState
 from ponder.train.policy_gradient import CISPO, DAPO, GRPO, GSPO, REINFORCE, RLOO, DrGRPO, ReinforcePlusPlus
 from ponder.train.ppo import PPO
@@ -98,9 +98,9 @@ def test_16_whitening_is_over_the_global_batch(broken: bool, monkeypatch: Patch)
         monkeypatch.setattr(credit, "whiten", lambda parts: [real([p])[0] for p in parts])
     for rule in (PPO(kl=None), ReinforcePlusPlus(kl=None)):
         traces = mixed_groups()
-        critic = CriticLearner(tiny_decoder(), Critic())
+        critic = make_critic_learner(tiny_decoder(), Critic())
         perturb(critic.net, 0.1)
-        critic.write_values(traces)
+        write_values(critic, traces)
         rule.credit(traces, "wanted", {})
         every = np.concatenate([s.advantages for t in traces for s in t.steps if s.advantages is not None])
         means = [abs(float(s.advantages.mean())) for t in traces for s in t.steps if s.advantages is not None]

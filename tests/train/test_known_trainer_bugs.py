@@ -25,9 +25,9 @@ from float64_losses import gap, turned
 from ponder.errors import UsageError
 from ponder.nets import decoder, lora
 from ponder.nets.lora import LoRA
-from ponder.train import chunked_lm_head, credit, losses, pack
+from ponder.train import chunked_lm_head, credit, losses, pack, readouts
 from ponder.train import learner as learning
-from ponder.train.imitation import Distill
+from ponder.train.distill import Distill
 from ponder.train.learner import Learner
 from ponder.train.objective import KL, Objective
 from ponder.train.optimizer import AdamW, MasterWeights
@@ -103,7 +103,7 @@ def everywhere(heat: float) -> None:
     traces = credited()
     _, expected = float64_losses.step("grpo", net, traces, learner.reference, heat)
     assert gap(learner.gradient(traces), expected) < 1e-5
-    learner._note_old(traces, [s for t in traces for s in t.steps if s.sampled])
+    learner.write_notes(traces, [s for t in traces for s in t.steps if s.sampled], "old", net)
     for name, model in (("old", net), ("reference", learner.reference)):
         w = weights64(model)
         for trace in traces:
@@ -119,8 +119,8 @@ def everywhere(heat: float) -> None:
 def test_5_temperature_is_in_every_log_probability(mistake: str, monkeypatch: Patch) -> None:
     """And never in values: test_critic.py. What the sampler says of its draws: test_5 in tests/pipelines."""
     if mistake:
-        real, at = getattr(learning, mistake), {"token_logprobs": 3, "divergence": 4}[mistake]
-        monkeypatch.setattr(learning, mistake, lambda *a: real(*a[:at], 1.0, *a[at + 1 :]))
+        real, at = getattr(readouts, mistake), {"token_logprobs": 3, "divergence": 4}[mistake]
+        monkeypatch.setattr(readouts, mistake, lambda *a: real(*a[:at], 1.0, *a[at + 1 :]))
     with fails_if(bool(mistake)):
         everywhere(0.7)
 
@@ -129,7 +129,7 @@ def test_5_temperature_is_in_every_log_probability(mistake: str, monkeypatch: Pa
 @both
 def test_6_old_is_of_before_the_first_update(passes: int, minibatches: int, broken: bool, monkeypatch: Patch) -> None:
     if broken:  # old = current in each pass and mini-batch
-        monkeypatch.setattr(Learner, "_note_old", lambda self, traces, steps: None)
+        monkeypatch.setattr(readouts.LogprobReadout, "needs_old_logprobs", False)
     traces = credited()
     learner = Learner(
         tiny_decoder(),
@@ -268,7 +268,7 @@ def test_12_packed_equals_alone(kind: str, broken: bool, monkeypatch: Patch) -> 
     learner = Learner(net, PLAIN)
     batch = pack.pack(pack.plan(traces, PLAIN.weigh, trains_zero_advantage=True), net.device)
     with torch.no_grad():
-        found = learner._tokens(batch).logprobs_N
+        found = learner.readout.loss_inputs(learner, batch).logprobs_N
     paths = {id(s): t.token_ids(i).tolist() for t in traces for i, s in enumerate(t.steps)}
     w = weights64(net)
     alone = torch.cat([plain_logprobs(net, w, paths[id(s)], len(s.token_ids)).detach() for s in batch.steps])
@@ -294,11 +294,11 @@ def test_13_no_dropout(broken: bool, monkeypatch: Patch) -> None:
 def test_14_the_head_keeps_no_logits(broken: bool, monkeypatch: Patch) -> None:
     kept: list[tuple[int, ...]] = []
     if broken:
-        monkeypatch.setattr(learning, "token_logprobs", float64_losses.full_logprobs)
+        monkeypatch.setattr(readouts, "token_logprobs", float64_losses.full_logprobs)
     learner = Learner(tiny_decoder(), PLAIN)
     batch = pack.pack(pack.plan(credited(), PLAIN.weigh, trains_zero_advantage=True), learner.net.device)
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(tuple(t.shape)) or t, lambda t: t):
-        learner._tokens(batch)
+        learner.readout.loss_inputs(learner, batch)
     with fails_if(broken):
         assert kept and (len(batch.target_N), learner.net.config.vocab) not in kept
 

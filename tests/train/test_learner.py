@@ -51,7 +51,7 @@ def same(net: Decoder, other: dict[str, Tensor]) -> bool:
 )
 def test_loss_and_gradient(kind: str, beta: float) -> None:
     net = tiny_decoder(kind)
-    learner = Learner(net, GRPO(kl=KL(beta)), AdamW(lr=1e-9, max_grad_norm=float("inf")))
+    learner = Learner(net, GRPO(kl=KL(beta) if beta else None), AdamW(lr=1e-9, max_grad_norm=float("inf")))
     perturb(net)
     traces = credited()
     loss, expected = float64_losses.step(lambda of: float64_losses.grpo(of, beta), net, traces, learner.reference)

@@ -91,14 +91,14 @@ def test_training_goes_on_on_a_gpu(kind: str, tmp_path: Path) -> None:
 
 def test_a_count_of_skipped_steps_comes_back(tmp_path: Path) -> None:
     one, two = learner(), learner()
-    one.consecutive_skipped_steps = 2
+    one.guarded_step.consecutive_skipped = 2
     with Run(tmp_path, Job()) as run:
         with CheckpointWriter(run) as saver:
             saver.save(5, one.tensors(), one.counters(), {})
         found = load_latest(run)
     assert found is not None
     two.restore(found.tensors, found.state)
-    assert two.consecutive_skipped_steps == 2
+    assert two.guarded_step.consecutive_skipped == 2
 
 
 def test_a_model_s_snapshot_holds_still(tmp_path: Path) -> None:

@@ -19,10 +19,9 @@ from torch import Tensor
 import float64_losses
 from fakes import mixed_groups, perturb, plain_logprobs, tiny_decoder, trace_group, weights64
 from ponder.nets.decoder import Decoder
-from ponder.train import chunked_lm_head
-from ponder.train import learner as learning
+from ponder.train import chunked_lm_head, readouts
 from ponder.train.algorithms import OFFLINE, ONLINE
-from ponder.train.critic import CriticLearner
+from ponder.train.critic import make_critic_learner, write_values
 from ponder.train.learner import Learner
 from ponder.train.objective import Critic
 from ponder.train.pack import PackedBatch, chains
@@ -69,7 +68,7 @@ class Padded:
 
 
 def padded_hidden(self: Learner, net: Decoder, batch: PackedBatch) -> Tensor:
-    """As `Learner._hidden`, by a right-padded [B, T] batch; the padding is the end-of-sequence token."""
+    """As `Learner.hidden_states`, by a right-padded [B, T] batch; the padding is the end-of-sequence token."""
     roots = [s for s, parent in enumerate(batch.parents) if parent < 0]
     assert all(p in (-1, s - 1) for s, p in enumerate(batch.parents)), "no prompt is shared here"
     lengths = [sum(batch.lengths[a:b]) for a, b in pairwise([*roots, len(batch.parents)])]
@@ -125,9 +124,9 @@ class Case:
         learner.write_reference_logprobs(self.traces)
         net = perturb(begun, BY)
         if isinstance(rule, PPO):
-            values = CriticLearner(net, Critic())
+            values = make_critic_learner(net, Critic())
             perturb(values.net, 0.1, seed=4)
-            values.write_values(self.traces)
+            write_values(values, self.traces)
             if name == "critic":
                 net = perturb(values.net, 0.05, seed=5)
         rule.credit(self.traces, "wanted", {})
@@ -135,7 +134,7 @@ class Case:
 
     def gradient(self, micro: int, traces: Sequence[Trace]) -> float64_losses.Grads:
         if self.name == "critic":
-            return CriticLearner(self.net, Critic(), max_tokens_per_microbatch=micro).gradient(traces)
+            return make_critic_learner(self.net, Critic(), max_tokens_per_microbatch=micro).gradient(traces)
         given: Any = {"temperature": HEAT, "max_tokens_per_microbatch": micro, "reference": self.reference}
         return Learner(self.net, self.rule, **given).gradient(traces)
 
@@ -146,12 +145,12 @@ class Case:
             for way in ("chunked", "plain") if self.name != "critic" else ("none",):
                 with patch.context() as m:
                     if layout == "padded":
-                        m.setattr(Learner, "_hidden", padded_hidden)
+                        m.setattr(Learner, "hidden_states", padded_hidden)
                     if way == "chunked":
                         m.setattr(chunked_lm_head, "_CHUNK_BYTES", 7 * 4 * self.net.config.vocab)  # seven tokens
                     else:
-                        m.setattr(learning, "token_logprobs", float64_losses.full_logprobs)
-                        m.setattr(learning, "divergence", full_divergence)
+                        m.setattr(readouts, "token_logprobs", float64_losses.full_logprobs)
+                        m.setattr(readouts, "divergence", full_divergence)
                     for size, micro in MICRO.items():
                         yield f"{layout}, {way} head, {size}", self.gradient(micro, traces)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, mixed_groups, tiny_decoder
 from ponder import settings
 from ponder.errors import ModelError, RunError, UsageError
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.nets import hf, lora
 from ponder.nets.decoder_with_head import ScoreHead
 from ponder.nets.lora import LoRA
@@ -27,8 +27,10 @@ from ponder.pipelines.problems.curriculum import EasyToHard, Frontier
 from ponder.pipelines.rl import RL
 from ponder.reason.strategies import Rebase, Samples
 from ponder.runs import Run
+from ponder.train.distill import Distill
+from ponder.train.dpo import DPO
 from ponder.train.finite_checks import Diverged
-from ponder.train.imitation import DPO, Distill, RejectionSampling
+from ponder.train.imitation import RejectionSampling
 from ponder.train.learner import Learner
 from ponder.train.objective import KL, Critic
 from ponder.train.optimizer import AdamW, MasterWeights
@@ -109,7 +111,8 @@ def test_a_setting_that_is_not_finite_is_refused(site: str) -> None:
     [
         lambda: AdamW(lr=1e38), lambda: AdamW(lr=11.0), lambda: AdamW(eps=1e-45), lambda: AdamW(eps=1e38),
         lambda: AdamW(lr=1.0, weight_decay=1e30), lambda: AdamW(weight_decay=1e38), lambda: AdamW(betas=(0.9,)),  # type: ignore[arg-type]
-        lambda: LoRA(alpha=1e38), lambda: Sampling(temperature=1e38), lambda: Learner(tiny_decoder(), PLAIN, temperature=1e-40),
+        lambda: LoRA(alpha=1e38), lambda: Sampling(temperature=1e38),
+        lambda: Learner(tiny_decoder(), PLAIN, temperature=1e-40),
         lambda: REINFORCE(baseline_decay=1e300), lambda: PPO(advantage_clip=-1.0), lambda: Critic(value_clip=0.0),
     ],
 )  # fmt: skip

@@ -19,6 +19,7 @@ from ponder.train.objective import Stats, Tokens
 from ponder.train.optimizer import AdamW
 from ponder.train.pack import PackedBatch
 from ponder.train.policy_gradient import GRPO, ClippedSurrogate
+from ponder.train.readouts import LogprobReadout
 from ponder.types import Trace
 
 PLAIN = GRPO(kl=None)
@@ -39,15 +40,15 @@ def same(net: Decoder, other: dict[str, Tensor]) -> bool:
 
 def short_of_memory(patch: pytest.MonkeyPatch, most: int, recomputed: int | None = None) -> list[int]:
     """No batch of more than so many tokens fits; with recomputing so many. Returns the sizes that were tried."""
-    real, tried = Learner._tokens, []
+    real, tried = LogprobReadout.loss_inputs, []
 
-    def tokens(self: Learner, batch: PackedBatch) -> Tokens:
+    def tokens(self: LogprobReadout, learner: Learner, batch: PackedBatch) -> Tokens:
         tried.append(len(batch.ids_T))
-        if tried[-1] > (recomputed if self.net.gradient_checkpointing and recomputed is not None else most):
+        if tried[-1] > (recomputed if learner.net.gradient_checkpointing and recomputed is not None else most):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        return real(self, batch)
+        return real(self, learner, batch)
 
-    patch.setattr(Learner, "_tokens", tokens)
+    patch.setattr(LogprobReadout, "loss_inputs", tokens)
     return tried
 
 
@@ -74,16 +75,16 @@ def test_out_of_memory_halves_the_micro_batch_and_goes_on(passes: int, monkeypat
 def test_out_of_memory_in_the_middle_of_a_step_counts_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pass begins again: what was collected before is dropped, from gradient and metrics."""
     traces = credited(6)
-    real, calls = Learner._tokens, []
+    real, calls = LogprobReadout.loss_inputs, []
     plain = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-9), max_tokens_per_microbatch=128).step(traces)
 
-    def tokens(self: Learner, batch: PackedBatch) -> Tokens:
+    def tokens(self: LogprobReadout, learner: Learner, batch: PackedBatch) -> Tokens:
         calls.append(1)
         if len(calls) == 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return real(self, batch)
+        return real(self, learner, batch)
 
-    monkeypatch.setattr(Learner, "_tokens", tokens)
+    monkeypatch.setattr(LogprobReadout, "loss_inputs", tokens)
     told = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-9), max_tokens_per_microbatch=128).step(traces)
     for name in ("num_trained_tokens", "loss", "grad_norm", "entropy"):
         assert told[name] == pytest.approx(plain[name], rel=1e-5, abs=1e-7), name

@@ -22,16 +22,20 @@ ALL: dict[str, Any] = {**ONLINE, **OFFLINE}
 PAPERS: dict[str, dict[str, Any]] = {
     "reinforce": {"baseline": "batch", "kl": None},
     "rloo": {"kl": KL(0.03, "k1", "reward")},  # section 4: beta 0.03 on TL;DR
-    "reinforce++": {"clip": 0.2, "upper_clip": 0.2, "kl": KL(0.01, "k1", "reward"), "group_baseline": False, "entropy_coef": 0.0},
-    "grpo": {"clip": 0.2, "upper_clip": 0.2, "kl": KL(0.04, "k3", "loss"), "bessel": False, "entropy_coef": 0.0},  # section 4.2
+    "reinforce++": {"clip": 0.2, "upper_clip": 0.2, "kl": KL(0.01, "k1", "reward"), "group_baseline": False,
+    "entropy_coef": 0.0},
+    "grpo": {"clip": 0.2, "upper_clip": 0.2, "kl": KL(0.04, "k3", "loss"), "bessel": False, "entropy_coef": 0.0},
+    # section 4.2
     "dr-grpo": {"clip": 0.2, "upper_clip": 0.2, "kl": None, "max_completion_tokens": 3000, "entropy_coef": 0.0},
     "dapo": {  # section 4.1: 16384 tokens and a buffer of 4096
-        "clip": 0.2, "upper_clip": 0.28, "kl": None, "max_completion_tokens": 16384 + 4096, "overlong_buffer": 4096, "dynamic_sampling_rounds": 10, "entropy_coef": 0.0,
+        "clip": 0.2, "upper_clip": 0.28, "kl": None, "max_completion_tokens": 16384 + 4096, "overlong_buffer": 4096,
+        "dynamic_sampling_rounds": 10, "entropy_coef": 0.0,
     },
     "gspo": {"clip": 3e-4, "upper_clip": 4e-4, "kl": None, "bessel": False, "entropy_coef": 0.0},  # section 5.1
     "cispo": {"clip": math.inf, "upper_clip": 4.0, "kl": None, "bessel": False, "entropy_coef": 0.0},
     "ppo": {  # InstructGPT, appendix C.4: beta 0.02, no discount, lambda 0.95, both clips 0.2
-        "clip": 0.2, "upper_clip": 0.2, "kl": KL(0.02, "k1", "reward"), "gamma": 1.0, "lam": 0.95, "advantage_estimator": "gae",
+        "clip": 0.2, "upper_clip": 0.2, "kl": KL(0.02, "k1", "reward"), "gamma": 1.0, "lam": 0.95,
+        "advantage_estimator": "gae",
         "whiten_advantages": True, "entropy_coef": 0.0, "adaptive_kl": None, "critic": Critic(value_clip=0.2),
     },
     "tree": {"clip": 0.2, "upper_clip": 0.2, "kl": None, "treerl": False},
@@ -45,7 +49,8 @@ CHANGED: dict[str, dict[str, Any]] = {
     "cispo": {"clip": 0.5, "clip_high": None},
     "dapo": {"mask_truncated": True, "overlong_buffer": 0},
     "ppo": {
-        "critic": Critic("a/run", AdamW(3e-6), None, 5), "adaptive_kl": AdaptiveKLController(3.0, 100), "advantage_estimator": "td", "advantage_clip": 5.0,
+        "critic": Critic("a/run", AdamW(3e-6), None, 5), "adaptive_kl": AdaptiveKLController(3.0, 100),
+        "advantage_estimator": "td", "advantage_clip": 5.0,
         "normalize_rewards": True, "reward_clip": 10.0,
     },
     "dpo": {"loss_type": "ipo", "beta": 0.5},

@@ -72,10 +72,12 @@ CASES: dict[str, tuple[Any, Reference]] = {
         GRPO(kl=KL(0.4, "k1", "reward")), lambda w, n: sequence_mean(clipped(w, n, relative(w, beta=0.4)))),
     "dr-grpo": (DrGRPO(), lambda w, n: sequence_sum(clipped(w, n, relative(w, "none")), 3000)),
     "dr-grpo, length": (
-        DrGRPO(max_completion_tokens=7, clip_high=0.3), lambda w, n: sequence_sum(clipped(w, n, relative(w, "none"), 0.2, 0.3), 7)),
+        DrGRPO(max_completion_tokens=7, clip_high=0.3), lambda w,
+        n: sequence_sum(clipped(w, n, relative(w, "none"), 0.2, 0.3), 7)),
     "dapo": (DAPO(), lambda w, n: token_mean(clipped(w, n, relative(w), 0.2, 0.28))),
     "dapo, overlong": (
-        DAPO(max_completion_tokens=5, overlong_buffer=3), lambda w, n: token_mean(clipped(w, n, relative(w, overlong=penalty), 0.2, 0.28))),
+        DAPO(max_completion_tokens=5, overlong_buffer=3), lambda w,
+        n: token_mean(clipped(w, n, relative(w, overlong=penalty), 0.2, 0.28))),
     "dapo, k1 reward": (
         DAPO(kl=KL(0.4, "k1", "reward")), lambda w, n: token_mean(clipped(w, n, relative(w, beta=0.4), 0.2, 0.28))),
     "dapo, masked": (
@@ -224,8 +226,10 @@ class MaskKeepsBaseline(DAPO):
 MISTAKES = [
     (StillDivides(), "dr-grpo"), (OwnLength(), "dr-grpo"), (DrGRPO(max_completion_tokens=3001), "dr-grpo"),
     (MeanOfTokens(), "grpo"), (GRPO(bessel=True), "grpo"), (GRPO(clip_high=0.28), "grpo"), (Forgets(), "grpo"),
-    (WrongSign(), "grpo"), (SilentZero(), "grpo"), (GRPO(kl=KL(0.04, "k2")), "grpo"), (GRPO(entropy_coef=-0.001), "grpo"),
-    (MeanOfSequences(), "dapo"), (DAPO(clip_high=None), "dapo"), (DAPO(max_completion_tokens=5, overlong_buffer=2), "dapo, overlong"),
+    (WrongSign(), "grpo"), (SilentZero(), "grpo"), (GRPO(kl=KL(0.04, "k2")), "grpo"),
+    (GRPO(entropy_coef=-0.001), "grpo"),
+    (MeanOfSequences(), "dapo"), (DAPO(clip_high=None), "dapo"),
+    (DAPO(max_completion_tokens=5, overlong_buffer=2), "dapo, overlong"),
     (MaskKeepsBaseline(mask_truncated=True), "dapo, masked"), (DAPO(), "dapo, masked"),
     (TokenRatio(), "gspo"), (SumOfLogs(clip=0.1, clip_high=0.3, kl=KL(0.1)), "gspo, wide"),
     (RatioMoves(), "cispo"), (DropsTokens(), "cispo"), (AbsoluteLimit(0.3, 0.28, KL(0.1, "k2"), 0.1), "cispo, narrow"),

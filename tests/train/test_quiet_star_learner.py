@@ -106,7 +106,8 @@ def test_the_reward_carries_no_gradient_to_the_prediction() -> None:
 
 
 def slow(
-    policy: PonderPolicy, w: Mapping[str, Tensor], head: Mapping[str, Tensor], text: QuietText, j: int, thought: Sequence[int],
+    policy: PonderPolicy, w: Mapping[str, Tensor], head: Mapping[str, Tensor], text: QuietText, j: int,
+    thought: Sequence[int],
     ahead: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Log-likelihood of the next tokens, mixed, and of the thought: one sequence at a time, in float64."""

@@ -24,10 +24,12 @@ from ponder.errors import ModelError, UsageError
 from ponder.nets import hf
 from ponder.nets.decoder_with_head import DecoderWithHead, ScoreHead
 from ponder.nets.lora import LoRA, attach
+from ponder.train.learner import Learner
 from ponder.train.objective import Tokens
 from ponder.train.optimizer import AdamW
 from ponder.train.pack import chains
-from ponder.train.reward_learner import RewardLearner
+from ponder.train.readouts import RewardReadout
+from ponder.train.reward_learner import make_reward_learner, predict
 from ponder.train.reward_objectives import (
     SHARE_NOTE,
     TARGET_NOTE,
@@ -41,7 +43,8 @@ from ponder.train.reward_objectives import (
 from ponder.types import Score, Step, Trace, ids
 
 RULES: dict[str, RewardObjective] = {
-    "pairs": BradleyTerry(), "orm": OutcomeReward(), "orm, bias": OutcomeReward(bias=True), "prm": ProcessReward(), "value": StateValue(),
+    "pairs": BradleyTerry(), "orm": OutcomeReward(), "orm, bias": OutcomeReward(bias=True), "prm": ProcessReward(),
+    "value": StateValue(),
     "two-hot": StateValue("two-hot", bins=7), "x1": StateValue("x1", target_source="value", hidden=(5, 3)),
 }  # fmt: skip
 
@@ -196,13 +199,13 @@ def test_k_answers_of_a_prompt_weigh_as_one_prompt() -> None:
 # the network
 
 
-def learner_of(name: str, micro: int = 10**9, **more: Any) -> RewardLearner:
+def learner_of(name: str, micro: int = 10**9, **more: Any) -> Learner:
     rule = RULES[name]
     net = perturb(DecoderWithHead.from_decoder(tiny_decoder(scale=0.1), rule.head, seed=2), 0.05, seed=4)
-    return RewardLearner(net, rule, AdamW(lr=1e-9), max_tokens_per_microbatch=micro, **more)  # type: ignore[arg-type]
+    return make_reward_learner(net, rule, AdamW(lr=1e-9), max_tokens_per_microbatch=micro, **more)  # type: ignore[arg-type]
 
 
-def plain_step(learner: RewardLearner, traces: Sequence[Trace]) -> tuple[float, Grads]:
+def plain_step(learner: Learner, traces: Sequence[Trace]) -> tuple[float, Grads]:
     """One path at a time in float64, each number read at the last token of its step."""
     rule, w, net = learner.objective, weights64(learner.net), learner.net
     groups: list[tuple[list[Tensor], list[float]]] = []
@@ -275,11 +278,11 @@ def test_one_gradient_however_it_is_computed(name: str) -> None:
     assert "lm_head.weight" not in expected
 
 
-class Before(RewardLearner):
+class Before(RewardReadout):
     """Reads a number before its token, as a critic does."""
 
-    def read(self, net: Any, batch: Any) -> Tensor:
-        return net.raw_scores(self._hidden(net, batch))
+    def read(self, learner: Learner, net: Any, batch: Any) -> Tensor:
+        return net.raw_scores(learner.hidden_states(net, batch))
 
 
 class ByPair(BradleyTerry):
@@ -302,8 +305,8 @@ def test_a_mistake_is_seen(name: str, broken: Any) -> None:
     assert gap(plain.gradient(traces), expected) < 1e-5
     rule = RULES[name] if broken is Before else broken
     rule.credit(traces, "wanted", {})
-    kind = Before if broken is Before else RewardLearner
-    assert gap(kind(plain.net, rule, AdamW(lr=1e-9)).gradient(traces), expected) > 1e-2
+    readout = Before() if broken is Before else RewardReadout()
+    assert gap(Learner(plain.net, rule, AdamW(lr=1e-9), readout=readout).gradient(traces), expected) > 1e-2
 
 
 @pytest.mark.parametrize("name", ["pairs", "prm", "two-hot"])
@@ -312,7 +315,7 @@ def test_predicted_is_what_a_plain_pass_reads(name: str) -> None:
     RULES[name].credit(traces, "wanted", {})
     w = {n: p.detach() for n, p in weights64(learner.net).items()}
     seen = []
-    for trace, places, numbers in learner.predict(traces):
+    for trace, places, numbers in predict(learner, traces):
         for (i, target), z in zip(places, numbers, strict=True):
             hidden = plain_hidden(w, learner.net.config, trace.token_ids(i).tolist())[-1]
             expected = hidden @ w["score.weight"].T + w.get("score.bias", 0)
@@ -338,7 +341,7 @@ def test_adapters_and_the_head_learn_together() -> None:
     ProcessReward().credit(traces, "wanted", {})
     net = perturb(DecoderWithHead.from_decoder(tiny_decoder(), ProcessReward().head), 0.05)
     attach(net, LoRA(2, targets=("q_proj",)), 0)
-    found = RewardLearner(net, ProcessReward()).gradient(traces)
+    found = make_reward_learner(net, ProcessReward()).gradient(traces)
     assert all(".lora_" in n or n.startswith("score.") for n in found) and {"score.weight", "score.bias"} < set(found)
 
 

@@ -13,6 +13,15 @@ RERUN_FLAGS = "ponder.cli.job_commands:rerun_flags"
 PLAN_FLAGS = "ponder.cli.plan:plan_flags"
 PLANNED_COMMANDS = ("train", "sft")  # commands that `ponder plan` takes in place of a recipe
 
+PLAN_USAGE = """\
+usage: ponder plan RECIPE [--sample-groups N] [--dry-run-steps N] [--json] [the recipe's flags]
+       ponder plan train|sft [--sample-groups N] [--dry-run-steps N] [the flags of that command]
+
+What a run will be like, before it starts: the whole job, the time and memory it takes by its first steps, a prompt
+with what is trained after it, how often the model is right, and the checks that the run begins with.
+RECIPE is what `ponder run` takes: a .py file, a shipped recipe or a run directory. Nothing is kept.
+The exit code is 1 where a check fails."""
+
 
 def print_help(command: str, argv: Sequence[str]) -> bool:
     """Print a command's help. False: it must be imported to tell."""
@@ -21,7 +30,10 @@ def print_help(command: str, argv: Sequence[str]) -> bool:
     except schema.Unreadable:
         return False
     if not signatures:
-        return False
+        from ponder.cli.recipe_files import recipes_help
+
+        print(PLAN_USAGE if command == "plan" else recipes_help())
+        return True
     from ponder.cli.flags import Parser
 
     name = f" {argv[0]}" if command in ("run", "plan") else ""
@@ -33,7 +45,7 @@ def print_help(command: str, argv: Sequence[str]) -> bool:
 
 
 def read_signatures(command: str, argv: Sequence[str]) -> list[schema.Signature]:
-    """The signatures whose parameters are the flags of this command line; none where the command tells itself."""
+    """The signatures whose parameters are this line's flags; none for `run` and `plan` without a recipe."""
     first = argv[0] if argv and not argv[0].startswith("-") else ""
     if command == "demo":
         (recipe,) = _recipe(DEMO_RECIPE)

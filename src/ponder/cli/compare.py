@@ -63,11 +63,11 @@ def compare(
 
 def comparison_json(found: Comparison, systems: Sequence[Attempts]) -> dict[str, Any]:
     out = asdict(found)
-    for line, system in zip(out["lines"], systems, strict=True):
-        del line["worths"]
+    for line, system in zip(out["systems"], systems, strict=True):
+        del line["values"]
         line["accuracy"] |= {"mean": next(x.accuracy.mean for x in found.systems if x.name == line["name"])}
-        line["how"] = list(system.reading_notes)
-    return {"select": out.pop("method"), **out}
+        line["reading_notes"] = list(system.reading_notes)
+    return {"select": out.pop("rule"), **out}
 
 
 def comparison_lines(found: Comparison, systems: Sequence[Attempts]) -> list[str]:

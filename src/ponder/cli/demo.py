@@ -15,9 +15,10 @@ from ponder.cli import export, solve
 from ponder.cli.commands import DEMO_DESCRIPTION, DEMO_RECIPE
 from ponder.cli.graceful_stop import GracefulStop
 from ponder.cli.job_commands import job_from_recipe
-from ponder.cli.launch import job_progress, solve_hint
+from ponder.cli.launch import job_progress
 from ponder.cli.progress import one_line, print_json
 from ponder.errors import UsageError
+from ponder.pipelines.job.base_job import solve_hint
 
 if TYPE_CHECKING:
     from ponder.measure import Accuracy, PairedDifference
@@ -99,7 +100,7 @@ def run_demo(job: RL, folder: Path, stop: GracefulStop, json: bool = False) -> N
 
 def _export_model(folder: Path) -> None:
     """The model as a folder, unless it was written after the last checkpoint."""
-    from ponder.models.load import find_model
+    from ponder.models.model_paths import find_model
 
     made, config = find_model(str(folder / "train")) / "config.json", folder / "model" / "config.json"
     if config.is_file() and config.stat().st_mtime_ns > made.stat().st_mtime_ns:

@@ -23,7 +23,7 @@ EXTRAS = {
     "hf": ("transformers", "peft", "datasets"),
     "tasks": ("reasoning-gym",),
     "constraints": ("google-re2", "jsonschema"),
-    "guide": ("llguidance",),
+    "grammar": ("llguidance",),
     "data": ("datasketch",),
     "proofs": ("z3-solver",),
     "vllm": ("vllm",),

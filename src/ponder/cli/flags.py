@@ -133,6 +133,8 @@ class Parser(argparse.ArgumentParser):
             return
         group = self.add_argument_group(prefix, text or None)
         for field in schema.read_fields(settings.target):
+            if field.name in settings.have_flags:
+                continue
             kind, about, _ = split_annotated(field.hint)
             note = _with_note(about, "" if field.required else _default_note(field.default))
             shown = f"--{prefix}.{field.name.replace('_', '-')}"
@@ -171,22 +173,31 @@ def check_conditions(function: Callable[..., Any], given: dict[str, Any]) -> Non
             if isinstance(condition, When):
                 values = {n: given.get(n, parameters[n].default) for n in condition.names}
                 if not any(map(condition.is_met, values.values())):
-                    raise UsageError(_condition_message(parameters, name, condition, values))
+                    raise UsageError(
+                        _condition_message(parameters, _given_flag(parameters, name, given), condition, values)
+                    )
 
 
 def _condition_message(
-    parameters: Mapping[str, inspect.Parameter], name: str, condition: When, values: Mapping[str, Any]
+    parameters: Mapping[str, inspect.Parameter], flag: str, condition: When, values: Mapping[str, Any]
 ) -> str:
-    """Which flag means nothing, beside what it would, and what to do."""
+    """Which flag means nothing, beside which it would, and what to do."""
     first, value = next(iter(values.items()))
     if not condition.values and not condition.other_than:
         others = " or ".join(_flag_name(parameters, n) for n in values)
-        return f"{_flag_name(parameters, name)} means nothing without {others}: give that too, or leave it out"
+        return f"{flag} means nothing without {others}: give that too, or leave it out"
     if condition.values:
         wanted = f"is for {_flag_name(parameters, first)} {' or '.join(map(str, condition.values))}"
     else:
         wanted = "means nothing"
-    return f"{_flag_name(parameters, name)} {wanted}: leave it out with {_flag_name(parameters, first)} {value}"
+    return f"{flag} {wanted}: leave it out with {_flag_name(parameters, first)} {value}"
+
+
+def _given_flag(parameters: Mapping[str, inspect.Parameter], name: str, given: Mapping[str, Any]) -> str:
+    """The flag as it was given: of dotted settings the first."""
+    settings = given[name]
+    own = _flag_name(parameters, name)
+    return f"{own}.{next(iter(settings))}" if isinstance(settings, Mapping) and settings else own
 
 
 def _flag_name(parameters: Mapping[str, inspect.Parameter], name: str) -> str:

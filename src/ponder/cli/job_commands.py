@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -27,7 +26,7 @@ def run_flags(
 def run(argv: Sequence[str]) -> int:
     """ponder run RECIPE [--run DIR] [--json] [the recipe's flags]"""
     if not argv or argv[0] in ("-h", "--help"):
-        print(_recipes_help())
+        print(recipe_files.recipes_help())
         return 0 if argv else 2
     name, *rest = argv
     prog = f"ponder run {name}"
@@ -157,7 +156,9 @@ def build_algorithm(name: str, settings: Mapping[str, str], beta: float | None) 
     from ponder.train.objective import KL
 
     plain = {key: text for key, text in settings.items() if not key.startswith("kl.")}
-    objective = flags.build_with_settings("algorithm", registry.lookup("algorithm", name, ON_POLICY), plain, "algorithm")
+    objective = flags.build_with_settings(
+        "algorithm", registry.lookup("algorithm", name, ON_POLICY), plain, "algorithm"
+    )
     changes = {key.removeprefix("kl."): text for key, text in settings.items() if key.startswith("kl.")}
     if beta is None and not changes:
         return objective
@@ -265,7 +266,9 @@ def evaluate(
     model: opt.Model = "smollm2",
     strategy: opt.Strategy = None,
     effort: opt.Effort = None,
-    n: Annotated[int | None, "samples per problem, beams or simulations; more than 1 takes the strategy samples"] = None,
+    n: Annotated[
+        int | None, "samples per problem, beams or simulations; more than 1 takes the strategy samples"
+    ] = None,
     limit: Annotated[int | None, "the first so many problems"] = None,
     temperature: Annotated[float | None, "0: greedy, as a chain is; the strategy samples uses 1"] = None,
     max_tokens: Annotated[int | None, "longest answer (256)"] = None,
@@ -357,32 +360,3 @@ def load_stored_job(folder: Path) -> Any:
     if not callable(job):
         raise UsageError(f"{folder}/job.json holds no job that can be run")
     return job
-
-
-def _recipes_help() -> str:
-    known = recipe_files.shipped_recipes()
-    width = max(map(len, known), default=0)
-    listed = [f"  {name:<{width}}  {_recipe_headline(path)}" for name, path in known.items()]
-    return "\n".join(
-        [
-            "usage: ponder run RECIPE [--run DIR] [--json] [the recipe's flags]",
-            "",
-            "RECIPE is a .py file with a function recipe(...) that returns a job, a run directory, or one of these:",
-            "",
-            *(listed or ["  (none are installed)"]),
-            "",
-            "`ponder run RECIPE --help` lists its flags. The run directory is runs/RECIPE unless --run names another.",
-            "A run directory that names code of its own, not ponder's, runs only with --trust.",
-        ]
-    )
-
-
-def _recipe_headline(path: Path) -> str:
-    """The first line of a recipe's docstring, without running it."""
-    import ast
-
-    try:
-        return (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").partition("\n")[0]
-    except (OSError, SyntaxError) as why:
-        print(f"{path}: {why}", file=sys.stderr)
-        return ""

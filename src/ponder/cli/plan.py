@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from ponder import event_loop
 from ponder.cli import flags, job_commands, recipe_files
+from ponder.cli.command_help import PLAN_USAGE, PLANNED_COMMANDS
 from ponder.cli.graceful_stop import GracefulStop
 from ponder.cli.launch import JobLaunch
 from ponder.cli.progress import ProgressTracker, print_json, progress_display
@@ -24,15 +25,6 @@ if TYPE_CHECKING:
     from ponder.pipelines.preflight.gradient_probe import PreflightData
     from ponder.train.learner import Learner
     from ponder.types import Trace
-
-USAGE = """\
-usage: ponder plan RECIPE [--sample-groups N] [--dry-run-steps N] [--json] [the recipe's flags]
-       ponder plan train|sft [--sample-groups N] [--dry-run-steps N] [the flags of that command]
-
-What a run will be like, before it is begun: the whole job, the time and memory it takes by its first steps, a prompt
-with what is trained after it, how often the model is right, and the checks that the run begins with.
-RECIPE is what `ponder run` takes: a .py file, a shipped recipe or a run directory. Nothing is kept.
-The exit code is 1 where a check fails."""
 
 
 def plan_flags(
@@ -96,13 +88,13 @@ class RunPlan:
 def plan(argv: Sequence[str]) -> int:
     """ponder plan RECIPE [--sample-groups N] [--dry-run-steps N] [--json] [the recipe's flags]"""
     if not argv or argv[0] in ("-h", "--help"):
-        print(USAGE)
+        print(PLAN_USAGE)
         return 0 if argv else 2
     job, json, scan, probe = parse_plan(argv)
     from ponder.reason.ineffective_settings import ineffective_settings
 
     found = RunPlan(*find_training_job(job))
-    found.job.fits()
+    found.job.check_memory()
     found.ineffective_settings = ineffective_settings(found.job.strategy) if hasattr(found.job, "strategy") else []
     with GracefulStop(resumable=False) as stop:
         with ProgressTracker("", stop) if json else progress_display("plan", stop, unit="plan") as seen:
@@ -122,7 +114,7 @@ def parse_plan(argv: Sequence[str]) -> tuple[Any, bool, int, int]:
     prog = f"ponder plan {name}"
     if name.startswith("-"):
         raise UsageError("give the recipe first: ponder plan RECIPE --flag value ...")
-    if name in ("train", "sft"):
+    if name in PLANNED_COMMANDS:
         command: Callable[..., JobLaunch] = job_commands.train if name == "train" else job_commands.sft
         given = (
             flags.Parser(prog, command.__doc__ or "")
@@ -240,7 +232,7 @@ def _forecast_time(found: RunPlan, p: DryRun, learner: Learner) -> None:
     sampling = getattr(getattr(found.job, "strategy", None), "sampling", None)
     length = p.metrics[-1].get("completions/mean_length", 0.0)
     growth = sampling.max_tokens / length if sampling is not None and length else 1.0
-    live = [1 - m.get("frac_reward_zero_std", 0.0) * (not found.job.objective.trains_zero_advantage) for m in p.metrics]
+    live = [1 - m.get("frac_reward_zero_std", 0.0) * (not found.job.algorithm.trains_zero_advantage) for m in p.metrics]
     full = time_full_pass(learner, p.first_traces) if min(live) < 1 else 0.0
     found.time = forecast_run_time(found.job.steps, p.sample_seconds, p.learn_seconds, live, full, growth)
 

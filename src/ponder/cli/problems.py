@@ -165,12 +165,12 @@ def _run_and_write(job: Any, folder: Path, out: Path, json: bool) -> int:
             "out": str(out),
             "problems": len(made.rows),
             "solved": job._uses_solvers,
-            "funnel": made.funnel.to_json(),
+            "funnel": made.filter_report.to_json(),
         }
         print_json({"event": "done", **told, **before.to_json()})
         return 0
     settings = f"--task.data {out} --task.rewards ponder.tasks.synthetic.problem_rows:accuracy --task.gold_column gold"
-    print("\n".join([*before.lines(), *made.funnel.lines(), "", f"{len(made.rows):,} problems in {out}"]))
+    print("\n".join([*before.lines(), *made.filter_report.lines(), "", f"{len(made.rows):,} problems in {out}"]))
     solved = any(row.get("attempts") for row in made.rows)
     if not solved:
         print("difficulty not known: nothing was solved; --solver MODEL leaves out what is too easy or too hard")

@@ -22,7 +22,9 @@ LoraSettings = Annotated[
     dict[str, str], SettingsOf("lora", "ponder.nets.lora:LoRA"), "train adapters in place of the weights"
 ]
 OptimizerSettings = Annotated[
-    dict[str, str], SettingsOf("optimizer", "ponder.train.optimizer:AdamW"), "AdamW; overrides --lr and the others"
+    dict[str, str],
+    SettingsOf("optimizer", "ponder.train.optimizer:AdamW", ("lr", "warmup_steps", "decay_steps", "states")),
+    "settings of AdamW",
 ]
 BudgetSettings = Annotated[
     dict[str, str], SettingsOf("budget", "ponder.reason.budget:Budget"), "what each problem may cost at most"

@@ -115,7 +115,9 @@ class GenRM:
     async def _from_token_logprobs(self, policy: Any, prefix: Ids, words: Sequence[str]) -> tuple[float | None, Cost]:
         """The policy reads both words: exact, whatever tokens they are made of."""
         texts = [self.policy.tokens(word) for word in words[: 2 if self.normalise else 1]]
-        logps = [float(np.sum(x)) for x in await asyncio.gather(*(policy.token_logprobs(prefix, ids(t)) for t in texts))]
+        logps = [
+            float(np.sum(x)) for x in await asyncio.gather(*(policy.token_logprobs(prefix, ids(t)) for t in texts))
+        ]
         read = 0 if self.rationales else len(prefix)  # else whoever wrote a rationale has paid for it
         cost = Cost(scorer_tokens=read + sum(map(len, texts)))
         return _normalise(math.exp(logps[0]), math.exp(logps[1])) if self.normalise else math.exp(logps[0]), cost

@@ -55,7 +55,7 @@ def load_guide(
             raise UsageError("an oracle needs a task with gold answers: --guide oracle is for `ponder eval`")
         return task.verifier
     if (form := _REWARD_PATTERN.fullmatch(kind)) and rest:
-        from ponder.models.reward_models import load_or_share_scorer
+        from ponder.models.load_scorer import load_or_share_scorer
 
         settings = {"reduce": form[1]} if form[1] else {}
         return load_or_share_scorer(policy, rest, device, dtype, **settings)

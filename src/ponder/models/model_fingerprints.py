@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from ponder.errors import PonderError
 from ponder.models.guides import parse_reward_model
-from ponder.models.load import OPENAI_PREFIX, TRANSFORMERS_PREFIX, VLLM_PREFIX, find_model, pin_checkpoint
+from ponder.models.model_paths import OPENAI_PREFIX, TRANSFORMERS_PREFIX, VLLM_PREFIX, find_model, pin_checkpoint
 from ponder.runs import job_json, read_job
 from ponder.runs.file_fingerprints import add_fingerprints, files_fingerprint
 from ponder.runs.manifest import MANIFEST_FILE

@@ -24,7 +24,8 @@ _VLLM_FIELDS = _ALL_FIELDS - {"no_repeat_ngram_size", "forced_token_ids", "token
 _LLAMA_CPP_FIELDS = _COMMON_FIELDS | {"top_k", "min_p", "repetition_penalty", "logit_bias", "json_schema", "logprobs"}
 # Over text, what names tokens means nothing.
 _TEXT_FIELDS: dict[ServerKind, set[str]] = {
-    "vllm": _COMMON_FIELDS | {"top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "regex", "json_schema"},
+    "vllm": _COMMON_FIELDS
+    | {"top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "regex", "json_schema"},
     "llama.cpp": _COMMON_FIELDS | {"top_k", "min_p", "repetition_penalty", "json_schema"},
     "other": _COMMON_FIELDS | {"presence_penalty", "frequency_penalty", "json_schema"},
 }

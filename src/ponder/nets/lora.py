@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -46,9 +46,9 @@ KNOWN_SETTINGS = {
 class LoRA:
     """There is no dropout: the log-probabilities of training must be those of sampling."""
 
-    rank: int = 16
-    alpha: float = 32.0
-    targets: tuple[str, ...] = LORA_TARGETS
+    rank: Annotated[int, "rank of the two factors"] = 16
+    alpha: Annotated[float, "the update is scaled by alpha / rank"] = 32.0
+    targets: Annotated[tuple[str, ...], "projections that get an adapter"] = LORA_TARGETS
 
     def __post_init__(self) -> None:
         if self.rank < 1 or not 0 < self.alpha <= MAX_ALPHA:

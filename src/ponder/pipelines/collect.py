@@ -1,4 +1,4 @@
-"""Collect traces to learn from: training problems, solved by a strategy. Resumes by problem; every trace is kept."""
+"""Collect traces as training data: a strategy solves training problems. It resumes by problem and stores every trace."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ponder import event_loop, memory_check
 from ponder.errors import UsageError
@@ -13,6 +14,7 @@ from ponder.measure.statistics.evaluation_report import EvaluationReport, evalua
 from ponder.models.guides import guide_code, is_oracle, load_guide
 from ponder.models.load import load_inference_policy
 from ponder.pipelines.evaluate import accuracy_so_far
+from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.solve_many import solve_many
@@ -26,19 +28,19 @@ from ponder.types import Trace
 
 
 @dataclass(frozen=True)
-class Collect:
-    """The job: so many training problems from the `first` on, in the order in which a run with this seed asks them."""
+class Collect(BaseJob):
+    """The job: `limit` training problems from `start_index` on, in the order in which a run with this seed asks them."""
 
     task: Task
     model: str = "smollm2"
     template: str | None = None
     strategy: Strategy = Samples(4)
-    # "oracle": the gold answer guides the search, as training data may, and the traces say so
+    # "oracle": the gold answer guides the search, which training data allows; the traces say so
     guide: str = field(default="", metadata=names_code(guide_code))
     budget: Budget | None = None
     limit: int = 256
     start_index: int = 0
-    max_concurrency: int = 128  # problems in flight, and lost at most when interrupted
+    max_concurrency: int = 128  # problems in flight; an interruption loses at most these
     seed: int = 0
     device: str = "auto"
     dtype: str = "auto"
@@ -48,8 +50,11 @@ class Collect:
         if min(self.max_concurrency, self.limit) < 1 or min(self.seed, self.start_index) < 0:
             raise UsageError("max_concurrency and limit must each be at least 1, seed and start_index at least 0")
 
-    def __call__(self, folder: str | Path, progress: Progress | None = None) -> EvaluationReport:
+    def check_memory(self) -> None:
         memory_check.require_trace_memory({"limit": self.limit}, {"n": getattr(self.strategy, "n", 1)})
+
+    def __call__(self, folder: str | Path, progress: Progress | None = None) -> EvaluationReport:
+        self.check_memory()
         progress = progress or NoProgress()
         chosen = {p.id: p for p in shuffled_problems(self.task.train, self.seed, self.start_index, self.limit)}
         job, run = open_run(self, folder)
@@ -72,10 +77,10 @@ class Collect:
             traces = event_loop.run(solving)
         return self._report(traces)
 
-    def summary_lines(self, folder: Path) -> list[str]:
-        """What came out, for people."""
-        last = {trace.problem.id: trace for _, trace in read_traces(folder)}  # what failed was asked again
-        return [f"traces          of {len(last)} problems", *self._report(list(last.values())).lines()]
+    def summary_lines(self, folder: Path, result: Any) -> list[str]:
+        last = {trace.problem.id: trace for _, trace in read_traces(folder)}  # a resumed run repeats failures
+        lines = self._report(list(last.values())).lines()
+        return [f"traces          of {len(last)} problems", *lines, f"run       {folder}"]
 
     def _report(self, traces: Sequence[Trace]) -> EvaluationReport:
         verifier = self.task.verifier

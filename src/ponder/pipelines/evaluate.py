@@ -1,17 +1,19 @@
-"""Evaluation: task x strategy -> traces -> accuracy with an interval. Resumes by problem; every trace is kept."""
+"""Evaluation: task x strategy -> traces -> accuracy with an interval. It resumes by problem and stores every trace."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ponder import event_loop, memory_check
 from ponder.errors import TaskError, UsageError
 from ponder.measure.statistics.evaluation_report import EvaluationReport, evaluation_report, running_accuracy
 from ponder.models.guides import guide_code, is_oracle, load_guide
-from ponder.models.load import load_inference_policy
+from ponder.models.load import load_inference_policy, load_tokenizer
+from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.solve_many import solve_many
@@ -21,23 +23,23 @@ from ponder.reason.budget import Budget, BudgetLedger
 from ponder.reason.strategies import Chain
 from ponder.runs import Run, read_traces
 from ponder.runs.trust import names_code
-from ponder.types import Cost, Trace
+from ponder.types import Cost, Problem, Trace
 
 
 @dataclass(frozen=True)
-class Evaluate:
+class Evaluate(BaseJob):
     """The job: held-out problems of a task, solved by a strategy."""
 
     task: Task
     model: str = "smollm2"
     template: str | None = None
     strategy: Strategy = Chain()
-    # what guides a search (see `guides`); "oracle" is the task's verifier, and is said everywhere
+    # The scorer that guides a search (see `models.guides`). "oracle": the task's verifier; every report says so.
     guide: str = field(default="", metadata=names_code(guide_code))
     budget: Budget | None = None  # of each problem
-    shared_budget: bool = False  # it is the budget of all problems: whoever thinks hard leaves less to the others
-    limit: int | None = None  # the first so many problems; None: all
-    max_concurrency: int = 128  # problems in flight, and lost at most when interrupted
+    shared_budget: bool = False  # one budget for all problems together: a hard one leaves less to the others
+    limit: int | None = None  # number of problems, from the first on; None: all
+    max_concurrency: int = 128  # problems in flight; an interruption loses at most these
     seed: int = 0
     device: str = "auto"
     dtype: str = "auto"
@@ -46,6 +48,35 @@ class Evaluate:
         object.__setattr__(self, "task", apply_style(self.task, self.strategy, self.template))
         if self.max_concurrency < 1 or (self.limit is not None and self.limit < 1) or self.seed < 0:
             raise UsageError("max_concurrency and limit must each be at least 1, seed at least 0")
+
+    @property
+    def unit(self) -> str:
+        return "problem"
+
+    @property
+    def total(self) -> int:
+        return len(self.problems())
+
+    def problems(self) -> list[Problem]:
+        """The held-out problems of the task, up to the limit."""
+        return list(self.task.test[: self.limit] if self.limit else self.task.test)
+
+    def check_memory(self) -> None:
+        memory_check.require_trace_memory({"limit": len(self.problems())}, {"n": getattr(self.strategy, "n", 1)})
+
+    def summary_lines(self, folder: Path, result: EvaluationReport) -> list[str]:
+        return [
+            f"task          {self.task.name}, {result.num_problems} held-out problems",
+            f"model         {self.model}",
+            *result.lines(),
+            f"prompt        {first_prompt(self.model, folder)!r}",
+            f"run           {folder}",
+        ]
+
+    def summary_json(self, folder: Path, result: EvaluationReport) -> dict[str, Any]:
+        report = {name: value for name, value in asdict(result).items() if value is not None}
+        report["accuracy"]["mean"] = result.accuracy.mean
+        return {"task": self.task.name, "model": self.model, **report, "prompt": first_prompt(self.model, folder)}
 
     def __call__(self, folder: str | Path, progress: Progress | None = None) -> EvaluationReport:
         progress = progress or NoProgress()
@@ -62,10 +93,10 @@ class Evaluate:
 async def evaluate(
     job: Evaluate, policy: Policy, run: Run, progress: Progress, guide: Scorer | None = None
 ) -> EvaluationReport:
-    problems = list(job.task.test[: job.limit] if job.limit else job.task.test)
+    problems = job.problems()
     if not problems:
         raise TaskError(f"the task {job.task.name} has no held-out problems: check its settings or its data folder")
-    memory_check.require_trace_memory({"limit": len(problems)}, {"n": getattr(job.strategy, "n", 1)})
+    job.check_memory()
     verifier = job.task.verifier
     budget: Budget | BudgetLedger | None = job.budget
     if job.budget is not None and job.shared_budget:
@@ -85,3 +116,10 @@ async def evaluate(
 def accuracy_so_far(traces: Collection[Trace], verifier_name: str) -> dict[str, float]:
     """What progress shows while problems are solved."""
     return {"accuracy": running_accuracy(traces, verifier_name)}
+
+
+def first_prompt(model: str, folder: Path) -> str:
+    """The first prompt of a run that was answered: the very text that the model saw, from its tokens."""
+    _, trace = next(read_traces(folder))
+    sent = next((s for i, s in enumerate(trace.steps) if s.parent is None and trace.children(i)), trace.steps[0])
+    return load_tokenizer(model).decode(sent.token_ids, keep_special=True)

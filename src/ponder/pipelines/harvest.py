@@ -1,4 +1,4 @@
-"""Harvest: the traces of runs become a file to learn from, with lineage, and a funnel that says what was left out."""
+"""Harvest: the traces of runs become a file to learn from, with lineage, and a report that says what was left out."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ponder.errors import RunError, TaskError, UnknownName, UsageError
 from ponder.filter_report import FilterReport
 from ponder.measure.readers.run_directory import run_task, run_verifier, task_verifier
 from ponder.models.genrm import training_row
+from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.problems.held_out import keep_for_training, raise_if_all_held_out, traces_with_split
 from ponder.protocols import NoProgress, Progress, Scorer, Task
 from ponder.reason import harvest as harvest_traces
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Harvest:
+class Harvest(BaseJob):
     """The job. Of the traces in these run directories, at most `each` rows of a problem.
 
     `scorer`: by whose verdict; empty: the only one there is, or the run's own verifier; for labels, the labels on the
@@ -116,25 +117,25 @@ class Harvest:
         with run:
             out = run.folder / HARVEST_FILE
             if not out.exists():
-                funnel = FilterReport()
+                report = FilterReport()
                 try:
-                    rows = self.rows(funnel, progress or NoProgress())
+                    rows = self.rows(report, progress or NoProgress())
                 finally:  # also where nothing was left
-                    if funnel.stages:
-                        write_json(run.folder / FILTER_REPORT_FILE, funnel.to_json())
+                    if report.stages:
+                        write_json(run.folder / FILTER_REPORT_FILE, report.to_json())
                 write_jsonl(out, rows)
         return out
 
-    def summary_lines(self, folder: Path) -> list[str]:
+    def summary_lines(self, folder: Path, result: Any) -> list[str]:
         """What came out, for people."""
-        return [*filter_report_lines(folder), f"{self.kind:<9} {folder / HARVEST_FILE}"]
+        return [*filter_report_lines(folder), f"{self.kind:<9} {folder / HARVEST_FILE}", f"run       {folder}"]
 
-    def rows(self, funnel: FilterReport, progress: Progress | None = None) -> list[dict[str, Any]]:
-        """What a file says, one row each. Where nothing is left, an error with the funnel."""
+    def rows(self, report: FilterReport, progress: Progress | None = None) -> list[dict[str, Any]]:
+        """What a file says, one row each. Where nothing is left, an error with the report."""
         with trust_within(job_json.external_code_in(self.task)):  # what its own task is, that of a run may be too
-            return self._rows(funnel, progress or NoProgress())
+            return self._rows(report, progress or NoProgress())
 
-    def _rows(self, funnel: FilterReport, progress: Progress) -> list[dict[str, Any]]:
+    def _rows(self, report: FilterReport, progress: Progress) -> list[dict[str, Any]]:
         progress.phase("read")
         for run in self.runs:
             check_has_traces(run)
@@ -142,27 +143,27 @@ class Harvest:
         reads = None if self.tokens_model is None else _TokenizerText.of(self.tokens_model)
         found: list[HarvestedRow] = []
         problems: dict[str, Problem] = {}
-        for origin, trace in self._training_traces(funnel, scorer):
-            fresh = list(self._harvest_trace(trace, scorer[origin.run], funnel, origin, reads))
+        for origin, trace in self._training_traces(report, scorer):
+            fresh = list(self._harvest_trace(trace, scorer[origin.run], report, origin, reads))
             found += fresh
             if fresh:
                 problems[fresh[0].problem] = trace.problem
         if not found:
-            raise_if_all_held_out(funnel)
-            funnel.fail(f"the runs hold no {self.kind} by {_scorers_text(scorer)}; {NOTHING_LEFT_ADVICE[self.kind]}")
+            raise_if_all_held_out(report)
+            report.fail(f"the runs hold no {self.kind} by {_scorers_text(scorer)}; {NOTHING_LEFT_ADVICE[self.kind]}")
         if self.kind == "journeys":
             progress.phase("judge")
             judges = {run: run_scorer(run) if self.task is None else self.task.verifier for run in self.runs}
             judges = {run: judge if judge and judge.name == scorer[run] else None for run, judge in judges.items()}
             with nullcontext() if self.task is not None else only_allowed(allowed_names()):
-                found = event_loop.run(recheck_journeys(found, problems, judges, self.min_score, funnel))
+                found = event_loop.run(recheck_journeys(found, problems, judges, self.min_score, report))
         ways = self.kind in ESTIMATE_KINDS and self.format == "stepwise"
         if ways:
-            found = harvest_traces.merge_shared_prefixes(harvest_traces.merge_estimates(found, funnel))
+            found = harvest_traces.merge_shared_prefixes(harvest_traces.merge_estimates(found, report))
         each = self.max_per_problem or (None if self.kind in UNCAPPED_KINDS else DEFAULT_MAX_PER_PROBLEM)
-        kept = harvest_traces.deduplicate_and_limit(found, funnel, each, self.keep, exact=self.kind in ESTIMATE_KINDS)
+        kept = harvest_traces.deduplicate_and_limit(found, report, each, self.keep, exact=self.kind in ESTIMATE_KINDS)
         if not kept:
-            funnel.fail(f"no {self.kind} are left; {NOTHING_LEFT_ADVICE[self.kind]}")
+            report.fail(f"no {self.kind} are left; {NOTHING_LEFT_ADVICE[self.kind]}")
         return [one.row for one in (harvest_traces.without_repeated_prefixes(kept) if ways else kept)]
 
     def _choose_scorer(self, run: str) -> str:
@@ -171,33 +172,33 @@ class Harvest:
             return LABEL_SCORE
         return "" if self.kind == "operators" and not count_scorers((run,)) else choose_scorer((run,))
 
-    def _training_traces(self, funnel: FilterReport, scorer: Mapping[str, str]) -> Iterator[tuple[Provenance, Trace]]:
+    def _training_traces(self, report: FilterReport, scorer: Mapping[str, str]) -> Iterator[tuple[Provenance, Trace]]:
         for run in self.runs:
             own = (
                 self.kind == "labels" and scorer[run] == LABEL_SCORE
             )  # each from answers of its own, whoever led to it
             for at, trace, held in traces_with_split(run):
-                funnel.add("traces", 1)
-                if not keep_for_training(held, funnel, self.include_held_out):
+                report.add("traces", 1)
+                if not keep_for_training(held, report, self.include_held_out):
                     continue
                 strict = self.kind in ESTIMATE_KINDS and not self.include_oracle and not own
-                if not strict or funnel.record("not led by the gold answer", not trace.oracle, "led by it"):
+                if not strict or report.record("not led by the gold answer", not trace.oracle, "led by it"):
                     yield Provenance(str(run), at, held), trace
 
     def _harvest_trace(
-        self, trace: Trace, scorer: str, funnel: FilterReport, origin: Provenance, reads: TextCodec | None
+        self, trace: Trace, scorer: str, report: FilterReport, origin: Provenance, reads: TextCodec | None
     ) -> Iterator[HarvestedRow]:
         match self.kind:
             case "chains":
                 for one in harvest_traces.harvest_chains(
-                    trace, scorer, funnel, origin, self.min_score, self.max_tokens
+                    trace, scorer, report, origin, self.min_score, self.max_tokens
                 ):
                     yield one if reads is None else _with_tokens(one, trace, reads)
             case "journeys":
                 told = harvest_traces.harvest_journeys(
                     trace,
                     scorer,
-                    funnel,
+                    report,
                     origin,
                     self.min_score,
                     self.max_wrong_turns,
@@ -209,28 +210,28 @@ class Harvest:
                         yield one
                         continue
                     alone = harvest_traces.journey_trace(trace, parts, reads)
-                    if funnel.record("told in whole tokens", alone is not None, "a thought had to be cut"):
+                    if report.record("told in whole tokens", alone is not None, "a thought had to be cut"):
                         assert alone is not None
                         words = [place for place, part in enumerate(parts, 1) if part.step is None]
                         one.row.update(harvest_traces.training_tokens(alone, words))
                         yield one
             case "pairs":
-                yield from harvest_traces.answer_pairs(trace, scorer, funnel, origin, self.min_margin, self.max_tokens)
+                yield from harvest_traces.answer_pairs(trace, scorer, report, origin, self.min_margin, self.max_tokens)
             case "siblings":
-                yield from harvest_traces.sibling_pairs(trace, scorer, funnel, origin, self.min_margin, self.max_tokens)
+                yield from harvest_traces.sibling_pairs(trace, scorer, report, origin, self.min_margin, self.max_tokens)
             case "labels":
                 if self.format == "stepwise":
                     yield from harvest_traces.step_labels(
-                        trace, scorer, funnel, origin, self.min_score, own=scorer == LABEL_SCORE
+                        trace, scorer, report, origin, self.min_score, own=scorer == LABEL_SCORE
                     )
                 else:
-                    yield from _label_rows(trace, scorer, funnel, origin, self.format)
+                    yield from _label_rows(trace, scorer, report, origin, self.format)
             case "values":
-                yield from harvest_traces.prefix_values(trace, scorer, funnel, origin, self.min_visits)
+                yield from harvest_traces.prefix_values(trace, scorer, report, origin, self.min_visits)
             case "verdicts" | "rationales":
-                yield from _verdict_rows(trace, scorer, funnel, origin, self)
+                yield from _verdict_rows(trace, scorer, report, origin, self)
             case "operators":
-                yield from harvest_traces.operator_supervision(trace, scorer, funnel, origin)
+                yield from harvest_traces.operator_supervision(trace, scorer, report, origin)
 
 
 async def recheck_journeys(
@@ -238,7 +239,7 @@ async def recheck_journeys(
     problems: Mapping[str, Problem],
     judges: Mapping[str, Scorer | None],
     bar: float,
-    funnel: FilterReport,
+    report: FilterReport,
 ) -> list[HarvestedRow]:
     """Those that are right when they are read as one answer: a wrong one told on the way must not count beside it.
 
@@ -258,7 +259,7 @@ async def recheck_journeys(
     for one, score in zip(found, await asyncio.gather(*map(judge, found)), strict=True):
         one.row["verified"] = score is not None
         right = score is not None and score.value is not None and score.value >= bar
-        if score is None or funnel.record("still right as one answer", right, score.reason or "wrong"):
+        if score is None or report.record("still right as one answer", right, score.reason or "wrong"):
             kept.append(one)
     return kept
 
@@ -329,7 +330,7 @@ def _scorers_text(scorer: Mapping[str, str]) -> str:
 
 
 def _label_rows(
-    trace: Trace, scorer: str, funnel: FilterReport, origin: Provenance, format: LabelFormat
+    trace: Trace, scorer: str, report: FilterReport, origin: Provenance, format: LabelFormat
 ) -> Iterator[HarvestedRow]:
     """A labelled tree as the rows of a format, which has its own way to tell what ways share."""
     known = (
@@ -338,7 +339,7 @@ def _label_rows(
         else harvest_traces.outcomes_by_step(trace, scorer)
     )
     rows = list(STEP_LABEL_FORMATS[format].write(harvest_traces.labelled_tree(trace, known, LABEL_SCORE)))
-    funnel.record("traces with labels", bool(rows), f"none that {format} can hold")
+    report.record("traces with labels", bool(rows), f"none that {format} can hold")
     for row in rows:
         size = sum(len(step.token_ids) for step in trace.steps[1:])
         yield HarvestedRow(
@@ -347,19 +348,19 @@ def _label_rows(
 
 
 def _verdict_rows(
-    trace: Trace, scorer: str, funnel: FilterReport, origin: Provenance, job: Harvest
+    trace: Trace, scorer: str, report: FilterReport, origin: Provenance, job: Harvest
 ) -> Iterator[HarvestedRow]:
     """Rows from which a generative judge learns: an answer, and whether it is right. With rationales another, right
     answer to the same question stands before that: the judge learns to solve it first."""
     ends = [
         (end, trace.score(end, scorer) or 0.0)
-        for end in harvest_traces.judged_answers(trace, scorer, funnel, job.max_tokens)
+        for end in harvest_traces.judged_answers(trace, scorer, report, job.max_tokens)
     ]
     right = [end for end, score in ends if score >= job.min_score]
     for at, (end, score) in enumerate(ends):
         others = [other for other in right if other != end] or right
         why = "no right answer to check it by"
-        if job.kind == "rationales" and not funnel.record("with a rationale", bool(others), why):
+        if job.kind == "rationales" and not report.record("with a rationale", bool(others), why):
             continue
         text, size = trace.text(end), harvest_traces.answer_tokens(trace, end)
         first = trace.text(others[at % len(others)]) if job.kind == "rationales" else None

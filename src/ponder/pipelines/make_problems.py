@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from ponder import event_loop, memory_check, registry
 from ponder.errors import RunError, UnknownName, UsageError
 from ponder.filter_report import FilterReport
+from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.problems.filters import Filters, without_instruction
 from ponder.pipelines.problems.held_out import HELD_OUT_REASON, TRAINING_ONLY_STAGE, is_held_out
 from ponder.pipelines.problems.solve_many import solve_many
@@ -66,7 +67,7 @@ PolicyLoader = Callable[[str], Policy]  # a policy by its model's name
 
 
 @dataclass(frozen=True)
-class MakeProblems:
+class MakeProblems(BaseJob):
     """The job.
 
     `templates` draws from a file of templates; `write`, `evolve` and `backward` ask the model for new problems, like
@@ -149,10 +150,13 @@ class MakeProblems:
     def _uses_solvers(self) -> bool:
         return bool(self._solver_models) and self.samples_per_solver > 0
 
-    def __call__(self, folder: str | Path, progress: Progress | None = None) -> MakeProblemsResult:
+    def check_memory(self) -> None:
         memory_check.require_trace_memory(
             {"count": self.count}, {"samples_per_solver": max(1, self.samples_per_solver)}
         )
+
+    def __call__(self, folder: str | Path, progress: Progress | None = None) -> MakeProblemsResult:
+        self.check_memory()
         from ponder.models.load import load_inference_policy
         from ponder.pipelines.job.open_run import open_run
 
@@ -192,9 +196,9 @@ class MakeProblems:
             again = f": the problems are solved again by {', '.join(self._solver_models)}" if self._uses_solvers else ""
             warnings.warn(f"{aside} attempts of other solvers or settings are set aside{again}", stacklevel=2)
 
-    def summary_lines(self, folder: Path) -> list[str]:
+    def summary_lines(self, folder: Path, result: Any) -> list[str]:
         """What came out, for people."""
-        return [*filter_report_lines(folder), f"problems  {folder / PROBLEMS_FILE}"]
+        return [*filter_report_lines(folder), f"problems  {folder / PROBLEMS_FILE}", f"run       {folder}"]
 
 
 def _solver_settings(job: MakeProblems) -> list[tuple[Any, ...]]:
@@ -217,25 +221,25 @@ class MakeProblemsResult:
     """What came of it. The problems stand in the run's problems.jsonl."""
 
     rows: list[dict[str, Any]]
-    funnel: FilterReport
+    filter_report: FilterReport
 
 
 async def make_problems(job: MakeProblems, find: PolicyLoader, run: Run, progress: Progress) -> MakeProblemsResult:
-    """Also where it ends early, the funnel stands beside what was thought; before that there is nothing to keep."""
-    funnel = FilterReport()
+    """Also where it ends early, the report stands beside what was thought; before that there is nothing to keep."""
+    report = FilterReport()
     try:
-        return await _run_make_problems(job, find, run, progress, funnel)
+        return await _run_make_problems(job, find, run, progress, report)
     finally:
         if any((run.folder / name).exists() for name in ("traces.jsonl", PROBLEMS_FILE)):
-            write_json(run.folder / FILTER_REPORT_FILE, funnel.to_json())
+            write_json(run.folder / FILTER_REPORT_FILE, report.to_json())
 
 
 async def _run_make_problems(
-    job: MakeProblems, find: PolicyLoader, run: Run, progress: Progress, funnel: FilterReport
+    job: MakeProblems, find: PolicyLoader, run: Run, progress: Progress, report: FilterReport
 ) -> MakeProblemsResult:
     job.filters.validate()
     exact = None if job.exact_solver is None else registry.import_object(job.exact_solver)
-    problems = await _source_problems(job, find, run, progress, funnel)
+    problems = await _source_problems(job, find, run, progress, report)
     if job.prompt is not None:
         problems = [
             replace(
@@ -243,21 +247,21 @@ async def _run_make_problems(
             )
             for p in problems
         ]
-    problems = job.filters(problems, funnel, job.task)
+    problems = job.filters(problems, report, job.task)
     if exact is not None:
-        problems = _check_with_exact_solver(problems, exact, funnel)
+        problems = _check_with_exact_solver(problems, exact, report)
     tried = [SolveRate(p) for p in problems]
     if job._uses_solvers:
-        tried = await _solved(job, find, run, progress, tried, funnel)
+        tried = await _solved(job, find, run, progress, tried, report)
     if job.max_kept is not None and len(tried) > job.max_kept:
         domains = [domain_of(t.problem) for t in tried]
         lengths = [sum(t.correct_lengths) / max(1, len(t.correct_lengths)) for t in tried]
         chosen = sorted(select_diverse(domains, lengths, job.max_kept, job.seed))
         beyond = {f"beyond {job.max_kept}": len(tried) - len(chosen)}
-        tried = list(funnel.require_some("chosen", [tried[i] for i in chosen], beyond))
+        tried = list(report.require_some("chosen", [tried[i] for i in chosen], beyond))
     rows = [_to_row(t, job._uses_solvers) for t in tried]
     write_jsonl(run.folder / PROBLEMS_FILE, rows)
-    return MakeProblemsResult(rows, funnel)
+    return MakeProblemsResult(rows, report)
 
 
 def _to_row(tried: SolveRate, solved: bool) -> dict[str, Any]:
@@ -268,30 +272,30 @@ def _to_row(tried: SolveRate, solved: bool) -> dict[str, Any]:
 
 
 async def _source_problems(
-    job: MakeProblems, find: PolicyLoader, run: Run, progress: Progress, funnel: FilterReport
+    job: MakeProblems, find: PolicyLoader, run: Run, progress: Progress, report: FilterReport
 ) -> list[Problem]:
     """The problems of the source, before anything is asked of them."""
     if job.source == "templates":
         assert job.file is not None
         problems = list(generate_from_templates(read_templates(job.file), job.count, job.seed))
-        return list(funnel.require_some("drawn", problems, {"that there are not": job.count - len(problems)}))
+        return list(report.require_some("drawn", problems, {"that there are not": job.count - len(problems)}))
     operators = job.operators or OPERATORS.get(job.source, ())
-    parents = _without_held_out(_read_parents(job), funnel)
+    parents = _without_held_out(_read_parents(job), report)
     check_parents(job.source, operators, parents)
     if job.source == "filter":
-        return list(funnel.require_some("given", [with_lineage(p, job.task is not None) for p in parents]))
+        return list(report.require_some("given", [with_lineage(p, job.task is not None) for p in parents]))
     if job.source == "mutate":
-        funnel.add("to change", len(parents))
-        return list(funnel.require_some("made", mutate_parents(parents, operators, job.count, job.seed, funnel)))
+        report.add("to change", len(parents))
+        return list(report.require_some("made", mutate_parents(parents, operators, job.count, job.seed, report)))
     assert job.model is not None
     asked = list(writing_requests(job.source, parents, operators, job.count, job.examples, job.seed))
-    funnel.add("asked for", len(asked))
+    report.add("asked for", len(asked))
     work = partial(try_solve, strategy=Chain(job.writer_sampling), policy=find(job.model))
     traces = await solve_many(
         asked, work, run, progress, max_concurrency=job.max_concurrency, step=WRITING_STEP, phase="write",
         fixed_problems=False,
     )  # fmt: skip
-    return list(funnel.require_some("made", parse_replies(traces, job.source, job.model, funnel)))
+    return list(report.require_some("made", parse_replies(traces, job.source, job.model, report)))
 
 
 def _read_parents(job: MakeProblems) -> list[Problem]:
@@ -302,18 +306,18 @@ def _read_parents(job: MakeProblems) -> list[Problem]:
     return [train[i] for i in range(min(len(train), most))]
 
 
-def _without_held_out(parents: list[Problem], funnel: FilterReport) -> list[Problem]:
+def _without_held_out(parents: list[Problem], report: FilterReport) -> list[Problem]:
     """Without those whose ids say that somebody is measured on them: what is made of them would give them away."""
     left = [p for p in parents if not is_held_out(p)]
     if len(left) < len(parents):
-        funnel.add(TRAINING_ONLY_STAGE, len(left), {HELD_OUT_REASON: len(parents) - len(left)})
+        report.add(TRAINING_ONLY_STAGE, len(left), {HELD_OUT_REASON: len(parents) - len(left)})
         if not left:
-            funnel.fail("all problems to start from are held out to measure on, as their ids say: give others")
+            report.fail("all problems to start from are held out to measure on, as their ids say: give others")
     return left
 
 
 def _check_with_exact_solver(
-    problems: Sequence[Problem], solve: Callable[[str], Any], funnel: FilterReport
+    problems: Sequence[Problem], solve: Callable[[str], Any], report: FilterReport
 ) -> list[Problem]:
     """Those to which a program finds one answer, and it is theirs."""
     left = []
@@ -322,13 +326,13 @@ def _check_with_exact_solver(
             answers = solve(bare_question(problem))
             found = [str(a) for a in ([answers] if isinstance(answers, str | int | float) else answers)]
         except Exception as error:  # the user's own program
-            funnel.record("solved by program", False, f"{type(error).__name__}: {error}")
+            report.record("solved by program", False, f"{type(error).__name__}: {error}")
             continue
         same = len(found) == 1 and MATH_VERIFIER.grade(format_answer(found[0], "boxed"), problem.answer).value == 1.0
         why = "another answer" if len(found) == 1 else "several answers" if found else "no answer"
-        if funnel.record("solved by program", same, why):
+        if report.record("solved by program", same, why):
             left.append(problem)
-    return list(funnel.require_some("unique", left))
+    return list(report.require_some("unique", left))
 
 
 async def _solved(
@@ -337,7 +341,7 @@ async def _solved(
     run: Run,
     progress: Progress,
     tried: list[SolveRate],
-    funnel: FilterReport,
+    report: FilterReport,
 ) -> list[SolveRate]:
     """Those that solvers agree on, of fitting difficulty."""
     problems = [t.problem for t in tried]
@@ -351,12 +355,12 @@ async def _solved(
         for one, trace in zip(tried, traces, strict=True):
             one.add_trace(trace)
     if not any(sum(t.correct_by_solver) for t in tried):
-        funnel.add("solved", 0, {"by no sample": len(tried)})
-        funnel.fail(
+        report.add("solved", 0, {"by no sample": len(tried)})
+        report.fail(
             f"{', '.join(job._solver_models)} found none of the answers: name a stronger solver, allow more tokens, or make"
             " easier problems. What was written is kept for another solver"
         )
-    left = [t for t in tried if _is_agreed(t, job, funnel)]
+    left = [t for t in tried if _is_agreed(t, job, report)]
     fitting = []
     for one in left:
         assert one.pass_rate is not None
@@ -365,18 +369,18 @@ async def _solved(
             if one.pass_rate > job.max_pass_rate
             else f"below {job.min_pass_rate:.0%}: too hard"
         )
-        if funnel.record("of fitting difficulty", job.min_pass_rate <= one.pass_rate <= job.max_pass_rate, why):
+        if report.record("of fitting difficulty", job.min_pass_rate <= one.pass_rate <= job.max_pass_rate, why):
             fitting.append(one)
     if not fitting:
-        funnel.fail("no problem is left: none is agreed on and of fitting difficulty")
+        report.fail("no problem is left: none is agreed on and of fitting difficulty")
     return fitting
 
 
-def _is_agreed(tried: SolveRate, job: MakeProblems, funnel: FilterReport) -> bool:
-    if not funnel.record("attempts judged", tried.pass_rate is not None, "undecided"):
+def _is_agreed(tried: SolveRate, job: MakeProblems, report: FilterReport) -> bool:
+    if not report.record("attempts judged", tried.pass_rate is not None, "undecided"):
         return False
     if job.source in TRUSTED_SOURCES:
         return True
     enough = sum(tried.correct_by_solver) >= job.min_votes
     why = "another answer is as frequent" if enough else f"fewer than {job.min_votes} samples give its answer"
-    return funnel.record("agreed on", enough and tried.majority_agrees, why)
+    return report.record("agreed on", enough and tried.majority_agrees, why)

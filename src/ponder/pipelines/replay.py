@@ -193,6 +193,11 @@ def replay(
     )
 
 
+def rescore(stored: StoredAttempts, verifier: Scorer) -> StoredAttempts:
+    """The same attempts with the verdicts and answers of another verifier."""
+    return replace(stored, attempts=_rescore(stored, verifier, truth=True)[0])
+
+
 def _rescore(stored: StoredAttempts, scorer: Scorer, truth: bool) -> tuple[Attempts, list[list[Score]]]:
     scores = event_loop.run(_score_traces(stored.traces or attempts_to_traces(stored.attempts), scorer))
     if not any(s.value is not None for judged in scores for s in judged):

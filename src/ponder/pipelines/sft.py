@@ -1,4 +1,4 @@
-"""Learning from given answers: fine-tuning, preferences between two, a teacher's distribution over them."""
+"""Training on given answers: supervised fine-tuning, preference pairs, distillation."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import numpy as np
 
 from ponder import memory_check
 from ponder.errors import ModelError, TaskError, UsageError
-from ponder.models.load import ScratchModel, load_policy
+from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
+from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.problems.conversations import HELD_OUT_TAG, TokenizedAnswer, read_conversations
 from ponder.pipelines.problems.held_out import warn_held_out
@@ -38,13 +40,12 @@ PREFERENCE_SCORER = "preferred"  # the scorer's name under which a pair is marke
 
 
 @dataclass(frozen=True)
-class FineTune:
-    """The job. `data` is a task, whose own gold answers are imitated, or a JSONL file of conversations; those with
-    token ids (`ponder harvest --tokenizer`) are learned in these, and not tokenised again.
+class FineTune(BaseJob):
+    """The job. `data` is a task, whose gold answers are imitated, or a JSONL file of conversations. Rows with token ids
+    (`ponder harvest --tokenizer`) are trained on these ids and not tokenised again.
 
-    With `algorithm=DPO()` the file's rows have `chosen` and `rejected`; with `Distill()` a `teacher` is named, which
-    has the same vocabulary. One with another teaches by its texts: what it wrote, harvested without token ids, is
-    tokenised anew for whoever learns.
+    With `algorithm=DPO()` the rows have `chosen` and `rejected`. `Distill()` needs a `teacher` with the same
+    vocabulary. A teacher with another vocabulary teaches through its texts: harvest them without token ids.
     """
 
     READ_SPLITS: ClassVar = ("train",)
@@ -75,7 +76,8 @@ class FineTune:
             or min(self.seed, self.max_tokens_per_microbatch) < 0
         ):
             raise UsageError(
-                "steps, batch_size, save_every and keep_checkpoints must be at least 1, seed and max_tokens_per_microbatch at least 0"
+                "steps, batch_size, save_every and keep_checkpoints must be at least 1, seed and "
+                "max_tokens_per_microbatch at least 0"
             )
         if not self.algorithm.learns_from_given:
             raise UsageError(f"{type(self.algorithm).__name__} learns from rewards for sampled answers: use an RL job")
@@ -112,7 +114,8 @@ def fine_tune(job: FineTune, run: Run, watch: Progress) -> PonderPolicy:
     if job.lora is not None:
         lora.attach(policy.net, job.lora, job.seed)
     learner = Learner(
-        policy.net, job.algorithm, job.optimizer, max_tokens_per_microbatch=job.max_tokens_per_microbatch, gradient_checkpointing=job.gradient_checkpointing,
+        policy.net, job.algorithm, job.optimizer, max_tokens_per_microbatch=job.max_tokens_per_microbatch,
+        gradient_checkpointing=job.gradient_checkpointing,
         frozen_layers=job.frozen_layers, reference=teacher,
     )  # fmt: skip
 
@@ -137,7 +140,7 @@ def _read_problems(job: FineTune) -> Sequence[Problem]:
 
 
 def answer_trace(policy: PonderPolicy, problem: Problem, answers: str | Sequence[str] | TokenizedAnswer) -> Trace:
-    """A trace in which the policy is taken to have written this answer, or of a pair the first and not the second."""
+    """A trace with this answer to learn from, or with a pair whose first answer is preferred."""
     if isinstance(answers, TokenizedAnswer):
         return tokenized_answer_trace(policy, problem, answers)
     if isinstance(answers, str):
@@ -149,7 +152,7 @@ def answer_trace(policy: PonderPolicy, problem: Problem, answers: str | Sequence
 
 
 def text_answer_trace(policy: PonderPolicy, problem: Problem, *texts: str) -> Trace:
-    """A trace with these answers to a problem, each with its end-of-sequence token; nobody sampled them."""
+    """A trace with these answers to a problem, each with its end-of-sequence token; they were not sampled."""
     trace = _prompt_only_trace(policy, problem)
     end = answer_end_token(policy.tokenizer)
     for text in texts:
@@ -162,7 +165,7 @@ def text_answer_trace(policy: PonderPolicy, problem: Problem, *texts: str) -> Tr
 
 
 def tokenized_answer_trace(policy: PonderPolicy, problem: Problem, answer: TokenizedAnswer) -> Trace:
-    """A trace with this answer in its own tokens. It ends as it did, or with the end token where a rule ended it."""
+    """A trace with this answer in its own tokens. An answer that a stop rule ended gets an end token."""
     trace = _prompt_only_trace(policy, replace(problem, answer=answer.text))
     tokens, learned = list(answer.token_ids), list(answer.loss_mask)
     if tokens and tokens[-1] in policy.eos:
@@ -174,14 +177,16 @@ def tokenized_answer_trace(policy: PonderPolicy, problem: Problem, answer: Token
     for own, run in groupby(learned):
         part = ids(tokens[at : (at := at + len(list(run)))])
         body = part[:-1] if at == len(tokens) else part
-        unknown = np.full(len(part), np.nan, np.float32) if own else None  # written, and nobody kept how likely
+        unknown = (
+            np.full(len(part), np.nan, np.float32) if own else None
+        )  # the policy wrote it; log-probabilities unknown
         trace.add(Step(len(trace.steps) - 1, policy.text(body), part, unknown))
     trace.steps[-1].stop = "eos"
     return trace
 
 
 def as_single_step(answers: str | Sequence[str] | TokenizedAnswer) -> str | Sequence[str] | TokenizedAnswer:
-    """As if all of an answer were to be learned, so that it is one step."""
+    """The answer with all tokens trained, so that it becomes a single step."""
     return (
         replace(answers, loss_mask=(True,) * len(answers.loss_mask))
         if isinstance(answers, TokenizedAnswer)
@@ -205,8 +210,8 @@ def _check_context_length(policy: PonderPolicy, trace: Trace, tokens: Ids) -> No
 
 
 def check_answer_tokens(policy: PonderPolicy, name: str, answer: TokenizedAnswer) -> None:
-    """Refuse tokens that this model reads as another text. Spaces aside: some tokenizers drop those at a step's
-    beginning, and an answer may have several steps."""
+    """Refuse tokens that this model decodes to another text. Spaces are ignored: some tokenizers drop them at the start
+    of a step, and an answer may have several steps."""
     body = answer.token_ids[:-1] if answer.token_ids and answer.token_ids[-1] in policy.eos else answer.token_ids
     known = max(answer.token_ids, default=0) < policy.net.config.vocab
     read = policy.text(ids(body)) if known else ""
@@ -218,7 +223,7 @@ def check_answer_tokens(policy: PonderPolicy, name: str, answer: TokenizedAnswer
 
 
 def answer_end_token(tokenizer: Tokenizer) -> int:
-    """The end-of-sequence token that the chat template writes after an answer, else the first there is."""
+    """The end-of-sequence token that the chat template writes after an answer, else the tokenizer's first."""
     if not tokenizer.eos:
         raise ModelError("the tokenizer names no end-of-sequence token, so answers cannot end: add eos_token to it")
     written = tokenizer.chat_template or ""

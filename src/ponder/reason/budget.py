@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 from ponder.errors import BudgetExhausted, UsageError
 from ponder.protocols import Policy, PolicyWrapper
@@ -22,9 +23,9 @@ class Budget:
     """Bounds; None: none. Tokens are those written, and never one more. Seconds and dollars are looked at before each
     call, so that what is in hand then comes to its end; seconds count from when the purse was opened."""
 
-    tokens: int | None = None
-    seconds: float | None = None
-    dollars: float | None = None
+    tokens: Annotated[int | None, "tokens to write at most"] = None
+    seconds: Annotated[float | None, "seconds after which no new call starts"] = None
+    dollars: Annotated[float | None, "dollars after which no new call starts, by --prices"] = None
     price: Price = Price()
 
     def __post_init__(self) -> None:

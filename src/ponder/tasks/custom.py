@@ -17,7 +17,7 @@ from ponder.errors import TaskError, UsageError
 from ponder.runs.trust import names_code
 from ponder.tasks.datasets.dataset_files import BadRows, DatasetFiles, DatasetRow
 from ponder.tasks.question_identity import same_question_key, split_key
-from ponder.tasks.reward_functions import RewardFunction, RewardFunctions
+from ponder.tasks.reward_functions import RewardFunction, RewardFunctions, as_functions
 from ponder.tasks.split import hashes_to_test
 from ponder.types import Problem, user_messages
 
@@ -39,7 +39,7 @@ class CustomTask:
     }
 
     data: RowSource
-    rewards: tuple[str | RewardFunction, ...] = field(metadata=names_code())
+    rewards: tuple[str | RewardFunction, ...] | str | RewardFunction = field(metadata=names_code())
     weights: tuple[float, ...] = ()
     test_data: RowSource | None = None
     held_out_tenths: int = 1
@@ -67,7 +67,7 @@ class CustomTask:
 
     @cached_property
     def verifier(self) -> RewardFunctions:
-        return RewardFunctions(self.rewards, self.weights)
+        return RewardFunctions(as_functions(self.rewards), self.weights)
 
     @property
     def train(self) -> Sequence[Problem]:

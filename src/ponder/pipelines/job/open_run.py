@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ponder.models.load import pin_checkpoint
 from ponder.models.model_fingerprints import pin_guide
+from ponder.models.model_paths import pin_checkpoint
 from ponder.pipelines.job.input_fingerprints import input_fingerprints
 from ponder.runs import Run, read_job
 from ponder.runs.cleanup import is_training_job

@@ -37,28 +37,28 @@ def read_labelled_traces(
     scorer: str | None = None,
     skip_bad: bool = False,
     needs_scores: bool = True,
-    funnel: FilterReport | None = None,
+    report: FilterReport | None = None,
     include_held_out: bool = False,
 ) -> tuple[list[Trace], str]:
     """Traces of all these places, and the name under which their labels stand.
 
     A place is a file of labels, a file of traces (one JSON object a line), or a run directory. A run's labels are those
     of `scorer`; without, the ones called "label", or of the only scorer that there is. Not `scored`: no scores needed.
-    Rows of files that `skip_bad` leaves out are counted in the funnel, and so are traces of held-out problems.
+    Rows of files that `skip_bad` leaves out are counted in the report, and so are traces of held-out problems.
     """
     if scorer is not None and not needs_scores:
         raise UsageError(f"what a search found below a step is nobody's score: leave out --scorer {scorer}")
     if (format is not None or skip_bad) and all(Path(place).is_dir() for place in data):
         given = f"--format {format}" if format is not None else "--skip-bad"
         raise UsageError(f"{given} is for files, and run directories are read as they are: leave it out")
-    sides = FilterReport() if funnel is None else funnel
+    sides = FilterReport() if report is None else report
     traces: list[Trace] = []
     scores: dict[str, set[str]] = {}
     for place in data:
         if Path(place).is_dir():
             found = _traces_of_run(place, sides, include_held_out)
         else:
-            found = _traces_of_file(place, format, skip_bad, funnel, sides, include_held_out)
+            found = _traces_of_file(place, format, skip_bad, report, sides, include_held_out)
         if not found:
             raise_if_all_held_out(sides)
             raise TaskError(f"{place} holds no traces: let it think first, or give another")
@@ -85,17 +85,17 @@ def _traces_of_file(
     place: str,
     format: str | None,
     skip_bad: bool,
-    funnel: FilterReport | None,
+    report: FilterReport | None,
     sides: FilterReport,
     include_held_out: bool,
 ) -> list[Trace]:
     rows = parse_label_file(place)
     thought = bool(rows.valid) and {"problem", "steps"} <= (first := rows.valid[0][1]).keys()
     if format == "traces" or (format is None and thought and isinstance(first["problem"], dict)):
-        found = rows_to_traces(rows, _parse_trace, skip_bad, funnel)
+        found = rows_to_traces(rows, _parse_trace, skip_bad, report)
         return [trace for trace in found if keep_for_training(is_held_out(trace.problem), sides, include_held_out)]
     warn_held_out([row_is_held_out(row) for _, row in rows.valid], place)
-    return rows_to_traces(rows, row_reader(rows, format), skip_bad, funnel)
+    return rows_to_traces(rows, row_reader(rows, format), skip_bad, report)
 
 
 def _parse_trace(row: Mapping[str, Any], where: str) -> Trace:
@@ -179,7 +179,7 @@ class LabelledTraces:
     train: list[Trace]
     test: list[Trace]
     scorer: str
-    funnel: FilterReport = field(default_factory=FilterReport)  # how they were chosen
+    filter_report: FilterReport = field(default_factory=FilterReport)  # how they were chosen
 
 
 def prepare_labels(
@@ -191,23 +191,23 @@ def prepare_labels(
 
     `pairwise`: answers are compared, so those to one prompt are brought together. `differ`: the labels must.
     """
-    funnel = FilterReport()
-    traces, name = read_labelled_traces(data, format, scorer, skip_bad, needs_scores, funnel, include_held_out)
-    funnel.add("traces", len(traces))
+    report = FilterReport()
+    traces, name = read_labelled_traces(data, format, scorer, skip_bad, needs_scores, report, include_held_out)
+    report.add("traces", len(traces))
     ready = []
     for trace in traces:
         known = [step.scores[name] for step in trace.steps if name in step.scores]
         decided = any(score.value is not None for score in known)
         why = "all undecided" if known else "no score"
-        if not needs_scores or funnel.record(f"with a score by {name!r}", decided, why):
+        if not needs_scores or report.record(f"with a score by {name!r}", decided, why):
             ready.append(tokenize_trace(trace, policy, separator))
     if pairwise:
         ready = merge_by_prompt(ready)
-        funnel.add("prompts", len(ready))
+        report.add("prompts", len(ready))
     asked = "with something to learn"
-    kept = [t for t in ready if funnel.record(asked, bool(places(t, name)), "nothing for this objective")]
+    kept = [t for t in ready if report.record(asked, bool(places(t, name)), "nothing for this objective")]
     if not kept:
-        funnel.fail(
+        report.fail(
             f"no trace has labels under {name!r} that this objective can learn from (pairs need answers with different "
             "scores, outcomes need answers that came to an end, steps need labels on steps)"
         )
@@ -215,18 +215,18 @@ def prepare_labels(
     if not train:
         raise TaskError(f"all {len(kept)} labelled traces are held out: give more, or --held-out-tenths 0")
     if must_differ:
-        _check_labels_differ([target for trace in train for _, target in places(trace, name)], funnel, name)
-    return LabelledTraces(train, test, name, funnel)
+        _check_labels_differ([target for trace in train for _, target in places(trace, name)], report, name)
+    return LabelledTraces(train, test, name, report)
 
 
-def _check_labels_differ(targets: Sequence[float], funnel: FilterReport, name: str) -> None:
+def _check_labels_differ(targets: Sequence[float], report: FilterReport, name: str) -> None:
     """Raise where all labels are equal: whoever learns from them says the same of everything."""
     if len(set(targets)) > 1:
         return
-    funnel.add("labels to learn from", len(targets))
+    report.add("labels to learn from", len(targets))
     value = targets[0]
     cure = {0.0: "an easier task or a better solver, with some right answers", 1.0: "answers that are wrong, too"}
-    funnel.fail(
+    report.fail(
         f"all {len(targets):,} labels under {name!r} are {value:g}, and a judge would learn to say just that: give "
         + cure.get(value, "labels that tell answers apart")
     )
