@@ -8,7 +8,7 @@ import pytest
 
 from maths_variants import EXPLOITS, HONEST
 from ponder.verify import MathAnswer
-from ponder.verify.maths.equivalence import draw_point, comparison_seed, proportional, same_value
+from ponder.verify.maths.equivalence import comparison_seed, draw_point, proportional, same_value
 from ponder.verify.maths.expression_tree import parse_expression
 from ponder.verify.maths.function_names import applied_function_names
 
