@@ -158,9 +158,9 @@ class StreamedText:
 
 
 def stream_reader(stops: Sequence[str], max_tokens: int) -> Callable[[Iterator[Any]], StreamedText]:
-    """A function that reads a streamed answer up to a stop string, and at most `max_tokens` by our count. (A server that
-    stops by itself removes the stop string, and does not report which one it was.) The model's reasoning is put between
-    <think> tags."""
+    """A function that reads a streamed answer up to a stop string, and at most `max_tokens` by our count. (A server
+    that stops by itself removes the stop string, and does not report which one it was.) The model's reasoning is put
+    between <think> tags."""
 
     def read(events: Iterator[Any]) -> StreamedText:
         out, thinking = StreamedText(finish_reason="no reason was given"), False
