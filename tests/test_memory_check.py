@@ -20,9 +20,9 @@ from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.label import Label
 from ponder.pipelines.make_problems import MakeProblems
+from ponder.pipelines.problems.shuffled_order import shuffled_indices
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
-from ponder.pipelines.solve import shuffled_indices
 from ponder.reason.strategies import Samples
 from ponder.tasks import Addition, Countdown, Maze, Sorting
 from ponder.tasks.generated.programs import Programs
