@@ -35,7 +35,7 @@ def test_genrm_by_name(kind: str, rationales: int, model: str) -> None:
 
 @pytest.mark.parametrize("name", ["genrm+x:m", "genrmm:m", "genrm+-1:m", "genrm-8:m"])
 def test_misspelt_guide_is_named(name: str) -> None:
-    with pytest.raises(UsageError, match="is no judge: genrm:MODEL"):
+    with pytest.raises(UsageError, match="is not a guide: genrm:MODEL"):
         load_guide(name, None)
     assert parse_reward_model(name) == ("", "")
     with pytest.raises(UnknownName):

@@ -49,7 +49,7 @@ def decode_prefix(prefix: Ids) -> str | list[dict[str, str]]:
     if tokens[0] != MESSAGE_ID:
         return _text(tokens)
     starts = [i for i, t in enumerate(tokens) if t == MESSAGE_ID]
-    found = []
+    messages = []
     for begin, end in zip(starts, [*starts[1:], len(tokens)], strict=True):
         part = tokens[begin + 1 : end]
         if CONTENT_ID not in part:
@@ -57,8 +57,8 @@ def decode_prefix(prefix: Ids) -> str | list[dict[str, str]]:
         middle = part.index(CONTENT_ID)
         content = part[middle + 1 :]
         content = content[:-1] if content and content[-1] == END_ID else content
-        found.append({"role": _text(part[:middle]), "content": _text(content)})
-    return found
+        messages.append({"role": _text(part[:middle]), "content": _text(content)})
+    return messages
 
 
 def to_bytes(text: str) -> bytes:

@@ -17,7 +17,7 @@ from ponder.models import template_sandbox as templates
 from ponder.models.tokenizer import Tokenizer
 from ponder.types import Ids, Message
 
-# For a model without a template: who said what, one paragraph each.
+# For a model without a template: roles and contents, one paragraph each.
 PLAIN = """\
 {%- for message in messages %}
 {{- message.role | capitalize + ': ' + message.content + '\n\n' }}

@@ -58,15 +58,15 @@ class GenRM:
         return list(await asyncio.gather(*(self._score(trace, step) for step in steps)))
 
     async def _score(self, trace: Trace, step: int) -> Score:
-        said = trace.text(step)
-        if not any(map(str.isalnum, said)):
+        solution = trace.text(step)
+        if not any(map(str.isalnum, solution)):
             return Score(0.0, "no answer")
-        if len(said) > MAX_JUDGED_CHARS:
+        if len(solution) > MAX_JUDGED_CHARS:
             return Score(
-                None, f"the answer has {len(said)} characters, and a judge is shown at most {MAX_JUDGED_CHARS}"
+                None, f"the answer has {len(solution)} characters, and a judge is shown at most {MAX_JUDGED_CHARS}"
             )
         try:
-            return await asyncio.wait_for(self._ask(trace.problem.bare_question, said), self.seconds)
+            return await asyncio.wait_for(self._ask(trace.problem.bare_question, solution), self.seconds)
         except (Interrupted, BudgetExhausted):
             raise
         except TimeoutError:
@@ -83,12 +83,14 @@ class GenRM:
             drawn = await self.policy.generate(prefix, _until_verdict(self.sampling), self.rationales)
             ready = [self._up_to_verdict(prefix, rationale) for rationale in drawn]
             spent = sum((r.cost for r in drawn), Cost())
-        found, costs = zip(*await asyncio.gather(*(self._yes_probability(tokens) for tokens in ready)), strict=True)
+        probabilities, costs = zip(
+            *await asyncio.gather(*(self._yes_probability(tokens) for tokens in ready)), strict=True
+        )
         cost = sum(costs, spent)
         cost = replace(cost, scorer_tokens=cost.scorer_tokens + cost.prompt_tokens + cost.generated_tokens)
-        known = [p for p in found if p is not None]
-        if len(known) < len(found):
-            why = f"{len(found) - len(known)} of {len(found)} verdicts are neither {YES} nor {NO}"
+        known = [p for p in probabilities if p is not None]
+        if len(known) < len(probabilities):
+            why = f"{len(probabilities) - len(known)} of {len(probabilities)} verdicts are neither {YES} nor {NO}"
             return Score(None, why, cost)
         return Score(float(np.mean(known)), f"{YES} over {len(known)} readings (by a judge, which can be gamed)", cost)
 
@@ -107,8 +109,8 @@ class GenRM:
         if self.method != "votes":
             if hasattr(self.policy, "token_logprobs"):
                 return await self._from_token_logprobs(self.policy, prefix, words)
-            if (found := await self._from_top_logprobs(prefix)) is not None or self.method == "probability":
-                return found or (None, Cost())
+            if (result := await self._from_top_logprobs(prefix)) is not None or self.method == "probability":
+                return result or (None, Cost())
         return await self._from_votes(prefix)
 
     async def _from_token_logprobs(self, policy: Any, prefix: Ids, words: Sequence[str]) -> tuple[float | None, Cost]:

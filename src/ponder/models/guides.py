@@ -65,7 +65,9 @@ def load_guide(
         from ponder.models.weight_sharing import runs_model
 
         if not parse_reward_model(name)[0]:
-            raise UsageError(f"{kind!r} is no judge: genrm:MODEL asks at once, genrm+8:MODEL writes 8 rationales first")
+            raise UsageError(
+                f"{kind!r} is not a guide: genrm:MODEL asks at once, genrm+8:MODEL writes 8 rationales first"
+            )
         rationales = int(kind.removeprefix("genrm") or 0)
         if policy is not None and runs_model(policy, rest, device, dtype):
             return GenRM(policy, rationales)

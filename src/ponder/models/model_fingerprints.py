@@ -27,11 +27,11 @@ def model_fingerprints(job: Any) -> dict[str, str]:
     marks: dict[str, str] = {}
     for where, name in model_references(job_json.encode(job)):
         if (path := _model_path(name)) is not None:
-            found = {
+            by_name = {
                 f"the {kind} of {where} ({_path_tail(name)})": model_fingerprint(path, kind)
                 for kind in MODEL_FILE_GLOBS
             }
-            add_fingerprints(marks, {called: mark for called, mark in found.items() if mark})
+            add_fingerprints(marks, {called: mark for called, mark in by_name.items() if mark})
     return marks
 
 
@@ -51,11 +51,11 @@ def model_fingerprint(path: Path, kind: str = "weights") -> str:
     """The fingerprint of a model's folder, or of its GGUF file; empty if it has no file of that kind."""
     if path.is_file():
         return files_fingerprint([path]) if kind == "weights" else ""
-    found = {
+    by_kind = {
         of: {file for glob in globs for file in path.glob(glob) if _is_model_file(file)}
         for of, globs in MODEL_FILE_GLOBS.items()
     }
-    files = found[kind] if kind == "weights" else found[kind] - found["weights"]
+    files = by_kind[kind] if kind == "weights" else by_kind[kind] - by_kind["weights"]
     return files_fingerprint(sorted(files)) if files else ""
 
 
@@ -68,8 +68,8 @@ def model_references(data: Any, where: str = "") -> Iterator[tuple[str, str]]:
         for value in data:
             yield from model_references(value, where)
     elif isinstance(data, str) and data:
-        if judge := parse_reward_model(data)[1]:
-            yield where, judge
+        if reward_model := parse_reward_model(data)[1]:
+            yield where, reward_model
         elif where.rpartition(".")[2] in MODEL_FIELDS:
             yield where, data
 

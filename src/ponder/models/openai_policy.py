@@ -138,11 +138,11 @@ class OpenAIPolicy(BasePolicy):
     # prompts and answers as token ids
 
     async def _generate_token_ids(self, prefix: Ids, sampling: Sampling, seed: int) -> RawCompletion:
-        most = sampling.max_tokens
-        context = self.context or len(prefix) + most
+        max_tokens = sampling.max_tokens
+        context = self.context or len(prefix) + max_tokens
         body = sampling_params.token_request_fields(sampling, self.server_kind, seed, context, self.eos)
         body |= {"model": self.model, "prompt": prefix.tolist()}
-        limits = self.http.limits(most, len(prefix), sampling.logprobs)
+        limits = self.http.limits(max_tokens, len(prefix), sampling.logprobs)
         llama_cpp = self.server_kind == "llama.cpp"
         url = self._server_root + "/completion" if llama_cpp else self.http.url + "/completions"
         reply = await self.http.post(url, body, limits)
@@ -153,9 +153,12 @@ class OpenAIPolicy(BasePolicy):
                 raw = server_replies.parse_vllm(reply, len(prefix), sampling, self.eos, self.http.url)
         except _MALFORMED_REPLY_ERRORS as reason:
             raise self._malformed(reply, reason) from None
-        if not 0 < len(raw.token_ids) <= most or not 0 <= min(raw.token_ids) <= max(raw.token_ids) < self.vocab_size:
+        if (
+            not 0 < len(raw.token_ids) <= max_tokens
+            or not 0 <= min(raw.token_ids) <= max(raw.token_ids) < self.vocab_size
+        ):
             raise ModelError(
-                f"{self.http.url} wrote {len(raw.token_ids)} tokens of {most}, which must be each below "
+                f"{self.http.url} wrote {len(raw.token_ids)} tokens of {max_tokens}, which must be each below "
                 f"{self.vocab_size}: it does not keep to what it is asked"
             )
         return raw
@@ -248,10 +251,10 @@ class OpenAIPolicy(BasePolicy):
         """The address of the server's own services, which are not OpenAI's."""
         return self.http.url.removesuffix("/v1")
 
-    def _warn_truncated(self, most: int) -> None:
+    def _warn_truncated(self, max_tokens: int) -> None:
         if not self._warned:
             self._warned = True
-            warnings.warn(f"{self.http.url} wrote more than max_tokens ({most}): the rest is cut", stacklevel=2)
+            warnings.warn(f"{self.http.url} wrote more than max_tokens ({max_tokens}): the rest is cut", stacklevel=2)
 
     def _malformed(self, reply: Any, reason: Exception) -> ModelError:
         try:

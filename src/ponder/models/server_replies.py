@@ -131,14 +131,14 @@ def top_k(entries: Sequence[tuple[int, float]], k: int) -> tuple[Ids, Floats]:
     return ids([t for t, _ in best]), np.array([x for _, x in best], np.float32)
 
 
-def parse_usage(usage: Mapping[str, Any], prompt: int, least: int, most: int) -> Cost:
+def parse_usage(usage: Mapping[str, Any], prompt: int, min_tokens: int, max_tokens: int) -> Cost:
     """The server's counts, limited to what is possible: the prompt has at most our tokens and what a server adds, and
-    between `least` and `most` tokens were generated. Without a report, the prompt counts as 0 tokens."""
+    between `min_tokens` and `max_tokens` were generated. Without a report, the prompt counts as 0 tokens."""
     details = usage.get("prompt_tokens_details") or {}
     read = min(max(0, require_int(usage.get("prompt_tokens") or 0)), prompt + _MAX_TEMPLATE_TOKENS)
     cached = min(max(0, require_int(details.get("cached_tokens") or 0)), read)
-    generated = require_int(usage.get("completion_tokens") or least)
-    return Cost(read - cached, cached, min(max(least, generated), max(least, most)))
+    generated = require_int(usage.get("completion_tokens") or min_tokens)
+    return Cost(read - cached, cached, min(max(min_tokens, generated), max(min_tokens, max_tokens)))
 
 
 @dataclass(slots=True)
@@ -157,8 +157,8 @@ class StreamedText:
         return max(self.pieces, -(-len(self.text) // MAX_TOKEN_TEXT_CHARS))
 
 
-def stream_reader(stops: Sequence[str], most: int) -> Callable[[Iterator[Any]], StreamedText]:
-    """A function that reads a streamed answer up to a stop string, and at most `most` tokens by our count. (A server
+def stream_reader(stops: Sequence[str], max_tokens: int) -> Callable[[Iterator[Any]], StreamedText]:
+    """A function that reads a streamed answer up to a stop string, and at most `max_tokens` by our count. (A server
     that stops by itself removes the stop string, and does not report which one it was.) The model's reasoning is put
     between <think> tags."""
 
@@ -179,7 +179,8 @@ def stream_reader(stops: Sequence[str], most: int) -> Callable[[Iterator[Any]], 
                 if more and over:
                     raise ValueError("it wrote more after the end of its answer")
                 if more and (
-                    out.pieces == most or len(out.text) + len(more) > most * MAX_TOKEN_TEXT_CHARS + _MAX_TEMPLATE_TOKENS
+                    out.pieces == max_tokens
+                    or len(out.text) + len(more) > max_tokens * MAX_TOKEN_TEXT_CHARS + _MAX_TEMPLATE_TOKENS
                 ):
                     out.finish_reason, out.truncated = "length", True
                     return out

@@ -26,8 +26,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 MAX_SOURCE_CHARS = 1 << 18  # of a template; the longest in use have 30,000
-MAX_VALUE_CHARS = 1 << 22  # of one value, beside a few times what was said
-MAX_TOTAL_CHARS = 1 << 25  # of all values together, beside what copying all that was said for each message makes
+MAX_VALUE_CHARS = 1 << 22  # of one value, plus a few times the messages' length
+MAX_TOTAL_CHARS = 1 << 25  # of all values together, plus a copy of all messages for each message
 MAX_ITEMS = 1 << 18  # of one value, those in its lists' lists too
 MAX_ITERATIONS = 1 << 20  # of all loops
 MAX_ARGUMENT = 1 << 20  # as a width, a count or an indent
@@ -77,10 +77,10 @@ class TemplateLimitExceeded(jinja2.TemplateError):
 
 
 class RenderBudget:
-    """What one rendering has used. `said`: characters of the messages, which a template may copy."""
+    """The limits of one rendering. `input_chars`: characters of the messages, which a template may copy."""
 
-    def __init__(self, said: int) -> None:
-        self.max_value_chars, self.chars_left = MAX_VALUE_CHARS + 4 * said, MAX_TOTAL_CHARS + 256 * said
+    def __init__(self, input_chars: int) -> None:
+        self.max_value_chars, self.chars_left = MAX_VALUE_CHARS + 4 * input_chars, MAX_TOTAL_CHARS + 256 * input_chars
         self.iterations = 0
         self.deadline = time.thread_time() + MAX_SECONDS
 
@@ -104,7 +104,7 @@ class RenderBudget:
             raise TemplateLimitExceeded("it makes too much text")
 
     def charge_value(self, value: Any) -> Any:
-        """A value that is new, weighed."""
+        """Charge a new value, and return it."""
         if type(value) is str:
             self.charge(len(value))
         elif isinstance(value, list | tuple | dict | set | frozenset | Namespace):
@@ -115,8 +115,8 @@ class RenderBudget:
         return value
 
 
-def count_size(value: Any, most: int) -> tuple[int, int]:
-    """Characters and items of a value as it would be written out; no more are counted than may be."""
+def count_size(value: Any, max_chars: int) -> tuple[int, int]:
+    """The characters and items of a value as if written out. Raises as soon as a limit is exceeded."""
     chars = items = 0
     waiting = [value]
     while waiting:
@@ -132,15 +132,15 @@ def count_size(value: Any, most: int) -> tuple[int, int]:
         elif isinstance(part, Namespace):
             waiting.append(part._Namespace__attrs)
         if items + len(waiting) > MAX_ITEMS:
-            raise TemplateLimitExceeded(f"it makes lists of more than {MAX_ITEMS:,} items")
-        if chars > most:
-            raise TemplateLimitExceeded(f"it makes a text of more than {most:,} characters")
+            raise TemplateLimitExceeded(f"it builds lists of more than {MAX_ITEMS:,} items")
+        if chars > max_chars:
+            raise TemplateLimitExceeded(f"it makes a text of more than {max_chars:,} characters")
     return chars + items, items
 
 
 def _current_budget() -> RenderBudget:
-    found: RenderBudget | None = getattr(_local, "budget", None)
-    return found or RenderBudget(0)  # at compile time, when jinja2 computes constants
+    budget: RenderBudget | None = getattr(_local, "budget", None)
+    return budget or RenderBudget(0)  # at compile time, when jinja2 computes constants
 
 
 class _MeteredCodeGenerator(CodeGenerator):
@@ -392,7 +392,7 @@ def render_sandboxed(template: str, given: Mapping[str, Any]) -> str:
 
 
 def _input_chars(given: Any) -> int:
-    """Of all texts that are handed in, whoever wrote them."""
+    """The number of characters of all input texts."""
     chars, waiting = 0, [given]
     while waiting:
         part = waiting.pop()

@@ -108,14 +108,14 @@ class Tokenizer:
         file = path if isinstance(path, gguf.GGUFFile) else gguf.open_gguf(path)
         keys = ("model", "pre", "tokens", "token_type", "merges", "scores", "bos_token_id")
         flags = ("add_bos_token", "add_space_prefix")
-        found = {k: v for k in keys + flags if (v := file.get(f"tokenizer.ggml.{k}")) is not None}
-        if "tokens" not in found:
+        metadata = {k: v for k in keys + flags if (v := file.get(f"tokenizer.ggml.{k}")) is not None}
+        if "tokens" not in metadata:
             raise ModelError(f"{file.path} has no tokenizer; take it from the model's Hugging Face folder")
         eos = [file.get(f"tokenizer.ggml.{key}_token_id") for key in gguf.END_TOKEN_KEYS]
         try:
             return cls(
-                gguf_tokenizer.tokenizer_from_gguf(found),
-                bos=parse_token_id("bos_token_id", found.get("bos_token_id")),
+                gguf_tokenizer.tokenizer_from_gguf(metadata),
+                bos=parse_token_id("bos_token_id", metadata.get("bos_token_id")),
                 eos=parse_token_ids("eos_token_id", eos),
                 pad=parse_token_id("padding_token_id", file.get("tokenizer.ggml.padding_token_id")),
                 chat_template=_default_template(file.get("tokenizer.chat_template")),

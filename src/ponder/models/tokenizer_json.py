@@ -70,8 +70,10 @@ def _growth(step: Any) -> float:
                 growth = min(growth * _growth(part), 1e300)
     if isinstance(content := step.get("content"), str):
         pattern = step.get("pattern")
-        found = pattern.get("String") if isinstance(pattern, Mapping) else None
-        growth *= max(1.0, len(content) / len(found)) if isinstance(found, str) and found else 1.0 + len(content)
+        replaced = pattern.get("String") if isinstance(pattern, Mapping) else None
+        growth *= (
+            max(1.0, len(content) / len(replaced)) if isinstance(replaced, str) and replaced else 1.0 + len(content)
+        )
     if isinstance(added := step.get("prepend"), str):
         growth *= 1.0 + len(added)
     return growth

@@ -138,13 +138,13 @@ class TransformersPolicy(EnginePolicy):
 
     def _batches(self, requests: list[Request]) -> Iterator[list[SequenceState]]:
         """Sequences to decode in one batch: as many as memory allows, sorted by length."""
-        most = self._max_batch_rows(requests)
+        max_rows = self._max_batch_rows(requests)
         alone = _recurrent(self.model)
         rows: list[SequenceState] = []
         for request in sorted(requests, key=lambda r: len(r.prefix)):
             for row in SequenceState.from_request(request):
                 other = rows and alone and len(rows[-1].request.prefix) != len(request.prefix)
-                if other or len(rows) == most:
+                if other or len(rows) == max_rows:
                     yield rows
                     rows = []
                 rows.append(row)

@@ -48,21 +48,21 @@ def runs_model(policy: Policy, model: str, device: str = "auto", dtype: str = "a
     return not (hf.is_score_model(path) or first_difference(policy, path))
 
 
-def first_difference(policy: PonderPolicy, path: Path, judge: bool = False, adapter: Path | None = None) -> str:
+def first_difference(policy: PonderPolicy, path: Path, ignore_heads: bool = False, adapter: Path | None = None) -> str:
     """The first difference between a stored model and the policy's, in the policy's dtype; empty if there is none.
 
-    `judge`: ignore the heads. `adapter`: the adapter that turns the policy's weights into the model's.
+    `ignore_heads`: ignore the heads. `adapter`: the adapter that turns the policy's weights into the model's.
     """
     net = policy.net
     config, tensors, tokenizer = _read_stored(path)
-    if _comparable_config(config, judge) != _comparable_config(net.config, judge):
+    if _comparable_config(config, ignore_heads) != _comparable_config(net.config, ignore_heads):
         return "its configuration"
     if tokenizer.inner.to_str() != policy.tokenizer.inner.to_str():
         return "its tokenizer"
-    own = {n: p.detach() for n, p in net.named_parameters() if not (judge and n.startswith(HEAD_PREFIXES))}
+    own = {n: p.detach() for n, p in net.named_parameters() if not (ignore_heads and n.startswith(HEAD_PREFIXES))}
     added = {} if adapter is None else _adapter_deltas(net, adapter)
     for name, tensor in tensors:
-        if (judge and name.startswith(HEAD_PREFIXES)) or (config.tied_embeddings and name == "lm_head.weight"):
+        if (ignore_heads and name.startswith(HEAD_PREFIXES)) or (config.tied_embeddings and name == "lm_head.weight"):
             continue
         mine = own.pop(name, None)
         if mine is None or mine.shape != tensor.shape or not _same_weights(mine, tensor, added.get(name)):
@@ -70,19 +70,19 @@ def first_difference(policy: PonderPolicy, path: Path, judge: bool = False, adap
     return next(iter(own), "")
 
 
-def find_head_adapter(policy: PonderPolicy, judge: Path) -> Path | None:
+def find_head_adapter(policy: PonderPolicy, folder: Path) -> Path | None:
     """The adapter that a reward model was trained with on the policy's weights; None if only its head was trained."""
-    differs = first_difference(policy, judge, judge=True)
+    differs = first_difference(policy, folder, ignore_heads=True)
     if not differs:
         return None
-    adapter = judge.with_name("adapter")
+    adapter = folder.with_name("adapter")
     if (adapter / lora.ADAPTER_CONFIG_FILE).is_file() and not lora.has_adapter(policy.net):
-        differs = first_difference(policy, judge, judge=True, adapter=adapter)
+        differs = first_difference(policy, folder, ignore_heads=True, adapter=adapter)
         if not differs:
             return adapter
     raise ModelError(
-        f"the reward model in {judge} was trained on another model ({differs} differs): load it on an engine of its own"
-        " (load_scorer), or train it with LoRA or the head only on this policy's model"
+        f"the reward model in {folder} was trained on another model ({differs} differs): load it on an engine of its"
+        " own (load_scorer), or train it with LoRA or the head only on this policy's model"
     )
 
 
@@ -105,9 +105,9 @@ def _read_stored(path: Path) -> tuple[DecoderConfig, Iterable[tuple[str, Tensor]
     )
 
 
-def _comparable_config(config: DecoderConfig, judge: bool) -> DecoderConfig:
+def _comparable_config(config: DecoderConfig, ignore_heads: bool) -> DecoderConfig:
     """The fields that decide how hidden states are computed. A reward model has no head to tie."""
-    return replace(config, tied_embeddings=judge or config.tied_embeddings, bos=None, eos=(), pad=None)
+    return replace(config, tied_embeddings=ignore_heads or config.tied_embeddings, bos=None, eos=(), pad=None)
 
 
 def _adapter_deltas(net: Decoder, adapter: Path) -> Mapping[str, Tensor]:
