@@ -215,7 +215,8 @@ def backend_packages(names: Sequence[str]) -> list[str]:
 
 
 def report_rates(
-    name: str, work: str, args: argparse.Namespace, ready: PreparedModel, done: Measurements, total: int, failed: dict[str, str],
+    name: str, work: str, args: argparse.Namespace, ready: PreparedModel, done: Measurements, total: int,
+    failed: dict[str, str],
     sides: dict[str, Backend], promised: float | None = None, **more: Any,
 ) -> None:  # fmt: skip
     """Keep and show what a bench that counts tokens has found. `more` goes before the details that all have."""

@@ -71,7 +71,7 @@ class Endless(Sequence[Problem]):
 
 
 @given(GROUPS, st.floats(1, 100))
-def test_history_is_what_a_sum_over_all_tries_gives(groups: list[tuple[int, list[float | None]]], half: float) -> None:
+def test_history_matches_sum_over_tries(groups: list[tuple[int, list[float | None]]], half: float) -> None:
     found = history(groups, half_life=half)
     for index in {i for i, _ in groups}:
         own = [[min(1.0, max(0.0, r)) for r in rewards if r is not None] for i, rewards in groups if i == index]
@@ -84,7 +84,7 @@ def test_history_is_what_a_sum_over_all_tries_gives(groups: list[tuple[int, list
 
 
 @given(GROUPS)
-def test_history_is_the_same_after_json(groups: list[tuple[int, list[float | None]]]) -> None:
+def test_history_json_round_trip(groups: list[tuple[int, list[float | None]]]) -> None:
     first = history(groups, half_life=7.3, max_problems=9)
     second = through_json(first)
     for index, rewards in [*groups, (3, HALF), (50, ALL)]:
@@ -160,7 +160,7 @@ def test_choice_does_not_read_a_million_problems(kind: Curriculum) -> None:
 
 
 @pytest.mark.parametrize("name", CURRICULA)
-def test_by_name(name: str) -> None:
+def test_lookup_by_name(name: str) -> None:
     kind = CURRICULA[name]()
     assert job_json.decode(json.loads(json.dumps(job_json.encode(kind)))) == kind
     with pytest.raises(TaskError, match="no problems"):

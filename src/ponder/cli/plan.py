@@ -178,10 +178,10 @@ def find_training_job(job: Any) -> tuple[Any, str]:
 def fill_plan(found: RunPlan, scan: int, probe: int, seen: ProgressTracker) -> None:
     """Try the job out. The probe comes first: the memory it takes is then the run's own."""
     from ponder.models.load import load_policy
-    from ponder.pipelines.preflight.dry_run import build_sft_learner
     from ponder.pipelines.preflight.run_checks import preflight_rl, preflight_sft
     from ponder.pipelines.problems.conversations import read_conversations
     from ponder.pipelines.rl import RL, build_learners
+    from ponder.pipelines.sft import build_sft_learner
 
     job = found.job
     if probe:

@@ -116,7 +116,7 @@ class QuietStar(BaseJob):
         out = [f"steps     {int(last['step']) + 1}, {last['num_tokens']:,.0f} tokens learned from, thoughts included"]
         for name, said in (("plain", "without thoughts"), ("talk", "with thoughts")):
             if name == "plain" or self.num_thoughts:
-                right = f"{last[f'right/{name}']:.1%} of answers wholly foretold"
+                right = f"{last[f'right/{name}']:.1%} of answers fully predicted"
                 out.append(f"{said:<17} {last[f'test/{name}']:.4f} nats a token, {right}")
         return out
 
