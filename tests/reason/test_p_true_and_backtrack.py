@@ -17,7 +17,7 @@ from .text_policy import EOS, TextPolicy
 
 #      0
 #    1   4
-#   2 3  5 (aside below 5: 7)
+#   2 3  5 (meta step below 5: 7)
 #        6
 PARENTS = {1: 0, 2: 1, 3: 1, 4: 0, 5: 4, 6: 5}
 
