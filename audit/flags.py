@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import inspect
 import io
 import json
 import os
 import re
 import shlex
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from audit.check_result import CheckResult
 RECIPE = '''
 """A very small model imitates sums, then learns from rewards."""
 
-from ponder.models.load import Fresh
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.sft import FineTune
 from ponder.tasks import Sums
 from ponder.train.optimizer import AdamW
@@ -37,15 +36,16 @@ OTHER = Sums(terms=4, limit=4, prompt="{sum}=", forms=("hash",), test_size=24)
 
 def recipe(steps: int = 150, seed: int = 0, width: int = 48) -> FineTune:
     letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.,:'-()\\\\{}<>/_*[]!\\"%"
-    model = Fresh("0123456789+=#\\n ?" + letters, width=width, layers=2, context=400, seed=seed)
-    return FineTune(TASK, model, "{{ bos_token }}{{ messages[-1].content }}", optimiser=AdamW(lr=4e-3), steps=steps,
-                    batch=32, save_every=steps, seed=seed)
+    model = ScratchModel("0123456789+=#\\n ?" + letters, width=width, layers=2, context=400, seed=seed)
+    return FineTune(TASK, model, "{{ bos_token }}{{ messages[-1].content }}", optimizer=AdamW(lr=4e-3), steps=steps,
+                    batch_size=32, save_every=steps, seed=seed)
 '''
 TABLE = Path(__file__).with_suffix(".txt")
 TASK = "small:TASK"
 # Of these every flag is really run in tests/cli/test_flags_have_effect.py, which takes seconds.
 IN_TESTS = (
     "compare", "plot", "replay", "reflect", "contamination", "strategies", "tasks", "doctor", "processbench", "demo",
+    "completion",
 )  # fmt: skip
 
 
@@ -112,18 +112,14 @@ def _expand(line: str, short: dict[str, str]) -> str:
 
 def _untested_flags(tried: list[FlagTrial]) -> Iterator[CheckResult]:
     """A command or flag that nobody looks at."""
-    from ponder.cli import COMMANDS, harvest, job_commands, plan
-    from ponder.registry import import_object
+    from ponder.cli import COMMANDS, schema
+    from ponder.cli.command_help import PLAN_FLAGS, RUN_FLAGS
 
-    own: dict[str, Callable[..., Any]] = {
-        "harvest": harvest.harvest_flags,
-        "plan": plan.plan_flags,
-        "run": job_commands.run_flags,
-    }
+    own = {"plan": PLAN_FLAGS, "run": RUN_FLAGS}
     for name, command in COMMANDS.items():
         if name in IN_TESTS:
             continue
-        wanted = set(inspect.signature(own.get(name) or import_object(command.target)).parameters)
+        wanted = {p.name for p in schema.read_signature(own.get(name, command.target)).parameters}
         missing = wanted - {t.flag for t in tried if t.command == name}
         yield CheckResult(
             f"{name}: all flags", not missing, f"not tried: {', '.join(sorted(missing))}" if missing else "tried"
@@ -218,9 +214,10 @@ def _set_up() -> None:
         "run small.py --run base", "export base model",
         "run small.py --seed 1 --steps 100 --run base2", "export base2 other",
         f"eval {TASK} --model model --n 4 --limit 24 --max-tokens 24 --temperature 1.3 --run drawn",
-        f"label {TASK} --model model --limit 12 --n 2 --completions 3 --max-tokens 24 --run labelled",
-        f"eval {TASK} --model model --strategy mcts --guide oracle --n 12 --way rollouts=1 --max-tokens 24 --limit 12"
-        " --temperature 1.3 --run searched",
+        f"label {TASK} --model model --limit 12 --answers-per-problem 2 --max-completions 3 --max-tokens 24"
+        " --run labelled",
+        f"eval {TASK} --model model --strategy mcts --guide oracle --n 12 --strategy.rollouts 1 --max-tokens 24"
+        " --limit 12 --temperature 1.3 --run searched",
     ):  # fmt: skip
         code, said, _ = _run(line, Path.cwd())
         if code:

@@ -25,9 +25,8 @@ from ponder.pipelines.preflight.run_checks import preflight_rl
 from ponder.pipelines.rl import RL, build_learners
 from ponder.reason.strategies import Samples
 from ponder.tasks import Addition
-from ponder.train import learner as learning
-from ponder.train import losses
-from ponder.train.objective import KL, NO_KL
+from ponder.train import losses, readouts
+from ponder.train.objective import KL
 from ponder.train.pack import pack
 from ponder.train.policy_gradient import DAPO, GRPO, GSPO
 from ponder.train.ppo import PPO
@@ -38,7 +37,7 @@ RUNS = {"bfloat16": 200, "float32": 40, "float16": 40} if GPU else {"float32": 6
 LIMIT_SECONDS = 240.0  # of each dtype's healthy runs
 OBJECTIVES = (
     GRPO(),
-    GRPO(kl=NO_KL),
+    GRPO(kl=None),
     GRPO(kl=KL(0.1, "k2")),
     GSPO(),
     DAPO(overlong_buffer=4, max_completion_tokens=24),
@@ -123,16 +122,16 @@ def _kl_term(broken: object) -> AbstractContextManager[object]:
 
 
 def _packing(change: object) -> AbstractContextManager[object]:
-    return mock.patch.object(learning, "pack", lambda part, device, notes=(): change(pack(part, device, notes)))  # type: ignore[operator]
+    return mock.patch.object(readouts, "pack", lambda part, device, notes=(): change(pack(part, device, notes)))  # type: ignore[operator]
 
 
 def _temperature() -> AbstractContextManager[object]:
-    read = learning.token_logprobs
+    read = readouts.token_logprobs
 
     def cooler(hidden_NE: Tensor, weight_VE: Tensor, target_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         return read(hidden_NE, weight_VE, target_N, temperature * 0.6)
 
-    return mock.patch.object(learning, "token_logprobs", cooler)
+    return mock.patch.object(readouts, "token_logprobs", cooler)
 
 
 def _frozen() -> AbstractContextManager[object]:

@@ -33,7 +33,10 @@ from ponder.tasks import TASKS, Addition, DatasetTask
 from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, ids
 
 MODEL = "smollm2"
-STRATEGIES = ("chain", "direct", "cot", "vote", "refine", "tot", "got", "token-control", "tools")
+STRATEGIES = (
+    "chain", "direct", "cot", "majority-vote", "self-refine", "tree-of-thoughts", "graph-of-thoughts", "token-control",
+    "tool-use",
+)  # fmt: skip
 TEMPLATES = (None, "plain", "qa", "r1")
 NEEDS_USER_DATA = (
     "questions",
@@ -228,15 +231,16 @@ def _over_http(server: RecordingServer) -> Iterator[CheckResult]:
 
 def _plan() -> CheckResult:
     """The prompt that `ponder plan train` shows is the one that the run's first problems are asked with."""
-    flags = ["--model", MODEL, "--n", "2", "--prompts", "2", "--max-tokens", "8", "--scan", "0", "--probe", "0"]
-    said, why = _command("plan", "train", "--task", "addition", *flags, "--json")
+    flags = ["--model", MODEL, "--group-size", "2", "--problems-per-step", "2", "--max-tokens", "8"]
+    flags += ["--sample-groups", "0", "--dry-run-steps", "0"]
+    said, why = _command("plan", "train", "addition", *flags, "--json")
     if not said:
-        return CheckResult("plan train --task addition", False, why)
+        return CheckResult("plan train addition", False, why)
     shown = "".join(run["text"] for run in json.loads(said.splitlines()[-1])["prompt"] if run["kind"] == "prompt")
     policy = load_policy(MODEL)
     task = RL(Addition()).task
     sent = {policy.tokenizer.decode(policy.encode(task.train[i].messages), keep_special=True) for i in range(20_000)}
-    return CheckResult("plan train --task addition", shown in sent, f"shown: {shown[-90:]!r}")
+    return CheckResult("plan train addition", shown in sent, f"shown: {shown[-90:]!r}")
 
 
 def _command(*argv: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Every `ponder` command of the README, from an installed wheel in an empty folder with a new home.
+"""Every `ponder` command of the README and the guides in docs/, from an installed wheel in an empty folder with a new home.
 
 Where there is no GPU, what would take long is shortened by the flags of SHORTER; all else is run as it stands there.
 What a command reads and the README does not make (runs/a, pairs.jsonl, ...) is made before, by PREPARE and FILES.
@@ -22,24 +22,24 @@ from audit.check_result import CheckResult
 ROOT = Path(__file__).parents[1]
 TIMEOUT_SECONDS = 900.0  # for one command
 SHORTER_FLAGS = {
-    "demo": "--steps 1 --prompts 4",
-    "solve": "--max-tokens 24 --budget 600",
+    "demo": "--steps 1 --problems-per-step 4",
+    "solve": "--max-tokens 24 --budget.tokens 600",
     "eval": "--limit 8 --max-tokens 24",
-    "train": "--steps 1 --prompts 2 --n 2 --max-tokens 16",
-    "sft": "--steps 1 --batch 2",
-    "run": "--steps 1 --prompts 4",
-    "label": "--limit 12 --n 4 --max-tokens 16",
-    "reward": "--steps 2 --batch 2",
+    "train": "--steps 1 --problems-per-step 2 --group-size 2 --max-tokens 16",
+    "sft": "--steps 1 --batch-size 2",
+    "run": "--steps 1 --problems-per-step 4",
+    "label": "--limit 12 --answers-per-problem 4 --max-tokens 16",
+    "reward": "--steps 2 --batch-size 2",
     "processbench": "--limit 40",
-    "harvest": "--bar 0",  # one step of the demo is seldom right
-    "plan": "--probe 0 --scan 0",
+    "harvest": "--min-score 0",  # one step of the demo is seldom right
+    "plan": "--dry-run-steps 0 --sample-groups 0",
 }
 PREPARE = {
     "runs/demo/train": "ponder demo --run runs/demo",
     "runs/a": "ponder eval addition --template qa --n 4 --limit 8 --max-tokens 10 --run runs/a",
     "runs/b": "ponder eval addition --template qa --n 4 --limit 8 --max-tokens 10 --seed 1 --run runs/b",
-    "runs/labels": "ponder label arithmetic --set level=1 --template qa --run runs/labels",
-    "runs/judge": "ponder reward --kind prm --data runs/labels --run runs/judge",
+    "runs/labels": "ponder label arithmetic --task.level 1 --template qa --run runs/labels",
+    "runs/prm": "ponder reward runs/labels --algorithm prm --run runs/prm",
 }
 FILES = {
     "pairs.jsonl": '{"prompt": "1 + 1?", "chosen": "2", "rejected": "3"}\n' * 4,
@@ -57,7 +57,8 @@ def check() -> Iterator[CheckResult]:
         made = home.install()
         yield made
         if made.passed:
-            yield from walk(home, commands(ROOT / "README.md"))
+            pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+            yield from walk(home, list(dict.fromkeys(line for page in pages for line in commands(page))))
 
 
 def commands(page: Path) -> list[str]:

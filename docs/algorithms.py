@@ -20,16 +20,15 @@ from typing import Any
 import numpy as np
 
 from ponder.measure.figures.theme import STYLE, TEXT_COLOUR
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.rl import RL
 from ponder.protocols import Policy, Scorer, Strategy
 from ponder.reason.operators import evaluate, generate
 from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import read_metrics
+from ponder.runs import read_metrics
 from ponder.train.algorithms import ONLINE
-from ponder.train.objective import NO_KL
+from ponder.train.objective import Critic
 from ponder.train.optimizer import AdamW
-from ponder.train.ppo import Critic
 from ponder.types import Problem, Sampling, Score, Trace, user_messages
 
 SECRET, LETTERS = "50341", "012345"
@@ -84,10 +83,10 @@ class Fork:
 
 # Without KL, which the toy does not need; ranges and lengths as they suit five characters, not thousands.
 SETTINGS: dict[str, dict[str, Any]] = {
-    "ppo": {"kl": NO_KL, "critic": Critic(optimizer=ADAM)},
-    "rloo": {"kl": NO_KL},
-    "reinforce++": {"kl": NO_KL},
-    "grpo": {"kl": NO_KL},
+    "ppo": {"kl": None, "critic": Critic(optimizer=ADAM)},
+    "rloo": {"kl": None},
+    "reinforce++": {"kl": None},
+    "grpo": {"kl": None},
     "dr-grpo": {"length": len(SECRET)},
     "dapo": {"buffer": 0},
     "gspo": {"clip": 0.1, "clip_high": 0.1},

@@ -39,7 +39,7 @@ from ponder.pipelines.label import Label
 from ponder.pipelines.rl import RL
 from ponder.pipelines.stages import Stages, resolve_stage_references
 from ponder.protocols import NoProgress
-from ponder.runs.run_dir import read_metrics, read_traces
+from ponder.runs import read_metrics, read_traces
 from ponder.types import Cost, Trace
 
 RUNS = (  # each a command line: a recipe, and its flags where they are not its own
@@ -80,10 +80,10 @@ def run(name: str, on: str, model: str, seed: int, start: str, folder: Path) -> 
     title, *flags = name.split()
     recipe = recipe_files.load_recipe(recipe_files.shipped_recipes()[title])
     if seed == REHEARSAL:
-        sys.modules["_bases"].rehearse()
+        sys.modules["_bases"].measure_on_training_problems()
     if title not in (START, "distillation"):
         flags += ["--start", start]
-    job = run_command(recipe, [*flags, "--on", model, "--seed", str(seed)], "results")
+    job = run_command(recipe, [*flags, "--base-model", model, "--seed", str(seed)], "results")
     job(folder, Lean(job, folder))
     told = {
         "run": name, "on": on, "seed": seed, "command": command(name, on, seed), "seconds": round(time.time() - began),
@@ -159,7 +159,7 @@ def curves(job: Stages, folder: Path) -> dict[str, list[float]]:
     for guide, best in by.items():
         verifier, traces = best.task.verifier, [t for _, t in read_traces(folder / f"best-by-{guide}")]
         right = [every(t, verifier.name) for t in traces]
-        said = [[verifier.read(t.text(i)) for i in t.answers()] for t in traces]
+        said = [[verifier.extract_answer(t.text(i)) for i in t.answers()] for t in traces]
         k = [n for n in N if n <= len(right[0])]
         scores = [every(t, guide) for t in traces]
         own = [[*map(str, range(len(r)))] for r in right]  # the best one is chosen itself, whatever others say

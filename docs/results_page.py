@@ -29,7 +29,7 @@ def brief(row: dict[str, Any]) -> list[str]:
 
 def command(name: str, on: str, seed: int) -> str:
     recipe, *more = name.split()
-    return " ".join(["ponder run", recipe, f"--on {on}", *more, f"--seed {seed}"])
+    return " ".join(["ponder run", recipe, f"--base-model {on}", *more, f"--seed {seed}"])
 
 
 def share(stage: dict[str, Any]) -> float:
@@ -283,14 +283,14 @@ seen on held-out problems: those runs are here, and the seeds above were then ru
 
 def about(on: str, rows: Rows) -> str:
     recipe_files.add_to_import_path(recipe_files.recipe_folders())
-    base = importlib.import_module("_bases").base(on)
+    base = importlib.import_module("_bases").find_base(on)
     first = next(s for row in rows.values() for s in row["stages"] if "right" in s)
     asked = base.task.test[0]
     question, worked = (repr(text).strip("'") for text in (asked.question, base.task.gold(asked)))
     told = (
         f"`{question}` is to be answered by `{worked}`. Measured on {len(first['right'])} problems, {first['samples']}"
     )
-    return f"{told} samples of each; {base.answers:,} answers to learn from."
+    return f"{told} samples of each; {base.answer_budget:,} answers to learn from."
 
 
 def page() -> str:

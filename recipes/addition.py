@@ -15,7 +15,6 @@ above 1/64, so these do not move at once. Hence float32 is the default on every 
 from ponder.pipelines.rl import RL
 from ponder.reason.strategies import Samples
 from ponder.tasks import Addition
-from ponder.train.objective import NO_KL
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Sampling
@@ -42,7 +41,7 @@ def recipe(
         model=model,
         template="qa",
         strategy=Samples(n=group_size, sampling=Sampling(max_tokens=max_tokens)),
-        algorithm=GRPO(kl=NO_KL),
+        algorithm=GRPO(kl=None),
         optimizer=AdamW(lr=lr, betas=(0.9, 0.95), decay_steps=steps),
         steps=steps,
         problems_per_step=problems_per_step,

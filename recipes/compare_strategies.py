@@ -10,25 +10,27 @@ DVTS were best of n in them: do not compare those with new ones.
 
 from dataclasses import replace
 
-from _bases import On, Start, base
+from _bases import BaseModelName, Start, find_base
 
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import DVTS, MCTS, BeamSearch, BestOfN, Chain, MajorityVote
 
 
-def recipe(base_model: On = "tiny", n: int = 16, limit: int = 300, start: Start = None, seed: int = 0) -> Stages:
-    b = base(base_model)
-    stages, model = b.begin(seed, start)
+def recipe(
+    base_model: BaseModelName = "tiny", n: int = 16, limit: int = 300, start: Start = None, seed: int = 0
+) -> Stages:
+    b = find_base(base_model)
+    stages, model = b.cold_start_stages(seed, start)
     ways = {
-        "chain": Chain(replace(b.draw, temperature=0.0)),
-        "vote": MajorityVote(n, sampling=b.draw),
-        "vote-by-likelihood": MajorityVote(n, weight="likelihood", sampling=b.draw),
-        "vote-settled": MajorityVote(n, early_stopping="settled", sampling=b.draw),
-        "best-by-likelihood": BestOfN(n, sampling=b.draw),
-        "beam": BeamSearch(n=n, beam_width=4, sampling=b.draw),
-        "dvts": DVTS(n=n, beam_width=4, sampling=b.draw),
-        "mcts": MCTS(simulations=n, width=4, sampling=b.draw, parallel_simulations=4),
+        "chain": Chain(replace(b.sampling, temperature=0.0)),
+        "vote": MajorityVote(n, sampling=b.sampling),
+        "vote-by-likelihood": MajorityVote(n, weight="likelihood", sampling=b.sampling),
+        "vote-decided": MajorityVote(n, early_stopping="decided", sampling=b.sampling),
+        "best-by-likelihood": BestOfN(n, sampling=b.sampling),
+        "beam": BeamSearch(n=n, beam_width=4, sampling=b.sampling),
+        "dvts": DVTS(n=n, beam_width=4, sampling=b.sampling),
+        "mcts": MCTS(simulations=n, width=4, sampling=b.sampling, parallel_simulations=4),
     }
     for name, way in ways.items():
         guide = "" if name.startswith(("chain", "vote")) else "likelihood"

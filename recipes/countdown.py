@@ -9,14 +9,13 @@ Greedy accuracy did not rise (80.7 % and 78.0 % in a like run), and neither did
 the share solved in eight tries (86.0 % and 80.7 %).
 """
 
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
 from ponder.tasks import Countdown
-from ponder.train.objective import NO_KL
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Sampling
@@ -58,7 +57,7 @@ def recipe(
         task=task,
         model="stage:sft",
         strategy=Samples(n=group_size, sampling=budget),
-        algorithm=GRPO(kl=NO_KL),
+        algorithm=GRPO(kl=None),
         optimizer=AdamW(lr=rl_lr, betas=(0.9, 0.95)),
         steps=rl_steps,
         problems_per_step=problems_per_step,

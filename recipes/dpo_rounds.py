@@ -10,34 +10,35 @@ What it gave, with three seeds, hardware and time: docs/results.md.
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from _bases import Count, Lr, On, Problems, Start, Steps, base
+from _bases import BaseModelName, Count, Lr, Problems, Start, Steps, find_base
 
-from ponder.cli.flags import When
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
+from ponder.settings import When
 
 
 def recipe(
-    base_model: On = "tiny", by: Literal["samples", "search"] = "samples", rounds: Count = 2, problems: Problems = None,
+    base_model: BaseModelName = "tiny", by: Literal["samples", "search"] = "samples", rounds: Count = 2,
+    problems: Problems = None,
     n: Annotated[Count, When("by", "samples")] = 8, simulations: Annotated[Count, When("by", "search")] = 16,
     steps: Steps = None, beta: float | None = None, nll: float | None = None, lr: Lr = None, start: Start = None,
     seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b = base(base_model)
-    stages, newest = b.begin(seed, start)
-    given = {name: value for name, value in (("beta", beta), ("nll", nll)) if value is not None}
-    problems = problems or b.answers // (rounds * (n if by == "samples" else simulations))
-    way, guide, what = Samples(n, b.draw), "", "pairs"
+    b = find_base(base_model)
+    stages, newest = b.cold_start_stages(seed, start)
+    given = {name: value for name, value in (("beta", beta), ("nll_weight", nll)) if value is not None}
+    problems = problems or b.answer_budget // (rounds * (n if by == "samples" else simulations))
+    way, guide, what = Samples(n, b.sampling), "", "pairs"
     if by == "search":
-        way, guide, what = b.search(simulations, rollouts=1), "oracle", "siblings"
+        way, guide, what = b.mcts(simulations, rollouts=1), "oracle", "siblings"
     for k in range(1, rounds + 1):
         pairs, dpo = f"stage:pairs-{k}/data.jsonl", replace(b.dpo_objective, **given)
         stages += [
-            Stage(f"sample-{k}", b.sample(newest, way, problems, seed, (k - 1) * problems, guide)),
+            Stage(f"sample-{k}", b.collect(newest, way, problems, seed, (k - 1) * problems, guide)),
             Stage(f"pairs-{k}", Harvest((f"stage:sample-{k}",), what, max_per_problem=4)),
-            Stage(f"prefer-{k}", b.fine_tune(pairs, newest, seed, steps, lr, objective=dpo, batch=128)),
-            Stage(f"accuracy-{k}", b.measure(f"stage:prefer-{k}", seed)),
+            Stage(f"prefer-{k}", b.fine_tune(pairs, newest, seed, steps, lr, algorithm=dpo, batch_size=128)),
+            Stage(f"accuracy-{k}", b.evaluate(f"stage:prefer-{k}", seed)),
         ]
         newest = f"stage:prefer-{k}"
     return Stages(tuple(stages))

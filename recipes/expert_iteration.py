@@ -10,42 +10,43 @@ What it gave, with three seeds, hardware and time: docs/results.md.
 
 from typing import Annotated, Literal
 
-from _bases import Count, Lr, On, Problems, Start, Steps, base
+from _bases import BaseModelName, Count, Lr, Problems, Start, Steps, find_base
 
-from ponder.cli.flags import When
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
+from ponder.settings import When
 from ponder.train.reward_objectives import StateValue
 
 
 def recipe(
-    base_model: On = "tiny", by: Literal["search", "value", "sampling"] = "search", rounds: Count = 2,
+    base_model: BaseModelName = "tiny", by: Literal["search", "value", "sampling"] = "search", rounds: Count = 2,
     problems: Problems = None, simulations: Annotated[Count, When("by", "search", "value")] = 16,
     n: Annotated[Count, When("by", "sampling")] = 8, steps: Steps = None, lr: Lr = None, start: Start = None,
     seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b = base(base_model)
-    stages, newest = b.begin(seed, start)
-    problems = problems or b.answers // (2 * rounds * n)  # searches take their time
-    search, guided = b.search(simulations, rollouts=1), b.search(simulations)
+    b = find_base(base_model)
+    stages, newest = b.cold_start_stages(seed, start)
+    problems = problems or b.answer_budget // (2 * rounds * n)  # searches take their time
+    search, guided = b.mcts(simulations, rollouts=1), b.mcts(simulations)
     for k in range(1, rounds + 1):
-        way, guide = (search, "oracle") if by != "sampling" else (Samples(n, b.draw), "")
+        way, guide = (search, "oracle") if by != "sampling" else (Samples(n, b.sampling), "")
         if by == "value" and k > 1:
             way, guide = guided, f"oracle+reward:stage:value-{k - 1}"
         stages += [
-            Stage(f"sample-{k}", b.sample(newest, way, problems, seed, (k - 1) * problems, guide)),
+            Stage(f"sample-{k}", b.collect(newest, way, problems, seed, (k - 1) * problems, guide)),
             Stage(f"harvest-{k}", Harvest((f"stage:sample-{k}",), "chains", max_per_problem=4, tokens_model=newest)),
             Stage(f"tune-{k}", b.fine_tune(f"stage:harvest-{k}/data.jsonl", newest, seed, steps, lr)),
-            Stage(f"accuracy-{k}", b.measure(f"stage:tune-{k}", seed)),
+            Stage(f"accuracy-{k}", b.evaluate(f"stage:tune-{k}", seed)),
         ]
         if by != "sampling":
             think = {"strategy": guided, "guide": f"reward:stage:value-{k}", "limit": 100, "seed": seed}
             stages += [
                 Stage(f"values-{k}", Harvest((f"stage:sample-{k}",), "values", include_oracle=True)),
                 Stage(
-                    f"value-{k}", b.judged(f"stage:values-{k}/data.jsonl", f"stage:tune-{k}", StateValue(), seed, steps)
+                    f"value-{k}",
+                    b.train_reward_model(f"stage:values-{k}/data.jsonl", f"stage:tune-{k}", StateValue(), seed, steps),
                 ),
                 Stage(f"search-accuracy-{k}", Evaluate(b.task, f"stage:tune-{k}", **think)),
             ]

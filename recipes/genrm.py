@@ -19,9 +19,9 @@ not help it here. Of 8 answers the judges' best is right in 46, 22 and 41 % (orm
 from the different answers would be in 18, 13 and 18 %, since right ones are all alike; a vote is in 85 % (seed 0).
 """
 
-from _clock import TEMPLATE, Clock
+from _last_digits import TEMPLATE, LastDigits
 
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.models.tokenizer import Tokenizer
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
@@ -54,14 +54,15 @@ def recipe(
     steps: int = 1000, batch: int = 64, lr: float = 1e-3, temperature: float = 2.0, n: int = 8, rationales: int = 4,
     seed: int = 0,
 ) -> Stages:  # fmt: skip
-    task, draw = Clock(operations, "worked", test_size=200), hot_sampling(temperature, operations + 5)
+    task, draw = LastDigits(operations, "worked", test_size=200), hot_sampling(temperature, operations + 5)
 
     def adam(lr: float, steps: int) -> AdamW:
         return AdamW(lr=lr, warmup_steps=20, decay_steps=steps)
 
     def judge(data: str) -> FineTune:
         return FineTune(
-            f"stage:{data}/data.jsonl", "stage:base", GENRM_TEMPLATE, optimizer=adam(lr, steps), steps=steps, batch_size=batch,
+            f"stage:{data}/data.jsonl", "stage:base", GENRM_TEMPLATE, optimizer=adam(lr, steps), steps=steps,
+            batch_size=batch,
             save_every=steps, seed=seed,
         )  # fmt: skip
 
@@ -69,7 +70,8 @@ def recipe(
         return Evaluate(task, "stage:base", TEMPLATE, BestOfN(n, sampling=draw), guide, seed=seed)
 
     base = FineTune(
-        task, ScratchModel(ALPHABET, width=64, layers=2, context=256, seed=seed), TEMPLATE, optimizer=adam(3e-3, base_steps),
+        task, ScratchModel(ALPHABET, width=64, layers=2, context=256, seed=seed), TEMPLATE,
+        optimizer=adam(3e-3, base_steps),
         steps=base_steps, batch_size=64, save_every=base_steps, seed=seed,
     )  # fmt: skip
     orm = TrainRewardModel(

@@ -3,18 +3,18 @@
 What it gave, with three seeds, hardware and time: docs/results.md.
 """
 
-from _bases import Count, Lr, On, Problems, Start, Steps, base
+from _bases import BaseModelName, Count, Lr, Problems, Start, Steps, find_base
 
 from ponder.pipelines.stages import Stage, Stages
-from ponder.train.objective import NO_KL
 from ponder.train.policy_gradient import GRPO
 
 
 def recipe(
-    base_model: On = "tiny", steps: Steps = None, problems_per_step: Problems = None, group_size: Count = 8, lr: Lr = None, start: Start = None,
+    base_model: BaseModelName = "tiny", steps: Steps = None, problems_per_step: Problems = None, group_size: Count = 8,
+    lr: Lr = None, start: Start = None,
     seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b = base(base_model)
-    stages, first = b.begin(seed, start)
-    grpo = b.rl_job(first, group_size, GRPO(kl=NO_KL), seed, steps, lr, problems_per_step=problems_per_step)
-    return Stages((*stages, Stage("grpo", grpo), Stage("accuracy", b.measure("stage:grpo", seed))))
+    b = find_base(base_model)
+    stages, first = b.cold_start_stages(seed, start)
+    grpo = b.rl_job(first, group_size, GRPO(kl=None), seed, steps, lr, problems_per_step=problems_per_step)
+    return Stages((*stages, Stage("grpo", grpo), Stage("accuracy", b.evaluate("stage:grpo", seed))))

@@ -3,29 +3,30 @@
 What it gave, with three seeds, hardware and time: docs/results.md.
 """
 
-from _bases import Count, Lr, On, Problems, Start, Steps, base
+from _bases import BaseModelName, Count, Lr, Problems, Start, Steps, find_base
 
 from ponder.pipelines.stages import Stage, Stages
-from ponder.train.objective import NO_KL
+from ponder.train.objective import Critic
 from ponder.train.optimizer import AdamW
-from ponder.train.ppo import PPO, Critic
+from ponder.train.ppo import PPO
 
 
 def recipe(
-    base_model: On = "tiny", steps: Steps = None, problems_per_step: Problems = None, group_size: Count = 4, epochs_per_batch: int = 1, critic_warmup_steps: int = 2,
+    base_model: BaseModelName = "tiny", steps: Steps = None, problems_per_step: Problems = None, group_size: Count = 4,
+    epochs_per_batch: int = 1, critic_warmup_steps: int = 2,
     lr: Lr = None, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b = base(base_model)
-    stages, first = b.begin(seed, start)
-    critic = Critic(optimizer=AdamW(lr=b.judge.lr), warmup_steps=critic_warmup_steps)
+    b = find_base(base_model)
+    stages, first = b.cold_start_stages(seed, start)
+    critic = Critic(optimizer=AdamW(lr=b.reward_model.lr), warmup_steps=critic_warmup_steps)
     ppo = b.rl_job(
         first,
         group_size,
-        PPO(kl=NO_KL, lam=1.0, critic=critic),
+        PPO(kl=None, lam=1.0, critic=critic),
         seed,
         steps,
         lr,
         problems_per_step=problems_per_step,
         epochs_per_batch=epochs_per_batch,
     )
-    return Stages((*stages, Stage("ppo", ppo), Stage("accuracy", b.measure("stage:ppo", seed))))
+    return Stages((*stages, Stage("ppo", ppo), Stage("accuracy", b.evaluate("stage:ppo", seed))))

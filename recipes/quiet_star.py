@@ -27,9 +27,9 @@ forgotten. From marks that mean nothing, thinking is not found in so short a tim
 
 from typing import Annotated
 
-from _clock import TEMPLATE, Clock
+from _last_digits import TEMPLATE, LastDigits
 
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.quiet_star import QuietStar
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage, Stages
@@ -42,16 +42,19 @@ def recipe(
     lr: float = 5e-4, more: Annotated[int, "times as many texts for the longest run without thoughts"] = 4,
     seed: int = 0,
 ) -> Stages:  # fmt: skip
-    plain, worked = Clock(operations, test_size=500), Clock(operations, "worked")
+    plain, worked = LastDigits(operations, test_size=500), LastDigits(operations, "worked")
     base = FineTune(
-        TaskMixture((worked, plain)), ScratchModel("0123456789+*=:;[]", width=64, layers=2, context=48, seed=seed), TEMPLATE,
-        optimizer=AdamW(lr=3e-3, warmup_steps=50, decay_steps=base_steps), steps=base_steps, batch_size=64, save_every=base_steps,
+        TaskMixture((worked, plain)), ScratchModel("0123456789+*=:;[]", width=64, layers=2, context=48, seed=seed),
+        TEMPLATE,
+        optimizer=AdamW(lr=3e-3, warmup_steps=50, decay_steps=base_steps), steps=base_steps, batch_size=64,
+        save_every=base_steps,
         seed=seed,
     )  # fmt: skip
 
     def job(steps: int, thoughts: int, beta: float = 1.0, like: tuple[str, str] | None = (":", ";")) -> QuietStar:
         return QuietStar(
-            plain, "stage:base", thought_tokens_like=like, num_thoughts=thoughts, max_thought_tokens=operations, at_every_token=False, beta=beta, steps=steps,
+            plain, "stage:base", thought_tokens_like=like, num_thoughts=thoughts, max_thought_tokens=operations,
+            at_every_token=False, beta=beta, steps=steps,
             batch_size=batch, optimizer=AdamW(lr=lr, warmup_steps=20, decay_steps=steps), save_every=steps, seed=seed,
         )  # fmt: skip
 

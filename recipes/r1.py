@@ -15,56 +15,59 @@ What it gave, with three seeds, hardware and time: docs/results.md.
 
 from dataclasses import replace
 
-from _bases import Count, Lr, On, Problems, Start, Steps, base
+from _bases import BaseModelName, Count, Lr, Problems, Start, Steps, find_base
 
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.rewards.reward_model_task import RewardModelTask
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
 from ponder.tasks.mixture import TaskMixture, WeightedRewardTask
-from ponder.train.imitation import Distill
-from ponder.train.objective import NO_KL
+from ponder.train.distill import Distill
 from ponder.train.policy_gradient import GRPO, DrGRPO
 from ponder.train.reward_objectives import OutcomeReward
 
 
 def recipe(
-    base_model: On = "tiny", rl_steps: Steps = None, sft_steps: Steps = None, problems: Problems = None,
+    base_model: BaseModelName = "tiny", rl_steps: Steps = None, sft_steps: Steps = None, problems: Problems = None,
     problems_per_step: Problems = None, group_size: Count = 8, lr: Lr = None, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b = base(base_model)
+    b = find_base(base_model)
     plain = replace(b, task=replace(b.task, limit=b.task.limit // 2 + 1))  # what asks for no long thought
-    stages, cold = b.begin(seed, start)
-    problems = problems or b.answers // 16
-    four, grpo = Samples(4, b.draw), GRPO(kl=NO_KL)
+    stages, cold = b.cold_start_stages(seed, start)
+    problems = problems or b.answer_budget // 16
+    four, grpo = Samples(4, b.sampling), GRPO(kl=None)
     everything = TaskMixture((b.task, RewardModelTask(plain.task, "reward:stage:judge", name="plain")))
     rl_steps = rl_steps or b.rl.steps
-    learn = {"seed": seed, "lr": lr, "prompts": problems_per_step or b.answers // (rl_steps * group_size)}
+    learn = {
+        "seed": seed,
+        "lr": lr,
+        "problems_per_step": problems_per_step or b.answer_budget // (rl_steps * group_size),
+    }
     few = max(1, rl_steps // 4)
-    softly = DrGRPO(max_completion_tokens=b.draw.max_tokens)
+    softly = DrGRPO(max_completion_tokens=b.sampling.max_tokens)
     all_rl = b.rl_job("stage:sft", group_size, softly, task=everything, preflight=False, steps=few, **learn)
     accuracy = b.task.verifier.name
     reasoning = b.task if base_model == "tiny" else WeightedRewardTask(b.task, ((accuracy, 1.0), ("language:en", 0.1)))
-    lessons, distill = "stage:lessons/data.jsonl", {"objective": Distill(), "teacher": "stage:all-rl"}
+    lessons, distill = "stage:lessons/data.jsonl", {"algorithm": Distill(), "teacher": "stage:all-rl"}
     by_logits = b.fine_tune(lessons, "stage:small", seed, sft_steps, None, **distill)
     stages += [
         Stage("reasoning-rl", b.rl_job(cold, group_size, grpo, task=reasoning, steps=rl_steps, **learn)),
-        Stage("reasoning-rl-accuracy", b.measure("stage:reasoning-rl", seed)),
-        Stage("reasoning", b.sample("stage:reasoning-rl", four, problems, seed)),
-        Stage("general", plain.sample("stage:reasoning-rl", four, problems, seed)),
+        Stage("reasoning-rl-accuracy", b.evaluate("stage:reasoning-rl", seed)),
+        Stage("reasoning", b.collect("stage:reasoning-rl", four, problems, seed)),
+        Stage("general", plain.collect("stage:reasoning-rl", four, problems, seed)),
         Stage("harvest", Harvest(("stage:reasoning", "stage:general"), "chains", max_per_problem=2, tokens_model=cold)),
         Stage("sft", b.fine_tune("stage:harvest/data.jsonl", cold, seed, sft_steps, None)),
-        Stage("sft-accuracy", b.measure("stage:sft", seed)),
-        Stage("judge", b.judged("stage:general", "stage:sft", OutcomeReward(), seed, sft_steps)),
+        Stage("sft-accuracy", b.evaluate("stage:sft", seed)),
+        Stage("judge", b.train_reward_model("stage:general", "stage:sft", OutcomeReward(), seed, sft_steps)),
         Stage("all-rl", all_rl),
-        Stage("all-rl-accuracy", b.measure("stage:all-rl", seed)),
-        Stage("answers", b.sample("stage:all-rl", four, problems, seed)),
-        Stage("small", b.start(seed, small=True)),
-        Stage("small-accuracy", b.measure("stage:small", seed)),
+        Stage("all-rl-accuracy", b.evaluate("stage:all-rl", seed)),
+        Stage("answers", b.collect("stage:all-rl", four, problems, seed)),
+        Stage("small", b.cold_start_job(seed, small=True)),
+        Stage("small-accuracy", b.evaluate("stage:small", seed)),
         Stage("lessons", Harvest(("stage:answers",), "chains", max_per_problem=2, tokens_model="stage:small")),
         Stage("student", b.fine_tune(lessons, "stage:small", seed, sft_steps, None)),
-        Stage("student-accuracy", b.measure("stage:student", seed)),
+        Stage("student-accuracy", b.evaluate("stage:student", seed)),
         Stage("student-by-logits", by_logits),
-        Stage("student-by-logits-accuracy", b.measure("stage:student-by-logits", seed)),
+        Stage("student-by-logits-accuracy", b.evaluate("stage:student-by-logits", seed)),
     ]
     return Stages(tuple(stages))

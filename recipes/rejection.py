@@ -3,7 +3,7 @@
 What it gave, with three seeds, hardware and time: docs/results.md.
 """
 
-from _bases import Count, Lr, On, Problems, Start, Steps, base
+from _bases import BaseModelName, Count, Lr, Problems, Start, Steps, find_base
 
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
@@ -11,16 +11,17 @@ from ponder.reason.strategies import Samples
 
 
 def recipe(
-    base_model: On = "tiny", problems: Problems = None, n: Count = 8, max_per_problem: Count = 4, steps: Steps = None,
+    base_model: BaseModelName = "tiny", problems: Problems = None, n: Count = 8, max_per_problem: Count = 4,
+    steps: Steps = None,
     lr: Lr = None, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b = base(base_model)
-    stages, first = b.begin(seed, start)
-    problems = problems or b.answers // n
+    b = find_base(base_model)
+    stages, first = b.cold_start_stages(seed, start)
+    problems = problems or b.answer_budget // n
     stages += [
-        Stage("sample", b.sample(first, Samples(n, b.draw), problems, seed)),
+        Stage("sample", b.collect(first, Samples(n, b.sampling), problems, seed)),
         Stage("harvest", Harvest(("stage:sample",), "chains", max_per_problem=max_per_problem, tokens_model=first)),
         Stage("tune", b.fine_tune("stage:harvest/data.jsonl", first, seed, steps, lr)),
-        Stage("accuracy", b.measure("stage:tune", seed)),
+        Stage("accuracy", b.evaluate("stage:tune", seed)),
     ]
     return Stages(tuple(stages))

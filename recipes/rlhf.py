@@ -7,30 +7,32 @@ What it gave, with three seeds, hardware and time: docs/results.md.
 
 from typing import Annotated
 
-from _bases import Count, Lr, On, Problems, Start, Steps, base
+from _bases import BaseModelName, Count, Lr, Problems, Start, Steps, find_base
 
 from ponder.pipelines.rewards.reward_model_task import RewardModelTask
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
-from ponder.train.objective import KL
+from ponder.train.objective import KL, Critic
 from ponder.train.optimizer import AdamW
-from ponder.train.ppo import PPO, Critic
+from ponder.train.ppo import PPO
 from ponder.train.reward_objectives import BradleyTerry
 
 
 def recipe(
-    base_model: On = "tiny", problems: Problems = None, answers_per_problem: Count = 8, reward_steps: Steps = None, rl_steps: Count = 32,
-    problems_per_step: Problems = None, group_size: Count = 4, kl: Annotated[float, "pull to the start"] = 0.3, lr: Lr = None,
+    base_model: BaseModelName = "tiny", problems: Problems = None, answers_per_problem: Count = 8,
+    reward_steps: Steps = None, rl_steps: Count = 32,
+    problems_per_step: Problems = None, group_size: Count = 4, kl: Annotated[float, "pull to the start"] = 0.3,
+    lr: Lr = None,
     start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b = base(base_model)
-    stages, sft = b.begin(seed, start)
+    b = find_base(base_model)
+    stages, sft = b.cold_start_stages(seed, start)
     problems, problems_per_step = (
-        problems or b.answers // (2 * answers_per_problem),
-        problems_per_step or b.answers // (2 * rl_steps * group_size),
+        problems or b.answer_budget // (2 * answers_per_problem),
+        problems_per_step or b.answer_budget // (2 * rl_steps * group_size),
     )
     rewarded = RewardModelTask(b.task, "reward:stage:judge")
-    rule = PPO(lam=1.0, kl=KL(kl, "k1", "reward"), critic=Critic(optimizer=AdamW(lr=b.judge.lr)))
+    rule = PPO(lam=1.0, kl=KL(kl, "k1", "reward"), critic=Critic(optimizer=AdamW(lr=b.reward_model.lr)))
     ppo = b.rl_job(
         sft,
         group_size,
@@ -44,9 +46,9 @@ def recipe(
         preflight=False,
     )
     stages += [
-        Stage("sample", b.sample(sft, Samples(answers_per_problem, b.draw), problems, seed)),
-        Stage("judge", b.judged("stage:sample", sft, BradleyTerry(), seed, reward_steps)),
+        Stage("sample", b.collect(sft, Samples(answers_per_problem, b.sampling), problems, seed)),
+        Stage("judge", b.train_reward_model("stage:sample", sft, BradleyTerry(), seed, reward_steps)),
         Stage("ppo", ppo),
-        Stage("accuracy", b.measure("stage:ppo", seed)),
+        Stage("accuracy", b.evaluate("stage:ppo", seed)),
     ]
     return Stages(tuple(stages))

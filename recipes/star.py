@@ -9,7 +9,7 @@ What it gave, with three seeds, hardware and time: docs/results.md.
 
 from typing import Annotated
 
-from _bases import Count, Lr, On, Problems, Start, Steps, base
+from _bases import BaseModelName, Count, Lr, Problems, Start, Steps, find_base
 
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
@@ -17,20 +17,20 @@ from ponder.reason.strategies import STaR
 
 
 def recipe(
-    base_model: On = "tiny", rounds: Count = 2, problems: Problems = None, n: Count = 4,
+    base_model: BaseModelName = "tiny", rounds: Count = 2, problems: Problems = None, n: Count = 4,
     rationalise: Annotated[bool | None, "hints where nothing is right; None: of a language model"] = None,
     steps: Steps = None, lr: Lr = None, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b = base(base_model)
-    stages, first = b.begin(seed, start)
-    problems = problems or b.answers // (rounds * n)
-    newest, way = first, STaR(n, b.draw, rationalise=base_model != "tiny" if rationalise is None else rationalise)
+    b = find_base(base_model)
+    stages, first = b.cold_start_stages(seed, start)
+    problems = problems or b.answer_budget // (rounds * n)
+    newest, way = first, STaR(n, b.sampling, rationalise=base_model != "tiny" if rationalise is None else rationalise)
     for k in range(1, rounds + 1):
         stages += [
-            Stage(f"sample-{k}", b.sample(newest, way, problems, seed, first=(k - 1) * problems, guide="oracle")),
+            Stage(f"sample-{k}", b.collect(newest, way, problems, seed, first=(k - 1) * problems, guide="oracle")),
             Stage(f"harvest-{k}", Harvest((f"stage:sample-{k}",), "chains", max_per_problem=1, tokens_model=first)),
             Stage(f"tune-{k}", b.fine_tune(f"stage:harvest-{k}/data.jsonl", first, seed, steps, lr)),
-            Stage(f"accuracy-{k}", b.measure(f"stage:tune-{k}", seed)),
+            Stage(f"accuracy-{k}", b.evaluate(f"stage:tune-{k}", seed)),
         ]
         newest = f"stage:tune-{k}"
     return Stages(tuple(stages))

@@ -5,25 +5,24 @@
 What it gave, with three seeds, hardware and time: docs/results.md.
 """
 
-from _bases import Lr, On, Problems, Start, Steps, base
+from _bases import BaseModelName, Lr, Problems, Start, Steps, find_base
 
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.operators.cut import CUTS
 from ponder.reason.strategies import SampleTree
-from ponder.train.objective import NO_KL
 from ponder.train.policy_gradient import TreeCredit
 
 
 def recipe(
-    base_model: On = "tiny",
+    base_model: BaseModelName = "tiny",
     steps: Steps = None,
     problems_per_step: Problems = None,
     lr: Lr = None,
     start: Start = None,
     seed: int = 0,
 ) -> Stages:
-    b = base(base_model)
-    stages, first = b.begin(seed, start)
-    way = SampleTree((2, 2, 2), b.draw, CUTS["line"])
-    tree = b.rl_job(first, 8, TreeCredit(kl=NO_KL), seed, steps, lr, problems_per_step=problems_per_step, strategy=way)
-    return Stages((*stages, Stage("tree", tree), Stage("accuracy", b.measure("stage:tree", seed))))
+    b = find_base(base_model)
+    stages, first = b.cold_start_stages(seed, start)
+    way = SampleTree((2, 2, 2), b.sampling, CUTS["line"])
+    tree = b.rl_job(first, 8, TreeCredit(kl=None), seed, steps, lr, problems_per_step=problems_per_step, strategy=way)
+    return Stages((*stages, Stage("tree", tree), Stage("accuracy", b.evaluate("stage:tree", seed))))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from ponder.runs.run_dir import Run, newest_checkpoint
+from ponder.runs import Run, newest_checkpoint
 from ponder.train.checkpoint import CheckpointWriter, load_latest
 
 FILES = ("learner.safetensors", "manifest.json", "model/config.json", "model/model.safetensors", "state.json")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ponder.runs.run_dir import Run
+from ponder.runs import Run
 from ponder.tasks import Addition
 from ponder.types import Cost, Step, Trace, ids, prompt_trace
 

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from ponder.models import chat_templates
-from ponder.models.load import ScratchModel
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.nets.config import DecoderConfig, RopeConfig
 from ponder.nets.decoder import Decoder, init_decoder
 from ponder.protocols import NoProgress
@@ -98,7 +98,7 @@ class FirstCharVerifier:
     def grade(self, text: str, wanted: str) -> Score:
         return Score(float(text[0] == wanted), "compared") if text else Score(None, "nothing was written")
 
-    def read(self, text: str) -> str | None:
+    def extract_answer(self, text: str) -> str | None:
         return text[:1] or None
 
 

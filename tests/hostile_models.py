@@ -90,8 +90,9 @@ DATA = bytes(4 * (32 * 16 + 7 * 32 * 32 + 3 * 32))
 
 def load(way: str, path: Path) -> None:
     from ponder.models import chat_templates
-    from ponder.models.load import ScratchModel, load_policy
-    from ponder.models.reward_models import load_scorer, load_shared_scorer
+    from ponder.models.load import load_policy
+    from ponder.models.load_scorer import load_scorer, load_shared_scorer
+    from ponder.models.scratch_model import ScratchModel
     from ponder.nets import lora
 
     base = ScratchModel(**BASE)

@@ -12,6 +12,6 @@ def test_both_sides_grow_the_same_beams() -> None:
     shape = beam_many.Shape(beams=4, keep=2, steps=3, tokens=4)
     found = []
     for side in (beam_many.beam_concurrently, beam_many.beam_one_by_one):
-        policy.stream(1)
+        policy.reseed(1)
         found.append(side(policy, problems, shape))
     assert found[0] == found[1] and [answers.total() for answers in found[0]] == [4, 4, 4]

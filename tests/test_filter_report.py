@@ -19,7 +19,7 @@ def test_it_counts_and_says_why():
         "  even      600   - 600 odd",
         "  few         3   - 597 too many",
     ]
-    assert funnel.to_json()[2] == {"stage": "few", "count": 3, "lost": {"too many": 597}}
+    assert funnel.to_json()[2] == {"stage": "few", "count": 3, "dropped": {"too many": 597}}
     assert FilterReport.from_json(funnel.to_json()) == funnel
 
 

@@ -14,8 +14,8 @@ import torch
 
 from ponder import memory_check
 from ponder.errors import UsageError
-from ponder.models.load import ScratchModel
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.label import Label

@@ -15,7 +15,7 @@ TABLE = {"countdown": 1, "addition": 2}
 
 
 def test_the_table_comes_first() -> None:
-    assert registry.lookup("strategy", "ensemble", STRATEGIES) is Samples
+    assert registry.lookup("strategy", "samples", STRATEGIES) is Samples
     assert registry.lookup("task", "a:b", {"a:b": 7}) == 7
 
 

@@ -18,7 +18,7 @@ from ponder.cli import recipe_files
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import BestOfN
-from ponder.runs.run_dir import Run
+from ponder.runs import Run
 from ponder.tasks import Sums
 from ponder.types import Score, Step, Trace, ids, prompt_trace
 
@@ -82,11 +82,15 @@ def test_a_run_is_summed_up_and_keeps_no_optimiser(tmp_path: Path, monkeypatch: 
         "task": replace(real.task, terms=3, limit=4, test_size=4),
         "model": replace(real.model, width=16, layers=1),
     }
-    monkeypatch.setitem(bases.BASES, "tiny", replace(real, **small, cold=bases.Pace(20, 1e-2), rl=bases.Pace(2, 1e-4)))
+    monkeypatch.setitem(
+        bases.BASES,
+        "tiny",
+        replace(real, **small, cold_start=bases.StepsAndRate(20, 1e-2), rl=bases.StepsAndRate(2, 1e-4)),
+    )
     start = tmp_path / "cold" / "start"
     first = results.run("cold_start", "tiny", "tiny", 0, "", tmp_path / "cold")
-    second = results.run("grpo --prompts 2 --n 2", "tiny", "tiny", 0, str(start), tmp_path / "grpo")
-    assert second["command"] == "ponder run grpo --on tiny --prompts 2 --n 2 --seed 0"
+    second = results.run("grpo --problems-per-step 2 --group-size 2", "tiny", "tiny", 0, str(start), tmp_path / "grpo")
+    assert second["command"] == "ponder run grpo --base-model tiny --problems-per-step 2 --group-size 2 --seed 0"
     (before,) = [s for s in first["stages"] if s["stage"] == "start-accuracy"]
     assert second["start"] == {"samples": 4, "right": before["right"]} and len(before["right"]) == 4
     grpo, after = second["stages"]
@@ -141,5 +145,5 @@ def test_the_page_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "tiny.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     page = results_page.page()
     assert "| GRPO | 33.3 % (33.3, 33.3) | 58.3 % (58.3, 58.3) | +25.0 (+25.0, +25.0) |" in page
-    assert "| 5 k | 3 k |" in page and "ponder run grpo --on tiny --seed 0" in page
+    assert "| 5 k | 3 k |" in page and "ponder run grpo --base-model tiny --seed 0" in page
     assert "STaR" not in page and "4 minutes" in page

@@ -35,18 +35,16 @@ from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.budget import Budget
 from ponder.reason.operators.backpropagate import DiscountedBackup
 from ponder.reason.operators.cut import Cut
-from ponder.reason.operators.priors import DirichletNoise
-from ponder.reason.operators.tree_policy import PUCT, UCT, X1
-from ponder.reason.operators.widen import ProgressiveWidening
+from ponder.reason.operators.tree_policy import PUCT, UCT, X1, DirichletNoise, ProgressiveWidening
 from ponder.reason.presets import PRESETS
 from ponder.reason.prompts import Prompt
 from ponder.reason.strategies import STRATEGIES
 from ponder.tasks import TASKS
 from ponder.train.algorithms import ON_POLICY
 from ponder.train.imitation import SFT
-from ponder.train.objective import KL
+from ponder.train.objective import KL, Critic
 from ponder.train.optimizer import AdamW
-from ponder.train.ppo import AdaptiveKLController, Critic
+from ponder.train.ppo import AdaptiveKLController
 from ponder.train.reward_objectives import REWARD_OBJECTIVES
 from ponder.types import Sampling
 
@@ -61,18 +59,18 @@ ASKED = {kind for kind in TASKS.values() if isinstance(kind, type) and is_datacl
 CALLED: dict[Any, tuple[str, ...]] = {
     **dict.fromkeys(JOBS, ("job", "stage")),
     **dict.fromkeys(WAYS, ("how", "strategy")),
-    **dict.fromkeys(LEARNED, ("objective", "rule")),
+    **dict.fromkeys(LEARNED, ("objective", "algorithm", "rule")),
     **dict.fromkeys(ASKED, ("task", "found")),
     Sampling: ("sampling", "how", "s", "own"),
     Budget: ("budget", "b"),
     Cut: ("cut",),
     KL: ("kl", "term"),
-    AdamW: ("optimiser", "s", "settings"),
+    AdamW: ("optimizer", "s", "settings"),
     AdaptiveKLController: ("adaptive",),
     Critic: ("critic", "how"),
     LoRA: ("lora", "how", "adapter", "spec"),
-    Filters: ("sieve",),
-    **dict.fromkeys((MathShepherd, FirstErrorSearch), ("rule",)),
+    Filters: ("filters",),
+    **dict.fromkeys((MathShepherd, FirstErrorSearch), ("labeller",)),
     **dict.fromkeys(
         (UCT, PUCT, X1, DirichletNoise, ProgressiveWidening, DiscountedBackup, Prompt, *CURRICULA.values()), ()
     ),
@@ -132,5 +130,5 @@ def test_every_setting_is_read(kind: Any) -> None:
 
 
 def test_a_field_that_nobody_reads_is_found() -> None:
-    assert "mix" in own_reads(STRATEGIES["mcts"]) and "mixed_up" not in own_reads(STRATEGIES["mcts"])
+    assert "rollout_weight" in own_reads(STRATEGIES["mcts"]) and "mixed_up" not in own_reads(STRATEGIES["mcts"])
     assert "job" in reads()["max_tokens_per_microbatch"] and "nobody_has_this" not in reads()

@@ -16,8 +16,8 @@ from ponder.measure.readers.raw_files import load_data
 from ponder.pipelines.problems.conversations import read_conversations
 from ponder.strict_parsing import RowError, parse_csv, parse_json
 from ponder.tasks.custom import CustomTask
-from ponder.tasks.datasets.dataset_task import same_question_key
 from ponder.tasks.datasets.question_file import QuestionFile
+from ponder.tasks.question_identity import same_question_key
 from ponder.tasks.step_labels import read_labels as read_labels
 from ponder.tasks.synthetic import read_problems, read_templates
 
@@ -30,7 +30,7 @@ BAD = {
     "a cell too few": ("id,question,answer\n1,What is 1 + 1?\n2,b,3\n", "line 2: 2 cells under 3 names"),
     "a cell too many": ("id,question,answer\n1,a,2\n\n2,b, c,3\n", "line 4: 4 cells under 3 names"),
     "two columns of one name": ("id,answer,question,answer\n1,2,b,3\n", "line 1: the column 'answer' stands there"),
-    "a NUL byte": ("id,question,answer\n1,a,2\n2,b\0,3\n", "line 3: it holds a NUL byte"),
+    "a NUL byte": ("id,question,answer\n1,a,2\n2,b\0,3\n", "line 3: it has a NUL byte"),
 }  # fmt: skip
 READERS: dict[str, Callable[[Path], Any]] = {
     "logs": load_data,

@@ -183,10 +183,10 @@ def test_what_is_as_usual_is_not_written() -> None:
         ({"top_p": math.nan}, "top_p"), ({"top_k": -1}, "top_k is -1"), ({"min_p": 1.0}, "min_p is 1.0"),
         ({"min_p": -0.1}, "min_p"), ({"max_tokens": 0}, "max_tokens is 0"), ({"stop": ("a", "")}, "empty stop string"),
         ({"seed": -1}, "seed is -1"), ({"seed": 1.5}, "seed is 1.5"), ({"stop": "abc"}, "stop is 'abc'"),
-        ({"stop": (b"x",)}, "tuple of texts"), ({"temperature": 1e-40}, "at least 1e-30"), ({"top_p": 1e-40}, "top_p"),
-        ({"repetition": 1e-40}, "repetition"), ({"bias": ((3, 1e39),)}, "bias"), ({"alternatives": 1.5}, "1.5 is no"),
-        ({"no_repeat_ngram_size": 1.5}, "whole"), ({"forced": (1.5,)}, "whole"), ({"bias": ((3.5, 1.0),)}, "3.5 is no token"),
-        ({"top_k": 2**70}, "at most 2147483647"), ({"stop_token_ids": ("a",)}, "'a' is no token"),
+        ({"stop": (b"x",)}, "tuple of strings"), ({"temperature": 1e-40}, "at least 1e-30"), ({"top_p": 1e-40}, "top_p"),
+        ({"repetition_penalty": 1e-40}, "repetition_penalty"), ({"logit_bias": ((3, 1e39),)}, "logit_bias"), ({"logprobs": 1.5}, "1.5 is not"),
+        ({"no_repeat_ngram_size": 1.5}, "integers"), ({"forced_token_ids": (1.5,)}, "integers"), ({"logit_bias": ((3.5, 1.0),)}, "3.5 is not a token id"),
+        ({"top_k": 2**70}, "at most 2147483647"), ({"stop_token_ids": ("a",)}, "'a' is not a token id"),
     ],
 )  # fmt: skip
 def test_impossible_sampling_is_refused(given_settings: dict[str, Any], words: str) -> None:

@@ -142,7 +142,7 @@ def measured(objective: Any, w: World, memory: dict[str, float], micro: int = 10
     entropy_N = -(logp_NV.exp() * logp_NV).sum(-1)
     total = torch.zeros((), dtype=torch.float64)
     for part in split_microbatches(
-        plan(traces, objective.weigh, objective.trains_zero_advantage), micro, objective.together
+        plan(traces, objective.weigh, objective.trains_zero_advantage), micro, objective.needs_whole_trace
     ):
         batch = pack(part, torch.device("cpu"), ["reference"])
         n = [row for step in batch.steps for row in rows[id(step)]]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ponder.errors import PonderError, UsageError
-    from ponder.models.load import ScratchModel
     from ponder.models.load import load_inference_policy as load
+    from ponder.models.scratch_model import ScratchModel
     from ponder.pipelines.ask import Answer, ask
     from ponder.pipelines.collect import Collect
     from ponder.pipelines.evaluate import Evaluate
@@ -34,22 +34,24 @@ if TYPE_CHECKING:
         SelfRefine,
         TreeOfThoughts,
     )
-    from ponder.runs.run_dir import read_metrics, read_traces
-    from ponder.tasks import CustomTask
-    from ponder.tasks.generated.generated_task import GeneratedTask
-    from ponder.train.imitation import DPO, SFT, Distill
+    from ponder.runs import read_metrics, read_traces
+    from ponder.tasks import Addition, Arithmetic, Countdown, CustomTask, GeneratedTask
+    from ponder.train.distill import Distill
+    from ponder.train.dpo import DPO
+    from ponder.train.imitation import SFT
     from ponder.train.optimizer import AdamW
     from ponder.train.policy_gradient import CISPO, DAPO, GRPO, GSPO, REINFORCE, RLOO, DrGRPO
     from ponder.train.ppo import PPO
     from ponder.types import Completion, Cost, Problem, Sampling, Score, Step, Trace, user_messages
-    from ponder.verify import FinalNumber, MathAnswer
+    from ponder.verify import AssertTests, FinalNumber, MathAnswer
 
 __version__ = "0.1.0"
 
 # Where each public name lives. The imports above say the same to type checkers and editors; a test compares the two.
 _MODULES = {
     "ponder.errors": ("PonderError", "UsageError"),
-    "ponder.models.load": ("ScratchModel", "load_inference_policy as load"),
+    "ponder.models.load": ("load_inference_policy as load",),
+    "ponder.models.scratch_model": ("ScratchModel",),
     "ponder.pipelines.ask": ("Answer", "ask"),
     "ponder.pipelines.collect": ("Collect",),
     "ponder.pipelines.evaluate": ("Evaluate",),
@@ -74,15 +76,16 @@ _MODULES = {
         "SelfRefine",
         "TreeOfThoughts",
     ),
-    "ponder.runs.run_dir": ("read_metrics", "read_traces"),
-    "ponder.tasks": ("CustomTask",),
-    "ponder.tasks.generated.generated_task": ("GeneratedTask",),
-    "ponder.train.imitation": ("DPO", "SFT", "Distill"),
+    "ponder.runs": ("read_metrics", "read_traces"),
+    "ponder.tasks": ("Addition", "Arithmetic", "Countdown", "CustomTask", "GeneratedTask"),
+    "ponder.train.distill": ("Distill",),
+    "ponder.train.dpo": ("DPO",),
+    "ponder.train.imitation": ("SFT",),
     "ponder.train.optimizer": ("AdamW",),
     "ponder.train.policy_gradient": ("CISPO", "DAPO", "GRPO", "GSPO", "REINFORCE", "RLOO", "DrGRPO"),
     "ponder.train.ppo": ("PPO",),
     "ponder.types": ("Completion", "Cost", "Problem", "Sampling", "Score", "Step", "Trace", "user_messages"),
-    "ponder.verify": ("FinalNumber", "MathAnswer"),
+    "ponder.verify": ("AssertTests", "FinalNumber", "MathAnswer"),
 }
 _HOMES = {
     entry.rpartition(" ")[2]: (module, entry.partition(" ")[0])
@@ -104,7 +107,10 @@ __all__ = [
     "RLOO",
     "SFT",
     "AdamW",
+    "Addition",
     "Answer",
+    "Arithmetic",
+    "AssertTests",
     "BeamSearch",
     "BestOfN",
     "Budget",
@@ -113,6 +119,7 @@ __all__ = [
     "Collect",
     "Completion",
     "Cost",
+    "Countdown",
     "CustomTask",
     "Distill",
     "DrGRPO",

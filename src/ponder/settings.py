@@ -1,19 +1,89 @@
-"""Settings that are numbers are finite, wherever infinity would mean nothing.
+"""What an annotation can say of a setting, and the check that numbers are finite.
 
-Infinity is a meaning where it is a setting's default, where a class names the setting in `UNBOUNDED`, and for limits:
-a score that nothing reaches, or a budget without end. NaN never is.
+Commands, recipes and jobs write the help of a setting into its annotation, and the conditions under which it counts:
+
+    lr: Annotated[float, "learning rate", GreaterThan(0)] = 1e-5
+    algorithm: Annotated[str, Named("ponder.train.algorithms:ONLINE"), "credit rule and loss"] = "grpo"
+    cost: Annotated[str | None, "what pareto pays in", When("kind", "pareto")] = None
+
+`check_finite` allows infinity where it is a setting's default, where a class names the setting in `UNBOUNDED`, and for
+limits: a score that nothing reaches, or a budget without end. It never allows NaN.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from ponder.errors import UsageError
 
-UNBOUNDED_FIELDS = ("threshold", "least", "bar", "margin", "enough", "seconds", "wall", "timeout", "dollars")
+UNBOUNDED_FIELDS = (
+    "threshold", "cutoff", "margin", "min_margin", "min_score", "min_reward", "stop_score", "dollars",
+    "seconds", "cpu_seconds", "wall_seconds", "timeout", "timeout_seconds",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class When:
+    """A condition on another setting: it has one of these values, or none of those in `other_than`; or, where no value
+    is named, it was given at all. Where several settings are named, one that meets the condition is enough."""
+
+    parameter: str | tuple[str, ...]
+    values: tuple[Any, ...]
+    other_than: tuple[Any, ...]
+
+    def __init__(self, parameter: str | tuple[str, ...], *values: Any, other_than: tuple[Any, ...] = ()) -> None:
+        object.__setattr__(self, "parameter", parameter)
+        object.__setattr__(self, "values", values)
+        object.__setattr__(self, "other_than", other_than)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.parameter,) if isinstance(self.parameter, str) else self.parameter
+
+    def is_met(self, value: Any) -> bool:
+        if self.values:
+            return value in self.values
+        return value not in self.other_than if self.other_than else value not in (None, "", [], (), {}, False)
+
+
+@dataclass(frozen=True)
+class GreaterThan:
+    """The setting must be larger than this bound, where it is given."""
+
+    bound: float
+
+
+@dataclass(frozen=True)
+class Named:
+    """The setting is a name in these tables, each as `module:TABLE`, so that nothing is imported to write this down.
+
+    `listed`: help lists the names. `or_file`: it may also be a file.
+    """
+
+    tables: tuple[str, ...]
+    listed: bool
+    or_file: bool
+
+    def __init__(self, *tables: str, listed: bool = False, or_file: bool = False) -> None:
+        object.__setattr__(self, "tables", tables)
+        object.__setattr__(self, "listed", listed)
+        object.__setattr__(self, "or_file", or_file)
+
+
+@dataclass(frozen=True)
+class SettingsOf:
+    """A mapping of texts that is given as `--PREFIX.NAME VALUE`: the settings of what the flag PREFIX names.
+
+    `target`: the dataclass (`module:Class`) where it is always the same one; help then lists its fields, but for those
+    in `have_flags`, which have a flag of their own beside the dotted one.
+    """
+
+    prefix: str
+    target: str = ""
+    have_flags: tuple[str, ...] = ()
 
 
 def check_finite(thing: Any) -> None:

@@ -17,9 +17,9 @@ RECIPE = '''
 
 from typing import Annotated
 
-from ponder.models.load import Fresh
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.rl import RL
-from ponder.reason.strategies import Ensemble
+from ponder.reason.strategies import Samples
 from ponder.tasks import Addition
 from ponder.train.optimizer import AdamW
 from ponder.types import Sampling
@@ -30,19 +30,19 @@ ALPHABET = "0123456789+-*/()=? \\nWhatis<>answer.QueonA:"
 def recipe(
     steps: int = 3,
     lr: Annotated[float, "learning rate"] = 1e-2,
-    prompts: int = 4,
+    problems_per_step: int = 4,
     note: str | None = None,
     easy: bool = True,
 ) -> RL:
     """One digit, one layer."""
     return RL(
         task=Addition(digits=1 if easy else 2),
-        model=Fresh(alphabet=ALPHABET, width=32, layers=1, heads=2),
+        model=ScratchModel(alphabet=ALPHABET, width=32, layers=1, heads=2),
         template="qa",
-        strategy=Ensemble(n=8, sampling=Sampling(max_tokens=3)),
-        optimiser=AdamW(lr=lr),
+        strategy=Samples(n=8, sampling=Sampling(max_tokens=3)),
+        optimizer=AdamW(lr=lr),
         steps=steps,
-        prompts=prompts,
+        problems_per_step=problems_per_step,
         save_every=5,
     )
 '''

@@ -16,18 +16,18 @@ def given(folder: Path, short: int, long: int) -> list[str]:
     for name, asked in (("train", ["What is 9 + 9?"]), ("test", questions)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps({"prompt": q, "answer": "1"}) + "\n" for q in asked))
     settings = ("data=train.jsonl", "test_data=test.jsonl", "rewards=ponder.tasks.synthetic.problem_rows:accuracy")
-    return [part for setting in settings for part in ("--set", setting)]
+    return [part for s in settings for part in (f"--task.{s.partition('=')[0]}", s.partition("=")[2])]
 
 
 @pytest.mark.parametrize(("short", "long", "code"), [(1, 1, 3), (9, 1, 0)])
 def test_a_problem_that_does_not_fit(ponder, here: Path, model: Path, short: int, long: int, code: int) -> None:
     more = ("--model", model, "--template", "qa", "--max-tokens", "2", *given(here, short, long))
-    said = ponder("eval", "columns", *more)
+    said = ponder("eval", "custom", *more)
     total = short + long
     assert said.code == code, said.err
     assert f"0 of {total}; {long} undecided, not right as far as is known" in said.out
     assert f"failed          {long} problems" in said.out and "because " in said.out and "context" in said.out
     assert (f"warning         {long} of {total} problems have no verdict" in said.out) == (code == 3)
-    told = json.loads(ponder("eval", "columns", *more, "--json").out.splitlines()[-1])
-    assert (told["single"]["total"], told["single"]["undecided"], told["failed"]) == (total, long, long)
-    assert told["single"]["high"] > told["single"]["low"] == 0.0
+    told = json.loads(ponder("eval", "custom", *more, "--json").out.splitlines()[-1])
+    assert (told["accuracy"]["total"], told["accuracy"]["undecided"], told["num_failed"]) == (total, long, long)
+    assert told["accuracy"]["high"] > told["accuracy"]["low"] == 0.0

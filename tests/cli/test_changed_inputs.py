@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from fakes import FakePolicy
+from ponder.runs import checkpoints, read_metrics
 from ponder.runs.records import RecordWriter
-from ponder.runs.run_dir import checkpoints, read_metrics
 from ponder.types import Completion, Ids
 
 from .conftest import CommandResult
@@ -60,10 +60,11 @@ def clear_caches() -> None:
         sys.modules.pop(name, None)
 
 
-COLUMNS = ("--set", "data=rows.jsonl", "--set", "rewards=reward_of_mine:pays")
-EVAL = ("eval", "columns", *COLUMNS, "--model", "model", "--max-tokens", "3", "--n", "2", "--strategy", "best-of",
+COLUMNS = ("--task.data", "rows.jsonl", "--task.rewards", "reward_of_mine:pays")
+EVAL = ("eval", "custom", *COLUMNS, "--model", "model", "--max-tokens", "3", "--n", "2", "--strategy", "best-of-n",
         "--guide", "guide_of_mine:Guide", *CPU, "--run", "out")  # fmt: skip
-TRAIN = ("train", "--task", "columns", *COLUMNS, "--model", "model", "--steps", "3", "--prompts", "2", "--n", "2",
+TRAIN = ("train", "custom", *COLUMNS, "--model", "model", "--steps", "3", "--problems-per-step", "2", "--group-size",
+         "2",
          "--max-tokens", "3", "--save-every", "1", "--keep", "9", "--no-preflight", *CPU, "--run", "out")  # fmt: skip
 
 
@@ -181,9 +182,10 @@ def test_a_public_set_in_another_state(ponder: Ponder, place: Path, monkeypatch:
         monkeypatch.setenv("PONDER_DATA", str(place / home))
 
     put("old", 1)
-    small = ("--model", "model", "--set", "style=plain", "--max-tokens", "3", *CPU)
+    small = ("--model", "model", "--task.style", "plain", "--max-tokens", "3", *CPU)
     measured = ("eval", "gsm8k", *small, "--run", "a")
-    trained = ("train", "--task", "gsm8k", *small, "--steps", "1", "--prompts", "2", "--n", "2", "--no-preflight",
+    trained = ("train", "gsm8k", *small, "--steps", "1", "--problems-per-step", "2", "--group-size", "2",
+               "--no-preflight",
                "--run", "b")  # fmt: skip
     for argv in (measured, trained):
         said = ponder(*argv)
@@ -202,8 +204,8 @@ def test_fine_tuning(ponder: Ponder, place: Path) -> None:
     talks = [{"prompt": "What is 1?", "completion": "1"}, {"prompt": "What is 2?", "completion": "2"}]
     write(place / "talks.jsonl", talks)
     small = ("--model", "model", "--steps", "2", "--batch", "2", *CPU)
-    by_file = ("sft", "--data", "talks.jsonl", *small, "--run", "a")
-    by_task = ("sft", "--task", "columns", *COLUMNS, "--set", "gold_column=answer", *small, "--run", "b")
+    by_file = ("sft", "talks.jsonl", *small, "--run", "a")
+    by_task = ("sft", "custom", *COLUMNS, "--task.gold_column", "answer", *small, "--run", "b")
     for argv in (by_file, by_task):
         assert ponder(*argv).code == 0
         assert STORED in ponder(*argv).out
@@ -219,10 +221,11 @@ def test_fine_tuning(ponder: Ponder, place: Path) -> None:
 
 
 def test_a_judge_and_its_labels(ponder: Ponder, place: Path) -> None:
-    made = ("label", "columns", *COLUMNS, "--model", "model", "--limit", "6", "--n", "2", "--completions", "2",
+    made = ("label", "custom", *COLUMNS, "--model", "model", "--limit", "6", "--answers-per-problem", "2",
+            "--max-completions", "2",
             "--max-tokens", "3", "--separator", "none", *CPU, "--run", "labels")  # fmt: skip
     assert ponder(*made).code == 0 and STORED in ponder(*made).out
-    learned = ("reward", "--data", "labels", "--kind", "value", "--model", "model", "--steps", "2", "--batch", "2",
+    learned = ("reward", "labels", "--algorithm", "value", "--model", "model", "--steps", "2", "--batch-size", "2",
                "--held-out", "0", "--scorer", "label", *CPU, "--run", "judge")  # fmt: skip
     said = ponder(*learned)
     assert said.code == 0, said.err
@@ -257,7 +260,7 @@ class AddingPolicy(FakePolicy):
 
 def test_problems(ponder: Ponder, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ponder.models.load.load_inference_policy", lambda *a, **k: AddingPolicy())
-    made = ("problems", "filter", "--file", "rows.jsonl", "--near", "0", "--shortest", "1", "--model", "model",
+    made = ("problems", "filter", "rows.jsonl", "--dedup-threshold", "0", "--min-chars", "1", "--model", "model",
             "--samples", "2", "--prompt", "{question}", "--out", "made.jsonl",
             "--run", "out")  # fmt: skip
 
@@ -297,7 +300,7 @@ from dataclasses import dataclass
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
-from ponder.reason.strategies import Ensemble
+from ponder.reason.strategies import Samples
 from ponder.tasks import Addition
 from ponder.types import Sampling, Score
 
@@ -317,7 +320,7 @@ class Sums(Addition):
 
 def recipe(each: int = 1) -> Stages:
     return Stages((
-        Stage("collect", Collect(Sums(digits=1), "model", strategy=Ensemble(8, Sampling(max_tokens=60)), problems=4)),
+        Stage("collect", Collect(Sums(digits=1), "model", strategy=Samples(8, Sampling(max_tokens=60)), problems=4)),
         Stage("harvest", Harvest(("stage:collect",), each=each)),
     ))
 """

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from ponder.cli import doctor
-from ponder.runs.run_dir import newest_checkpoint, read_job, read_metrics, read_traces
+from ponder.runs import newest_checkpoint, read_job, read_metrics, read_traces
 from ponder.train.algorithms import ONLINE
 
 from .conftest import CommandResult
 
 Ponder = Callable[..., CommandResult]
-ONE_DIGIT = ("--set", "digits=1", "--max-tokens", "3")
+ONE_DIGIT = ("--task.digits", "1", "--max-tokens", "3")
 
 
 def events(said: CommandResult) -> list[dict[str, Any]]:
@@ -80,7 +80,7 @@ def test_stages(ponder: Ponder, here: Path) -> None:
     assert said.code == 0 and "== rl\nreward " in said.out and "== test\ntask " in said.out, said.err
     assert "step 2/2" in said.err and "problem 2/2" in said.err
     done = events(ponder("run", "both.py", "--json"))[-1]
-    assert done["stages"]["rl"]["steps"] == 2 and done["stages"]["test"]["problems"] == 2
+    assert done["stages"]["rl"]["steps"] == 2 and done["stages"]["test"]["num_problems"] == 2
 
 
 def test_shipped_recipes(ponder: Ponder) -> None:
@@ -90,8 +90,8 @@ def test_shipped_recipes(ponder: Ponder) -> None:
 
 
 def test_train_from_a_model(ponder: Ponder, here: Path, model: Path) -> None:
-    flags = ("--steps", "2", "--prompts", "2", "--n", "2", "--lr", "1e-3", *ONE_DIGIT)
-    said = ponder("train", "--task", "addition", "--model", model, *flags, "--run", "out")
+    flags = ("--steps", "2", "--problems-per-step", "2", "--group-size", "2", "--lr", "1e-3", *ONE_DIGIT)
+    said = ponder("train", "addition", "--model", model, *flags, "--run", "out")
     assert said.code == 0, said.err
     assert newest_checkpoint("out") == Path("out/checkpoints/step-000002")
     assert "ponder solve 'What is" in said.out and "--model out" in said.out
@@ -99,42 +99,59 @@ def test_train_from_a_model(ponder: Ponder, here: Path, model: Path) -> None:
 
 
 def test_train_settings(ponder: Ponder, here: Path, model: Path) -> None:
-    small = ("--model", model, "--steps", "1", "--prompts", "2", "--n", "2", *ONE_DIGIT, "--run", "out")
-    settings = ("--option", "clip_high=0.3", "--option", "bessel=true", "--beta", "0.1", "--kl", "k2:loss",
-                "--curriculum", "frontier", "--refill", "1", "--passes", "2", "--minibatches", "2", "--states", "int8",
-                "--teacher", model, "--warmup", "3", "--recompute", "--no-preflight", "--keep", "1")  # fmt: skip
-    said = ponder("train", "--task", "addition", *settings, *small)
+    small = (
+        "--model",
+        model,
+        "--steps",
+        "1",
+        "--problems-per-step",
+        "2",
+        "--group-size",
+        "2",
+        *ONE_DIGIT,
+        "--run",
+        "out",
+    )
+    settings = ("--algorithm.clip_high", "0.3", "--algorithm.bessel", "true", "--beta", "0.1",
+                "--algorithm.kl.estimator", "k2",
+                "--curriculum", "frontier", "--dynamic-sampling-rounds", "1", "--epochs-per-batch", "2",
+                "--minibatches", "2", "--optimizer-states", "int8", "--optimizer.betas", "0.8,0.9", "--teacher", model,
+                "--warmup-steps", "3", "--gradient-checkpointing", "--no-preflight", "--keep-checkpoints",
+                "1")  # fmt: skip
+    said = ponder("train", "addition", *settings, *small)
     assert said.code == 0, said.err
     job = read_job("out")
-    assert job["objective"]["is"].endswith(":GRPO") and job["objective"]["clip_high"] == 0.3
-    assert job["objective"]["bessel"] is True
-    assert {k: job["objective"]["kl"][k] for k in ("beta", "kind", "where")} == {
-        "beta": 0.1, "kind": "k2", "where": "loss"}  # fmt: skip
-    assert job["curriculum"]["is"].endswith(":Frontier") and job["optimiser"]["states"] == "int8"
-    plain = {"refill": 1, "passes": 2, "minibatches": 2, "recompute": True, "preflight": False, "keep": 1}
+    assert job["algorithm"]["is"].endswith(":GRPO") and job["algorithm"]["clip_high"] == 0.3
+    assert job["algorithm"]["bessel"] is True
+    assert {k: job["algorithm"]["kl"][k] for k in ("beta", "estimator", "where")} == {
+        "beta": 0.1, "estimator": "k2", "where": "loss"}  # fmt: skip
+    assert job["curriculum"]["is"].endswith(":Frontier") and job["optimizer"]["states"] == "int8"
+    assert job["optimizer"]["betas"] == [0.8, 0.9]
+    plain = {"dynamic_sampling_rounds": 1, "epochs_per_batch": 2, "minibatches": 2, "gradient_checkpointing": True,
+             "preflight": False, "keep_checkpoints": 1}  # fmt: skip
     assert {k: job[k] for k in plain} == plain and job["teacher"] == str(model)
 
 
 @pytest.mark.parametrize("algorithm", ["rloo", "gspo", "ppo", "rejection"])
 def test_train_by_other_algorithms(ponder: Ponder, here: Path, model: Path, algorithm: str) -> None:
-    small = ("--model", model, "--steps", "1", "--prompts", "2", "--n", "2", *ONE_DIGIT)
-    said = ponder("train", "--task", "addition", "--algorithm", algorithm, *small, "--run", "out")
+    small = ("--model", model, "--steps", "1", "--problems-per-step", "2", "--group-size", "2", *ONE_DIGIT)
+    said = ponder("train", "addition", "--algorithm", algorithm, *small, "--run", "out")
     assert said.code == 0, said.err
-    assert ONLINE[algorithm].__name__ in read_job("out")["objective"]["is"]
+    assert ONLINE[algorithm].__name__ in read_job("out")["algorithm"]["is"]
 
 
 def test_train_adapters(ponder: Ponder, here: Path, model: Path) -> None:
     pytest.importorskip("peft")
-    small = ("--model", model, "--steps", "1", "--prompts", "2", "--n", "2", *ONE_DIGIT)
-    said = ponder("train", "--task", "addition", "--lora", "2", *small, "--run", "out")
+    small = ("--model", model, "--steps", "1", "--problems-per-step", "2", "--group-size", "2", *ONE_DIGIT)
+    said = ponder("train", "addition", "--lora.rank", "2", *small, "--run", "out")
     assert said.code == 0, said.err
     assert read_job("out")["lora"]["rank"] == 2 and list(Path("out").rglob("adapter_config.json"))
 
 
-def test_fresh_leaves_a_run_alone(ponder: Ponder, here: Path) -> None:
-    assert ponder("run", "tiny.py", "--steps", "1", "--fresh").code == 0
-    said = ponder("run", "tiny.py", "--steps", "1", "--fresh")
-    assert said.code == 2 and "runs/tiny holds a run already, which --fresh leaves alone" in said.err
+def test_no_resume_refuses_a_run_that_is_there(ponder: Ponder, here: Path) -> None:
+    assert ponder("run", "tiny.py", "--steps", "1", "--no-resume").code == 0
+    said = ponder("run", "tiny.py", "--steps", "1", "--no-resume")
+    assert said.code == 2 and "runs/tiny holds a run already, which --no-resume leaves alone" in said.err
 
 
 def test_a_run_that_fails_its_checks(ponder: Ponder, here: Path) -> None:
@@ -148,22 +165,22 @@ def test_a_run_that_fails_its_checks(ponder: Ponder, here: Path) -> None:
 
 def test_sft(ponder: Ponder, here: Path, model: Path) -> None:
     Path("said.jsonl").write_text('{"prompt": "What is 1 + 1?", "completion": "2"}\n' * 3)
-    said = ponder("sft", "--data", "said.jsonl", "--model", model, "--steps", "2", "--batch", "2", "--run", "file")
+    said = ponder("sft", "said.jsonl", "--model", model, "--steps", "2", "--batch-size", "2", "--run", "file")
     assert said.code == 0 and "loss " in said.out, said.err
-    task = ponder("sft", "--task", "addition", "--set", "digits=1", "--model", model, "--steps", "1", "--run", "task")
+    task = ponder("sft", "addition", "--task.digits", "1", "--model", model, "--steps", "1", "--run", "task")
     assert task.code == 0 and len(read_metrics("task")) == 1, task.err
 
 
 def test_sft_by_other_algorithms(ponder: Ponder, here: Path, model: Path) -> None:
     Path("pairs.jsonl").write_text('{"prompt": "What is 1 + 1?", "chosen": "2", "rejected": "3"}\n' * 3)
-    small = ("--model", model, "--steps", "1", "--batch", "2")
-    dpo = ponder("sft", "--algorithm", "dpo", "--option", "beta=0.2", "--data", "pairs.jsonl", *small)
+    small = ("--model", model, "--steps", "1", "--batch-size", "2")
+    dpo = ponder("sft", "--algorithm", "dpo", "--algorithm.beta", "0.2", "pairs.jsonl", *small)
     assert dpo.code == 0, dpo.err
     (run,) = Path("runs").iterdir()
-    assert run.name.startswith("dpo-pairs-") and read_job(run)["objective"]["beta"] == 0.2
-    taught = ("--algorithm", "distill", "--teacher", model, "--option", "kind=reverse", "--task", "addition")
-    said = ponder("sft", *taught, "--set", "digits=1", *small, "--run", "taught")
-    assert said.code == 0 and read_job("taught")["objective"]["kind"] == "reverse", said.err
+    assert run.name.startswith("dpo-pairs-") and read_job(run)["algorithm"]["beta"] == 0.2
+    taught = ("--algorithm", "distill", "--teacher", model, "--algorithm.divergence", "reverse", "addition")
+    said = ponder("sft", *taught, "--task.digits", "1", *small, "--run", "taught")
+    assert said.code == 0 and read_job("taught")["algorithm"]["divergence"] == "reverse", said.err
 
 
 def test_eval(ponder: Ponder, here: Path, trained: Path) -> None:
@@ -178,8 +195,10 @@ def test_eval(ponder: Ponder, here: Path, trained: Path) -> None:
 def test_eval_ensemble_json(ponder: Ponder, here: Path, model: Path) -> None:
     said = ponder("eval", "addition", "--model", model, *ONE_DIGIT, "--n", "3", "--json", "--run", "out")
     *steps, done = events(said)
-    assert said.code == 0 and steps[-1]["problem"] == steps[-1]["total"] == done["problems"]
-    assert done["samples"] == 3 and 0 <= done["single"]["mean"] <= 1 and done["prompt"].endswith("Answer:")
+    assert said.code == 0 and steps[-1]["problem"] == steps[-1]["total"] == done["num_problems"]
+    assert (
+        done["samples_per_problem"] == 3 and 0 <= done["accuracy"]["mean"] <= 1 and done["prompt"].endswith("Answer:")
+    )
 
 
 def test_solve(ponder: Ponder, here: Path, model: Path) -> None:
@@ -214,7 +233,7 @@ def test_doctor_knows_what_the_project_needs() -> None:
     assert set(doctor.CORE) == {name(d) for d in project["dependencies"]} - {"typer"}
     extras = {extra: {name(d) for d in needs} for extra, needs in project["optional-dependencies"].items()}
     assert {extra: set(needs) for extra, needs in doctor.EXTRAS.items()} == {
-        extra: needs for extra, needs in extras.items() if extra != "dev"
+        extra: needs for extra, needs in extras.items() if extra not in ("dev", "docs")
     }
 
 

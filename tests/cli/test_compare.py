@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fake_runs import TASK, StoredJob, right_answer, write_run, wrong_answer
-from ponder.measure.evaluation_report import evaluation_report
 from ponder.measure.readers import Attempts, ProblemAttempts, read_logs
 from ponder.measure.statistics.compare_systems import PairwiseResult, compare_pair, compare_systems, holm_correction
 from ponder.measure.statistics.decision_rules import default_rule
+from ponder.measure.statistics.evaluation_report import evaluation_report
 from ponder.pipelines.replay import StoredAttempts as ToReplay
 from ponder.pipelines.replay import replay
-from ponder.runs.run_dir import Run, read_traces
+from ponder.runs import Run, read_traces
 from ponder.tasks import Addition
 
 Ponder = Callable[..., Any]
@@ -49,7 +49,7 @@ def test_the_table_has_accuracy_interval_and_pairs(ponder: Ponder, tmp_path: Pat
     assert pair["p_value"] == pytest.approx(exact)
     assert pair["difference"] == pytest.approx(0.2)
     assert pair["low"] < 0.2 < pair["high"]
-    assert told["lines"][0]["accuracy"]["mean"] == pytest.approx(0.3)
+    assert told["systems"][0]["accuracy"]["mean"] == pytest.approx(0.3)
 
 
 def test_runs_show_cost_per_problem(ponder: Ponder, tmp_path: Path) -> None:
@@ -71,8 +71,8 @@ def test_prices_give_dollars(ponder: Ponder, tmp_path: Path) -> None:
     table = tmp_path / "prices.json"
     table.write_text('{"two": {"generated": 2.0, "prompt": 1.0}}')
     told = json.loads(ponder("compare", *paths, "--prices", table, "--json").out)
-    assert told["lines"][0]["dollars"] is None, "unknown is not free"
-    assert told["lines"][1]["dollars"] == pytest.approx((30 * 2.0 + 4 * 1.0) / 1e6)
+    assert told["systems"][0]["dollars_per_problem"] is None, "unknown is not free"
+    assert told["systems"][1]["dollars_per_problem"] == pytest.approx((30 * 2.0 + 4 * 1.0) / 1e6)
     table.write_text('{"three": {"generated": 2.0}}')
     said = ponder("compare", *paths, "--prices", table)
     assert said.code == 2 and "none of one, two" in said.err
@@ -82,14 +82,14 @@ def test_the_systems_own_choice_is_taken_where_there_is_one(ponder: Ponder, tmp_
     path = write_run(tmp_path / "run", [[wrong_answer(i), right_answer(i)] for i in range(4)], chosen=[1, 1, 1, 0])
     told = json.loads(ponder("compare", path, "--json").out)
     assert told["select"] == "chosen"
-    assert told["lines"][0]["accuracy"]["right"] == 3
+    assert told["systems"][0]["accuracy"]["correct"] == 3
 
 
 def test_different_problems_need_common(ponder: Ponder, tmp_path: Path) -> None:
     a, b = write(tmp_path / "a.jsonl", [1] * 5), write(tmp_path / "b.jsonl", [1] * 4)
     said = ponder("compare", a, b)
     assert said.code == 2 and "--common" in said.err
-    said = ponder("compare", a, b, "--common")
+    said = ponder("compare", a, b, "--common-problems")
     assert said.code == 0 and "compared on the 4 problems that all have" in said.out
 
 
@@ -156,8 +156,8 @@ def test_what_failed_and_was_asked_again_counts_once(ponder: Ponder, tmp_path: P
     rows = unsealed(folder)
     failed = rows[0] | {"steps": rows[0]["steps"][:1], "failed": "the server is gone"}
     write_rows(folder, [failed, *rows])
-    (line,) = json.loads(ponder("compare", folder, "--json").out)["lines"]
-    assert (line["accuracy"]["right"], line["accuracy"]["total"]) == (1, 2)
+    (line,) = json.loads(ponder("compare", folder, "--json").out)["systems"]
+    assert (line["accuracy"]["correct"], line["accuracy"]["total"]) == (1, 2)
     write_rows(folder, [*rows, rows[0]])
     assert "twice" in ponder("compare", folder).err, "two that both came to an end are another matter"
 
@@ -165,14 +165,14 @@ def test_what_failed_and_was_asked_again_counts_once(ponder: Ponder, tmp_path: P
 def test_no_answer_is_wrong_and_an_error_is_unknown(ponder: Ponder, tmp_path: Path) -> None:
     """As the evaluation's own report has it: who runs out of budget on hard problems must not gain by it."""
     folder = write_run(tmp_path / "run", [[right_answer(0)], [], [right_answer(2)]])
-    (line,) = json.loads(ponder("compare", folder, "--json").out)["lines"]
-    assert (line["accuracy"]["right"], line["accuracy"]["total"]) == (2, 3)
+    (line,) = json.loads(ponder("compare", folder, "--json").out)["systems"]
+    assert (line["accuracy"]["correct"], line["accuracy"]["total"]) == (2, 3)
     assert "counts as wrong" in ponder("compare", folder).out
     rows = unsealed(folder)
     rows[1]["failed"] = "the server is gone"
     write_rows(folder, rows)
-    (line,) = json.loads(ponder("compare", folder, "--json").out)["lines"]
-    assert (line["accuracy"]["right"], line["accuracy"]["total"], line["accuracy"]["undecided"]) == (2, 3, 1)
+    (line,) = json.loads(ponder("compare", folder, "--json").out)["systems"]
+    assert (line["accuracy"]["correct"], line["accuracy"]["total"], line["accuracy"]["undecided"]) == (2, 3, 1)
     assert line["accuracy"]["high"] == 1.0, "the one that failed may have been right"
 
 

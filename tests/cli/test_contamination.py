@@ -16,8 +16,8 @@ from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.harvest import Harvest
 from ponder.protocols import Task
+from ponder.runs import Run
 from ponder.runs.data_files import write_jsonl
-from ponder.runs.run_dir import Run
 from ponder.tasks import GSM8K, Addition
 from ponder.types import Problem, Score, Step, Trace, ids, prompt_trace
 
@@ -81,7 +81,7 @@ def test_problems_that_were_made(ponder, tmp_path: Path) -> None:
     )
     made = tmp_path / "p.jsonl"
     said = ponder(
-        "problems", "templates", "--file", tmp_path / "t.json", "--near", "0", "--out", made, "--run", tmp_path / "r"
+        "problems", "templates", tmp_path / "t.json", "--dedup-threshold", "0", "--out", made, "--run", tmp_path / "r"
     )
     assert said.code == 0 and "compared with no evaluation" in said.out, said.err
     asked = tmp_path / "asked.jsonl"

@@ -12,7 +12,7 @@ import pytest
 from ponder.cli import demo, recipe_files
 from ponder.cli.graceful_stop import GracefulStop
 from ponder.pipelines.rl import RL
-from ponder.runs.run_dir import read_metrics
+from ponder.runs import read_metrics
 
 
 def job(here: Path, model: Path) -> RL:

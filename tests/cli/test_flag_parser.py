@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal
 
 import pytest
 
-from ponder.cli import flags, job_commands, shared_flags
+from ponder.cli import flags
 from ponder.errors import UsageError
-from ponder.pipelines.problems.curriculum import CURRICULA
-from ponder.train import algorithms
+from ponder.settings import SettingsOf
 
 
 def command_with_every_type(
@@ -110,36 +109,76 @@ class ExampleSettings:
 
 
 def test_build() -> None:
-    assert flags.build_with_settings("thing", ExampleSettings, ["size=3", "kinds=b,a", "quick=yes"]) == ExampleSettings(
-        3, ("b", "a"), True
-    )
-    assert flags.build_with_settings("thing", ExampleSettings(1), ["quick=1"]) == ExampleSettings(1, quick=True)
+    assert flags.build_with_settings(
+        "thing", ExampleSettings, {"size": "3", "kinds": "b,a", "quick": "yes"}, "x"
+    ) == ExampleSettings(3, ("b", "a"), True)
+    assert flags.build_with_settings("thing", ExampleSettings(1), {"quick": "1"}, "x") == ExampleSettings(1, quick=True)
 
 
 def test_build_names_the_flag_it_reads() -> None:
-    with pytest.raises(UsageError, match="--option size: 'x' is not a whole number"):
-        flags.build_with_settings("thing", ExampleSettings, ["size=x"], "--option")
+    with pytest.raises(UsageError, match=r"--algorithm\.size: 'x' is not a whole number"):
+        flags.build_with_settings("thing", ExampleSettings, {"size": "x"}, "algorithm")
 
 
-def test_help_lists_every_algorithm() -> None:
-    assert (
-        tuple(algorithms.ONLINE) == shared_flags.ONLINE_ALGORITHMS
-        and tuple(algorithms.OFFLINE) == shared_flags.OFFLINE_ALGORITHMS
-    )
-    assert set(get_args(get_type_hints(job_commands.train)["curriculum"])) == set(CURRICULA)
+@dataclass(frozen=True)
+class Inner:
+    beta: float = 0.0
+    where: str = "loss"
+
+
+@dataclass(frozen=True)
+class Outer:
+    inner: Inner = Inner(beta=0.5)
+    other: Inner | None = None
+    plain: int = 1
+
+
+def test_dotted_settings_reach_into_nested_dataclasses() -> None:
+    def build(**settings: str) -> Outer:
+        dotted = {name.replace("__", "."): text for name, text in settings.items()}
+        return flags.build_with_settings("thing", Outer, dotted, "x")
+
+    assert build(inner__where="reward") == Outer(Inner(0.5, "reward")), "what is not given stays as it is"
+    assert build(other__beta="2") == Outer(other=Inner(2.0)), "None becomes an object"
+    with pytest.raises(UsageError, match=r"--x\.plain is a single value"):
+        build(plain__beta="2")
+    with pytest.raises(UsageError, match=r"no thing's inner setting named 'bta'\. Did you mean 'beta'"):
+        build(inner__bta="2")
+    with pytest.raises(UsageError, match=r"--x\.inner\.beta: 'y' is not a number"):
+        build(inner__beta="y")
+
+
+def command_with_settings(
+    task: str = "",
+    /,
+    *,
+    steps: int = 1,
+    task_settings: Annotated[dict[str, str], SettingsOf("task"), "of the task"] = {},  # noqa: B006
+) -> dict[str, Any]:
+    return locals()
+
+
+def test_dotted_flags_are_collected_by_their_prefix() -> None:
+    argv = ["--task.digits", "3", "sums", "--task.use-all=no", "--steps", "2", "--task.low", "-5"]
+    given = flags.run_command(command_with_settings, argv, "prog")
+    assert given == {"task": "sums", "steps": 2, "task_settings": {"digits": "3", "use_all": "no", "low": "-5"}}
+    for wrong in (["--task.digits"], ["--task.digits", "--steps", "2"]):
+        with pytest.raises(UsageError, match=r"--task\.digits: expected one argument"):
+            flags.run_command(command_with_settings, wrong, "prog")
+    with pytest.raises(UsageError, match=r"no flag --other\.x"):
+        flags.run_command(command_with_settings, ["--other.x", "1"], "prog")
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ([], "this thing needs --set size=..."),
-        (["size"], "--set takes key=value, not 'size'"),
-        (["size=big"], "--set size: 'big' is not a whole number"),
-        (["size=1", "quick=perhaps"], "--set quick: 'perhaps' is neither true nor false"),
-        (["sise=1"], "no thing setting named 'sise'. Did you mean 'size'?"),
+        ({}, "this thing needs --thing.size ..."),
+        ({"size": "big"}, "--thing.size: 'big' is not a whole number"),
+        ({"size": "1", "quick": "perhaps"}, "--thing.quick: 'perhaps' is neither true nor false"),
+        ({"sise": "1"}, "no thing setting named 'sise'. Did you mean 'size'?"),
     ],
 )
-def test_build_refuses(settings: list[str], said: str) -> None:
+def test_build_refuses(settings: dict[str, str], said: str) -> None:
     with pytest.raises(UsageError) as why:
-        flags.build_with_settings("thing", ExampleSettings, settings)
+        flags.build_with_settings("thing", ExampleSettings, settings, "thing")
     assert str(why.value).startswith(said)

@@ -1,10 +1,10 @@
 """Every flag of every command and recipe changes something, or is refused.
 
 Commands and recipes that build a job are called with each parameter at another value than its default: the job, or
-where and how it is run, must differ. What takes a certain company to mean anything stands in a table with that
-company; a command whose flags change what it writes stands in `OUTPUT_COMMANDS`, flag by flag. A new flag is met by these tests
-by itself, and fails until it changes something or has its place in a table. Whether each field of a job is then read by
-whoever runs it, is held by tests/test_settings_are_read.py.
+where and how it is run, must differ. Parameters that need others beside them stand in a table with those; a command
+whose flags change its output stands in `OUTPUT_COMMANDS`, flag by flag. These tests find a new flag by themselves, and
+fail until it changes something or has its place in a table. tests/test_settings_are_read.py then holds that whoever
+runs a job reads each of its fields.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import pytest
 from matplotlib.figure import Figure
 
 from fake_runs import TASK, StoredJob, right_answer, write_run, wrong_answer
-from ponder.cli import COMMANDS, demo, flags, harvest, job_commands, main, plan, recipe_files
+from ponder.cli import COMMANDS, demo, flags, job_commands, main, plan, recipe_files
 from ponder.cli import problems as problems_
-from ponder.cli.flags import When
 from ponder.errors import PonderError, UsageError
+from ponder.measure.statistics.verifier_metrics import FirstErrorScores
 from ponder.models import load as models_load
 from ponder.models.load import load_policy
 from ponder.models.reward_models import PRM
@@ -35,9 +35,8 @@ from ponder.nets import hf
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.processbench import ProcessBenchResult
 from ponder.registry import import_object
-from ponder.runs import job_json
-from ponder.runs.run_dir import Run, read_traces
-from ponder.tasks.step_labels.verifier_metrics import FirstErrorScores
+from ponder.runs import Run, job_json, read_traces
+from ponder.settings import When
 from ponder.types import Cost, Score
 
 Given = dict[str, Any]
@@ -51,66 +50,68 @@ JOB_COMMANDS |= {name: import_object(COMMANDS[name].target) for name in ("reward
 
 BASE_ARGS: dict[str, Given] = {
     "train": {"task": "addition"},
-    "sft": {"task": "addition"},
+    "sft": {"source": "addition"},
     "eval": {"task": "addition"},
     "label": {"task": "addition"},
-    "reward": {"data": ["run"], "kind": "prm"},
-    "problems": {"source": "write", "out": Path("new.jsonl"), "model": "m", "task": "addition"},
+    "reward": {"data": ["run"], "algorithm": "prm"},
+    "problems": {"operation": "write", "out": Path("new.jsonl"), "model": "m", "source": "addition"},
 }
-# Beside what, and at which value, a parameter means something: (the rest, its value). "-name" takes one from the rest.
+# Beside which others, and at which value, a parameter counts: (the others, its value).
+ROWS: Given = {"source": "rows.jsonl"}
 COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("train", "task"): ({}, "countdown"),
     ("train", "algorithm"): ({}, "rloo"),
-    ("train", "option"): ({}, ["bessel=true"]),
-    ("train", "kl"): ({}, "k2"),
-    ("train", "lora"): ({}, 4),
-    ("train", "set"): ({}, ["digits=3"]),
-    ("sft", "task"): ({"-task": 0, "data": Path("rows.jsonl")}, ...),
-    ("sft", "data"): ({"-task": 0, "data": Path("rows.jsonl")}, Path("others.jsonl")),
-    ("sft", "algorithm"): ({"-task": 0, "data": Path("rows.jsonl")}, "dpo"),
-    ("sft", "option"): ({"-task": 0, "data": Path("rows.jsonl"), "algorithm": "dpo"}, ["beta=0.3"]),
+    ("train", "algorithm_settings"): ({}, {"kl.estimator": "k2"}),
+    ("train", "optimizer_settings"): ({}, {"weight_decay": "0.1"}),
+    ("train", "lora_settings"): ({}, {"rank": "4"}),
+    ("train", "task_settings"): ({}, {"digits": "3"}),
+    ("sft", "source"): ({}, "rows.jsonl"),
+    ("sft", "algorithm"): (ROWS, "dpo"),
+    ("sft", "algorithm_settings"): ({**ROWS, "algorithm": "dpo"}, {"beta": "0.3"}),
     ("sft", "teacher"): ({"algorithm": "distill", "teacher": "one"}, "another"),
-    ("sft", "lora"): ({}, 4),
-    ("sft", "set"): ({}, ["digits=3"]),
+    ("sft", "optimizer_settings"): ({}, {"betas": "0.8,0.9"}),
+    ("sft", "lora_settings"): ({}, {"alpha": "4"}),
+    ("sft", "task_settings"): ({}, {"digits": "3"}),
     ("eval", "task"): ({}, "countdown"),
-    ("eval", "strategy"): ({}, "vote"),
+    ("eval", "strategy"): ({}, "majority-vote"),
     ("eval", "effort"): ({}, "low"),
     ("eval", "n"): ({}, 4),
-    ("eval", "guide"): ({"strategy": "best-of"}, "likelihood"),
-    ("eval", "together"): ({"budget": 100}, True),
-    ("eval", "way"): ({"strategy": "vote"}, ["weight=likelihood"]),
-    ("eval", "set"): ({}, ["digits=3"]),
+    ("eval", "guide"): ({"strategy": "best-of-n"}, "likelihood"),
+    ("eval", "shared_budget"): ({"budget_settings": {"tokens": "100"}}, True),
+    ("eval", "budget_settings"): ({}, {"seconds": "9"}),
+    ("eval", "strategy_settings"): ({"strategy": "majority-vote"}, {"weight": "likelihood"}),
+    ("eval", "task_settings"): ({}, {"digits": "3"}),
     ("eval", "prices"): ({}, Path("prices.json")),
     ("label", "task"): ({}, "countdown"),
     ("label", "data"): ({}, ["run"]),
     ("label", "include_held_out"): ({"data": ["run"]}, True),
-    ("label", "set"): ({}, ["digits=3"]),
+    ("label", "task_settings"): ({}, {"digits": "3"}),
     ("reward", "data"): ({}, ["other"]),
-    ("reward", "option"): ({}, ["bias=false"]),
+    ("reward", "algorithm_settings"): ({}, {"bias": "false"}),
+    ("reward", "optimizer_settings"): ({}, {"eps": "1e-6"}),
+    ("reward", "lora_settings"): ({}, {"rank": "4"}),
     ("reward", "format"): ({}, "omega"),
-    ("reward", "lora"): ({}, 4),
-    ("problems", "source"): ({}, "backward"),
-    ("problems", "file"): ({"-task": 0}, Path("rows.jsonl")),
-    ("problems", "task"): ({}, "countdown"),
-    ("problems", "set"): ({}, ["digits=3"]),
-    ("problems", "operator"): ({"source": "evolve"}, ["steps"]),
-    ("problems", "question"): ({"-task": 0, "file": Path("rows.jsonl")}, "asked"),
-    ("problems", "answer"): ({"-task": 0, "file": Path("rows.jsonl")}, "said"),
+    ("problems", "operation"): ({}, "backward"),
+    ("problems", "source"): ({}, "rows.jsonl"),
+    ("problems", "task_settings"): ({}, {"digits": "3"}),
+    ("problems", "operator"): ({"operation": "evolve"}, ["steps"]),
+    ("problems", "question_column"): (ROWS, "asked"),
+    ("problems", "answer_column"): (ROWS, "said"),
     ("problems", "solver"): ({}, ["other"]),
     ("problems", "prompt"): ({}, "{question} Why?"),
     ("problems", "language"): ({}, "de"),
-    ("problems", "exact"): ({}, "math:sqrt"),
-    ("problems", "embed"): ({}, "math:sqrt"),
-    ("problems", "against"): ({}, ["addition"]),
-    ("problems", "ngram"): ({"against": ["addition"]}, 9),
-    ("problems", "hardest"): ({}, 0.2),
-    ("problems", "easiest"): ({}, 0.5),
-    ("problems", "near"): ({}, 0.5),
+    ("problems", "exact_solver"): ({}, "math:sqrt"),
+    ("problems", "embedder"): ({}, "math:sqrt"),
+    ("problems", "decontaminate_against"): ({}, ["addition"]),
+    ("problems", "ngram"): ({"decontaminate_against": ["addition"]}, 9),
+    ("problems", "min_pass_rate"): ({}, 0.2),
+    ("problems", "max_pass_rate"): ({}, 0.5),
+    ("problems", "dedup_threshold"): ({}, 0.5),
     ("run countdown", "width"): ({}, 64),
-    ("run ways_to_think", "n"): ({}, 32),
+    ("run compare_strategies", "n"): ({}, 32),
     ("run expert_iteration", "n"): ({"by": "sampling"}, 9),
     ("run dpo_rounds", "simulations"): ({"by": "search"}, 9),
-    ("run r1_zero", "shown"): ({"on": "smollm2"}, False),
+    ("run r1_zero", "one_shot"): ({"base_model": "smollm2"}, False),
     ("run star", "rationalise"): ({}, True),
 }
 
@@ -149,11 +150,6 @@ def encoded_job(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
     return [job_json.encode(part) if part is not None else None for part in made]
 
 
-def run(beside: Mapping[str, Any], base: Given) -> Given:
-    left = {k: v for k, v in base.items() if f"-{k}" not in beside}
-    return left | {k: v for k, v in beside.items() if not k.startswith("-")}
-
-
 JOB_PARAMETERS = [(name, p) for name, function in JOB_COMMANDS.items() for p in inspect.signature(function).parameters]
 
 
@@ -166,7 +162,7 @@ def capture_jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
 
     monkeypatch.chdir(tmp_path)
     Path("prices.json").write_text('{"smollm2": {"generated": 2.5}}')
-    monkeypatch.setattr(problems_, "_start", start)
+    monkeypatch.setattr(problems_, "_run_and_write", start)
     yield
 
 
@@ -175,14 +171,11 @@ def capture_jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
 def test_every_job_flag_changes_the_job(command: str, name: str) -> None:
     function = JOB_COMMANDS[command]
     beside, value = COMPANIONS.get((command, name), ({}, None))
-    base = run(beside, BASE_ARGS[command])
-    if value is ...:  # it is the base's that is taken away
-        changed = BASE_ARGS[command]
-    else:
-        parameter = inspect.signature(function).parameters[name]
-        default = None if parameter.default is inspect.Parameter.empty else parameter.default
-        hint = get_type_hints(function, include_extras=True)[name]
-        changed = base | {name: other(hint, base.get(name, default)) if value is None else value}
+    base = BASE_ARGS[command] | beside
+    parameter = inspect.signature(function).parameters[name]
+    default = None if parameter.default is inspect.Parameter.empty else parameter.default
+    hint = get_type_hints(function, include_extras=True)[name]
+    changed = base | {name: other(hint, base.get(name, default)) if value is None else value}
     before, after = encoded_job(function, base), encoded_job(function, changed)
     assert isinstance(before, list), before
     assert isinstance(after, list), after
@@ -213,19 +206,19 @@ def test_on_every_base_a_recipe_takes_what_it_takes_on_another() -> None:
     for recipe, function in RECIPES.items():
         parameters = inspect.signature(function).parameters
         hints = get_type_hints(function, include_extras=True)
-        for on in ("tiny", "smollm2") if "on" in parameters else ():
-            for name in set(parameters) - {"on"}:
+        for base_model in ("tiny", "smollm2") if "base_model" in parameters else ():
+            for name in set(parameters) - {"base_model"}:
                 beside, value = COMPANIONS.get((recipe, name), ({}, None))
-                beside = {**beside, "on": on}
+                beside = {**beside, "base_model": base_model}
                 given = {**beside, name: other(hints[name], parameters[name].default) if value is None else value}
                 if name == "rationalise":
-                    given[name] = on == "tiny"
+                    given[name] = base_model == "tiny"
                 try:
                     flags.check_conditions(function, given)
                 except UsageError:
                     continue
                 jobs_of = [job_json.encode(recipe_files.build_job(function, one)) for one in (beside, given)]
-                assert jobs_of[0] != jobs_of[1], f"`ponder {recipe} --on {on} --{name}` changes nothing"
+                assert jobs_of[0] != jobs_of[1], f"`ponder {recipe} --base-model {base_model} --{name}` changes nothing"
 
 
 # Conditions: whatever says `When` is refused elsewhere.
@@ -234,7 +227,6 @@ def test_on_every_base_a_recipe_takes_what_it_takes_on_another() -> None:
 def functions() -> dict[str, Callable[..., Any]]:
     out = {name: import_object(c.target) for name, c in COMMANDS.items() if not c.raw_args}
     own = {
-        "harvest": harvest.harvest_flags,
         "plan": plan.plan_flags,
         "run": job_commands.run_flags,
         "run DIRECTORY": job_commands.rerun_flags,
@@ -255,8 +247,8 @@ CONDITIONS = [
 def test_flag_outside_its_condition_is_refused(command: str, name: str, condition: When) -> None:
     function = functions()[command]
     missing: Given = {n: (condition.other_than[0] if condition.other_than else None) for n in condition.names}
-    company: Given = {"source": "write", "model": "m", "task": "t"} if command == "problems" else {}
-    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} "):
+    company: Given = {"operation": "write", "model": "m", "source": "t"} if command == "problems" else {}
+    with pytest.raises(UsageError, match=f"--{name.removesuffix('_settings').replace('_', '-')} "):
         flags.check_conditions(function, {**company, **missing, name: 1})
 
 
@@ -268,27 +260,33 @@ def test_conditions_are_found() -> None:
     ("argv", "words"),
     [
         (("plan", "addition", "--run", "x"), "leave out --run"),
-        (("plan", "train", "--task", "addition", "--fresh"), "leave out --fresh"),
+        (("plan", "train", "addition", "--no-resume"), "leave out --no-resume"),
         (("plot", "coverage", "run", "--cost", "flops"), "--cost is for KIND pareto"),
-        (("train", "--task", "addition", "--kl", "k2", "--beta", "0"), "give --beta too"),
-        (("train", "--task", "addition", "--algorithm", "dr-grpo", "--kl", "k2"), "give --beta too"),
-        (("train", "--task", "addition", "--beta", "0", "--teacher", "x"), "reads no teacher"),
-        (("train", "--task", "addition", "--option", "clip=0.1"), "every ratio is 1"),
-        (("train", "--task", "addition", "--algorithm", "ppo", "--option", "lam=0.1", "--option", "advantage=mc"),
-         "give advantage=gae"),
-        (("eval", "addition", "--together"), "give --budget or --seconds"),
+        (("train", "addition", "--algorithm.kl.estimator", "k2", "--beta", "0"), "give --beta too"),
+        (("train", "addition", "--algorithm", "dr-grpo", "--algorithm.kl.estimator", "k2"), "give --beta too"),
+        (("train", "addition", "--algorithm.kl.beta", "0.1", "--beta", "0.2"), "the same setting"),
+        (("train", "addition", "--beta", "0", "--teacher", "x"), "reads no teacher"),
+        (("train", "addition", "--algorithm.clip", "0.1"), "every ratio is 1"),
+        (("train", "addition", "--algorithm", "ppo", "--algorithm.lam", "0.1", "--algorithm.advantage_estimator", "mc"),
+         "--algorithm.lam changes nothing"),
+        (("eval", "addition", "--shared-budget"), "give --budget.tokens or --budget.seconds"),
         (("eval", "addition", "--guide", "likelihood"), "--guide likelihood changes nothing"),
-        (("eval", "addition", "--strategy", "vote", "--guide", "p_true"), "give weight=score"),
-        (("eval", "addition", "--strategy", "vote", "--way", "sure=0.9"), "--way sure changes nothing"),
-        (("eval", "addition", "--strategy", "rejection", "--max-tokens", "9"), "its setting most"),
-        (("eval", "addition", "--strategy", "mcts", "--way", "mix=0.5"), "give rollouts"),
+        (("eval", "addition", "--strategy", "majority-vote", "--guide", "p_true"), "--guide p_true changes nothing"),
+        (("eval", "addition", "--strategy", "majority-vote", "--strategy.min_leader_probability", "0.9"),
+         "--strategy.min_leader_probability changes nothing"),
+        (("eval", "addition", "--strategy", "length-rejection", "--max-tokens", "9"), "takes no --max-tokens"),
+        (("eval", "addition", "--strategy", "mcts", "--strategy.rollout_weight", "0.5"), "changes nothing"),
         (("eval", "addition", "--model", "openai:http://127.0.0.1:1/v1", "--device", "cpu"), "leave out --device"),
         (("solve", "?", "--model", "openai:http://127.0.0.1:1/v1", "--dtype", "float32"), "leave out --dtype"),
-        (("solve", "?", "--strategy", "thoughts", "--set", "cut=line"), "give generation=sample"),
+        (("solve", "?", "--strategy", "tree-of-thoughts", "--strategy.cut", "line"), "takes no cut"),
         (("label", "addition", "--model", "vllm:x", "--device", "cpu"), "leave out --device"),
-        (("problems", "filter", "--file", "x", "--out", "y", "--count", "9"), "--count means nothing"),
-        (("problems", "filter", "--file", "x", "--out", "y", "--solver", "m", "--samples", "0"), "solves nothing"),
-        (("run", "grpo", "--n", "0"), "--n is 0"),
+        (("problems", "filter", "x.jsonl", "--out", "y", "--count", "9"), "--count means nothing"),
+        (("problems", "filter", "x.jsonl", "--out", "y", "--solver", "m", "--samples-per-solver", "0"),
+         "solves nothing"),
+        (("problems", "filter", "addition", "--out", "y", "--question-column", "q"), "addition is a task"),
+        (("harvest", "run", "--out", "y", "--verifier.digits", "2"), "--verifier.digits means nothing without --verifier"),
+        (("sft", "x.jsonl", "--task.digits", "2"), "x.jsonl is a file"),
+        (("run", "grpo", "--group-size", "0"), "--group-size is 0"),
     ],
     ids=lambda x: " ".join(x) if isinstance(x, tuple) else "",
 )  # fmt: skip
@@ -307,31 +305,38 @@ SOLVE = "solve 'What is 1 + 2?' --model {model} --max-tokens 3 --n 2 --json"
 OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
     "solve": (SOLVE, {
         "question": (SOLVE, SOLVE.replace("1 + 2", "2 + 5")), "model": "| --model {run}",
-        "strategy": "| --strategy ensemble", "effort": (ASK, ASK + " --effort low"), "n": "| --n 3",
+        "strategy": "| --strategy samples", "effort": (ASK, ASK + " --effort low"), "n": "| --n 3",
         "max_tokens": "| --max-tokens 4", "temperature": "| --temperature 3",
-        "guide": "--strategy best-of --guide likelihood | --guide p_true",
-        "budget": "| --budget 1", "seconds": "| --seconds 0.0000001", "prices": "| --prices prices.json",
-        "set": (ASK + " --strategy branches", ASK + " --strategy branches --set widths=1,1"),
+        "guide": "--strategy best-of-n --guide likelihood | --guide p_true",
+        "budget_settings": "| --budget.tokens 1", "prices": "| --prices prices.json",
+        "strategy_settings": (ASK + " --strategy sample-tree", ASK + " --strategy sample-tree --strategy.widths 1,1"),
         "show": "| --show answer", "template": "| --template '{{{{ messages[-1].content }}}}'",
         "seed": "--temperature 3 | --seed 7", "device": "| --device cpu", "dtype": "| --dtype bfloat16",
         "run": "| --run kept", "json": "| --no-json",
     }),
     "compare": ("compare {one} {two}", {
-        "runs": "| {three}", "select": "| --select first", "by": "--select best --by rm | --by b",
-        "common": "{fewer} | --common", "pairs": "{three} | --pairs", "prices": "| --prices prices.json",
+        "runs": "| {three}", "select": "| --select first", "scorer": "--select best --scorer rm | --scorer b",
+        "common_problems": "{fewer} | --common-problems", "all_pairs": "{three} | --all-pairs",
+        "prices": "| --prices prices.json",
         "column": "| --column correct=b", "json": "| --json",
     }),
     "plot": ("plot pareto {one} {two}", {
         "kind": ("plot coverage {one}", "plot selection {one}"), "runs": "| {three}", "out": "| --out there",
         "title": "| --title T", "select": "| --select first", "cost": "| --cost seconds",
-        "metric": ("plot training {run}", "plot training {run} --metric loss"), "common": "{fewer} | --common",
+        "metric": ("plot training {run}", "plot training {run} --metric loss"),
+        "common_problems": "{fewer} | --common-problems",
         "column": "| --column correct=b", "json": "| --json",
     }),
     "replay": ("replay {one}", {
         "run": ("replay {one}", "replay {two}"), "score": "| --score number", "select": "| --select first",
-        "by": "--select best --by rm | --by b", "truth": "--score format | --truth new", "sizes": "| --sizes 3",
-        "advantage": "| --advantage rloo", "set": "--score addition | --set forms=hash",
-        "column": "| --column correct=b", "json": "| --json",
+        "scorer": "--select best --scorer rm | --scorer b", "truth": "--score format | --truth new",
+        "group_sizes": "| --group-sizes 3",
+        "advantage": "| --advantage rloo", "task_settings": "--score addition | --task.forms hash",
+        "column": "| --column correct=b", "json": "| --json", "strategy": "| --strategy majority-vote --strategy.n 2",
+        "guide": "--strategy best-of-n --strategy.n 2 --guide rm | --guide b",
+        "when_exhausted": "--strategy samples --strategy.n 9 | --when-exhausted cycle",
+        "strategy_settings": "--strategy samples --strategy.n 2 | --strategy.n 1",
+        "budget_settings": "--strategy samples --strategy.n 2 | --budget.tokens 3",
     }),
     "reflect": ("reflect {doubts} --scorer rm", {
         "run": ("reflect {one} --scorer rm", "reflect {doubts} --scorer rm"), "scorer": "| --scorer b",
@@ -340,48 +345,50 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
     "contamination": ("contamination seen.jsonl asked.jsonl", {
         "train": ("contamination seen.jsonl asked.jsonl", "contamination asked.jsonl asked.jsonl"),
         "eval": ("contamination seen.jsonl asked.jsonl", "contamination seen.jsonl seen.jsonl"),
-        "n": "| --n 4", "common": "--n 4 | --common 1", "column": "| --column note", "json": "| --json",
+        "ngram": "| --ngram 4", "boilerplate_texts": "--ngram 4 | --boilerplate-texts 1", "column": "| --column note",
+        "json": "| --json",
     }),
-    "strategies": ("strategies", {"name": "| beam", "json": "| --json"}),
-    "tasks": ("tasks", {"name": "| addition", "set": "addition | --set digits=3", "json": "addition | --json",
+    "strategies": ("strategies", {"name": "| beam-search", "json": "| --json"}),
+    "tasks": ("tasks", {"name": "| addition", "task_settings": "addition | --task.digits 3",
+        "json": "addition | --json",
                         "strategy": "addition | --strategy cot", "effort": "addition | --effort none",
                         "template": "addition | --template r1"}),
     "export": ("export {model} a", {
         "model": ("export {model} a", "export {untrained} a"), "out": ("export {model} a", "export {model} b"),
         "gguf": ("export {model} a.gguf", "export {model} a.gguf --gguf F32"),
     }),
+    "completion": ("completion bash", {"shell": ("completion bash", "completion fish")}),
     "doctor": ("doctor", {"json": "| --json"}),
     "processbench": ("processbench {model}", {
-        "model": ("processbench {model}", "processbench {run}"), "part": "| --part math",
+        "model": ("processbench {model}", "processbench {run}"), "subset": "| --subset math",
         "threshold": "| --threshold 0.9",
         "limit": "| --limit 1", "device": "| --device cpu", "dtype": "| --dtype bfloat16", "json": "| --json",
     }),
     "harvest": ("harvest {one} --out rows.jsonl --scorer rm", {
         "runs": ("harvest {one} --out rows.jsonl --scorer rm", "harvest {one} {two} --out rows.jsonl --scorer rm"),
-        "out": "| --out others.jsonl", "what": "--what siblings | --what pairs",
-        "format": "--what labels | --format prm800k", "scorer": "| --scorer b", "bar": "| --bar 0.3",
-        "each": "| --each 1", "by": "--each 1 | --by first", "longest": "| --longest 4",
-        "margin": "--what pairs | --margin 0.05", "turns": "--what journeys | --turns 1",
-        "depth": "--what journeys | --depth 1", "least": "--what values | --least 2",
-        "oracle": "--what labels | --oracle",
-        "task": "--what journeys | --task countdown", "set": "--what journeys --task addition | --set digits=3",
-        "tokens": "| --tokens smollm2", "json": "| --json", "include_held_out": "| --include-held-out",
+        "out": "| --out others.jsonl", "kind": "--kind siblings | --kind pairs",
+        "format": "--kind labels | --format prm800k", "scorer": "| --scorer b", "min_score": "| --min-score 0.3",
+        "max_per_problem": "| --max-per-problem 1", "keep": "--max-per-problem 1 | --keep first",
+        "max_tokens": "| --max-tokens 4",
+        "min_margin": "--kind pairs | --min-margin 0.05", "max_wrong_turns": "--kind journeys | --max-wrong-turns 1",
+        "max_wrong_turn_steps": "--kind journeys | --max-wrong-turn-steps 1",
+        "min_visits": "--kind values | --min-visits 2",
+        "include_oracle": "--kind labels | --include-oracle",
+        "verifier": "--kind journeys | --verifier countdown",
+        "verifier_settings": "--kind journeys --verifier addition | --verifier.digits 3",
+        "tokenizer": "| --tokenizer smollm2", "json": "| --json", "include_held_out": "| --include-held-out",
     }),
-    "demo": ("demo", {"run": "| --run x", "fresh": "| --fresh", "json": "| --json"}),
-    "run": ("run grpo", {"run": "| --run x", "fresh": "| --fresh", "json": "| --json"}),
-    "plan": ("plan grpo", {"scan": "| --scan 3", "probe": "| --probe 3", "json": "| --json"}),
+    "demo": ("demo", {"run": "| --run x", "no_resume": "| --no-resume", "json": "| --json"}),
+    "run": ("run grpo", {"run": "| --run x", "no_resume": "| --no-resume", "json": "| --json"}),
+    "plan": ("plan grpo", {"sample_groups": "| --sample-groups 3", "dry_run_steps": "| --dry-run-steps 3",
+        "json": "| --json"}),
 }  # fmt: skip
 # What a run in seconds cannot show is seen where the flag arrives: the models that are loaded, the job that would run.
 CAPTURED_COMMANDS = ("demo", "run", "plan")
 
 
 def test_every_output_flag_has_a_case() -> None:
-    own = {
-        "harvest": harvest.harvest_flags,
-        "plan": plan.plan_flags,
-        "run": job_commands.run_flags,
-        "demo": job_commands.run_flags,
-    }
+    own = {"plan": plan.plan_flags, "run": job_commands.run_flags, "demo": job_commands.run_flags}
     for name, command in COMMANDS.items():
         if name not in JOB_COMMANDS:
             wanted = set(inspect.signature(own.get(name) or import_object(command.target)).parameters)
@@ -402,11 +409,13 @@ def example_paths(tmp_path_factory: pytest.TempPathFactory, trained: Path, model
     runs = {
         name: _run(at / name, texts, shift)
         for shift, (name, texts) in enumerate({
-            "one": [[right_answer(p), wrong_answer(p), wrong_answer(p, 2), right_answer(p)][p % 3 :] + [wrong_answer(p)] * (p % 3) for p in range(8)],
+            "one": [[right_answer(p), wrong_answer(p), wrong_answer(p, 2),
+            right_answer(p)][p % 3 :] + [wrong_answer(p)] * (p % 3) for p in range(8)],
             "two": [[wrong_answer(p), right_answer(p), wrong_answer(p), wrong_answer(p, 3)] for p in range(8)],
             "three": [[right_answer(p)] * 4 for p in range(8)],
             "fewer": [[right_answer(p)] * 4 for p in range(4)],
-            "doubts": [[f"It is {wrong_answer(p)}. Wait, no. \\boxed{{{right_answer(p)}}}", wrong_answer(p)] for p in range(8)],
+            "doubts": [[f"It is {wrong_answer(p)}. Wait, no. \\boxed{{{right_answer(p)}}}",
+            wrong_answer(p)] for p in range(8)],
         }.items())
     }  # fmt: skip
     return {"run": str(trained), "model": str(model), "untrained": str(untrained), **runs}
@@ -456,17 +465,17 @@ def loaded_models(monkeypatch: pytest.MonkeyPatch, here: Path) -> list[Any]:
         path.write_text(str([axes.get_title() for axes in figure.axes] + [figure._suptitle]))
 
     monkeypatch.setattr(Figure, "savefig", savefig)  # to paint is most of the time, and of no flag
-    for slow in ("software", "machine", "jail", "data"):
+    for slow in ("software_checks", "machine_checks", "sandbox_check", "data_checks"):
         monkeypatch.setattr(f"ponder.cli.doctor.{slow}", lambda: iter(()))
     monkeypatch.setattr(models_load, "load_inference_policy", load_inference_policy)
-    monkeypatch.setattr("ponder.models.reward_models.load_scorer", lambda *given: object.__new__(_RecordingPRM)(given))
+    monkeypatch.setattr("ponder.models.load_scorer.load_scorer", lambda *given: object.__new__(_RecordingPRM)(given))
     monkeypatch.setattr("ponder.pipelines.processbench.process_bench", process_bench)
-    monkeypatch.setattr("ponder.tasks.step_labels.processbench_labels.read", lambda part: [part, part])
+    monkeypatch.setattr("ponder.tasks.step_labels.processbench_labels.read_processbench", lambda part: [part, part])
     monkeypatch.setattr("ponder.nets.gguf.save", save)  # this model's characters have no place in such a file
     monkeypatch.setattr(Harvest, "rows", rows)
-    monkeypatch.setattr(demo, "show", lambda job, folder, stop, json: stops(job, folder, json))
-    monkeypatch.setattr(job_commands, "start", stops)
-    monkeypatch.setattr(plan, "make", lambda found, scan, probe, seen: stops(found.job, scan, probe, type(seen)))
+    monkeypatch.setattr(demo, "run_demo", lambda job, folder, stop, json: stops(job, folder, json))
+    monkeypatch.setattr(job_commands, "run_job", stops)
+    monkeypatch.setattr(plan, "fill_plan", lambda found, scan, probe, seen: stops(found.job, scan, probe, type(seen)))
     Path("prices.json").write_text(json.dumps({n: {"generated": 2.5} for n in ("one", "two", "MODEL")}))
     rows = [" ".join(f"w{(i + j) % 30}" for j in range(16)) for i in range(12)]
     Path("seen.jsonl").write_text("".join(json.dumps({"question": r, "note": "x"}) + "\n" for r in rows[:6]))

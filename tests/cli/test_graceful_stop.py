@@ -21,7 +21,7 @@ from ponder.cli.graceful_stop import GracefulStop
 from ponder.errors import Interrupted
 from ponder.protocols import Scorer
 from ponder.reason.operators import evaluate
-from ponder.runs.run_dir import newest_checkpoint, read_metrics
+from ponder.runs import newest_checkpoint, read_metrics
 from ponder.types import Problem, Score, Step, Trace, ids, prompt_trace, user_messages
 
 from .conftest import SUBPROCESS_ENV
@@ -78,7 +78,7 @@ def read_until(job: CliProcess, begins: str) -> list[str]:
 
 
 def test_stop_and_go_on(here: Path) -> None:
-    argv = ["run", "tiny.py", "--steps", str(STEPS), "--prompts", "8"]
+    argv = ["run", "tiny.py", "--steps", str(STEPS), "--problems-per-step", "8"]
     with start_cli(*argv) as job:
         seen = read_until(job, "step 2/")
         job.send_signal(signal.SIGINT)
@@ -104,7 +104,7 @@ def interrupt_at_random_moments(count: int, seed: int, model: Path, trained: Pat
         ["--help"],
         ["tasks"],
         ["eval", "addition", "--limit", "20", "--run", "{}", *tiny],
-        ["train", "--task", "addition", "--prompts", "4", "--n", "4", "--steps", "9", "--run", "{}", *tiny],
+        ["train", "addition", "--problems-per-step", "4", "--group-size", "4", "--steps", "9", "--run", "{}", *tiny],
         ["export", str(model), "{}"],
         ["export", str(model), "{}.gguf"],
         ["plot", "training", str(trained), "--out", "{}"],
@@ -171,10 +171,10 @@ def stubborn(completions, **columns):
 RECIPE = """
 from dataclasses import replace
 import tiny
-from ponder.tasks import Columns
+from ponder.tasks import CustomTask
 
 def recipe(reward: str = "own:slow"):
-    task = Columns(data="rows.jsonl", rewards=(reward,))
+    task = CustomTask(data="rows.jsonl", rewards=(reward,))
     return replace(tiny.recipe(steps=50), task=task, preflight=False, save_every=1)
 """
 REWARDED = ["run", "rewarded.py"]

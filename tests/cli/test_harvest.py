@@ -7,19 +7,19 @@ from pathlib import Path
 
 
 def test_harvest_of_a_run(ponder, trained: Path, tmp_path: Path):
-    said = ponder("harvest", trained, "--what", "values", "--out", tmp_path / "v.jsonl")
+    said = ponder("harvest", trained, "--kind", "values", "--out", tmp_path / "v.jsonl")
     assert said.code == 0, said.err
     rows = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text().splitlines()]
     assert f"{len(rows):,} values of" in said.out and "  traces" in said.out and "distinct prefixes" in said.out
-    again = ponder("harvest", trained, "--what", "values", "--out", tmp_path / "v.jsonl")
+    again = ponder("harvest", trained, "--kind", "values", "--out", tmp_path / "v.jsonl")
     assert again.code == 2 and "is already there" in again.err
-    told = ponder("harvest", trained, trained, "--what", "values", "--out", tmp_path / "w.jsonl", "--json")
+    told = ponder("harvest", trained, trained, "--kind", "values", "--out", tmp_path / "w.jsonl", "--json")
     data = json.loads(told.out)
     assert data["rows"] == len(rows) and data["funnel"][0]["stage"] == "traces"
 
 
 def test_nothing_found_tells_the_funnel(ponder, trained: Path, tmp_path: Path):
-    said = ponder("harvest", trained, "--bar", "2", "--out", tmp_path / "c.jsonl")
+    said = ponder("harvest", trained, "--min-score", "2", "--out", tmp_path / "c.jsonl")
     assert said.code == 2 and "hold no chains" in said.err and "right" in said.err and "wrong" in said.err
     assert not (tmp_path / "c.jsonl").exists()
 
@@ -30,7 +30,7 @@ def test_labels_in_every_format(ponder, trained: Path, tmp_path: Path):
     known = {}
     for format in ("stepwise", "prm800k", "shepherd", "omega"):
         out = tmp_path / f"{format}.jsonl"
-        said = ponder("harvest", "--what", "labels", "--format", format, "--out", out, trained)
+        said = ponder("harvest", "--kind", "labels", "--format", format, "--out", out, trained)
         assert said.code == 0, said.err
         rows = [json.loads(line) for line in out.read_text().splitlines()]
         assert {detect_format(row, "x") for row in rows} == {format} and f"{len(rows):,} rows of labels of" in said.out
@@ -46,14 +46,14 @@ def test_bad_requests(ponder, here: Path):
         (("--out", "x"), "required: RUN"),
         (("--out", "x", "nowhere"), "not a run directory"),
         (("nowhere", "--out", "x"), "not a run directory"),
-        (("r", "--out", "x", "--what", "chain"), "is not one of"),
+        (("r", "--out", "x", "--kind", "chain"), "is not one of"),
         (("r",), "--out"),
-        (("r", "--out", "x", "--set", "a=1"), "name it with --task"),
+        (("r", "--out", "x", "--verifier.a", "1"), "--verifier.a means nothing without --verifier"),
         (("r", "--out", "no/x"), "there is no folder no to write x in"),
-        (("r", "--out", "x", "--tokens", "m", "--what", "pairs"), "token ids are for"),
-        (("r", "--out", "x", "--what", "labels", "--longest", "1"), "`longest` is for chains, journeys, pairs,"),
+        (("r", "--out", "x", "--tokenizer", "m", "--kind", "pairs"), "token ids are for"),
+        (("r", "--out", "x", "--kind", "labels", "--max-tokens", "1"), "`max_tokens` is for chains, journeys, pairs,"),
         (("r", "--out", "x", "--format", "omega"), "`format` is for labels: leave it out for chains"),
-        (("r", "--out", "x", "--what", "labels", "--format", "trl"), "is not one of stepwise, prm800k,"),
+        (("r", "--out", "x", "--kind", "labels", "--format", "trl"), "is not one of stepwise, prm800k,"),
     ):
         said = ponder("harvest", *argv)
         assert said.code == 2 and wanted in said.err, (argv, said.err)

@@ -8,6 +8,9 @@ import sys
 
 import pytest
 
+from ponder.cli import COMMANDS
+from ponder.cli.recipe_files import shipped_recipes
+
 from .conftest import SUBPROCESS_ENV
 
 HEAVY = ["torch", "transformers", "matplotlib", "scipy", "sympy", "tokenizers", "rich", "typer", "jinja2"]
@@ -28,6 +31,18 @@ def test_nothing_heavy_is_imported(code: str) -> None:
     look = f"{code}\nimport json, sys\nprint(json.dumps([m for m in {HEAVY} if m in sys.modules]))"
     done = subprocess.run([sys.executable, "-c", look], env=SUBPROCESS_ENV, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.splitlines()[-1]) == []
+
+
+def test_no_help_imports_what_it_describes() -> None:
+    """Help of every command and shipped recipe is read from source."""
+    lines = [[name, "--help"] for name in COMMANDS] + [["run", name, "--help"] for name in shipped_recipes()]
+    lines += [["plan", "train", "--help"], ["plan", "grpo", "--help"], ["completion", "words", "--", "train", "a"]]
+    code = f"from ponder.cli import main\nprint([main(line) for line in {lines}])"
+    heavy = [*HEAVY, "numpy", "ponder.measure", "ponder.reason", "ponder.tasks", "ponder.pipelines"]
+    look = f"{code}\nimport json, sys\nprint(json.dumps([m for m in {heavy} if m in sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", look], env=SUBPROCESS_ENV, capture_output=True, text=True, check=True)
+    *_, codes, imported = done.stdout.splitlines()
+    assert json.loads(imported) == [] and json.loads(codes) == [0] * len(lines)
 
 
 def test_python_m_ponder() -> None:

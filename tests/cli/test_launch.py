@@ -12,7 +12,7 @@ PIPELINE = '''
 
 from dataclasses import replace
 
-from ponder.models.load import Fresh
+from ponder.models.load import ScratchModel
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage, Stages
@@ -21,11 +21,11 @@ from ponder.tasks import Addition
 from ponder.types import Sampling
 
 TASK = Addition(digits=1, test_size=4)
-FRESH = Fresh(alphabet="0123456789+? Whatis", width=16, layers=1, heads=2, context=64)
+FRESH = ScratchModel(alphabet="0123456789+? Whatis", width=16, layers=1, heads=2, context=64)
 
 
 def recipe(start: str = "", steps: int = 2, data: str = "data.jsonl", tokens: int = 3) -> Stages:
-    learn = FineTune(TASK, start or FRESH, "{{ messages[-1].content }}", steps=2, batch=2)
+    learn = FineTune(TASK, start or FRESH, "{{ messages[-1].content }}", steps=2, batch_size=2)
     return Stages((
         Stage("learn", learn),
         Stage("more", replace(learn, model="stage:learn", data=data, steps=steps)),

@@ -19,7 +19,7 @@ from ponder.measure.diagnostics.training_health import TrainingFinding
 from ponder.pipelines.preflight import dry_run
 from ponder.pipelines.preflight.checks import Check
 from ponder.pipelines.preflight.forecast import forecast_groups
-from ponder.runs.run_dir import read_job
+from ponder.runs import read_job
 from ponder.train import learner as learning
 from ponder.train.learner import OutOfMemory
 from ponder.train.pack import PackedBatch, TraceChains
@@ -27,11 +27,11 @@ from ponder.train.pack import PackedBatch, TraceChains
 from .conftest import CommandResult
 
 Ponder = Callable[..., CommandResult]
-QUICK = ("--scan", "4", "--probe", "1")
+QUICK = ("--sample-groups", "4", "--dry-run-steps", "1")
 
 
 def test_plan_a_recipe(ponder: Ponder, here: Path) -> None:
-    said = ponder("plan", "tiny.py", "--steps", "50", "--scan", "6")
+    said = ponder("plan", "tiny.py", "--steps", "50", "--sample-groups", "6")
     assert said.code == 0, said.err
     for text in ("Addition(digits=1)", "17,792 parameters, all learn, ", " on cpu", "GRPO, no KL, Shao et al. 2024",
                  "50 of 4 problems x 8 completions of at most 3 tokens", "AdamW(lr=0.01)"):  # fmt: skip
@@ -51,14 +51,17 @@ def test_plan_json(ponder: Ponder, here: Path) -> None:
     (found,) = [json.loads(line) for line in said.out.splitlines()]
     assert said.code == 0 and said.err == "" and found["ready"] is True
     assert found["job"]["steps"] == 3 and found["model"]["parameters"] == 17_792
-    assert found["time"]["low"] <= found["time"]["expected"] <= found["time"]["high"] and found["probe"]["memory"] > 1e6
+    assert (
+        found["time"]["low"] <= found["time"]["expected"] <= found["time"]["high"]
+        and found["dry_run"]["peak_bytes"] > 1e6
+    )
     assert [run["kind"] for run in found["prompt"]] == ["prompt", "trained"]
-    assert found["scan"]["problems"] == 4 and found["scan"]["groups"]["n"] == 8
-    assert {f["name"] for f in found["scan"]["findings"]} and len(found["checks"]) == 9
+    assert found["pass_rate"]["problems"] == 4 and found["pass_rate"]["groups"]["n"] == 8
+    assert {f["name"] for f in found["pass_rate"]["findings"]} and len(found["checks"]) == 9
 
 
 def test_without_probe_and_scan(ponder: Ponder, here: Path) -> None:
-    said = ponder("plan", "tiny.py", "--scan", "0", "--probe", "0")
+    said = ponder("plan", "tiny.py", "--sample-groups", "0", "--dry-run-steps", "0")
     assert said.code == 0 and "cost" not in said.out and "pass rate" not in said.out
     assert "checks" in said.out and said.out.endswith("ready\n")
 
@@ -75,14 +78,14 @@ def test_steps_that_cannot_be_taken(ponder: Ponder, here: Path, monkeypatch: pyt
     def full(*args: Any) -> None:
         raise OutOfMemory("not even one sequence fits into memory")
 
-    monkeypatch.setattr(dry_run, "probe", full)
+    monkeypatch.setattr(dry_run, "dry_run", full)
     said = ponder("plan", "tiny.py", *QUICK)
     assert said.code == 1 and "the first steps cannot be taken: not even one sequence fits" in said.out
     assert "not ready: cost" in said.out and "  ok  finite" in said.out
 
 
 def test_weights_that_are_not_finite(ponder: Ponder, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ponder.models.load import ScratchModel
+    from ponder.models.scratch_model import ScratchModel
 
     build = ScratchModel.build
 
@@ -105,21 +108,34 @@ def test_plan_a_run_directory(ponder: Ponder, here: Path, trained: Path) -> None
 
 
 def test_plan_the_flags_of_train(ponder: Ponder, here: Path, model: Path) -> None:
-    small = ("--model", model, "--steps", "2", "--prompts", "2", "--n", "2", "--set", "digits=1", "--max-tokens", "3")
-    said = ponder("plan", "train", "--task", "addition", "--algorithm", "cispo", *small, *QUICK)
+    small = (
+        "--model",
+        model,
+        "--steps",
+        "2",
+        "--problems-per-step",
+        "2",
+        "--group-size",
+        "2",
+        "--task.digits",
+        "1",
+        "--max-tokens",
+        "3",
+    )
+    said = ponder("plan", "train", "addition", "--algorithm", "cispo", *small, *QUICK)
     assert said.code == 0 and "CISPO, no KL, MiniMax 2025" in said.out, said.err
-    kl = ponder("plan", "train", "--task", "addition", "--curriculum", "frontier", "--passes", "2", *small, *QUICK)
-    assert "GRPO, 0.04 KL (k3) in the loss" in kl.out and "  ok  KL  " in kl.out and "passes 2" in kl.out
+    kl = ponder("plan", "train", "addition", "--curriculum", "frontier", "--epochs-per-batch", "2", *small, *QUICK)
+    assert "GRPO, 0.04 KL (k3) in the loss" in kl.out and "  ok  KL  " in kl.out and "epochs_per_batch 2" in kl.out
 
 
 def test_plan_fine_tuning(ponder: Ponder, here: Path, model: Path) -> None:
-    small = ("--model", model, "--steps", "2", "--batch", "2", *QUICK)
-    said = ponder("plan", "sft", "--task", "addition", "--set", "digits=1", *small)
+    small = ("--model", model, "--steps", "2", "--batch-size", "2", *QUICK)
+    said = ponder("plan", "sft", "addition", "--task.digits", "1", *small)
     assert said.code == 0 and "SFT, no KL, Ouyang" in said.out and "2 of 2 answers" in said.out, said.err
     assert "pass rate" not in said.out and "to sample" not in said.out and "grader" not in said.out
     assert "  trained, " in said.out and "  ok  EOS " in said.out
     Path("pairs.jsonl").write_text('{"prompt": "What is 1 + 1?", "chosen": "2", "rejected": "3"}\n' * 3)
-    pairs = ponder("plan", "sft", "--algorithm", "dpo", "--data", "pairs.jsonl", *small)
+    pairs = ponder("plan", "sft", "--algorithm", "dpo", "pairs.jsonl", *small)
     assert pairs.code == 0 and "pairs.jsonl" in pairs.out and "copied prompts" not in pairs.out, pairs.err
 
 
@@ -136,7 +152,7 @@ def test_help(ponder: Ponder, here: Path) -> None:
     said = ponder("plan", "--help")
     assert said.code == 0 and "ponder plan train|sft" in said.out and ponder("plan").code == 2
     for argv in (("tiny.py",), ("train",), ("sft",)):
-        assert "--scan N" in ponder("plan", *argv, "--help").out
+        assert "--sample-groups N" in ponder("plan", *argv, "--help").out
 
 
 def test_tokens_that_are_not_trained_are_marked(ponder: Ponder, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +163,7 @@ def test_tokens_that_are_not_trained_are_marked(ponder: Ponder, here: Path, monk
         return replace(batch, weight_N=torch.where(batch.target_N == 2, 0.0, batch.weight_N))
 
     monkeypatch.setattr(learning, "pack", masked)
-    said = ponder("plan", "tiny.py", "--scan", "0", "--probe", "0")
+    said = ponder("plan", "tiny.py", "--sample-groups", "0", "--dry-run-steps", "0")
     assert said.code == 1 and "  untrained, 1  <eos>" in said.out and "not ready: EOS" in said.out
 
 
@@ -211,7 +227,7 @@ def test_colours() -> None:
 
 def test_another_group_size_is_named_where_it_would_help() -> None:
     found = example()
-    assert "! --n 8 would leave" in drawn(found)
+    assert "! --group-size 8 would leave" in drawn(found)
     assert found.pass_rate is not None
     found.pass_rate.groups = forecast_groups([[0.0] * 4] * 30)
     assert "would leave" not in drawn(found), "none would"
@@ -227,7 +243,7 @@ def test_verdicts() -> None:
     found.ineffective_settings = ["8 samples at temperature 0 are all the same"]
     assert plan_view.verdict_text(found).plain == "it can run, but see what is marked !"
     assert "! 8 samples at temperature 0 are all the same" in drawn(found)
-    assert plan_view.plan_json(found)["futile"] == found.ineffective_settings
+    assert plan_view.plan_json(found)["ineffective_settings"] == found.ineffective_settings
 
 
 @pytest.mark.parametrize(

@@ -22,23 +22,23 @@ def templates(here: Path) -> Path:
 
 
 def test_templates_to_a_file_that_trains(ponder, templates: Path):
-    said = ponder("problems", "templates", "--file", templates, "--count", "30", "--near", "0", "--out", "p.jsonl")
+    said = ponder("problems", "templates", templates, "--count", "30", "--dedup-threshold", "0", "--out", "p.jsonl")
     assert said.code == 0, said.err
-    assert "drawn" in said.out and "30 problems in p.jsonl" in said.out and "--task columns" in said.out
-    settings = [word for word in said.out.split("train on")[1].split() if "=" in word]
-    shown = ponder("tasks", "columns", *(part for setting in settings for part in ("--set", setting)))
+    assert "drawn" in said.out and "30 problems in p.jsonl" in said.out and "ponder train custom" in said.out
+    settings = said.out.split("ponder train custom ")[1].split()
+    shown = ponder("tasks", "custom", *settings)
     assert shown.code == 0 and "gives it 1" in shown.out, shown.err
-    again = ponder("problems", "templates", "--file", templates, "--out", "p.jsonl")
+    again = ponder("problems", "templates", templates, "--out", "p.jsonl")
     assert again.code == 2 and "is already there" in again.err
-    told = ponder("problems", "templates", "--file", templates, "--near", "0", "--out", "q.jsonl", "--json")
+    told = ponder("problems", "templates", templates, "--dedup-threshold", "0", "--out", "q.jsonl", "--json")
     last = json.loads(told.out.splitlines()[-1])
     assert last["event"] == "done" and last["problems"] == 81  # of 81 that there are
 
 
 def test_a_model_that_solves_nothing(ponder, templates: Path, model: Path):
     said = ponder(
-        "problems", "templates", "--file", templates, "--count", "5", "--near", "0", "--model", model, "--samples", "2",
-        "--max-tokens", "2", "--prompt", "{question}", "--out", "p.jsonl",
+        "problems", "templates", templates, "--count", "5", "--dedup-threshold", "0", "--model", model,
+        "--samples-per-solver", "2", "--max-tokens", "2", "--prompt", "{question}", "--out", "p.jsonl",
     )  # fmt: skip
     assert said.code == 2 and "found none of the answers" in said.err and "5 by no sample" in said.err
     assert not Path("p.jsonl").exists() and Path("runs/problems-p/traces.jsonl").exists()
@@ -48,14 +48,14 @@ def test_bad_requests(ponder, templates: Path):
     for argv, wanted in (
         (("magic", "--out", "x"), "is not one of"),
         (("templates", "--out", "x"), "templates come from a file"),
-        (("templates", "--file", "nowhere", "--out", "x"), "cannot read the templates"),
+        (("templates", "nowhere", "--out", "x"), "cannot read the templates"),
         (("write", "--out", "x"), "asks a model for problems"),
-        (("templates", "--file", "t.json", "--out", "no/x"), "there is no folder no to write x in"),
-        (("templates", "--file", "t.json", "--embed", "nope:f", "--out", "x"), "cannot load 'nope:f'"),
-        (("filter", "--file", "t.json", "--out", "x"), "lacks the column 'prompt'; it has: name, question"),
-        (("filter", "--task", "nope", "--out", "x"), "no task named"),
-        (("filter", "--file", "t.json", "--set", "a=1", "--out", "x"), "--set means nothing without --task"),
-        (("mutate", "--file", "t.json", "--operator", "steps", "--model", "m", "--out", "x"), "no operator of mutate"),
+        (("templates", "t.json", "--out", "no/x"), "there is no folder no to write x in"),
+        (("templates", "t.json", "--embedder", "nope:f", "--out", "x"), "cannot load 'nope:f'"),
+        (("filter", "t.json", "--out", "x"), "lacks the column 'prompt'; it has: name, question"),
+        (("filter", "nope", "--out", "x"), "no task named"),
+        (("filter", "t.json", "--task.a", "1", "--out", "x"), "is a task's setting, and t.json is a file"),
+        (("mutate", "t.json", "--operator", "steps", "--model", "m", "--out", "x"), "no operator of mutate"),
     ):
         said = ponder("problems", *argv)
         assert said.code == 2 and wanted in said.err, (argv, said.err)

@@ -13,8 +13,9 @@ from rich.console import Console
 
 from ponder.cli.graceful_stop import GracefulStop
 from ponder.cli.live_panel import LivePanel, render_panel
-from ponder.cli.progress import ProgressJson, ProgressLines, ProgressTracker, best_and_worst, format_duration, one_line
+from ponder.cli.progress import ProgressJson, ProgressLines, ProgressTracker, best_and_worst, one_line
 from ponder.errors import Interrupted
+from ponder.pipelines.job.base_job import format_duration
 from ponder.reason.answer_extraction import extract_answer
 from ponder.types import Problem, Score, Step, Trace, ids, prompt_trace, user_messages
 
@@ -97,7 +98,7 @@ def test_panel_shows_findings(width: int) -> None:
     told = [line[1:-1].strip() for line in lines if line[2:].startswith("! ")]
     assert [t[:22] for t in told] == ["! 97 % of groups have ", "! 12 % of answers unde", "! 41 % truncated: rais"]
     text = " ".join(line[1:-1].strip() for line in lines)
-    assert f"{HARD}; use easier ones, --curriculum frontier or more samples (--n)" in text
+    assert f"{HARD}; use easier ones, --curriculum frontier or more samples (--group-size)" in text
 
 
 def test_live_panel() -> None:
@@ -117,7 +118,7 @@ def test_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
     assert said.out == "" and first == "RL · addition  loading the model"
     assert len(steps) == 3 and steps[0].startswith("step 1/10  reward 0.500  zero-std 0.25  length 8.0")
     assert steps[0].endswith(" left") and " tok/s" in steps[0]
-    monkeypatch.setattr("ponder.cli.progress.HEARTBEAT", -1.0)
+    monkeypatch.setattr("ponder.cli.progress.HEARTBEAT_SECONDS", -1.0)
     run_three_steps(ProgressLines("RL · addition", GracefulStop()))
     assert "step 2/10  sampling 100 tokens, " in capsys.readouterr().err
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ponder.pipelines.harvest import Harvest
-from ponder.runs.run_dir import Run
+from ponder.runs import Run
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 
 SECOND = "2 + 2 = 5\nWait, that is wrong.\n#### 4"

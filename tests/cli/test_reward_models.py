@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ponder.runs.run_dir import read_metrics, read_traces
+from ponder.runs import read_metrics, read_traces
 from ponder.tasks.step_labels import LABEL_SCORE
 from ponder.train.reward_objectives import REWARD_OBJECTIVES, StateValue
 
@@ -16,11 +16,22 @@ from .conftest import CommandResult
 
 Ponder = Callable[..., CommandResult]
 CPU = ("--device", "cpu", "--dtype", "float32")
-SMALL = ("--steps", "2", "--batch", "4", "--lr", "1e-3", *CPU)
+SMALL = ("--steps", "2", "--batch-size", "4", "--lr", "1e-3", *CPU)
 
 
 def labelled(ponder: Ponder, model: Path, task: str, limit: int, *more: str) -> CommandResult:
-    small = ("--n", "4", "--limit", str(limit), "--completions", "2", "--max-tokens", "6", "--separator", "1")
+    small = (
+        "--answers-per-problem",
+        "4",
+        "--limit",
+        str(limit),
+        "--max-completions",
+        "2",
+        "--max-tokens",
+        "6",
+        "--separator",
+        "1",
+    )
     return ponder("label", task, "--model", model, *small, "--run", "labels", *CPU, *more)
 
 
@@ -33,12 +44,12 @@ def test_a_solver_that_is_never_right_gives_no_labels(ponder: Ponder, here: Path
 
 def test_label_then_train_then_guide(ponder: Ponder, here: Path, model: Path) -> None:
     """One character of some forty is right."""
-    said = labelled(ponder, model, "fakes:Digits", 100, "--set", "size=100")
+    said = labelled(ponder, model, "fakes:DigitTask", 100, "--task.size", "100")
     assert said.code == 0 and "steps of 100 problems" in said.out, said.err
-    assert "ponder reward --kind prm --data labels" in said.out and read_metrics("labels")[-1]["labels"] > 400
+    assert "ponder reward labels --algorithm prm" in said.out and read_metrics("labels")[-1]["labels"] > 400
     traces = [t for _, t in read_traces("labels")]
     assert len(traces) == 100 and all(LABEL_SCORE in s.scores for t in traces for s in t.steps[1:])
-    said = ponder("reward", "--data", "labels", "--kind", "prm", "--model", model, *SMALL, "--held-out", "3")
+    said = ponder("reward", "labels", "--algorithm", "prm", "--model", model, *SMALL, "--held-out-tenths", "3")
     assert said.code == 0 and "after 2 steps" in said.out and "ponder solve '" not in said.out, said.err
     run = Path(said.out.splitlines()[-1].split()[-1])
     assert run == Path("runs/prm-labels-" + run.name.removeprefix("prm-labels-")) and len(read_metrics(run)) == 2
@@ -50,24 +61,38 @@ def test_label_then_train_then_guide(ponder: Ponder, here: Path, model: Path) ->
 def test_json_and_settings(ponder: Ponder, here: Path, model: Path) -> None:
     rows = [{"prompt": f"{i}+1", "completions": ["1", "2"], "labels": [0.25, 1.0]} for i in range(12)]
     Path("v.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    given = ("--kind", "value", "--option", "kind=two-hot", "--option", "bins=5", "--head-only", "--json", "--run", "v")
-    said = ponder("reward", "--data", "v.jsonl", "--model", model, *given, *SMALL)
+    given = (
+        "--algorithm",
+        "value",
+        "--algorithm.kind",
+        "two-hot",
+        "--algorithm.bins",
+        "5",
+        "--head-only",
+        "--json",
+        "--run",
+        "v",
+    )
+    said = ponder("reward", "v.jsonl", "--model", model, *given, *SMALL)
     *_, done = [json.loads(line) for line in said.out.splitlines()]
     assert said.code == 0 and done["event"] == "done" and done["last"]["rewards/errors"] < 1, said.err
     job = json.loads(Path("v/job.json").read_text())
-    assert job["objective"]["is"].endswith("reward:Value") and job["objective"]["bins"] == 5 and job["head_only"]
+    assert job["algorithm"]["is"].endswith(":StateValue") and job["algorithm"]["bins"] == 5 and job["head_only"]
 
 
 @pytest.mark.parametrize(
     ("argv", "why"),
     [
-        (("reward", "--kind", "prm"), "--data"),
-        (("reward", "--data", "x.jsonl"), "--kind"),
-        (("reward", "--data", "x.jsonl", "--kind", "rpm"), "'rpm' is not one of pairs, orm, prm, value"),
-        (("reward", "--data", "x.jsonl", "--kind", "value", "--option", "bin=5"), "no objective setting named 'bin'"),
-        (("reward", "--data", "x.jsonl", "--kind", "value", "--option", "kind=huber"), "--option kind"),
-        (("label", "addition", "--rule", "first-error", "--kind", "hard"), "--kind is for --rule shepherd"),
-        (("label", "addition", "--completions", "0"), "completions"),
+        (("reward", "--algorithm", "prm"), "required: DATA"),
+        (("reward", "x.jsonl"), "--algorithm"),
+        (("reward", "x.jsonl", "--algorithm", "rpm"), "'rpm' is not one of pairs, orm, prm, value"),
+        (("reward", "x.jsonl", "--algorithm", "value", "--algorithm.bin", "5"), "no algorithm setting named 'bin'"),
+        (("reward", "x.jsonl", "--algorithm", "value", "--algorithm.kind", "huber"), "--algorithm.kind"),
+        (
+            ("label", "addition", "--labeller", "first-error", "--estimation", "hard"),
+            "--estimation is for --labeller shepherd",
+        ),
+        (("label", "addition", "--max-completions", "0"), "completions"),
         (("processbench", "nowhere"), "nowhere"),
         (("processbench", "nowhere", "--limit", "0"), "at least one solution"),
     ],
@@ -86,7 +111,7 @@ def test_every_kind_has_its_objective(ponder: Ponder) -> None:
 def test_a_reward_model_is_not_asked_questions(ponder: Ponder, here: Path, model: Path) -> None:
     rows = [{"prompt": f"{i}", "completion": "1", "label": i % 2} for i in range(9)]
     Path("o.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert ponder("reward", "--data", "o.jsonl", "--kind", "orm", "--model", model, *SMALL, "--run", "orm").code == 0
+    assert ponder("reward", "o.jsonl", "--algorithm", "orm", "--model", model, *SMALL, "--run", "orm").code == 0
     said = ponder("solve", "1+1", "--model", "orm")
     assert said.code == 2 and "cannot write" in said.err
     said = ponder("processbench", "orm")

@@ -13,30 +13,31 @@ from fakes import char_policy
 from ponder.cli import flags
 from ponder.cli import shared_flags as opt
 from ponder.cli.job_commands import evaluate
-from ponder.cli.solve import answer_json, answer_lines, decided, solve
+from ponder.cli.solve import answer_json, answer_lines, solve
 from ponder.cli.strategy_flags import budget_from_flags, strategy_from_flags
 from ponder.cli.tree_view import MAX_LINES, tree_lines
 from ponder.errors import UnknownName, UsageError
 from ponder.models.guides import load_guide
+from ponder.pipelines.ask import decide
 from ponder.reason.budget import Budget
 from ponder.reason.effort import EFFORTS
 from ponder.reason.operators.cut import CUTS, Cut
 from ponder.reason.operators.self_evaluate import PTrue
 from ponder.reason.presets import PRESETS
 from ponder.reason.strategies import STRATEGIES, Cascade, Chain, MajorityVote
-from ponder.runs.run_dir import read_traces
+from ponder.runs import read_traces
 from ponder.types import Problem, Sampling, Score, Step, Trace, ids, user_messages
 
 Ponder = Callable[..., Any]
 
 
 def test_flag_overrides_effort() -> None:
-    settings = ["stop=settled", "round=2"]
-    way, guide, budget = strategy_from_flags("vote", "high", n=4, max_tokens=100, temperature=0.5, settings=settings)
+    settings = {"early_stopping": "decided", "chains_per_round": "2"}
+    way, guide, budget = strategy_from_flags("majority-vote", "high", n=4, max_tokens=100, temperature=0.5, settings=settings)
     assert (
         way
         == MajorityVote(
-            4, early_stopping="settled", chains_per_round=2, sampling=Sampling(temperature=0.5, max_tokens=100)
+            4, early_stopping="decided", chains_per_round=2, sampling=Sampling(temperature=0.5, max_tokens=100)
         )
         and guide == ""
     )
@@ -49,21 +50,21 @@ def test_flag_overrides_effort() -> None:
     )
     way, _, budget = strategy_from_flags("mcts", "medium")
     assert way.simulations == 8 and way.sampling.max_tokens == 1024  # type: ignore[attr-defined]
-    way, _, budget = strategy_from_flags("route", max_tokens=9)
+    way, _, budget = strategy_from_flags("cascade", max_tokens=9)
     assert isinstance(way, Cascade) and budget is None
     assert way.cheap.sampling.max_tokens == way.expensive.sampling.max_tokens == 9  # type: ignore[attr-defined]
     way, _, _ = strategy_from_flags("forest", max_tokens=9, temperature=0.3)
-    assert way.of.sampling.max_tokens == 9 and way.of.sampling.temperature == 0.3  # type: ignore[attr-defined]
-    assert strategy_from_flags("marco-o1")[1] == "ponder.reason.scorers:Confidence"
+    assert way.strategy.sampling.max_tokens == 9 and way.strategy.sampling.temperature == 0.3  # type: ignore[attr-defined]
+    assert strategy_from_flags("marco-o1")[1] == PRESETS["marco-o1"].guide
 
 
 def test_steps_end_where_the_named_cut_says() -> None:
-    assert strategy_from_flags("beam", settings=["cut=sentence"])[0].cut == CUTS["sentence"]  # type: ignore[attr-defined]
-    assert strategy_from_flags("mcts", settings=["cut=mark:<step>"])[0].cut == Cut(("<step>",))  # type: ignore[attr-defined]
+    assert strategy_from_flags("beam-search", settings={"cut": "sentence"})[0].cut == CUTS["sentence"]  # type: ignore[attr-defined]
+    assert strategy_from_flags("mcts", settings={"cut": "mark:<step>"})[0].cut == Cut(("<step>",))  # type: ignore[attr-defined]
     with pytest.raises(UnknownName, match="Did you mean 'sentence'"):
-        strategy_from_flags("beam", settings=["cut=sentense"])
+        strategy_from_flags("beam-search", settings={"cut": "sentense"})
     with pytest.raises(UsageError, match="takes no cut"):
-        strategy_from_flags("vote", settings=["cut=line"])
+        strategy_from_flags("majority-vote", settings={"cut": "line"})
 
 
 @pytest.mark.parametrize("name", [*STRATEGIES, *PRESETS])
@@ -76,14 +77,14 @@ def test_every_strategy_takes_every_effort(name: str, effort: str | None) -> Non
 
 
 def test_unknown_strategy_is_refused() -> None:
-    with pytest.raises(UnknownName, match="Did you mean 'vote'"):
-        strategy_from_flags("votes")
+    with pytest.raises(UnknownName, match="Did you mean 'majority-vote'"):
+        strategy_from_flags("majority-votes")
     with pytest.raises(UnknownName, match="Did you mean 'high'"):
         strategy_from_flags(None, "hgih")
     with pytest.raises(UsageError, match="takes no --n"):
         strategy_from_flags("cot", n=3)
-    assert budget_from_flags(Budget(5), None, None) == Budget(5) and budget_from_flags(None, None, None) is None
-    assert budget_from_flags(Budget(5), 7, 2.0) == Budget(7, 2.0)
+    assert budget_from_flags(Budget(5), {}) == Budget(5) and budget_from_flags(None, {}) is None
+    assert budget_from_flags(Budget(5), {"tokens": "7", "seconds": "2"}) == Budget(7, 2.0)
 
 
 def searched_trace() -> Trace:
@@ -136,13 +137,15 @@ def test_solve_shows_keeps_and_goes_on(ponder: Ponder, here: Path, model: Path) 
 
 def test_solve_by_search(ponder: Ponder, model: Path) -> None:
     said = ponder(
-        "solve", "What is 3 + 4?", "--model", model, "--strategy", "beam", "--guide", "likelihood", "--max-tokens", "6",
-        "--set", "n=4", "--set", "m=2", "--json",
+        "solve", "What is 3 + 4?", "--model", model, "--strategy", "beam-search", "--guide", "likelihood", "--max-tokens", "6",
+        "--strategy.n", "4", "--strategy.beam-width", "2", "--json",
     )  # fmt: skip
     assert said.code == 0, said.err
     asked = ("solve", "What is 3 + 4?", "--model", model, "--max-tokens", "6", "--strategy")
     for name in ("mcts", "forest", "rstar-style"):  # where none is given, the policy's own likelihood guides
-        (done,) = (json.loads(line) for line in ponder(*asked, name, "--budget", "60", "--json").out.splitlines())
+        (done,) = (
+            json.loads(line) for line in ponder(*asked, name, "--budget.tokens", "60", "--json").out.splitlines()
+        )
         assert done["guide"] == "likelihood" and done["n"] > 0
     (done,) = (json.loads(line) for line in ponder(*asked, "chain", "--json").out.splitlines())
     assert done["guide"] == "" and done["failed"] == ""
@@ -153,8 +156,8 @@ def test_solve_by_search(ponder: Ponder, model: Path) -> None:
 
 def test_eval_with_a_budget_and_an_oracle(ponder: Ponder, here: Path, model: Path) -> None:
     said = ponder(
-        "eval", "addition", "--model", model, "--set", "digits=1", "--set", "test_size=4", "--strategy", "best-of",
-        "--n", "4", "--guide", "oracle", "--budget", "10", "--run", "out",
+        "eval", "addition", "--model", model, "--task.digits", "1", "--task.test_size", "4", "--strategy", "best-of-n",
+        "--n", "4", "--guide", "oracle", "--budget.tokens", "10", "--run", "out",
     )  # fmt: skip
     assert said.code == 0, said.err
     assert "guided by the gold answers" in said.out
@@ -183,10 +186,10 @@ def test_strategies(ponder: Ponder) -> None:
 def test_why_there_is_no_answer_or_not_the_whole_way_is_said() -> None:
     trace = searched_trace()
     trace.failed = "the context is full"
-    assert "it did not come to its end: the context is full" in answer_lines(decided(trace))
+    assert "it did not come to its end: the context is full" in answer_lines(decide(trace))
     bare = Trace(Problem("p", user_messages("?")), [Step(None, "?", ids([1]))], failed="the server is down")
-    assert answer_lines(decided(bare))[0] == "no answer: none of 0 completions states one; the server is down"
-    assert answer_json(decided(bare))["failed"] == "the server is down"
+    assert answer_lines(decide(bare))[0] == "no answer: none of 0 completions states one; the server is down"
+    assert answer_json(decide(bare))["failed"] == "the server is down"
 
 
 def test_what_was_thought_before_an_error_is_kept(
@@ -199,8 +202,8 @@ def test_what_was_thought_before_an_error_is_kept(
     )
     monkeypatch.syspath_prepend(here)
     said = ponder(
-        "solve", "What is 3 + 4?", "--model", model, "--max-tokens", "3", "--n", "2", "--strategy", "particles",
-        "--guide", "much:Guide", "--run", "out", "--set", "cut=tokens:1",
+        "solve", "What is 3 + 4?", "--model", model, "--max-tokens", "3", "--n", "2", "--strategy", "particle-filter",
+        "--guide", "much:Guide", "--run", "out", "--strategy.cut", "tokens:1",
     )  # fmt: skip
     assert said.code == 2 and "between 0 and 1" in said.err, said
     ((_, trace),) = read_traces(here / "out")
@@ -221,7 +224,7 @@ def test_guides_by_name() -> None:
     ("argv", "said"),
     [
         (["solve", "1 + 1?", "--n", "4", "--temperature", "0"], "  ! 4 chains of a vote at temperature 0"),
-        (["solve", "1 + 1?", "--n", "4", "--budget", "2"], "  ! the budget of 2 tokens is less than one answer"),
+        (["solve", "1 + 1?", "--n", "4", "--budget.tokens", "2"], "  ! the budget of 2 tokens is less than one answer"),
         (["eval", "addition", "--limit", "2", "--n", "4", "--temperature", "0"], "  ! 4 samples of a problem at"),
         (["eval", "addition", "--limit", "2", "--n", "4"], ""),
     ],

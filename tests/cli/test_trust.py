@@ -23,9 +23,9 @@ from ponder.pipelines.rewards.reward_model_task import RewardModelTask
 from ponder.pipelines.rl import RL
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
-from ponder.runs import job_json
+from ponder.runs import Run, checkpoints, job_json, read_job, read_metrics, read_traces
 from ponder.runs.environment import read_environment
-from ponder.runs.run_dir import Run, checkpoints, lock_run, read_job, read_metrics, read_traces
+from ponder.runs.run_dir import lock_run
 from ponder.runs.trust import external_code, trust_within
 from ponder.tasks import Addition, CustomTask
 from ponder.tasks.mixture import WeightedRewardTask
@@ -43,7 +43,7 @@ def call(*args, **columns):
     return [1.0 for _ in columns.get("completions", args)]
 """
 CALL = f"{MODULE}:call"
-COLUMNS = {"is": "ponder.tasks.custom:Columns", "data": [{"prompt": "touch marker", "answer": "1"}]}
+COLUMNS = {"is": "ponder.tasks.custom:CustomTask", "data": [{"prompt": "touch marker", "answer": "1"}]}
 WEIGHED = job_json.encode(WeightedRewardTask(Addition(digits=1), (("accuracy", 1.0),))) | {
     "rewards": [["accuracy", 1.0], [CALL, 1.0]]
 }
@@ -112,7 +112,7 @@ READING: dict[str, tuple[str, ...]] = {
     "replay": ("replay", "run"),
     "replay by weights": ("replay", "run", "--score", "reward=1,format=0.5"),
     "harvest": ("harvest", "run", "--include-held-out", "--out", "rows.jsonl"),
-    "journeys": ("harvest", "run", "--include-held-out", "--what", "journeys", "--out", "rows.jsonl"),
+    "journeys": ("harvest", "run", "--include-held-out", "--kind", "journeys", "--out", "rows.jsonl"),
 }
 
 
@@ -178,7 +178,17 @@ def test_trust_flag_allows_foreign_code(
         "answer": "a + b",
     }
     (tmp_path / "t.json").write_text(json.dumps(sums | {"answer": "a + b"}))
-    given = ("problems", "templates", "--file", "t.json", "--count", "4", "--near", "0", "--exact", "own_words:call")
+    given = (
+        "problems",
+        "templates",
+        "t.json",
+        "--count",
+        "4",
+        "--dedup-threshold",
+        "0",
+        "--exact-solver",
+        "own_words:call",
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     first = ponder(*given, "--run", "run", "--out", "a.jsonl")
     assert first.code == 0, first.err
@@ -225,9 +235,11 @@ def test_all_that_is_foreign_is_named_before_anything_is_imported(strange: Path)
     "path",
     [
         "os:system", "ponder.staging:shutil.rmtree", "ponder.runs.environment:subprocess", "ponder.registry:load",
-        "ponder.__main__:main", "ponder.cli:main", "ponder:__file__", "ponder.runs.run_dir:Run", "ponder_x:y", "ponder", "",
+        "ponder.__main__:main", "ponder.cli:main", "ponder:__file__", "ponder.runs.run_dir:Run", "ponder_x:y",
+        "ponder", "",
         "ponder..types:Trace", "ponder.types:Sampling.__init__", "ponder.types:Sampling.__init__.__globals__",
-        "ponder.runs.run_dir:Path", "ponder.pipelines.stages:replace", "stranger_module:call", "../x:y", ".types:Sampling",
+        "ponder.runs.run_dir:Path", "ponder.pipelines.stages:replace", "stranger_module:call", "../x:y",
+        ".types:Sampling",
     ],
 )  # fmt: skip
 def test_only_dataclasses_of_ponder_s_are_its_own(path: str, strange: Path) -> None:
@@ -264,7 +276,8 @@ def test_every_name_that_is_loaded_stands_in_a_field_that_says_so() -> None:
     import ponder as package
 
     known = {
-        "cli/__init__.py", "runs/job_json.py", "registry.py", "models/guides.py", "pipelines/make_problems.py", "pipelines/replay.py",
+        "cli/__init__.py", "runs/job_json.py", "registry.py", "models/guides.py", "pipelines/make_problems.py",
+        "pipelines/replay.py",
         "pipelines/problems/filters.py", "tasks/__init__.py", "tasks/reward_functions.py", "verify/rewards/registry.py",
         "cli/job_commands.py", "cli/strategy_flags.py", "cli/strategies.py",  # typed
         "cli/contamination.py", "measure/readers/run_directory.py", "pipelines/harvest.py", "runs/trust.py",  # limits
@@ -388,7 +401,8 @@ def test_a_place_in_an_earlier_stage_stays_in_it(path: str) -> None:
     [
         {"is": 3}, {"is": None}, {"is": ["x"]}, {"is": "float", "value": "x"}, {"is": "float"},
         {"is": "ponder.tasks.generated.addition:Addition", "digits": "x"},
-        {"is": "ponder.tasks.mixture:TaskMixture", "tasks": 3}, {"is": "ponder.tasks.mixture:WeightedRewardTask", "task": 1, "rewards": [2]},
+        {"is": "ponder.tasks.mixture:TaskMixture", "tasks": 3}, {"is": "ponder.tasks.mixture:WeightedRewardTask",
+        "task": 1, "rewards": [2]},
         job_json.encode(Evaluate(Addition(), strategy=Samples())) | {"budget": {"is": "ponder.types:Nothing"}},
     ],
 )  # fmt: skip

@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fakes import CONFIGS, char_policy, plain_hidden, plain_logits, plain_logprobs, run_async, tiny_decoder, weights64
-from ponder.engine import kv_cache
+from ponder.engine import kv_cache, torch_attention
 from ponder.engine.adapters import Adapters, _add_lora
 from ponder.engine.engine import Engine
 from ponder.engine.layer_override import override_forward
@@ -116,7 +116,7 @@ def test_a_mixed_batch_equals_the_models_apart(kind: str, tmp_path: Path) -> Non
     assert len(texts) > 9, "or equality would say little"
 
 
-@pytest.mark.parametrize("room", [{}, {"most_rows": 4}, {"chunk": 3}, {"cache_bytes": 100}])
+@pytest.mark.parametrize("room", [{}, {"max_num_seqs": 4}, {"prefill_chunk_tokens": 3}, {"cache_bytes": 100}])
 def test_samples_are_those_of_the_models_apart(room: dict[str, int], tmp_path: Path) -> None:
     machine, models = world("llama", tmp_path)
     names = ["red", "blue", "", "red"]
@@ -194,13 +194,13 @@ def has_plain_forwards(net: Decoder) -> bool:
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine, _ = world("llama", tmp_path)
     seen: list[bool] = []
-    real = kv_cache.DecodeAttention.__call__
+    real = torch_attention.DecodeAttention.__call__
 
     def spy(self: Any, *given: Any, **more: Any) -> Tensor:
         seen.append("forward" in machine.net.layers[0].self_attn.q_proj.__dict__)
         return real(self, *given, **more)
 
-    monkeypatch.setattr(kv_cache.DecodeAttention, "__call__", spy)
+    monkeypatch.setattr(torch_attention.DecodeAttention, "__call__", spy)
     generate_together(machine, [request(PROMPTS[1], "red"), request(PROMPTS[1], "")])
     assert all(seen) and has_plain_forwards(machine.net)
     seen.clear()
@@ -210,7 +210,7 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def broken(*given: Any, **more: Any) -> Tensor:
         raise RuntimeError("no")
 
-    monkeypatch.setattr(kv_cache.DecodeAttention, "__call__", broken)
+    monkeypatch.setattr(torch_attention.DecodeAttention, "__call__", broken)
     with pytest.raises(RuntimeError, match="no"):
         generate_together(machine, [request(PROMPTS[1], "red")])
     assert has_plain_forwards(machine.net)
@@ -255,7 +255,9 @@ def test_any_order_of_tokens(runs: list[tuple[str, int]]) -> None:
     names = [name for name, size in runs for _ in range(size)]
     x = torch.randn(len(names), 5, generator=draw)
     holder = Adapters(tiny_decoder(), None, None)  # type: ignore[arg-type]
-    used = [(holder._tokens(n, [r[0] for r in runs], [r[1] for r in runs]), *pairs[n]) for n in sorted({*names} - {""})]
+    used = [
+        (holder._token_index(n, [r[0] for r in runs], [r[1] for r in runs]), *pairs[n]) for n in sorted({*names} - {""})
+    ]
     with torch.no_grad():
         base = layer(x)
         with override_forward({layer: _add_lora(used)}):

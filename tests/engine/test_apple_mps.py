@@ -18,13 +18,15 @@ from torch import Tensor
 
 from fake_mps import MPS, OnMPS, fake_mps
 from fakes import ALPHABET, CONFIGS, QUESTION_TEMPLATE, mixed_groups, perturb, run_async, tiny_decoder
-from ponder.engine import kv_cache
+from ponder.engine import kv_cache, torch_attention
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request, SequenceState
 from ponder.errors import UnknownName, UsageError
-from ponder.models.load import ScratchModel, load_policy
+from ponder.models.head_reader import HeadReader
+from ponder.models.load import load_policy
+from ponder.models.load_scorer import load_policy_with_head
 from ponder.models.ponder_policy import PonderPolicy
-from ponder.models.reward_models import HeadReader, load_policy_with_head
+from ponder.models.scratch_model import ScratchModel
 from ponder.nets import hf, rope
 from ponder.nets.config import RopeConfig
 from ponder.nets.decoder import Decoder
@@ -34,7 +36,7 @@ from ponder.nets.lora import PEFT_PREFIX
 from ponder.train.learner import Learner
 from ponder.train.objective import KL
 from ponder.train.policy_gradient import GRPO
-from ponder.train.reward_learner import RewardLearner
+from ponder.train.reward_learner import make_reward_learner, predict
 from ponder.train.reward_objectives import OutcomeReward
 from ponder.types import Completion, Sampling, ids
 
@@ -45,16 +47,16 @@ OPTIONS: list[dict[str, Any]] = [
     {"temperature": 1.3, "top_p": 0.8},
     {"min_p": 0.1},
     {"top_k": 20, "top_p": 0.9, "min_p": 0.02},
-    {"repetition": 1.7},
-    {"presence": -0.4, "frequency": 0.9},
+    {"repetition_penalty": 1.7},
+    {"presence_penalty": -0.4, "frequency_penalty": 0.9},
     {"no_repeat_ngram_size": 2},
-    {"bias": ((4, 2.5), (0, -3.0), (8, 1.0))},
-    {"allowed": (1, 4, 8, 11, 40)},
+    {"logit_bias": ((4, 2.5), (0, -3.0), (8, 1.0))},
+    {"allowed_token_ids": (1, 4, 8, 11, 40)},
     {"min_tokens": 7, "stop_token_ids": (5, 9)},
-    {"forced": (7, 2, 7)},
-    {"measures": ("entropy", "varentropy", "gini"), "alternatives": 4},
-    {"temperature": 0.7, "repetition": 1.3, "frequency": 0.3, "bias": ((1, 2.0),), "no_repeat_ngram_size": 2, "top_k": 9,
-     "allowed": tuple(range(0, 60, 2)), "top_p": 0.95, "min_p": 0.02, "measures": ("entropy",), "alternatives": 2},
+    {"forced_token_ids": (7, 2, 7)},
+    {"token_stats": ("entropy", "varentropy", "gini"), "logprobs": 4},
+    {"temperature": 0.7, "repetition_penalty": 1.3, "frequency_penalty": 0.3, "logit_bias": ((1, 2.0),), "no_repeat_ngram_size": 2, "top_k": 9,
+     "allowed_token_ids": tuple(range(0, 60, 2)), "top_p": 0.95, "min_p": 0.02, "token_stats": ("entropy",), "logprobs": 2},
 ]  # fmt: skip
 
 
@@ -218,7 +220,7 @@ def test_sequences_are_preempted_when_memory_is_short() -> None:
     requests = [ask(p, 2, i, max_tokens=7) for i, p in enumerate(PROMPTS)]
     expected = write(tiny_decoder("gemma"), requests)
     with fake_mps():
-        same(write(tiny_decoder("gemma").to("mps"), requests, slots=40, chunk=4), expected)
+        same(write(tiny_decoder("gemma").to("mps"), requests, slots=40, prefill_chunk_tokens=4), expected)
 
 
 def test_every_option_of_sampling() -> None:
@@ -232,7 +234,7 @@ def test_every_option_of_sampling() -> None:
 
 def test_long_and_short_rows_and_shared_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Piece by piece, under windows too."""
-    monkeypatch.setattr(kv_cache, "_MAX_PADDED_SCORES", 0)
+    monkeypatch.setattr(torch_attention, "_MAX_PADDED_SCORES", 0)
     prompts = [[33] * 40, *([8, 60, 7 + i] for i in range(4)), [8, 60, *range(3, 20)]]
     requests = [ask(p, n=1 if i < 5 else 6, seed=i) for i, p in enumerate(prompts)]
     for kind in ("llama", "gemma"):
@@ -247,7 +249,9 @@ def test_float16_and_bfloat16(dtype: torch.dtype) -> None:
     """The processor rounds elsewhere: that it runs, and that nothing is far off, must do."""
     with fake_mps():
         rows = write(tiny_decoder("gemma", dtype=dtype).to("mps"), [ask(p, 2, i) for i, p in enumerate(PROMPTS)])
-    forced = [ask(r.request.prefix.tolist(), forced=tuple(r.token_ids), max_tokens=len(r.token_ids)) for r in rows]
+    forced = [
+        ask(r.request.prefix.tolist(), forced_token_ids=tuple(r.token_ids), max_tokens=len(r.token_ids)) for r in rows
+    ]
     exact = write(tiny_decoder("gemma"), forced)
     assert all(np.allclose(r.logprobs, e.logprobs, atol=0.3) for r, e in zip(rows, exact, strict=True))
 
@@ -357,7 +361,7 @@ def test_the_learner_s_loss(kind: str) -> None:
                 p.copy_(q)
         learner.objective.credit(traces, "wanted", {})
         learner.write_reference_logprobs(traces)
-        return learner._backward(learner._plan(traces), lambda share: None).metrics()
+        return learner._backward(learner.plan(traces), lambda share: None).metrics()
 
     expected = told("cpu")
     assert expected["loss"] and expected["kl"] > 0
@@ -371,9 +375,9 @@ def test_reward_model_prediction() -> None:
         with torch.no_grad():
             for p in net.score.parameters():
                 p.copy_(torch.linspace(-1, 1, p.numel()).view(p.shape))
-        learner = RewardLearner(net, OutcomeReward())
+        learner = make_reward_learner(net, OutcomeReward())
         learner.objective.credit(traces, "wanted", {})
-        return [numbers.ravel().tolist() for _, _, numbers in learner.predict(traces)]
+        return [numbers.ravel().tolist() for _, _, numbers in predict(learner, traces)]
 
     expected = told("cpu")
     assert sum(map(len, expected)) > 5

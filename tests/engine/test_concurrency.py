@@ -23,9 +23,10 @@ import torch
 from fakes import char_policy, plain_logits, run_async, tiny_decoder, weights64
 from ponder.engine import engine as module
 from ponder.engine import kv_cache
-from ponder.engine.engine import Engine, logprobs_from_hidden
+from ponder.engine.engine import Engine
 from ponder.engine.model_runner import ModelRunner
 from ponder.engine.request import Request, SequenceState
+from ponder.engine.sampler import logprobs_from_hidden
 from ponder.engine.scheduler import PrefillChunk
 from ponder.errors import ModelError, UsageError
 from ponder.nets.decoder import Decoder
@@ -43,7 +44,7 @@ def make_engine(net: Decoder, slots: int = 4000, **more: Any) -> Engine:
 def wait_until_idle(engine: Engine) -> None:
     """Nobody holds anything any more: every slot is free or can be had."""
     deadline = time.monotonic() + 10
-    while engine.busy or engine._cancelled or engine._busy:
+    while engine.busy or engine.mailbox._cancelled or engine.mailbox._busy:
         assert time.monotonic() < deadline
         time.sleep(0.005)
     schedule = engine._scheduler
@@ -54,7 +55,7 @@ def wait_until_idle(engine: Engine) -> None:
 
 def test_cancelled_requests_leave_no_state() -> None:
     net = tiny_decoder()
-    engine = make_engine(net, slots=120, max_num_seqs=7, chunk=5)
+    engine = make_engine(net, slots=120, max_num_seqs=7, prefill_chunk_tokens=5)
     draw = random.Random(0)
     alone = {p: run_async(make_engine(net).generate(request([p, 9, p], n=2, seed=p))) for p in range(3, 8)}
 
@@ -110,7 +111,7 @@ def test_late_request_joins_running_batch() -> None:
 
     async def late() -> None:
         first = asyncio.ensure_future(one("long", 400))
-        while not engine._calls:
+        while not engine.mailbox.calls:
             await asyncio.sleep(0.001)
         await one("short", 3)
         await first
@@ -128,7 +129,7 @@ def test_tokens_stream_as_they_are_drawn() -> None:
         async for word in engine.stream(request([5, 6], n=2, max_tokens=60)):
             if isinstance(word, tuple):
                 heard[word[0]].append(word[1])
-                early = early or bool(engine._calls)
+                early = early or bool(engine.mailbox.calls)
             else:
                 return heard, word, early
         raise AssertionError
@@ -150,18 +151,18 @@ class LaunchingRunner(ModelRunner):
     def max_steps(self, rows: Sequence[SequenceState], ahead: int = 0) -> int:
         return self.chance.choice([1, 3, 4])
 
-    def can_launch(self, rows: Sequence[SequenceState], parts: Sequence[PrefillChunk] = ()) -> bool:
+    def can_launch(self, rows: Sequence[SequenceState], chunks: Sequence[PrefillChunk] = ()) -> bool:
         return all(row.samples_on_device for row in rows)
 
     def can_launch_ahead(self, rows: Sequence[SequenceState], steps: int) -> bool:
         return self.chance.random() < 0.8
 
     def launch(
-        self, rows: Sequence[SequenceState], steps: int, ahead: int = 0, parts: Sequence[PrefillChunk] = ()
+        self, rows: Sequence[SequenceState], steps: int, ahead: int = 0, chunks: Sequence[PrefillChunk] = ()
     ) -> Any:
-        if parts:
+        if chunks:
             assert steps == 1 and not ahead
-            self.prefill(parts)
+            self.prefill(chunks)
         own = [slot for row in rows for slot in row.slots]
         assert len(set(own)) == len(own), "two rows write to one slot"
         for row in rows:
@@ -181,7 +182,7 @@ def test_launched_steps_lose_no_token_and_no_slot(monkeypatch: pytest.MonkeyPatc
     turns with requests that the host draws for."""
 
     def slow(i: int) -> Request:
-        return request([40 + i % 3], seed=i, max_tokens=i % 40 + 1, measures=("entropy",))
+        return request([40 + i % 3], seed=i, max_tokens=i % 40 + 1, token_stats=("entropy",))
 
     alone = make_engine(tiny_decoder(), eos=frozenset({63}))
     beside = {i: run_async(alone.generate(slow(i)))[0].token_ids for i in range(0, 30, 6)}
@@ -237,13 +238,13 @@ class LaunchAheadRunner(LaunchingRunner):
 
 def test_prefill_does_not_wait_for_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "make_runner", lambda net, slots, *_: LaunchAheadRunner(net, slots))
-    engine = make_engine(tiny_decoder(), slots=6000, chunk=4)
+    engine = make_engine(tiny_decoder(), slots=6000, prefill_chunk_tokens=4)
 
     async def both() -> SequenceState:
         long = asyncio.ensure_future(engine.generate(request([5, 6], max_tokens=5000)))
-        while not (engine._calls and next(iter(engine._calls)).token_ids):  # type: ignore[union-attr]
+        while not (engine.mailbox.calls and next(iter(engine.mailbox.calls)).token_ids):  # type: ignore[union-attr]
             await asyncio.sleep(0.001)
-        row = next(iter(engine._calls))
+        row = next(iter(engine.mailbox.calls))
         await engine.read_hidden_states(ids([7] * 60))
         assert not long.done(), "fifteen passes fill it in: more than may come before others have their turn"
         long.cancel()
@@ -259,12 +260,12 @@ def test_out_of_memory_retries_with_smaller_cache(monkeypatch: pytest.MonkeyPatc
     passes = [0]
 
     class Poor(ModelRunner):
-        def decode(self, rows: Sequence[SequenceState], parts: Sequence[PrefillChunk] = ()) -> torch.Tensor:
+        def decode(self, rows: Sequence[SequenceState], chunks: Sequence[PrefillChunk] = ()) -> torch.Tensor:
             passes[0] += 1
             if passes[0] in (1, 4, 8):
                 kind = torch.OutOfMemoryError if passes[0] != 8 else RuntimeError
                 raise kind("CUDA error: out of memory")
-            return super().decode(rows, parts)
+            return super().decode(rows, chunks)
 
     def make(net: Decoder, slots: int, *_: Any) -> ModelRunner:
         assert all(old() is None for old in made)
@@ -273,7 +274,7 @@ def test_out_of_memory_retries_with_smaller_cache(monkeypatch: pytest.MonkeyPatc
         return runner
 
     monkeypatch.setattr(module, "make_runner", make)
-    monkeypatch.setattr(module, "room", lambda device: 800 * kv_cache.bytes_per_token(net.config, net.dtype))
+    monkeypatch.setattr(module, "cache_budget", lambda device: 800 * kv_cache.bytes_per_token(net.config, net.dtype))
     monkeypatch.setattr(module, "MIN_CACHE_BYTES", 0)
     engine = Engine(net)
 
@@ -285,7 +286,7 @@ def test_out_of_memory_retries_with_smaller_cache(monkeypatch: pytest.MonkeyPatc
     *heard, rows = run_async(listen())
     for row, wanted in zip(rows, expected, strict=True):
         assert row.token_ids == wanted.token_ids
-        assert [w[1] for w in heard if w[0] == row.number] == wanted.token_ids
+        assert [w[1] for w in heard if w[0] == row.index] == wanted.token_ids
     wait_until_idle(engine)
 
 
@@ -296,7 +297,7 @@ def test_weights_moved_during_requests_in_flight() -> None:
 
     async def move() -> list[SequenceState]:
         call = asyncio.ensure_future(engine.generate(request([5, 9], n=2, max_tokens=200)))
-        while not (engine._calls and len(next(iter(engine._calls)).token_ids) > 5):  # type: ignore[union-attr]
+        while not (engine.mailbox.calls and len(next(iter(engine.mailbox.calls)).token_ids) > 5):  # type: ignore[union-attr]
             await asyncio.sleep(0.001)
         with engine.paused():
             net.to(torch.float64)
@@ -317,9 +318,9 @@ def test_parameters_replaced_during_requests_in_flight(monkeypatch: pytest.Monke
 
     async def swap() -> None:
         call = asyncio.ensure_future(policy.generate(ids([5]), Sampling(max_tokens=60)))
-        while not policy.engine._calls:
+        while not policy.engine.mailbox.calls:
             await asyncio.sleep(0.001)
-        monkeypatch.setattr(policy.engine, "renew", lambda: renewed.append(policy.engine._paused))
+        monkeypatch.setattr(policy.engine, "refresh_weights", lambda: renewed.append(policy.engine.mailbox._paused))
         with policy.paused():
             assert policy.engine.has_requests
             policy.net.load_state_dict(char_policy(seed=4).net.state_dict(), assign=True)
@@ -349,7 +350,7 @@ def test_closed_engine_fails_all_requests() -> None:
 
     async def closing() -> list[Any]:
         calls = [asyncio.ensure_future(engine.generate(request([5, i], max_tokens=2000))) for i in range(4)]
-        while not engine._calls:
+        while not engine.mailbox.calls:
             await asyncio.sleep(0.001)
         await asyncio.to_thread(engine.close)
         return list(await asyncio.gather(*calls, engine.generate(request([5])), return_exceptions=True))
@@ -364,11 +365,11 @@ def test_failed_step_fails_all_requests_and_engine_recovers(monkeypatch: pytest.
     expected = [r.token_ids for r in run_async(make_engine(net).generate(request([7, 7], n=3)))]
     real, passes = ModelRunner.decode, [0]
 
-    def breaks(self: ModelRunner, rows: Any, parts: Any = ()) -> Any:
+    def breaks(self: ModelRunner, rows: Any, chunks: Any = ()) -> Any:
         passes[0] += 1
         if passes[0] == 4:
             raise RuntimeError("the device is gone")
-        return real(self, rows, parts)
+        return real(self, rows, chunks)
 
     monkeypatch.setattr(ModelRunner, "decode", breaks)
 
@@ -420,7 +421,7 @@ def test_a_system_without_threads_is_an_error_and_no_hang(monkeypatch: pytest.Mo
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="can't start"):
         patch.setattr(threading.Thread, "start", none_left)
         run_async(engine.generate(request([7, 7])))
-    assert engine._thread is None, "one that never began could not be waited for"
+    assert engine.mailbox._thread is None, "one that never began could not be waited for"
     assert len(run_async(engine.generate(request([7, 7])))) == 1
 
 
@@ -431,7 +432,7 @@ def test_a_pause_that_is_interrupted_does_not_last(monkeypatch: pytest.MonkeyPat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(engine._condition, "wait_for", interrupted)
+        patch.setattr(engine.mailbox._condition, "wait_for", interrupted)
         with engine.paused():
             raise AssertionError
     assert len(run_async(engine.generate(request([7, 7])))) == 1
@@ -451,13 +452,13 @@ def test_a_loop_that_closes_early_leaves_nothing_behind() -> None:
     task = late.create_task(engine.generate(request([5, 6], max_tokens=3900)))
 
     async def begun() -> SequenceState:
-        while not engine._calls:
+        while not engine.mailbox.calls:
             await asyncio.sleep(0.001)
-        return next(iter(engine._calls))  # type: ignore[return-value]
+        return next(iter(engine.mailbox.calls))  # type: ignore[return-value]
 
     row = late.run_until_complete(begun())
     late.close()
-    assert not engine._gathered
+    assert not engine.mailbox._gathered
     task._log_destroy_pending = False
     del task
     gc.collect()
@@ -467,15 +468,15 @@ def test_a_loop_that_closes_early_leaves_nothing_behind() -> None:
 
 _EXITING_PROGRAM = """
 import asyncio
-from fakes import tiny
+from fakes import tiny_decoder
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request
 from ponder.types import Sampling, ids
 
 async def leave():
-    engine = Engine(tiny(), cache_bytes=1 << 26)
+    engine = Engine(tiny_decoder(), cache_bytes=1 << 26)
     call = asyncio.ensure_future(engine.generate(Request(ids([5]), Sampling(max_tokens=30000), 4, 0)))
-    while not engine._calls:
+    while not engine.mailbox.calls:
         await asyncio.sleep(0.01)
     kept.append((engine, call))
 
@@ -502,7 +503,7 @@ def test_nan_logits_fail_only_their_request() -> None:
     engine = make_engine(net)
 
     async def both() -> list[Any]:
-        bad, good = request([5, 40], n=2), request([5, 6], n=2, bias=((40, -1e9),))
+        bad, good = request([5, 40], n=2), request([5, 6], n=2, logit_bias=((40, -1e9),))
         return list(await asyncio.gather(engine.generate(bad), engine.generate(good), return_exceptions=True))
 
     bad, good = run_async(both())
@@ -519,12 +520,12 @@ def test_weights_change_during_requests_in_flight() -> None:
 
     async def update() -> SequenceState:
         call = asyncio.ensure_future(engine.generate(request(prompt, max_tokens=300, temperature=0.0)))
-        while not (engine._calls and len(next(iter(engine._calls)).token_ids) > 5):  # type: ignore[union-attr]
+        while not (engine.mailbox.calls and len(next(iter(engine.mailbox.calls)).token_ids) > 5):  # type: ignore[union-attr]
             await asyncio.sleep(0.001)
         with engine.paused(), torch.no_grad():
-            at = len(next(iter(engine._calls)).token_ids)  # type: ignore[union-attr]
+            at = len(next(iter(engine.mailbox.calls)).token_ids)  # type: ignore[union-attr]
             await asyncio.sleep(0.02)
-            assert len(next(iter(engine._calls)).token_ids) == at, "no pass runs meanwhile"  # type: ignore[union-attr]
+            assert len(next(iter(engine.mailbox.calls)).token_ids) == at, "no pass runs meanwhile"  # type: ignore[union-attr]
             for p, q in zip(net.parameters(), tiny_decoder(seed=4).parameters(), strict=True):
                 p.copy_(q)
             engine.version = 1
@@ -552,7 +553,7 @@ def test_weights_change_during_requests_in_flight() -> None:
 @pytest.mark.parametrize("kind", ["llama", "window", "gemma"])
 def test_scores_are_those_of_a_plain_pass(kind: str) -> None:
     net = tiny_decoder(kind)
-    engine = make_engine(net, slots=60, chunk=4)
+    engine = make_engine(net, slots=60, prefill_chunk_tokens=4)
     draw = np.random.default_rng(1)
     texts = [draw.integers(3, 60, size=int(n)) for n in draw.integers(2, 20, size=12)]
     texts += [np.append(texts[0], [7, 8]), texts[1][:2]]
@@ -577,7 +578,9 @@ def test_a_score_reuses_what_was_sampled(monkeypatch: pytest.MonkeyPatch) -> Non
     fed: list[int] = []
     real = ModelRunner.prefill
     monkeypatch.setattr(
-        ModelRunner, "fill", lambda self, parts: (fed.append(sum(len(p.tokens) for p in parts)), real(self, parts))[1]
+        ModelRunner,
+        "prefill",
+        lambda self, chunks: (fed.append(sum(len(p.tokens) for p in chunks)), real(self, chunks))[1],
     )
     tokens = [5, 9, 22, 8, *found.token_ids]
     hidden = run_async(engine.read_hidden_states(ids(tokens), 12))
@@ -613,9 +616,9 @@ def test_sleep_refused_with_requests_in_flight() -> None:
 
     async def try_it() -> None:
         call = asyncio.ensure_future(engine.generate(request([5, 6], max_tokens=300)))
-        while not engine._calls:
+        while not engine.mailbox.calls:
             await asyncio.sleep(0.001)
-        with pytest.raises(UsageError, match="1 texts are in hand"):
+        with pytest.raises(UsageError, match="1 requests are in flight"):
             engine.sleep()
         await call
 
@@ -623,11 +626,11 @@ def test_sleep_refused_with_requests_in_flight() -> None:
 
 
 def test_an_idle_thread_ends_and_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ponder.engine.engine._IDLE_SECONDS", 0.01)
+    monkeypatch.setattr("ponder.engine.mailbox._IDLE_SECONDS", 0.01)
     engine = make_engine(tiny_decoder())
     for _ in range(3):
         run_async(engine.generate(request([5, 6])))
         deadline = time.monotonic() + 5
-        while engine._thread is not None:
+        while engine.mailbox._thread is not None:
             assert time.monotonic() < deadline
             time.sleep(0.01)

@@ -72,7 +72,7 @@ def test_a_wrong_product_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch
     real, pack = cpu_packed_weights.multiply, cpu_packed_weights.pack
     if mistake == "order":
         monkeypatch.setattr(cpu_packed_weights, "pack", lambda weight: pack(weight.flip(0)))
-        monkeypatch.setattr(cpu_packed_weights, "usable", lambda dtype: True)
+        monkeypatch.setattr(cpu_packed_weights, "is_supported", lambda dtype: True)
     if mistake == "bias":
         monkeypatch.setattr(cpu_packed_weights, "multiply", lambda x, w, bias=None: real(x, w))
     if not mistake:
@@ -182,7 +182,7 @@ def test_packing_out_of_memory_falls_back(monkeypatch: pytest.MonkeyPatch) -> No
     def none_left(weight: Tensor) -> Tensor:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
-    monkeypatch.setattr(cpu_packed_weights, "usable", lambda dtype: True)
+    monkeypatch.setattr(cpu_packed_weights, "is_supported", lambda dtype: True)
     monkeypatch.setattr(cpu_packed_weights, "pack", none_left)
     for ours, theirs in zip(write(engine), expected, strict=True):
         assert [r.token_ids for r in ours] == [r.token_ids for r in theirs]

@@ -27,10 +27,10 @@ GPU = torch.cuda.is_available()
 if not GPU and not os.environ.get("TRITON_INTERPRET"):
     pytest.skip("needs a CUDA device, or TRITON_INTERPRET=1", allow_module_level=True)
 
-from ponder.engine import (
+from ponder.engine import (  # noqa: E402
     cuda_graph_runner,
     fused_forward,
-    fused_weights,  # noqa: E402
+    fused_weights,
     graph_batch,
     graph_buffers,
 )
@@ -51,7 +51,7 @@ def request(prompt: Sequence[int], n: int = 1, seed: int = 0, **sampling: Any) -
 
 def run(
     kind: str | Decoder, graphs: bool, requests: Sequence[Request], eos: Sequence[int] = (), slots: int = 400,
-    small: str = "", chunk: int = 0,
+    quantization: str = "", prefill_chunk_tokens: int = 0,
 ) -> list[list[SequenceState]]:  # fmt: skip
     net = tiny_decoder(kind).to(DEVICE) if isinstance(kind, str) else kind
     with pytest.MonkeyPatch.context() as patch:
@@ -59,13 +59,15 @@ def run(
         def make(net: Decoder, slots: int, rows: int, *_: Any) -> ModelRunner:
             if not graphs:
                 return ModelRunner(net, slots)
-            runner = cuda_graph_runner.CudaGraphRunner(net, slots, rows, small)
+            runner = cuda_graph_runner.CudaGraphRunner(net, slots, rows, quantization)
             assert runner.ready.wait(60)
             return runner
 
         patch.setattr(engine, "make_runner", make)
         room = slots * kv_cache.bytes_per_token(net.config, net.dtype)
-        machine = Engine(net, frozenset(eos), cache_bytes=room, max_num_seqs=16, prefill_chunk_tokens=chunk)
+        machine = Engine(
+            net, frozenset(eos), cache_bytes=room, max_num_seqs=16, prefill_chunk_tokens=prefill_chunk_tokens
+        )
 
         async def all_of_them() -> list[list[SequenceState]]:
             return list(await asyncio.gather(*(machine.generate(r) for r in requests)))
@@ -104,9 +106,15 @@ def test_mixed_batches_prefill_and_decode(kind: str, monkeypatch: pytest.MonkeyP
         return real(*given, **named)
 
     monkeypatch.setattr(fused_forward, "decode", spy)
-    monkeypatch.setattr(cuda_graph_runner, "_LONG", 0)
-    rules: list[dict[str, Any]] = [{}, {"presence": 0.5}, {"temperature": 0.0}, {"top_p": 0.8}, {"frequency": 0.2}]
-    same(kind, [request(p, seed=i, max_tokens=6, **rules[i]) for i, p in enumerate(PROMPTS)], chunk=4)
+    monkeypatch.setattr(cuda_graph_runner, "_MIN_MIXED_WORK", 0)
+    rules: list[dict[str, Any]] = [
+        {},
+        {"presence_penalty": 0.5},
+        {"temperature": 0.0},
+        {"top_p": 0.8},
+        {"frequency_penalty": 0.2},
+    ]
+    same(kind, [request(p, seed=i, max_tokens=6, **rules[i]) for i, p in enumerate(PROMPTS)], prefill_chunk_tokens=4)
     assert {drawing for drawing, filled in both if filled} == {True, False}
 
 
@@ -123,10 +131,10 @@ def test_preemption_when_memory_is_short() -> None:
 
 def test_host_sampled_sequences() -> None:
     rules = [
-        {"top_p": 0.8, "presence": 0.5},
-        {"repetition": 1.4},
-        {"measures": ("entropy",)},
-        {"forced": (5, 6)},
+        {"top_p": 0.8, "presence_penalty": 0.5},
+        {"repetition_penalty": 1.4},
+        {"token_stats": ("entropy",)},
+        {"forced_token_ids": (5, 6)},
         {"min_tokens": 4},
     ]
     same("llama", [request([5, 6], seed=i, max_tokens=4, **rule) for i, rule in enumerate(rules)], eos=[40])
@@ -167,21 +175,21 @@ def test_quantized_weights_equal_rounded_weights(small: str) -> None:
     for layer, other in zip(kept.layers, fused_weights.FusedWeights(plain, 0).layers, strict=True):
         for name in ("qkv", "out", "gate_up", "down"):
             linear = getattr(layer, name)
-            rounded = linear.small.float() * linear.scale[:, None]
+            rounded = linear.quantized.float() * linear.scale[:, None]
             error = (rounded - linear.weight).abs() / linear.weight.abs().amax(1, keepdim=True)
             assert error.max() < {"int8": 0.5 / 127 + 1e-6, "fp8": 16 / 448 + 1e-6}[small]
             with torch.no_grad():
                 getattr(other, name).weight.copy_(rounded)
     asked = [request(p, n=2, seed=i, max_tokens=3) for i, p in enumerate(PROMPTS[:3])]
-    ours, theirs = run(net, True, asked, small=small), run(plain, False, asked)
+    ours, theirs = run(net, True, asked, quantization=small), run(plain, False, asked)
     for a, b in zip((r for g in ours for r in g), (r for g in theirs for r in g), strict=True):
         assert a.token_ids == b.token_ids and np.allclose(a.logprobs, b.logprobs, atol=2e-5)
-    before = kept.layers[0].qkv.small.clone().float()
+    before = kept.layers[0].qkv.quantized.clone().float()
     with torch.no_grad():
         net.layers[0].self_attn.q_proj.weight.neg_()
-    kept.renew()
+    kept.requantize()
     q = net.config.heads * net.config.head_dim
-    after = kept.layers[0].qkv.small.float()
+    after = kept.layers[0].qkv.quantized.float()
     assert torch.equal(after[:q], -before[:q]) and torch.equal(after[q:], before[q:])
 
 
@@ -207,7 +215,7 @@ def test_sleep_frees_cache_and_wake_restores_results() -> None:
 def test_a_cache_that_does_not_fit_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     net = tiny_decoder("llama").to(DEVICE)
     free = torch.cuda.mem_get_info()[0]
-    monkeypatch.setattr(engine, "room", lambda device: 3 * free)
+    monkeypatch.setattr(engine, "cache_budget", lambda device: 3 * free)
     machine = Engine(net)
     assert len(asyncio.run(machine.generate(request([5, 6], max_tokens=5)))[0].token_ids) == 5
     assert machine.cache_tokens * machine._bytes_per_token <= free
@@ -239,7 +247,7 @@ def test_two_engines_capture_at_once() -> None:
 
 
 def test_long_tails_are_cut_and_tables_filled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph_buffers, "_LONG", 8)
+    monkeypatch.setattr(graph_buffers, "_MAX_TAIL_KEYS", 8)
     for module in (graph_buffers, cuda_graph_runner):
         monkeypatch.setattr(module, "STEPS_PER_LAUNCH", 3)
     monkeypatch.setattr(graph_buffers, "_KEYS_PER_PROGRAM", 5)
@@ -272,7 +280,7 @@ def test_a_row_past_its_end_still_has_a_position() -> None:
     same("llama", [long, request([5, 6], max_tokens=9)], slots=600)
     assert all(
         len(cos) >= net.config.context + cuda_graph_runner.STEPS_PER_LAUNCH
-        for cos, _ in cuda_graph_runner.FusedWeights(net, cuda_graph_runner.STEPS_PER_LAUNCH).turns
+        for cos, _ in cuda_graph_runner.FusedWeights(net, cuda_graph_runner.STEPS_PER_LAUNCH).rope_tables
     )
 
 
@@ -302,4 +310,4 @@ def test_merged_weights_are_the_learner_s_own(kind: str) -> None:
     q, k = c.heads * c.head_dim, c.kv_heads * c.head_dim
     merged = merging.layers[1].qkv.weight
     assert (merged[q : q + k] == 3).all() and not (merged[:q] == 3).any() and not (merged[q + k :] == 3).any()
-    assert (merging.layers[1].gate_up.weight[c.hidden :] == 4).all()
+    assert (merging.layers[1].gate_up.weight[c.mlp_width :] == 4).all()

@@ -12,15 +12,15 @@ import pytest
 import torch
 
 from fakes import CONFIGS, plain_hidden, plain_logits, plain_logprobs, run_async, tiny_decoder, trace_group, weights64
-from ponder.engine import engine, kv_cache
+from ponder.engine import engine, kv_cache, torch_attention
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request, SequenceState
 from ponder.errors import ModelError
 from ponder.nets.decoder import Decoder
 from ponder.train import pack
 from ponder.train.learner import Learner
-from ponder.train.objective import NO_KL
 from ponder.train.policy_gradient import GRPO
+from ponder.train.readouts import LogprobReadout
 from ponder.types import Sampling, ids
 
 PROMPTS = [[5], [9, 3, 22, 40, 17], [33] * 11, [8, 60, 7], [12, 12, 50, 9, 30, 4, 61, 22]]
@@ -74,12 +74,12 @@ def greedy_by_kind(kind: str) -> list[list[int]]:
 @pytest.fixture(params=["together", "products", "apart"])
 def attention_paths(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What rows share is read with what they read alone, in one call or in two products; or apart from it."""
-    monkeypatch.setattr(kv_cache, "_MKL_BATCHED_MATMUL", request.param == "products")
+    monkeypatch.setattr(torch_attention, "_MKL_BATCHED_MATMUL", request.param == "products")
     if request.param == "apart":
-        monkeypatch.setattr(kv_cache, "_MAX_INLINE_BYTES", -1)
+        monkeypatch.setattr(torch_attention, "_MAX_INLINE_BYTES", -1)
 
 
-@pytest.mark.usefixtures("pieces")
+@pytest.mark.usefixtures("attention_paths")
 @pytest.mark.parametrize("kind", list(CONFIGS))
 def test_greedy_equals_a_plain_loop(kind: str) -> None:
     net = tiny_decoder(kind)
@@ -90,30 +90,30 @@ def test_greedy_equals_a_plain_loop(kind: str) -> None:
     assert len({tuple(e) for e in expected}) == len(PROMPTS) and max(len(set(e)) for e in expected) > 3
 
 
-@pytest.mark.usefixtures("pieces")
+@pytest.mark.usefixtures("attention_paths")
 @pytest.mark.parametrize("kind", list(CONFIGS))
 def test_greedy_equals_a_plain_loop_where_memory_is_short(kind: str) -> None:
     """Chunks of two tokens, and room for little more than the longest alone: rows step back and come again."""
     net = tiny_decoder(kind)
     requests = [request(p, n=2, temperature=0.0) for p in PROMPTS]
     for slots, chunk in ((24, 2), (40, 3), (60, 7)):
-        found = run(net, requests, slots=slots, chunk=chunk)
+        found = run(net, requests, slots=slots, prefill_chunk_tokens=chunk)
         assert token_lists(found) == [[e, e] for e in greedy_by_kind(kind)]
 
 
 @pytest.mark.parametrize("kind", list(CONFIGS))
 def test_rows_of_unlike_sizes_are_not_padded_to_each_other(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One long prompt, many short ones and groups with a common beginning: read piece by piece, to the same result."""
-    monkeypatch.setattr(kv_cache, "_MAX_PADDED_SCORES", 0)
-    monkeypatch.setattr(kv_cache, "_MAX_INLINE_BYTES", -1)
-    made: list[kv_cache.DecodeAttention] = []
-    real = kv_cache.DecodeAttention.__init__
+    monkeypatch.setattr(torch_attention, "_MAX_PADDED_SCORES", 0)
+    monkeypatch.setattr(torch_attention, "_MAX_INLINE_BYTES", -1)
+    made: list[torch_attention.DecodeAttention] = []
+    real = torch_attention.DecodeAttention.__init__
 
-    def spy(self: kv_cache.DecodeAttention, *given: Any) -> None:
+    def spy(self: torch_attention.DecodeAttention, *given: Any) -> None:
         real(self, *given)
         made.append(self)
 
-    monkeypatch.setattr(kv_cache.DecodeAttention, "__init__", spy)
+    monkeypatch.setattr(torch_attention.DecodeAttention, "__init__", spy)
     net = tiny_decoder(kind)
     prompts = [[33] * 40, *([8, 60, 7 + i] for i in range(4)), [8, 60, *range(3, 20)]]
     found = run(net, [request(p, n=1 if i < 5 else 6, temperature=0.0) for i, p in enumerate(prompts)])
@@ -126,20 +126,22 @@ def test_rows_of_unlike_sizes_are_not_padded_to_each_other(kind: str, monkeypatc
         assert runs.rows_NR.numel() * runs.slots_NP.shape[1] <= 2 * real_scores
 
 
-@pytest.mark.usefixtures("pieces")
+@pytest.mark.usefixtures("attention_paths")
 @pytest.mark.parametrize("kind", list(CONFIGS))
 def test_mixed_batches_prefill_and_decode(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one pass: each who comes finds others writing, and each text is what it is alone."""
     net, sizes = tiny_decoder(kind), list[tuple[int, int]]()
-    real = kv_cache.MixedAttention.__init__
+    real = torch_attention.MixedAttention.__init__
 
     def spy(
-        self: kv_cache.MixedAttention, decoding: kv_cache.DecodeAttention, filling: kv_cache.PrefillAttention
+        self: torch_attention.MixedAttention,
+        decoding: torch_attention.DecodeAttention,
+        filling: torch_attention.PrefillAttention,
     ) -> None:
         real(self, decoding, filling)
         sizes.append((len(decoding.lengths), len(filling.tokens)))
 
-    monkeypatch.setattr(kv_cache.MixedAttention, "__init__", spy)
+    monkeypatch.setattr(torch_attention.MixedAttention, "__init__", spy)
     machine = Engine(
         net, max_num_seqs=64, cache_bytes=4000 * kv_cache.bytes_per_token(net.config, net.dtype), prefill_chunk_tokens=3
     )
@@ -171,15 +173,15 @@ def test_mixed_batches_prefill_and_decode(kind: str, monkeypatch: pytest.MonkeyP
 def test_tail_copies_are_bounded_and_released(monkeypatch: pytest.MonkeyPatch) -> None:
     net, sizes = tiny_decoder(), list[int]()
     expected = plain_greedy(net, PROMPTS[1], 90)
-    monkeypatch.setattr(kv_cache, "_MAX_TAIL_COPY_BYTES", 40_000)
-    real = kv_cache.DecodeAttention.__call__
+    monkeypatch.setattr(torch_attention, "_MAX_TAIL_COPY_BYTES", 40_000)
+    real = torch_attention.DecodeAttention.__call__
 
-    def spy(self: kv_cache.DecodeAttention, *given: Any, **named: Any) -> Any:
+    def spy(self: torch_attention.DecodeAttention, *given: Any, **named: Any) -> Any:
         out = real(self, *given, **named)
         sizes.append(sum(kept.nbytes for kept in self._tail_copies.values()))
         return out
 
-    monkeypatch.setattr(kv_cache.DecodeAttention, "__call__", spy)
+    monkeypatch.setattr(torch_attention.DecodeAttention, "__call__", spy)
     machine = Engine(net, cache_bytes=4000 * kv_cache.bytes_per_token(net.config, net.dtype))
     (rows,) = generate_together(machine, [request(PROMPTS[1], n=3, temperature=0.0, max_tokens=90)])
     assert [row.token_ids for row in rows] == [expected] * 3
@@ -191,37 +193,39 @@ def test_tail_copies_are_bounded_and_released(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("mistake", ["window", "position", "shared", "merge", "kept"])
 def test_a_broken_attention_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if mistake in ("shared", "merge"):
-        monkeypatch.setattr(kv_cache, "_MAX_INLINE_BYTES", -1)
-    call, tensors = kv_cache.DecodeAttention.__call__, kv_cache.DecodeAttention._update_tensors
+        monkeypatch.setattr(torch_attention, "_MAX_INLINE_BYTES", -1)
+    call, tensors = torch_attention.DecodeAttention.__call__, torch_attention.DecodeAttention._update_tensors
     if mistake == "window":
         monkeypatch.setattr(
-            kv_cache.DecodeAttention, "__call__", lambda *a, scale, window: call(*a, scale=scale, window=None)
+            torch_attention.DecodeAttention, "__call__", lambda *a, scale, window: call(*a, scale=scale, window=None)
         )
     elif mistake == "position":
 
-        def late(self: kv_cache.DecodeAttention) -> None:
+        def late(self: torch_attention.DecodeAttention) -> None:
             tensors(self)
             self.positions_T = self.positions_T + 1
 
-        monkeypatch.setattr(kv_cache.DecodeAttention, "_update_tensors", late)
+        monkeypatch.setattr(torch_attention.DecodeAttention, "_update_tensors", late)
     elif mistake == "shared":  # a group's prompt is not read at all
-        monkeypatch.setattr(kv_cache.DecodeAttention, "_add_shared_segments", lambda self, kv, q, window, *own: own)
+        monkeypatch.setattr(
+            torch_attention.DecodeAttention, "_add_shared_segments", lambda self, kv, q, window, *own: own
+        )
     elif mistake == "kept":  # the newest token is put beside the one before it
 
-        def early(self: kv_cache.DecodeAttention) -> None:
+        def early(self: torch_attention.DecodeAttention) -> None:
             tensors(self)
             self.last_B = self.last_B - 1
 
-        monkeypatch.setattr(kv_cache.DecodeAttention, "_update_tensors", early)
+        monkeypatch.setattr(torch_attention.DecodeAttention, "_update_tensors", early)
     else:  # each piece counts the same, whatever its scores
         for name in ("_partial_attention", "_partial_from_lse"):
-            real = getattr(kv_cache, name)
+            real = getattr(torch_attention, name)
 
             def flat(*given: Any, real: Any = real, **more: Any) -> Any:
                 top, total, mixed = real(*given, **more)
                 return torch.zeros_like(top), total, mixed
 
-            monkeypatch.setattr(kv_cache, name, flat)
+            monkeypatch.setattr(torch_attention, name, flat)
     with pytest.raises(AssertionError):
         test_samples_do_not_depend_on_other_sequences("window")
         test_greedy_equals_a_plain_loop("window")
@@ -252,7 +256,7 @@ def test_samples_do_not_depend_on_other_sequences(kind: str) -> None:
     alone = [run(net, [r])[0] for r in requests]
     backwards = run(net, requests[::-1])[::-1]
     crowded = run(net, requests, max_rows=4)
-    pushed = run(net, requests, slots=50, chunk=3)
+    pushed = run(net, requests, slots=50, prefill_chunk_tokens=3)
     for other in (alone, backwards, crowded, pushed):
         assert token_lists(other) == token_lists(at_once)
         for a, b in zip(at_once, other, strict=True):
@@ -281,7 +285,7 @@ def test_more_requests_than_rows(max_rows: int) -> None:
         return real(logits, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "extend", counting)
+        patch.setattr(engine, "sample_and_append", counting)
         found = run(net, requests, max_rows=max_rows)
     assert max(most) <= max_rows
     assert token_lists(found) == token_lists(run(net, requests, max_rows=1000))
@@ -317,7 +321,7 @@ def test_stop_tokens_and_the_budget() -> None:
     net = tiny_decoder()
     free = greedy_by_kind("llama")[1]
     at = free.index(free[5])
-    (found,) = run(net, [request(PROMPTS[1], temperature=0.0, stop_tokens=(free[5],))])
+    (found,) = run(net, [request(PROMPTS[1], temperature=0.0, stop_token_ids=(free[5],))])
     assert found[0].token_ids == free[: at + 1] and found[0].stop == "stop"
     (short,) = run(net, [request(PROMPTS[1], temperature=0.0, max_tokens=3)])
     assert short[0].token_ids == free[:3] and short[0].stop == "length"
@@ -349,12 +353,12 @@ def test_sampled_logprobs_are_the_learner_s(kind: str, heat: float) -> None:
         for step, row in zip(trace.steps[1:], rows_, strict=True):
             step.logprobs = np.asarray(row.logprobs, np.float32)
             step.advantages = np.ones(len(row.token_ids), np.float32)
-    learner = Learner(net, GRPO(kl=NO_KL), temperature=heat)
+    learner = Learner(net, GRPO(kl=None), temperature=heat)
     packed = pack.pack(pack.plan(traces, GRPO().weigh, False), torch.device("cpu"))
     with torch.no_grad():
         learned = learner.read(net, packed)
     assert float((learned - packed.sampled_N).abs().max()) < 1e-5
-    learner.temperature = 1.4  # the mistake: another temperature in the learner
+    learner.readout = LogprobReadout(1.4)  # the mistake: another temperature in the learner
     with torch.no_grad():
         assert float((learner.read(net, packed) - packed.sampled_N).abs().max()) > 0.1
 

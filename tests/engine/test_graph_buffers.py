@@ -22,10 +22,11 @@ from ponder.engine.cuda_graph_runner import CudaGraphRunner
 from ponder.engine.engine import Engine
 from ponder.engine.fused_weights import FusedWeights
 from ponder.engine.graph_buffers import GraphBuffers
-from ponder.engine.kv_cache import KVCache, PrefillAttention
+from ponder.engine.kv_cache import KVCache
 from ponder.engine.radix_tree import RadixNode, RadixTree, SlotAllocator
 from ponder.engine.request import Request
 from ponder.engine.scheduler import PrefillChunk
+from ponder.engine.torch_attention import PrefillAttention
 from ponder.nets import lora
 from ponder.nets.decoder import Decoder
 from ponder.types import Sampling, ids
@@ -46,13 +47,13 @@ class ReferenceForward:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     def decode(
-        self, w: FusedWeights, kv: KVCache, b: GraphBuffers, rows: int, drawing: bool, sharing: bool = False,
-        trimming: bool = False, parts: Sequence[PrefillChunk] = (),
+        self, w: FusedWeights, kv: KVCache, b: GraphBuffers, rows: int, drawing: bool, has_shared: bool = False,
+        has_truncation: bool = False, chunks: Sequence[PrefillChunk] = (),
     ) -> Tensor:  # fmt: skip
         self._maybe_out_of_memory()
         at, starts = b.positions[:rows], b.tail_starts[:rows]
         runs = [[(int(starts[r]), b.tail_slots[r, : int(at[r] - starts[r]) + 1])] for r in range(rows)]
-        if sharing:
+        if has_shared:
             for r in range(rows):
                 for entry in b.row_entries[int(b.row_entry_ends[r]) : int(b.row_entry_ends[r + 1])].tolist():
                     items = b.items[: int(b.counts)].tolist()
@@ -82,14 +83,14 @@ class ReferenceForward:
 
         hidden = self.net(b.last_tokens[:rows], at, attend)
         b.logits[:rows] = self.net.logits(hidden)
-        filled = self.fill(w, kv, parts) if parts else hidden[:0]
+        filled = self.prefill(w, kv, chunks) if chunks else hidden[:0]
         if not drawing:
             return filled
         now = int(b.step)
         rules = [
             Sampling(temperature=0.0) if b.greedy[r] else Sampling(
-                temperature=float(b.temperature[r]), top_k=int(b.top_k[r]) if trimming else 0,
-                top_p=float(b.top_p[r]) if trimming else 1.0, min_p=float(b.min_p[r]) if trimming else 0.0,
+                temperature=float(b.temperature[r]), top_k=int(b.top_k[r]) if has_truncation else 0,
+                top_p=float(b.top_p[r]) if has_truncation else 1.0, min_p=float(b.min_p[r]) if has_truncation else 0.0,
             )
             for r in range(rows)
         ]  # fmt: skip
@@ -100,10 +101,10 @@ class ReferenceForward:
         b.step.add_(1)
         return filled
 
-    def fill(self, w: FusedWeights, kv: KVCache, parts: Sequence[PrefillChunk]) -> Tensor:
+    def prefill(self, w: FusedWeights, kv: KVCache, chunks: Sequence[PrefillChunk]) -> Tensor:
         self._maybe_out_of_memory()
-        attend = PrefillAttention(kv, parts)
-        tokens = np.concatenate([part.tokens for part in parts]).astype(np.int64)
+        attend = PrefillAttention(kv, chunks)
+        tokens = np.concatenate([chunk.tokens for chunk in chunks]).astype(np.int64)
         hidden: Tensor = self.net(kv.to_device(tokens), attend.positions_T, attend)
         return hidden
 
@@ -111,20 +112,20 @@ class ReferenceForward:
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Engine]:
     """Engines whose passes are captured ones, but for the kernels."""
-    monkeypatch.setattr(graph_buffers, "_LONG", 12)
+    monkeypatch.setattr(graph_buffers, "_MAX_TAIL_KEYS", 12)
     monkeypatch.setattr(graph_buffers, "_KEYS_PER_PROGRAM", 4)
     monkeypatch.setattr(graph_buffers, "_MIN_SHARED_ITEMS", 3)
     monkeypatch.setattr(graph_buffers, "_MIN_SAVED_BYTES", 600)
-    monkeypatch.setattr(cuda_graph_runner, "_LONG", 0)
+    monkeypatch.setattr(cuda_graph_runner, "_MIN_MIXED_WORK", 0)
     for module in (graph_buffers, cuda_graph_runner):
         monkeypatch.setattr(module, "STEPS_PER_LAUNCH", _STEPS_IN_TESTS)
 
     def made(net: Decoder, slots: int, late: float = 0.0, short: int = 0, **more: Any) -> Engine:
         reference = ReferenceForward(net, short)
         for module in (graph_batch, cuda_graph_runner):
-            monkeypatch.setattr(module, "passes", reference)
+            monkeypatch.setattr(module, "fused_forward", reference)
         size = slots * kv_cache.bytes_per_token(net.config, net.dtype)
-        monkeypatch.setattr(engine, "room", lambda device: size << short)
+        monkeypatch.setattr(engine, "cache_budget", lambda device: size << short)
         monkeypatch.setattr(engine, "MIN_CACHE_BYTES", 0)
 
         def runner(net: Decoder, slots: int, max_num_seqs: int, *_: Any) -> CudaGraphRunner:
@@ -143,7 +144,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Engine]:
 
 RULES: list[dict[str, Any]] = [
     {}, {"temperature": 0.0}, {"temperature": 1.4}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.1, "temperature": 0.8},
-    {}, {}, {"presence": 0.5}, {"min_tokens": 1}, {"stop_token_ids": (11, 40)},
+    {}, {}, {"presence_penalty": 0.5}, {"min_tokens": 1}, {"stop_token_ids": (11, 40)},
 ]  # fmt: skip
 
 
@@ -165,7 +166,7 @@ def test_each_sequence_equals_its_solo_result(graphs: Callable[..., Engine], kin
     expected = run_async(plainly(), 60)
     late, rows, chunk = chance.choice([0.0, 0.3]), chance.choice([5, 16]), chance.choice([6, 40])
     slots, short = chance.choice([70, 110, 900]), chance.choice([0, 2])
-    machine = graphs(net, slots, late, short, eos=eos, max_num_seqs=rows, chunk=chunk)
+    machine = graphs(net, slots, late, short, eos=eos, max_num_seqs=rows, prefill_chunk_tokens=chunk)
     gone = {i for i in range(len(asked)) if chance.random() < 0.15}
 
     async def one(i: int) -> None:
@@ -209,7 +210,7 @@ def test_graph_sequences_beside_adapter_prefill(graphs: Callable[..., Engine], t
             if ".lora_B." in name:
                 p.normal_(std=0.2)
     lora.save(trained, made, tmp_path / "red", "tiny")
-    alone, machine = Engine(net, cache_bytes=1 << 22), graphs(net, 900, chunk=6)
+    alone, machine = Engine(net, cache_bytes=1 << 22), graphs(net, 900, prefill_chunk_tokens=6)
     asked = [
         Request(ids([5, 6, 7]), Sampling(max_tokens=60, temperature=0.0), 1, 0),
         Request(ids([9] * 100), Sampling(max_tokens=4, temperature=0.0), 1, 0, "red"),
@@ -227,31 +228,31 @@ def test_graph_sequences_beside_adapter_prefill(graphs: Callable[..., Engine], t
 
 
 def test_rows_wait_for_a_short_pass_and_are_computed_in_a_long_one(graphs: Callable[..., Engine]) -> None:
-    machine = graphs(tiny_decoder(), 200, chunk=8)
+    machine = graphs(tiny_decoder(), 200, prefill_chunk_tokens=8)
     run_async(machine.generate(Request(ids([5]), Sampling(max_tokens=1), 1, 0)))
     runner = machine._runner
     assert isinstance(runner, CudaGraphRunner)
-    part = PrefillChunk(
+    chunk = PrefillChunk(
         RadixNode(RadixTree(SlotAllocator(9)), None, ids(range(9)), np.arange(9, dtype=np.int32), 0), 2, 9
     )
     size = sum(p.numel() for p in machine.net.parameters())
     for bound, expected in ((7 * size, True), (7 * size + 1, False)):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(cuda_graph_runner, "_LONG", bound)
-            assert runner.mixed_batch([part]) == expected
+            patch.setattr(cuda_graph_runner, "_MIN_MIXED_WORK", bound)
+            assert runner.mixed_batch([chunk]) == expected
             runner.ready.clear()
-            assert runner.mixed_batch([part]), "before there are graphs, who decodes is computed as on any device"
+            assert runner.mixed_batch([chunk]), "before there are graphs, who decodes is computed as on any device"
             runner.ready.set()
     machine.close()
 
 
 @pytest.mark.parametrize("slots", [74, 80, 86, 92])
-@pytest.mark.parametrize("young", [{}, {"measures": ("entropy",)}])
+@pytest.mark.parametrize("young", [{}, {"token_stats": ("entropy",)}])
 def test_preempted_sequence_reads_its_new_slots(
     graphs: Callable[..., Engine], slots: int, young: dict[str, Any]
 ) -> None:
     """Those that the graph draws for and those that the host does take turns; who is pushed out in one comes again."""
-    net, old = tiny_decoder(), {} if young else {"measures": ("entropy",)}
+    net, old = tiny_decoder(), {} if young else {"token_stats": ("entropy",)}
     long = 60 if young else 20
     rules = [([5], long, old), ([4], long + 2, old), ([9] * 3, 60, young), ([7, 8], 40 if young else 60, young)]
     asked = [Request(ids(p), Sampling(max_tokens=n, **rule), 1, 0) for p, n, rule in rules]
@@ -272,7 +273,11 @@ def test_readmitted_sequence_reads_its_new_slots(graphs: Callable[..., Engine], 
     size = kv_cache.bytes_per_token(net.config, net.dtype)
     asked = [Request(ids([5]), Sampling(max_tokens=40), 1, 3) for _ in range(2)]
     (expected,) = run_async(Engine(net, cache_bytes=1 << 22).generate(asked[0]))
-    machine = graphs(net, 230, chunk=1) if captured else Engine(net, cache_bytes=230 * size, prefill_chunk_tokens=1)
+    machine = (
+        graphs(net, 230, prefill_chunk_tokens=1)
+        if captured
+        else Engine(net, cache_bytes=230 * size, prefill_chunk_tokens=1)
+    )
 
     async def both() -> Any:
         reading = asyncio.ensure_future(machine.read_hidden_states(ids([7] * 205)))

@@ -127,7 +127,7 @@ def test_random_schedules_against_a_set_of_prefixes(seed: int, size: int, letter
 
     class Noting(SlotAllocator):
         def allocate(self, number: int) -> Slots:
-            for slot in (taken := super().take(number)).tolist():
+            for slot in (taken := super().allocate(number)).tolist():
                 content.pop(slot, None)
             return taken
 

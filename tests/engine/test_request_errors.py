@@ -34,9 +34,9 @@ HOSTILE_VALUES: tuple[Any, ...] = (
 def good(policy: PonderPolicy) -> list[Any]:
     """Calls with many kinds of options, each with a seed of its own."""
     kinds: list[dict[str, Any]] = [
-        {}, {"temperature": 0.0}, {"top_k": 3}, {"stop": ("1", "ab")}, {"repetition": 1.2, "presence": 0.3},
-        {"alternatives": 3, "measures": ("entropy",)}, {"bias": ((4, 1.0),)}, {"forced": (5, 6)}, {"no_repeat_ngram_size": 2},
-        {"allowed": (3, 4, 5, 6)},
+        {}, {"temperature": 0.0}, {"top_k": 3}, {"stop": ("1", "ab")}, {"repetition_penalty": 1.2, "presence_penalty": 0.3},
+        {"logprobs": 3, "token_stats": ("entropy",)}, {"logit_bias": ((4, 1.0),)}, {"forced_token_ids": (5, 6)}, {"no_repeat_ngram_size": 2},
+        {"allowed_token_ids": (3, 4, 5, 6)},
     ]  # fmt: skip
     rules = [Sampling(**{"max_tokens": 8, "seed": i, **kinds[i % len(kinds)]}) for i in range(N_GOOD_REQUESTS)]
     return [policy.generate(ids([3 + i % 5, 4, 5 + i % 3]), rule) for i, rule in enumerate(rules)]
@@ -127,10 +127,14 @@ KEY = rng.stream_keys(BAD_SEED, 1)[0]
 
 # Where host code handles a row: what is replaced, and how to know the bad call there.
 PLACES: dict[str, tuple[Any, str, Callable[..., bool]]] = {
-    "penalties": (sampler, "edit", lambda logits, row, eos: row.request.seed == BAD_SEED),
+    "penalties": (sampler, "process_logits", lambda logits, row, eos: row.request.seed == BAD_SEED),
     "forced tokens": (sampling_step, "_forced_token", lambda row, at: row.request.seed == BAD_SEED),
-    "end": (sampling_step, "end", lambda row, eos, stopped: row.request.seed == BAD_SEED),
-    "measures": (sampling_step, "_record_measures", lambda logits, rows: any(r.request.seed == BAD_SEED for r in rows)),
+    "finish_reason": (sampling_step, "finish_reason", lambda row, eos, stopped: row.request.seed == BAD_SEED),
+    "token_stats": (
+        sampling_step,
+        "_record_measures",
+        lambda logits, rows: any(r.request.seed == BAD_SEED for r in rows),
+    ),
     "random numbers": (rng, "uniforms", lambda keys, places: KEY in keys),
     "warp": (sampler, "warp", lambda logits, rules: any(s.seed == BAD_SEED for s in rules)),
     "detokenisation": (Tokenizer, "decode", lambda self, ids, keep_special=False: list(ids)[:3] == [0] * 3),
@@ -153,22 +157,22 @@ def test_host_error_fails_only_its_sequence(
 class Guide:
     """Raises where it is told to, or answers nonsense."""
 
-    def __init__(self, error: BaseException | None, answer: Any = None, at: str = "allowed") -> None:
+    def __init__(self, error: BaseException | None, answer: Any = None, at: str = "allowed_mask") -> None:
         self.error, self.answer, self.at = error, answer, at
 
     def allowed_mask(self) -> Any:
-        if self.error is not None and self.at == "allowed":
+        if self.error is not None and self.at == "allowed_mask":
             raise self.error
         return self.answer
 
     def accept_token(self, token: int) -> None:
-        if self.error is not None and self.at == "push":
+        if self.error is not None and self.at == "accept_token":
             raise self.error
 
 
 GUIDES: dict[str, Callable[[], Guide]] = {
     **{f"allowed {type(e).__name__}": (lambda e=e: Guide(e)) for e in RAISED_ERRORS},
-    "push": lambda: Guide(ValueError("odd"), np.ones(23, bool), "push"),
+    "accept_token": lambda: Guide(ValueError("odd"), np.ones(23, bool), "accept_token"),
     "wrong size": lambda: Guide(None, np.ones(7, bool)),
     "wrong type": lambda: Guide(None, np.ones(23, np.float32)),
     "nothing": lambda: Guide(None, None),
@@ -214,8 +218,8 @@ def test_engine_refuses_invalid_requests(policy: PonderPolicy, alone: list[Any],
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("alternatives", True), ("stop", ("\ud800",)), ("temperature", "1"), ("top_k", 1.5), ("bias", ((3, "x"),)),
-     ("stop_token_ids", ("a",)), ("max_tokens", None), ("measures", (3,)), ("forced", ("a",)), ("seed", -1)],
+    [("logprobs", True), ("stop", ("\ud800",)), ("temperature", "1"), ("top_k", 1.5), ("logit_bias", ((3, "x"),)),
+     ("stop_token_ids", ("a",)), ("max_tokens", None), ("token_stats", (3,)), ("forced_token_ids", ("a",)), ("seed", -1)],
 )  # fmt: skip
 def test_unvalidated_sampling_is_checked_again(policy: PonderPolicy, alone: list[Any], name: str, value: Any) -> None:
     rule = Sampling(max_tokens=4)
@@ -274,7 +278,7 @@ def test_device_error_fails_whole_step(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(tiny_decoder(), frozenset({2}))
     rule = Sampling(max_tokens=4, repetition_penalty=1.1)
     with monkeypatch.context() as patch:
-        patch.setattr(sampler, "edit", broken)
+        patch.setattr(sampler, "process_logits", broken)
 
         async def two() -> list[Any]:
             calls = (engine.generate(Request(ids([5]), s, 1, 0)) for s in (rule, Sampling(max_tokens=4)))
@@ -293,7 +297,7 @@ def test_batch_only_sampling_error_fails_whole_step(monkeypatch: pytest.MonkeyPa
             raise ValueError("together")
         return real(logits, *rest)
 
-    monkeypatch.setattr(sampler, "draw", together)
+    monkeypatch.setattr(sampler, "sample_tokens", together)
 
     async def two() -> list[Any]:
         calls = (engine.generate(Request(ids([5 + i]), Sampling(max_tokens=4), 1, 0)) for i in range(2))

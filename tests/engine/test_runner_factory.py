@@ -7,8 +7,9 @@ import torch
 
 from fakes import run_async, tiny_decoder
 from ponder.engine.engine import Engine
+from ponder.engine.kv_cache import cache_budget
 from ponder.engine.request import Request
-from ponder.engine.runner_factory import cache_budget, make_runner
+from ponder.engine.runner_factory import make_runner
 from ponder.errors import UnknownName, UsageError
 from ponder.types import Sampling, ids
 

@@ -27,21 +27,21 @@ PROMPT, WRITTEN = [3, 5, 5, 2], [7, 2, 7, 9, 7, 2]
 EOS = 11
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "repetition": {"repetition": 1.7},
-    "less repetition": {"repetition": 0.6},
-    "presence": {"presence": 0.8},
-    "frequency": {"frequency": 0.5},
-    "both": {"presence": -0.4, "frequency": 0.9},
+    "repetition_penalty": {"repetition_penalty": 1.7},
+    "less repetition": {"repetition_penalty": 0.6},
+    "presence_penalty": {"presence_penalty": 0.8},
+    "frequency_penalty": {"frequency_penalty": 0.5},
+    "both": {"presence_penalty": -0.4, "frequency_penalty": 0.9},
     "no repeat of 1": {"no_repeat_ngram_size": 1},
     "no repeat of 2": {"no_repeat_ngram_size": 2},
     "no repeat of 3": {"no_repeat_ngram_size": 3},
-    "bias": {"bias": ((4, 2.5), (0, -3.0), (8, 1.0))},
-    "allowed": {"allowed": (1, 4, 8, 11)},
+    "logit_bias": {"logit_bias": ((4, 2.5), (0, -3.0), (8, 1.0))},
+    "allowed": {"allowed_token_ids": (1, 4, 8, 11)},
     "minimum": {"min_tokens": 7, "max_tokens": 9, "stop_token_ids": (2,)},
     "minimum reached": {"min_tokens": 6, "stop_token_ids": (2,)},
     "all": {
-        "temperature": 0.7, "repetition": 1.3, "frequency": 0.3, "bias": ((1, 2.0),), "no_repeat_ngram_size": 2,
-        "allowed": (0, 1, 2, 4, 6, 7, 9, 10), "top_k": 5, "top_p": 0.95, "min_p": 0.02,
+        "temperature": 0.7, "repetition_penalty": 1.3, "frequency_penalty": 0.3, "logit_bias": ((1, 2.0),), "no_repeat_ngram_size": 2,
+        "allowed_token_ids": (0, 1, 2, 4, 6, 7, 9, 10), "top_k": 5, "top_p": 0.95, "min_p": 0.02,
     },
 }  # fmt: skip
 
@@ -178,17 +178,17 @@ def test_a_certain_or_impossible_token_has_finite_measures() -> None:
     [
         ({"min_tokens": 9, "max_tokens": 8}, "min_tokens is 9"),
         ({"min_tokens": -1}, "min_tokens is -1"),
-        ({"repetition": 0.0}, "repetition is 0"),
-        ({"repetition": float("nan")}, "repetition is nan"),
-        ({"presence": float("inf")}, "finite"),
-        ({"bias": ((3, float("-inf")),)}, "bias it by -1e9"),
-        ({"bias": ((-3, 1.0),)}, "negative"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty is 0"),
+        ({"repetition_penalty": float("nan")}, "repetition_penalty is nan"),
+        ({"presence_penalty": float("inf")}, "finite"),
+        ({"logit_bias": ((3, float("-inf")),)}, "bias it by -1e9"),
+        ({"logit_bias": ((-3, 1.0),)}, "negative"),
         ({"no_repeat_ngram_size": -1}, "0 or positive"),
-        ({"alternatives": -1}, "0 or positive"),
+        ({"logprobs": -1}, "0 or positive"),
         ({"stop": ("x" * 10_000,)}, "10000 characters"),
-        ({"forced": (1, 2, 3), "max_tokens": 2}, "3 tokens are forced"),
-        ({"pattern": "a+", "schema": "{}"}, "not both"),
-        ({"pattern": "a+", "allowed": (1,)}, "leave out other rules"),
+        ({"forced_token_ids": (1, 2, 3), "max_tokens": 2}, "3 tokens are forced"),
+        ({"regex": "a+", "json_schema": "{}"}, "not both"),
+        ({"regex": "a+", "allowed_token_ids": (1,)}, "leave out other rules"),
     ],
 )
 def test_what_contradicts_itself_is_refused(given: dict[str, Any], words: str) -> None:

@@ -42,18 +42,18 @@ class FakeRunner:
         for i, slot in enumerate(slots):
             assert self.slots.get(slot) == tuple(tokens[: i + 1])
 
-    def fill(self, parts: list[PrefillChunk]) -> None:
-        for part in parts:  # keys of all are written before any is read
-            before = [t for n in part.node.path()[:-1] for t in n.tokens.tolist()] + part.node.tokens.tolist()
-            for i, slot in enumerate(part.slots.tolist(), part.position):
+    def fill(self, chunks: list[PrefillChunk]) -> None:
+        for chunk in chunks:  # keys of all are written before any is read
+            before = [t for n in chunk.node.path()[:-1] for t in n.tokens.tolist()] + chunk.node.tokens.tolist()
+            for i, slot in enumerate(chunk.slots.tolist(), chunk.position):
                 self.slots[slot] = tuple(before[: i + 1])
                 self.computed += 1
-        for part in parts:
-            tokens = [t for n in part.node.path()[:-1] for t in n.tokens.tolist()]
-            tokens += part.node.tokens[: part.stop].tolist()
-            self.check(part.visible_slots.tolist(), tokens)
-            if part.read_request:
-                part.read_request.hidden += part.tokens.tolist()
+        for chunk in chunks:
+            tokens = [t for n in chunk.node.path()[:-1] for t in n.tokens.tolist()]
+            tokens += chunk.node.tokens[: chunk.stop].tolist()
+            self.check(chunk.visible_slots.tolist(), tokens)
+            if chunk.read_request:
+                chunk.read_request.hidden += chunk.tokens.tolist()
 
     def decode(self, seqs: list[SequenceState]) -> None:
         assert len({r.slots[-1] for r in seqs}) == len(seqs)
@@ -142,7 +142,7 @@ def test_random_workloads_finish_and_free_all_slots(part: int) -> None:
 
 @pytest.mark.parametrize("mistake", ["", "cut", "kept", "freed", "leak"])
 def test_a_broken_cache_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if mistake == "cut":  # the parts of a run that is cut get each other's slots
+    if mistake == "cut":  # the chunks of a run that is cut get each other's slots
         real = RadixTree._split
 
         def wrong(self: RadixTree, node: object, at: int) -> object:
@@ -153,7 +153,7 @@ def test_a_broken_cache_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch)
     if mistake == "kept":  # the last token drawn counts as computed
         insert_computed = RadixTree.insert_computed
         monkeypatch.setattr(
-            RadixTree, "keep", lambda s, p, tokens, slots: insert_computed(s, p, np.roll(tokens, 1), slots)
+            RadixTree, "insert_computed", lambda s, p, tokens, slots: insert_computed(s, p, np.roll(tokens, 1), slots)
         )
     if mistake == "freed":  # what others read goes when one of them ends
         monkeypatch.setattr(RadixTree, "hold", lambda self, node: node)
@@ -264,9 +264,9 @@ def test_long_prompt_prefills_in_mixed_batches() -> None:
     for passes in range(1, 20):
         turn = schedule.plan_step()
         fake.turn(schedule, turn)
-        filled += sum(part.stop - part.start for part in turn.chunks)
+        filled += sum(chunk.stop - chunk.start for chunk in turn.chunks)
         assert len(first.token_ids) == 1 + passes, "a token at every pass"
-        assert turn.chunks or filled >= 40, "a pass without parts comes after four with them"
+        assert turn.chunks or filled >= 40, "a pass without chunks comes after four with them"
     assert filled == 160, "ten tokens in four passes of five"
 
 
@@ -274,7 +274,7 @@ def test_decoding_waits_when_runner_refuses_mixed_batch() -> None:
     schedule, fake, _ = schedule_with_late_request(5000, 10, 40, ask([2] * 1000)[0])
     kinds = []
     for _ in range(9):
-        turn = schedule.plan_step(mixed_batch=lambda parts: parts[0].position >= 60)
+        turn = schedule.plan_step(mixed_batch=lambda chunks: chunks[0].position >= 60)
         fake.turn(schedule, turn)
         assert turn is not None
         kinds.append((bool(turn.chunks), bool(turn.seqs)))
@@ -283,11 +283,11 @@ def test_decoding_waits_when_runner_refuses_mixed_batch() -> None:
 
 
 def test_decoding_waits_when_slots_are_short() -> None:
-    """Slots for those beside are never taken from work whose parts are in the pass."""
+    """Slots for those beside are never taken from work whose chunks are in the pass."""
     late = ask([2, 1, 2, 1, 2, 1, 2, 1], tokens=2)[0]
     schedule, fake, first = schedule_with_late_request(33, 4, 30, late)
     while turn := schedule.plan_step():
-        assert all(part.node.ref_count for part in turn.chunks)
+        assert all(chunk.node.ref_count for chunk in turn.chunks)
         fake.turn(schedule, turn)
     assert first.token_ids == expected_tokens([0, 1], 30) and late.token_ids == expected_tokens(
         [2, 1, 2, 1, 2, 1, 2, 1], 2

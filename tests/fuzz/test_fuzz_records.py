@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from fuzz.fuzzing import corpus, fuzz
 from ponder.errors import RunError
+from ponder.runs import read_metrics, read_traces
 from ponder.runs.records import RecordWriter, raw_records, read_records, repair_records
-from ponder.runs.run_dir import read_findings, read_metrics, read_traces
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 VALUES = st.recursive(
@@ -54,7 +54,6 @@ def walked(content: bytes) -> None:
             held,
             lambda path: list(raw_records(path)),
             lambda path: read_metrics(path.parent),
-            lambda path: read_findings(path.parent),
             lambda path: list(read_traces(path.parent)),
             goes_on,
             lambda path: repair_records(path, 2, None),

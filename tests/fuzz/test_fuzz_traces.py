@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from fuzz.fuzzing import corpus, fuzz
 from ponder.errors import RunError
+from ponder.runs import read_traces
 from ponder.runs.records import RecordWriter
-from ponder.runs.run_dir import read_traces
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 
 FLOATS = st.floats(width=32)

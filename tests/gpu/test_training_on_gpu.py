@@ -16,7 +16,7 @@ from ponder.nets.flex_attention import FlexTreeAttention
 from ponder.nets.tree_attention import PaddedTreeAttention
 from ponder.nets.varlen_attention import UnbranchedRuns, VarlenTreeAttention
 from ponder.train.learner import Learner
-from ponder.train.objective import KL, NO_KL
+from ponder.train.objective import KL
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO, GSPO
 from ponder.types import Trace
@@ -143,14 +143,14 @@ def test_real_out_of_memory_halves_the_micro_batch_and_goes_on() -> None:
         trace_group(draw.integers(3, 512, 8), [draw.integers(3, 512, 3000) for _ in rewards], rewards) for _ in "ab"
     ]
     GRPO().credit(traces, "wanted", {})
-    plain = Learner(net("cuda"), GRPO(kl=NO_KL), AdamW(lr=0.0001), max_tokens_per_microbatch=10**6)
+    plain = Learner(net("cuda"), GRPO(kl=None), AdamW(lr=0.0001), max_tokens_per_microbatch=10**6)
     expected = plain.gradient(traces)
     plain.step(traces)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     plain.step(traces)
     peak, held = torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()
-    tight = Learner(net("cuda"), GRPO(kl=NO_KL), AdamW(lr=0.0001), max_tokens_per_microbatch=10**6)
+    tight = Learner(net("cuda"), GRPO(kl=None), AdamW(lr=0.0001), max_tokens_per_microbatch=10**6)
     whole = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction((held + 0.6 * (peak - held)) / whole)
@@ -159,7 +159,7 @@ def test_real_out_of_memory_halves_the_micro_batch_and_goes_on() -> None:
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert told["oom_retries"] >= 1 and told["max_tokens_per_microbatch"] < 10**6 and np.isfinite(told["loss"])
-    again = Learner(net("cuda"), GRPO(kl=NO_KL), max_tokens_per_microbatch=tight.max_tokens_per_microbatch).gradient(
+    again = Learner(net("cuda"), GRPO(kl=None), max_tokens_per_microbatch=tight.max_tokens_per_microbatch).gradient(
         traces
     )
     assert gradient_angle(again, expected) < 1e-4

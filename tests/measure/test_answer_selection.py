@@ -22,7 +22,7 @@ RIGHT = {"a": 1.0, "b": 0.0, "c": 0.0, None: 0.0}
 
 
 def select_by_rule(rule: str, answers: Sequence[Any], scores: Sequence[float | None]) -> Any:
-    return vote.majority_answer(answers) if rule == "majority" else getattr(vote, rule)(answers, scores)
+    return vote.majority_answer(answers) if rule == "majority" else getattr(vote, f"{rule}_answer")(answers, scores)
 
 
 def over_all_orders(rule: str, answers: Sequence[Any], scores: Sequence[float | None], k: int) -> float:

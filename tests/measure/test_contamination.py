@@ -110,7 +110,7 @@ def test_files_and_tasks_are_compared(tmp_path: Path, capsys: pytest.CaptureFixt
     )
     assert main(["contamination", str(train), str(asked), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert (told["share"]["right"], told["problems"], told["exact"]) == (1, 2, 1)
+    assert (told["share"]["correct"], told["problems"], told["exact"]) == (1, 2, 1)
     assert told["flagged"][0]["problem"] == "eval.csv, row 1"
     assert main(["contamination", str(train), str(asked)]) == 0
     assert "50.0 %" in capsys.readouterr().out

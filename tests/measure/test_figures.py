@@ -21,7 +21,7 @@ from ponder.measure.figures.theme import COLOURS
 from ponder.measure.readers import read_log
 from ponder.measure.statistics.decision_rules import apply_rule
 from ponder.measure.statistics.passk import pass_at_k
-from ponder.runs.run_dir import Run
+from ponder.runs import Run
 from ponder.types import Cost, Step, ids, prompt_trace
 
 

@@ -43,7 +43,7 @@ def test_impossible_counts_are_refused(right: int, total: int) -> None:
 def test_accuracy_reads_well() -> None:
     assert str(Accuracy(244, 300)) == "81.3 % [76.5, 85.3] (244 of 300; fewer than 500 problems)"
     assert str(Accuracy(500, 500)) == "100.0 % [99.2, 100.0] (500 of 500)"
-    assert dataclasses.asdict(Accuracy(1, 2)).keys() == {"right", "total", "undecided", "low", "high"}
+    assert dataclasses.asdict(Accuracy(1, 2)).keys() == {"correct", "total", "undecided", "low", "high"}
 
 
 def test_unknown_is_not_zero() -> None:

@@ -58,7 +58,7 @@ def test_faithful_gsm8k_verifier(data: Path) -> None:
 
 def test_faithful_qwen_math_rm(data: Path) -> None:
     (found,) = read_log(data / LOGS / "qwen_math_rm" / "math_cot_100.jsonl")
-    first = [found.map_problems(lambda g, k=k: g.first(k)) for k in (1, 2, 4, 8)]  # type: ignore[misc]
+    first = [found.map_problems(lambda g, k=k: g.first_k(k)) for k in (1, 2, 4, 8)]  # type: ignore[misc]
 
     def right(method: Any) -> list[float]:
         return [sum(w or 0 for w in apply_rule(a, method)) for a in first]

@@ -71,7 +71,7 @@ FINDING_CASES: list[tuple[str, int, str, dict[str, Any], dict[str, Any]]] = [
     ("too hard", 3, "97 % of groups", DEAD | {"frac_reward_zero_std": 0.97, "frac_groups_failed": 0.9}, {}),
     ("too easy", 1, "80 % of groups have equal rewards, mostly the best: problems too easy", EASY, DEAD),
     (
-        "dead groups", 1, "70 % of groups have equal rewards: try --curriculum frontier or more samples (--n)",
+        "dead groups", 1, "70 % of groups have equal rewards: try --curriculum frontier or more samples (--group-size)",
         {"frac_reward_zero_std": 0.7, "frac_groups_failed": 0.4, "frac_groups_solved": 0.3}, DEAD,
     ),
     (

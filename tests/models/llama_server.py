@@ -19,7 +19,7 @@ def main() -> None:
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
     params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    params.warmup_steps = params.fit_params = False
+    params.warmup = params.fit_params = False
     params.verbosity = -1
     server = xllamacpp.Server(params)
     print(server.listening_address, flush=True)

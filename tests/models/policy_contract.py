@@ -240,7 +240,7 @@ class PolicyContract:
     @pytest.mark.parametrize(
         "rule",
         [{}, {"temperature": 0.7}, {"top_k": 5}, {"temperature": 1.3, "top_k": 20}, {"top_p": 0.7}, {"min_p": 0.2},
-         {"repetition": 1.5}, {"temperature": 0.8, "repetition": 1.3, "top_p": 0.9}],
+         {"repetition_penalty": 1.5}, {"temperature": 0.8, "repetition_penalty": 1.3, "top_p": 0.9}],
         ids=lambda rule: " ".join(rule) or "plain",
     )  # fmt: skip
     def test_logprobs_are_those_sampled_from(self, policy: BasePolicy, rule: dict[str, Any]) -> None:
@@ -269,7 +269,7 @@ class PolicyContract:
         assert first != second and tokens(ask(policy, [PROMPT], n=2)) == first
 
     def test_alternatives(self, policy: BasePolicy) -> None:
-        ((c,),) = ask(policy, [PROMPTS[1]], temperature=0, max_tokens=4, alternatives=3)
+        ((c,),) = ask(policy, [PROMPTS[1]], temperature=0, max_tokens=4, logprobs=3)
         assert c.top_logprobs is not None
         found, logprobs = c.top_logprobs
         assert found.shape == logprobs.shape == (len(c.token_ids), 3)
@@ -291,7 +291,7 @@ class PolicyContract:
 
     @pytest.mark.parametrize("at", [1, 3, 6])
     def test_a_stop_string_across_tokens(self, policy: BasePolicy, at: int) -> None:
-        rule: dict[str, Any] = {"bias": PLAIN, "seed": 11, "max_tokens": 12}
+        rule: dict[str, Any] = {"logit_bias": PLAIN, "seed": 11, "max_tokens": 12}
         ((whole,),) = ask(policy, [PROMPT], **rule)
         stop = whole.text[at : at + 3]
         assert len(stop) == 3 == len(TOKENIZER.encode(stop, add_special_tokens=False)), "each letter is a token"
@@ -330,7 +330,7 @@ class PolicyContract:
         assert c.text == TOKENIZER.decode(c.token_ids)
 
     def test_going_on(self, policy: BasePolicy) -> None:
-        rule: dict[str, Any] = {"temperature": 0, "bias": ((END, -90.0),)}
+        rule: dict[str, Any] = {"temperature": 0, "logit_bias": ((END, -90.0),)}
         ((whole,),) = ask(policy, [PROMPT], **rule, max_tokens=6)
         ((first,),) = ask(policy, [PROMPT], **rule, max_tokens=3)
         ((rest,),) = ask(policy, [np.append(PROMPT, first.token_ids)], **rule, max_tokens=3)

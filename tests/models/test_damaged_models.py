@@ -15,14 +15,14 @@ import pytest
 from fake_checkpoints import Job
 from ponder.cli import export
 from ponder.errors import ModelError
-from ponder.models.load import ScratchModel, load_inference_policy, load_policy, load_tokenizer
-from ponder.models.reward_models import load_scorer, load_shared_scorer
+from ponder.models.load import load_inference_policy, load_policy, load_tokenizer
+from ponder.models.load_scorer import load_scorer, load_shared_scorer
+from ponder.models.scratch_model import ScratchModel
 from ponder.nets import hf, lora
 from ponder.nets.decoder_with_head import DecoderWithHead, ScoreHead
 from ponder.nets.lora import LoRA
 from ponder.pipelines.training import teachers
-from ponder.runs import manifest
-from ponder.runs.run_dir import Run
+from ponder.runs import Run, manifest
 from ponder.train.checkpoint import CheckpointWriter
 
 FRESH = ScratchModel("0123456789+=", width=16, layers=1, heads=2, context=64)

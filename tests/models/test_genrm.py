@@ -17,8 +17,8 @@ from fakes import plain_logits, run_async, weights64
 from ponder.errors import Interrupted, UsageError
 from ponder.models import chat_templates
 from ponder.models.genrm import GenRM, parse_verdict, training_row, verdict_prompt
-from ponder.models.load import ScratchModel
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.problems.conversations import read_conversations
 from ponder.protocols import Scorer
 from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Step, Trace, ids, user_messages
@@ -202,7 +202,7 @@ def test_words(text: str, found: bool | None) -> None:
 
 
 def test_impossible_settings_are_refused() -> None:
-    for changes in ({"rationales": -1}, {"votes": 0}, {"seconds": 0.0}, {"how": "guess"}):
+    for changes in ({"rationales": -1}, {"votes": 0}, {"seconds": 0.0}, {"method": "guess"}):
         with pytest.raises(UsageError):
             GenRM(Said(), **changes)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="temperature 0"):

@@ -27,8 +27,8 @@ from ponder.engine.request import Request
 from ponder.errors import MissingExtra, UsageError
 from ponder.models import gguf_tokenizer
 from ponder.models.grammar import GrammarCompiler, vocabulary_bytes
-from ponder.models.load import ScratchModel
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import init_decoder
@@ -100,7 +100,7 @@ def test_each_token_has_the_exact_probability_among_those_that_may_come(pattern:
     texts = frozenset(t.encode() for t in language(pattern, longest))
     heat, prompt = 1.3, [5, 3, 4]
     w = {n: p.detach() for n, p in weights64(policy.net).items()}
-    found = ask(policy, prompt=prompt, n=12, temperature=heat, pattern=pattern, max_tokens=longest - 1)
+    found = ask(policy, prompt=prompt, n=12, temperature=heat, regex=pattern, max_tokens=longest - 1)
     assert len({c.text for c in found}) > 1
     for c in found:
         logits = plain_logits(w, policy.net.config, [*prompt, *c.token_ids.tolist()])[len(prompt) - 1 : -1] / heat
@@ -150,7 +150,7 @@ def test_masks_over_bytes_against_all_texts(words: list[str], random: Any) -> No
     ],
 )
 def test_texts_over_bytes_match(pattern: str) -> None:
-    found = ask(bytes_policy(), n=16, max_tokens=40, pattern=pattern, temperature=3.0)
+    found = ask(bytes_policy(), n=16, max_tokens=40, regex=pattern, temperature=3.0)
     ended = [c for c in found if c.stop == "eos"]
     assert len(ended) > 8
     for c in ended:
@@ -159,13 +159,13 @@ def test_texts_over_bytes_match(pattern: str) -> None:
 
 
 def test_the_end_is_forced_where_nothing_may_follow() -> None:
-    found = ask(toy(), pattern="ab", temperature=0.0, n=1) + ask(toy(), pattern="ab")
+    found = ask(toy(), regex="ab", temperature=0.0, n=1) + ask(toy(), regex="ab")
     for c in found:
         assert c.text == "ab" and c.stop == "eos" and c.logprobs.tolist() == pytest.approx([0.0] * 3, abs=1e-6)
 
 
 def test_a_length_may_cut() -> None:
-    for c in ask(toy(), pattern="a{9}", max_tokens=4):
+    for c in ask(toy(), regex="a{9}", max_tokens=4):
         assert (c.text, c.stop) == ("aaaa", "length")
 
 
@@ -185,9 +185,9 @@ def test_one_form_leaves_others_alone() -> None:
 def test_a_form_outlives_stepping_back() -> None:
     """Rows that lose their memory keep their place in the form."""
     policy = toy()
-    calm = ask(policy, n=6, pattern="(ab|1é){18}", max_tokens=40)
+    calm = ask(policy, n=6, regex="(ab|1é){18}", max_tokens=40)
     crowded = PonderPolicy(policy.net, policy.tokenizer, cache_bytes=120 * 2 * 2 * 32 * 4)
-    again = ask(crowded, n=6, pattern="(ab|1é){18}", max_tokens=40)
+    again = ask(crowded, n=6, regex="(ab|1é){18}", max_tokens=40)
     assert crowded.engine._scheduler is not None and crowded.engine._scheduler.preemptions > 0
     assert [c.text for c in again] == [c.text for c in calm]
 
@@ -238,7 +238,7 @@ SCHEMAS: list[tuple[Any, Callable[[Any], bool]]] = [
 @pytest.mark.parametrize("which", range(len(SCHEMAS)))
 def test_json_fits_its_schema(which: int) -> None:
     schema, fits = SCHEMAS[which]
-    found = ask(bytes_policy(), n=16, max_tokens=200, schema=json.dumps(schema), temperature=2.0)
+    found = ask(bytes_policy(), n=16, max_tokens=200, json_schema=json.dumps(schema), temperature=2.0)
     ended = [c for c in found if c.stop == "eos"]
     assert len(ended) > 3
     for c in ended:
@@ -246,7 +246,7 @@ def test_json_fits_its_schema(which: int) -> None:
 
 
 def test_white_space_has_an_end() -> None:
-    for c in ask(bytes_policy(), n=8, max_tokens=200, schema="{}", temperature=5.0):
+    for c in ask(bytes_policy(), n=8, max_tokens=200, json_schema="{}", temperature=5.0):
         runs = re.sub(r'"(\\.|[^"\\])*"?', "x", c.text)
         assert max(map(len, re.findall(r"\s+", runs)), default=0) <= 80, "of two pieces, one after the other"
 
@@ -257,26 +257,26 @@ def test_white_space_has_an_end() -> None:
 @pytest.mark.parametrize(
     ("sampling", "said"),
     [
-        ({"pattern": "[ab"}, "unclosed character class"),
-        ({"pattern": "(?=a)a"}, "look-around"),
-        ({"pattern": r"(a)\1"}, "backreferences"),
-        ({"pattern": "a{3"}, "unclosed counted repetition"),
-        ({"pattern": "\ud800"}, "surrogate"),
-        ({"pattern": "(" * 10_000 + ")" * 10_000}, "nested"),
-        ({"pattern": "a" * 2_000_000}, "at most"),
-        ({"pattern": "(?:" * 240 + "a" + "{9}{9}{9}{9})" * 240}, ""),
-        ({"schema": "{"}, "not JSON"),
-        ({"schema": "[1]"}, "no object"),
-        ({"schema": '{"a":' * 3000 + "1" + "}" * 3000}, "too deep"),
-        ({"schema": '{"items":' * 900 + "{}" + "}" * 900}, "too deep|recursion"),
-        ({"schema": '{"type": "strin"}'}, "strin"),
-        ({"schema": '{"not": {"type": "string"}}'}, "not"),
-        ({"schema": '{"not": {}, "x-guidance": {"lenient": true}}'}, "not"),
-        ({"schema": '{"type": "integer", "minimum": 5, "maximum": 1}'}, "minimum"),
-        ({"schema": '{"$ref": "http://example.com/x"}'}, "example.com"),
-        ({"schema": '{"$ref": "#"}'}, "leads nowhere"),
+        ({"regex": "[ab"}, "unclosed character class"),
+        ({"regex": "(?=a)a"}, "look-around"),
+        ({"regex": r"(a)\1"}, "backreferences"),
+        ({"regex": "a{3"}, "unclosed counted repetition"),
+        ({"regex": "\ud800"}, "surrogate"),
+        ({"regex": "(" * 10_000 + ")" * 10_000}, "nested"),
+        ({"regex": "a" * 2_000_000}, "at most"),
+        ({"regex": "(?:" * 240 + "a" + "{9}{9}{9}{9})" * 240}, ""),
+        ({"json_schema": "{"}, "not JSON"),
+        ({"json_schema": "[1]"}, "no object"),
+        ({"json_schema": '{"a":' * 3000 + "1" + "}" * 3000}, "too deep"),
+        ({"json_schema": '{"items":' * 900 + "{}" + "}" * 900}, "too deep|recursion"),
+        ({"json_schema": '{"type": "strin"}'}, "strin"),
+        ({"json_schema": '{"not": {"type": "string"}}'}, "not"),
+        ({"json_schema": '{"not": {}, "x-guidance": {"lenient": true}}'}, "not"),
+        ({"json_schema": '{"type": "integer", "minimum": 5, "maximum": 1}'}, "minimum"),
+        ({"json_schema": '{"$ref": "http://example.com/x"}'}, "example.com"),
+        ({"json_schema": '{"$ref": "#"}'}, "leads nowhere"),
         (
-            {"schema": json.dumps({"allOf": [{"type": "string", "pattern": f".*{i}.*"} for i in range(40)]})},
+            {"json_schema": json.dumps({"allOf": [{"type": "string", "pattern": f".*{i}.*"} for i in range(40)]})},
             "8 patterns",
         ),
     ],
@@ -304,7 +304,7 @@ def test_bad_forms_are_refused_at_once_and_alone(sampling: dict[str, Any], said:
 def test_what_the_vocabulary_cannot_write_is_told() -> None:
     policy = toy()
     with pytest.raises(UsageError, match="this model's tokens"):
-        ask(policy, pattern="xyz")
+        ask(policy, regex="xyz")
 
     async def both() -> list[Any]:
         rules = [Sampling(max_tokens=9, regex=p, seed=1) for p in ("ax", "ab")]
@@ -313,7 +313,7 @@ def test_what_the_vocabulary_cannot_write_is_told() -> None:
     bad, good = run_async(both())
     assert isinstance(bad, UsageError) and "this model's tokens" in str(bad), "found only on the way"
     assert [c.text for c in good] == ["ab", "ab"]
-    assert [c.text for c in ask(policy, pattern="x|ab")] == ["ab"] * 8
+    assert [c.text for c in ask(policy, regex="x|ab")] == ["ab"] * 8
 
 
 def test_a_tokenizer_without_an_end_or_without_pieces_is_refused() -> None:
@@ -330,8 +330,8 @@ def test_a_tokenizer_without_an_end_or_without_pieces_is_refused() -> None:
 
 def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'ponder\[guide\]'"):
-        ask(char_policy(), pattern="a")
+    with pytest.raises(MissingExtra, match=r"pip install 'ponder\[grammar\]'"):
+        ask(char_policy(), regex="a")
     assert ask(char_policy(), max_tokens=2), "what needs no form goes on"
 
 

@@ -13,7 +13,7 @@ from ponder.errors import UnknownName, UsageError
 from ponder.models import chat_templates
 from ponder.models.genrm import GenRM
 from ponder.models.guides import is_oracle, load_guide, parse_reward_model
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.nets import hf
 from ponder.tasks import Sums
 from ponder.types import Step, ids, prompt_trace

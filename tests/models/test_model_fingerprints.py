@@ -13,8 +13,8 @@ import torch
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, RecordingProgress
 from ponder.errors import Interrupted, RunError
-from ponder.models.load import ScratchModel
 from ponder.models.model_fingerprints import model_fingerprint, model_fingerprints, pin_guide
+from ponder.models.scratch_model import ScratchModel
 from ponder.nets import hf
 from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.pipelines.collect import Collect
@@ -24,9 +24,7 @@ from ponder.pipelines.rewards.reward_model_task import RewardModelTask
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.reason.strategies import BestOfN, Samples
-from ponder.runs import file_fingerprints
-from ponder.runs.run_dir import read_job, read_traces
-from ponder.train.objective import NO_KL
+from ponder.runs import file_fingerprints, read_job, read_traces
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.train.reward_objectives import OutcomeReward
@@ -126,13 +124,13 @@ def test_nor_with_another_policy_under_the_same_name(home: Path) -> None:
 def test_a_reward_inside_a_task_is_held_too(home: Path) -> None:
     job = RL(
         RewardModelTask(DigitTask(), f"reward:{home / 'judge'}"), str(home / "policy"), QUESTION_TEMPLATE, Samples(2, DRAW),
-        GRPO(kl=NO_KL), steps=3, problems_per_step=2, preflight=False, save_every=1, **HERE,
+        GRPO(kl=None), steps=3, problems_per_step=2, preflight=False, save_every=1, **HERE,
     )  # fmt: skip
     with pytest.raises(Interrupted):
         job(home / "run", RecordingProgress("step", 2))
     shutil.rmtree(home / "judge")
     judge(home, optimizer=AdamW(lr=1e-2))(home / "judge")
-    with pytest.raises(RunError, match=r"the weights of task\.by \(.*\) changed since"):
+    with pytest.raises(RunError, match=r"the weights of task\.guide \(.*\) changed since"):
         job(home / "run")
 
 
@@ -160,9 +158,9 @@ def test_what_is_no_learned_guide_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize("whole", [1 << 20, 4096])
 def test_a_fingerprint_shows_a_head_alone(whole: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a file is too large to be read whole."""
-    monkeypatch.setattr(file_fingerprints, "WHOLE", whole)
-    monkeypatch.setattr(file_fingerprints, "BLOCK", 16)
-    monkeypatch.setattr(file_fingerprints, "ENDS", 2048)
+    monkeypatch.setattr(file_fingerprints, "MAX_WHOLE_FILE_BYTES", whole)
+    monkeypatch.setattr(file_fingerprints, "BLOCK_BYTES", 16)
+    monkeypatch.setattr(file_fingerprints, "END_BYTES", 2048)
     net, _ = ScratchModel(ALPHABET, width=32, layers=2, heads=2).build(torch.float32, torch.device("cpu"))
     judge = DecoderWithHead.from_decoder(net, OutcomeReward().head, 0)
     hf.save(judge, tmp_path / "a")

@@ -26,7 +26,7 @@ from fakes import run_async
 from models.policy_contract import TOKENIZER, llama_server, save_gguf
 from ponder.cli import main
 from ponder.errors import ModelError, PonderError, UnknownName, UsageError
-from ponder.models import byte_tokenizer, load, sampling_params, server_replies, smollm2
+from ponder.models import byte_tokenizer, model_paths, sampling_params, server_replies, smollm2
 from ponder.models import http_client as http_module
 from ponder.models.load import load_inference_policy, load_policy, load_tokenizer
 from ponder.models.openai_policy import OpenAIPolicy
@@ -164,9 +164,9 @@ def test_every_option_is_sent_or_refused() -> None:
     """An option left out silently would be sampled otherwise than asked."""
     other: dict[str, Any] = {
         "temperature": 0.5, "top_p": 0.9, "top_k": 3, "min_p": 0.1, "max_tokens": 9, "stop": ("x",),
-        "stop_token_ids": (3,), "seed": 5, "min_tokens": 2, "repetition": 1.2, "presence": 0.3, "frequency": 0.4,
-        "no_repeat_ngram_size": 3, "bias": ((4, 2.0),), "allowed": (1, 2), "pattern": "a+", "schema": '{"type": "object"}',
-        "forced": (1,), "alternatives": 2, "measures": ("entropy",),
+        "stop_token_ids": (3,), "seed": 5, "min_tokens": 2, "repetition_penalty": 1.2, "presence_penalty": 0.3, "frequency_penalty": 0.4,
+        "no_repeat_ngram_size": 3, "logit_bias": ((4, 2.0),), "allowed_token_ids": (1, 2), "regex": "a+", "json_schema": '{"type": "object"}',
+        "forced_token_ids": (1,), "logprobs": 2, "token_stats": ("entropy",),
     }  # fmt: skip
     assert set(other) == {f.name for f in fields(Sampling)}
     ways: dict[str, Callable[[Sampling], dict[str, Any]]] = {
@@ -189,9 +189,9 @@ def test_every_option_is_sent_or_refused() -> None:
                 assert sent == way(Sampling()), "looked for on this side"
             else:
                 assert sent != way(Sampling()), f"{name} has no effect for {who}"
-    assert taken["vllm"] == set(other) - {"no_repeat_ngram_size", "forced", "measures"}
+    assert taken["vllm"] == set(other) - {"no_repeat_ngram_size", "forced_token_ids", "token_stats"}
     assert {"temperature", "top_p", "max_tokens", "stop", "seed"} <= set.intersection(*taken.values())
-    assert "stop_token_ids" not in taken["llama.cpp"] and "bias" not in taken["text other"]
+    assert "stop_token_ids" not in taken["llama.cpp"] and "logit_bias" not in taken["text other"]
 
 
 def test_a_request_over_tokens() -> None:
@@ -532,7 +532,7 @@ def test_so_many_at_once_and_no_more() -> None:
             now -= 1
         return answer()
 
-    with policy_over(busy, at_once=4) as (policy, server):
+    with policy_over(busy, max_concurrency=4) as (policy, server):
         assert len(one(policy, n=24)) == 24
     assert most == 4 and len(server.asked) == 24
 
@@ -545,7 +545,7 @@ def test_a_caller_that_gives_up_leaves_nothing_behind() -> None:
         go.wait(10)
         return answer()
 
-    with policy_over(stuck, at_once=2) as (policy, server):
+    with policy_over(stuck, max_concurrency=2) as (policy, server):
 
         async def give_up() -> float:
             call = asyncio.create_task(policy.generate(ids([1]), Sampling(max_tokens=2), 60))
@@ -665,11 +665,11 @@ def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_key_of_the_environment_stays_off_the_open_wire(
     url: str, sent: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ponder.models.openai_policy import _api_key
+    from ponder.models.server_discovery import api_key_for
 
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    assert (_api_key(url, None) == KEY) is sent
-    assert _api_key(url, "given") == "given" and _api_key(url, "") is None
+    assert (api_key_for(url, None) == KEY) is sent
+    assert api_key_for(url, "given") == "given" and api_key_for(url, "") is None
 
 
 # names
@@ -691,7 +691,7 @@ def test_models_by_name(tmp_path: Any) -> None:
             load_policy(f"openai:{server.url}")
         read = load_tokenizer(f"openai:{server.url}").decode(plain.encode(user_messages("é")), keep_special=True)
         assert read == "<|message|>user<|content|>é<|message|>assistant<|content|>"
-        assert load.pin_checkpoint(f"openai:{server.url}") == f"openai:{server.url}"
+        assert model_paths.pin_checkpoint(f"openai:{server.url}") == f"openai:{server.url}"
 
 
 # the real thing
@@ -707,7 +707,7 @@ def test_another_models_tokenizer_is_refused(tmp_path_factory: pytest.TempPathFa
         with pytest.raises(ModelError, match="the tokenizer is not that of"):
             OpenAIPolicy.connect(address, tokenizer=other)
         policy = OpenAIPolicy.connect(address, tokenizer=TOKENIZER)
-        with pytest.raises(UsageError, match=r"presence is 0.5, but llama.cpp has no such option"):
+        with pytest.raises(UsageError, match=r"presence_penalty is 0.5, but llama.cpp has no such option"):
             one(policy, presence_penalty=0.5)
 
         # a caller that gives up frees its place on the server

@@ -71,7 +71,7 @@ def test_calls_that_wait_together_are_one_batch(monkeypatch: pytest.MonkeyPatch)
     async def begin() -> None:
         with policy.engine.paused():  # so that all have come before the first pass
             asking = asyncio.ensure_future(ask(policy, ASKED))
-            while not policy.engine._inbox:
+            while not policy.engine.mailbox._inbox:
                 await asyncio.sleep(0)
         await asking
 
@@ -83,7 +83,7 @@ def test_new_weights_count_before_the_pause_ends(monkeypatch: pytest.MonkeyPatch
     policy = char_policy()
     run_async(ask(policy, [[5, 6]]))
     renewed: list[int] = []
-    monkeypatch.setattr(policy.engine, "renew", lambda: renewed.append(policy.engine._paused))
+    monkeypatch.setattr(policy.engine, "refresh_weights", lambda: renewed.append(policy.engine.mailbox._paused))
     with policy.paused(), torch.no_grad():
         policy.net.norm.weight.mul_(2)
     assert renewed == [1], "a pass after the pause would find keys of the old weights"
@@ -241,7 +241,7 @@ def test_calls_that_come_while_others_run_are_served() -> None:
 
     async def late() -> list[list[Completion]]:
         first = asyncio.create_task(ask(policy, ASKED[:2], max_tokens=30))
-        while not policy.engine._calls:
+        while not policy.engine.mailbox.calls:
             await asyncio.sleep(0.001)
         second = asyncio.create_task(ask(policy, ASKED[2:], seed=2))
         await first
@@ -295,7 +295,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, script: Sequence[int]) -> None:
         token = torch.full((len(logprobs),), left.pop(0))
         return token, logprobs.gather(-1, token[:, None])[:, 0]
 
-    monkeypatch.setattr(sampler, "draw", draw)
+    monkeypatch.setattr(sampler, "sample_tokens", draw)
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,11 @@ import pytest
 import torch
 
 from ponder.errors import MissingExtra, ModelError, UnknownName, UsageError
-from ponder.models import load
+from ponder.models import model_paths
 from ponder.models.base_policy import BasePolicy
-from ponder.models.load import ScratchModel, load_inference_policy, load_policy
+from ponder.models.load import load_inference_policy, load_policy
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.models.tokenizer import Tokenizer
 from ponder.models.transformers_policy import TransformersPolicy
 from ponder.nets import hf
@@ -31,7 +32,7 @@ transformers = pytest.importorskip("transformers")
 ALPHABET = "abcdefghijklmnopqrstuvwxyzQUA :?.+0123456789\n"
 SIZE = Tokenizer.from_alphabet(ALPHABET).vocab_size
 PREFIXES = [ids([1, 5, 9, 14]), ids([1, 7]), ids([1, 30, 31, 32, 33, 34, 6])]  # padded when run together
-SHAPE = {"width": 16, "layers": 3, "heads": 4, "kv_heads": 2, "head_dim": 8, "hidden": 32, "context": 64}
+SHAPE = {"width": 16, "layers": 3, "heads": 4, "kv_heads": 2, "head_dim": 8, "mlp_width": 32, "context": 64}
 
 # Architectures that ponder has no network of: learned positions, rotary in parallel blocks, none at all, recurrent.
 FOREIGN: dict[str, tuple[str, dict[str, Any]]] = {
@@ -234,7 +235,7 @@ def test_every_end_is_known(llama: Path, tmp_path: Path) -> None:
 
 
 def test_which_names_load_what(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(load.NAMED_MODELS, "tiny", lambda: llama)
+    monkeypatch.setitem(model_paths.NAMED_MODELS, "tiny", lambda: llama)
     on = {"device": "cpu", "dtype": "float32"}
     assert isinstance(load_inference_policy("tiny", **on), PonderPolicy)
     assert isinstance(load_inference_policy(str(llama), **on), PonderPolicy)

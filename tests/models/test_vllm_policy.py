@@ -61,8 +61,12 @@ class Engine:
         self.loops.add(asyncio.get_running_loop())
         known = {"temperature", "top_p", "min_p", "max_tokens", "min_tokens", "seed"}
         rule = {k: v for k, v in vars(params).items() if k in known}
-        rule |= {"top_k": max(0, params.top_k), "stop": tuple(params.stop), "repetition": params.repetition_penalty}
-        rule |= {"bias": tuple(getattr(params, "logit_bias", {}).items()), "alternatives": params.logprobs}
+        rule |= {
+            "top_k": max(0, params.top_k),
+            "stop": tuple(params.stop),
+            "repetition_penalty": params.repetition_penalty,
+        }
+        rule |= {"logit_bias": tuple(getattr(params, "logit_bias", {}).items()), "logprobs": params.logprobs}
         (c,) = await self.native.generate(ids(prompt["prompt_token_ids"]), Sampling(**rule))
         assert c.top_logprobs is not None
         told = [
@@ -111,7 +115,7 @@ class TestAroundTheEngine(PolicyContract):
         async def both() -> None:
             writing = asyncio.create_task(policy.generate(PROMPT, Sampling(max_tokens=CONTEXT - len(PROMPT))))
             await asyncio.sleep(0)
-            with pytest.raises(UsageError, match="1 texts are in hand"):
+            with pytest.raises(UsageError, match="1 requests are in flight"):
                 await policy.reload("there")
             assert (await writing)[0].version == 0
             await policy.reload("there")

@@ -30,7 +30,7 @@ def same(a: Decoder, b: Decoder) -> bool:
 @pytest.fixture
 def tiny() -> Decoder:
     """Rows of 256, one block of the K-quants."""
-    shape = {"vocab": 32, "width": 256, "layers": 1, "heads": 4, "kv_heads": 2, "head_dim": 64, "hidden": 256}
+    shape = {"vocab": 32, "width": 256, "layers": 1, "heads": 4, "kv_heads": 2, "head_dim": 64, "mlp_width": 256}
     return init_decoder(DecoderConfig("llama", **shape, bos=1, eos=(2, 5), pad=0), seed=0)
 
 
@@ -85,7 +85,7 @@ def test_what_we_write_is_what_the_package_makes_of_it(kind: str, tiny: Decoder,
 
 
 def test_rows_that_are_no_whole_blocks_are_stored_as_halves(tmp_path: Path) -> None:
-    shape = {"vocab": 32, "width": 24, "layers": 1, "heads": 2, "kv_heads": 1, "head_dim": 12, "hidden": 32}
+    shape = {"vocab": 32, "width": 24, "layers": 1, "heads": 2, "kv_heads": 1, "head_dim": 12, "mlp_width": 32}
     gguf.save(init_decoder(DecoderConfig("qwen3", **shape, qk_norm=True), seed=0), None, tmp_path / "m.gguf", "Q8_0")
     file = gguf.open_gguf(tmp_path / "m.gguf")
     assert file.tensors["token_embd.weight"].tensor_type.name == "F16"
@@ -150,7 +150,7 @@ def test_factors_of_another_kind_are_refused() -> None:
 
 
 def test_the_largest_gemma_has_its_own_scale(tmp_path: Path) -> None:
-    shape = {"vocab": 8, "width": 32, "layers": 62, "heads": 2, "kv_heads": 1, "head_dim": 4, "hidden": 32}
+    shape = {"vocab": 8, "width": 32, "layers": 62, "heads": 2, "kv_heads": 1, "head_dim": 4, "mlp_width": 32}
     more = {"gemma": True, "qk_norm": True, "local_rope": RopeConfig(), "query_scale": 0.25}
     net = init_decoder(DecoderConfig("gemma3_text", **shape, **more), seed=0)
     gguf.save(net, None, tmp_path / "m.gguf")

@@ -29,7 +29,7 @@ def same(a: Decoder, b: Decoder) -> bool:
 
 @pytest.fixture
 def tiny() -> Decoder:
-    shape = {"vocab": 32, "width": 16, "layers": 2, "heads": 2, "kv_heads": 1, "head_dim": 8, "hidden": 24}
+    shape = {"vocab": 32, "width": 16, "layers": 2, "heads": 2, "kv_heads": 1, "head_dim": 8, "mlp_width": 24}
     return init_decoder(DecoderConfig("llama", **shape, bos=1, eos=(2,), pad=0), seed=0)
 
 

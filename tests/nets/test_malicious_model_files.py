@@ -19,7 +19,8 @@ from safetensors.torch import load_file, save_file
 import hostile_models
 from hostile_models import BASE, DATA, FIELDS, HUGE, TENSORS, gguf_bytes, text
 from ponder.models import chat_templates
-from ponder.models.load import ScratchModel, load_policy
+from ponder.models.load import load_policy
+from ponder.models.scratch_model import ScratchModel
 from ponder.nets import hf, lora
 from ponder.nets.decoder_with_head import DecoderWithHead, ScoreHead
 from ponder.nets.lora import LoRA

@@ -122,7 +122,7 @@ def test_tokens_are_those_of_an_independent_implementation(folder: Path, tokeniz
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PONDER_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(smollm2, "packaged", lambda: tmp_path / "m.gguf")
+    monkeypatch.setattr(smollm2, "packaged_gguf", lambda: tmp_path / "m.gguf")
     return tmp_path / "cache"
 
 
@@ -136,7 +136,7 @@ def test_conversion_happens_once_and_races_are_harmless(cache: Path, monkeypatch
         (target / "config.json").write_text("{}")
         meet.wait()  # both have converted before either renames
 
-    monkeypatch.setattr(smollm2, "convert", convert_gguf)
+    monkeypatch.setattr(smollm2, "convert_gguf", convert_gguf)
     found: list[Path] = []
     threads = [threading.Thread(target=lambda: found.append(smollm2.ensure_converted())) for _ in range(2)]
     for thread in threads:
@@ -155,7 +155,7 @@ def test_another_version_of_the_package_is_converted_anew(cache: Path, monkeypat
         target.mkdir()
         (target / "config.json").write_text(smollm2.metadata.version(smollm2.PACKAGE))
 
-    monkeypatch.setattr(smollm2, "convert", convert_gguf)
+    monkeypatch.setattr(smollm2, "convert_gguf", convert_gguf)
     monkeypatch.setattr(smollm2.metadata, "version", lambda name: smollm2.UNVERSIONED_RELEASE)
     first = smollm2.ensure_converted()
     monkeypatch.setattr(smollm2.metadata, "version", lambda name: "9.0")
@@ -168,7 +168,7 @@ def test_a_failed_conversion_leaves_nothing(cache: Path, monkeypatch: pytest.Mon
         target.mkdir()
         raise ModelError("cut short")
 
-    monkeypatch.setattr(smollm2, "convert", convert_gguf)
+    monkeypatch.setattr(smollm2, "convert_gguf", convert_gguf)
     with pytest.raises(ModelError, match="cut short"):
         smollm2.ensure_converted()
     assert list(cache.iterdir()) == []
@@ -177,7 +177,7 @@ def test_a_failed_conversion_leaves_nothing(cache: Path, monkeypatch: pytest.Mon
 def test_a_folder_in_the_way(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (cache / smollm2.NAME).mkdir(parents=True)
     (cache / smollm2.NAME / "notes.txt").write_text("mine")
-    monkeypatch.setattr(smollm2, "convert", lambda source, target: target.mkdir())
+    monkeypatch.setattr(smollm2, "convert_gguf", lambda source, target: target.mkdir())
     with pytest.raises(ModelError, match="in the way"):
         smollm2.ensure_converted()
     assert (cache / smollm2.NAME / "notes.txt").exists()

@@ -58,7 +58,7 @@ def test_a_block_is_compiled_a_few_times_in_all(backend: CountingBackend) -> Non
             for layer in net.layers:
                 x = torch.randn(tokens, 32)
                 out = block(layer, x, (turn, turn), Attend(tokens, most, shared))
-                assert torch.allclose(out, layer.whole(x, (turn, turn), Attend(tokens, most, shared)))
+                assert torch.allclose(out, layer.forward_any_layer(x, (turn, turn), Attend(tokens, most, shared)))
 
     net, reference = tiny_decoder(), tiny_decoder(seed=3).requires_grad_(False)
     for tokens, most in ((128, (256, 512)), (256, (512, 512)), (640, (64, 128)), (900, (2048, 4096))):

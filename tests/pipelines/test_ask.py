@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from ponder import UsageError, ask
-from ponder.models.load import ScratchModel, load_policy
+from ponder.models.load import load_policy
+from ponder.models.scratch_model import ScratchModel
 from ponder.reason.strategies import BestOfN
 from ponder.types import Sampling, Score
 
@@ -55,8 +56,9 @@ def test_ask_takes_an_own_scorer(policy):
         async def __call__(self, trace, steps):
             return [Score(-len(trace.text(i))) for i in steps]
 
-    answer = ask("1+1=", policy, strategy=BestOfN(n=8, sampling=Sampling(max_tokens=6)), scorer=Shortest())
-    assert len(answer.text) == min(len(answer.trace.text(i)) for i in answer.trace.answers())
+    for scorer in (Shortest(), lambda text: -len(text)):
+        answer = ask("1+1=", policy, strategy=BestOfN(n=8, sampling=Sampling(max_tokens=6)), scorer=scorer)
+        assert len(answer.text) == min(len(answer.trace.text(i)) for i in answer.trace.answers())
 
 
 def test_ask_refuses_an_empty_question(policy):

@@ -85,7 +85,7 @@ def test_history_is_what_a_sum_over_all_tries_gives(groups: list[tuple[int, list
 
 @given(GROUPS)
 def test_history_is_the_same_after_json(groups: list[tuple[int, list[float | None]]]) -> None:
-    first = history(groups, half_life=7.3, most=9)
+    first = history(groups, half_life=7.3, max_problems=9)
     second = through_json(first)
     for index, rewards in [*groups, (3, HALF), (50, ALL)]:
         first.add(index, rewards)
@@ -100,13 +100,13 @@ def test_undecided_is_no_try() -> None:
 
 
 def test_history_forgets_what_was_not_tried_for_longest() -> None:
-    found = history([(0, HALF), (1, HALF), (2, HALF), (0, ALL), (3, NONE)], most=3)
+    found = history([(0, HALF), (1, HALF), (2, HALF), (0, ALL), (3, NONE)], max_problems=3)
     assert list(found) == [3, 0, 2] and len(found) == 3
     assert found.rate(1) is None and found.rate(0) == pytest.approx((4 * 0.5**0.5 + 8) / (8 * 0.5**0.5 + 8))
 
 
 def test_settings_that_cannot_work() -> None:
-    for bad in ({"half_life": 0.0}, {"half_life": math.inf}, {"half_life": math.nan}, {"most": 0}):
+    for bad in ({"half_life": 0.0}, {"half_life": math.inf}, {"half_life": math.nan}, {"max_problems": 0}):
         with pytest.raises(UsageError, match="half_life"):
             PassRateHistory(**bad)
     for make in (lambda: Frontier(1.1), lambda: Frontier(-0.1), lambda: Frontier(0.2, -1), lambda: Frontier(math.nan)):

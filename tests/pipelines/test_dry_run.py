@@ -11,22 +11,23 @@ import torch
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, RecordingProgress, run_async
 from ponder.errors import Interrupted, ModelError
-from ponder.models.load import ScratchModel, load_policy
+from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.preflight.dry_run import build_sft_learner, dry_run, sample_groups, time_full_pass
 from ponder.pipelines.rl import RL, build_learners
 from ponder.pipelines.sft import FineTune
 from ponder.protocols import NoProgress
 from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import read_metrics, read_traces
-from ponder.train.objective import NO_KL
+from ponder.runs import read_metrics, read_traces
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Sampling
 
 MODEL = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
 JOB = RL(
-    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=2)), GRPO(kl=NO_KL), AdamW(lr=3e-3), steps=9, problems_per_step=3,
+    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=2)), GRPO(kl=None), AdamW(lr=3e-3), steps=9,
+    problems_per_step=3,
     save_every=1, device="cpu", dtype="float32",
 )  # fmt: skip
 TUNE = FineTune(DigitTask(), MODEL, QUESTION_TEMPLATE, steps=9, batch_size=2, device="cpu", dtype="float32")

@@ -15,14 +15,15 @@ import pytest
 from fakes import QUESTION_TEMPLATE, DigitTask, FakePolicy, FirstCharVerifier, RecordingProgress, trace_group
 from ponder.errors import Interrupted, ModelError, RunError, TaskError, UsageError
 from ponder.measure import Accuracy, MeanInterval
-from ponder.measure.evaluation_report import EvaluationReport, evaluation_report
-from ponder.models.load import ScratchModel, pin_checkpoint
+from ponder.measure.statistics.evaluation_report import EvaluationReport, evaluation_report
+from ponder.models.model_paths import pin_checkpoint
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.evaluate import Evaluate, evaluate
 from ponder.pipelines.solve import solve_all
 from ponder.protocols import NoProgress, Progress
 from ponder.reason.budget import Budget
 from ponder.reason.strategies import Chain, Samples
-from ponder.runs.run_dir import Run, read_traces
+from ponder.runs import Run, read_traces
 from ponder.types import Cost, Sampling, Score, Trace
 
 
@@ -36,16 +37,16 @@ def test_accuracy_of_single_answers(tmp_path: Path) -> None:
     script = ["3"] * 5 + [""] + ["3"] * 4
     job = Evaluate(DigitTask(), strategy=Chain(), max_concurrency=4)
     found = ran(job, tmp_path / "run", FakePolicy(script))
-    assert (found.problems, found.samples, found.undecided) == (10, 1, 1)
-    assert isinstance(found.single, Accuracy)
-    assert (found.single.correct, found.single.total, found.single.undecided) == (1, 10, 1)
+    assert (found.num_problems, found.samples_per_problem, found.num_undecided) == (10, 1, 1)
+    assert isinstance(found.accuracy, Accuracy)
+    assert (found.accuracy.correct, found.accuracy.total, found.accuracy.undecided) == (1, 10, 1)
 
     def end(right: int, sign: int) -> float:
         z, p, n = 1.959963984540054, right / 10, 10  # Wilson (1927), by hand
         half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
         return (p + z * z / (2 * n)) / (1 + z * z / n) + sign * half
 
-    assert (found.single.low, found.single.high) == pytest.approx((end(1, -1), end(2, 1))), "1 or 2 are right"
+    assert (found.accuracy.low, found.accuracy.high) == pytest.approx((end(1, -1), end(2, 1))), "1 or 2 are right"
     assert found.majority is None and found.coverage is None
     assert found.cost.generated_tokens == 10 and found.cost.prompt_tokens == 20
     text = "\n".join(found.lines())
@@ -67,7 +68,7 @@ def test_report_of_several_samples() -> None:
         judged([0.0, None, 0.0], ["2", "", "3"]),  # a tie of wrong answers
         judged([None, None, None], ["", "", ""]),  # nothing known
     ]
-    found = evaluation_report(traces, "wanted", FirstCharVerifier().read)
+    found = evaluation_report(traces, "wanted", FirstCharVerifier().extract_answer)
     assert (found.num_problems, found.samples_per_problem, found.num_undecided) == (4, 3, 4)
     assert isinstance(found.accuracy, MeanInterval)
     assert found.accuracy.mean == pytest.approx(np.mean([2 / 3, 1 / 3, 0.0, 0.0])) and found.accuracy.undecided == 1
@@ -101,7 +102,7 @@ def test_a_torn_trace_is_solved_again(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-30])
     policy = FakePolicy(["3"])
     found = ran(job, tmp_path / "run", policy)
-    assert len(policy.calls) == 1 and found.single == whole.single
+    assert len(policy.calls) == 1 and found.accuracy == whole.accuracy
     assert len(list(read_traces(tmp_path / "run"))) == 10
 
 
@@ -129,18 +130,18 @@ def test_a_first_batch_without_any_judgement_does_not_end_the_run(strategy: Any,
         Evaluate(ShyDigits(), strategy=strategy, max_concurrency=2), tmp_path / "run", FakePolicy(["5"] * 20), watcher
     )
     n = 1 if isinstance(strategy, Chain) else 2
-    assert found.single.mean == pytest.approx(1 / 10) and found.undecided == 4 * n
+    assert found.accuracy.mean == pytest.approx(1 / 10) and found.num_undecided == 4 * n
     told = [s[3]["accuracy"] for s in watcher.calls if s[0] == "step"]
-    assert math.isnan(told[0]) and told[-1] == pytest.approx(found.single.mean)
+    assert math.isnan(told[0]) and told[-1] == pytest.approx(found.accuracy.mean)
     assert found.reasons == {"timed out": 4 * n} and "4 of 10 problems have no verdict" in found.unmeasured
 
 
 def test_limit_and_emptiness(tmp_path: Path) -> None:
     found = ran(Evaluate(DigitTask(), limit=3), tmp_path / "few", FakePolicy(["0"] * 3))
-    assert found.problems == 3 and found.single.right == 1
+    assert found.num_problems == 3 and found.accuracy.correct == 1
     with pytest.raises(TaskError, match="no held-out problems"):
         ran(Evaluate(DigitTask(size=0)), tmp_path / "none", FakePolicy())
-    for bad in ({"limit": 0}, {"batch": 0}):
+    for bad in ({"limit": 0}, {"max_concurrency": 0}):
         with pytest.raises(UsageError, match="at least 1"):
             Evaluate(DigitTask(), **bad)
 
@@ -220,7 +221,7 @@ class Slow(FakePolicy):
 def test_a_slow_problem_holds_up_nobody(tmp_path: Path) -> None:
     found = ran(Evaluate(DigitTask(), max_concurrency=2), tmp_path / "run", Slow(["3"] * 10))
     order = [t.problem.id for _, t in read_traces(tmp_path / "run")]
-    assert found.problems == 10 and order.index("digits/test/0") >= 8
+    assert found.num_problems == 10 and order.index("digits/test/0") >= 8
 
 
 class Moody(FakePolicy):
@@ -234,17 +235,17 @@ class Moody(FakePolicy):
 
 def test_a_problem_that_fails_is_undecided_and_tried_again(tmp_path: Path) -> None:
     found = ran(Evaluate(DigitTask()), tmp_path / "run", Moody(["3"] * 10))
-    assert (found.failed, found.single.total, found.single.undecided) == (2, 10, 2)
-    assert found.single.mean == 1 / 10 and found.reasons == {"not today": 2} and not found.unmeasured
+    assert (found.num_failed, found.accuracy.total, found.accuracy.undecided) == (2, 10, 2)
+    assert found.accuracy.mean == 1 / 10 and found.reasons == {"not today": 2} and not found.unmeasured
     assert "2 problems: an error ended the thinking" in "\n".join(found.lines())
     again = FakePolicy(["1", "2"])
-    assert ran(Evaluate(DigitTask()), tmp_path / "run", again).single.right == 3 and len(again.calls) == 2
+    assert ran(Evaluate(DigitTask()), tmp_path / "run", again).accuracy.correct == 3 and len(again.calls) == 2
     still = Moody(["3"])  # what is left goes on failing, and the others still count
-    assert ran(Evaluate(DigitTask()), tmp_path / "again", Moody(["3"] * 10)).failed == 2
-    assert ran(Evaluate(DigitTask()), tmp_path / "again", still).single.total == 10
+    assert ran(Evaluate(DigitTask()), tmp_path / "again", Moody(["3"] * 10)).num_failed == 2
+    assert ran(Evaluate(DigitTask()), tmp_path / "again", still).accuracy.total == 10
     everything = Moody()
     everything.bad = "0123456789"
-    with pytest.raises(ModelError, match="all problems fail, the last one because: not today"):
+    with pytest.raises(ModelError, match="every attempt to solve fails, the last one because: not today"):
         ran(Evaluate(DigitTask()), tmp_path / "other", everything)
 
 
@@ -264,7 +265,7 @@ def test_an_ensemble_without_an_answer_is_wrong_and_a_failed_one_unknown() -> No
     """As for a single answer, and as `ponder compare` has it."""
     silent, failed = judged([], []), judged([], [])
     failed.failed = "the prompt has 9000 tokens"
-    found = evaluation_report([judged([1.0, 1.0], ["1", "1"]), silent, failed], "wanted", FirstCharVerifier().read)
+    found = evaluation_report([judged([1.0, 1.0], ["1", "1"]), silent, failed], "wanted", FirstCharVerifier().extract_answer)
     assert (found.accuracy.mean, found.accuracy.total, found.accuracy.undecided) == (1 / 3, 3, 1)
     for rate in (found.majority, found.coverage):
         assert rate is not None and (rate.total, rate.undecided, rate.mean) == (3, 1, 1 / 3)
@@ -285,8 +286,8 @@ def test_a_budget_for_all_problems_together(tmp_path: Path) -> None:
     assert ran(job, tmp_path / "each", FakePolicy(["3"] * 10)).cost.generated_tokens == 10
     policy = FakePolicy(["3"] * 10)
     found = ran(replace(job, shared_budget=True), tmp_path / "all", policy)
-    assert found.cost.generated_tokens == policy.written == 4 and found.spent == 6
-    assert (found.single.right, found.single.total) == (1, 10), "no answer for want of budget is wrong"
+    assert found.cost.generated_tokens == policy.written == 4 and found.num_out_of_budget == 6
+    assert (found.accuracy.correct, found.accuracy.total) == (1, 10), "no answer for want of budget is wrong"
 
 
 def test_a_guide_is_measured_too() -> None:

@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, RecordingProgress, trace_group
 from ponder.errors import Interrupted, TaskError, UsageError, VerifierError
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.rl import RL
 from ponder.pipelines.training import flat_rewards
 from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import newest_checkpoint, read_metrics
-from ponder.train.imitation import Distill
-from ponder.train.objective import NO_KL
+from ponder.runs import newest_checkpoint, read_metrics
+from ponder.train.distill import Distill
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO, REINFORCE
 from ponder.types import Sampling, Score, Trace
@@ -50,7 +49,8 @@ class Always(DigitTask):
 
 MODEL = ScratchModel(ALPHABET, width=16, layers=1, heads=2, context=32)
 JOB = RL(
-    Always(), MODEL, QUESTION_TEMPLATE, Samples(2, Sampling(max_tokens=2)), GRPO(kl=NO_KL), AdamW(lr=3e-3), steps=7, problems_per_step=4,
+    Always(), MODEL, QUESTION_TEMPLATE, Samples(2, Sampling(max_tokens=2)), GRPO(kl=None), AdamW(lr=3e-3), steps=7,
+    problems_per_step=4,
     max_steps_without_signal=3, preflight=False, save_every=5, device="cpu", dtype="float32",
 )  # fmt: skip
 
@@ -83,7 +83,7 @@ def test_the_last_step_tells_too_and_zero_never_stops(tmp_path: Path) -> None:
         replace(JOB, steps=6, max_steps_without_signal=6)(tmp_path / "end")
     assert replace(JOB, steps=6, max_steps_without_signal=6)(tmp_path / "end").version == 6
     assert replace(JOB, max_steps_without_signal=0)(tmp_path / "on").version == 7
-    with pytest.raises(UsageError, match="patience at least 0"):
+    with pytest.raises(UsageError, match="max_steps_without_signal at least 0"):
         replace(JOB, max_steps_without_signal=-1)
 
 
@@ -118,7 +118,8 @@ def test_a_stop_in_between_does_not_begin_the_count_anew(tmp_path: Path) -> None
     with pytest.raises(TaskError, match="stopped after 3 of 7 steps: all 24 rewards"):
         JOB(tmp_path / "run")
     state = json.loads((newest_checkpoint(tmp_path / "run") / "state.json").read_text())["state"]  # type: ignore[operator]
-    assert state["memory"][flat_rewards.HAS_SPREAD_KEY] == 0 and state["memory"][flat_rewards.NUM_REWARDS_KEY] == 24
+    kept = state["objective_state"]
+    assert kept[flat_rewards.HAS_SPREAD_KEY] == 0 and kept[flat_rewards.NUM_REWARDS_KEY] == 24
 
 
 # the count itself

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, run_async
-from ponder.models.load import ScratchModel, load_policy
+from ponder.models.load import load_policy
+from ponder.models.scratch_model import ScratchModel
 from ponder.nets import decoder
 from ponder.nets.decoder import Block, Decoder
 from ponder.nets.lora import LoRA
@@ -26,7 +27,7 @@ from ponder.pipelines.rl import RL, build_learners
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.training import session
 from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import read_metrics
+from ponder.runs import read_metrics
 from ponder.train.learner import Learner
 from ponder.train.optimizer import AdamW, MissingGradient
 from ponder.train.policy_gradient import GRPO
@@ -35,7 +36,8 @@ from ponder.types import Sampling
 
 MODEL = ScratchModel(ALPHABET, width=32, layers=3, heads=4, context=32)
 JOB = RL(
-    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=6)), GRPO(), AdamW(lr=3e-3), steps=1, problems_per_step=3,
+    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=6)), GRPO(), AdamW(lr=3e-3), steps=1,
+    problems_per_step=3,
     frozen_layers=1, device="cpu", dtype="float32",
 )  # fmt: skip
 TUNE = FineTune(DigitTask(), MODEL, QUESTION_TEMPLATE, steps=1, batch_size=2, device="cpu", dtype="float32")
@@ -58,7 +60,7 @@ def run_compiled_block(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         made(self, *args, **kwargs)
         self.compiled = True
 
-    monkeypatch.setattr(decoder, "fused", run)
+    monkeypatch.setattr(decoder, "run_compiled_block", run)
     monkeypatch.setattr(Learner, "__init__", compiled)
     yield lost
 
@@ -142,7 +144,7 @@ def test_another_gradient_than_the_plain_one_is_refused(
         out = run(block, x, turn, attend)
         return out + 0.05 * (out - out.detach())  # the same numbers, another gradient
 
-    monkeypatch.setattr(decoder, "fused", larger)
+    monkeypatch.setattr(decoder, "run_compiled_block", larger)
     with pytest.raises(PreflightError, match=r"compiled it differs by \de-\d+ \(at most 0.001\)"):
         JOB(tmp_path / "run")
 

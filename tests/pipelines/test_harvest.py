@@ -16,9 +16,8 @@ from ponder.pipelines import harvest as pipeline
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.harvest import Harvest, choose_scorer
 from ponder.pipelines.problems.conversations import read_conversations
-from ponder.runs import job_json
+from ponder.runs import Run, job_json
 from ponder.runs.data_files import write_jsonl
-from ponder.runs.run_dir import Run
 from ponder.tasks import Addition, Algebra
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 
@@ -192,7 +191,7 @@ def test_as_a_stage_it_is_done_once(run: Path, tmp_path: Path, monkeypatch: pyte
     assert job_json.decode(job_json.encode(job)) == job
     out = job(tmp_path / "stage")
     rows = out.read_text()
-    assert len(rows.splitlines()) == 3 and json.loads((tmp_path / "stage" / "funnel.json").read_text())[0]["count"] == 2
+    assert len(rows.splitlines()) == 3 and json.loads((tmp_path / "stage" / "filter_report.json").read_text())[0]["count"] == 2
     monkeypatch.setattr(pipeline, "read_traces", lambda folder: pytest.fail("it was done"))
     assert job(tmp_path / "stage").read_text() == rows
     with pytest.raises(RunError, match="another job"):
@@ -208,7 +207,7 @@ def test_nothing_right_stops_with_the_funnel_and_leaves_no_file(tmp_path: Path):
     assert "right                   0   - 1 wrong" in str(error.value)
     assert "sample more answers" in str(error.value).splitlines()[0]
     assert not (tmp_path / "out" / "data.jsonl").exists()
-    kept = FilterReport.from_json(json.loads((tmp_path / "out" / "funnel.json").read_text()))
+    kept = FilterReport.from_json(json.loads((tmp_path / "out" / "filter_report.json").read_text()))
     assert kept.lines() == str(error.value).splitlines()[1:], "the funnel is kept where nothing else is"
     with pytest.raises(TaskError, match=r"by the scorer 'accuracy' \(the answers were scored by: wanted\)"):
         Harvest((str(tmp_path / "run"),), scorer="accuracy").rows(FilterReport())
@@ -268,11 +267,11 @@ def test_what_is_no_run_is_refused(tmp_path: Path):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"runs": ()}, {"what": "chain"}, {"by": "best"}, {"each": 0}, {"longest": 0}, {"turns": 0}, {"margin": 0.0},
-     {"what": "pairs", "model": "smollm2"}, {"what": "labels", "longest": 9}, {"what": "values", "bar": 0.5},
-     {"margin": 0.2}, {"turns": 1}, {"what": "pairs", "depth": 1}, {"least": 2}, {"oracle": True},
-     {"task": Addition(digits=1)}, {"format": "omega"}, {"what": "labels", "format": "pairs"},
-     {"what": "labels", "by": "first"}],
+    [{"runs": ()}, {"kind": "chain"}, {"keep": "best"}, {"max_per_problem": 0}, {"max_tokens": 0}, {"max_wrong_turns": 0}, {"min_margin": 0.0},
+     {"kind": "pairs", "tokens_model": "smollm2"}, {"kind": "labels", "max_tokens": 9}, {"kind": "values", "min_score": 0.5},
+     {"min_margin": 0.2}, {"max_wrong_turns": 1}, {"kind": "pairs", "max_wrong_turn_steps": 1}, {"min_visits": 2}, {"include_oracle": True},
+     {"task": Addition(digits=1)}, {"format": "omega"}, {"kind": "labels", "format": "pairs"},
+     {"kind": "labels", "keep": "first"}],
 )  # fmt: skip
 def test_settings_that_cannot_work(settings):
     with pytest.raises((UsageError, UnknownName)):
@@ -314,7 +313,7 @@ def test_a_journey_s_own_words_are_learned_too(tmp_path: Path):
     from dataclasses import replace
 
     from fakes import QUESTION_TEMPLATE, char_policy
-    from ponder.models.load import ScratchModel
+    from ponder.models.scratch_model import ScratchModel
     from ponder.pipelines.sft import answer_trace
     from ponder.reason.harvest.journeys import RESTART_PHRASES
     from ponder.train.imitation import SFT

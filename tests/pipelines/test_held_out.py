@@ -13,7 +13,7 @@ import pytest
 from fakes import QUESTION_TEMPLATE, DigitTask
 from ponder.errors import TaskError, UsageError
 from ponder.filter_report import FilterReport
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.harvest import HARVEST_FILE, Harvest
@@ -26,8 +26,8 @@ from ponder.pipelines.rewards.labelled_traces import read_labelled_traces
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.harvest.kinds import HARVEST_KINDS
+from ponder.runs import Run
 from ponder.runs.data_files import write_jsonl
-from ponder.runs.run_dir import Run
 from ponder.tasks import Addition, Algebra
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 
@@ -94,7 +94,7 @@ def test_judges_do_not_learn_from_an_evaluation(tmp_path: Path) -> None:
         read_labelled_traces((measured,))
     assert len(read_labelled_traces((measured,), include_held_out=True)[0]) == 1
     mixed = run(tmp_path / "run", Collect(DigitTask()), *map(thought, SIDES.values()))
-    assert len(read_labelled_traces((mixed,), funnel=(funnel := FilterReport()))[0]) == 2 and funnel.dropped[
+    assert len(read_labelled_traces((mixed,), report=(funnel := FilterReport()))[0]) == 2 and funnel.dropped[
         TRAINING_ONLY_STAGE
     ] == {HELD_OUT_REASON: 2}
     file = tmp_path / "traces.jsonl"
@@ -159,7 +159,7 @@ def test_problems_do_not_start_from_test_problems(tmp_path: Path) -> None:
     job = MakeProblems("filter", file=str(file), filters=Filters(dedup_threshold=0))
     made = job(tmp_path / "some")
     assert [row["id"] for row in made.rows] == [p.id for p in task.train[:3]]
-    assert made.funnel.stages[TRAINING_ONLY_STAGE] == 3 and made.funnel.dropped[TRAINING_ONLY_STAGE] == {
+    assert made.filter_report.stages[TRAINING_ONLY_STAGE] == 3 and made.filter_report.dropped[TRAINING_ONLY_STAGE] == {
         HELD_OUT_REASON: 4
     }
     write_jsonl(file, rows[3:])

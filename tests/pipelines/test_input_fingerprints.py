@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fakes import ALPHABET, DigitTask
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.job.input_fingerprints import input_fingerprints
@@ -148,7 +148,7 @@ def test_models_count_wherever_they_are_named(home: Path) -> None:
         (home / name).mkdir()
         (home / name / "config.json").write_text("{}")
     job = RL(DigitTask(), MODEL, algorithm=PPO(critic=Critic(model="critic")), teacher="teacher")
-    assert {"the weights of teacher (teacher)", "the weights of objective.critic.model (critic)"} <= set(
+    assert {"the weights of teacher (teacher)", "the weights of algorithm.critic.model (critic)"} <= set(
         input_fingerprints(job)
     )
     asked = input_fingerprints(MakeProblems("filter", task=DigitTask(), solvers=("solver", "teacher")))
@@ -197,8 +197,8 @@ def test_two_files_of_one_name_both_count(home: Path) -> None:
 def test_a_kept_fingerprint_is_of_the_very_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Same size and same time of change do not make it the same."""
     monkeypatch.setenv("PONDER_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(file_fingerprints, "KEPT", 1)
-    monkeypatch.setattr(file_fingerprints, "SETTLED", 0)
+    monkeypatch.setattr(file_fingerprints, "MIN_CACHED_FILE_BYTES", 1)
+    monkeypatch.setattr(file_fingerprints, "SETTLED_NANOSECONDS", 0)
     path, other = tmp_path / "a", tmp_path / "b"
     reads: list[Path] = []
     read: Callable[..., str] = file_fingerprints._hash_file
@@ -207,7 +207,7 @@ def test_a_kept_fingerprint_is_of_the_very_file(tmp_path: Path, monkeypatch: pyt
         reads.append(path)
         return read(path, size)
 
-    monkeypatch.setattr(file_fingerprints, "_read", counted)
+    monkeypatch.setattr(file_fingerprints, "_hash_file", counted)
     path.write_bytes(b"one")
     time.sleep(0.02)
     was = path.stat()
@@ -226,7 +226,7 @@ def test_a_kept_fingerprint_is_of_the_very_file(tmp_path: Path, monkeypatch: pyt
 
 def test_what_was_changed_just_now_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PONDER_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(file_fingerprints, "KEPT", 1)
+    monkeypatch.setattr(file_fingerprints, "MIN_CACHED_FILE_BYTES", 1)
     (tmp_path / "a").write_bytes(b"one")
     file_fingerprint(tmp_path / "a")
     assert not (tmp_path / "cache").exists()

@@ -23,8 +23,7 @@ from ponder.pipelines.problems.filters import Filters, without_instruction
 from ponder.pipelines.problems.solve_rate import SolveRate
 from ponder.pipelines.problems.sources import check_parents
 from ponder.protocols import NoProgress, Progress
-from ponder.runs import job_json
-from ponder.runs.run_dir import Run, read_job, read_traces
+from ponder.runs import Run, job_json, read_job, read_traces
 from ponder.tasks import Addition, Algebra, CustomTask
 from ponder.tasks.synthetic.problem_rows import synthetic_problem
 from ponder.types import (
@@ -115,8 +114,8 @@ def test_from_templates_to_a_task(templates: str, tmp_path: Path):
     assert all(row["tags"]["parents"] == ["sums"] for row in found.rows) and len(found.rows) == 40
     assert all(row["pass_rate"] == 0.5 and row["attempts"] == 4 for row in found.rows)
     assert all(row["answer"] == str(sum(figures(row["tags"]["question"]))) for row in found.rows)
-    assert found.funnel.stages["drawn"] == 80 and found.funnel.stages["of fitting difficulty"] == 40
-    assert found.funnel.dropped["of fitting difficulty"] == {"below 1%: too hard": 40}
+    assert found.filter_report.stages["drawn"] == 80 and found.filter_report.stages["of fitting difficulty"] == 40
+    assert found.filter_report.dropped["of fitting difficulty"] == {"below 1%: too hard": 40}
     assert len(solver.asked) == 80 and "boxed" in solver.asked[0]
     path = tmp_path / "run" / "problems.jsonl"
     assert [json.loads(line) for line in path.read_text().splitlines()] == found.rows
@@ -125,7 +124,7 @@ def test_from_templates_to_a_task(templates: str, tmp_path: Path):
     trace.add(Step(0, task.gold(task.train[0]), ids([1]), stop="eos"))
     (score,) = asyncio.run(task.verifier(trace, [1]))
     assert score.value == 1.0
-    assert json.loads((tmp_path / "run" / "funnel.json").read_text()) == found.funnel.to_json()
+    assert json.loads((tmp_path / "run" / "filter_report.json").read_text()) == found.filter_report.to_json()
     # The solutions are an ordinary run's, and can be harvested.
     assert len(Harvest((str(tmp_path / "run"),), keep="first", max_per_problem=1).rows(FilterReport())) == 40
 
@@ -158,7 +157,7 @@ def test_a_solver_that_never_succeeds(templates: str, tmp_path: Path):
         ran(job, tmp_path / "run", Speaks(lambda q, i: "I do not know"))
     assert "drawn" in str(error.value) and "6 by no sample" in str(error.value)
     assert len(list(read_traces(tmp_path / "run"))) == 6  # all that was tried is kept
-    assert json.loads((tmp_path / "run" / "funnel.json").read_text())[-1]["count"] == 0
+    assert json.loads((tmp_path / "run" / "filter_report.json").read_text())[-1]["count"] == 0
 
 
 def test_another_solver_solves_again_what_was_written(parents: str, tmp_path: Path):
@@ -199,17 +198,17 @@ def test_another_solver_solves_again_what_was_written(parents: str, tmp_path: Pa
         again, asked = now(solvers=("a",))
     assert asked == {} and again.rows == first.rows and {step for step, _ in read_traces(folder)} == {0, 1}
     with pytest.warns(UserWarning, match="8 attempts"):
-        assert now(solvers=("a",), samples=6)[1] == {"a": 8}
+        assert now(solvers=("a",), samples_per_solver=6)[1] == {"a": 8}
     with pytest.warns(UserWarning, match="8 attempts"):
-        assert now(solvers=("a",), solving=Sampling(max_tokens=9))[1] == {"a": 8}
+        assert now(solvers=("a",), solver_sampling=Sampling(max_tokens=9))[1] == {"a": 8}
     before = (folder / "traces.jsonl").read_bytes()
-    for filters in ({"votes": 1}, {"easiest": 1.0, "hardest": 0.0}, {"keep": 2}):
-        assert now(solvers=("a",), solving=Sampling(max_tokens=9), **filters)[1] == {}
+    for filters in ({"min_votes": 1}, {"max_pass_rate": 1.0, "min_pass_rate": 0.0}, {"max_kept": 2}):
+        assert now(solvers=("a",), solver_sampling=Sampling(max_tokens=9), **filters)[1] == {}
     assert (folder / "traces.jsonl").read_bytes() == before
     with pytest.raises(RunError, match=r"another job \(count: 12 -> 13; seed: 3 -> 4\).*only solvers and filters"):
         now(count=13, seed=4)
-    with pytest.raises(RunError, match=r"writing.max_tokens: 1024 -> 7"):
-        now(writing=Sampling(max_tokens=7))
+    with pytest.raises(RunError, match=r"writer_sampling.max_tokens: 1024 -> 7"):
+        now(writer_sampling=Sampling(max_tokens=7))
     with pytest.warns(UserWarning), pytest.raises(TaskError, match="none of the answers"):
         now(solvers=("weak",))
     assert not (folder / "problems.jsonl").exists(), "not the old solver's"
@@ -225,7 +224,7 @@ def test_templates_can_get_another_model(templates: str, tmp_path: Path):
         ran(replace(job, count=7), tmp_path / "run", Speaks(adds))
     with Run(tmp_path / "other", Filters()):
         pass
-    with pytest.raises(RunError, match=r"another job \(job: Sieve\(...\) -> MakeProblems"):
+    with pytest.raises(RunError, match=r"another job \(job: Filters\(...\) -> MakeProblems"):
         ran(job, tmp_path / "other", Speaks(adds))
 
 
@@ -272,9 +271,9 @@ def test_written_problems_must_be_agreed_on(parents: str, tmp_path: Path):
         seed=3,
     )
     found = ran(job, tmp_path / "run", Speaks(writer))
-    assert found.funnel.stages["asked for"] == 12 and found.funnel.stages["made"] == 8
-    assert found.funnel.dropped["with a problem and an answer"] == {"no <problem>": 4}
-    assert found.funnel.dropped["agreed on"] == {"fewer than 2 samples give its answer": 4}
+    assert found.filter_report.stages["asked for"] == 12 and found.filter_report.stages["made"] == 8
+    assert found.filter_report.dropped["with a problem and an answer"] == {"no <problem>": 4}
+    assert found.filter_report.dropped["agreed on"] == {"fewer than 2 samples give its answer": 4}
     assert len(found.rows) == 4
     for row in found.rows:
         tags = row["tags"]
@@ -305,7 +304,7 @@ def test_harder_ones_and_ones_for_an_answer(parents: str, tmp_path: Path, source
     assert {len(r["tags"]["parents"]) for r in found.rows} == {2 if operator == "combine" else 1}
     assert {r["tags"]["operator"] for r in found.rows} == {operator or "backward"}
     if source == "backward":
-        assert found.funnel.dropped["with the answer asked for"]["for another answer"] > 0
+        assert found.filter_report.dropped["with the answer asked for"]["for another answer"] > 0
 
 
 def test_several_solvers_must_agree(parents: str, tmp_path: Path):
@@ -331,7 +330,7 @@ def test_several_solvers_must_agree(parents: str, tmp_path: Path):
     )
     found = ran(job, tmp_path / "run", find)
     assert {int(r["answer"]) for r in found.rows} == {100}  # two of three solvers outvote one
-    assert found.funnel.dropped["agreed on"]["another answer is as frequent"] == 5
+    assert found.filter_report.dropped["agreed on"]["another answer is as frequent"] == 5
     assert {step for step, _ in read_traces(tmp_path / "run")} == {0, 1, 2, 3}
 
 
@@ -356,14 +355,14 @@ def test_agreement_by_hand():
     ) and tried.majority_agrees
     tried.add_trace(trace("3", "3", "2"))
     assert not tried.majority_agrees  # one of two solvers is no majority
-    tried.count(trace("2"))
-    assert tried.majority_agrees and tried.lengths == [2, 2, 2, 2]
+    tried.add_trace(trace("2"))
+    assert tried.majority_agrees and tried.correct_lengths == [2, 2, 2, 2]
     even = SolveRate(problem)
-    even.count(trace("2", "3"))
-    assert not even.majority_agrees and even.rate == 0.5
+    even.add_trace(trace("2", "3"))
+    assert not even.majority_agrees and even.pass_rate == 0.5
     none = SolveRate(problem)
-    none.count(trace("u"))
-    assert none.rate is None
+    none.add_trace(trace("u"))
+    assert none.pass_rate is None
 
 
 def test_mutations_are_solved_before_they_are_believed(tmp_path: Path):
@@ -378,7 +377,7 @@ def test_mutations_are_solved_before_they_are_believed(tmp_path: Path):
     assert {r["tags"]["operator"] for r in found.rows} == {"numbers", "names", "units"}
     assert all(int(r["answer"]) == sum(figures(r["tags"]["question"])) for r in found.rows)
     assert all(r["tags"]["parents"][0] in ("p/1", "p/2") for r in found.rows)
-    with pytest.raises(UsageError, match="must be solved before it is believed"):
+    with pytest.raises(UsageError, match="solvers must check what .* gives"):
         MakeProblems("mutate", file=str(path))
 
 
@@ -392,22 +391,24 @@ def test_a_program_can_say_what_is_unique(templates: str, tmp_path: Path):
     Path(templates).write_text(json.dumps(SUMS))
     job = MakeProblems("templates", file=templates, count=30, filters=PLAIN, exact_solver=f"{__name__}:knows")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ponder.registry.load", lambda path: knows)
+        patch.setattr("ponder.registry.import_object", lambda path: knows)
         found = ran(job, tmp_path / "run", Speaks(adds))
     assert found.rows and all(figures(r["tags"]["question"])[0] % 2 == 0 for r in found.rows)
-    assert found.funnel.dropped["solved by program"] == {"several answers": 30 - len(found.rows)}
+    assert found.filter_report.dropped["solved by program"] == {"several answers": 30 - len(found.rows)}
     for name, kind in (("number", int), ("text", str)):  # a program may also give its one answer as it is
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("ponder.registry.load", lambda path, kind=kind: lambda asked: kind(sum(figures(asked))))
+            patch.setattr(
+                "ponder.registry.import_object", lambda path, kind=kind: lambda asked: kind(sum(figures(asked)))
+            )
             found = ran(job, tmp_path / name, Speaks(adds))
-        assert len(found.rows) == 30 and "solved by program" not in found.funnel.dropped
+        assert len(found.rows) == 30 and "solved by program" not in found.filter_report.dropped
 
 
 def test_selection_keeps_so_many(templates: str, tmp_path: Path):
     job = MakeProblems("templates", file=templates, count=40, max_kept=10, filters=PLAIN)
     found = ran(job, tmp_path / "run", Speaks(adds))
     assert len(found.rows) == 10 and {r["tags"]["domain"] for r in found.rows} == {"adding", "sharing"}
-    assert found.funnel.dropped["chosen"] == {"beyond 10": 30}
+    assert found.filter_report.dropped["chosen"] == {"beyond 10": 30}
 
 
 # The sieve
@@ -451,7 +452,7 @@ def test_near_duplicates_and_held_out_problems_go():
 
 
 def test_embeddings_by_name(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("ponder.registry.load", lambda path: lambda texts: [[len(t), 1.0] for t in texts])
+    monkeypatch.setattr("ponder.registry.import_object", lambda path: lambda texts: [[len(t), 1.0] for t in texts])
     funnel = FilterReport()
     left = Filters(dedup_threshold=0.999, embedder="x:y")(ask("one question", "two question"), funnel)
     assert len(left) == 1 and funnel.dropped["not nearly one"].total() == 1
@@ -505,9 +506,13 @@ def test_what_is_missing_is_told_before_it_costs(parents: str, tmp_path: Path, m
     policy = Speaks(writer)
     with pytest.raises(MissingExtra, match=r"near=0 does without"):
         ran(MakeProblems("write", file=parents, question_column="question", model="m"), tmp_path / "a", policy)
-    for settings in ({"exact": "no:where"}, {"sieve": Filters(dedup_threshold=0.5, embedder="no:where")}):
+    for settings in ({"exact_solver": "no:where"}, {"filters": Filters(dedup_threshold=0.5, embedder="no:where")}):
         with pytest.raises(UsageError, match="cannot load 'no:where'"):
-            ran(MakeProblems("write", model="m", **{"sieve": PLAIN, **settings}), tmp_path / str(len(settings)), policy)
+            ran(
+                MakeProblems("write", model="m", **{"filters": PLAIN, **settings}),
+                tmp_path / str(len(settings)),
+                policy,
+            )
         (tmp_path / str(len(settings)) / "job.json").unlink()
     assert policy.asked == []
 
@@ -527,7 +532,7 @@ def test_a_policy_that_always_fails_ends_it(parents: str, tmp_path: Path):
     job = MakeProblems("write", file=parents, question_column="question", model="m", count=40)
     with pytest.raises(ModelError, match="every attempt to write fails, the last one because: the prompt is too long"):
         ran(job, tmp_path / "run", Fails(adds))
-    assert json.loads((tmp_path / "run" / "funnel.json").read_text())[0]["stage"] == "asked for"
+    assert json.loads((tmp_path / "run" / "filter_report.json").read_text())[0]["stage"] == "asked for"
 
 
 def test_a_reply_without_any_problem_stops_with_the_funnel(parents: str, tmp_path: Path):
@@ -546,13 +551,13 @@ def test_a_reply_without_any_problem_stops_with_the_funnel(parents: str, tmp_pat
         ({"source": "evolve", "model": "m"}, UsageError),
         ({"source": "filter"}, UsageError),
         ({"source": "write"}, UsageError),
-        ({"source": "write", "model": "m", "samples": 0}, UsageError),
-        ({"source": "write", "model": "m", "samples": 1}, UsageError),
+        ({"source": "write", "model": "m", "samples_per_solver": 0}, UsageError),
+        ({"source": "write", "model": "m", "samples_per_solver": 1}, UsageError),
         ({"source": "evolve", "model": "m", "file": "f", "operators": ("numbers",)}, UnknownName),
         ({"source": "write", "model": "m", "file": "f", "task": Addition()}, UsageError),
         ({"source": "write", "model": "m", "count": 0}, UsageError),
-        ({"source": "write", "model": "m", "hardest": 0.9, "easiest": 0.5}, UsageError),
-        ({"source": "write", "model": "m", "keep": 0}, UsageError),
+        ({"source": "write", "model": "m", "min_pass_rate": 0.9, "max_pass_rate": 0.5}, UsageError),
+        ({"source": "write", "model": "m", "max_kept": 0}, UsageError),
         ({"source": "write", "model": "m", "prompt": "no field"}, UsageError),
         ({"source": "write", "model": "m", "prompt": "{question} {more}"}, UsageError),
     ],
@@ -562,7 +567,9 @@ def test_settings_that_cannot_work(settings: dict[str, Any], error: type[Excepti
         MakeProblems(**settings)
 
 
-@pytest.mark.parametrize("settings", [{"language": "xx"}, {"near": 2.0}, {"shortest": 9, "longest": 8}, {"ngram": 0}])
+@pytest.mark.parametrize(
+    "settings", [{"language": "xx"}, {"dedup_threshold": 2.0}, {"min_chars": 9, "max_chars": 8}, {"ngram": 0}]
+)
 def test_sieves_that_cannot_work(settings: dict[str, Any]):
     with pytest.raises(UsageError):
         Filters(**settings)
@@ -602,7 +609,7 @@ def test_how_to_answer_is_no_part_of_a_tasks_question():
 def test_a_task_can_be_started_from(tmp_path: Path):
     job = MakeProblems("filter", task=Addition(digits=2), count=20, filters=Filters(dedup_threshold=0, min_chars=1))
     found = ran(job, tmp_path / "run", Speaks(adds))
-    assert found.rows and found.funnel.stages["given"] == 20
+    assert found.rows and found.filter_report.stages["given"] == 20
     assert "boxed" in found.rows[0]["prompt"] and found.rows[0]["tags"]["parents"] == [found.rows[0]["id"]]
     again = MakeProblems(
         "filter", file=str(tmp_path / "run" / "problems.jsonl"), filters=Filters(dedup_threshold=0, min_chars=1)

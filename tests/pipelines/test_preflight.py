@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, FirstCharVerifier, run_async
-from ponder.models.load import ScratchModel, load_policy
+from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.nets.lora import LoRA
 from ponder.pipelines.preflight.checks import Check, PreflightError
 from ponder.pipelines.preflight.run_checks import preflight_sft, run_preflight
@@ -24,24 +25,26 @@ from ponder.pipelines.rl import RL, build_learners
 from ponder.pipelines.sft import FineTune
 from ponder.protocols import Scorer
 from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import read_metrics
+from ponder.runs import read_metrics
 from ponder.train import learner as learning
 from ponder.train import losses
 from ponder.train.algorithms import ONLINE
 from ponder.train.imitation import SFT
 from ponder.train.learner import Learner
-from ponder.train.objective import KL, NO_KL, Stats, Tokens
+from ponder.train.objective import KL, Stats, Tokens
 from ponder.train.optimizer import AdamW
 from ponder.train.pack import PackedBatch, TraceChains
 from ponder.train.policy_gradient import GRPO, ClippedSurrogate
+from ponder.train.readouts import LogprobReadout
 from ponder.types import Problem, Sampling, Score, Trace
 
 MODEL = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
 JOB = RL(
-    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=6)), GRPO(), AdamW(lr=3e-3), steps=2, problems_per_step=3,
+    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=6)), GRPO(), AdamW(lr=3e-3), steps=2,
+    problems_per_step=3,
     save_every=1, device="cpu", dtype="float32",
 )  # fmt: skip
-PLAIN = replace(JOB, algorithm=GRPO(kl=NO_KL))
+PLAIN = replace(JOB, algorithm=GRPO(kl=None))
 NAMES = ["log-probabilities", "invariance", "KL", "prompt", "EOS", "template", "grader", "finite", "gradient"]
 
 
@@ -73,7 +76,7 @@ def test_every_algorithm_passes(name: str) -> None:
     found = checked(replace(JOB, algorithm=ONLINE[name]()))
     assert [c.name for c in found] == NAMES
     skipped = [c.name for c in found if c.passed is None]
-    assert skipped == ([] if found[2].passed else ["KL"]) and bool(found[2].passed) == bool(ONLINE[name]().kl.beta)
+    assert skipped == ([] if found[2].passed else ["KL"]) and bool(found[2].passed) == (ONLINE[name]().kl is not None)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +153,7 @@ def test_nothing_is_changed() -> None:
 
 def test_a_temperature_on_one_side_only() -> None:
     def cool(policy: PonderPolicy, learner: Learner) -> None:
-        learner.temperature = 0.5
+        learner.readout = LogprobReadout(0.5)
 
     found = failed(JOB, cool)
     assert list(found) == ["log-probabilities"] and "at most 0.001" in found["log-probabilities"].value

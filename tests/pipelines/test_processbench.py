@@ -10,11 +10,13 @@ import torch
 
 from fakes import ALPHABET, QUESTION_TEMPLATE
 from ponder.errors import TaskError, UsageError
-from ponder.models.load import ScratchModel, load_policy
+from ponder.models.load import load_policy
+from ponder.models.load_scorer import make_head_reader
 from ponder.models.ponder_policy import PonderPolicy
-from ponder.models.reward_models import PRM, make_head_reader
+from ponder.models.reward_models import PRM
+from ponder.models.scratch_model import ScratchModel
 from ponder.nets.decoder_with_head import DecoderWithHead, ScoreHead
-from ponder.pipelines.processbench import process_bench
+from ponder.pipelines.processbench import evenly_spaced, process_bench
 from ponder.tasks.step_labels import processbench_labels
 from ponder.types import Trace
 
@@ -80,3 +82,8 @@ def test_impossible_settings_are_refused(tmp_path: Path) -> None:
         process_bench(PRM(judge().reader, granularity="line"), traces)
     with pytest.raises(UsageError, match="auto, step or line"):
         PRM(judge().reader, granularity="word")  # type: ignore[arg-type]
+
+
+def test_limit_takes_solutions_from_the_whole_file() -> None:
+    assert evenly_spaced(list(range(10)), 4) == [0, 2, 5, 7]
+    assert evenly_spaced(list(range(3)), 4) == evenly_spaced(list(range(3)), None) == [0, 1, 2]

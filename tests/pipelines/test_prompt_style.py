@@ -21,7 +21,8 @@ from ponder.cli import main
 from ponder.cli.strategy_flags import strategy_from_flags
 from ponder.errors import PonderError, UsageError
 from ponder.models.chat_templates import render_chat
-from ponder.models.load import ScratchModel, load_policy
+from ponder.models.load import load_policy
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.label import Label
@@ -47,10 +48,11 @@ from ponder.verify.answers.style import ANSWER_STYLES, answer_instruction, find_
 
 needs_data = pytest.mark.skipif(not os.environ.get("PONDER_DATA"), reason="PONDER_DATA names no folder of data sets")
 LOADED = ("arc", "bbh", "cruxeval", "game24", "gsm8k", "humaneval", "math500", "mawps", "mbpp", "processbench", "svamp")
-DRAWN = [name for name in TASKS if name not in (*LOADED, "questions", "columns", "reasoning-gym")]
+DRAWN = [name for name in TASKS if name not in (*LOADED, "questions", "custom", "reasoning-gym")]
 WAYS = (
-    "chain", "direct", "cot", "cot-sc", "vote", "best-of", "beam", "mcts", "refine", "tot", "got", "llama-berry",
-    "rstar-style", "forcing", "token-control", "step-control", "class-control", "rejection", "fork", "tools",
+    "chain", "direct", "cot", "cot-sc", "majority-vote", "best-of-n", "beam-search", "mcts", "self-refine",
+    "tree-of-thoughts", "graph-of-thoughts", "llama-berry", "rstar-style", "budget-forcing", "token-control",
+    "step-control", "class-control", "length-rejection", "entropy-fork", "tool-use",
 )  # fmt: skip
 PLACES = ("\\boxed", "<answer>", "begins with ####", 'begins with "Answer:"', "in a ```python block")
 
@@ -173,7 +175,7 @@ def test_no_prompt_says_twice_or_against_itself_how_to_answer(name: str) -> None
 def test_direct_and_cot_differ_in_the_instruction_alone(name: str) -> None:
     asked = {way: Evaluate(made(name), strategy=PRESETS[way].strategy).task.test[0] for way in ("direct", "cot")}
     direct, cot = asked["direct"].question, asked["cot"].question
-    assert asked["direct"].bare_question == asked["cot"].bare_question == made(name).test[0].bare
+    assert asked["direct"].bare_question == asked["cot"].bare_question == made(name).test[0].bare_question
     assert "only" in direct and "step" not in direct and "boxed" not in direct
     assert cot.endswith("in \\boxed{}.") and cot == made(name).test[0].question
     job = Evaluate(made(name), strategy=PRESETS["direct"].strategy)
@@ -289,9 +291,9 @@ def test_every_job_asks_in_its_strategys_style() -> None:
 
 def test_a_template_that_says_how_to_answer_is_not_contradicted() -> None:
     job = Evaluate(Sorting(), template="r1")
-    assert job.task.asks == "r1" and "<answer>" not in job.task.test[0].question
+    assert job.task.resolved_style == "r1" and "<answer>" not in job.task.test[0].question
     assert render_chat("r1", job.task.test[0].messages).count("<answer> ") == 2  # in the template's own words
-    assert Evaluate(Sorting(), template="r1", strategy=PRESETS["cot"].strategy).task.asks == "r1"
+    assert Evaluate(Sorting(), template="r1", strategy=PRESETS["cot"].strategy).task.resolved_style == "r1"
     with pytest.raises(UsageError, match="template r1 tells the model to think"):
         Evaluate(Sorting(), template="r1", strategy=PRESETS["direct"].strategy)
     tune = FineTune(Sums(), template="r1")
@@ -353,7 +355,9 @@ def test_a_strategy_that_thinks_adds_nothing_to_a_template_that_does() -> None:
     assert "step by step" not in sent and "boxed" not in sent
 
 
-@pytest.mark.parametrize("way", ["chain", "direct", "cot", "token-control", "tools", "tot", "refine"])
+@pytest.mark.parametrize(
+    "way", ["chain", "direct", "cot", "token-control", "tool-use", "tree-of-thoughts", "self-refine"]
+)
 @pytest.mark.parametrize("name", ["addition", "sorting", "countdown"])
 def test_tasks_shows_the_prompt_that_is_sent(way: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tasks", name, "--strategy", way, "--json"]) == 0
@@ -407,7 +411,7 @@ def test_a_run_is_judged_again_in_the_style_that_it_asked_in(tmp_path: Path) -> 
 
 def test_what_is_asked_about_an_answer_quotes_the_bare_question() -> None:
     problem = Suite(categories=("arithmetic",)).test[0]
-    asked = sent_by("refine", Suite(), problem)
+    asked = sent_by("self-refine", Suite(), problem)
     assert (
         problem.answer_instruction.strip() in asked[0] and problem.answer_instruction.strip() not in asked[1]
     )  # the critique

@@ -12,17 +12,17 @@ import torch
 
 from fakes import QUESTION_TEMPLATE, DigitTask, RecordingProgress, char_policy, run_async
 from ponder.errors import Interrupted, UsageError
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.quiet_star import QuietStar, answer_text, copy_embeddings, sample_thoughts
-from ponder.runs import job_json
-from ponder.runs.run_dir import read_metrics, read_traces
+from ponder.runs import job_json, read_metrics, read_traces
 from ponder.train.optimizer import AdamW
 from ponder.train.quiet_star_learner import QuietText
 from ponder.types import ids
 
 MODEL = ScratchModel("0123456789=:[]", width=16, layers=1, heads=2, context=24)
 JOB = QuietStar(
-    DigitTask(), MODEL, template=QUESTION_TEMPLATE, thought_tokens_like=(":", "="), max_thought_tokens=3, steps=4, batch_size=3, eval_limit=5, save_every=2, keep_checkpoints=2,
+    DigitTask(), MODEL, template=QUESTION_TEMPLATE, thought_tokens_like=(":", "="), max_thought_tokens=3, steps=4,
+    batch_size=3, eval_limit=5, save_every=2, keep_checkpoints=2,
     optimizer=AdamW(lr=1e-2), device="cpu", dtype="float32",
 )  # fmt: skip
 
@@ -36,16 +36,17 @@ def test_it_learns_and_measures_itself(tmp_path: Path) -> None:
     job(tmp_path / "run")
     rows = read_metrics(tmp_path / "run")
     assert rows[0]["nll"] > 1.5 and rows[-1]["nll"] < 0.3 and rows[-1]["test/talk"] < 0.3
-    assert rows[-1]["right/talk"] == 1.0 and 0 < rows[-1]["weight"] < 1
+    assert rows[-1]["right/talk"] == 1.0 and 0 < rows[-1]["thought/weight"] < 1
     kept = json.loads((tmp_path / "run" / "measured.json").read_text())
     assert kept["test/talk"]["mean"] == pytest.approx(rows[-1]["test/talk"]) and kept["test/talk"]["problems"] == 5
-    said = "\n".join(job.summary_lines(tmp_path / "run"))
+    said = "\n".join(job.summary_lines(tmp_path / "run", None))
     assert "without thoughts" in said and "with thoughts" in said and "100.0% of answers" in said
     plain = replace(job, num_thoughts=0)
     plain(tmp_path / "plain")
     (last,) = read_metrics(tmp_path / "plain")[-1:]
     assert last["test/talk"] == last["test/plain"] and last["num_tokens"] < rows[-1]["num_tokens"] / 3
-    assert "with thoughts" not in "\n".join(plain.summary_lines(tmp_path / "plain")).replace("without thoughts", "")
+    said = "\n".join(plain.summary_lines(tmp_path / "plain", None))
+    assert "with thoughts" not in said.replace("without thoughts", "")
 
 
 @pytest.mark.parametrize("where", [("phase", 6), ("tokens", 3), ("share", 3), ("step", 2)])
@@ -87,8 +88,8 @@ def test_where_and_how_one_thinks() -> None:
 
 def test_what_cannot_work_is_said() -> None:
     for change, why in [
-        ({"thoughts": 1}, "no others"), ({"steps": 0}, "at least 1"), ({"beta": -1.0}, "0 or more"),
-        ({"marks": ("[", "[")}, "must differ"), ({"beta": np.nan}, "0 or more"),
+        ({"num_thoughts": 1}, "no others"), ({"steps": 0}, "at least 1"), ({"beta": -1.0}, "0 or more"),
+        ({"thought_tokens": ("[", "[")}, "must differ"), ({"beta": np.nan}, "0 or more"),
     ]:  # fmt: skip
         with pytest.raises(UsageError, match=why):
             replace(JOB, **change)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from jinja2 import Environment
 
-from ponder.cli import launch, recipe_files
+from ponder.cli import recipe_files
 from ponder.errors import Interrupted, TaskError
 from ponder.models.chat_templates import CHAT_TEMPLATES
 from ponder.models.ponder_policy import PonderPolicy
@@ -26,8 +26,7 @@ from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stages
 from ponder.protocols import NoProgress
-from ponder.runs import job_json
-from ponder.runs.run_dir import Run, checkpoints, read_job, read_metrics, read_traces
+from ponder.runs import Run, checkpoints, job_json, read_job, read_metrics, read_traces
 from ponder.train.learner import Learner
 from ponder.train.optimizer import AdamW
 from ponder.types import Cost, Step, Trace, ids
@@ -37,14 +36,14 @@ SMALL: dict[str, dict[str, Any]] = {
     "star": {"problems": 8, "n": 4, "steps": 2},
     "rejection": {"problems": 8, "n": 4, "steps": 2},
     "dpo_rounds": {"problems": 8, "n": 4, "steps": 2},
-    "grpo": {"steps": 2, "prompts": 2, "n": 4},
-    "r1_zero": {"steps": 2, "prompts": 2, "n": 4},
-    "ppo": {"steps": 3, "prompts": 2, "n": 2, "warmup": 1},
+    "grpo": {"steps": 2, "problems_per_step": 2, "group_size": 4},
+    "r1_zero": {"steps": 2, "problems_per_step": 2, "group_size": 4},
+    "ppo": {"steps": 3, "problems_per_step": 2, "group_size": 2, "critic_warmup_steps": 1},
     "distillation": {"problems": 8, "steps": 2},
-    "rlhf": {"problems": 8, "reward_steps": 2, "rl_steps": 2, "prompts": 2},
-    "r1": {"problems": 8, "rl_steps": 2, "sft_steps": 2, "prompts": 4},
+    "rlhf": {"problems": 8, "reward_steps": 2, "rl_steps": 2, "problems_per_step": 2},
+    "r1": {"problems": 8, "rl_steps": 2, "sft_steps": 2, "problems_per_step": 4},
     "expert_iteration": {"problems": 6, "simulations": 4, "steps": 2},
-    "tree_grpo": {"steps": 2, "prompts": 2},
+    "tree_grpo": {"steps": 2, "problems_per_step": 2},
     "verifiers": {"problems": 4, "outcomes": 4, "samples": 2, "completions": 2, "n": 4, "limit": 4, "steps": 2},
 }
 
@@ -55,17 +54,17 @@ def tiny() -> Iterator[Any]:
     recipe_files.add_to_import_path(recipe_files.recipe_folders())
     import _bases
 
-    real, start, measure = _bases.BASES["tiny"], _bases.Base.start, _bases.Base.measure
+    real, start, measure = _bases.BASES["tiny"], _bases.RecipeBase.cold_start_job, _bases.RecipeBase.evaluate
 
     def small(self: Any, seed: int, steps: int | None = None, small: bool = False) -> FineTune:
-        return replace(start(self, seed, 20 if small else 150, small), batch=16, optimizer=AdamW(lr=1e-2))
+        return replace(start(self, seed, 20 if small else 150, small), batch_size=16, optimizer=AdamW(lr=1e-2))
 
     with pytest.MonkeyPatch.context() as patch:
         task = replace(real.task, terms=3, limit=4, test_size=4)
-        nets = {"model": replace(real.model, width=32, layers=1), "small": replace(real.model, width=16, layers=1)}
+        nets = {"model": replace(real.model, width=32, layers=1), "student": replace(real.model, width=16, layers=1)}
         patch.setitem(_bases.BASES, "tiny", replace(real, task=task, **nets))
-        patch.setattr(_bases.Base, "start", small)
-        patch.setattr(_bases.Base, "measure", lambda self, model, seed, n=2: measure(self, model, seed, 2))
+        patch.setattr(_bases.RecipeBase, "cold_start_job", small)
+        patch.setattr(_bases.RecipeBase, "evaluate", lambda self, model, seed, n=2: measure(self, model, seed, 2))
         yield _bases
 
 
@@ -150,7 +149,7 @@ def test_a_recipe_runs_to_its_end_and_not_twice(
     assert list(first) == [s.name for s in stages.stages]
     for stage in stages.stages:
         assert_done(stage.job, folder / stage.name)
-    told = launch.result_lines(stages, folder, first)
+    told = stages.summary_lines(folder, first)
     assert [line for line in told if line.startswith("== ")] == [f"== {name}" for name in first]
     assert sum(line.startswith("  traces ") for line in told) == sum(isinstance(s.job, Harvest) for s in stages.stages)
 
@@ -175,7 +174,7 @@ def assert_done(job: Any, folder: Path) -> None:
             assert checkpoints(folder)[-1].name == f"step-{job.steps:06d}"
         case Harvest():
             rows = [json.loads(line) for line in (folder / "data.jsonl").open()]
-            assert len(rows) == json.loads((folder / "funnel.json").read_text())[-1]["count"] > 0
+            assert len(rows) == json.loads((folder / "filter_report.json").read_text())[-1]["count"] > 0
             assert job.kind != "chains" or all(sum(row["learned"]) == row["tokens"] for row in rows)
         case Evaluate():
             assert [t.failed for _, t in read_traces(folder)] == [""] * len(job.task.test)
@@ -203,8 +202,10 @@ def test_an_empty_stage_ends_a_recipe_with_the_funnel(
     name: str, at: str, why: str, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model that knows nothing: no answer is right. What was done before stays."""
-    real = tiny.Base.start
-    monkeypatch.setattr(tiny.Base, "start", lambda *a, **k: replace(real(*a, **k), steps=1, save_every=1, batch=2))
+    real = tiny.RecipeBase.cold_start_job
+    monkeypatch.setattr(
+        tiny.RecipeBase, "cold_start_job", lambda *a, **k: replace(real(*a, **k), steps=1, save_every=1, batch_size=2)
+    )
     stages = made(name, **{**SMALL[name], "problems": 2})
     with pytest.raises(TaskError, match=why) as error:
         stages(tmp_path / "run")

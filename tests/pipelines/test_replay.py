@@ -185,13 +185,13 @@ def test_scorers_by_name(tmp_path: Path) -> None:
 
 def test_the_command_says_what_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_run(tmp_path / "run", [[right_answer(p), wrong_answer(p)] for p in range(4)])
-    assert main(["replay", str(path), "--score", "addition", "--set", "digits=2", "--select", "majority"]) == 0
+    assert main(["replay", str(path), "--score", "addition", "--task.digits", "2", "--select", "majority"]) == 0
     out = capsys.readouterr().out
     assert "8 the same" in out and "groups (grpo)" in out and "before" in out
     assert main(["replay", str(path), "--select", "any", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["after"]["mean"] == 1.0
-    assert told["groups"][0]["stored"]["dead"] == 0.0
+    assert told["groups"][0]["stored"]["dead_share"] == 0.0
     assert main(["replay", str(tmp_path / "none")]) == 2
 
 

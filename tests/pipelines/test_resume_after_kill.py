@@ -26,19 +26,19 @@ from typing import Any
 import pytest
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.rl import RL
 from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import Run, checkpoints, read_metrics, read_traces
+from ponder.runs import Run, checkpoints, read_metrics, read_traces
 from ponder.train.checkpoint import CheckpointWriter
-from ponder.train.objective import NO_KL
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Sampling
 
 JOB = RL(
     task=DigitTask(), model=ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32), template=QUESTION_TEMPLATE,
-    strategy=Samples(8, Sampling(max_tokens=2)), algorithm=GRPO(kl=NO_KL), optimizer=AdamW(lr=3e-3, warmup_steps=2), steps=9,
+    strategy=Samples(8, Sampling(max_tokens=2)), algorithm=GRPO(kl=None), optimizer=AdamW(lr=3e-3, warmup_steps=2),
+    steps=9,
     problems_per_step=6, max_tokens_per_microbatch=20, save_every=2, device="cpu", dtype="float32",
 )  # fmt: skip
 KILLS = 8  # by time, and as many inside saves; writing in the background, and not

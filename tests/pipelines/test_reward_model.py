@@ -15,18 +15,13 @@ from fakes import ALPHABET, QUESTION_TEMPLATE, RecordingProgress, plain_hidden, 
 from ponder.engine.request import ReadRequest
 from ponder.errors import Interrupted, ModelError, RunError, TaskError, UsageError
 from ponder.models.guides import load_guide, parse_reward_model
-from ponder.models.load import ScratchModel, load_policy
+from ponder.models.load import load_policy
+from ponder.models.load_scorer import load_scorer, load_shared_scorer, make_head_reader
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.reward_models import ORM as Outcome
 from ponder.models.reward_models import PRM as Process
-from ponder.models.reward_models import (
-    PreferenceModel,
-    ValueModel,
-    load_scorer,
-    load_shared_scorer,
-    make_head_reader,
-    make_scorer,
-)
+from ponder.models.reward_models import PreferenceModel, ValueModel, make_scorer
+from ponder.models.scratch_model import ScratchModel
 from ponder.nets import hf
 from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.lora import LoRA
@@ -40,8 +35,7 @@ from ponder.pipelines.rewards.labelled_traces import (
 from ponder.pipelines.solve import solve
 from ponder.reason.operators.cut import Cut
 from ponder.reason.strategies import DVTS, BeamSearch, BestOfN, LookaheadBeamSearch, ParticleFilter, Rebase
-from ponder.runs import job_json
-from ponder.runs.run_dir import Run, newest_checkpoint, read_metrics
+from ponder.runs import Run, job_json, newest_checkpoint, read_metrics
 from ponder.tasks.step_labels import LABEL_SCORE, read_labels, write_labels
 from ponder.train.optimizer import AdamW
 from ponder.train.reward_objectives import BradleyTerry, OutcomeReward, ProcessReward, RewardObjective, StateValue
@@ -49,7 +43,8 @@ from ponder.types import Problem, Sampling, Score, Step, Trace, ids, user_messag
 
 MODEL = ScratchModel(ALPHABET + "\n", width=32, layers=1, heads=4, context=64)
 JOB = TrainRewardModel(
-    ("?",), MODEL, OutcomeReward(), QUESTION_TEMPLATE, optimizer=AdamW(lr=1e-2), steps=30, batch_size=24, save_every=10, held_out_tenths=3,
+    ("?",), MODEL, OutcomeReward(), QUESTION_TEMPLATE, optimizer=AdamW(lr=1e-2), steps=30, batch_size=24,
+    save_every=10, held_out_tenths=3,
     device="cpu", dtype="float32",
 )  # fmt: skip
 
@@ -83,7 +78,8 @@ def made(path: Path, kind: str, rows: int = 120, seed: int = 0) -> str:
 
 RULES: dict[str, tuple[str, RewardObjective, type]] = {
     "outcomes": ("outcomes", OutcomeReward(), Outcome), "stepwise": ("stepwise", ProcessReward(), Process),
-    "ranked": ("ranked", BradleyTerry(), PreferenceModel), "two-hot": ("stepwise", StateValue("two-hot", bins=5), ValueModel),
+    "ranked": ("ranked", BradleyTerry(), PreferenceModel),
+    "two-hot": ("stepwise", StateValue("two-hot", bins=5), ValueModel),
 }  # fmt: skip
 
 
@@ -157,7 +153,8 @@ def test_the_folder_is_a_judge_again(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="cannot write"):
         load_policy(str(tmp_path / "run"))
     with pytest.raises(UsageError, match="no setting 'reduce'"):
-        make_scorer(make_head_reader(replace(job, algorithm=OutcomeReward(), steps=1, data=(made(tmp_path / "o.jsonl", "outcomes"),))(
+        make_scorer(make_head_reader(replace(job, algorithm=OutcomeReward(), steps=1,
+        data=(made(tmp_path / "o.jsonl", "outcomes"),))(
             tmp_path / "orm")), reduce="min")  # fmt: skip
 
 
@@ -202,7 +199,8 @@ def test_a_judge_shares_the_policy_s_engine(way: str, tmp_path: Path) -> None:
     hf.save(net, tmp_path / "base")
     tokenizer.save(tmp_path / "base")
     job = replace(
-        JOB, data=(made(tmp_path / "d.jsonl", "stepwise"),), algorithm=ProcessReward(), model=str(tmp_path / "base"), steps=5,
+        JOB, data=(made(tmp_path / "d.jsonl", "stepwise"),), algorithm=ProcessReward(), model=str(tmp_path / "base"),
+        steps=5,
         lora=LoRA(4) if way == "lora" else None, head_only=way == "head",
     )  # fmt: skip
     trained = job(tmp_path / "run")
@@ -497,7 +495,7 @@ def test_traces_of_another_tokenizer_are_refused(tmp_path: Path) -> None:
 
 
 def test_impossible_settings_are_refused(tmp_path: Path) -> None:
-    for changes in ({"steps": 0}, {"held_out": 10}, {"data": ()}, {"data": "d.jsonl"}):
+    for changes in ({"steps": 0}, {"held_out_tenths": 10}, {"data": ()}, {"data": "d.jsonl"}):
         with pytest.raises(UsageError):
             replace(JOB, **changes)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="give one of them"):
@@ -544,10 +542,10 @@ def rows(path: Path, kind: str, prompts: int = 40, answers: int = 4, seed: int =
 @pytest.mark.parametrize("kind", ["outcomes", "stepwise"])
 def test_pairs_are_found_among_rows_of_one_prompt(kind: str, tmp_path: Path) -> None:
     job = replace(JOB, data=(rows(tmp_path / "d.jsonl", kind),), algorithm=BradleyTerry(), batch_size=8, steps=40)
-    job(tmp_path / "run")
+    result = job(tmp_path / "run")
     last = read_metrics(tmp_path / "run")[-1]
     assert last["test/accuracy"] > 0.9 and last["test/best_of_n"] > 0.95 > last["test/any_of_n"]
-    said = job.summary_lines(tmp_path / "run")
+    said = job.summary_lines(tmp_path / "run", result)
     counts = [line.split() for line in said]
     assert ["traces", "160"] in counts and ["prompts", "40"] in counts
 
@@ -590,7 +588,7 @@ def test_rows_of_one_prompt_become_one_trace(tmp_path: Path) -> None:
     assert len(merge_by_prompt([single[0], strange])) == 2, (
         "the same question in other tokens, such as another template's"
     )
-    parts = merge_by_prompt(single, most=2)
+    parts = merge_by_prompt(single, max_answers=2)
     assert [len(t.answers()) for t in parts] == [2, 2, 1] * 3, "none is too large to be computed at once"
     firsts = [t.text(t.answers()[0]) for t in parts[:2]]
     assert firsts == [single[0].text(2), single[3].text(2)], "dealt out in turn, so that sorted rows mix"

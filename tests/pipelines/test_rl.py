@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, FirstCharVerifier, RecordingProgress, char_policy, trace_group
 from ponder.errors import Interrupted, PonderError, RunError, TaskError, UsageError, VerifierError
-from ponder.models.load import ScratchModel
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.nets import hf
 from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.lora import LoRA
@@ -26,9 +26,10 @@ from ponder.pipelines.solve import shuffled_problems
 from ponder.pipelines.training.sample_metrics import sample_metrics
 from ponder.pipelines.training.teachers import load_value_model
 from ponder.reason.strategies import Chain, Samples
-from ponder.runs.records import raw_records
-from ponder.runs.run_dir import Run, checkpoints, newest_checkpoint, read_findings, read_job, read_metrics, read_traces
-from ponder.train.imitation import SFT, Distill
+from ponder.runs import Run, checkpoints, newest_checkpoint, read_job, read_metrics, read_traces
+from ponder.runs.records import raw_records, read_records
+from ponder.train.distill import Distill
+from ponder.train.imitation import SFT
 from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.train.policy_gradient import GRPO, RLOO
 from ponder.train.ppo import PPO
@@ -36,7 +37,8 @@ from ponder.types import Cost, Sampling, Score
 
 MODEL = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
 JOB = RL(
-    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=2)), GRPO(), AdamW(lr=3e-3, warmup_steps=2), steps=6, problems_per_step=3,
+    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=2)), GRPO(), AdamW(lr=3e-3, warmup_steps=2),
+    steps=6, problems_per_step=3,
     max_tokens_per_microbatch=20, preflight=False, save_every=2, device="cpu", dtype="float32",
 )  # fmt: skip
 
@@ -320,8 +322,9 @@ def test_the_trained_model_loads_by_the_run_s_name(whole: tuple[Path, PonderPoli
         ({"strategy": Samples(1, Sampling(max_tokens=2))}, "group of one"),
         ({"strategy": Samples(4, Sampling(temperature=0.5))}, "temperature"),
         ({"temperature": 0.0, "strategy": Samples(4, Sampling(temperature=0.0))}, "positive"),
-        ({"steps": 0}, "at least 1"), ({"save_every": 0}, "at least 1"), ({"prompts": -1}, "at least 1"),
-        ({"passes": 0}, "at least 1"), ({"minibatches": 0}, "at least 1"), ({"keep": 0}, "at least 1"),
+        ({"steps": 0}, "at least 1"), ({"save_every": 0}, "at least 1"), ({"problems_per_step": -1}, "at least 1"),
+        ({"epochs_per_batch": 0}, "at least 1"), ({"minibatches": 0}, "at least 1"),
+        ({"keep_checkpoints": 0}, "at least 1"),
     ],
 )  # fmt: skip
 def test_impossible_jobs_are_refused(change: dict[str, Any], words: str) -> None:
@@ -416,10 +419,10 @@ def test_a_stop_string_ends_an_answer(tmp_path: Path) -> None:
 
 def test_settings_that_would_train_on_nothing_are_refused() -> None:
     for changes, said in (
-        ({"refill": -1}, "refill"),
+        ({"dynamic_sampling_rounds": -1}, "dynamic_sampling_rounds"),
         ({"lora": LoRA(2), "frozen_layers": 1}, "either lora or frozen_layers"),
-        ({"objective": SFT()}, "RejectionSampling"),
-        ({"objective": Distill()}, "needs a teacher"),
+        ({"algorithm": SFT()}, "RejectionSampling"),
+        ({"algorithm": Distill()}, "needs a teacher"),
         ({"strategy": Chain(Sampling(max_tokens=2))}, "group of one"),
     ):
         with pytest.raises(UsageError, match=said):
@@ -453,16 +456,21 @@ def test_a_critic_is_taken_from_a_run_but_not_from_a_neighbour(tmp_path: Path) -
     assert load_value_model(str(tmp_path / "run"), policy).score.weight.any(), "a run's is what it learned"
 
 
+def findings_by_step(folder: Path) -> dict[int, list[str]]:
+    rows = (row for _, row in read_records(folder / "metrics.jsonl"))
+    return {row["step"]: row["findings"] for row in rows if "findings" in row}
+
+
 def test_a_sick_run_says_so_in_its_metrics(tmp_path: Path) -> None:
     hopeless = replace(JOB, task=DigitTask(answer="x"), steps=8, save_every=4, max_steps_without_signal=0)
     with pytest.raises(Interrupted):
         hopeless(tmp_path / "run", RecordingProgress("phase", 12))
     hopeless(tmp_path / "run")
-    found = read_findings(tmp_path / "run")
+    found = findings_by_step(tmp_path / "run")
     assert 7 in found and any("equal rewards" in text for text in found[7]) and 0 not in found
     assert all("findings" not in row for row in read_metrics(tmp_path / "run"))
     replace(hopeless, save_every=8)(tmp_path / "whole")
-    assert read_findings(tmp_path / "whole") == found, "a resumed run remembers"
+    assert findings_by_step(tmp_path / "whole") == found, "a resumed run remembers"
 
 
 def test_a_run_goes_on_from_the_weights_it_began_with_though_their_run_has_newer_ones(tmp_path: Path) -> None:

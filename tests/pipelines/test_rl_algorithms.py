@@ -14,25 +14,28 @@ from torch import Tensor
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, RecordingProgress, run_async
 from ponder.errors import Interrupted
-from ponder.models.load import ScratchModel, load_policy
+from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.nets.lora import LoRA
 from ponder.pipelines import rl
 from ponder.pipelines.rl import RL
 from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import newest_checkpoint, read_metrics, read_traces
+from ponder.runs import newest_checkpoint, read_metrics, read_traces
 from ponder.train.finite_checks import Diverged
 from ponder.train.learner import Learner
-from ponder.train.objective import KL, NO_KL, Stats, Tokens
+from ponder.train.objective import KL, Critic, Stats, Tokens
 from ponder.train.optimizer import AdamW
 from ponder.train.pack import PackedBatch
 from ponder.train.policy_gradient import DAPO, GRPO, REINFORCE
-from ponder.train.ppo import PPO, AdaptiveKLController, Critic
+from ponder.train.ppo import PPO, AdaptiveKLController
+from ponder.train.readouts import LogprobReadout
 from ponder.types import Sampling
 
 MODEL = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
 JOB = RL(
-    DigitTask(answer="7"), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=2)), GRPO(), AdamW(lr=3e-3), steps=4, problems_per_step=3,
+    DigitTask(answer="7"), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=2)), GRPO(), AdamW(lr=3e-3),
+    steps=4, problems_per_step=3,
     max_tokens_per_microbatch=20, preflight=False, save_every=3, device="cpu", dtype="float32",
 )  # fmt: skip
 CRITIC = Critic(optimizer=AdamW(lr=1e-2), warmup_steps=1)
@@ -85,7 +88,7 @@ def test_ppo_s_critic_learns_first_and_alone(tmp_path: Path) -> None:
     rows = told(tmp_path / "run")
     assert ["grad_norm" in m for m in rows] == [False, False, True], "the policy waits"
     assert all(m["critic/grad_norm"] > 0 for m in rows) and rows[0]["value/mean"] == 0 != rows[1]["value/mean"]
-    assert {"kl_beta", "value/explained", "critic/lr"} <= rows[0].keys()
+    assert {"kl_beta", "value/explained_variance", "critic/lr"} <= rows[0].keys()
     for _, trace in read_traces(tmp_path / "run"):
         for i in trace.answers():
             judged = {"returns"} if trace.score(i, "wanted") is not None else set()
@@ -191,16 +194,16 @@ def test_a_run_that_diverges_keeps_its_traces(tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_out_of_memory_goes_on_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Learner._tokens
+    real = LogprobReadout.loss_inputs
 
-    def tokens(self: Learner, batch: PackedBatch) -> Tokens:
+    def tokens(self: LogprobReadout, learner: Learner, batch: PackedBatch) -> Tokens:
         if len(batch.ids_T) > 70:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        return real(self, batch)
+        return real(self, learner, batch)
 
     job = replace(JOB, strategy=Samples(16, Sampling(max_tokens=2)), max_tokens_per_microbatch=4096)
     expected = job(tmp_path / "whole")
-    monkeypatch.setattr(Learner, "_tokens", tokens)
+    monkeypatch.setattr(LogprobReadout, "loss_inputs", tokens)
     policy = job(tmp_path / "run")
     rows = told(tmp_path / "run")
     assert all(m["max_tokens_per_microbatch"] == 64 and m["oom_retries"] == 6 for m in rows), "found once, and it stays"
@@ -217,4 +220,4 @@ def test_a_network_s_own_copy_is_the_reference(monkeypatch: pytest.MonkeyPatch) 
     with torch.no_grad():
         policy.net.norm.weight.add_(1)
     assert all(torch.equal(before[n], w) for n, w in learner.reference.state_dict().items())
-    assert rl.build_learners(replace(JOB, algorithm=GRPO(kl=NO_KL)), policy)[0].reference is None
+    assert rl.build_learners(replace(JOB, algorithm=GRPO(kl=None)), policy)[0].reference is None

@@ -13,20 +13,20 @@ import numpy as np
 import pytest
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.rl import RL
 from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import read_metrics
+from ponder.runs import read_metrics
 from ponder.train.algorithms import ONLINE
+from ponder.train.objective import Critic
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import REINFORCE
-from ponder.train.ppo import Critic
 from ponder.types import Sampling
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "gspo": {"clip": 0.2, "clip_high": 0.2},
-    "dr-grpo": {"length": 1},
-    "dapo": {"buffer": 0},
+    "dr-grpo": {"max_completion_tokens": 1},
+    "dapo": {"overlong_buffer": 0},
     "ppo": {"critic": Critic(optimizer=AdamW(lr=1e-2))},
 }
 STEPS = 16
@@ -35,8 +35,10 @@ STEPS = 16
 def learn(rule: Any, folder: Path, lr: float = 1e-2, seed: int = 0) -> list[float]:
     """Rewards by step. A blind guess is right once in twenty-three."""
     job = RL(
-        DigitTask(answer="7"), ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=16, seed=seed), QUESTION_TEMPLATE,
-        Samples(8, Sampling(max_tokens=1)), rule, AdamW(lr=lr), steps=STEPS, problems_per_step=6, dynamic_sampling_rounds=0, preflight=False,
+        DigitTask(answer="7"), ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=16, seed=seed),
+        QUESTION_TEMPLATE,
+        Samples(8, Sampling(max_tokens=1)), rule, AdamW(lr=lr), steps=STEPS, problems_per_step=6,
+        dynamic_sampling_rounds=0, preflight=False,
         save_every=STEPS, seed=seed, device="cpu", dtype="float32",
     )  # fmt: skip
     job(folder)

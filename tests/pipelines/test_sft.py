@@ -25,14 +25,16 @@ from fakes import (
     weights64,
 )
 from ponder.errors import Interrupted, RunError, TaskError, UsageError
-from ponder.models.load import ScratchModel
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.models.tokenizer import Tokenizer
 from ponder.pipelines.problems.conversations import read_conversations
 from ponder.pipelines.sft import PREFERENCE_SCORER, FineTune, answer_trace, check_answer_tokens, text_answer_trace
 from ponder.pipelines.solve import shuffled_problems
-from ponder.runs.run_dir import newest_checkpoint, read_metrics, read_traces
-from ponder.train.imitation import DPO, SFT, Distill, RejectionSampling
+from ponder.runs import newest_checkpoint, read_metrics, read_traces
+from ponder.train.distill import Distill
+from ponder.train.dpo import DPO
+from ponder.train.imitation import SFT, RejectionSampling
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Problem, Sampling, user_messages
@@ -164,7 +166,7 @@ def test_a_teacher_s_distribution_is_learned(tmp_path: Path) -> None:
 def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no rejected answers"):
         replace(JOB, algorithm=DPO())
-    for change in ({"objective": Distill()}, {"teacher": "smollm2"}):
+    for change in ({"algorithm": Distill()}, {"teacher": "smollm2"}):
         with pytest.raises(UsageError, match="give both or neither"):
             replace(JOB, **change)
     replace(
@@ -261,7 +263,7 @@ def test_a_file_can_be_learned(tmp_path: Path) -> None:
     assert losses[-1] < 0.5 * losses[0]
 
 
-@pytest.mark.parametrize("change", [{"steps": 0}, {"batch": 0}, {"save_every": 0}, {"keep": 0}])
+@pytest.mark.parametrize("change", [{"steps": 0}, {"batch_size": 0}, {"save_every": 0}, {"keep_checkpoints": 0}])
 def test_impossible_jobs_are_refused(change: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="at least 1"):
         replace(JOB, **change)

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from ponder.cli import launch, recipe_files
+from ponder.cli import recipe_files
 from ponder.models import chat_templates
 from ponder.models.genrm import verdict_prompt
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.pipelines.stages import Stages
-from ponder.runs import job_json
-from ponder.runs.run_dir import read_metrics, read_traces
+from ponder.runs import job_json, read_metrics, read_traces
 from ponder.train.learner import Learner
 
 SMALL: dict[str, dict[str, Any]] = {
     "genrm": {"base_steps": 60, "problems": 300, "orm_steps": 2, "steps": 2, "batch": 4, "n": 2, "operations": 1},
+    "proofs": {"start_steps": 2, "steps": 1, "problems_per_step": 2, "group_size": 2, "test_size": 4, "max_tokens": 8},
     "quiet_star": {"base_steps": 2, "steps": 2, "batch": 2, "more": 2},
 }
 
@@ -35,7 +35,7 @@ def made(name: str, **settings: Any) -> Stages:
 def test_it_runs_to_its_end_and_not_twice(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stages = made(name, **SMALL[name])
     first = stages(tmp_path / "run")
-    told = "\n".join(launch.result_lines(stages, tmp_path / "run", first))
+    told = "\n".join(stages.summary_lines(tmp_path / "run", first))
     assert all(f"== {stage.name}\n" in told for stage in stages.stages)
 
     def again(*_: Any, **__: Any) -> None:
@@ -48,6 +48,10 @@ def test_it_runs_to_its_end_and_not_twice(name: str, tmp_path: Path, monkeypatch
         for stage in ("by-orm", "by-genrm", "by-genrm-cot"):
             scores = [s.scores for _, t in read_traces(tmp_path / "run" / stage) for s in t.steps[1:]]
             assert scores and all({"accuracy", "orm" if stage == "by-orm" else "genrm"} <= set(s) for s in scores)
+    elif name == "proofs":
+        for stage in ("start-accuracy", "grpo-accuracy"):
+            scores = [s.scores["accuracy"].value for _, t in read_traces(tmp_path / "run" / stage) for s in t.steps[1:]]
+            assert len(scores) == 4 and set(scores) <= {0.0, 1.0}, "the Metamath verifier decides every proof"
     else:
         rows = {stage: read_metrics(tmp_path / "run" / stage)[-1] for stage in ("quiet", "without")}
         assert rows["quiet"]["num_tokens"] > rows["without"]["num_tokens"] > 0
@@ -56,16 +60,16 @@ def test_it_runs_to_its_end_and_not_twice(name: str, tmp_path: Path, monkeypatch
 def test_a_judge_reads_what_the_model_can_read() -> None:
     """The template leaves of GenRM's question what this model has read: the problem and its solution."""
     made = recipe_files.load_recipe(recipe_files.shipped_recipes()["genrm"]).__globals__
-    judge = chat_templates.with_chat_template(Tokenizer.from_alphabet(made["ALPHABET"]), made["ASKED"])
+    judge = chat_templates.with_chat_template(Tokenizer.from_alphabet(made["ALPHABET"]), made["GENRM_TEMPLATE"])
     for rationale in (False, True):
         tokens = chat_templates.encode_chat(judge, verdict_prompt("3*7+5", ":16;=6", rationale))
         assert judge.decode(tokens, keep_special=True) == "<bos>3*7+5:16;=6?"
-    assert made["slips"](2.0, 8).allowed[0] == judge.eos[0]
+    assert made["hot_sampling"](2.0, 8).allowed_token_ids[0] == judge.eos[0]
 
 
 def test_the_clock_is_worked_out_from_left_to_right() -> None:
     recipe_files.add_to_import_path(recipe_files.recipe_folders())
-    clock = importlib.import_module("_clock").Clock
+    clock = importlib.import_module("_last_digits").LastDigits
     plain, worked = clock(3), clock(3, "worked")
     item = (3, (("*", 7), ("+", 5), ("*", 9)))
     problem = worked.problem(item, "p")

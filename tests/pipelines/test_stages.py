@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from ponder.errors import Interrupted, RunError, UnknownName, UsageError
-from ponder.measure.evaluation_report import EvaluationReport
-from ponder.models.load import ScratchModel
+from ponder.measure.statistics.evaluation_report import EvaluationReport
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.job.finished_training import finished_model
 from ponder.pipelines.sft import FineTune
@@ -95,7 +95,7 @@ def test_training_that_is_not_done_goes_on(tmp_path: Path) -> None:
         other(tmp_path / "run")
     (end,) = THREE.stages[3:]
     longer = replace(THREE, stages=(*THREE.stages[:3], replace(end, job=replace(end.job, limit=2))))
-    assert longer(tmp_path / "run")["end"].problems == 2
+    assert longer(tmp_path / "run")["end"].num_problems == 2
 
 
 def test_a_stage_that_is_not_there_is_named() -> None:
@@ -108,7 +108,7 @@ def test_a_stage_that_is_not_there_is_named() -> None:
 def test_stages_are_named_anywhere_in_a_job(tmp_path: Path) -> None:
     @dataclass(frozen=True)
     class Job:
-        run_dir: tuple[str, ...] = ("stage:a", "elsewhere")
+        runs: tuple[str, ...] = ("stage:a", "elsewhere")
         inner: Evaluate = EVAL
         guide: str = "reward:stage:b"
         data: str = "stage:a/data.jsonl"
@@ -185,7 +185,7 @@ def test_half_a_run_that_was_moved_goes_on(stage: str, tmp_path: Path) -> None:
 def test_a_run_from_before_goes_on_where_it_is(tmp_path: Path) -> None:
     """Its stages say where the others lie in whole paths, by which their checkpoints know them too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_dir, "_unplaced", lambda job, folder: job)
+        patch.setattr(run_dir, "_with_relative_stage_paths", lambda job, folder: job)
         with pytest.raises(Interrupted):
             THREE(tmp_path / "run", Stop("more"))
     assert str(tmp_path) in (tmp_path / "run" / "more" / "job.json").read_text()

@@ -1,4 +1,4 @@
-"""Mistakes of the whole loop that other trainers have shipped, by their numbers. See tests/train/test_known_trainer_bugs.py."""
+"""Known bugs of whole training loops, by their numbers. See tests/train/test_known_trainer_bugs.py."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ from ponder.engine import sampler
 from ponder.engine.engine import Engine
 from ponder.errors import Interrupted
 from ponder.models.base_policy import BasePolicy
-from ponder.models.load import ScratchModel
+from ponder.models.engine_policy import EnginePolicy
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines import rl as pipeline
 from ponder.pipelines.problems.curriculum import Frontier
 from ponder.pipelines.rl import RL
@@ -40,9 +41,8 @@ from ponder.pipelines.sft import FineTune
 from ponder.pipelines.training import session
 from ponder.pipelines.training.session import TrainingSession
 from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import read_metrics, read_traces
+from ponder.runs import read_metrics, read_traces
 from ponder.train import checkpoint
-from ponder.train.objective import NO_KL
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO, REINFORCE
 from ponder.types import Completion, Sampling, Score, user_messages
@@ -53,7 +53,8 @@ Patch = pytest.MonkeyPatch
 both = pytest.mark.parametrize("broken", [False, True], ids=["right", "mistake"])
 MODEL = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
 JOB = RL(
-    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=2)), GRPO(kl=NO_KL), AdamW(lr=1e-2), steps=2, problems_per_step=3,
+    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=2)), GRPO(kl=None), AdamW(lr=1e-2), steps=2,
+    problems_per_step=3,
     preflight=False, device="cpu", dtype="float32",
 )  # fmt: skip
 
@@ -68,7 +69,7 @@ def test_5_the_sampler_says_what_it_drew_from(broken: bool, monkeypatch: Patch) 
             tokens, said = real(logprobs, uniform, greedy)
             return tokens, said - 0.7  # as if the rest of the distribution were still there
 
-        monkeypatch.setattr(sampler, "draw", full)
+        monkeypatch.setattr(sampler, "sample_tokens", full)
     policy, rule = char_policy(), Sampling(temperature=0.8, top_k=3, max_tokens=4)
     w = {n: p.detach() for n, p in weights64(policy.net).items()}
     prompt = policy.encode(user_messages("12="))
@@ -104,7 +105,7 @@ def test_7_each_step_names_the_weights_that_wrote_it(broken: bool, tmp_path: Pat
 def test_7_new_weights_write_at_once(broken: bool, monkeypatch: Patch) -> None:
     """Nothing of a prefix that was computed before an update is used after it."""
     if broken:
-        monkeypatch.setattr(Engine, "renew", lambda self: None)
+        monkeypatch.setattr(Engine, "refresh_weights", lambda self: None)
     policy = char_policy()
     prompt = policy.encode(user_messages("12="))
     with fails_if(broken):
@@ -123,7 +124,8 @@ def test_11_an_answer_never_ends_twice(broken: bool, tmp_path: Path, monkeypatch
 
     if broken:
         real = sft.text_answer_trace
-        monkeypatch.setattr(sft, "imitation", lambda policy, problem, text: real(policy, problem, text + "<eos><eos>"))
+        twice = lambda policy, problem, text: real(policy, problem, text + "<eos><eos>")  # noqa: E731
+        monkeypatch.setattr(sft, "text_answer_trace", twice)
     job = FineTune(DigitTask(), MODEL, QUESTION_TEMPLATE, steps=1, batch_size=4, device="cpu", dtype="float32")
     job(tmp_path / "run")
     with fails_if(broken):
@@ -155,15 +157,15 @@ def test_18_what_was_sampled_is_trained_not_what_a_template_makes_of_it(
 ) -> None:
     """The template drops what stands before the last "?" of an answer, as thinking templates drop their thoughts."""
     if broken:
-        real = BasePolicy._completion
+        real = EnginePolicy.completion
 
-        def rendered(self: BasePolicy, *args: Any) -> Completion:
+        def rendered(self: EnginePolicy, *args: Any) -> Completion:
             found = real(self, *args)
             tokens = self.encode([{"role": "assistant", "content": found.text}])
             said = np.resize(found.logprobs, len(tokens)) if len(tokens) else found.logprobs
             return replace(found, token_ids=tokens if len(tokens) else found.token_ids, logprobs=said)
 
-        monkeypatch.setattr(BasePolicy, "_completion", rendered)
+        monkeypatch.setattr(EnginePolicy, "completion", rendered)
     samples = Samples(16, Sampling(max_tokens=6))
     job = replace(JOB, template=STRIPS, strategy=samples, steps=1, optimizer=AdamW(lr=1e-9))
     policy = job(tmp_path / "run")
@@ -179,7 +181,7 @@ def test_18_what_was_sampled_is_trained_not_what_a_template_makes_of_it(
                 assert np.allclose(step.logprobs, true, atol=1e-4)
 
 
-FORGETS = ["", "cursor", "memory", "history", "tokens", "moments", "steps"]
+FORGETS = ["", "cursor", "objective_state", "curriculum_state", "num_tokens", "moments", "steps"]
 
 
 @pytest.mark.parametrize("forgotten", FORGETS)
@@ -203,7 +205,7 @@ def test_19_a_resumed_run_is_the_same_to_the_bit(
                 state[forgotten] = type(state[forgotten])()
             return found
 
-        monkeypatch.setattr(session.checkpoint, "load", forgetful)
+        monkeypatch.setattr(session.checkpoint, "load_latest", forgetful)
     with fails_if(bool(forgotten)):
         policy = LONG(tmp_path / "run")
         found = record(tmp_path / "run", policy)
@@ -211,7 +213,8 @@ def test_19_a_resumed_run_is_the_same_to_the_bit(
 
 
 LONG = replace(
-    JOB, algorithm=REINFORCE(baseline="running"), curriculum=Frontier(), optimizer=AdamW(lr=1e-2, warmup_steps=5), steps=6,
+    JOB, algorithm=REINFORCE(baseline="running"), curriculum=Frontier(), optimizer=AdamW(lr=1e-2, warmup_steps=5),
+    steps=6,
     save_every=2,
 )  # fmt: skip
 
@@ -239,11 +242,11 @@ def test_20_a_grader_that_breaks_is_undecided(mistake: str, raises: bool, monkey
     def parse(text: str) -> Any:
         raise RecursionError("a bug in the grader")
 
-    monkeypatch.setattr(number, "parse", parse)
+    monkeypatch.setattr(number, "parse_plain_number", parse)
     if mistake == "zero":
-        monkeypatch.setattr(base, "safely", lambda judge: Score(0.0, "crashed"))
+        monkeypatch.setattr(base, "grade_or_undecided", lambda grade: Score(0.0, "crashed"))
     if raises and not mistake:
-        monkeypatch.setattr(base, "safely", lambda judge: judge())
+        monkeypatch.setattr(base, "grade_or_undecided", lambda grade: grade())
 
     class Numbers(DigitTask):
         @property

@@ -12,11 +12,16 @@ from hypothesis import strategies as st
 
 from fakes import trace_group
 from ponder.errors import UsageError
-from ponder.reason.operators.allocate import rebase_counts, split_evenly, top_indices
-from ponder.reason.operators.confidence import answer_confidence, mean_logprob
-from ponder.reason.operators.resample import multinomial_counts, particle_weights, systematic_counts
-from ponder.reason.operators.settled import is_vote_decided, leader_probability
-from ponder.reason.operators.vote import weighted_answer
+from ponder.reason.operators.allocate import (
+    multinomial_counts,
+    particle_weights,
+    rebase_counts,
+    split_evenly,
+    systematic_counts,
+    top_indices,
+)
+from ponder.reason.operators.uncertainty import answer_confidence, mean_logprob
+from ponder.reason.operators.vote import is_vote_decided, leader_probability, weighted_answer
 from ponder.types import Step, ids
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from ponder.cli.strategy_flags import strategy_from_flags
 from ponder.errors import UsageError
-from ponder.measure.evaluation_report import evaluation_report
+from ponder.measure.statistics.evaluation_report import evaluation_report
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
 from ponder.reason.operators.auto_cut import (
@@ -178,5 +178,5 @@ def test_a_stored_search_replays_with_its_cut() -> None:
 
 
 def test_it_has_a_name_on_the_command_line() -> None:
-    strategy, _, _ = strategy_from_flags("beam", settings=["cut=auto", "reduce=product"])
+    strategy, _, _ = strategy_from_flags("beam-search", settings={"cut": "auto", "reduce": "product"})
     assert strategy == replace(BeamSearch(), reduce="product", sampling=strategy.sampling)  # type: ignore[attr-defined]

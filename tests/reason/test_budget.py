@@ -20,7 +20,7 @@ from ponder.reason.scorers import Likelihood
 from ponder.reason.strategies import Chain, MajorityVote, Samples
 from ponder.types import Completion, Cost, Ids, Problem, Sampling, Score, Trace, ids, user_messages
 
-from .text_policy import Speaker
+from .text_policy import TextPolicy
 
 
 class Random(FakePolicy):
@@ -161,9 +161,13 @@ def test_what_a_scorer_costs_is_on_the_bill() -> None:
 
 
 def test_who_was_cut_off_by_its_budget_says_so() -> None:
-    trace = asyncio.run(solve(DigitTask().test[1], Chain(Sampling(max_tokens=3)), Speaker(["long"]), budget=Budget(2)))
+    trace = asyncio.run(
+        solve(DigitTask().test[1], Chain(Sampling(max_tokens=3)), TextPolicy(["long"]), budget=Budget(2))
+    )
     assert trace.steps[1].stop == "length" and trace.budget_exhausted
-    whole = asyncio.run(solve(DigitTask().test[1], Chain(Sampling(max_tokens=2)), Speaker(["long"]), budget=Budget(2)))
+    whole = asyncio.run(
+        solve(DigitTask().test[1], Chain(Sampling(max_tokens=2)), TextPolicy(["long"]), budget=Budget(2))
+    )
     assert whole.steps[1].stop == "length" and not whole.budget_exhausted, "it had all that it asked for"
 
 
@@ -219,7 +223,7 @@ NINE = Sampling(max_tokens=9)
 @pytest.mark.parametrize("strategy", [Chain(NINE), Samples(2, NINE), MajorityVote(2, sampling=NINE)])
 def test_an_answer_that_was_cut_off_goes_on_with_more_budget(strategy: Any) -> None:
     """The tokens that are there stay, and nothing is asked for again."""
-    policy = Speaker(lambda before, _: "=abcdef"[len(before.partition("=")[2]) + 1 :])
+    policy = TextPolicy(lambda before, _: "=abcdef"[len(before.partition("=")[2]) + 1 :])
     problem = Problem("p", user_messages("1="))
     trace = asyncio.run(solve(problem, strategy, policy, budget=Budget(4)))
     assert trace.budget_exhausted and {trace.text(i) for i in trace.answers()} <= {"ab", "abcd"}
@@ -235,7 +239,7 @@ def test_an_answer_that_was_cut_off_goes_on_with_more_budget(strategy: Any) -> N
 
 
 def test_an_answer_without_room_for_more_stays() -> None:
-    policy = Speaker(lambda before, _: "abcdef", fails=lambda text: ModelError("full") if "a" in text else None)
+    policy = TextPolicy(lambda before, _: "abcdef", fails=lambda text: ModelError("full") if "a" in text else None)
     trace = asyncio.run(solve(Problem("p", user_messages("1=")), Chain(), policy, budget=Budget(2)))
     asyncio.run(solve(trace.problem, Chain(), policy, trace=trace))
     assert trace.text(trace.chosen or 0) == "ab" and not trace.steps[1].pruned

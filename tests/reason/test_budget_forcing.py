@@ -18,21 +18,21 @@ from ponder.reason.strategies.budget_forcing import BudgetForcing
 from ponder.runs.job_json import decode, encode
 from ponder.types import Problem, Sampling, Trace, user_messages
 
-from .text_policy import EOS, Speaker, tree
+from .text_policy import EOS, TextPolicy, tree_rows
 
 PROBLEM = Problem("p", user_messages("?"))
 SHORT = Sampling(temperature=0.0, max_tokens=20)
 
 
-def force(policy: Speaker, tokens: int | None = None, trace: Trace | None = None, **how: object) -> Trace:
+def force(policy: TextPolicy, tokens: int | None = None, trace: Trace | None = None, **how: object) -> Trace:
     strategy = BudgetForcing(**{"sampling": SHORT, **how})  # type: ignore[arg-type]
     assert decode(encode(strategy)) == strategy
     return asyncio.run(solve(PROBLEM, strategy, policy, budget=Budget(tokens) if tokens else None, trace=trace))
 
 
 def test_a_thought_that_ends_is_made_to_go_on_once() -> None:
-    trace = force(Speaker(["abc</think>", "de</think>", " 42"]), waits=1)
-    assert tree(trace) == [
+    trace = force(TextPolicy(["abc</think>", "de</think>", " 42"]), waits=1)
+    assert tree_rows(trace) == [
         (None, "?", False), (0, "abc", True), (1, "Wait", False), (2, "de</think>", True), (3, " 42", True),
     ]  # fmt: skip
     assert trace.chosen == 4 and trace.answers() == [4] and trace.text(4) == "abcWaitde</think> 42"
@@ -42,44 +42,53 @@ def test_a_thought_that_ends_is_made_to_go_on_once() -> None:
 
 
 def test_a_thought_that_does_not_end_is_closed() -> None:
-    trace = force(Speaker(["abcdefghij", "7"]), thinking=6, waits=0)
-    assert tree(trace)[1:] == [(0, "abcdef", True), (1, "</think>\n\nFinal Answer:", False), (2, "7", True)]
-    marked = force(Speaker(["abcdefghij", "7"]), thinking=6, waits=0, begin="<t>", end="</t>", ask="")
-    assert tree(marked)[1:] == [(0, "<t>", False), (1, "abcdef", True), (2, "</t>", False), (3, "7", True)]
+    trace = force(TextPolicy(["abcdefghij", "7"]), max_thinking_tokens=6, waits=0)
+    assert tree_rows(trace)[1:] == [(0, "abcdef", True), (1, "</think>\n\nFinal Answer:", False), (2, "7", True)]
+    marked = force(
+        TextPolicy(["abcdefghij", "7"]),
+        max_thinking_tokens=6,
+        waits=0,
+        think_start="<t>",
+        think_end="</t>",
+        answer_prefix="",
+    )
+    assert tree_rows(marked)[1:] == [(0, "<t>", False), (1, "abcdef", True), (2, "</t>", False), (3, "7", True)]
 
 
 def test_what_is_left_or_a_full_budget() -> None:
     says = ["abcd</think>", "x" * 50, "1"]
-    left = force(Speaker(says), thinking=12, rounds="left")
+    left = force(TextPolicy(says), max_thinking_tokens=12, round_budget="left")
     assert [s.text for s in left.steps[1:4]] == ["abcd", "Wait", "xxxx"]  # 4 + 4 + 4
-    full = force(Speaker(says), thinking=12, rounds="full")
+    full = force(TextPolicy(says), max_thinking_tokens=12, round_budget="full")
     assert [s.text for s in full.steps[1:4]] == ["abcd", "Wait", "x" * 12]
 
 
 def test_a_minimum_holds_whatever_the_count() -> None:
-    trace = force(Speaker(["a</think>"] * 9 + ["!"]), thinking=40, minimum=12, waits=0, word="Hm")
+    trace = force(
+        TextPolicy(["a</think>"] * 9 + ["!"]), max_thinking_tokens=40, min_thinking_tokens=12, waits=0, wait_word="Hm"
+    )
     thought = "".join(s.text for s in trace.steps[1:-1])
     assert thought == "aHm" * 4 + "a</think>"  # 12 tokens are there at the fifth end
 
 
 def test_an_end_of_sequence_is_an_end_of_thought() -> None:
-    trace = force(Speaker(["ab", "cd", "5"]), waits=1)
+    trace = force(TextPolicy(["ab", "cd", "5"]), waits=1)
     assert [s.text for s in trace.steps[1:]] == ["ab", "Wait", "cd", "</think>\n\nFinal Answer:", "5"]
     assert EOS not in trace.token_ids(4), "the text goes on, so nothing ends inside it"
     assert EOS in trace.token_ids(5)
 
 
 def test_text_before_the_mark_in_the_same_token_is_kept() -> None:
-    trace = force(Speaker(["abcde</think>", "fg</think>", "1"], width=3), waits=1, thinking=60)
-    assert tree(trace)[1:3] == [(0, "abc", True), (1, "deWait", False)]
+    trace = force(TextPolicy(["abcde</think>", "fg</think>", "1"], width=3), waits=1, max_thinking_tokens=60)
+    assert tree_rows(trace)[1:3] == [(0, "abc", True), (1, "deWait", False)]
     assert trace.text(3) == "abcdeWaitfg</think>"
 
 
 def test_nothing_thought_is_closed_not_looped() -> None:
-    trace = force(Speaker(["", "9"]), waits=3)
+    trace = force(TextPolicy(["", "9"]), waits=3)
     assert [s.text for s in trace.steps[1:]] == ["</think>\n\nFinal Answer:", "9"] and trace.chosen == 2
 
-    class Mute(Speaker):
+    class Mute(TextPolicy):
         def _completion(self, text, prefix, sampling):  # type: ignore[no-untyped-def]
             from dataclasses import replace
 
@@ -122,7 +131,7 @@ async def holds(
 ) -> None:  # fmt: skip
     most = thinking * (1 + waits if rounds == "full" else 1)
     minimum = min(minimum, most)
-    policy = Speaker(["x" * n + mark for n, mark in lengths], width)
+    policy = TextPolicy(["x" * n + mark for n, mark in lengths], width)
     begin = "<think>" if begun else ""
     strategy = BudgetForcing(thinking, minimum, waits, word, rounds, begin, sampling=Sampling(max_tokens=5))  # type: ignore[arg-type]
     trace = await solve(PROBLEM, strategy, policy)
@@ -153,11 +162,11 @@ def test_stopped_at_any_budget_and_gone_on(tokens: int) -> None:
         rounds = thought.split("Wait")
         return parts[2][len(answer) :] if closed else parts[len(rounds) - 1][len(rounds[-1]) :]
 
-    once = force(Speaker(parts), thinking=40)
-    policy = Speaker(next_part)
-    trace = force(policy, tokens, thinking=40)
+    once = force(TextPolicy(parts), max_thinking_tokens=40)
+    policy = TextPolicy(next_part)
+    trace = force(policy, tokens, max_thinking_tokens=40)
     assert trace.cost.generated_tokens <= tokens
-    done = force(policy, trace=trace, thinking=40)
+    done = force(policy, trace=trace, max_thinking_tokens=40)
     said = done.text(len(done.steps) - 1)
     assert said == once.text(4) or (tokens in (30, 31) and said == once.text(4)[:-1]), "an answer cut off stays so"
 
@@ -165,8 +174,9 @@ def test_stopped_at_any_budget_and_gone_on(tokens: int) -> None:
 @pytest.mark.parametrize(
     ("bad", "says"),
     [
-        ({"thinking": 0}, "at least 1"), ({"minimum": 99, "thinking": 9}, "between 0 and the 9"),
-        ({"word": ""}, "word"), ({"end": ""}, "ends a thought"), ({"waits": -1}, "at least 1 and 0"),
+        ({"max_thinking_tokens": 0}, "at least 1"),
+        ({"min_thinking_tokens": 99, "max_thinking_tokens": 9}, "between 0 and the 9"),
+        ({"wait_word": ""}, "word"), ({"think_end": ""}, "ends a thought"), ({"waits": -1}, "at least 1 and 0"),
     ],
 )  # fmt: skip
 def test_bad_settings(bad: dict[str, object], says: str) -> None:

@@ -52,7 +52,7 @@ def test_none_that_answers_is_doubt() -> None:
 
 def test_entropy_asks_for_entropies() -> None:
     route = Cascade(Samples(1), MajorityVote(n=2), signal="entropy")
-    with pytest.raises(UsageError, match="measures"):
+    with pytest.raises(UsageError, match="token_stats"):
         thought(["1"], route)
     trace = trace_group([5], [[1, 2]])
     trace.steps[1].notes["entropy"] = np.array([0.0, 2 * np.log(2)], np.float32)

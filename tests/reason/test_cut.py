@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from fakes import QUESTION_TEMPLATE, DigitTask
 from ponder.errors import BudgetExhausted, ModelError, PonderError, UnknownName, UsageError
 from ponder.models import chat_templates
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.protocols import Policy
 from ponder.reason.operators import expand, generate, insert_text
 from ponder.reason.operators.cut import CUTS, Cut, parse_cut
 from ponder.types import Completion, Cost, Ids, Message, Sampling, Trace, ids, prompt_trace
 
-from .scripted_policy import Scripted, asked
+from .scripted_policy import ScriptedPolicy, question_trace
 
 END = 256
 
@@ -203,7 +203,7 @@ def test_errors_are_ponders_own() -> None:
 def test_what_was_written_is_kept_where_the_rest_fails() -> None:
     """A step that stopped after "Dr. " goes on, and there is no room for more: it ends there, and is paid for."""
 
-    class Narrow(Scripted):
+    class Narrow(ScriptedPolicy):
         async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
             if len(self.asked):
                 raise ModelError("the context is full")
@@ -211,7 +211,7 @@ def test_what_was_written_is_kept_where_the_rest_fails() -> None:
 
     sentence = CUTS["sentence"]
     policy = Narrow({"": ["Dr. \n"]})
-    trace = asked()
+    trace = question_trace()
     (step,) = asyncio.run(generate(trace, 0, policy, Sampling(), cut=sentence))
     assert trace.steps[step].text == "Dr. \n" and trace.steps[step].stop == "length"
     assert trace.cost.generated_tokens == 5 and not trace.steps[step].pruned

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from ponder.errors import ModelError, PonderError, UsageError
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
-from ponder.reason.operators.uncertainty import UncertaintyTrigger, token_uncertainty, uncertainty_measures
+from ponder.reason.operators.uncertainty import UncertaintyTrigger, token_uncertainty
 from ponder.reason.strategies.entropy_fork import EntropyFork
 from ponder.runs.job_json import decode, encode
 from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Trace, ids, user_messages
 
-from .text_policy import tree
+from .text_policy import tree_rows
 
 END = "$"
 
@@ -85,23 +85,6 @@ def by_hand(p: Sequence[float]) -> dict[str, float]:
     }
 
 
-@given(st.lists(st.floats(0.001, 1.0), min_size=2, max_size=30))
-def test_measures_are_their_definitions(weights: list[float]) -> None:
-    p = np.array(weights) / sum(weights)
-    found, expected = uncertainty_measures(np.log(p)), by_hand(p.tolist())
-    assert found == pytest.approx(expected, abs=1e-9)
-    assert uncertainty_measures(np.log(p) + 7.5) == pytest.approx(expected, abs=1e-9), "logits need no normaliser"
-
-
-def test_worked_measures() -> None:
-    flat = uncertainty_measures(np.zeros(4))
-    assert flat == pytest.approx(
-        {"entropy": math.log(4), "varentropy": 0.0, "gini": 0.75, "variance": 0.0, "margin": 0.0}, abs=1e-12
-    )
-    sure = uncertainty_measures(np.array([0.0, -np.inf]))
-    assert sure == pytest.approx({"entropy": 0, "varentropy": 0, "gini": 0, "variance": 0.25, "margin": 1.0}, abs=1e-12)
-
-
 SURE = 0.98
 
 
@@ -135,7 +118,7 @@ def think(strategy: EntropyFork, policy: Torn, tokens: int | None = None, **more
 
 def test_branches_then_backs_up_by_hand() -> None:
     trace = think(BY, Torn(crossroads))
-    assert tree(trace) == [
+    assert tree_rows(trace) == [
         (None, "Q", False), (0, "ab", True), (1, "c", True), (1, "d", True), (2, "x", True), (3, "7", True),
     ]  # fmt: skip
     assert trace.steps[4].pruned == "too uncertain: entropy 1.39"
@@ -150,7 +133,7 @@ def test_branches_then_backs_up_by_hand() -> None:
 
 def test_with_nowhere_else_to_go_it_goes_on() -> None:
     trace = think(replace(BY, max_forks=0), Torn(crossroads))
-    assert tree(trace)[1:] == [(0, "abcxe8", True)] and trace.chosen == 1
+    assert tree_rows(trace)[1:] == [(0, "abcxe8", True)] and trace.chosen == 1
 
 
 def test_several_answers_vote() -> None:

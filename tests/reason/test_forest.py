@@ -15,55 +15,75 @@ from ponder.reason.strategies.forest import split_forest
 from ponder.runs.job_json import decode, encode
 from ponder.types import Completion, Ids, Sampling, Trace
 
-from .scripted_policy import LINES, Rated, Scripted, asked, drawn
+from .scripted_policy import LINES, ScriptedPolicy, TableScorer, question_trace, tree_lines
 
 TREE = {"": ["a\n", "b\n", "c\n", "d\n", "e\n", "f\n"]}
 TREE |= {"a\n": ["=1"], "b\n": ["=1"], "c\n": ["=2"], "d\n": ["=2"], "e\n": ["=3"], "f\n": ["=1"]}
-GUIDE = Rated({"a\n": 0.9, "b\n": 0.1, "c\n": 0.4, "d\n": 0.5, "e\n": 0.7, "f\n": 0.6, "=1": 0.3, "=2": 0.5, "=3": 0.9})
+GUIDE = TableScorer(
+    {"a\n": 0.9, "b\n": 0.1, "c\n": 0.4, "d\n": 0.5, "e\n": 0.7, "f\n": 0.6, "=1": 0.3, "=2": 0.5, "=3": 0.9}
+)
 
 
 def think(strategy: Any, policy: Any, guide: Scorer | None = None, trace: Trace | None = None) -> Trace:
-    trace = asked() if trace is None else trace
+    trace = question_trace() if trace is None else trace
     asyncio.run(strategy(trace, policy, guide))
     return trace
 
 
 def test_a_forest_by_hand() -> None:
     """Three beams of two first steps each: the first answers 1, the second 2, the third 3: a tie, first seen wins."""
-    trace = think(Forest(BeamSearch(2, 2, cut=LINES), 3), Scripted(TREE), GUIDE)
+    trace = think(Forest(BeamSearch(2, 2, cut=LINES), 3), ScriptedPolicy(TREE), GUIDE)
     assert [i for i, s in enumerate(trace.steps) if s.parent is None] == [0, 5, 10]
-    assert drawn(trace, 0) == ["Q: x2 0", "  a/ x2 0.9", "    =1 x1 0.3 *", "    =1 x1 0.3", "  b/ x0 0.1 (not kept)"]
-    assert drawn(trace, 5) == ["Q: x2 0", "  c/ x0 0.4 (not kept)", "  d/ x2 0.5", "    =2 x1 0.5", "    =2 x1 0.5"]
-    assert drawn(trace, 10) == ["Q: x2 0", "  e/ x2 0.7", "    =3 x1 0.9", "    =3 x1 0.9", "  f/ x0 0.6 (not kept)"]
-    weighed = think(Forest(BeamSearch(2, 2, cut=LINES), 3, "score"), Scripted(TREE), GUIDE)
+    assert tree_lines(trace, 0) == [
+        "Q: x2 0",
+        "  a/ x2 0.9",
+        "    =1 x1 0.3 *",
+        "    =1 x1 0.3",
+        "  b/ x0 0.1 (not kept)",
+    ]
+    assert tree_lines(trace, 5) == [
+        "Q: x2 0",
+        "  c/ x0 0.4 (not kept)",
+        "  d/ x2 0.5",
+        "    =2 x1 0.5",
+        "    =2 x1 0.5",
+    ]
+    assert tree_lines(trace, 10) == [
+        "Q: x2 0",
+        "  e/ x2 0.7",
+        "    =3 x1 0.9",
+        "    =3 x1 0.9",
+        "  f/ x0 0.6 (not kept)",
+    ]
+    weighed = think(Forest(BeamSearch(2, 2, cut=LINES), 3, "score"), ScriptedPolicy(TREE), GUIDE)
     assert weighed.chosen is not None and weighed.text(weighed.chosen) == "e\n=3", "0.9 against 0.5 and 0.3"
-    alone = think(BeamSearch(2, 2, cut=LINES), Scripted(TREE), GUIDE)
-    assert think(Forest(BeamSearch(2, 2, cut=LINES), 1), Scripted(TREE), GUIDE).to_json() == alone.to_json()
+    alone = think(BeamSearch(2, 2, cut=LINES), ScriptedPolicy(TREE), GUIDE)
+    assert think(Forest(BeamSearch(2, 2, cut=LINES), 1), ScriptedPolicy(TREE), GUIDE).to_json() == alone.to_json()
     assert trace.cost.generated_tokens == sum(len(s.token_ids) for s in trace.steps if s.sampled)
 
 
 def test_a_tree_that_chooses_nothing_votes_with_its_most_frequent_answer() -> None:
-    policy = Scripted({"": ["=1", "=2", "=2", "=2", "=1", "=2"]})
+    policy = ScriptedPolicy({"": ["=1", "=2", "=2", "=2", "=1", "=2"]})
     trace = think(Forest(Samples(3), 2), policy)
     assert trace.chosen == 2
     before = trace.to_json()
     think(Forest(Samples(3), 2), policy, None, trace)
     assert trace.to_json() == before and len(policy.asked) == 2
-    chains = think(Forest(Chain(), 2), Scripted({"": ["=1", "=2"]}))
+    chains = think(Forest(Chain(), 2), ScriptedPolicy({"": ["=1", "=2"]}))
     before = chains.to_json()
-    assert chains.chosen == 1 and think(Forest(Chain(), 2), Scripted({}), None, chains).to_json() == before
+    assert chains.chosen == 1 and think(Forest(Chain(), 2), ScriptedPolicy({}), None, chains).to_json() == before
 
 
 def test_each_tree_has_one_vote() -> None:
-    trace = think(Forest(MajorityVote(2), 3), Scripted({"": ["=1", "=1", "=2", "x", "=2", "=3"]}))
+    trace = think(Forest(MajorityVote(2), 3), ScriptedPolicy({"": ["=1", "=1", "=2", "x", "=2", "=3"]}))
     assert trace.chosen is not None and trace.text(trace.chosen) == "=2", "two trees against one"
 
 
 @pytest.mark.parametrize("stop", range(9))
 def test_a_forest_that_was_stopped_goes_on(stop: int) -> None:
     forest = Forest(BeamSearch(2, 2, cut=LINES), 3)
-    whole = think(forest, Scripted(TREE), GUIDE)
-    policy = Scripted(TREE, spends=stop)
+    whole = think(forest, ScriptedPolicy(TREE), GUIDE)
+    policy = ScriptedPolicy(TREE, spends=stop)
     trace = think(forest, policy, GUIDE)
     kept = Trace.from_json(trace.to_json())
     kept.extract_answer, policy.spends = trace.extract_answer, None
@@ -76,10 +96,10 @@ def test_a_forest_that_was_stopped_goes_on(stop: int) -> None:
 
 
 def test_more_trees_later() -> None:
-    policy = Scripted(TREE)
+    policy = ScriptedPolicy(TREE)
     trace = think(Forest(BeamSearch(2, 2, cut=LINES), 1), policy, GUIDE)
     think(Forest(BeamSearch(2, 2, cut=LINES), 3), policy, GUIDE, trace)
-    assert trace.to_json() == think(Forest(BeamSearch(2, 2, cut=LINES), 3), Scripted(TREE), GUIDE).to_json()
+    assert trace.to_json() == think(Forest(BeamSearch(2, 2, cut=LINES), 3), ScriptedPolicy(TREE), GUIDE).to_json()
     assert [len(t.steps) for t in split_forest(trace)] == [5, 5, 5]
 
 
@@ -111,7 +131,7 @@ class Breaks:
 
 
 def test_a_tree_that_fails_has_no_vote() -> None:
-    policy = Scripted({"": ["=1"]})
+    policy = ScriptedPolicy({"": ["=1"]})
     trace = think(Forest(Breaks(2), 3), policy)
     assert [s.pruned for s in trace.steps if s.parent is None] == ["the server is down"] * 2 + [""]
     assert trace.chosen == 3 and trace.failed == ""
@@ -119,7 +139,7 @@ def test_a_tree_that_fails_has_no_vote() -> None:
     assert [s.pruned for s in trace.steps] == [""] * 6, "they may be tried again"
     with pytest.raises(ModelError, match="server is down"):
         think(Forest(Breaks(3), 3), policy)
-    spent = think(Forest(Chain(), 2), Scripted({}, spends=0))
+    spent = think(Forest(Chain(), 2), ScriptedPolicy({}, spends=0))
     assert spent.budget_exhausted and not spent.failed and spent.chosen is None
 
 
@@ -131,5 +151,5 @@ def test_settings_that_cannot_work() -> None:
         with pytest.raises(UsageError, match=says):
             make()
     with pytest.raises(UsageError, match="needs a guide"):
-        think(Forest(Chain(), weight="score"), Scripted({}))
+        think(Forest(Chain(), weight="score"), ScriptedPolicy({}))
     assert decode(encode(Forest(MajorityVote(3), 2, "score"))) == Forest(MajorityVote(3), 2, "score")

@@ -166,7 +166,7 @@ def views() -> list[tuple[int, ...]]:
 
 def test_search_never_loses_at_tic_tac_toe() -> None:
     """Against every reply to every reply, as either side; boards that look alike are thought about once."""
-    player = SearchPlayer(TTT, search(TTT, 800, rule=UCT(1.4)), GamePolicy(TTT), RandomPlayoutScorer(TTT))
+    player = SearchPlayer(TTT, search(TTT, 800, selection=UCT(1.4)), GamePolicy(TTT), RandomPlayoutScorer(TTT))
     chosen: dict[str, int] = {}
     worst = {"X": 1.0, "O": 1.0}
     seen: set[tuple[str, str]] = set()
@@ -243,7 +243,7 @@ def test_uct_converges_to_minimax(seed: int) -> None:
 def test_rollouts_of_the_policy_are_seen_from_the_right_side() -> None:
     # X has 0 and 1, O has 3 and 4: X wins with 2; with anything else O wins with 5 or lets X win.
     played = [0, 3, 1, 4]
-    trace = searched(TTT, played, 60, RandomPlayoutScorer(TTT), rollouts=2, rule=PUCT(low=-1, high=1))
+    trace = searched(TTT, played, 60, RandomPlayoutScorer(TTT), rollouts=2, selection=PUCT(low=-1, high=1))
     best = search(TTT, 1).best_child(trace, 0)
     assert best is not None and trace.token_ids(best)[-1] == 2 and trace.steps[best].value == 1.0
     assert all(trace.steps[k].value < 0.5 for k in trace.children(0) if k != best)
@@ -260,7 +260,7 @@ def test_connect_four_sees_what_wins_and_what_must_be_stopped() -> None:
 @pytest.mark.parametrize(("numbers", "target"), [((7, 6, 3), 45), ((1, 2, 3, 4), 24), ((8, 5, 2), 1)])
 def test_countdown_is_solved_and_the_verifier_agrees(numbers: tuple[int, ...], target: int) -> None:
     game = CountdownGame(numbers, target)
-    trace = searched(game, [], 300, rollouts=1, best="score")
+    trace = searched(game, [], 300, rollouts=1, final_choice="score")
     assert trace.chosen is not None and trace.score(trace.chosen, "playouts") == 1.0
     assert all(s.value >= 0 for s in trace.steps), "played alone, nothing changes sign"
     answer = game.answer(state_after(game, trace.token_ids(trace.chosen).tolist()))
@@ -341,7 +341,7 @@ def test_a_language_model_plays_alone_and_with_search() -> None:
     )
     prior = LanguageModelPrior(FakePolicy(["3", *["7"] * 7] * 200))
     thinking = SearchPlayer(
-        TTT, search(TTT, 40, rule=PUCT(low=-1, high=1)), GamePolicy(TTT, prior), RandomPlayoutScorer(TTT)
+        TTT, search(TTT, 40, selection=PUCT(low=-1, high=1)), GamePolicy(TTT, prior), RandomPlayoutScorer(TTT)
     )
     assert run_async(thinking([0, 3, 1, 4])) == 2, "with search it does not"
     nothing = run_async(LanguageModelPrior(FakePolicy(["?"] * 8))(TTT, board, TTT.moves(board)))
@@ -353,7 +353,7 @@ def test_a_language_model_plays_alone_and_with_search() -> None:
 def test_the_models_tokens_are_on_the_bill() -> None:
     policy = GamePolicy(TTT, LanguageModelPrior(FakePolicy(["5", "1"] * 100), samples=2))
     trace = prompt_trace(game_problem(TTT), policy.encode(game_problem(TTT).messages))
-    run_async(search(TTT, 3, rule=PUCT(low=-1, high=1))(trace, policy, RandomPlayoutScorer(TTT)))
+    run_async(search(TTT, 3, selection=PUCT(low=-1, high=1))(trace, policy, RandomPlayoutScorer(TTT)))
     assert trace.cost.generated_tokens > 0 and trace.cost.flops > 0
 
 

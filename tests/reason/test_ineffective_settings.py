@@ -40,7 +40,7 @@ ALIKE = [
     (Samples(4, GREEDY), "4 samples of a problem"),
     (STaR(n=3, sampling=GREEDY), "3 samples of a problem"),
     (BestOfN(5, sampling=GREEDY), "5 samples, of which the best is taken, at temperature 0"),
-    (BeamSearch(n=4, beam_width=2, sampling=GREEDY), "2 continuations of a step (Beam)"),
+    (BeamSearch(n=4, beam_width=2, sampling=GREEDY), "2 continuations of a step (BeamSearch)"),
     (DVTS(n=4, beam_width=2, sampling=GREEDY), "2 continuations of a step (DVTS)"),
     (Rebase(n=6, sampling=GREEDY), "6 continuations of a step (Rebase)"),
     (ParticleFilter(n=6, sampling=GREEDY), "6 continuations of a step (ParticleFilter)"),

@@ -13,7 +13,7 @@ from fakes import DigitTask, FakePolicy, FirstCharVerifier, run_async
 from ponder.errors import ModelError, UsageError
 from ponder.pipelines.solve import solve, try_solve
 from ponder.reason.budget import Budget
-from ponder.reason.operators.ranking import enhanced_borda_count
+from ponder.reason.operators.self_evaluate import enhanced_borda_count
 from ponder.reason.strategies.llama_berry import LlamaBerry
 from ponder.runs import job_json
 from ponder.types import Completion, Ids, Sampling, Score, Trace, ids

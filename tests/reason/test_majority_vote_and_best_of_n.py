@@ -24,11 +24,11 @@ from ponder.runs.job_json import decode, encode
 from ponder.types import Completion, Ids, Sampling, Trace
 from ponder.verify.answers.style import answer_instruction
 
-from .scripted_policy import LINES, Rated, Scripted, asked, drawn
+from .scripted_policy import LINES, ScriptedPolicy, TableScorer, question_trace, tree_lines
 
 
 def think(strategy: Any, policy: Any, guide: Scorer | None = None, trace: Trace | None = None) -> Trace:
-    trace = asked() if trace is None else trace
+    trace = question_trace() if trace is None else trace
     asyncio.run(strategy(trace, policy, guide))
     return trace
 
@@ -38,41 +38,43 @@ def said(trace: Trace) -> str | None:
 
 
 def test_a_plain_vote() -> None:
-    policy = Scripted({"": ["=2", "=1", "x", "=1"]})
+    policy = ScriptedPolicy({"": ["=2", "=1", "x", "=1"]})
     trace = think(MajorityVote(4), policy)
-    assert drawn(trace) == ["Q: x0 0", "  =2 x0 0", "  =1 x0 0 *", "  x x0 0", "  =1 x0 0"]
+    assert tree_lines(trace) == ["Q: x0 0", "  =2 x0 0", "  =1 x0 0 *", "  x x0 0", "  =1 x0 0"]
     assert policy.asked == [("", 4)], "all at once: the prompt is shared"
-    assert said(think(MajorityVote(4), Scripted({"": ["=2", "=1", "=1", "=2"]}))) == "=2", "first seen wins ties"
-    nobody = think(MajorityVote(2), Scripted({"": ["x", ""]}))
+    assert said(think(MajorityVote(4), ScriptedPolicy({"": ["=2", "=1", "=1", "=2"]}))) == "=2", "first seen wins ties"
+    nobody = think(MajorityVote(2), ScriptedPolicy({"": ["x", ""]}))
     assert nobody.chosen is None and nobody.failed == "" and nobody.steps[2].pruned == "nothing was written"
 
 
 def test_a_vote_weighted_by_score() -> None:
     tree = {"": ["=1", "a=1", "=2", "=3"]}
-    guide = Rated({"=1": 0.2, "a=1": 0.3, "=2": 0.6, "=3": None})
-    assert said(think(MajorityVote(4, "score"), Scripted(tree), guide)) == "=2"
-    assert said(think(MajorityVote(4), Scripted(tree), guide)) == "=1", "the guide is not asked where votes are counted"
-    later = think(MajorityVote(2, "score"), Scripted({"": ["a=1", "=1"]}), Rated({"a=1": None, "=1": 0.1}))
+    guide = TableScorer({"=1": 0.2, "a=1": 0.3, "=2": 0.6, "=3": None})
+    assert said(think(MajorityVote(4, "score"), ScriptedPolicy(tree), guide)) == "=2"
+    assert said(think(MajorityVote(4), ScriptedPolicy(tree), guide)) == "=1", (
+        "the guide is not asked where votes are counted"
+    )
+    later = think(MajorityVote(2, "score"), ScriptedPolicy({"": ["a=1", "=1"]}), TableScorer({"a=1": None, "=1": 0.1}))
     assert said(later) == "=1", "the one that voted"
-    broken = think(MajorityVote(2, "score"), Scripted(tree), Rated({"=1": ValueError("no")}))
+    broken = think(MajorityVote(2, "score"), ScriptedPolicy(tree), TableScorer({"=1": ValueError("no")}))
     assert broken.chosen is None and broken.failed == "no chain has a score: the scorer rated crashed: ValueError: no"
     with pytest.raises(UsageError, match="needs a guide"):
-        think(MajorityVote(weight="score"), Scripted(tree))
+        think(MajorityVote(weight="score"), ScriptedPolicy(tree))
 
 
 def test_a_vote_weighted_by_likelihood() -> None:
     """exp(-0.1) = 0.905 against twice exp(-1) = 0.736; at twice exp(-0.7) = 0.993 the two win."""
     tree = {"": ["=1", "=1", "=2"]}
-    sure = Scripted(tree, logprob=lambda t: -0.1 if t == "=2" else -1.0)
+    sure = ScriptedPolicy(tree, logprob=lambda t: -0.1 if t == "=2" else -1.0)
     assert said(think(MajorityVote(3, "likelihood"), sure)) == "=2"
-    less = Scripted(tree, logprob=lambda t: -0.1 if t == "=2" else -0.7)
+    less = ScriptedPolicy(tree, logprob=lambda t: -0.1 if t == "=2" else -0.7)
     assert said(think(MajorityVote(3, "likelihood"), less)) == "=1"
-    silent = think(MajorityVote(3, "likelihood"), Scripted(tree, logprob=lambda t: float("nan")))
+    silent = think(MajorityVote(3, "likelihood"), ScriptedPolicy(tree, logprob=lambda t: float("nan")))
     assert silent.chosen is None and silent.failed == "the policy tells nothing to weigh by likelihood: weigh by count"
 
 
 @dataclass
-class Measured(Scripted):
+class Measured(ScriptedPolicy):
     """Tells how spread out its distributions were, where asked."""
 
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
@@ -98,26 +100,26 @@ def test_a_vote_weighted_by_spread(weight: Any) -> None:
 
 def test_a_settled_vote_stops() -> None:
     """After 2, 1, 1, 1 of six there are two left: 2 can tie, and was seen first. One more for 1 settles it."""
-    policy = Scripted({"": ["=2", "=1", "=1", "=1", "=1", "=2"]})
-    trace = think(MajorityVote(6, early_stopping="settled"), policy)
+    policy = ScriptedPolicy({"": ["=2", "=1", "=1", "=1", "=1", "=2"]})
+    trace = think(MajorityVote(6, early_stopping="decided"), policy)
     assert policy.asked == [("", 1)] * 5 and said(trace) == "=1"
-    threes = Scripted({"": ["=1", "=1", "=1", "=1", "=1", "=2"]})
-    think(MajorityVote(6, early_stopping="settled", chains_per_round=3), threes)
+    threes = ScriptedPolicy({"": ["=1", "=1", "=1", "=1", "=1", "=2"]})
+    think(MajorityVote(6, early_stopping="decided", chains_per_round=3), threes)
     assert threes.asked == [("", 3)], "three of six, seen first: at best a tie"
-    odd = Scripted({"": ["=1", "=2"]})
-    think(MajorityVote(7, early_stopping="settled", chains_per_round=3), odd)
+    odd = ScriptedPolicy({"": ["=1", "=2"]})
+    think(MajorityVote(7, early_stopping="decided", chains_per_round=3), odd)
     assert odd.asked == [("", 3), ("", 3), ("", 1)]
 
 
 def test_the_beta_rule_stops() -> None:
     """P(p > 1/2 | 4 to 0) = 31/32 is the first above 0.95; against one dissenter it takes 6 (0.965; 5: 0.9375)."""
-    same = Scripted({"": ["=1"]})
+    same = ScriptedPolicy({"": ["=1"]})
     think(MajorityVote(20, early_stopping="beta"), same)
     assert len(same.asked) == 4
-    one = Scripted({"": ["=2", *["=1"] * 20]})
+    one = ScriptedPolicy({"": ["=2", *["=1"] * 20]})
     think(MajorityVote(20, early_stopping="beta"), one)
     assert len(one.asked) == 7
-    silent = Scripted({"": ["x"]})
+    silent = ScriptedPolicy({"": ["x"]})
     think(MajorityVote(5, early_stopping="beta"), silent)
     assert len(silent.asked) == 5, "nobody leads among no votes"
 
@@ -130,20 +132,22 @@ def test_the_beta_rule_stops() -> None:
     st.sampled_from(["count", "likelihood", "score"]),
 )
 def test_stopping_early_never_changes_the_outcome(texts: list[str], n: int, size: int, weight: Any) -> None:
-    guide = Rated({"=1": 0.2, "=2": 0.9, "=3": None})
+    guide = TableScorer({"=1": 0.2, "=2": 0.9, "=3": None})
     logprob = {"=1": -0.5, "=2": -1.5, "=3": -0.1, "x": -1.0}
-    all_at_once = think(MajorityVote(n, weight), Scripted({"": texts}, logprob=logprob.__getitem__), guide)
-    early = think(MajorityVote(n, weight, "settled", size), Scripted({"": texts}, logprob=logprob.__getitem__), guide)
+    all_at_once = think(MajorityVote(n, weight), ScriptedPolicy({"": texts}, logprob=logprob.__getitem__), guide)
+    early = think(
+        MajorityVote(n, weight, "decided", size), ScriptedPolicy({"": texts}, logprob=logprob.__getitem__), guide
+    )
     assert said(early) == said(all_at_once) and len(early.steps) <= len(all_at_once.steps)
 
 
 def test_a_score_above_one_cannot_be_settled() -> None:
-    with pytest.raises(UsageError, match="leave out the stop rule"):
-        think(MajorityVote(4, "score", "settled"), Scripted({"": ["=1"]}), Rated({"=1": 3.5}))
+    with pytest.raises(UsageError, match="leave out early_stopping"):
+        think(MajorityVote(4, "score", "decided"), ScriptedPolicy({"": ["=1"]}), TableScorer({"=1": 3.5}))
 
 
 def test_a_vote_goes_on() -> None:
-    policy, guide = Scripted({"": ["=1", "=2", "=2", "=3"]}), Rated({"=1": 1.0, "=2": 0.9})
+    policy, guide = ScriptedPolicy({"": ["=1", "=2", "=2", "=3"]}), TableScorer({"=1": 1.0, "=2": 0.9})
     trace = think(MajorityVote(2, "score"), policy, guide)
     assert said(trace) == "=1"
     think(MajorityVote(4, "score"), policy, guide, trace)
@@ -154,49 +158,51 @@ def test_a_vote_goes_on() -> None:
 
 
 def test_a_vote_decides_by_what_a_budget_buys() -> None:
-    policy = Scripted({"": ["=1", "=1", "=2"]}, spends=2)
-    trace = think(MajorityVote(9, early_stopping="settled"), policy)
+    policy = ScriptedPolicy({"": ["=1", "=1", "=2"]}, spends=2)
+    trace = think(MajorityVote(9, early_stopping="decided"), policy)
     assert said(trace) == "=1" and trace.failed == "" and len(trace.steps) == 3
-    nothing = think(MajorityVote(9), Scripted({}, spends=0))
+    nothing = think(MajorityVote(9), ScriptedPolicy({}, spends=0))
     assert nothing.chosen is None and nothing.budget_exhausted and not nothing.failed
-    problem = asked().problem
-    few = asyncio.run(solve(problem, MajorityVote(8), Scripted({"": ["=1"]}), budget=Budget(tokens=7)))
+    problem = question_trace().problem
+    few = asyncio.run(solve(problem, MajorityVote(8), ScriptedPolicy({"": ["=1"]}), budget=Budget(tokens=7)))
     assert few.budget_exhausted and not few.failed and not few.answers(), "less than a token for each"
 
 
 def test_a_policy_that_breaks_later() -> None:
     @dataclass
-    class Breaks(Scripted):
+    class Breaks(ScriptedPolicy):
         async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
             if len(self.asked) == 2:
                 raise ModelError("the server is down")
             return await super().generate(prefix, sampling, n)
 
-    trace = think(MajorityVote(9, early_stopping="settled"), Breaks({"": ["=1"]}))
+    trace = think(MajorityVote(9, early_stopping="decided"), Breaks({"": ["=1"]}))
     assert said(trace) == "=1" and len(trace.steps) == 3, "those that have voted decide"
     with pytest.raises(ModelError, match="server is down"):
         think(MajorityVote(3), Breaks({}, asked=[("", 1)] * 2))
 
 
 def test_a_vote_may_ask_in_another_way() -> None:
-    trace = think(MajorityVote(2, prompt=STEP_BY_STEP), Scripted({f"\n{answer_instruction('cot')}": ["=1", "=1"]}))
+    trace = think(
+        MajorityVote(2, prompt=STEP_BY_STEP), ScriptedPolicy({f"\n{answer_instruction('cot')}": ["=1", "=1"]})
+    )
     assert [s.parent for s in trace.steps] == [None, None, 1, 1] and said(trace) == "=1"
 
 
 def test_best_of_by_score() -> None:
     tree = {"": ["=1", "=1", "=2", "x"]}
-    trace = think(BestOfN(4), Scripted(tree), Rated({"=1": 0.4, "=2": 0.6, "x": None}))
-    assert said(trace) == "=2" and drawn(trace)[-1] == "  x x0 0 (no score: no idea)"
-    summed = think(BestOfN(4, choose="weighted"), Scripted(tree), Rated({"=1": 0.4, "=2": 0.6}))
+    trace = think(BestOfN(4), ScriptedPolicy(tree), TableScorer({"=1": 0.4, "=2": 0.6, "x": None}))
+    assert said(trace) == "=2" and tree_lines(trace)[-1] == "  x x0 0 (no score: no idea)"
+    summed = think(BestOfN(4, choose="weighted"), ScriptedPolicy(tree), TableScorer({"=1": 0.4, "=2": 0.6}))
     assert said(summed) == "=1", "0.8 against 0.6"
-    unread = think(BestOfN(2), Scripted({"": ["who knows", "=2"]}), Rated({"who knows": 0.9}))
+    unread = think(BestOfN(2), ScriptedPolicy({"": ["who knows", "=2"]}), TableScorer({"who knows": 0.9}))
     assert said(unread) == "who knows", "the best text, whether or not an answer can be read in it"
 
 
 def test_best_of_by_log_probability() -> None:
-    policy = Scripted({"": ["=1", "long=2"]}, logprob=lambda t: -0.5 if t == "=1" else -0.3)
+    policy = ScriptedPolicy({"": ["=1", "long=2"]}, logprob=lambda t: -0.5 if t == "=1" else -0.3)
     assert said(think(BestOfN(2, "logprob"), policy)) == "long=2", "the mean, not the sum"
-    silent = think(BestOfN(2, "logprob"), Scripted({"": ["=1"]}, logprob=lambda t: float("nan")))
+    silent = think(BestOfN(2, "logprob"), ScriptedPolicy({"": ["=1"]}, logprob=lambda t: float("nan")))
     assert silent.chosen is None and "does not tell its log-probabilities" in silent.failed
 
 
@@ -206,8 +212,8 @@ def test_best_of_by_log_probability() -> None:
 def test_best_of_by_the_scores_of_steps(how: Any, best: str) -> None:
     """a: 0.1, 1. b: 0.95, 0.5. c: 0.6, 0.6. Least: 0.1, 0.5, 0.6. Product: 0.1, 0.475, 0.36. Mean: 0.55, 0.725, 0.6."""
     tree = {"": ["a\n", "b\n", "c\n"], "a\n": ["=1"], "b\n": ["=2"], "c\n": ["=3"]}
-    guide = Rated({"a\n": 0.1, "=1": 1.0, "b\n": 0.95, "=2": 0.5, "c\n": 0.6, "=3": 0.6})
-    policy = Scripted(tree)
+    guide = TableScorer({"a\n": 0.1, "=1": 1.0, "b\n": 0.95, "=2": 0.5, "c\n": 0.6, "=3": 0.6})
+    policy = ScriptedPolicy(tree)
     trace = think(BestOfN(3, cut=LINES, reduce=how), policy, StepScoreReducer(guide))
     assert said(trace) == best and policy.asked == [("", 3), ("a\n", 1), ("b\n", 1), ("c\n", 1)]
 
@@ -229,23 +235,23 @@ def test_settings_that_cannot_work(make: Any, says: str) -> None:
 
 
 def test_they_are_their_own_config() -> None:
-    for strategy in (MajorityVote(4, "gini", "settled", 2), BestOfN(4, "logprob", cut=LINES, prompt=STEP_BY_STEP)):
+    for strategy in (MajorityVote(4, "gini", "decided", 2), BestOfN(4, "logprob", cut=LINES, prompt=STEP_BY_STEP)):
         assert decode(encode(strategy)) == strategy
 
 
 def test_the_operators_agree() -> None:
     texts: Sequence[str] = ["=1", "=2", "=2", "=3", "=3"]
     answers = [t[1:] for t in texts]
-    assert said(think(MajorityVote(5), Scripted({"": texts}))) == f"={majority_answer(answers)}"
+    assert said(think(MajorityVote(5), ScriptedPolicy({"": texts}))) == f"={majority_answer(answers)}"
     scores = {"=1": 0.9, "=2": 0.1, "=3": 0.3}
-    trace = think(MajorityVote(5, "score"), Scripted({"": texts}), Rated(scores))
+    trace = think(MajorityVote(5, "score"), ScriptedPolicy({"": texts}), TableScorer(scores))
     assert said(trace) == f"={weighted_answer(answers, [scores[t] for t in texts])}"
 
 
 def test_only_whole_chains_vote() -> None:
     """Another strategy began with a step: that is no chain, and no answer."""
-    trace = asked()
-    policy = Scripted({"": ["a=1\n", "=2", "=2"], "a=1\n": ["b=3"]})
+    trace = question_trace()
+    policy = ScriptedPolicy({"": ["a=1\n", "=2", "=2"], "a=1\n": ["b=3"]})
     asyncio.run(BestOfN(1, rank_by="logprob", cut=LINES)(trace, policy))
     think(MajorityVote(2), policy, trace=trace)
     assert said(trace) == "=2" and len([i for i in trace.children(0) if trace.steps[i].done]) == 2
@@ -253,5 +259,5 @@ def test_only_whole_chains_vote() -> None:
 
 def test_a_vote_by_probability_counts_for_its_answer() -> None:
     """Sums of log-probabilities are below 0: two votes would weigh less than one."""
-    policy = Scripted({"": ["=1", "a=1", "=2"]}, logprob=lambda text: -1.0)
+    policy = ScriptedPolicy({"": ["=1", "a=1", "=2"]}, logprob=lambda text: -1.0)
     assert said(think(BestOfN(3, rank_by="logprob", choose="weighted"), policy)) == "=1"

@@ -24,9 +24,7 @@ from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
 from ponder.reason.operators.backpropagate import DiscountedBackup
 from ponder.reason.operators.cut import CUTS
-from ponder.reason.operators.priors import DirichletNoise
-from ponder.reason.operators.tree_policy import PUCT, UCT, X1
-from ponder.reason.operators.widen import ProgressiveWidening
+from ponder.reason.operators.tree_policy import PUCT, UCT, X1, DirichletNoise, ProgressiveWidening
 from ponder.reason.strategies import STRATEGIES
 from ponder.reason.strategies.mcts import MCTS
 from ponder.runs.job_json import decode, encode
@@ -44,16 +42,16 @@ from ponder.types import (
     user_messages,
 )
 
-from .scripted_policy import LINES, Rated, Scripted, asked, drawn
+from .scripted_policy import LINES, ScriptedPolicy, TableScorer, question_trace, tree_lines
 
 SCRIPT = {"": ["a\n", "b\n"], "a\n": ["c=1", "d=2"], "b\n": ["e=3", "f=4"]}
-RATED = Rated({"a\n": 0.5, "b\n": 0.3, "c=1": 0.9, "d=2": 0.1, "e=3": 0.2, "f=4": 0.4})
+RATED = TableScorer({"a\n": 0.5, "b\n": 0.3, "c=1": 0.9, "d=2": 0.1, "e=3": 0.2, "f=4": 0.4})
 TWO = MCTS(width=2, cut=LINES, complete_answer=False)
 
 
 def grown(strategy: MCTS, policy: Any = None, guide: Any = RATED, trace: Trace | None = None) -> Trace:
-    trace = asked() if trace is None else trace
-    run_async(strategy(trace, policy or Scripted(SCRIPT), guide))
+    trace = question_trace() if trace is None else trace
+    run_async(strategy(trace, policy or ScriptedPolicy(SCRIPT), guide))
     return trace
 
 
@@ -64,7 +62,7 @@ def test_uct_by_hand() -> None:
     # 1 a: .5   2 b: .3   3 a 1.548 > b 1.348, c: .9   4 a 1.533 > b 1.477, d: .1   5 b 1.569 > a 1.233, e: .2
     # 6 a 1.273 > b 1.197, c 1.948 > d 1.148: .9
     trace = grown(replace(TWO, simulations=6, selection=UCT(1.0)))
-    assert drawn(trace) == [
+    assert tree_lines(trace) == [
         "Q: x6 0.483333",
         "  a/ x4 0.6",
         "    c=1 x2 0.9 *",
@@ -79,9 +77,11 @@ def test_puct_by_hand() -> None:
     # Priors a .8, b .2, others .5. With w(N) = sqrt(N) (1.25 + log((N + 19653) / 19652)): 1.2501, 1.7680, 2.1654, ...
     # 1 a: .5   2 a .5 + .8 w/2 = 1.207 > b .354, c: .9   3 a 1.277 > .433, c 1.342 > d .884: .9
     # 4 a 1.267 > .500, c 1.261 > d 1.083: .9   5 a 1.247 > .559, d 1.250 > c 1.213: .1
-    policy = Scripted(SCRIPT, logprob=lambda text: {"a\n": math.log(0.8) / 2, "b\n": math.log(0.2) / 2}.get(text, -1.0))
+    policy = ScriptedPolicy(
+        SCRIPT, logprob=lambda text: {"a\n": math.log(0.8) / 2, "b\n": math.log(0.2) / 2}.get(text, -1.0)
+    )
     trace = grown(replace(TWO, simulations=5, selection=PUCT(low=0, high=1)), policy)
-    assert drawn(trace) == ["Q: x5 0.66", "  a/ x5 0.66", "    c=1 x3 0.9 *", "    d=2 x1 0.1", "  b/ x0 0"]
+    assert tree_lines(trace) == ["Q: x5 0.66", "  a/ x5 0.66", "    c=1 x3 0.9 *", "    d=2 x1 0.1", "  b/ x0 0"]
     assert [s.prior for s in trace.steps[1:]] == pytest.approx([0.8, 0.2, 0.5, 0.5], abs=1e-6)
 
 
@@ -89,8 +89,8 @@ def test_x1_by_hand() -> None:
     # All children are judged when written, with one visit each.
     # 1 a .5, b .3; root .96 .4   2 by value a; c .9, d .1; a .96 .5; root .96 (2 .48 + .3) / 3
     # 3 b .925 > a .897; e .2, f .4; b .288   4 a 1.069 > b .877, c: again .9; a .96 (2 .9 + .1) / 3
-    trace = grown(replace(TWO, simulations=4, selection=X1(), backup=DiscountedBackup(), evaluate_on="written"))
-    assert drawn(trace) == [
+    trace = grown(replace(TWO, simulations=4, selection=X1(), backup=DiscountedBackup(), evaluate_on="expansion"))
+    assert tree_lines(trace) == [
         "Q: x4 0.4608",
         "  a/ x3 0.608",
         "    c=1 x2 0.9 *",
@@ -105,7 +105,7 @@ def test_x1_by_hand() -> None:
             simulations=9,
             selection=X1(),
             backup=DiscountedBackup(),
-            evaluate_on="written",
+            evaluate_on="expansion",
             stop_at_known_answer=True,
         )
     )
@@ -114,30 +114,33 @@ def test_x1_by_hand() -> None:
 
 def test_rollouts_and_the_guide_are_mixed() -> None:
     script = {"": ["a\n", "b\n"], "a\n": ["x=1", "y=2"], "b\n": ["z=3"]}
-    guide = Rated({"a\n": 0.4, "b\n": 0.2, "x=1": 1.0, "y=2": 0.5, "z=3": 0.6})
-    both = grown(replace(TWO, simulations=2, selection=UCT(), rollouts=2, rollout_weight=0.25), Scripted(script), guide)
+    guide = TableScorer({"a\n": 0.4, "b\n": 0.2, "x=1": 1.0, "y=2": 0.5, "z=3": 0.6})
+    both = grown(
+        replace(TWO, simulations=2, selection=UCT(), rollouts=2, rollout_weight=0.25), ScriptedPolicy(script), guide
+    )
     # a: .75 .4 + .25 .75 = .4875; b: .75 .2 + .25 .6 = .3
     assert [s.value for s in both.steps[1:3]] == pytest.approx([0.4875, 0.3])
     assert both.steps[3].last and both.text(both.chosen or 0) == "a\nx=1", "the best rollout below the best step"
     guide.calls.clear()
-    alone = grown(replace(TWO, simulations=2, selection=UCT(), rollouts=1), Scripted(script), guide)
+    alone = grown(replace(TWO, simulations=2, selection=UCT(), rollouts=1), ScriptedPolicy(script), guide)
     assert guide.calls == [["x=1"], ["z=3"]], "of the steps themselves nobody is asked"
     assert [s.value for s in alone.steps[1:3]] == [1.0, 0.6]
 
 
 def test_the_best_way_is_by_visits_by_value_or_the_best_score_anywhere() -> None:
     script = {"": ["a\n", "b\n"], "a\n": ["c=1"], "b\n": ["d=2"]}
-    guide = Rated({"a\n": 0.9, "b\n": 0.1, "c=1": 0.6, "d=2": 1.0})
+    guide = TableScorer({"a\n": 0.9, "b\n": 0.1, "c=1": 0.6, "d=2": 1.0})
     search = replace(TWO, width=2, selection=UCT(0.0), simulations=4)
-    assert grown(search, Scripted(script), guide).chosen is not None
+    assert grown(search, ScriptedPolicy(script), guide).chosen is not None
     by = {
-        how: grown(replace(search, final_choice=how), Scripted(script), guide) for how in ("visits", "value", "score")
+        how: grown(replace(search, final_choice=how), ScriptedPolicy(script), guide)
+        for how in ("visits", "value", "score")
     }
     assert {how: t.text(t.chosen or 0) for how, t in by.items()} == {
         "visits": "a\nc=1", "value": "a\nc=1", "score": "a\nc=1",
     }  # fmt: skip
     more = replace(search, selection=UCT(5.0), simulations=6, final_choice="score")
-    found = grown(more, Scripted(script), guide)
+    found = grown(more, ScriptedPolicy(script), guide)
     assert found.text(found.chosen or 0) == "b\nd=2"
 
 
@@ -266,17 +269,17 @@ def fresh() -> Trace:
 SEARCHES = st.builds(
     MCTS,
     width=st.integers(1, 4),
-    rule=st.sampled_from([UCT(1.0), PUCT(), PUCT(low=0, high=1), X1()]),
+    selection=st.sampled_from([UCT(1.0), PUCT(), PUCT(low=0, high=1), X1()]),
     backup=st.sampled_from([MCTS().backup, DiscountedBackup()]),
-    judged=st.sampled_from(["visited", "written"]),
+    evaluate_on=st.sampled_from(["visit", "expansion"]),
     rollouts=st.sampled_from([0, 0, 1, 2]),
-    mix=st.sampled_from([1.0, 0.4]),
+    rollout_weight=st.sampled_from([1.0, 0.4]),
     widening=st.sampled_from([None, None, ProgressiveWidening(1, 0.5)]),
-    noise=st.sampled_from([None, DirichletNoise()]),
+    root_noise=st.sampled_from([None, DirichletNoise()]),
     two_player=st.booleans(),
     cut=st.just(CUTS["line"]),
     sampling=st.just(Sampling(max_tokens=40, seed=7)),
-    finish=st.just(False),
+    complete_answer=st.just(False),
 )
 
 
@@ -289,7 +292,7 @@ def invariants(trace: Trace, strategy: MCTS) -> None:
         )
         tree = [s for s in below if not s.last]
         assert len(tree) <= strategy.width
-        if strategy.evaluate_on == "visited" and tree:
+        if strategy.evaluate_on == "visit" and tree:
             assert step.visits == sum(s.visits for s in tree) + (i != 0), "its own visit, and those of its children"
         if step.last:
             assert not below and not step.visits
@@ -377,36 +380,36 @@ def test_several_are_under_way_at_once() -> None:
 
 def test_a_branch_that_fails_is_pruned_and_the_others_go_on() -> None:
     for parallel in (1, 2):
-        policy = Scripted(SCRIPT, fails=frozenset(["a\n"]))
+        policy = ScriptedPolicy(SCRIPT, fails=frozenset(["a\n"]))
         trace = grown(replace(TWO, simulations=6, selection=UCT(1.0), parallel_simulations=parallel), policy)
         assert trace.steps[1].pruned == "the context is full" and trace.steps[0].visits == 6
         assert trace.text(trace.chosen or 0) == "b\nf=4"
-    policy = Scripted(SCRIPT, fails=frozenset([""]))
+    policy = ScriptedPolicy(SCRIPT, fails=frozenset([""]))
     with pytest.raises(ModelError, match="context is full"):
         grown(TWO, policy)
 
 
 def test_a_guide_that_cannot_decide_closes_the_step() -> None:
-    trace = grown(replace(TWO, simulations=6, selection=UCT(1.0)), guide=Rated({**RATED.scores, "a\n": None}))
+    trace = grown(replace(TWO, simulations=6, selection=UCT(1.0)), guide=TableScorer({**RATED.scores, "a\n": None}))
     assert trace.steps[1].pruned == "no score: no idea" and trace.steps[0].visits == 6
     for bad in (RuntimeError("boom"), ModelError("boom")):
         with pytest.raises(PonderError, match=r"came to nothing.*boom"):
-            grown(TWO, guide=Rated({"a\n": bad, "b\n": bad}))
-    nan = grown(replace(TWO, simulations=3, selection=UCT(1.0)), guide=Rated({**RATED.scores, "b\n": math.nan}))
+            grown(TWO, guide=TableScorer({"a\n": bad, "b\n": bad}))
+    nan = grown(replace(TWO, simulations=3, selection=UCT(1.0)), guide=TableScorer({**RATED.scores, "b\n": math.nan}))
     assert "the score was nan" in nan.steps[2].pruned
-    judged = grown(replace(TWO, simulations=3, rollouts=1), guide=Rated({**RATED.scores, "c=1": None}))
+    judged = grown(replace(TWO, simulations=3, rollouts=1), guide=TableScorer({**RATED.scores, "c=1": None}))
     assert "no rollout was judged: no idea" in judged.steps[1].pruned
 
 
 def test_steps_that_say_nothing_or_the_same_or_never_end() -> None:
-    trace = grown(replace(TWO, simulations=4, width=3), Scripted({**SCRIPT, "": ["a\n", "a\n", ""]}))
+    trace = grown(replace(TWO, simulations=4, width=3), ScriptedPolicy({**SCRIPT, "": ["a\n", "a\n", ""]}))
     assert [s.pruned for s in trace.steps[1:4]] == ["", "the same as step 1 of these", "nothing was written"]
-    endless = Scripted({"": ["long\n"]})
+    endless = ScriptedPolicy({"": ["long\n"]})
     with pytest.raises(PonderError, match="no step ended within 3 tokens"):
         grown(replace(TWO, cut=replace(LINES, max_step_tokens=3)), endless)
     with pytest.raises(PonderError, match="no continuation"):
 
-        class NoProgress(Scripted):
+        class NoProgress(ScriptedPolicy):
             async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
                 return []
 
@@ -415,7 +418,7 @@ def test_steps_that_say_nothing_or_the_same_or_never_end() -> None:
 
 def test_a_dead_end_closes_the_way_to_it() -> None:
     script = {"": ["a\n", "b\n"], "a\n": [""], "b\n": ["e=3"]}
-    trace = grown(replace(TWO, simulations=5, selection=UCT(1.0)), Scripted(script))
+    trace = grown(replace(TWO, simulations=5, selection=UCT(1.0)), ScriptedPolicy(script))
     assert trace.steps[1].pruned == "nothing goes on from here: nothing was written"
     assert trace.text(trace.chosen or 0) == "b\ne=3" and trace.steps[0].visits == 5
 
@@ -436,10 +439,10 @@ def test_budgets_are_kept_and_decide_by_what_there_is() -> None:
 
 def test_the_best_way_is_written_on_to_an_answer() -> None:
     script = {**SCRIPT, "a\n": ["go\n"], "a\ngo\n": ["end=1"]}
-    trace = grown(replace(TWO, simulations=2, selection=UCT(1.0), complete_answer=True), Scripted(script))
+    trace = grown(replace(TWO, simulations=2, selection=UCT(1.0), complete_answer=True), ScriptedPolicy(script))
     assert trace.steps[trace.chosen or 0].last and trace.text(trace.chosen or 0).startswith("a\n")
     steps = len(trace.steps)
-    grown(replace(TWO, simulations=2, selection=UCT(1.0), complete_answer=True), Scripted(script), trace=trace)
+    grown(replace(TWO, simulations=2, selection=UCT(1.0), complete_answer=True), ScriptedPolicy(script), trace=trace)
     assert len(trace.steps) == steps, "once"
 
 
@@ -459,8 +462,15 @@ def test_noise_is_on_the_first_steps_only_and_widening_bounds_them() -> None:
 def test_what_cannot_work_is_said() -> None:
     assert STRATEGIES["mcts"] is MCTS
     with pytest.raises(UsageError, match="needs a guide"):
-        run_async(MCTS()(asked(), Scripted(SCRIPT)))
-    for wrong in ({"simulations": 0}, {"width": 0}, {"mix": 0}, {"mix": 2}, {"parallel": 0}, {"prior_temperature": 0}):
+        run_async(MCTS()(question_trace(), ScriptedPolicy(SCRIPT)))
+    for wrong in (
+        {"simulations": 0},
+        {"width": 0},
+        {"rollout_weight": 0},
+        {"rollout_weight": 2},
+        {"parallel_simulations": 0},
+        {"prior_temperature": 0},
+    ):
         with pytest.raises(UsageError):
             MCTS(**wrong)
     with pytest.raises(UsageError, match="Did you mean 'visits'"):

@@ -163,8 +163,8 @@ def small(strategy: Any) -> Any:
 
 WAYS = {name: small(kind()) for name, kind in STRATEGIES.items()} | {n: small(p.strategy) for n, p in PRESETS.items()}
 # What `Wild` says depends on how often a prefix was asked for, and trees with short steps come to the same prefixes.
-WAYS["forest"] = replace(WAYS["forest"], of=replace(WAYS["forest"].of, cut=CUTS["paragraph"]))
-TREE_OF_THOUGHTS_SCALE = ("thoughts", "tot", "tot-24")  # gives a thought where it has no answer
+WAYS["forest"] = replace(WAYS["forest"], strategy=replace(WAYS["forest"].strategy, cut=CUTS["paragraph"]))
+TREES_OF_THOUGHTS = ("tree-of-thoughts", "tot-24")  # gives a thought where it has no answer
 # A tree search may give an answer that was written on from a step which nobody could score.
 ROLLOUTS = ("mcts", "marco-o1", "alphallm-style", "x1", "rstar-style", "alphazero", "forest")
 
@@ -196,7 +196,7 @@ def check(name: str, trace: Trace, policy: Wild, guide: Guide | None = None, tok
         return
     step = trace.steps[trace.chosen]
     assert step.parent is not None and not step.pruned and not step.meta
-    if name not in TREE_OF_THOUGHTS_SCALE:
+    if name not in TREES_OF_THOUGHTS:
         assert step.done or trace.budget_exhausted
         assert not trace.children(trace.chosen) and any(trace.steps[i].sampled for i in trace.path(trace.chosen))
     if name not in ROLLOUTS:

@@ -11,8 +11,8 @@ import pytest
 
 from ponder.errors import UnknownName, UsageError
 from ponder.protocols import Scorer
-from ponder.reason.harvest import Provenance
-from ponder.reason.operators.reduce import REDUCTIONS, Reduction, path_score, reduce_scores, scores_steps
+from ponder.reason.harvest import Provenance, harvest_chains
+from ponder.reason.operators.evaluate import REDUCTIONS, Reduction, path_score, reduce_scores, scores_steps
 from ponder.reason.replay_policy import ReplayPolicy, ReplayScorer
 from ponder.reason.scorers import Likelihood, OutcomeAndValue, StepScoreReducer
 from ponder.reason.strategies import (
@@ -29,7 +29,7 @@ from ponder.reason.strategies import (
 from ponder.runs.job_json import decode, encode
 from ponder.types import Cost, Score, Trace
 
-from .scripted_policy import LINES, Rated, Scripted, asked
+from .scripted_policy import LINES, ScriptedPolicy, TableScorer, question_trace
 
 STEPS = {"a\n": 0.592, "b\n": 0.814, "c\n": 0.798, "d\n": 0.809, "=1": 0.818}
 CHAIN = {"": ["a\n"], "a\n": ["b\n"], "a\nb\n": ["c\n"], "a\nb\nc\n": ["d\n"], "a\nb\nc\nd\n": ["=1"]}
@@ -43,8 +43,8 @@ SEARCHES = [
 
 
 def think(strategy: Any, guide: Scorer | None, policy: Any = None, trace: Trace | None = None) -> Trace:
-    trace = asked() if trace is None else trace
-    asyncio.run(strategy(trace, policy or Scripted(CHAIN), guide))
+    trace = question_trace() if trace is None else trace
+    asyncio.run(strategy(trace, policy or ScriptedPolicy(CHAIN), guide))
     return trace
 
 
@@ -62,7 +62,7 @@ def test_reduced(how: Reduction) -> None:
 @pytest.mark.parametrize("strategy", SEARCHES, ids=lambda s: type(s).__name__)
 def test_searches_reduce_raw_step_scores(strategy: Any, own: Reduction, how: Reduction) -> None:
     """Whatever the guide makes of its step scores itself: a product of products or of leasts is none of these."""
-    trace = think(replace(strategy, reduce=how), StepScoreReducer(Rated(STEPS), own))
+    trace = think(replace(strategy, reduce=how), StepScoreReducer(TableScorer(STEPS), own))
     assert trace.chosen is not None and trace.text(trace.chosen) == "a\nb\nc\nd\n=1"
     for i in trace.answers():
         score = trace.steps[i].scores["rated"]
@@ -77,7 +77,7 @@ def test_searches_reduce_raw_step_scores(strategy: Any, own: Reduction, how: Red
 
 @pytest.mark.parametrize("strategy", SEARCHES, ids=lambda s: type(s).__name__)
 def test_the_default_is_the_published_one(strategy: Any) -> None:
-    trace = think(strategy, StepScoreReducer(Rated(STEPS), "product"))
+    trace = think(strategy, StepScoreReducer(TableScorer(STEPS), "product"))
     default: Reduction = "min" if isinstance(strategy, BestOfN) else "last"
     for i in trace.answers():
         assert trace.steps[i].value == pytest.approx(COUNTED[default], abs=1e-6)
@@ -97,14 +97,16 @@ BEST = {"min": "c\n=3", "product": "b\n=2", "last": "a\n=1", "mean": "b\n=2"}
     ids=lambda s: type(s).__name__,
 )
 def test_the_answer_is_the_one_that_a_hand_count_prefers(strategy: Any, choose: Any, how: Reduction) -> None:
-    trace = think(replace(strategy, reduce=how, choose=choose), StepScoreReducer(Rated(RATED)), Scripted(THREE))
+    trace = think(
+        replace(strategy, reduce=how, choose=choose), StepScoreReducer(TableScorer(RATED)), ScriptedPolicy(THREE)
+    )
     assert trace.chosen is not None and trace.text(trace.chosen) == BEST[how]
 
 
 @EVERY
 def test_whoever_takes_a_path_s_score_has_the_guide_s_reduction(how: Reduction) -> None:
     """MCTS backs up, votes weigh, forests and harvests choose by `Score.value`, which the guide reduced once."""
-    guide = StepScoreReducer(Rated(STEPS), how)
+    guide = StepScoreReducer(TableScorer(STEPS), how)
     trace = think(MCTS(simulations=5, width=1, cut=LINES, complete_answer=False), guide)
     values = list(STEPS.values())
     worths = [reduce_scores(values[: k + 1], how) for k in range(5)]
@@ -113,21 +115,25 @@ def test_whoever_takes_a_path_s_score_has_the_guide_s_reduction(how: Reduction) 
     assert trace.steps[end].value == pytest.approx(COUNTED[how], abs=1e-6)
     forest = think(
         Forest(BeamSearch(3, 1, cut=LINES, choose="best"), 2, "score"),
-        StepScoreReducer(Rated(RATED), how),
-        Scripted(THREE),
+        StepScoreReducer(TableScorer(RATED), how),
+        ScriptedPolicy(THREE),
     )
     assert forest.chosen is not None
     assert forest.score(forest.chosen, "rated") == pytest.approx(reduce_scores([0.1, 1.0], how)), (
         "by its own rank, the last"
     )
-    harvested = list(chains(trace, "rated", _funnel(), Provenance(), 0.0))
+    harvested = list(harvest_chains(trace, "rated", _funnel(), Provenance(), 0.0))
     assert [one.row["score"] for one in harvested] == [pytest.approx(COUNTED[how], abs=1e-6)]
 
 
 @EVERY
 def test_a_vote_weighs_by_the_guide_s_reduction(how: Reduction) -> None:
     """A vote among the chains of a best-of search with cuts, so that a chain has two scores."""
-    trace = think(BestOfN(3, cut=LINES, choose="weighted", reduce=how), StepScoreReducer(Rated(RATED)), Scripted(THREE))
+    trace = think(
+        BestOfN(3, cut=LINES, choose="weighted", reduce=how),
+        StepScoreReducer(TableScorer(RATED)),
+        ScriptedPolicy(THREE),
+    )
     weights = {
         "=1": reduce_scores([0.1, 1.0], how),
         "=2": reduce_scores([0.95, 0.5], how),
@@ -136,31 +142,31 @@ def test_a_vote_weighs_by_the_guide_s_reduction(how: Reduction) -> None:
     assert trace.chosen is not None and trace.steps[trace.chosen].text == max(weights, key=lambda k: weights[k])
     whole = think(
         MajorityVote(3, "score"),
-        StepScoreReducer(Rated({"=1": 0.3, "=2": 0.2}), how),
-        Scripted({"": ["=1", "=2", "=2"]}),
+        StepScoreReducer(TableScorer({"=1": 0.3, "=2": 0.2}), how),
+        ScriptedPolicy({"": ["=1", "=2", "=2"]}),
     )
     assert whole.chosen is not None and whole.text(whole.chosen) == "=2", "one step each: any reduction is its score"
 
 
 @EVERY
 def test_a_stored_search_is_ranked_anew(how: Reduction) -> None:
-    stored = think(BestOfN(3, cut=LINES), StepScoreReducer(Rated(RATED)), Scripted(THREE))
+    stored = think(BestOfN(3, cut=LINES), StepScoreReducer(TableScorer(RATED)), ScriptedPolicy(THREE))
     stored = Trace.from_json(stored.to_json())
     recall = ReplayScorer([stored], "rated")
     assert scores_steps(recall)
     again = think(BestOfN(3, cut=LINES, reduce=how), recall, ReplayPolicy([stored]))
     assert again.chosen is not None and again.text(again.chosen) == BEST[how]
-    assert not scores_steps(ReplayScorer([think(BestOfN(3), Rated({}), Scripted({"": ["=1"]}))], "rated"))
+    assert not scores_steps(ReplayScorer([think(BestOfN(3), TableScorer({}), ScriptedPolicy({"": ["=1"]}))], "rated"))
 
 
 @pytest.mark.parametrize("how", ["min", "product", "mean"])
 def test_a_score_of_the_whole_path_is_not_reduced(how: Reduction) -> None:
     for strategy in SEARCHES:
-        trace = asked()
+        trace = question_trace()
         with pytest.raises(UsageError, match="likelihood scores a path as a whole"):
             think(replace(strategy, reduce=how), Likelihood(), trace=trace)
         assert len(trace.steps) == 1, "before anything is spent"
-    whole = think(BestOfN(2, reduce=how), Likelihood(), Scripted({"": ["=1"]}))  # one step: nothing to reduce
+    whole = think(BestOfN(2, reduce=how), Likelihood(), ScriptedPolicy({"": ["=1"]}))  # one step: nothing to reduce
     assert whole.chosen is not None
     with pytest.raises(UsageError, match="leave out reduce"):
         BestOfN(2, rank_by="logprob", reduce=how)
@@ -183,14 +189,16 @@ def test_outcomes_at_the_end_and_step_scores_before(how: Reduction) -> None:
         async def __call__(self, trace: Trace, steps: Any) -> list[Score]:
             return [Score(0.25) for _ in steps]
 
-    trace = think(BeamSearch(2, 1, cut=LINES, reduce=how), OutcomeAndValue(Outcome(), StepScoreReducer(Rated(STEPS))))
+    trace = think(
+        BeamSearch(2, 1, cut=LINES, reduce=how), OutcomeAndValue(Outcome(), StepScoreReducer(TableScorer(STEPS)))
+    )
     fourth = next(i for i, s in enumerate(trace.steps) if s.text == "d\n")
     assert trace.steps[fourth].value == pytest.approx(reduce_scores(list(STEPS.values())[:4], how))
     assert {trace.steps[i].value for i in trace.answers()} == {0.25}
 
 
 def test_step_scores_asks_once_and_pays_once() -> None:
-    class Costly(Rated):
+    class Costly(TableScorer):
         async def __call__(self, trace: Trace, steps: Any) -> list[Score]:
             return [replace(s, cost=Cost(scorer_tokens=1)) for s in await super().__call__(trace, steps)]
 
@@ -198,7 +206,7 @@ def test_step_scores_asks_once_and_pays_once() -> None:
     trace = think(BeamSearch(2, 1, cut=LINES), StepScoreReducer(rated))
     asked_for = [text for call in rated.calls for text in call]
     assert len(asked_for) == len([s for s in trace.steps if s.sampled]) == trace.cost.scorer_tokens
-    gap = think(BeamSearch(2, 1, cut=LINES), StepScoreReducer(Rated(STEPS | {"b\n": None})))
+    gap = think(BeamSearch(2, 1, cut=LINES), StepScoreReducer(TableScorer(STEPS | {"b\n": None})))
     assert gap.chosen is None and any(s.pruned == "no score: no idea" for s in gap.steps)
     assert path_score(gap, 0, "rated", "min") is None
 

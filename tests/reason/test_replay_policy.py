@@ -31,20 +31,20 @@ from ponder.reason.strategies import (
 )
 from ponder.types import Cost, Problem, Sampling, Score, Step, Trace, ids, user_messages
 
-from .scripted_policy import LINES, Rated, Scripted, asked, drawn
-from .test_beam import SCORES, TREE, Hashed, Wild
+from .scripted_policy import LINES, ScriptedPolicy, TableScorer, question_trace, tree_lines
+from .test_step_searches import SCORES, TREE, Hashed, Wild
 
 LOG = "logs/qwen_math_rm/math_cot_100.jsonl"
 
 
 def think(strategy: Any, policy: Any, guide: Scorer | None = None, trace: Trace | None = None) -> Trace:
-    trace = asked() if trace is None else trace
+    trace = question_trace() if trace is None else trace
     asyncio.run(strategy(trace, policy, guide))
     return trace
 
 
 def test_they_keep_the_protocols() -> None:
-    trace = think(BeamSearch(4, 2, cut=LINES), Scripted(TREE), Rated(SCORES))
+    trace = think(BeamSearch(4, 2, cut=LINES), ScriptedPolicy(TREE), TableScorer(SCORES))
     assert isinstance(ReplayPolicy([trace]), Policy) and isinstance(ReplayScorer([trace], "rated"), Scorer)
 
 
@@ -53,7 +53,7 @@ def test_they_keep_the_protocols() -> None:
     [
         BeamSearch(4, 2, cut=LINES), DVTS(4, 2, cut=LINES), LookaheadBeamSearch(4, 2, cut=LINES, lookahead_steps=2), Rebase(5, cut=LINES),
         ParticleFilter(4, cut=LINES), BestOfN(3, cut=LINES), Forest(BeamSearch(4, 2, cut=LINES), 2),
-        MajorityVote(6, "score", "settled"),
+        MajorityVote(6, "score", "decided"),
     ],
     ids=lambda s: type(s).__name__,
 )  # fmt: skip
@@ -70,11 +70,11 @@ def test_another_strategy_on_the_same_samples() -> None:
     """What a narrower beam would have made of a wide one's steps."""
     stored = think(
         BestOfN(4, cut=LINES),
-        Scripted(TREE | {"b\n": ["=4"], "d\n": ["=5"], "a\n": ["=1"], "c\n": ["=2"]}),
-        Rated(SCORES),
+        ScriptedPolicy(TREE | {"b\n": ["=4"], "d\n": ["=5"], "a\n": ["=1"], "c\n": ["=2"]}),
+        TableScorer(SCORES),
     )
     replay, guide = ReplayPolicy([stored]), ReplayScorer([stored], "rated")
-    assert drawn(think(BeamSearch(2, 1, cut=LINES), replay, guide)) == [
+    assert tree_lines(think(BeamSearch(2, 1, cut=LINES), replay, guide)) == [
         "Q: x2 0", "  a/ x1 0.9", "    =1 x1 0.8 *", "  b/ x1 0.1", "    =4 x1 0",
     ]  # fmt: skip
     assert replay.continuations_left(stored.token_ids(0)) == 2
@@ -83,20 +83,20 @@ def test_another_strategy_on_the_same_samples() -> None:
 
 
 def two() -> Trace:
-    trace = think(MajorityVote(2), Scripted({"": ["=1", "=22"]}))
+    trace = think(MajorityVote(2), ScriptedPolicy({"": ["=1", "=22"]}))
     trace.cost = Cost(generated_tokens=5, flops=50.0, seconds=10.0, dollars=0.5)
     return trace
 
 
 def test_in_order_and_to_the_end() -> None:
-    replay, prompt = ReplayPolicy([two()]), asked().token_ids(0)
+    replay, prompt = ReplayPolicy([two()]), question_trace().token_ids(0)
     first, second = (asyncio.run(replay.generate(prompt, Sampling()))[0] for _ in range(2))
     assert (first.text, second.text, second.stop) == ("=1", "=22", "eos")
     assert second.token_ids.tolist() == [61, 50, 50] and second.logprobs.tolist() == [-1.0] * 3
     assert second.cost == Cost(prompt_tokens=2, generated_tokens=3, flops=30.0, seconds=6.0, dollars=0.3)
     with pytest.raises(UsageError, match="1 continuations are asked for, and 2 of the 2 stored"):
         asyncio.run(replay.generate(prompt, Sampling()))
-    with pytest.raises(UsageError, match="go nowhere from this prefix of 1 tokens"):
+    with pytest.raises(UsageError, match="no continuation of this prefix of 1 tokens"):
         asyncio.run(replay.generate(ids([9]), Sampling()))
     again = ReplayPolicy([two()], when_exhausted="cycle")
     assert [c.text for c in asyncio.run(again.generate(prompt, Sampling(), 5))] == ["=1", "=22", "=1", "=22", "=1"]
@@ -105,39 +105,42 @@ def test_in_order_and_to_the_end() -> None:
     with pytest.raises(UsageError, match="at least one trace"):
         ReplayPolicy([])
     with pytest.raises(UsageError, match="with its prompt"):
-        ReplayPolicy([two(), Trace(asked().problem)])
+        ReplayPolicy([two(), Trace(question_trace().problem)])
 
 
 def test_traces_of_one_prompt_are_one_store() -> None:
     replay = ReplayPolicy([two(), two()])
-    assert [c.text for c in asyncio.run(replay.generate(asked().token_ids(0), Sampling(), 4))] == ["=1", "=22"] * 2
+    assert [c.text for c in asyncio.run(replay.generate(question_trace().token_ids(0), Sampling(), 4))] == [
+        "=1",
+        "=22",
+    ] * 2
 
 
 def test_equal_steps_have_their_own_scores() -> None:
-    trace = think(MajorityVote(2), Scripted({"": ["=1"]}))
+    trace = think(MajorityVote(2), ScriptedPolicy({"": ["=1"]}))
     for step, value in zip(trace.steps[1:], (0.2, 0.7), strict=True):
         step.scores["rm"] = Score(value)
     again = think(BestOfN(2), ReplayPolicy([trace]), ReplayScorer([trace], "rm"))
     assert [s.scores["rm"].value for s in again.steps[1:]] == [0.2, 0.7] and again.chosen == 2
     with pytest.raises(UnknownName, match="Did you mean 'rm'"):
         ReplayScorer([trace], "rn")
-    other = think(BestOfN(1), Scripted({"": ["=9"]}), ReplayScorer([trace], "rm"))
+    other = think(BestOfN(1), ScriptedPolicy({"": ["=9"]}), ReplayScorer([trace], "rm"))
     assert other.failed == "no branch came to an answer: no score: the stored traces have no rm for this step"
 
 
 def test_a_budget_holds() -> None:
     """Five tokens are stored; three buy the first answer, and not the end of the second."""
-    stored, problem = two(), asked().problem
+    stored, problem = two(), question_trace().problem
     trace = asyncio.run(
-        solve(problem, MajorityVote(2, early_stopping="settled"), ReplayPolicy([stored]), budget=Budget(tokens=3))
+        solve(problem, MajorityVote(2, early_stopping="decided"), ReplayPolicy([stored]), budget=Budget(tokens=3))
     )
     assert [s.text for s in trace.steps[1:]] == ["=1"] and trace.chosen == 1 and trace.cost.generated_tokens == 2
     with pytest.raises(BudgetExhausted, match="the stored step has 3 tokens, and 2 are allowed"):
-        asyncio.run(ReplayPolicy([stored]).generate(asked().token_ids(0), Sampling(max_tokens=2), 2))
+        asyncio.run(ReplayPolicy([stored]).generate(question_trace().token_ids(0), Sampling(max_tokens=2), 2))
 
 
 def test_prompts_and_words_that_were_stored() -> None:
-    policy, trace = Scripted({}), asked()
+    policy, trace = ScriptedPolicy({}), question_trace()
     insert_text(trace, 0, "Wait", policy)
     add_prompt(trace, user_messages("Is it right?"), policy, cites=(0,))
     replay = ReplayPolicy([trace])
@@ -157,9 +160,9 @@ def test_prompts_and_words_that_were_stored() -> None:
 
 
 def test_what_a_tool_wrote_is_not_handed_out() -> None:
-    trace = asked()
-    insert_text(trace, 0, "Wait", Scripted({}))
-    with pytest.raises(UsageError, match="go nowhere"):
+    trace = question_trace()
+    insert_text(trace, 0, "Wait", ScriptedPolicy({}))
+    with pytest.raises(UsageError, match="no continuation of this prefix"):
         think(MajorityVote(1), ReplayPolicy([trace]))
 
 
@@ -184,7 +187,7 @@ class Logged:
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
         return [Score(float(self.right[trace.text(i)])) for i in steps]
 
-    def read(self, text: str) -> str | None:
+    def extract_answer(self, text: str) -> str | None:
         return self.preds[text] or None
 
 
@@ -228,7 +231,7 @@ def test_faithful_votes_on_the_reward_models_log() -> None:
     covered = [sum(any(t.score(i, "logged") for i in t.answers()) for t in solved(MajorityVote(k))) for k in ks]
     assert covered == [90, 94, 95, 96]
     assert [right(MajorityVote(k, "score")) for k in ks] == [_weighted(log, k) for k in ks]
-    early = solved(MajorityVote(8, early_stopping="settled"))
+    early = solved(MajorityVote(8, early_stopping="decided"))
     assert sum(t.score(t.chosen, "logged") == 1 for t in early if t.chosen is not None) == 93
     assert sum(len(t.steps) - 1 for t in early) < 500, "the same vote with fewer than 500 of its 800 samples"
 

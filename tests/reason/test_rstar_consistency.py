@@ -20,7 +20,7 @@ from ponder.types import Completion, Ids, Sampling, Score, Trace
 class Ends(FirstCharVerifier):
     """The answer is the last character."""
 
-    def read(self, text: str) -> str | None:
+    def extract_answer(self, text: str) -> str | None:
         return text[-1:] or None
 
 

@@ -12,16 +12,16 @@ import pytest
 
 from ponder.errors import BudgetExhausted, ModelError, UsageError
 from ponder.pipelines.solve import solve, try_solve
-from ponder.reason.operators.aggregate import aggregate
 from ponder.reason.operators.follow_up import FollowUpQuestion, FollowUps
+from ponder.reason.operators.refine import aggregate
 from ponder.reason.strategies.graph_of_thoughts import SORTING_GRAPH, GraphOfThoughts, Improve, Merge, Solve, Split
 from ponder.reason.strategies.self_refine import SelfRefine
 from ponder.runs.job_json import decode, encode
 from ponder.types import Completion, Ids, Problem, Sampling, Score, Trace, ids, user_messages
 
-from .text_policy import Speaker, tree
+from .text_policy import TextPolicy, tree_rows
 
-SHORT = {"critique": "C{question}{answer}", "template": "R{question}{answer}|{feedback}"}
+SHORT = {"critique_template": "C{question}{answer}", "template": "R{question}{answer}|{feedback}"}
 PROBLEM = Problem("p", user_messages("Q"))
 
 
@@ -41,8 +41,8 @@ class Near:
 
 
 def test_a_critique_and_a_better_answer_by_hand() -> None:
-    trace = think(SelfRefine(**SHORT), Speaker(["Answer: 5", "too small", "Answer: 6", "No mistakes."]))
-    assert tree(trace) == [
+    trace = think(SelfRefine(**SHORT), TextPolicy(["Answer: 5", "too small", "Answer: 6", "No mistakes."]))
+    assert tree_rows(trace) == [
         (None, "Q", False), (0, "Answer: 5", True),
         (None, "CQAnswer: 5", False), (2, "too small", True),
         (None, "RQAnswer: 5|What was found about this attempt:\ntoo small\n\n", False), (4, "Answer: 6", True),
@@ -53,27 +53,27 @@ def test_a_critique_and_a_better_answer_by_hand() -> None:
 
 
 def test_it_ends_where_nothing_changes() -> None:
-    policy = Speaker(["Answer: 5", "so, Answer: 5.0", "never"])
+    policy = TextPolicy(["Answer: 5", "so, Answer: 5.0", "never"])
     trace = think(SelfRefine(feedback="none", **SHORT), policy)
     assert len(policy.asked) == 2 and trace.chosen == 3
-    rounds = think(SelfRefine(feedback="none", max_rounds=2, **SHORT), Speaker([f"Answer: {i}" for i in range(9)]))
+    rounds = think(SelfRefine(feedback="none", max_rounds=2, **SHORT), TextPolicy([f"Answer: {i}" for i in range(9)]))
     assert rounds.chosen == 5 and len(rounds.answers()) == 3
 
 
 def test_a_guide_tells_what_is_wrong_and_the_best_is_kept() -> None:
-    policy = Speaker(["Answer: 40", "Answer: 41", "Answer: 7"])
+    policy = TextPolicy(["Answer: 40", "Answer: 41", "Answer: 7"])
     trace = think(SelfRefine(feedback="guide", max_rounds=2, **SHORT), policy, guide=Near())
     assert "off by 2" in policy.asked[1][0] and "off by 1" in policy.asked[2][0]
     assert trace.text(trace.chosen or 0) == "Answer: 41", "the last was worse"
-    content = think(SelfRefine(feedback="guide", **SHORT), Speaker(["Answer: 42"]), guide=Near())
+    content = think(SelfRefine(feedback="guide", **SHORT), TextPolicy(["Answer: 42"]), guide=Near())
     assert len(content.steps) == 2
     with pytest.raises(UsageError, match="needs a guide"):
-        think(SelfRefine(feedback="guide"), Speaker(["x"]))
+        think(SelfRefine(feedback="guide"), TextPolicy(["x"]))
 
 
 def test_the_last_that_reads_is_given() -> None:
     unread = "x" * 300  # too long to be an answer by itself
-    trace = think(SelfRefine(feedback="none", max_rounds=1, **SHORT), Speaker(["Answer: 5", unread]))
+    trace = think(SelfRefine(feedback="none", max_rounds=1, **SHORT), TextPolicy(["Answer: 5", unread]))
     assert trace.chosen == 1
 
     class Broken(Near):
@@ -81,20 +81,22 @@ def test_the_last_that_reads_is_given() -> None:
             return []
 
     odd = think(
-        SelfRefine(feedback="guide", max_rounds=1, **SHORT), Speaker(["Answer: 5", "Answer: 6"]), guide=Broken()
+        SelfRefine(feedback="guide", max_rounds=1, **SHORT), TextPolicy(["Answer: 5", "Answer: 6"]), guide=Broken()
     )
     assert odd.chosen == 3 and odd.steps[1].scores["near"].value is None
 
 
 def test_an_attempt_that_fails_leaves_what_there_is() -> None:
-    policy = Speaker(["Answer: 5", "bad"], fails=lambda t: ModelError("the context is full") if t[0] == "R" else None)
+    policy = TextPolicy(
+        ["Answer: 5", "bad"], fails=lambda t: ModelError("the context is full") if t[0] == "R" else None
+    )
     trace = think(SelfRefine(**SHORT), policy)
     assert trace.chosen == 1 and trace.failed == "the context is full"
     with pytest.raises(ModelError):
-        think(SelfRefine(**SHORT), Speaker([], fails=lambda t: ModelError("gone")))
+        think(SelfRefine(**SHORT), TextPolicy([], fails=lambda t: ModelError("gone")))
 
 
-class Counted(Speaker):
+class Counted(TextPolicy):
     """Answers so many calls, then says that the budget is used up."""
 
     left = 99
@@ -121,22 +123,22 @@ def test_refining_goes_on_where_it_stopped(first: int) -> None:
     assert (trace.chosen is None) == (first == 0)
     policy.left = 99
     asyncio.run(SelfRefine(**SHORT)(trace, policy))
-    assert tree(trace) == tree(once) and trace.chosen == once.chosen
+    assert tree_rows(trace) == tree_rows(once) and trace.chosen == once.chosen
     asyncio.run(SelfRefine(**SHORT)(trace, policy))
-    assert tree(trace) == tree(once)
+    assert tree_rows(trace) == tree_rows(once)
 
 
 def test_aggregate_cites_what_it_quotes() -> None:
-    trace = think(SelfRefine(feedback="none", max_rounds=1, **SHORT), Speaker(["Answer: 5", "Answer: 6"]))
-    made = asyncio.run(aggregate(FollowUps(trace, policy := Speaker(["Answer: 7"])), [1, 3], Sampling()))
+    trace = think(SelfRefine(feedback="none", max_rounds=1, **SHORT), TextPolicy(["Answer: 5", "Answer: 6"]))
+    made = asyncio.run(aggregate(FollowUps(trace, policy := TextPolicy(["Answer: 7"])), [1, 3], Sampling()))
     assert made == [5] and trace.steps[4].cites == (1, 3)
     assert "Attempt 1:\nAnswer: 5\n\nAttempt 2:\nAnswer: 6" in policy.asked[0][0]
 
 
 def test_questions_are_asked_once() -> None:
     trace = Trace(PROBLEM, [])
-    trace.add(think(SelfRefine(feedback="none", max_rounds=1), Speaker(["a", "a"])).steps[0])
-    policy = Speaker(lambda t, j: f"{t}{j}")
+    trace.add(think(SelfRefine(feedback="none", max_rounds=1), TextPolicy(["a", "a"])).steps[0])
+    policy = TextPolicy(lambda t, j: f"{t}{j}")
     follow_ups = FollowUps(trace, policy)
     one, two = user_messages("one"), user_messages("two")
     asked = [
@@ -179,7 +181,7 @@ LIST = Problem("s", user_messages("Sort [7, 3, 9, 1]"))
 
 
 def test_sorting_by_splitting_and_merging() -> None:
-    trace = asyncio.run(solve(LIST, SORTING_GRAPH, Speaker(sorts)))
+    trace = asyncio.run(solve(LIST, SORTING_GRAPH, TextPolicy(sorts)))
     assert decode(encode(SORTING_GRAPH)) == SORTING_GRAPH
     assert [(s.parent, s.cites, s.text if s.sampled else "", s.meta) for s in trace.steps] == [
         (None, (), "", False),
@@ -196,40 +198,40 @@ def test_sorting_by_splitting_and_merging() -> None:
 def test_a_graph_goes_on_where_it_stopped(first: int) -> None:
     policy = Counted(sorts)
     policy.left = first
-    once = asyncio.run(solve(LIST, SORTING_GRAPH, Speaker(sorts)))
+    once = asyncio.run(solve(LIST, SORTING_GRAPH, TextPolicy(sorts)))
     trace = asyncio.run(solve(LIST, SORTING_GRAPH, policy))
     assert (trace.chosen is None) == (first < 4), "halves are no answers"
     assert first >= 4 or not trace.answers()
     policy.left = 99
     asyncio.run(SORTING_GRAPH(trace, policy))
-    assert sorted(map(str, tree(trace))) == sorted(map(str, tree(once)))
+    assert sorted(map(str, tree_rows(trace))) == sorted(map(str, tree_rows(once)))
     assert trace.text(trace.chosen or 0) == once.text(once.chosen or 0)
 
 
 def test_a_guide_keeps_the_best_solution_and_the_better_of_two() -> None:
     graph = GraphOfThoughts((Solve(3), Improve(1, "R{answer}")))
-    policy = Speaker(["Answer: 1", "Answer: 41", "Answer: 50", "Answer: 3"])
+    policy = TextPolicy(["Answer: 1", "Answer: 41", "Answer: 50", "Answer: 3"])
     trace = think(graph, policy, guide=Near())
     assert trace.text(trace.chosen or 0) == "Answer: 41"
-    alone = think(graph, Speaker(["Answer: 1", "Answer: 41", "Answer: 50", "Answer: 3"]))
+    alone = think(graph, TextPolicy(["Answer: 1", "Answer: 41", "Answer: 50", "Answer: 3"]))
     assert alone.text(alone.chosen or 0) == "Answer: 3"
 
 
 def test_what_cannot_be_split_goes_through_whole() -> None:
-    trace = think(GraphOfThoughts(), Speaker(["I would rather not.", "Answer: 4", "Answer: 4"]))
+    trace = think(GraphOfThoughts(), TextPolicy(["I would rather not.", "Answer: 4", "Answer: 4"]))
     assert trace.text(trace.chosen or 0) == "Answer: 4" and not trace.steps[trace.chosen or 0].meta
 
 
 def test_merging_pairs_until_one_is_left() -> None:
     parts = "\n".join(f"Part: {c}" for c in "abcde")
     joins = lambda t, j: "".join(re.findall(r":\n(\w+)", t)) if t.startswith("M") else (parts if "Split" in t else t)  # noqa: E731
-    trace = think(GraphOfThoughts((Split(5), Solve(), Merge(1, 2, "M{thoughts}"))), Speaker(joins))
+    trace = think(GraphOfThoughts((Split(5), Solve(), Merge(1, 2, "M{thoughts}"))), TextPolicy(joins))
     assert trace.text(trace.chosen or 0) == "abcde"
     assert [s.text for s in trace.steps if s.sampled][6:] == ["ab", "cd", "abcd", "abcde"]
 
 
 def test_a_part_that_fails_fails_the_graph() -> None:
-    policy = Speaker(sorts, fails=lambda t: ModelError("refused") if "[9, 1]" in t and "Sort this" in t else None)
+    policy = TextPolicy(sorts, fails=lambda t: ModelError("refused") if "[9, 1]" in t and "Sort this" in t else None)
     with pytest.raises(ModelError, match="refused"):
         asyncio.run(solve(LIST, SORTING_GRAPH, policy))
 
@@ -251,10 +253,10 @@ def test_bad_settings(make: Any, says: str) -> None:
         make()
 
 
-def silent_after(count: int) -> Speaker:
+def silent_after(count: int) -> TextPolicy:
     """Answers so many times, then with no tokens at all."""
 
-    class Mute(Speaker):
+    class Mute(TextPolicy):
         def _completion(self, text: str, prefix: Ids, sampling: Sampling) -> Completion:
             if len(self.asked) > count:
                 return Completion("", ids([]), np.zeros(0, np.float32), "stop")

@@ -24,7 +24,7 @@ from ponder.reason.strategies import DVTS, BeamSearch, BestOfN, LookaheadBeamSea
 from ponder.runs.job_json import decode, encode
 from ponder.types import Problem, Sampling, Score, Trace, user_messages
 
-from .scripted_policy import ASKED, LINES, Rated, Scripted, asked, drawn
+from .scripted_policy import ASKED, LINES, ScriptedPolicy, TableScorer, question_trace, tree_lines
 
 TREE = {
     "": ["a\n", "b\n", "c\n", "d\n"],
@@ -38,16 +38,16 @@ SCORES = {"a\n": 0.9, "b\n": 0.1, "c\n": 0.5, "d\n": 0.2, "e\n": 0.3, "f\n": 0.7
 
 
 def think(strategy: Any, policy: Any, guide: Scorer | None = None, trace: Trace | None = None) -> Trace:
-    trace = asked() if trace is None else trace
+    trace = question_trace() if trace is None else trace
     asyncio.run(strategy(trace, policy, guide))
     return trace
 
 
 def test_beam_by_hand() -> None:
     """Keep 2 of 4, each by 2. Answers leave the beam; the third level has the n-th. 2: 3 x 0.6 beats 1: 2 x 0.8."""
-    policy, guide = Scripted(TREE), Rated(SCORES)
+    policy, guide = ScriptedPolicy(TREE), TableScorer(SCORES)
     trace = think(BeamSearch(4, 2, cut=LINES), policy, guide)
-    assert drawn(trace) == [
+    assert tree_lines(trace) == [
         "Q: x4 0",
         "  a/ x2 0.9",
         "    e/ x2 0.3",
@@ -64,14 +64,16 @@ def test_beam_by_hand() -> None:
     ]
     assert policy.asked == [("", 4), ("a\n", 2), ("c\n", 2), ("a\ne\n", 2), ("c\nf\n", 2)], "one call for a parent"
     assert guide.calls == [["a\n", "b\n", "c\n", "d\n"], ["e\n", "=1", "=2", "f\n"], ["=1", "=3", "=2", "=2"]]
-    best = think(BeamSearch(4, 2, cut=LINES, choose="best"), Scripted(TREE), guide)
+    best = think(BeamSearch(4, 2, cut=LINES, choose="best"), ScriptedPolicy(TREE), guide)
     assert best.chosen is not None and best.text(best.chosen) == "a\n=1"
 
 
 def test_a_beam_ends_with_n_answers() -> None:
     tree = {"": ["=1", "=1", "a\n", "b\n"], "a\n": ["=2", "=3"], "b\n": ["c\n", "d\n"]}
-    trace = think(BeamSearch(4, 2, cut=LINES), Scripted(tree), Rated({"a\n": 0.5, "b\n": 0.4, "=1": 0.5, "=3": 1.1}))
-    assert drawn(trace) == [
+    trace = think(
+        BeamSearch(4, 2, cut=LINES), ScriptedPolicy(tree), TableScorer({"a\n": 0.5, "b\n": 0.4, "=1": 0.5, "=3": 1.1})
+    )
+    assert tree_lines(trace) == [
         "Q: x4 0",
         "  =1 x1 0.5",
         "  =1 x1 0.5",
@@ -86,24 +88,24 @@ def test_a_beam_ends_with_n_answers() -> None:
 
 def test_where_few_are_left_the_width_is_shared_out() -> None:
     tree = {"": ["=1", "=1", "=1", "a\n"], "a\n": ["=2"]}
-    trace = think(BeamSearch(4, 2, cut=LINES), Scripted(tree), Rated({}))
+    trace = think(BeamSearch(4, 2, cut=LINES), ScriptedPolicy(tree), TableScorer({}))
     assert [trace.steps[i].text for i in trace.children(4)] == ["=2"] * 4
 
 
 def test_duplicates_stay_unless_asked() -> None:
     tree = {"": ["a\n", "a\n", "b\n", "b\n"], "a\n": ["=1"], "b\n": ["=2"]}
-    guide = Rated({"a\n": 0.9, "b\n": 0.5})
-    both = think(BeamSearch(4, 2, cut=LINES), Scripted(tree), guide)
+    guide = TableScorer({"a\n": 0.9, "b\n": 0.5})
+    both = think(BeamSearch(4, 2, cut=LINES), ScriptedPolicy(tree), guide)
     assert [s.visits for s in both.steps[1:5]] == [2, 2, 0, 0], "the published code's default"
-    one = think(BeamSearch(4, 2, cut=LINES, filter_duplicates=True), Scripted(tree), guide)
+    one = think(BeamSearch(4, 2, cut=LINES, filter_duplicates=True), ScriptedPolicy(tree), guide)
     assert [s.visits for s in one.steps[1:5]] == [2, 0, 2, 0]
 
 
 def test_dvts_by_hand() -> None:
     """{a, b} and {c, d} are subtrees of their own: c goes on though b is better. In a's the best is an answer; in c's
     it is f, so the answer beside it is dropped."""
-    trace = think(DVTS(4, 2, cut=LINES), Scripted(TREE), Rated(SCORES | {"b\n": 0.8}))
-    assert drawn(trace) == [
+    trace = think(DVTS(4, 2, cut=LINES), ScriptedPolicy(TREE), TableScorer(SCORES | {"b\n": 0.8}))
+    assert tree_lines(trace) == [
         "Q: x4 0",
         "  a/ x2 0.9",
         "    e/ x0 0.3 (not kept)",
@@ -120,18 +122,20 @@ def test_dvts_by_hand() -> None:
 
 def test_dvts_keeps_its_subtrees_apart_where_a_step_is_undecided() -> None:
     tree = {"": ["a\n", "b\n", "c\n", "d\n"], "b\n": ["=1"], "c\n": ["=2"], "d\n": ["=3"]}
-    trace = think(DVTS(4, 2, cut=LINES), Scripted(tree), Rated({"a\n": None, "b\n": 0.1, "c\n": 0.5, "d\n": 0.4}))
+    trace = think(
+        DVTS(4, 2, cut=LINES), ScriptedPolicy(tree), TableScorer({"a\n": None, "b\n": 0.1, "c\n": 0.5, "d\n": 0.4})
+    )
     assert [s.visits for s in trace.steps[1:5]] == [0, 2, 2, 0] and trace.steps[1].pruned == "no score: no idea"
 
 
 def test_lookahead_by_hand() -> None:
     """a looks better than b, but leads to less: 0.2 against 0.6 one step on."""
     tree = {"": ["a\n", "b\n"], "a\n": ["x\n", "=1"], "b\n": ["y\n", "=2", "=2"]}
-    guide = Rated({"a\n": 0.9, "b\n": 0.1, "x\n": 0.2, "y\n": 0.6, "=2": 0.5})
-    policy = Scripted(tree)
+    guide = TableScorer({"a\n": 0.9, "b\n": 0.1, "x\n": 0.2, "y\n": 0.6, "=2": 0.5})
+    policy = ScriptedPolicy(tree)
     trace = think(LookaheadBeamSearch(2, 2, cut=LINES, lookahead_steps=1), policy, guide)
     assert [h.temperature for h in policy.how] == [1, 0, 0, 1], "it looks ahead greedily"
-    assert drawn(trace) == [
+    assert tree_lines(trace) == [
         "Q: x2 0",
         "  a/ x0 0.2 (not kept)",
         "    x/ x0 0 (only looked ahead)",
@@ -143,13 +147,15 @@ def test_lookahead_by_hand() -> None:
     assert guide.calls == [["x\n", "y\n"], ["=2", "=2"]], "the step itself is not rated"
     assert trace.answers() == [5, 6]
     two = think(
-        LookaheadBeamSearch(2, 2, cut=LINES, lookahead_steps=2), Scripted(tree | {"a\nx\n": ["=7"]}), Rated({"=7": 1.0})
+        LookaheadBeamSearch(2, 2, cut=LINES, lookahead_steps=2),
+        ScriptedPolicy(tree | {"a\nx\n": ["=7"]}),
+        TableScorer({"=7": 1.0}),
     )
     assert two.steps[1].visits == 2 and two.steps[1].value == 1.0, "two steps on is an answer"
-    policy = Scripted(tree)
+    policy = ScriptedPolicy(tree)
     whole = think(
         LookaheadBeamSearch(2, 2, cut=LINES, lookahead_steps=1, reduce="min"), policy,
-        StepScoreReducer(Rated({"a\n": 0.9, "x\n": 0.2, "b\n": 0.1, "y\n": 0.6})),
+        StepScoreReducer(TableScorer({"a\n": 0.9, "x\n": 0.2, "b\n": 0.1, "y\n": 0.6})),
     )  # fmt: skip
     assert [whole.steps[1].value, whole.steps[2].value] == [0.2, 0.1], "the least on the way to where it looked"
 
@@ -165,10 +171,10 @@ def test_rebase_by_hand(rounding: Any, counts: list[int]) -> None:
         "c\n": ["g\n"],
         "a\ne\n": ["=1"],
     }
-    guide = Rated({"a\n": 0.8, "b\n": 0.8, "c\n": 0.6, "d\n": 0.2, "e\n": 0.6, "g\n": 0.4, "=1": 0.3, "=2": 0.4})
-    trace = think(Rebase(4, cut=LINES, rounding=rounding), Scripted(tree), guide)
+    guide = TableScorer({"a\n": 0.8, "b\n": 0.8, "c\n": 0.6, "d\n": 0.2, "e\n": 0.6, "g\n": 0.4, "=1": 0.3, "=2": 0.4})
+    trace = think(Rebase(4, cut=LINES, rounding=rounding), ScriptedPolicy(tree), guide)
     assert [s.visits for s in trace.steps[1:5]] == counts
-    lines = drawn(trace)
+    lines = tree_lines(trace)
     assert lines[1:5] == ["  a/ x2 0.8", "    =1 x1 0.3", "    e/ x1 0.6", "      =1 x1 0.3"]
     assert ("    g/ x0 0.4 (not kept)" in lines) == (rounding == "paper")
     assert trace.chosen is not None and trace.text(trace.chosen) == "b\n=2", "0.8 for 2 against 0.6 for 1"
@@ -176,22 +182,22 @@ def test_rebase_by_hand(rounding: Any, counts: list[int]) -> None:
 
 def test_rebase_ends_when_its_width_is_used_up() -> None:
     tree = {"": ["=1", "a\n"], "a\n": ["=2", "b\n"]}
-    trace = think(Rebase(2, cut=LINES), Scripted(tree), Rated({"=1": 0.5, "=2": 0.4}))
-    assert drawn(trace) == ["Q: x2 0", "  =1 x1 0.5 *", "  a/ x1 0", "    =2 x1 0.4"]
+    trace = think(Rebase(2, cut=LINES), ScriptedPolicy(tree), TableScorer({"=1": 0.5, "=2": 0.4}))
+    assert tree_lines(trace) == ["Q: x2 0", "  =1 x1 0.5 *", "  a/ x1 0", "    =2 x1 0.4"]
 
 
 def test_rebase_counts_the_answers_of_all_levels() -> None:
     """4 - 1 = 3 after the first level; 4 - 1 - 1 = 2 after the second."""
     tree = {"": ["=1", "a\n", "b\n", "c\n"], "a\n": ["d\n"], "b\n": ["e\n"], "c\n": ["=2"]}
     tree |= {"a\nd\n": ["=3"], "b\ne\n": ["=4"]}
-    trace = think(Rebase(4, cut=LINES), Scripted(tree), Rated({"=1": 0.9}))
+    trace = think(Rebase(4, cut=LINES), ScriptedPolicy(tree), TableScorer({"=1": 0.9}))
     assert [s.text for s in trace.steps[1:] if s.visits > 1] == [] and len(trace.answers()) == 4
 
 
 def test_answers_are_drawn_among_the_particles_of_later_levels() -> None:
     """=1 ends first, with even odds. At the second level it is one of several that are drawn: its copies change."""
     tree = {"": ["=1", "a\n"], "a\n": ["b\n"], "a\nb\n": ["c\n"], "a\nb\nc\n": ["=2"]}
-    guide = Rated(dict.fromkeys(["=1", "a\n", "b\n", "c\n", "=2"], 0.5))
+    guide = TableScorer(dict.fromkeys(["=1", "a\n", "b\n", "c\n", "=2"], 0.5))
     for seed in range(12):
         copies = {"=1": 1, "a\n": 1}
         for depth, then in enumerate(["b\n", "c\n", "=2"], 1):  # by hand: what is drawn, then the step goes on
@@ -201,7 +207,7 @@ def test_answers_are_drawn_among_the_particles_of_later_levels() -> None:
             copies = {"=1": ones, then: 2 - ones}
             if ones == 2:
                 break
-        trace = think(ParticleFilter(2, cut=LINES, seed=seed), Scripted(tree), guide)
+        trace = think(ParticleFilter(2, cut=LINES, seed=seed), ScriptedPolicy(tree), guide)
         first = trace.steps[1]
         assert first.visits == copies["=1"] and bool(first.pruned) == (not first.visits)
 
@@ -210,13 +216,13 @@ def test_particles_by_hand() -> None:
     """All four are drawn from a, whose odds are 10^14 times the others'. Then =2 and b share the draws: an answer that
     is drawn twice counts twice."""
     tree = {"": ["a\n", "x\n", "y\n", "z\n"], "a\n": ["=1", "=2", "b\n", "c\n"], "a\nb\n": ["=3", "=4", "=5", "=6"]}
-    guide = Rated({"a\n": 1.0, "=2": 1.0, "b\n": 1.0, "=4": 1.0})
-    trace = think(ParticleFilter(4, cut=LINES), Scripted(tree), guide)
+    guide = TableScorer({"a\n": 1.0, "=2": 1.0, "b\n": 1.0, "=4": 1.0})
+    trace = think(ParticleFilter(4, cut=LINES), ScriptedPolicy(tree), guide)
     weights = np.array([1e-7 / (1 - 1e-7), (1 - 1e-7) / 1e-7, (1 - 1e-7) / 1e-7, 1e-7 / (1 - 1e-7)])
     # in the order of the filter: answers of this level, then steps to go on from
     _, twos, bs, _ = np.random.default_rng([0, 2]).multinomial(4, weights / weights.sum())
     assert (twos, bs) == (2, 2), "of this seed"
-    assert drawn(trace) == [
+    assert tree_lines(trace) == [
         "Q: x4 0",
         "  a/ x4 1",
         "    =1 x0 0 (not kept)",
@@ -229,16 +235,23 @@ def test_particles_by_hand() -> None:
         "  y/ x0 0 (not kept)",
         "  z/ x0 0 (not kept)",
     ]
-    votes = think(ParticleFilter(4, cut=LINES, choose="majority"), Scripted(tree), Rated(guide.scores | {"=4": 0.0}))
+    votes = think(
+        ParticleFilter(4, cut=LINES, choose="majority"), ScriptedPolicy(tree), TableScorer(guide.scores | {"=4": 0.0})
+    )
     assert votes.chosen is not None and votes.text(votes.chosen) == "a\n=2", "two of four particles"
-    other = {str(drawn(think(ParticleFilter(4, cut=LINES, seed=s), Scripted(tree), guide))) for s in range(8)}
+    other = {
+        str(tree_lines(think(ParticleFilter(4, cut=LINES, seed=s), ScriptedPolicy(tree), guide))) for s in range(8)
+    }
     assert len(other) > 1, "another seed draws others"
 
 
 def test_particles_refuse_scores_that_are_no_probabilities() -> None:
     with pytest.raises(UsageError, match="take weight='softmax'"):
-        think(ParticleFilter(2, cut=LINES), Scripted(TREE), Rated({"a\n": 3.0, "b\n": -1.0}))
-    assert think(ParticleFilter(2, weight="softmax", cut=LINES), Scripted(TREE), Rated(SCORES)).chosen is not None
+        think(ParticleFilter(2, cut=LINES), ScriptedPolicy(TREE), TableScorer({"a\n": 3.0, "b\n": -1.0}))
+    assert (
+        think(ParticleFilter(2, weight="softmax", cut=LINES), ScriptedPolicy(TREE), TableScorer(SCORES)).chosen
+        is not None
+    )
 
 
 # Random trees: continuations and scores are functions of the text so far.
@@ -257,7 +270,7 @@ def number(*parts: object) -> int:
     return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=4).digest())
 
 
-class Wild(Scripted):
+class Wild(ScriptedPolicy):
     """Every text has continuations of its own, up to three lines deep."""
 
     def __init__(self, seed: int, spends: int | None = None) -> None:
@@ -296,7 +309,7 @@ def fitting(strategy: Any, scorer: Scorer) -> Scorer:
 
 def shape(trace: Trace) -> tuple[list[str], str | None]:
     """The tree, whoever of two branches was written first."""
-    return drawn(trace), None if trace.chosen is None else trace.text(trace.chosen)
+    return tree_lines(trace), None if trace.chosen is None else trace.text(trace.chosen)
 
 
 @pytest.mark.parametrize("strategy", SEARCHES, ids=NAMES)
@@ -322,7 +335,7 @@ def test_a_search_that_was_stopped_goes_on_to_the_same_tree(strategy: Any, seed:
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 60))
 def test_no_token_too_many(strategy: Any, seed: int, tokens: int) -> None:
-    trace, ledger = asked(), BudgetLedger(Budget(tokens=tokens))
+    trace, ledger = question_trace(), BudgetLedger(Budget(tokens=tokens))
     think(strategy, BudgetedPolicy(Wild(seed), ledger), fitting(strategy, Hashed()), trace)
     written = sum(len(s.token_ids) for s in trace.steps if s.sampled)
     assert written == trace.cost.generated_tokens == ledger.spent.generated_tokens <= tokens
@@ -390,7 +403,7 @@ def test_with_a_network_a_seed_gives_the_same_trees() -> None:
 
 def test_a_guide_is_needed() -> None:
     for strategy in SEARCHES[:-1]:
-        trace = asked()
+        trace = question_trace()
         with pytest.raises(UsageError, match="give a scorer"):
             think(strategy, Wild(0), None, trace)
         assert len(trace.steps) == 1, "before anything is spent"
@@ -399,74 +412,88 @@ def test_a_guide_is_needed() -> None:
 @pytest.mark.parametrize("strategy", SEARCHES[:-2], ids=NAMES[:-2])
 def test_a_branch_that_fails_is_pruned_and_the_others_go_on(strategy: Any) -> None:
     tree = TREE | {"": ["a\n", "b\n", "c\n", "d\n", "h\n", "i\n"]}
-    guide = fitting(strategy, Rated(SCORES | {"h\n": 0.4, "i\n": 0.8}))
-    one = think(strategy, Scripted(tree, fails=frozenset({"a\n"})), guide)
+    guide = fitting(strategy, TableScorer(SCORES | {"h\n": 0.4, "i\n": 0.8}))
+    one = think(strategy, ScriptedPolicy(tree, fails=frozenset({"a\n"})), guide)
     assert one.chosen is not None and one.failed == ""
     if not isinstance(strategy, LookaheadBeamSearch):  # it could not look ahead from there either, and chose another
         assert one.steps[1].pruned == "the context is full" and not one.children(1)
     before = one.to_json()
-    think(strategy, Scripted(tree, fails=frozenset({"a\n"})), guide, one)
+    think(strategy, ScriptedPolicy(tree, fails=frozenset({"a\n"})), guide, one)
     assert one.to_json() == before, "what failed is not tried again"
 
 
 def test_all_branches_fail() -> None:
-    trace = asked()
+    trace = question_trace()
     with pytest.raises(ModelError, match="context is full"):
-        think(BeamSearch(4, 2, cut=LINES), Scripted(TREE, fails=frozenset({""})), Rated(SCORES), trace)
-    think(BeamSearch(4, 2, cut=LINES), Scripted(TREE), Rated(SCORES), trace)
+        think(BeamSearch(4, 2, cut=LINES), ScriptedPolicy(TREE, fails=frozenset({""})), TableScorer(SCORES), trace)
+    think(BeamSearch(4, 2, cut=LINES), ScriptedPolicy(TREE), TableScorer(SCORES), trace)
     assert trace.chosen is not None, "the first step may be tried again"
     deep = frozenset({"a\ne\n", "c\nf\n"})
-    late = think(BeamSearch(4, 2, cut=LINES), Scripted(TREE, fails=deep), Rated(SCORES))
+    late = think(BeamSearch(4, 2, cut=LINES), ScriptedPolicy(TREE, fails=deep), TableScorer(SCORES))
     assert late.chosen is not None and late.text(late.chosen) == "a\n=1", "by the answers that there are"
 
 
 @pytest.mark.parametrize(
     "guide",
-    [Rated(dict.fromkeys(SCORES)), Rated({"a\n": ValueError("broken")}), Rated({"a\n": ModelError("no room")})],
+    [
+        TableScorer(dict.fromkeys(SCORES)),
+        TableScorer({"a\n": ValueError("broken")}),
+        TableScorer({"a\n": ModelError("no room")}),
+    ],
     ids=["undecided", "crashes", "refuses"],
 )
-def test_a_guide_that_decides_nothing(guide: Rated) -> None:
-    trace = think(BeamSearch(4, 2, cut=LINES), Scripted(TREE), guide)
+def test_a_guide_that_decides_nothing(guide: TableScorer) -> None:
+    trace = think(BeamSearch(4, 2, cut=LINES), ScriptedPolicy(TREE), guide)
     assert trace.chosen is None and trace.failed.startswith("no branch came to an answer: no score: ")
     assert all(s.pruned for s in trace.steps[1:])
 
 
 def test_a_guide_that_is_not_sure_of_all() -> None:
     nan = float("nan")
-    trace = think(BeamSearch(4, 2, cut=LINES), Scripted(TREE), Rated(SCORES | {"a\n": nan, "d\n": None}))
+    trace = think(BeamSearch(4, 2, cut=LINES), ScriptedPolicy(TREE), TableScorer(SCORES | {"a\n": nan, "d\n": None}))
     assert [s.visits for s in trace.steps[1:5]] == [0, 2, 2, 0]
     assert trace.steps[1].pruned == "no score: the score was nan"
 
-    class Short(Rated):
+    class Short(TableScorer):
         async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
             return [Score(1.0)]
 
-    short = think(BeamSearch(4, 2, cut=LINES), Scripted(TREE), Short({}))
+    short = think(BeamSearch(4, 2, cut=LINES), ScriptedPolicy(TREE), Short({}))
     assert "gave 1 scores for 4 steps" in short.failed
 
 
 def test_texts_that_are_no_steps() -> None:
-    empty = think(BeamSearch(4, 2, cut=LINES), Scripted({"": ["", "a\n"], "a\n": ["=1"]}), Rated({}))
+    empty = think(BeamSearch(4, 2, cut=LINES), ScriptedPolicy({"": ["", "a\n"], "a\n": ["=1"]}), TableScorer({}))
     assert [s.pruned for s in empty.steps[1:5]] == ["nothing was written", "", "nothing was written", ""]
     assert empty.chosen is not None
-    never = think(BeamSearch(2, 2, cut=Cut(stop=("\n",), max_step_tokens=3)), Scripted({"": ["abcdef"]}), Rated({}))
+    never = think(
+        BeamSearch(2, 2, cut=Cut(stop=("\n",), max_step_tokens=3)), ScriptedPolicy({"": ["abcdef"]}), TableScorer({})
+    )
     assert never.failed == "no branch came to an answer: no step ended within 3 tokens" and never.chosen is None
-    unread = think(BeamSearch(2, 2, cut=LINES), Scripted({"": ["who knows"]}), Rated({}))
+    unread = think(BeamSearch(2, 2, cut=LINES), ScriptedPolicy({"": ["who knows"]}), TableScorer({}))
     assert unread.chosen is None and unread.failed == "" and len(unread.answers()) == 2, "answers that nobody can read"
 
 
 def test_an_answer_has_its_bound() -> None:
     """Four tokens in all: steps of two, and the second fills it."""
     four = Sampling(max_tokens=4)
-    trace = think(BeamSearch(2, 1, cut=LINES, sampling=four), Scripted({}, else_="a\n"), Rated({"a\n": 0.5}))
-    assert drawn(trace) == ["Q: x2 0", "  a/ x1 0.5", "    a/ x1 0.5", "  a/ x1 0.5", "    a/ x1 0.5"]
+    trace = think(
+        BeamSearch(2, 1, cut=LINES, sampling=four), ScriptedPolicy({}, else_="a\n"), TableScorer({"a\n": 0.5})
+    )
+    assert tree_lines(trace) == ["Q: x2 0", "  a/ x1 0.5", "    a/ x1 0.5", "  a/ x1 0.5", "    a/ x1 0.5"]
     assert [len(trace.token_ids(i)) for i in trace.answers()] == [len(ASKED) + 4] * 2
 
 
 def test_a_budget_below_one_step() -> None:
-    problem = asked().problem
+    problem = question_trace().problem
     trace = asyncio.run(
-        solve(problem, BeamSearch(4, 2, cut=LINES), Scripted(TREE), guide=Rated(SCORES), budget=Budget(tokens=3))
+        solve(
+            problem,
+            BeamSearch(4, 2, cut=LINES),
+            ScriptedPolicy(TREE),
+            guide=TableScorer(SCORES),
+            budget=Budget(tokens=3),
+        )
     )
     assert trace.budget_exhausted and not trace.failed and trace.chosen is None and trace.cost.generated_tokens == 0
 
@@ -474,7 +501,7 @@ def test_a_budget_below_one_step() -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: BeamSearch(6, 4), "m must divide n"), (lambda: BeamSearch(0, 1), "divide"), (lambda: DVTS(4, 3), "divide"),
+        (lambda: BeamSearch(6, 4), "beam_width must divide n"), (lambda: BeamSearch(0, 1), "divide"), (lambda: DVTS(4, 3), "divide"),
         (lambda: Rebase(0), "at least 1"), (lambda: Rebase(temperature=0.0), "positive"),
         (lambda: Rebase(rounding="up"), "no rounding named 'up'"),  # type: ignore[arg-type]
         (lambda: ParticleFilter(0), "one particle"), (lambda: ParticleFilter(seed=-1), "positive"),

@@ -12,8 +12,8 @@ import torch
 
 from fakes import QUESTION_TEMPLATE
 from ponder.models import chat_templates
-from ponder.models.load import ScratchModel
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
 from ponder.reason.operators.self_evaluate import PTrue

@@ -28,13 +28,13 @@ from ponder.runs.job_json import decode, encode
 from ponder.types import Problem, Sampling, Score, Trace, user_messages
 from ponder.verify import GameOf24Verifier
 
-from .text_policy import Speaker, tree
+from .text_policy import TextPolicy, tree_rows
 
 PLAIN = ThoughtPrompts(propose="P{question}|{thoughts}", value="V{thoughts}", answer="A{thoughts}", vote="W{choices}")
 SMALL = TreeOfThoughts(depth=2, beam_width=2, thoughts_per_step=3, evaluations_per_thought=1, prompts=PLAIN)
 
 
-def think(strategy: TreeOfThoughts, policy: Speaker, tokens: int | None = None, **more: Any) -> Trace:
+def think(strategy: TreeOfThoughts, policy: TextPolicy, tokens: int | None = None, **more: Any) -> Trace:
     assert decode(encode(strategy)) == strategy
     problem = Problem("p", user_messages("Q"))
     return asyncio.run(solve(problem, strategy, policy, budget=Budget(tokens) if tokens else None, **more))
@@ -51,8 +51,8 @@ def by_rule(before: str, _: int) -> str:
 
 
 def test_breadth_first_by_hand() -> None:
-    trace = think(SMALL, Speaker(by_rule))
-    assert tree(trace) == [
+    trace = think(SMALL, TextPolicy(by_rule))
+    assert tree_rows(trace) == [
         (None, "Q", False),
         (None, "PQ|(nothing yet)", False), (1, "a\n\n- b\n3. c\nd", True),
         (0, "a\n", False), (0, "b\n", False), (0, "c\n", False),
@@ -71,7 +71,7 @@ def test_breadth_first_by_hand() -> None:
 
 
 def test_calling_again_changes_nothing_and_wider_takes_up_what_was_dropped() -> None:
-    policy = Speaker(by_rule)
+    policy = TextPolicy(by_rule)
     trace = think(SMALL, policy)
     before, asked = trace.to_json(), len(policy.asked)
     asyncio.run(SMALL(trace, policy))
@@ -84,14 +84,14 @@ def test_calling_again_changes_nothing_and_wider_takes_up_what_was_dropped() -> 
 @pytest.mark.parametrize("tokens", range(1, 90, 4))
 def test_never_more_than_a_budget(search: str, tokens: int) -> None:
     how = replace(SMALL, search=search)  # type: ignore[arg-type]
-    trace = think(how, Speaker(by_rule), tokens)
+    trace = think(how, TextPolicy(by_rule), tokens)
     assert trace.cost.generated_tokens <= tokens and (trace.budget_exhausted or trace.answers())
     rated = [i for i, s in enumerate(trace.steps) if "self_value" in s.scores]
     assert (trace.chosen is None) == (not rated), "what there is decides"
 
 
 def test_resumed_is_the_same_tree() -> None:
-    class LimitedSpeaker(Speaker):
+    class LimitedSpeaker(TextPolicy):
         """Answers so many calls, then says that the budget is used up."""
 
         left = 0
@@ -105,14 +105,14 @@ def test_resumed_is_the_same_tree() -> None:
             return await super().generate(prefix, sampling, n)
 
     for how in (SMALL, replace(SMALL, search="dfs", max_answers=2), replace(SMALL, evaluation="vote")):
-        once = think(how, Speaker(by_vote if how.evaluation == "vote" else by_rule))
+        once = think(how, TextPolicy(by_vote if how.evaluation == "vote" else by_rule))
         for first in range(12):
             policy = LimitedSpeaker(by_vote if how.evaluation == "vote" else by_rule)
             policy.left = first
             trace = think(how, policy)
             policy.left = 99
             asyncio.run(how(trace, policy))
-            assert sorted(map(str, tree(trace))) == sorted(map(str, tree(once))) or how.search == "bfs"
+            assert sorted(map(str, tree_rows(trace))) == sorted(map(str, tree_rows(once))) or how.search == "bfs"
             assert {trace.text(i) for i in trace.answers()} == {once.text(i) for i in once.answers()}
             assert trace.chosen is not None and once.chosen is not None
             assert trace.text(trace.chosen) == once.text(once.chosen)
@@ -125,17 +125,17 @@ def by_vote(before: str, j: int) -> str:
 
 
 def test_votes_decide() -> None:
-    trace = think(replace(SMALL, evaluation="vote", evaluations_per_thought=3, beam_width=1), Speaker(by_vote))
+    trace = think(replace(SMALL, evaluation="vote", evaluations_per_thought=3, beam_width=1), TextPolicy(by_vote))
     first = list(trace.children(0))
     assert [trace.score(i, "self_vote") for i in first] == [0.0, 3.0, 0.0]
     assert trace.chosen is not None and trace.text(trace.chosen) == "b\nAnswer: 1\n"
-    lost = think(replace(SMALL, evaluation="vote"), Speaker(lambda t, j: "none" if t[0] == "W" else by_rule(t, j)))
+    lost = think(replace(SMALL, evaluation="vote"), TextPolicy(lambda t, j: "none" if t[0] == "W" else by_rule(t, j)))
     assert lost.steps[first[0]].scores["self_vote"] == Score(None, "none of 1 replies names a choice")
 
 
 def test_votes_are_not_asked_again() -> None:
     how = replace(SMALL, search="dfs", evaluation="vote", evaluations_per_thought=2, max_answers=3)
-    policy = Speaker(by_vote)
+    policy = TextPolicy(by_vote)
     trace = think(how, policy)
     before, asked = trace.to_json(), len(policy.asked)
     asyncio.run(how(trace, policy))
@@ -154,7 +154,7 @@ def test_depth_first_goes_back_from_what_is_worth_little() -> None:
         return "Answer: 7"
 
     how = TreeOfThoughts("dfs", depth=3, thoughts_per_step=2, evaluations_per_thought=1, threshold=0.5, prompts=PLAIN)
-    policy = Speaker(says)
+    policy = TextPolicy(says)
     trace = think(how, policy)
     assert [s.text for s in trace.steps if s.parent is not None and not s.meta] == [
         "a\n", "b\n", "c\n", "d\n", "e\n", "Answer: 7\n",
@@ -167,13 +167,13 @@ def test_depth_first_goes_back_from_what_is_worth_little() -> None:
     assert trace.to_json() == before and len(policy.asked) == asked
     asyncio.run(replace(how, threshold=0.0, max_answers=2)(trace, policy))
     assert not any(s.pruned == BELOW_THRESHOLD for s in trace.steps) and len(trace.answers()) == 3
-    short = think(replace(how, max_expansions=2), Speaker(says))
+    short = think(replace(how, max_expansions=2), TextPolicy(says))
     assert short.answers() == [] and short.chosen is not None and short.text(short.chosen) == "a\n"
 
 
 def test_sampled_thoughts_are_the_policys_own_tokens() -> None:
     lines = iter(["x\n", "y\n", "x\n", "1", "2", "3", "4", "5", "6"])
-    policy = Speaker(lambda t, j: {"V": "likely"}.get(t[0]) or next(lines))
+    policy = TextPolicy(lambda t, j: {"V": "likely"}.get(t[0]) or next(lines))
     trace = think(replace(SMALL, generation="sample", beam_width=1, thoughts_per_step=3, cut=CUTS["line"]), policy)
     first = list(trace.children(0))
     assert [trace.steps[i].text for i in first] == ["x\n", "y\n", "x\n"] and all(trace.steps[i].sampled for i in first)
@@ -181,7 +181,7 @@ def test_sampled_thoughts_are_the_policys_own_tokens() -> None:
     short = replace(
         SMALL, generation="sample", beam_width=1, thoughts_per_step=1, cut=CUTS["line"], sampling=Sampling(max_tokens=6)
     )
-    bounded = think(short, Speaker(lambda t, j: "likely" if t[0] == "V" else "xxx\n" if t == "Q" else "y" * 9))
+    bounded = think(short, TextPolicy(lambda t, j: "likely" if t[0] == "V" else "xxx\n" if t == "Q" else "y" * 9))
     assert bounded.chosen is not None and bounded.text(bounded.chosen) == "xxx\nyy", "max_tokens are for the whole"
     ends = trace.children(first[0])
     assert [trace.steps[i].text for i in ends] == ["1", "2", "3"] and trace.chosen == ends[0]
@@ -194,7 +194,7 @@ def test_a_guide_rates_instead() -> None:
         async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
             return [Score(float(ord(trace.text(i).strip()[-1]))) for i in steps]
 
-    policy = Speaker(by_rule)
+    policy = TextPolicy(by_rule)
     trace = think(replace(SMALL, beam_width=1), policy, guide=Late())
     assert trace.chosen is not None and trace.text(trace.chosen) == "c\nAnswer: 2\n"
     assert not any(text.startswith("V") for text, _, _ in policy.asked)
@@ -205,31 +205,33 @@ def test_a_guide_rates_instead() -> None:
         async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
             return [Score(-3.0) for _ in steps]
 
-    below = think(replace(SMALL, beam_width=1, depth=1), Speaker(lambda *_: "Answer: x\nAnswer: x"), guide=Negative())
+    below = think(
+        replace(SMALL, beam_width=1, depth=1), TextPolicy(lambda *_: "Answer: x\nAnswer: x"), guide=Negative()
+    )
     assert [below.score(i, "low") for i in below.children(0)] == [-3.0, None] and below.chosen == 3
 
     class Broken(Late):
         async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
             raise RuntimeError("out of memory")
 
-    blind = think(SMALL, Speaker(by_rule), guide=Broken())
+    blind = think(SMALL, TextPolicy(by_rule), guide=Broken())
     assert "out of memory" in blind.steps[3].scores["late"].reason
     assert blind.chosen is None and "out of memory" in blind.failed, "unknown is not the best"
 
 
 def test_a_branch_that_fails_is_pruned_and_the_others_go_on() -> None:
-    policy = Speaker(by_rule, fails=lambda t: ModelError("the context is full") if t == "Ab" else None)
+    policy = TextPolicy(by_rule, fails=lambda t: ModelError("the context is full") if t == "Ab" else None)
     trace = think(SMALL, policy)
     assert trace.steps[4].pruned == "the context is full"
     assert trace.chosen is not None and trace.text(trace.chosen) == "c\nAnswer: 2\n"
     deep = replace(SMALL, search="dfs")
-    back = think(deep, Speaker(by_rule, fails=lambda t: ModelError("the context is full") if t == "Ab" else None))
+    back = think(deep, TextPolicy(by_rule, fails=lambda t: ModelError("the context is full") if t == "Ab" else None))
     assert back.steps[4].pruned == "the context is full" and back.text(back.chosen or 0) == "c\nAnswer: 2\n"
     with pytest.raises(ModelError, match="gone"):
-        think(deep, Speaker(by_rule, fails=lambda t: ModelError("gone")))
+        think(deep, TextPolicy(by_rule, fails=lambda t: ModelError("gone")))
     with pytest.raises(ModelError, match="gone"):
-        think(SMALL, Speaker(by_rule, fails=lambda t: ModelError("gone")))
-    silent = think(SMALL, Speaker(lambda *_: ""))
+        think(SMALL, TextPolicy(by_rule, fails=lambda t: ModelError("gone")))
+    silent = think(SMALL, TextPolicy(lambda *_: ""))
     assert silent.chosen is None and silent.steps[0].pruned == "no thought was proposed after it"
 
 
@@ -321,7 +323,7 @@ async def replayed(log: Any) -> Trace:
     def says(before: str, j: int) -> str:
         return ratings[before][j] if before in ratings else proposals[before].pop(0)
 
-    return await solve(problem, TREE_OF_THOUGHTS_GAME_OF_24, Speaker(says, width=10_000))
+    return await solve(problem, TREE_OF_THOUGHTS_GAME_OF_24, TextPolicy(says, width=10_000))
 
 
 def words(total: float) -> list[str]:
@@ -350,7 +352,7 @@ def test_an_answer_stands_where_all_else_fails() -> None:
     def says(before: str, _: int) -> str:
         return "Answer: 1\nb" if before.startswith("P") else "sure"
 
-    policy = Speaker(says, fails=lambda t: ModelError("the context is full") if t == "Ab" else None)
+    policy = TextPolicy(says, fails=lambda t: ModelError("the context is full") if t == "Ab" else None)
     trace = think(SMALL, policy)
     assert trace.chosen is not None and trace.text(trace.chosen) == "Answer: 1\n" and not trace.failed
     assert "the context is full" in [s.pruned for s in trace.steps]
@@ -363,6 +365,6 @@ def test_what_a_guide_cannot_rate_is_left() -> None:
         async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
             return [Score(None, "no idea") if "a" in trace.text(i) else Score(-5.0) for i in steps]
 
-    trace = think(replace(SMALL, beam_width=9), Speaker(by_rule), guide=Half())
+    trace = think(replace(SMALL, beam_width=9), TextPolicy(by_rule), guide=Half())
     assert {s.pruned for s in trace.steps if s.text == "a\n"} == {"no score: no idea"}
     assert trace.chosen is not None and "a" not in trace.text(trace.chosen).split("Answer")[0]

@@ -13,10 +13,18 @@ from hypothesis import strategies as st
 from fakes import trace_group
 from ponder.errors import UsageError
 from ponder.reason.operators.backpropagate import DiscountedBackup, MeanBackup, backpropagate
-from ponder.reason.operators.branch import DetachedBranch
-from ponder.reason.operators.priors import DirichletNoise, set_priors, softmax_priors
-from ponder.reason.operators.tree_policy import PUCT, UCT, X1, open_children, select_child
-from ponder.reason.operators.widen import ProgressiveWidening
+from ponder.reason.operators.tree_policy import (
+    PUCT,
+    UCT,
+    X1,
+    DirichletNoise,
+    ProgressiveWidening,
+    open_children,
+    select_child,
+    set_priors,
+    softmax_priors,
+)
+from ponder.reason.strategies.mcts_parallel import DetachedBranch
 from ponder.types import Step, Trace, ids
 
 

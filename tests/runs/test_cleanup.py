@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ponder.errors import RunError
+from ponder.runs import Run
 from ponder.runs.cleanup import has_no_output, has_result, remove_empty_run
-from ponder.runs.run_dir import Run
 from ponder.types import Problem, Step, Trace, ids, user_messages
 
 
@@ -35,7 +35,7 @@ def test_a_result_is_what_would_be_lost(tmp_path: Path) -> None:
     assert not has_result(tmp_path / "nowhere")
     with Run(tmp_path / "thinks", Thinks()) as run:
         assert not has_result(run.folder) and has_no_output(run.folder)
-        (run.folder / "funnel.json").write_text("[]")
+        (run.folder / "filter_report.json").write_text("[]")
         assert not has_result(run.folder) and has_no_output(run.folder)
         run.write_traces(0, [trace("no room"), trace("no server")])
         assert not has_result(run.folder) and not has_no_output(run.folder)

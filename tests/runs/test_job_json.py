@@ -11,7 +11,7 @@ import pytest
 
 from fakes import QUESTION_TEMPLATE, DigitTask
 from ponder.errors import PonderError, RunError, UsageError
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
@@ -108,7 +108,7 @@ def test_differences_name_the_place() -> None:
     b = job_json.encode(RL(Addition(digits=4), optimizer=AdamW(betas=(0.9, 0.99)), template="qa"))
     found = job_json.differences(a, b)
     assert sorted(found) == [
-        "optimiser.betas: [0.9, 0.999] -> [0.9, 0.99]", "task.digits: 3 -> 4", "template: None -> 'qa'"
+        "optimizer.betas: [0.9, 0.999] -> [0.9, 0.99]", "task.digits: 3 -> 4", "template: None -> 'qa'"
     ]  # fmt: skip
     assert job_json.differences(a, a) == []
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, FakePolicy, RecordingProgress
 from ponder.errors import Interrupted, RunError
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate, evaluate
 from ponder.pipelines.label import Label
@@ -23,10 +23,10 @@ from ponder.pipelines.rewards.step_labelling import MathShepherd
 from ponder.pipelines.sft import FineTune
 from ponder.protocols import NoProgress, Progress
 from ponder.reason.strategies import Samples
-from ponder.runs.problem_changes import check_problems_unchanged, whole_problem_key
-from ponder.runs.run_dir import Run, read_traces
+from ponder.runs import Run, read_traces
+from ponder.runs.problem_changes import check_problems_unchanged
 from ponder.train.optimizer import AdamW
-from ponder.types import Problem, Sampling, Trace, user_messages
+from ponder.types import Problem, Sampling, Trace, problem_key, user_messages
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def test_an_evaluation_does_not_go_on_with_other_problems(rows: list[Any], why: 
         assert "another --run" in str(error.value)
         assert (tmp_path / "run" / "traces.jsonl").read_bytes() == before, "nothing was asked"
         filed(tmp_path)
-    assert ran(job, tmp_path / "run", FakePolicy(["3"] * 9)).problems == 6, "the old data is back"
+    assert ran(job, tmp_path / "run", FakePolicy(["3"] * 9)).num_problems == 6, "the old data is back"
 
 
 def test_what_was_not_asked_yet_may_still_change(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_what_was_not_asked_yet_may_still_change(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         ran(job, tmp_path / "run", FakePolicy(["0", "1"]), RecordingProgress("step", 2))
     filed(tmp_path, [*ROWS[:5], ["7=", "7"]])
-    assert ran(job, tmp_path / "run", FakePolicy(["2", "3", "4", "7"])).single.right == 6
+    assert ran(job, tmp_path / "run", FakePolicy(["2", "3", "4", "7"])).accuracy.correct == 6
 
 
 def test_a_failed_attempt_at_another_problem_counts_too(tmp_path: Path) -> None:
@@ -101,10 +101,10 @@ def test_a_failed_attempt_at_another_problem_counts_too(tmp_path: Path) -> None:
 def test_collecting_and_labelling_notice_it(tmp_path: Path) -> None:
     task = filed(tmp_path)
     fresh = ScratchModel(ALPHABET, width=16, layers=1, heads=2, context=32)
-    half = {"steps": 30, "batch": 6, "optimiser": AdamW(lr=1e-2)}  # learned: some labels differ
+    half = {"steps": 30, "batch_size": 6, "optimizer": AdamW(lr=1e-2)}  # learned: some labels differ
     FineTune(task, fresh, QUESTION_TEMPLATE, device="cpu", dtype="float32", **half)(tmp_path / "model")  # type: ignore[arg-type]
     more: dict[str, Any] = {
-        "batch": 2,
+        "max_concurrency": 2,
         "device": "cpu",
         "dtype": "float32",
         "strategy": Samples(2, Sampling(max_tokens=2)),
@@ -140,4 +140,4 @@ plain = st.recursive(
 def test_a_problem_has_the_same_name_after_a_run_kept_it(answer: Any, asked: str, id: str) -> None:
     problem = Problem(id, user_messages(asked), answer, {"n": (1, 2)})
     kept = Trace.from_json(json.loads(json.dumps(Trace(problem).to_json())))
-    assert whole_problem_key(kept.problem) == whole_problem_key(problem)
+    assert problem_key(kept.problem) == problem_key(problem)

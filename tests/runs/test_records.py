@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ponder.errors import RunError
+from ponder.runs import read_metrics, read_traces
 from ponder.runs.records import RecordWriter, raw_records, read_records, repair_records
-from ponder.runs.run_dir import read_findings, read_metrics, read_traces
 from ponder.types import Problem, Step, Trace, ids, user_messages
 
 
@@ -76,7 +76,7 @@ def test_a_record_that_is_no_trace_or_no_metric(tmp_path: Path) -> None:
             read_metrics(tmp_path)
     add(tmp_path / "metrics.jsonl", {"step": 2, "findings": "x"})
     with pytest.raises(RunError, match="line 2"):
-        read_findings(tmp_path)
+        read_metrics(tmp_path)
 
 
 @settings(max_examples=60, deadline=None)
@@ -150,7 +150,7 @@ def test_a_changed_digit_is_named(tmp_path: Path) -> None:
     whole = path.read_bytes()
     path.write_bytes(whole.replace(b'"loss":1.5', b'"loss":1.4'))
     with pytest.raises(
-        RunError, match=r"line 2 is damaged \(its checksum differs\): bring that line back, or write"
+        RunError, match=r"line 2 is damaged \(its checksum differs\): restore that line, or write"
     ) as e:
         held(path)
     marker = re.search(r'{"lost": \d+}', str(e.value))

@@ -18,8 +18,17 @@ import pytest
 
 from ponder import full_disk, signals
 from ponder.errors import RunError
-from ponder.runs import environment, records, run_dir
-from ponder.runs.run_dir import Run, checkpoints, newest_checkpoint, read_job, read_metrics, read_traces
+from ponder.runs import (
+    Run,
+    checkpoints,
+    environment,
+    newest_checkpoint,
+    read_job,
+    read_metrics,
+    read_traces,
+    records,
+    run_dir,
+)
 from ponder.types import Problem, Step, Trace, ids, user_messages
 
 
@@ -120,12 +129,12 @@ def holder(folder: Path) -> subprocess.Popen[str]:
     code = """
         import sys
         from runs.test_run_dir import Job
-        from ponder.runs.run_dir import Run
+        from ponder.runs import Run
         with Run(sys.argv[1], Job()):
             print("held", flush=True)
             sys.stdin.read()
     """
-    places = [str(Path(__file__).parent), str(Path(run_dir.__file__).parents[1])]
+    places = [str(Path(__file__).parents[1]), str(Path(run_dir.__file__).parents[2])]
     other = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code), str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
@@ -136,8 +145,8 @@ def holder(folder: Path) -> subprocess.Popen[str]:
 
 def test_a_run_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = sys.modules[__name__]
-    monkeypatch.setitem(sys.modules, "test_runs", module)
-    monkeypatch.setattr(Job, "__module__", "test_runs")  # as the other process names it
+    monkeypatch.setitem(sys.modules, "runs.test_run_dir", module)
+    monkeypatch.setattr(Job, "__module__", "runs.test_run_dir")  # as the other process names it
     other = holder(tmp_path)
     try:
         before = contents(tmp_path)
@@ -300,7 +309,7 @@ def test_a_disk_whose_fullness_shows_late(tmp_path: Path, monkeypatch: pytest.Mo
 
     again: list[int] = []
     rewrite = records._rewrite_bytes
-    monkeypatch.setattr(records, "_write_again", lambda *given: (again.append(given[2] - given[1]), rewrite(*given)))
+    monkeypatch.setattr(records, "_rewrite_bytes", lambda *given: (again.append(given[2] - given[1]), rewrite(*given)))
     monkeypatch.setattr(full_disk, "FIRST_RETRY_SECONDS", 0.01)
     with Run(tmp_path, Job()) as run:
         run.write_metrics(0, {"x": 1.0})

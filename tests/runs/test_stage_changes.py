@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from ponder.errors import RunError, TaskError, UnknownName
 from ponder.pipelines.stages import Stage, Stages, stage_references
 from ponder.protocols import Progress
-from ponder.runs import job_json, run_dir
-from ponder.runs.run_dir import Run, read_job
+from ponder.runs import Run, job_json, read_job, run_dir
 
 
 @dataclass(frozen=True)
@@ -162,7 +161,7 @@ NAMES = ("a", "b", "c", "d")
 def quick() -> Iterator[None]:
     """Nobody asks git for the commit."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_dir, "environment", dict)
+        patch.setattr(run_dir, "describe_environment", dict)
         yield
 
 

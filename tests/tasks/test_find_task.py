@@ -12,25 +12,25 @@ from ponder.tasks import BBH, Addition, CustomTask, ReasoningGym, find
 
 
 def test_a_part_is_a_setting():
-    assert find("addition", ["level=2"]) == (Addition, ["level=2"])
-    assert find("bbh:navigate", ["limit=3"]) == (BBH, ["part=navigate", "limit=3"])
-    assert find("reasoning-gym:leg_counting") == (ReasoningGym, ["dataset=leg_counting"])
-    assert find("ponder.tasks:Columns") == (CustomTask, [])
+    assert find("addition", {"level": "2"}) == (Addition, {"level": "2"})
+    assert find("bbh:navigate", {"limit": "3"}) == (BBH, {"part": "navigate", "limit": "3"})
+    assert find("reasoning-gym:leg_counting") == (ReasoningGym, {"dataset": "leg_counting"})
+    assert find("ponder.tasks:CustomTask") == (CustomTask, {})
 
 
 def test_a_module_may_be_called_like_a_task(tmp_path, monkeypatch):
     (tmp_path / "maze.py").write_text("class Mine: pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert find("maze:Mine", ["a=1"])[0].__name__ == "Mine"
+    assert find("maze:Mine", {"a": "1"})[0].__name__ == "Mine"
 
 
 @pytest.mark.parametrize(
     ("name", "settings", "error", "said"),
     [
-        ("addition:easy", [], UsageError, "cannot load 'addition:easy'"),
-        ("bbh:navigate", ["part=all"], UsageError, "already says its part"),
-        ("additoin", [], UnknownName, "Did you mean 'addition'"),
-        ("additoin:easy", [], UsageError, "cannot load"),
+        ("addition:easy", {}, UsageError, "cannot load 'addition:easy'"),
+        ("bbh:navigate", {"part": "all"}, UsageError, "already names its part"),
+        ("additoin", {}, UnknownName, "Did you mean 'addition'"),
+        ("additoin:easy", {}, UsageError, "cannot load"),
     ],
 )
 def test_names_that_mean_nothing(name, settings, error, said):
@@ -39,17 +39,17 @@ def test_names_that_mean_nothing(name, settings, error, said):
 
 
 def test_a_task_that_needs_data_says_which_and_how_to_give_it(capsys):
-    assert main(["tasks", "columns"]) == 0
+    assert main(["tasks", "custom"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("Your own rows") and "a problem:" not in said
-    needs, settings = said.split("settings (--set name=value):")
+    needs, settings = said.split("settings (--task.NAME VALUE):")
     assert "data " in needs and ".jsonl" in needs and "rewards" in needs and "bad_rows = 'refuse'" in settings
-    assert main(["tasks", "columns", "--set", "data=rows.jsonl", "--json"]) == 0
+    assert main(["tasks", "custom", "--task.data", "rows.jsonl", "--json"]) == 0
     assert list(json.loads(capsys.readouterr().out)["needs"]) == ["rewards"]
 
 
 def test_a_wrong_setting_is_still_an_error(capsys):
-    assert main(["tasks", "columns", "--set", "dat=rows.jsonl"]) == 2
+    assert main(["tasks", "custom", "--task.dat", "rows.jsonl"]) == 2
     assert "Did you mean 'data'" in capsys.readouterr().err
 
 
@@ -57,7 +57,7 @@ def test_reasoning_gym_lists_its_data_sets_and_takes_one_by_name(capsys):
     pytest.importorskip("reasoning_gym", reason="the extra 'tasks' (reasoning-gym) is not installed")
     assert main(["tasks", "reasoning-gym"]) == 0
     assert "leg_counting" in capsys.readouterr().out
-    assert main(["tasks", "reasoning-gym:leg_counting", "--set", "pool=100", "--json"]) == 0
+    assert main(["tasks", "reasoning-gym:leg_counting", "--task.pool_size", "100", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["task"] == "reasoning-gym:leg_counting" and told["verdict"]["value"] == 1.0
     assert main(["tasks", "reasoning-gym:leg_countin"]) == 2

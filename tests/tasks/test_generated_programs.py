@@ -17,8 +17,8 @@ def test_every_operation_takes_every_value_of_its_type(operation):
     rng = random.Random(0)
     step = AppliedOperation(operation.name, operation.numbers[0] if operation.numbers else 0, "a")
     assert "{" not in step.words and "{" not in step.code
-    function = defined(reference_source(ProgramItem(operation.takes, (step,))))
-    for value in (*CORNER_CASES[operation.takes], *(random_value(rng, operation.takes) for _ in range(20))):
+    function = defined(reference_source(ProgramItem(operation.input_type, (step,))))
+    for value in (*CORNER_CASES[operation.input_type], *(random_value(rng, operation.input_type) for _ in range(20))):
         before = repr(value)
         assert type(function(value)) is kinds[operation.output_type] and repr(value) == before
 

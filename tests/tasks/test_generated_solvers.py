@@ -348,7 +348,7 @@ def test_zebras_by_trying_every_grid(level):
 
 
 def holds(clue, grid):
-    a = grid[clue.one[0]][clue.one[1]]
+    a = grid[clue.first[0]][clue.first[1]]
     if clue.kind in ("at", "not-at"):
         return (a == clue.house) == (clue.kind == "at")
     b = grid[clue.second[0]][clue.second[1]]

@@ -111,10 +111,10 @@ def test_a_small_space_gives_fewer_problems():
 
 
 def test_a_space_without_test_problems_says_so(monkeypatch):
-    monkeypatch.setattr("ponder.tasks.generated.generated_task.held_out", lambda key, tenths: False)
+    monkeypatch.setattr("ponder.tasks.generated.generated_task.hashes_to_test", lambda key, tenths: False)
     with pytest.raises(TaskError, match="widen"):
         _ = Addition().test
-    monkeypatch.setattr("ponder.tasks.generated.generated_task.held_out", lambda key, tenths: True)
+    monkeypatch.setattr("ponder.tasks.generated.generated_task.hashes_to_test", lambda key, tenths: True)
     with pytest.raises(TaskError, match="widen"):
         Addition().train[0]
 

@@ -41,9 +41,9 @@ def test_aime_style_files(tmp_path: Path, suffix: str) -> None:
     first, second = task.test
     assert first.id == "questions/test/2024-I-1"
     assert "Find m + n." in first.question and "boxed" in first.question
-    assert task.verifier.judge("so \\boxed{204}", first.answer).value == 1.0  # type: ignore[attr-defined]
-    assert task.verifier.judge("so \\boxed{25}", second.answer).value == 1.0, "025 is 25"  # type: ignore[attr-defined]
-    assert task.verifier.judge("so \\boxed{24}", second.answer).value == 0.0  # type: ignore[attr-defined]
+    assert task.verifier.grade("so \\boxed{204}", first.answer).value == 1.0  # type: ignore[attr-defined]
+    assert task.verifier.grade("so \\boxed{25}", second.answer).value == 1.0, "025 is 25"  # type: ignore[attr-defined]
+    assert task.verifier.grade("so \\boxed{24}", second.answer).value == 0.0  # type: ignore[attr-defined]
     assert job_json.decode(job_json.encode(task)) == task
 
 
@@ -53,7 +53,7 @@ def test_columns_can_be_named(tmp_path: Path) -> None:
     assert task.test[0].answer == "4"
     with pytest.raises(TaskError, match="no column 'problem or question' among frage, loesung"):
         QuestionFile(data=path).test  # noqa: B018
-    with pytest.raises(UnknownName, match="judge"):
+    with pytest.raises(UnknownName, match="answer_type"):
         QuestionFile(data=path, answer_type="maths")  # type: ignore[arg-type]
 
 

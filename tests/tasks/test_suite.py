@@ -93,7 +93,7 @@ def test_no_letter_is_favoured() -> None:
 
 
 def test_votes_can_be_counted() -> None:
-    read = Suite().verifier.read
+    read = Suite().verifier.extract_answer
     assert read("so \\boxed{12}") == read("\\boxed{12.0}") == "12"
     assert read("\\boxed{(B)}") == read("The answer is B.") == "B"
     assert read("hm") is None

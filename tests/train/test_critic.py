@@ -8,25 +8,26 @@ import numpy as np
 import pytest
 import torch
 
+import float64_losses
 from fakes import mixed_groups, perturb, plain_hidden, tiny_decoder, weights64
 from float64_losses import gap
 from ponder.nets.decoder import Decoder
 from ponder.nets.decoder_with_head import DecoderWithHead
-from ponder.train.critic import CriticLearner
+from ponder.train.critic import critic_metrics, make_critic_learner, write_values
 from ponder.train.learner import Learner
-from ponder.train.objective import NO_KL
+from ponder.train.objective import Critic
 from ponder.train.optimizer import AdamW
-from ponder.train.ppo import PPO, Critic
+from ponder.train.ppo import PPO
 from ponder.types import Trace
 
-RULE = PPO(kl=NO_KL)
+RULE = PPO(kl=None)
 
 
-def seen(net: Decoder, traces: list[Trace], rule: PPO = RULE) -> CriticLearner:
+def seen(net: Decoder, traces: list[Trace], rule: PPO = RULE) -> Learner:
     """A critic that has already learned something, and traces with its values and their credit."""
-    learner = CriticLearner(net, rule.critic)
+    learner = make_critic_learner(net, rule.critic)
     perturb(learner.net, 0.1)
-    learner.write_values(traces)
+    write_values(learner, traces)
     rule.credit(traces, "wanted", {})
     return learner
 
@@ -34,8 +35,8 @@ def seen(net: Decoder, traces: list[Trace], rule: PPO = RULE) -> CriticLearner:
 def test_values_begin_at_zero_and_the_policy_stays_its_own() -> None:
     net = tiny_decoder()
     before = copy.deepcopy(net.state_dict())
-    learner, traces = CriticLearner(net, Critic(optimizer=AdamW(lr=0.1))), mixed_groups()
-    learner.write_values(traces)
+    learner, traces = make_critic_learner(net, Critic(optimizer=AdamW(lr=0.1))), mixed_groups()
+    write_values(learner, traces)
     assert all(not s.notes["values"].any() for t in traces for s in t.steps if s.sampled)
     RULE.credit(traces, "wanted", {})
     learner.step(traces)
@@ -44,7 +45,7 @@ def test_values_begin_at_zero_and_the_policy_stays_its_own() -> None:
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma"])
-def test_a_value_is_read_before_its_token(kind: str) -> None:
+def test_value_is_read_before_its_token(kind: str) -> None:
     """V(t) is of what stands before t: it cannot know which token was drawn."""
     traces = mixed_groups()
     learner = seen(tiny_decoder(kind), traces)
@@ -60,16 +61,16 @@ def test_a_value_is_read_before_its_token(kind: str) -> None:
 
 
 @pytest.mark.parametrize("clip", [0.2, 0.02, None])
-def test_loss_and_gradient(clip: float | None) -> None:
+def test_critic_loss_and_gradient(clip: float | None) -> None:
     traces = mixed_groups()
     learner = seen(tiny_decoder("untied"), traces)
-    moved = CriticLearner(perturb(learner.net, 0.02, seed=3), Critic(value_clip=clip, optimizer=AdamW(lr=1e-9)))
+    moved = make_critic_learner(perturb(learner.net, 0.02, seed=3), Critic(value_clip=clip, optimizer=AdamW(lr=1e-9)))
     wide = 1e9 if clip is None else clip
-    loss, expected = policy_gradient_formulas.step(lambda of: policy_gradient_formulas.critic(of, wide), moved.net, traces)
+    loss, expected = float64_losses.step(lambda of: float64_losses.critic(of, wide), moved.net, traces)
     found = moved.gradient(traces)
     assert gap(found, expected) < 1e-5
     assert "lm_head.weight" not in found, "a critic has no words"
-    told = moved.step(traces)
+    told = critic_metrics(moved.step(traces))
     assert told["critic/loss"] == pytest.approx(loss, rel=1e-5)
     assert told.keys() == {"critic/loss", "critic/grad_norm", "critic/lr"}
 
@@ -80,9 +81,8 @@ def test_temperature_is_not_in_values() -> None:
     read = []
     for heat in (1.0, 0.5):
         traces = mixed_groups()
-        learner = CriticLearner(net, Critic())
-        learner.temperature = heat
-        learner.write_values(traces)
+        learner = make_critic_learner(net, Critic(), temperature=heat)
+        write_values(learner, traces)
         read.append(np.concatenate([s.notes["values"] for t in traces for s in t.steps if s.sampled]))
     assert np.array_equal(*read) and read[0].any()
 
@@ -97,33 +97,33 @@ def test_undecided_answers_teach_the_critic_nothing() -> None:
     assert gap(learner.gradient(traces), expected) == 0
 
 
-def test_it_learns_what_to_expect() -> None:
+def test_critic_learns_expected_return() -> None:
     traces = mixed_groups()
-    learner = CriticLearner(tiny_decoder(), Critic(optimizer=AdamW(lr=3e-3), value_clip=None), epochs_per_batch=2)
+    learner = make_critic_learner(tiny_decoder(), Critic(optimizer=AdamW(lr=3e-3), value_clip=None), epochs_per_batch=2)
     explained = []
     for _ in range(25):
-        learner.write_values(traces)
-        explained.append(PPO(kl=NO_KL, lam=1.0).credit(traces, "wanted", {})["value/explained"])
+        write_values(learner, traces)
+        explained.append(PPO(kl=None, lam=1.0).credit(traces, "wanted", {})["value/explained_variance"])
         learner.step(traces)
     assert explained[0] == 0 and explained[-1] > 0.6, "the first token's value cannot know"
 
 
-def test_frozen_layers_and_recomputing_are_the_critic_s_too() -> None:
+def test_critic_honours_frozen_layers_and_checkpointing() -> None:
     traces = mixed_groups()
     seen(tiny_decoder(), traces)
     net = perturb(DecoderWithHead.from_decoder(tiny_decoder()), 0.1)
-    plain, less = (CriticLearner(net, Critic(), gradient_checkpointing=r).gradient(traces) for r in (False, True))
+    plain, less = (make_critic_learner(net, Critic(), gradient_checkpointing=r).gradient(traces) for r in (False, True))
     assert gap(less, plain) < 1e-6
-    frozen = CriticLearner(net, Critic(), frozen_layers=1).gradient(traces)
+    frozen = make_critic_learner(net, Critic(), frozen_layers=1).gradient(traces)
     assert all(n.startswith(("layers.1.", "norm.", "score.")) for n in frozen)
     assert gap(frozen, {n: plain[n] for n in frozen}) < 1e-5
 
 
-def test_a_policy_learner_and_its_critic_are_kept_apart() -> None:
+def test_policy_and_critic_share_no_weights() -> None:
     """One is made of the other's network, and neither moves the other's weights."""
     net, traces = tiny_decoder(), mixed_groups()
-    critic, learner = CriticLearner(net, Critic(optimizer=AdamW(lr=0.1))), Learner(net, RULE, AdamW(lr=0.1))
-    critic.write_values(traces)
+    critic, learner = make_critic_learner(net, Critic(optimizer=AdamW(lr=0.1))), Learner(net, RULE, AdamW(lr=0.1))
+    write_values(critic, traces)
     RULE.credit(traces, "wanted", {})
     before = copy.deepcopy(critic.net.state_dict())
     learner.step(traces)

@@ -17,13 +17,13 @@ import torch.distributed as dist
 from fakes import mixed_groups, tiny_decoder
 from float64_losses import turned
 from ponder.train import losses, pack
-from ponder.train.critic import CriticLearner
+from ponder.train.critic import make_critic_learner, write_values
 from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup, current_group
 from ponder.train.learner import Learner
-from ponder.train.objective import NO_KL
+from ponder.train.objective import Critic
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
-from ponder.train.ppo import PPO, Critic
+from ponder.train.ppo import PPO
 from ponder.types import Trace
 
 SECONDS = 60.0  # for all processes of a test, their imports included
@@ -34,8 +34,8 @@ CASES = ("grpo", "one trace", "critic", "bfloat16")
 def credited(case: str) -> list[Trace]:
     traces = mixed_groups()[:1] if case == "one trace" else mixed_groups()
     if case == "critic":
-        CriticLearner(tiny_decoder(), Critic()).write_values(traces)
-        PPO(kl=NO_KL).credit(traces, "wanted", {})
+        write_values(make_critic_learner(tiny_decoder(), Critic()), traces)
+        PPO(kl=None).credit(traces, "wanted", {})
     else:
         GRPO().credit(traces, "wanted", {})
     return traces
@@ -43,7 +43,7 @@ def credited(case: str) -> list[Trace]:
 
 def learner(case: str, peers: DataParallelGroup) -> Learner:
     if case == "critic":
-        return CriticLearner(tiny_decoder(), Critic(), max_tokens_per_microbatch=20, process_group=peers)
+        return make_critic_learner(tiny_decoder(), Critic(), max_tokens_per_microbatch=20, process_group=peers)
     net = tiny_decoder(dtype=torch.bfloat16 if case == "bfloat16" else torch.float32)
     return Learner(net, GRPO(), AdamW(lr=0.01), max_tokens_per_microbatch=20, epochs_per_batch=2, process_group=peers)
 
@@ -103,7 +103,7 @@ def test_one_process_may_have_no_work(two: list[dict[str, Any]]) -> None:
     assert sorted(found["grpo"]["mine"] for found in two) == [2, 3]
 
 
-def test_they_know_each_other(two: list[dict[str, Any]]) -> None:
+def test_current_group_of_processes(two: list[dict[str, Any]]) -> None:
     assert [found["rank"] for found in two] == [
         DataParallelGroup(0, 2),
         DataParallelGroup(1, 2),
@@ -112,7 +112,7 @@ def test_they_know_each_other(two: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_work_is_shared_out_once_and_evenly(size: int) -> None:
+def test_shards_are_disjoint_and_even(size: int) -> None:
     traces = [t for seed in range(4) for t in mixed_groups(seed)]
     GRPO().credit(traces, "wanted", {})
     whole = pack.plan(traces, losses.token_mean, True)
@@ -122,7 +122,7 @@ def test_work_is_shared_out_once_and_evenly(size: int) -> None:
     assert max(loads) - min(loads) <= max(w.tokens() for w in whole)
 
 
-def test_a_mean_over_processes_would_show() -> None:
+def test_mean_over_processes_would_be_detected() -> None:
     """What is wrong with averaging: with one process idle the gradient would be halved."""
     whole = work("one trace", SINGLE_PROCESS)["grads"]
     assert turned({n: g / 2 for n, g in whole.items()}, whole) == pytest.approx(0.5)

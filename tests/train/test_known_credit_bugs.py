@@ -11,20 +11,20 @@ import pytest
 from fakes import fails_if, mixed_groups, perturb, tiny_decoder, trace_group
 from ponder.errors import UsageError
 from ponder.train import credit
-from ponder.train.critic import CriticLearner
-from ponder.train.objective import KL, NO_KL, Objective, ObjectiveState
+from ponder.train.critic import make_critic_learner, write_values
+from ponder.train.objective import Critic, Objective, ObjectiveState
 from ponder.train.policy_gradient import CISPO, DAPO, GRPO, GSPO, REINFORCE, RLOO, DrGRPO, ReinforcePlusPlus
-from ponder.train.ppo import PPO, Critic
+from ponder.train.ppo import PPO
 from ponder.types import Score, Step, Trace, ids
 
 Patch = pytest.MonkeyPatch
-GROUPED = (GRPO(), RLOO(KL()), DrGRPO(), DAPO(), GSPO(), CISPO())
+GROUPED = (GRPO(), RLOO(None), DrGRPO(), DAPO(), GSPO(), CISPO())
 both = pytest.mark.parametrize("broken", [False, True], ids=["right", "mistake"])
 
 
 @both
 def test_3_equal_rewards_earn_exactly_nothing(broken: bool, monkeypatch: Patch) -> None:
-    def epsilon(rewards: Sequence[float], scale: bool = True, bessel: bool = False) -> np.ndarray:
+    def epsilon(rewards: Sequence[float], divide_by_std: bool = True, bessel: bool = False) -> np.ndarray:
         r = np.asarray(rewards, np.float32)
         return (r - r.mean()) / (r.std() + np.float32(1e-9))
 
@@ -32,7 +32,7 @@ def test_3_equal_rewards_earn_exactly_nothing(broken: bool, monkeypatch: Patch) 
         for name in ("group_relative", "leave_one_out"):
             monkeypatch.setattr(credit, name, epsilon)
         monkeypatch.setattr(credit, "whiten", lambda parts: list(epsilon(np.stack(parts)[:, 0])[:, None]))  # type: ignore[arg-type]
-    for rule in (*GROUPED, REINFORCE(), ReinforcePlusPlus(kl=NO_KL)):
+    for rule in (*GROUPED, REINFORCE(), ReinforcePlusPlus(kl=None)):
         if broken and isinstance(rule, REINFORCE):
             continue  # has none of these
         with fails_if(broken):
@@ -72,19 +72,19 @@ def test_15_groups_follow_the_prompt_s_instance(broken: bool, monkeypatch: Patch
 
 @both
 def test_16_gae_skips_what_the_policy_did_not_write(broken: bool, monkeypatch: Patch) -> None:
-    def all_steps(trace: Trace, scorer: str, truncated: bool = True) -> list[credit.ScoredAnswer]:
+    def all_steps(trace: Trace, scorer: str, include_truncated: bool = True) -> list[credit.ScoredAnswer]:
         return [replace(w, steps=tuple(trace.path(w.leaf)[1:])) for w in real(trace, scorer)]
 
     real = credit.scored_answers
     if broken:
-        monkeypatch.setattr(credit, "written", all_steps)
+        monkeypatch.setattr(credit, "scored_answers", all_steps)
     trace = trace_group([5, 6], [[7, 8]], [None])
     trace.steps[0].stop = trace.steps[1].stop = "stop"
     trace.add(Step(1, "", ids([9, 9, 9])))
     trace.add(Step(2, "", ids([10, 2]), np.zeros(2, np.float32), "eos", scores={"wanted": Score(1.0)}))
     for step, values in zip(trace.steps[1:], ([0.1, 0.2], [0.7, 0.7, 0.7], [0.3, 0.4]), strict=True):
         step.notes["values"] = np.array(values, np.float32)
-    PPO(kl=NO_KL, gamma=0.9, lam=0.8, whiten_advantages=False).credit([trace], "wanted", {})
+    PPO(kl=None, gamma=0.9, lam=0.8, whiten_advantages=False).credit([trace], "wanted", {})
     expected = credit.gae(np.array([0, 0, 0, 1.0]), np.array([0.1, 0.2, 0.3, 0.4]), 0.9, 0.8)
     with fails_if(broken):
         assert trace.steps[2].advantages is None and "returns" not in trace.steps[2].notes
@@ -96,11 +96,11 @@ def test_16_whitening_is_over_the_global_batch(broken: bool, monkeypatch: Patch)
     real = credit.whiten
     if broken:  # by completion
         monkeypatch.setattr(credit, "whiten", lambda parts: [real([p])[0] for p in parts])
-    for rule in (PPO(kl=NO_KL), ReinforcePlusPlus(kl=NO_KL)):
+    for rule in (PPO(kl=None), ReinforcePlusPlus(kl=None)):
         traces = mixed_groups()
-        critic = CriticLearner(tiny_decoder(), Critic())
+        critic = make_critic_learner(tiny_decoder(), Critic())
         perturb(critic.net, 0.1)
-        critic.write_values(traces)
+        write_values(critic, traces)
         rule.credit(traces, "wanted", {})
         every = np.concatenate([s.advantages for t in traces for s in t.steps if s.advantages is not None])
         means = [abs(float(s.advantages.mean())) for t in traces for s in t.steps if s.advantages is not None]

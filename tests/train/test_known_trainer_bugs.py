@@ -19,22 +19,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import float64_losses
 from fakes import fails_if, mixed_groups, perturb, plain_logprobs, tiny_decoder, trace_group, weights64
 from float64_losses import gap, turned
 from ponder.errors import UsageError
 from ponder.nets import decoder, lora
 from ponder.nets.lora import LoRA
-from ponder.train import chunked_lm_head, credit, losses, pack
+from ponder.train import chunked_lm_head, credit, losses, pack, readouts
 from ponder.train import learner as learning
-from ponder.train.imitation import Distill
+from ponder.train.distill import Distill
 from ponder.train.learner import Learner
-from ponder.train.objective import KL, NO_KL, Objective
+from ponder.train.objective import KL, Objective
 from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.train.policy_gradient import DAPO, GRPO
 from ponder.types import Score, Trace
 
 Patch = pytest.MonkeyPatch
-PLAIN = GRPO(kl=NO_KL)
+PLAIN = GRPO(kl=None)
 both = pytest.mark.parametrize("broken", [False, True], ids=["right", "mistake"])
 
 
@@ -44,8 +45,8 @@ def credited(rule: Objective = PLAIN, **kind: Any) -> list[Trace]:
     return traces
 
 
-def grpo(of: Sequence[policy_gradient_formulas.Part]) -> Tensor:
-    return policy_gradient_formulas.grpo(of, beta=0.0)
+def grpo(of: Sequence[float64_losses.Part]) -> Tensor:
+    return float64_losses.grpo(of, beta=0.0)
 
 
 def packed_with(change: Callable[[pack.PackedBatch], pack.PackedBatch]) -> Callable[..., pack.PackedBatch]:
@@ -81,9 +82,9 @@ def test_2_masked_tokens_leave_numerator_and_denominator(mistake: str, monkeypat
     bare[2] = trace_group(bare[2].steps[0].token_ids, [bare[2].steps[i].token_ids for i in (1, 3)], [0.3, 0.9])
     rule.credit(bare, "wanted", {})
     assert bare[-1].steps[3].advantages is None
-    expected = policy_gradient_formulas.step("dapo", tiny_decoder(), bare)[1]
+    expected = float64_losses.step("dapo", tiny_decoder(), bare)[1]
     if mistake == "truncated":
-        monkeypatch.setattr(credit, "written", lambda t, s, truncated=True: real(t, s))
+        monkeypatch.setattr(credit, "scored_answers", lambda t, s, include_truncated=True: real(t, s))
     if mistake == "undecided":  # unknown taken as 0
         traces[2].steps[2].scores["wanted"] = Score(0.0)
     rule.credit(traces, "wanted", {})
@@ -100,9 +101,9 @@ def everywhere(heat: float) -> None:
     learner = Learner(net, GRPO(), temperature=heat)
     perturb(net)
     traces = credited()
-    _, expected = policy_gradient_formulas.step("grpo", net, traces, learner.reference, heat)
+    _, expected = float64_losses.step("grpo", net, traces, learner.reference, heat)
     assert gap(learner.gradient(traces), expected) < 1e-5
-    learner._note_old(traces, [s for t in traces for s in t.steps if s.sampled])
+    learner.write_notes(traces, [s for t in traces for s in t.steps if s.sampled], "old", net)
     for name, model in (("old", net), ("reference", learner.reference)):
         w = weights64(model)
         for trace in traces:
@@ -111,15 +112,15 @@ def everywhere(heat: float) -> None:
                 assert np.allclose(trace.steps[i].notes[name], true.detach(), atol=1e-5)
     teacher = Learner(net, Distill(), temperature=heat, reference=learner.reference)
     given = credited(Distill())
-    assert gap(teacher.gradient(given), policy_gradient_formulas.step("distill", net, given, learner.reference, heat)[1]) < 1e-5
+    assert gap(teacher.gradient(given), float64_losses.step("distill", net, given, learner.reference, heat)[1]) < 1e-5
 
 
 @pytest.mark.parametrize("mistake", ["", "token_logprobs", "divergence"])
 def test_5_temperature_is_in_every_log_probability(mistake: str, monkeypatch: Patch) -> None:
     """And never in values: test_critic.py. What the sampler says of its draws: test_5 in tests/pipelines."""
     if mistake:
-        real, at = getattr(learning, mistake), {"token_logprobs": 3, "divergence": 4}[mistake]
-        monkeypatch.setattr(learning, mistake, lambda *a: real(*a[:at], 1.0, *a[at + 1 :]))
+        real, at = getattr(readouts, mistake), {"token_logprobs": 3, "divergence": 4}[mistake]
+        monkeypatch.setattr(readouts, mistake, lambda *a: real(*a[:at], 1.0, *a[at + 1 :]))
     with fails_if(bool(mistake)):
         everywhere(0.7)
 
@@ -128,7 +129,7 @@ def test_5_temperature_is_in_every_log_probability(mistake: str, monkeypatch: Pa
 @both
 def test_6_old_is_of_before_the_first_update(passes: int, minibatches: int, broken: bool, monkeypatch: Patch) -> None:
     if broken:  # old = current in each pass and mini-batch
-        monkeypatch.setattr(Learner, "_note_old", lambda self, traces, steps: None)
+        monkeypatch.setattr(readouts.LogprobReadout, "needs_old_logprobs", False)
     traces = credited()
     learner = Learner(
         tiny_decoder(),
@@ -148,7 +149,7 @@ def test_6_old_is_of_before_the_first_update(passes: int, minibatches: int, brok
                 path = trace.token_ids(i).tolist()
                 step.notes["old"] = plain_logprobs(start, w, path, len(step.token_ids)).detach().numpy()
     for part in noted * passes:
-        _, grads = policy_gradient_formulas.step(grpo, manual, part)
+        _, grads = float64_losses.step(grpo, manual, part)
         for name, p in manual.named_parameters():
             p.grad = grads[name].float()
         adam.step()
@@ -175,7 +176,7 @@ def test_8_kl_in_the_loss_pulls_back(mistake: Callable[[Tensor, Tensor], Tensor]
     traces = credited(tool=False)
     for step in (s for t in traces for s in t.steps[1:]):
         step.advantages = np.zeros(len(step.token_ids), np.float32)
-    _, expected = policy_gradient_formulas.step(lambda of: policy_gradient_formulas.grpo(of, 1.0), net, traces, learner.reference)
+    _, expected = float64_losses.step(lambda of: float64_losses.grpo(of, 1.0), net, traces, learner.reference)
     with fails_if(mistake is not None):
         found = learner.gradient(traces)
         assert max(float(g.norm()) for g in found.values()) > 0 and gap(found, expected) < 1e-5
@@ -205,7 +206,7 @@ def test_9_no_zero_times_infinity(mistake: str, monkeypatch: Patch) -> None:
     spared = traces[0].steps[2]
     spared.advantages = spared.advantages * np.float32([0, 1, 1, 1, 1, 1])
     spared.notes["old"][0] = -300.0
-    learner = Learner(tiny_decoder(), Some(kl=NO_KL), AdamW(lr=1e-3))
+    learner = Learner(tiny_decoder(), Some(kl=None), AdamW(lr=1e-3))
     if mistake == "weight":  # loss x weight, and no more
         monkeypatch.setattr(learning, "torch", instead(torch, where=lambda mask, this, other: this))
     with fails_if(bool(mistake)):
@@ -248,7 +249,7 @@ def test_11_the_end_is_learned_even_where_it_is_the_pad(broken: bool, monkeypatc
         monkeypatch.setattr(learning, "pack", by_id)
     traces = credited()
     with fails_if(broken):
-        assert gap(Learner(net, PLAIN).gradient(traces), policy_gradient_formulas.step(grpo, tiny_decoder(), traces)[1]) < 1e-5
+        assert gap(Learner(net, PLAIN).gradient(traces), float64_losses.step(grpo, tiny_decoder(), traces)[1]) < 1e-5
 
 
 @pytest.mark.parametrize("kind", ["untied", "window", "gemma"])
@@ -262,12 +263,12 @@ def test_12_packed_equals_alone(kind: str, broken: bool, monkeypatch: Patch) -> 
             found.positions_T = torch.arange(len(found.positions_T))
             return found
 
-        monkeypatch.setattr(learning, "packed", running)
+        monkeypatch.setattr(learning, "make_tree_attention", running)
     net, traces = tiny_decoder(kind), credited()
     learner = Learner(net, PLAIN)
     batch = pack.pack(pack.plan(traces, PLAIN.weigh, trains_zero_advantage=True), net.device)
     with torch.no_grad():
-        found = learner._tokens(batch).logprobs_N
+        found = learner.readout.loss_inputs(learner, batch).logprobs_N
     paths = {id(s): t.token_ids(i).tolist() for t in traces for i, s in enumerate(t.steps)}
     w = weights64(net)
     alone = torch.cat([plain_logprobs(net, w, paths[id(s)], len(s.token_ids)).detach() for s in batch.steps])
@@ -293,11 +294,11 @@ def test_13_no_dropout(broken: bool, monkeypatch: Patch) -> None:
 def test_14_the_head_keeps_no_logits(broken: bool, monkeypatch: Patch) -> None:
     kept: list[tuple[int, ...]] = []
     if broken:
-        monkeypatch.setattr(learning, "token_logprobs", policy_gradient_formulas.full_logprobs)
+        monkeypatch.setattr(readouts, "token_logprobs", float64_losses.full_logprobs)
     learner = Learner(tiny_decoder(), PLAIN)
     batch = pack.pack(pack.plan(credited(), PLAIN.weigh, trains_zero_advantage=True), learner.net.device)
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(tuple(t.shape)) or t, lambda t: t):
-        learner._tokens(batch)
+        learner.readout.loss_inputs(learner, batch)
     with fails_if(broken):
         assert kept and (len(batch.target_N), learner.net.config.vocab) not in kept
 
@@ -307,7 +308,7 @@ def test_14_the_head_sums_in_float32(broken: bool, monkeypatch: Patch) -> None:
     """Many small pieces in bfloat16: a running bfloat16 sum would stop growing."""
     monkeypatch.setattr(chunked_lm_head, "_CHUNK_BYTES", 1)
     if broken:
-        monkeypatch.setattr(chunked_lm_head, "wide", lambda x: x)
+        monkeypatch.setattr(chunked_lm_head, "at_least_float32", lambda x: x)
     count, width, vocab = 600, 8, 40
     hidden = torch.full((count, width), 0.1, dtype=torch.bfloat16)
     weight = torch.zeros(vocab, width, dtype=torch.bfloat16, requires_grad=True)
@@ -321,7 +322,7 @@ def test_17_clipping_is_by_the_global_norm(broken: bool, monkeypatch: Patch) -> 
     """Not that of a micro-batch, nor of a single weight: after one step Adam's first moment is 0.1 x the clipped."""
     if broken:
         largest = lambda self: max(g.norm() for g in self.gradients().values())  # noqa: E731
-        monkeypatch.setattr(MasterWeights, "norm", largest)
+        monkeypatch.setattr(MasterWeights, "grad_norm", largest)
     learner = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-3, max_grad_norm=0.01), max_tokens_per_microbatch=20)
     whole = torch.cat([g.flatten() for g in learner.gradient(credited()).values()])
     told = learner.step(credited())

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+import float64_losses
 from fakes import mixed_groups, perturb, plain_logprobs, tiny_decoder, trace_group, weights64
 from float64_losses import gap, turned
 from ponder.errors import UsageError
@@ -20,12 +21,12 @@ from ponder.nets.decoder import Decoder
 from ponder.nets.lora import LoRA
 from ponder.train.imitation import SFT
 from ponder.train.learner import Learner
-from ponder.train.objective import KL, NO_KL, Objective, Stats, Tokens
+from ponder.train.objective import KL, Objective, Stats, Tokens
 from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Step, Trace, ids
 
-PLAIN = GRPO(kl=NO_KL)
+PLAIN = GRPO(kl=None)
 
 
 def credited(rule: Objective = PLAIN, tool: bool = True) -> list[Trace]:
@@ -34,8 +35,8 @@ def credited(rule: Objective = PLAIN, tool: bool = True) -> list[Trace]:
     return traces
 
 
-def grpo(of: Sequence[policy_gradient_formulas.Part]) -> Tensor:
-    return policy_gradient_formulas.grpo(of, beta=0.0)
+def grpo(of: Sequence[float64_losses.Part]) -> Tensor:
+    return float64_losses.grpo(of, beta=0.0)
 
 
 def same(net: Decoder, other: dict[str, Tensor]) -> bool:
@@ -50,10 +51,10 @@ def same(net: Decoder, other: dict[str, Tensor]) -> bool:
 )
 def test_loss_and_gradient(kind: str, beta: float) -> None:
     net = tiny_decoder(kind)
-    learner = Learner(net, GRPO(kl=KL(beta)), AdamW(lr=1e-9, max_grad_norm=float("inf")))
+    learner = Learner(net, GRPO(kl=KL(beta) if beta else None), AdamW(lr=1e-9, max_grad_norm=float("inf")))
     perturb(net)
     traces = credited()
-    loss, expected = policy_gradient_formulas.step(lambda of: policy_gradient_formulas.grpo(of, beta), net, traces, learner.reference)
+    loss, expected = float64_losses.step(lambda of: float64_losses.grpo(of, beta), net, traces, learner.reference)
     assert gap(learner.gradient(traces), expected) < 1e-5
     assert all(p.grad is None for p in net.parameters()), "asking for a gradient leaves none behind"
     told = learner.step(traces)
@@ -64,7 +65,7 @@ def test_loss_and_gradient(kind: str, beta: float) -> None:
 
 def test_sft_is_the_token_mean_over_answers() -> None:
     traces, net = credited(SFT()), tiny_decoder()
-    loss, expected = policy_gradient_formulas.step("sft", net, traces)
+    loss, expected = float64_losses.step("sft", net, traces)
     assert gap(Learner(net, SFT()).gradient(traces), expected) < 1e-5
     told = Learner(net, SFT()).step(traces)
     assert told["loss"] == pytest.approx(loss, rel=1e-5)
@@ -72,13 +73,13 @@ def test_sft_is_the_token_mean_over_answers() -> None:
     assert told["num_trained_tokens"] == sum(written), "no prompt and no tool's token is in the loss"
 
 
-def test_a_step_is_adam_s() -> None:
+def test_step_is_adamw() -> None:
     net, traces = tiny_decoder(), credited()
     manual = copy.deepcopy(net)
     adam = torch.optim.AdamW(manual.parameters(), lr=0.01, weight_decay=0.0)
     learner = Learner(net, PLAIN, AdamW(lr=0.01, max_grad_norm=0.5))
     for _ in range(2):
-        _, grads = policy_gradient_formulas.step(grpo, manual, traces)
+        _, grads = float64_losses.step(grpo, manual, traces)
         for name, p in manual.named_parameters():
             p.grad = grads[name].float()
         torch.nn.utils.clip_grad_norm_(manual.parameters(), 0.5)
@@ -90,7 +91,7 @@ def test_a_step_is_adam_s() -> None:
     assert max(off) < 1e-3 * max(moved)
 
 
-def test_order_and_a_deeper_tree_do_not_change_the_gradient() -> None:
+def test_gradient_is_independent_of_order_and_tree_depth() -> None:
     """A completion cut into two steps, with the cut shared by two branches, is the same sequences."""
     start, left, right = [9, 11, 5], [20, 21, 2], [30, 2]
     flat = trace_group([4, 7], [[*start, *left], [*start, *right]])
@@ -102,7 +103,7 @@ def test_order_and_a_deeper_tree_do_not_change_the_gradient() -> None:
 
     @dataclass(frozen=True)
     class Flat(GRPO):
-        kl: KL = NO_KL
+        kl: KL = None
 
         def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
             return np.full(len(lengths), 0.1)
@@ -117,7 +118,7 @@ def test_order_and_a_deeper_tree_do_not_change_the_gradient() -> None:
 def test_groups_of_equal_rewards_still_count_in_the_denominator() -> None:
     traces = credited()
     assert not traces[1].steps[1].advantages.any()
-    _, expected = policy_gradient_formulas.step(grpo, tiny_decoder(), traces)
+    _, expected = float64_losses.step(grpo, tiny_decoder(), traces)
     assert gap(Learner(tiny_decoder(), PLAIN).gradient(traces), expected) < 1e-5
     without = Learner(tiny_decoder(), PLAIN).gradient([traces[0], *traces[2:]])
     assert gap(without, expected) > 1e-2, "leaving them out of the count would show"
@@ -127,12 +128,12 @@ def test_groups_of_equal_rewards_still_count_in_the_denominator() -> None:
 def test_a_bfloat16_network_has_a_float32_gradient() -> None:
     net, traces = tiny_decoder(dtype=torch.bfloat16), credited()
     found = Learner(net, PLAIN, max_tokens_per_microbatch=20).gradient(traces)
-    _, expected = policy_gradient_formulas.step(grpo, net, traces)
+    _, expected = float64_losses.step(grpo, net, traces)
     assert {g.dtype for g in found.values()} == {torch.float32} and turned(found, expected) < 0.05
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma"])
-def test_recomputing_gives_the_same_gradient(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradient_checkpointing_gives_same_gradient(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from ponder.nets import decoder
 
     traces, again = credited(), []
@@ -148,10 +149,10 @@ def test_recomputing_gives_the_same_gradient(kind: str, monkeypatch: pytest.Monk
 # what is recorded
 
 
-def test_log_probabilities_as_sampled_are_compared() -> None:
+def test_sampling_logp_difference_is_recorded() -> None:
     """The gap between sampler and learner is measured on tokens that were sampled, and on no others."""
     net, traces = tiny_decoder(), credited(tool=False)
-    single = [p.new_t.detach() for p in policy_gradient_formulas.parts(net, weights64(net), traces)]
+    single = [p.new_t.detach() for p in float64_losses.parts(net, weights64(net), traces)]
     steps = [s for t in traces for s in t.steps if s.advantages is not None]
     for step, true in zip(steps, single, strict=True):
         step.logprobs = true.numpy().astype(np.float32)
@@ -174,13 +175,13 @@ def test_all_three_kls_are_recorded_and_the_reference_stays() -> None:
     assert Learner(tiny_decoder(), PLAIN).reference is None, "no second model where none is needed"
 
 
-def test_watch_is_told_shares_up_to_one() -> None:
+def test_on_progress_gets_shares_up_to_one() -> None:
     shares: list[float] = []
     Learner(tiny_decoder(), PLAIN, max_tokens_per_microbatch=20, epochs_per_batch=2).step(credited(), shares.append)
     assert shares == sorted(shares) and shares[-1] == 1.0 and len(set(shares)) == len(shares) > 2
 
 
-def test_nothing_to_learn_takes_no_step() -> None:
+def test_no_gradient_takes_no_step() -> None:
     net = tiny_decoder()
     before = copy.deepcopy(net.state_dict())
     traces = [trace_group([4, 5], [[7, 2], [8, 2]], [1.0, 1.0])]
@@ -198,21 +199,21 @@ def test_minibatches_have_denominators_of_their_own(monkeypatch: pytest.MonkeyPa
     """Each is an optimiser step: its gradient is the formula's over its own traces."""
     traces, net = credited(tool=False), tiny_decoder()
     learner = Learner(net, PLAIN, AdamW(lr=1e-9, max_grad_norm=float("inf")), minibatches=2)
-    expected = [policy_gradient_formulas.step(grpo, net, part)[1] for part in (traces[:2], traces[2:])]
-    found: list[policy_gradient_formulas.Grads] = []
+    expected = [float64_losses.step(grpo, net, part)[1] for part in (traces[:2], traces[2:])]
+    found: list[float64_losses.Grads] = []
     real = MasterWeights.grad_norm
 
     def keep(self: MasterWeights) -> Tensor:
         found.append({n: g.clone() for n, g in self.gradients().items()})
         return real(self)
 
-    monkeypatch.setattr(MasterWeights, "norm", keep)
+    monkeypatch.setattr(MasterWeights, "grad_norm", keep)
     learner.step(traces)
     assert len(found) == 2 and learner.master_weights.steps == 2
     assert max(gap(f, e) for f, e in zip(found, expected, strict=True)) < 1e-5
 
 
-def test_the_ratio_moves_in_later_passes_and_no_note_is_left() -> None:
+def test_ratio_moves_in_later_epochs_and_notes_are_removed() -> None:
     traces, ratios = credited(), []
 
     class Spy(GRPO):
@@ -220,9 +221,9 @@ def test_the_ratio_moves_in_later_passes_and_no_note_is_left() -> None:
             ratios.append(float((tokens.logprobs_N - tokens.old_N).abs().max().detach()))
             return super().loss(tokens)
 
-    told = Learner(
-        tiny_decoder(), Spy(kl=NO_KL), AdamW(lr=0.05), epochs_per_batch=3, max_tokens_per_microbatch=20
-    ).step(traces)
+    told = Learner(tiny_decoder(), Spy(kl=None), AdamW(lr=0.05), epochs_per_batch=3, max_tokens_per_microbatch=20).step(
+        traces
+    )
     first = len(ratios) // 3
     assert first > 1 and max(ratios[:first]) < 1e-5 and min(ratios[first:]) > 1e-3
     assert told["clip_ratio/region_mean"] > 0
@@ -239,7 +240,7 @@ def test_frozen_layers_neither_change_nor_get_a_gradient(kind: str) -> None:
     learner = Learner(net, PLAIN, AdamW(lr=0.1), frozen_layers=1)
     traces = credited()
     found = learner.gradient(traces)
-    _, expected = policy_gradient_formulas.step(grpo, net, traces)
+    _, expected = float64_losses.step(grpo, net, traces)
     assert all(n.startswith(("layers.1.", "norm.")) for n in found)
     assert gap(found, {n: expected[n] for n in found}) < 1e-5, "what is left learns as it would have"
     learner.step(traces)
@@ -248,7 +249,7 @@ def test_frozen_layers_neither_change_nor_get_a_gradient(kind: str) -> None:
     assert all(p.requires_grad for p in net.parameters()), "another learner thaws them"
 
 
-def test_what_is_frozen_is_the_reference_s_too() -> None:
+def test_reference_shares_frozen_weights() -> None:
     net, traces = tiny_decoder("untied"), credited(GRPO())
     learner = Learner(net, GRPO(), AdamW(lr=0.1), frozen_layers=1)
     before = copy.deepcopy(learner.reference.state_dict())
@@ -259,7 +260,7 @@ def test_what_is_frozen_is_the_reference_s_too() -> None:
     assert same(learner.reference, before) and not any(p.requires_grad for p in theirs.values())
 
 
-def test_adapters_learn_alone_and_the_reference_costs_nothing() -> None:
+def test_adapters_learn_alone_and_reference_is_shared() -> None:
     net, traces = tiny_decoder(), credited(GRPO())
     start = copy.deepcopy(net)
     lora.attach(net, LoRA(rank=2), seed=0)
@@ -278,6 +279,6 @@ def test_adapters_learn_alone_and_the_reference_costs_nothing() -> None:
 
 
 @pytest.mark.parametrize("layers", [-1, 2, 5])
-def test_at_least_one_layer_learns(layers: int) -> None:
+def test_freezing_all_layers_is_refused(layers: int) -> None:
     with pytest.raises(UsageError, match="frozen_layers"):
         Learner(tiny_decoder(), GRPO(), frozen_layers=layers)

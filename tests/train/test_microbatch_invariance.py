@@ -16,15 +16,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import float64_losses
 from fakes import mixed_groups, perturb, plain_logprobs, tiny_decoder, trace_group, weights64
 from ponder.nets.decoder import Decoder
-from ponder.train import chunked_lm_head
-from ponder.train import learner as learning
+from ponder.train import chunked_lm_head, readouts
 from ponder.train.algorithms import OFFLINE, ONLINE
-from ponder.train.critic import CriticLearner
+from ponder.train.critic import make_critic_learner, write_values
 from ponder.train.learner import Learner
+from ponder.train.objective import Critic
 from ponder.train.pack import PackedBatch, chains
-from ponder.train.ppo import PPO, Critic
+from ponder.train.ppo import PPO
 from ponder.types import Score, Step, Trace, ids
 
 HEAT = 0.8
@@ -67,7 +68,7 @@ class Padded:
 
 
 def padded_hidden(self: Learner, net: Decoder, batch: PackedBatch) -> Tensor:
-    """As `Learner._hidden`, by a right-padded [B, T] batch; the padding is the end-of-sequence token."""
+    """As `Learner.hidden_states`, by a right-padded [B, T] batch; the padding is the end-of-sequence token."""
     roots = [s for s, parent in enumerate(batch.parents) if parent < 0]
     assert all(p in (-1, s - 1) for s, p in enumerate(batch.parents)), "no prompt is shared here"
     lengths = [sum(batch.lengths[a:b]) for a, b in pairwise([*roots, len(batch.parents)])]
@@ -123,44 +124,44 @@ class Case:
         learner.write_reference_logprobs(self.traces)
         net = perturb(begun, BY)
         if isinstance(rule, PPO):
-            values = CriticLearner(net, Critic())
+            values = make_critic_learner(net, Critic())
             perturb(values.net, 0.1, seed=4)
-            values.write_values(self.traces)
+            write_values(values, self.traces)
             if name == "critic":
                 net = perturb(values.net, 0.05, seed=5)
         rule.credit(self.traces, "wanted", {})
         self.net, self.rule = net, rule
 
-    def gradient(self, micro: int, traces: Sequence[Trace]) -> policy_gradient_formulas.Grads:
+    def gradient(self, micro: int, traces: Sequence[Trace]) -> float64_losses.Grads:
         if self.name == "critic":
-            return CriticLearner(self.net, Critic(), max_tokens_per_microbatch=micro).gradient(traces)
+            return make_critic_learner(self.net, Critic(), max_tokens_per_microbatch=micro).gradient(traces)
         given: Any = {"temperature": HEAT, "max_tokens_per_microbatch": micro, "reference": self.reference}
         return Learner(self.net, self.rule, **given).gradient(traces)
 
-    def everywhere(self, patch: pytest.MonkeyPatch) -> Iterator[tuple[str, policy_gradient_formulas.Grads]]:
+    def everywhere(self, patch: pytest.MonkeyPatch) -> Iterator[tuple[str, float64_losses.Grads]]:
         apart_traces = [unshared(t) for t in self.traces]
         layouts = {"shared": self.traces, "packed": apart_traces, "padded": apart_traces}
         for layout, traces in layouts.items():
             for way in ("chunked", "plain") if self.name != "critic" else ("none",):
                 with patch.context() as m:
                     if layout == "padded":
-                        m.setattr(Learner, "_hidden", padded_hidden)
+                        m.setattr(Learner, "hidden_states", padded_hidden)
                     if way == "chunked":
                         m.setattr(chunked_lm_head, "_CHUNK_BYTES", 7 * 4 * self.net.config.vocab)  # seven tokens
                     else:
-                        m.setattr(learning, "token_logprobs", policy_gradient_formulas.full_logprobs)
-                        m.setattr(learning, "divergence", full_divergence)
+                        m.setattr(readouts, "token_logprobs", float64_losses.full_logprobs)
+                        m.setattr(readouts, "divergence", full_divergence)
                     for size, micro in MICRO.items():
                         yield f"{layout}, {way} head, {size}", self.gradient(micro, traces)
 
 
 def check(name: str, kind: str, patch: pytest.MonkeyPatch) -> None:
     case = Case(name, kind)
-    _, expected = policy_gradient_formulas.step(name, case.net, case.traces, case.reference, HEAT)
+    _, expected = float64_losses.step(name, case.net, case.traces, case.reference, HEAT)
     ways, found = zip(*case.everywhere(patch), strict=True)
     assert len(ways) == (9 if name == "critic" else 18)
     for way, grads in zip(ways, found, strict=True):
-        assert policy_gradient_formulas.gap(grads, expected) < 1e-5, way
+        assert float64_losses.gap(grads, expected) < 1e-5, way
     flat = torch.stack([torch.cat([g[n].double().flatten() for n in expected]) for g in found])
     size = torch.cat([g.flatten() for g in expected.values()]).norm()
     off = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist") / size
@@ -169,16 +170,16 @@ def check(name: str, kind: str, patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", [*ALGORITHMS, "critic"])
-def test_one_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradient_is_the_same_however_computed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check(name, "llama", monkeypatch)
 
 
 def test_the_cases_are_off_policy() -> None:
     case = Case("grpo", "llama")
-    rho = torch.cat([p.rho_t for p in policy_gradient_formulas.parts(case.net, weights64(case.net), case.traces, heat=HEAT)])
+    rho = torch.cat([p.rho_t for p in float64_losses.parts(case.net, weights64(case.net), case.traces, heat=HEAT)])
     assert all(int(n) > 5 for n in ((rho > 1.2).sum(), (rho < 0.8).sum(), ((rho - 1).abs() < 0.2).sum()))
 
 
 @pytest.mark.parametrize("kind", ["window", "gemma"])
-def test_one_gradient_of_every_kind_of_network(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradient_is_the_same_for_every_kind_of_network(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check("grpo", kind, monkeypatch)

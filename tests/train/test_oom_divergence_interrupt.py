@@ -15,13 +15,14 @@ from ponder.errors import Interrupted
 from ponder.nets.decoder import Decoder
 from ponder.train.finite_checks import Diverged
 from ponder.train.learner import Learner, OutOfMemory
-from ponder.train.objective import NO_KL, Stats, Tokens
+from ponder.train.objective import Stats, Tokens
 from ponder.train.optimizer import AdamW
 from ponder.train.pack import PackedBatch
 from ponder.train.policy_gradient import GRPO, ClippedSurrogate
+from ponder.train.readouts import LogprobReadout
 from ponder.types import Trace
 
-PLAIN = GRPO(kl=NO_KL)
+PLAIN = GRPO(kl=None)
 
 
 def credited(worlds: int = 1) -> list[Trace]:
@@ -39,20 +40,20 @@ def same(net: Decoder, other: dict[str, Tensor]) -> bool:
 
 def short_of_memory(patch: pytest.MonkeyPatch, most: int, recomputed: int | None = None) -> list[int]:
     """No batch of more than so many tokens fits; with recomputing so many. Returns the sizes that were tried."""
-    real, tried = Learner._tokens, []
+    real, tried = LogprobReadout.loss_inputs, []
 
-    def tokens(self: Learner, batch: PackedBatch) -> Tokens:
+    def tokens(self: LogprobReadout, learner: Learner, batch: PackedBatch) -> Tokens:
         tried.append(len(batch.ids_T))
-        if tried[-1] > (recomputed if self.net.gradient_checkpointing and recomputed is not None else most):
+        if tried[-1] > (recomputed if learner.net.gradient_checkpointing and recomputed is not None else most):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        return real(self, batch)
+        return real(self, learner, batch)
 
-    patch.setattr(Learner, "_tokens", tokens)
+    patch.setattr(LogprobReadout, "loss_inputs", tokens)
     return tried
 
 
 @pytest.mark.parametrize("passes", [1, 2])
-def test_out_of_memory_halves_the_micro_batch_and_goes_on(passes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oom_halves_microbatch_and_retries(passes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     traces = credited(6)
     expected = Learner(tiny_decoder(), PLAIN).gradient(traces)
     smooth = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-3), epochs_per_batch=passes)
@@ -71,25 +72,25 @@ def test_out_of_memory_halves_the_micro_batch_and_goes_on(passes: int, monkeypat
     assert (again.max_tokens_per_microbatch, again.oom_retries) == (64, 2), "in a resumed run too"
 
 
-def test_out_of_memory_in_the_middle_of_a_step_counts_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oom_within_a_step_counts_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pass begins again: what was collected before is dropped, from gradient and metrics."""
     traces = credited(6)
-    real, calls = Learner._tokens, []
+    real, calls = LogprobReadout.loss_inputs, []
     plain = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-9), max_tokens_per_microbatch=128).step(traces)
 
-    def tokens(self: Learner, batch: PackedBatch) -> Tokens:
+    def tokens(self: LogprobReadout, learner: Learner, batch: PackedBatch) -> Tokens:
         calls.append(1)
         if len(calls) == 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return real(self, batch)
+        return real(self, learner, batch)
 
-    monkeypatch.setattr(Learner, "_tokens", tokens)
+    monkeypatch.setattr(LogprobReadout, "loss_inputs", tokens)
     told = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-9), max_tokens_per_microbatch=128).step(traces)
     for name in ("num_trained_tokens", "loss", "grad_norm", "entropy"):
         assert told[name] == pytest.approx(plain[name], rel=1e-5, abs=1e-7), name
 
 
-def test_out_of_memory_recomputes_last_and_then_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oom_enables_checkpointing_then_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     traces = credited()
     expected = Learner(tiny_decoder(), PLAIN).gradient(traces)
     with monkeypatch.context() as m:
@@ -124,7 +125,7 @@ class Sometimes(ClippedSurrogate):
 
 
 @pytest.mark.parametrize("broken", ["loss", "gradient"])
-def test_a_step_that_is_not_finite_is_skipped_and_recorded(broken: str) -> None:
+def test_nonfinite_step_is_skipped_and_recorded(broken: str) -> None:
     net, traces, rule = tiny_decoder(), credited(), Sometimes()
     learner = Learner(net, rule, AdamW(lr=1e-2))
     learner.step(traces)
@@ -152,7 +153,7 @@ def test_a_step_that_is_not_finite_is_skipped_and_recorded(broken: str) -> None:
 # time
 
 
-def test_an_interrupt_between_two_updates_waits_for_the_last() -> None:
+def test_interrupt_between_optimizer_steps_is_deferred() -> None:
     def stop_at(turn: int) -> tuple[Learner, list[float]]:
         learner, said = Learner(tiny_decoder(), PLAIN, AdamW(lr=0.01), epochs_per_batch=3), []
 

@@ -13,20 +13,20 @@ import torch
 
 from ponder.errors import UsageError
 from ponder.train import credit, losses
-from ponder.train.objective import KL, Tokens
+from ponder.train.critic import CriticObjective
+from ponder.train.objective import KL, Critic, Tokens
 from ponder.train.pack import pack, plan
-from ponder.train.ppo import PPO, AdaptiveKLController, Critic, CriticObjective
+from ponder.train.ppo import PPO, AdaptiveKLController
 from toy_answers import Answer, Now, Terms, World, agree, estimate, measured, token_mean, world
 
 W, FRESH = world(1), world(3, drift=(0.0,))
-PLAIN = {"whiten": False, "kl": KL(0.02, "k1", "reward")}
+PLAIN = {"whiten_advantages": False, "kl": KL(0.02, "k1", "reward")}
 
 
 def rewards(w: World, a: Answer, p: PPO, beta: float, earned: float) -> list[float]:
     """-beta KL at each token the policy wrote; what was earned comes with the last."""
-    out = [
-        -beta * estimate(p.kl.estimator, w.old[t], w.reference[t]) if p.kl.where == "reward" else 0.0 for t in a.rows
-    ]
+    kl = p.kl if p.kl is not None and p.kl.where == "reward" else None
+    out = [-beta * estimate(kl.estimator, w.old[t], w.reference[t]) if kl else 0.0 for t in a.rows]
     out[-1] += earned
     return out
 
@@ -55,20 +55,25 @@ def advantages(w: World, p: PPO, beta: float, earned: dict[Answer, float]) -> di
     return out
 
 
+def start(p: PPO) -> float:
+    """The KL coefficient at first."""
+    return 0.0 if p.kl is None else p.kl.beta
+
+
 def raw(w: World) -> dict[Answer, float]:
     return {a: float(a.reward) for group in w.judged() for a in group}  # type: ignore[arg-type]
 
 
 def loss(w: World, now: Now, p: PPO, beta: float | None = None, earned: dict[Answer, float] | None = None) -> Any:
     terms: Terms = {}
-    found = advantages(w, p, p.kl.beta if beta is None else beta, raw(w) if earned is None else earned)
+    found = advantages(w, p, start(p) if beta is None else beta, raw(w) if earned is None else earned)
     high = p.clip if p.clip_high is None else p.clip_high
     for a, values in found.items():
         terms[a] = []
         for t, x in zip(a.rows, values, strict=True):
             rho = torch.exp(now.lp[t] - w.old[t])
             term = -min(rho * x, min(max(rho, 1 - p.clip), 1 + high) * x) - p.entropy_coef * now.entropy[t]
-            if p.kl.where == "loss":
+            if p.kl is not None and p.kl.where == "loss":
                 term = term + p.kl.beta * estimate(p.kl.estimator, now.lp[t], w.reference[t])
             terms[a].append(term)
     return token_mean(terms)
@@ -84,7 +89,7 @@ CASES = {
     "k2 in the reward": PPO(kl=KL(0.5, "k2", "reward")),
     "k3 in the reward": PPO(kl=KL(0.5, "k3", "reward"), whiten_advantages=False),
     "k3 in the loss": PPO(kl=KL(0.5, "k3")),
-    "no kl": PPO(kl=KL()),
+    "no kl": PPO(kl=None),
     "advantages clipped": PPO(advantage_clip=0.7),
 }
 
@@ -117,13 +122,13 @@ def test_returns_are_those_before_whitening() -> None:
         assert next(steps, None) is None, "an undecided answer has no return"
 
 
-def test_told() -> None:
+def test_credit_metrics() -> None:
     found = measured(PPO(whiten_advantages=False), W, {})
     left = [x for values in advantages(W, PPO(whiten_advantages=False), 0.02, raw(W)).values() for x in values]
     values = [W.values[t] for a in raw(W) for t in a.rows]
     returns = np.add(left, values)
     assert found.told["value/mean"] == pytest.approx(np.mean(values))
-    assert found.told["value/explained"] == pytest.approx(1 - np.var(left) / np.var(returns))
+    assert found.told["value/explained_variance"] == pytest.approx(1 - np.var(left) / np.var(returns))
     assert found.told["kl_beta"] == 0.02
     assert PPO().credit([], "wanted", {}) == {}
 
@@ -149,7 +154,7 @@ def test_adaptive_kl_follows_ziegler() -> None:
     assert {0.2, -0.2} < {round(e, 12) for e in errors}, "both limits and the middle were met"
 
 
-def test_rewards_are_normalised_by_all_so_far() -> None:
+def test_rewards_are_normalised_by_running_statistics() -> None:
     memory: dict[str, float] = {}
     seen: list[float] = []
     p = PPO(normalize_rewards=True, reward_clip=1.2)
@@ -164,9 +169,9 @@ def test_rewards_are_normalised_by_all_so_far() -> None:
         memory = json.loads(json.dumps(memory))
 
 
-def test_equal_rewards_are_normalised_to_nothing() -> None:
+def test_equal_rewards_are_normalised_to_zero() -> None:
     w = world(0, groups=[2])
-    found = measured(PPO(normalize_rewards=True, kl=KL(), whiten_advantages=False, advantage_estimator="mc"), w, {})
+    found = measured(PPO(normalize_rewards=True, kl=None, whiten_advantages=False, advantage_estimator="mc"), w, {})
     returns = [s.notes["returns"] for t in found.traces for s in t.steps if s.sampled]
     assert not np.concatenate(returns).any()
 
@@ -190,7 +195,7 @@ def critic_loss(w: World, p: PPO, values_N: torch.Tensor, objective: CriticObjec
 def slow_critic_loss(w: World, p: PPO, values_N: torch.Tensor, clip: float | None) -> Any:
     """1/2 max((V - R)^2, (clip(V, old +- c) - R)^2), R = A + V_old; mean over tokens."""
     terms: Terms = {}
-    for a, values in advantages(w, replace(p, whiten_advantages=False, advantage_clip=None), p.kl.beta, raw(w)).items():
+    for a, values in advantages(w, replace(p, whiten_advantages=False, advantage_clip=None), start(p), raw(w)).items():
         terms[a] = []
         for t, x in zip(a.rows, values, strict=True):
             old, v = w.values[t], values_N[t]
@@ -232,7 +237,7 @@ class BySequence(CriticObjective):
         return losses.sequence_mean(lengths)
 
 
-def test_the_critic_s_loss() -> None:
+def test_critic_loss() -> None:
     check_critic(CriticObjective(None), None)
     check_critic(CriticObjective(0.2), 0.2)
     assert Critic().value_clip == 0.2 and CriticObjective(0.2).trains_zero_advantage
@@ -296,16 +301,16 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("broken", "name"), MISTAKES, ids=lambda x: x if isinstance(x, str) else type(x).__name__)
-def test_a_mistake_is_seen(broken: Any, name: str) -> None:
+def test_reference_detects_wrong_objectives(broken: Any, name: str) -> None:
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         agree(broken, lambda w, n: loss(w, n, CASES[name]), W)
 
 
-def test_impossible_settings_are_refused() -> None:
+def test_invalid_settings_are_refused() -> None:
     for settings, words in (
         ({"gamma": 0.0}, "gamma"), ({"gamma": 1.1}, "gamma"), ({"lam": -0.1}, "lam"), ({"lam": 1.5}, "lam"),
-        ({"clip": 0.0}, "clip"), ({"adaptive": AdaptiveKLController(), "kl": KL()}, "adaptive"),
-        ({"adaptive": AdaptiveKLController(), "kl": KL(0.1, "k3", "loss")}, "adaptive"),
+        ({"clip": 0.0}, "clip"), ({"adaptive_kl": AdaptiveKLController(), "kl": None}, "adaptive"),
+        ({"adaptive_kl": AdaptiveKLController(), "kl": KL(0.1, "k3", "loss")}, "adaptive"),
     ):  # fmt: skip
         with pytest.raises(UsageError, match=words):
             PPO(**settings)  # type: ignore[arg-type]

@@ -24,10 +24,12 @@ from ponder.errors import ModelError, UsageError
 from ponder.nets import hf
 from ponder.nets.decoder_with_head import DecoderWithHead, ScoreHead
 from ponder.nets.lora import LoRA, attach
+from ponder.train.learner import Learner
 from ponder.train.objective import Tokens
 from ponder.train.optimizer import AdamW
 from ponder.train.pack import chains
-from ponder.train.reward_learner import RewardLearner
+from ponder.train.readouts import RewardReadout
+from ponder.train.reward_learner import make_reward_learner, predict
 from ponder.train.reward_objectives import (
     SHARE_NOTE,
     TARGET_NOTE,
@@ -41,7 +43,8 @@ from ponder.train.reward_objectives import (
 from ponder.types import Score, Step, Trace, ids
 
 RULES: dict[str, RewardObjective] = {
-    "pairs": BradleyTerry(), "orm": OutcomeReward(), "orm, bias": OutcomeReward(bias=True), "prm": ProcessReward(), "value": StateValue(),
+    "pairs": BradleyTerry(), "orm": OutcomeReward(), "orm, bias": OutcomeReward(bias=True), "prm": ProcessReward(),
+    "value": StateValue(),
     "two-hot": StateValue("two-hot", bins=7), "x1": StateValue("x1", target_source="value", hidden=(5, 3)),
 }  # fmt: skip
 
@@ -181,7 +184,7 @@ def test_loss_and_gradient_of_the_numbers(name: str) -> None:
     assert set(stats) == {rule.metric_name}
 
 
-def test_k_answers_of_a_prompt_weigh_as_one_prompt() -> None:
+def test_bradley_terry_weights_prompts_equally() -> None:
     """All K (K - 1) / 2 pairs (InstructGPT); equal scores make none."""
     many = trace_group([5], [[4, 2], [6, 2], [7, 2], [8, 2]], [4.0, 3.0, 2.0, 1.0])
     two = trace_group([5], [[4, 2], [6, 2]], [1.0, 0.0])
@@ -196,13 +199,13 @@ def test_k_answers_of_a_prompt_weigh_as_one_prompt() -> None:
 # the network
 
 
-def learner_of(name: str, micro: int = 10**9, **more: Any) -> RewardLearner:
+def learner_of(name: str, micro: int = 10**9, **more: Any) -> Learner:
     rule = RULES[name]
     net = perturb(DecoderWithHead.from_decoder(tiny_decoder(scale=0.1), rule.head, seed=2), 0.05, seed=4)
-    return RewardLearner(net, rule, AdamW(lr=1e-9), max_tokens_per_microbatch=micro, **more)  # type: ignore[arg-type]
+    return make_reward_learner(net, rule, AdamW(lr=1e-9), max_tokens_per_microbatch=micro, **more)  # type: ignore[arg-type]
 
 
-def plain_step(learner: RewardLearner, traces: Sequence[Trace]) -> tuple[float, Grads]:
+def plain_step(learner: Learner, traces: Sequence[Trace]) -> tuple[float, Grads]:
     """One path at a time in float64, each number read at the last token of its step."""
     rule, w, net = learner.objective, weights64(learner.net), learner.net
     groups: list[tuple[list[Tensor], list[float]]] = []
@@ -256,7 +259,7 @@ def unshared(trace: Trace) -> Trace:
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_one_gradient_however_it_is_computed(name: str) -> None:
+def test_gradient_is_the_same_however_computed(name: str) -> None:
     """Cut into micro-batches, with prefixes shared and each with its own copy."""
     traces = traces_of(RULES[name])
     whole = learner_of(name)
@@ -275,11 +278,11 @@ def test_one_gradient_however_it_is_computed(name: str) -> None:
     assert "lm_head.weight" not in expected
 
 
-class Before(RewardLearner):
+class Before(RewardReadout):
     """Reads a number before its token, as a critic does."""
 
-    def read(self, net: Any, batch: Any) -> Tensor:
-        return net.numbers(self._hidden(net, batch))
+    def read(self, learner: Learner, net: Any, batch: Any) -> Tensor:
+        return net.raw_scores(learner.hidden_states(net, batch))
 
 
 class ByPair(BradleyTerry):
@@ -295,24 +298,24 @@ class Sums(ProcessReward):
 
 
 @pytest.mark.parametrize(("name", "broken"), [("prm", Before), ("pairs", Before), ("pairs", ByPair()), ("prm", Sums())])
-def test_a_mistake_is_seen(name: str, broken: Any) -> None:
+def test_reference_detects_wrong_objectives(name: str, broken: Any) -> None:
     traces, plain = traces_of(RULES[name]), learner_of(name)
     RULES[name].credit(traces, "wanted", {})
     _, expected = plain_step(plain, traces)
     assert gap(plain.gradient(traces), expected) < 1e-5
     rule = RULES[name] if broken is Before else broken
     rule.credit(traces, "wanted", {})
-    kind = Before if broken is Before else RewardLearner
-    assert gap(kind(plain.net, rule, AdamW(lr=1e-9)).gradient(traces), expected) > 1e-2
+    readout = Before() if broken is Before else RewardReadout()
+    assert gap(Learner(plain.net, rule, AdamW(lr=1e-9), readout=readout).gradient(traces), expected) > 1e-2
 
 
 @pytest.mark.parametrize("name", ["pairs", "prm", "two-hot"])
-def test_predicted_is_what_a_plain_pass_reads(name: str) -> None:
+def test_predict_matches_plain_forward_pass(name: str) -> None:
     learner, traces = learner_of(name, micro=30), traces_of(RULES[name])
     RULES[name].credit(traces, "wanted", {})
     w = {n: p.detach() for n, p in weights64(learner.net).items()}
     seen = []
-    for trace, places, numbers in learner.predict(traces):
+    for trace, places, numbers in predict(learner, traces):
         for (i, target), z in zip(places, numbers, strict=True):
             hidden = plain_hidden(w, learner.net.config, trace.token_ids(i).tolist())[-1]
             expected = hidden @ w["score.weight"].T + w.get("score.bias", 0)
@@ -321,7 +324,7 @@ def test_predicted_is_what_a_plain_pass_reads(name: str) -> None:
     assert sorted(seen) == pytest.approx(sorted(y for h in wanted(RULES[name], traces) for _, y in h))
 
 
-def test_only_the_head_learns_where_that_is_asked_for() -> None:
+def test_head_only_trains_the_head() -> None:
     traces = solutions()
     ProcessReward().credit(traces, "wanted", {})
     assert set(learner_of("prm", head_only=True).gradient(traces)) == {"score.weight", "score.bias"}
@@ -338,18 +341,18 @@ def test_adapters_and_the_head_learn_together() -> None:
     ProcessReward().credit(traces, "wanted", {})
     net = perturb(DecoderWithHead.from_decoder(tiny_decoder(), ProcessReward().head), 0.05)
     attach(net, LoRA(2, targets=("q_proj",)), 0)
-    found = RewardLearner(net, ProcessReward()).gradient(traces)
+    found = make_reward_learner(net, ProcessReward()).gradient(traces)
     assert all(".lora_" in n or n.startswith("score.") for n in found) and {"score.weight", "score.bias"} < set(found)
 
 
-def test_what_nobody_judged_teaches_nothing() -> None:
+def test_unscored_answers_get_no_target() -> None:
     traces = solutions()
     assert ProcessReward().credit(traces, "nobody", {}) == {"labels": 0.0}
     told = learner_of("prm").step(traces)
     assert told["loss"] == 0 and told["grad_norm"] == 0
 
 
-def test_credit_twice_is_credit_once() -> None:
+def test_credit_is_idempotent() -> None:
     one_time, two_times = solutions(), solutions()
     ProcessReward().credit(one_time, "wanted", {})
     OutcomeReward().credit(two_times, "wanted", {})
@@ -369,7 +372,7 @@ def test_two_hot_keeps_the_mean(values: list[float], bins: int) -> None:
     assert torch.allclose(spread @ torch.linspace(-1, 2, bins, dtype=torch.float64), target, atol=1e-9)
 
 
-def test_a_head_reads_what_it_says() -> None:
+def test_head_interprets_its_form() -> None:
     z = torch.tensor([[0.0, 1.0, -2.0], [3.0, 3.0, 3.0]], dtype=torch.float64)
     p = np.exp(z.numpy() / 2) / np.exp(z.numpy() / 2).sum(1, keepdims=True)
     head = ScoreHead("value", "two-hot", bins=3, low=-1, high=3, temperature=2.0)
@@ -382,7 +385,7 @@ def test_a_head_reads_what_it_says() -> None:
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_head_is_saved_with_its_model(name: str, tmp_path: Path) -> None:
+def test_head_is_saved_with_model(name: str, tmp_path: Path) -> None:
     net = learner_of(name).net
     net.head = replace(net.head, temperature=1.5)
     hf.save(net, tmp_path / "judge")
@@ -400,7 +403,7 @@ def test_a_head_is_saved_with_its_model(name: str, tmp_path: Path) -> None:
             hf.load_with_head(tmp_path / "judge", torch.float32)
 
 
-def test_another_s_classifier_is_a_reward_and_may_be_a_critic(tmp_path: Path) -> None:
+def test_hf_classifier_loads_as_reward_model_and_critic(tmp_path: Path) -> None:
     hf.save(perturb(DecoderWithHead.from_decoder(tiny_decoder()), 0.1), tmp_path / "judge")
     told = json.loads((tmp_path / "judge" / "config.json").read_text())
     del told["score_head"]
@@ -414,7 +417,7 @@ def test_another_s_classifier_is_a_reward_and_may_be_a_critic(tmp_path: Path) ->
         DecoderWithHead.from_decoder(tiny_decoder(), ProcessReward().head).values(hidden)
 
 
-def test_impossible_settings_and_labels_are_refused() -> None:
+def test_invalid_settings_and_labels_are_refused() -> None:
     with pytest.raises(UsageError, match=r"the label 1.5 does not lie in \[0, 1\]"):
         OutcomeReward().credit([trace_group([5], [[4, 2]], [1.5], "p")], "wanted", {})
     with pytest.raises(UsageError, match="two-hot"):

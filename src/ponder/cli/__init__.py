@@ -1,6 +1,6 @@
 """The command line. Each command is a function; its signature is its flags (see flags.py).
 
-Nothing heavy is imported before a command runs, so that `ponder --help` answers at once.
+Nothing heavy is imported before a command runs: help, completion and the list of commands read source (see schema.py).
 """
 
 from __future__ import annotations
@@ -12,55 +12,16 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
+from ponder.cli.commands import COMMANDS, commands_help
 from ponder.errors import Interrupted, PonderError, UnknownName
-from ponder.registry import import_object
 from ponder.terminal import safe_std_streams
 
 _PYTHON_FORMAT = warnings.formatwarning  # Python's own: with file and line
 
 
-class CommandSpec(NamedTuple):
-    target: str  # module:function
-    summary: str
-    raw_args: bool = False  # takes the arguments as they are: its flags depend on them
-
-
-COMMANDS = {
-    "demo": CommandSpec(
-        "ponder.cli.demo:demo", "train a small model on this machine and see what it learned", raw_args=True
-    ),
-    "plan": CommandSpec("ponder.cli.plan:plan", "before a run: its cost, prompt, pass rate, and checks", raw_args=True),
-    "run": CommandSpec("ponder.cli.job_commands:run", "run a recipe, or a run directory again", raw_args=True),
-    "train": CommandSpec("ponder.cli.job_commands:train", "reinforcement learning on a task"),
-    "sft": CommandSpec("ponder.cli.job_commands:sft", "supervised fine-tuning on a task or a file of conversations"),
-    "reward": CommandSpec("ponder.cli.reward_models:reward", "train a reward, process reward or value model"),
-    "label": CommandSpec("ponder.cli.reward_models:label", "label the steps of answers by completing them"),
-    "processbench": CommandSpec(
-        "ponder.cli.reward_models:processbench", "does a process reward model find the first wrong step"
-    ),
-    "solve": CommandSpec("ponder.cli.solve:solve", "ask a model a question, and think about it by a strategy"),
-    "eval": CommandSpec("ponder.cli.job_commands:evaluate", "measure a model on a task's held-out problems"),
-    "harvest": CommandSpec("ponder.cli.harvest:harvest", "the traces of runs as data to learn from", raw_args=True),
-    "compare": CommandSpec("ponder.cli.compare:compare", "runs and logs side by side, with paired intervals"),
-    "plot": CommandSpec("ponder.cli.plot:plot", "pictures of runs and logs, with their numbers"),
-    "replay": CommandSpec("ponder.cli.replay:replay", "judge and decide stored traces again, another way"),
-    "contamination": CommandSpec("ponder.cli.contamination:contamination", "is an evaluation in the training data?"),
-    "problems": CommandSpec("ponder.cli.problems:problems", "make problems, and keep those of fitting difficulty"),
-    "reflect": CommandSpec(
-        "ponder.cli.reflect:reflect", "where a run's answers doubt themselves and take something back"
-    ),
-    "strategies": CommandSpec("ponder.cli.strategies:strategies", "the ways to think, presets, and efforts"),
-    "tasks": CommandSpec("ponder.cli.tasks:tasks", "which tasks there are, with a problem of each"),
-    "export": CommandSpec("ponder.cli.export:export", "write a model as a Hugging Face folder or a GGUF file"),
-    "doctor": CommandSpec("ponder.cli.doctor:doctor", "what this machine can do, and what is missing"),
-}
-
-UNSAFE_SANDBOX_FLAG = (
-    "--unsafe-sandbox"  # with any command: where no jail can be built, run a model's programs without one
-)
-TRUST_FLAG = "--trust"  # with commands that take run directories: load the code that these name, as their author's word
+UNSAFE_SANDBOX_FLAG = "--unsafe-sandbox"  # with any command: run a model's programs even where no jail can be built
+TRUST_FLAG = "--trust"  # with commands that take run directories: load the code that they name
 READS_RUN_DIRECTORIES = ("run", "plan", "harvest", "compare", "plot", "replay", "contamination", "reflect")
 
 # What the user can put right: no space, no permission, a path that cannot be one.
@@ -137,9 +98,20 @@ def _dispatch(argv: list[str]) -> int:
     if name not in COMMANDS:
         raise UnknownName("command", name, COMMANDS)
     command = COMMANDS[name]
+    if name == "completion" and rest[:1] == ["words"]:
+        from ponder.cli.completion import print_words
+
+        return print_words(rest[1:])
+    if any(word in ("-h", "--help") for word in rest):
+        from ponder.cli.command_help import print_help
+
+        if print_help(name, rest):
+            return 0
     if TRUST_FLAG in rest and name in READS_RUN_DIRECTORIES:
         rest = [a for a in rest if a != TRUST_FLAG]
         _trust_run_code()
+    from ponder.registry import import_object
+
     function = import_object(command.target)
     if command.raw_args:
         return int(function(rest))
@@ -159,22 +131,6 @@ def _trust_run_code() -> None:
     recipe_files.add_to_import_path([Path.cwd()])
 
 
-def commands_help() -> str:
-    width = max(map(len, COMMANDS))
-    rows = "\n".join(f"  {name:<{width}} {command.summary}" for name, command in COMMANDS.items())
-    return f"""\
-ponder trains, runs and measures reasoning language models.
-
-usage: ponder COMMAND ...
-
-{rows}
-
-`ponder COMMAND --help` lists a command's flags; `ponder run RECIPE --help` a recipe's. Programs that a model writes
-run in a jail; where none can be built they are refused, or run without one under --unsafe-sandbox.
-A run directory's own code, where it names any that is not ponder's, is loaded only under --trust.
-A stopped run goes on when the same command is given again."""
-
-
 def _user_message(error: BaseException) -> str | None:
     """What to tell the user; None where this is our own mistake."""
     if (ours := _find_error(error, PonderError)) is not None:
@@ -182,7 +138,10 @@ def _user_message(error: BaseException) -> str | None:
     if isinstance(error, OSError) and error.errno in USER_ERRNOS:
         return f"{error.filename or 'cannot write'}: {error.strerror}"
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's own
-        return "out of memory: lower --micro-tokens, --prompts, --n or --max-tokens, or take a smaller model"
+        return (
+            "out of memory: lower --max-tokens-per-microbatch, --problems-per-step, --group-size or --max-tokens,"
+            " or take a smaller model"
+        )
     return None
 
 

@@ -7,8 +7,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from ponder.cli.flags import When
 from ponder.cli.progress import print_json
+from ponder.settings import When
 from ponder.terminal import escape_controls
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def compare(
 ) -> int:
     """Accuracy with its interval, cost per problem, and paired differences from the first system."""
     from ponder.measure.readers import ColumnMap, read_logs, short_labels
-    from ponder.measure.scaling.gpu_time import read_prices
     from ponder.measure.statistics.compare_systems import compare_systems as against
+    from ponder.reason.price import read_prices
 
     systems = read_logs(runs, ColumnMap.from_flags(column))
     systems = [
@@ -63,11 +63,11 @@ def compare(
 
 def comparison_json(found: Comparison, systems: Sequence[Attempts]) -> dict[str, Any]:
     out = asdict(found)
-    for line, system in zip(out["lines"], systems, strict=True):
-        del line["worths"]
+    for line, system in zip(out["systems"], systems, strict=True):
+        del line["values"]
         line["accuracy"] |= {"mean": next(x.accuracy.mean for x in found.systems if x.name == line["name"])}
-        line["how"] = list(system.reading_notes)
-    return {"select": out.pop("method"), **out}
+        line["reading_notes"] = list(system.reading_notes)
+    return {"select": out.pop("rule"), **out}
 
 
 def comparison_lines(found: Comparison, systems: Sequence[Attempts]) -> list[str]:
@@ -98,8 +98,8 @@ def _accuracy_rows(systems: Sequence[SystemResult]) -> list[list[str]]:
         rows.append([
             shorten_name(s.name), f"{few}" if few == most else f"{few}-{most}", f"{100 * a.mean:.1f}",
             f"[{100 * a.low:.1f}, {100 * a.high:.1f}]", str(s.undecided) if s.undecided else "",
-            _format_amount(s.tokens_per_problem, 1, ",.0f"), _format_amount(s.flops_per_problem, 1e-12, ".3g"), _format_amount(s.seconds_per_problem, 1, ".3g"),
-            _format_amount(s.dollars_per_problem, 1, ".3g"),
+            _format_amount(s.tokens_per_problem, 1, ",.0f"), _format_amount(s.flops_per_problem, 1e-12, ".3g"),
+            _format_amount(s.seconds_per_problem, 1, ".3g"), _format_amount(s.dollars_per_problem, 1, ".3g"),
         ])  # fmt: skip
     kept = [i for i in range(len(rows[0])) if i < 4 or any(row[i] for row in rows[1:])]
     return [[row[i] or ("" if i < 5 else "-") for i in kept] for row in rows]

@@ -72,9 +72,8 @@ def contamination_lines(found: ContaminationReport) -> list[str]:
         out += ["", "the most alike:"]
     for o in worst:
         how = "the same" if o.exact else "all of it" if o.whole else f"{100 * o.share:.0f} % of it"
-        out.append(
-            f"  {shorten_name(o.problem, 32)}, {how}, in {shorten_name(o.seen_in, 32)}: {escape_controls(o.first_ngram[:60])}"
-        )
+        where = f"{shorten_name(o.problem, 32)}, {how}, in {shorten_name(o.seen_in, 32)}"
+        out.append(f"  {where}: {escape_controls(o.first_ngram[:60])}")
     return out
 
 
@@ -100,7 +99,7 @@ def evaluation_questions(source: str, column: str | None = None) -> Iterator[tup
     """Ids and questions of an evaluation: a file, a run directory or a task's test side."""
     path = Path(source)
     if (path / "job.json").is_file():
-        from ponder.runs.run_dir import read_traces
+        from ponder.runs import read_traces
 
         plain = _questions_without_style(path)
         yield from {t.problem.id: plain.get(t.problem.id, t.problem.question) for _, t in read_traces(path)}.items()
@@ -113,7 +112,7 @@ def evaluation_questions(source: str, column: str | None = None) -> Iterator[tup
 def _texts_of_run(path: Path) -> Iterator[TrainingText]:
     """What was asked and written in a run, and the files of data that it made."""
     from ponder.measure.diagnostics.contamination import TrainingText
-    from ponder.runs.run_dir import read_traces
+    from ponder.runs import read_traces
 
     for step, trace in read_traces(path):
         said = [str(m["content"]) for m in trace.problem.messages]
@@ -212,6 +211,6 @@ def _problems_of_task(source: str, side: str) -> Iterator[Problem]:
     task, _, named = source.partition(":")
     known = named if named in ("train", "test") else side
     found = without_instruction(
-        build_task(source if named and named not in ("train", "test") else task, [])
+        build_task(source if named and named not in ("train", "test") else task, {})
     )  # not how to answer
     yield from found.train if known == "train" else found.test

@@ -12,35 +12,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ponder.cli import export, solve
+from ponder.cli.commands import DEMO_DESCRIPTION, DEMO_RECIPE
 from ponder.cli.graceful_stop import GracefulStop
 from ponder.cli.job_commands import job_from_recipe
-from ponder.cli.launch import job_progress, remove_if_empty, solve_hint
+from ponder.cli.launch import job_progress
 from ponder.cli.progress import one_line, print_json
 from ponder.errors import UsageError
+from ponder.pipelines.job.base_job import solve_hint
 
 if TYPE_CHECKING:
     from ponder.measure import Accuracy, PairedDifference
-    from ponder.measure.evaluation_report import EvaluationReport
+    from ponder.measure.statistics.evaluation_report import EvaluationReport
     from ponder.pipelines.ask import Answer
     from ponder.pipelines.rl import RL
 
-RECIPE = "addition"
 QUESTION = "What is 27 + 58?"
-ABOUT = """\
-Train a small model on this machine and see what it learned: its accuracy on held-out problems before and after,
-the reward curve, and what it writes. Interrupted, the same command goes on. The flags are those of this recipe:"""
 
 
 def demo(argv: Sequence[str]) -> int:
     """ponder demo [--run DIR] [--json] [the recipe's flags]"""
     from ponder.pipelines.rl import RL
 
-    job, folder, fresh, json = job_from_recipe(RECIPE, argv, "ponder demo", ABOUT)
+    job, folder, no_resume, json = job_from_recipe(DEMO_RECIPE, argv, "ponder demo", DEMO_DESCRIPTION)
     if not isinstance(job, RL) or not isinstance(job.model, str):
-        raise UsageError(f"the recipe {RECIPE!r} must return an RL job on a named model")
+        raise UsageError(f"the recipe {DEMO_RECIPE!r} must return an RL job on a named model")
     folder = folder or Path("runs") / "demo"
-    if fresh and folder.exists():
-        raise UsageError(f"{folder} exists already, which --fresh leaves alone: give another --run, or remove it")
+    if no_resume and folder.exists():
+        raise UsageError(f"{folder} exists already, which --no-resume leaves alone: give another --run, or remove it")
     with GracefulStop() as stop:
         run_demo(job, folder, stop, json)
     return 0
@@ -61,6 +59,7 @@ def run_demo(job: RL, folder: Path, stop: GracefulStop, json: bool = False) -> N
     """Before, training, after, and what changed. Every part is a run directory, so each resumes."""
     from ponder.measure import Accuracy
     from ponder.pipelines.job.finished_training import finished_model
+    from ponder.runs.cleanup import remove_failed_start
     from ponder.runs.prior_results import PriorResults
 
     stored = PriorResults.read(folder)
@@ -71,7 +70,7 @@ def run_demo(job: RL, folder: Path, stop: GracefulStop, json: bool = False) -> N
     say(f"     {before.accuracy}", "", f"2/4  training {job.steps} steps, each {job.problems_per_step} problems")
     with job_progress(job, folder / "train", stop, json, "train" if json else "") as seen:
         began = time.perf_counter()
-        with remove_if_empty(folder / "train"):
+        with remove_failed_start(folder / "train"):
             if finished_model(job, folder / "train") is None:
                 job(folder / "train", seen)
         clock.add("train", time.perf_counter() - began)
@@ -94,13 +93,14 @@ def run_demo(job: RL, folder: Path, stop: GracefulStop, json: bool = False) -> N
     say(f"try it    {solve_hint('What is 31 + 46?', folder / 'model', job)}")
     if json:
         spent = {**clock.parts, "whole": whole}
-        print_json({"event": "done", "run": str(folder), **found.to_json(), "answer": solve.answer_json(answer), "seconds": spent,
-              "peak_memory_bytes": peak_memory(), **stored.to_json()})  # fmt: skip
+        measured = {"seconds": spent, "peak_memory_bytes": peak_memory()}
+        result = {**found.to_json(), "answer": solve.answer_json(answer), **measured, **stored.to_json()}
+        print_json({"event": "done", "run": str(folder), **result})
 
 
 def _export_model(folder: Path) -> None:
     """The model as a folder, unless it was written after the last checkpoint."""
-    from ponder.models.load import find_model
+    from ponder.models.model_paths import find_model
 
     made, config = find_model(str(folder / "train")) / "config.json", folder / "model" / "config.json"
     if config.is_file() and config.stat().st_mtime_ns > made.stat().st_mtime_ns:
@@ -115,6 +115,7 @@ def _evaluate(
 ) -> EvaluationReport:
     from ponder.pipelines.evaluate import Evaluate
     from ponder.reason.strategies import Chain
+    from ponder.runs.cleanup import remove_failed_start
     from ponder.types import Sampling
 
     greedy = Chain(Sampling(temperature=0.0, max_tokens=32))
@@ -123,7 +124,7 @@ def _evaluate(
     )
     title = folder.name if json else f"{folder.name} · {model}"
     began = time.perf_counter()
-    with job_progress(evaluation, folder, stop, json, title) as seen, remove_if_empty(folder):
+    with job_progress(evaluation, folder, stop, json, title) as seen, remove_failed_start(folder):
         report = evaluation(folder, seen)
     loading = seen.phase_seconds.get("load", 0.0)
     if not clock.parts["load"]:
@@ -150,7 +151,7 @@ class DemoResult:
 
     def _scored_answers(self, part: str) -> dict[str, tuple[float | None, str, str]]:
         """By problem: score, question, completion."""
-        from ponder.runs.run_dir import read_traces
+        from ponder.runs import read_traces
 
         name = self.job.task.verifier.name
         found = {}
@@ -160,7 +161,7 @@ class DemoResult:
         return found
 
     def rewards(self) -> list[float]:
-        from ponder.runs.run_dir import read_metrics
+        from ponder.runs import read_metrics
 
         return [row["reward"] for row in read_metrics(self.folder / "train")]
 
@@ -219,7 +220,7 @@ def _ask_trained_model(model: Path, job: RL, stop: GracefulStop) -> Answer:
     policy = load_policy(str(model), device=job.device, dtype=job.dtype)
     policy.on_tokens = lambda tokens: stop.check()
     policy.reseed(job.seed)
-    asked = solve.QuestionJob(QUESTION, str(model), None, "vote", "", job.seed)
+    asked = solve.QuestionJob(QUESTION, str(model), None, "majority-vote", "", job.seed)
     way = MajorityVote(8, sampling=Sampling(temperature=job.temperature, max_tokens=32))
     return decide(solve.solve_question(asked, way, policy, None, None, None))
 

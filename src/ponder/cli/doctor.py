@@ -23,13 +23,10 @@ EXTRAS = {
     "hf": ("transformers", "peft", "datasets"),
     "tasks": ("reasoning-gym",),
     "constraints": ("google-re2", "jsonschema"),
-    "guide": ("llguidance",),
+    "grammar": ("llguidance",),
     "data": ("datasketch",),
     "proofs": ("z3-solver",),
-    "serve": ("fastapi", "uvicorn"),
-    "ray": ("ray",),
     "vllm": ("vllm",),
-    "track": ("tensorboard", "wandb", "trackio"),
 }
 MIN_DISK_BYTES = 3e9  # bytes: the demo's model, its checkpoints and its optimiser's state
 
@@ -172,7 +169,7 @@ def disk_checks() -> Iterator[DoctorCheck]:
     yield DoctorCheck("disk", value, writable and free >= MIN_DISK_BYTES, fix, core=not writable)
     if not importable("torch"):
         return
-    from ponder.models.smollm2 import cache_folder
+    from ponder.cache_folder import cache_folder
 
     folder = cache_folder()
     nearest = next((p for p in (folder, *folder.parents) if p.exists()), Path("/"))

@@ -33,7 +33,7 @@ def export(
 
 def write_model(model: str, out: Path, kind: str | None = None) -> None:
     """Whole or not at all, and in the weights' own type."""
-    from ponder.models.load import find_model
+    from ponder.models.model_paths import find_model
     from ponder.models.tokenizer import Tokenizer
     from ponder.nets import gguf, hf
 

@@ -3,14 +3,13 @@
     def train(task: str, /, *, steps: int = 100, lr: Annotated[float, "learning rate"] = 1e-5) -> ...
 
 Parameters before `/` are given by place, as are `*runs`, of which there is one or more; all others as `--steps 200`.
-Commands and recipes are both read this way.
+Commands and recipes are both read this way. ponder.settings has the markers that an annotation may carry:
 
-A flag that means something only beside another says so with `When`, and is refused elsewhere:
+    task_settings: Annotated[dict[str, str], SettingsOf("task")] = {}     # --task.digits 3 --task.level 2
+    cost: Annotated[str | None, "what pareto pays in", When("kind", "pareto")] = None    # refused for other kinds
 
-    def plot(kind: str, /, *, cost: Annotated[str | None, "what pareto pays in", When("kind", "pareto")] = None) -> ...
-
-A dataclass whose setting means something only beside another says so in `unused()`: by name, why each of them changes
-nothing as the others stand. `build` refuses those that were given.
+A dataclass whose setting counts only beside another says so in `unused()`: by name, why each of them changes nothing
+as the others stand. `build_with_settings` refuses those that were given.
 """
 
 from __future__ import annotations
@@ -20,11 +19,13 @@ import difflib
 import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from ponder.cli import schema
 from ponder.errors import UnknownName, UsageError
+from ponder.settings import GreaterThan, Named, SettingsOf, When
 
 T = TypeVar("T")
 
@@ -32,106 +33,120 @@ _TRUE_WORDS, _FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "
 _NUMBER_TYPES: dict[Any, str] = {int: "a whole number", float: "a number"}
 
 
-@dataclass(frozen=True)
-class When:
-    """A condition on another parameter (of several, on any of them): it has one of these values, or none of those in
-    `other_than`; or, where no value is named, it was given at all."""
-
-    parameter: str | tuple[str, ...]
-    values: tuple[Any, ...]
-    other_than: tuple[Any, ...]
-
-    def __init__(self, parameter: str | tuple[str, ...], *values: Any, other_than: tuple[Any, ...] = ()) -> None:
-        object.__setattr__(self, "parameter", parameter)
-        object.__setattr__(self, "values", values)
-        object.__setattr__(self, "other_than", other_than)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.parameter,) if isinstance(self.parameter, str) else self.parameter
-
-    def is_met(self, value: Any) -> bool:
-        if self.values:
-            return value in self.values
-        return value not in self.other_than if self.other_than else value not in (None, "", [], (), False)
-
-
-@dataclass(frozen=True)
-class GreaterThan:
-    """A parameter that must be larger than this, where one is given."""
-
-    bound: float
-
-
 class Parser(argparse.ArgumentParser):
-    """argparse, but what is wrong is raised as one sentence, with the nearest names."""
+    """argparse, but an error is raised as one sentence with the nearest names, and flags may be dotted."""
 
     def __init__(self, prog: str, description: str = "") -> None:
         super().__init__(prog=prog, description=description, allow_abbrev=False, formatter_class=_HelpFormatter)
+        self._prefixes: dict[str, str] = {}  # the prefix of dotted flags -> the parameter that takes them
 
     def error(self, message: str) -> NoReturn:
-        said = message.removeprefix("argument ")
-        raise UsageError(f"{said}{' ' if said.endswith('?') else '; '}see `{self.prog} --help`")
+        text = message.removeprefix("argument ")
+        raise UsageError(f"{text}{' ' if text.endswith('?') else '; '}see `{self.prog} --help`")
 
     def add_parameters_of(self, function: Callable[..., Any]) -> Parser:
-        """Every parameter of this function, too."""
-        hints = get_type_hints(function, include_extras=True)
-        for name, parameter in inspect.signature(function).parameters.items():
+        """Add a flag for every parameter of this function."""
+        return self.add_signature(schema.live_signature(function))
+
+    def add_signature(self, signature: schema.Signature) -> Parser:
+        """Add a flag for every parameter of this signature."""
+        for parameter in signature.parameters:
             try:
-                self._parameter(name, parameter, hints.get(name, _type_of_default(parameter.default)))
+                self._add_parameter(parameter)
             except argparse.ArgumentError:
-                raise UsageError(f"a recipe cannot have the parameter {name!r}: `{self.prog}` has that flag") from None
+                flag = parameter.name
+                raise UsageError(f"a recipe cannot have the parameter {flag!r}: `{self.prog}` has that flag") from None
         return self
 
     def parse_given(self, argv: Sequence[str]) -> dict[str, Any]:
-        """What was given, by parameter name; what was not given is left to the function's defaults."""
-        given, extra = self.parse_known_args(list(argv))
+        """The arguments that were given, by parameter name; the others are left to the function's defaults."""
+        argv, settings = self._take_dotted(argv)
+        optional_place = any(action.nargs == "?" and not action.option_strings for action in self._actions)
+        parse = self.parse_known_intermixed_args if optional_place else self.parse_known_args
+        given, extra = parse(argv)
         if extra:
             if not extra[0].startswith("-"):
                 self.error(f"{extra[0]!r} is one argument too many")
-            self.error(self._no_flag(extra[0].partition("=")[0]))
-        return vars(given)
+            self.error(self._unknown_flag(extra[0].partition("=")[0]))
+        return vars(given) | settings
 
-    def _no_flag(self, given: str) -> str:
+    def _take_dotted(self, argv: Sequence[str]) -> tuple[list[str], dict[str, dict[str, str]]]:
+        """Split `--PREFIX.NAME VALUE` and `--PREFIX.NAME=VALUE` from the other arguments."""
+        rest: list[str] = []
+        settings: dict[str, dict[str, str]] = {}
+        words = iter(argv)
+        for word in words:
+            flag, equals, value = word.partition("=")
+            prefix, dot, name = flag.removeprefix("--").partition(".")
+            if not (word.startswith("--") and dot and prefix in self._prefixes):
+                rest.append(word)
+                continue
+            text = value if equals else next(words, None)
+            if not name or text is None or (not equals and text.startswith("--")):
+                self.error(f"{flag}: expected one argument")
+            settings.setdefault(self._prefixes[prefix], {})[name.replace("-", "_")] = text
+        return rest, settings
+
+    def _unknown_flag(self, given: str) -> str:
         shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
         known = [o[2:] for action in shown for o in action.option_strings if o.startswith("--")]
         close = difflib.get_close_matches(given.lstrip("-"), known, n=2, cutoff=0.6)
         return f"no flag {given}" + (f", did you mean --{' or --'.join(close)}?" if close else "")
 
-    def _parameter(self, name: str, parameter: inspect.Parameter, hint: Any) -> None:
-        kind, text = _split_annotated(hint)
-        default, required = parameter.default, parameter.default is inspect.Parameter.empty
-        if parameter.kind is parameter.POSITIONAL_ONLY:
-            more: dict[str, Any] = {} if required else {"nargs": "?", "default": default}
-            self.add_argument(name, type=_argparse_type(name, kind), help=text, metavar=name.upper(), **more)
+    def _add_parameter(self, parameter: schema.Parameter) -> None:
+        name, default, required = parameter.name, parameter.default, parameter.required
+        kind, text, markers = split_annotated(parameter.hint)
+        dotted = next((m for m in markers if isinstance(m, SettingsOf)), None)
+        if dotted is not None:
+            self._add_dotted(name, dotted, text)
             return
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            self.add_argument(
-                name, type=_argparse_type(name, kind), help=text, metavar=name.upper().rstrip("S"), nargs="+"
-            )
+        for named in (m for m in markers if isinstance(m, Named) and m.listed):
+            text = "; ".join(filter(None, [", ".join(schema.table_names(*named.tables)), text]))
+        common: dict[str, Any] = {"type": _argparse_type(kind), "help": text.replace("%", "%%") or " "}
+        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+            more: dict[str, Any] = {} if required else {"nargs": "?", "default": default}
+            self.add_argument(name, metavar=name.upper(), **common, **more)
+            return
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            self.add_argument(name, metavar=name.upper().removesuffix("S"), nargs="+", **common)
             return
         flag = name.replace("_", "-")
-        common: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "required": required}
         if kind is bool:
             for option, value in ((f"--{flag}", True), (f"--no-{flag}", False)):
-                shown = text if value is not default else argparse.SUPPRESS  # show the one that changes something
+                shown = common["help"] if value is not default else argparse.SUPPRESS  # the one that changes something
                 action = "store_true" if value else "store_false"
                 self.add_argument(option, action=action, help=shown, dest=name, default=argparse.SUPPRESS)
             return
+        common |= {"dest": name, "default": argparse.SUPPRESS, "required": required}
         if get_origin(kind) is list:
-            common["action"] = "append"
             (kind,) = get_args(kind)
-        note = (
-            "required"
-            if required
-            else ""
-            if default is None or default == []
-            else f"default {_format_default(default)}"
-        )
-        text = " ".join(filter(None, [text, f"({note})" if note else ""])).replace("%", "%%")
-        self.add_argument(
-            f"--{flag}", type=_argparse_type(name, kind), metavar=_metavar(kind), help=text or " ", **common
-        )
+            common |= {"action": "append", "type": _argparse_type(kind)}
+        common["help"] = _with_note(text, "required" if required else _default_note(default))
+        self.add_argument(f"--{flag}", metavar=metavar(kind), **common)
+
+    def _add_dotted(self, name: str, settings: SettingsOf, text: str) -> None:
+        """Take `--PREFIX.NAME VALUE`; help lists the fields of the class where it is known."""
+        prefix = settings.prefix
+        self._prefixes[prefix] = name
+        if not settings.target:
+            self.add_argument(f"--{prefix}.NAME", metavar="VALUE", help=text or " ", default=argparse.SUPPRESS)
+            return
+        group = self.add_argument_group(prefix, text or None)
+        for field in schema.read_fields(settings.target):
+            if field.name in settings.have_flags:
+                continue
+            kind, about, _ = split_annotated(field.hint)
+            note = _with_note(about, "" if field.required else _default_note(field.default))
+            shown = f"--{prefix}.{field.name.replace('_', '-')}"
+            group.add_argument(shown, metavar=metavar(kind), help=note, default=argparse.SUPPRESS)
+
+
+def _default_note(default: Any) -> str:
+    return "" if default is None or default == [] else f"default {_format_default(default)}"
+
+
+def _with_note(text: str, note: str) -> str:
+    return " ".join(filter(None, [text, f"({note})" if note else ""])).replace("%", "%%") or " "
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -153,32 +168,42 @@ def check_conditions(function: Callable[..., Any], given: dict[str, Any]) -> Non
             continue
         for condition in get_args(hint)[1:] if get_origin(hint) is Annotated else ():
             if isinstance(condition, GreaterThan) and given[name] is not None and not given[name] > condition.bound:
-                said = _flag_name(parameters, name)
-                raise UsageError(f"{said} is {given[name]}; it must be above {condition.bound:g}")
+                flag = _flag_name(parameters, name)
+                raise UsageError(f"{flag} is {given[name]}; it must be above {condition.bound:g}")
             if isinstance(condition, When):
                 values = {n: given.get(n, parameters[n].default) for n in condition.names}
                 if not any(map(condition.is_met, values.values())):
-                    raise UsageError(_condition_message(parameters, name, condition, values))
+                    raise UsageError(
+                        _condition_message(parameters, _given_flag(parameters, name, given), condition, values)
+                    )
 
 
 def _condition_message(
-    parameters: Mapping[str, inspect.Parameter], name: str, condition: When, values: Mapping[str, Any]
+    parameters: Mapping[str, inspect.Parameter], flag: str, condition: When, values: Mapping[str, Any]
 ) -> str:
-    """Which flag means nothing, beside what it would, and what to do."""
+    """Which flag means nothing, beside which it would, and what to do."""
     first, value = next(iter(values.items()))
     if not condition.values and not condition.other_than:
         others = " or ".join(_flag_name(parameters, n) for n in values)
-        return f"{_flag_name(parameters, name)} means nothing without {others}: give that too, or leave it out"
+        return f"{flag} means nothing without {others}: give that too, or leave it out"
     if condition.values:
         wanted = f"is for {_flag_name(parameters, first)} {' or '.join(map(str, condition.values))}"
     else:
         wanted = "means nothing"
-    return f"{_flag_name(parameters, name)} {wanted}: leave it out with {_flag_name(parameters, first)} {value}"
+    return f"{flag} {wanted}: leave it out with {_flag_name(parameters, first)} {value}"
+
+
+def _given_flag(parameters: Mapping[str, inspect.Parameter], name: str, given: Mapping[str, Any]) -> str:
+    """The flag as it was given: of dotted settings the first."""
+    settings = given[name]
+    own = _flag_name(parameters, name)
+    return f"{own}.{next(iter(settings))}" if isinstance(settings, Mapping) and settings else own
 
 
 def _flag_name(parameters: Mapping[str, inspect.Parameter], name: str) -> str:
-    placed = parameters[name].kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
-    return name.upper() if placed else f"--{name.replace('_', '-')}"
+    parameter = parameters[name]
+    by_place = parameter.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
+    return name.upper() if by_place else f"--{name.removesuffix('_settings').replace('_', '-')}"
 
 
 def call_with_flags(function: Callable[..., T], given: dict[str, Any]) -> T:
@@ -193,7 +218,7 @@ def call_with_flags(function: Callable[..., T], given: dict[str, Any]) -> T:
 
 def parse_value(hint: Any, text: str) -> Any:
     """The value that this text is, for a parameter or field of this type; ValueError says why it is none."""
-    kind, _ = _split_annotated(hint)
+    kind = split_annotated(hint)[0]
     origin, inside = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         own = next(k for k in inside if k is not type(None))
@@ -225,52 +250,78 @@ def parse_value(hint: Any, text: str) -> Any:
     raise ValueError(f"a value of type {getattr(kind, '__name__', kind)} cannot be given as text")
 
 
-def build_with_settings(kind: str, thing: Any, settings: Sequence[str], flag: str = "--set") -> Any:
-    """A dataclass (or an object of one) with `key=value` settings, each read by its field's type.
+def build_with_settings(kind: str, thing: Any, settings: Mapping[str, str], prefix: str) -> Any:
+    """A dataclass (or an object of one) with these settings, each parsed by its field's type.
 
-    `flag`: where the user gave them.
+    A dotted name reaches into a nested dataclass: `kl.beta`. The user gave them as `--PREFIX.NAME VALUE`.
     """
     if not is_dataclass(thing):
         if settings:
-            raise UsageError(f"this {kind} takes no settings: leave out {flag} {settings[0]}")
+            raise UsageError(f"this {kind} takes no settings: leave out --{prefix}.{next(iter(settings))}")
         return thing() if isinstance(thing, type) else thing
     known: dict[str, Field[Any]] = {f.name: f for f in fields(thing) if f.init}
     hints = get_type_hints(thing if isinstance(thing, type) else type(thing))
     given: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals:
-            raise UsageError(f"{flag} takes key=value, not {setting!r}")
-        if key not in known:
-            raise UnknownName(f"{kind} setting", key, known)
-        try:
-            given[key] = parse_value(hints[key], text)
-        except ValueError as why:
-            raise UsageError(f"{flag} {key}: {why}") from None
+    for name, inner in _by_first_part(settings).items():
+        if name not in known:
+            raise UnknownName(f"{kind} setting", name, known)
+        if isinstance(inner, str):
+            try:
+                given[name] = parse_value(hints[name], inner)
+            except ValueError as why:
+                raise UsageError(f"--{prefix}.{name}: {why}") from None
+            continue
+        nested = _nested_dataclass(thing, known[name], hints[name])
+        if nested is None:
+            raise UsageError(f"--{prefix}.{name} is a single value: --{prefix}.{name}.{next(iter(inner))} names none")
+        given[name] = build_with_settings(f"{kind}'s {name}", nested, inner, f"{prefix}.{name}")
     if isinstance(thing, type):
         for name, f in known.items():
             if name not in given and f.default is MISSING and f.default_factory is MISSING:
-                raise UsageError(f"this {kind} needs {flag} {name}=...")
-    made = thing(**given) if isinstance(thing, type) else replace(thing, **given)
-    for name, reason in made.unused().items() if hasattr(made, "unused") else ():
+                raise UsageError(f"this {kind} needs --{prefix}.{name} ...")
+    built = thing(**given) if isinstance(thing, type) else replace(thing, **given)
+    for name, reason in built.unused().items() if hasattr(built, "unused") else ():
         if name in given:
-            raise UsageError(f"{flag} {name} changes nothing: {reason}")
-    return made
+            raise UsageError(f"--{prefix}.{name} changes nothing: {reason}")
+    return built
 
 
-def _type_of_default(default: Any) -> Any:
-    """The type of a parameter that names none."""
-    return str if default is None or default is inspect.Parameter.empty else type(default)
+def _by_first_part(settings: Mapping[str, str]) -> dict[str, str | dict[str, str]]:
+    """`{"kl.beta": "1", "clip": "2"}` as `{"kl": {"beta": "1"}, "clip": "2"}`."""
+    out: dict[str, str | dict[str, str]] = {}
+    for path, text in settings.items():
+        name, dot, rest = path.partition(".")
+        if not dot:
+            out.setdefault(name, text)
+            continue
+        inner = out.setdefault(name, {})
+        if isinstance(inner, str):
+            raise UsageError(f"{name} is given as a whole and in parts ({path}): leave one of them out")
+        inner[rest] = text
+    return out
 
 
-def _split_annotated(hint: Any) -> tuple[Any, str]:
+def _nested_dataclass(thing: Any, field: Field[Any], hint: Any) -> Any:
+    """What a nested setting changes: the field's value or default, else the dataclass that its type names."""
+    if not isinstance(thing, type):
+        value = getattr(thing, field.name)
+    else:
+        value = field.default_factory() if field.default_factory is not MISSING else field.default
+    if is_dataclass(value):
+        return value
+    return next((kind for kind in (hint, *get_args(hint)) if isinstance(kind, type) and is_dataclass(kind)), None)
+
+
+def split_annotated(hint: Any) -> tuple[Any, str, tuple[Any, ...]]:
+    """The type, the help text, and the markers of an annotation."""
     if get_origin(hint) is not Annotated:
-        return hint, ""
+        return hint, "", ()
     kind, *notes = get_args(hint)
-    return kind, " ".join(n for n in notes if isinstance(n, str))
+    text = " ".join(n for n in notes if isinstance(n, str))
+    return kind, text, tuple(n for n in notes if not isinstance(n, str))
 
 
-def _argparse_type(name: str, kind: Any) -> Callable[[str], Any]:
+def _argparse_type(kind: Any) -> Callable[[str], Any]:
     def convert(text: str) -> Any:
         try:
             return parse_value(kind, text)
@@ -280,14 +331,14 @@ def _argparse_type(name: str, kind: Any) -> Callable[[str], Any]:
     return convert
 
 
-def _metavar(kind: Any) -> str:
+def metavar(kind: Any) -> str:
     inside = [k for k in get_args(kind) if k is not type(None)]
     if get_origin(kind) in (Union, types.UnionType):
-        return _metavar(inside[0])
+        return metavar(inside[0])
     if get_origin(kind) is Literal:
         return "|".join(map(str, inside))
     if get_origin(kind) is tuple:
-        return ",".join(_metavar(k) for k in inside if k is not ...)
+        return ",".join(metavar(k) for k in inside if k is not ...)
     return {int: "N", float: "X", Path: "PATH"}.get(kind, "TEXT")
 
 

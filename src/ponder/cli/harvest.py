@@ -1,36 +1,27 @@
-"""`ponder harvest RUN...`: what was thought becomes a file to learn from."""
+"""`ponder harvest RUN...`: the traces of runs become a file to learn from."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from ponder.cli import flags
-from ponder.cli import shared_flags as opt
 from ponder.cli.progress import print_json
 from ponder.errors import UsageError
+from ponder.settings import Named, SettingsOf, When
 
 NEXT_COMMAND = {
-    "chains": "ponder sft --data {out}",
-    "journeys": "ponder sft --data {out}",
-    "pairs": "ponder sft --algorithm dpo --data {out}",
-    "siblings": "ponder sft --algorithm dpo --data {out}",
-    "labels": "ponder reward --kind prm --data {out}",
-    "values": "ponder reward --kind value --data {out}",
-    "verdicts": "ponder sft --data {out}, then --guide genrm:RUN",
-    "rationales": "ponder sft --data {out}, then --guide genrm+8:RUN",
+    "chains": "ponder sft {out}",
+    "journeys": "ponder sft {out}",
+    "pairs": "ponder sft {out} --algorithm dpo",
+    "siblings": "ponder sft {out} --algorithm dpo",
+    "labels": "ponder reward {out} --algorithm prm",
+    "values": "ponder reward {out} --algorithm value",
+    "verdicts": "ponder sft {out}, then --guide genrm:RUN",
+    "rationales": "ponder sft {out}, then --guide genrm+8:RUN",
 }
 
 
-def harvest(argv: Sequence[str]) -> int:
-    """ponder harvest RUN [RUN ...] --out FILE [flags]"""
-    parser = flags.Parser("ponder harvest", "Traces of run directories become data.")
-    given = parser.add_parameters_of(harvest_flags).parse_given(argv)
-    return write_harvest(given.pop("runs"), **given)
-
-
-def harvest_flags(
+def harvest(
     *runs: Annotated[str, "run directories whose traces are taken, one after another"],
     out: Annotated[Path, "the JSONL file to write"],
     kind: Annotated[
@@ -57,24 +48,18 @@ def harvest_flags(
     min_visits: Annotated[int, "visits of a prefix with a value, at least"] = 1,
     include_oracle: Annotated[bool, "labels and values also from searches that the gold answer guided"] = False,
     include_held_out: Annotated[bool, "also an evaluation's problems; rows made of them say so"] = False,
-    task: Annotated[str | None, "whose verifier judges journeys again, once they are told (default: the run's)"] = None,
-    set: opt.TaskSettings = [],  # noqa: B006 (never changed)
+    verifier: Annotated[
+        str | None,
+        Named("ponder.tasks:TASKS"),
+        "the task whose verifier judges whole journeys again (default: the run's)",
+    ] = None,
     tokenizer: Annotated[str | None, "also write the token ids, checked by this model's tokenizer"] = None,
     json: Annotated[bool, "one JSON object"] = False,
-) -> None:
-    """The flags of the command."""
-
-
-def write_harvest(
-    runs: Sequence[str],
-    *,
-    out: Path,
-    task: str | None = None,
-    set: Sequence[str] = (),
-    tokenizer: str | None = None,
-    json: bool = False,
-    **settings: object,
+    verifier_settings: Annotated[
+        dict[str, str], SettingsOf("verifier"), "a setting of the verifier's task", When("verifier")
+    ] = {},  # noqa: B006 (never changed)
 ) -> int:
+    """Traces of run directories become data."""
     from ponder.cli.job_commands import build_task
     from ponder.filter_report import FilterReport
     from ponder.pipelines.harvest import Harvest
@@ -85,10 +70,14 @@ def write_harvest(
         raise UsageError(f"{out} is already there: remove it, or give another --out")
     if not out.parent.is_dir():
         raise UsageError(f"there is no folder {out.parent} to write {out.name} in: make it, or give another --out")
-    if set and task is None:
-        raise UsageError("--set changes a task's settings: name it with --task")
-    judge = None if task is None else build_task(task, set)
-    job = Harvest(tuple(runs), task=judge, tokens_model=tokenizer, **settings)  # type: ignore[arg-type]
+    job = Harvest(
+        runs, kind, format=format, scorer=scorer, min_score=min_score, max_per_problem=max_per_problem, keep=keep,
+        max_tokens=max_tokens, min_margin=min_margin, max_wrong_turns=max_wrong_turns,
+        max_wrong_turn_steps=max_wrong_turn_steps, min_visits=min_visits, include_oracle=include_oracle,
+        include_held_out=include_held_out,
+        task=None if verifier is None else build_task(verifier, verifier_settings, "verifier"),
+        tokens_model=tokenizer,
+    )  # fmt: skip
     funnel = FilterReport()
     rows = job.rows(funnel)
     write_jsonl(out, rows)
@@ -100,7 +89,7 @@ def write_harvest(
     things = f"rows of {job.kind}" if job.kind == "labels" else job.kind
     print("\n".join([*funnel.lines(), "", f"{len(rows):,} {things} of {problems:,} problems in {out}"]))
     if unsure := sum(not row.get("verified", True) for row in rows):
-        whose = "--task NAME does that, or --trust where the run's task is code of your own"
+        whose = "--verifier TASK does that, or --trust where the run's task is code of your own"
         print(f"{unsure:,} could not be judged again as whole answers: {whose}")
     if held := sum(map(row_is_held_out, rows)):
         print(f"{held:,} are of held-out problems: a model that learns from them cannot be measured on those any more")

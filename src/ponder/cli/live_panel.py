@@ -13,9 +13,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ponder.cli.progress import DETAIL_METRICS, ProgressTracker, format_duration, one_line
+from ponder.cli.progress import DETAIL_METRICS, ProgressTracker, one_line
 from ponder.cli.safe_console import console_on
 from ponder.measure.figures.sparkline import sparkline
+from ponder.pipelines.job.base_job import format_duration
 from ponder.terminal import wrap_std_streams
 
 SEVERITY_STYLES = {3: "red", 2: "yellow", 1: "cyan"}  # by a finding's severity

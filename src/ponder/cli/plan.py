@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from ponder import event_loop
 from ponder.cli import flags, job_commands, recipe_files
+from ponder.cli.command_help import PLAN_USAGE, PLANNED_COMMANDS
 from ponder.cli.graceful_stop import GracefulStop
 from ponder.cli.launch import JobLaunch
 from ponder.cli.progress import ProgressTracker, print_json, progress_display
@@ -25,15 +26,6 @@ if TYPE_CHECKING:
     from ponder.train.learner import Learner
     from ponder.types import Trace
 
-USAGE = """\
-usage: ponder plan RECIPE [--scan N] [--probe N] [--json] [the recipe's flags]
-       ponder plan train|sft [--scan N] [--probe N] [the flags of that command]
-
-What a run will be like, before it is begun: the whole job, the time and memory it takes by its first steps, a prompt
-with what is trained after it, how often the model is right, and the checks that the run begins with.
-RECIPE is what `ponder run` takes: a .py file, a shipped recipe or a run directory. Nothing is kept.
-The exit code is 1 where a check fails."""
-
 
 def plan_flags(
     *,
@@ -42,7 +34,7 @@ def plan_flags(
 ) -> tuple[int, int]:
     """The flags of `plan` itself."""
     if sample_groups < 0 or dry_run_steps < 0:
-        raise UsageError(f"--scan is {sample_groups} and --probe {dry_run_steps}; each is 0 (not at all) or more")
+        raise UsageError(f"--sample-groups is {sample_groups} and --dry-run-steps {dry_run_steps}; each is 0 or more")
     return sample_groups, dry_run_steps
 
 
@@ -94,15 +86,15 @@ class RunPlan:
 
 
 def plan(argv: Sequence[str]) -> int:
-    """ponder plan RECIPE [--scan N] [--probe N] [--json] [the recipe's flags]"""
+    """ponder plan RECIPE [--sample-groups N] [--dry-run-steps N] [--json] [the recipe's flags]"""
     if not argv or argv[0] in ("-h", "--help"):
-        print(USAGE)
+        print(PLAN_USAGE)
         return 0 if argv else 2
     job, json, scan, probe = parse_plan(argv)
     from ponder.reason.ineffective_settings import ineffective_settings
 
     found = RunPlan(*find_training_job(job))
-    found.job.fits()
+    found.job.check_memory()
     found.ineffective_settings = ineffective_settings(found.job.strategy) if hasattr(found.job, "strategy") else []
     with GracefulStop(resumable=False) as stop:
         with ProgressTracker("", stop) if json else progress_display("plan", stop, unit="plan") as seen:
@@ -122,7 +114,7 @@ def parse_plan(argv: Sequence[str]) -> tuple[Any, bool, int, int]:
     prog = f"ponder plan {name}"
     if name.startswith("-"):
         raise UsageError("give the recipe first: ponder plan RECIPE --flag value ...")
-    if name in ("train", "sft"):
+    if name in PLANNED_COMMANDS:
         command: Callable[..., JobLaunch] = job_commands.train if name == "train" else job_commands.sft
         given = (
             flags.Parser(prog, command.__doc__ or "")
@@ -157,15 +149,15 @@ def parse_plan(argv: Sequence[str]) -> tuple[Any, bool, int, int]:
         .parse_given(rest)
     )
     _refuse_run_flags(given)
-    own = {k: v for k, v in given.items() if k not in ("run", "fresh", "json", "scan", "probe")}
+    own = {k: v for k, v in given.items() if k not in ("run", "no_resume", "json", "sample_groups", "dry_run_steps")}
     flags.check_conditions(recipe, own)
     return recipe_files.build_job(recipe, own), given.get("json", False), *flags.call_with_flags(plan_flags, given)
 
 
 def _refuse_run_flags(given: dict[str, Any]) -> None:
-    for name in ("run", "fresh"):
+    for name in ("run", "no_resume"):
         if name in given:
-            raise UsageError(f"a plan keeps nothing and goes on with nothing: leave out --{name}")
+            raise UsageError(f"a plan writes no run directory: leave out --{name.replace('_', '-')}")
 
 
 def find_training_job(job: Any) -> tuple[Any, str]:
@@ -190,7 +182,6 @@ def fill_plan(found: RunPlan, scan: int, probe: int, seen: ProgressTracker) -> N
     from ponder.pipelines.preflight.run_checks import preflight_rl, preflight_sft
     from ponder.pipelines.problems.conversations import read_conversations
     from ponder.pipelines.rl import RL, build_learners
-    from ponder.train.imitation import DPO
 
     job = found.job
     if probe:
@@ -205,8 +196,9 @@ def fill_plan(found: RunPlan, scan: int, probe: int, seen: ProgressTracker) -> N
     if isinstance(job, RL):
         found.checks, evidence = event_loop.run(preflight_rl(job, policy, learner, critic))
     else:
-        pairs = isinstance(job.objective, DPO)
-        problems = read_conversations(job.data, pairs) if isinstance(job.data, str) else job.data.train
+        problems = (
+            read_conversations(job.data, job.algorithm.needs_pairs) if isinstance(job.data, str) else job.data.train
+        )
         found.checks, evidence = preflight_sft(job, problems, policy, learner)
     if evidence is not None:
         _, step = evidence.credited()[0]
@@ -240,7 +232,7 @@ def _forecast_time(found: RunPlan, p: DryRun, learner: Learner) -> None:
     sampling = getattr(getattr(found.job, "strategy", None), "sampling", None)
     length = p.metrics[-1].get("completions/mean_length", 0.0)
     growth = sampling.max_tokens / length if sampling is not None and length else 1.0
-    live = [1 - m.get("frac_reward_zero_std", 0.0) * (not found.job.objective.trains_zero_advantage) for m in p.metrics]
+    live = [1 - m.get("frac_reward_zero_std", 0.0) * (not found.job.algorithm.trains_zero_advantage) for m in p.metrics]
     full = time_full_pass(learner, p.first_traces) if min(live) < 1 else 0.0
     found.time = forecast_run_time(found.job.steps, p.sample_seconds, p.learn_seconds, live, full, growth)
 
@@ -270,7 +262,7 @@ def _scan_pass_rate(job: Any, policy: PonderPolicy, count: int, have: list[Trace
     return PassRateScan(
         len(traces), sum(len(t.answers()) for t in traces), bootstrap_mean(means) if means else None,
         forecast.forecast_groups(earned), told["frac_reward_zero_std"], told["completions/clipped_ratio"],
-        told["frac_undecided"], diagnose([told] * WINDOW_STEPS),  # as a run would stand in which every step is like this
+        told["frac_undecided"], diagnose([told] * WINDOW_STEPS),  # a run whose every step is like this
     )  # fmt: skip
 
 

@@ -14,8 +14,9 @@ from rich.text import Text
 
 from ponder.cli.live_panel import SEVERITY_STYLES
 from ponder.cli.plan import PassRateScan, RunPlan, TokenSpan
-from ponder.cli.progress import format_duration, one_line
+from ponder.cli.progress import one_line
 from ponder.cli.safe_console import console_on
+from ponder.pipelines.job.base_job import format_duration
 from ponder.pipelines.preflight.checks import Check
 from ponder.pipelines.preflight.forecast import smallest_group_size
 from ponder.runs import job_json
@@ -79,11 +80,14 @@ def job_rows(found: RunPlan) -> list[tuple[str, str]]:
     ]
     rows += [("template", one_line(job.template, 80) if job.template else "the model's own")]
     rows += [
-        ("objective", describe_algorithm(job.objective)),
-        ("optimiser", short_repr(job.optimizer)),
+        ("algorithm", describe_algorithm(job.algorithm)),
+        ("optimizer", short_repr(job.optimizer)),
         ("steps", describe_steps(job)),
     ]
-    others = ("curriculum", "refill", "passes", "minibatches", "teacher", "lora", "frozen_layers", "recompute", "seed")
+    others = (
+        "curriculum", "dynamic_sampling_rounds", "epochs_per_batch", "minibatches", "teacher", "lora", "frozen_layers",
+        "gradient_checkpointing", "seed",
+    )  # fmt: skip
     changed = {n: short_repr(getattr(job, n)) for n in others if n in non_default_fields(job)}
     return rows + ([("besides", ", ".join(f"{n} {v}" for n, v in changed.items()))] if changed else [])
 
@@ -91,7 +95,7 @@ def job_rows(found: RunPlan) -> list[tuple[str, str]]:
 def describe_algorithm(value: Any) -> str:
     """The algorithm, its KL term and its paper."""
     own = [f"{name}={_short_value(v)}" for name, v in non_default_fields(value).items() if name != "kl"]
-    kl = f"{value.kl.beta:g} KL ({value.kl.kind}) in the {value.kl.where}" if value.kl.beta else "no KL"
+    kl = f"{value.kl.beta:g} KL ({value.kl.estimator}) in the {value.kl.where}" if value.kl else "no KL"
     name = f"{type(value).__name__}({', '.join(own)})" if own else type(value).__name__
     return ", ".join(filter(None, [name, kl, getattr(value, "paper", "")]))
 
@@ -100,7 +104,7 @@ def describe_steps(job: Any) -> str:
     """How much a run of this job is."""
     strategy, total = getattr(job, "strategy", None), job.steps
     if strategy is None:
-        return f"{total:,} of {job.batch} answers"
+        return f"{total:,} of {job.batch_size} answers"
     n, sampling = getattr(strategy, "n", None), getattr(strategy, "sampling", None)
     if n is None or sampling is None:
         return f"{total:,} of {job.problems_per_step} problems with {short_repr(strategy)}"
@@ -128,7 +132,13 @@ def cost_rows(found: RunPlan) -> list[tuple[str, str]]:
             rows.append(("", "no group of a step had a gradient: learning will take more time than this"))
     of = f" of {format_bytes(p.total_bytes)} on the GPU" if p.total_bytes else ""
     rows.append(("memory", f"{format_bytes(p.peak_bytes)}{of} at most"))
-    return [*rows, ("disk", f"{format_bytes(found.checkpoint_bytes)} a checkpoint, {found.job.keep} kept and the best")]
+    return [
+        *rows,
+        (
+            "disk",
+            f"{format_bytes(found.checkpoint_bytes)} a checkpoint, {found.job.keep_checkpoints} kept and the best",
+        ),
+    ]
 
 
 def token_mask(runs: list[TokenSpan], ends: list[str]) -> Table:
@@ -170,7 +180,8 @@ def finding_lines(s: PassRateScan) -> Iterator[RenderableType]:
         and (more := smallest_group_size(g, MAX_DEAD_GROUP_SHARE)) is not None
     ):
         yield Text(
-            f"! --n {more} would leave {format_percent(g.by_n[more])} of groups without a gradient", SEVERITY_STYLES[2]
+            f"! --group-size {more} would leave {format_percent(g.by_n[more])} of groups without a gradient",
+            SEVERITY_STYLES[2],
         )
 
 
@@ -198,14 +209,14 @@ def plan_json(found: RunPlan) -> dict[str, Any]:
     """The same for programs."""
     probe = asdict(found.dry_run) if found.dry_run else None
     if probe is not None:
-        del probe["first"]
+        del probe["first_traces"]
     return {
         "event": "plan", "ready": found.ready, "stage": found.stage, "job": job_json.encode(found.job),
         "model": {k: getattr(found, k) for k in ("parameters", "trained", "dtype", "device")},
-        "probe": probe, "fault": found.dry_run_error or None, "checkpoint_bytes": found.checkpoint_bytes,
+        "dry_run": probe, "error": found.dry_run_error or None, "checkpoint_bytes": found.checkpoint_bytes,
         "time": asdict(found.time) if found.time else None, "prompt": [asdict(r) for r in found.token_spans],
-        "scan": asdict(found.pass_rate) if found.pass_rate else None, "checks": [asdict(c) for c in found.checks],
-        "futile": found.ineffective_settings,
+        "pass_rate": asdict(found.pass_rate) if found.pass_rate else None, "checks": [asdict(c) for c in found.checks],
+        "ineffective_settings": found.ineffective_settings,
     }  # fmt: skip
 
 

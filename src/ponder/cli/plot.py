@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from ponder.cli.compare import Column, Select, Source
-from ponder.cli.flags import When
 from ponder.cli.progress import print_json
+from ponder.settings import When
 
 _PARETO_ONLY = When("kind", "pareto")
 

@@ -15,11 +15,10 @@ from typing import Any
 
 from ponder.cli.graceful_stop import GracefulStop
 from ponder.measure.diagnostics.training_health import LOOKBACK_STEPS, START_STEPS, TrainingFinding, diagnose
+from ponder.pipelines.job.base_job import HEADLINE_METRICS, format_duration
 from ponder.terminal import escape_controls
 from ponder.types import Score, Trace
 
-# The one number that a job is about, the first of these that it reports.
-HEADLINE_METRICS = ("reward", "accuracy", "loss")
 # What else to show of a step: metric, short name, format.
 DETAIL_METRICS = (
     ("frac_reward_zero_std", "zero-std", ".2f"),
@@ -253,14 +252,6 @@ def best_and_worst(traces: Sequence[Trace]) -> list[tuple[str, Score, str]]:
         return []
     best, worst = max(found, key=lambda f: f[0]), min(found, key=lambda f: f[0])
     return [f[1:] for f in ([best, worst] if best[0] > worst[0] else [best])]
-
-
-def format_duration(seconds: float) -> str:
-    """For people: 8 s, 6 min, 1 h 20 min."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def one_line(text: str, width: int) -> str:

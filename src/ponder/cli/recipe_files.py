@@ -87,3 +87,33 @@ def _import_recipe_file(path: Path) -> ModuleType:
 def add_to_import_path(more: list[Path]) -> None:
     """Make modules in these folders importable."""
     sys.path += [str(f) for f in more if str(f) not in sys.path]
+
+
+def recipes_help() -> str:
+    """What `ponder run --help` prints."""
+    known = shipped_recipes()
+    width = max(map(len, known), default=0)
+    listed = [f"  {name:<{width}}  {_recipe_headline(path)}" for name, path in known.items()]
+    return "\n".join(
+        [
+            "usage: ponder run RECIPE [--run DIR] [--json] [the recipe's flags]",
+            "",
+            "RECIPE is a .py file with a function recipe(...) that returns a job, a run directory, or one of these:",
+            "",
+            *(listed or ["  (none are installed)"]),
+            "",
+            "`ponder run RECIPE --help` lists its flags. The run directory is runs/RECIPE unless --run names another.",
+            "A run directory that names code of its own, not ponder's, runs only with --trust.",
+        ]
+    )
+
+
+def _recipe_headline(path: Path) -> str:
+    """The first line of a recipe's docstring, without running it."""
+    import ast
+
+    try:
+        return (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").partition("\n")[0]
+    except (OSError, SyntaxError) as why:
+        print(f"{path}: {why}", file=sys.stderr)
+        return ""

@@ -25,7 +25,7 @@ def reflect(
     from ponder.measure.diagnostics.reflection import find_corrections, find_reflections
     from ponder.pipelines.harvest import check_has_traces, choose_scorer, count_scorers
     from ponder.reason.answer_extraction import extract_answer
-    from ponder.runs.run_dir import read_traces
+    from ponder.runs import read_traces
 
     if show < 0:
         raise UsageError(f"--show is {show}; it is a number of corrections, 0 or more")

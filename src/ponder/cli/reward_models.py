@@ -1,4 +1,4 @@
-"""Commands about judges: `reward` trains one, `label` makes labels for it, `processbench` measures it."""
+"""Commands about reward models: `reward` trains one, `label` labels steps for it, `processbench` measures it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from ponder.cli.launch import JobLaunch
 from ponder.cli.progress import print_json
 from ponder.cli.remote_model import resolve_remote_model
 from ponder.errors import UsageError
+from ponder.settings import When
 from ponder.terminal import raw_stream
 
 
 def reward(
-    *,
-    data: Annotated[list[str], "JSONL of labels or traces, or a run directory; may be given again"],
-    kind: Annotated[Literal["pairs", "orm", "prm", "value"], "rewards from preferences, outcomes, steps, or values"],
+    *data: Annotated[str, "JSONL of labels or traces, or a run directory; several are read one after another"],
+    algorithm: Annotated[
+        Literal["pairs", "orm", "prm", "value"], "learn from preferences, outcomes, steps, or values of states"
+    ],
     model: opt.Model = "smollm2",
-    option: Annotated[list[str], "a setting of the objective, as key=value; may be given again"] = [],  # noqa: B006
     format: Annotated[str | None, "prm800k, shepherd, omega, stepwise, pairs, ranked, outcomes or traces"] = None,
     scorer: Annotated[str | None, "whose scores are the labels of a run's traces"] = None,
     separator: Annotated[
-        str | None, "cut what a model wrote into steps here, such as '\\n'", flags.When("kind", "prm", "value")
+        str | None, "cut what a model wrote into steps here, such as '\\n'", When("algorithm", "prm", "value")
     ] = None,
     skip_bad: Annotated[bool, "go on without rows of a file that cannot be used"] = False,
     held_out_tenths: Annotated[int, "tenths of the questions to measure on, and to fit the temperature"] = 1,
@@ -32,9 +33,8 @@ def reward(
     steps: int = 100,
     batch_size: Annotated[int, "solutions (or prompts) per step"] = 32,
     lr: opt.LearningRate = 1e-5,
-    warmup_steps: Annotated[int, "optimiser steps over which the learning rate rises"] = 0,
+    warmup_steps: Annotated[int, "optimizer steps over which the learning rate rises"] = 0,
     cosine: Annotated[bool, "lower the learning rate to 0 by the last step, along a cosine"] = False,
-    lora: opt.LoraRank = 0,
     head_only: Annotated[bool, "train the head alone: it can then read the policy's own states"] = False,
     seed: int = 0,
     template: opt.Template = None,
@@ -49,18 +49,21 @@ def reward(
     run: opt.RunDirectory = None,
     no_resume: opt.NoResume = False,
     json: opt.Json = False,
+    algorithm_settings: opt.AlgorithmSettings = {},  # noqa: B006 (never changed)
+    optimizer_settings: opt.OptimizerSettings = {},  # noqa: B006
+    lora_settings: opt.LoraSettings = {},  # noqa: B006
 ) -> JobLaunch:
     """Train a reward model on preferences, outcomes or steps, or a value model."""
-    from ponder.cli.job_commands import path_slug
-    from ponder.nets.lora import LoRA
+    from ponder.cli.job_commands import build_lora, path_slug
     from ponder.pipelines.reward_model import TrainRewardModel
     from ponder.train.optimizer import AdamW
     from ponder.train.reward_objectives import REWARD_OBJECTIVES
 
+    adam = AdamW(lr=lr, warmup_steps=warmup_steps, decay_steps=cosine * steps, states=optimizer_states)
     job = TrainRewardModel(
-        data=tuple(data),
+        data=data,
         model=model,
-        algorithm=flags.build_with_settings("objective", REWARD_OBJECTIVES[kind], option, "--option"),
+        algorithm=flags.build_with_settings("algorithm", REWARD_OBJECTIVES[algorithm], algorithm_settings, "algorithm"),
         template=template,
         format=format,
         scorer=scorer,
@@ -68,10 +71,10 @@ def reward(
         skip_bad=skip_bad,
         held_out_tenths=held_out_tenths,
         include_held_out=include_held_out,
-        optimizer=AdamW(lr=lr, warmup_steps=warmup_steps, decay_steps=cosine * steps, states=optimizer_states),
+        optimizer=flags.build_with_settings("optimizer", adam, optimizer_settings, "optimizer"),
         steps=steps,
         batch_size=batch_size,
-        lora=LoRA(lora) if lora else None,
+        lora=build_lora(lora_settings),
         head_only=head_only,
         max_tokens_per_microbatch=max_tokens_per_microbatch,
         gradient_checkpointing=gradient_checkpointing,
@@ -83,7 +86,7 @@ def reward(
         dtype=dtype,
     )
     return JobLaunch(
-        job, run or Path("runs") / f"{kind}-{path_slug(Path(data[0]).stem)}-{path_slug(model)}", json, no_resume
+        job, run or Path("runs") / f"{algorithm}-{path_slug(Path(data[0]).stem)}-{path_slug(model)}", json, no_resume
     )
 
 
@@ -100,16 +103,16 @@ def label(
     estimation: Annotated[
         Literal["soft", "hard"],
         "shepherd: the share of right completions, or whether any is",
-        flags.When("rule", "shepherd"),
+        When("labeller", "shepherd"),
     ] = "soft",
     max_interval_width: Annotated[
         float,
         "shepherd, soft: draw until the 95 % interval is no wider; 0: always all",
-        flags.When("rule", "shepherd"),
-        flags.When("kind", "soft"),
+        When("labeller", "shepherd"),
+        When("estimation", "soft"),
     ] = 0.0,
     max_completions: Annotated[int, "drawn from each prefix, at most"] = 8,
-    answers_per_problem: Annotated[int, "new answers per problem", flags.When("data", [])] = 4,
+    answers_per_problem: Annotated[int, "new answers per problem", When("data", [])] = 4,
     limit: Annotated[int, "the first so many training problems"] = 100,
     max_concurrency: Annotated[int, "problems at once"] = 32,
     separator: Annotated[str, "where a step ends; none: steps as they are"] = "\\n",
@@ -119,11 +122,11 @@ def label(
     seed: int = 0,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
-    set: opt.TaskSettings = [],  # noqa: B006 (never changed)
     run: opt.RunDirectory = None,
     json: opt.Json = False,
+    task_settings: opt.TaskSettings = {},  # noqa: B006 (never changed)
 ) -> JobLaunch:
-    """Label the steps of answers by completing them: the run directory is data for `ponder reward --kind prm`."""
+    """Label the steps of answers by completing them: the run directory is data for `ponder reward --algorithm prm`."""
     from ponder.cli.job_commands import build_task, path_slug
     from ponder.pipelines.label import Label
     from ponder.pipelines.rewards.step_labelling import FirstErrorSearch, MathShepherd, StepLabeller
@@ -143,7 +146,7 @@ def label(
     if labeller == "first-error":
         tried = FirstErrorSearch(max_completions=max_completions, first_round=first, sampling=sampling)
     job = Label(
-        task=build_task(task, set), model=model, template=template, data=tuple(data),
+        task=build_task(task, task_settings), model=model, template=template, data=tuple(data),
         include_held_out=include_held_out, strategy=Samples(answers_per_problem, sampling), labeller=tried,
         separator=None if separator == "none" else _unescape(separator), limit=limit, max_concurrency=max_concurrency,
         seed=seed, device=device, dtype=dtype,
@@ -165,8 +168,9 @@ def processbench(
     """Does a process reward model find the first wrong step? F1 over solutions with an error and without."""
     from dataclasses import asdict
 
-    from ponder.models.reward_models import PRM, load_scorer
-    from ponder.pipelines.processbench import process_bench
+    from ponder.models.load_scorer import load_scorer
+    from ponder.models.reward_models import PRM
+    from ponder.pipelines.processbench import evenly_spaced, process_bench
     from ponder.tasks.step_labels import processbench_labels as bench
 
     if limit is not None and limit < 1:
@@ -174,7 +178,7 @@ def processbench(
     judge = load_scorer(model, device, dtype)
     if not isinstance(judge, PRM):
         raise UsageError(f"{model} is trained for {judge.head_kind!r}: ProcessBench is for process reward models")
-    traces = bench.read_processbench(subset)[:limit]
+    traces = evenly_spaced(bench.read_processbench(subset), limit)
 
     def told(done: int) -> None:
         if sys.stderr.isatty() and not json:

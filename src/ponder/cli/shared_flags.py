@@ -5,15 +5,30 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-# The names in ponder.train.algorithms, which imports torch; a test holds them equal.
-ONLINE_ALGORITHMS = (
-    "reinforce", "rloo", "reinforce++", "grpo", "dr-grpo", "dapo", "gspo", "cispo", "ppo", "tree", "rejection",
-)  # fmt: skip
-OFFLINE_ALGORITHMS = ("sft", "dpo", "distill")
+from ponder.settings import Named, SettingsOf
 
 Model = Annotated[str, "smollm2, a Hugging Face folder, a .gguf file, a run directory, or openai:URL for a server"]
-TaskName = Annotated[str, "addition, countdown, gsm8k ... (ponder tasks lists them) or module:object"]
-TaskSettings = Annotated[list[str], "a setting of the task, as key=value; may be given again"]
+TaskName = Annotated[
+    str, Named("ponder.tasks:TASKS"), "addition, countdown, gsm8k ... (ponder tasks lists them) or module:object"
+]
+TaskSettings = Annotated[dict[str, str], SettingsOf("task"), "a setting of the task (ponder tasks TASK lists them)"]
+StrategySettings = Annotated[
+    dict[str, str], SettingsOf("strategy"), "a setting of the strategy (ponder strategies NAME lists them)"
+]
+AlgorithmSettings = Annotated[
+    dict[str, str], SettingsOf("algorithm"), "a setting of the algorithm, such as clip_high or kl.estimator"
+]
+LoraSettings = Annotated[
+    dict[str, str], SettingsOf("lora", "ponder.nets.lora:LoRA"), "train adapters in place of the weights"
+]
+OptimizerSettings = Annotated[
+    dict[str, str],
+    SettingsOf("optimizer", "ponder.train.optimizer:AdamW", ("lr", "warmup_steps", "decay_steps", "states")),
+    "settings of AdamW",
+]
+BudgetSettings = Annotated[
+    dict[str, str], SettingsOf("budget", "ponder.reason.budget:Budget"), "what each problem may cost at most"
+]
 Template = Annotated[str | None, "plain, qa, r1 or jinja2 text, in place of the model's own chat template"]
 MaxTokens = Annotated[int, "longest completion"]
 LearningRate = Annotated[float, "learning rate"]
@@ -27,11 +42,14 @@ Dtype = Annotated[str, "auto, float32, bfloat16 or float16"]
 RunDirectory = Annotated[Path | None, "the run directory; the same command goes on where it stopped"]
 Json = Annotated[bool, "one JSON object per line on stdout, nothing else"]
 NoResume = Annotated[bool, "refuse to go on with a run that is already there"]
-LoraRank = Annotated[int, "train LoRA adapters of this rank instead of the weights"]
 KeepCheckpoints = Annotated[int, "checkpoints to keep, besides the best"]
-GradientCheckpointing = Annotated[bool, "keep no activations inside layers: less memory, a third more time"]
-OptimizerStates = Annotated[Literal["float32", "int8", "cpu"], "how the optimiser's states are kept"]
-Strategy = Annotated[str | None, "chain, vote, best-of, beam, mcts ... or a preset (ponder strategies lists them)"]
+GradientCheckpointing = Annotated[bool, "recompute activations in the backward pass: less memory, a third more time"]
+OptimizerStates = Annotated[Literal["float32", "int8", "cpu"], "how the optimizer's states are kept"]
+Strategy = Annotated[
+    str | None,
+    Named("ponder.reason.strategies:STRATEGIES", "ponder.reason.presets:PRESETS"),
+    "chain, majority-vote, best-of-n, beam-search, mcts ... or a preset (ponder strategies lists them)",
+]
 Effort = Annotated[
     Literal["none", "minimal", "low", "medium", "high", "max"] | None,
     "bounds on answers and tokens; a server's chat is asked for it, too",
@@ -39,6 +57,4 @@ Effort = Annotated[
 Guide = Annotated[
     str, "what guides a search: likelihood, p_true, reward:FOLDER, genrm:MODEL, module:object; oracle (eval only)"
 ]
-TokenBudget = Annotated[int | None, "tokens to write at most, for each problem"]
 Prices = Annotated[Path | None, "a JSON table of dollars per million tokens; the row with the model's name counts"]
-SecondsBudget = Annotated[float | None, "seconds after which nothing new is begun, for each problem"]

@@ -44,10 +44,7 @@ def solve(
     max_tokens: Annotated[int | None, "longest answer (256)"] = None,
     temperature: Annotated[float | None, "0: greedy, which a chain is; a vote samples at 0.7"] = None,
     guide: opt.Guide = "",
-    budget: opt.TokenBudget = None,
-    seconds: opt.SecondsBudget = None,
     prices: opt.Prices = None,
-    set: Annotated[list[str], "a setting of the strategy, as key=value; may be given again"] = [],  # noqa: B006
     show: Annotated[Literal["answer", "thought", "tree"], "how much of it"] = "thought",
     template: opt.Template = None,
     seed: int = 0,
@@ -55,6 +52,8 @@ def solve(
     dtype: opt.Dtype = "auto",
     run: Annotated[Path | None, "keep the thinking here; the same question goes on from it, say with more --n"] = None,
     json: opt.Json = False,
+    strategy_settings: opt.StrategySettings = {},  # noqa: B006 (never changed)
+    budget_settings: opt.BudgetSettings = {},  # noqa: B006
 ) -> int:
     """Ask a model a question, and think about it by a strategy."""
     if not question.strip():
@@ -67,7 +66,7 @@ def solve(
     if strategy is None and effort is None and n == 1:
         strategy = "chain"
     usual = {"max_tokens": 256.0}
-    if strategy in (None, "vote", "ensemble") and effort not in ("none", "minimal", "low"):
+    if strategy in (None, "majority-vote", "samples") and effort not in ("none", "minimal", "low"):
         usual["temperature"] = 0.7
     way, own, level = strategy_from_flags(
         strategy,
@@ -75,17 +74,17 @@ def solve(
         n=n,
         max_tokens=max_tokens,
         temperature=temperature,
-        settings=set,
-        default_name="vote",
+        settings=strategy_settings,
+        default_name="majority-vote",
         sampling_defaults=usual,
     )
     refuse_unused_guide(way, guide)
-    allowed = budget_from_flags(level, budget, seconds, prices, model)
+    allowed = budget_from_flags(level, budget_settings, prices, model)
     model = resolve_remote_model(model, effort, template, device, dtype, guide)
     named = guide or own
     guide = named or default_guide(way)
     warn_ineffective_strategy(way, allowed)
-    asked = QuestionJob(question, model, template, strategy or effort or "vote", guide, seed)
+    asked = QuestionJob(question, model, template, strategy or effort or "majority-vote", guide, seed)
     from ponder.runs.prior_results import PriorResults
 
     before = None if run is None else PriorResults.read(run)
@@ -133,7 +132,7 @@ def solve_question(
     from ponder.pipelines.job.input_fingerprints import input_fingerprints
     from ponder.pipelines.problems.prompt_style import styled_question
     from ponder.pipelines.solve import solve
-    from ponder.runs.run_dir import Run, read_traces
+    from ponder.runs import Run, read_traces
     from ponder.types import prompt_trace
 
     problem = styled_question(job.question, strategy, job.template)

@@ -7,10 +7,16 @@ from dataclasses import fields, is_dataclass
 from typing import Annotated, Any
 
 from ponder.cli.progress import print_json
+from ponder.settings import Named
 
 
 def strategies(
-    name: Annotated[str, "of which to say more"] = "", /, *, json: Annotated[bool, "one JSON object"] = False
+    name: Annotated[
+        str, Named("ponder.reason.strategies:STRATEGIES", "ponder.reason.presets:PRESETS"), "of which to say more"
+    ] = "",
+    /,
+    *,
+    json: Annotated[bool, "one JSON object"] = False,
 ) -> int:
     """All strategies, presets and efforts; or one strategy: what it does, and its settings."""
     from ponder import registry
@@ -27,7 +33,7 @@ def strategies(
         "strategies": {known: _first_paragraph(kind) for known, kind in STRATEGIES.items()},
         "presets": {known: preset.source for known, preset in PRESETS.items()},
         "efforts": {
-            known: f"{e.strategy}, {e.answers} x {e.max_answer_tokens:,} tokens, {e.answers * e.max_answer_tokens:,} in all"
+            known: f"{e.strategy}, {e.answers} x {e.max_answer_tokens:,} tokens, {e.budget.tokens:,} in all"
             for known, e in EFFORTS.items()
         },
     }

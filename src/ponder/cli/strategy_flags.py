@@ -1,8 +1,8 @@
-"""A way to think, from flags: a strategy's or preset's name, an effort, and the settings that were given."""
+"""A strategy from flags: its name or a preset's, an effort, and its settings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from math import gcd
 from pathlib import Path
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ponder.reason.budget import Budget
 
 _COUNT_FIELDS = ("n", "simulations")  # how much a strategy does: samples, beams, branches, simulations
-_INNER_STRATEGY_FIELDS = ("fast", "hard", "tree", "of")  # strategies inside a strategy
 
 
 def strategy_from_flags(
@@ -26,16 +25,14 @@ def strategy_from_flags(
     n: int | None = None,
     max_tokens: int | None = None,
     temperature: float | None = None,
-    settings: Sequence[str] = (),
-    default_name: str = "vote",
+    settings: Mapping[str, str] | None = None,
+    default_name: str = "majority-vote",
     sampling_defaults: Mapping[str, float] | None = None,
-    flag: str = "--set",
 ) -> tuple[Strategy, str, Budget | None]:
     """The strategy, its own guide if it has one, and the effort's budget.
 
-    What was given on the command line counts more than the effort's bounds, and those more than the defaults.
-    `usual`: how a command samples where nothing else is said (max_tokens, temperature). What was given and the
-    strategy has no use for is refused; `flag`: where its settings were given.
+    Flags override the effort's bounds, and those the defaults. `sampling_defaults`: how a command samples where
+    nothing else says it (max_tokens, temperature). Flags that the strategy has no use for are refused.
     """
     from ponder import registry
     from ponder.reason.effort import get_effort
@@ -45,10 +42,12 @@ def strategy_from_flags(
     level = get_effort(effort) if effort else None
     name = name or (level.strategy if level else default_name)
     kind, guide = unpack_preset(registry.lookup("strategy", name, {**STRATEGIES, **PRESETS}))
-    found = flags.build_with_settings("strategy", kind, [s for s in settings if not s.startswith("cut=")], flag)
+    settings = dict(settings or {})
+    cut = settings.pop("cut", None)
+    found = flags.build_with_settings("strategy", kind, settings, "strategy")
     if not callable(found) or not is_dataclass(found):
         raise UsageError(f"{name} is no strategy: it must be a dataclass that is called with a trace and a policy")
-    asked = {s.partition("=")[0] for s in settings}
+    asked = {name.partition(".")[0] for name in settings}
     count = n if n is not None else level.answers if level and not asked & set(_COUNT_FIELDS) else None
     sampling_defaults = sampling_defaults or {}
     longest = (
@@ -61,11 +60,10 @@ def strategy_from_flags(
     drawn = temperature if temperature is not None else sampling_defaults.get("temperature")
     if n is not None and not any(_has_field(found, c) for c in _COUNT_FIELDS) and n != 1:
         raise UsageError(f"{name} takes no --n: its settings are {', '.join(f.name for f in fields(found))}")
-    made: Any = _with_cut(found, name, settings)
-    if (
-        n is None and count is not None and _has_field(found, "m") and "m" not in asked
-    ):  # as many children as divide that
-        made = replace(made, m=gcd(count, made.beam_width), n=count)
+    made: Any = _with_cut(found, name, cut)
+    is_beam = _has_field(found, "beam_width") and _has_field(found, "n")
+    if n is None and count is not None and is_beam and "beam_width" not in asked:
+        made = replace(made, beam_width=gcd(count, made.beam_width), n=count)  # as many children as divide the count
     _refuse_unused_sampling(made, name, {"max_tokens": max_tokens, "temperature": temperature})
     made = _with_limits(made, count, None if longest is None else int(longest), drawn)
     return made, guide, level.budget if level else None
@@ -84,8 +82,9 @@ def _refuse_unused_sampling(strategy: Any, name: str, given: Mapping[str, float 
 
 
 def _has_sampling(strategy: Any) -> bool:
-    inner = (getattr(strategy, name) for name in _INNER_STRATEGY_FIELDS if _has_field(strategy, name))
-    return _has_field(strategy, "sampling") or any(is_dataclass(s) and _has_sampling(s) for s in inner)
+    from ponder.reason.inner_strategies import inner_strategies
+
+    return _has_field(strategy, "sampling") or any(map(_has_sampling, inner_strategies(strategy).values()))
 
 
 def _flag_name(name: str) -> str:
@@ -103,22 +102,23 @@ def refuse_unused_guide(strategy: Any, guide: str) -> None:
         raise UsageError(f"--guide {guide} changes nothing: {why}")
 
 
-def _with_cut(strategy: Any, name: str, settings: Sequence[str]) -> Any:
-    """Where its steps end, by the cut's name: `--set cut=sentence`, `cut=tokens:32`, `cut=mark:TEXT`, `cut=auto`."""
+def _with_cut(strategy: Any, name: str, cut: str | None) -> Any:
+    """Where its steps end: `--strategy.cut sentence`, `tokens:32`, `mark:TEXT` or `auto`."""
     from ponder.reason.operators.auto_cut import AUTO_CUT
     from ponder.reason.operators.cut import parse_cut
 
-    named = [s.partition("=")[2] for s in settings if s.startswith("cut=")]
-    if named and (why := unused_settings(strategy).get("cut")):
-        raise UsageError(f"{name} takes no cut: {why}")
-    if named and not _has_field(strategy, "cut"):
-        raise UsageError(f"{name} takes no cut: its settings are {', '.join(f.name for f in fields(strategy))}")
-    if not named:
+    if cut is None:
         return strategy
-    return replace(strategy, cut=AUTO_CUT if named[-1] == "auto" else parse_cut(named[-1]))
+    if why := unused_settings(strategy).get("cut"):
+        raise UsageError(f"{name} takes no cut: {why}")
+    if not _has_field(strategy, "cut"):
+        raise UsageError(f"{name} takes no cut: its settings are {', '.join(f.name for f in fields(strategy))}")
+    return replace(strategy, cut=AUTO_CUT if cut == "auto" else parse_cut(cut))
 
 
 def _with_limits(strategy: Any, count: int | None, longest: int | None, temperature: float | None) -> Any:
+    from ponder.reason.inner_strategies import inner_strategies
+
     changes: dict[str, Any] = {}
     if count is not None and (name := next((c for c in _COUNT_FIELDS if _has_field(strategy, c)), None)):
         changes[name] = count
@@ -126,10 +126,9 @@ def _with_limits(strategy: Any, count: int | None, longest: int | None, temperat
         drawn = {"max_tokens": longest, "temperature": temperature}
         given = {k: v for k, v in drawn.items() if v is not None}
         changes["sampling"] = replace(strategy.sampling, **given)
-    for name in _INNER_STRATEGY_FIELDS:
-        if _has_field(strategy, name) and is_dataclass(getattr(strategy, name)):
-            inner = None if name in ("fast", "of") else count  # a fast one stays so, and a forest has its trees
-            changes[name] = _with_limits(getattr(strategy, name), inner, longest, temperature)
+    for name, inner in inner_strategies(strategy).items():
+        own_count = name == "cheap" or _has_field(strategy, "trees")  # a forest counts its trees
+        changes[name] = _with_limits(inner, None if own_count else count, longest, temperature)
     return replace(strategy, **changes)
 
 
@@ -138,13 +137,14 @@ def _has_field(strategy: Any, name: str) -> bool:
 
 
 def budget_from_flags(
-    level: Budget | None, tokens: int | None, seconds: float | None, prices: Path | None = None, model: str = ""
+    level: Budget | None, settings: Mapping[str, str], prices: Path | None = None, model: str = ""
 ) -> Budget | None:
-    """The effort's bound on tokens, or what was given; and what the model's tokens cost, where there is a table."""
+    """The effort's bound on tokens, changed by the flags; and the price of its tokens, where there is a table."""
     from ponder import registry
     from ponder.reason.budget import Budget
     from ponder.reason.price import Price, read_prices
 
-    bound = tokens if tokens is not None else level.tokens if level else None
+    if level is None and not settings and prices is None:
+        return None
     price = registry.lookup("price", model, read_prices(prices)) if prices is not None else Price()
-    return None if bound is None and seconds is None and prices is None else Budget(bound, seconds, price=price)
+    return flags.build_with_settings("budget", Budget(level.tokens if level else None, price=price), settings, "budget")

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ponder import event_loop
 from ponder.cli import shared_flags as opt
-from ponder.cli.flags import When
 from ponder.cli.progress import print_json
+from ponder.settings import Named, When
 
 if TYPE_CHECKING:
     from ponder.types import Message
 
 
 def tasks(
-    name: Annotated[str, "of which to say more"] = "",
+    name: Annotated[str, Named("ponder.tasks:TASKS"), "of which to say more"] = "",
     /,
     *,
     strategy: Annotated[opt.Strategy, When("name")] = None,
     effort: Annotated[opt.Effort, When("name")] = None,
     template: Annotated[opt.Template, When("name")] = None,
-    set: Annotated[opt.TaskSettings, When("name")] = [],  # noqa: B006  never changed
     json: Annotated[bool, "one JSON object"] = False,
+    task_settings: Annotated[opt.TaskSettings, When("name")] = {},  # noqa: B006 (never changed)
 ) -> int:
     """All tasks; or one: its settings and levels, a problem, and what its verifier says of the gold answer.
 
@@ -41,7 +41,9 @@ def tasks(
             print("\n".join(f"{known:<{width}}  {said}" for known, said in listed.items()))
             print("\n`ponder tasks NAME` shows a problem of one; your own task is module:object.")
         return 0
-    said = _missing_settings(name, set) or event_loop.run(_describe(name, set, strategy, effort, template))
+    said = _missing_settings(name, task_settings) or event_loop.run(
+        _describe(name, task_settings, strategy, effort, template)
+    )
     if json:
         print_json(said)
     else:
@@ -49,18 +51,18 @@ def tasks(
     return 0
 
 
-def _missing_settings(name: str, settings: Sequence[str]) -> dict[str, Any] | None:
+def _missing_settings(name: str, settings: Mapping[str, str]) -> dict[str, Any] | None:
     """What a task still has to be told before it has a problem to show; None where that is nothing."""
     from ponder.tasks import find
 
     kind, settings = find(name, settings)
     if not (isinstance(kind, type) and is_dataclass(kind)):
         return None
-    known, given = {f.name: f for f in fields(kind) if f.init}, {setting.partition("=")[0] for setting in settings}
+    known, given = {f.name: f for f in fields(kind) if f.init}, {setting.partition(".")[0] for setting in settings}
     needs = [f.name for f in known.values() if f.default is MISSING and f.default_factory is MISSING]
     if not set(needs) - given or given - known.keys():
         return None
-    told = getattr(kind, "ASKS", {})
+    told = getattr(kind, "REQUIRED_SETTINGS", {})
     return {
         "task": name,
         "about": _headline(kind),
@@ -71,7 +73,7 @@ def _missing_settings(name: str, settings: Sequence[str]) -> dict[str, Any] | No
 
 
 async def _describe(
-    name: str, settings: Sequence[str], strategy: str | None, effort: str | None, template: str | None
+    name: str, settings: Mapping[str, str], strategy: str | None, effort: str | None, template: str | None
 ) -> dict[str, Any]:
     from ponder.cli.job_commands import build_task
     from ponder.cli.strategy_flags import strategy_from_flags
@@ -119,16 +121,16 @@ def _description_lines(said: dict[str, Any]) -> list[str]:
     if needs := said.get("needs"):
         width = max(map(len, needs))
         out += [
-            "needs (--set name=value):",
+            "needs (--task.NAME VALUE):",
             *(f"  {name:<{width}}  {what}".rstrip() for name, what in needs.items()),
             "",
         ]
-    out += ["settings (--set name=value):", *(f"  {name} = {value}" for name, value in said["settings"].items())]
+    out += ["settings (--task.NAME VALUE):", *(f"  {name} = {value}" for name, value in said["settings"].items())]
     if needs:
         return out + (["", *textwrap.wrap(", ".join(said["choices"]), 100)] if said["choices"] else [])
     verdict = said["verdict"]
     if said["levels"]:
-        out += ["", "levels (--set level=N):"]
+        out += ["", "levels (--task.level N):"]
         for i, level in enumerate(said["levels"], 1):
             out.append(f"  {i}  " + ", ".join(f"{k}={v}" for k, v in level.items()))
     style = f", in style {said['style']}" if said["style"] else ""

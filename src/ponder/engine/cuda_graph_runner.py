@@ -86,10 +86,10 @@ class CudaGraphRunner(ModelRunner):
     def close(self) -> None:
         self._warm_up_thread.join()
 
-    def _prefill_hidden(self, parts: Sequence[PrefillChunk]) -> Tensor:
-        if not self._has_kernels((), parts):
-            return super()._prefill_hidden(parts)
-        return fused_forward.prefill(self.weights, self.cache, parts)
+    def _prefill_hidden(self, chunks: Sequence[PrefillChunk]) -> Tensor:
+        if not self._has_kernels((), chunks):
+            return super()._prefill_hidden(chunks)
+        return fused_forward.prefill(self.weights, self.cache, chunks)
 
     def _make_cache(self, slots: int) -> KVCache:
         c, net = self.net.config, self.net
@@ -116,34 +116,34 @@ class CudaGraphRunner(ModelRunner):
         some = [seq for seq in seqs if _sampling_kind(seq) == kind]
         return some, min(_STEPS_BESIDE_HOST_SAMPLING, self.max_steps(some)) if kind == SAMPLED_ON_DEVICE else 1
 
-    def mixed_batch(self, parts: Sequence[PrefillChunk]) -> bool:
+    def mixed_batch(self, chunks: Sequence[PrefillChunk]) -> bool:
         """Not in a short pass: setting one up for both takes the host longer than it saves the device."""
-        tokens = sum(part.stop - part.start for part in parts)
+        tokens = sum(chunk.stop - chunk.start for chunk in chunks)
         return not self.ready.is_set() or tokens * self._parameters >= _MIN_MIXED_WORK
 
     def max_steps(self, seqs: Sequence[SequenceState], ahead: int = 0) -> int:
         return max(1, min(STEPS_PER_LAUNCH, max(seq.sampling.max_tokens - len(seq.token_ids) for seq in seqs) - ahead))
 
-    def can_launch(self, seqs: Sequence[SequenceState], parts: Sequence[PrefillChunk] = ()) -> bool:
-        return self._has_kernels(seqs, parts) and all(seq.samples_on_device for seq in seqs)
+    def can_launch(self, seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk] = ()) -> bool:
+        return self._has_kernels(seqs, chunks) and all(seq.samples_on_device for seq in seqs)
 
-    def _has_kernels(self, seqs: Sequence[SequenceState], parts: Sequence[PrefillChunk]) -> bool:
+    def _has_kernels(self, seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk]) -> bool:
         """Are there kernels for such a pass?"""
-        adapted = any(seq.adapter for seq in seqs) or any(node_adapter(part.node) for part in parts)
+        adapted = any(seq.adapter for seq in seqs) or any(node_adapter(chunk.node) for chunk in chunks)
         return self.ready.is_set() and len(seqs) <= self.max_batch and not adapted
 
-    def decode(self, seqs: Sequence[SequenceState], parts: Sequence[PrefillChunk] = ()) -> Tensor:
-        if not self._has_kernels(seqs, parts):
+    def decode(self, seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk] = ()) -> Tensor:
+        if not self._has_kernels(seqs, chunks):
             for batch in self._batches:
                 if not batch.row_of.keys().isdisjoint(seqs):  # they go on elsewhere
                     batch.row_of = {}
-            return super().decode(seqs, parts)
+            return super().decode(seqs, chunks)
         if self._logits_batch is None:
             assert self._sampling_batch is not None
             buffers = GraphBuffers(self.net, self.max_batch, self.null_slot, self._sampling_batch.buffers)
             self._logits_batch = GraphBatch(self.weights, self.cache, buffers, self.null_slot, samples=False)
         places = self._logits_batch.lay_out(seqs, 1)
-        self._run_batch(self._logits_batch, parts)
+        self._run_batch(self._logits_batch, chunks)
         logits = self._logits_batch.buffers.logits
         return logits[: len(seqs)] if places.tolist() == list(range(len(seqs))) else logits[places]
 
@@ -151,7 +151,7 @@ class CudaGraphRunner(ModelRunner):
         return self._sampling_batch is not None and self._sampling_batch.can_continue(seqs, steps)
 
     def launch(
-        self, seqs: Sequence[SequenceState], steps: int, ahead: int = 0, parts: Sequence[PrefillChunk] = ()
+        self, seqs: Sequence[SequenceState], steps: int, ahead: int = 0, chunks: Sequence[PrefillChunk] = ()
     ) -> PendingTokens:
         batch = self._sampling_batch
         assert batch is not None
@@ -162,7 +162,7 @@ class CudaGraphRunner(ModelRunner):
         uniforms[places, :steps] = rng.uniforms(keys[:, None], begins[:, None] + np.arange(steps))
         copy_to_device_async(uniforms, b.uniforms[: batch.bucket])
         b.step.zero_()
-        self._run_batch(batch, parts)
+        self._run_batch(batch, chunks)
         for _ in range(steps - 1):
             batch.run()
         tokens, said = (_copy_to_host_async(x[: batch.bucket]) for x in (b.tokens, b.logprobs))
@@ -177,13 +177,13 @@ class CudaGraphRunner(ModelRunner):
 
         return results
 
-    def _run_batch(self, batch: GraphBatch, parts: Sequence[PrefillChunk]) -> None:
-        """A pass of the batch, and the parts in it."""
+    def _run_batch(self, batch: GraphBatch, chunks: Sequence[PrefillChunk]) -> None:
+        """A pass of the batch, and the chunks in it."""
         ModelRunner.forget_batch(self)  # what plain passes knew of these rows is old
-        hidden = batch.run(parts)
-        if parts:
+        hidden = batch.run(chunks)
+        if chunks:
             assert hidden is not None
-            self._store_hidden(parts, hidden)
+            self._store_hidden(chunks, hidden)
 
     def forget_batch(self) -> None:
         super().forget_batch()

@@ -1,20 +1,19 @@
-"""Sampling and scoring for many callers at once, in a thread of its own.
+"""Generation and scoring for many callers at once, in a thread of its own.
 
-Calls come from any event loop or thread, join the others at the next pass and leave when they are done. The thread
-works while there is work, lingers a little, and ends; a call starts it again. Whatever happens, every caller gets an
-answer or an error. What host code raises for one text is the error of its own call; the others go on.
+Each step of the thread plans a batch, runs the model on it and samples. A request joins the batch at the next step and
+leaves it when it is finished. What host code raises for one sequence fails that sequence's call; the others continue.
+`Mailbox` moves calls and results between the callers and the thread.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
-import threading
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
@@ -24,72 +23,48 @@ from torch import Tensor
 
 from ponder.engine import request_errors
 from ponder.engine.adapters import Adapters
-from ponder.engine.kv_cache import bytes_per_token
+from ponder.engine.kv_cache import MIN_CACHE_BYTES, bytes_per_token, cache_budget
+from ponder.engine.mailbox import EngineCall, Mailbox, TokenEvent
 from ponder.engine.model_runner import ModelRunner, PendingTokens
 from ponder.engine.request import ReadRequest, Request, SequenceState, check_request, check_tokens
-from ponder.engine.runner_factory import MIN_CACHE_BYTES, cache_budget, make_runner
-from ponder.engine.sampler import exact_log_softmax
+from ponder.engine.runner_factory import make_runner
 from ponder.engine.sampling_step import StopCheck, append_sampled, sample_and_append
 from ponder.engine.scheduler import Scheduler, StepPlan
 from ponder.errors import ModelError, UsageError
 from ponder.nets.decoder import Decoder
 
-_IDLE_SECONDS = 1.0  # seconds that an idle thread waits for more work
-_PREFILL_CHUNK_TOKENS = {
-    "cpu": 512,
-    "mps": 1024,
-}  # tokens of prefixes filled in one pass; on a GPU more fit in the same time
+# Tokens of prompts computed in one step. A GPU computes more in the same time.
+_PREFILL_CHUNK_TOKENS = {"cpu": 512, "mps": 1024}
 _PREFILL_CHUNK_TOKENS_GPU = 8192
-
-TokenEvent = tuple[int, int, float]  # which continuation, its next token, the token's log-probability
 
 _engines: WeakSet[Engine] = WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
-    """A thread that the interpreter's end meets inside torch aborts the process."""
+    """Close all engines: a thread that is inside torch when the interpreter exits aborts the process."""
     for engine in list(_engines):
         engine.close()
 
 
-@dataclass(eq=False)
-class _EngineCall:
-    """What one caller asked for, and how to tell him."""
-
-    items: Sequence[SequenceState] | Sequence[ReadRequest]
-    loop: asyncio.AbstractEventLoop
-    future: asyncio.Future[Any]
-    on_token: Callable[[TokenEvent], None] | None = None
-    unfinished: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.unfinished = len(self.items)
-
-    def notify(self, set_it: Callable[[Any], None], value: Any) -> None:
-        def told() -> None:
-            if not self.future.done():
-                set_it(value)
-
-        with suppress(RuntimeError):  # the caller's loop is closed: nobody listens
-            self.loop.call_soon_threadsafe(told)
-
-
 @dataclass(slots=True)
 class InFlight:
-    """Passes that the device has been told to run."""
+    """Steps that were launched on the device and whose tokens were not collected yet."""
 
     seqs: list[SequenceState]
     steps: int
     results: PendingTokens
     version: int
-    began: float
-    ended: bool = False  # a row ended in the flight before: others may take its place
+    start_time: float
+    some_finished: bool = False  # a sequence finished in the launch before this one: a waiting one may take its place
 
 
 class Engine:
-    """Over a decoder whose weights it uses in place. `watch` is told of tokens as they are written; where it raises,
-    all calls in hand fail with what it raised, and the engine works on."""
+    """Uses the weights of a decoder in place. `on_tokens` is called with the number of new tokens after each step; if
+    it raises, all calls in flight fail with that error, and the engine keeps working.
+
+    The scheduler, the runner and what is in flight belong to the thread of the mailbox.
+    """
 
     def __init__(
         self,
@@ -97,107 +72,76 @@ class Engine:
         eos: frozenset[int] = frozenset(),
         stop_check: StopCheck = lambda seq: False,
         *,
-        cache_bytes: int | None = None,  # None: PONDER_CACHE_GIB, or 2 GiB, on a GPU a quarter of what is free there
+        cache_bytes: int | None = None,  # None: PONDER_CACHE_GIB, or 2 GiB, on a GPU a quarter of its free memory
         max_num_seqs: int = 1024,
         prefill_chunk_tokens: int = 0,
-        cuda_graphs: bool = True,  # on a GPU: whole passes as CUDA graphs
-        quantization: str = "",  # "int8" or "fp8": sample from weights of one byte each, rounded from the network's
+        cuda_graphs: bool = True,  # on a GPU: whole steps as CUDA graphs
+        quantization: str = "",  # "int8" or "fp8": sample with weights rounded to one byte each
     ) -> None:
         self.net, self.eos, self.stop_check = net, eos, stop_check
-        self.cache_bytes, self.max_num_seqs, self.prefill_chunk_tokens, self.cuda_graphs = (
-            cache_bytes,
-            max_num_seqs,
-            prefill_chunk_tokens,
-            cuda_graphs,
-        )
-        self.quantization = quantization
-        self._cache_tokens = self._token_bytes = 0
-        self.adapters = Adapters(net, self.paused, self.refresh_weights)
+        self.cache_bytes, self.max_num_seqs, self.prefill_chunk_tokens = cache_bytes, max_num_seqs, prefill_chunk_tokens
+        self.cuda_graphs, self.quantization = cuda_graphs, quantization
         self.version = 0
-        self.before_submit: Callable[[], None] = lambda: None  # called before new calls are looked at
         self.on_tokens: Callable[[int], None] = lambda tokens: None
-        self._condition = threading.Condition()  # guards all below but the schedule, which is the thread's
-        self._thread: threading.Thread | None = None
-        self._gathered: dict[asyncio.AbstractEventLoop, list[_EngineCall]] = {}
-        self._inbox: list[_EngineCall] = []
-        self._cancelled: list[_EngineCall] = []  # whose callers do not wait any more
-        self._weights_changed = self._closed = self._busy = False
-        self._paused = 0
-        self._calls: dict[SequenceState | ReadRequest, _EngineCall] = {}
+        self.mailbox = Mailbox(self._guarded_step, lambda: bool(self._scheduler))
+        self.adapters = Adapters(net, self.paused, self.refresh_weights)
+        self._cache_tokens = self._token_bytes = 0
         self._scheduler: Scheduler | None = None
         self._runner: ModelRunner | None = None
         self._run_in_flight: InFlight | None = None
         self._collected_at = 0.0
         _engines.add(self)
 
-    # what callers use, in their own threads
+    # used by callers, in their own threads
 
     async def generate(self, request: Request) -> list[SequenceState]:
-        """All continuations of a prefix, each at its end."""
+        """All finished sequences of a request."""
         seqs: list[SequenceState] = await self._submit(self._make_sequences(request))
         return seqs
 
     async def stream(self, request: Request) -> AsyncIterator[TokenEvent | list[SequenceState]]:
-        """Each token as it is drawn, and at last all rows."""
+        """Each token as it is sampled, and finally all sequences."""
         seqs = self._make_sequences(request)
-        on_token: asyncio.Queue[TokenEvent | None] = asyncio.Queue()
-        asking = asyncio.ensure_future(self._submit(seqs, on_token.put_nowait))
-        asking.add_done_callback(lambda _: on_token.put_nowait(None))
+        events: asyncio.Queue[TokenEvent | None] = asyncio.Queue()
+        result = asyncio.ensure_future(self._submit(seqs, events.put_nowait))
+        result.add_done_callback(lambda _: events.put_nowait(None))
         try:
-            while (event := await on_token.get()) is not None:
+            while (event := await events.get()) is not None:
                 yield event
-            yield await asking
+            yield await result
         finally:
-            asking.cancel()
+            result.cancel()
 
     async def read_hidden_states(self, tokens: Any, start: int = 0, adapter: str = "") -> Tensor:
-        """Hidden states [t, E] of given tokens from `begin` on; those before it are taken from the cache if there."""
+        """Hidden states [t, E] of the tokens from `start` on. The tokens before it may come from the cache."""
         check_tokens(tokens, self.net.config.vocab)
         if not isinstance(start, int | np.integer) or not 0 <= start < len(tokens):
-            raise UsageError(f"begin is {start!r}; the text has {len(tokens)} tokens")
+            raise UsageError(f"start is {start!r}; the text has {len(tokens)} tokens")
         self._check_length(len(tokens))
-        reading = ReadRequest(tokens, start, adapter)
-        await self._submit([reading])
-        return torch.cat(reading.hidden)
+        read_request = ReadRequest(tokens, start, adapter)
+        await self._submit([read_request])
+        return torch.cat(read_request.hidden)
 
     def refresh_weights(self) -> None:
-        """The weights have changed: forget what was computed with the old ones. Texts in hand go on."""
-        with self._condition:
-            self._weights_changed = True
+        """The weights have changed: drop the cached prefixes. Requests in flight continue."""
+        self.mailbox.notify_weights_changed()
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """No pass runs in here: weights may change under texts in hand, which go on afterwards."""
-        if threading.current_thread() is self._thread:
-            raise UsageError("a watch runs inside a pass and cannot wait for its end: pause from another thread")
-        with self._condition:
-            self._paused += 1
-        try:
-            with self._condition:
-                self._condition.wait_for(lambda: not self._busy)
-            yield
-        finally:
-            with self._condition:
-                self._paused -= 1
-                self._condition.notify_all()
+    def paused(self) -> AbstractContextManager[None]:
+        """No step runs inside this context: weights may change while requests are in flight, which continue afterwards."""
+        return self.mailbox.paused()
 
     def close(self) -> None:
-        """Callers that still wait get an error, and later ones too."""
-        with self._condition:
-            self._closed = True
-            self._condition.notify_all()
-            thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
+        """Callers that still wait get an error, and so do later ones."""
+        self.mailbox.close()
         if self._runner is not None:
             self._runner.close()
         self._fail_all(UsageError("the engine was closed"))
 
     def sleep(self) -> None:
-        """Give the cache's memory back; the next call takes it again. Not while texts are in hand."""
+        """Free the cache's memory; the next request allocates it again. Refused while requests are in flight."""
         with self.paused():
-            if self._calls:
-                raise UsageError(f"{len(self._calls)} texts are in hand: wait for them before the engine sleeps")
+            if in_flight := len(self.mailbox.calls):
+                raise UsageError(f"{in_flight} requests are in flight: wait for them before the engine sleeps")
             self._run_in_flight = None
             if self._runner is None or not self._runner.sleep():
                 self._runner = None
@@ -205,16 +149,16 @@ class Engine:
 
     @property
     def busy(self) -> bool:
-        """Texts are in hand, or about to be."""
-        return self.has_requests or not all(loop.is_closed() for loop in list(self._gathered))
+        """Requests are in flight, or about to be."""
+        return self.mailbox.busy
 
     @property
     def has_requests(self) -> bool:
-        return bool(self._calls or self._inbox)
+        return self.mailbox.has_requests
 
     @property
     def cache_tokens(self) -> int:
-        """Tokens that the cache holds."""
+        """Number of tokens that fit in the cache."""
         if self.cache_bytes is not None:
             return max(1, self.cache_bytes // self._bytes_per_token)
         if not self._cache_tokens:
@@ -227,59 +171,15 @@ class Engine:
             self._token_bytes = bytes_per_token(self.net.config, self.net.dtype)
         return self._token_bytes
 
-    async def _submit(self, works: Any, on_token: Callable[[TokenEvent], None] | None = None) -> Any:
-        with self.adapters.in_use(works[0].adapter):
-            return await self._await_result(works, on_token)
-
-    async def _await_result(self, works: Any, on_token: Callable[[TokenEvent], None] | None) -> Any:
-        loop = asyncio.get_running_loop()
-        call = _EngineCall(works, loop, loop.create_future(), on_token)
-        with self._condition:
-            if self._closed:
-                raise UsageError("the engine was closed; make a new one")
-            for other in [o for o in self._gathered if o.is_closed()]:  # before it could hand over
-                del self._gathered[other]
-            gathering = self._gathered.setdefault(loop, [])
-            gathering.append(call)
-        if len(gathering) == 1:
-            loop.call_soon(loop.call_soon, self._flush_gathered, loop)
-        try:
-            return await call.future
-        except asyncio.CancelledError:
-            with self._condition:
-                self._cancelled.append(call)
-                self._condition.notify_all()
-            raise
-
-    def _flush_gathered(self, loop: asyncio.AbstractEventLoop) -> None:
-        """All calls that were ready at once come to the thread at once: what shares a pass does not depend on luck."""
-        failure: Exception | None = None
-        try:
-            self.before_submit()
-        except Exception as reason:  # nobody may be left waiting
-            failure = reason
-        with self._condition:
-            calls = [call for call in self._gathered.pop(loop, []) if not call.future.done()]
-            if self._closed:
-                failure = UsageError("the engine was closed")
-            elif failure is None and (self._thread is None or not self._thread.is_alive()):  # a fork loses threads
-                self._thread = threading.Thread(target=self._run_thread, name="engine", daemon=True)
-                try:
-                    self._thread.start()
-                except RuntimeError as reason:  # the system gives no more threads
-                    self._thread, failure = None, reason
-            if failure is None:
-                self._inbox += calls
-            else:
-                for call in calls:
-                    call.notify(call.future.set_exception, failure)
-            self._condition.notify_all()
+    async def _submit(self, items: Any, on_token: Callable[[TokenEvent], None] | None = None) -> Any:
+        with self.adapters.in_use(items[0].adapter):
+            return await self.mailbox.submit(items, on_token)
 
     def _make_sequences(self, request: Request) -> list[SequenceState]:
         check_request(request, self.net.config.vocab)
         self._check_length(len(request.prefix) + request.sampling.max_tokens)
         if request.grammar is None and (request.sampling.regex or request.sampling.json_schema):
-            raise UsageError("a pattern or schema needs a guide that knows the tokenizer: ask the policy instead")
+            raise UsageError("regex and json_schema need a grammar that knows the tokenizer: use the policy instead")
         return SequenceState.from_request(request)
 
     def _check_length(self, tokens: int) -> None:
@@ -295,195 +195,152 @@ class Engine:
     # the thread
 
     @torch.inference_mode()
-    def _run_thread(self) -> None:
-        while self._wait_for_work():
+    def _guarded_step(self) -> None:
+        """One step. If it fails, every caller gets the error; if memory ran out, retry with a smaller cache first."""
+        try:
+            self._step()
+        except BaseException as failure:  # of the step or of `on_tokens`: no caller may be left waiting
             try:
-                self._step()
-            except BaseException as failure:  # of a pass or of the watch: nobody may be left waiting
-                try:
-                    short = isinstance(failure, RuntimeError) and "out of memory" in str(failure)  # torch, or Triton
-                    if not short:
-                        raise
-                    self._retry_with_smaller_cache(failure)
-                except BaseException as why:
-                    self._fail_all(why)
-            finally:
-                with self._condition:
-                    self._busy = False
-                    self._condition.notify_all()
-
-    def _wait_for_work(self) -> bool:
-        """Wait until there is something to do, and take in what came. False: the thread ends."""
-        with self._condition:
-            while True:
-                if self._closed:
-                    self._thread = None
-                    return False
-                if not self._paused and (self._inbox or self._cancelled or self._scheduler):
-                    self._busy = True
-                    return True
-                if not self._condition.wait(_IDLE_SECONDS) and not (
-                    self._inbox or self._cancelled or self._scheduler or self._paused
-                ):
-                    self._thread = None
-                    return False
+                if not (isinstance(failure, RuntimeError) and "out of memory" in str(failure)):  # torch's or Triton's
+                    raise
+                self._retry_with_smaller_cache(failure)
+            except BaseException as error:
+                self._fail_all(error)
 
     def _step(self) -> None:
-        with self._condition:
-            inbox, self._inbox = self._inbox, []
-            left, self._cancelled = self._cancelled, []
-            stale, self._weights_changed = self._weights_changed, False
-            for call in inbox:  # from here on, whatever fails, its caller hears of it
-                self._calls |= dict.fromkeys(call.items, call)
-        if stale and self._runner is not None and not self._runner.matches(self.net):  # the weights lie elsewhere now
-            self._reset()
+        new, cancelled, weights_changed = self.mailbox.take()
+        if weights_changed and self._runner is not None and not self._runner.matches(self.net):
+            self._reset()  # the weights are at other addresses now
             self._cache_tokens = self._token_bytes = 0
-            inbox = list(dict.fromkeys(self._calls.values()))
+            new = list(dict.fromkeys(self.mailbox.calls.values()))
         scheduler, runner = self._ensure_runner()
-        for call in left:
+        for call in cancelled:
             self._abort(call)
-        flight, self._run_in_flight = self._run_in_flight, None
-        if flight is not None and not (stale or inbox or left):
-            self._run_in_flight = self._launch_ahead(flight)
-        if flight is not None:
-            self._collect(flight)
+        in_flight, self._run_in_flight = self._run_in_flight, None
+        if in_flight is not None and not (weights_changed or new or cancelled):
+            self._run_in_flight = self._launch_ahead(in_flight)
+        if in_flight is not None:
+            self._collect(in_flight)
         if self._run_in_flight is not None:
             return
-        if stale:
+        if weights_changed:
             scheduler.reset_prefix_cache()
             runner.refresh_weights()
-        for call in inbox:
+        for call in new:
             self._schedule_call(scheduler, call)
-        began, steps_back = time.perf_counter(), scheduler.preemptions
-        turn = scheduler.plan_step(runner.choose_sequences, runner.mixed_batch)
-        if scheduler.preemptions != steps_back:
-            runner.forget_batch()  # who stepped back may come again, with other slots
-        if turn is None:
-            return
-        parts, seqs, filling = turn.chunks, turn.seqs, list(scheduler.prefilling)
-        before = [len(seq.token_ids) for seq in seqs]
+        start_time, preemptions = time.perf_counter(), scheduler.preemptions
+        plan = scheduler.plan_step(runner.choose_sequences, runner.mixed_batch)
+        if scheduler.preemptions != preemptions:
+            runner.forget_batch()  # a preempted sequence comes back with other slots
+        if plan is not None:
+            self._run_plan(plan, scheduler, runner, start_time)
+
+    def _run_plan(self, plan: StepPlan, scheduler: Scheduler, runner: ModelRunner, start_time: float) -> None:
+        chunks, seqs, prefilling = plan.chunks, plan.seqs, list(scheduler.prefilling)
+        lengths = [len(seq.token_ids) for seq in seqs]
         failed: dict[SequenceState, Exception] = {}
         if not seqs:
-            runner.prefill(parts)
-        elif runner.can_launch(seqs, parts):
-            results = runner.launch(seqs, turn.steps, parts=parts)
-            self._run_in_flight = InFlight(seqs, turn.steps, results, self.version, began)
+            runner.prefill(chunks)
+        elif runner.can_launch(seqs, chunks):
+            results = runner.launch(seqs, plan.steps, chunks=chunks)
+            self._run_in_flight = InFlight(seqs, plan.steps, results, self.version, start_time)
         else:
-            failed = sample_and_append(runner.decode(seqs, parts), seqs, self.eos, self.stop_check, self.version)
-        self._account_time(began, turn, filling)
-        if parts:
-            self._finish(*scheduler.finish_chunks(parts))
+            failed = sample_and_append(runner.decode(seqs, chunks), seqs, self.eos, self.stop_check, self.version)
+        self._account_time(start_time, plan, prefilling)
+        if chunks:
+            self.mailbox.finish(*scheduler.finish_chunks(chunks))
         if seqs and self._run_in_flight is None:
-            self._deliver(seqs, before, failed)
+            self._deliver(seqs, lengths, failed)
 
-    def _launch_ahead(self, flight: InFlight) -> InFlight | None:
-        """The passes after those that run now, before these were looked at: so the device never waits for the host.
-        None where that cannot be: nobody goes on, memory is short, or others could join."""
+    def _launch_ahead(self, in_flight: InFlight) -> InFlight | None:
+        """Launch the next steps before the tokens of the running ones are collected, so that the device never waits for
+        the host. None: no sequence continues, memory is short, or other sequences could join."""
         scheduler, runner = self._scheduler, self._runner
         assert scheduler is not None and runner is not None
-        if scheduler.prefilling or (flight.ended and scheduler.waiting):
+        if scheduler.prefilling or (in_flight.some_finished and scheduler.waiting):
             return None
-        seqs = [r for r in flight.seqs if r.stop is None and r in self._calls]
-        if len(seqs) < len(scheduler.decoding):  # the others have a turn
+        seqs = [seq for seq in in_flight.seqs if seq.stop is None and seq in self.mailbox.calls]
+        if len(seqs) < len(scheduler.decoding):  # the others are next
             return None
-        seqs = [r for r in seqs if r.sampling.max_tokens - len(r.token_ids) > flight.steps]
+        seqs = [seq for seq in seqs if seq.sampling.max_tokens - len(seq.token_ids) > in_flight.steps]
         if not seqs:
             return None
-        steps = runner.max_steps(seqs, flight.steps)
+        steps = runner.max_steps(seqs, in_flight.steps)
         if not (runner.can_launch_ahead(seqs, steps) and scheduler.reserve_ahead(seqs, steps)):
             return None
-        began = time.perf_counter()
-        return InFlight(seqs, steps, runner.launch(seqs, steps, flight.steps), self.version, began)
+        start_time = time.perf_counter()
+        return InFlight(seqs, steps, runner.launch(seqs, steps, in_flight.steps), self.version, start_time)
 
-    def _collect(self, flight: InFlight) -> None:
-        """What a run of passes wrote. Rows that ended or left since it began are not among those that hear of it."""
-        there = [i for i, seq in enumerate(flight.seqs) if seq in self._calls]
-        if not there:
+    def _collect(self, in_flight: InFlight) -> None:
+        """Wait for the tokens of launched steps and deliver them, except to sequences that finished or were cancelled
+        since the launch."""
+        rows = [i for i, seq in enumerate(in_flight.seqs) if seq in self.mailbox.calls]
+        if not rows:
             return
-        tokens_BS, logprobs_BS = flight.results()
-        seqs = [flight.seqs[i] for i in there]
-        before = [len(seq.token_ids) for seq in seqs]
-        failed = append_sampled(tokens_BS[there], logprobs_BS[there], seqs, self.eos, self.stop_check, flight.version)
+        tokens_BS, logprobs_BS = in_flight.results()
+        seqs = [in_flight.seqs[i] for i in rows]
+        lengths = [len(seq.token_ids) for seq in seqs]
+        failed = append_sampled(tokens_BS[rows], logprobs_BS[rows], seqs, self.eos, self.stop_check, in_flight.version)
         now = time.perf_counter()
         for seq in seqs:
-            seq.seconds += (now - max(flight.began, self._collected_at)) / len(seqs)
+            seq.seconds += (now - max(in_flight.start_time, self._collected_at)) / len(seqs)
         self._collected_at = now
-        self._deliver(seqs, before, failed)
+        self._deliver(seqs, lengths, failed)
         if self._run_in_flight is not None:
-            self._run_in_flight.ended = bool(failed) or any(seq.stop is not None for seq in seqs)
+            self._run_in_flight.some_finished = bool(failed) or any(seq.stop is not None for seq in seqs)
 
     def _deliver(
-        self, seqs: Sequence[SequenceState], before: Sequence[int], failed: Mapping[SequenceState, Exception]
+        self, seqs: Sequence[SequenceState], lengths: Sequence[int], failed: Mapping[SequenceState, Exception]
     ) -> None:
-        """Tell the callers of these rows what they have now."""
-        scheduler = self._scheduler
+        """Pass new tokens, results and errors to the callers. `lengths`: tokens of each sequence before this step."""
+        scheduler, calls = self._scheduler, self.mailbox.calls
         assert scheduler is not None
-        self.on_tokens(sum(len(seq.token_ids) for seq in seqs) - sum(before))  # may raise: nobody gets half an answer
-        for seq, had in zip(seqs, before, strict=True):
-            call = self._calls.get(seq)
+        self.on_tokens(sum(len(seq.token_ids) for seq in seqs) - sum(lengths))  # may raise: before any delivery
+        for seq, length in zip(seqs, lengths, strict=True):
+            call = calls.get(seq)
             if call is None:
-                continue  # another continuation of the same call has failed
-            if call.loop.is_closed():  # without cancelling: nobody will ever hear
+                continue  # another sequence of the same call has failed
+            if call.loop.is_closed():  # without cancelling: no caller is left
                 self._abort(call)
-                continue
-            if seq in failed:
+            elif seq in failed:
                 self._abort(call)
-                call.notify(call.future.set_exception, failed[seq])
-                continue
-            if call.on_token is not None:
-                for token, logprob in zip(seq.token_ids[had:], seq.logprobs[had:], strict=True):
-                    with suppress(RuntimeError):
-                        call.loop.call_soon_threadsafe(call.on_token, (seq.index, token, logprob))
-        ended = [seq for seq in seqs if seq.stop is not None and seq in self._calls]
-        scheduler.remove(*ended)
+                self.mailbox.reject(call, failed[seq])
+            else:
+                self.mailbox.emit(seq, length)
+        finished = [seq for seq in seqs if seq.stop is not None and seq in calls]
+        scheduler.remove(*finished)
         if not scheduler.decoding and self._runner is not None:
-            self._runner.forget_batch()  # what was kept for them
-        self._finish(*ended)
+            self._runner.forget_batch()
+        self.mailbox.finish(*finished)
 
-    def _account_time(self, began: float, turn: StepPlan, filling: Sequence[SequenceState | ReadRequest]) -> None:
-        """By tokens. Rows of a flight are given its time when it lands, and that of what was filled in it."""
-        many = sum(part.stop - part.start for part in turn.chunks)
-        each = (time.perf_counter() - began) / (many + len(turn.seqs))
-        for work in filling if turn.chunks else ():
-            work.seconds += each * many / len(filling)
-        for seq in turn.seqs if self._run_in_flight is None else ():
-            seq.seconds += each
+    def _account_time(
+        self, start_time: float, plan: StepPlan, prefilling: Sequence[SequenceState | ReadRequest]
+    ) -> None:
+        """Share the step's time by tokens. Launched sequences get theirs, prefill included, when they are collected."""
+        prefill_tokens = sum(chunk.stop - chunk.start for chunk in plan.chunks)
+        seconds_per_token = (time.perf_counter() - start_time) / (prefill_tokens + len(plan.seqs))
+        for item in prefilling if plan.chunks else ():
+            item.seconds += seconds_per_token * prefill_tokens / len(prefilling)
+        for seq in plan.seqs if self._run_in_flight is None else ():
+            seq.seconds += seconds_per_token
 
-    def _finish(self, *works: SequenceState | ReadRequest) -> None:
-        """Callers of one loop hear together: what they ask for next comes together too."""
-        ready: dict[asyncio.AbstractEventLoop, list[_EngineCall]] = {}
-        for work in works:
-            call = self._calls.pop(work)
-            call.unfinished -= 1
-            if not call.unfinished:
-                ready.setdefault(call.loop, []).append(call)
-        for loop, calls in ready.items():
-            with suppress(RuntimeError):  # the loop is closed: nobody listens
-                loop.call_soon_threadsafe(_resolve_all, calls)
-
-    def _abort(self, call: _EngineCall) -> None:
-        """Let go of what a call still has in hand."""
+    def _abort(self, call: EngineCall) -> None:
+        """Remove what a call still has in flight."""
         assert self._scheduler is not None
-        self._scheduler.remove(*(work for work in call.items if self._calls.pop(work, None) is not None))
+        self._scheduler.remove(*self.mailbox.drop(call))
         if self._runner is not None:
             self._runner.forget_batch()
 
-    def _fail_all(self, failure: BaseException) -> None:
-        """After a broken pass nothing in the cache can be trusted: begin anew."""
-        if isinstance(failure, StopIteration):
-            failure = RuntimeError("what watches the engine raised StopIteration")  # which no future takes
-        with self._condition:
-            inbox, self._inbox, self._cancelled = self._inbox, [], []
-        for call in dict.fromkeys([*self._calls.values(), *inbox]):
-            call.notify(call.future.set_exception, failure)
-        self._calls = {}
+    def _fail_all(self, error: BaseException) -> None:
+        """Fail all calls and drop the cache: after a failed step its contents cannot be trusted."""
+        self.mailbox.fail_all(error)
         self._scheduler = self._runner = self._run_in_flight = None
 
     def _ensure_runner(self) -> tuple[Scheduler, ModelRunner]:
-        """The cache, made when it is first needed, and anew where it does not serve the network any more."""
+        """Scheduler and runner, made when they are first needed, and again when they do not match the network."""
         net, runner = self.net, self._runner
         if runner is not None and not self._scheduler and not runner.matches(net):
-            self._scheduler = self._runner = runner = None  # free before others are made
+            self._scheduler = self._runner = runner = None  # free the memory before new ones are made
             self._cache_tokens = self._token_bytes = 0
         while self._scheduler is None or runner is None:
             try:
@@ -491,80 +348,61 @@ class Engine:
                     runner = make_runner(net, self.cache_tokens, self.max_num_seqs, self.cuda_graphs, self.quantization)
                 else:
                     runner.wake()
-            except torch.OutOfMemoryError as why:
+            except torch.OutOfMemoryError as error:
                 runner = self._runner = None
-                self._halve_cache(why)
+                self._halve_cache(error)
                 continue
             chunk = self.prefill_chunk_tokens or _PREFILL_CHUNK_TOKENS.get(net.device.type, _PREFILL_CHUNK_TOKENS_GPU)
             self._runner, self._scheduler = runner, Scheduler(self.cache_tokens, self.max_num_seqs, chunk)
             runner.adapters = self.adapters
         return self._scheduler, runner
 
-    def _halve_cache(self, why: BaseException) -> None:
-        """Others use the device's memory too: do with half of the cache."""
+    def _halve_cache(self, error: BaseException) -> None:
+        """Others use the device's memory too: continue with half of the cache."""
         size = self.cache_tokens * self._bytes_per_token
         if self.cache_bytes is not None or size < MIN_CACHE_BYTES:
             raise ModelError(
-                f"a cache of {size / 2**20:.0f} MiB and the work in hand do not fit the device's memory: free some of "
-                "it, ask for fewer or shorter texts at once, or give the engine less (cache_bytes)"
-            ) from why
+                f"a cache of {size / 2**20:.0f} MiB and the running batch do not fit in the device's memory: free some of "
+                "it, send fewer or shorter requests at once, or give the engine less (cache_bytes)"
+            ) from error
         self._cache_tokens = self.cache_tokens // 2
         torch.cuda.empty_cache()
 
-    def _retry_with_smaller_cache(self, why: BaseException) -> None:
-        """A pass found no memory. Texts in hand keep what they have, and go on with a smaller cache."""
-        traceback.clear_frames(why.__traceback__)  # they hold the runner, whose memory is needed
+    def _retry_with_smaller_cache(self, error: BaseException) -> None:
+        """A step ran out of memory. Sequences in flight keep their tokens and continue with a smaller cache."""
+        traceback.clear_frames(error.__traceback__)  # they hold the runner, whose memory is needed
         self._reset()
-        self._halve_cache(why)
+        self._halve_cache(error)
         scheduler, _ = self._ensure_runner()
-        for call in dict.fromkeys(self._calls.values()):
+        for call in dict.fromkeys(self.mailbox.calls.values()):
             self._schedule_call(scheduler, call)
 
     def _reset(self) -> None:
-        """Without a cache. Texts in hand keep what they have."""
+        """Drop the cache and the runner. Sequences in flight keep their tokens."""
         if self._runner is not None:
-            self._runner.close()  # what still goes on in it holds its memory
+            self._runner.close()  # its warm-up thread holds its memory
         self._scheduler = self._runner = self._run_in_flight = None
-        for work in self._calls:
-            work.node = None
-            if isinstance(work, SequenceState):
-                work.slots = []
+        for item in self.mailbox.calls:
+            item.node = None
+            if isinstance(item, SequenceState):
+                item.slots = []
             else:
-                work.uncached, work.hidden = None, []
+                item.uncached, item.hidden = None, []
 
-    def _schedule_call(self, scheduler: Scheduler, call: _EngineCall) -> None:
-        works = [work for work in call.items if work in self._calls]
+    def _schedule_call(self, scheduler: Scheduler, call: EngineCall) -> None:
+        items = [item for item in call.items if item in self.mailbox.calls]
         try:
-            if not all(scheduler.fits(_cache_tokens_needed(work)) for work in works):
-                raise self._too_long(max(map(_cache_tokens_needed, works)))
-            self.adapters.load_to_device({work.adapter for work in works})
-        except BaseException as reason:
-            failure = request_errors.as_request_error(reason)
-            for work in works:
-                del self._calls[work]
-            call.notify(call.future.set_exception, failure)
+            if not all(scheduler.fits(_cache_tokens_needed(item)) for item in items):
+                raise self._too_long(max(map(_cache_tokens_needed, items)))
+            self.adapters.load_to_device({item.adapter for item in items})
+        except BaseException as error:
+            self.mailbox.reject(call, request_errors.as_request_error(error))
             return
-        scheduler.add(works)
+        scheduler.add(items)
 
 
-def _resolve_all(calls: Sequence[_EngineCall]) -> None:
-    for call in calls:
-        if not call.future.done():
-            call.future.set_result(call.items)
-
-
-def _cache_tokens_needed(work: SequenceState | ReadRequest) -> int:
-    """Tokens of the cache, at its end."""
-    if isinstance(work, ReadRequest):
-        return work.length
-    return len(work.request.prefix) + work.sampling.max_tokens
-
-
-def logprobs_from_hidden(net: Decoder, hidden_TE: Tensor, tokens_T: Tensor) -> Tensor:
-    """Of each token, given the hidden state before it. In chunks: [T, V] may be large."""
-    out = []
-    for hidden, tokens in zip(hidden_TE.split(256), tokens_T.split(256), strict=True):
-        out.append(exact_log_softmax(net.logits(hidden)).gather(-1, tokens[:, None])[:, 0])
-    if not torch.isfinite(said := torch.cat(out)).all():
-        raise ModelError("the model's logits are not finite numbers: its weights are damaged or training diverged")
-    return said
+def _cache_tokens_needed(item: SequenceState | ReadRequest) -> int:
+    """Tokens in the cache when the item finishes."""
+    if isinstance(item, ReadRequest):
+        return item.length
+    return len(item.request.prefix) + item.sampling.max_tokens

@@ -27,13 +27,13 @@ LayerAttention = Callable[
 
 def decode(
     w: FusedWeights, cache: KVCache, b: GraphBuffers, rows: int, drawing: bool, has_shared: bool = False, has_truncation: bool = False,
-    parts: Sequence[PrefillChunk] = (),
+    chunks: Sequence[PrefillChunk] = (),
 ) -> Tensor:  # fmt: skip
     """One more token for each row: from `newest` to `logits`, and where it is drawing, to the next `newest`. Parts are
     filled in the same pass; returns their hidden states [T, E]."""
     tokens, attend = b.last_tokens[:rows], _decode_attention(w, cache, b, rows, has_shared)
-    if parts:
-        more, fill_in = _prefill_attention(w, cache, parts)
+    if chunks:
+        more, fill_in = _prefill_attention(w, cache, chunks)
         tokens, attend = torch.cat([tokens, more]), _mixed_attention(rows, attend, fill_in)
     hidden = _run_layers(w, tokens, attend)
     _logits(w, hidden[:rows], b.logits[:rows])
@@ -42,9 +42,9 @@ def decode(
     return hidden[rows:]
 
 
-def prefill(w: FusedWeights, cache: KVCache, parts: Sequence[PrefillChunk]) -> Tensor:
+def prefill(w: FusedWeights, cache: KVCache, chunks: Sequence[PrefillChunk]) -> Tensor:
     """Keys and values of prefixes, all of them at once; returns the hidden states [T, E] after the last norm."""
-    return _run_layers(w, *_prefill_attention(w, cache, parts))
+    return _run_layers(w, *_prefill_attention(w, cache, chunks))
 
 
 def _mixed_attention(rows: int, decode: LayerAttention, fill: LayerAttention) -> LayerAttention:
@@ -80,24 +80,26 @@ def _decode_attention(w: FusedWeights, cache: KVCache, b: GraphBuffers, rows: in
     return attend
 
 
-def _prefill_attention(w: FusedWeights, cache: KVCache, parts: Sequence[PrefillChunk]) -> tuple[Tensor, LayerAttention]:
-    """Tokens of these parts, and attention among them and to what lies before them."""
+def _prefill_attention(
+    w: FusedWeights, cache: KVCache, chunks: Sequence[PrefillChunk]
+) -> tuple[Tensor, LayerAttention]:
+    """Tokens of these chunks, and attention among them and to what lies before them."""
     from ponder.engine import triton_kernels as k
 
     c, slots, group = w.config, cache.kv[0].shape[2], w.config.heads // w.config.kv_heads
-    sizes = [part.stop - part.start for part in parts]
+    sizes = [chunk.stop - chunk.start for chunk in chunks]
     tokens_T, slots_T = (
-        cache.to_device(np.concatenate([x(part) for part in parts]).astype(np.int64)) for x in _CHUNK_FIELDS
+        cache.to_device(np.concatenate([x(chunk) for chunk in chunks]).astype(np.int64)) for x in _CHUNK_FIELDS
     )
     positions_T = cache.to_device(
-        np.concatenate([p.position + np.arange(n) for p, n in zip(parts, sizes, strict=True)])
+        np.concatenate([p.position + np.arange(n) for p, n in zip(chunks, sizes, strict=True)])
     )
-    seen = [part.visible_slots for part in parts]
+    seen = [chunk.visible_slots for chunk in chunks]
     table = cache.to_device(np.concatenate(seen).astype(np.int32))
     per = max(1, _QUERIES_PER_TILE // group)
     items = [
-        (first + i, min(per, many - i), begin, part.position + i)
-        for first, many, begin, part in zip(_offsets(sizes), sizes, _offsets(map(len, seen)), parts, strict=True)
+        (first + i, min(per, many - i), begin, chunk.position + i)
+        for first, many, begin, chunk in zip(_offsets(sizes), sizes, _offsets(map(len, seen)), chunks, strict=True)
         for i in range(0, many, per)
     ]
     items_I4 = cache.to_device(np.asarray(items, np.int32))
@@ -119,7 +121,7 @@ def _prefill_attention(w: FusedWeights, cache: KVCache, parts: Sequence[PrefillC
     return tokens_T, attend
 
 
-_CHUNK_FIELDS: tuple[Callable[[PrefillChunk], Any], ...] = (lambda part: part.tokens, lambda part: part.slots)
+_CHUNK_FIELDS: tuple[Callable[[PrefillChunk], Any], ...] = (lambda chunk: chunk.tokens, lambda chunk: chunk.slots)
 
 
 def _offsets(sizes: Iterable[int]) -> list[int]:

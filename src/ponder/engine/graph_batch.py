@@ -136,18 +136,18 @@ class GraphBatch:
             for column, buffer in zip(padded.T, (b.top_k, b.top_p, b.min_p), strict=True):
                 copy_to_device_async(np.ascontiguousarray(column), buffer[:bucket])
 
-    def run(self, parts: Sequence[PrefillChunk] = ()) -> Tensor | None:
-        """One pass. Where parts are filled in it, which differ from time to time, it is no graph, and returns their
+    def run(self, chunks: Sequence[PrefillChunk] = ()) -> Tensor | None:
+        """One pass. Where chunks are filled in it, which differ from time to time, it is no graph, and returns their
         hidden states."""
         b, key = self.buffers, (self.bucket, self._has_shared, self._has_truncation)
 
-        def once(parts: Sequence[PrefillChunk] = ()) -> Tensor:
+        def once(chunks: Sequence[PrefillChunk] = ()) -> Tensor:
             return fused_forward.decode(
-                self.weights, self.cache, b, self.bucket, self.samples, self._has_shared, self._has_truncation, parts
+                self.weights, self.cache, b, self.bucket, self.samples, self._has_shared, self._has_truncation, chunks
             )
 
-        if parts or not b.logits.is_cuda:  # Triton's interpreter has no graphs
-            return once(parts)
+        if chunks or not b.logits.is_cuda:  # Triton's interpreter has no graphs
+            return once(chunks)
         if key not in self.graphs:
             kept = [x.clone() for x in (b.positions, b.last_tokens, b.step)]
             with side_stream(b.logits.device):

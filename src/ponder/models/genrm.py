@@ -1,7 +1,7 @@
 """GenRM (Zhang et al. 2024, arXiv:2408.15240): a language model that is asked whether a solution is correct, and how
 probable it finds "Yes"; the mean over the rationales that it writes first, if it is to write any.
 
-It is prompted, or trained on `lesson`s by ordinary fine-tuning. Being a model, it can be talked into things: what
+It is prompted, or trained on `training_row`s by ordinary fine-tuning. Being a model, it can be talked into things: what
 others wrote stands in its prompt as one line of JSON, as for any judge.
 """
 
@@ -27,7 +27,7 @@ _TOP_LOGPROBS = 20  # likeliest tokens among which a server's "Yes" must be
 
 @dataclass(frozen=True, eq=False)
 class GenRM:
-    """`rationales` of 0 asks at once. `how`: probability, from the policy's own log-probabilities; votes, the share of
+    """`rationales` of 0 asks at once. `method`: probability, from the policy's own log-probabilities; votes, the share of
     sampled verdicts that are Yes; auto, votes where no log-probability is to be had. `normalise` divides by the
     probability of either verdict, which the paper does not.
     """
@@ -106,7 +106,7 @@ class GenRM:
         """How probable Yes is after these tokens; None where there is no telling."""
         words = [f" {w}" if self.rationales else w for w in (YES, NO)]
         if self.method != "votes":
-            if hasattr(self.policy, "score"):
+            if hasattr(self.policy, "token_logprobs"):
                 return await self._from_token_logprobs(self.policy, prefix, words)
             if (found := await self._from_top_logprobs(prefix)) is not None or self.method == "probability":
                 return found or (None, Cost())
@@ -115,7 +115,9 @@ class GenRM:
     async def _from_token_logprobs(self, policy: Any, prefix: Ids, words: Sequence[str]) -> tuple[float | None, Cost]:
         """The policy reads both words: exact, whatever tokens they are made of."""
         texts = [self.policy.tokens(word) for word in words[: 2 if self.normalise else 1]]
-        logps = [float(np.sum(x)) for x in await asyncio.gather(*(policy.score(prefix, ids(t)) for t in texts))]
+        logps = [
+            float(np.sum(x)) for x in await asyncio.gather(*(policy.token_logprobs(prefix, ids(t)) for t in texts))
+        ]
         read = 0 if self.rationales else len(prefix)  # else whoever wrote a rationale has paid for it
         cost = Cost(scorer_tokens=read + sum(map(len, texts)))
         return _normalise(math.exp(logps[0]), math.exp(logps[1])) if self.normalise else math.exp(logps[0]), cost

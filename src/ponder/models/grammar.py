@@ -60,7 +60,7 @@ class GrammarCompiler:
         except BaseException as reason:  # a panic in Rust is no Exception
             if not isinstance(reason, Exception) and type(reason).__name__ != "PanicException":
                 raise
-            raise UsageError(f"the pattern or schema cannot be used: {str(reason)[:_MAX_ERROR_CHARS]}") from None
+            raise UsageError(f"the regex or JSON schema cannot be used: {str(reason)[:_MAX_ERROR_CHARS]}") from None
         return lambda: _GrammarMatcher(start.deep_copy(), self.tokenizer.eos, self.vocab)
 
     def _compiled_matcher(self, rule: str) -> Any:
@@ -72,7 +72,7 @@ class GrammarCompiler:
                 limits=library.LLParserLimits(verbose_errors=False),
             )  # fmt: skip
             if start.is_error():
-                raise UsageError(f"the pattern or schema cannot be used: {_error_sentence(start.get_error())}")
+                raise UsageError(f"the regex or JSON schema cannot be used: {_error_sentence(start.get_error())}")
             _GrammarMatcher(
                 start.deep_copy(), self.tokenizer.eos, self.vocab
             ).allowed_mask()  # what fails at once is told at once
@@ -102,7 +102,7 @@ class _GrammarMatcher:
         may_end = self._matcher.is_accepting()  # llguidance also allows an end where nothing else can follow
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         if self._matcher.is_error():
-            raise UsageError(f"the pattern or schema leads nowhere: {_error_sentence(self._matcher.get_error())}")
+            raise UsageError(f"the regex or JSON schema leads nowhere: {_error_sentence(self._matcher.get_error())}")
         mask = np.unpackbits(bits, count=self._vocab, bitorder="little").view(np.bool_)
         mask[self._eos] = may_end
         return mask
@@ -226,5 +226,5 @@ def _llguidance() -> Any:
     try:
         import llguidance
     except ImportError:
-        raise MissingExtra("a pattern or schema", "llguidance", "guide") from None
+        raise MissingExtra("a regex or JSON schema", "llguidance", "grammar") from None
     return llguidance

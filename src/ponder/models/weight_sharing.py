@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ponder.errors import ModelError
-from ponder.models.load import OPENAI_PREFIX, TRANSFORMERS_PREFIX, VLLM_PREFIX, find_model
+from ponder.models.model_paths import OPENAI_PREFIX, TRANSFORMERS_PREFIX, VLLM_PREFIX, find_model
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import gguf, hf, lora

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ponder.errors import ModelError, UnknownName
@@ -261,8 +261,3 @@ def to_hf(config: DecoderConfig, dtype: str = "float32") -> dict[str, Any]:
         scalar = round(c.scale**-2, 6)
         out["query_pre_attn_scalar"] = int(scalar) if scalar.is_integer() else scalar  # transformers takes no 24.0
     return out
-
-
-def describe(config: DecoderConfig) -> dict[str, Any]:
-    """Plain data, for a run directory."""
-    return asdict(config)

@@ -122,7 +122,7 @@ def run_compiled_block(block: Block, x: Tensor, rotary: tuple[Tensor, Tensor], a
     An attention that cannot be compiled stands between two compiled halves.
     """
     own = block.self_attn
-    if getattr(attend, "inline", False):
+    if getattr(attend, "can_compile", False):
         return compile_once(Block.forward_any_layer)(block, x, rotary, attend)
     mixed_THD = attend(
         own.layer, *compile_once(Block.compute_qkv)(block, x, rotary), scale=own.scale, window=own.window

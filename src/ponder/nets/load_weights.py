@@ -16,6 +16,7 @@ from ponder.errors import ModelError
 from ponder.memory_check import free_memory
 from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import Decoder
+from ponder.nets.nonfinite_tensors import all_finite
 from ponder.nets.rope import frequencies
 
 DecoderT = TypeVar("DecoderT", bound=Decoder)
@@ -55,18 +56,13 @@ def build_decoder(
     for name, tensor in tensors:
         if config.tied_embeddings and name == "lm_head.weight":
             continue  # some files hold the embedding twice
-        if not check_tensors_finite(tensor):
+        if not all_finite(tensor):
             raise ModelError(f"{name} in {where} holds numbers that are not finite; download the model again")
         owner, leaf = name.rpartition(".")[::2]
         setattr(net.get_submodule(owner), leaf, nn.Parameter(tensor.to(device=device, dtype=dtype)))
     if config.tied_embeddings:
         net.lm_head.weight = net.embed_tokens.weight
     return net
-
-
-def check_tensors_finite(tensor: Tensor) -> bool:
-    """Whether all of a tensor's numbers are; in one pass, without a copy."""
-    return not tensor.numel() or all(bool(end.isfinite()) for end in torch.aminmax(tensor))
 
 
 def _build_on_meta(

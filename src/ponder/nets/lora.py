@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +24,8 @@ from ponder.errors import MissingExtra, ModelError, UnknownName, UsageError
 from ponder.nets import model_files
 from ponder.nets.config import parse_int
 from ponder.nets.decoder import Decoder
-from ponder.nets.load_weights import check_tensors_finite
 from ponder.nets.model_files import TensorEntry
+from ponder.nets.nonfinite_tensors import all_finite
 from ponder.runs import manifest
 
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -46,9 +46,9 @@ KNOWN_SETTINGS = {
 class LoRA:
     """There is no dropout: the log-probabilities of training must be those of sampling."""
 
-    rank: int = 16
-    alpha: float = 32.0
-    targets: tuple[str, ...] = LORA_TARGETS
+    rank: Annotated[int, "rank of the two factors"] = 16
+    alpha: Annotated[float, "the update is scaled by alpha / rank"] = 32.0
+    targets: Annotated[tuple[str, ...], "projections that get an adapter"] = LORA_TARGETS
 
     def __post_init__(self) -> None:
         if self.rank < 1 or not 0 < self.alpha <= MAX_ALPHA:
@@ -208,7 +208,7 @@ def _load_tensors(stored: Mapping[str, TensorEntry], folder: Path) -> dict[str, 
         raise ModelError(f"the adapter in {folder} is damaged ({reason}); download it again") from None
     out = {name: found[entry.name] for name, entry in stored.items()}
     for name, tensor in out.items():
-        if not check_tensors_finite(tensor):
+        if not all_finite(tensor):
             raise ModelError(f"the adapter in {folder} has weights that are not finite ({name}); download it again")
     return out
 

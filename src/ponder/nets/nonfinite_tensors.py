@@ -1,4 +1,4 @@
-"""Which tensors hold a number that is not finite."""
+"""Finds tensors that hold NaN or infinity."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ import torch
 from torch import Tensor
 
 
+def all_finite(tensor: Tensor) -> bool:
+    """Whether every number of a tensor is finite. One pass over memory, without a copy."""
+    return not tensor.numel() or all(bool(end.isfinite()) for end in torch.aminmax(tensor))
+
+
 def first_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
-    """The name of the first such tensor. One pass over memory, and one wait for each device."""
+    """The name of the first tensor with a number that is not finite. One pass over memory, one wait for each device."""
     some = {n: t.detach() for n, t in tensors.items() if t.is_floating_point() and t.numel()}
     for device in {t.device for t in some.values()}:
         names = [n for n, t in some.items() if t.device == device]

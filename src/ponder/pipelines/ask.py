@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -19,13 +20,14 @@ from ponder.reason.answer_extraction import extract_answer
 from ponder.reason.budget import Budget
 from ponder.reason.operators import majority_step
 from ponder.reason.presets import PRESETS, unpack_preset
+from ponder.reason.scorers import FunctionScorer
 from ponder.reason.strategies import STRATEGIES, Chain, MajorityVote
 from ponder.types import Sampling, Trace
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A decided answer. `answer` is None if no completion states one; `text` is then the first completion."""
+    """The chosen answer. `answer` is None if no completion states one; `text` is then the first completion."""
 
     answer: str | None
     votes: int  # completions that give this answer
@@ -44,7 +46,7 @@ def ask(
     *,
     n: int = 8,
     strategy: Strategy | str | None = None,
-    scorer: Scorer | None = None,
+    scorer: Scorer | Callable[[str], float] | None = None,
     budget: Budget | None = None,
     max_tokens: int = 256,
     temperature: float = 0.7,
@@ -57,18 +59,21 @@ def ask(
 
     By default the answer is the majority of `n` samples; with `n=1` it is one greedy chain. `strategy` may be the name
     of a strategy or preset (`ponder strategies` lists them) or a strategy object, which has its own `n` and sampling.
-    `scorer` guides a search. `model` may be a model's name or a loaded policy; the last model loaded by name is kept.
+    `scorer` guides a search: a scorer, or a function of the text written
+    so far. `model` may be a model's name or a loaded policy; the last model loaded by name is kept.
     """
     if not question.strip():
         raise UsageError("the question is empty")
     chosen, guide = _strategy(strategy, n, Sampling(max_tokens=max_tokens, temperature=temperature))
     policy = _load(model, template, device, dtype) if isinstance(model, str) else model
     if scorer is None:
-        scorer = load_guide(guide, policy, None, device, dtype)
+        guiding = load_guide(guide, policy, None, device, dtype)
+    else:
+        guiding = scorer if isinstance(scorer, Scorer) else FunctionScorer(scorer)
     if isinstance(policy, BasePolicy):
         policy.reseed(seed)
     problem = styled_question(question, chosen, template)
-    return decide(event_loop.run(solve(problem, chosen, policy, guide=scorer, budget=budget)))
+    return decide(event_loop.run(solve(problem, chosen, policy, guide=guiding, budget=budget)))
 
 
 def decide(trace: Trace) -> Answer:
@@ -91,10 +96,10 @@ def _strategy(strategy: Strategy | str | None, n: int, sampling: Sampling) -> tu
         return strategy, default_guide(strategy)
     kind: Any
     kind, guide = unpack_preset(registry.lookup("strategy", strategy, {**STRATEGIES, **PRESETS}))
-    made: Any = kind() if isinstance(kind, type) else kind
-    given: dict[str, Any] = {name: value for name, value in (("n", n), ("sampling", sampling)) if hasattr(made, name)}
-    made = replace(made, **given)
-    return made, guide or default_guide(made)
+    built: Any = kind() if isinstance(kind, type) else kind
+    changes: dict[str, Any] = {k: v for k, v in (("n", n), ("sampling", sampling)) if hasattr(built, k)}
+    built = replace(built, **changes)
+    return built, guide or default_guide(built)
 
 
 @lru_cache(maxsize=1)

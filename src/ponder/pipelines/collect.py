@@ -1,43 +1,46 @@
-"""Collect traces to learn from: training problems, solved by a strategy. Resumes by problem; every trace is kept."""
+"""Collect traces as training data: a strategy solves training problems. Resumes by problem and stores every trace."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ponder import event_loop, memory_check
 from ponder.errors import UsageError
-from ponder.measure.evaluation_report import EvaluationReport, evaluation_report
+from ponder.measure.statistics.evaluation_report import EvaluationReport, evaluation_report
 from ponder.models.guides import guide_code, is_oracle, load_guide
-from ponder.models.load import load_inference_policy, pin_checkpoint
-from ponder.models.model_fingerprints import pin_guide
-from ponder.pipelines.evaluate import solve_and_keep
-from ponder.pipelines.job.input_fingerprints import input_fingerprints
+from ponder.models.load import load_inference_policy
+from ponder.pipelines.evaluate import accuracy_so_far
+from ponder.pipelines.job.base_job import BaseJob
+from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.problems.prompt_style import apply_style
-from ponder.pipelines.solve import shuffled_problems
+from ponder.pipelines.problems.solve_many import solve_many
+from ponder.pipelines.solve import shuffled_problems, try_solve
 from ponder.protocols import NoProgress, Progress, Strategy, Task
 from ponder.reason.budget import Budget
 from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import Run, read_traces
+from ponder.runs import read_traces
 from ponder.runs.trust import names_code
 from ponder.types import Trace
 
 
 @dataclass(frozen=True)
-class Collect:
-    """The job: so many training problems from the `first` on, in the order in which a run with this seed asks them."""
+class Collect(BaseJob):
+    """The job: `limit` training problems from `start_index` on, in the order of a training run with this seed."""
 
     task: Task
     model: str = "smollm2"
     template: str | None = None
     strategy: Strategy = Samples(4)
-    # "oracle": the gold answer guides the search, as training data may, and the traces say so
+    # "oracle": the gold answer guides the search, which training data allows; the traces say so
     guide: str = field(default="", metadata=names_code(guide_code))
     budget: Budget | None = None
     limit: int = 256
     start_index: int = 0
-    max_concurrency: int = 128  # problems in flight, and lost at most when interrupted
+    max_concurrency: int = 128  # problems in flight; an interruption loses at most these
     seed: int = 0
     device: str = "auto"
     dtype: str = "auto"
@@ -45,31 +48,42 @@ class Collect:
     def __post_init__(self) -> None:
         object.__setattr__(self, "task", apply_style(self.task, self.strategy, self.template))
         if min(self.max_concurrency, self.limit) < 1 or min(self.seed, self.start_index) < 0:
-            raise UsageError("batch and problems must each be at least 1, seed and first at least 0")
+            raise UsageError("max_concurrency and limit must each be at least 1, seed and start_index at least 0")
 
-    def __call__(self, folder: str | Path, watch: Progress | None = None) -> EvaluationReport:
-        memory_check.require_trace_memory({"problems": self.limit}, {"n": getattr(self.strategy, "n", 1)})
-        watch = watch or NoProgress()
-        job = replace(self, model=pin_checkpoint(self.model), guide=pin_guide(self.guide, folder))
+    def check_memory(self) -> None:
+        memory_check.require_trace_memory({"limit": self.limit}, {"n": getattr(self.strategy, "n", 1)})
+
+    def __call__(self, folder: str | Path, progress: Progress | None = None) -> EvaluationReport:
+        self.check_memory()
+        progress = progress or NoProgress()
         chosen = {p.id: p for p in shuffled_problems(self.task.train, self.seed, self.start_index, self.limit)}
-        with Run(folder, job, input_fingerprints(job)) as run:
-            watch.phase("load")
+        job, run = open_run(self, folder)
+        with run:
+            progress.phase("load")
             policy = load_inference_policy(job.model, template=self.template, device=self.device, dtype=self.dtype)
-            policy.on_tokens = watch.tokens
+            policy.on_tokens = progress.tokens
             policy.reseed(self.seed, self.start_index)
             guide = load_guide(job.guide, policy, self.task, self.device, self.dtype)
-            work = solve_and_keep(
-                list(chosen.values()), self.strategy, policy, self.task.verifier, run, watch, self.max_concurrency,
-                guide=guide, budget=self.budget, oracle=is_oracle(self.guide),
+            verifier = self.task.verifier
+            work = partial(
+                try_solve, strategy=self.strategy, policy=policy, verifier=verifier, guide=guide, budget=self.budget,
+                oracle=is_oracle(self.guide),
             )  # fmt: skip
-            traces = event_loop.run(work)
+            solving = solve_many(
+                list(chosen.values()), work, run, progress, max_concurrency=self.max_concurrency,
+                report_every=max(1, self.max_concurrency // 4),
+                metrics=partial(accuracy_so_far, verifier_name=verifier.name),
+            )  # fmt: skip
+            traces = event_loop.run(solving)
         return self._report(traces)
 
-    def summary_lines(self, folder: Path) -> list[str]:
-        """What came out, for people."""
-        last = {trace.problem.id: trace for _, trace in read_traces(folder)}  # what failed was asked again
-        return [f"traces          of {len(last)} problems", *self._report(list(last.values())).lines()]
+    def summary_lines(self, folder: Path, result: Any) -> list[str]:
+        last = {trace.problem.id: trace for _, trace in read_traces(folder)}  # a resumed run repeats failures
+        lines = self._report(list(last.values())).lines()
+        return [f"traces          of {len(last)} problems", *lines, f"run       {folder}"]
 
     def _report(self, traces: Sequence[Trace]) -> EvaluationReport:
         verifier = self.task.verifier
-        return evaluation_report(traces, verifier.name, getattr(verifier, "read", None), strategy=self.strategy)
+        return evaluation_report(
+            traces, verifier.name, getattr(verifier, "extract_answer", None), strategy=self.strategy
+        )

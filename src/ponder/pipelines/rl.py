@@ -13,11 +13,13 @@ from typing import Any, ClassVar
 
 from ponder import event_loop, memory_check
 from ponder.errors import UsageError, VerifierError
-from ponder.models.load import ScratchModel, load_policy, pin_job_models
+from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
-from ponder.pipelines.job.input_fingerprints import input_fingerprints
+from ponder.pipelines.job.base_job import BaseJob
+from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.preflight.run_checks import run_preflight
 from ponder.pipelines.problems.curriculum import Curriculum, PassRateHistory, Uniform
 from ponder.pipelines.problems.prompt_style import apply_style
@@ -28,110 +30,117 @@ from ponder.pipelines.training.session import TrainingSession, TrainingState
 from ponder.pipelines.training.teachers import load_teacher, load_value_model
 from ponder.protocols import NoProgress, Progress, Strategy, Task
 from ponder.reason.strategies import Samples
-from ponder.runs.run_dir import Run
+from ponder.runs import Run
 from ponder.train import checkpoint
-from ponder.train.critic import CriticLearner
-from ponder.train.imitation import SFT, Distill
+from ponder.train.critic import critic_metrics, make_critic_learner, write_values
 from ponder.train.learner import Learner
-from ponder.train.objective import NO_KL, Objective
+from ponder.train.objective import Objective, RolloutSettings
 from ponder.train.optimizer import AdamW
-from ponder.train.policy_gradient import GRPO, SequenceReinforce
-from ponder.train.ppo import PPO
+from ponder.train.policy_gradient import GRPO
 from ponder.types import Sampling, Trace
 from ponder.verify.undecided import VerdictCounts, count_verdicts, too_many_undecided
 
 
 @dataclass(frozen=True)
-class RL:
-    """The job. Calling it with a run directory trains, or goes on where that run stopped."""
+class RL(BaseJob):
+    """The job. Calling it with a run directory trains, or resumes that run."""
 
-    READ_SPLITS: ClassVar = ("train",)  # which problems of its task the result depends on
+    READ_SPLITS: ClassVar = ("train",)  # the splits of the task that the result depends on
 
     task: Task
     model: str | ScratchModel = "smollm2"
     template: str | None = None  # None: the model's own chat template
     strategy: Strategy = field(default_factory=lambda: Samples(n=8, sampling=Sampling(max_tokens=256)))
-    algorithm: Objective = GRPO(kl=NO_KL)
+    algorithm: Objective = GRPO(kl=None)
     optimizer: AdamW = AdamW()
     steps: int = 100
-    problems_per_step: int = 32  # per step, each with the strategy's samples
+    problems_per_step: int = 32
     temperature: float = 1.0  # of sampling and of every log-probability
     epochs_per_batch: int = 1  # over the samples of a step
-    minibatches: int = 1  # optimiser steps per pass
+    minibatches: int = 1  # optimiser steps per epoch
     curriculum: Curriculum = Uniform()
-    dynamic_sampling_rounds: int | None = (
-        None  # rounds that may replace groups of equal rewards; None: as the objective's paper has it
-    )
-    teacher: str | None = None  # a model to distil from, or to hold the KL against; None: the model as it begins
+    dynamic_sampling_rounds: int | None = None  # to replace groups of equal rewards; None: the algorithm's own
+    teacher: str | None = None  # a model to distil from, or the KL term's reference; None: the model at the start
     lora: LoRA | None = None  # train adapters instead of the weights
-    frozen_layers: int = 0  # the lowest so many stay as they are, with embeddings and head
-    max_tokens_per_microbatch: int = (
-        0  # computed at a time: memory only, not the gradient; 0: as many as suit the device
-    )
-    gradient_checkpointing: bool = False  # keep no activations inside layers: less memory, a third more time
-    max_steps_without_signal: int = (
-        8  # steps in which no two rewards have differed since it began, before it stops; 0: never
-    )
-    preflight: bool = True  # prove that the run is right before it spends anything
+    frozen_layers: int = 0  # the lowest layers, which do not learn; nor do embeddings and head then
+    max_tokens_per_microbatch: int = 0  # changes memory, not the gradient; 0: what suits the device
+    gradient_checkpointing: bool = False  # recompute activations: less memory, a third more time
+    max_steps_without_signal: int = 8  # stop if rewards have not differed in so many steps from the start; 0: never
+    preflight: bool = True  # run the checks before the first step
     save_every: int = 20
-    keep_checkpoints: int = 2  # checkpoints, besides the best
+    keep_checkpoints: int = 2  # the newest, besides the best
     seed: int = 0
     device: str = "auto"
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "task", apply_style(self.task, self.strategy, self.template))
-        counted = ("steps", "prompts", "passes", "minibatches", "save_every", "keep")
+        counted = ("steps", "problems_per_step", "epochs_per_batch", "minibatches", "save_every", "keep_checkpoints")
         if (
             min(getattr(self, name) for name in counted) < 1
             or min(self.seed, self.max_tokens_per_microbatch, self.max_steps_without_signal) < 0
         ):
             raise UsageError(
-                f"{', '.join(counted)} must each be at least 1, seed, max_tokens_per_microbatch, patience at least 0"
+                f"{', '.join(counted)} must each be at least 1, seed, max_tokens_per_microbatch and "
+                "max_steps_without_signal at least 0"
             )
-        if getattr(self.strategy, "n", 2) < 2 and not getattr(self.algorithm, "alone", False):
-            raise UsageError("a group of one has no baseline: sample at least 2 completions per problem (--n 8)")
-        sampling = getattr(self.strategy, "sampling", Sampling(temperature=self.temperature))
+        if self.dynamic_sampling_rounds is not None and self.dynamic_sampling_rounds < 0:
+            given = self.dynamic_sampling_rounds
+            raise UsageError(f"dynamic_sampling_rounds is {given}; it is a number of rounds, 0 or more")
+        if self.lora is not None and self.frozen_layers:
+            raise UsageError("adapters leave all weights as they are: give either lora or frozen_layers")
+        self._check_sampling()
+        self._check_algorithm()
+
+    def _check_sampling(self) -> None:
+        sampling = self.sampling
         if sampling.temperature != self.temperature or not self.temperature:
             both = f"the strategy samples at temperature {sampling.temperature}, the learner at {self.temperature}"
             raise UsageError(f"{both}: they must be equal and positive")
-        if sampling.deterministic and not getattr(self.algorithm, "alone", False):
-            raise UsageError("with top_k 1 all answers of a group are the same, so nothing is learned: leave it out")
-        if self.dynamic_sampling_rounds is not None and self.dynamic_sampling_rounds < 0:
-            raise UsageError(f"refill is {self.dynamic_sampling_rounds}; it is a number of rounds, 0 or more")
-        if self.lora is not None and self.frozen_layers:
-            raise UsageError("adapters leave all weights as they are: give either lora or frozen_layers")
-        if type(self.algorithm) is SFT:
-            raise UsageError("imitating one's own answers, right or wrong, teaches nothing: use RejectionSampling")
-        if isinstance(self.algorithm, Distill) and self.teacher is None:
-            raise UsageError("distillation needs a teacher: name a model that reads the same tokens (--teacher)")
-        if self.teacher is not None and not (self.algorithm.kl.beta or self.algorithm.needs_reference):
-            name = type(self.algorithm).__name__
-            raise UsageError(
-                f"{name} reads no teacher without a KL term: give it one (--beta), or leave out the teacher"
-            )
         if sampling.seed is not None:
             raise UsageError("a sampling seed would draw the same numbers at every step: set the job's seed instead")
         if sampling.renormalises:
             warnings.warn(
-                "top_p, top_k and min_p renormalise: the learner's ratio to the sampler is not 1", stacklevel=3
+                "top_p, top_k and min_p renormalise: the learner's ratio to the sampler is not 1", stacklevel=4
             )
-        if isinstance(self.algorithm, SequenceReinforce) and self.epochs_per_batch * self.minibatches > 1:
-            name = type(self.algorithm).__name__
-            warnings.warn(f"{name} has no ratio: all but the first optimiser step are off policy", stacklevel=3)
-        begins = getattr(self.algorithm, "longest", 0) - getattr(self.algorithm, "buffer", 0)
-        if getattr(self.algorithm, "buffer", 0) and begins >= sampling.max_tokens:
-            ends = f"begins at {begins} tokens, and answers end at {sampling.max_tokens}"
-            warnings.warn(f"the penalty for overlong answers {ends}: set longest and buffer", stacklevel=3)
+
+    def _check_algorithm(self) -> None:
+        algorithm, name = self.algorithm, type(self.algorithm).__name__
+        group_size: int | None = getattr(self.strategy, "n", None)
+        if algorithm.needs_group and group_size is not None and group_size < 2:
+            raise UsageError(
+                "a group of one has no baseline: sample at least 2 completions per problem (--group-size 8)"
+            )
+        if algorithm.needs_group and self.sampling.deterministic:
+            raise UsageError("with top_k 1 all answers of a group are the same, so nothing is learned: leave it out")
+        if algorithm.needs_teacher and self.teacher is None:
+            raise UsageError("distillation needs a teacher: name a model that reads the same tokens (--teacher)")
+        if self.teacher is not None and algorithm.kl is None and not algorithm.needs_reference:
+            raise UsageError(
+                f"{name} reads no teacher without a KL term: give it one (--beta), or leave out the teacher"
+            )
+        rollouts = RolloutSettings(
+            self.sampling, group_size, self.epochs_per_batch * self.minibatches, self.teacher is not None
+        )
+        for text in algorithm.check(rollouts):
+            warnings.warn(text, stacklevel=4)
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the strategy samples."""
+        sampling: Sampling = getattr(self.strategy, "sampling", Sampling(temperature=self.temperature))
+        return sampling
 
     def check_memory(self) -> None:
         """Refuse a step that this machine's memory cannot hold."""
-        memory_check.require_trace_memory({"prompts": self.problems_per_step}, {"n": getattr(self.strategy, "n", 1)})
+        memory_check.require_trace_memory(
+            {"problems_per_step": self.problems_per_step}, {"n": getattr(self.strategy, "n", 1)}
+        )
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> PonderPolicy:
         self.check_memory()
-        job = pin_job_models(self, folder)
-        with Run(folder, job, input_fingerprints(job)) as run:
+        job, run = open_run(self, folder)
+        with run:
             return event_loop.run(train(job, run, watch or NoProgress()))
 
 
@@ -155,35 +164,35 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
             with session.step() as state:
                 began = time.perf_counter()
                 watch.phase("sample")
-                asked, traces = await collect_rollouts(job, policy, step, state)
+                rollouts, traces = await collect_rollouts(job, policy, step, state)
                 sampled = time.perf_counter()
 
                 watch.phase("learn")
-                policy.sleep()  # its memory is the learner's now
-                if job.algorithm.kl.where == "reward":
+                policy.sleep()  # frees its memory for the learner
+                if job.algorithm.credit_needs_reference:
                     learner.write_reference_logprobs(traces)
                 if critic:
-                    critic.write_values(traces)
-                metrics = sample_metrics(asked, verifier.name)
+                    write_values(critic, traces)
+                metrics = sample_metrics(rollouts, verifier.name)
                 flat_rewards.update_flat_rewards(
-                    state.objective_state, step, asked, verifier.name, getattr(job.algorithm, "alone", False)
+                    state.objective_state, step, rollouts, verifier.name, not job.algorithm.needs_group
                 )
                 metrics |= job.algorithm.credit(traces, verifier.name, state.objective_state)
-                if not critic or step >= critic.warmup_steps:
+                if job.algorithm.critic is None or step >= job.algorithm.critic.warmup_steps:
                     metrics |= session.learn(learner, traces, watch.share)
                 if critic:
-                    metrics |= session.learn(critic, traces, lambda share: None)
+                    metrics |= critic_metrics(session.learn(critic, traces, lambda share: None))
                 ended = time.perf_counter()
 
                 state.num_tokens += metrics["num_tokens"]
                 metrics |= {"num_tokens": state.num_tokens, "groups": float(len(traces))}
                 metrics |= {"time/sample": sampled - began, "time/learn": ended - sampled, "step_time": ended - began}
-                session.record(state, metrics, asked)
-            scores = (t.steps[i].scores.get(verifier.name) for t in asked for i in t.answers())
+                session.record(state, metrics, rollouts)
+            scores = (t.steps[i].scores.get(verifier.name) for t in rollouts for i in t.answers())
             verdicts.append(count_verdicts(s for s in scores if s is not None))
             if why := too_many_undecided(verdicts, is_final=step + 1 == job.steps):
                 raise VerifierError(why)
-            if not isinstance(job.algorithm, Distill):  # who learns from a teacher needs no reward
+            if job.algorithm.needs_reward:
                 flat_rewards.stop_if_flat(session, job.max_steps_without_signal)
     return policy
 
@@ -194,40 +203,38 @@ async def collect_rollouts(
     """All traces of a step, and those to learn from: with dynamic sampling only groups whose rewards differ."""
     problems, verifier = job.task.train, job.task.verifier
     history = PassRateHistory.from_json(state.curriculum_state) if state.curriculum_state else PassRateHistory()
-    rounds = 1 + (
-        getattr(job.algorithm, "refill", 0) if job.dynamic_sampling_rounds is None else job.dynamic_sampling_rounds
-    )
-    asked: list[Trace] = []
-    kept: list[Trace] = []
+    more = job.dynamic_sampling_rounds
+    rounds = 1 + (job.algorithm.dynamic_sampling_rounds if more is None else more)
+    rollouts: list[Trace] = []
+    useful: list[Trace] = []
     for turn in range(rounds):
         policy.reseed(job.seed, step, *([turn] if turn else []))
-        chosen = job.curriculum.choose(problems, job.seed, state.cursor, job.problems_per_step - len(kept), history)
+        chosen = job.curriculum.choose(problems, job.seed, state.cursor, job.problems_per_step - len(useful), history)
         traces = await solve_all([problems[i] for i in chosen], job.strategy, policy, verifier)
         for i, trace in zip(chosen, traces, strict=True):
             history.add(i, [trace.score(leaf, verifier.name) for leaf in trace.answers()])
         state.cursor += len(chosen)
-        asked += traces
-        kept += [t for t in traces if has_reward_spread(t, verifier.name)] if rounds > 1 else traces
-        if len(kept) >= job.problems_per_step:
+        rollouts += traces
+        useful += [t for t in traces if has_reward_spread(t, verifier.name)] if rounds > 1 else traces
+        if len(useful) >= job.problems_per_step:
             break
-    if not isinstance(job.curriculum, Uniform):  # nobody reads it otherwise
+    if not isinstance(job.curriculum, Uniform):  # which does not read it
         state.curriculum_state = history.to_json()
-    return asked, kept
+    return rollouts, useful
 
 
-def build_learners(job: RL, policy: PonderPolicy) -> tuple[Learner, CriticLearner | None]:
-    """The policy's learner, and the critic's where the objective has one."""
+def build_learners(job: RL, policy: PonderPolicy) -> tuple[Learner, Learner | None]:
+    """The policy's learner, and the critic's if the algorithm has one."""
     net, critic = policy.net, None
     sizes: Any = {
         "max_tokens_per_microbatch": job.max_tokens_per_microbatch,
-        "passes": job.epochs_per_batch,
+        "epochs_per_batch": job.epochs_per_batch,
         "minibatches": job.minibatches,
     }
-    if isinstance(job.algorithm, PPO):
+    if job.algorithm.critic is not None:
         start = job.algorithm.critic.model
-        begun = net if start is None else load_value_model(start, policy)
-        critic = CriticLearner(
-            begun,
+        critic = make_critic_learner(
+            net if start is None else load_value_model(start, policy),
             job.algorithm.critic,
             frozen_layers=job.frozen_layers,
             gradient_checkpointing=job.gradient_checkpointing,

@@ -1,4 +1,4 @@
-"""Learning from given answers: fine-tuning, preferences between two, a teacher's distribution over them."""
+"""Training on given answers: supervised fine-tuning, preference pairs, distillation."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ import numpy as np
 
 from ponder import memory_check
 from ponder.errors import ModelError, TaskError, UsageError
-from ponder.models.load import ScratchModel, load_policy, pin_job_models
+from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
-from ponder.pipelines.job.input_fingerprints import input_fingerprints
+from ponder.pipelines.job.base_job import BaseJob
+from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.problems.conversations import HELD_OUT_TAG, TokenizedAnswer, read_conversations
 from ponder.pipelines.problems.held_out import warn_held_out
 from ponder.pipelines.problems.prompt_style import apply_style
@@ -26,10 +28,9 @@ from ponder.pipelines.solve import shuffled_problems
 from ponder.pipelines.training.session import TrainingSession
 from ponder.pipelines.training.teachers import load_teacher
 from ponder.protocols import NoProgress, Progress, Task
-from ponder.runs.run_dir import Run
+from ponder.runs import Run
 from ponder.train import checkpoint
-from ponder.train.algorithms import ONLINE
-from ponder.train.imitation import DPO, SFT, Distill
+from ponder.train.imitation import SFT
 from ponder.train.learner import Learner
 from ponder.train.objective import Objective
 from ponder.train.optimizer import AdamW
@@ -39,13 +40,12 @@ PREFERENCE_SCORER = "preferred"  # the scorer's name under which a pair is marke
 
 
 @dataclass(frozen=True)
-class FineTune:
-    """The job. `data` is a task, whose own gold answers are imitated, or a JSONL file of conversations; those with
-    token ids (`ponder harvest --tokens`) are learned in these, and not tokenised again.
+class FineTune(BaseJob):
+    """The job. `data` is a task, whose gold answers are imitated, or a JSONL file of conversations. Rows with token ids
+    (`ponder harvest --tokenizer`) are trained on these ids and not tokenised again.
 
-    With `objective=DPO()` the file's rows have `chosen` and `rejected`; with `Distill()` a `teacher` is named, which
-    has the same vocabulary. One with another teaches by its texts: what it wrote, harvested without token ids, is
-    tokenised anew for whoever learns.
+    With `algorithm=DPO()` the rows have `chosen` and `rejected`. `Distill()` needs a `teacher` with the same
+    vocabulary. A teacher with another vocabulary teaches through its texts: harvest them without token ids.
     """
 
     READ_SPLITS: ClassVar = ("train",)
@@ -76,25 +76,26 @@ class FineTune:
             or min(self.seed, self.max_tokens_per_microbatch) < 0
         ):
             raise UsageError(
-                "steps, batch, save_every and keep must be at least 1, seed and max_tokens_per_microbatch at least 0"
+                "steps, batch_size, save_every and keep_checkpoints must be at least 1, seed and "
+                "max_tokens_per_microbatch at least 0"
             )
-        if type(self.algorithm) in ONLINE.values():
+        if not self.algorithm.learns_from_given:
             raise UsageError(f"{type(self.algorithm).__name__} learns from rewards for sampled answers: use an RL job")
         if self.lora is not None and self.frozen_layers:
             raise UsageError("adapters leave all weights as they are: give either lora or frozen_layers")
-        if isinstance(self.algorithm, DPO) and not isinstance(self.data, str):
+        if self.algorithm.needs_pairs and not isinstance(self.data, str):
             raise UsageError("a task has no rejected answers: give a JSONL file with 'prompt', 'chosen' and 'rejected'")
-        if isinstance(self.algorithm, Distill) != (self.teacher is not None):
+        if self.algorithm.needs_teacher != (self.teacher is not None):
             raise UsageError("distillation needs a teacher, and only distillation: give both or neither")
 
     def check_memory(self) -> None:
         """Refuse a step that this machine's memory cannot hold."""
-        memory_check.require_trace_memory({"batch": self.batch_size}, {})
+        memory_check.require_trace_memory({"batch_size": self.batch_size}, {})
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> PonderPolicy:
         self.check_memory()
-        job = pin_job_models(self, folder)
-        with Run(folder, job, input_fingerprints(job)) as run:
+        job, run = open_run(self, folder)
+        with run:
             return fine_tune(job, run, watch or NoProgress())
 
 
@@ -113,7 +114,8 @@ def fine_tune(job: FineTune, run: Run, watch: Progress) -> PonderPolicy:
     if job.lora is not None:
         lora.attach(policy.net, job.lora, job.seed)
     learner = Learner(
-        policy.net, job.algorithm, job.optimizer, max_tokens_per_microbatch=job.max_tokens_per_microbatch, gradient_checkpointing=job.gradient_checkpointing,
+        policy.net, job.algorithm, job.optimizer, max_tokens_per_microbatch=job.max_tokens_per_microbatch,
+        gradient_checkpointing=job.gradient_checkpointing,
         frozen_layers=job.frozen_layers, reference=teacher,
     )  # fmt: skip
 
@@ -134,11 +136,11 @@ def fine_tune(job: FineTune, run: Run, watch: Progress) -> PonderPolicy:
 
 
 def _read_problems(job: FineTune) -> Sequence[Problem]:
-    return read_conversations(job.data, isinstance(job.algorithm, DPO)) if isinstance(job.data, str) else job.data.train
+    return read_conversations(job.data, job.algorithm.needs_pairs) if isinstance(job.data, str) else job.data.train
 
 
 def answer_trace(policy: PonderPolicy, problem: Problem, answers: str | Sequence[str] | TokenizedAnswer) -> Trace:
-    """A trace in which the policy is taken to have written this answer, or of a pair the first and not the second."""
+    """A trace with this answer to learn from, or with a pair whose first answer is preferred."""
     if isinstance(answers, TokenizedAnswer):
         return tokenized_answer_trace(policy, problem, answers)
     if isinstance(answers, str):
@@ -150,7 +152,7 @@ def answer_trace(policy: PonderPolicy, problem: Problem, answers: str | Sequence
 
 
 def text_answer_trace(policy: PonderPolicy, problem: Problem, *texts: str) -> Trace:
-    """A trace with these answers to a problem, each with its end-of-sequence token; nobody sampled them."""
+    """A trace with these answers to a problem, each with its end-of-sequence token; they were not sampled."""
     trace = _prompt_only_trace(policy, problem)
     end = answer_end_token(policy.tokenizer)
     for text in texts:
@@ -163,7 +165,7 @@ def text_answer_trace(policy: PonderPolicy, problem: Problem, *texts: str) -> Tr
 
 
 def tokenized_answer_trace(policy: PonderPolicy, problem: Problem, answer: TokenizedAnswer) -> Trace:
-    """A trace with this answer in its own tokens. It ends as it did, or with the end token where a rule ended it."""
+    """A trace with this answer in its own tokens. An answer that a stop rule ended gets an end token."""
     trace = _prompt_only_trace(policy, replace(problem, answer=answer.text))
     tokens, learned = list(answer.token_ids), list(answer.loss_mask)
     if tokens and tokens[-1] in policy.eos:
@@ -175,14 +177,16 @@ def tokenized_answer_trace(policy: PonderPolicy, problem: Problem, answer: Token
     for own, run in groupby(learned):
         part = ids(tokens[at : (at := at + len(list(run)))])
         body = part[:-1] if at == len(tokens) else part
-        unknown = np.full(len(part), np.nan, np.float32) if own else None  # written, and nobody kept how likely
+        unknown = (
+            np.full(len(part), np.nan, np.float32) if own else None
+        )  # the policy wrote it; log-probabilities unknown
         trace.add(Step(len(trace.steps) - 1, policy.text(body), part, unknown))
     trace.steps[-1].stop = "eos"
     return trace
 
 
 def as_single_step(answers: str | Sequence[str] | TokenizedAnswer) -> str | Sequence[str] | TokenizedAnswer:
-    """As if all of an answer were to be learned, so that it is one step."""
+    """The answer with all tokens trained, so that it becomes a single step."""
     return (
         replace(answers, loss_mask=(True,) * len(answers.loss_mask))
         if isinstance(answers, TokenizedAnswer)
@@ -206,8 +210,8 @@ def _check_context_length(policy: PonderPolicy, trace: Trace, tokens: Ids) -> No
 
 
 def check_answer_tokens(policy: PonderPolicy, name: str, answer: TokenizedAnswer) -> None:
-    """Refuse tokens that this model reads as another text. Spaces aside: some tokenizers drop those at a step's
-    beginning, and an answer may have several steps."""
+    """Refuse tokens that this model decodes to another text. Spaces are ignored: some tokenizers drop them at the start
+    of a step, and an answer may have several steps."""
     body = answer.token_ids[:-1] if answer.token_ids and answer.token_ids[-1] in policy.eos else answer.token_ids
     known = max(answer.token_ids, default=0) < policy.net.config.vocab
     read = policy.text(ids(body)) if known else ""
@@ -219,7 +223,7 @@ def check_answer_tokens(policy: PonderPolicy, name: str, answer: TokenizedAnswer
 
 
 def answer_end_token(tokenizer: Tokenizer) -> int:
-    """The end-of-sequence token that the chat template writes after an answer, else the first there is."""
+    """The end-of-sequence token that the chat template writes after an answer, else the tokenizer's first."""
     if not tokenizer.eos:
         raise ModelError("the tokenizer names no end-of-sequence token, so answers cannot end: add eos_token to it")
     written = tokenizer.chat_template or ""

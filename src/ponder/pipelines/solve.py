@@ -32,20 +32,20 @@ async def solve(
     oracle: bool = False,
     trace: Trace | None = None,
 ) -> Trace:
-    """Think about a problem, then judge the answers. `trace`: go on with an earlier one.
+    """Run the strategy on a problem, then grade the answers. `trace`: continue an earlier one.
 
-    The strategy and its guide do not see the gold answer, unless as an `oracle`: the trace then says so.
+    The strategy and its guide do not see the gold answer, except with `oracle`: the trace then says so.
     """
     if verifier is not None and guide is not None and guide.name == verifier.name and not oracle:
         raise UsageError(
-            f"guide and judge both score as {verifier.name!r}, and one would be taken for the other: rename the guide"
+            f"guide and verifier both score as {verifier.name!r}, and one would be taken for the other: rename the guide"
         )
     settings.check_finite(strategy)
     trace = prompt_trace(problem, policy.encode(problem.messages)) if trace is None else trace
     trace.oracle, trace.budget_exhausted, trace.failed = trace.oracle or (oracle and guide is not None), False, ""
     # Tags may hold a worked solution.
     trace.problem = problem if trace.oracle else replace(problem, answer=None, tags={})
-    trace.extract_answer = getattr(verifier, "read", None)
+    trace.extract_answer = getattr(verifier, "extract_answer", None)
     budgeted = policy
     if budget is not None:
         budgeted = BudgetedPolicy(
@@ -53,7 +53,7 @@ async def solve(
         )
     try:
         await strategy(trace, budgeted, guide)
-    except BudgetExhausted:  # it had not even begun
+    except BudgetExhausted:  # before the strategy began
         trace.budget_exhausted = True
     finally:
         trace.problem = problem
@@ -66,13 +66,13 @@ async def solve(
 
 
 def no_answer_reason(trace: Trace) -> str:
-    """Why there is no answer, by what most branches came to."""
+    """Why there is no answer: the most frequent reason why branches were pruned."""
     reasons = Counter(s.pruned for s in trace.steps if s.pruned and not is_cut_probe(s))
     return "no branch came to an answer" + "".join(f": {reason}" for reason, _ in reasons.most_common(1))
 
 
 def unjudged_answers(trace: Trace, verifier_name: str) -> list[int]:
-    """Every answer, and the chosen step, that was not judged before."""
+    """Every answer, and the chosen step, that has no score by this verifier yet."""
     steps = trace.answers()
     if trace.chosen is not None and trace.chosen not in steps:
         steps.append(trace.chosen)
@@ -89,7 +89,7 @@ async def try_solve(
     budget: Budget | BudgetLedger | None = None,
     oracle: bool = False,
 ) -> Trace:
-    """As `solve`; an error that ends the thinking is kept on the trace, as why it failed."""
+    """Like `solve`, but an error that ends the attempt is stored on the trace, as the reason why it failed."""
     trace = prompt_trace(problem, ids([]))
     try:
         trace.steps[0].token_ids = policy.encode(problem.messages)
@@ -104,7 +104,8 @@ async def try_solve(
 async def solve_all(
     problems: Sequence[Problem], strategy: Strategy, policy: Policy, verifier: Scorer | None = None, **more: Any
 ) -> list[Trace]:
-    """All at once: the policy batches what waits together. The first failure stops the rest. `more`: as `solve`."""
+    """Solve all problems concurrently; the policy batches their requests. The first failure cancels the rest.
+    `more`: as for `solve`."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(solve(p, strategy, policy, verifier, **more)) for p in problems]
     return [t.result() for t in tasks]
@@ -130,7 +131,7 @@ def shuffled_indices(size: int, seed: int, first: int, count: int) -> list[int]:
     return chosen
 
 
-@lru_cache(maxsize=2)  # a step's problems lie in one epoch or two, and the next step's in the same
+@lru_cache(maxsize=2)  # the problems of a step lie in one or two epochs, and so do those of the next
 def _epoch_permutation(size: int, seed: int, epoch: int) -> NDArray[np.int64]:
     order = np.random.default_rng([seed, epoch]).permutation(size)
     order.flags.writeable = False

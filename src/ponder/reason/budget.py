@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 from ponder.errors import BudgetExhausted, UsageError
 from ponder.protocols import Policy, PolicyWrapper
 from ponder.reason.price import Price
-from ponder.types import Completion, Cost, Ids, Sampling
+from ponder.types import Completion, Cost, Ids, Sampling, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +23,9 @@ class Budget:
     """Bounds; None: none. Tokens are those written, and never one more. Seconds and dollars are looked at before each
     call, so that what is in hand then comes to its end; seconds count from when the purse was opened."""
 
-    tokens: int | None = None
-    seconds: float | None = None
-    dollars: float | None = None
+    tokens: Annotated[int | None, "tokens to write at most"] = None
+    seconds: Annotated[float | None, "seconds after which no new call starts"] = None
+    dollars: Annotated[float | None, "dollars after which no new call starts, by --prices"] = None
     price: Price = Price()
 
     def __post_init__(self) -> None:
@@ -108,3 +111,12 @@ class BudgetedPolicy(PolicyWrapper):
             return drawn
         finally:
             await asyncio.shield(self.ledger.settle(granted * n, sum((c.cost for c in drawn), Cost())))
+
+
+@contextmanager
+def until_exhausted(trace: Trace) -> Iterator[None]:
+    """Stop the block where the budget is exhausted and note that on the trace; the caller uses what there is so far."""
+    try:
+        yield
+    except BudgetExhausted:
+        trace.budget_exhausted = True

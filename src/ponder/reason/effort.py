@@ -1,13 +1,13 @@
 """How hard to think, in a word: each level is a named bound on compute.
 
-| level   | strategy | answers | tokens each | tokens in all |
-|---------|----------|---------|-------------|---------------|
-| none    | direct   |       1 |          64 |            64 |
-| minimal | chain    |       1 |         256 |           256 |
-| low     | chain    |       1 |       1,024 |         1,024 |
-| medium  | vote     |       8 |       1,024 |         8,192 |
-| high    | vote     |      32 |       2,048 |        65,536 |
-| max     | vote     |      64 |       4,096 |       262,144 |
+| level   | strategy      | answers | tokens each | tokens in all |
+|---------|---------------|---------|-------------|---------------|
+| none    | direct        |       1 |          64 |            64 |
+| minimal | chain         |       1 |         256 |           256 |
+| low     | chain         |       1 |       1,024 |         1,024 |
+| medium  | majority-vote |       8 |       1,024 |         8,192 |
+| high    | majority-vote |      32 |       2,048 |        65,536 |
+| max     | majority-vote |      64 |       4,096 |       262,144 |
 
 Another strategy takes the same bounds: as many answers, branches or simulations, and never more tokens in all.
 A server that is talked to in conversations is asked for the level by its name, too, as its own reasoning effort.
@@ -36,9 +36,9 @@ EFFORTS: dict[str, Effort] = {
     "none": Effort("direct", 1, 64),
     "minimal": Effort("chain", 1, 256),
     "low": Effort("chain", 1, 1024),
-    "medium": Effort("vote", 8, 1024),
-    "high": Effort("vote", 32, 2048),
-    "max": Effort("vote", 64, 4096),
+    "medium": Effort("majority-vote", 8, 1024),
+    "high": Effort("majority-vote", 32, 2048),
+    "max": Effort("majority-vote", 64, 4096),
 }
 
 

@@ -7,10 +7,10 @@ on a group of equal answers learns nothing at all, and is refused: see `pipeline
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 from ponder.reason.budget import Budget
+from ponder.reason.inner_strategies import inner_strategies
 from ponder.reason.strategies import (
     DVTS,
     MCTS,
@@ -40,15 +40,13 @@ def ineffective_settings(strategy: Any, budget: Budget | None = None) -> list[st
     if most is not None and isinstance(sampling, Sampling) and most < sampling.max_tokens:
         said = f"the budget of {most:,} tokens is less than one answer may have ({sampling.max_tokens:,})"
         told.append(f"{said}: long ones are cut short there")
-    if is_dataclass(strategy):
-        inner = (getattr(strategy, f.name) for f in fields(strategy))
-        told += [line for one in inner if is_dataclass(one) and callable(one) for line in ineffective_settings(one)]
+    told += [line for one in inner_strategies(strategy).values() for line in ineffective_settings(one)]
     return list(dict.fromkeys(told))
 
 
 def _identical_draws(strategy: Any) -> Iterator[str]:
     """Several draws that can only be one."""
-    inner = getattr(strategy, "of", strategy)  # a forest draws by its trees' sampling
+    inner = strategy.strategy if isinstance(strategy, Forest) else strategy  # a forest samples as its trees do
     sampling = getattr(inner, "sampling", None)
     if not isinstance(sampling, Sampling) or not sampling.deterministic:
         return

@@ -13,18 +13,15 @@ from typing import Any
 from ponder.protocols import Strategy
 from ponder.reason.operators.backpropagate import DiscountedBackup
 from ponder.reason.operators.cut import CUTS, Cut
-from ponder.reason.operators.priors import DirichletNoise
-from ponder.reason.operators.tree_policy import PUCT, UCT, X1
-from ponder.reason.operators.widen import ProgressiveWidening
+from ponder.reason.operators.tree_policy import PUCT, UCT, X1, DirichletNoise, ProgressiveWidening
 from ponder.reason.prompts import DIRECT, STEP_BY_STEP
 from ponder.reason.strategies.beam_search import BeamSearch
 from ponder.reason.strategies.chain import Chain
-from ponder.reason.strategies.graph_of_thoughts import GraphOfThoughts
-from ponder.reason.strategies.llama_berry import LlamaBerry
+from ponder.reason.strategies.graph_of_thoughts import SORTING_GRAPH
 from ponder.reason.strategies.majority_vote import MajorityVote
 from ponder.reason.strategies.mcts import MCTS
 from ponder.reason.strategies.rstar_consistency import RStarConsistency
-from ponder.reason.strategies.tree_of_thoughts import TREE_OF_THOUGHTS_GAME_OF_24, TreeOfThoughts
+from ponder.reason.strategies.tree_of_thoughts import TREE_OF_THOUGHTS_GAME_OF_24
 from ponder.types import Sampling
 
 
@@ -44,11 +41,17 @@ PRESETS: dict[str, Preset] = {
         "zero-shot chain of thought, after Kojima et al. 2022 (arXiv 2205.11916): think step by step, then answer",
     ),
     "cot-sc": Preset(
-        MajorityVote(n=40, sampling=_SAMPLING_T07, prompt=STEP_BY_STEP), "self-consistency, Wang et al. 2023 (arXiv 2203.11171)"
+        MajorityVote(n=40, sampling=_SAMPLING_T07, prompt=STEP_BY_STEP),
+        "self-consistency, Wang et al. 2023 (arXiv 2203.11171)",
     ),
-    "tot": Preset(TreeOfThoughts(), "Tree of Thoughts, Yao et al. 2023 (arXiv 2305.10601)"),
-    "tot-24": Preset(TREE_OF_THOUGHTS_GAME_OF_24, "the paper's Game of 24: propose, three values, keep 5 (arXiv 2305.10601)"),
-    "got": Preset(GraphOfThoughts(), "Graph of Thoughts, Besta et al. 2024 (arXiv 2308.09687)"),
+    "tot-24": Preset(
+        TREE_OF_THOUGHTS_GAME_OF_24,
+        "Tree of Thoughts on the Game of 24: propose, three values, keep 5, Yao et al. 2023 (arXiv 2305.10601)",
+    ),
+    "got-sorting": Preset(
+        SORTING_GRAPH,
+        "Graph of Thoughts that sorts a list: split, sort, merge, improve, Besta et al. 2024 (arXiv 2308.09687)",
+    ),
     "qwq-style": Preset(
         Chain(Sampling(temperature=0.6, top_p=0.95, max_tokens=32768)),
         "one long chain that reflects as it goes; sampling as Qwen's QwQ-32B card advises",
@@ -70,17 +73,14 @@ PRESETS: dict[str, Preset] = {
         "importance-based branching; Tian et al. 2024 (arXiv 2404.12253)",
     ),
     "x1": Preset(
-        MCTS(simulations=32, width=2, selection=X1(low=-1.0, high=1.0), backup=DiscountedBackup(0.96, 1.0), evaluate_on="written",
-             stop_at_known_answer=True, final_choice="rule", sampling=_SAMPLING_T07),
+        MCTS(simulations=32, width=2, selection=X1(low=-1.0, high=1.0), backup=DiscountedBackup(0.96, 1.0),
+             evaluate_on="expansion", stop_at_known_answer=True, final_choice="selection", sampling=_SAMPLING_T07),
         "Reasoning Language Models: A Blueprint, Besta et al. 2025 (arXiv 2501.11223)",
-    ),
-    "llama-berry": Preset(
-        LlamaBerry(n=16), "pairwise preference and MCTS by refinement, Zhang et al. 2024 (arXiv 2410.02884)"
     ),
     "rstar-style": Preset(
         RStarConsistency(
-            MCTS(simulations=32, width=4, cut=CUTS["paragraph"], selection=UCT(), rollouts=1, sampling=_SAMPLING_T07), n=2,
-            sampling=_SAMPLING_T07,
+            MCTS(simulations=32, width=4, cut=CUTS["paragraph"], selection=UCT(), rollouts=1, sampling=_SAMPLING_T07),
+            n=2, sampling=_SAMPLING_T07,
         ),
         "MCTS, then mutual consistency; one kind of action where rStar has five, and the second look is the same "
         "model's; Qi et al. 2024 (arXiv 2408.06195)",
@@ -88,11 +88,11 @@ PRESETS: dict[str, Preset] = {
     "journey-style": Preset(
         BeamSearch(n=8, beam_width=4, sampling=_SAMPLING_T07),
         "a tree by beam search with a process reward model, to be told as one journey with its wrong turns "
-        "(`ponder harvest --what journeys`); O1 Replication Journey, Qin et al. 2024 (arXiv 2410.18982)",
+        "(`ponder harvest --kind journeys`); O1 Replication Journey, Qin et al. 2024 (arXiv 2410.18982)",
     ),
     "alphazero": Preset(
-        MCTS(simulations=800, width=64, cut=Cut(tokens=1), selection=PUCT(low=-1.0, high=1.0), root_noise=DirichletNoise(0.3, 0.25),
-             two_player=True),
+        MCTS(simulations=800, width=64, cut=Cut(tokens=1), selection=PUCT(low=-1.0, high=1.0),
+             root_noise=DirichletNoise(0.3, 0.25), two_player=True),
         "for the games in ponder.reason.games; 800 simulations a move, Silver et al. 2018 (arXiv 1712.01815)",
     ),
 }  # fmt: skip

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from ponder.protocols import Scorer
-from ponder.reason.operators.reduce import Reduction, reduce_scores, scores_steps
+from ponder.reason.operators.evaluate import Reduction, reduce_scores, scores_steps
 from ponder.types import Cost, Score, Trace
 
 
@@ -102,7 +102,7 @@ class StepScoreReducer:
 @dataclass(frozen=True, slots=True)
 class TopKConfidence:
     """The mean, over the tokens drawn on the way to a step, of a token's share among the likeliest ones (Marco-o1, Zhao
-    et al. 2024, with 5 of them). Needs `Sampling(alternatives=5)`."""
+    et al. 2024, with 5 of them). Needs `Sampling(logprobs=5)`."""
 
     @property
     def name(self) -> str:
@@ -114,5 +114,19 @@ class TopKConfidence:
     def _score_step(self, trace: Trace, step: int) -> Score:
         shares = [s for i in trace.path(step) if (s := trace.steps[i].notes.get("share")) is not None]
         if not shares:
-            return Score(None, "the tokens' alternatives are not known: sample with alternatives=5")
+            return Score(None, "the tokens' alternatives are not known: sample with logprobs=5")
         return Score(float(np.concatenate(shares).mean()))
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionScorer:
+    """A plain function of the text written so far, as a scorer."""
+
+    function: Callable[[str], float]
+
+    @property
+    def name(self) -> str:
+        return getattr(self.function, "__name__", "function")
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        return [Score(float(self.function(trace.text(i)))) for i in steps]

@@ -1,1 +1,25 @@
-""""""
+"""Run directories: the record of a job on disk, and everything that is read from one.
+
+run_dir             the directory itself: job, environment, metrics, traces, checkpoints, lock
+records             its .jsonl files, one checked record per line
+job_json            a job as JSON and back; `trust` says whose code such a file may name
+environment         versions and fingerprints that a run began with; it resumes only with the same
+*_fingerprints      of files, and of the user's own code
+cleanup             whether a run holds a result, and the removal of one that does not
+*_changes           which changes of problems or stages a resumed run allows
+prior_results       what a run directory held before the job ran again
+data_files          training data and filter reports as files
+manifest, symlinks  checksums of a model's folder; a run directory leads nowhere else
+"""
+
+from ponder.runs.run_dir import (
+    Run,
+    checkpoints,
+    newest_checkpoint,
+    read_job,
+    read_metrics,
+    read_traces,
+    write_json,
+)
+
+__all__ = ["Run", "checkpoints", "newest_checkpoint", "read_job", "read_metrics", "read_traces", "write_json"]

@@ -1,11 +1,11 @@
 """Problems, and which verifier judges them. `TASKS` has every task by its name on the command line.
 
-Drawn tasks (`GeneratedTask`) need no data: problem i is a function of the settings, a seed and i. Loaded ones
-(`Loaded`) read the folder that PONDER_DATA names; each module says which files. `Columns` takes your own rows and
-reward functions, `ReasoningGym` the generators of that library.
+Generated tasks (`GeneratedTask`) need no data: problem i is a function of the settings, a seed and i. Data sets
+(`DatasetTask`) are read from the folder that PONDER_DATA names; each module says which files. `CustomTask` takes your own
+rows and reward functions, `ReasoningGym` the generators of that library.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ponder import registry
@@ -40,6 +40,7 @@ from ponder.tasks.generated.sums import Sums
 from ponder.tasks.generated.tictactoe import TicTacToe
 from ponder.tasks.generated.twenty_four import TwentyFour
 from ponder.tasks.generated.zebra import Zebra
+from ponder.tasks.proofs import Proofs
 from ponder.tasks.reasoning_gym import ReasoningGym
 from ponder.tasks.reward_functions import RewardFunctions
 from ponder.tasks.suite import Suite
@@ -55,6 +56,7 @@ TASKS: dict[str, type] = {
     "maze": Maze,
     "number-theory": NumberTheory,
     "programs": Programs,
+    "proofs": Proofs,
     "sat": SatisfiabilityTask,
     "sorting": Sorting,
     "strings": Strings,
@@ -76,20 +78,20 @@ TASKS: dict[str, type] = {
     "svamp": SVAMP,
     "suite": Suite,
     "questions": QuestionFile,
-    "columns": CustomTask,
+    "custom": CustomTask,
     "reasoning-gym": ReasoningGym,
 }
 
 
-def find(name: str, settings: Sequence[str] = ()) -> tuple[Any, list[str]]:
-    """The task of this name, `name:part` or `module:object`; and its `key=value` settings, with the part among them."""
+def find(name: str, settings: Mapping[str, str] | None = None) -> tuple[Any, dict[str, str]]:
+    """The task of this name, `name:part` or `module:object`; and its settings, with the part among them."""
     family, _, part = name.partition(":")
     kind: Any = TASKS.get(family)
-    if not part or not hasattr(kind, "PART"):  # a task without parts leaves its name to a module of yours
-        return registry.lookup("task", name, TASKS), list(settings)
-    if any(setting.startswith(f"{kind.PART_SETTING}=") for setting in settings):
-        raise UsageError(f"{name} already says its {kind.PART_SETTING}; leave out --set {kind.PART_SETTING}=...")
-    return kind, [f"{kind.PART_SETTING}={part}", *settings]
+    if not part or not hasattr(kind, "PART_SETTING"):  # a task without parts leaves its name to a module of yours
+        return registry.lookup("task", name, TASKS), dict(settings or {})
+    if kind.PART_SETTING in (settings or {}):
+        raise UsageError(f"{name} already names its {kind.PART_SETTING}: leave out --task.{kind.PART_SETTING}")
+    return kind, {kind.PART_SETTING: part, **(settings or {})}
 
 
 __all__ = [
@@ -118,6 +120,7 @@ __all__ = [
     "NumberTheory",
     "ProcessBench",
     "Programs",
+    "Proofs",
     "QuestionFile",
     "ReasoningGym",
     "RewardFunctions",

@@ -122,7 +122,7 @@ class StyleWrapper:
 
 def with_style(task: Task, style: str) -> Task:
     """The task, asked in this style."""
-    own = getattr(task, "styled", None)
+    own = getattr(task, "restyle", None)
     found: Task = StyleWrapper(task, style) if own is None else own(style)
     return found
 

@@ -6,7 +6,6 @@ reward functions (`tasks/reward_functions.py`). Rows come as a file (.jsonl, .js
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,11 +13,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ponder.errors import MissingExtra, TaskError, UsageError
+from ponder.errors import TaskError, UsageError
 from ponder.runs.trust import names_code
 from ponder.tasks.datasets.dataset_files import BadRows, DatasetFiles, DatasetRow
-from ponder.tasks.datasets.dataset_task import same_question_key, split_key
-from ponder.tasks.reward_functions import RewardFunction, RewardFunctions
+from ponder.tasks.question_identity import same_question_key, split_key
+from ponder.tasks.reward_functions import RewardFunction, RewardFunctions, as_functions
 from ponder.tasks.split import hashes_to_test
 from ponder.types import Problem, user_messages
 
@@ -29,7 +28,7 @@ RowSource = str | Sequence[Mapping[str, Any]]
 class CustomTask:
     """Your own rows with any columns, judged by your own reward functions.
 
-    `held_out` tenths of the rows, by the hash of their prompt, are for testing, unless `test_data` brings others.
+    `held_out_tenths` tenths of the rows, by the hash of their prompt, are for testing, unless `test_data` brings others.
     `gold` names the column with an answer that earns the reward, for `ponder sft` and for the check before training
     that the reward tells right from wrong.
     """
@@ -40,7 +39,7 @@ class CustomTask:
     }
 
     data: RowSource
-    rewards: tuple[str | RewardFunction, ...] = field(metadata=names_code())
+    rewards: tuple[str | RewardFunction, ...] | str | RewardFunction = field(metadata=names_code())
     weights: tuple[float, ...] = ()
     test_data: RowSource | None = None
     held_out_tenths: int = 1
@@ -48,7 +47,7 @@ class CustomTask:
     limit: int | None = None
     system: str | None = None
     bad_rows: BadRows = "refuse"
-    name: str = "columns"
+    name: str = "custom"
 
     def __post_init__(self) -> None:
         for name in ("data", "test_data"):
@@ -58,17 +57,17 @@ class CustomTask:
             elif given is not None and not isinstance(given, str):
                 object.__setattr__(self, name, tuple(given))
         if not 1 <= self.held_out_tenths <= 9:
-            raise UsageError(f"held_out is {self.held_out_tenths}; it is 1 to 9 tenths of the rows")
+            raise UsageError(f"held_out_tenths is {self.held_out_tenths}; it is 1 to 9 tenths of the rows")
         if self.limit is not None and self.limit < 1:
             raise UsageError(f"limit is {self.limit}; give at least 1, or leave it out to take all rows")
         object.__setattr__(self, "rewards", self.verifier.functions)  # by name where they have one
 
     def unused(self) -> dict[str, str]:
-        return {} if self.test_data is None else {"held_out": "test_data brings all rows for testing"}
+        return {} if self.test_data is None else {"held_out_tenths": "test_data brings all rows for testing"}
 
     @cached_property
     def verifier(self) -> RewardFunctions:
-        return RewardFunctions(self.rewards, self.weights)
+        return RewardFunctions(as_functions(self.rewards), self.weights)
 
     @property
     def train(self) -> Sequence[Problem]:
@@ -99,7 +98,7 @@ class CustomTask:
         if not train or not test:
             raise TaskError(
                 f"{_source_name(self.data)} gives {len(train)} training and {len(test)} test problems; give more rows, or"
-                " held_out=... tenths or test_data=... for testing"
+                " held_out_tenths=... or test_data=... for testing"
             )
         return self._problems("train", train), self._problems("test", test)
 
@@ -134,23 +133,7 @@ def _read_rows(data: RowSource) -> tuple[DatasetFiles, list[DatasetRow]]:
         return files, files.from_records("given", list(data), _row)
     path = Path(data)
     files = DatasetFiles(path.parent)
-    if path.suffix == ".parquet":
-        return files, files.from_records(path.name, read_parquet(path), _row)
-    readers = {".jsonl": files.read_jsonl, ".json": files.read_json, ".csv": files.read_csv}
-    if path.suffix not in readers:
-        raise UsageError(f"{data} is no data this task reads; give .jsonl, .json (a list), .csv or .parquet")
-    return files, readers[path.suffix](path.name, _row)
-
-
-def read_parquet(path: Path) -> list[Any]:
-    try:
-        parquet = importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise MissingExtra(f"reading {path}", "pyarrow", "hf") from None
-    try:
-        return list(parquet.read_table(path).to_pylist())
-    except (OSError, ValueError) as error:  # pyarrow's own errors are both
-        raise TaskError(f"cannot read {path} ({error}); give a parquet file") from error
+    return files, files.read_file(path.name, _row)
 
 
 def _row(record: dict[str, Any], number: int) -> DatasetRow:

@@ -1,7 +1,7 @@
 """The hundred and more generators of reasoning-gym (the extra `tasks`), each scored by its own rule.
 
 ReasoningGym(dataset="leg_counting", settings='{"max_animals": 5}')
-ponder train --task reasoning-gym:leg_counting
+ponder train reasoning-gym:leg_counting
 """
 
 from __future__ import annotations

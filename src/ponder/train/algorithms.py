@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from ponder.train.imitation import DPO, SFT, Distill, RejectionSampling
+from typing import Any
+
+from ponder.train.distill import Distill
+from ponder.train.dpo import DPO
+from ponder.train.imitation import SFT, RejectionSampling
 from ponder.train.policy_gradient import (
     CISPO,
     DAPO,
@@ -16,7 +20,8 @@ from ponder.train.policy_gradient import (
 )
 from ponder.train.ppo import PPO
 
-ONLINE = {
+# The command line reads these tables from the source, without importing torch: keep them literal.
+ONLINE: dict[str, Any] = {  # what only an RL job can run
     "reinforce": REINFORCE,
     "rloo": RLOO,
     "reinforce++": ReinforcePlusPlus,
@@ -29,5 +34,6 @@ ONLINE = {
     "tree": TreeCredit,
     "rejection": RejectionSampling,
 }
-OFFLINE = {"sft": SFT, "dpo": DPO, "distill": Distill}
-ON_POLICY = {**ONLINE, "dpo": DPO, "distill": Distill}  # pairs of, or a teacher's view on, what the policy samples
+OFFLINE: dict[str, Any] = {"sft": SFT, "dpo": DPO, "distill": Distill}  # what a fine-tuning job can run
+ON_POLICY: dict[str, Any] = {**ONLINE, "dpo": DPO, "distill": Distill}  # what an RL job can run
+ALGORITHMS: dict[str, Any] = {**ONLINE, **OFFLINE}

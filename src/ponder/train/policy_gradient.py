@@ -1,4 +1,4 @@
-"""Policy gradients without a critic, each as its paper has it. The difference between two of them is the lesson."""
+"""Policy gradients without a critic, each with the definitions and defaults of its paper."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -15,31 +14,18 @@ from ponder import settings
 from ponder.errors import UsageError
 from ponder.train import credit, losses
 from ponder.train.credit import Array, ScoredAnswer
-from ponder.train.objective import KL, NO_KL, BaseObjective, ObjectiveState, Stats, Tokens
+from ponder.train.kl_penalty import answers_with_kl_penalty, kl_per_token
+from ponder.train.objective import KL, BaseObjective, ObjectiveState, RolloutSettings, Stats, Tokens
 from ponder.types import Trace
 from ponder.verify.rewards.token_length import soft_overlong_penalty
-
-
-def kl_per_token(item: ScoredAnswer, kl: KL) -> Array:
-    """The KL estimate at each token, pi being the policy that sampled; zeros where none enters the reward."""
-    if kl.where != "reward" or not kl.beta:
-        return np.zeros(item.length)
-    both = (torch.from_numpy(item.note(name)) for name in ("logprobs", "reference"))
-    return losses.KL_ESTIMATORS[kl.estimator](*both).numpy()
-
-
-def answers_with_kl_penalty(trace: Trace, scorer: str, kl: KL, include_truncated: bool = True) -> list[ScoredAnswer]:
-    """The judged answers of a trace, their rewards less beta times the KL of all their tokens where it enters there."""
-    items = credit.scored_answers(trace, scorer, include_truncated)
-    return [replace(w, reward=w.reward - kl.beta * float(kl_per_token(w, kl).sum())) for w in items]
 
 
 def assign_group_advantages(
     trace: Trace, items: Sequence[ScoredAnswer], advantage: Callable[[list[float]], Array]
 ) -> None:
-    """Credit within a group; one with fewer than two judged answers has nothing to compare."""
+    """Write advantages within a group. A group with fewer than two scored answers gets none."""
     if len(trace.answers()) == 1:
-        advantage([0.0])  # raises, saying why
+        advantage([0.0])  # raises UsageError
     if len(items) > 1:
         advantages = advantage([w.reward for w in items])
         credit.assign_to_answers(trace, {w.leaf: float(a) for w, a in zip(items, advantages, strict=True)})
@@ -57,9 +43,12 @@ class SequenceReinforce(BaseObjective):
         return losses.sequence_sum(lengths)
 
     def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
-        return losses.reinforce(tokens.logprobs_N, tokens.advantage_N) + self.kl.loss(
-            tokens.logprobs_N, tokens.reference_N
-        ), {}
+        return losses.reinforce(tokens.logprobs_N, tokens.advantage_N) + self.kl_loss(tokens), {}
+
+    def check(self, rollouts: RolloutSettings) -> list[str]:
+        if rollouts.optimizer_steps_per_batch == 1:
+            return []
+        return [f"{type(self).__name__} has no ratio: all but the first optimiser step are off policy"]
 
 
 @dataclass(frozen=True)
@@ -67,31 +56,33 @@ class REINFORCE(SequenceReinforce):
     """Williams 1992, with a baseline: the mean reward of the batch, or a running one over all steps before."""
 
     paper: ClassVar[str] = "Williams 1992, doi:10.1007/BF00992696"
-    alone = True
+    needs_group = False
     baseline: Literal["batch", "running", "none"] = "batch"
     baseline_decay: float = 0.9  # of the running mean
-    kl: KL = NO_KL
+    kl: KL | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.baseline_decay <= 1:
             raise UsageError(
-                f"decay is {self.baseline_decay}; it is the share of the running mean that stays, from 0 to 1"
+                f"baseline_decay is {self.baseline_decay}; it is the share of the running mean that stays, from 0 to 1"
             )
 
     def unused(self) -> dict[str, str]:
         return (
-            {} if self.baseline == "running" else {"decay": f"the baseline is {self.baseline}: give baseline=running"}
+            {}
+            if self.baseline == "running"
+            else {"baseline_decay": f"the baseline is {self.baseline}: give baseline=running"}
         )
 
     def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         groups = [answers_with_kl_penalty(t, scorer, self.kl) for t in traces]
         rewards = [w.reward for items in groups for w in items]
         if self.baseline == "batch" and sum(len(t.answers()) for t in traces) == 1:
-            raise UsageError("a batch of one has no baseline: ask more problems, or use --option baseline=running")
+            raise UsageError("a batch of one has no baseline: ask more problems, or use --algorithm.baseline running")
         if not rewards or (self.baseline == "batch" and len(rewards) == 1):
-            return {}  # nobody was judged, or nobody else
+            return {}  # no answer was scored, or only one
         mean = float(np.mean(rewards))
-        before = state.get("baseline", mean)  # the first step has no past: the batch's own mean
+        before = state.get("baseline", mean)  # at the first step the batch's own mean
         base = {"batch": mean, "running": before, "none": 0.0}[self.baseline]
         state["baseline"] = self.baseline_decay * before + (1 - self.baseline_decay) * mean
         all_equal = all(r == rewards[0] for r in rewards) and self.baseline == "batch"
@@ -105,7 +96,7 @@ class RLOO(SequenceReinforce):
     """REINFORCE leave-one-out: the others of the group are the baseline, KL k1 in the reward."""
 
     paper: ClassVar[str] = "Ahmadian et al. 2024, arXiv:2402.14740"
-    kl: KL = KL(0.03, "k1", "reward")
+    kl: KL | None = KL(0.03, "k1", "reward")
 
     def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         for trace in traces:
@@ -134,13 +125,13 @@ class ClippedSurrogate(BaseObjective):
         return losses.ratio(tokens.logprobs_N, tokens.old_N)
 
     def surrogate(self, tokens: Tokens, rho_N: Tensor) -> tuple[Tensor, Tensor]:
-        """The policy's loss, and where it is clipped."""
+        """The policy's loss of each token, and whether it is clipped."""
         loss_N = losses.clipped_surrogate(rho_N, tokens.advantage_N, self.clip, self.upper_clip)
         return loss_N, losses.is_clipped(rho_N.detach(), tokens.advantage_N, self.clip, self.upper_clip)
 
     def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
         loss_N, clipped_N = self.surrogate(tokens, self.ratio(tokens))
-        loss_N = loss_N + self.kl.loss(tokens.logprobs_N, tokens.reference_N)
+        loss_N = loss_N + self.kl_loss(tokens)
         if self.entropy_coef:
             loss_N = loss_N - self.entropy_coef * tokens.entropy_N
         return loss_N, {"clip_ratio/region_mean": clipped_N}
@@ -148,18 +139,18 @@ class ClippedSurrogate(BaseObjective):
 
 @dataclass(frozen=True)
 class ReinforcePlusPlus(ClippedSurrogate):
-    """REINFORCE++: r less the KL of this and later tokens, normalised over the global batch; PPO's clip."""
+    """REINFORCE++: the reward minus the KL of this and later tokens, normalised over the global batch; PPO's clip."""
 
     paper: ClassVar[str] = "Hu et al. 2025, arXiv:2501.03262"
     clip: float = 0.2
     clip_high: float | None = None
-    kl: KL = KL(0.01, "k1", "reward")
+    kl: KL | None = KL(0.01, "k1", "reward")
     entropy_coef: float = 0.0
-    group_baseline: bool = False  # the paper's REINFORCE++-baseline: first subtract the group's mean reward
+    group_baseline: bool = False  # the paper's REINFORCE++-baseline: subtract the group's mean reward first
 
     @property
-    def alone(self) -> bool:  # type: ignore[override]
-        return not self.group_baseline
+    def needs_group(self) -> bool:  # type: ignore[override]
+        return self.group_baseline
 
     def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         items: list[ScoredAnswer] = []
@@ -169,7 +160,8 @@ class ReinforcePlusPlus(ClippedSurrogate):
                 centred = credit.group_relative([w.reward for w in group], divide_by_std=False)
                 group = [replace(w, reward=float(a)) for w, a in zip(group, centred, strict=True)]
             items += group if len(group) > 1 or not self.group_baseline else []
-        raw = [w.reward - self.kl.beta * credit.rewards_to_go(kl_per_token(w, self.kl)) for w in items]
+        beta = 0.0 if self.kl is None else self.kl.beta
+        raw = [w.reward - beta * credit.rewards_to_go(kl_per_token(w, self.kl)) for w in items]
         credit.assign_to_tokens(items, credit.whiten(raw))
         return {}
 
@@ -181,7 +173,7 @@ class GRPO(ClippedSurrogate):
     paper: ClassVar[str] = "Shao et al. 2024, arXiv:2402.03300"
     clip: float = 0.2
     clip_high: float | None = None
-    kl: KL = KL(0.04)
+    kl: KL | None = KL(0.04)
     entropy_coef: float = 0.0
     bessel: bool = False
 
@@ -205,9 +197,9 @@ class DrGRPO(ClippedSurrogate):
     paper: ClassVar[str] = "Liu et al. 2025, arXiv:2503.20783"
     clip: float = 0.2
     clip_high: float | None = None
-    kl: KL = NO_KL
+    kl: KL | None = None
     entropy_coef: float = 0.0
-    max_completion_tokens: int = 3000  # the constant: the paper's largest number of tokens; it only scales the gradient
+    max_completion_tokens: int = 3000  # the constant length, the paper's token limit; it only scales the gradient
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -236,15 +228,21 @@ class DAPO(ClippedSurrogate):
     paper: ClassVar[str] = "Yu et al. 2025, arXiv:2503.14476"
     clip: float = 0.2
     clip_high: float | None = 0.28
-    kl: KL = NO_KL
+    kl: KL | None = None
     entropy_coef: float = 0.0
-    max_completion_tokens: int = 20480  # tokens; the penalty grows from 0 at longest - buffer to -1 here
+    max_completion_tokens: int = (
+        20480  # tokens; the penalty grows from 0 at max_completion_tokens - overlong_buffer to -1 here
+    )
     overlong_buffer: int = 4096  # 0: no penalty
-    mask_truncated: bool = False  # leave answers that met their budget out of the loss altogether
-    dynamic_sampling_rounds: ClassVar[int] = 10  # dynamic sampling: rounds that may replace groups of equal rewards
+    mask_truncated: bool = False  # leave truncated answers out of the loss
+    dynamic_sampling_rounds = 10
 
     def unused(self) -> dict[str, str]:
-        return {} if self.overlong_buffer else {"longest": "there is no penalty for overlong answers: give buffer"}
+        return (
+            {}
+            if self.overlong_buffer
+            else {"max_completion_tokens": "there is no penalty for overlong answers: give overlong_buffer"}
+        )
 
     def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         lowest = 0.0
@@ -264,7 +262,7 @@ class GSPO(ClippedSurrogate):
     paper: ClassVar[str] = "Zheng et al. 2025, arXiv:2507.18071"
     clip: float = 3e-4
     clip_high: float | None = 4e-4
-    kl: KL = NO_KL
+    kl: KL | None = None
     entropy_coef: float = 0.0
 
     credit = GRPO.credit
@@ -285,7 +283,7 @@ class CISPO(ClippedSurrogate):
     paper: ClassVar[str] = "MiniMax 2025, arXiv:2506.13585"
     clip: float = float("inf")
     clip_high: float | None = 4.0
-    kl: KL = NO_KL
+    kl: KL | None = None
     entropy_coef: float = 0.0
 
     credit = GRPO.credit
@@ -299,22 +297,20 @@ class CISPO(ClippedSurrogate):
 
 @dataclass(frozen=True)
 class TreeCredit(ClippedSurrogate):
-    """A searched tree: a step is worth the mean outcome below it, and earns what it is better than its parent."""
+    """Credit in a tree of answers: the advantage of a step is the mean reward below it minus that below its parent."""
 
     paper: ClassVar[str] = "with treerl: Hou et al. 2025, arXiv:2506.11902"
     clip: float = 0.2
     clip_high: float | None = None
-    kl: KL = NO_KL
+    kl: KL | None = None
     entropy_coef: float = 0.0
-    treerl: bool = (
-        False  # the paper's advantage: global plus local, each leaf below over the square root of their number
-    )
+    treerl: bool = False  # the paper's advantage: global plus local, over the square root of the leaves below
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.kl.beta and self.kl.where == "reward":
+        if self.credit_needs_reference:
             raise UsageError(
-                "answers of a tree share tokens, so none can pay for a KL in the reward: put it in the loss"
+                "answers of a tree share tokens, so a KL term cannot enter the reward of one: put it in the loss"
             )
 
     def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
-from torch import Tensor
 
 from ponder.errors import UsageError
-from ponder.train import credit, losses
+from ponder.train import credit
 from ponder.train.credit import Array, ScoredAnswer
-from ponder.train.objective import KL, BaseObjective, ObjectiveState, Stats, Tokens
-from ponder.train.optimizer import AdamW
-from ponder.train.policy_gradient import ClippedSurrogate, kl_per_token
+from ponder.train.kl_penalty import kl_per_token
+from ponder.train.objective import KL, Critic, ObjectiveState
+from ponder.train.policy_gradient import ClippedSurrogate
 from ponder.types import Trace
 
 
@@ -37,71 +35,53 @@ class AdaptiveKLController:
         return beta * (1 + error * completions / self.horizon)
 
 
-@dataclass(frozen=True, slots=True)
-class Critic:
-    """The value network: where it starts, how it learns, and how long it learns alone."""
-
-    model: str | None = None  # a folder or run with a trained value or reward model; None: the policy's own weights
-    optimizer: AdamW = AdamW(lr=1e-5)
-    value_clip: float | None = 0.2  # of the value's change within a step; None: no clipping
-    warmup_steps: int = 0  # steps in which only the critic learns
-
-    def __post_init__(self) -> None:
-        if self.value_clip is not None and not 0 < self.value_clip < math.inf:
-            raise UsageError(
-                f"the critic's clip is {self.value_clip}; it must be positive and finite, or None: no clipping"
-            )
-        if not isinstance(self.warmup_steps, int) or self.warmup_steps < 0:
-            raise UsageError(f"the critic's warmup is {self.warmup_steps}; a number of steps is whole, 0 or more")
-
-
 @dataclass(frozen=True)
 class PPO(ClippedSurrogate):
     """Per-token advantages from a critic, token mean, KL k1 in each token's reward (as InstructGPT: beta 0.02)."""
 
     paper: ClassVar[str] = "Schulman et al. 2017, arXiv:1707.06347; Ouyang et al. 2022, arXiv:2203.02155"
-    alone = True
+    needs_group = False
     clip: float = 0.2
     clip_high: float | None = None
-    kl: KL = KL(0.02, "k1", "reward")
+    kl: KL | None = KL(0.02, "k1", "reward")
     entropy_coef: float = 0.0
     advantage_estimator: Literal["gae", "mc", "td"] = "gae"
     gamma: float = 1.0
     lam: float = 0.95
     critic: Critic = Critic()
-    whiten_advantages: bool = True  # advantages, over the global batch
-    advantage_clip: float | None = None  # advantages are clipped to +- this
-    normalize_rewards: bool = False  # by a running mean and std of all rewards so far
-    reward_clip: float | None = None  # rewards are clipped to +- this
+    whiten_advantages: bool = True  # over the global batch
+    advantage_clip: float | None = None  # clip advantages to +- this
+    normalize_rewards: bool = False  # by the running mean and std of all rewards so far
+    reward_clip: float | None = None  # clip rewards to +- this
     adaptive_kl: AdaptiveKLController | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, most in (("most", self.advantage_clip), ("reward_clip", self.reward_clip)):
+        for name, most in (("advantage_clip", self.advantage_clip), ("reward_clip", self.reward_clip)):
             if most is not None and not 0 < most < math.inf:
                 raise UsageError(f"{name} is {most}; it must be positive and finite, or None: no clipping")
         if not (0 < self.gamma <= 1 and 0 <= self.lam <= 1):
             raise UsageError(f"PPO needs gamma in (0, 1] and lam in [0, 1], not {self.gamma} and {self.lam}")
-        if self.adaptive_kl and not (self.kl.beta and self.kl.where == "reward"):
+        if self.adaptive_kl and not self.credit_needs_reference:
             raise UsageError("an adaptive KL coefficient needs a KL term in the reward to start from")
 
     def unused(self) -> dict[str, str]:
         return (
             {}
             if self.advantage_estimator == "gae"
-            else {"lam": f"the advantage is {self.advantage_estimator}: give advantage=gae"}
+            else {"lam": f"the advantage is {self.advantage_estimator}: give advantage_estimator=gae"}
         )
 
     @property
     def gae_lambda(self) -> float:
-        """lambda: Monte Carlo is GAE's 1, TD its 0."""
+        """GAE's lambda: 1 for Monte Carlo, 0 for TD."""
         return {"gae": self.lam, "mc": 1.0, "td": 0.0}[self.advantage_estimator]
 
     def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         items = [w for trace in traces for w in credit.scored_answers(trace, scorer)]
         if not items:
             return {}
-        beta = state.get("kl_beta", self.kl.beta)
+        beta = state.get("kl_beta", 0.0 if self.kl is None else self.kl.beta)
         kls = [kl_per_token(w, self.kl) for w in items]
         final_rewards = self._rewards([w.reward for w in items], state)
         advantages: list[Array] = []
@@ -114,7 +94,7 @@ class PPO(ClippedSurrogate):
                 item.trace.steps[i].notes["returns"] = part
             advantages.append(advantage_t)
         metrics = {"kl_beta": beta, "value/mean": float(np.mean(np.concatenate([w.note("values") for w in items])))}
-        metrics["value/explained"] = explained_variance(items, advantages)
+        metrics["value/explained_variance"] = explained_variance(items, advantages)
         advantages = credit.whiten(advantages) if self.whiten_advantages else advantages
         if self.advantage_clip is not None:
             advantages = [a.clip(-self.advantage_clip, self.advantage_clip) for a in advantages]
@@ -137,29 +117,8 @@ class PPO(ClippedSurrogate):
 
 
 def explained_variance(items: Sequence[ScoredAnswer], advantages: Sequence[Array]) -> float:
-    """Share of the returns' variance that the critic foresaw; 1 is all of it."""
-    residuals = np.concatenate(advantages)  # return less value
+    """The share of the returns' variance that the critic predicted; 1 is all of it."""
+    residuals = np.concatenate(advantages)  # return minus value
     returns = residuals + np.concatenate([w.note("values") for w in items])
     spread = returns.var()
     return float(1 - residuals.var() / spread) if spread > 0 else 0.0
-
-
-@dataclass(frozen=True)
-class CriticObjective(BaseObjective):
-    """The critic's objective: regress each token's return, over the same tokens as the policy's loss."""
-
-    value_clip: float | None = 0.2
-
-    @property
-    def trains_zero_advantage(self) -> bool:
-        return True
-
-    def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
-        return {}
-
-    def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
-        return losses.token_mean(lengths)
-
-    def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
-        old_N, returns_N = tokens.notes["values"], tokens.notes["returns"]
-        return losses.value_loss(tokens.values_N, old_N, returns_N, self.value_clip), {}

@@ -17,6 +17,8 @@ from ponder.reason.harvest import (
     answer_steps,
     branch_trace,
     deduplicate_and_limit,
+    harvest_chains,
+    outcomes_by_step,
     pick_for_problem,
     training_tokens,
 )
@@ -30,7 +32,7 @@ def test_outcomes_by_hand(grow):
         ("g", [("h", "unscored")]),
         ("i", 0.0),
     )
-    found = {trace.steps[i].text: o for i, o in enumerate(outcomes(trace, "accuracy"))}
+    found = {trace.steps[i].text: o for i, o in enumerate(outcomes_by_step(trace, "accuracy"))}
     assert found["What is 2 + 2?"].mean == pytest.approx(2 / 4)
     assert found["a"].mean == pytest.approx(2 / 3) and found["d"].mean == 1.0
     assert found["g"].mean is None and found["h"].best is None and found["f"].mean is None  # unknown is not zero
@@ -39,8 +41,8 @@ def test_outcomes_by_hand(grow):
 
 def test_visits_weigh_and_the_never_visited_do_not_count(grow):
     trace = grow(("a", [("b", 1.0, {"visits": 3}), ("c", 0.0, {"visits": 1}), ("d", 0.0)], {"visits": 5}))
-    assert outcomes(trace, "accuracy", visits=True)[1].mean == pytest.approx(3 / 4)
-    assert outcomes(trace, "accuracy")[1].mean == pytest.approx(1 / 3)
+    assert outcomes_by_step(trace, "accuracy", visits=True)[1].mean == pytest.approx(3 / 4)
+    assert outcomes_by_step(trace, "accuracy")[1].mean == pytest.approx(1 / 3)
 
 
 @given(st.integers(0, 10_000))
@@ -68,7 +70,9 @@ def test_outcomes_are_those_of_a_plain_recursion(seed):
         return own + [leaf for c in trace.children(i) for leaf in below(c)]
 
     searched = any(step.visits for step in trace.steps)
-    for i, (plain, visited) in enumerate(zip(outcomes(trace, "s"), outcomes(trace, "s", visits=True), strict=True)):
+    for i, (plain, visited) in enumerate(
+        zip(outcomes_by_step(trace, "s"), outcomes_by_step(trace, "s", visits=True), strict=True)
+    ):
         leaves = below(i)
         assert plain.mean == (pytest.approx(np.mean([s for s, _ in leaves])) if leaves else None)
         weights = [v if searched else 1 for _, v in leaves]
@@ -95,7 +99,7 @@ def test_chains_and_their_funnel(grow):
     prompt = trace.add(Step(None, "Improve: 5", ids([7]), cites=(3,)))
     trace.add(Step(prompt, "4!", ids([1]), np.zeros(1, np.float32), "eos", scores={"accuracy": Score(1.0)}))
     funnel = FilterReport()
-    (one,) = chains(trace, "accuracy", funnel, Provenance("runs/a", 7))
+    (one,) = harvest_chains(trace, "accuracy", funnel, Provenance("runs/a", 7))
     assert one.row["messages"] == [
         {"role": "user", "content": "What is 2 + 2?"},
         {"role": "assistant", "content": "Two and two. It is 4"},
@@ -106,10 +110,13 @@ def test_chains_and_their_funnel(grow):
         "answers": 6, "to the question itself": 5, "ended by themselves": 4, "judged": 2, "right": 1,
     }  # fmt: skip
     assert funnel.dropped["judged"] == {"undecided: timed out": 1, "never scored": 1}
-    assert list(chains(trace, "accuracy", FilterReport(), Provenance(), max_answer_tokens=5)) == []
+    assert list(harvest_chains(trace, "accuracy", FilterReport(), Provenance(), max_answer_tokens=5)) == []
     again = trace.add(Step(None, "What is 2 + 2? Think step by step.", ids([7])))
     trace.add(Step(again, "4.", ids([1]), np.zeros(1, np.float32), "eos", scores={"accuracy": Score(1.0)}))
-    assert [c.text for c in chains(trace, "accuracy", FilterReport(), Provenance())] == ["Two and two. It is 4", "4."]
+    assert [c.text for c in harvest_chains(trace, "accuracy", FilterReport(), Provenance())] == [
+        "Two and two. It is 4",
+        "4.",
+    ]
 
 
 def test_a_chain_alone_keeps_its_tokens(grow):

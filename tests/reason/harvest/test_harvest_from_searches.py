@@ -13,9 +13,12 @@ from ponder.pipelines.solve import solve
 from ponder.reason.harvest import (
     Provenance,
     answer_pairs,
+    harvest_chains,
+    harvest_journeys,
     merge_estimates,
     merge_shared_prefixes,
     operator_supervision,
+    outcomes_by_step,
     prefix_values,
     sibling_pairs,
     step_labels,
@@ -71,7 +74,7 @@ def searched(strategy, seed=0):
 def test_values_are_what_the_search_backed_up(settings, seed):
     """With the mean as its back-up, a step's value is the visit-weighted mean of the outcomes below it."""
     trace = searched(MCTS(simulations=20, **settings), seed)
-    found = outcomes(trace, "accuracy", visits=True)
+    found = outcomes_by_step(trace, "accuracy", visits=True)
     visited = [i for i, step in enumerate(trace.steps) if step.visits]
     assert len(visited) > 2
     for i in visited:
@@ -94,9 +97,9 @@ def test_values_are_what_the_search_backed_up(settings, seed):
 def test_everything_can_be_taken_of_every_search(strategy):
     trace = searched(strategy, 3)
     read = FinalNumber()
-    for one in chains(trace, "accuracy", FilterReport(), Provenance()):
+    for one in harvest_chains(trace, "accuracy", FilterReport(), Provenance()):
         assert read.grade(one.text, "4").value == 1.0
-    for one, _ in journeys(trace, "accuracy", FilterReport(), Provenance()):
+    for one, _ in harvest_journeys(trace, "accuracy", FilterReport(), Provenance()):
         assert read.grade(one.text, "4").value == 1.0
     for harvest in (answer_pairs, sibling_pairs):
         for one in harvest(trace, "accuracy", FilterReport(), Provenance()):

@@ -15,7 +15,9 @@ from ponder.filter_report import FilterReport
 from ponder.reason.harvest import (
     Provenance,
     compose_journey,
+    harvest_journeys,
     journey_trace,
+    outcomes_by_step,
     wrong_turns,
 )
 from ponder.reason.harvest.journeys import BACKTRACK_PHRASES, RESTART_PHRASES, SWITCH_PHRASES, WrongTurn
@@ -41,7 +43,7 @@ class Letters:
 
 def told(trace, **options):
     funnel = FilterReport()
-    return list(journeys(trace, "accuracy", funnel, Provenance("r", 1), **options)), funnel
+    return list(harvest_journeys(trace, "accuracy", funnel, Provenance("r", 1), **options)), funnel
 
 
 def test_into_the_wrong_branch_back_and_on(grow):
@@ -104,7 +106,7 @@ def test_only_what_was_judged_or_given_up_is_told(grow):
     trace.steps[-1].scores["guide"] = Score(0.8)
     trace.add(Step(0, "tool", ids([1])))
     end = next(i for i, s in enumerate(trace.steps) if s.text == "right")
-    turns = wrong_turns(trace, end, outcomes(trace, "accuracy"), 1.0, 4, random.Random(0))
+    turns = wrong_turns(trace, end, outcomes_by_step(trace, "accuracy"), 1.0, 4, random.Random(0))
     assert {(trace.steps[t.steps[0]].text, t.wrong) for t in turns} == {("dropped", False), ("bad", True)}
     one, parts = next((one, parts) for one, parts in told(trace)[0] if one.row["from"]["steps"] == [0, end])
     after = {trace.steps[a.step].text: b.text for a, b in pairwise(parts) if a.step is not None and b.step is None}
@@ -210,12 +212,14 @@ def test_any_tree_told_is_its_right_path_with_whole_detours(seed):
         step.scores["guide"] = Score(rng.random())
         step.visits = rng.randint(0, 4)
         trace.add(step)
-    for one, parts in journeys(trace, "accuracy", FilterReport(), Provenance(), turns=3, depth=rng.randint(1, 4)):
+    for one, parts in harvest_journeys(
+        trace, "accuracy", FilterReport(), Provenance(), turns=3, depth=rng.randint(1, 4)
+    ):
         path, wrong = one.row["from"]["steps"], one.row["from"]["wrong"]
         told = [p.step for p in parts if p.step is not None]
         assert [i for i in told if i in path] == path[1:] and sorted(told) == sorted([*path[1:], *wrong])
         assert not set(path) & set(wrong) and 1 <= one.row["turns"] <= 3
-        assert all(best is None or best < 1 for best in (outcomes(trace, "accuracy")[i].best for i in wrong))
+        assert all(best is None or best < 1 for best in (outcomes_by_step(trace, "accuracy")[i].best for i in wrong))
         assert FinalNumber().grade(one.text, "4").value == 1.0
         alone = journey_trace(trace, parts, Letters())
         assert alone is not None and [s.parent for s in alone.steps] == [None, *range(len(parts))]

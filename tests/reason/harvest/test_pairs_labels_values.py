@@ -13,7 +13,9 @@ from ponder.reason.harvest import (
     labels_from_scores,
     merge_estimates,
     merge_shared_prefixes,
+    operator_events,
     operator_supervision,
+    outcomes_by_step,
     prefix_values,
     sibling_pairs,
     step_labels,
@@ -137,7 +139,7 @@ def test_a_labelled_tree_holds_thoughts_and_nothing_else(grow):
     trace.add(Step(1, "good?", ids([5]), np.zeros(1, np.float32), "eos", meta=True))
     other = trace.add(Step(None, "merge", ids([5]), cites=(1,)))
     trace.add(Step(other, "7", ids([5]), np.zeros(1, np.float32), "eos", scores={"accuracy": Score(1.0)}))
-    tree = labelled_tree(trace, outcomes(trace, "accuracy"), "label")
+    tree = labelled_tree(trace, outcomes_by_step(trace, "accuracy"), "label")
     told = [(s.text, s.parent, s.scores["label"].value, s.last) for s in tree.steps]
     assert told == [
         ("What is 2 + 2?", None, pytest.approx(1 / 4), False),
@@ -210,7 +212,7 @@ def test_values_are_told_once_along_the_ways(grow):
 
 
 def names(trace):
-    return [(e["operator"], e["at"], e.get("made", e.get("to"))) for e in operators(trace)]
+    return [(e["operator"], e["at"], e.get("made", e.get("to"))) for e in operator_events(trace)]
 
 
 def test_operators_of_a_search(grow):

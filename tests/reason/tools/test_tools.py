@@ -23,7 +23,7 @@ from ponder.runs.job_json import decode, encode
 from ponder.types import Problem, Sampling, Step, Trace, ids, user_messages
 from ponder.verify.sandbox import SandboxError, detect_isolation
 
-from ..text_policy import Speaker, tree
+from ..text_policy import TextPolicy, tree_rows
 
 CALC = ToolUse((CalculatorTool(),), describe_tools=False)
 ONE = ["<calc>", "1</calc>", "ok"]
@@ -40,7 +40,7 @@ def jailed() -> bool:
 sandboxed = pytest.mark.skipif(not jailed(), reason="no sandbox can be had on this machine")
 
 
-def think(strategy: ToolUse, policy: Speaker, tokens: int | None = None, **more: Any) -> Trace:
+def think(strategy: ToolUse, policy: TextPolicy, tokens: int | None = None, **more: Any) -> Trace:
     assert decode(encode(strategy)) == strategy
     budget = Budget(tokens) if tokens else None
     return asyncio.run(solve(Problem("p", user_messages("Q")), strategy, policy, budget=budget, **more))
@@ -69,8 +69,8 @@ def test_a_calculator_is_exact(a: int, b: int, sign: str) -> None:
 
 
 def test_a_chain_with_a_calculator_by_hand() -> None:
-    trace = think(CALC, Speaker(["I need <calc>?", "6 * 7</calc>never said", " so the answer is 42."]))
-    assert tree(trace) == [
+    trace = think(CALC, TextPolicy(["I need <calc>?", "6 * 7</calc>never said", " so the answer is 42."]))
+    assert tree_rows(trace) == [
         (None, "Q", False), (0, "I need <calc>", True), (1, "6 * 7</calc>", True), (2, "<result>42</result>", False),
         (3, " so the answer is 42.", True),
     ]  # fmt: skip
@@ -78,7 +78,7 @@ def test_a_chain_with_a_calculator_by_hand() -> None:
 
 
 def test_calls_are_bounded_and_the_prompt_tells_of_tools() -> None:
-    policy = Speaker(lambda text, _: "1+1</calc>" if text.endswith("<calc>") else "<calc>1+1</calc>")
+    policy = TextPolicy(lambda text, _: "1+1</calc>" if text.endswith("<calc>") else "<calc>1+1</calc>")
     trace = think(replace(CALC, max_calls=3, describe_tools=True), policy)
     assert sum(not s.sampled for s in trace.steps[2:]) == 3
     assert trace.steps[-1].text == "<calc>1+1</calc>" and trace.steps[-1].done, "nobody answers a fourth"
@@ -92,10 +92,10 @@ def test_errors_are_told_to_the_model() -> None:
             raise RuntimeError("no battery")
 
     trace = asyncio.run(
-        solve(Problem("p", user_messages("Q")), ToolUse((Broken(),), describe_tools=False), Speaker(ONE))
+        solve(Problem("p", user_messages("Q")), ToolUse((Broken(),), describe_tools=False), TextPolicy(ONE))
     )
     assert trace.steps[3].text == "<result>[the tool failed: RuntimeError: no battery]</result>"
-    wrong = think(CALC, Speaker(["<calc>", "1/0</calc>", "ok"]))
+    wrong = think(CALC, TextPolicy(["<calc>", "1/0</calc>", "ok"]))
     assert "divides by zero" in wrong.steps[3].text and wrong.text(4).endswith("ok")
 
 
@@ -106,7 +106,7 @@ def test_long_results_are_cut_and_cannot_end_their_frame() -> None:
             return "```" + "<|" + "x" * 100
 
     how = ToolUse((Loud(),), describe_tools=False, max_result_chars=10)
-    trace = asyncio.run(solve(Problem("p", user_messages("Q")), how, Speaker(ONE)))
+    trace = asyncio.run(solve(Problem("p", user_messages("Q")), how, TextPolicy(ONE)))
     assert trace.steps[3].text == "<result>'''< |\n[95 characters left out]\nxxxxx</result>"
 
 
@@ -117,24 +117,24 @@ def test_a_fence_that_opens_is_no_call_yet() -> None:
         last_complete_call("a ```python\nprint(1)", PythonTool()) is None
         and last_complete_call("```", PythonTool()) is None
     )
-    trace = think(how, Speaker(["```text\nno code\n``` done"]))
+    trace = think(how, TextPolicy(["```text\nno code\n``` done"]))
     assert [s.text for s in trace.steps[1:]] == ["```text\nno code\n``` done"] and trace.chosen == 1
-    asked = think(how, Speaker(["a ```python\n", "x", "done"]))  # it never ends its call
+    asked = think(how, TextPolicy(["a ```python\n", "x", "done"]))  # it never ends its call
     assert [s.text for s in asked.steps[1:]] == ["a ```python\n", "x"] and asked.chosen == 2
 
 
 def test_the_users_own_stop_ends_the_chain() -> None:
     how = replace(CALC, sampling=Sampling(stop=("END",)))
-    trace = think(how, Speaker(["a END b"]))
+    trace = think(how, TextPolicy(["a END b"]))
     assert trace.text(trace.chosen or 0) == "a END" and trace.steps[-1].done
 
 
 def test_all_tokens_count() -> None:
     how = replace(CALC, sampling=Sampling(max_tokens=30))
     says = ["<calc>", "1+1</calc>", "x" * 40]
-    trace = think(how, Speaker(says))  # 16, then 18 of the result: nothing is left
+    trace = think(how, TextPolicy(says))  # 16, then 18 of the result: nothing is left
     assert len(trace.steps) == 4 and trace.steps[3].done and trace.chosen == 3
-    more = think(replace(CALC, sampling=Sampling(max_tokens=40)), Speaker(says))
+    more = think(replace(CALC, sampling=Sampling(max_tokens=40)), TextPolicy(says))
     assert more.steps[4].text == "x" * 6 and more.steps[4].stop == "length"
 
 
@@ -146,8 +146,8 @@ def test_stopped_at_any_budget_and_gone_on(tokens: int) -> None:
         said = text[1:].replace("<result>6</result>", "|").replace("<result>42</result>", "|").split("|")
         return parts[len(said) - 1][len(said[-1]) :]
 
-    policy = Speaker(says)
-    once = think(CALC, Speaker(says))
+    policy = TextPolicy(says)
+    once = think(CALC, TextPolicy(says))
     trace = think(CALC, policy, tokens)
     assert trace.cost.generated_tokens <= tokens
     if not trace.steps[-1].done:
@@ -160,7 +160,7 @@ def test_stopped_at_any_budget_and_gone_on(tokens: int) -> None:
 
 @sandboxed
 def test_python_in_the_sandbox_with_a_session() -> None:
-    policy = Speaker([
+    policy = TextPolicy([
         "Let me see.\n```python\n", "x = 6\nprint('half', x)\n```", " then\n```python\n", "x * 7\n```", "It is 42.",
     ])  # fmt: skip
     trace = think(ToolUse((PythonTool(),), describe_tools=False), policy)

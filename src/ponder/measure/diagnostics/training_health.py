@@ -95,7 +95,7 @@ def check_zero_std_groups(rows: MetricRows) -> Iterator[TrainingFinding]:
         return
     said, side = f"{_percent(share)} of groups have equal rewards", _zero_std_side(rows)
     if side == "failed":
-        cure = "use easier ones, --curriculum frontier or more samples (--n)"
+        cure = "use easier ones, --curriculum frontier or more samples (--group-size)"
         yield TrainingFinding(
             "too hard",
             f"{said}, mostly the lowest: problems too hard; {cure}",
@@ -105,7 +105,7 @@ def check_zero_std_groups(rows: MetricRows) -> Iterator[TrainingFinding]:
         cure = "use harder ones or --curriculum frontier"
         yield TrainingFinding("too easy", f"{said}, mostly the best: problems too easy; {cure}", 1)
     else:
-        yield TrainingFinding("dead groups", f"{said}: try --curriculum frontier or more samples (--n)", 1)
+        yield TrainingFinding("dead groups", f"{said}: try --curriculum frontier or more samples (--group-size)", 1)
 
 
 def check_logp_difference(rows: MetricRows) -> Iterator[TrainingFinding]:
@@ -120,10 +120,10 @@ def check_logp_difference(rows: MetricRows) -> Iterator[TrainingFinding]:
 def check_step_size(rows: MetricRows) -> Iterator[TrainingFinding]:
     clipped, moved = _lower_level(rows, "clip_ratio/region_mean"), _lower_level(rows, "ratio/mean_abs")
     if clipped is not None and clipped >= CLIPPED_SHARE:
-        text = f"{_percent(clipped)} of tokens clipped: lower --lr, or fewer --passes and --minibatches"
+        text = f"{_percent(clipped)} of tokens clipped: lower --lr, or fewer --epochs-per-batch and --minibatches"
         yield TrainingFinding("overstepping", text, 2)
     elif moved is not None and moved >= MEAN_LOG_RATIO:
-        text = f"the policy moves {moved:.2f} nats per token within a step: lower --lr, or fewer --passes"
+        text = f"the policy moves {moved:.2f} nats per token within a step: lower --lr, or fewer --epochs-per-batch"
         yield TrainingFinding("overstepping", text, 2)
 
 
@@ -138,7 +138,11 @@ def check_entropy(rows: MetricRows) -> Iterator[TrainingFinding]:
         low <= ENTROPY_COLLAPSE_SHARE * start and low <= ENTROPY_COLLAPSE_NATS and _zero_std_side(rows) != "solved"
     ):  # who solves it all may be sure
         text = f"entropy collapses: {low:.2g} nats, {_percent(low / start)} of what it was at the start"
-        yield TrainingFinding("entropy collapse", f"{text}; --option clip_high=0.28 or entropy=0.001, or lower --lr", 2)
+        yield TrainingFinding(
+            "entropy collapse",
+            f"{text}; --algorithm.clip_high 0.28 or --algorithm.entropy_coef 0.001, or lower --lr",
+            2,
+        )
     if high >= max(ENTROPY_EXPLOSION_FACTOR * start, ENTROPY_EXPLOSION_NATS):
         text = f"entropy explodes: {high:.2g} nats, {high / start:.0f} times the start; the model writes noise"
         yield TrainingFinding("entropy explosion", f"{text}: lower --lr or raise --beta", 3)

@@ -21,7 +21,7 @@ from ponder.measure.figures.canvas import (
 from ponder.measure.figures.theme import COLOURS, DASHES, TEXT_COLOUR, moving_mean
 from ponder.measure.readers.attempts import short_labels
 from ponder.measure.readers.run_directory import run_task, run_verifier, sampled_token_count
-from ponder.runs.run_dir import read_metrics, read_traces
+from ponder.runs import read_metrics, read_traces
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,7 +1,7 @@
 """Read what was tried: run directories, and the logs of other tools.
 
 `read` takes a run directory or a file in Parquet, CSV, JSON lines or JSON; formats of known tools are recognised,
-any other table is read by rules that are shown (`Attempts.how`) and that `Columns` overrules.
+any other table is read by rules that are shown (`Attempts.reading_notes`) and that `ColumnMap` overrides.
 """
 
 from ponder.measure.readers.attempts import (

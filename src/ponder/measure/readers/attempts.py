@@ -196,7 +196,7 @@ def align_problems(systems: Sequence[Attempts], common_only: bool = False) -> tu
         sizes = ", ".join(f"{s.name} {len(s.problems)}" for s in systems)
         raise UsageError(
             f"the systems have different problems ({sizes}; {len(shared)} in common): give runs on the same ones, or"
-            " --common to compare on those"
+            " --common-problems to compare on those"
         )
     if apart:
         sizes = ", ".join(f"{s.name} has {len(s.problems)}" for s in systems)

@@ -12,13 +12,12 @@ from ponder.errors import PonderError, UsageError
 from ponder.measure.readers.attempts import LOGPROB_COLUMN, NO_VERDICT_NOTE, Attempts, ProblemAttempts
 from ponder.measure.readers.column_aliases import ColumnMap
 from ponder.registry import only_allowed
-from ponder.runs import job_json
-from ponder.runs.run_dir import read_job, read_traces
+from ponder.runs import job_json, read_job, read_traces
 from ponder.runs.trust import allowed_names
 from ponder.tasks.reward_functions import REWARD_NAME
 from ponder.types import Trace
 
-CUSTOM_TASK_TYPE = "ponder.tasks.custom:Columns"  # whose own reward functions are not loaded to know their name
+CUSTOM_TASK_TYPE = "ponder.tasks.custom:CustomTask"  # whose own reward functions are not loaded to know their name
 AnswerReader = Callable[[str], str | None]
 
 
@@ -33,7 +32,7 @@ def read_run(path: Path, columns: ColumnMap = ColumnMap()) -> Attempts:
     if not traces:
         raise UsageError(f"{path} holds no traces yet: let the run get further, or give another")
     scorer, said = _judging_scorer(path, [t for _, t in traces], columns.correct, task)
-    read = getattr(task_verifier(task), "read", None)
+    read = getattr(task_verifier(task), "extract_answer", None)
     groups = tuple(to_problem_attempts(problem, trace, scorer, read) for problem, trace in traces)
     if undecided := sum(g.undecided for g in groups):
         said.append(f"{undecided} attempts {NO_VERDICT_NOTE}")

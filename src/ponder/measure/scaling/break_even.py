@@ -21,11 +21,11 @@ class TrainOrThink:
     thinking_query_cost: float | None  # per query, of the present model thinking longer
 
     def __post_init__(self) -> None:
-        for name in ("training", "trained", "thinking"):
+        for name in ("training_cost", "trained_query_cost", "thinking_query_cost"):
             value = getattr(self, name)
             known = isinstance(value, int | float) and math.isfinite(value) and value >= 0
-            if not known and (value is not None or name == "training"):
-                raise UsageError(f"{name} costs {value}; it must be a number, 0 or more")
+            if not known and (value is not None or name == "training_cost"):
+                raise UsageError(f"{name} is {value}; it must be a number, 0 or more")
 
     @property
     def break_even_queries(self) -> float:

@@ -100,7 +100,7 @@ def _default_scorer(attempts: Attempts, method: DecisionRule) -> str:
     if len(names) == 1:
         return names[0]
     have = ", ".join(names) if names else "none"
-    raise UsageError(f"{attempts.name}: {method} needs a score; say whose with --by NAME (it has {have})")
+    raise UsageError(f"{attempts.name}: {method} needs a score; say whose with --scorer NAME (it has {have})")
 
 
 def _check_rule_inputs(attempts: Attempts, method: DecisionRule, scorer: str | None) -> None:

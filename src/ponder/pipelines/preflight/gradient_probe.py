@@ -1,14 +1,12 @@
-"""What a learner would train on, seen from inside and without a step: the evidence for checks before a run.
+"""Gradients and trained tokens of a learner on a few samples, without a step: the data for preflight checks.
 
-The completions are real but short; where one did not end by itself an end is put to it. Shapes: S tokens of a sequence.
+The completions are sampled but short; those that did not end get an end token. Shapes: S tokens of a sequence.
 """
 
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,15 +16,14 @@ from torch import Tensor
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.protocols import Strategy
 from ponder.reason.first_prompt import first_prompts
-from ponder.train.distributed import SINGLE_PROCESS
-from ponder.train.learner import Learner, OutOfMemory
+from ponder.train.learner import Learner
 from ponder.train.objective import Tokens
-from ponder.train.pack import PackedBatch, pack, split_microbatches
+from ponder.train.pack import PackedBatch
 from ponder.types import Completion, Floats, Ids, Problem, Sampling, Score, Step, Trace, ids, prompt_trace
 
 NUM_PROBLEMS, NUM_COMPLETIONS = 2, 2
-MAX_COMPLETION_TOKENS = 12  # tokens of a completion: the whole shall take seconds on a processor
-UNLIMITED_TOKENS = 1 << 40  # tokens: more than any micro-batch has
+MAX_COMPLETION_TOKENS = 12  # so that all checks take seconds on a CPU
+UNLIMITED_TOKENS = 1 << 40  # more than any micro-batch has
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +33,12 @@ class TrainedSequence:
     targets_S: Ids
     weights_S: Floats
     logprobs_S: Floats  # the learner's
-    sampled_S: Floats  # the sampler's; NaN where nobody sampled
+    sampled_S: Floats  # the sampler's; NaN for tokens that were not sampled
 
 
 @dataclass(frozen=True, slots=True)
 class ProbedGradient:
-    """One forward and backward pass. The gradient is that of some parameters only, see `GradientProbe.look`."""
+    """One forward and backward pass. The gradient is that of some parameters only, see `probe_gradient`."""
 
     loss: float
     grads: dict[str, Tensor]
@@ -59,68 +56,34 @@ class ProbedGradient:
         )
 
 
-class GradientProbe(Learner):
-    """Shares a learner's network and remembers what that would train on. It takes no step, and what is set on it
-    is not set on the learner.
+def probe_gradient(
+    learner: Learner, traces: Sequence[Trace], max_tokens_per_microbatch: int = UNLIMITED_TOKENS
+) -> ProbedGradient:
+    """A forward and a backward pass over credited traces. No step is taken, and the learner stays as it was.
+
+    The gradient is that of the lowest layer that learns and of the last norm: every other layer, the head and the
+    packing lie between these and the loss, and a large model's whole gradient would not fit again.
     """
+    parameters = _probed_parameters(learner)
+    gradient = learner.probe_gradient(traces, parameters, max_tokens_per_microbatch=max_tokens_per_microbatch)
+    with torch.no_grad():
+        loss = sum(float((learner.objective.loss(t)[0] * b.weight_N).sum()) for b, t in gradient.batches)
+    return ProbedGradient(loss, gradient.grads, [one for b, t in gradient.batches for one in _trained_sequences(b, t)])
 
-    def __init__(self, of: Learner) -> None:
-        self.__dict__.update(of.__dict__)
-        self.process_group = SINGLE_PROCESS  # every process checks for itself
-        self._seen: list[tuple[PackedBatch, Tokens]] = []
 
-    def measure(self, traces: Sequence[Trace], max_tokens_per_microbatch: int = UNLIMITED_TOKENS) -> ProbedGradient:
-        """The gradient is that of the lowest layer that learns and of the last norm: every other layer, the head and
-        the packing lie between these and the loss, and a large model's whole gradient would not fit again.
-        """
-        with self._without_side_effects(max_tokens_per_microbatch):
-            grads = self.gradient(traces, self._probed_parameters())
-        with torch.no_grad():
-            loss = sum(float((self.objective.loss(t)[0] * b.weight_N).sum()) for b, t in self._seen)
-        return ProbedGradient(loss, grads, [one for b, t in self._seen for one in _trained_sequences(b, t)])
-
-    @torch.no_grad()
-    def tokens(self, traces: Sequence[Trace]) -> list[tuple[PackedBatch, Tokens]]:
-        """What the loss is a function of, in as few batches as can be."""
-        parts = split_microbatches(self._plan(traces), UNLIMITED_TOKENS, self.objective.needs_whole_trace)
-        batches = [pack(part, self.net.device, self._notes(part)) for part in parts]
-        return [(batch, super(GradientProbe, self)._tokens(batch)) for batch in batches]
-
-    @contextmanager
-    def _without_side_effects(self, max_tokens_per_microbatch: int) -> Iterator[None]:
-        self.max_tokens_per_microbatch, self._seen, gradient_checkpointing = (
-            max_tokens_per_microbatch,
-            [],
-            self.net.gradient_checkpointing,
-        )
-        try:
-            yield
-        finally:
-            self.master_weights.zero_grad()
-            self.net.gradient_checkpointing = gradient_checkpointing
-
-    def _probed_parameters(self) -> list[Tensor]:
-        """Which parameters learn is never changed to choose them: compiled blocks would be compiled for that."""
-        params = self.master_weights.params
-        layers = [int(n.split(".")[1]) for n in params if n.startswith("layers.")]
-        kept = ("norm.weight", f"layers.{min(layers)}.") if layers else ("",)
-        return [p for n, p in params.items() if n.startswith(kept)]
-
-    def _tokens(self, batch: PackedBatch) -> Tokens:
-        tokens = super()._tokens(batch)
-        self._seen.append((batch, tokens))
-        return tokens
-
-    def _shrink(self, reason: str) -> None:
-        self._seen.clear()  # all of it comes again
-        super()._shrink(reason)
+def _probed_parameters(learner: Learner) -> list[Tensor]:
+    """Chosen without changing which parameters learn: blocks would be compiled anew for that."""
+    params = learner.master_weights.params
+    layers = [int(n.split(".")[1]) for n in params if n.startswith("layers.")]
+    names = ("norm.weight", f"layers.{min(layers)}.") if layers else ("",)
+    return [p for n, p in params.items() if n.startswith(names)]
 
 
 def gradient_norms(learner: Learner, traces: Sequence[Trace], compiled: bool) -> dict[str, float]:
     """The norm of each parameter's gradient, by name; a parameter without a gradient is left out.
 
     `compiled` False runs the blocks plainly. A gradient is dropped once its norm is known, so that the whole of it is
-    never in memory. Raises OutOfMemory where the traces do not fit at once.
+    never in memory. Raises OutOfMemory if the traces do not fit into one batch.
     """
     squares: dict[str, Tensor] = {}
 
@@ -131,19 +94,15 @@ def gradient_norms(learner: Learner, traces: Sequence[Trace], compiled: bool) ->
 
         return read
 
-    def give_up(reason: str) -> None:
-        raise OutOfMemory(reason)
-
-    own = copy.copy(learner)
-    own.process_group, own.max_tokens_per_microbatch, own.compiled = (
-        SINGLE_PROCESS,
-        UNLIMITED_TOKENS,
-        learner.compiled and compiled,
-    )
-    own._shrink = give_up  # type: ignore[method-assign]  # two halves have another norm
     hooks = [p.register_post_accumulate_grad_hook(measure(n)) for n, p in learner.master_weights.params.items()]
     try:
-        own.gradient(traces, list(learner.master_weights.params.values()))
+        learner.probe_gradient(
+            traces,
+            list(learner.master_weights.params.values()),
+            max_tokens_per_microbatch=UNLIMITED_TOKENS,
+            compiled=learner.compiled and compiled,
+            retries_oom=False,  # the norms of two halves do not add up to that of the whole
+        )
     finally:
         for hook in hooks:
             hook.remove()
@@ -162,47 +121,45 @@ def _trained_sequences(batch: PackedBatch, tokens: Tokens) -> Iterator[TrainedSe
 
 @dataclass(slots=True)
 class PreflightData:
-    """What checks are about. `whole`: one batch, prompts shared; `cut`: each completion a batch of its own; `apart`:
-    one batch, each completion after its own copy of the prompt (None where answers must stay together).
+    """What the checks read. `shared_prompt`: one batch, prompts shared; `microbatched`: each completion in a batch of
+    its own; `unshared_prompt`: one batch, each completion after its own copy of the prompt (None if the objective
+    needs whole traces).
     """
 
     policy: PonderPolicy
-    probe: GradientProbe
+    learner: Learner
     problems: list[Problem]
     traces: list[Trace]
-    sampled_lengths: dict[
-        int, int
-    ]  # by id of a completion's step: its tokens that were sampled, before an end was put to it
+    sampled_lengths: dict[int, int]  # by id of a completion's step: sampled tokens, without an added end token
     shared_prompt: ProbedGradient
     microbatched: ProbedGradient
     unshared_prompt: ProbedGradient | None
 
     def credited(self) -> list[tuple[Trace, Step]]:
-        """Completions that earn a gradient, in the order in which the learner packs them."""
+        """Completions that have a gradient, in the order in which the learner packs them."""
         return [
             (t, s)
             for t in self.traces
             for s in t.steps[1:]
-            if _has_advantage(s, self.probe.objective.trains_zero_advantage)
+            if _has_advantage(s, self.learner.objective.trains_zero_advantage)
         ]
 
 
 def gather_preflight_data(
-    policy: PonderPolicy, learner: Learner, traces: list[Trace], real: dict[int, int]
+    policy: PonderPolicy, learner: Learner, traces: list[Trace], sampled_lengths: dict[int, int]
 ) -> PreflightData:
-    """Look at credited traces of one level: a prompt and its completions."""
-    witness = GradientProbe(learner)
-    dense, together = witness.objective.trains_zero_advantage, witness.objective.needs_whole_trace
+    """Probe credited traces of one level: a prompt and its completions."""
+    dense, together = learner.objective.trains_zero_advantage, learner.objective.needs_whole_trace
     split = [
         Trace(t.problem, [t.steps[0], replace(s, parent=0)])
         for t in traces
         for s in t.steps[1:]
         if _has_advantage(s, dense)
     ]
-    whole, cut = witness.measure(traces), witness.measure(traces, 1)
+    whole, cut = probe_gradient(learner, traces), probe_gradient(learner, traces, 1)
     problems = [t.problem for t in traces]
-    apart = None if together else witness.measure(split)
-    return PreflightData(policy, witness, problems, traces, real, whole, cut, apart)
+    apart = None if together else probe_gradient(learner, split)
+    return PreflightData(policy, learner, problems, traces, sampled_lengths, whole, cut, apart)
 
 
 def _has_advantage(step: Step, dense: bool) -> bool:
@@ -220,29 +177,31 @@ async def draw_short_samples(
     """Some short samples of the policy's own, after the prompts that the strategy sends."""
     sampling = replace(sampling, max_tokens=min(MAX_COMPLETION_TOKENS, sampling.max_tokens))
     own = [policy.encode(p.messages) for p in problems]
-    asked = own if strategy is None else await first_prompts(strategy, problems, policy)
-    traces = [prompt_trace(p, prompt) for p, prompt in zip(problems, asked, strict=True)]
-    drawn = await asyncio.gather(*(policy.generate(t.steps[0].token_ids, sampling, NUM_COMPLETIONS) for t in traces))
-    return list(zip(traces, drawn, strict=True))
+    prompts = own if strategy is None else await first_prompts(strategy, problems, policy)
+    traces = [prompt_trace(p, prompt) for p, prompt in zip(problems, prompts, strict=True)]
+    requests = (policy.generate(t.steps[0].token_ids, sampling, NUM_COMPLETIONS) for t in traces)
+    return list(zip(traces, await asyncio.gather(*requests), strict=True))
 
 
-def add_ended_answers(drawn: Sequence[tuple[Trace, list[Completion]]], end: int | None, scorer: str) -> dict[int, int]:
-    """Completions as ended answers, scored 1 and 0 in turn: something to learn. Gives how much of each was sampled.
+def add_ended_answers(
+    samples: Sequence[tuple[Trace, list[Completion]]], end: int | None, scorer: str
+) -> dict[int, int]:
+    """Add the completions as ended answers, scored 1 and 0 in turn. Returns how many tokens of each were sampled.
 
-    All but the first of each problem are cut shorter, or repeat their first token: alike completions with opposite
-    credit would have no gradient, and lengths that are alike would hide a wrong denominator.
+    All but the first of each problem are cut shorter, or repeat their first token: equal completions with opposite
+    credit would have no gradient, and equal lengths would hide a wrong denominator.
     """
-    real = {}
-    for trace, completions in drawn:
+    sampled_lengths = {}
+    for trace, completions in samples:
         for k, c in enumerate(completions):
-            kept = len(c.token_ids) - k * len(c.token_ids) // (NUM_COMPLETIONS + 1)
-            tokens, logprobs = c.token_ids[:kept], c.logprobs[:kept]
-            if end is not None and not (kept == len(c.token_ids) and c.stop == "eos"):
+            length = len(c.token_ids) - k * len(c.token_ids) // (NUM_COMPLETIONS + 1)
+            tokens, logprobs = c.token_ids[:length], c.logprobs[:length]
+            if end is not None and not (length == len(c.token_ids) and c.stop == "eos"):
                 if any(np.array_equal(tokens, s.token_ids[:-1]) for s in trace.steps[1:]):
                     tokens, logprobs = np.append(tokens, tokens[:1]), np.append(logprobs, logprobs[:1])
                 tokens, logprobs = np.append(tokens, ids([end])), np.append(logprobs, np.float32(-1))
             step = Step(0, c.text, ids(tokens), logprobs, "eos", c.version, {scorer: Score(float(k % 2 == 0))})
             step.notes["values"] = np.zeros(len(tokens), np.float32)  # what a critic that knows nothing would say
             trace.add(step)
-            real[id(step)] = kept
-    return real
+            sampled_lengths[id(step)] = length
+    return sampled_lengths

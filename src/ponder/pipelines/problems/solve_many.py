@@ -1,65 +1,86 @@
-"""Ask a policy about many problems at once, in a run: each trace is kept as it comes, and none is asked for twice."""
+"""Solve many problems in a run: several at a time, each trace written when it arrives, none solved twice."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import aclosing
+from itertools import islice
+from typing import Any
 
 from ponder.errors import Interrupted, ModelError
-from ponder.pipelines.solve import try_solve
-from ponder.protocols import Policy, Progress, Scorer, Strategy
-from ponder.reason.harvest.harvested_row import problem_key
-from ponder.runs.run_dir import Run, read_traces
-from ponder.types import Problem, Trace
+from ponder.protocols import Progress
+from ponder.runs import Run, read_traces
+from ponder.runs.problem_changes import check_problems_unchanged
+from ponder.types import Problem, Trace, problem_key
 
-MAX_EARLY_FAILURES = 16  # failures from the start on that end the work: it is the settings, not the problems
+MAX_EARLY_FAILURES = 16  # so many failures before the first success end the job: the settings are wrong
+
+Work = Callable[[Problem], Coroutine[Any, Any, Trace]]
+Metrics = Callable[[Collection[Trace]], Mapping[str, float]]  # of all traces so far
 
 
-class SolveMany:
-    """`batch` problems are in flight. An attempt that failed is made again when the run goes on."""
+async def solve_many(
+    problems: Sequence[Problem],
+    work: Work,
+    run: Run,
+    progress: Progress,
+    *,
+    max_concurrency: int,
+    report_every: int = 1,
+    step: int = 0,
+    phase: str = "solve",
+    fixed_problems: bool = True,
+    retry_failed: bool = True,
+    metrics: Metrics | None = None,
+) -> list[Trace]:
+    """One trace for each problem, in order: the ones that the run holds under this step, and new ones from `work`.
 
-    def __init__(self, run: Run, watch: Progress, batch: int) -> None:
-        self.run, self.watch, self.batch = run, watch, batch
-        self.done = {_attempt_key(step, t.problem): t for step, t in read_traces(run.folder) if not t.failed}
-
-    async def __call__(
-        self,
-        step: int,
-        phase: str,
-        problems: Sequence[Problem],
-        strategy: Strategy,
-        policy: Policy,
-        judge: Scorer | None = None,
-    ) -> list[Trace]:
-        """One trace each, in order, kept under this step of the run. `phase`: what is done, as a verb."""
-        self.watch.phase(phase)
-        gate = asyncio.Semaphore(self.batch)
-
-        async def one(problem: Problem) -> Trace:
-            async with gate:
-                return await try_solve(problem, strategy, policy, judge)
-
-        left = [p for p in problems if _attempt_key(step, p) not in self.done]
-        tasks = [asyncio.create_task(one(p)) for p in left]
-        failed = 0
-        try:
-            for number, coming in enumerate(asyncio.as_completed(tasks), 1):
-                trace = await coming
-                self.run.write_traces(step, [trace])
-                self.done[_attempt_key(step, trace.problem)] = trace
-                failed += bool(trace.failed)
-                if failed == number == min(len(left), MAX_EARLY_FAILURES):
+    `phase` says what is done, as a verb. `report_every`: traces between two reports of progress. `fixed_problems`: the
+    run refuses to resume where one of its problems changed; otherwise it solves the changed ones. `retry_failed`: a
+    trace that failed is no result, so it is solved again when the run resumes.
+    """
+    stored = [trace for at, trace in read_traces(run.folder) if at == step]
+    if fixed_problems:
+        check_problems_unchanged(run, stored, problems)
+    keys = [problem_key(problem) for problem in problems]
+    results = {problem_key(trace.problem): trace for trace in stored if not (retry_failed and trace.failed)}
+    done = {key: results[key] for key in keys if key in results}
+    left = [problem for problem, key in zip(problems, keys, strict=True) if key not in done]
+    resumed, new = bool(done), list[Trace]()
+    progress.phase(phase)
+    try:
+        async with aclosing(_in_completion_order(left, work, max_concurrency)) as arriving:
+            async for trace in arriving:
+                run.write_traces(step, [trace])
+                done[problem_key(trace.problem)] = trace
+                new.append(trace)
+                early = retry_failed and not resumed and len(new) == min(len(left), MAX_EARLY_FAILURES)
+                if early and all(t.failed for t in new):
                     raise ModelError(f"every attempt to {phase} fails, the last one because: {trace.failed}")
-                self.watch.step(len(problems) - len(left) + number, len(problems), {}, [trace])
-        except Interrupted:
-            raise Interrupted(f"stopped at a problem to {phase}; the same command goes on") from None
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        return [self.done[_attempt_key(step, p)] for p in problems]
+                if len(new) % report_every == 0 or len(new) == len(left):
+                    values = {} if metrics is None else metrics(done.values())
+                    progress.step(len(done), len(problems), values, new[-report_every:])
+    except Interrupted:
+        raise Interrupted(f"stopped after {len(done)} of {len(problems)} problems; the same command goes on") from None
+    return [done[key] for key in keys]
 
 
-def _attempt_key(step: int, problem: Problem) -> tuple[int, str, str]:
-    """A file may have other problems now under the ids that it had when the run began."""
-    return step, problem.id, problem_key(problem)
+async def _in_completion_order(
+    problems: Sequence[Problem], work: Work, max_concurrency: int
+) -> AsyncGenerator[Trace, None]:
+    """Each trace as soon as it is there. A slow problem holds up no other; the rest is cancelled when one raises."""
+    waiting, running = iter(problems), list[asyncio.Task[Trace]]()
+    try:
+        while True:
+            running += [asyncio.create_task(work(p)) for p in islice(waiting, max_concurrency - len(running))]
+            if not running:
+                return
+            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            finished, running = [t for t in running if t.done()], [t for t in running if not t.done()]
+            for task in finished:
+                yield task.result()
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)

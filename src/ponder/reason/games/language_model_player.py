@@ -39,8 +39,8 @@ class LanguageModelPrior:
             raise UsageError(f"samples is {self.samples}; a language player needs at least one answer to each position")
 
     async def __call__(self, game: Game[Any], state: Any, moves: Sequence[int]) -> tuple[Sequence[float], Cost]:
-        if not (hasattr(game, "ask") and hasattr(game, "read")):
-            raise UsageError(f"{game.name} cannot be put into words: it has no ask(state) and read(text)")
+        if not (hasattr(game, "question") and hasattr(game, "parse_move")):
+            raise UsageError(f"{game.name} cannot be put into words: it has no question(state) and parse_move(text)")
         told = cast(TextGame, game)
         prompt = self.model.encode(user_messages(told.question(state)))
         said = await self.model.generate(prompt, self.sampling, self.samples)

@@ -10,7 +10,6 @@ from ponder.reason.harvest.harvested_row import (
     answer_tokens,
     deduplicate_and_limit,
     pick_for_problem,
-    problem_key,
 )
 from ponder.reason.harvest.journeys import (
     check_step_tokens,
@@ -56,7 +55,6 @@ __all__ = [
     "outcomes_by_step",
     "pick_for_problem",
     "prefix_values",
-    "problem_key",
     "right_answers",
     "sibling_pairs",
     "step_labels",

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from ponder.filter_report import FilterReport
-from ponder.reason.harvest.harvested_row import HarvestedRow, Provenance, answer_tokens, problem_key, prompt_messages
+from ponder.reason.harvest.harvested_row import HarvestedRow, Provenance, answer_tokens, prompt_messages
 from ponder.reason.harvest.outcomes import answer_steps, follows_original_prompt
-from ponder.types import Trace
+from ponder.types import Trace, problem_key
 
 
 def right_answers(
@@ -71,7 +71,7 @@ def harvest_chains(
             "tokens": answer_tokens(trace, end),
             "from": origin.record(trace, steps=trace.path(end)),
         }
-        yield HarvestedRow(problem_key(trace.problem), text, answer_tokens(trace, end), row)
+        yield HarvestedRow(problem_key(trace.problem).question, text, answer_tokens(trace, end), row)
 
 
 def training_tokens(alone: Trace, words: Collection[int] = ()) -> dict[str, list[int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -39,11 +38,6 @@ class Provenance:
         told = {"oracle": True} if trace.oracle else {}
         told |= {"held_out": True} if self.held_out else {}
         return {"run": self.run, "at": self.at, "problem": trace.problem.id, **steps, **told}
-
-
-def problem_key(problem: Problem) -> str:
-    """What makes it that problem. An id is not enough: two runs may draw other problems under one."""
-    return json.dumps([[m.get("role"), m.get("content")] for m in problem.messages], sort_keys=True)
 
 
 def prompt_messages(problem: Problem) -> list[Message]:

@@ -8,6 +8,7 @@ nothing is known, and it is not told.
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections.abc import Iterator, Sequence
@@ -18,9 +19,9 @@ from typing import Protocol
 from ponder.errors import TaskError
 from ponder.filter_report import FilterReport
 from ponder.reason.harvest.chains import right_answers
-from ponder.reason.harvest.harvested_row import HarvestedRow, Provenance, answer_tokens, problem_key, prompt_messages
+from ponder.reason.harvest.harvested_row import HarvestedRow, Provenance, answer_tokens, prompt_messages
 from ponder.reason.harvest.outcomes import AnswerOutcomes, answer_steps, follows_original_prompt, outcomes_by_step
-from ponder.types import Ids, Step, Trace
+from ponder.types import Ids, Step, Trace, problem_key
 
 # How a return is said. At the start of an answer there is nothing to go back to but the start.
 BACKTRACK_PHRASES = (
@@ -142,6 +143,12 @@ def _wrong_step_part(trace: Trace, step: int) -> JourneyPart:
     return JourneyPart(text, step) if cut == text else JourneyPart(cut)
 
 
+def _journey_rng(trace: Trace, end: int) -> random.Random:
+    """The same choices whenever this answer is harvested, in whatever run it stands."""
+    conversation = json.dumps([[m.get("role"), m.get("content")] for m in trace.problem.messages], sort_keys=True)
+    return random.Random(f"{conversation} {end}")
+
+
 def harvest_journeys(
     trace: Trace,
     scorer: str,
@@ -156,7 +163,7 @@ def harvest_journeys(
     that corrects a wrong answer which its prompt quotes."""
     found = outcomes_by_step(trace, scorer)
     for end in right_answers(trace, scorer, funnel, min_score, max_answer_tokens):
-        rng = random.Random(f"{problem_key(trace.problem)} {end}")
+        rng = _journey_rng(trace, end)
         wrong = wrong_turns(trace, end, found, min_score, depth, rng)
         if funnel.record("with a wrong turn", bool(wrong), "nothing wrong beside them"):
             places = sorted(rng.sample(range(len(wrong)), min(turns, len(wrong))))
@@ -164,7 +171,7 @@ def harvest_journeys(
     for end, wrong_end in corrections(trace, scorer, min_score):
         if max_answer_tokens is None or answer_tokens(trace, end) <= max_answer_tokens:
             turn = WrongTurn(trace.path(end)[0], tuple(trace.path(wrong_end)[1:]))
-            rng = random.Random(f"{problem_key(trace.problem)} {end}")
+            rng = _journey_rng(trace, end)
             funnel.add("corrections", 1)
             yield from _journey_row(trace, end, [turn], scorer, funnel, origin, rng)
 
@@ -202,7 +209,7 @@ def _journey_row(
         "from": origin.record(trace, steps=trace.path(end), wrong=wrong),
     }
     tokens = answer_tokens(trace, end) + sum(len(trace.steps[i].token_ids) for i in wrong)
-    yield HarvestedRow(problem_key(trace.problem), text, tokens, row), parts
+    yield HarvestedRow(problem_key(trace.problem).question, text, tokens, row), parts
 
 
 def journey_trace(trace: Trace, parts: Sequence[JourneyPart], reads: TextCodec) -> Trace | None:

@@ -23,22 +23,24 @@ UNCAPPED_KINDS = (
 DEFAULT_MAX_PER_PROBLEM = 4  # rows of a problem, of the others
 
 SETTING_KINDS: dict[str, tuple[str, ...]] = {  # settings that mean nothing for the other kinds
-    "bar": ("chains", "journeys", "labels", "verdicts", "rationales"),
-    "longest": ("chains", "journeys", "pairs", "siblings", "verdicts", "rationales"),
-    "margin": ("pairs", "siblings"),
-    "turns": ("journeys",),
-    "depth": ("journeys",),
-    "least": ("values",),
-    "oracle": ESTIMATE_KINDS,
+    "min_score": ("chains", "journeys", "labels", "verdicts", "rationales"),
+    "max_tokens": ("chains", "journeys", "pairs", "siblings", "verdicts", "rationales"),
+    "min_margin": ("pairs", "siblings"),
+    "max_wrong_turns": ("journeys",),
+    "max_wrong_turn_steps": ("journeys",),
+    "min_visits": ("values",),
+    "include_oracle": ESTIMATE_KINDS,
     "task": ("journeys",),
     "format": ("labels",),
 }
 
 NOTHING_LEFT_ADVICE: dict[str, str] = {
-    **dict.fromkeys(("chains", "journeys"), "sample more answers to each problem, take easier ones, or lower `bar`"),
+    **dict.fromkeys(
+        ("chains", "journeys"), "sample more answers to each problem, take easier ones, or lower `min_score`"
+    ),
     **dict.fromkeys(("pairs", "siblings"), "sample more answers to each problem, so that right and wrong ones differ"),
     **dict.fromkeys(
-        ESTIMATE_KINDS, "give runs whose answers were judged; `oracle` allows those that the gold answer led"
+        ESTIMATE_KINDS, "give runs whose answers were judged; `include_oracle` allows those that the gold answer led"
     ),
     **dict.fromkeys(("verdicts", "rationales"), "give runs with whole answers that were judged"),
     "operators": "give runs in which something was thought",

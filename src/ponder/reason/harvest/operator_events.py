@@ -21,10 +21,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from ponder.filter_report import FilterReport
-from ponder.reason.harvest.harvested_row import HarvestedRow, Provenance, problem_key, prompt_messages
+from ponder.reason.harvest.harvested_row import HarvestedRow, Provenance, prompt_messages
 from ponder.reason.harvest.outcomes import outcomes_by_step
 from ponder.reason.operators.auto_cut import is_cut_probe
-from ponder.types import Trace
+from ponder.types import Trace, problem_key
 
 
 def operator_events(trace: Trace) -> list[dict[str, Any]]:
@@ -86,4 +86,6 @@ def operator_supervision(trace: Trace, scorer: str, funnel: FilterReport, origin
         "from": origin.record(trace, steps=list(range(len(trace.steps)))),
     }
     said = "\0".join(f"{s.parent} {s.text}" for s in trace.steps)
-    yield HarvestedRow(problem_key(trace.problem), said, sum(len(s.token_ids) for s in trace.steps if s.sampled), row)
+    yield HarvestedRow(
+        problem_key(trace.problem).question, said, sum(len(s.token_ids) for s in trace.steps if s.sampled), row
+    )

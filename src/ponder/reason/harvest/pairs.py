@@ -7,9 +7,9 @@ from itertools import combinations
 
 from ponder.filter_report import FilterReport
 from ponder.reason.harvest.chains import judged_answers
-from ponder.reason.harvest.harvested_row import HarvestedRow, Provenance, answer_tokens, problem_key, prompt_messages
+from ponder.reason.harvest.harvested_row import HarvestedRow, Provenance, answer_tokens, prompt_messages
 from ponder.reason.harvest.outcomes import outcomes_by_step
-from ponder.types import Trace
+from ponder.types import Trace, problem_key
 
 
 def answer_pairs(
@@ -89,7 +89,7 @@ def _pair(trace: Trace, better: int, worse: int, scorer: str, origin: Provenance
         "from": origin.record(trace, chosen=trace.path(better), rejected=trace.path(worse)),
     }
     return HarvestedRow(
-        problem_key(trace.problem),
+        problem_key(trace.problem).question,
         f"{chosen}\0{rejected}",
         answer_tokens(trace, better) + answer_tokens(trace, worse),
         row,

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from ponder.filter_report import FilterReport
-from ponder.reason.harvest.harvested_row import HarvestedRow, Provenance, answer_tokens, problem_key, prompt_messages
+from ponder.reason.harvest.harvested_row import HarvestedRow, Provenance, answer_tokens, prompt_messages
 from ponder.reason.harvest.outcomes import AnswerOutcomes, follows_original_prompt, outcomes_by_step
-from ponder.types import Score, Step, Trace, ids
+from ponder.types import Score, Step, Trace, ids, problem_key
 
 _NO_JUDGED_ANSWER = "no answer below them was judged"
 COUNT_COLUMNS = ("answers", "labelled", "visits")  # of which estimates are made, so that they can be joined
@@ -41,7 +41,7 @@ def step_labels(
             "labelled" if own else "answers": int(found[i].weight),
             "from": origin.record(trace, steps=marks),
         }
-        yield HarvestedRow(problem_key(trace.problem), _prefix_key(steps), answer_tokens(trace, i), row)
+        yield HarvestedRow(problem_key(trace.problem).question, _prefix_key(steps), answer_tokens(trace, i), row)
 
 
 def labels_from_scores(trace: Trace, scorer: str) -> list[AnswerOutcomes]:
@@ -101,7 +101,7 @@ def prefix_values(
             **({"q": step.value} if step.visits else {}),
             "from": origin.record(trace, steps=trace.path(i)),
         }
-        yield HarvestedRow(problem_key(trace.problem), _prefix_key(steps), answer_tokens(trace, i), row)
+        yield HarvestedRow(problem_key(trace.problem).question, _prefix_key(steps), answer_tokens(trace, i), row)
 
 
 def merge_estimates(found: Iterable[HarvestedRow], funnel: FilterReport) -> list[HarvestedRow]:

@@ -1,8 +1,8 @@
-"""Where a model ends its steps, found by looking at what it writes: blank lines, lines, or sentences.
+"""Structure: choose the cut that fits how a model writes: blank lines, lines, or sentences.
 
-Before a search begins, the policy answers the problem once, greedily. The coarsest cut that parts this text into enough
-steps is taken. The text is an aside of the trace and names the cut, so that a search which goes on keeps it; what it
-cost is on the trace's bill.
+Before the search starts, the policy answers the problem once, greedily. `AutoCut` takes the coarsest cut that splits this
+text into enough steps. The probe stays in the trace as a meta step that names the cut, so a resumed search keeps it;
+its cost is part of the trace's cost.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from ponder.errors import UsageError
 from ponder.protocols import Policy
+from ponder.reason.inner_strategies import inner_strategies
 from ponder.reason.operators.cut import CUTS, Cut
 from ponder.reason.operators.generate import add_completion, call_policy
 from ponder.types import Sampling, Step, Trace
@@ -22,10 +23,9 @@ CUT_PROBE_PREFIX = "written to see where steps end: "  # and the name of the cut
 CUTS_COARSE_TO_FINE = ("paragraph", "line", "sentence")
 FALLBACK_CUT = "line"  # where the text is a single step by any of them
 NO_STEPS_WARNING = (
-    "a search cut no step, so it chose among whole answers as best-of-n does: give a finer cut (--set cut=sentence, "
-    "cut=tokens:32), if the answers have steps at all"
+    "a search cut no step, so it chose among whole answers as best-of-n does: give a finer cut (--strategy.cut "
+    "sentence, or tokens:32), if the answers have steps at all"
 )
-_INNER_STRATEGY_FIELDS = ("of", "tree", "fast", "hard")  # strategies inside a strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +98,8 @@ def is_cut_probe(step: Step) -> bool:
 
 def uses_cut(strategy: Any) -> bool:
     """Does a strategy, or one inside it, end steps by a cut?"""
-    inner = (getattr(strategy, name, None) for name in _INNER_STRATEGY_FIELDS)
     own = getattr(strategy, "cut", None) is not None and getattr(strategy, "generation", "sample") == "sample"
-    return own or any(one is not None and uses_cut(one) for one in inner)
+    return own or any(map(uses_cut, inner_strategies(strategy).values()))
 
 
 def count_without_steps(traces: Sequence[Trace]) -> int:

@@ -1,4 +1,4 @@
-"""Update: what was found at a step changes every step on the way to it."""
+"""Update: back up the value found at a step to every step on the path to it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ class DiscountedBackup:
 
     def __post_init__(self) -> None:
         if not (0 < self.gamma <= 1 and 0 < self.learning_rate <= 1):
-            raise UsageError(f"gamma is {self.gamma} and a is {self.learning_rate}; both must lie in (0, 1]")
+            raise UsageError(
+                f"gamma is {self.gamma} and learning_rate is {self.learning_rate}; both must lie in (0, 1]"
+            )
 
     def update(self, trace: Trace, index: int, found: float, sign: float) -> None:
         step = trace.steps[index]

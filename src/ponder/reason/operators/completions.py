@@ -1,11 +1,13 @@
-"""Take back the end of what was drawn: the tokens before it stay as they were sampled."""
+"""Structure: trim a completion at its end, or join two. The tokens that stay are the ones that were sampled."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from ponder.protocols import Policy
-from ponder.types import Completion
+from ponder.types import Completion, Floats, ids
 
 
 def keep_first_tokens(c: Completion, count: int, policy: Policy) -> Completion:
@@ -44,3 +46,30 @@ def strip_partial_marker(c: Completion, end: str, policy: Policy) -> Completion:
     half = next((k for k in range(len(end) - 1, 0, -1) if c.text.endswith(end[:k])), 0)
     kept = keep_before_char(c, len(c.text) - half, policy) if half else c
     return kept if len(kept.token_ids) else c
+
+
+def top_k_share(c: Completion) -> Floats:
+    """Of each token among the likeliest at its place: p / (p of all of these), at most 1."""
+    assert c.top_logprobs is not None
+    likeliest = c.top_logprobs[1].astype(np.float64)
+    top = likeliest.max(axis=1, keepdims=True)
+    total = top[:, 0] + np.log(np.exp(likeliest - top).sum(axis=1))
+    return np.minimum(1.0, np.exp(c.logprobs - total)).astype(np.float32)
+
+
+def join_completions(a: Completion, b: Completion, policy: Policy) -> Completion:
+    """One completion of two, the second having gone on from the first."""
+    tokens = ids(np.concatenate([a.token_ids, b.token_ids]))
+    text = a.text + b.text
+    if a.text.endswith("\ufffd"):  # a character was cut in two
+        text = policy.text(tokens[:-1] if b.stop == "eos" else tokens)
+    notes: dict[str, Floats] = {k: np.concatenate([v, b.notes[k]]) for k, v in a.notes.items() if k in b.notes}
+    both = None
+    if a.top_logprobs is not None and b.top_logprobs is not None:
+        both = (
+            np.concatenate([a.top_logprobs[0], b.top_logprobs[0]]),
+            np.concatenate([a.top_logprobs[1], b.top_logprobs[1]]),
+        )
+    return Completion(
+        text, tokens, np.concatenate([a.logprobs, b.logprobs]), b.stop, a.version, a.cost + b.cost, notes, both,
+    )  # fmt: skip

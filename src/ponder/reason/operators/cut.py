@@ -1,6 +1,6 @@
-"""Where a step of thought ends: a sentence, a line, a blank line, a mark, a code block, or a number of tokens.
+"""Structure: where a step of thought ends: at a sentence, a line, a blank line, a mark, a code block, or after some tokens.
 
-A cut only says when to stop drawing, so what was drawn is never tokenised again.
+A cut only decides when sampling stops, so sampled text is never tokenised again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Cut:
         if not (self.stop or self.stop_token_ids or self.tokens):
             raise UsageError("a cut needs a stop string, a stop token or a number of tokens: it would never fire")
         if self.tokens < 0 or self.max_step_tokens < 1:
-            raise UsageError("tokens must be 0 or positive, and longest at least 1")
+            raise UsageError("tokens must be 0 or positive, and max_step_tokens at least 1")
 
     def limit_sampling(self, sampling: Sampling, room: int) -> Sampling:
         """How to draw one step, where so many tokens are left for the whole answer."""
@@ -72,3 +72,6 @@ def parse_cut(name: str) -> Cut:
     if name not in CUTS:
         raise UnknownName("cut", name, ["auto", *CUTS, "tokens:N", "mark:TEXT"])
     return CUTS[name]
+
+
+WHOLE_ANSWER = Cut(tokens=1 << 30, max_step_tokens=1 << 30)  # a rollout has all that is left of the answer's tokens

@@ -1,14 +1,54 @@
-"""Evaluate: ask a scorer, and write what it says on the steps."""
+"""Evaluate: call a scorer and store its scores on the steps; reduce step scores to a path score; value a step by rollouts.
+
+`reduce_scores` is the only place that reduces. A scorer that scores steps (`scores_steps`) gives the raw score of every
+step on the path (`Score.steps`), and as `Score.value` its own reduction. Any other scorer (an outcome reward or value
+model, GenRM, a likelihood, a verifier) scores the path up to a step as a whole: its score at the end is the path's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from ponder import user_calls
-from ponder.errors import BudgetExhausted, Interrupted, PonderError
-from ponder.protocols import Scorer
-from ponder.types import Cost, Score, Trace
+from ponder.errors import BudgetExhausted, Interrupted, PonderError, UnknownName, UsageError
+from ponder.protocols import Policy, Scorer
+from ponder.reason.operators.cut import WHOLE_ANSWER
+from ponder.reason.operators.generate import expand, prune, prune_undecided
+from ponder.types import Cost, Sampling, Score, Trace
+
+Reduction = Literal["min", "product", "last", "mean"]
+REDUCTIONS: dict[Reduction, Callable[[Sequence[float]], float]] = {
+    "min": min,
+    "product": math.prod,
+    "last": lambda steps: steps[-1],
+    "mean": lambda steps: sum(steps) / len(steps),
+}
+
+
+def reduce_scores(steps: Sequence[float], how: Reduction) -> float:
+    """A path's score from those of its steps."""
+    if how not in REDUCTIONS:
+        raise UnknownName("reduction of step scores", how, REDUCTIONS)
+    if not steps:
+        raise UsageError("a path without steps has no score")
+    return float(REDUCTIONS[how](steps))
+
+
+def path_score(trace: Trace, step: int, scorer: str, how: Reduction) -> float | None:
+    """The score of the path to a step: reduced from its steps' raw scores, or the scorer's word on it as a whole."""
+    found = trace.steps[step].scores.get(scorer)
+    if found is None or found.value is None:
+        return None
+    return reduce_scores(found.steps, how) if found.steps else found.value
+
+
+def scores_steps(scorer: Scorer) -> bool:
+    """Does it give a score to each step of a path, or one to the path as a whole?"""
+    return bool(getattr(scorer, "scores_steps", False))
+
 
 _NO_COST = Score(None).cost  # the one that a score without a cost has
 
@@ -45,3 +85,54 @@ async def _call_scorer(trace: Trace, steps: Sequence[int], scorer: Scorer) -> li
         why = f"{scorer.name} gave a {type(strange[0]).__name__}, not a Score: write Score(value, reason)"
         return [Score(None, why)] * len(steps)
     return [s if s.value is None or type(s.value) is float else replace(s, value=float(s.value)) for s in scores]
+
+
+def rollout_answers(trace: Trace, step: int) -> list[int]:
+    """The answers that were written from a step to try it."""
+    return [k for k in trace.children(step) if trace.steps[k].last and not trace.steps[k].pruned]
+
+
+@dataclass(frozen=True, slots=True)
+class StepValue:
+    """(1 - mix) v + mix z, with v the guide's word on the step and z the mean of its word on n answers written from
+    there (AlphaGo, Silver et al. 2016); v alone where n is 0, and for an answer.
+
+    `two_player`: a score is in the eyes of who began the step, and the other side begins a rollout.
+    """
+
+    rollouts: int = 0
+    rollout_weight: float = 1.0
+    two_player: bool = False
+
+    def value(self, trace: Trace, step: int, guide: str) -> float | None:
+        """None where it is not known."""
+        v = trace.score(step, guide)
+        if not self.rollouts or trace.steps[step].done:
+            return v
+        ends = [s for k in rollout_answers(trace, step) if (s := trace.score(k, guide)) is not None]
+        if not ends or (v is None and self.rollout_weight < 1):
+            return None
+        z = sum(ends) / len(ends) * (-1 if self.two_player else 1)
+        return z if v is None or self.rollout_weight == 1 else (1 - self.rollout_weight) * v + self.rollout_weight * z
+
+    async def evaluate(self, trace: Trace, steps: Sequence[int], policy: Policy, guide: Scorer, how: Sampling) -> None:
+        """Write what rollouts are lacking and have all judged; a step whose worth stays unknown is closed."""
+        onward = [i for i in steps if self.rollouts and not trace.steps[i].done]
+        asked = [i for i in steps if not self.rollouts or self.rollout_weight < 1 or trace.steps[i].done]
+        lacking = {
+            i: n for i in onward if (n := self.rollouts - sum(trace.steps[k].last for k in trace.children(i))) > 0
+        }
+        if lacking:
+            try:
+                await expand(trace, [*lacking], policy, how, [*lacking.values()], cut=WHOLE_ANSWER, last=True)
+            except (Interrupted, BudgetExhausted):
+                raise
+            except PonderError:  # each failed, and is closed with its reason
+                pass
+        ends = [k for i in onward for k in rollout_answers(trace, i)]
+        await evaluate(trace, [i for i in (*asked, *ends) if trace.score(i, guide.name) is None], guide)
+        prune_undecided(trace, [i for i in asked if not trace.steps[i].pruned], guide.name)
+        for i in onward:
+            if self.value(trace, i, guide.name) is None:
+                why = [trace.steps[k].scores[guide.name].reason for k in rollout_answers(trace, i)]
+                prune(trace, [i], f"no rollout was judged: {why[0] if why else 'none was written'}")

@@ -1,20 +1,54 @@
-"""Further prompts: several questions at once, each asked once in a trace.
+"""Structure: follow-up prompts, which quote steps and ask about them. Each question is asked once per trace.
 
-What was asked before is found again in the trace, so a strategy that is called again on the same trace comes to the
-same place without asking anything twice, and goes on from there.
+`FollowUps` finds questions that were asked before in the trace. So a strategy that is called again on the same trace
+reaches the same point without asking twice, and continues from there.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ponder.errors import BudgetExhausted, Interrupted, PonderError
+from ponder.errors import BudgetExhausted, Interrupted, PonderError, UsageError
 from ponder.protocols import Policy
 from ponder.reason.concurrency import gather_within_budget
 from ponder.reason.operators.generate import add_completion, call_policy, sample_continuations
-from ponder.types import Completion, Ids, Message, Sampling, Step, Trace
+from ponder.types import Completion, Ids, Message, Problem, Sampling, Step, Trace
+from ponder.verify import strip_thinking
+
+_SLOT = re.compile(r"\{(\w+)\}")
+
+
+def fill_template(template: str, **slots: str) -> str:
+    """Each {slot} by its text. Braces that are no slot stay (\\frac{a}{b}), and what is filled in is not looked at."""
+    return _SLOT.sub(lambda m: slots.get(m[1], m[0]), template)
+
+
+def require_slots(what: str, template: str, *slots: str) -> None:
+    """Refuse a template that would not show what the question is about."""
+    if lacking := [s for s in slots if f"{{{s}}}" not in template]:
+        raise UsageError(f"the {what} prompt does not say where {{{lacking[0]}}} goes; write that into it")
+
+
+def messages_from_template(problem: Problem, template: str, *, answers: bool = False, **slots: str) -> list[Message]:
+    """The problem's conversation with its last message said by this template, whose {question} is that message.
+
+    How to answer the problem is said only where the reply `answers` it, and at the end.
+    """
+    given = [dict(m) for m in problem.messages] or [{"role": "user", "content": ""}]
+    question = str(given[-1]["content"]).removesuffix(problem.answer_instruction)
+    how = f"\n{problem.answer_instruction.strip()}" if answers and problem.answer_instruction else ""
+    given[-1]["content"] = fill_template(template, question=question, **slots) + how
+    return list(given)
+
+
+def text_after_thinking(trace: Trace, step: int) -> str:
+    """What a step says to others: without its thinking, unless that is all there is."""
+    text = trace.text(step)
+    return (strip_thinking(text) or text).strip()
+
 
 _Key = tuple[bytes, tuple[int, ...]]
 
@@ -107,3 +141,7 @@ class FollowUps:
             self._prompt_steps[key] = self.trace.add(Step(None, text, prefix, cites=question.cites))
         for c in drawn:
             add_completion(self.trace, self._prompt_steps[key], c, last=not aside, aside=aside)
+
+
+def numbered_texts(texts: Sequence[str], name: str = "Attempt") -> str:
+    return "\n\n".join(f"{name} {i}:\n{text}" for i, text in enumerate(texts, 1))

@@ -1,9 +1,9 @@
-"""Structure: grow the trace by what a policy writes."""
+"""Structure: grow a trace by what a policy samples, insert text, extend a chain, and prune steps."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,8 +11,9 @@ import numpy as np
 from ponder.errors import BudgetExhausted, Interrupted, ModelError, PonderError, UsageError
 from ponder.protocols import Policy
 from ponder.reason.concurrency import gather_within_budget
-from ponder.reason.operators.cut import Cut
-from ponder.types import Completion, Floats, Ids, Message, Sampling, Step, Trace, ids
+from ponder.reason.operators.completions import join_completions, top_k_share
+from ponder.reason.operators.cut import WHOLE_ANSWER, Cut
+from ponder.types import Completion, Ids, Message, Sampling, Step, Trace
 
 
 async def generate(
@@ -95,21 +96,12 @@ def add_completion(
     trace.add_cost(c.cost)
     step = Step(parent, c.text, c.token_ids, c.logprobs, c.stop, c.version, notes=dict(c.notes), last=last, meta=aside)
     if c.top_logprobs is not None:
-        step.notes["share"] = _top_k_share(c)
+        step.notes["share"] = top_k_share(c)
     if not len(c.token_ids):
         step.pruned = "nothing was written"
     elif cut is not None and c.stop == "length" and len(c.token_ids) >= cut.max_step_tokens:
         step.pruned = f"no step ended within {cut.max_step_tokens} tokens"
     return trace.add(step)
-
-
-def _top_k_share(c: Completion) -> Floats:
-    """Of each token among the likeliest at its place: p / (p of all of these), at most 1."""
-    assert c.top_logprobs is not None
-    likeliest = c.top_logprobs[1].astype(np.float64)
-    top = likeliest.max(axis=1, keepdims=True)
-    total = top[:, 0] + np.log(np.exp(likeliest - top).sum(axis=1))
-    return np.minimum(1.0, np.exp(c.logprobs - total)).astype(np.float32)
 
 
 def insert_text(trace: Trace, parent: int, text: str, policy: Policy, *, cites: tuple[int, ...] = ()) -> int:
@@ -155,23 +147,71 @@ async def _extend_to_step_end(
     return c
 
 
-def join_completions(a: Completion, b: Completion, policy: Policy) -> Completion:
-    """One completion of two, the second having gone on from the first."""
-    tokens = ids(np.concatenate([a.token_ids, b.token_ids]))
-    text = a.text + b.text
-    if a.text.endswith("\ufffd"):  # a character was cut in two
-        text = policy.text(tokens[:-1] if b.stop == "eos" else tokens)
-    notes: dict[str, Floats] = {k: np.concatenate([v, b.notes[k]]) for k, v in a.notes.items() if k in b.notes}
-    both = None
-    if a.top_logprobs is not None and b.top_logprobs is not None:
-        both = (
-            np.concatenate([a.top_logprobs[0], b.top_logprobs[0]]),
-            np.concatenate([a.top_logprobs[1], b.top_logprobs[1]]),
-        )
-    return Completion(
-        text, tokens, np.concatenate([a.logprobs, b.logprobs]), b.stop, a.version, a.cost + b.cost, notes, both,
-    )  # fmt: skip
-
-
 def _derive_seed(seed: int, number: int) -> int:
     return int.from_bytes(hashlib.blake2b(f"{seed} {number}".encode(), digest_size=6).digest())
+
+
+def chain_end(trace: Trace, step: int) -> int:
+    """The end of the chain that goes on from here."""
+    while below := trace.children(step):
+        step = below[0]
+    return step
+
+
+def end_if_sampled(trace: Trace, end: int) -> int | None:
+    """The end of a chain as an answer; None where the policy has said nothing on the way there."""
+    return end if any(trace.steps[i].sampled for i in trace.path(end)) else None
+
+
+def add_unless_empty(trace: Trace, end: int, c: Completion) -> int:
+    """The step that this becomes, or the one before it where nothing is left of it."""
+    if len(c.token_ids):
+        return add_completion(trace, end, c)
+    trace.add_cost(c.cost)
+    return end
+
+
+async def resume_truncated(trace: Trace, answers: Sequence[int], policy: Policy, sampling: Sampling) -> None:
+    """Go on with the answers that ended before their `max_tokens` and not by themselves. Where that is impossible (the
+    context is full), they stay as they are."""
+
+    async def more(step: int) -> list[Completion]:
+        try:
+            return await sample_continuations(trace, step, policy, sampling, 1, WHOLE_ANSWER)
+        except (Interrupted, BudgetExhausted):
+            raise
+        except PonderError:
+            return []
+
+    short = [i for i in answers if _is_truncated(trace, i, sampling)]
+    found, spent = await gather_within_budget(*(more(i) for i in short))
+    for step, drawn in zip(short, found, strict=True):
+        for c in drawn or ():
+            if len(c.token_ids):
+                trace.steps[step].last = False
+                add_completion(trace, step, c, last=True)
+            else:
+                trace.add_cost(c.cost)
+    if spent is not None:
+        raise spent
+
+
+def _is_truncated(trace: Trace, end: int, sampling: Sampling) -> bool:
+    step = trace.steps[end]
+    if step.stop != "length" or step.pruned or trace.children(end):
+        return False
+    return sum(len(trace.steps[i].token_ids) for i in trace.path(end)[1:]) < sampling.max_tokens
+
+
+def prune(trace: Trace, steps: Iterable[int], reason: str) -> None:
+    for i in steps:
+        trace.steps[i].pruned = trace.steps[i].pruned or reason
+
+
+def prune_undecided(trace: Trace, steps: Sequence[int], scorer: str) -> list[int]:
+    """The steps that have a score; the others are pruned, with the scorer's reason."""
+    for i in steps:
+        if trace.score(i, scorer) is None:
+            found = trace.steps[i].scores.get(scorer)
+            prune(trace, [i], f"no score: {found.reason if found else scorer + ' gave none'}")
+    return [i for i in steps if not trace.steps[i].pruned]

@@ -1,10 +1,19 @@
-"""Refine: a further prompt that quotes an answer and what is wrong with it, and asks for a better one."""
+"""Structure: follow-up prompts that quote earlier answers and ask for a better one (refine) or for one made of several
+(aggregate, Besta et al. 2024)."""
 
 from __future__ import annotations
 
-from ponder.reason.operators.follow_up import FollowUpQuestion, FollowUps
-from ponder.reason.operators.wording import messages_from_template, text_after_thinking
-from ponder.types import Sampling
+from collections.abc import Sequence
+
+from ponder.errors import UsageError
+from ponder.reason.operators.follow_up import (
+    FollowUpQuestion,
+    FollowUps,
+    messages_from_template,
+    numbered_texts,
+    text_after_thinking,
+)
+from ponder.types import Sampling, Trace
 
 REFINE_TEMPLATE = """{question}
 
@@ -27,3 +36,29 @@ async def refine(
     )
     asked = FollowUpQuestion(messages, (step,))
     return (await follow_ups.ask(asked, sampling, 1 + follow_ups.count_replies(asked) * resample, aside=aside))[-1]
+
+
+AGGREGATE_TEMPLATE = """{question}
+
+Several attempts at this question:
+
+{thoughts}
+
+Use what is right in them, leave out what is wrong, and give one complete answer."""
+
+
+def aggregate_question(trace: Trace, steps: Sequence[int], template: str = AGGREGATE_TEMPLATE) -> FollowUpQuestion:
+    """The question that asks for one thought out of these."""
+    if not steps:
+        raise UsageError("there is nothing to aggregate: give at least one step")
+    thoughts = numbered_texts([text_after_thinking(trace, i) for i in steps])
+    return FollowUpQuestion(
+        messages_from_template(trace.problem, template, answers=True, thoughts=thoughts), tuple(steps)
+    )
+
+
+async def aggregate(
+    follow_ups: FollowUps, steps: Sequence[int], sampling: Sampling, n: int = 1, template: str = AGGREGATE_TEMPLATE
+) -> list[int]:
+    """n answers, each made of all of these, to a prompt that cites them."""
+    return await follow_ups.ask(aggregate_question(follow_ups.trace, steps, template), sampling, n)

@@ -1,4 +1,4 @@
-"""Choose among the steps of a trace: the most frequent answer, or the best score."""
+"""Traverse: choose among the steps of a trace by majority or by score; backtrack to an open step."""
 
 from __future__ import annotations
 
@@ -27,3 +27,11 @@ def set_answer(trace: Trace, step: int | None) -> None:
 def best_step(trace: Trace, steps: Sequence[int], scorer: str) -> int | None:
     """The step with the highest score, the first of equals; an undecided score never wins."""
     return vote.best_answer(steps, [trace.score(i, scorer) for i in steps])
+
+
+def backtrack(trace: Trace, step: int, is_open: Callable[[int], bool]) -> int | None:
+    """The nearest open step on the way back from here, itself included; None where every way was tried."""
+    at: int | None = step
+    while at is not None and not is_open(at):
+        at = trace.steps[at].parent
+    return at

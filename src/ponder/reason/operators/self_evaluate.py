@@ -1,6 +1,7 @@
-"""Evaluate by asking the policy itself: for a word on a thought, for the best of several, or for its probability.
+"""Evaluate: ask the policy itself: rate a thought on a scale, vote for the best of several, or give P(True).
 
-Replies are asides in the trace, and cite the thoughts they are about.
+Replies are meta steps in the trace and cite the thoughts they are about. `enhanced_borda_count` ranks answers by pairwise
+comparisons.
 """
 
 from __future__ import annotations
@@ -11,11 +12,19 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ponder.errors import Interrupted, PonderError, UsageError
 from ponder.protocols import Policy
-from ponder.reason.operators.aggregate import numbered_texts
-from ponder.reason.operators.follow_up import FollowUpQuestion, FollowUps
-from ponder.reason.operators.wording import messages_from_template, require_slots, text_after_thinking
+from ponder.reason.operators.follow_up import (
+    FollowUpQuestion,
+    FollowUps,
+    messages_from_template,
+    numbered_texts,
+    require_slots,
+    text_after_thinking,
+)
 from ponder.types import Completion, Message, Sampling, Score, Trace, ids
 from ponder.verify import strip_thinking
 
@@ -112,7 +121,7 @@ class PTrue:
     def __post_init__(self) -> None:
         require_slots("P(True)", self.template, "question", "answer")
         if self.logprobs < 2:
-            raise UsageError(f"alternatives is {self.logprobs}; both words must have room among them")
+            raise UsageError(f"logprobs is {self.logprobs}; both words must have room among them")
 
     @property
     def name(self) -> str:
@@ -154,3 +163,28 @@ class PTrue:
             mass[self.true_word] / total,
             f"P({self.true_word}) {mass[self.true_word]:.3g}, P({self.false_word}) {mass[self.false_word]:.3g}",
         )
+
+
+WinProbabilities = NDArray[np.float64]  # [i, j]: the chance that i is better than j; NaN where nobody compared
+
+
+def enhanced_borda_count(wins: WinProbabilities) -> list[float]:
+    """Enhanced Borda count (LLaMA-Berry, Zhang et al. 2024), from 0 for the last to 1 for the first.
+
+    i beats j where it is likelier the better one, or beats one that beats j (Floyd and Warshall's closure). Who beats
+    more comes first; of equals, who was the likelier winner on the average. One alone is worth 1/2.
+    """
+    count = len(wins)
+    if count < 2:
+        return [0.5] * count
+    known = ~np.isnan(wins)
+    beats = np.where(known, wins, 0.5) > 0.5
+    for k in range(count):
+        beats |= beats[:, k : k + 1] & beats[k : k + 1, :]
+    np.fill_diagonal(beats, False)
+    compared = known & ~np.eye(count, dtype=bool)
+    chance = np.where(compared, wins, 0.0).sum(axis=1) / np.maximum(1, compared.sum(axis=1))
+    marks = [(int(b), float(c)) for b, c in zip(beats.sum(axis=1), chance, strict=True)]
+    below = [sum(other < own for other in marks) for own in marks]
+    equal = [sum(other == own for other in marks) - 1 for own in marks]
+    return [(b + e / 2) / (count - 1) for b, e in zip(below, equal, strict=True)]

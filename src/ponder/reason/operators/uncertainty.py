@@ -1,8 +1,10 @@
-"""How uncertain a next-token distribution p over V tokens is, by five measures (Besta et al. 2025, appendix).
+"""Evaluate: how uncertain a policy was, from its next-token distributions: per token, and of a whole answer.
+
+Five measures of a distribution p over V tokens (Besta et al. 2025, appendix):
 
     entropy      -sum p log p, in nats
     varentropy   sum p (log p)^2 - entropy^2: the variance of the surprise
-    gini         1 - sum p^2: the chance that two draws differ
+    gini         1 - sum p^2: the chance that two samples differ
     variance     sum (p - 1/V)^2 / V = (1 - gini - 1/V) / V: the spread of the probabilities
     margin       the likeliest token's probability less the second's
 
@@ -13,36 +15,18 @@ likely and many others are possible, and 0 for a flat one.
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ponder.errors import UsageError
-from ponder.types import Completion, Floats
+from ponder.types import Completion, Floats, Trace
 
 LOW_MEANS_UNCERTAIN = ("variance", "margin")
 UNCERTAINTY_MEASURES = ("entropy", "varentropy", "gini", *LOW_MEANS_UNCERTAIN)
-
-
-def uncertainty_measures(logits: NDArray[Any]) -> dict[str, float]:
-    """All of them, of one distribution; log-probabilities are logits too."""
-    z = np.asarray(logits, np.float64)
-    log_p = z - (z.max() + np.log(np.exp(z - z.max()).sum()))
-    p = np.exp(log_p)
-    surprise = np.where(p > 0, -log_p, 0.0)  # 0 log 0 = 0
-    entropy = float(p @ surprise)
-    gini = float(1 - p @ p)
-    top = np.sort(p)[::-1]
-    return {
-        "entropy": entropy,
-        "varentropy": float(p @ surprise**2) - entropy**2,
-        "gini": gini,
-        "variance": (1 - gini - 1 / len(p)) / len(p),
-        "margin": float(top[0] - (top[1] if len(p) > 1 else 0.0)),
-    }
 
 
 def token_uncertainty(c: Completion, name: str, vocabulary: int = 0) -> Floats:
@@ -76,7 +60,9 @@ class UncertaintyTrigger:
         if self.quantile is not None and not 0 < self.quantile < 1:
             raise UsageError(f"quantile is {self.quantile}; it must lie between 0 and 1")
         if self.min_seen_tokens < 1:
-            raise UsageError(f"least is {self.min_seen_tokens}; a quantile needs at least one token before it")
+            raise UsageError(
+                f"min_seen_tokens is {self.min_seen_tokens}; a quantile needs at least one token before it"
+            )
 
     def cutoff(self, seen: Sequence[float], small: bool = False) -> float | None:
         """The value beyond which a token fires, given the sorted ones seen before; None: none does yet.
@@ -102,3 +88,31 @@ def insert_sorted(seen: list[float], values: Floats) -> None:
     for value in values.tolist():
         if value == value:  # not told
             bisect.insort(seen, value)
+
+
+ConfidenceMeasure = Literal["likelihood", "entropy", "gini"]
+
+
+def mean_logprob(trace: Trace, step: int) -> float | None:
+    """Of the tokens that the policy drew on the way to a step; None where it does not tell."""
+    return _mean([lp for i in trace.path(step) if (lp := trace.steps[i].logprobs) is not None])
+
+
+def answer_confidence(trace: Trace, step: int, how: ConfidenceMeasure = "likelihood") -> float | None:
+    """In [0, 1]. `likelihood`: exp of the mean log-probability (the normalised weight of Wang et al. 2023). `entropy`:
+    exp(-H) of the mean entropy H in nats. `gini`: 1 - the mean of Gini's measure. The last two take what
+    `Sampling.measures` asks for."""
+    if how == "likelihood":
+        mean = mean_logprob(trace, step)
+        return None if mean is None else math.exp(min(0.0, mean))
+    steps = [trace.steps[i] for i in trace.path(step) if trace.steps[i].sampled]
+    if any(how not in s.notes for s in steps):
+        return None
+    mean = _mean([s.notes[how] for s in steps])
+    return None if mean is None else math.exp(-mean) if how == "entropy" else 1.0 - mean
+
+
+def _mean(parts: list[np.ndarray[tuple[int], np.dtype[np.float32]]]) -> float | None:
+    numbers = np.concatenate(parts) if parts else np.zeros(0)
+    mean = float(numbers.mean(dtype=np.float64)) if numbers.size else math.nan
+    return mean if math.isfinite(mean) else None

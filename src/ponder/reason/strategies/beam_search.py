@@ -11,8 +11,8 @@ from ponder.reason.concurrency import gather_within_budget
 from ponder.reason.operators import evaluate, prune
 from ponder.reason.operators.allocate import split_evenly, top_indices
 from ponder.reason.operators.auto_cut import AutoCut
+from ponder.reason.operators.evaluate import path_score
 from ponder.reason.operators.generate import add_completion, sample_continuations
-from ponder.reason.operators.reduce import path_score
 from ponder.reason.strategies.stepwise import LOOKAHEAD_ONLY, SearchLevel, Stepwise
 from ponder.types import Completion, Trace
 
@@ -58,7 +58,7 @@ class LookaheadBeamSearch(BeamSearch):
     def __post_init__(self) -> None:
         BeamSearch.__post_init__(self)
         if self.lookahead_steps < 0:
-            raise UsageError(f"k is {self.lookahead_steps}; a search looks 0 or more steps ahead")
+            raise UsageError(f"lookahead_steps is {self.lookahead_steps}; a search looks 0 or more steps ahead")
         if self.cut is None:
             raise UsageError("a search that looks steps ahead needs a cut: where does a step end?")
 
@@ -121,4 +121,6 @@ def _without_duplicate_paths(trace: Trace, steps: Iterable[int]) -> list[int]:
 
 def check_beam_width(n: int, m: int, what: str) -> None:
     if n < 1 or m < 1 or n % m:
-        raise UsageError(f"n is {n} and m is {m}; {what} keeps n/m steps and continues each by m, so m must divide n")
+        raise UsageError(
+            f"n is {n} and beam_width is {m}; {what} keeps n/beam_width steps and continues each by beam_width, so beam_width must divide n"
+        )

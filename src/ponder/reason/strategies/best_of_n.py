@@ -11,8 +11,8 @@ from ponder.errors import UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators import prune
 from ponder.reason.operators.auto_cut import CutOrAuto
-from ponder.reason.operators.confidence import mean_logprob
-from ponder.reason.operators.reduce import Reduction
+from ponder.reason.operators.evaluate import Reduction
+from ponder.reason.operators.uncertainty import mean_logprob
 from ponder.reason.strategies.stepwise import AnswerChoice, SearchLevel, Stepwise
 from ponder.types import Sampling, Trace
 
@@ -48,7 +48,7 @@ class BestOfN(Stepwise):
     def unused(self) -> dict[str, str]:
         out = Stepwise.unused(self)
         if self.rank_by == "logprob":
-            out |= dict.fromkeys(("guide", "reduce"), "the choice is by=logprob: give by=score")
+            out |= dict.fromkeys(("guide", "reduce"), "the answer is chosen by rank_by=logprob: give rank_by=score")
         return out
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:

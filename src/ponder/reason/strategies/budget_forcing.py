@@ -7,11 +7,18 @@ from typing import Literal
 
 from ponder.errors import UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
-from ponder.reason.operators.chained import add_unless_empty, chain_end, end_if_sampled
+from ponder.reason.budget import until_exhausted
 from ponder.reason.operators.completions import strip_end_marker, strip_partial_marker
-from ponder.reason.operators.generate import add_completion, generate, insert_text, sample_continuations
+from ponder.reason.operators.generate import (
+    add_completion,
+    add_unless_empty,
+    chain_end,
+    end_if_sampled,
+    generate,
+    insert_text,
+    sample_continuations,
+)
 from ponder.reason.operators.select import set_answer
-from ponder.reason.operators.until import until_exhausted
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Trace
 
@@ -45,15 +52,15 @@ class BudgetForcing:
             raise UnknownName("way to share a budget over rounds", self.round_budget, ("left", "full"))
         if self.max_thinking_tokens < 1 or self.waits < 0:
             raise UsageError(
-                f"thinking is {self.max_thinking_tokens} and waits {self.waits}; they must be at least 1 and 0"
+                f"max_thinking_tokens is {self.max_thinking_tokens} and waits {self.waits}; they must be at least 1 and 0"
             )
         if not 0 <= self.min_thinking_tokens <= self.total_thinking_tokens:
             raise UsageError(
-                f"minimum is {self.min_thinking_tokens}; it must lie between 0 and the {self.total_thinking_tokens} tokens of a thought"
+                f"min_thinking_tokens is {self.min_thinking_tokens}; it must lie between 0 and the {self.total_thinking_tokens} tokens of a thought"
             )
         if not self.think_end or ((self.waits or self.min_thinking_tokens) and not self.wait_word):
             raise UsageError(
-                "budget forcing needs the text that ends a thought (end), and the word to go on with (word)"
+                "budget forcing needs the text that ends a thought (think_end), and the word to go on with (wait_word)"
             )
 
     @property
@@ -64,7 +71,9 @@ class BudgetForcing:
     def unused(self) -> dict[str, str]:
         out = {"guide": "one chain is written, and nobody judges it"}
         if not (self.waits or self.min_thinking_tokens):
-            out |= dict.fromkeys(("word", "rounds"), "a thought is made to go on only by waits or minimum: give one")
+            out |= dict.fromkeys(
+                ("wait_word", "round_budget"), "a thought is continued only by waits or min_thinking_tokens: give one"
+            )
         return out
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:

@@ -36,7 +36,7 @@ class ConfidenceProbe:
 
     def __call__(self, trace: Trace, steps: Sequence[int]) -> float:
         if len(self.weights) != len(FEATURES):
-            raise UsageError("this probe has learned nothing yet: fit it on traces that were judged, with `fit`")
+            raise UsageError("this probe has learned nothing yet: fit it on traces that were judged, with `fit_probe`")
         return float(1 / (1 + np.exp(-(probe_features(trace, steps) @ np.array(self.weights) + self.bias))))
 
 
@@ -98,7 +98,7 @@ def mean_entropy(trace: Trace, steps: Sequence[int]) -> float:
     """Mean entropy, in nats, of the distributions that the answers' tokens were drawn from."""
     found = [trace.steps[j].notes["entropy"] for i in steps for j in trace.path(i) if "entropy" in trace.steps[j].notes]
     if not found:
-        raise UsageError('this signal needs entropies: give the fast strategy Sampling(measures=("entropy",))')
+        raise UsageError('this signal needs entropies: give the fast strategy Sampling(token_stats=("entropy",))')
     return float(np.concatenate(found).mean())
 
 

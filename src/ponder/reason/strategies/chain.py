@@ -7,8 +7,7 @@ from typing import ClassVar
 
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators import generate, set_answer
-from ponder.reason.operators.chained import chain_end
-from ponder.reason.operators.complete import resume_truncated
+from ponder.reason.operators.generate import chain_end, resume_truncated
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Trace
 
@@ -20,7 +19,7 @@ class Chain:
     prompt: Prompt = PLAIN
 
     def unused(self) -> dict[str, str]:
-        return {"guide": "a chain is written once, and nobody judges it: best-of chooses by a guide"}
+        return {"guide": "a chain samples one answer and nothing scores it: best-of-n chooses by a guide"}
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         root = self.prompt.root_step(trace, policy)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from ponder.errors import BudgetExhausted, Interrupted, PonderError, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason import answer_extraction
+from ponder.reason.budget import until_exhausted
 from ponder.reason.concurrency import gather_within_budget
 from ponder.reason.operators import best_step, evaluate, prune, vote
 from ponder.reason.operators.completions import keep_first_tokens
@@ -22,7 +23,6 @@ from ponder.reason.operators.uncertainty import (
     is_beyond_cutoff,
     token_uncertainty,
 )
-from ponder.reason.operators.until import until_exhausted
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import TOKEN_STATS, Completion, Sampling, Trace
 
@@ -58,7 +58,7 @@ class EntropyFork:
             raise UsageError("a fork needs 2 or more ways, 0 or more forks, and at least 1 answer and 1 token a piece")
 
     def unused(self) -> dict[str, str]:
-        return {} if self.measure == "variance" else {"vocabulary": "only measure=variance needs it"}
+        return {} if self.measure == "variance" else {"vocab_size": "only measure=variance needs it"}
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         search = _ForkSearch(self, trace, self.prompt.root_step(trace, policy), policy)

@@ -37,7 +37,7 @@ class Forest:
         if self.trees < 1:
             raise UsageError(f"trees is {self.trees}; a forest needs at least one")
         if isinstance(self.strategy, Forest) or not isinstance(self.strategy, Strategy):
-            raise UsageError(f"a forest is of a strategy, such as Beam(), and not of {self.strategy!r}")
+            raise UsageError(f"a forest is of a strategy, such as BeamSearch(), and not of {self.strategy!r}")
         if self.weight not in get_args(TreeVoteWeight):
             raise UnknownName("weight", self.weight, get_args(TreeVoteWeight))
 
@@ -96,7 +96,7 @@ async def _with_resolved_cut(of: Any, first: Trace, policy: Policy) -> Any:
     """A strategy that chooses its cut does so once for all trees: the first has the text that was looked at."""
     if not isinstance(cut := getattr(of, "cut", None), AutoCut):
         return of
-    root = of.prompt.root(first, policy) if hasattr(of, "prompt") else 0
+    root = of.prompt.root_step(first, policy) if hasattr(of, "prompt") else 0
     return replace(of, cut=await resolve_cut(cut, first, root, policy, of.sampling))
 
 

@@ -13,12 +13,16 @@ from typing import NamedTuple
 from ponder.errors import BudgetExhausted, Interrupted, ModelError, PonderError, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason import answer_extraction
+from ponder.reason.budget import until_exhausted
 from ponder.reason.operators import evaluate, vote
-from ponder.reason.operators.aggregate import aggregate_question
-from ponder.reason.operators.follow_up import FollowUpQuestion, FollowUps
-from ponder.reason.operators.refine import REFINE_TEMPLATE, refine
-from ponder.reason.operators.until import until_exhausted
-from ponder.reason.operators.wording import messages_from_template, require_slots, text_after_thinking
+from ponder.reason.operators.follow_up import (
+    FollowUpQuestion,
+    FollowUps,
+    messages_from_template,
+    require_slots,
+    text_after_thinking,
+)
+from ponder.reason.operators.refine import REFINE_TEMPLATE, aggregate_question, refine
 from ponder.types import Sampling, Trace
 from ponder.verify import strip_thinking
 
@@ -56,7 +60,7 @@ class Split:
         require_slots("split", self.template, "question")
         if self.parts < 2 or not self.part_prefix:
             raise UsageError(
-                f"parts is {self.parts} and mark {self.part_prefix!r}; give at least 2, and how a part begins"
+                f"parts is {self.parts} and part_prefix {self.part_prefix!r}; give at least 2, and how a part begins"
             )
 
     async def __call__(self, graph: GraphRun, thoughts: Sequence[Thought]) -> list[Thought]:
@@ -111,7 +115,7 @@ class Merge:
         require_slots("merge", self.template, "thoughts")
         if self.n < 1 or self.merge_size < 0 or self.merge_size == 1:
             raise UsageError(
-                f"n is {self.n} and arity {self.merge_size}; give n of 1 or more, and 0, 2 or more at a time"
+                f"n is {self.n} and merge_size {self.merge_size}; give n of 1 or more, and 0, 2 or more at a time"
             )
 
     async def __call__(self, graph: GraphRun, thoughts: Sequence[Thought]) -> list[Thought]:

@@ -10,12 +10,19 @@ from typing import Literal
 
 from ponder.errors import UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
-from ponder.reason.operators.chained import add_unless_empty, chain_end, end_if_sampled
+from ponder.reason.budget import until_exhausted
 from ponder.reason.operators.completions import strip_end_marker, strip_partial_marker
-from ponder.reason.operators.generate import add_completion, generate, insert_text, sample_continuations
+from ponder.reason.operators.follow_up import fill_template, require_slots
+from ponder.reason.operators.generate import (
+    add_completion,
+    add_unless_empty,
+    chain_end,
+    end_if_sampled,
+    generate,
+    insert_text,
+    sample_continuations,
+)
 from ponder.reason.operators.select import set_answer
-from ponder.reason.operators.until import until_exhausted
-from ponder.reason.operators.wording import fill_template, require_slots
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Cost, Sampling, Trace
 
@@ -34,7 +41,7 @@ class TokenControl:
     def __post_init__(self) -> None:
         require_slots("length", self.instruction, "tokens")
         if self.max_thinking_tokens < 1:
-            raise UsageError(f"tokens is {self.max_thinking_tokens}; a thought needs at least 1")
+            raise UsageError(f"max_thinking_tokens is {self.max_thinking_tokens}; a thought needs at least 1")
 
     def unused(self) -> dict[str, str]:
         return {"guide": "one chain is written, and nobody judges it"}
@@ -94,9 +101,11 @@ class StepControl:
         require_slots("length", self.instruction, "steps")
         require_slots("countdown", self.countdown, "left")
         if self.max_steps < 1 or self.max_step_tokens < 1:
-            raise UsageError(f"steps is {self.max_steps} and tokens {self.max_step_tokens}; both must be at least 1")
+            raise UsageError(
+                f"max_steps is {self.max_steps} and max_step_tokens {self.max_step_tokens}; both must be at least 1"
+            )
         if not self.think_end or not self.step_separator:
-            raise UsageError("step control needs the text that ends a thought (end) and a step (stop)")
+            raise UsageError("step control needs the text that ends a thought (think_end) and a step (step_separator)")
 
     def unused(self) -> dict[str, str]:
         return {"guide": "one chain is written, and nobody judges it"}
@@ -157,16 +166,18 @@ class LengthRejection:
     def __post_init__(self) -> None:
         if not 0 <= self.min_answer_tokens <= self.max_answer_tokens or self.max_answer_tokens < 1:
             raise UsageError(
-                f"least is {self.min_answer_tokens} and most {self.max_answer_tokens}; give 0 <= least <= most, and most at least 1"
+                f"min_answer_tokens is {self.min_answer_tokens} and max_answer_tokens {self.max_answer_tokens};"
+                " give 0 <= min <= max, and a max of at least 1"
             )
         if self.max_attempts < 1 or self.attempts_per_round < 1:
             raise UsageError(
-                f"attempts is {self.max_attempts} and at_once {self.attempts_per_round}; both must be at least 1"
+                f"max_attempts is {self.max_attempts} and attempts_per_round {self.attempts_per_round};"
+                " both must be at least 1"
             )
 
     def unused(self) -> dict[str, str]:
         return {
-            "max_tokens": "how long an answer may be is its setting most",
+            "max_tokens": "the setting max_answer_tokens limits an answer",
             "guide": "an answer is taken by its length alone",
         }
 

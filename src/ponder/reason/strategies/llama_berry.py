@@ -11,12 +11,11 @@ import numpy as np
 
 from ponder.errors import BudgetExhausted, Interrupted, PonderError, UsageError
 from ponder.protocols import Policy, Scorer
+from ponder.reason.budget import until_exhausted
 from ponder.reason.operators import evaluate, generate
 from ponder.reason.operators.follow_up import FollowUps
-from ponder.reason.operators.ranking import WinProbabilities, enhanced_borda_count
 from ponder.reason.operators.refine import REFINE_TEMPLATE, refine
-from ponder.reason.operators.self_evaluate import vote_on_thoughts
-from ponder.reason.operators.until import until_exhausted
+from ponder.reason.operators.self_evaluate import WinProbabilities, enhanced_borda_count, vote_on_thoughts
 from ponder.types import Sampling, Trace
 
 
@@ -40,7 +39,7 @@ class LlamaBerry:
 
     def __post_init__(self) -> None:
         if min(self.n, self.width, self.comparisons_per_pair) < 1:
-            raise UsageError("n, width and ask must each be at least 1")
+            raise UsageError("n, width and comparisons_per_pair must each be at least 1")
         if not (0 <= self.alpha <= 1 and 0 < self.gamma <= 1 and self.c >= 0):
             raise UsageError("alpha lies in [0, 1], gamma in (0, 1], and c is 0 or more")
 

@@ -10,15 +10,14 @@ from ponder.errors import BudgetExhausted, Interrupted, PonderError, UnknownName
 from ponder.protocols import Policy, Scorer
 from ponder.reason import answer_extraction
 from ponder.reason.operators import evaluate, generate, vote
-from ponder.reason.operators.chained import chain_end
-from ponder.reason.operators.complete import resume_truncated
-from ponder.reason.operators.confidence import answer_confidence
-from ponder.reason.operators.settled import is_vote_decided, leader_probability
+from ponder.reason.operators.generate import chain_end, resume_truncated
+from ponder.reason.operators.uncertainty import answer_confidence
+from ponder.reason.operators.vote import is_vote_decided, leader_probability
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Trace
 
 VoteWeight = Literal["count", "score", "likelihood", "entropy", "gini"]
-EarlyStopping = Literal["", "settled", "beta"]
+EarlyStopping = Literal["", "decided", "beta"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +25,9 @@ class MajorityVote:
     """The most frequent answer of n chains (self-consistency, Wang et al. 2023).
 
     A vote may weigh what the guide scores the chain, or how sure the policy was of it (`reason.operators.confidence`).
-    With a `stop` rule, chains are drawn `round` at a time until the vote is `settled`, which nothing that may still
-    come can overturn; or until `beta`, where the leader is the likelier of the first two with probability `sure`
-    (Adaptive-Consistency, Aggarwal et al. 2023). A chain without an answer has no vote; first seen wins ties.
+    With `early_stopping`, `chains_per_round` chains are sampled at a time until the vote is `decided`: no chain that may
+    still come can overturn it; or, with `beta`, until the leader is the likelier of the first two with
+    `min_leader_probability` (Adaptive-Consistency, Aggarwal et al. 2023). A chain without an answer has no vote; first seen wins ties.
     """
 
     n: int = 8
@@ -43,21 +42,25 @@ class MajorityVote:
         if self.n < 1:
             raise UsageError(f"n is {self.n}; a vote needs at least one chain")
         if self.chains_per_round < 1:
-            raise UsageError(f"round is {self.chains_per_round}; at least one chain must be drawn at a time")
+            raise UsageError(f"chains_per_round is {self.chains_per_round}; at least one chain must be drawn at a time")
         if not 0.5 < self.min_leader_probability < 1:
-            raise UsageError(f"sure is {self.min_leader_probability}; it is a probability between 0.5 and 1")
+            raise UsageError(
+                f"min_leader_probability is {self.min_leader_probability}; it is a probability between 0.5 and 1"
+            )
         for what, kind in (("weight", VoteWeight), ("early_stopping", EarlyStopping)):
             if getattr(self, what) not in get_args(kind):
                 raise UnknownName(what, getattr(self, what), [k for k in get_args(kind) if k])
         if self.early_stopping == "beta" and self.weight != "count":
-            raise UsageError("the beta rule counts votes: take weight='count', or stop='settled'")
+            raise UsageError("the beta rule counts votes: take weight='count', or early_stopping='decided'")
 
     def unused(self) -> dict[str, str]:
         out = {} if self.weight == "score" else {"guide": f"votes weigh by {self.weight}: give weight=score"}
         if not self.early_stopping:
-            out["round"] = "all chains are drawn at once: give stop=settled or stop=beta"
+            out["chains_per_round"] = (
+                "all chains are sampled at once: give early_stopping=decided or early_stopping=beta"
+            )
         if self.early_stopping != "beta":
-            out["sure"] = "it is of the stopping rule beta: give stop=beta"
+            out["min_leader_probability"] = "only early_stopping=beta reads it"
         return out
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
@@ -111,13 +114,13 @@ class MajorityVote:
         if self.early_stopping and score is not None and not 0 <= score <= 1:
             raise UsageError(
                 f"{guide.name} scored {score:g}; a vote can be settled early only where no score is above 1 or below 0:"
-                " leave out the stop rule, or take a guide that gives probabilities"
+                " leave out early_stopping, or take a guide that gives probabilities"
             )
         return score
 
     def _is_decided(self, votes: dict[int, tuple[str | None, float | None]], left: int) -> bool:
         answers, weights = [a for a, _ in votes.values()], [w for _, w in votes.values()]
-        if self.early_stopping == "settled":
+        if self.early_stopping == "decided":
             return is_vote_decided(answers, weights, left)
         if self.early_stopping == "beta":
             (_, first), (_, second) = [*Counter(a for a in answers if a is not None).most_common(2), *_NO_VOTES][:2]

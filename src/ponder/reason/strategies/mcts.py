@@ -3,43 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Coroutine
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from ponder.errors import BudgetExhausted, Interrupted, PonderError, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators.auto_cut import AUTO_CUT, AutoCut, CutOrAuto, resolve_cut, warn_if_no_steps
 from ponder.reason.operators.backpropagate import Backup, MeanBackup, backpropagate
-from ponder.reason.operators.branch import DetachedBranch
-from ponder.reason.operators.generate import generate
-from ponder.reason.operators.priors import DirichletNoise, set_priors
-from ponder.reason.operators.prune import prune
+from ponder.reason.operators.cut import WHOLE_ANSWER
+from ponder.reason.operators.evaluate import StepValue, rollout_answers
+from ponder.reason.operators.generate import generate, prune
 from ponder.reason.operators.select import best_step
-from ponder.reason.operators.tree_policy import PUCT, SelectionRule, open_children, select_child
-from ponder.reason.operators.widen import ProgressiveWidening
-from ponder.reason.operators.worth import WHOLE_ANSWER, StepValue, rollout_answers
+from ponder.reason.operators.tree_policy import (
+    PUCT,
+    DirichletNoise,
+    ProgressiveWidening,
+    SelectionRule,
+    open_children,
+    select_child,
+    set_priors,
+)
 from ponder.reason.prompts import PLAIN, Prompt
+from ponder.reason.strategies.mcts_parallel import DetachedBranch, Simulation, SimulationsInFlight
 from ponder.types import Sampling, Trace
-
-
-@dataclass(slots=True)
-class _Simulation:
-    """A simulation under way."""
-
-    path: list[int]
-    branch: DetachedBranch | None
-    work: Coroutine[Any, Any, list[int]] | asyncio.Task[list[int]]
-
-
-@dataclass(slots=True)
-class _InFlight:
-    """All that are under way: how many by step, and the steps below which they may change the tree."""
-
-    window: deque[_Simulation] = field(default_factory=deque)
-    visits: Counter[int] = field(default_factory=Counter)
-    busy: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,54 +45,52 @@ class MCTS:
     selection: SelectionRule = PUCT()
     backup: Backup = MeanBackup()
     rollouts: int = 0  # answers written from each step that is evaluated
-    rollout_weight: float = (
-        1.0  # weight of the rollouts, where there are any, against the guide's word on the step itself
-    )
-    evaluate_on: Literal["visited", "written"] = (
-        "visited"  # a step is evaluated on its first visit, or with its siblings
-    )
+    rollout_weight: float = 1.0  # weight of the rollouts, if any, against the guide's score of the step itself
+    evaluate_on: Literal["visit", "expansion"] = "visit"  # a step is evaluated on its first visit, or with its siblings
     prior_temperature: float = 1.0
     root_noise: DirichletNoise | None = None  # on the priors of the first steps
     widening: ProgressiveWidening | None = None  # up to `width`
     parallel_simulations: int = 1  # simulations under way at once
     virtual_loss: float | None = 0.0  # what one under way counts as; None: only as a visit
     two_player: bool = False  # of a game: the guide's scores are in the eyes of who made the step, and 0 is a draw
-    final_choice: Literal["visits", "value", "rule", "score"] = (
-        "visits"  # the way to the answer; or the best score anywhere
-    )
+    # How the path to the answer is chosen; "score": the answer with the best score anywhere.
+    final_choice: Literal["visits", "value", "selection", "score"] = "visits"
     stop_at_known_answer: bool = False  # when selection comes to an answer that it has seen (x1)
     complete_answer: bool = True  # write the best way on to an answer where it has none
     prompt: Prompt = PLAIN
 
     def __post_init__(self) -> None:
-        for name, least in (("simulations", 1), ("width", 1), ("parallel", 1), ("rollouts", 0)):
+        for name, least in (("simulations", 1), ("width", 1), ("parallel_simulations", 1), ("rollouts", 0)):
             if getattr(self, name) < least:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be at least {least}")
-        for name, known in (("judged", ("visited", "written")), ("best", ("visits", "value", "rule", "score"))):
+        for name, known in (
+            ("evaluate_on", ("visit", "expansion")),
+            ("final_choice", ("visits", "value", "selection", "score")),
+        ):
             if getattr(self, name) not in known:
-                raise UnknownName(f"way of {name!r} in a tree search", str(getattr(self, name)), known)
+                raise UnknownName(f"{name} of a tree search", str(getattr(self, name)), known)
         if not 0 < self.rollout_weight <= 1:
             raise UsageError(
-                f"mix is {self.rollout_weight}; the weight of rollouts lies in (0, 1]; rollouts=0 leaves them out"
+                f"rollout_weight is {self.rollout_weight}; it lies in (0, 1], and rollouts=0 leaves rollouts out"
             )
         if not self.prior_temperature > 0:
             raise UsageError(f"prior_temperature is {self.prior_temperature}; it must be positive")
 
     def unused(self) -> dict[str, str]:
-        out = {} if self.rollouts else {"mix": "nothing is written to the end: give rollouts"}
+        out = {} if self.rollouts else {"rollout_weight": "there are no rollouts: give rollouts"}
         if self.parallel_simulations == 1:
-            out["virtual_loss"] = "one simulation is under way at a time: give parallel"
+            out["virtual_loss"] = "one simulation is under way at a time: give parallel_simulations"
         if not isinstance(self.selection, PUCT):
-            out["prior_temperature"] = f"the rule {type(self.selection).__name__} has no priors"
+            out["prior_temperature"] = f"the selection rule {type(self.selection).__name__} has no priors"
         if self.final_choice == "score":
-            out["finish"] = "the best score of any answer is taken: give another best"
+            out["complete_answer"] = "the answer with the best score is taken: give another final_choice"
         return out
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         if self.two_player and not getattr(scorer, "two_player", False):
             raise UsageError(
                 "a search for two players needs a game and a guide that judges its positions (ponder.reason.games: "
-                "Moves with Playouts or Valued, from Python); for a question in words take mcts"
+                "GamePolicy with RandomPlayoutScorer or LearnedValueScorer, from Python); for a question in words take mcts"
             )
         if scorer is None:
             raise UsageError(
@@ -123,7 +107,7 @@ class MCTS:
         warn_if_no_steps(trace)
 
     async def _search(self, trace: Trace, root: int, policy: Policy, scorer: Scorer) -> None:
-        in_flight = _InFlight()
+        in_flight = SimulationsInFlight()
         stopped: PonderError | None = None
         try:
             while True:
@@ -158,12 +142,12 @@ class MCTS:
     def _step_value(self) -> StepValue:
         return StepValue(self.rollouts, self.rollout_weight, self.two_player)
 
-    def _has_simulations_left(self, trace: Trace, root: int, in_flight: _InFlight) -> bool:
+    def _has_simulations_left(self, trace: Trace, root: int, in_flight: SimulationsInFlight) -> bool:
         return trace.steps[root].visits + len(in_flight.window) < self.simulations
 
     # Down the tree.
 
-    def _select(self, trace: Trace, root: int, in_flight: _InFlight) -> int | None:
+    def _select(self, trace: Trace, root: int, in_flight: SimulationsInFlight) -> int | None:
         """The step to evaluate or to open next; None where every way is closed."""
         at = root
         while True:
@@ -190,19 +174,23 @@ class MCTS:
 
     # One simulation: it leaves, others may leave after it, and it is the first to come back.
 
-    def _start_simulation(self, trace: Trace, leaf: int, policy: Policy, guide: Scorer, in_flight: _InFlight) -> None:
+    def _start_simulation(
+        self, trace: Trace, leaf: int, policy: Policy, guide: Scorer, in_flight: SimulationsInFlight
+    ) -> None:
         if self.parallel_simulations == 1:  # nobody else is under way: it may work on the trace itself
-            in_flight.window.append(_Simulation([leaf], None, self._simulate(trace, leaf, policy, guide)))
+            in_flight.window.append(Simulation([leaf], None, self._simulate(trace, leaf, policy, guide)))
             return
         branch = DetachedBranch.at(trace, leaf)
         work = asyncio.ensure_future(self._simulate(branch.trace, branch.tip, policy, guide))
         path = trace.path(leaf)
-        in_flight.window.append(_Simulation(path, branch, work))
+        in_flight.window.append(Simulation(path, branch, work))
         in_flight.visits.update(path)
         if not (trace.steps[leaf].done and trace.steps[leaf].visits):
             in_flight.busy.add(leaf)
 
-    async def _finish_oldest(self, trace: Trace, root: int, guide: str, in_flight: _InFlight) -> PonderError | None:
+    async def _finish_oldest(
+        self, trace: Trace, root: int, guide: str, in_flight: SimulationsInFlight
+    ) -> PonderError | None:
         """The oldest comes back: what it wrote is added, what it found is backed up. Gives why no other may leave."""
         simulation = in_flight.window.popleft()
         failed: PonderError | None = None
@@ -232,7 +220,7 @@ class MCTS:
         new = [at]
         if not step.done and (step.visits or step.parent is None):
             new = await self._expand_step(trace, at, policy)
-            if self.evaluate_on == "visited" and new:
+            if self.evaluate_on == "visit" and new:
                 new = [select_child(trace, at, new, self.selection, two_player=self.two_player)]
         unknown = [i for i in new if self._step_value.value(trace, i, guide.name) is None]
         if unknown:
@@ -284,7 +272,7 @@ class MCTS:
         seen = [k for k in open_children(trace, at) if trace.steps[k].visits]
         if not seen:
             return None
-        if self.final_choice == "rule":
+        if self.final_choice == "selection":
             return select_child(trace, at, seen, self.selection, two_player=self.two_player)
         steps = trace.steps
         if self.final_choice == "value":

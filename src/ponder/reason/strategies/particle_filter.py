@@ -10,7 +10,7 @@ import numpy as np
 
 from ponder.errors import UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
-from ponder.reason.operators.resample import ParticleWeighting, multinomial_counts, particle_weights, systematic_counts
+from ponder.reason.operators.allocate import ParticleWeighting, multinomial_counts, particle_weights, systematic_counts
 from ponder.reason.strategies.stepwise import AnswerChoice, SearchLevel, Stepwise
 from ponder.types import Trace
 
@@ -39,7 +39,7 @@ class ParticleFilter(Stepwise):
             raise UsageError(f"n is {self.n}; a filter needs at least one particle")
         if self.seed < 0:
             raise UsageError(f"seed is {self.seed}; it must be 0 or positive")
-        for what, kind in (("weight", ParticleWeighting), ("resample", Resampling)):
+        for what, kind in (("weight", ParticleWeighting), ("resampling", Resampling)):
             if getattr(self, what) not in get_args(kind):
                 raise UnknownName(what, getattr(self, what), get_args(kind))
 

@@ -11,8 +11,8 @@ import numpy as np
 from ponder.errors import BudgetExhausted, Interrupted, PonderError, UsageError
 from ponder.protocols import Policy, Scorer, Strategy
 from ponder.reason.answer_extraction import answer_of_step, extract_answer
+from ponder.reason.budget import until_exhausted
 from ponder.reason.operators import evaluate, expand, majority_step
-from ponder.reason.operators.until import until_exhausted
 from ponder.reason.strategies.samples import Samples
 from ponder.types import Sampling, Score, Step, Trace
 

@@ -8,7 +8,7 @@ from ponder.errors import UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators import expand
 from ponder.reason.operators.auto_cut import AUTO_CUT, CutOrAuto, resolve_cut, warn_if_no_steps
-from ponder.reason.operators.worth import WHOLE_ANSWER
+from ponder.reason.operators.cut import WHOLE_ANSWER
 from ponder.types import Sampling, Trace
 
 
@@ -28,7 +28,7 @@ class SampleTree:
             raise UsageError(f"widths are {self.widths}; give at least one level, each with at least one continuation")
 
     def unused(self) -> dict[str, str]:
-        return {"guide": "branches are plain samples: beam and mcts are led by a guide"}
+        return {"guide": "sample-tree only samples: beam-search and mcts use a guide"}
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         at = [0]

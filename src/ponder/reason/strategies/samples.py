@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from ponder.errors import UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators import generate
-from ponder.reason.operators.chained import chain_end
-from ponder.reason.operators.complete import resume_truncated
+from ponder.reason.operators.generate import chain_end, resume_truncated
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Trace
 
@@ -21,10 +20,10 @@ class Samples:
 
     def __post_init__(self) -> None:
         if self.n < 1:
-            raise UsageError(f"n is {self.n}; an ensemble needs at least one sample")
+            raise UsageError(f"n is {self.n}; give at least 1")
 
     def unused(self) -> dict[str, str]:
-        return {"guide": "an ensemble chooses nothing: best-of chooses by a guide, a vote may weigh by one"}
+        return {"guide": "samples chooses nothing: best-of-n chooses by a guide, majority-vote can weight votes by one"}
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         root = self.prompt.root_step(trace, policy)

@@ -10,9 +10,14 @@ from ponder.errors import BudgetExhausted, Interrupted, ModelError, PonderError,
 from ponder.protocols import Policy, Scorer
 from ponder.reason import answer_extraction
 from ponder.reason.operators import best_step, evaluate, generate
-from ponder.reason.operators.follow_up import FollowUpQuestion, FollowUps
+from ponder.reason.operators.follow_up import (
+    FollowUpQuestion,
+    FollowUps,
+    messages_from_template,
+    require_slots,
+    text_after_thinking,
+)
 from ponder.reason.operators.refine import REFINE_TEMPLATE, refine
-from ponder.reason.operators.wording import messages_from_template, require_slots, text_after_thinking
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Trace
 
@@ -45,12 +50,14 @@ class SelfRefine:
         if self.feedback not in ("none", "self", "guide"):
             raise UnknownName("feedback", self.feedback, ("none", "self", "guide"))
         if self.max_rounds < 1:
-            raise UsageError(f"rounds is {self.max_rounds}; to answer once, use a chain")
+            raise UsageError(f"max_rounds is {self.max_rounds}; to answer once, use a chain")
         require_slots("critique", self.critique_template, "question", "answer")
         require_slots("refine", self.template, "question", "answer", "feedback")
 
     def unused(self) -> dict[str, str]:
-        return {} if self.feedback == "self" else {"critique": f"feedback is {self.feedback}: give feedback=self"}
+        return (
+            {} if self.feedback == "self" else {"critique_template": f"feedback is {self.feedback}: give feedback=self"}
+        )
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         if self.feedback == "guide" and scorer is None:

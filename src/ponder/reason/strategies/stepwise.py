@@ -18,7 +18,7 @@ from ponder.protocols import Policy, Scorer
 from ponder.reason import answer_extraction
 from ponder.reason.operators import evaluate, expand, prune_undecided, vote
 from ponder.reason.operators.auto_cut import AUTO_CUT, AutoCut, CutOrAuto, is_cut_probe, resolve_cut, warn_if_no_steps
-from ponder.reason.operators.reduce import REDUCTIONS, Reduction, path_score, scores_steps
+from ponder.reason.operators.evaluate import REDUCTIONS, Reduction, path_score, scores_steps
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Step, Trace
 

@@ -7,11 +7,16 @@ from dataclasses import dataclass, replace
 
 from ponder.errors import Interrupted, PonderError, UsageError
 from ponder.protocols import Policy, Scorer
-from ponder.reason.operators.chained import chain_end, end_if_sampled
-from ponder.reason.operators.generate import add_completion, insert_text, sample_continuations
+from ponder.reason.budget import until_exhausted
+from ponder.reason.operators.follow_up import fill_template, require_slots
+from ponder.reason.operators.generate import (
+    add_completion,
+    chain_end,
+    end_if_sampled,
+    insert_text,
+    sample_continuations,
+)
 from ponder.reason.operators.select import set_answer
-from ponder.reason.operators.until import until_exhausted
-from ponder.reason.operators.wording import fill_template, require_slots
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.reason.tools import CalculatorTool, PythonTool, Tool, ToolCall
 from ponder.reason.tools.tool import has_open_call, last_complete_call

@@ -10,13 +10,13 @@ from typing import Literal
 
 from ponder.errors import BudgetExhausted, Interrupted, PonderError, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
+from ponder.reason.budget import until_exhausted
 from ponder.reason.operators import evaluate, expand, insert_text, prune, prune_undecided
 from ponder.reason.operators.auto_cut import AUTO_CUT, AutoCut, CutOrAuto, resolve_cut, warn_if_no_steps
-from ponder.reason.operators.backtrack import backtrack
 from ponder.reason.operators.cut import Cut
 from ponder.reason.operators.follow_up import FollowUpQuestion, FollowUps
+from ponder.reason.operators.select import backtrack
 from ponder.reason.operators.self_evaluate import value_thoughts, vote_on_thoughts
-from ponder.reason.operators.until import until_exhausted
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.reason.strategies.tree_of_thoughts_prompts import GAME_OF_24_PROMPTS, GENERAL_PROMPTS, ThoughtPrompts
 from ponder.types import Sampling, Score, Trace
@@ -54,14 +54,16 @@ class TreeOfThoughts:
         for name, names in known.items():
             if getattr(self, name) not in names:
                 raise UnknownName(name, getattr(self, name), names)
-        for name in ("depth", "keep", "evaluations", "answers", "most"):
+        for name in ("depth", "beam_width", "evaluations_per_thought", "max_answers", "max_expansions"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}; a tree of thoughts needs at least 1")
         if self.thoughts_per_step < 0 or (self.thoughts_per_step == 0 and self.generation == "sample"):
-            raise UsageError(f"n is {self.thoughts_per_step}; give the number of thoughts to sample after each")
+            raise UsageError(
+                f"thoughts_per_step is {self.thoughts_per_step}; give the number of thoughts to sample after each"
+            )
 
     def unused(self) -> dict[str, str]:
-        first = ("threshold", "answers", "most") if self.search == "bfs" else ("keep",)
+        first = ("threshold", "max_answers", "max_expansions") if self.search == "bfs" else ("beam_width",)
         out = dict.fromkeys(first, f"it is not of search={self.search}")
         if self.generation == "propose":
             out |= dict.fromkeys(("cut", "prompt"), "thoughts are proposed in one reply: give generation=sample")

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 
 from ponder.errors import UsageError
+from ponder.reason.operators.follow_up import messages_from_template, require_slots
 from ponder.reason.operators.self_evaluate import TREE_OF_THOUGHTS_SCALE, VOTE_TEMPLATE, RatingScale
-from ponder.reason.operators.wording import messages_from_template, require_slots
 from ponder.types import Message, Problem
 from ponder.verify import strip_thinking
 

@@ -29,7 +29,7 @@ class ArithmeticChecker:
 
     @property
     def name(self) -> str:
-        return "sums"
+        return "arithmetic"
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
         return [self.grade(trace.steps[i].text if self.scope == "step" else trace.text(i)) for i in steps]

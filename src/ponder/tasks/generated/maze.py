@@ -22,18 +22,18 @@ MOVES = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 
 @dataclass(frozen=True, kw_only=True)
 class Maze(QuestionTask[Lines]):
-    """`side` x `side` rooms; so many more walls than needed are `opened`, which makes several ways."""
+    """`side` x `side` rooms; so many more walls than needed are `extra_openings`, which makes several ways."""
 
     ANSWER_SPEC = AnswerSpec(
         "the moves", ("tag", "boxed"), " as letters: U (up), D (down), L (left), R (right)", allow_bare=False
     )
     LEVELS = (
-        {"side": 2, "opened": 0, "shortest": False},
-        {"side": 3, "opened": 0, "shortest": False},
-        {"side": 5, "opened": 0, "shortest": False},
-        {"side": 7, "opened": 4, "shortest": True},
-        {"side": 10, "opened": 8, "shortest": True},
-        {"side": 15, "opened": 15, "shortest": True},
+        {"side": 2, "extra_openings": 0, "shortest": False},
+        {"side": 3, "extra_openings": 0, "shortest": False},
+        {"side": 5, "extra_openings": 0, "shortest": False},
+        {"side": 7, "extra_openings": 4, "shortest": True},
+        {"side": 10, "extra_openings": 8, "shortest": True},
+        {"side": 15, "extra_openings": 15, "shortest": True},
     )
 
     side: int = 4
@@ -43,8 +43,8 @@ class Maze(QuestionTask[Lines]):
     def check(self) -> None:
         require_at_least(2, side=self.side)
         require_at_most(40, side=self.side)
-        require_at_least(0, opened=self.extra_openings)
-        require_at_most(2 * self.side**2, opened=self.extra_openings)  # there are no more walls
+        require_at_least(0, extra_openings=self.extra_openings)
+        require_at_most(2 * self.side**2, extra_openings=self.extra_openings)  # there are no more walls
 
     @property
     def name(self) -> str:
@@ -68,7 +68,7 @@ class Maze(QuestionTask[Lines]):
         return list(item)
 
     def tags(self, item: Lines) -> dict[str, Any]:
-        return {"side": self.side, "opened": self.extra_openings}
+        return {"side": self.side, "extra_openings": self.extra_openings}
 
     def solution(self, problem: Problem) -> str:
         return solve(problem.answer)

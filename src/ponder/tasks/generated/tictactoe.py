@@ -21,13 +21,13 @@ FLIPPED = (2, 1, 0, 5, 4, 3, 8, 7, 6)
 
 @dataclass(frozen=True, kw_only=True)
 class TicTacToe(QuestionTask[str]):
-    """Positions with `fewest` to `most` empty cells, in which not every move is as good as the best."""
+    """Positions with `min_empty` to `max_empty` empty cells, in which not every move is as good as the best."""
 
     ANSWER_SPEC = AnswerSpec("the number of the cell", ("tag", "boxed"), allow_bare=False)
     LEVELS = (
-        {"fewest": 2, "most": 3},
-        {"fewest": 3, "most": 5},
-        {"fewest": 5, "most": 8},
+        {"min_empty": 2, "max_empty": 3},
+        {"min_empty": 3, "max_empty": 5},
+        {"min_empty": 5, "max_empty": 8},
     )
 
     min_empty: int = 2

@@ -43,7 +43,7 @@ class NumberOrChoice(TextVerifier):
     def name(self) -> str:
         return "accuracy"
 
-    def read(self, text: str) -> str | None:
+    def extract_answer(self, text: str) -> str | None:
         """The answer as votes count it: a number, else a letter."""
         return FinalNumber(self.forms).extract_answer(text) or MultipleChoice(self.forms).extract_answer(text)
 

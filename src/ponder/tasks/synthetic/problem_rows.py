@@ -1,4 +1,4 @@
-"""Problems as rows of a file, which the `columns` task reads to train and to measure; and rows as problems."""
+"""Problems as rows of a file, which the `custom` task reads to train and to measure; and rows as problems."""
 
 from __future__ import annotations
 
@@ -33,11 +33,6 @@ def synthetic_problem(
     said = question_with_instruction(question, PROMPT_STYLE)
     tags = {**lineage, "question": question, **more}
     return Problem(id, user_messages(said), answer, tags, PROMPT_STYLE, said.removeprefix(question))
-
-
-def bare_question(problem: Problem) -> str:
-    """The question without how to answer it."""
-    return str(problem.tags.get("question") or problem.bare_question)
 
 
 def domain_of(problem: Problem) -> str:
@@ -106,6 +101,6 @@ def read_problems(path: str | Path, question: str = "prompt", answer: str = "ans
 
 
 def accuracy(completions: Sequence[Any], answer: Sequence[Any], **_: Any) -> list[float | None]:
-    """A reward function for the `columns` task: is the final answer this one? None: undecided."""
+    """A reward function for the `custom` task: is the final answer this one? None: undecided."""
     said = [c if isinstance(c, str) else c[-1]["content"] for c in completions]
     return [MATH_VERIFIER.grade(text, gold).value for text, gold in zip(said, answer, strict=True)]

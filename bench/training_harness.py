@@ -1,0 +1,122 @@
+"""What the trainer's benches share: shapes of public models with random weights, traces of random tokens, FLOPs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ponder.nets.config import DecoderConfig, RopeConfig
+from ponder.nets.decoder import Decoder, init_decoder
+from ponder.train.learner import Learner
+from ponder.train.optimizer import AdamW
+from ponder.train.policy_gradient import GRPO
+from ponder.types import Problem, Step, Trace, ids, user_messages
+
+SHAPES = {
+    "smollm2-135m": DecoderConfig(
+        "llama", 49152, 576, 30, 9, 3, 64, mlp_width=1536, context=65536, rope=RopeConfig(100000.0), eos=(2,),
+    ),
+    "qwen3-0.6b": DecoderConfig(
+        "qwen3", 151936, 1024, 28, 16, 8, 128, mlp_width=3072, context=65536, rope=RopeConfig(1e6), qk_norm=True, eos=(2,),
+    ),
+    "qwen2.5-1.5b": DecoderConfig(
+        "qwen2", 151936, 1536, 28, 12, 2, 128, mlp_width=8960, context=65536, rope=RopeConfig(1e6), qkv_bias=True, eos=(2,),
+    ),
+}  # fmt: skip
+
+
+def random_decoder(shape: str, device: str, dtype: torch.dtype) -> Decoder:
+    """Random weights: time and memory do not depend on their values."""
+    with torch.device(device):
+        return initialise_on(SHAPES[shape], device, dtype)
+
+
+def initialise_on(config: DecoderConfig, device: str, dtype: torch.dtype) -> Decoder:
+    if device == "cpu":
+        return init_decoder(config, 0, dtype)
+    net = Decoder(config).to(device, dtype)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for p in net.parameters():
+            if p.dim() > 1:
+                p.normal_(0, 0.02)
+    return net
+
+
+def random_groups(config: DecoderConfig, prompts: int, n: int, prompt: int, tokens: int, seed: int = 0) -> list[Trace]:
+    """Groups of completions of random tokens, credited as by GRPO with rewards that all differ."""
+    draw = np.random.default_rng(seed)
+
+    def random(count: int) -> np.ndarray:
+        return ids(draw.integers(3, config.vocab, count))
+
+    out = []
+    for i in range(prompts):
+        trace = Trace(Problem(str(i), user_messages("?")), [Step(None, "?", random(prompt))])
+        for advantage in draw.normal(size=n):
+            trace.add(Step(0, "", random(tokens), np.full(tokens, -1.0, np.float32), "length"))
+            trace.steps[-1].advantages = np.full(tokens, advantage, np.float32)
+        out.append(trace)
+    return out
+
+
+def model_flops(config: DecoderConfig, traces: list[Trace], attention: bool = True) -> float:
+    """Of one forward and backward pass: three times the forward's, each token seeing what lies before it on its path.
+
+    Nothing that is computed twice (the head, activations) counts twice. Without `attention`: all but what mixes tokens.
+    """
+    total = 0.0
+    for trace in traces:
+        for i, step in enumerate(trace.steps):
+            before = sum(len(trace.steps[j].token_ids) for j in trace.path(i)[:-1])
+            count = len(step.token_ids)
+            seen = before + (count + 1) / 2 if attention else 0.0
+            total += 3 * count * (config.flops_per_token(0) + 4 * config.layers * config.heads * config.head_dim * seen)
+    head = 2.0 * config.vocab * config.width
+    return total - 3 * head * sum(len(t.steps[0].token_ids) for t in traces)  # a prompt passes no head
+
+
+def matmul_rate(device: str, dtype: torch.dtype, size: int = 8192) -> float:
+    """FLOP/s of a large matrix product, the best of several: what the machine can do at most."""
+    size = size if device == "cuda" else 1024
+    a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+    best = 0.0
+    for _ in range(8):
+        synchronize(device)
+        began = time.perf_counter()
+        for _ in range(10):
+            a @ b
+        synchronize(device)
+        best = max(best, 10 * 2 * size**3 / (time.perf_counter() - began))
+    return best
+
+
+def synchronize(device: str) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+@dataclass
+class UpdateCost:
+    seconds: float  # of one step: the median
+    every: list[float]
+    bytes: int  # at most, on the device
+
+
+def time_updates(net: Decoder, traces: list[Trace], device: str, steps: int, **settings: object) -> UpdateCost:
+    """GRPO's update as the trainer does it: forward, loss, backward, clipping, AdamW on float32 masters."""
+    learner = Learner(net, GRPO(kl=None), AdamW(lr=1e-6), **settings)  # type: ignore[arg-type]
+    times = []
+    for i in range(steps + 2):  # two to warm up: compilation, and then its second look at sizes
+        if i == 2 and device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        began = synchronize(device)
+        args = learner.step(traces)
+        times.append(synchronize(device) - began)
+        assert args["grad_norm"] > 0
+    peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
+    return UpdateCost(sorted(times[2:])[steps // 2], times[2:], peak)

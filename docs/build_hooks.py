@@ -1,0 +1,79 @@
+"""Pages that mkdocs builds from the code: the command line, the Python API and the benchmarks."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def cli_reference() -> str:
+    """Every command with its own `--help`."""
+    from ponder.cli import COMMANDS
+
+    parts = ["# Command line", "", "Written from the commands' own `--help` when this site is built.", ""]
+    for name, command in COMMANDS.items():
+        parts += [f"## ponder {name}", "", f"{command.summary[0].upper()}{command.summary[1:]}.", ""]
+        parts += ["```text", help_text(name), "```", ""]
+    return "\n".join(parts)
+
+
+def help_text(command: str) -> str:
+    path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]))
+    environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "100", "NO_COLOR": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "ponder", command, "--help"], env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.rstrip()
+
+
+def api_reference() -> str:
+    """Every name of `from ponder import ...`, by the module that defines it."""
+    import ponder
+
+    parts = [
+        "# Python API",
+        "",
+        "All of these can be imported from `ponder` itself: `from ponder import RL, GRPO`.",
+        "",
+    ]
+    for module, entries in ponder._MODULES.items():
+        parts += [f"## {module}", ""]
+        for entry in entries:
+            name, _, alias = entry.partition(" as ")
+            parts += [f"Imported as `ponder.{alias}`.", ""] if alias else []
+            parts += [f"::: {module}.{name}", ""]
+    return "\n".join(parts)
+
+
+def benchmarks() -> str:
+    """The notes, then the table that bench/table.py wrote."""
+    notes, table = ((ROOT / "bench" / name).read_text(encoding="utf-8") for name in ("NOTES.md", "README.md"))
+    return f"{notes}\n#{table}"
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Links to files of the repository that are no pages of this site become their paths."""
+
+    def replaced(link: re.Match[str]) -> str:
+        text, target = link.groups()
+        if "://" in target or target.startswith(("#", "mailto:")):
+            return link.group(0)
+        path = os.path.normpath(os.path.join(os.path.dirname(page.file.src_uri), target.partition("#")[0]))
+        return link.group(0) if files.get_file_from_path(path) else f"{text} (`{path.removeprefix('../')}`)"
+
+    return re.sub(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)", replaced, markdown)
+
+
+def on_files(files: Any, config: Any) -> Any:
+    from mkdocs.structure.files import File
+
+    pages = {"reference/cli.md": cli_reference, "reference/api.md": api_reference, "benchmarks.md": benchmarks}
+    for path, write in pages.items():
+        files.append(File.generated(config, path, content=write()))
+    return files

@@ -1,0 +1,14 @@
+"""Ask a model, vote over eight samples, then rank eight samples by your own scorer."""
+
+from ponder import BestOfN, Sampling, ask
+
+answer = ask("What is 27 + 58?", model="smollm2", n=8, template="qa", max_tokens=16)
+print(answer, f"({answer.votes} of {answer.n} votes, {answer.trace.cost.generated_tokens} tokens)")
+
+
+def shortness(text: str) -> float:
+    return -len(text)
+
+
+best = ask("What is 27 + 58?", strategy=BestOfN(n=8, sampling=Sampling(max_tokens=16)), scorer=shortness, template="qa")
+print(best.text)

@@ -1,0 +1,6 @@
+"""A table of a run's rewards."""
+
+from ponder import read_metrics
+
+for step, row in enumerate(read_metrics("runs/times-three"), 1):
+    print(f"{step:4d}  reward {row['reward']:.3f}  completion tokens {row['completions/mean_length']:.0f}")

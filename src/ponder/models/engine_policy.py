@@ -1,0 +1,77 @@
+"""What policies that sample in this process share: requests with grammars, stop strings, and FLOP counts."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from ponder.engine.request import Request, SequenceState
+from ponder.models.base_policy import BasePolicy, RawCompletion, build_completion
+from ponder.models.grammar import GrammarCompiler
+from ponder.models.tokenizer import Tokenizer
+from ponder.types import Completion, Cost, Ids, Sampling, ids
+
+
+class EnginePolicy(BasePolicy):
+    """A `Policy` that draws its tokens with ponder's own sampler, and so knows every log-probability."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, context_length: int, seed: int = 0) -> None:
+        super().__init__(tokenizer, vocab_size, context_length, seed)
+        self._grammars = GrammarCompiler(tokenizer, vocab_size)
+
+    @abstractmethod
+    async def _generate(self, request: Request) -> list[SequenceState]:
+        """Write all continuations of a request to their ends."""
+
+    @abstractmethod
+    def _flops(self, context: int) -> float:
+        """FLOPs of one token after `context` others."""
+
+    async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+        return await self.complete(self.request(prefix, sampling, n))
+
+    async def complete(self, request: Request) -> list[Completion]:
+        """The completions of a request."""
+        return [self.completion(seq) for seq in await self._generate(request)]
+
+    def request(self, prefix: Ids, sampling: Sampling, n: int = 1, adapter: str = "") -> Request:
+        """The engine's request for a call, or an error that names what cannot work."""
+        prefix = ids(prefix)
+        sampling = self._validate(prefix, sampling, n)
+        grammar = self._grammars(sampling)
+        return Request(prefix, sampling, n, self._seed_for(prefix, sampling, adapter), adapter, grammar)
+
+    def completion(self, seq: SequenceState) -> Completion:
+        """A finished sequence as a completion. Where the weights changed while it was written, its notes have the
+        version of each token."""
+        assert seq.stop is not None
+        prompt, written = len(seq.request.prefix), len(seq.token_ids)
+        prefilled = min(seq.prefill_tokens, prompt)
+        cost = Cost(
+            prompt_tokens=prefilled,
+            cached_tokens=prompt - prefilled,
+            generated_tokens=written,
+            wasted_tokens=seq.discarded_tokens,
+            flops=self._flops(prompt + written // 2) * (prefilled + written - 1),
+            seconds=seq.seconds,
+        )
+        notes: dict[str, Sequence[float]] = {**seq.notes}
+        if len(set(seq.versions)) > 1:
+            notes["version"] = seq.versions
+        raw = RawCompletion(seq.token_ids, seq.logprobs, seq.stop, cost, seq.top_logprobs, notes)
+        return build_completion(self.tokenizer, raw, seq.versions[0])
+
+    def _hit_stop_string(self, seq: SequenceState) -> bool:
+        """Whether the newest token completes a stop string. Each token has at least one byte, so a match that ends in
+        the newest token lies within the last `reach` tokens."""
+        stop = seq.sampling.stop
+        if not stop:
+            return False
+        reach = max(len(s.encode()) for s in stop)
+        written = seq.token_ids[len(seq.sampling.forced_token_ids) :]
+        tail = self.tokenizer.decode(written[-reach - 1 :], keep_special=True)
+        ends = [tail.rfind(s) + len(s) for s in stop if s in tail]
+        if not ends or not seq.sampling.min_tokens:
+            return bool(ends)
+        before = self.tokenizer.decode(written[-reach - 1 : -1], keep_special=True)
+        return max(ends) > len(before.rstrip("\ufffd"))  # a match that was complete before `min_tokens` does not stop

@@ -1,0 +1,42 @@
+"""`ScratchModel`: a small character-level transformer with random weights, to train from scratch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ponder.errors import UsageError
+
+if TYPE_CHECKING:  # a job that names one is read without torch
+    import torch
+
+    from ponder.models.tokenizer import Tokenizer
+    from ponder.nets.decoder import Decoder
+
+
+@dataclass(frozen=True)
+class ScratchModel:
+    """A transformer of this shape whose tokens are the characters of `alphabet`."""
+
+    alphabet: str
+    width: int = 128
+    layers: int = 4
+    heads: int = 4
+    context: int = 256
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.width, self.layers, self.heads, self.context) < 1 or self.width % (2 * self.heads):
+            raise UsageError(f"a width of {self.width} does not split into {self.heads} heads of even size")
+
+    def build(self, dtype: torch.dtype, device: torch.device) -> tuple[Decoder, Tokenizer]:
+        from ponder.models.tokenizer import Tokenizer
+        from ponder.nets.config import DecoderConfig
+        from ponder.nets.decoder import init_decoder
+
+        tokenizer = Tokenizer.from_alphabet(self.alphabet)
+        config = DecoderConfig(
+            "llama", tokenizer.vocab_size, self.width, self.layers, self.heads, self.heads, self.width // self.heads,
+            mlp_width=4 * self.width, context=self.context, bos=tokenizer.bos, eos=tuple(tokenizer.eos), pad=tokenizer.pad,
+        )  # fmt: skip
+        return init_decoder(config, self.seed, dtype).to(device), tokenizer

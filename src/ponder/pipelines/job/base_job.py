@@ -1,0 +1,109 @@
+"""What the jobs of ponder have in common: how each describes itself to whoever runs or plans it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any, cast
+
+from ponder.protocols import Job, Progress, Strategy
+
+HEADLINE_METRICS = ("reward", "accuracy", "loss")  # the first of these that a run has sums it up
+DEFAULT_ANSWER_TOKENS = 256  # of `ponder solve`
+
+
+class BaseJob:
+    """`protocols.Job` for a job with the usual fields: `task` or `data`, `model`, `steps`, `strategy`, `budget`.
+
+    A subclass is a frozen dataclass with a `__call__`. What it says here is of a job that trains; others override it.
+    """
+
+    def __call__(self, folder: str | Path, progress: Progress | None = None, /) -> Any:
+        raise NotImplementedError
+
+    @property
+    def title(self) -> str:
+        model = getattr(self, "model", "")
+        model_name = model if isinstance(model, str) else type(model).__name__.lower()
+        return " · ".join(filter(None, [type(self).__name__, getattr(_task_of(self), "name", ""), model_name]))
+
+    @property
+    def unit(self) -> str:
+        return "step"
+
+    @property
+    def total(self) -> int:
+        return int(getattr(self, "steps", 0))
+
+    def check_memory(self) -> None:
+        pass
+
+    def strategies(self) -> list[tuple[Strategy, Any]]:
+        strategy = getattr(self, "strategy", None)
+        return [] if strategy is None else [(strategy, getattr(self, "budget", None))]
+
+    def summary_lines(self, folder: Path, result: Any) -> list[str]:
+        return training_summary(self, folder)
+
+    def summary_json(self, folder: Path, result: Any) -> dict[str, Any]:
+        from ponder.runs import read_metrics
+
+        steps = read_metrics(folder)
+        return {"steps": len(steps), **({"last": steps[-1]} if steps else {})}
+
+
+class _PlainJob(BaseJob):
+    """A user's own job that has a `__call__` and fields, and nothing else."""
+
+    def __init__(self, job: Any) -> None:
+        self._job = job
+
+    def __call__(self, folder: str | Path, progress: Progress | None = None, /) -> Any:
+        return self._job(folder, progress)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._job, name)
+
+    @property
+    def title(self) -> str:
+        return super().title.replace(type(self).__name__, type(self._job).__name__, 1)
+
+
+def as_job(job: Any) -> Job:
+    """The job itself, or a user's own one with the answers of `BaseJob`."""
+    return cast(Job, job) if isinstance(job, BaseJob) else _PlainJob(job)
+
+
+def training_summary(job: Any, folder: Path) -> list[str]:
+    """How far the headline metric came, and a command that asks the trained model a question."""
+    from ponder.runs import checkpoints, read_metrics
+
+    lines = [f"run       {folder}"]
+    rows = read_metrics(folder)
+    if (name := next((metric for metric in HEADLINE_METRICS if rows and metric in rows[0]), None)) is not None:
+        took = format_duration(sum(row.get("step_time", 0.0) for row in rows))
+        lines.insert(0, f"{name:<9} {rows[0][name]:.3f} -> {rows[-1][name]:.3f} after {len(rows)} steps, {took}")
+    if checkpoints(folder):
+        test = getattr(_task_of(job), "test", None)
+        lines.append(f"try it    {solve_hint(test[0].question if test else '...', folder, job)}")
+    return lines
+
+
+def solve_hint(question: str, model: Path, job: Any) -> str:
+    """A command that asks the trained model, with as many tokens as it was trained with."""
+    sampling = getattr(getattr(job, "strategy", None), "sampling", None)
+    tokens = getattr(sampling, "max_tokens", DEFAULT_ANSWER_TOKENS)
+    more = "" if tokens == DEFAULT_ANSWER_TOKENS else f" --max-tokens {tokens}"
+    return f"ponder solve {shlex.quote(question)} --model {shlex.quote(str(model))}{more}"
+
+
+def format_duration(seconds: float) -> str:
+    """For people: 8 s, 6 min, 1 h 20 min."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _task_of(job: Any) -> Any:
+    return getattr(job, "task", getattr(job, "data", None))

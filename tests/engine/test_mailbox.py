@@ -1,0 +1,206 @@
+"""The mailbox with a fake step: callers, their errors, pause and close. No model and no torch."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from ponder.engine.mailbox import Mailbox
+from ponder.errors import UsageError
+
+
+@dataclass(eq=False)
+class FakeSequence:
+    """An item that a fake step finishes, with the fields that `emit` reads."""
+
+    index: int = 0
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+
+class FakeWorker:
+    """Finishes every item in the step in which it arrives, or after `steps` of them."""
+
+    def __init__(self, steps: int = 1) -> None:
+        self.mailbox = Mailbox(self.step, lambda: bool(self.mailbox.calls))
+        self.steps, self.batches, self.weights_changed = steps, list[int](), list[bool]()
+        self.cancelled = 0
+        self.error: BaseException | None = None
+
+    def step(self) -> None:
+        new, cancelled, weights_changed = self.mailbox.take()
+        self.batches.append(sum(len(call.items) for call in new))
+        self.weights_changed.append(weights_changed)
+        for call in cancelled:
+            self.cancelled += len(self.mailbox.drop(call))
+        if self.error is not None:
+            error, self.error = self.error, None
+            self.mailbox.fail_all(error)
+            return
+        finished: list[Any] = []
+        items: list[Any] = list(self.mailbox.calls)
+        for item in items:
+            item.token_ids.append(7)
+            item.logprobs.append(-0.5)
+            self.mailbox.emit(item, len(item.token_ids) - 1)
+            if len(item.token_ids) >= self.steps:
+                finished.append(item)
+        self.mailbox.finish(*finished)
+
+
+def items(n: int) -> list[FakeSequence]:
+    return [FakeSequence(i) for i in range(n)]
+
+
+async def wait_for(condition: Callable[[], bool]) -> None:
+    for _ in range(5000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("the condition did not become true")
+
+
+def test_the_mailbox_imports_neither_torch_nor_numpy() -> None:
+    code = "import sys, ponder.engine.mailbox; print([m for m in ('torch', 'numpy') if m in sys.modules])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+def test_calls_that_are_ready_together_reach_the_worker_together() -> None:
+    worker = FakeWorker()
+
+    async def main() -> list[Any]:
+        return list(await asyncio.gather(*(worker.mailbox.submit(items(n)) for n in (1, 2, 3))))
+
+    results = asyncio.run(main())
+    assert [len(result) for result in results] == [1, 2, 3]
+    assert worker.batches[0] == 6
+    assert not worker.mailbox.busy and not worker.mailbox.has_requests
+
+
+def test_emit_passes_each_token_to_the_caller() -> None:
+    worker = FakeWorker(steps=3)
+    events: list[tuple[int, int, float]] = []
+
+    async def main() -> None:
+        await worker.mailbox.submit(items(2), events.append)
+
+    asyncio.run(main())
+    assert sorted(events) == [(i, 7, -0.5) for i in (0, 0, 0, 1, 1, 1)]
+
+
+def test_a_cancelled_call_leaves_no_item_in_flight() -> None:
+    worker = FakeWorker(steps=10**9)
+
+    async def main() -> None:
+        task = asyncio.ensure_future(worker.mailbox.submit(items(4)))
+        await wait_for(lambda: len(worker.mailbox.calls) == 4)
+        task.cancel()
+        await wait_for(lambda: not worker.mailbox.has_requests)
+
+    asyncio.run(main())
+    assert worker.cancelled == 4
+    worker.mailbox.close()
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), StopIteration("odd")])
+def test_fail_all_reaches_every_caller_and_the_mailbox_works_on(error: BaseException) -> None:
+    worker = FakeWorker()
+    worker.error = error
+
+    async def main() -> tuple[list[Any], Any]:
+        calls = [worker.mailbox.submit(items(1)) for _ in range(3)]
+        failed = await asyncio.gather(*calls, return_exceptions=True)
+        return failed, await worker.mailbox.submit(items(2))
+
+    failed, later = asyncio.run(main())
+    expected = RuntimeError if isinstance(error, StopIteration) else type(error)
+    assert [type(f) for f in failed] == [expected] * 3
+    assert len(later) == 2
+
+
+def test_an_error_of_before_submit_reaches_the_callers() -> None:
+    worker = FakeWorker()
+
+    def broken() -> None:
+        raise ValueError("before")
+
+    worker.mailbox.before_submit = broken
+    with pytest.raises(ValueError, match="before"):
+        asyncio.run(worker.mailbox.submit(items(1)))
+    assert not worker.mailbox.busy and not worker.batches
+
+
+def test_no_step_runs_while_the_mailbox_is_paused() -> None:
+    worker = FakeWorker(steps=10**9)
+
+    async def main() -> None:
+        task = asyncio.ensure_future(worker.mailbox.submit(items(1)))
+        await wait_for(lambda: len(worker.batches) > 3)
+        with worker.mailbox.paused():
+            worker.mailbox.notify_weights_changed()
+            before = len(worker.batches)
+            await asyncio.sleep(0.05)
+            assert len(worker.batches) == before
+        await wait_for(lambda: len(worker.batches) > before)
+        assert worker.weights_changed[before] and sum(worker.weights_changed) == 1, (
+            "the next step knows it, and no other"
+        )
+        task.cancel()
+        await wait_for(lambda: not worker.mailbox.has_requests)
+
+    asyncio.run(main())
+    worker.mailbox.close()
+
+
+def test_pausing_inside_a_step_is_refused() -> None:
+    worker = FakeWorker()
+    errors: list[UsageError] = []
+
+    def step() -> None:
+        try:
+            with worker.mailbox.paused():
+                pass
+        except UsageError as error:
+            errors.append(error)
+        FakeWorker.step(worker)
+
+    worker.mailbox.step = step
+    asyncio.run(worker.mailbox.submit(items(1)))
+    assert errors and "pause from another thread" in str(errors[0])
+
+
+def test_close_ends_the_thread_and_refuses_later_calls() -> None:
+    worker = FakeWorker(steps=10**9)
+
+    async def main() -> None:
+        task = asyncio.ensure_future(worker.mailbox.submit(items(1)))
+        await wait_for(lambda: worker.mailbox.has_requests and bool(worker.batches))
+        await asyncio.to_thread(worker.mailbox.close)
+        worker.mailbox.fail_all(UsageError("the engine was closed"))
+        with pytest.raises(UsageError, match="the engine was closed"):
+            await task
+        with pytest.raises(UsageError, match="make a new one"):
+            await worker.mailbox.submit(items(1))
+
+    asyncio.run(main())
+
+    assert worker.mailbox._thread is None
+
+
+def test_an_idle_thread_ends_and_the_next_call_starts_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ponder.engine.mailbox._IDLE_SECONDS", 0.01)
+    worker = FakeWorker()
+
+    async def main() -> None:
+        await worker.mailbox.submit(items(1))
+        await wait_for(lambda: worker.mailbox._thread is None)
+        assert len(await worker.mailbox.submit(items(2))) == 2
+
+    asyncio.run(main())
