@@ -59,7 +59,7 @@ TASKS: dict[str, Any] = {
     "a reward through ponder": COLUMNS | {"rewards": ["ponder.runs.environment:subprocess.getoutput"]},
     "ponder's own loader as a reward": COLUMNS | {"rewards": ["ponder.registry:load"]},
     "a weighted reward": WEIGHED,
-    "a judge": job_json.encode(RewardModelTask(Addition(digits=1), "reward:x")) | {"by": CALL},
+    "a judge": job_json.encode(RewardModelTask(Addition(digits=1), "reward:x")) | {"guide": CALL},
 }
 
 
@@ -136,9 +136,9 @@ JOBS: dict[str, Any] = {
     "a guide": evaluation(job_json.encode(Addition()), guide=CALL),
     "a guide beside the oracle": evaluation(job_json.encode(Addition()), guide=f"oracle+{CALL}"),
     "a guide to collect by": job_json.encode(Collect(Addition())) | {"guide": CALL},
-    "an exact solver": job_json.encode(MakeProblems("templates", file="t.json")) | {"exact": "os:system"},
+    "an exact solver": job_json.encode(MakeProblems("templates", file="t.json")) | {"exact_solver": "os:system"},
     "a sieve": job_json.encode(MakeProblems("templates", file="t.json", filters=Filters())) | {
-        "sieve": job_json.encode(Filters()) | {"embed": CALL}
+        "filters": job_json.encode(Filters()) | {"embedder": CALL}
     },
     "training": job_json.encode(RL(Addition())) | {"task": COLUMNS | {"rewards": [CALL]}},
     "a stage": {

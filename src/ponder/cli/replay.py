@@ -45,77 +45,81 @@ def replay(
     """Judge and decide stored attempts again, offline; show what changes, and what training would have seen."""
     from ponder.measure.readers import ColumnMap
     from ponder.pipelines.replay import StoredAttempts, find_scorer
-    from ponder.pipelines.replay import replay as again
+    from ponder.pipelines.replay import replay as replay_attempts
 
     stored = StoredAttempts.read(run, ColumnMap.from_flags(column))
-    made: list[Any] = []
+    built_tasks: list[Any] = []
     rescorer, verifies = (
-        (None, False) if score is None else find_scorer(score, stored, _task_builder(task_settings, made))
+        (None, False) if score is None else find_scorer(score, stored, _task_builder(task_settings, built_tasks))
     )
-    if task_settings and not made:
+    if task_settings and not built_tasks:
         setting = next(iter(task_settings))
         raise UsageError(f"--task.{setting} is a task's setting, and --score {score} is no task: leave it out")
     whose = truth or ("new" if verifies else "stored")
-    found = again(stored, rescorer, score or "", select, scorer, whose, group_sizes, advantage or "grpo")
-    if not found.groups and (advantage or group_sizes):
+    report = replay_attempts(stored, rescorer, score or "", select, scorer, whose, group_sizes, advantage or "grpo")
+    if not report.groups and (advantage or group_sizes):
         raise UsageError(
             "a group needs two attempts at a problem, and here is one: leave out --group-sizes and --advantage"
         )
     if json:
-        print_json(replay_json(found))
+        print_json(replay_json(report))
     else:
-        print("\n".join(replay_lines(found, advantage or "grpo")))
+        print("\n".join(replay_lines(report, advantage or "grpo")))
     return 0
 
 
-def _task_builder(settings: Mapping[str, str], made: list[Any]) -> Callable[[str], Any]:
+def _task_builder(settings: Mapping[str, str], built_tasks: list[Any]) -> Callable[[str], Any]:
     """A maker of tasks with these settings; `made` then has them."""
 
     def make(name: str) -> Any:
         from ponder.cli.job_commands import build_task
 
-        made.append(build_task(name, settings))
-        return made[-1]
+        built_tasks.append(build_task(name, settings))
+        return built_tasks[-1]
 
     return make
 
 
-def replay_json(found: ReplayReport) -> dict[str, Any]:
-    out = asdict(found)
+def replay_json(report: ReplayReport) -> dict[str, Any]:
+    out = asdict(report)
     for side in ("before", "after"):
-        out[side] |= {"mean": getattr(found, side).mean}
-    out["groups"] = [{"size": old.size, "stored": asdict(old), "new": new and asdict(new)} for old, new in found.groups]
+        out[side] |= {"mean": getattr(report, side).mean}
+    out["groups"] = [
+        {"size": old.size, "stored": asdict(old), "new": new and asdict(new)} for old, new in report.groups
+    ]
     return out
 
 
-def replay_lines(found: ReplayReport, advantage: str) -> list[str]:
-    p = found.pair
-    by = f" by {found.by}" if found.by else ""
-    out = [f"{found.source}: {found.method}{by}; right by {found.truth}", ""]
-    if found.score or found.by:
-        out += [f"before      {found.before}", f"now         {found.after}"]
+def replay_lines(report: ReplayReport, advantage: str) -> list[str]:
+    p = report.pair
+    by = f" by {report.by}" if report.by else ""
+    out = [f"{report.source}: {report.method}{by}; right by {report.truth}", ""]
+    if report.score or report.by:
+        out += [f"before      {report.before}", f"now         {report.after}"]
         points = f"{100 * p.difference:+.1f} points [{100 * p.low:+.1f}, {100 * p.high:+.1f}]"
         out += [f"difference  {points} ({p.wins} won, {p.losses} lost of {p.total}; {p.test}, p = {p.p_value:.3g})"]
     else:
-        out += [f"accuracy    {found.after}"]
-    if found.score:
-        out += _verdict_change_lines(found)
-    if found.groups:
+        out += [f"accuracy    {report.after}"]
+    if report.score:
+        out += _verdict_change_lines(report)
+    if report.groups:
         out += ["", f"groups ({advantage}): shares without a gradient, and the mean size of an advantage", ""]
-        out += format_table(_group_rows(found))
-        if found.agreement is not None:
-            out.append(f"correlation of old and new advantages: {found.agreement:.3f}")
-    return [*out, "", *(f"read: {note}" for note in found.notes)]
+        out += format_table(_group_rows(report))
+        if report.agreement is not None:
+            out.append(f"correlation of old and new advantages: {report.agreement:.3f}")
+    return [*out, "", *(f"read: {note}" for note in report.notes)]
 
 
-def _verdict_change_lines(found: ReplayReport) -> list[str]:
-    c = found.change
+def _verdict_change_lines(report: ReplayReport) -> list[str]:
+    c = report.change
     parts = {
         "the same": c.same, "wrong -> right": c.to_right, "right -> wrong": c.to_wrong, "others": c.other,
         "undecided": c.undecided,
     }  # fmt: skip
     head = (
-        f"verdicts by {found.score}" if found.truth == found.score else f"scores by {found.score} beside the verdicts"
+        f"verdicts by {report.score}"
+        if report.truth == report.score
+        else f"scores by {report.score} beside the verdicts"
     )
     out = ["", f"{head}: " + ", ".join(f"{n:,} {what}" for what, n in parts.items() if n)]
     out += [f"  undecided, {count} times: {escape_controls(why)}" for why, count in list(c.reasons.items())[:3]]
@@ -130,11 +134,11 @@ def _format_score(value: float | None) -> str:
     return "?" if value is None else f"{value:g}"
 
 
-def _group_rows(found: ReplayReport) -> list[list[str]]:
-    both = found.groups[0][1] is not None
+def _group_rows(report: ReplayReport) -> list[list[str]]:
+    both = report.groups[0][1] is not None
     head = ["size", "problems", "dead", "failed", "solved", "advantage"]
     rows = [head + (["", *(f"{h}, new" for h in head[2:])] if both else [])]
-    for old, new in found.groups:
+    for old, new in report.groups:
         rows.append([str(old.size), str(old.problems), *_group_cells(old), *(["", *_group_cells(new)] if new else [])])
     return rows
 
