@@ -65,7 +65,8 @@ EVAL = ("eval", "custom", *COLUMNS, "--model", "model", "--max-tokens", "3", "--
         "--guide", "guide_of_mine:Guide", *CPU, "--run", "out")  # fmt: skip
 TRAIN = ("train", "custom", *COLUMNS, "--model", "model", "--steps", "3", "--problems-per-step", "2", "--group-size",
          "2",
-         "--max-tokens", "3", "--save-every", "1", "--keep-checkpoints", "9", "--no-preflight", *CPU, "--run", "out")  # fmt: skip
+         "--max-tokens", "3", "--save-every", "1", "--keep-checkpoints", "9", "--no-preflight", *CPU, "--run",
+         "out")  # fmt: skip
 
 
 def retrain(model: Path) -> None:

@@ -321,9 +321,9 @@ def test_sweeping_removes_what_is_unfinished_and_gives_back_what_was(tmp_path: P
 def test_a_forked_process_sweeps_nothing(tmp_path: Path) -> None:
     code = (
         "import os, sys, signal, time, pathlib\n"
-        "from ponder import signals, scratch\n"
+        "from ponder import signals, staging\n"
         "signals.install()\n"
-        "with scratch.beside(pathlib.Path('x')) as work:\n"
+        "with staging.staging_folder(pathlib.Path('x')) as work:\n"
         "    child = os.fork()\n"
         "    if not child:\n"
         "        os.kill(os.getpid(), signal.SIGTERM)\n"

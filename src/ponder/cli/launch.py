@@ -20,7 +20,7 @@ EXIT_UNMEASURED = 3  # the exit code of an evaluation of which too many problems
 
 
 class JobLaunch(NamedTuple):
-    """A job and where to run it: what a command makes of its flags, for `start` or for `ponder plan`."""
+    """A job and where to run it: what a command builds from its flags, for `run_job` or `ponder plan`."""
 
     job: Any
     folder: Path

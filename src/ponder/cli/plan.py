@@ -1,4 +1,4 @@
-"""`ponder plan`: what a run will cost, what it will be trained on and whether it is right, before it is begun."""
+"""`ponder plan`: what a run will cost, what it will train on and whether its checks pass, before it starts."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def plan(argv: Sequence[str]) -> int:
 
 
 def parse_plan(argv: Sequence[str]) -> tuple[Any, bool, int, int]:
-    """The job that a command line means, and how to look at it."""
+    """The job that a command line describes, --json, and the sizes of the scan and the dry run."""
     name, *rest = argv
     prog = f"ponder plan {name}"
     if name.startswith("-"):
@@ -178,7 +178,7 @@ def find_training_job(job: Any) -> tuple[Any, str]:
 
 
 def fill_plan(run_plan: RunPlan, scan: int, probe: int, seen: ProgressTracker) -> None:
-    """Try the job out. The probe comes first: the memory it takes is then the run's own."""
+    """Try the job out. The dry run comes first, so that the memory it measures is the run's own."""
     from ponder.models.load import load_policy
     from ponder.pipelines.preflight.dry_run import build_sft_learner
     from ponder.pipelines.preflight.run_checks import preflight_rl, preflight_sft

@@ -1,4 +1,4 @@
-"""`ponder solve`: ask a model, think by a strategy, give the answer with its bill."""
+"""`ponder solve`: ask a model, think by a strategy, print the answer and its cost."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def solve(
     seed: int = 0,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
-    run: Annotated[Path | None, "keep the thinking here; the same question goes on from it, say with more --n"] = None,
+    run: Annotated[Path | None, "write the trace here; the same question continues from it, say with more --n"] = None,
     json: opt.Json = False,
     strategy_settings: opt.StrategySettings = {},  # noqa: B006 (never changed)
     budget_settings: opt.BudgetSettings = {},  # noqa: B006
@@ -128,7 +128,7 @@ def solve_question(
     budget: Budget | None,
     folder: Path | None,
 ) -> Trace:
-    """A trace about the question: a new one, or the one that is kept in the folder, gone on with."""
+    """A trace about the question: a new one, or the one in the folder, continued."""
     from ponder.pipelines.job.input_fingerprints import input_fingerprints
     from ponder.pipelines.problems.prompt_style import styled_question
     from ponder.pipelines.solve import solve

@@ -11,7 +11,7 @@ MAX_LINES = 120  # lines
 
 
 def tree_lines(trace: Trace, width: int = 100) -> list[str]:
-    """The way to the answer is marked; what does not fit in `MOST` lines is counted."""
+    """The path to the chosen answer is marked; steps beyond `MAX_LINES` are counted."""
     path = set(trace.path(trace.chosen)) if trace.chosen is not None else set()
     out = ["oracle: the gold answer guided this search"] if trace.oracle else []
     for root, step in enumerate(trace.steps):
