@@ -59,12 +59,12 @@ docs: $(DOCS)
 	@echo "open build/site/index.html"
 
 # What the scripts in bench/ share.
-PARTS := harness limits maths_cases peers_sampling plain_loop sampling table training
+PARTS := harness maths_cases plain_loop roofline sampling_backends sampling_harness training_harness write_readme
 
 bench: $(DEV)
 	@set -e; for script in $(filter-out $(PARTS:%=bench/%.py),$(wildcard bench/*.py)); do \
 		echo "== $$script"; $(BIN)/python $$script --device $(DEVICE); done
-	$(BIN)/python bench/table.py
+	$(BIN)/python bench/write_readme.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

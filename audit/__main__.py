@@ -19,7 +19,7 @@ from pathlib import Path
 
 from audit.check_result import CheckResult
 
-SECTIONS = ("readme", "flags", "gradients", "preflight", "prompts", "searches")
+SECTIONS = ("readme", "flags", "gradients", "preflight_faults", "prompts", "searches")
 RESULTS = Path(__file__).with_name("results")
 RESULT_WORDS = {True: "ok", False: "FAILED", None: "skipped"}
 
@@ -70,7 +70,8 @@ def _cell(text: str) -> str:
 def _commit() -> str:
     try:
         name = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
-        changed = subprocess.run(["git", "status", "--porcelain", "--", ":!audit/results"], capture_output=True, text=True, check=True)
+        status = ["git", "status", "--porcelain", "--", ":!audit/results"]
+        changed = subprocess.run(status, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return name.stdout.strip() + (" with uncommitted changes" if changed.stdout.strip() else "")

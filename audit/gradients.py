@@ -85,5 +85,6 @@ def _compare(name: str, job: RL, traces: list[Trace], expected: dict[str, torch.
     square = sum(float((found[n].double().cpu() - g.double()).square().sum()) for n, g in expected.items())
     norm = math.sqrt(sum(float(g.double().square().sum()) for g in expected.values()))
     off = math.sqrt(square) / norm
-    said = f"{len(found)} parameters learn, norm {norm:.5f}, apart by {off:.1e} of it (at most {MAX_RELATIVE_DIFFERENCE[job.dtype]:g})"
-    return CheckResult(where, off <= MAX_RELATIVE_DIFFERENCE[job.dtype], said)
+    limit = MAX_RELATIVE_DIFFERENCE[job.dtype]
+    text = f"{len(found)} parameters learn, norm {norm:.5f}, relative difference {off:.1e} (at most {limit:g})"
+    return CheckResult(where, off <= limit, text)

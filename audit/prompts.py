@@ -33,7 +33,10 @@ from ponder.tasks import TASKS, Addition, DatasetTask
 from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, ids
 
 MODEL = "smollm2"
-STRATEGIES = ("chain", "direct", "cot", "majority-vote", "self-refine", "tree-of-thoughts", "graph-of-thoughts", "token-control", "tool-use")
+STRATEGIES = (
+    "chain", "direct", "cot", "majority-vote", "self-refine", "tree-of-thoughts", "graph-of-thoughts", "token-control",
+    "tool-use",
+)  # fmt: skip
 TEMPLATES = (None, "plain", "qa", "r1")
 NEEDS_USER_DATA = (
     "questions",

@@ -1,4 +1,4 @@
-"""Every `ponder` command of the README, from an installed wheel in an empty folder with a new home.
+"""Every `ponder` command of the README and the guides in docs/, from an installed wheel in an empty folder with a new home.
 
 Where there is no GPU, what would take long is shortened by the flags of SHORTER; all else is run as it stands there.
 What a command reads and the README does not make (runs/a, pairs.jsonl, ...) is made before, by PREPARE and FILES.
@@ -39,7 +39,7 @@ PREPARE = {
     "runs/a": "ponder eval addition --template qa --n 4 --limit 8 --max-tokens 10 --run runs/a",
     "runs/b": "ponder eval addition --template qa --n 4 --limit 8 --max-tokens 10 --seed 1 --run runs/b",
     "runs/labels": "ponder label arithmetic --task.level 1 --template qa --run runs/labels",
-    "runs/judge": "ponder reward runs/labels --algorithm prm --run runs/judge",
+    "runs/prm": "ponder reward runs/labels --algorithm prm --run runs/prm",
 }
 FILES = {
     "pairs.jsonl": '{"prompt": "1 + 1?", "chosen": "2", "rejected": "3"}\n' * 4,
@@ -57,7 +57,8 @@ def check() -> Iterator[CheckResult]:
         made = home.install()
         yield made
         if made.passed:
-            yield from walk(home, commands(ROOT / "README.md"))
+            pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+            yield from walk(home, list(dict.fromkeys(line for page in pages for line in commands(page))))
 
 
 def commands(page: Path) -> list[str]:

@@ -21,10 +21,11 @@ from typing import Any
 import numpy as np
 
 from audit.check_result import CheckResult
-from ponder.measure.evaluation_report import evaluation_report
+from ponder.measure.statistics.evaluation_report import evaluation_report
 from ponder.models.guides import load_guide
 from ponder.models.load import load_inference_policy
-from ponder.models.reward_models import PRM, load_scorer
+from ponder.models.load_scorer import load_scorer
+from ponder.models.reward_models import PRM
 from ponder.pipelines.reward_model import TrainRewardModel
 from ponder.pipelines.solve import solve
 from ponder.reason.answer_extraction import extract_answer

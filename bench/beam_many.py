@@ -32,7 +32,7 @@ from ponder.protocols import Policy
 from ponder.reason.operators.cut import Cut
 from ponder.reason.strategies import BeamSearch
 from ponder.types import Completion, Ids, Problem, Sampling, Score, Trace, user_messages
-from sampling import fill_default_sizes
+from sampling_harness import fill_default_sizes
 
 PROMISED_RATIO = 5.0
 ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz?+= "
@@ -122,18 +122,18 @@ def main() -> None:
     own.add_argument("--beams", type=int, help="default: 4, on a GPU 16")
     own.add_argument("--keep", type=int, help="beams kept of them; default: 2, on a GPU 4")
     own.add_argument("--steps", type=int, help="default: 4, on a GPU 20")
-    own.add_argument("--tokens", type=int, help="of a step; default: 16, on a GPU 32")
+    own.add_argument("--tokens-per-step", type=int, help="of a step; default: 16, on a GPU 32")
     own.add_argument("--repeats", type=int, default=3, help="measurements of each side, after one to warm up")
     own.add_argument("--note", default="", help="kept with the result, such as: shared machine")
     own.add_argument("--results", type=Path, default=RESULTS, help="folder that the result is written to")
     args = own.parse_args()
     fill_default_sizes(
         args,
-        cpu={"beams": 4, "keep": 2, "steps": 4, "tokens": 16},
-        cuda={"beams": 16, "keep": 4, "steps": 20, "tokens": 32},
+        cpu={"beams": 4, "keep": 2, "steps": 4, "tokens_per_step": 16},
+        cuda={"beams": 16, "keep": 4, "steps": 20, "tokens_per_step": 32},
     )
     model = args.model or ("smollm2" if args.device == "cuda" else "small")
-    shape = Shape(args.beams, args.keep, args.steps, args.tokens)
+    shape = Shape(args.beams, args.keep, args.steps, args.tokens_per_step)
     policy = load_model(model, args.device)
     sides = {"ponder": beam_concurrently, "lock-step, one problem at a time": beam_one_by_one}
     times: dict[str, list[float]] = {who: [] for who in sides}
@@ -164,10 +164,10 @@ def main() -> None:
     report(
         "beam_many",
         f"{kind}: {args.problems} problems, {args.beams} beams of which {args.keep} are kept, {args.steps} steps of "
-        f"{args.tokens} tokens",
+        f"{args.tokens_per_step} tokens",
         rate["ponder"],
         {who: r for who, r in rate.items() if who != "ponder"},
-        limit=PROMISED_RATIO,
+        promised=PROMISED_RATIO,
         unit="problems/s",
         device=args.device,
         results=args.results,

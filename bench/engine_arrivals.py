@@ -15,10 +15,10 @@ from unittest.mock import patch
 
 import numpy as np
 
-from peers_sampling import BACKENDS, Backend, Ponder, Search, check_completions
 from ponder.engine.scheduler import Scheduler
 from ponder.types import Ids, ids
-from sampling import (
+from sampling_backends import BACKENDS, Backend, Ponder, Search, check_completions
+from sampling_harness import (
     fill_default_sizes,
     measure_alternating,
     open_backends,
@@ -38,9 +38,9 @@ class PonderMixed(Ponder):
     def run_searches(self, searches: Sequence[Search], tokens: int) -> None:
         real = Scheduler.plan_step
         with patch.object(
-            Scheduler, "next", lambda own, choose, mixed_batch: real(own, choose, lambda parts: self.both)
+            Scheduler, "plan_step", lambda own, choose, mixed_batch: real(own, choose, lambda chunks: self.both)
         ):
-            super().explore(searches, tokens)
+            super().run_searches(searches, tokens)
 
 
 class PonderSeparate(PonderMixed):
@@ -60,23 +60,25 @@ def main() -> None:
     own = sampling_parser(__doc__)
     own.add_argument("--clients", type=int, help="default: 8, on a GPU 64")
     own.add_argument("--rounds", type=int, help="prompts of each; default: 3, on a GPU 8")
-    own.add_argument("--shortest", type=int, help="tokens of a prompt; default: 32, on a GPU 128")
-    own.add_argument("--longest", type=int, help="default: 256, on a GPU 2048")
+    own.add_argument("--min-prompt-tokens", type=int, help="tokens of a prompt; default: 32, on a GPU 128")
+    own.add_argument("--max-prompt-tokens", type=int, help="default: 256, on a GPU 2048")
     own.add_argument("--tokens", type=int, help="of each answer; default: 16, on a GPU 64")
     args = own.parse_args()
     fill_default_sizes(
         args,
-        cpu={"clients": 8, "rounds": 3, "shortest": 32, "longest": 256, "tokens": 16},
-        cuda={"clients": 64, "rounds": 8, "shortest": 128, "longest": 2048, "tokens": 64},
+        cpu={"clients": 8, "rounds": 3, "min_prompt_tokens": 32, "max_prompt_tokens": 256, "tokens": 16},
+        cuda={"clients": 64, "rounds": 8, "min_prompt_tokens": 128, "max_prompt_tokens": 2048, "tokens": 64},
     )
-    args.sides = args.sides or (["ponder", BOTH, "vLLM"] if args.device == "cuda" else ["ponder", APART])
+    args.backends = args.backends or (["ponder", BOTH, "vLLM"] if args.device == "cuda" else ["ponder", APART])
 
-    with prepare_model(args, args.clients, args.longest + args.tokens) as ready:
+    with prepare_model(args, args.clients, args.max_prompt_tokens + args.tokens) as ready:
 
         def work(side: Backend, turn: int) -> float:
             said: list[float] = []
             draw = np.random.default_rng(turn)
-            sizes = draw.integers(args.shortest, args.longest, (args.clients, args.rounds), endpoint=True)
+            sizes = draw.integers(
+                args.min_prompt_tokens, args.max_prompt_tokens, (args.clients, args.rounds), endpoint=True
+            )
             asked = [[ids(draw.integers(3, ready.config.vocab, size)) for size in mine] for mine in sizes]
             side.run_searches([client(mine, args.tokens, said) for mine in asked], args.tokens)
             assert len(said) == args.clients * args.rounds, "a client was forgotten"
@@ -87,8 +89,8 @@ def main() -> None:
 
     report_rates(
         result_name("engine_arrivals", args.model),
-        f"{args.clients} clients x {args.rounds} prompts of {args.shortest} to {args.longest} tokens, "
-        f"{args.tokens} new tokens each",
+        f"{args.clients} clients x {args.rounds} prompts of {args.min_prompt_tokens} to {args.max_prompt_tokens} "
+        f"tokens, {args.tokens} new tokens each",
         args, ready, done, args.clients * args.rounds * args.tokens, failed, sides,
     )  # fmt: skip
 

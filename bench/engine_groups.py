@@ -11,7 +11,7 @@ rate), and where the rest of ponder's time goes, measured in one more run.
     python bench/engine_groups.py --device cuda --prompts 128
     python bench/engine_groups.py --device cuda --model qwen2.5-1.5b  the shape, with random weights
 
-Peers: pip install transformers xllamacpp vllm; those that are missing are left out, and --sides names others.
+Peers: pip install transformers xllamacpp vllm; those that are missing are left out, and --backends names others.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from limits import DecodePass, count_distinct_prefixes, explain_rates, measure_peaks, roofline, time_engine
-from peers_sampling import Backend, PromptRequest, check_completions
 from ponder.types import Ids
-from sampling import (
+from roofline import DecodePass, count_distinct_prefixes, explain_rates, measure_peaks, min_seconds, time_engine
+from sampling_backends import Backend, PromptRequest, check_completions
+from sampling_harness import (
     fill_default_sizes,
     measure_alternating,
     open_backends,
@@ -67,7 +67,7 @@ def main() -> None:
             done = measure_alternating(sides, failed, work, args.repeats, args.device)
             with time_engine(args.device) as inside:
                 work(sides["ponder"], 1 + args.repeats)
-        least = roofline(
+        least = min_seconds(
             ready.config, dtype, count_distinct_prefixes(turns[1]), passes(turns[1], args.n, args.tokens), machine
         )
 

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from harness import report
-from peers_sampling import BACKENDS, BackendSetting, PromptRequest, check_completions
 from ponder.types import ids
-from sampling import backend_packages, fill_default_sizes, prepare_model, result_name, sampling_parser
+from sampling_backends import BACKENDS, BackendSetting, PromptRequest, check_completions
+from sampling_harness import backend_packages, fill_default_sizes, prepare_model, result_name, sampling_parser
 
 GOAL_SECONDS = {"cuda": 5.0}  # seconds to the first token
 MILESTONES = ("opened", "first_token", "first_group")

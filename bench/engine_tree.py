@@ -18,10 +18,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from limits import DecodePass, count_distinct_prefixes, explain_rates, measure_peaks, roofline, time_engine
-from peers_sampling import Backend, CompletionGroup, Search, check_completions
 from ponder.types import Ids, ids
-from sampling import (
+from roofline import DecodePass, count_distinct_prefixes, explain_rates, measure_peaks, min_seconds, time_engine
+from sampling_backends import Backend, CompletionGroup, Search, check_completions
+from sampling_harness import (
     fill_default_sizes,
     measure_alternating,
     open_backends,
@@ -78,17 +78,17 @@ def main() -> None:
     own.add_argument("--problems", type=int, help="default: 4, on a GPU 64")
     own.add_argument("--beams", type=int, default=16)
     own.add_argument("--steps", type=int, help="default: 4, on a GPU 20")
-    own.add_argument("--tokens", type=int, help="of each step; default: 8, on a GPU 32")
+    own.add_argument("--tokens-per-step", type=int, help="of each step; default: 8, on a GPU 32")
     args = own.parse_args()
     fill_default_sizes(
         args,
-        cpu={"problems": 4, "beams": 16, "steps": 4, "tokens": 8},
-        cuda={"problems": 64, "beams": 16, "steps": 20, "tokens": 32},
+        cpu={"problems": 4, "beams": 16, "steps": 4, "tokens_per_step": 8},
+        cuda={"problems": 64, "beams": 16, "steps": 20, "tokens_per_step": 32},
     )
-    rows, shape = args.problems * args.beams, (args.beams, args.steps, args.tokens)
+    rows, shape = args.problems * args.beams, (args.beams, args.steps, args.tokens_per_step)
 
-    with prepare_model(args, rows, args.steps * args.tokens) as ready:
-        if "plain loop" in ready.sides and not args.sides:
+    with prepare_model(args, rows, args.steps * args.tokens_per_step) as ready:
+        if "plain loop" in ready.sides and not args.backends:
             ready.sides.remove("plain loop")  # it shares nothing but prompts: measured where someone asks for it
         dtype = getattr(torch, ready.setting.dtype)
         machine = measure_peaks(args.device, dtype)
@@ -97,7 +97,7 @@ def main() -> None:
         def work(side: Backend, turn: int) -> float:
             said: list[float] = []
             searches = [search(prompt, *shape, seed, said) for seed, prompt in enumerate(turns[turn])]
-            side.run_searches(searches, args.tokens)
+            side.run_searches(searches, args.tokens_per_step)
             assert len(said) == args.problems * args.steps, "a search ended early"
             return float(np.mean(said))
 
@@ -106,12 +106,12 @@ def main() -> None:
             with time_engine(args.device) as inside:
                 work(sides["ponder"], 1 + args.repeats)
         needed, sharing = passes(turns[1], *shape)
-        least = roofline(ready.config, dtype, count_distinct_prefixes(turns[1]), needed, machine)
+        least = min_seconds(ready.config, dtype, count_distinct_prefixes(turns[1]), needed, machine)
 
-    total = rows * args.steps * args.tokens
+    total = rows * args.steps * args.tokens_per_step
     report_rates(
         result_name("engine_tree", args.model),
-        f"{args.problems} problems, {args.beams} beams, {args.steps} steps of {args.tokens} tokens",
+        f"{args.problems} problems, {args.beams} beams, {args.steps} steps of {args.tokens_per_step} tokens",
         args, ready, done, total, failed, sides, PROMISED_TREE_RATIOS.get(args.device),
         **explain_rates(least, total, done.rates(total), inside),
         sharing=sharing,

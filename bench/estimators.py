@@ -117,10 +117,10 @@ def main() -> None:
     flags.add_argument("--k", type=int, default=1000, help="values of k, for coverage")
     flags.add_argument("--votes", type=int, default=64, help="samples of each problem, and sizes, for votes")
     flags.add_argument("--subsets", type=int, default=100)
-    flags.add_argument("--few", type=int, default=10, help="problems that the loop over votes is timed on")
+    flags.add_argument("--loop-problems", type=int, default=10, help="problems that the loop over votes is timed on")
     args = flags.parse_args()
     coverage(args.problems, args.samples, args.k)
-    votes(args.problems, args.votes, args.subsets, args.few)
+    votes(args.problems, args.votes, args.subsets, args.loop_problems)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def main() -> None:
     flags = make_parser(__doc__)
     flags.add_argument("--model", default="smollm2")
     flags.add_argument("--games", type=int, default=5, help="with each colour, alone")
-    flags.add_argument("--searched", type=int, default=1, help="with each colour, with search")
+    flags.add_argument("--search-games", type=int, default=1, help="with each colour, with search")
     flags.add_argument("--simulations", type=int, default=8)
     flags.add_argument("--samples", type=int, default=4, help="answers to each position")
     args = flags.parse_args()
@@ -52,7 +52,7 @@ def main() -> None:
     players: dict[str, tuple[int, Callable[[int], Player]]] = {
         "the model alone": (args.games, lambda seed: GreedyPriorPlayer(GAME, language)),
         "the model with search": (
-            args.searched,
+            args.search_games,
             lambda seed: SearchPlayer(GAME, search, GamePolicy(GAME, language), RandomPlayoutScorer(GAME, seed=seed)),
         ),
         "search without it": (
@@ -79,7 +79,7 @@ def main() -> None:
     report(
         "game_language",
         f"tic-tac-toe against random moves, {args.model}, {args.simulations} simulations a move: share of the points of"
-        f" {2 * args.searched} games",
+        f" {2 * args.search_games} games",
         details["the model with search"]["points"],
         {name: details[name]["points"] for name in ("the model alone", "search without it")},
         details=details,

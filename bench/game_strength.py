@@ -130,7 +130,7 @@ def main() -> None:
     flags = make_parser(__doc__)
     flags.add_argument("--sizes", type=int, nargs="+", default=[8, 16, 32, 64, 128, 256])
     flags.add_argument("--openings", type=int, default=30, help="per pairing; two games each")
-    flags.add_argument("--training", type=int, default=3000, help="games the net plays against itself")
+    flags.add_argument("--training-games", type=int, default=3000, help="games the net plays against itself")
     flags.add_argument("--seed", type=int, default=0)
     flags.add_argument("--draw", action="store_true", help="measure nothing: draw the kept result again")
     args = flags.parse_args()
@@ -140,9 +140,9 @@ def main() -> None:
         return
 
     began = time.process_time()
-    net = train_value_net(GAME, args.training, seed=args.seed)
+    net = train_value_net(GAME, args.training_games, seed=args.seed)
     training = time.process_time() - began
-    print(f"net: {args.training} games of self-play in {training:.1f} s of processor time", flush=True)
+    print(f"net: {args.training_games} games of self-play in {training:.1f} s of processor time", flush=True)
     sides = [Side(kind, n) for kind in COLOURS for n in args.sizes]
     pairs = [
         *itertools.pairwise(sides[: len(args.sizes)]),
@@ -165,7 +165,7 @@ def main() -> None:
     seconds = {kind: seconds_per_simulation(Side(kind, 200), net) for kind in COLOURS}
     details = {
         "openings": args.openings,
-        "training": {"games": args.training, "seconds": training},
+        "training": {"games": args.training_games, "seconds": training},
         "elo": {
             kind: [
                 {"simulations": s.simulations, "elo": found[s], "interval": interval([d[s] for d in drawn])}

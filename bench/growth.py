@@ -19,7 +19,7 @@ import torch
 
 from harness import RESULTS, hardware, make_parser, report
 from ponder.types import Trace
-from training import SHAPES, model_flops, random_decoder, random_groups, time_updates
+from training_harness import SHAPES, model_flops, random_decoder, random_groups, time_updates
 
 
 def split_groups(traces: list[Trace]) -> list[Trace]:

@@ -29,7 +29,8 @@ import torch
 from harness import make_parser, report
 from ponder.models.load import load_policy
 from ponder.models.model_paths import find_model
-from ponder.pipelines.solve import shuffled_problems, solve_all
+from ponder.pipelines.problems.shuffled_order import shuffled_problems
+from ponder.pipelines.solve import solve_all
 from ponder.reason.strategies import Samples
 from ponder.tasks.generated.addition import Addition
 from ponder.train.learner import Learner
@@ -82,8 +83,7 @@ def ponder_steps(options: Any, dtype: str) -> Iterator[dict[str, float]]:
         learned = learner.step(traces)
         ended, cpu = synchronize_device(options.device), time.process_time() - worked
         assert (
-            learned["num_trained_tokens"] == options.problems_per_step * options.n * options.tokens
-            and learned["grad_norm"] > 0
+            learned["num_trained_tokens"] == options.prompts * options.n * options.tokens and learned["grad_norm"] > 0
         )
         print(f"ponder step {step}: {ended - began:.2f} s ({sampled - began:.2f} s sampling)", flush=True)
         bytes_ = {"sample_bytes": sampling, "learn_bytes": peak_memory_bytes(options.device)}
@@ -121,18 +121,19 @@ def trl_steps(options: Any, dtype: str, between: Callable[[], None]) -> list[dic
             between()
 
     def judge(completions: list[Any], **_: Any) -> list[float]:
-        assert len(completions) == options.problems_per_step * options.n
+        assert len(completions) == options.prompts * options.n
         return [reward(c[-1]["content"]) for c in completions]
 
     asked = [p for step in range(1 + options.steps) for p in problems(options, step)]
     with tempfile.TemporaryDirectory() as folder:
         settings = GRPOConfig(
             output_dir=folder, max_steps=1 + options.steps, per_device_train_batch_size=options.trl_batch,
-            gradient_accumulation_steps=options.problems_per_step * options.n // options.trl_batch, num_generations=options.n,
+            gradient_accumulation_steps=options.prompts * options.n // options.trl_batch, num_generations=options.n,
             max_completion_length=options.tokens, temperature=1.0, top_p=1.0, top_k=0, beta=0.0, loss_type="grpo",
             num_iterations=1, learning_rate=LR, lr_scheduler_type="constant", weight_decay=0.0, max_grad_norm=1.0,
             optim="adamw_torch_fused", bf16=dtype == "bfloat16", fp16=False, gradient_checkpointing=False,
-            generation_kwargs={"min_new_tokens": options.tokens}, use_cpu=options.device == "cpu", shuffle_dataset=False,
+            generation_kwargs={"min_new_tokens": options.tokens}, use_cpu=options.device == "cpu",
+            shuffle_dataset=False,
             model_init_kwargs={"dtype": "float32"}, report_to="none", save_strategy="no", disable_tqdm=True,
         )  # fmt: skip
         trainer = GRPOTrainer(
@@ -149,7 +150,7 @@ def trl_steps(options: Any, dtype: str, between: Callable[[], None]) -> list[dic
 
 
 def problems(options: Any, step: int) -> list[Problem]:
-    return shuffled_problems(Addition().train, 0, step * options.problems_per_step, options.problems_per_step)
+    return shuffled_problems(Addition().train, 0, step * options.prompts, options.prompts)
 
 
 def main() -> None:
@@ -159,7 +160,7 @@ def main() -> None:
     flags.add_argument("--tokens", type=int, default=32, help="tokens of each completion")
     flags.add_argument("--steps", type=int, default=2, help="measured steps of each, after one to warm up")
     flags.add_argument("--dtype", choices=["float32", "bfloat16"], help="default: float32, on a GPU bfloat16")
-    flags.add_argument("--micro-tokens", type=int, default=0, help="ponder's micro-batch, in tokens")
+    flags.add_argument("--max-tokens-per-microbatch", type=int, default=0, help="ponder's micro-batch, in tokens")
     flags.add_argument("--trl-batch", type=int, help="TRL's micro-batch, in completions; default: all of them")
     flags.add_argument("--model", default="smollm2")
     flags.add_argument("--note", default="", help="kept with the result, such as: shared machine")
@@ -185,7 +186,7 @@ def main() -> None:
         f"{Path(options.model).name}, {dtype}: one GRPO step of {sizes}",
         step["ponder"],
         {"TRL": step.get("TRL")},
-        limit=6.0 if options.device == "cpu" else None,
+        promised=6.0 if options.device == "cpu" else None,
         unit="s",
         better="lower",
         device=options.device,

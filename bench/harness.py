@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
-RESULT_KEYS = ("name", "work", "ours", "peers", "ratio", "limit", "hardware", "versions", "commit")
+RESULT_KEYS = ("name", "work", "ours", "peers", "ratio", "promised", "hardware", "versions", "commit")
 
 
 def make_parser(description: str | None = None) -> argparse.ArgumentParser:
@@ -97,7 +97,7 @@ def report(
     ours: float,
     peers: Mapping[str, float | None],
     ratio: float | None = None,
-    limit: float | None = None,
+    promised: float | None = None,
     *,
     unit: str = "",
     better: Literal["higher", "lower"] = "higher",
@@ -110,7 +110,7 @@ def report(
 
     `work` says in words what both sides did. A peer that could not be measured here is None, not 0. `ratio` is how
     many times better ponder is than the best peer (above 1: ponder wins, whichever way `better` points); it is worked
-    out where it is not given. `limit` is the ratio that was promised, None where none was. `details` keeps what else
+    out where it is not given. `promised` is the ratio that was promised, None where none was. `details` keeps what else
     a reader may ask for (all timings, memory, settings).
     """
     if not re.fullmatch(r"[a-z0-9_]+", name):
@@ -123,7 +123,7 @@ def report(
         "ours": ours,
         "peers": dict(peers),
         "ratio": best_ratio(ours, peers, better) if ratio is None else ratio,
-        "limit": limit,
+        "promised": promised,
         "hardware": hardware(device),
         "versions": versions(packages),
         "commit": commit(),
@@ -164,7 +164,7 @@ def _show(result: Mapping[str, Any]) -> None:
         )
         print(f"  {who:<{width}} {measured}".rstrip())
     if result["ratio"] is not None:
-        promised = "" if result["limit"] is None else f" (promised: {result['limit']:g})"
+        promised = "" if result["promised"] is None else f" (promised: {result['promised']:g})"
         print(f"  {'ratio':<{width}} {result['ratio']:>12.2f}{promised}")
 
 

@@ -103,9 +103,7 @@ class PlainLoop:
             q, k, v = heads.split([self.heads, self.kv, self.kv], dim=1)
             mixed = attend(i, _rotate(q, cos, sin), _rotate(k, cos, sin), v)
             x = x + F.linear(mixed.transpose(1, 2).reshape(rows, length, -1), w["out"])
-            gate, up = F.linear(F.rms_norm(x, width, w["mlp_norm"], self.eps), w["gate_up"]).prefill_chunk_tokens(
-                2, dim=-1
-            )
+            gate, up = F.linear(F.rms_norm(x, width, w["mlp_norm"], self.eps), w["gate_up"]).chunk(2, dim=-1)
             x = x + F.linear(F.silu(gate) * up, w["down"])
         return F.rms_norm(x, width, self.norm, self.eps)
 

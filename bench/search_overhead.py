@@ -3,7 +3,7 @@
 ponder grows one tree with UCT, four continuations a step, to 10^3, 10^4, 10^5 and 10^6 nodes, each time going on from
 the last. treequest (standard MCTS, as it comes: every step copies the state, and in place), llm-reasoners (MCTS to
 depth 8) and mctx (muzero_policy, compiled before) do the same with four actions at 10^3 and 10^4 nodes. They live in an
-environment of their own: `pip install treequest mctx llm-reasoners` there, and name its Python with --peers or
+environment of their own: `pip install treequest mctx llm-reasoners` there, and name its Python with --peer-python or
 PONDER_PEERS. A node of mctx is a simulation; ponder's simulations are in the details.
 """
 
@@ -219,8 +219,8 @@ def run_peer_here(name: str, nodes: int) -> None:
 def run_peer(python: str, name: str, nodes: int) -> dict[str, Any]:
     """Microseconds per node, or why there are none."""
     if not python:
-        return {"skipped": "no environment with the peers was named (--peers, PONDER_PEERS)"}
-    command = [python, __file__, "--inside", name, "--nodes", str(nodes)]
+        return {"skipped": "no environment with the peers was named (--peer-python, PONDER_PEERS)"}
+    command = [python, __file__, "--run-peer", name, "--nodes", str(nodes)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10 * MAX_TREE_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError) as error:
@@ -234,24 +234,27 @@ def run_peer(python: str, name: str, nodes: int) -> dict[str, Any]:
 def main() -> None:
     flags = make_parser(__doc__)
     flags.add_argument("--sizes", type=int, nargs="+", default=[1000, 10_000, 100_000, 1_000_000])
-    flags.add_argument("--peers", default=os.environ.get("PONDER_PEERS", ""), help="the Python that has the peers")
-    flags.add_argument("--inside", choices=PEERS, help="run one peer here, and nothing else")
-    flags.add_argument("--nodes", type=int, default=1000, help="for --inside")
+    flags.add_argument(
+        "--peer-python", default=os.environ.get("PONDER_PEERS", ""), help="the Python that has the peers"
+    )
+    flags.add_argument("--run-peer", choices=PEERS, help="run one peer here, and nothing else")
+    flags.add_argument("--nodes", type=int, default=1000, help="for --run-peer")
     args = flags.parse_args()
-    if args.inside:
-        run_peer_here(args.inside, args.nodes)
+    if args.run_peer:
+        run_peer_here(args.run_peer, args.nodes)
         return
     load = os.getloadavg()[0]
     details: dict[str, Any] = {"load_average_before": load, "bytes_per_node": memory(min(10_000, args.sizes[-1]))}
     details["ponder"] = []
     for measured in ponder_overhead(args.sizes):
         details["ponder"].append(measured)
-        print(f"ponder, {measured['nodes']:,} nodes: {format_number(measured['us_per_further_node'])} us per further node, "
+        print(f"ponder, {measured['nodes']:,} nodes: {format_number(measured['us_per_further_node'])} us per further "
+              "node, "
               f"{format_number(measured['resident_bytes_per_node'])} bytes", flush=True)  # fmt: skip
     compared = [n for n in args.sizes if n <= 10_000]
     details["peers"] = {}
     for name in PEERS:
-        details["peers"][name] = {str(n): run_peer(args.peers, name, n) for n in compared}
+        details["peers"][name] = {str(n): run_peer(args.peer_python, name, n) for n in compared}
         print(name, json.dumps(details["peers"][name]), flush=True)
     size = compared[-1]
     mine = next(m for m in details["ponder"] if m["nodes"] >= size)["us_per_node"]

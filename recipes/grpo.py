@@ -1,6 +1,6 @@
-"""GRPO: groups of samples, each rewarded for a right answer against the mean of its group; no KL.
+"""GRPO: groups of samples, each rewarded for a correct answer relative to the mean of its group; no KL.
 
-What it gave, with three seeds, hardware and time: docs/results.md.
+Results with three seeds, hardware and time: docs/results.md.
 """
 
 from _bases import BaseModelName, Count, Lr, Problems, Start, Steps, find_base
@@ -10,7 +10,8 @@ from ponder.train.policy_gradient import GRPO
 
 
 def recipe(
-    base_model: BaseModelName = "tiny", steps: Steps = None, problems_per_step: Problems = None, group_size: Count = 8, lr: Lr = None, start: Start = None,
+    base_model: BaseModelName = "tiny", steps: Steps = None, problems_per_step: Problems = None, group_size: Count = 8,
+    lr: Lr = None, start: Start = None,
     seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = find_base(base_model)

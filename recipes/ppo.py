@@ -1,6 +1,6 @@
-"""PPO on the verifier's reward, with a critic: where an answer was won or lost is learned, not told.
+"""PPO on the verifier's reward, with a critic that learns which tokens decide an answer.
 
-What it gave, with three seeds, hardware and time: docs/results.md.
+Results with three seeds, hardware and time: docs/results.md.
 """
 
 from _bases import BaseModelName, Count, Lr, Problems, Start, Steps, find_base
@@ -12,7 +12,8 @@ from ponder.train.ppo import PPO
 
 
 def recipe(
-    base_model: BaseModelName = "tiny", steps: Steps = None, problems_per_step: Problems = None, group_size: Count = 4, epochs_per_batch: int = 1, critic_warmup_steps: int = 2,
+    base_model: BaseModelName = "tiny", steps: Steps = None, problems_per_step: Problems = None, group_size: Count = 4,
+    epochs_per_batch: int = 1, critic_warmup_steps: int = 2,
     lr: Lr = None, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = find_base(base_model)

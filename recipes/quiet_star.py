@@ -2,7 +2,7 @@
 
 The base model has read sums of last digits, half of them worked out (`3*7+5:16;=6`), half plain (`3*7+5=6`). It then
 reads plain ones only, and before each answer it samples two thoughts between marks that begin as copies of `:` and `;`.
-A head mixes what it predicts with the thought and without; a thought that foretold the answer better than the other is
+A head mixes what it predicts with the thought and without; a thought that predicted the answer better than the other is
 made likelier (Zelikman et al. 2024, arXiv:2403.09629; here once before an answer and not after every token).
 
 quiet           thoughts, learned by REINFORCE
@@ -44,14 +44,17 @@ def recipe(
 ) -> Stages:  # fmt: skip
     plain, worked = LastDigits(operations, test_size=500), LastDigits(operations, "worked")
     base = FineTune(
-        TaskMixture((worked, plain)), ScratchModel("0123456789+*=:;[]", width=64, layers=2, context=48, seed=seed), TEMPLATE,
-        optimizer=AdamW(lr=3e-3, warmup_steps=50, decay_steps=base_steps), steps=base_steps, batch_size=64, save_every=base_steps,
+        TaskMixture((worked, plain)), ScratchModel("0123456789+*=:;[]", width=64, layers=2, context=48, seed=seed),
+        TEMPLATE,
+        optimizer=AdamW(lr=3e-3, warmup_steps=50, decay_steps=base_steps), steps=base_steps, batch_size=64,
+        save_every=base_steps,
         seed=seed,
     )  # fmt: skip
 
     def job(steps: int, thoughts: int, beta: float = 1.0, like: tuple[str, str] | None = (":", ";")) -> QuietStar:
         return QuietStar(
-            plain, "stage:base", thought_tokens_like=like, num_thoughts=thoughts, max_thought_tokens=operations, at_every_token=False, beta=beta, steps=steps,
+            plain, "stage:base", thought_tokens_like=like, num_thoughts=thoughts, max_thought_tokens=operations,
+            at_every_token=False, beta=beta, steps=steps,
             batch_size=batch, optimizer=AdamW(lr=lr, warmup_steps=20, decay_steps=steps), save_every=steps, seed=seed,
         )  # fmt: skip
 

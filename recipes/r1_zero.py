@@ -6,10 +6,11 @@ metrics; `ponder reflect RUN` shows the first answers in which the model takes b
 
 SmolLM2 adds two numbers below 50. It is too small for the words of R1's template to mean much: one worked answer in
 the prompt shows it the form, which it then keeps in one of five answers; `--no-one-shot` leaves that out. Measured once
-(seed 0) on two Neoverse-N1 class cores, `--steps 12 --problems-per-step 16 --max-tokens 40 --limit 100`, 13 minutes: right
-answers to 100 held-out problems 6 % [4, 9] before, 59 % [51, 68] after. The form is learned in two steps, the sums
-with it; answers get shorter, not longer, and the few words of doubt go: so small a model has nothing to think about
-here. With R1's own template, 256 tokens and sums of three numbers below 100, not one of 4,096 answers was right.
+(seed 0) on two Neoverse-N1 class cores, `--steps 12 --problems-per-step 16 --max-tokens 40 --limit 100`,
+13 minutes: right answers to 100 held-out problems 6 % [4, 9] before, 59 % [51, 68] after. The form is learned in two
+steps, the sums with it; answers get shorter, not longer, and the few words of doubt go: so small a model has nothing to
+think about here. With R1's own template, 256 tokens and sums of three numbers below 100, not one of 4,096 answers was
+right.
 
 The tiny model is no base model: a short imitation stands for all that one has read, and it knows no words, so only
 accuracy earns. It shows the loop in minutes.
@@ -32,7 +33,8 @@ ONE_SHOT_TEMPLATE = """\
 
 def recipe(
     base_model: BaseModelName = "tiny", steps: Steps = None, problems_per_step: Problems = None, group_size: Count = 8,
-    max_tokens: Annotated[int | None, "longest answer; None: 40 of the tiny model, 64 of others", GreaterThan(0)] = None,
+    max_tokens: Annotated[int | None, "longest answer; None: 40 of the tiny model, 64 of others", GreaterThan(0)]
+    = None,
     lr: Lr = None,
     one_shot: Annotated[
         bool, "leave the worked answer out of SmolLM2's prompt", When("base_model", other_than=("tiny",))

@@ -1,6 +1,6 @@
-"""Rejection-sampling fine-tuning: sample often, keep a few different right answers to each problem, fine-tune.
+"""Rejection-sampling fine-tuning: sample many answers, keep a few distinct correct ones per problem, fine-tune.
 
-What it gave, with three seeds, hardware and time: docs/results.md.
+Results with three seeds, hardware and time: docs/results.md.
 """
 
 from _bases import BaseModelName, Count, Lr, Problems, Start, Steps, find_base
@@ -11,7 +11,8 @@ from ponder.reason.strategies import Samples
 
 
 def recipe(
-    base_model: BaseModelName = "tiny", problems: Problems = None, n: Count = 8, max_per_problem: Count = 4, steps: Steps = None,
+    base_model: BaseModelName = "tiny", problems: Problems = None, n: Count = 8, max_per_problem: Count = 4,
+    steps: Steps = None,
     lr: Lr = None, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = find_base(base_model)

@@ -1,8 +1,8 @@
-"""RLHF: imitation, a reward model from pairs, then PPO on the reward model with a KL to the start.
+"""RLHF: fine-tuning, a reward model from pairs, then PPO on the reward model with a KL term to the start.
 
-The pairs are right against wrong answers, so the verifier says afterwards what the learned reward was worth.
+The pairs are correct and wrong answers, so the verifier measures afterwards how good the learned reward was.
 
-What it gave, with three seeds, hardware and time: docs/results.md.
+Results with three seeds, hardware and time: docs/results.md.
 """
 
 from typing import Annotated
@@ -19,8 +19,10 @@ from ponder.train.reward_objectives import BradleyTerry
 
 
 def recipe(
-    base_model: BaseModelName = "tiny", problems: Problems = None, answers_per_problem: Count = 8, reward_steps: Steps = None, rl_steps: Count = 32,
-    problems_per_step: Problems = None, group_size: Count = 4, kl: Annotated[float, "pull to the start"] = 0.3, lr: Lr = None,
+    base_model: BaseModelName = "tiny", problems: Problems = None, answers_per_problem: Count = 8,
+    reward_steps: Steps = None, rl_steps: Count = 32,
+    problems_per_step: Problems = None, group_size: Count = 4, kl: Annotated[float, "pull to the start"] = 0.3,
+    lr: Lr = None,
     start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = find_base(base_model)
@@ -29,7 +31,7 @@ def recipe(
         problems or b.answer_budget // (2 * answers_per_problem),
         problems_per_step or b.answer_budget // (2 * rl_steps * group_size),
     )
-    rewarded = RewardModelTask(b.task, "reward:stage:judge")
+    rewarded = RewardModelTask(b.task, "reward:stage:reward-model")
     rule = PPO(lam=1.0, kl=KL(kl, "k1", "reward"), critic=Critic(optimizer=AdamW(lr=b.reward_model.lr)))
     ppo = b.rl_job(
         sft,
@@ -45,7 +47,7 @@ def recipe(
     )
     stages += [
         Stage("sample", b.collect(sft, Samples(answers_per_problem, b.sampling), problems, seed)),
-        Stage("judge", b.train_reward_model("stage:sample", sft, BradleyTerry(), seed, reward_steps)),
+        Stage("reward-model", b.train_reward_model("stage:sample", sft, BradleyTerry(), seed, reward_steps)),
         Stage("ppo", ppo),
         Stage("accuracy", b.evaluate("stage:ppo", seed)),
     ]

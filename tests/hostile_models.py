@@ -1,4 +1,4 @@
-"""Model files that want to do harm: what each is, and one process that loads many of them under a memory limit.
+"""Malicious model files, and a process that loads many of them under a memory limit.
 
 As a program: `hostile_models.py MEGABYTES`, with lines of {"name", "way", "path"} on the standard input.
 """
@@ -91,7 +91,7 @@ DATA = bytes(4 * (32 * 16 + 7 * 32 * 32 + 3 * 32))
 def load(way: str, path: Path) -> None:
     from ponder.models import chat_templates
     from ponder.models.load import load_policy
-    from ponder.models.reward_models import load_scorer, load_shared_scorer
+    from ponder.models.load_scorer import load_scorer, load_shared_scorer
     from ponder.models.scratch_model import ScratchModel
     from ponder.nets import lora
 

@@ -17,10 +17,14 @@ import torch
 
 import engine_tree
 import harness
-import limits
-import table
+import roofline
+import write_readme
 from fakes import run_async, tiny_decoder
-from peers_sampling import (
+from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.tokenizer import Tokenizer
+from ponder.nets import hf
+from ponder.types import Ids, ids
+from sampling_backends import (
     BACKENDS,
     VLLM,
     AsyncBackend,
@@ -31,16 +35,14 @@ from peers_sampling import (
     Search,
     check_completions,
 )
-from ponder.models.ponder_policy import PonderPolicy
-from ponder.models.tokenizer import Tokenizer
-from ponder.nets import hf
-from ponder.types import Ids, ids
 
 BENCH = harness.HERE
 
 
 def test_page_is_current() -> None:
-    assert (BENCH / "README.md").read_text(encoding="utf-8") == table.render(table.load()), "run: python bench/table.py"
+    assert (BENCH / "README.md").read_text(encoding="utf-8") == write_readme.render(write_readme.load()), (
+        "run: python bench/write_readme.py"
+    )
 
 
 @pytest.mark.parametrize("path", sorted((BENCH / "results").glob("*.json")), ids=lambda p: p.stem)
@@ -55,7 +57,7 @@ def test_result_is_whole(path: Path) -> None:
 
 def test_report_ends_with_the_object_it_keeps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept = harness.report(
-        "adding", "add two numbers", 30.0, {"slow": 10.0, "fast": 20.0, "gone": None}, limit=1.0,
+        "adding", "add two numbers", 30.0, {"slow": 10.0, "fast": 20.0, "gone": None}, promised=1.0,
         unit="sums/s", packages=["numpy", "no-such-package"], results=tmp_path,
     )  # fmt: skip
     shown = capsys.readouterr().out.splitlines()
@@ -66,7 +68,9 @@ def test_report_ends_with_the_object_it_keeps(tmp_path: Path, capsys: pytest.Cap
     assert kept["versions"]["no-such-package"] == "absent"
     assert path.stem == f"adding-{kept['hardware']}"
     assert any("not measured here" in line for line in shown)
-    assert "| adding | add two numbers | 30 sums/s | slow 10, fast 20, gone – | 1.50 | 1.00 |" in table.render([kept])
+    assert "| adding | add two numbers | 30 sums/s | slow 10, fast 20, gone – | 1.50 | 1.00 |" in write_readme.render(
+        [kept]
+    )
 
 
 def test_ratio_above_one_means_ponder_wins() -> None:
@@ -86,7 +90,7 @@ def test_names_fit_a_file() -> None:
 def test_an_incomplete_result_is_refused(tmp_path: Path) -> None:
     (tmp_path / "half.json").write_text('{"name": "half"}')
     with pytest.raises(SystemExit, match=r"half\.json lacks work"):
-        table.load(tmp_path)
+        write_readme.load(tmp_path)
 
 
 def test_seconds_is_the_median_after_warming_up() -> None:
@@ -125,7 +129,7 @@ def test_a_side_says_the_log_probabilities_of_what_it_writes(folder: Path, name:
     ("name", "sizes"),
     [
         ("engine_groups", ["--prompts", "2", "--n", "3", "--tokens", "4"]),
-        ("engine_tree", ["--problems", "2", "--beams", "3", "--steps", "3", "--tokens", "4"]),
+        ("engine_tree", ["--problems", "2", "--beams", "3", "--steps", "3", "--tokens-per-step", "4"]),
     ],
 )
 def test_an_engine_bench_measures_all_sides(
@@ -137,15 +141,15 @@ def test_an_engine_bench_measures_all_sides(
     sizes: list[str],
 ) -> None:
     script: Any = import_module(name)
-    monkeypatch.setattr(script, "measure", lambda device, dtype: limits.MachinePeaks(1e10, 1e10))
-    result = _run(script, folder, tmp_path, monkeypatch, capsys, [*sizes, "--sides", "ponder", "transformers"])
+    monkeypatch.setattr(script, "measure_peaks", lambda device, dtype: roofline.MachinePeaks(1e10, 1e10))
+    result = _run(script, folder, tmp_path, monkeypatch, capsys, [*sizes, "--backends", "ponder", "transformers"])
     details = result["details"]
     assert [p.stem for p in tmp_path.iterdir()] == [f"{result['name']}-{result['hardware']}"]
     assert result["ours"] > 0 and result["peers"]["transformers"] > 0 and not details["failed"]
     assert len(details["seconds"]["ponder"]) == len(details["seconds"]["transformers"]) == 2
     assert 0 < details["share_of_limit"]["ponder"] < 1
     inside = details["inside_ponder"]
-    parts = [inside[name] for name in limits.TIME_SHARES]
+    parts = [inside[name] for name in roofline.TIME_SHARES]
     assert min(parts) >= 0 and sum(parts) == pytest.approx(inside["seconds"])
     assert inside["calls"]["network"] >= 4
 
@@ -154,7 +158,7 @@ def test_the_start_is_measured_in_a_fresh_process(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(BENCH.parent / "src"))
-    sizes = ["--prompts", "2", "--n", "2", "--tokens", "3", "--sides", "ponder"]
+    sizes = ["--prompts", "2", "--n", "2", "--tokens", "3", "--backends", "ponder"]
     result = _run(import_module("engine_start"), folder, tmp_path, monkeypatch, capsys, sizes, repeats=0)
     first = result["details"]["first_turn"]["ponder"]
     assert 0 < first["opened"] < first["first_token"] == result["ours"] < first["first_group"]
@@ -185,9 +189,9 @@ def test_a_peer_that_fails_leaves_the_others(
             raise MemoryError("no room")
 
     script: Any = import_module("engine_groups")
-    monkeypatch.setattr(script, "measure", lambda device, dtype: limits.MachinePeaks(1e10, 1e10))
+    monkeypatch.setattr(script, "measure_peaks", lambda device, dtype: roofline.MachinePeaks(1e10, 1e10))
     monkeypatch.setitem(BACKENDS, "vLLM", Broken)
-    sizes = ["--prompts", "1", "--n", "2", "--tokens", "2", "--sides", "ponder", "vLLM", "plain loop"]
+    sizes = ["--prompts", "1", "--n", "2", "--tokens", "2", "--backends", "ponder", "vLLM", "plain loop"]
     result = _run(script, folder, tmp_path, monkeypatch, capsys, sizes, repeats=1)
     assert result["peers"]["vLLM"] is None and result["peers"]["plain loop"] > 0
     assert result["details"]["failed"] == {"vLLM": "MemoryError: no room"}
@@ -268,20 +272,20 @@ def test_every_way_to_drive_searches_asks_the_same(kind: str) -> None:
 
 def test_the_limit_counts_what_must_be_read_and_computed() -> None:
     net = tiny_decoder()
-    config, machine = net.config, limits.MachinePeaks(bandwidth=1000.0, matrix_rate=1e6)
+    config, machine = net.config, roofline.MachinePeaks(bandwidth=1000.0, matrix_rate=1e6)
     matrices = sum(p.numel() for p in net.parameters() if p.dim() == 2)  # the embedding is the head
     per_key = 2 * 4 * config.layers * config.kv_heads * config.head_dim
-    found = limits.roofline(config, torch.float32, 0, [limits.DecodePass(3, 10, 0)], machine)
+    found = roofline.min_seconds(config, torch.float32, 0, [roofline.DecodePass(3, 10, 0)], machine)
     assert found["reading_seconds"] == pytest.approx((4 * matrices + 10 * per_key) / 1000.0)
     assert found["matrix_seconds"] == pytest.approx(3 * 2 * matrices / 1e6)
     assert found["seconds"] == max(found["reading_seconds"], found["matrix_seconds"])
-    two = limits.roofline(config, torch.float32, 7, [limits.DecodePass(3, 10, 0)] * 2, machine)
+    two = roofline.min_seconds(config, torch.float32, 7, [roofline.DecodePass(3, 10, 0)] * 2, machine)
     prompts = 7 * 2 * (matrices - config.vocab * config.width) / 1e6
     assert two["seconds"] == pytest.approx(2 * found["seconds"] + prompts)
 
 
 def test_shared_prefixes_count_once() -> None:
-    assert limits.count_distinct_prefixes([ids([1, 2, 3]), ids([1, 2, 4, 5]), ids([2, 2])]) == 3 + 2 + 2
+    assert roofline.count_distinct_prefixes([ids([1, 2, 3]), ids([1, 2, 4, 5]), ids([2, 2])]) == 3 + 2 + 2
     prompts = [ids([7, 8, 9, who]) for who in range(3)]
     shape = (4, 5, 6)
     counted, sharing = engine_tree.passes(prompts, *shape)
@@ -296,13 +300,13 @@ def test_shared_prefixes_count_once() -> None:
             if step < 4:
                 asks = tree.send([_answer(ask, 6) for ask in asks])
     for step, paths in enumerate(rounds):
-        assert counted[6 * step].keys == limits.count_distinct_prefixes(paths)
-        assert counted[6 * step + 5].keys == limits.count_distinct_prefixes(paths) + 5 * 12
+        assert counted[6 * step].keys == roofline.count_distinct_prefixes(paths)
+        assert counted[6 * step + 5].keys == roofline.count_distinct_prefixes(paths) + 5 * 12
     assert sharing["of_them_distinct"] < sharing["prefix_tokens_sent"] / 2
 
 
 def test_watching_the_engine_ends() -> None:
-    before = [getattr(owner, name) for owner, name, _ in limits._POINTS]
-    with pytest.raises(ValueError), limits.time_engine("cpu"):
+    before = [getattr(owner, name) for owner, name, _ in roofline._TIMED_METHODS]
+    with pytest.raises(ValueError), roofline.time_engine("cpu"):
         raise ValueError
-    assert [getattr(owner, name) for owner, name, _ in limits._POINTS] == before
+    assert [getattr(owner, name) for owner, name, _ in roofline._TIMED_METHODS] == before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -69,7 +70,7 @@ def test_newcomers_programs_are_short() -> None:
 def test_links_lead_to_files(page: Path) -> None:
     generated = {"reference/cli.md", "reference/api.md", "benchmarks.md"}
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
-    for target in re.findall(r"\]\(([^)#:\s]+)", text):
+    for target in re.findall(r"\]\((?!https?:)([^)#:\s]+)", text):
         where = (page.parent / target).resolve()
         if where.is_relative_to(DOCS) and str(where.relative_to(DOCS)) in generated:
             continue
@@ -80,7 +81,7 @@ def test_links_lead_to_files(page: Path) -> None:
 
 def test_site_has_every_page() -> None:
     menu = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text()))
-    pages = {str(p.relative_to(DOCS)) for p in DOCS.rglob("*.md")}
+    pages = {str(p.relative_to(DOCS)) for p in DOCS.rglob("*.md") if p.parent.name != "results"}
     assert menu - pages == {"reference/cli.md", "reference/api.md", "benchmarks.md"} and pages <= menu
 
 
@@ -123,3 +124,35 @@ def test_every_command_is_in_a_document() -> None:
 def test_glossary_has_thirty_words() -> None:
     section = (DOCS / "concepts.md").read_text().partition("## The thirty words that matter")[2]
     assert len(re.findall(r"^\| .+ \| .+ \|$", section, re.M)) - 1 >= 30
+
+
+def commands() -> list[tuple[str, str]]:
+    """Every `ponder ...` line of the documents' shell blocks and tables, with its page."""
+    found = []
+    for page in PAGES:
+        if page.name == "CHANGELOG.md" or page.parent.name == "results":
+            continue
+        text = page.read_text()
+        blocks = "\n".join(re.findall(r"```(?:sh|text)?\n(.*?)```", text, re.S))
+        lines = re.findall(r"^(ponder [a-z].*?)(?:\s{2,}#.*)?$", blocks, re.M) + re.findall(
+            r"`(ponder [a-z][^`]+)`", text
+        )
+        found += [(page.name, line) for line in dict.fromkeys(lines)]
+    return found
+
+
+@pytest.mark.parametrize(("page", "line"), commands(), ids=lambda x: str(x)[:60])
+def test_flags_of_documented_commands_exist(page: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from ponder.cli import COMMANDS, main
+
+    words = [word for word in shlex.split(line) if word != "..."]
+    if words[1] not in COMMANDS:
+        assert words[1] in ("COMMAND",), line
+        return
+    about = [words[1], words[2]] if words[1] == "run" and len(words) > 2 and words[2].isidentifier() else [words[1]]
+    assert main([*about, "--help"]) == 0
+    text = capsys.readouterr().out
+    for flag in (word.partition("=")[0] for word in words if word.startswith("--") and len(word) > 2):
+        known = re.search(rf"{re.escape(flag)}(?![\w-])", text)
+        dotted = f"{flag.partition('.')[0]}.NAME" in text and "." in flag
+        assert known or dotted or flag in ("--help", "--trust"), f"{page}: {line}: {flag}"

@@ -17,13 +17,14 @@ from ponder.errors import ModelError, UsageError
 from ponder.types import Sampling, ids
 
 KINDS: list[dict[str, Any]] = [
-    {}, {"temperature": 0.0}, {"top_k": 3}, {"top_p": 0.8}, {"stop": ("1", "ab")}, {"repetition": 1.2, "presence": 0.3},
-    {"alternatives": 3, "measures": ("entropy",)}, {"bias": ((4, 1.0),)}, {"forced": (5, 6)}, {"no_repeat_ngram_size": 2},
-    {"allowed": (3, 4, 5, 6)}, {"min_tokens": 6},
+    {}, {"temperature": 0.0}, {"top_k": 3}, {"top_p": 0.8}, {"stop": ("1", "ab")},
+    {"repetition_penalty": 1.2, "presence_penalty": 0.3}, {"logprobs": 3, "token_stats": ("entropy",)},
+    {"logit_bias": ((4, 1.0),)}, {"forced_token_ids": (5, 6)}, {"no_repeat_ngram_size": 2},
+    {"allowed_token_ids": (3, 4, 5, 6)}, {"min_tokens": 6},
 ]  # fmt: skip
 ADAPTERS = ("", "red", "blue")
 DISTINCT_CALLS = 48
-SLOW_TO_REFUSE = ("pattern", "schema")  # a grammar may be large and allowed
+SLOW_TO_REFUSE = ("regex", "json_schema")  # a grammar may be large and allowed
 # A number drawn within a rounding error of the border between two tokens falls to either: once in very many calls.
 CALLS_PER_TIE = 10_000
 

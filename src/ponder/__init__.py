@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     )
     from ponder.runs import read_metrics, read_traces
     from ponder.tasks import Addition, Arithmetic, Countdown, CustomTask, GeneratedTask
-    from ponder.train.imitation import DPO, SFT, Distill
+    from ponder.train.distill import Distill
+    from ponder.train.dpo import DPO
+    from ponder.train.imitation import SFT
     from ponder.train.optimizer import AdamW
     from ponder.train.policy_gradient import CISPO, DAPO, GRPO, GSPO, REINFORCE, RLOO, DrGRPO
     from ponder.train.ppo import PPO
@@ -76,7 +78,9 @@ _MODULES = {
     ),
     "ponder.runs": ("read_metrics", "read_traces"),
     "ponder.tasks": ("Addition", "Arithmetic", "Countdown", "CustomTask", "GeneratedTask"),
-    "ponder.train.imitation": ("DPO", "SFT", "Distill"),
+    "ponder.train.distill": ("Distill",),
+    "ponder.train.dpo": ("DPO",),
+    "ponder.train.imitation": ("SFT",),
     "ponder.train.optimizer": ("AdamW",),
     "ponder.train.policy_gradient": ("CISPO", "DAPO", "GRPO", "GSPO", "REINFORCE", "RLOO", "DrGRPO"),
     "ponder.train.ppo": ("PPO",),
@@ -90,6 +94,18 @@ _HOMES = {
 }
 
 __all__ = [
+    "CISPO",
+    "DAPO",
+    "DPO",
+    "DVTS",
+    "GRPO",
+    "GSPO",
+    "MCTS",
+    "PPO",
+    "REINFORCE",
+    "RL",
+    "RLOO",
+    "SFT",
     "AdamW",
     "Addition",
     "Answer",
@@ -99,37 +115,25 @@ __all__ = [
     "BestOfN",
     "Budget",
     "BudgetForcing",
-    "CISPO",
     "Chain",
     "Collect",
     "Completion",
     "Cost",
     "Countdown",
     "CustomTask",
-    "DAPO",
-    "DPO",
-    "DVTS",
     "Distill",
     "DrGRPO",
     "Evaluate",
     "FinalNumber",
     "FineTune",
-    "GRPO",
-    "GSPO",
     "GeneratedTask",
     "Harvest",
     "Label",
-    "MCTS",
     "MajorityVote",
     "MathAnswer",
-    "PPO",
     "Policy",
     "PonderError",
     "Problem",
-    "REINFORCE",
-    "RL",
-    "RLOO",
-    "SFT",
     "Samples",
     "Sampling",
     "Score",

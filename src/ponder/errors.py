@@ -1,7 +1,7 @@
-"""One small tree of errors. Each message names what is wrong, the value, and what to do next.
+"""ponder's errors. Each message names what is wrong, the value, and what to do next.
 
-The command line prints `PonderError` as one sentence and exits with code 2; anything else is a bug and
-keeps its traceback.
+The command line prints a `PonderError` as one sentence and exits with code 2. Any other exception is a bug and keeps
+its traceback.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-# A server or a file may name any number of things, of any length.
+# A server or a file may list any number of names, of any length.
 MAX_LISTED, MAX_COMPARED, MAX_NAME_CHARS = 200, 5000, 200
 
 
 class PonderError(Exception):
-    """Something the user can put right."""
+    """An error that the user can fix."""
 
 
 class UsageError(PonderError):
@@ -22,32 +22,32 @@ class UsageError(PonderError):
 
 
 class UnknownName(UsageError):
-    """No thing of that name; says which names come close."""
+    """An unknown name. The message lists similar names."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
         names = sorted(known)
         some = [n for n in names[:MAX_COMPARED] if len(n) <= MAX_NAME_CHARS]
         close = difflib.get_close_matches(name[:MAX_NAME_CHARS], some, n=3, cutoff=0.5)
-        meant = f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
+        suggestion = f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
         few = [n if len(n) <= MAX_NAME_CHARS else n[:MAX_NAME_CHARS] + "…" for n in names[:MAX_LISTED]]
         more = f" and {len(names) - MAX_LISTED:,} more" if len(names) > MAX_LISTED else ""
         listed = f" Known: {', '.join(few)}{more}." if names else ""
-        super().__init__(f"no {kind} named {name[:MAX_NAME_CHARS]!r}.{meant}{listed}{' ' + hint if hint else ''}")
+        super().__init__(f"no {kind} named {name[:MAX_NAME_CHARS]!r}.{suggestion}{listed}{' ' + hint if hint else ''}")
 
 
 class UntrustedCode(UsageError):
-    """A run directory names code that is not ponder's own, and that the user did not name."""
+    """A run directory names code that is neither ponder's own nor named by the user."""
 
     def __init__(self, names: Iterable[str]) -> None:
         listed = ", ".join(repr(name) for name in names)
         super().__init__(
-            f"job.json names {listed}, which is not ponder's own, and is not loaded or called on its word alone: give"
-            " --trust where you trust whoever wrote it, or name the same on the command line (in Python: trust=True)"
+            f"job.json names {listed}, which is not ponder's own code, so it is not loaded: give --trust if you trust"
+            " whoever wrote it, or name the same on the command line (in Python: trust=True)"
         )
 
 
 class ModelError(PonderError):
-    """Weights, configuration or tokenizer that are missing, damaged or do not fit each other."""
+    """Weights, a configuration or a tokenizer that is missing, damaged or does not fit the others."""
 
 
 class TaskError(PonderError):
@@ -55,7 +55,7 @@ class TaskError(PonderError):
 
 
 class VerifierError(PonderError):
-    """A verifier that cannot decide: what it needs is missing, or too many answers are left without a verdict."""
+    """A verifier that cannot decide: it misses something, or too many answers have no verdict."""
 
 
 class RunError(PonderError):
@@ -63,15 +63,15 @@ class RunError(PonderError):
 
 
 class MissingExtra(PonderError):
-    """An optional library is needed here."""
+    """An optional package is not installed."""
 
     def __init__(self, what: str, package: str, extra: str) -> None:
         super().__init__(f"{what} needs the package {package!r}: pip install 'ponder[{extra}]'")
 
 
 class BudgetExhausted(PonderError):
-    """A budget is used up; whoever was thinking decides by what there is."""
+    """A budget is used up. The strategy decides with what it has."""
 
 
 class Interrupted(PonderError):
-    """The user stopped a run; what was done is saved."""
+    """The user stopped a run. Finished work is saved."""

@@ -1,4 +1,4 @@
-"""How many came through each filter, and why the others did not: what a data factory shows of its work."""
+"""`FilterReport`: how many items passed each filter of a data pipeline, and why the others were dropped."""
 
 from __future__ import annotations
 
@@ -11,58 +11,58 @@ from ponder.errors import TaskError
 
 T = TypeVar("T")
 
-MAX_REASONS = 3  # reasons that a line names; the rest are counted together
-MAX_REASON_CHARS = 60  # characters of a reason
+MAX_REASONS = 3  # listed per line; the rest are counted together
+MAX_REASON_CHARS = 60  # of a reason
 
 
 @dataclass
 class FilterReport:
-    """Stages stand in the order in which they were first met. A stage may count other things than the one before."""
+    """Stages are in the order of their first use. A stage may count other items than the one before."""
 
     stages: dict[str, int] = field(default_factory=dict)
     dropped: dict[str, Counter[str]] = field(default_factory=dict)
 
     def add(self, stage: str, count: int, dropped: Mapping[str, int] | None = None) -> None:
-        """So many more came through, and so many did not."""
+        """Add to a stage: `count` items passed, the others were dropped, by reason."""
         self.stages[stage] = self.stages.get(stage, 0) + count
-        for why, missing in (dropped or {}).items():
-            if missing:
-                self.dropped.setdefault(stage, Counter())[why[:MAX_REASON_CHARS]] += missing
+        for reason, number in (dropped or {}).items():
+            if number:
+                self.dropped.setdefault(stage, Counter())[reason[:MAX_REASON_CHARS]] += number
 
-    def record(self, stage: str, ok: bool, why: str = "") -> bool:
-        """Count one at a stage; `ok` again, so that it can be asked in an `if`."""
-        self.add(stage, int(ok), {} if ok else {why: 1})
+    def record(self, stage: str, ok: bool, reason: str = "") -> bool:
+        """Count one item at a stage. Returns `ok`, for use in an `if`."""
+        self.add(stage, int(ok), {} if ok else {reason: 1})
         return ok
 
     def require_some(self, stage: str, left: Sequence[T], dropped: Mapping[str, int] | None = None) -> Sequence[T]:
-        """What is left after a stage; where that is nothing, the work ends here, with the funnel in the message."""
+        """Record a stage and return what is left. Where nothing is, raise with the report in the message."""
         self.add(stage, len(left), dropped)
         if not left:
             self.fail(f"nothing is left at the stage {stage!r}")
         return left
 
-    def fail(self, why: str) -> NoReturn:
-        """End the work, and say what came of it so far."""
-        raise TaskError("\n".join([f"{why}:", *self.lines()]))
+    def fail(self, reason: str) -> NoReturn:
+        """Raise, with the report so far in the message."""
+        raise TaskError("\n".join([f"{reason}:", *self.lines()]))
 
     def lines(self) -> list[str]:
-        """For people: one aligned line a stage, with what was lost there."""
+        """One aligned line per stage, with the reasons for what was dropped."""
         wide = max(map(len, self.stages), default=0)
         figures = {stage: f"{count:,}" for stage, count in self.stages.items()}
         digits = max(map(len, figures.values()), default=0)
         rows = ((f"{stage:<{wide}}  {figures[stage]:>{digits}}", self._dropped_text(stage)) for stage in self.stages)
-        return [f"  {row}   {lost}".rstrip() for row, lost in rows]
+        return [f"  {row}   {dropped}".rstrip() for row, dropped in rows]
 
     def _dropped_text(self, stage: str) -> str:
         reasons = self.dropped.get(stage, Counter()).most_common()
-        named = [f"{count:,} {why}".rstrip() for why, count in reasons[:MAX_REASONS]]
+        named = [f"{count:,} {reason}".rstrip() for reason, count in reasons[:MAX_REASONS]]
         more = sum(count for _, count in reasons[MAX_REASONS:])
         return ("- " + ", ".join([*named, *([f"{more:,} others"] if more else [])])) if named else ""
 
     @classmethod
     def from_json(cls, rows: Sequence[Mapping[str, Any]]) -> FilterReport:
-        lost = {row["stage"]: Counter(row["dropped"]) for row in rows if "dropped" in row}
-        return cls({row["stage"]: row["count"] for row in rows}, lost)
+        dropped = {row["stage"]: Counter(row["dropped"]) for row in rows if "dropped" in row}
+        return cls({row["stage"]: row["count"] for row in rows}, dropped)
 
     def to_json(self) -> list[dict[str, Any]]:
         return [

@@ -1,4 +1,4 @@
-"""A disk that is full: say so, wait, and go on when there is room. A stop signal ends the wait."""
+"""Retry writes while the disk is full: warn, wait, and continue when there is space. A stop signal ends the wait."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ponder import signals
 
 T = TypeVar("T")
 
-FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 60.0  # seconds between two attempts: twice as many after each
-_POLL_SECONDS = 0.2  # seconds between two looks for a stop signal
+FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 60.0  # between two attempts; doubles after each
+_POLL_SECONDS = 0.2  # between two checks for a stop signal
 _DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Whether an error, or what caused it, says that there is no room. Libraries may keep only the words."""
+    """Whether an error, or its cause, says that the disk is full. Some libraries keep only the message."""
     while error is not None:
         if isinstance(error, OSError) and error.errno is not None:
             return error.errno in _DISK_FULL_ERRNOS
@@ -35,15 +35,15 @@ def is_disk_full(error: BaseException | None) -> bool:
 def retry_while_disk_full(
     write: Callable[[], T], path: Path, needed: int, stopped: Callable[[], bool] = signals.stop_requested
 ) -> T:
-    """What `write` gives, which must leave nothing half-written where it fails. Where the disk is full it is tried
-    again until there is room. When the user wants to stop, its error is raised.
+    """The result of `write`, which must leave nothing half-written when it fails. While the disk is full, it is called
+    again until there is space. If the user asks to stop, the last error is raised.
     """
     pause, waited, due = FIRST_RETRY_SECONDS, 0.0, 0.0
     while True:
         try:
             result = write()
-        except Exception as why:
-            if not is_disk_full(why) or stopped():
+        except Exception as error:
+            if not is_disk_full(error) or stopped():
                 raise
             if waited >= due:  # after 0, 1, 3, 9, ... seconds
                 _warn(f"the disk is full: {_describe_need(path, needed)}; waiting until there is room")
@@ -58,12 +58,12 @@ def retry_while_disk_full(
 
 
 def _describe_need(path: Path, needed: int) -> str:
-    """For people: how much is missing, and where."""
-    said = f"{path} needs {_format_bytes(needed)}"
+    """How much space a file needs, and how much is free there."""
+    text = f"{path} needs {_format_bytes(needed)}"
     with contextlib.suppress(OSError):
         there = next(p for p in (path, *path.parents) if p.exists())
-        said += f", and {_format_bytes(shutil.disk_usage(there).free)} are free"
-    return said
+        text += f", and {_format_bytes(shutil.disk_usage(there).free)} are free"
+    return text
 
 
 def _format_bytes(count: float) -> str:
@@ -75,7 +75,7 @@ def _format_bytes(count: float) -> str:
 
 
 def _wait(seconds: float, stopped: Callable[[], bool]) -> bool:
-    """Whether to go on after so many seconds: a stop ends them early."""
+    """Sleep; False if the user asked to stop, which ends the sleep early."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         if stopped():

@@ -1,4 +1,4 @@
-"""The verbs: three async protocols, and the two things they work on."""
+"""The protocols: `Policy`, `Scorer`, `Strategy`, `Task` and `Progress`."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from ponder.types import Completion, Ids, Message, Problem, Sampling, Score, Tra
 
 @runtime_checkable
 class Policy(Protocol):
-    """Something that writes: a model in this process, behind a server, or a fake."""
+    """Generates text: a model in this process, behind a server, or a fake."""
 
     def encode(self, messages: Sequence[Message]) -> Ids:
-        """A conversation as the tokens after which the policy answers."""
+        """The tokens of a conversation, up to where the policy's answer begins."""
         ...
 
     def tokens(self, text: str) -> Ids:
-        """Plain text to put into an answer: a word to go on with, a tool's result."""
+        """The tokens of plain text to put into an answer: a word to continue with, a tool's result."""
         ...
 
     def text(self, tokens: Ids) -> str:
-        """Tokens as text."""
+        """The text of tokens."""
         ...
 
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
-        """Go on from a token prefix, n times. Never re-tokenises what was sampled."""
+        """Continue a token prefix, n times. Never re-tokenises what was sampled."""
         ...
 
 
 class PolicyWrapper:
-    """A policy that writes through another one, and reads and spells as that does."""
+    """A policy around another one, whose encoding and decoding it uses."""
 
     __slots__ = ()
     policy: Policy
@@ -48,17 +48,17 @@ class PolicyWrapper:
 
 @runtime_checkable
 class Scorer(Protocol):
-    """Something that judges: a verifier, an outcome or process reward model, a value model, a judge.
+    """Rates steps: a verifier, an outcome or process reward model, a value model, an LLM judge.
 
-    A score is of the path up to a step, as a whole. A scorer that rates each step by itself, as a process reward model
-    does, has `scores_steps = True` and gives those ratings too (`Score.steps`, one for each step on the path): searches
-    reduce them (`reason.operators.evaluate`). `reason.scorers.StepScoreReducer` makes such a scorer of one that looks at a
-    single step.
+    A score is of the whole path up to a step. A scorer that rates each step by itself, as a process reward model does,
+    has `scores_steps = True` and also returns those ratings (`Score.steps`, one for each step on the path), which
+    searches reduce (`reason.operators.evaluate`). `reason.scorers.StepScoreReducer` turns a scorer of single steps into
+    one of these.
     """
 
     @property
     def name(self) -> str:
-        """The key its scores stand under in `Step.scores`."""
+        """The key of its scores in `Step.scores`."""
         ...
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
@@ -68,15 +68,15 @@ class Scorer(Protocol):
 
 @runtime_checkable
 class Strategy(Protocol):
-    """A way to think: grows the trace in place, and goes on from what is there. The scorer is its guide; who judges
-    the outcome comes later."""
+    """A search or sampling strategy: extends the trace in place, from what it has already. The scorer guides it; the
+    verifier grades the result later."""
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None: ...
 
 
 @runtime_checkable
 class Task(Protocol):
-    """Problems, and the verifier that judges their answers. `train` and `test` never overlap."""
+    """Problems, and the verifier that grades their answers. `train` and `test` never overlap."""
 
     @property
     def name(self) -> str: ...
@@ -91,23 +91,23 @@ class Task(Protocol):
     def verifier(self) -> Scorer: ...
 
     def gold(self, problem: Problem) -> str:
-        """An answer the verifier accepts."""
+        """An answer that the verifier accepts."""
         ...
 
 
 class Progress(Protocol):
-    """Looks on while a job works: a live panel, plain lines, a test. Any call may raise `Interrupted`."""
+    """Observes a running job: a live panel, plain lines, a test. Any call may raise `Interrupted`."""
 
     def phase(self, name: str) -> None:
-        """What is being done now."""
+        """A phase begins."""
         ...
 
     def tokens(self, count: int) -> None:
-        """So many more tokens were sampled."""
+        """`count` more tokens were sampled."""
         ...
 
     def share(self, done: float) -> None:
-        """This share (0 to 1) of the phase is done."""
+        """A fraction (0 to 1) of the phase is done."""
         ...
 
     def step(self, done: int, total: int, metrics: Mapping[str, float], traces: Sequence[Trace]) -> None:
@@ -116,7 +116,7 @@ class Progress(Protocol):
 
 
 class NoProgress:
-    """A `Progress` that says nothing."""
+    """A `Progress` that shows nothing."""
 
     def phase(self, name: str) -> None:
         pass

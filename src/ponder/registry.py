@@ -1,8 +1,8 @@
 """Find a thing by name: a visible table first, then `module:object`, then an installed plug-in.
 
-To load by name is to run code. Names that a user types, or writes into his program, are his own word. Names that were
-read from a run directory may be a stranger's, so they are loaded within `limited`, where only ponder's own things and
-those that the user named himself are found (see `trust`).
+Loading by name runs code. Names that users type or write into their programs are trusted. Names from a run directory
+may be a stranger's, so they are loaded within `only_allowed`, which finds only ponder's own objects and those that the
+user named (see `runs.trust`).
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ from typing import Any
 
 from ponder.errors import UnknownName, UntrustedCode, UsageError
 
-AllowedNames = Collection[str] | None  # names beside ponder's own; None: all there are
+AllowedNames = Collection[str] | None  # names beside ponder's own; None: every name
 
-JOB_FUNCTIONS = (
-    "ponder.tasks.synthetic.problem_rows:accuracy",
-)  # ponder's own that a job may name; classes must be dataclasses
+# ponder's functions that a job may name. It may name any of ponder's dataclasses.
+JOB_FUNCTIONS = ("ponder.tasks.synthetic.problem_rows:accuracy",)
 _DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 _PACKAGE_FOLDER = Path(__file__).resolve().parent
 _allowed: ContextVar[AllowedNames] = ContextVar("allowed", default=None)
 
 
 def lookup(kind: str, name: str, table: Mapping[str, Any]) -> Any:
-    """The thing of that kind ("task", "strategy", ...); plug-ins live in the entry-point group `ponder.KIND`."""
+    """The object of a kind ("task", "strategy", ...) by name. Plug-ins are in the entry-point group `ponder.KIND`."""
     if name in table:
         return table[name]
     if ":" in name:
@@ -54,21 +53,21 @@ def import_object(path: str) -> Any:
         if found is not None:
             return found
         if is_ponder_module(path.partition(":")[0]):
-            raise UsageError(f"cannot load {path!r}: ponder has nothing of that name that a job may hold")
+            raise UsageError(f"cannot load {path!r}: ponder has no object of that name that a job may use")
         raise UntrustedCode([path])
     module, _, attribute = path.partition(":")
     try:
         found = importlib.import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError, TypeError) as why:
-        raise UsageError(f"cannot load {path!r}: {why}") from None
+    except (ImportError, AttributeError, ValueError, TypeError) as reason:
+        raise UsageError(f"cannot load {path!r}: {reason}") from None
     return found
 
 
 @contextmanager
 def only_allowed(allowed: AllowedNames) -> Iterator[None]:
-    """Within, `load` and `find` give only ponder's own things and these."""
+    """Within this block, `import_object` and `lookup` return only ponder's own objects and these."""
     token = _allowed.set(allowed)
     try:
         yield
@@ -77,7 +76,7 @@ def only_allowed(allowed: AllowedNames) -> Iterator[None]:
 
 
 def set_allowed(allowed: AllowedNames) -> None:
-    """The same for all that follows in this context: a command that runs what a run directory holds."""
+    """The same for the rest of this context: for a command that runs a run directory's job."""
     _allowed.set(allowed)
 
 
@@ -89,10 +88,10 @@ def is_ponder_module(module: str) -> bool:
 
 
 def ponder_object(path: str) -> Any:
-    """The object at `module:object` where it is ponder's own and a job may name it; else None.
+    """The object at `module:object` if it is ponder's own and a job may name it; else None.
 
-    That is a dataclass (tasks, scorers, strategies, jobs) or one of `FUNCTIONS`. Any other function of ponder's would
-    be called with whatever a job says, and modules lead on to other modules (`ponder.staging:shutil.rmtree`).
+    That is a dataclass (tasks, scorers, strategies, jobs) or one of `JOB_FUNCTIONS`. A job could call any other
+    function with its own arguments, and modules lead to other modules (`ponder.staging:shutil.rmtree`).
     """
     module, _, attribute = path.partition(":")
     if not is_ponder_module(module) or not _DOTTED_NAME.fullmatch(attribute):
@@ -119,14 +118,14 @@ def _import_own(module: str) -> Any:
         return known if _loaded_from(known, file) else None
     spec = importlib.util.spec_from_file_location(module, file)
     assert spec is not None and spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    sys.modules[module] = made  # as dataclasses look their module up
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[module] = loaded  # dataclasses look up their module
     try:
-        spec.loader.exec_module(made)
+        spec.loader.exec_module(loaded)
     except BaseException:
         del sys.modules[module]
         raise
-    return made
+    return loaded
 
 
 def _recipe_file(module: str) -> Path | None:

@@ -19,7 +19,10 @@ from typing import Any
 
 from ponder.errors import UsageError
 
-UNBOUNDED_FIELDS = ("threshold", "least", "bar", "margin", "enough", "seconds", "wall", "timeout", "dollars")
+UNBOUNDED_FIELDS = (
+    "threshold", "cutoff", "margin", "min_margin", "min_score", "min_reward", "stop_score", "dollars",
+    "seconds", "cpu_seconds", "wall_seconds", "timeout", "timeout_seconds",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

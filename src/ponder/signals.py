@@ -1,8 +1,9 @@
-"""SIGINT, SIGTERM and SIGHUP from the first moment of a command: they end it in one line and never in a traceback.
+"""Handlers for SIGINT, SIGTERM and SIGHUP, from the start of a command: it ends with one line, never a traceback.
 
-Imports next to nothing, since it is at work before all else is imported. An exception raised by a signal handler would
-come up anywhere: inside numpy's import, a destructor, or Python's own end, which print it. So the process ends here,
-and removes its unfinished folders itself. A job that saves before it stops has handlers of its own (cli/graceful_stop.py).
+The module imports almost nothing, because it is installed before everything else is imported. A signal handler that
+raises could raise anywhere: inside numpy's import, in a destructor, or while Python shuts down, which prints it. So the
+handler ends the process, after it removed the staging folders. A job that saves before it stops has handlers of its own
+(cli/graceful_stop.py).
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from typing import Any, NoReturn
 
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
-_stop_checks: list[Any] = []  # of each job that saves before it stops: whether it was asked to
-_owner_pid = 0  # the process that the handlers were installed in; one that it forks has nothing to clear up
+_stop_checks: list[Any] = []  # of each job that saves before it stops: was it asked to stop?
+_owner_pid = 0  # the process that installed the handlers; a fork of it has nothing to clean up
 
 
 def install(handler: Any = None) -> dict[int, Any]:
-    """Handle the stop signals by `handler`, by default `end`. Gives the handlers before. `nohup` stays in force."""
+    """Install `handler`, by default `exit_on_signal`, and return the previous handlers. `nohup` stays in force."""
     global _owner_pid
     _owner_pid = os.getpid()
     before: dict[int, Any] = {}
@@ -31,18 +32,18 @@ def install(handler: Any = None) -> dict[int, Any]:
 
 
 def stop_requested() -> bool:
-    """Whether a job that is running was asked to stop: for whoever waits inside it."""
-    return any(asked() for asked in list(_stop_checks))
+    """Whether a running job was asked to stop: for code that waits inside it."""
+    return any(check() for check in list(_stop_checks))
 
 
-def add_stop_check(asked: Any) -> None:
-    """Let `stop_requested` ask this function too, until `remove_stop_check`."""
-    _stop_checks.append(asked)
+def add_stop_check(check: Any) -> None:
+    """Let `stop_requested` call this function too, until `remove_stop_check`."""
+    _stop_checks.append(check)
 
 
-def remove_stop_check(asked: Any) -> None:
-    if asked in _stop_checks:
-        _stop_checks.remove(asked)
+def remove_stop_check(check: Any) -> None:
+    if check in _stop_checks:
+        _stop_checks.remove(check)
 
 
 def exit_on_signal(number: int, frame: FrameType | None = None, message: str = "stopped") -> NoReturn:
@@ -53,8 +54,8 @@ def exit_on_signal(number: int, frame: FrameType | None = None, message: str = "
     except ValueError:
         pass  # another thread than the main one
     if os.getpid() == _owner_pid:
-        if (scratch := sys.modules.get("ponder.staging")) is not None:
-            scratch.remove_all()
+        if (staging := sys.modules.get("ponder.staging")) is not None:
+            staging.remove_all()
         shown = os.isatty(2)
         write_fd(2, f"{chr(27) + '[?25h' if shown else ''}{message}\n")  # the live panel hides the cursor
         if "--json" in sys.argv:
@@ -63,7 +64,7 @@ def exit_on_signal(number: int, frame: FrameType | None = None, message: str = "
 
 
 def write_fd(fd: int, text: str) -> None:
-    """Past Python's buffers, which the interrupted code may hold."""
+    """Write without Python's buffers, whose lock the interrupted code may hold."""
     try:  # noqa: SIM105 (contextlib would have to be imported first)
         os.write(fd, text.encode())
     except OSError:  # the terminal is gone

@@ -1,4 +1,4 @@
-"""Folders in which something is written before it is put in its place. Whoever ends the process early sweeps them."""
+"""Staging folders: files are written there, then renamed into place. A process that ends early removes them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_active_folders: dict[Path, Path] = {}  # work folder: what it is for
+_active_folders: dict[Path, Path] = {}  # staging folder: its target
 
 
 @contextmanager
 def staging_folder(target: Path) -> Iterator[Path]:
-    """A private folder on the disk of `target`, gone afterwards. What is moved to `old` in it is `target` as it was,
-    and returns to its place where nothing new has taken that."""
+    """A temporary folder on the same disk as `target`. If the old target was moved to `old` in it and nothing replaced
+    it, the old target is moved back."""
     target.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     _active_folders[work] = target
@@ -27,9 +27,9 @@ def staging_folder(target: Path) -> Iterator[Path]:
 
 
 def remove_all() -> None:
-    """Remove all that are open, on the way out."""
+    """Remove all active staging folders, before the process ends."""
     for work, target in list(_active_folders.items()):
-        with suppress(OSError):  # nobody is left to tell
+        with suppress(OSError):  # the process ends: nothing could handle the error
             _remove_and_restore(work, target)
 
 

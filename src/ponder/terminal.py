@@ -1,8 +1,8 @@
-"""Text on a terminal. What a model, a server or a file wrote may hold codes that move the cursor, change colours, ring
-a bell, set the clipboard or turn the order of characters round: here they become visible, and do nothing.
+"""Safe text on a terminal. Text of a model, a server or a file may have codes that move the cursor, change colours,
+ring the bell, set the clipboard or reverse the order of characters. Here they are printed as visible escapes.
 
-Every text that the command line prints goes through `visible`, since `guarded` puts it between the program and its
-streams. What has to send such codes itself (a live panel, a line that is written over) asks for `raw`.
+`safe_std_streams` wraps the standard streams, so all output of the command line goes through `escape_controls`. Code
+that sends control codes itself (a live panel, a line that is overwritten) uses `raw_stream`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ _KEPT_CHARS = "\n\t\u200c\u200d"  # the last two join letters or keep them apart
 
 
 def escape_controls(text: str) -> str:
-    """The same text with everything that is no visible character written out, as \\x1b or \\u202e. Line breaks, tabs
-    and spaces of other widths stay."""
+    """The text with invisible characters escaped, as \\x1b or \\u202e. Line breaks, tabs and spaces stay."""
     return text if text.isprintable() else "".join(map(_escape_char, text))
 
 
@@ -32,7 +31,7 @@ def _escape_char(char: str) -> str:
 
 
 class SafeStream:
-    """A stream of text that shows what it is given, and obeys none of it."""
+    """A text stream that escapes control characters."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -50,12 +49,12 @@ class SafeStream:
 
 
 def raw_stream(stream: Any) -> Any:
-    """The stream itself, for what sends codes on purpose and has made all text in it visible."""
+    """The wrapped stream, for code that sends control codes on purpose and escapes all other text itself."""
     return stream.stream if isinstance(stream, SafeStream) else stream
 
 
 def wrap_std_streams() -> None:
-    """Put `visible` before both streams as they are now."""
+    """Wrap the current stdout and stderr."""
     if not isinstance(sys.stdout, SafeStream):
         sys.stdout = SafeStream(sys.stdout)
     if not isinstance(sys.stderr, SafeStream):
@@ -64,7 +63,7 @@ def wrap_std_streams() -> None:
 
 @contextmanager
 def safe_std_streams() -> Iterator[None]:
-    """In here, whatever is printed is made visible first; and so is the traceback that may end the program."""
+    """Within this block, all output is escaped; so is the traceback of an error that ends the program."""
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _print_traceback
     before = sys.stdout, sys.stderr

@@ -1,6 +1,6 @@
-"""Calls of code that is not ours, while they run: a user's reward functions and verifiers, which may hang.
+"""Tracks running calls of the user's code: reward functions and verifiers, which may hang.
 
-Whoever looks on (cli/watchdog.py) says which one takes long, and ends one that holds up a stop.
+The watchdog (cli/watchdog.py) reports a call that takes long, and cancels one that delays a stop.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ponder.errors import Interrupted
 
 @dataclass(eq=False, slots=True)
 class UserCall:
-    name: str  # what to call it before the user: "reward mine:slow"
-    sync: bool  # a plain call: it holds its thread until it returns
-    is_user_code: bool  # the user's own code, which waits only because it wants to
+    name: str  # for messages: "reward mine:slow"
+    sync: bool  # a synchronous call: it blocks its thread until it returns
+    is_user_code: bool  # the user's own code: nothing of ponder makes it wait
     task: asyncio.Task[object] | None  # in which it runs
     loop: asyncio.AbstractEventLoop | None
     thread: int = field(default_factory=threading.get_ident)
@@ -29,7 +29,7 @@ class UserCall:
 
     @property
     def blocks_event_loop(self) -> bool:
-        """Is it computing, and nothing else in its event loop can?"""
+        """Whether it is computing now, so that nothing else in its event loop can run."""
         return self.sync or (self.loop is not None and asyncio.current_task(self.loop) is self.task)
 
     @property
@@ -37,7 +37,7 @@ class UserCall:
         return self in _calls.values()
 
     def cancel(self) -> None:
-        """From any thread: raise `Interrupted` where it waits."""
+        """Raise `Interrupted` where the call waits. May be called from any thread."""
 
         def now() -> None:
             if self.task is not None and self.alive and not self.cancelled:
@@ -54,7 +54,7 @@ _closed = False
 
 
 def refuse_new_calls(closed: bool = True) -> None:
-    """From now on no call begins: the user wants to stop, and each might hang as the last one did."""
+    """Refuse new calls: the user wants to stop, and each of them might hang as well."""
     global _closed
     _closed = closed
 
@@ -66,22 +66,22 @@ def running_calls() -> list[UserCall]:
 
 @contextmanager
 def track(name: str, sync: bool = False, is_user_code: bool = False) -> Iterator[None]:
-    """Around a call (`sync`), or around what is awaited."""
+    """Track a synchronous call (`sync`), or what is awaited within this block."""
     if _closed:
         raise Interrupted("stopped")
     task, loop = None, None
     try:
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()
-    except RuntimeError:  # no event loop: a plain call
+    except RuntimeError:  # no event loop: a synchronous call
         sync = True
-    made = UserCall(name, sync, is_user_code, task, loop)
+    call = UserCall(name, sync, is_user_code, task, loop)
     number = next(_numbers)
-    _calls[number] = made
+    _calls[number] = call
     try:
         yield
     except asyncio.CancelledError:
-        if not made.cancelled or task is None:
+        if not call.cancelled or task is None:
             raise
         task.uncancel()
         raise Interrupted("stopped") from None

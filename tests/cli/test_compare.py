@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fake_runs import TASK, StoredJob, right_answer, write_run, wrong_answer
-from ponder.measure.evaluation_report import evaluation_report
 from ponder.measure.readers import Attempts, ProblemAttempts, read_logs
 from ponder.measure.statistics.compare_systems import PairwiseResult, compare_pair, compare_systems, holm_correction
 from ponder.measure.statistics.decision_rules import default_rule
+from ponder.measure.statistics.evaluation_report import evaluation_report
 from ponder.pipelines.replay import StoredAttempts as ToReplay
 from ponder.pipelines.replay import replay
 from ponder.runs import Run, read_traces

@@ -27,6 +27,7 @@ from fake_runs import TASK, StoredJob, right_answer, write_run, wrong_answer
 from ponder.cli import COMMANDS, demo, flags, job_commands, main, plan, recipe_files
 from ponder.cli import problems as problems_
 from ponder.errors import PonderError, UsageError
+from ponder.measure.statistics.verifier_metrics import FirstErrorScores
 from ponder.models import load as models_load
 from ponder.models.load import load_policy
 from ponder.models.reward_models import PRM
@@ -36,7 +37,6 @@ from ponder.pipelines.processbench import ProcessBenchResult
 from ponder.registry import import_object
 from ponder.runs import Run, job_json, read_traces
 from ponder.settings import When
-from ponder.tasks.step_labels.verifier_metrics import FirstErrorScores
 from ponder.types import Cost, Score
 
 Given = dict[str, Any]
@@ -333,7 +333,11 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
         "scorer": "--select best --scorer rm | --scorer b", "truth": "--score format | --truth new",
         "group_sizes": "| --group-sizes 3",
         "advantage": "| --advantage rloo", "task_settings": "--score addition | --task.forms hash",
-        "column": "| --column correct=b", "json": "| --json",
+        "column": "| --column correct=b", "json": "| --json", "strategy": "| --strategy majority-vote --strategy.n 2",
+        "guide": "--strategy best-of-n --strategy.n 2 --guide rm | --guide b",
+        "when_exhausted": "--strategy samples --strategy.n 9 | --when-exhausted cycle",
+        "strategy_settings": "--strategy samples --strategy.n 2 | --strategy.n 1",
+        "budget_settings": "--strategy samples --strategy.n 2 | --budget.tokens 3",
     }),
     "reflect": ("reflect {doubts} --scorer rm", {
         "run": ("reflect {one} --scorer rm", "reflect {doubts} --scorer rm"), "scorer": "| --scorer b",
@@ -465,7 +469,7 @@ def loaded_models(monkeypatch: pytest.MonkeyPatch, here: Path) -> list[Any]:
     for slow in ("software_checks", "machine_checks", "sandbox_check", "data_checks"):
         monkeypatch.setattr(f"ponder.cli.doctor.{slow}", lambda: iter(()))
     monkeypatch.setattr(models_load, "load_inference_policy", load_inference_policy)
-    monkeypatch.setattr("ponder.models.reward_models.load_scorer", lambda *given: object.__new__(_RecordingPRM)(given))
+    monkeypatch.setattr("ponder.models.load_scorer.load_scorer", lambda *given: object.__new__(_RecordingPRM)(given))
     monkeypatch.setattr("ponder.pipelines.processbench.process_bench", process_bench)
     monkeypatch.setattr("ponder.tasks.step_labels.processbench_labels.read_processbench", lambda part: [part, part])
     monkeypatch.setattr("ponder.nets.gguf.save", save)  # this model's characters have no place in such a file

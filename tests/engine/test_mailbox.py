@@ -44,10 +44,11 @@ class FakeWorker:
             self.mailbox.fail_all(error)
             return
         finished: list[Any] = []
-        for item in list(self.mailbox.calls):
+        items: list[Any] = list(self.mailbox.calls)
+        for item in items:
             item.token_ids.append(7)
             item.logprobs.append(-0.5)
-            self.mailbox.emit(item, len(item.token_ids) - 1)  # type: ignore[arg-type]
+            self.mailbox.emit(item, len(item.token_ids) - 1)
             if len(item.token_ids) >= self.steps:
                 finished.append(item)
         self.mailbox.finish(*finished)
@@ -148,7 +149,9 @@ def test_no_step_runs_while_the_mailbox_is_paused() -> None:
             await asyncio.sleep(0.05)
             assert len(worker.batches) == before
         await wait_for(lambda: len(worker.batches) > before)
-        assert worker.weights_changed[before] and sum(worker.weights_changed) == 1, "the next step knows it, and no other"
+        assert worker.weights_changed[before] and sum(worker.weights_changed) == 1, (
+            "the next step knows it, and no other"
+        )
         task.cancel()
         await wait_for(lambda: not worker.mailbox.has_requests)
 

@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from ponder.errors import UnknownName, UsageError
 from ponder.measure import (
     ModelShape,
-    Price,
     gpu_seconds,
     group_flops,
     pareto_frontier,
     pareto_frontier_with_intervals,
-    read_prices,
     trace_flops,
 )
+from ponder.reason.price import Price, read_prices
 from ponder.types import Cost, Problem, Step, Trace, ids, user_messages
 
 # Each as its matrices, rows x columns, per layer and once; published sizes beside them.

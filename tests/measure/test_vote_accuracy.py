@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ponder.errors import UsageError
-from ponder.measure import best_answer, majority_accuracy, majority_answer, weighted_answer
+from ponder.measure import majority_accuracy
+from ponder.reason.operators.vote import best_answer, majority_answer, weighted_answer
 
 ANSWERS = st.lists(st.sampled_from(["a", "b", "c", None]), max_size=30)
 

@@ -114,8 +114,8 @@ def test_from_templates_to_a_task(templates: str, tmp_path: Path):
     assert all(row["tags"]["parents"] == ["sums"] for row in found.rows) and len(found.rows) == 40
     assert all(row["pass_rate"] == 0.5 and row["attempts"] == 4 for row in found.rows)
     assert all(row["answer"] == str(sum(figures(row["tags"]["question"]))) for row in found.rows)
-    assert found.funnel.stages["drawn"] == 80 and found.funnel.stages["of fitting difficulty"] == 40
-    assert found.funnel.dropped["of fitting difficulty"] == {"below 1%: too hard": 40}
+    assert found.filter_report.stages["drawn"] == 80 and found.filter_report.stages["of fitting difficulty"] == 40
+    assert found.filter_report.dropped["of fitting difficulty"] == {"below 1%: too hard": 40}
     assert len(solver.asked) == 80 and "boxed" in solver.asked[0]
     path = tmp_path / "run" / "problems.jsonl"
     assert [json.loads(line) for line in path.read_text().splitlines()] == found.rows
@@ -124,12 +124,12 @@ def test_from_templates_to_a_task(templates: str, tmp_path: Path):
     trace.add(Step(0, task.gold(task.train[0]), ids([1]), stop="eos"))
     (score,) = asyncio.run(task.verifier(trace, [1]))
     assert score.value == 1.0
-    assert json.loads((tmp_path / "run" / "funnel.json").read_text()) == found.funnel.to_json()
+    assert json.loads((tmp_path / "run" / "filter_report.json").read_text()) == found.filter_report.to_json()
     # The solutions are an ordinary run's, and can be harvested.
     assert len(Harvest((str(tmp_path / "run"),), keep="first", max_per_problem=1).rows(FilterReport())) == 40
 
 
-def test_without_a_solver_templates_are_believed(templates: str, tmp_path: Path):
+def test_templates_need_no_solver(templates: str, tmp_path: Path):
     job = MakeProblems("templates", file=templates, count=10, filters=PLAIN)
     found = ran(job, tmp_path / "run", lambda name: pytest.fail("no model is needed"))
     assert len(found.rows) == 10 and "pass_rate" not in found.rows[0]
@@ -139,7 +139,7 @@ def test_without_a_solver_templates_are_believed(templates: str, tmp_path: Path)
     assert first["prompt"] == f"Q: {first['tags']['question']} {{}}"
 
 
-def test_what_is_too_easy_goes_too(templates: str, tmp_path: Path):
+def test_too_easy_problems_are_dropped(templates: str, tmp_path: Path):
     job = MakeProblems("templates", file=templates, count=8, model="m", samples_per_solver=4, filters=PLAIN)
     always = Speaks(lambda q, i: f"\\boxed{{{sum(figures(q))}}}")
     with pytest.raises(TaskError, match="none is agreed on and of fitting difficulty") as error:
@@ -157,7 +157,7 @@ def test_a_solver_that_never_succeeds(templates: str, tmp_path: Path):
         ran(job, tmp_path / "run", Speaks(lambda q, i: "I do not know"))
     assert "drawn" in str(error.value) and "6 by no sample" in str(error.value)
     assert len(list(read_traces(tmp_path / "run"))) == 6  # all that was tried is kept
-    assert json.loads((tmp_path / "run" / "funnel.json").read_text())[-1]["count"] == 0
+    assert json.loads((tmp_path / "run" / "filter_report.json").read_text())[-1]["count"] == 0
 
 
 def test_another_solver_solves_again_what_was_written(parents: str, tmp_path: Path):
@@ -271,9 +271,9 @@ def test_written_problems_must_be_agreed_on(parents: str, tmp_path: Path):
         seed=3,
     )
     found = ran(job, tmp_path / "run", Speaks(writer))
-    assert found.funnel.stages["asked for"] == 12 and found.funnel.stages["made"] == 8
-    assert found.funnel.dropped["with a problem and an answer"] == {"no <problem>": 4}
-    assert found.funnel.dropped["agreed on"] == {"fewer than 2 samples give its answer": 4}
+    assert found.filter_report.stages["asked for"] == 12 and found.filter_report.stages["made"] == 8
+    assert found.filter_report.dropped["with a problem and an answer"] == {"no <problem>": 4}
+    assert found.filter_report.dropped["agreed on"] == {"fewer than 2 samples give its answer": 4}
     assert len(found.rows) == 4
     for row in found.rows:
         tags = row["tags"]
@@ -304,7 +304,7 @@ def test_harder_ones_and_ones_for_an_answer(parents: str, tmp_path: Path, source
     assert {len(r["tags"]["parents"]) for r in found.rows} == {2 if operator == "combine" else 1}
     assert {r["tags"]["operator"] for r in found.rows} == {operator or "backward"}
     if source == "backward":
-        assert found.funnel.dropped["with the answer asked for"]["for another answer"] > 0
+        assert found.filter_report.dropped["with the answer asked for"]["for another answer"] > 0
 
 
 def test_several_solvers_must_agree(parents: str, tmp_path: Path):
@@ -330,7 +330,7 @@ def test_several_solvers_must_agree(parents: str, tmp_path: Path):
     )
     found = ran(job, tmp_path / "run", find)
     assert {int(r["answer"]) for r in found.rows} == {100}  # two of three solvers outvote one
-    assert found.funnel.dropped["agreed on"]["another answer is as frequent"] == 5
+    assert found.filter_report.dropped["agreed on"]["another answer is as frequent"] == 5
     assert {step for step, _ in read_traces(tmp_path / "run")} == {0, 1, 2, 3}
 
 
@@ -359,13 +359,13 @@ def test_agreement_by_hand():
     assert tried.majority_agrees and tried.correct_lengths == [2, 2, 2, 2]
     even = SolveRate(problem)
     even.add_trace(trace("2", "3"))
-    assert not even.majority_agrees and even.rate == 0.5
+    assert not even.majority_agrees and even.pass_rate == 0.5
     none = SolveRate(problem)
     none.add_trace(trace("u"))
-    assert none.rate is None
+    assert none.pass_rate is None
 
 
-def test_mutations_are_solved_before_they_are_believed(tmp_path: Path):
+def test_mutations_need_solvers(tmp_path: Path):
     path = tmp_path / "p.jsonl"
     rows = [
         {"prompt": f"Tom has {n} marbles and gets {n + 30} more. How many marbles?", "answer": 2 * n + 30}
@@ -377,7 +377,7 @@ def test_mutations_are_solved_before_they_are_believed(tmp_path: Path):
     assert {r["tags"]["operator"] for r in found.rows} == {"numbers", "names", "units"}
     assert all(int(r["answer"]) == sum(figures(r["tags"]["question"])) for r in found.rows)
     assert all(r["tags"]["parents"][0] in ("p/1", "p/2") for r in found.rows)
-    with pytest.raises(UsageError, match="must be solved before it is believed"):
+    with pytest.raises(UsageError, match="solvers must check what .* gives"):
         MakeProblems("mutate", file=str(path))
 
 
@@ -394,21 +394,21 @@ def test_a_program_can_say_what_is_unique(templates: str, tmp_path: Path):
         patch.setattr("ponder.registry.import_object", lambda path: knows)
         found = ran(job, tmp_path / "run", Speaks(adds))
     assert found.rows and all(figures(r["tags"]["question"])[0] % 2 == 0 for r in found.rows)
-    assert found.funnel.dropped["solved by program"] == {"several answers": 30 - len(found.rows)}
+    assert found.filter_report.dropped["solved by program"] == {"several answers": 30 - len(found.rows)}
     for name, kind in (("number", int), ("text", str)):  # a program may also give its one answer as it is
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
                 "ponder.registry.import_object", lambda path, kind=kind: lambda asked: kind(sum(figures(asked)))
             )
             found = ran(job, tmp_path / name, Speaks(adds))
-        assert len(found.rows) == 30 and "solved by program" not in found.funnel.dropped
+        assert len(found.rows) == 30 and "solved by program" not in found.filter_report.dropped
 
 
-def test_selection_keeps_so_many(templates: str, tmp_path: Path):
+def test_max_kept_limits_the_selection(templates: str, tmp_path: Path):
     job = MakeProblems("templates", file=templates, count=40, max_kept=10, filters=PLAIN)
     found = ran(job, tmp_path / "run", Speaks(adds))
     assert len(found.rows) == 10 and {r["tags"]["domain"] for r in found.rows} == {"adding", "sharing"}
-    assert found.funnel.dropped["chosen"] == {"beyond 10": 30}
+    assert found.filter_report.dropped["chosen"] == {"beyond 10": 30}
 
 
 # The sieve
@@ -418,7 +418,7 @@ def ask(*questions: str) -> list[Problem]:
     return [synthetic_problem(f"q{i}", q, "1", source="s", operator="o") for i, q in enumerate(questions)]
 
 
-def test_the_sieve_by_hand():
+def test_filters_by_hand():
     funnel = FilterReport()
     sieve = Filters(min_chars=12, max_chars=90, language="en", dedup_threshold=0)
     left = sieve(
@@ -461,7 +461,7 @@ def test_embeddings_by_name(monkeypatch: pytest.MonkeyPatch):
 # Going on, and what is refused
 
 
-def test_it_goes_on_where_it_stopped(parents: str, tmp_path: Path):
+def test_make_problems_resumes(parents: str, tmp_path: Path):
     job = MakeProblems(
         "write",
         file=parents,
@@ -501,7 +501,7 @@ def test_a_changed_question_is_asked_anew(tmp_path: Path):
         assert [row["answer"] for row in made.rows] == ["0", str(2 * number), "4"] and len(policy.asked) == wanted
 
 
-def test_what_is_missing_is_told_before_it_costs(parents: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_missing_settings_are_reported_before_any_work(parents: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "datasketch", None)
     policy = Speaks(writer)
     with pytest.raises(MissingExtra, match=r"near=0 does without"):
@@ -532,10 +532,10 @@ def test_a_policy_that_always_fails_ends_it(parents: str, tmp_path: Path):
     job = MakeProblems("write", file=parents, question_column="question", model="m", count=40)
     with pytest.raises(ModelError, match="every attempt to write fails, the last one because: the prompt is too long"):
         ran(job, tmp_path / "run", Fails(adds))
-    assert json.loads((tmp_path / "run" / "funnel.json").read_text())[0]["stage"] == "asked for"
+    assert json.loads((tmp_path / "run" / "filter_report.json").read_text())[0]["stage"] == "asked for"
 
 
-def test_a_reply_without_any_problem_stops_with_the_funnel(parents: str, tmp_path: Path):
+def test_replies_without_problems_fail_with_the_report(parents: str, tmp_path: Path):
     job = MakeProblems("write", file=parents, question_column="question", model="m", count=5)
     with pytest.raises(TaskError, match="nothing is left at the stage 'made'") as error:
         ran(job, tmp_path / "run", Speaks(lambda q, i: "no"))
@@ -562,7 +562,7 @@ def test_a_reply_without_any_problem_stops_with_the_funnel(parents: str, tmp_pat
         ({"source": "write", "model": "m", "prompt": "{question} {more}"}, UsageError),
     ],
 )
-def test_settings_that_cannot_work(settings: dict[str, Any], error: type[Exception]):
+def test_make_problems_refuses_impossible_settings(settings: dict[str, Any], error: type[Exception]):
     with pytest.raises(error):
         MakeProblems(**settings)
 
@@ -570,7 +570,7 @@ def test_settings_that_cannot_work(settings: dict[str, Any], error: type[Excepti
 @pytest.mark.parametrize(
     "settings", [{"language": "xx"}, {"dedup_threshold": 2.0}, {"min_chars": 9, "max_chars": 8}, {"ngram": 0}]
 )
-def test_sieves_that_cannot_work(settings: dict[str, Any]):
+def test_filters_refuse_impossible_settings(settings: dict[str, Any]):
     with pytest.raises(UsageError):
         Filters(**settings)
 
@@ -609,7 +609,7 @@ def test_how_to_answer_is_no_part_of_a_tasks_question():
 def test_a_task_can_be_started_from(tmp_path: Path):
     job = MakeProblems("filter", task=Addition(digits=2), count=20, filters=Filters(dedup_threshold=0, min_chars=1))
     found = ran(job, tmp_path / "run", Speaks(adds))
-    assert found.rows and found.funnel.stages["given"] == 20
+    assert found.rows and found.filter_report.stages["given"] == 20
     assert "boxed" in found.rows[0]["prompt"] and found.rows[0]["tags"]["parents"] == [found.rows[0]["id"]]
     again = MakeProblems(
         "filter", file=str(tmp_path / "run" / "problems.jsonl"), filters=Filters(dedup_threshold=0, min_chars=1)

@@ -11,8 +11,9 @@ import torch
 from fakes import ALPHABET, QUESTION_TEMPLATE
 from ponder.errors import TaskError, UsageError
 from ponder.models.load import load_policy
+from ponder.models.load_scorer import make_head_reader
 from ponder.models.ponder_policy import PonderPolicy
-from ponder.models.reward_models import PRM, make_head_reader
+from ponder.models.reward_models import PRM
 from ponder.models.scratch_model import ScratchModel
 from ponder.nets.decoder_with_head import DecoderWithHead, ScoreHead
 from ponder.pipelines.processbench import evenly_spaced, process_bench

@@ -17,10 +17,12 @@ from ponder.engine.request import ReadRequest
 from ponder.errors import ModelError
 from ponder.models.genrm import GenRM
 from ponder.models.guides import load_guide
+from ponder.models.head_reader import HeadReader
 from ponder.models.load import load_policy
+from ponder.models.load_scorer import load_scorer
 from ponder.models.model_paths import find_model
 from ponder.models.ponder_policy import PonderPolicy
-from ponder.models.reward_models import HeadReader, LearnedScorer, load_scorer
+from ponder.models.reward_models import LearnedScorer
 from ponder.models.scratch_model import ScratchModel
 from ponder.models.weight_sharing import find_head_adapter
 from ponder.nets import hf, lora
@@ -155,7 +157,8 @@ def test_one_adapter_stands_in_an_engine_once(home: Path) -> None:
 def test_a_policy_of_other_weights_is_left_alone(home: Path, tmp_path: Path) -> None:
     """Also where only what an adapter touches differs: a policy that was itself trained with one."""
     FineTune(
-        DigitTask(), str(home / "policy"), QUESTION_TEMPLATE, optimizer=AdamW(lr=1e-3), steps=2, batch_size=5, lora=LoRA(2), **HERE
+        DigitTask(), str(home / "policy"), QUESTION_TEMPLATE, optimizer=AdamW(lr=1e-3), steps=2, batch_size=5,
+        lora=LoRA(2), **HERE
     )(tmp_path / "tuned")  # fmt: skip
     tuned = policy_of(tmp_path, "tuned")
     for way in WAYS:
@@ -199,7 +202,8 @@ def test_a_reward_keeps_its_own_engine(home: Path, tmp_path: Path) -> None:
     """A head on the policy's weights would be trained along with them."""
     name, before = f"reward:{home / 'head'}", read(load_scorer(str(home / "head"), "cpu", "float32"), sampled(home))
     job = RL(
-        RewardModelTask(DigitTask(), name, device="cpu", dtype="float32"), str(home / "policy"), QUESTION_TEMPLATE, Samples(4, DRAW),
+        RewardModelTask(DigitTask(), name, device="cpu", dtype="float32"), str(home / "policy"), QUESTION_TEMPLATE,
+        Samples(4, DRAW),
         GRPO(kl=None), AdamW(lr=1e-2), steps=2, problems_per_step=4, preflight=False, **HERE,
     )  # fmt: skip
     trained = job(tmp_path / "run")

@@ -29,7 +29,8 @@ from ponder.pipelines.training.teachers import check_same_vocabulary, load_teach
 from ponder.reason.strategies import Chain, Samples
 from ponder.runs import read_metrics, read_traces
 from ponder.train.critic import Critic
-from ponder.train.imitation import SFT, Distill
+from ponder.train.distill import Distill
+from ponder.train.imitation import SFT
 from ponder.train.objective import KL
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
@@ -38,11 +39,13 @@ from ponder.types import Sampling
 
 MODEL = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
 LEARN = FineTune(
-    DigitTask(answer="12"), MODEL, QUESTION_TEMPLATE, SFT(), AdamW(lr=2e-2), steps=25, batch_size=10, save_every=25, device="cpu",
+    DigitTask(answer="12"), MODEL, QUESTION_TEMPLATE, SFT(), AdamW(lr=2e-2), steps=25, batch_size=10, save_every=25,
+    device="cpu",
     dtype="float32",
 )  # fmt: skip
 TRAIN = RL(
-    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(2, Sampling(max_tokens=2)), steps=1, problems_per_step=2, preflight=False, device="cpu",
+    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(2, Sampling(max_tokens=2)), steps=1, problems_per_step=2,
+    preflight=False, device="cpu",
     dtype="float32",
 )  # fmt: skip
 

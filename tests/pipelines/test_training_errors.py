@@ -1,4 +1,4 @@
-"""Mistakes of the whole loop that other trainers have shipped, by their numbers. See tests/train/test_known_trainer_bugs.py."""
+"""Known bugs of whole training loops, by their numbers. See tests/train/test_known_trainer_bugs.py."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ Patch = pytest.MonkeyPatch
 both = pytest.mark.parametrize("broken", [False, True], ids=["right", "mistake"])
 MODEL = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
 JOB = RL(
-    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=2)), GRPO(kl=None), AdamW(lr=1e-2), steps=2, problems_per_step=3,
+    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=2)), GRPO(kl=None), AdamW(lr=1e-2), steps=2,
+    problems_per_step=3,
     preflight=False, device="cpu", dtype="float32",
 )  # fmt: skip
 
@@ -123,7 +124,8 @@ def test_11_an_answer_never_ends_twice(broken: bool, tmp_path: Path, monkeypatch
 
     if broken:
         real = sft.text_answer_trace
-        monkeypatch.setattr(sft, "text_answer_trace", lambda policy, problem, text: real(policy, problem, text + "<eos><eos>"))
+        twice = lambda policy, problem, text: real(policy, problem, text + "<eos><eos>")  # noqa: E731
+        monkeypatch.setattr(sft, "text_answer_trace", twice)
     job = FineTune(DigitTask(), MODEL, QUESTION_TEMPLATE, steps=1, batch_size=4, device="cpu", dtype="float32")
     job(tmp_path / "run")
     with fails_if(broken):
@@ -211,7 +213,8 @@ def test_19_a_resumed_run_is_the_same_to_the_bit(
 
 
 LONG = replace(
-    JOB, algorithm=REINFORCE(baseline="running"), curriculum=Frontier(), optimizer=AdamW(lr=1e-2, warmup_steps=5), steps=6,
+    JOB, algorithm=REINFORCE(baseline="running"), curriculum=Frontier(), optimizer=AdamW(lr=1e-2, warmup_steps=5),
+    steps=6,
     save_every=2,
 )  # fmt: skip
 

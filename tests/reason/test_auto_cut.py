@@ -11,7 +11,7 @@ import pytest
 
 from ponder.cli.strategy_flags import strategy_from_flags
 from ponder.errors import UsageError
-from ponder.measure.evaluation_report import evaluation_report
+from ponder.measure.statistics.evaluation_report import evaluation_report
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
 from ponder.reason.operators.auto_cut import (

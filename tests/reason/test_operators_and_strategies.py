@@ -26,7 +26,7 @@ def answered(*texts: str) -> tuple[Trace, list[int]]:
     return trace, trace.answers()
 
 
-READ = FirstCharVerifier().read
+READ = FirstCharVerifier().extract_answer
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_in_order_and_to_the_end() -> None:
     assert second.cost == Cost(prompt_tokens=2, generated_tokens=3, flops=30.0, seconds=6.0, dollars=0.3)
     with pytest.raises(UsageError, match="1 continuations are asked for, and 2 of the 2 stored"):
         asyncio.run(replay.generate(prompt, Sampling()))
-    with pytest.raises(UsageError, match="go nowhere from this prefix of 1 tokens"):
+    with pytest.raises(UsageError, match="no continuation of this prefix of 1 tokens"):
         asyncio.run(replay.generate(ids([9]), Sampling()))
     again = ReplayPolicy([two()], when_exhausted="cycle")
     assert [c.text for c in asyncio.run(again.generate(prompt, Sampling(), 5))] == ["=1", "=22", "=1", "=22", "=1"]
@@ -162,7 +162,7 @@ def test_prompts_and_words_that_were_stored() -> None:
 def test_what_a_tool_wrote_is_not_handed_out() -> None:
     trace = question_trace()
     insert_text(trace, 0, "Wait", ScriptedPolicy({}))
-    with pytest.raises(UsageError, match="go nowhere"):
+    with pytest.raises(UsageError, match="no continuation of this prefix"):
         think(MajorityVote(1), ReplayPolicy([trace]))
 
 

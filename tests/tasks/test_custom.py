@@ -177,7 +177,7 @@ def test_files(tmp_path):
         _ = custom_task(right, data=str(lines), test_data=str(listed)).train  # every prompt stands in test
     with pytest.raises(TaskError, match="cannot read"):
         _ = custom_task(right, data=str(tmp_path / "none.jsonl")).train
-    with pytest.raises(UsageError, match="is no data this task reads"):
+    with pytest.raises(UsageError, match="cannot be read as rows"):
         _ = custom_task(right, data=str(tmp_path / "rows.xml")).train
 
 
@@ -236,10 +236,10 @@ def test_the_command_line_finds_it(tmp_path):
 
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in ROWS))
-    task = build_task("columns", {"data": str(path), "rewards": "json:dumps,json:loads", "weights": "1,0.5"})
+    task = build_task("custom", {"data": str(path), "rewards": "json:dumps,json:loads", "weights": "1,0.5"})
     assert task.rewards == ("json:dumps", "json:loads") and task.weights == (1.0, 0.5)
     with pytest.raises(PonderError, match="rewards"):
-        build_task("columns", {"data": str(path)})
+        build_task("custom", {"data": str(path)})
 
 
 LIMITS = [{"prompt": f"What is {n} in words?", "constraints": [{"kind": "words", "at_most": 2}]} for n in range(40)]

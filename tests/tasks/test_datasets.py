@@ -11,7 +11,7 @@ import pytest
 
 from ponder.errors import TaskError, UsageError
 from ponder.tasks import ARC, BBH, GSM8K, MATH500, MBPP, CRUXEval, Game24, HumanEval
-from ponder.tasks.datasets.dataset_task import split_key
+from ponder.tasks.question_identity import split_key
 
 needs_data = pytest.mark.skipif(not os.environ.get("PONDER_DATA"), reason="PONDER_DATA names no folder of public sets")
 

@@ -23,6 +23,7 @@ each = pytest.mark.parametrize("name", GENERATED_TASKS)
 
 # Tens of milliseconds for a problem, its solution or its verdict.
 SLOW = {("zebra", 5), ("sudoku", 6), ("countdown", 4), *(("programs", n) for n in range(1, 7))}
+SLOW |= {("proofs", n) for n in range(1, 6)}
 
 
 def scores(task, problem, *texts):
@@ -136,7 +137,8 @@ def test_a_task_without_levels_says_so():
     [("algebra", {"unknowns": 4}), ("algebra", {"largest": 1}), ("number-theory", {"digits": 10}),
      ("number-theory", {"kinds": ()}), ("number-theory", {"kinds": ("gdc",)}), ("sorting", {"length": 1}),
      ("sorting", {"length": 60, "digits": 2}), ("counting", {"kinds": "even"}), ("strings", {"steps": 0}),
-     ("sudoku", {"side": 6}), ("sudoku", {"side": 9, "clues": 10}), ("maze", {"side": 1}), ("maze", {"extra_openings": -1}),
+     ("sudoku", {"side": 6}), ("sudoku", {"side": 9, "clues": 10}), ("maze", {"side": 1}),
+     ("maze", {"extra_openings": -1}), ("proofs", {"steps": 0}), ("proofs", {"languages": ("lean",)}),
      ("knapsack", {"things": 31}), ("sat", {"width": 5}), ("sat", {"clauses": 200}), ("tic-tac-toe", {"min_empty": 9}),
      ("knights", {"people": 2}), ("zebra", {"houses": 9}), ("twenty-four", {"largest": 3}),
      ("maze", {"prompt": "{x}"})],

@@ -41,5 +41,5 @@ def test_a_label_that_names_no_step_is_refused(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "processbench").mkdir()
     (tmp_path / "processbench" / "gsm8k.json").write_text(json.dumps([row]))
     monkeypatch.setenv("PONDER_DATA", str(tmp_path))
-    with pytest.raises(TaskError, match="no step of 1"):
+    with pytest.raises(TaskError, match="does not match the steps: 1 of 1 steps"):
         ProcessBench(parts=("gsm8k",)).test  # noqa: B018

@@ -17,6 +17,13 @@ from hypothesis import strategies as st
 
 from ponder.errors import TaskError, UnknownName, UsageError
 from ponder.filter_report import FilterReport
+from ponder.measure.statistics.verifier_metrics import (
+    correct_pairs,
+    first_wrong_step,
+    fit_binary_temperature,
+    fit_categorical_temperature,
+    score_first_errors,
+)
 from ponder.tasks.step_labels import (
     LABEL_SCORE,
     STEP_LABEL_FORMATS,
@@ -27,13 +34,6 @@ from ponder.tasks.step_labels import (
 )
 from ponder.tasks.step_labels.labelled_trace import add_labelled_step, new_labelled_trace
 from ponder.tasks.step_labels.step_split import split_steps, step_ends
-from ponder.tasks.step_labels.verifier_metrics import (
-    correct_pairs,
-    first_wrong_step,
-    fit_binary_temperature,
-    fit_categorical_temperature,
-    score_first_errors,
-)
 from ponder.types import Ids, Problem, Score, Step, Trace, ids, user_messages
 
 DATA = os.environ.get("PONDER_DATA")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from ponder.errors import MissingExtra, TaskError, UsageError
 from ponder.tasks import CustomTask
+from ponder.tasks.question_identity import normalize_question
 from ponder.tasks.synthetic import (
     exact_duplicates,
     generate_from_templates,
@@ -25,7 +26,7 @@ from ponder.tasks.synthetic import (
     select_diverse,
     to_row,
 )
-from ponder.tasks.synthetic.deduplicate import embedding_near_duplicates, normalize_question, shingles
+from ponder.tasks.synthetic.deduplicate import embedding_near_duplicates, shingles
 from ponder.tasks.synthetic.formula import Condition, Formula, NoExactValue
 from ponder.tasks.synthetic.generation_prompts import (
     EVOLVE_INSTRUCTIONS,

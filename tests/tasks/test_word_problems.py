@@ -7,7 +7,7 @@ import pytest
 from ponder.errors import TaskError, UsageError
 from ponder.protocols import Task
 from ponder.tasks import GSM8K, MAWPS, SVAMP
-from ponder.tasks.datasets.dataset_task import split_key
+from ponder.tasks.question_identity import split_key
 from ponder.verify import format_answer, parse_plain_number
 
 needs_data = pytest.mark.skipif(not os.environ.get("PONDER_DATA"), reason="PONDER_DATA names no folder of public sets")

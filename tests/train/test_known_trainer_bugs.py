@@ -27,7 +27,7 @@ from ponder.nets import decoder, lora
 from ponder.nets.lora import LoRA
 from ponder.train import chunked_lm_head, credit, losses, pack, readouts
 from ponder.train import learner as learning
-from ponder.train.imitation import Distill
+from ponder.train.distill import Distill
 from ponder.train.learner import Learner
 from ponder.train.objective import KL, Objective
 from ponder.train.optimizer import AdamW, MasterWeights

@@ -22,16 +22,20 @@ ALL: dict[str, Any] = {**ONLINE, **OFFLINE}
 PAPERS: dict[str, dict[str, Any]] = {
     "reinforce": {"baseline": "batch", "kl": None},
     "rloo": {"kl": KL(0.03, "k1", "reward")},  # section 4: beta 0.03 on TL;DR
-    "reinforce++": {"clip": 0.2, "upper_clip": 0.2, "kl": KL(0.01, "k1", "reward"), "group_baseline": False, "entropy_coef": 0.0},
-    "grpo": {"clip": 0.2, "upper_clip": 0.2, "kl": KL(0.04, "k3", "loss"), "bessel": False, "entropy_coef": 0.0},  # section 4.2
+    "reinforce++": {"clip": 0.2, "upper_clip": 0.2, "kl": KL(0.01, "k1", "reward"), "group_baseline": False,
+    "entropy_coef": 0.0},
+    "grpo": {"clip": 0.2, "upper_clip": 0.2, "kl": KL(0.04, "k3", "loss"), "bessel": False, "entropy_coef": 0.0},
+    # section 4.2
     "dr-grpo": {"clip": 0.2, "upper_clip": 0.2, "kl": None, "max_completion_tokens": 3000, "entropy_coef": 0.0},
     "dapo": {  # section 4.1: 16384 tokens and a buffer of 4096
-        "clip": 0.2, "upper_clip": 0.28, "kl": None, "max_completion_tokens": 16384 + 4096, "overlong_buffer": 4096, "dynamic_sampling_rounds": 10, "entropy_coef": 0.0,
+        "clip": 0.2, "upper_clip": 0.28, "kl": None, "max_completion_tokens": 16384 + 4096, "overlong_buffer": 4096,
+        "dynamic_sampling_rounds": 10, "entropy_coef": 0.0,
     },
     "gspo": {"clip": 3e-4, "upper_clip": 4e-4, "kl": None, "bessel": False, "entropy_coef": 0.0},  # section 5.1
     "cispo": {"clip": math.inf, "upper_clip": 4.0, "kl": None, "bessel": False, "entropy_coef": 0.0},
     "ppo": {  # InstructGPT, appendix C.4: beta 0.02, no discount, lambda 0.95, both clips 0.2
-        "clip": 0.2, "upper_clip": 0.2, "kl": KL(0.02, "k1", "reward"), "gamma": 1.0, "lam": 0.95, "advantage_estimator": "gae",
+        "clip": 0.2, "upper_clip": 0.2, "kl": KL(0.02, "k1", "reward"), "gamma": 1.0, "lam": 0.95,
+        "advantage_estimator": "gae",
         "whiten_advantages": True, "entropy_coef": 0.0, "adaptive_kl": None, "critic": Critic(value_clip=0.2),
     },
     "tree": {"clip": 0.2, "upper_clip": 0.2, "kl": None, "treerl": False},
@@ -45,7 +49,8 @@ CHANGED: dict[str, dict[str, Any]] = {
     "cispo": {"clip": 0.5, "clip_high": None},
     "dapo": {"mask_truncated": True, "overlong_buffer": 0},
     "ppo": {
-        "critic": Critic("a/run", AdamW(3e-6), None, 5), "adaptive_kl": AdaptiveKLController(3.0, 100), "advantage_estimator": "td", "advantage_clip": 5.0,
+        "critic": Critic("a/run", AdamW(3e-6), None, 5), "adaptive_kl": AdaptiveKLController(3.0, 100),
+        "advantage_estimator": "td", "advantage_clip": 5.0,
         "normalize_rewards": True, "reward_clip": 10.0,
     },
     "dpo": {"loss_type": "ipo", "beta": 0.5},
@@ -54,7 +59,7 @@ CHANGED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_paper_s_numbers(name: str) -> None:
+def test_defaults_are_the_paper_s(name: str) -> None:
     objective = ALL[name]()
     for key, expected in PAPERS[name].items():
         assert getattr(objective, key) == expected, key
@@ -64,7 +69,7 @@ def test_ziegler_s_controller() -> None:
     assert AdaptiveKLController() == AdaptiveKLController(target=6.0, horizon=10_000)
 
 
-def test_the_tables_are_complete() -> None:
+def test_algorithm_tables_are_complete() -> None:
     assert list(PAPERS) == list(ALL) and not set(ONLINE) & set(OFFLINE)
     assert tuple(ONLINE) == shared_flags.ONLINE_ALGORITHMS and tuple(OFFLINE) == shared_flags.OFFLINE_ALGORITHMS
     assert len({*ALL.values()}) == len(ALL), "no two names for one thing"
@@ -78,7 +83,7 @@ def test_the_paper_is_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_it_is_plain_data(name: str) -> None:
+def test_objectives_are_plain_data(name: str) -> None:
     for objective in (ALL[name](), replace(ALL[name](), **CHANGED.get(name, {}))):
         assert is_dataclass(objective) and hash(objective) == hash(replace(objective))
         data = json.loads(json.dumps(job_json.encode(objective)))
@@ -91,7 +96,7 @@ def test_it_is_plain_data(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_it_can_be_asked_what_it_needs(name: str) -> None:
+def test_objectives_answer_what_they_need(name: str) -> None:
     objective = ALL[name]()
     assert objective.needs_reference == (name in ("dpo", "distill"))
     assert objective.needs_whole_trace == (name == "dpo")
@@ -106,11 +111,11 @@ def test_it_can_be_asked_what_it_needs(name: str) -> None:
     assert objective.weigh([1, 2]).shape == (2,)
 
 
-def test_only_dapo_samples_again() -> None:
+def test_only_dapo_has_dynamic_sampling() -> None:
     assert [name for name, kind in ALL.items() if kind().dynamic_sampling_rounds] == ["dapo"]
 
 
-def test_names_are_found() -> None:
+def test_lookup_by_name() -> None:
     assert registry.lookup("algorithm", "dr-grpo", ONLINE) is ONLINE["dr-grpo"]
     with pytest.raises(UsageError, match="dr-grpo"):
         registry.lookup("algorithm", "dr-grop", ONLINE)

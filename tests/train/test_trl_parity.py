@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ponder.train import chunked_lm_head, credit
-from ponder.train.imitation import DPO
+from ponder.train.dpo import DPO
 from ponder.train.policy_gradient import CISPO, DAPO, GRPO, GSPO, RLOO, DrGRPO
 from ponder.types import Trace
 from toy_answers import Answer, World, measured, world

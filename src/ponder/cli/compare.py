@@ -44,8 +44,8 @@ def compare(
 ) -> int:
     """Accuracy with its interval, cost per problem, and paired differences from the first system."""
     from ponder.measure.readers import ColumnMap, read_logs, short_labels
-    from ponder.measure.scaling.gpu_time import read_prices
     from ponder.measure.statistics.compare_systems import compare_systems as compare_all
+    from ponder.reason.price import read_prices
 
     systems = read_logs(runs, ColumnMap.from_flags(column))
     systems = [

@@ -22,7 +22,7 @@ from ponder.pipelines.job.base_job import solve_hint
 
 if TYPE_CHECKING:
     from ponder.measure import Accuracy, PairedDifference
-    from ponder.measure.evaluation_report import EvaluationReport
+    from ponder.measure.statistics.evaluation_report import EvaluationReport
     from ponder.pipelines.ask import Answer
     from ponder.pipelines.rl import RL
 

@@ -180,10 +180,10 @@ def find_training_job(job: Any) -> tuple[Any, str]:
 def fill_plan(run_plan: RunPlan, scan: int, probe: int, seen: ProgressTracker) -> None:
     """Try the job out. The dry run comes first, so that the memory it measures is the run's own."""
     from ponder.models.load import load_policy
-    from ponder.pipelines.preflight.dry_run import build_sft_learner
     from ponder.pipelines.preflight.run_checks import preflight_rl, preflight_sft
     from ponder.pipelines.problems.conversations import read_conversations
     from ponder.pipelines.rl import RL, build_learners
+    from ponder.pipelines.sft import build_sft_learner
 
     job = run_plan.job
     if probe:

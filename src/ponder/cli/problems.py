@@ -165,12 +165,12 @@ def _run_and_write(job: Any, folder: Path, out: Path, json: bool) -> int:
             "out": str(out),
             "problems": len(result.rows),
             "solved": job._uses_solvers,
-            "funnel": result.funnel.to_json(),
+            "funnel": result.filter_report.to_json(),
         }
         print_json({"event": "done", **summary, **before.to_json()})
         return 0
     settings = f"--task.data {out} --task.rewards ponder.tasks.synthetic.problem_rows:accuracy --task.gold_column gold"
-    print("\n".join([*before.lines(), *result.funnel.lines(), "", f"{len(result.rows):,} problems in {out}"]))
+    print("\n".join([*before.lines(), *result.filter_report.lines(), "", f"{len(result.rows):,} problems in {out}"]))
     solved = any(row.get("attempts") for row in result.rows)
     if not solved:
         print("difficulty not known: nothing was solved; --solver MODEL leaves out what is too easy or too hard")

@@ -1,4 +1,4 @@
-"""`ponder replay`: what stored attempts would have earned under another judge, rule, reward or group size."""
+"""`ponder replay`: what stored attempts would have earned under another judge, rule, reward, group size or strategy."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ponder.cli.compare import Column, ScorerName, format_table, shorten_name
 from ponder.cli.progress import print_json
-from ponder.cli.shared_flags import TaskSettings
+from ponder.cli.shared_flags import BudgetSettings, StrategySettings, TaskSettings
 from ponder.errors import UsageError
-from ponder.settings import When
+from ponder.settings import Named, When
 from ponder.terminal import escape_controls
 
 if TYPE_CHECKING:
-    from ponder.pipelines.replay import GroupStatistics, ReplayReport
+    from ponder.measure.statistics.compare_systems import PairwiseResult
+    from ponder.pipelines.replay import GroupStatistics, ReplayReport, StoredAttempts
+    from ponder.pipelines.replay_search import SearchReplayReport
 
 
 def replay(
@@ -27,9 +29,9 @@ def replay(
         " (accuracy=1,format=0.2) or module:object",
     ] = None,
     select: Annotated[
-        Literal["mean", "first", "majority", "weighted", "best", "logprob", "any", "chosen"],
-        "how attempts become one answer",
-    ] = "mean",
+        Literal["mean", "first", "majority", "weighted", "best", "logprob", "any", "chosen"] | None,
+        "how attempts become one answer (mean)",
+    ] = None,
     scorer: ScorerName = None,
     truth: Annotated[
         Literal["stored", "new"] | None,
@@ -38,88 +40,151 @@ def replay(
     ] = None,
     group_sizes: Annotated[tuple[int, ...], "group sizes to show, up to the stored one"] = (),
     advantage: Annotated[Literal["grpo", "dr-grpo", "rloo"] | None, "whose advantages (grpo)"] = None,
+    strategy: Annotated[
+        str | None,
+        Named("ponder.reason.strategies:STRATEGIES", "ponder.reason.presets:PRESETS"),
+        "run this strategy on the stored steps, in place of --select",
+    ] = None,
+    guide: Annotated[str, "the stored score that guides the strategy, or likelihood", When("strategy")] = "",
+    when_exhausted: Annotated[
+        Literal["error", "cycle"] | None,
+        "when a strategy asks for more continuations than are stored: not replayable (error), or the first ones again",
+        When("strategy"),
+    ] = None,
     column: Column = [],  # noqa: B006 (never changed)
     json: Annotated[bool, "one JSON object"] = False,
     task_settings: Annotated[TaskSettings, When("score")] = {},  # noqa: B006
+    strategy_settings: Annotated[StrategySettings, When("strategy")] = {},  # noqa: B006
+    budget_settings: Annotated[BudgetSettings, When("strategy")] = {},  # noqa: B006
 ) -> int:
-    """Judge and decide stored attempts again, offline; show what changes, and what training would have seen."""
+    """Judge stored attempts again, decide by another rule, or run another strategy on them; all offline."""
     from ponder.measure.readers import ColumnMap
-    from ponder.pipelines.replay import StoredAttempts, find_scorer
-    from ponder.pipelines.replay import replay as replay_attempts
+    from ponder.pipelines.replay import StoredAttempts, find_scorer, rescore
+    from ponder.pipelines.replay import replay as again
 
     stored = StoredAttempts.read(run, ColumnMap.from_flags(column))
-    built_tasks: list[Any] = []
+    made: list[Any] = []
     rescorer, verifies = (
-        (None, False) if score is None else find_scorer(score, stored, _task_builder(task_settings, built_tasks))
+        (None, False) if score is None else find_scorer(score, stored, _task_builder(task_settings, made))
     )
-    if task_settings and not built_tasks:
+    if task_settings and not made:
         setting = next(iter(task_settings))
         raise UsageError(f"--task.{setting} is a task's setting, and --score {score} is no task: leave it out")
     whose = truth or ("new" if verifies else "stored")
-    report = replay_attempts(stored, rescorer, score or "", select, scorer, whose, group_sizes, advantage or "grpo")
-    if not report.groups and (advantage or group_sizes):
+    if strategy is not None:
+        if flag := next((k for k, v in {"select": select, "scorer": scorer, "group-sizes": group_sizes,
+                                        "advantage": advantage}.items() if v), None):  # fmt: skip
+            raise UsageError(f"--strategy decides by itself, and --{flag} is of replays without one: leave one out")
+        if rescorer is not None and whose == "stored":
+            raise UsageError(f"--score {score} is no verifier: with --strategy, --score names who is right")
+        if rescorer is not None:
+            stored = rescore(stored, rescorer)
+        return _replay_strategy(
+            stored, strategy, guide, when_exhausted or "error", score, strategy_settings, budget_settings, json=json
+        )
+    found = again(stored, rescorer, score or "", select or "mean", scorer, whose, group_sizes, advantage or "grpo")
+    if not found.groups and (advantage or group_sizes):
         raise UsageError(
             "a group needs two attempts at a problem, and here is one: leave out --group-sizes and --advantage"
         )
     if json:
-        print_json(replay_json(report))
+        print_json(replay_json(found))
     else:
-        print("\n".join(replay_lines(report, advantage or "grpo")))
+        print("\n".join(replay_lines(found, advantage or "grpo")))
     return 0
 
 
-def _task_builder(settings: Mapping[str, str], built_tasks: list[Any]) -> Callable[[str], Any]:
+def _replay_strategy(
+    stored: StoredAttempts, name: str, guide: str, when_exhausted: Literal["error", "cycle"], score: str | None,
+    strategy_settings: Mapping[str, str], budget_settings: Mapping[str, str], *, json: bool,
+) -> int:  # fmt: skip
+    from ponder.cli.strategy_flags import budget_from_flags, refuse_unused_guide, strategy_from_flags
+    from ponder.pipelines.replay_search import longest_stored_answer, replay_search
+
+    room = {"max_tokens": float(longest_stored_answer(stored))}
+    strategy, own_guide, _ = strategy_from_flags(name, settings=strategy_settings, sampling_defaults=room)
+    refuse_unused_guide(strategy, guide)
+    budget = budget_from_flags(None, budget_settings)
+    found = replay_search(
+        stored, strategy, name, guide or own_guide, budget, when_exhausted, score or "stored verdicts"
+    )
+    if json:
+        out = asdict(found)
+        for side in ("before", "after"):
+            out[side] |= {"mean": getattr(found, side).mean}
+        print_json(out)
+    else:
+        print("\n".join(search_replay_lines(found)))
+    return 0
+
+
+def search_replay_lines(found: SearchReplayReport) -> list[str]:
+    guided = f" guided by {found.guide}" if found.guide else ""
+    out = [f"{found.source}: {found.strategy}{guided}, replayed; right by {found.truth}", ""]
+    out += [
+        f"stored      {found.before} ({found.before_rule})",
+        f"replayed    {found.after}",
+        _difference_line(found.pair),
+    ]
+    out += [f"tokens      {found.replayed_tokens:,.0f} per problem; stored: {found.stored_tokens:,.0f}"]
+    if found.not_replayable:
+        count = sum(found.not_replayable.values())
+        out += ["", f"{count:,} of {found.problems:,} problems are not replayable, and count neither before nor after:"]
+        out += [f"  {n:,} times: {escape_controls(why)}" for why, n in list(found.not_replayable.items())[:3]]
+    return [*out, "", *(f"read: {note}" for note in found.notes)]
+
+
+def _difference_line(p: PairwiseResult) -> str:
+    points = f"{100 * p.difference:+.1f} points [{100 * p.low:+.1f}, {100 * p.high:+.1f}]"
+    return f"difference  {points} ({p.wins} won, {p.losses} lost of {p.total}; {p.test}, p = {p.p_value:.3g})"
+
+
+def _task_builder(settings: Mapping[str, str], made: list[Any]) -> Callable[[str], Any]:
     """A maker of tasks with these settings; `made` then has them."""
 
     def make(name: str) -> Any:
         from ponder.cli.job_commands import build_task
 
-        built_tasks.append(build_task(name, settings))
-        return built_tasks[-1]
+        made.append(build_task(name, settings))
+        return made[-1]
 
     return make
 
 
-def replay_json(report: ReplayReport) -> dict[str, Any]:
-    out = asdict(report)
+def replay_json(found: ReplayReport) -> dict[str, Any]:
+    out = asdict(found)
     for side in ("before", "after"):
-        out[side] |= {"mean": getattr(report, side).mean}
-    out["groups"] = [
-        {"size": old.size, "stored": asdict(old), "new": new and asdict(new)} for old, new in report.groups
-    ]
+        out[side] |= {"mean": getattr(found, side).mean}
+    out["groups"] = [{"size": old.size, "stored": asdict(old), "new": new and asdict(new)} for old, new in found.groups]
     return out
 
 
-def replay_lines(report: ReplayReport, advantage: str) -> list[str]:
-    p = report.pair
-    by = f" by {report.by}" if report.by else ""
-    out = [f"{report.source}: {report.method}{by}; right by {report.truth}", ""]
-    if report.score or report.by:
-        out += [f"before      {report.before}", f"now         {report.after}"]
-        points = f"{100 * p.difference:+.1f} points [{100 * p.low:+.1f}, {100 * p.high:+.1f}]"
-        out += [f"difference  {points} ({p.wins} won, {p.losses} lost of {p.total}; {p.test}, p = {p.p_value:.3g})"]
+def replay_lines(found: ReplayReport, advantage: str) -> list[str]:
+    by = f" by {found.by}" if found.by else ""
+    out = [f"{found.source}: {found.method}{by}; right by {found.truth}", ""]
+    if found.score or found.by:
+        out += [f"before      {found.before}", f"now         {found.after}"]
+        out += [_difference_line(found.pair)]
     else:
-        out += [f"accuracy    {report.after}"]
-    if report.score:
-        out += _verdict_change_lines(report)
-    if report.groups:
+        out += [f"accuracy    {found.after}"]
+    if found.score:
+        out += _verdict_change_lines(found)
+    if found.groups:
         out += ["", f"groups ({advantage}): shares without a gradient, and the mean size of an advantage", ""]
-        out += format_table(_group_rows(report))
-        if report.agreement is not None:
-            out.append(f"correlation of old and new advantages: {report.agreement:.3f}")
-    return [*out, "", *(f"read: {note}" for note in report.notes)]
+        out += format_table(_group_rows(found))
+        if found.agreement is not None:
+            out.append(f"correlation of old and new advantages: {found.agreement:.3f}")
+    return [*out, "", *(f"read: {note}" for note in found.notes)]
 
 
-def _verdict_change_lines(report: ReplayReport) -> list[str]:
-    c = report.change
+def _verdict_change_lines(found: ReplayReport) -> list[str]:
+    c = found.change
     parts = {
         "the same": c.same, "wrong -> right": c.to_right, "right -> wrong": c.to_wrong, "others": c.other,
         "undecided": c.undecided,
     }  # fmt: skip
     head = (
-        f"verdicts by {report.score}"
-        if report.truth == report.score
-        else f"scores by {report.score} beside the verdicts"
+        f"verdicts by {found.score}" if found.truth == found.score else f"scores by {found.score} beside the verdicts"
     )
     out = ["", f"{head}: " + ", ".join(f"{n:,} {what}" for what, n in parts.items() if n)]
     out += [f"  undecided, {count} times: {escape_controls(why)}" for why, count in list(c.reasons.items())[:3]]
@@ -134,11 +199,11 @@ def _format_score(value: float | None) -> str:
     return "?" if value is None else f"{value:g}"
 
 
-def _group_rows(report: ReplayReport) -> list[list[str]]:
-    both = report.groups[0][1] is not None
+def _group_rows(found: ReplayReport) -> list[list[str]]:
+    both = found.groups[0][1] is not None
     head = ["size", "problems", "dead", "failed", "solved", "advantage"]
     rows = [head + (["", *(f"{h}, new" for h in head[2:])] if both else [])]
-    for old, new in report.groups:
+    for old, new in found.groups:
         rows.append([str(old.size), str(old.problems), *_group_cells(old), *(["", *_group_cells(new)] if new else [])])
     return rows
 

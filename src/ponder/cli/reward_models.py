@@ -168,7 +168,8 @@ def processbench(
     """Does a process reward model find the first wrong step? F1 over solutions with an error and without."""
     from dataclasses import asdict
 
-    from ponder.models.reward_models import PRM, load_scorer
+    from ponder.models.load_scorer import load_scorer
+    from ponder.models.reward_models import PRM
     from ponder.pipelines.processbench import evenly_spaced, process_bench
     from ponder.tasks.step_labels import processbench_labels as bench
 

@@ -1,8 +1,8 @@
-"""Several LoRA adapters (Hu et al. 2021) in one batch: each token goes through its own, beside others and beside none.
+"""Several LoRA adapters (Hu et al. 2021) in one batch: each token uses its own adapter, or none.
 
-The network is the same for all: to the output of a layer, scale B A x is added for the tokens of an adapter.
+The network is shared: scale B A x is added to a layer's output for the tokens of an adapter.
 
-Shapes: T tokens of a pass, t those of one adapter; A is [rank, inputs], B [outputs, rank].
+Shapes: T tokens of a step, t those of one adapter; A is [rank, inputs], B [outputs, rank].
 """
 
 from __future__ import annotations
@@ -27,18 +27,20 @@ LoRAPairs = dict[str, tuple[Tensor, Tensor]]  # A and scale times B, by the laye
 
 
 class Adapters:
-    """Those of one decoder, by name. `paused` is the engine's: no pass runs in it; `changed` is called where a name may
-    come to mean another adapter."""
+    """The adapters of one decoder, by name.
+
+    `paused` is the engine's: no step runs inside it. `changed` is called when a name may refer to another adapter.
+    """
 
     def __init__(
         self, net: Decoder, paused: Callable[[], AbstractContextManager[None]], changed: Callable[[], None]
     ) -> None:
         self.net, self._paused, self._changed = net, paused, changed
-        self._loaded: dict[str, LoRAPairs] = {}  # in float32, as they were read
-        self._on_device: dict[str, LoRAPairs] = {}  # where the network is, in its type
+        self._loaded: dict[str, LoRAPairs] = {}  # in float32, as stored
+        self._on_device: dict[str, LoRAPairs] = {}  # on the network's device, in its dtype
         self._layers: dict[str, nn.Module] = {}
         self._use_counts: Counter[str] = Counter()
-        self._lock = threading.RLock()  # a call that is given up may be ended by the garbage collector, anywhere
+        self._lock = threading.RLock()  # the garbage collector may end an abandoned call in any thread
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._loaded))
@@ -47,36 +49,36 @@ class Adapters:
         return name in self._loaded
 
     def add(self, name: str, folder: Path | str) -> None:
-        """An adapter from a folder that was saved by `nets.lora` or by peft."""
+        """Load an adapter from a folder that `nets.lora` or peft saved."""
         if not name:
             raise UsageError("an adapter needs a name; the model without any has the empty one")
         if lora.has_adapter(self.net):
             raise UsageError("the model is trained with an adapter of its own: load it again to sample with others")
-        made, stored = lora.read_adapter(self.net, folder)
+        settings, stored = lora.read_adapter(self.net, folder)
         owners = {layer.rpartition(".lora_")[0] for layer in stored}
         pairs = {}
         for owner in sorted(owners):
             a, b = (stored[f"{owner}.lora_{kind}.weight"].float() for kind in "AB")
-            pairs[owner] = a, b * (made.alpha / made.rank)
+            pairs[owner] = a, b * (settings.alpha / settings.rank)
         with self._lock:
             if name in self._loaded:
-                raise UsageError(f"there is an adapter {name!r} already: remove it first, or name this one otherwise")
+                raise UsageError(f"an adapter {name!r} is loaded already: remove it first, or choose another name")
             self._layers |= {owner: self.net.get_submodule(owner) for owner in owners}
             self._loaded[name] = pairs
 
     def remove(self, name: str) -> None:
-        """Forget an adapter, and what was computed with it."""
+        """Remove an adapter and the cache entries that were computed with it."""
         with self._paused(), self._lock:
             self._require(name)
             if self._use_counts[name]:
-                raise UsageError(f"the adapter {name!r} is in use: wait for the texts that are written with it")
+                raise UsageError(f"the adapter {name!r} is in use: wait for the requests that use it")
             del self._loaded[name]
             self._on_device.pop(name, None)
         self._changed()
 
     @contextmanager
     def in_use(self, name: str) -> Iterator[None]:
-        """In here the adapter stays. The empty name is the model alone."""
+        """Inside this context the adapter cannot be removed. The empty name is the model without adapters."""
         with self._lock:
             self._require(name)
             self._use_counts[name] += 1
@@ -87,26 +89,26 @@ class Adapters:
                 self._use_counts[name] -= 1
 
     def load_to_device(self, names: Iterable[str]) -> None:
-        """Before texts with these adapters join others: what fails here fails for them alone."""
+        """Load adapters before requests that use them join the batch: an error here fails only those requests."""
         for name in names:
             if name:
                 self._device_pairs(name)
 
     @contextmanager
     def apply(self, names: Sequence[str], sizes: Sequence[int]) -> Iterator[None]:
-        """For a pass over runs of so many tokens, each run with the adapter of that name."""
-        parts: dict[str, list[tuple[Tensor | None, Tensor, Tensor]]] = {}
+        """Apply adapters in a step over runs of tokens: `sizes[i]` tokens use the adapter `names[i]`."""
+        updates: dict[str, list[tuple[Tensor | None, Tensor, Tensor]]] = {}
         for name in sorted({*names} - {""}):
             index = self._token_index(name, names, sizes)
             for layer, (a, b) in self._device_pairs(name).items():
-                parts.setdefault(layer, []).append((index, a, b))
-        with override_forward({self._layers[layer]: _add_lora(its) for layer, its in parts.items()}):
+                updates.setdefault(layer, []).append((index, a, b))
+        with override_forward({self._layers[layer]: _add_lora(pairs) for layer, pairs in updates.items()}):
             yield
 
     def _token_index(self, name: str, names: Sequence[str], sizes: Sequence[int]) -> Tensor | None:
-        """Which tokens of the pass are this adapter's; None: all."""
-        own = np.repeat([n == name for n in names], sizes)
-        return None if own.all() else torch.from_numpy(np.flatnonzero(own)).to(self.net.device)
+        """Indices of the tokens that use this adapter; None: all."""
+        uses = np.repeat([n == name for n in names], sizes)
+        return None if uses.all() else torch.from_numpy(np.flatnonzero(uses)).to(self.net.device)
 
     def _device_pairs(self, name: str) -> LoRAPairs:
         device, dtype = self.net.device, self.net.dtype
@@ -122,20 +124,20 @@ class Adapters:
 
 
 def node_adapter(node: RadixNode) -> str:
-    """Under which adapter's root a run of the tree stands."""
+    """The adapter whose tree a node belongs to."""
     root = node
     while root.parent is not None:
         root = root.parent
     return next(name for name, other in node.tree.roots.items() if other is root)
 
 
-def _add_lora(parts: Sequence[tuple[Tensor | None, Tensor, Tensor]]) -> Callable[[Forward], Forward]:
-    """To a layer's output, what each adapter adds: which tokens (None: all), A, and scale times B."""
+def _add_lora(updates: Sequence[tuple[Tensor | None, Tensor, Tensor]]) -> Callable[[Forward], Forward]:
+    """A forward that adds each adapter's update to a layer's output: token indices (None: all), A, scale times B."""
 
-    def made(plain: Forward) -> Forward:
+    def override(plain: Forward) -> Forward:
         def forward(x_TI: Tensor) -> Tensor:
             out_TO = plain(x_TI)
-            for index_t, a, b in parts:
+            for index_t, a, b in updates:
                 if index_t is None:
                     out_TO = out_TO + x_TI @ a.T @ b.T
                 else:
@@ -144,4 +146,4 @@ def _add_lora(parts: Sequence[tuple[Tensor | None, Tensor, Tensor]]) -> Callable
 
         return forward
 
-    return made
+    return override

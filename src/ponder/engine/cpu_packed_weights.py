@@ -1,7 +1,7 @@
-"""Passes on a processor, with a copy of the large matrices in the order in which its kernels read them.
+"""A runner for CPUs with a copy of the large matrices in the layout that oneDNN's kernels read.
 
-Else oneDNN, which multiplies matrices there, brings a matrix into that order in every product: for the few rows of a
-decoding pass that takes as long as the product itself. One row alone reads each number once, in any order.
+Without it, oneDNN reorders a matrix in every product. For the few rows of a decoding step, that takes as long as the
+product itself. A single row reads each number once, in any layout.
 """
 
 from __future__ import annotations
@@ -18,12 +18,8 @@ from ponder.engine.model_runner import ModelRunner
 from ponder.memory_check import free_memory
 from ponder.nets.decoder import Decoder, at_least_float32
 
-_MIN_MATRIX_ENTRIES = (
-    1 << 16
-)  # entries of a matrix that is worth it: a small one is in the processor's cache, in any order
-_TOKENS_BEFORE_PACKING = (
-    256  # tokens computed with new weights before they are packed: that takes as long as a pass or two
-)
+_MIN_MATRIX_ENTRIES = 1 << 16  # a smaller matrix stays in the processor's cache, in any layout
+_TOKENS_BEFORE_PACKING = 256  # tokens computed with new weights before packing, which takes as long as a step or two
 
 
 class PackedWeightsRunner(ModelRunner):
@@ -31,21 +27,21 @@ class PackedWeightsRunner(ModelRunner):
         super().__init__(net, slots)
         self._packed: dict[nn.Linear, Tensor] = {}
         self._forwards: dict[nn.Linear, Callable[[Forward], Forward]] = {}
-        self._tokens_since_change = 0  # tokens, since the weights changed
+        self._tokens_since_change = 0  # tokens computed since the weights changed
 
     def refresh_weights(self) -> None:
         self._packed, self._forwards, self._tokens_since_change = {}, {}, 0
 
     @contextmanager
     def _with_adapters(self, names: Sequence[str], sizes: Sequence[int]) -> Iterator[None]:
-        self._tokens_since_change += (many := sum(sizes))
+        self._tokens_since_change += (tokens := sum(sizes))
         if not self._packed and self._tokens_since_change >= _TOKENS_BEFORE_PACKING:
             try:
                 self._packed = {layer: pack(layer.weight) for layer in _large_layers(self.net)}
-            except RuntimeError:  # others took the memory meanwhile
+            except RuntimeError:  # other programs took the memory meanwhile
                 self._tokens_since_change = 0
             self._forwards = {layer: _packed_forward(layer, matrix) for layer, matrix in self._packed.items()}
-        with override_forward(self._forwards if many > 1 else {}), super()._with_adapters(names, sizes):
+        with override_forward(self._forwards if tokens > 1 else {}), super()._with_adapters(names, sizes):
             yield
 
     def _logits_from_hidden(self, hidden_BE: Tensor) -> Tensor:
@@ -56,13 +52,13 @@ class PackedWeightsRunner(ModelRunner):
 
 
 def is_worthwhile(net: Decoder) -> bool:
-    """Is there something to pack, memory for it, and a kernel that reads it?"""
+    """Whether there is something to pack, memory for it, and a kernel that reads it."""
     size = sum(layer.weight.nbytes for layer in _large_layers(net))
     return 0 < size < free_memory() // 4 and is_supported(net.dtype)
 
 
 def is_supported(dtype: torch.dtype) -> bool:
-    """Has this torch the kernels, and for this type? Not where they would add in 16 bits, as they do for float16."""
+    """Whether this torch has the kernels for this dtype. Not for float16: they accumulate in 16 bits there."""
     if dtype not in (torch.float32, torch.bfloat16):
         return False
     x = torch.arange(64 * 64).view(64, 64).remainder(7).to(dtype)

@@ -1,6 +1,6 @@
 """Layers of a network that compute otherwise, for one thread, for the length of a pass.
 
-Whoever else uses the network, even meanwhile, knows nothing of it: the learner's layers stay its own.
+Other threads that use the network at the same time are not affected: the learner's layers stay as they are.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ def _thread_key() -> tuple[int, int]:
 
 
 class _ThreadForward:
-    """A layer's forward: to each thread its own."""
+    """A layer's forward that each thread can override for itself."""
 
-    def __init__(self, plain: Forward, found: bool) -> None:
-        self.plain, self.found = plain, found  # was one there before, on this very layer?
+    def __init__(self, plain: Forward, had_own: bool) -> None:
+        self.plain, self.had_own = plain, had_own  # whether the instance already had a forward
         self.own: dict[tuple[int, int], Forward] = {}
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.own.get(_thread_key(), self.plain)(x)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return copy.deepcopy(self.plain, memo)  # a copy of the layer computes with its own weights
+        return copy.deepcopy(self.plain, memo)  # a copied layer computes with its own weights
 
     def __reduce__(self) -> Any:
         return self.plain.__reduce__()
@@ -42,37 +42,37 @@ class _ThreadForward:
 
 @contextmanager
 def override_forward(forwards: Mapping[Any, Callable[[Forward], Forward]]) -> Iterator[None]:
-    """In here, and in this thread, each layer's forward is what is made of the one it has."""
+    """Inside this context and in this thread, each layer's forward is the result of its function."""
     me = _thread_key()
     before: list[tuple[nn.Module, _ThreadForward, Forward | None]] = []
     try:
         with _lock:
             for module, make in forwards.items():
-                each = module.__dict__.get("forward")  # found before the class's own
-                if not isinstance(each, _ThreadForward):
-                    each = _ThreadForward(module.forward, each is not None)
-                old = each.own.get(me)
-                each.own[me] = make(old or each.plain)
-                module.__dict__["forward"] = each
-                before.append((module, each, old))
+                override = module.__dict__.get("forward")  # looked up before the class's
+                if not isinstance(override, _ThreadForward):
+                    override = _ThreadForward(module.forward, override is not None)
+                old = override.own.get(me)
+                override.own[me] = make(old or override.plain)
+                module.__dict__["forward"] = override
+                before.append((module, override, old))
         yield
     finally:
         with _lock:
-            for module, each, old in before:
+            for module, override, old in before:
                 if old is not None:
-                    each.own[me] = old
+                    override.own[me] = old
                     continue
-                del each.own[me]
-                if each.own:
+                del override.own[me]
+                if override.own:
                     continue
-                if each.found:
-                    module.__dict__["forward"] = each.plain
+                if override.had_own:
+                    module.__dict__["forward"] = override.plain
                 else:
                     del module.__dict__["forward"]
 
 
 def _after_fork() -> None:
-    """A thread that held the lock is not in the new process."""
+    """The thread that held the lock does not exist in the new process."""
     global _lock
     _lock = threading.Lock()
 

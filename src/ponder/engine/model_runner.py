@@ -1,4 +1,4 @@
-"""A pass of the network over a chunk of the work, in plain torch: any device, any type."""
+"""Runs the network on prefill chunks and decoding sequences, in plain torch: any device, any dtype."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ponder.engine.scheduler import PrefillChunk
 from ponder.engine.torch_attention import DecodeAttention, MixedAttention, PrefillAttention
 from ponder.nets.decoder import Decoder
 
-# Tokens and their log-probabilities [B, steps]; waits for them.
+# Waits for the tokens of a launch and returns them with their log-probabilities, both [B, steps].
 PendingTokens = Callable[[], tuple[NDArray[np.int32], NDArray[np.float32]]]
 
 
@@ -25,12 +25,12 @@ class ModelRunner:
     def __init__(self, net: Decoder, slots: int) -> None:
         self.net = net
         self.cache = self._make_cache(slots)
-        self.adapters: Adapters | None = None  # of the engine
-        self._last_batch: list[SequenceState] = []  # of the last decoding pass
+        self.adapters: Adapters | None = None  # the engine's
+        self._last_batch: list[SequenceState] = []  # of the last decoding step
         self._attention: DecodeAttention | None = None
 
     def prefill(self, chunks: Sequence[PrefillChunk]) -> None:
-        """Compute keys and values of these tokens; readings get the hidden states of theirs."""
+        """Compute keys and values of these tokens; read requests get the hidden states of theirs."""
         self._store_hidden(chunks, self._prefill_hidden(chunks))
 
     def _prefill_hidden(self, chunks: Sequence[PrefillChunk]) -> Tensor:
@@ -48,52 +48,53 @@ class ModelRunner:
         return KVCache(self.net.config, slots, self.net.device, self.net.dtype)
 
     def refresh_weights(self) -> None:
-        """The weights have changed."""
+        """Called when the weights have changed."""
 
     def sleep(self) -> bool:
-        """Give the cache's memory back until `wake`. False: that takes a new runner."""
+        """Free the cache's memory until `wake`. False: this runner cannot; make a new one."""
         return False
 
     def wake(self) -> None:
         pass
 
     def close(self) -> None:
-        """Wait for what still goes on."""
+        """Wait for background threads."""
 
     def mixed_batch(self, chunks: Sequence[PrefillChunk]) -> bool:
-        """Shall those who decode have a token of the pass that fills these chunks? Else they wait for its end."""
+        """Whether a step that prefills these chunks shall also decode. Otherwise decoding waits for its end."""
         return True
 
-    # runs of passes that draw where they compute, if this runner has such
+    # several steps in one launch, sampled on the device: only some runners can
 
     def choose_sequences(self, seqs: Sequence[SequenceState]) -> tuple[Sequence[SequenceState], int]:
-        """Who of these is computed next, and how many passes may follow each other before the text is looked at."""
+        """The sequences to decode next, and how many steps to run before the host looks at their tokens."""
         return seqs, 1
 
     def max_steps(self, seqs: Sequence[SequenceState], ahead: int = 0) -> int:
-        """That many passes for rows that `launch` draws for, after the tokens that are `ahead`."""
+        """How many steps to launch for these sequences, which have `ahead` tokens in flight."""
         return 1
 
     def can_launch(self, seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk] = ()) -> bool:
-        """Can `launch` draw for these rows, beside these chunks?"""
+        """Whether `launch` can sample for these sequences, together with these chunks."""
         return False
 
     def can_launch_ahead(self, seqs: Sequence[SequenceState], steps: int) -> bool:
-        """Can these rows be launched again before what they wrote was looked at?"""
+        """Whether these sequences can be launched again before their tokens in flight are collected."""
         return False
 
     def launch(
         self, seqs: Sequence[SequenceState], steps: int, ahead: int = 0, chunks: Sequence[PrefillChunk] = ()
     ) -> PendingTokens:
-        """The next tokens [B, steps] of each row and their log-probabilities: begun now, and there when they are
-        called for. `ahead`: tokens of these rows that were launched before, and not called for yet. Parts are filled
-        in the same pass, of which there is then one."""
+        """Start `steps` decoding steps; the result waits for their tokens and log-probabilities [B, steps].
+
+        `ahead`: tokens of these sequences that were launched before and not collected yet. Chunks are prefilled in the
+        same step; then there is only one."""
         raise NotImplementedError
 
     def decode(self, seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk] = ()) -> Tensor:
-        """Logits [B, V] after the newest token of each row; chunks are filled in the same pass. What a group feeds first
-        is alike, and is fed once."""
-        places: dict[tuple[int, int] | int, int] = {}  # where each is computed
+        """Logits [B, V] after the newest token of each sequence; chunks are prefilled in the same step. Sequences of a
+        group have the same first input, which is computed once."""
+        places: dict[tuple[int, int] | int, int] = {}  # row in which each input is computed
         place = [places.setdefault(_dedup_key(seq), len(places)) for seq in seqs]
         if len(places) == len(seqs):
             return self._decode_logits(seqs, chunks)
@@ -115,9 +116,9 @@ class ModelRunner:
         attend: DecodeAttention | MixedAttention = self._attention
         names, sizes = [seq.adapter for seq in seqs], [1] * len(seqs)
         if chunks:
-            attend = MixedAttention(self._attention, filling := PrefillAttention(self.cache, chunks))
-            tokens = np.concatenate([tokens, filling.tokens])
-            names, sizes = names + [node_adapter(chunk.node) for chunk in chunks], sizes + filling.sizes
+            attend = MixedAttention(self._attention, prefill := PrefillAttention(self.cache, chunks))
+            tokens = np.concatenate([tokens, prefill.tokens])
+            names, sizes = names + [node_adapter(chunk.node) for chunk in chunks], sizes + prefill.sizes
         with self._with_adapters(names, sizes):
             hidden_TE = self.net(self.cache.to_device(tokens), attend.positions_T, attend)
         self._store_hidden(chunks, hidden_TE[len(seqs) :])
@@ -130,16 +131,16 @@ class ModelRunner:
         return nullcontext() if self.adapters is None else self.adapters.apply(names, sizes)
 
     def matches(self, net: Decoder) -> bool:
-        """Is the network where it was, and of the same type?"""
+        """Whether the network is still on the same device, with the same dtype."""
         have = self.cache.kv[0]
         return (have.device, have.dtype) == (net.device, net.dtype)
 
     def forget_batch(self) -> None:
-        """The rows of the last pass have gone or moved."""
+        """The sequences of the last step are gone or have other slots."""
         self._last_batch, self._attention = [], None
 
 
 def _dedup_key(seq: SequenceState) -> tuple[int, int] | int:
-    """The same for rows whose next pass computes the same: one token after one path of the tree."""
+    """Equal for sequences whose next step computes the same: one token after one path of the tree."""
     newest = seq.token_ids[-1] if seq.token_ids else int(seq.request.prefix[-1])
     return (id(seq.node), newest) if len(seq.slots) == 1 else id(seq)

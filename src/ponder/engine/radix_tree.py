@@ -1,9 +1,9 @@
-"""Which token of which prefix lies where in the key-value cache. Integers only: no tensors, no model.
+"""A radix tree of token prefixes: which token of which prefix is in which slot of the key-value cache. Integers only.
 
-A slot holds the keys and values of one token in every layer. Slots are handed out one by one, so a path may fork at
-any token: nothing is copied then, and no slot stays half used. The tree is a radix tree over token prefixes: a node is
-a run of tokens with their slots, its children go on differently. Whoever reads a path holds its last node; what nobody
-holds stays until its slots are needed, and the longest unused leaf goes first.
+A slot holds the keys and values of one token in every layer. Slots are allocated one by one, so a path can fork at any
+token without a copy. A node is a run of tokens with their slots; its children are different continuations. A sequence
+holds a reference to the last node of its path. Nodes without references stay cached until their slots are needed; the
+least recently used leaf is evicted first.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _NONE = np.empty(0, np.int32)
 
 
 class OutOfSlots(Exception):
-    """Fewer slots are left than were asked for."""
+    """Fewer slots are free than requested."""
 
 
 class RadixNode:
-    """A run of tokens. `filled` of them have their keys and values, if any then all before them too; `users` are those
-    who hold this node, and those of its children that have users."""
+    """A run of tokens. The first `computed` of them have keys and values; if any, then all tokens before the run too.
+    `ref_count` counts the holders of this node and its children that have references."""
 
     __slots__ = (
         "children", "computed", "end", "in_eviction_heap", "key", "last_used", "parent", "ref_count", "slots", "tokens",
@@ -40,18 +40,18 @@ class RadixNode:
         self.tokens, self.key = tokens, tokens.tobytes()
         self.children: dict[int, RadixNode] = {}
         self.ref_count, self.last_used, self.in_eviction_heap = 0, 0, False
-        self.end: int = len(tokens) + (parent.end if parent else 0)  # tokens from the root to here
+        self.end: int = len(tokens) + (parent.end if parent else 0)  # tokens from the root to the end of this run
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @property
     def is_computed(self) -> bool:
-        """All tokens up to the end of this run have their keys and values."""
+        """Whether all tokens up to the end of this run have keys and values."""
         return self.computed == len(self.tokens)
 
     def path(self) -> list[RadixNode]:
-        """From the first run of the prefix to this one."""
+        """Nodes from the first run of the prefix to this one."""
         nodes: list[RadixNode] = []
         node: RadixNode | None = self
         while node is not None and node.parent is not None:
@@ -61,7 +61,7 @@ class RadixNode:
 
 
 class SlotAllocator:
-    """A number of slots, and those that are free."""
+    """Hands out free slots."""
 
     def __init__(self, size: int) -> None:
         self.size = self.free_count = size
@@ -81,22 +81,20 @@ class SlotAllocator:
 class RadixTree:
     def __init__(self, memory: SlotAllocator) -> None:
         self.memory = memory
-        self.roots: dict[str, RadixNode] = {}  # by adapter: other weights make other keys of the same tokens
-        self.evictable = 0  # slots that nobody holds: they can be had
-        self.is_stale = False  # of older weights: nothing is added or found any more
+        self.roots: dict[str, RadixNode] = {}  # by adapter: keys depend on the weights
+        self.evictable = 0  # slots of nodes without references
+        self.is_stale = False  # of older weights: no prefix is added or matched any more
         self._clock = count(1)
-        self._eviction_heap: list[
-            tuple[int, int, RadixNode]
-        ] = []  # a heap of (last use, a number, node); may be out of date
+        self._eviction_heap: list[tuple[int, int, RadixNode]] = []  # (last use, tie breaker, node); may be out of date
         self._tie_breaker = count()
 
     def match_prefix(self, tokens: Ids, adapter: str = "") -> RadixNode:
-        """The node in which the longest known prefix of these tokens ends, cut there if need be."""
+        """The node at which the longest cached prefix of these tokens ends. A node is split there if necessary."""
         if adapter not in self.roots:
             self.roots[adapter] = RadixNode(self, None, _NONE, _NONE, 0)
         node, at, whole = self.roots[adapter], 0, tokens.tobytes()
         while at < len(tokens) and (child := node.children.get(int(tokens[at]))) is not None:
-            if whole.startswith(child.key, at * tokens.itemsize):  # nearly always: one look at the whole run
+            if whole.startswith(child.key, at * tokens.itemsize):  # the usual case: compare the whole run at once
                 node, same = child, len(child.tokens)
             else:
                 same = _common_prefix_length(child.tokens, tokens[at:])
@@ -105,7 +103,7 @@ class RadixTree:
         return node
 
     def add(self, parent: RadixNode, tokens: Ids, slots: Slots, filled: int) -> RadixNode:
-        """A new child. Its first token must be one that no other child has."""
+        """Add a child. No other child may have its first token."""
         assert parent.tree is self and int(tokens[0]) not in parent.children and len(tokens) == len(slots)
         child = RadixNode(self, parent, tokens, slots, filled)
         parent.children[int(tokens[0])] = child
@@ -115,7 +113,7 @@ class RadixTree:
         return child
 
     def insert_computed(self, parent: RadixNode, tokens: Ids, slots: Slots) -> None:
-        """Take over computed tokens after a node. What the tree has already is not kept twice."""
+        """Take over slots of computed tokens after a node. Slots of tokens that the tree already has are freed."""
         while len(tokens):
             child = parent.children.get(int(tokens[0]))
             if child is None:
@@ -124,7 +122,7 @@ class RadixTree:
             same = _common_prefix_length(child.tokens, tokens)
             if same < len(child):
                 child = self._split(child, same)
-            if child.computed < same:  # it waits to be computed: here it is
+            if child.computed < same:  # it was waiting to be computed
                 child.slots, spare = slots[:same].copy(), child.slots
                 child.computed = same
                 self.memory.free_slots(spare)
@@ -160,7 +158,7 @@ class RadixTree:
             n = n.parent
 
     def evict(self, number: int) -> bool:
-        """Free slots until so many are free. False if that cannot be; then nothing is lost."""
+        """Evict nodes until `number` slots are free. False if that is impossible; then nothing is evicted."""
         if self.memory.free_count + self.evictable < number:
             return False
         while self.memory.free_count < number:
@@ -173,7 +171,7 @@ class RadixTree:
         return True
 
     def replace_with_empty(self) -> RadixTree:
-        """A new, empty tree on the same memory. What is in use stays until it is released."""
+        """A new, empty tree with the same slots. Nodes in use stay until they are released."""
         self.is_stale = True
         for node in self.nodes():
             if not node.ref_count:
@@ -188,7 +186,7 @@ class RadixTree:
             yield node
 
     def _split(self, node: RadixNode, at: int) -> RadixNode:
-        """Cut a run in two; the node stays its lower part, so that whoever holds it still does. Returns the upper."""
+        """Split a run in two. The node becomes the lower part, so its holders still hold it. Returns the upper part."""
         assert 0 < at < len(node) and node.parent is not None
         upper = RadixNode(self, node.parent, node.tokens[:at], node.slots[:at], min(node.computed, at))
         upper.ref_count, upper.last_used = int(node.ref_count > 0), node.last_used
@@ -208,14 +206,14 @@ class RadixTree:
         leaf.parent = None
 
     def _queue_for_eviction(self, node: RadixNode) -> None:
-        """Note a node that may be evicted now."""
+        """Queue a node if it may be evicted now."""
         if not (node.ref_count or node.children or node.in_eviction_heap or node.parent is None):
             node.in_eviction_heap = True
             heapq.heappush(self._eviction_heap, (node.last_used, next(self._tie_breaker), node))
 
 
 def _common_prefix_length(a: Ids, b: Ids) -> int:
-    """Tokens that both begin with."""
+    """Number of tokens that both begin with."""
     n = min(len(a), len(b))
     differ = np.flatnonzero(a[:n] != b[:n])
     return int(differ[0]) if len(differ) else n

@@ -1,4 +1,4 @@
-"""What is asked of the engine: continuations of a prefix, or a reading of given tokens."""
+"""Requests to the engine: sample continuations of a prefix, or read the hidden states of given tokens."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from ponder.validate import short_repr
 
 
 class GrammarMatcher(Protocol):
-    """Says which tokens may come next; one for each continuation."""
+    """Decides which tokens may come next; one matcher for each sequence."""
 
     def allowed_mask(self) -> NDArray[np.bool_]:
-        """A mask over the vocabulary."""
+        """A mask over the vocabulary: True where a token is allowed."""
         ...
 
     def accept_token(self, token: int) -> None:
-        """This token was written."""
+        """This token was sampled."""
         ...
 
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """Go on from these tokens, n times. `seed` and the continuation's number fix what is drawn."""
+    """Sample n continuations of these tokens. `seed` and the continuation's index determine what is sampled."""
 
     prefix: Ids
     sampling: Sampling
@@ -43,36 +43,36 @@ class Request:
 
 @dataclass(eq=False, slots=True)
 class SequenceState:
-    """One continuation being written."""
+    """One continuation of a request, and its state."""
 
     request: Request
     index: int  # which of the request's n
-    rng_key: int  # of its random numbers
+    rng_key: int  # of its random numbers, see rng.py
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     notes: dict[str, list[float]] = field(default_factory=dict)
     top_logprobs: list[tuple[Ids, Floats]] = field(default_factory=list)
     grammar: GrammarMatcher | None = None
-    samples_on_device: bool = (
-        False  # drawn from the softmax of the model's logits, or its likeliest part, and nothing more asked
-    )
+    samples_on_device: bool = False  # needs temperature and truncation only, which the device can do
     stop: StopReason | None = None
-    prefill_tokens: int = 0  # tokens of its prefix that a pass was spent on for it; the others were in the cache
-    discarded_tokens: int = 0  # tokens drawn after its end
-    seconds: float = 0.0  # its share of the passes it was in
-    # Where its keys and values are: those of all tokens up to `node.end` in the tree, of those after in `own` slots.
+    prefill_tokens: int = 0  # tokens of its prefix that were computed for it; the others were in the cache
+    discarded_tokens: int = 0  # tokens sampled after its end
+    seconds: float = 0.0  # its share of the time of its steps
+    # Where its keys and values are: of all tokens up to `node.end` in the tree, of those after it in `slots`.
     node: RadixNode | None = None
     slots: list[int] = field(default_factory=list)
     priority: tuple[int, int] = (0, 0)
 
     @classmethod
     def from_request(cls, request: Request) -> list[SequenceState]:
-        """All that are asked for."""
-        s, guide = request.sampling, request.grammar
-        plain = not (s.edits_logits or s.forced_token_ids or s.token_stats or s.logprobs or guide or request.adapter)
+        """The request's n sequences."""
+        s, grammar = request.sampling, request.grammar
+        plain = not (s.edits_logits or s.forced_token_ids or s.token_stats or s.logprobs or grammar or request.adapter)
         keys = enumerate(rng.stream_keys(request.seed, request.n))
-        return [cls(request, j, key, grammar=guide() if guide else None, samples_on_device=plain) for j, key in keys]
+        return [
+            cls(request, j, key, grammar=grammar() if grammar else None, samples_on_device=plain) for j, key in keys
+        ]
 
     @property
     def sampling(self) -> Sampling:
@@ -94,13 +94,13 @@ class SequenceState:
 
     @property
     def start(self) -> int:
-        """The tokens before this one must be in the cache: the last one is fed to draw what follows it."""
+        """Tokens before this index must be in the cache; the last token is the input of the next step."""
         return self.length - 1
 
 
 @dataclass(eq=False, slots=True)
 class ReadRequest:
-    """Read given tokens, and hand over the hidden states from `begin` on."""
+    """Compute the hidden states of given tokens from `start` on."""
 
     tokens: Ids
     start: int
@@ -109,7 +109,7 @@ class ReadRequest:
     prefill_tokens: int = 0
     seconds: float = 0.0
     node: RadixNode | None = None
-    uncached: RadixNode | None = None  # the tokens from `begin` on, not in the tree before they are read
+    uncached: RadixNode | None = None  # the tokens from `start` on, not in the tree until they are computed
     priority: tuple[int, int] = (0, 0)
 
     @property
@@ -118,14 +118,14 @@ class ReadRequest:
 
 
 def check_request(request: Request, vocab: int) -> None:
-    """At the engine's door: what would make the pass fail for everyone in it. Options that were made around their own
-    door (unpickled, set by hand) are looked at again."""
+    """Refuse what would make a step fail for the whole batch. Sampling options are validated again: they may have been
+    unpickled or set by hand."""
     if not isinstance(request.sampling, Sampling) or not isinstance(request.adapter, str):
-        raise UsageError("a request takes a Sampling, and an adapter's name as text")
+        raise UsageError("a request needs a Sampling, and an adapter's name as a string")
     request.sampling.__post_init__()
     check_tokens(request.prefix, vocab)
-    if named := [token for token in request.sampling.named_token_ids if token >= vocab]:
-        raise UsageError(f"token {named[0]} is allowed, forced, biased or a stop; the vocabulary has {vocab} tokens")
+    if outside := [token for token in request.sampling.named_token_ids if token >= vocab]:
+        raise UsageError(f"token {outside[0]} is allowed, forced, biased or a stop; the vocabulary has {vocab} tokens")
     if not isinstance(request.n, int | np.integer) or isinstance(request.n, bool) or request.n < 1:
         raise UsageError(f"n is {short_repr(request.n)}; ask for at least one completion")
     memory_check.require_memory(request.n * memory_check.COMPLETION_BYTES, n=request.n)

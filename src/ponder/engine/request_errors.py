@@ -1,5 +1,7 @@
-"""Whose fault is an error? What host code raises while it handles one row (its options, its guide, its stop strings,
-its adapter) ends that row alone. Faults of the device or of its memory belong to the whole pass.
+"""Which errors fail one sequence, and which fail the whole step.
+
+What host code raises for one sequence (its options, grammar, stop strings or adapter) fails that sequence alone. Errors
+of the device or its memory fail the whole step.
 """
 
 from __future__ import annotations
@@ -22,22 +24,22 @@ _DEVICE_ERRORS: tuple[type[BaseException], ...] = (
 
 
 def is_device_error(reason: BaseException) -> bool:
-    """Is no single row to blame?"""
+    """Whether the error belongs to the whole step."""
     if isinstance(reason, _DEVICE_ERRORS):
         return True
     return isinstance(reason, RuntimeError) and any(word in str(reason) for word in _DEVICE_ERROR_WORDS)
 
 
 def as_request_error(reason: BaseException) -> Exception:
-    """The error as its caller gets it. Raises it where it is the pass's.
+    """The error that the caller gets. Raises it if it belongs to the whole step.
 
-    What is no `Exception` (a panic of a library in Rust, an exit, a cancellation) would end the caller's event loop
-    and everyone in it, and no future takes a StopIteration: the caller gets a RuntimeError with its words instead.
+    What is no `Exception` (a panic of a Rust library, an exit, a cancellation) would end the caller's event loop, and a
+    future refuses StopIteration: the caller gets a RuntimeError with the same message instead.
     """
     if is_device_error(reason):
         raise reason
     if isinstance(reason, Exception) and not isinstance(reason, StopIteration | StopAsyncIteration):
         return reason
-    wrapped = RuntimeError(f"what handles this text raised {type(reason).__name__}: {reason}")
+    wrapped = RuntimeError(f"the code that handles this request raised {type(reason).__name__}: {reason}")
     wrapped.__cause__ = reason
     return wrapped

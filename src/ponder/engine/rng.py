@@ -1,5 +1,7 @@
-"""Random numbers by place: the i-th of a row is a function of its key and i, so none are kept, and none depend on the
-order in which they are asked for. Each row has its own stream of SplitMix64 (Steele, Lea and Flood 2014)."""
+"""Counter-based random numbers: the i-th number of a sequence is a function of its key and i.
+
+So there is no state, and the order of calls does not matter. Each sequence has its own SplitMix64 stream (Steele, Lea
+and Flood 2014)."""
 
 from __future__ import annotations
 
@@ -14,14 +16,14 @@ _SHIFT_1, _SHIFT_2, _SHIFT_3, _DROPPED_BITS = np.uint64(30), np.uint64(27), np.u
 
 
 def stream_keys(seed: int, n: int) -> list[int]:
-    """Of the n continuations of one request."""
+    """Stream keys of the n sequences of one request."""
     start = np.asarray([seed & 0xFFFFFFFFFFFFFFFF, seed >> 64 & 0xFFFFFFFFFFFFFFFF], np.uint64)
     whole = _splitmix(_splitmix(start[:1] + _GOLDEN) + start[1:])
     return [int(key) for key in _splitmix(whole + _GOLDEN * np.arange(1, n + 1, dtype=np.uint64))]
 
 
 def uniforms(keys: StreamKeys, places: NDArray[np.int64]) -> NDArray[np.float64]:
-    """In [0, 1), in steps of 2^-53; shaped as `keys` and `places` are together."""
+    """Numbers in [0, 1), multiples of 2^-53; `keys` and `places` are broadcast."""
     bits = _splitmix(keys + _GOLDEN * (places + 1).astype(np.uint64))
     return (bits >> _DROPPED_BITS).astype(np.float64) * 2.0**-53
 

@@ -1,7 +1,7 @@
-"""From logits to tokens. Pure functions of tensors. Shapes: B rows, V vocabulary.
+"""From logits to tokens: pure functions of tensors. Shapes: B rows, V vocabulary.
 
-Each row draws with its own uniform number by inversion of the cumulative distribution, so what a row
-samples depends on its seed and its logits, and on nothing else in the batch.
+Each row samples by inverting its cumulative distribution at its own uniform number. So a sample depends on the row's
+seed and logits, and on nothing else in the batch.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from ponder.errors import ModelError
 from ponder.nets.decoder import Decoder
 from ponder.types import Sampling
 
-_VOCAB_BLOCK = 256  # the vocabulary is cut into blocks of this size to invert its distribution
+_VOCAB_BLOCK = 256  # block size for inverting the distribution over the vocabulary
 
 
 def process_logits(logits_V: Tensor, seq: SequenceState, eos: frozenset[int]) -> None:
-    """A row's penalties, bias and bans, in place."""
+    """Apply a sequence's penalties, bias and bans, in place."""
     s = seq.sampling
     if s.repetition_penalty != 1:
         seen = _ids(np.unique(seq.tokens), logits_V)
         old = logits_V[seen]
         logits_V[seen] = torch.where(old > 0, old / s.repetition_penalty, old * s.repetition_penalty)
     if (s.presence_penalty or s.frequency_penalty) and seq.token_ids:
-        found, times = np.unique(seq.token_ids, return_counts=True)
-        logits_V[_ids(found, logits_V)] -= s.presence_penalty + s.frequency_penalty * torch.from_numpy(times).to(
+        tokens, counts = np.unique(seq.token_ids, return_counts=True)
+        logits_V[_ids(tokens, logits_V)] -= s.presence_penalty + s.frequency_penalty * torch.from_numpy(counts).to(
             logits_V
         )
-    for token, more in s.logit_bias:
-        logits_V[token] += more
+    for token, bias in s.logit_bias:
+        logits_V[token] += bias
     banned = (
         list(_tokens_completing_repeats(seq.tokens.tolist(), s.no_repeat_ngram_size)) if s.no_repeat_ngram_size else []
     )
@@ -49,7 +49,7 @@ def process_logits(logits_V: Tensor, seq: SequenceState, eos: frozenset[int]) ->
 
 
 def mask_logits(logits_BV: Tensor, allowed: Mapping[int, NDArray[np.bool_]]) -> Tensor:
-    """Only the tokens that are allowed, in those rows for which it is said. In place."""
+    """Ban all tokens that a row's mask does not allow; rows without a mask stay. In place."""
     banned_GV = torch.from_numpy(~np.stack(list(allowed.values()))).to(logits_BV.device)
     for row, banned_V in zip(allowed, banned_GV, strict=True):
         logits_BV[row].masked_fill_(banned_V, -torch.inf)
@@ -61,7 +61,7 @@ def _ids(tokens: np.ndarray, like: Tensor) -> Tensor:
 
 
 def _tokens_completing_repeats(tokens: list[int], size: int) -> set[int]:
-    """Tokens that would complete a run of this size for the second time."""
+    """Tokens that would complete an n-gram of this size that occurred before."""
     last = tokens[len(tokens) - size + 1 :] if size > 1 else []
     return {tokens[i + size - 1] for i in range(len(tokens) - size + 1) if tokens[i : i + size - 1] == last}
 
@@ -90,7 +90,7 @@ def nonfinite_logits_error() -> ModelError:
 def warp(logits_BV: Tensor, sampling: Sequence[Sampling]) -> Tensor:
     """Logits [B, V] actually sampled from: temperature, then top-k, top-p and min-p.
 
-    Greedy rows (temperature 0) keep the model's own distribution; `draw` takes their largest.
+    Greedy rows (temperature 0) keep the model's own distribution; `sample_tokens` takes their argmax.
     """
     logits_BV = logits_BV.float()
     if any(s.temperature not in (0, 1) for s in sampling):
@@ -113,7 +113,7 @@ def _truncate_top(logprobs_BV: Tensor, sampling: Sequence[Sampling]) -> Tensor:
 
     keep = torch.arange(size, device=top.device) < column([s.top_k or size for s in sampling])
     top = exact_log_softmax(top.masked_fill(~keep, -torch.inf))  # each filter sees the last one's result
-    before = top.exp().cumsum(-1) - top.exp()  # mass above: a token stays while less than p lies before it
+    before = top.exp().cumsum(-1) - top.exp()  # mass of likelier tokens: a token stays while it is less than p
     keep = keep & (before < column([s.top_p if s.top_p < 1 else torch.inf for s in sampling]))
     top = exact_log_softmax(top.masked_fill(~keep, -torch.inf))
     keep = keep & (top >= top[:, :1] + column([s.min_p for s in sampling]).log())
@@ -124,12 +124,12 @@ def _truncate_top(logprobs_BV: Tensor, sampling: Sequence[Sampling]) -> Tensor:
 def sample_tokens(
     logits_BV: Tensor, uniform_B: Tensor, greedy_B: Tensor, forced_B: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Token ids [B] and their log-probabilities [B]. `uniform_B` lies in [0, 1), in float64; `forced_B` has the tokens
-    that are not drawn, and -1 for the others."""
+    """Token ids [B] and their log-probabilities [B]. `uniform_B` is in [0, 1), float64; `forced_B` holds tokens that
+    are not sampled, and -1 for rows that are."""
     where = float64_device(logits_BV.device)
     top_B1 = logits_BV.amax(-1, keepdim=True)
-    found = _invert_cdf((logits_BV - top_B1).exp_().to(where), uniform_B.to(where))
-    token_B, log_total_B = (x.to(logits_BV.device) for x in (found[0], found[1].log().float()))
+    token_and_total = _invert_cdf((logits_BV - top_B1).exp_().to(where), uniform_B.to(where))
+    token_B, log_total_B = (x.to(logits_BV.device) for x in (token_and_total[0], token_and_total[1].log().float()))
     if greedy_B.any():
         token_B = torch.where(greedy_B, logits_BV.argmax(-1), token_B)
     if forced_B is not None:
@@ -138,12 +138,12 @@ def sample_tokens(
 
 
 def float64_device(device: torch.device) -> torch.device:
-    """Where to add in float64 for this device: Apple's has none."""
+    """The device to use for float64 sums: Apple's GPUs have no float64."""
     return torch.device("cpu") if device.type == "mps" else device
 
 
 def entropy_measures(logits_BV: Tensor) -> dict[str, Tensor]:
-    """Of the model's own distribution: entropy, varentropy (the variance of the surprise) and Gini impurity, [B]."""
+    """Entropy, varentropy (the variance of the surprisal) and Gini impurity of the model's own distribution, [B]."""
     logp = exact_log_softmax(logits_BV.float())
     p = logp.exp()
     surprise = torch.where(p > 0, -logp, 0.0)

@@ -1,4 +1,4 @@
-"""One more token for each row: what is drawn, what is said of it, and which rows end with it."""
+"""Samples the next token of each sequence, records its statistics, and decides which sequences finish."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from ponder.engine.request import Request, SequenceState
 from ponder.errors import PonderError, UsageError
 from ponder.types import Sampling, StopReason, ids
 
-# Told of a row after each token: returns True where the text so far holds a stop string.
+# Called with a sequence after each token: True if its text contains a stop string.
 StopCheck = Callable[[SequenceState], bool]
 
 
 def sample_and_append(
     logits_BV: Tensor, seqs: Sequence[SequenceState], eos: frozenset[int], stopped: StopCheck, version: int = 0
 ) -> dict[SequenceState, Exception]:
-    """Draw a token for every row. Returns the rows that failed, and why; each fails alone (see `faults`)."""
+    """Sample a token for every sequence. Returns those that failed, with their errors (see `request_errors`)."""
     own_BV = logits_BV.float()
     failed: dict[SequenceState, Exception] = {}
-    drawn = _sample_or_blame(own_BV, _processed_logits(own_BV, seqs, eos, failed), seqs, failed)
+    sampled = _sample_or_blame(own_BV, _processed_logits(own_BV, seqs, eos, failed), seqs, failed)
     for b, seq in enumerate(seqs):
-        if drawn is None or seq in failed:
+        if sampled is None or seq in failed:
             continue
         try:
-            token, logprob = drawn.tokens[b], drawn.logprobs[b]
-            if not math.isfinite(logprob) and not (drawn.forced[b] >= 0 and logprob == -math.inf):
+            token, logprob = sampled.tokens[b], sampled.logprobs[b]
+            if not math.isfinite(logprob) and not (sampled.forced[b] >= 0 and logprob == -math.inf):
                 failed[seq] = _sampling_error(bool(torch.isfinite(own_BV[b]).all()))
                 continue
             seq.token_ids.append(token)
@@ -42,10 +42,10 @@ def sample_and_append(
             if seq.grammar is not None and token not in eos:
                 seq.grammar.accept_token(token)
             for name in seq.sampling.token_stats:
-                seq.notes.setdefault(name, []).append(drawn.recorded[name][b])
+                seq.notes.setdefault(name, []).append(sampled.recorded[name][b])
             if k := seq.sampling.logprobs:
-                found, said = drawn.recorded["alternatives"]
-                seq.top_logprobs.append((ids(found[b, :k]), said[b, :k]))
+                top_ids, top_logprobs = sampled.recorded["top_logprobs"]
+                seq.top_logprobs.append((ids(top_ids[b, :k]), top_logprobs[b, :k]))
             seq.stop = finish_reason(seq, eos, stopped)
         except BaseException as reason:
             failed[seq] = request_errors.as_request_error(reason)
@@ -60,7 +60,7 @@ def append_sampled(
     stopped: StopCheck,
     version: int = 0,
 ) -> dict[SequenceState, Exception]:
-    """Tokens that were drawn several at a time: each row takes them up to its end. Returns the rows that failed."""
+    """Append tokens that the device sampled several at a time, up to each sequence's end. Returns those that failed."""
     failed: dict[SequenceState, Exception] = {}
     ends_BS = np.isin(tokens_BS, list(eos))
     steps = tokens_BS.shape[1]
@@ -72,55 +72,55 @@ def append_sampled(
                 ends_BS[b] |= np.isin(tokens_BS[b], seq.sampling.stop_token_ids)
         except BaseException as reason:
             failed[seq] = request_errors.as_request_error(reason)
-    many_B = np.minimum(np.where(ends_BS.any(1), ends_BS.argmax(1) + 1, steps), left_B)
-    sound_B = (np.isfinite(logprobs_BS) | (np.arange(steps) >= many_B[:, None])).all(1)
-    drawn = zip(seqs, tokens_BS.tolist(), logprobs_BS.tolist(), many_B.tolist(), sound_B.tolist(), strict=True)
-    for seq, tokens, said, many, sound in drawn:
+    counts_B = np.minimum(np.where(ends_BS.any(1), ends_BS.argmax(1) + 1, steps), left_B)
+    finite_B = (np.isfinite(logprobs_BS) | (np.arange(steps) >= counts_B[:, None])).all(1)
+    rows = zip(seqs, tokens_BS.tolist(), logprobs_BS.tolist(), counts_B.tolist(), finite_B.tolist(), strict=True)
+    for seq, tokens, logprobs, count, finite in rows:
         if seq in failed:
             continue
-        if not sound:
+        if not finite:
             failed[seq] = _sampling_error(False)
             continue
         try:
-            had, size = len(seq.token_ids), 1 if seq.sampling.stop else many
-            for i in range(0, many, size):
-                seq.token_ids += tokens[i : min(i + size, many)]
-                seq.logprobs += said[i : min(i + size, many)]
-                seq.versions += [version] * (min(i + size, many) - i)
+            length, size = len(seq.token_ids), 1 if seq.sampling.stop else count
+            for i in range(0, count, size):
+                seq.token_ids += tokens[i : min(i + size, count)]
+                seq.logprobs += logprobs[i : min(i + size, count)]
+                seq.versions += [version] * (min(i + size, count) - i)
                 seq.stop = finish_reason(seq, eos, stopped)
                 if seq.stop is not None:
                     break
-            seq.discarded_tokens += steps - (len(seq.token_ids) - had)
+            seq.discarded_tokens += steps - (len(seq.token_ids) - length)
         except BaseException as reason:
             failed[seq] = request_errors.as_request_error(reason)
     return failed
 
 
 def finish_reason(seq: SequenceState, eos: frozenset[int], stopped: StopCheck) -> StopReason | None:
-    """Why a row ends with its newest token; None: it does not."""
+    """Why a sequence finishes with its newest token; None: it does not."""
     token, s = seq.token_ids[-1], seq.sampling
-    free = len(seq.token_ids) > len(s.forced_token_ids)  # what was forced ends nothing
-    if free and token in eos:
+    sampled = len(seq.token_ids) > len(s.forced_token_ids)  # a forced token finishes nothing
+    if sampled and token in eos:
         return "eos"
-    if free and (token in s.stop_token_ids or (len(seq.token_ids) >= s.min_tokens and stopped(seq))):
+    if sampled and (token in s.stop_token_ids or (len(seq.token_ids) >= s.min_tokens and stopped(seq))):
         return "stop"
     return "length" if len(seq.token_ids) >= s.max_tokens else None
 
 
 @dataclass(slots=True)
 class _SampledBatch:
-    """Of each row, by its place."""
+    """Results of each row of the batch."""
 
     tokens: list[int]
     logprobs: list[float]
-    forced: list[int]  # -1: none was
-    recorded: dict[str, Any]  # measures and alternatives
+    forced: list[int]  # the forced token, -1: none
+    recorded: dict[str, Any]  # token statistics and top log-probabilities
 
 
 def _processed_logits(
     own_BV: Tensor, seqs: Sequence[SequenceState], eos: frozenset[int], failed: dict[SequenceState, Exception]
 ) -> Tensor:
-    """Logits after each row's own rules. What a rule raises goes to `failed`."""
+    """Logits after each sequence's own options. Errors of an option go to `failed`."""
     logits_BV = own_BV
     allowed: dict[int, NDArray[np.bool_]] = {}
     for b, seq in enumerate(seqs):
@@ -133,7 +133,7 @@ def _processed_logits(
                 mask = np.asarray(seq.grammar.allowed_mask())
                 if mask.dtype != np.bool_ or mask.shape != own_BV.shape[1:]:
                     raise UsageError(
-                        f"a guide gave {mask.dtype} of shape {mask.shape}; it says yes or no for each of "
+                        f"a grammar gave a mask of {mask.dtype} with shape {mask.shape}; it must be a bool for each of "
                         f"{own_BV.shape[1]} tokens"
                     )
                 allowed[b] = mask
@@ -147,11 +147,11 @@ def _processed_logits(
 def _sample_or_blame(
     own_BV: Tensor, logits_BV: Tensor, seqs: Sequence[SequenceState], failed: dict[SequenceState, Exception]
 ) -> _SampledBatch | None:
-    """All rows in one go. Where that fails, each is tried alone, and those that fail alone are to blame. None: all."""
+    """Sample all rows at once. If that fails, try each alone; those that fail alone are to blame. None: all of them."""
     try:
         return _sample_batch(own_BV, logits_BV, [_PLACEHOLDER if seq in failed else seq for seq in seqs])
     except BaseException as reason:
-        request_errors.as_request_error(reason)  # raises where it is the pass's
+        request_errors.as_request_error(reason)  # raises an error of the whole step
         blamed: dict[SequenceState, Exception] = {}
         for b, seq in enumerate(seqs):
             try:
@@ -159,7 +159,7 @@ def _sample_or_blame(
                     _sample_batch(own_BV[b : b + 1], logits_BV[b : b + 1], [seq])
             except BaseException as why:
                 blamed[seq] = request_errors.as_request_error(why)
-        if not blamed:  # only together: nobody's own fault
+        if not blamed:  # it fails only as a batch
             raise
     failed |= blamed
     if len(failed) == len(seqs):
@@ -169,19 +169,19 @@ def _sample_or_blame(
 
 def _sample_batch(own_BV: Tensor, logits_BV: Tensor, seqs: Sequence[SequenceState]) -> _SampledBatch:
     device = logits_BV.device
-    noted = _record_measures(own_BV, seqs)
+    recorded = _record_measures(own_BV, seqs)
     logits_BV = sampler.warp(logits_BV, [seq.sampling for seq in seqs])
     at = [len(seq.token_ids) for seq in seqs]
     keys = np.asarray([seq.rng_key for seq in seqs], np.uint64)
     uniform = torch.from_numpy(rng.uniforms(keys, np.asarray(at)))
     greedy = torch.tensor([seq.sampling.temperature == 0 for seq in seqs], device=device)
     forced = [_forced_token(seq, i) for seq, i in zip(seqs, at, strict=True)]
-    given = torch.tensor(forced, device=device) if max(forced) >= 0 else None
-    tokens, logprobs = sampler.sample_tokens(logits_BV, uniform, greedy, given)
-    return _SampledBatch(tokens.tolist(), logprobs.tolist(), forced, noted)
+    forced_B = torch.tensor(forced, device=device) if max(forced) >= 0 else None
+    tokens, logprobs = sampler.sample_tokens(logits_BV, uniform, greedy, forced_B)
+    return _SampledBatch(tokens.tolist(), logprobs.tolist(), forced, recorded)
 
 
-# A row that failed keeps its place, with options that cannot fail: so the others are computed in the same shapes.
+# Takes the place of a failed sequence, with options that cannot fail, so that the batch keeps its shape.
 _PLACEHOLDER = SequenceState(Request(ids([0]), Sampling(), 1, 0), 0, 0)
 
 
@@ -190,16 +190,16 @@ def _forced_token(seq: SequenceState, at: int) -> int:
 
 
 def _record_measures(logits_BV: Tensor, seqs: Sequence[SequenceState]) -> dict[str, Any]:
-    noted: dict[str, Any] = {}
+    recorded: dict[str, Any] = {}
     if any(seq.sampling.token_stats for seq in seqs):
-        noted |= {name: value.tolist() for name, value in sampler.entropy_measures(logits_BV).items()}
-    if most := max(seq.sampling.logprobs for seq in seqs):
-        top = sampler.exact_log_softmax(logits_BV).topk(min(most, logits_BV.shape[-1]), dim=-1)
-        noted["alternatives"] = top.indices.cpu().numpy(), top.values.cpu().numpy()
-    return noted
+        recorded |= {name: value.tolist() for name, value in sampler.entropy_measures(logits_BV).items()}
+    if k := max(seq.sampling.logprobs for seq in seqs):
+        top = sampler.exact_log_softmax(logits_BV).topk(min(k, logits_BV.shape[-1]), dim=-1)
+        recorded["top_logprobs"] = top.indices.cpu().numpy(), top.values.cpu().numpy()
+    return recorded
 
 
-def _sampling_error(sound: bool) -> PonderError:
-    if sound:
-        return UsageError("no token may follow: what is allowed, banned and biased leaves none; loosen the rules")
+def _sampling_error(finite: bool) -> PonderError:
+    if finite:
+        return UsageError("no token can follow: the allowed, banned and biased tokens leave none; loosen the options")
     return sampler.nonfinite_logits_error()

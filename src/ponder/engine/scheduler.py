@@ -1,10 +1,12 @@
-"""Who is computed next. Integers only: no tensors, no model.
+"""Decides what the next step computes. Integers only: no tensors, no model.
 
-Work waits in the order in which it came. It is admitted while memory lasts; then the tokens before its last one are
-filled in, chunk by chunk, each run of the tree once for all who share it; then it decodes, one token a pass, beside
-all others and beside what is filled in. Where memory runs out, cached runs that nobody reads go first; after them the
-youngest item steps back: it keeps its text, and is admitted again, in its old order, with whatever of it is still in
-the cache. The oldest item is never made to step back, so everyone comes to an end.
+Items wait in the order of their arrival and are admitted while the cache has room. Prefill computes the tokens before
+an item's last one, chunk by chunk; a run of the tree that several items share is computed once. After prefill a
+sequence decodes, one token per step, in a batch with all others and with chunks of prefill.
+
+When the cache is full, unused runs are evicted first. Then the scheduler preempts the youngest item: it keeps its
+tokens and is admitted again later, with its old priority and with whatever of it is still cached. The oldest item is
+never preempted, so every item finishes.
 """
 
 from __future__ import annotations
@@ -20,18 +22,17 @@ from ponder.engine.radix_tree import RadixNode, RadixTree, SlotAllocator, Slots
 from ponder.engine.request import ReadRequest, SequenceState
 from ponder.types import Ids
 
-_GROWTH_MARGIN_TOKENS = 16  # tokens that each continuation can grow before newly admitted item may push another out
-_MAX_PREFILLS_IN_A_ROW = 4  # passes that fill before those who decode have a turn of their own
+_GROWTH_MARGIN_TOKENS = 16  # tokens that each sequence can grow before a newly admitted one may cause a preemption
+_MAX_PREFILLS_IN_A_ROW = 4  # prefill steps before a step that only decodes
 
 WorkItem = SequenceState | ReadRequest
-ChooseSequences = Callable[
-    [Sequence[SequenceState]], tuple[Sequence[SequenceState], int]
-]  # of those who decode, who has a turn, of how many passes
+# Of the decoding sequences, those that the next steps decode, and the number of steps.
+ChooseSequences = Callable[[Sequence[SequenceState]], tuple[Sequence[SequenceState], int]]
 
 
 @dataclass(slots=True)
 class PrefillChunk:
-    """Tokens `start` to `stop` of a run, to be computed; `reading` wants their hidden states."""
+    """Tokens `start` to `stop` of a node, to be computed; `read_request` needs their hidden states."""
 
     node: RadixNode
     start: int
@@ -48,22 +49,22 @@ class PrefillChunk:
 
     @property
     def visible_slots(self) -> Slots:
-        """Of all tokens up to the last of these."""
+        """Slots of all tokens up to the last of this chunk."""
         return np.concatenate([*(n.slots for n in self.node.path()[:-1]), self.node.slots[: self.stop]])
 
     @property
     def position(self) -> int:
-        """Of the first of these tokens."""
+        """Position of the first token."""
         return self.node.end - len(self.node) + self.start
 
 
 @dataclass(slots=True)
 class StepPlan:
-    """One pass that fills chunks and decodes rows; or, without chunks, several passes that decode."""
+    """One step that prefills chunks and decodes sequences; or, without chunks, several steps that decode."""
 
     chunks: list[PrefillChunk]
     seqs: list[SequenceState]
-    steps: int = 1  # for which the rows have slots
+    steps: int = 1  # for which the sequences have slots
 
 
 class Scheduler:
@@ -71,10 +72,10 @@ class Scheduler:
         self.allocator = SlotAllocator(size)
         self.tree = RadixTree(self.allocator)
         self.max_num_seqs, self.prefill_chunk_tokens = max_num_seqs, prefill_chunk_tokens
-        self.waiting: list[tuple[tuple[int, int], WorkItem]] = []  # a heap, by order
+        self.waiting: list[tuple[tuple[int, int], WorkItem]] = []  # a heap, by priority
         self.prefilling: list[WorkItem] = []
         self.decoding: list[SequenceState] = []
-        self.preemptions = 0  # how often item had to
+        self.preemptions = 0  # so far
         self._arrivals = count()
         self._prefills_in_a_row = 0
 
@@ -85,7 +86,7 @@ class Scheduler:
         return tokens <= self.allocator.size
 
     def add(self, items: Sequence[WorkItem]) -> None:
-        """What came together keeps together."""
+        """Items that arrive together have adjacent priorities."""
         arrival = next(self._arrivals)
         for i, item in enumerate(items):
             assert self.fits(item.length)
@@ -97,24 +98,24 @@ class Scheduler:
         choose: ChooseSequences = lambda seqs: (seqs, 1),
         mixed_batch: Callable[[Sequence[PrefillChunk]], bool] = lambda chunks: True,
     ) -> StepPlan | None:
-        """None: nothing can be done now. `beside`: shall who decodes have a token of the pass that fills chunks?"""
+        """The next step; None if nothing can be done now. `mixed_batch`: shall a step with these chunks decode too?"""
         self._admit()
         chunks = self._next_chunks()
         if self.prefilling and not chunks:
-            self.finish_chunks(())  # another who ended has computed what they waited for
+            self.finish_chunks(())  # another sequence has computed what they waited for
         if chunks and (self._prefills_in_a_row < _MAX_PREFILLS_IN_A_ROW or not self.decoding):
             self._prefills_in_a_row += 1
             seqs = list(choose(self.decoding)[0]) if self.decoding and mixed_batch(chunks) else []
             return StepPlan(chunks, seqs if self.reserve_ahead(seqs, 1) else [])
         self._prefills_in_a_row = 0
         assert self.decoding or not self.waiting
-        while self.decoding:  # until somebody has room, or all have stepped back
-            if turn := self._plan_decode(*choose(self.decoding)):
-                return turn
+        while self.decoding:  # until a sequence has slots, or all were preempted
+            if plan := self._plan_decode(*choose(self.decoding)):
+                return plan
         return None
 
     def finish_chunks(self, chunks: Sequence[PrefillChunk]) -> list[ReadRequest]:
-        """These chunks were computed. Returns the readings that are complete with them."""
+        """These chunks were computed. Returns the read requests that are complete now."""
         for chunk in chunks:
             chunk.node.computed = max(chunk.node.computed, chunk.stop)
         still: list[WorkItem] = []
@@ -135,7 +136,7 @@ class Scheduler:
         return read
 
     def remove(self, *items: WorkItem) -> None:
-        """Finished or cancelled, wherever they stand. What was computed for them stays in the cache."""
+        """Remove finished or cancelled items, in whatever state. What was computed for them stays in the cache."""
         if gone := {item for item in items if item.node is None}:
             self.waiting = [entry for entry in self.waiting if entry[1] not in gone]
             heapq.heapify(self.waiting)
@@ -150,15 +151,15 @@ class Scheduler:
             self._release(item)
 
     def reset_prefix_cache(self) -> None:
-        """The weights have changed: nothing computed with the old ones is found any more. Who decodes goes on."""
+        """The weights have changed: drop all cached prefixes. Decoding sequences continue."""
         for item in list(self.prefilling):
             self._preempt(item)
         self.tree = self.tree.replace_with_empty()
 
     def _admit(self) -> None:
         seqs = len(self.decoding) + sum(isinstance(w, SequenceState) for w in self.prefilling)
-        last: WorkItem | None = None  # who was placed before
-        ready = False  # all that he needs is computed
+        last: WorkItem | None = None  # admitted before this one
+        ready = False  # its prefix is computed
         while self.waiting:
             item = self.waiting[0][1]
             if isinstance(item, SequenceState) and seqs >= self.max_num_seqs:
@@ -182,7 +183,7 @@ class Scheduler:
                 self.prefilling.append(item)
 
     def _allocate_prefix(self, item: WorkItem, seqs: int) -> bool:
-        """Find or make room for what must be in the cache before it can go on."""
+        """Find or allocate slots for the tokens that must be in the cache before the item can decode."""
         tokens = item.tokens
         known, rest = tokens[: item.start], 0 if isinstance(item, SequenceState) else item.length - item.start
         node = self.tree.hold(self.tree.match_prefix(known, item.adapter))
@@ -207,7 +208,7 @@ class Scheduler:
         return True
 
     def _next_chunks(self) -> list[PrefillChunk]:
-        """The next runs to compute, in the order of those who wait for them, parents before children."""
+        """The next chunks to compute, in the order of the items that wait for them, parents before children."""
         left, met = self.prefill_chunk_tokens, set[int]()
         chunks: list[PrefillChunk] = []
         for item in self.prefilling:
@@ -226,20 +227,20 @@ class Scheduler:
         return chunks
 
     def reserve_ahead(self, seqs: Sequence[SequenceState], steps: int) -> bool:
-        """Slots for so many more tokens of each, if there are some without pushing anyone out."""
+        """Allocate slots for `steps` more tokens of each sequence, if that needs no preemption."""
         if not self.tree.evict(steps * len(seqs)):
             return False
         self._assign_slots(seqs, steps)
         return True
 
     def _plan_decode(self, seqs: Sequence[SequenceState], steps: int) -> StepPlan | None:
-        """Slots for more tokens of each of these, for one at least; the youngest item steps back until there are
-        enough. None: all of these have."""
+        """Allocate slots for up to `steps` more tokens of each sequence, at least one. Preempt the youngest item until
+        there are enough. None: all of these sequences were preempted."""
         while steps > 1 and self.allocator.free_count + self.tree.evictable < steps * len(seqs):
             steps //= 2
         while not self.tree.evict(steps * len(seqs)):
             active: list[WorkItem] = [*self.decoding, *self.prefilling]
-            assert len(active) > 1, "item that fits the memory alone must find room there alone"
+            assert len(active) > 1, "an item that fits in the cache must fit when it is alone"
             self._preempt(max(active, key=lambda item: item.priority))
             seqs = [seq for seq in seqs if seq.node is not None]
         self._assign_slots(seqs, steps)
@@ -261,12 +262,12 @@ class Scheduler:
         active.remove(item)  # type: ignore[arg-type]
 
     def _release(self, item: WorkItem) -> None:
-        """Hand what was computed to the tree, and let go."""
+        """Give what was computed to the tree, and release the node."""
         assert item.node is not None
         node, tree = item.node, item.node.tree
         if isinstance(item, SequenceState):
             kept = np.asarray(item.slots, np.int32)
-            filled = min(len(kept), item.length - 1 - node.end)  # the others were for tokens that never came
+            filled = min(len(kept), item.length - 1 - node.end)  # other slots were for tokens never sampled
             tokens = item.tokens[node.end : node.end + filled]
             item.slots = []
         else:
@@ -274,7 +275,7 @@ class Scheduler:
             tokens, kept, filled = item.uncached.tokens, item.uncached.slots, item.uncached.computed
             item.uncached = None
             if filled < len(tokens):
-                item.hidden = []  # what was read so far is read again
+                item.hidden = []  # they are computed again
         if tree.is_stale or not node.is_computed:
             self.allocator.free_slots(kept)
         else:
@@ -285,5 +286,5 @@ class Scheduler:
 
 
 def _same_prompt(a: SequenceState, b: SequenceState) -> bool:
-    """Both begin, with the same prefix."""
+    """Neither has tokens yet, and both belong to the same request."""
     return a.request is b.request and not a.token_ids and not b.token_ids

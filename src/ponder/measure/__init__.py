@@ -1,7 +1,8 @@
-"""What the numbers say and how sure they are, and what to do about it.
+"""Statistics of evaluations, scaling laws and costs, diagnostics, and figures.
 
-Chances of samples: pass@k, G-Pass@k, votes, best-of-k. How sure: intervals, paired tests, power, calibration. Laws that
-go on beyond the data. What it cost: FLOPs, prices, frontiers. Decisions: allocation, options, routing, train or think.
+`statistics`: intervals, paired tests, power, pass@k, votes, best-of-k, calibration. `scaling`: laws that extrapolate, FLOPs,
+Pareto frontiers, and decisions (sample allocation, routing, train or think). `diagnostics`: training health,
+contamination, reflection. `readers` read logs of any tool; `figures` draw them.
 """
 
 from ponder.measure.diagnostics.training_health import TrainingFinding, diagnose
@@ -17,8 +18,7 @@ from ponder.measure.scaling.coverage_power_law import (
     fit_coverage_law,
     fit_coverage_law_to_counts,
 )
-from ponder.measure.scaling.flops import ModelShape, group_flops, trace_flops
-from ponder.measure.scaling.gpu_time import Price, gpu_seconds, read_prices
+from ponder.measure.scaling.flops import ModelShape, gpu_seconds, group_flops, trace_flops
 from ponder.measure.scaling.log_linear import ComputeShift, LogLinearFit, compute_shift, fit_log_linear
 from ponder.measure.scaling.pareto import FrontierPoint, pareto_frontier, pareto_frontier_with_intervals
 from ponder.measure.scaling.routing import RoutingCurve, routing_curve
@@ -37,7 +37,6 @@ from ponder.measure.statistics.calibration import ReliabilityCurve, brier, ece, 
 from ponder.measure.statistics.clustered_means import ClusteredMean, clustered_mean, hierarchical_bootstrap
 from ponder.measure.statistics.coverage import coverage_curve
 from ponder.measure.statistics.elo_ratings import EloRating, elo_ratings
-from ponder.measure.statistics.gpassk import g_pass_at_k, mean_g_pass_at_k, pass_hat_k
 from ponder.measure.statistics.intervals import (
     Accuracy,
     MeanInterval,
@@ -46,10 +45,9 @@ from ponder.measure.statistics.intervals import (
     paired_difference,
     wilson,
 )
-from ponder.measure.statistics.majority_vote import best_answer, majority_accuracy, majority_answer, weighted_answer
 from ponder.measure.statistics.paired_tests import PairedMean, paired_means, sign_flip_test
-from ponder.measure.statistics.passk import mean_pass_at_k, pass_at_k
-from ponder.measure.statistics.plurality_vote import plurality_accuracy, plurality_limit
+from ponder.measure.statistics.passk import g_pass_at_k, mean_g_pass_at_k, mean_pass_at_k, pass_at_k, pass_hat_k
+from ponder.measure.statistics.plurality_vote import majority_accuracy, plurality_accuracy, plurality_limit
 from ponder.measure.statistics.power_analysis import (
     minimum_detectable_difference,
     problems_for_accuracies,
@@ -74,7 +72,6 @@ __all__ = [
     "ModelShape",
     "PairedDifference",
     "PairedMean",
-    "Price",
     "ReliabilityCurve",
     "RoutingCurve",
     "SampleCurve",
@@ -84,7 +81,6 @@ __all__ = [
     "TrainingFinding",
     "allocate_samples",
     "auroc",
-    "best_answer",
     "best_at_k",
     "bootstrap_mean",
     "brier",
@@ -113,7 +109,6 @@ __all__ = [
     "group_flops",
     "hierarchical_bootstrap",
     "majority_accuracy",
-    "majority_answer",
     "mean_g_pass_at_k",
     "mean_pass_at_k",
     "minimum_detectable_difference",
@@ -128,7 +123,6 @@ __all__ = [
     "plurality_limit",
     "problems_for_accuracies",
     "problems_for_means",
-    "read_prices",
     "reliability",
     "replay_allocation",
     "routing_curve",
@@ -138,6 +132,5 @@ __all__ = [
     "sparkline",
     "trace_flops",
     "train_or_think",
-    "weighted_answer",
     "wilson",
 ]

@@ -3,7 +3,7 @@
 The policy talks to the server in one of two ways:
 
 - With the model's own tokenizer, from a local folder, prompts and answers are token ids. vLLM and llama.cpp support
-  this (llama.cpp through its own `/completion`, because its `/v1/completions` drops tokens that end inside a character).
+  this (llama.cpp by its own `/completion`, because its `/v1/completions` drops tokens that end inside a character).
 - Without a tokenizer, prompts and answers are text, and a token is a byte of the text (see `byte_tokenizer`). A
   conversation goes to `/v1/chat/completions`. With a chat template, the rendered text goes to `/v1/completions`.
 
@@ -164,7 +164,7 @@ class OpenAIPolicy(BasePolicy):
         return "\ufffd" not in self.tokenizer.decode([token], keep_special=True)
 
     def _check_tokenizer(self, tokenizer: Tokenizer) -> None:
-        """Raise where the server splits a text into other tokens: another model's tokenizer makes nonsense of answers."""
+        """Raise if the server splits a text into other tokens: then the tokenizer is another model's."""
         if self.server_kind == "other":
             return
         body = (
@@ -251,9 +251,7 @@ class OpenAIPolicy(BasePolicy):
     def _warn_truncated(self, most: int) -> None:
         if not self._warned:
             self._warned = True
-            warnings.warn(
-                f"{self.http.url} wrote more than max_tokens ({most}): the text beyond that is cut", stacklevel=2
-            )
+            warnings.warn(f"{self.http.url} wrote more than max_tokens ({most}): the rest is cut", stacklevel=2)
 
     def _malformed(self, reply: Any, reason: Exception) -> ModelError:
         try:

@@ -27,7 +27,7 @@ from ponder.types import Sampling, Trace
 
 @dataclass(frozen=True)
 class Answer:
-    """A decided answer. `answer` is None if no completion states one; `text` is then the first completion."""
+    """The chosen answer. `answer` is None if no completion states one; `text` is then the first completion."""
 
     answer: str | None
     votes: int  # completions that give this answer
@@ -96,10 +96,10 @@ def _strategy(strategy: Strategy | str | None, n: int, sampling: Sampling) -> tu
         return strategy, default_guide(strategy)
     kind: Any
     kind, guide = unpack_preset(registry.lookup("strategy", strategy, {**STRATEGIES, **PRESETS}))
-    made: Any = kind() if isinstance(kind, type) else kind
-    given: dict[str, Any] = {name: value for name, value in (("n", n), ("sampling", sampling)) if hasattr(made, name)}
-    made = replace(made, **given)
-    return made, guide or default_guide(made)
+    built: Any = kind() if isinstance(kind, type) else kind
+    changes: dict[str, Any] = {k: v for k, v in (("n", n), ("sampling", sampling)) if hasattr(built, k)}
+    built = replace(built, **changes)
+    return built, guide or default_guide(built)
 
 
 @lru_cache(maxsize=1)

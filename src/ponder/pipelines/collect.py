@@ -1,4 +1,4 @@
-"""Collect traces to learn from: training problems, solved by a strategy. Resumes by problem; every trace is kept."""
+"""Collect traces as training data: a strategy solves training problems. Resumes by problem and stores every trace."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from typing import Any
 
 from ponder import event_loop, memory_check
 from ponder.errors import UsageError
-from ponder.measure.evaluation_report import EvaluationReport, evaluation_report
+from ponder.measure.statistics.evaluation_report import EvaluationReport, evaluation_report
 from ponder.models.guides import guide_code, is_oracle, load_guide
 from ponder.models.load import load_inference_policy
 from ponder.pipelines.evaluate import accuracy_so_far
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.problems.prompt_style import apply_style
+from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.problems.solve_many import solve_many
-from ponder.pipelines.solve import shuffled_problems, try_solve
+from ponder.pipelines.solve import try_solve
 from ponder.protocols import NoProgress, Progress, Strategy, Task
 from ponder.reason.budget import Budget
 from ponder.reason.strategies import Samples
@@ -29,18 +30,18 @@ from ponder.types import Trace
 
 @dataclass(frozen=True)
 class Collect(BaseJob):
-    """The job: so many training problems from the `first` on, in the order in which a run with this seed asks them."""
+    """The job: `limit` training problems from `start_index` on, in the order of a training run with this seed."""
 
     task: Task
     model: str = "smollm2"
     template: str | None = None
     strategy: Strategy = Samples(4)
-    # "oracle": the gold answer guides the search, as training data may, and the traces say so
+    # "oracle": the gold answer guides the search, which training data allows; the traces say so
     guide: str = field(default="", metadata=names_code(guide_code))
     budget: Budget | None = None
     limit: int = 256
     start_index: int = 0
-    max_concurrency: int = 128  # problems in flight, and lost at most when interrupted
+    max_concurrency: int = 128  # problems in flight; an interruption loses at most these
     seed: int = 0
     device: str = "auto"
     dtype: str = "auto"
@@ -78,8 +79,7 @@ class Collect(BaseJob):
         return self._report(traces)
 
     def summary_lines(self, folder: Path, result: Any) -> list[str]:
-        """What came out, for people."""
-        last = {trace.problem.id: trace for _, trace in read_traces(folder)}  # what failed was asked again
+        last = {trace.problem.id: trace for _, trace in read_traces(folder)}  # a resumed run repeats failures
         lines = self._report(list(last.values())).lines()
         return [f"traces          of {len(last)} problems", *lines, f"run       {folder}"]
 

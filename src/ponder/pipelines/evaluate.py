@@ -1,4 +1,4 @@
-"""Evaluation: task x strategy -> traces -> accuracy with an interval. Resumes by problem; every trace is kept."""
+"""Evaluation: task x strategy -> traces -> accuracy with an interval. It resumes by problem and stores every trace."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from ponder import event_loop, memory_check
 from ponder.errors import TaskError, UsageError
-from ponder.measure.evaluation_report import EvaluationReport, evaluation_report, running_accuracy
+from ponder.measure.statistics.evaluation_report import EvaluationReport, evaluation_report, running_accuracy
 from ponder.models.guides import guide_code, is_oracle, load_guide
 from ponder.models.load import load_inference_policy, load_tokenizer
 from ponder.pipelines.job.base_job import BaseJob
@@ -34,12 +34,12 @@ class Evaluate(BaseJob):
     model: str = "smollm2"
     template: str | None = None
     strategy: Strategy = Chain()
-    # what guides a search (see `guides`); "oracle" is the task's verifier, and is said everywhere
+    # The scorer that guides a search (see `models.guides`). "oracle": the task's verifier; every report says so.
     guide: str = field(default="", metadata=names_code(guide_code))
     budget: Budget | None = None  # of each problem
-    shared_budget: bool = False  # it is the budget of all problems: whoever thinks hard leaves less to the others
-    limit: int | None = None  # the first so many problems; None: all
-    max_concurrency: int = 128  # problems in flight, and lost at most when interrupted
+    shared_budget: bool = False  # one budget for all problems together: a hard one leaves less to the others
+    limit: int | None = None  # number of problems, from the first on; None: all
+    max_concurrency: int = 128  # problems in flight; an interruption loses at most these
     seed: int = 0
     device: str = "auto"
     dtype: str = "auto"

@@ -1,4 +1,4 @@
-"""A job that labels steps: answers are written, cut into steps, and each step is tried out (see rollouts)."""
+"""Step labelling: a strategy writes answers, they are split into steps, and rollouts from each step label it."""
 
 from __future__ import annotations
 
@@ -31,22 +31,23 @@ from ponder.types import Cost, Problem, Trace, problem_key
 
 @dataclass(frozen=True)
 class Label(BaseJob):
-    """The job: answers to a task's training problems by a strategy, or those of runs (`data`; of a problem that was
-    asked again, the last), labelled step by step.
+    """The job: label the steps of answers to a task's training problems.
 
-    `separator` cuts what is one long step; None leaves steps as they are. The run directory is data for a judge.
+    A strategy writes the answers, or they come from runs (`data`; of a problem with several traces, the last one).
+    `separator` splits a long step; None leaves steps as they are. The run directory is training data for a reward
+    model.
     """
 
     task: Task
     model: str = "smollm2"
     template: str | None = None
     data: tuple[str, ...] = ()
-    include_held_out: bool = False  # of these runs also an evaluation's problems
+    include_held_out: bool = False  # also take held-out problems from these runs
     strategy: Strategy = Samples(4)
     labeller: StepLabeller = MathShepherd()
     separator: str | None = "\n"
     limit: int = 100  # problems
-    max_concurrency: int = 32  # problems at once, and lost at most when interrupted
+    max_concurrency: int = 32  # problems in flight; an interruption loses at most these
     seed: int = 0
     device: str = "auto"
     dtype: str = "auto"
@@ -56,7 +57,7 @@ class Label(BaseJob):
         if min(self.limit, self.max_concurrency) < 1 or self.seed < 0:
             raise UsageError("limit and max_concurrency must be at least 1, seed at least 0")
         if self.include_held_out and not self.data:
-            raise UsageError("include_held_out is of `data`: a task's training problems are never held out")
+            raise UsageError("include_held_out is for `data`: a task's training problems are never held out")
 
     def check_memory(self) -> None:
         if not self.data:
@@ -80,15 +81,14 @@ class Label(BaseJob):
         return traces
 
     def summary_lines(self, folder: Path, result: Any) -> list[str]:
-        """What came out, for people."""
         traces = [trace for _, trace in read_traces(folder)]
-        told = label_metrics(traces)
-        steps = int(told["labels"])
-        mean = f", right {told['reward']:.1%} of the time" if steps else ""
+        metrics = label_metrics(traces)
+        steps = int(metrics["labels"])
+        mean = f", right {metrics['reward']:.1%} of the time" if steps else ""
         spent = sum((trace.cost for trace in traces), Cost())
         return [
             *label_filter_report(traces).lines(),
-            f"labels    {steps} steps of {len(traces)} problems{mean}; {told['frac_undecided']:.1%} undecided",
+            f"labels    {steps} steps of {len(traces)} problems{mean}; {metrics['frac_undecided']:.1%} undecided",
             f"cost      {spent.generated_tokens} tokens written, {spent.cached_tokens} read from the cache",
             f"use it    ponder reward {folder} --algorithm prm",
             f"run       {folder}",
@@ -96,17 +96,19 @@ class Label(BaseJob):
 
 
 async def label(job: Label, policy: BasePolicy, run: Run, progress: Progress) -> list[Trace]:
-    sides = FilterReport()
-    given = {problem_key(t.problem): t for place in job.data for t in _read_answers(place, sides, job.include_held_out)}
-    problems = [t.problem for t in given.values()] if job.data else list(job.task.train[: job.limit])
+    report = FilterReport()
+    answered = {
+        problem_key(t.problem): t for place in job.data for t in _read_answers(place, report, job.include_held_out)
+    }
+    problems = [t.problem for t in answered.values()] if job.data else list(job.task.train[: job.limit])
     problems = problems[: job.limit]
     if not problems:
-        raise_if_all_held_out(sides)
+        raise_if_all_held_out(report)
         raise TaskError(f"{', '.join(job.data) or job.task.name} has no problems to label answers of")
 
     async def work(problem: Problem) -> Trace:
         if job.data:
-            trace = given[problem_key(problem)]
+            trace = answered[problem_key(problem)]
             check_same_tokens(trace, policy)
         else:
             trace = await solve(problem, job.strategy, policy, job.task.verifier)
@@ -126,43 +128,43 @@ async def label(job: Label, policy: BasePolicy, run: Run, progress: Progress) ->
     )  # fmt: skip
 
 
-def _read_answers(place: str, sides: FilterReport, include_held_out: bool) -> list[Trace]:
-    """The traces of a run in which something was thought."""
-    read_job(place)  # says so where that is no run directory
-    return [trace for trace in training_traces(place, sides, include_held_out) if len(trace.steps) > 1]
+def _read_answers(place: str, report: FilterReport, include_held_out: bool) -> list[Trace]:
+    """The traces of a run that hold an answer."""
+    read_job(place)  # raises if that is no run directory
+    return [trace for trace in training_traces(place, report, include_held_out) if len(trace.steps) > 1]
 
 
 def label_filter_report(traces: Iterable[Trace]) -> FilterReport:
-    """What became of the answers, step by step."""
-    funnel = FilterReport()
+    """How many answers and steps got a label, stage by stage."""
+    report = FilterReport()
     for trace in traces:
-        funnel.add("problems", 1)
-        funnel.record("with an answer", bool(trace.answers()), "no answer came to an end")
+        report.add("problems", 1)
+        report.record("with an answer", bool(trace.answers()), "no answer came to an end")
         for score in (s.scores[LABEL_SCORE] for s in trace.steps if LABEL_SCORE in s.scores):
-            funnel.add("steps tried", 1)
-            if funnel.record("with a label", score.value is not None, "undecided"):
-                funnel.record("labelled right, wholly or partly", (score.value or 0.0) > 0, "never right")
-    return funnel
+            report.add("steps tried", 1)
+            if report.record("with a label", score.value is not None, "undecided"):
+                report.record("labelled right, wholly or partly", (score.value or 0.0) > 0, "never right")
+    return report
 
 
 def check_labels_useful(traces: Sequence[Trace]) -> None:
-    """Raise where no judge could learn anything from these labels; they are kept all the same."""
-    known = {s.scores[LABEL_SCORE].value for t in traces for s in t.steps if LABEL_SCORE in s.scores} - {None}
-    if not known:
+    """Raise if a reward model could learn nothing from these labels. They stay in the run directory."""
+    values = {s.scores[LABEL_SCORE].value for t in traces for s in t.steps if LABEL_SCORE in s.scores} - {None}
+    if not values:
         why = "no step got a label"
         cure = "see in traces.jsonl why each is undecided; steps need a verifier that decides, and answers that end"
-    elif known == {0.0}:
+    elif values == {0.0}:
         why, cure = "no answer was ever right, so that all labels are 0", "take an easier task or a better model"
-    elif len(known) == 1:
-        why, cure = f"all labels are {known.pop():g}", "take a harder task, so that some steps are wrong"
+    elif len(values) == 1:
+        why, cure = f"all labels are {values.pop():g}", "take a harder task, so that some steps are wrong"
     else:
         return
     label_filter_report(traces).fail(f"{why}, and a judge learns nothing from them: {cure}")
 
 
 def label_metrics(traces: Iterable[Trace]) -> dict[str, float]:
-    """How much was labelled, and how."""
-    found = [s.scores[LABEL_SCORE].value for t in traces for s in t.steps if LABEL_SCORE in s.scores]
-    known = [value for value in found if value is not None]
-    told = {"labels": float(len(known)), "frac_undecided": 1 - len(known) / max(1, len(found))}
-    return told | ({"reward": sum(known) / len(known)} if known else {})
+    """How many steps are labelled, how many are undecided, and the mean label."""
+    values = [s.scores[LABEL_SCORE].value for t in traces for s in t.steps if LABEL_SCORE in s.scores]
+    known = [value for value in values if value is not None]
+    metrics = {"labels": float(len(known)), "frac_undecided": 1 - len(known) / max(1, len(values))}
+    return metrics | ({"reward": sum(known) / len(known)} if known else {})

@@ -8,34 +8,34 @@ from dataclasses import dataclass
 
 from ponder import event_loop
 from ponder.errors import TaskError, UsageError
+from ponder.measure.statistics.verifier_metrics import FirstErrorScores, first_wrong_step, score_first_errors
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.reward_models import PRM
 from ponder.pipelines.rewards.labelled_traces import tokenize_trace
 from ponder.tasks.step_labels.processbench_labels import FIRST_WRONG_TAG
-from ponder.tasks.step_labels.verifier_metrics import FirstErrorScores, first_wrong_step, score_first_errors
 from ponder.types import Trace
 
 CANDIDATE_THRESHOLDS = tuple(i / 100 for i in range(1, 100))
 
 
-UNREAD_LABEL = -2  # what is said of a solution that does not fit: neither where its error is, nor that there is none
+UNREAD_LABEL = -2  # for a solution that is longer than the context: neither an error nor none
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessBenchResult:
-    """At a threshold; `best` at the one that suits these solutions best, which flatters unless it was set on others."""
+    """Scores at a threshold, and at the best one for these solutions, which is optimistic: it was chosen on them."""
 
     result: FirstErrorScores
     threshold: float
     best_result: FirstErrorScores
     best_threshold: float
-    num_unread: int  # solutions that the model could not read: in them it found nothing
+    num_unread: int  # solutions that are longer than the context, which count as wrong
 
 
 def process_bench(
     reward_model: PRM, traces: Sequence[Trace], threshold: float = 0.5, watch: Callable[[int], None] = lambda done: None
 ) -> ProcessBenchResult:
-    """Over solutions as `tasks.steps.processbench` reads them. `watch` is told how many are done."""
+    """Score solutions as `tasks.step_labels.processbench_labels` reads them. `watch` is called with how many are done."""
     if not 0 < threshold < 1:
         raise UsageError(f"the threshold is {threshold}; it is a probability between 0 and 1")
     if reward_model.granularity == "line":
@@ -47,17 +47,17 @@ def process_bench(
     )
     read: list[list[float]] = []
     labels: list[int] = []
-    lost: list[int] = []  # labels of solutions that nobody could read
+    unread: list[int] = []  # labels of solutions that are too long
     for begin in range(0, len(traces), 32):
         part = []
         for trace in traces[begin : begin + 32]:
             try:
                 part.append(tokenize_trace(trace, policy))
             except TaskError:  # longer than the model's context
-                lost.append(int(trace.problem.tags[FIRST_WRONG_TAG]))
+                unread.append(int(trace.problem.tags[FIRST_WRONG_TAG]))
         read += event_loop.run(_step_probabilities(reward_model, part))
         labels += [int(t.problem.tags[FIRST_WRONG_TAG]) for t in part]
-        watch(len(read) + len(lost))
+        watch(len(read) + len(unread))
     if not read:
         raise TaskError(
             f"none of {len(traces)} solutions fits into the model's context: take a model with a longer one"
@@ -65,11 +65,11 @@ def process_bench(
 
     def at(limit: float) -> FirstErrorScores:
         return score_first_errors(
-            [*(first_wrong_step(steps, limit) for steps in read), *[UNREAD_LABEL] * len(lost)], [*labels, *lost]
+            [*(first_wrong_step(steps, limit) for steps in read), *[UNREAD_LABEL] * len(unread)], [*labels, *unread]
         )
 
     best = max(CANDIDATE_THRESHOLDS, key=lambda limit: (at(limit).f1, -abs(limit - 0.5)))
-    return ProcessBenchResult(at(threshold), threshold, at(best), best, len(lost))
+    return ProcessBenchResult(at(threshold), threshold, at(best), best, len(unread))
 
 
 def evenly_spaced(traces: Sequence[Trace], limit: int | None) -> Sequence[Trace]:
@@ -79,10 +79,10 @@ def evenly_spaced(traces: Sequence[Trace], limit: int | None) -> Sequence[Trace]
     return [traces[i * len(traces) // limit] for i in range(limit)]
 
 
-async def _step_probabilities(judge: PRM, traces: Sequence[Trace]) -> list[list[float]]:
+async def _step_probabilities(reward_model: PRM, traces: Sequence[Trace]) -> list[list[float]]:
     """The probability of each step of each solution; a solution of one step has one, however many lines."""
     ends = [[len(t.token_ids(i)) - 1 for i in range(1, len(t.steps))] for t in traces]
-    found = await asyncio.gather(
-        *(judge.reader(t.token_ids(len(t.steps) - 1), at) for t, at in zip(traces, ends, strict=True))
+    scores = await asyncio.gather(
+        *(reward_model.reader(t.token_ids(len(t.steps) - 1), at) for t, at in zip(traces, ends, strict=True))
     )
-    return [steps for steps, _ in found]
+    return [steps for steps, _ in scores]

@@ -1,4 +1,7 @@
-"""Quiet-STaR at a small scale: a model learns to think between the tokens of given answers (see train/quiet_star_learner.py)."""
+"""Quiet-STaR at a small scale: a model learns to think between the tokens of given answers.
+
+The loss is in train/quiet_star_learner.py.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,8 @@ from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.problems.prompt_style import apply_style
+from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.sft import text_answer_trace
-from ponder.pipelines.solve import shuffled_problems
 from ponder.pipelines.training.session import TrainingSession
 from ponder.protocols import NoProgress, Progress, Task
 from ponder.runs import Run, read_metrics, write_json
@@ -32,17 +35,17 @@ from ponder.train.quiet_star_learner import QuietLearner, QuietText, SampledThou
 from ponder.types import Ids, Problem, Sampling, Step, Trace, ids, prompt_trace
 
 MEASUREMENTS_FILE = "measured.json"
-MAX_SHOWN_TEXTS = 2  # texts of each step whose thoughts are kept
+MAX_SHOWN_TEXTS = 2  # texts of each step whose thoughts are recorded
 
 
 @dataclass(frozen=True)
 class QuietStar(BaseJob):
-    """The job: a task's gold answers, with `num_thoughts` of at most `max_thought_tokens` tokens before each of their tokens, or once
-    before the answer (0: none, for comparison). A thought that draws the end token ends there.
+    """The job: train on a task's gold answers, with `num_thoughts` of at most `max_thought_tokens` tokens before each
+    of their tokens, or once before the answer (0: none, for comparison). A sampled end token ends a thought.
 
-    `thought_tokens` are two tokens that begin and end a thought, and occur nowhere else; `thought_tokens_like` are two that they begin as
-    copies of, which is how a model that has only read texts gets into thinking. Unlike the paper, nothing is thought
-    inside the question: its tokens are not learned.
+    `thought_tokens` are two tokens that begin and end a thought and occur nowhere else. `thought_tokens_like` are two
+    tokens whose embeddings they are initialised with, so that a model which has only read texts starts to think.
+    Unlike in the paper, there are no thoughts inside the question: its tokens are not trained.
     """
 
     READ_SPLITS: ClassVar = ("train", "test")
@@ -54,14 +57,14 @@ class QuietStar(BaseJob):
     num_thoughts: int = 2
     max_thought_tokens: int = 12
     at_every_token: bool = True  # think before each token of an answer, else once before it
-    lookahead_tokens: int = 4  # tokens that a thought is to foretell
+    lookahead_tokens: int = 4  # next tokens that a thought should help to predict
     beta: float = 1.0  # of REINFORCE
-    positive_only: bool = True  # only from thoughts that are better than the mean
+    positive_only: bool = True  # learn only from thoughts that are better than the mean
     template: str | None = None
     optimizer: AdamW = AdamW(lr=1e-4)
     steps: int = 100
     batch_size: int = 32  # answers per step
-    eval_limit: int = 500  # held-out problems, to measure on
+    eval_limit: int = 500  # held-out problems to evaluate on
     save_every: int = 50
     keep_checkpoints: int = 1
     seed: int = 0
@@ -83,8 +86,8 @@ class QuietStar(BaseJob):
             < 1
         ):
             raise UsageError(
-                "steps, batch_size, max_thought_tokens, lookahead_tokens, eval_limit, save_every and keep_checkpoints must "
-                "be at least 1"
+                "steps, batch_size, max_thought_tokens, lookahead_tokens, eval_limit, save_every and keep_checkpoints "
+                "must be at least 1"
             )
         if min(self.seed, self.num_thoughts) < 0 or not self.beta >= 0:
             raise UsageError("seed, num_thoughts and beta must be 0 or more")
@@ -113,7 +116,7 @@ class QuietStar(BaseJob):
         out = [f"steps     {int(last['step']) + 1}, {last['num_tokens']:,.0f} tokens learned from, thoughts included"]
         for name, said in (("plain", "without thoughts"), ("talk", "with thoughts")):
             if name == "plain" or self.num_thoughts:
-                right = f"{last[f'right/{name}']:.1%} of answers wholly foretold"
+                right = f"{last[f'right/{name}']:.1%} of answers fully predicted"
                 out.append(f"{said:<17} {last[f'test/{name}']:.4f} nats a token, {right}")
         return out
 
@@ -155,9 +158,7 @@ async def quiet_star(job: QuietStar, run: Run, watch: Progress) -> PonderPolicy:
                 metrics |= {"num_tokens": state.num_tokens}
                 if (step + 1) % job.save_every == 0 or step + 1 == job.steps:
                     policy.reseed(job.seed, step, 1)
-                    policy.on_tokens = lambda tokens: (
-                        None
-                    )  # the weights have moved: nobody may stop it before it is kept
+                    policy.on_tokens = lambda tokens: None  # no interrupt between the weight update and `record`
                     metrics |= await evaluate_held_out(job, policy, learner, run)
                     policy.on_tokens = watch.tokens
                 shown = [
@@ -169,7 +170,7 @@ async def quiet_star(job: QuietStar, run: Run, watch: Progress) -> PonderPolicy:
 
 
 def copy_embeddings(policy: PonderPolicy, marks: Sequence[int], like: Sequence[int]) -> None:
-    """Marks with the embeddings of tokens that the model knows; their rows in the head too, where that is not tied."""
+    """Initialise the thought tokens with the embeddings (and untied head rows) of tokens that the model knows."""
     with torch.no_grad():
         for table in {id(t): t for t in (policy.net.embed_tokens.weight, policy.net.lm_head.weight)}.values():
             table[list(marks)] = table[list(like)]
@@ -181,8 +182,8 @@ def answer_text(job: QuietStar, policy: PonderPolicy, problem: Problem) -> Quiet
     room = policy.net.config.context - len(tokens) - job.max_thought_tokens - 2
     if room < 0:
         raise UsageError(
-            f"{problem.id} has {len(tokens)} tokens, and with a thought of {job.max_thought_tokens} and its marks that is more "
-            f"than the model's context of {policy.net.config.context}: think shorter, or take shorter answers"
+            f"{problem.id} has {len(tokens)} tokens. With a thought of {job.max_thought_tokens} and its marks that is "
+            f"more than the model's context of {policy.net.config.context}: think shorter, or take shorter answers"
         )
     return QuietText(tokens, len(trace.steps[0].token_ids), job.at_every_token or not job.num_thoughts)
 
@@ -190,18 +191,18 @@ def answer_text(job: QuietStar, policy: PonderPolicy, problem: Problem) -> Quiet
 async def sample_thoughts(
     policy: PonderPolicy, texts: Sequence[QuietText], start: int, n: int, length: int
 ) -> SampledThoughts:
-    """So many thoughts at each place, sampled from the model as it is: prefixes are computed once."""
+    """Sample n thoughts at each thought position; the engine computes shared prefixes once."""
     if not n:
         return [[[] for _ in one.thought_positions] for one in texts]
     draw = Sampling(temperature=1.0, max_tokens=length)
-    asked = [ids([*one.tokens[: j + 1], start]) for one in texts for j in one.thought_positions]
-    # A prefix that two texts share is asked for twice, so each has thoughts of its own.
-    drawn = iter(await asyncio.gather(*(policy.generate(prefix, draw, n) for prefix in asked)))
-    return [[[c.token_ids for c in next(drawn)] for _ in one.thought_positions] for one in texts]
+    prefixes = [ids([*one.tokens[: j + 1], start]) for one in texts for j in one.thought_positions]
+    # A prefix that two texts share is requested twice, so that each text has thoughts of its own.
+    completions = iter(await asyncio.gather(*(policy.generate(prefix, draw, n) for prefix in prefixes)))
+    return [[[c.token_ids for c in next(completions)] for _ in one.thought_positions] for one in texts]
 
 
 def thoughts_trace(policy: PonderPolicy, problem: Problem, text: QuietText, thoughts: Sequence[Sequence[Ids]]) -> Trace:
-    """A text and what was thought inside it, to be looked at."""
+    """A text and its thoughts as a trace, for inspection."""
     trace = prompt_trace(problem, text.tokens[: text.first_target])
     here = 0
     for j, several in zip(text.thought_positions, thoughts, strict=True):
@@ -214,33 +215,35 @@ def thoughts_trace(policy: PonderPolicy, problem: Problem, text: QuietText, thou
 
 
 async def evaluate_held_out(job: QuietStar, policy: PonderPolicy, learner: QuietLearner, run: Run) -> dict[str, float]:
-    """On held-out problems: nats a token, and whether every token of an answer is the likeliest."""
+    """On held-out problems: nats per token, and whether every token of an answer is the most likely one."""
     problems = job.data.test[: job.eval_limit]
     texts = [answer_text(job, policy, p) for p in problems]
     thoughts = await sample_thoughts(
         policy, texts, learner.thought_tokens[0], min(job.num_thoughts, 1), job.max_thought_tokens
     )
-    told: dict[str, list[float]] = {name: [] for name in ("test/plain", "test/talk", "right/plain", "right/talk")}
+    results: dict[str, list[float]] = {name: [] for name in ("test/plain", "test/talk", "right/plain", "right/talk")}
     with torch.no_grad():
         for one, own in zip(texts, thoughts, strict=True):
-            laid = pack_thoughts(
+            packed = pack_thoughts(
                 [one], [own], learner.thought_tokens, 1 if one.at_every_token else job.lookahead_tokens
             )
-            seen = learner.forward(laid)
-            told["test/plain"].append(float(-seen.plain_P.mean()))
-            told["test/talk"].append(float(-seen.talk_P.mean()))
-            told["right/plain"].append(float(seen.plain_hits_P.all()))
-            told["right/talk"].append(float(seen.hits_P.all()))
-    means = {name: bootstrap_mean(values) for name, values in told.items()}
-    kept = {
+            outputs = learner.forward(packed)
+            results["test/plain"].append(float(-outputs.plain_P.mean()))
+            results["test/talk"].append(float(-outputs.talk_P.mean()))
+            results["right/plain"].append(float(outputs.plain_hits_P.all()))
+            results["right/talk"].append(float(outputs.hits_P.all()))
+    means = {name: bootstrap_mean(values) for name, values in results.items()}
+    summary = {
         name: {"mean": m.mean, "low": m.low, "high": m.high, "problems": len(problems)} for name, m in means.items()
     }
-    write_json(run.folder / MEASUREMENTS_FILE, kept)
-    return {name: float(np.mean(values)) for name, values in told.items()}
+    write_json(run.folder / MEASUREMENTS_FILE, summary)
+    return {name: float(np.mean(values)) for name, values in results.items()}
 
 
 def _single_token(policy: PonderPolicy, word: str) -> int:
-    found = policy.tokens(word)
-    if len(found) != 1:
-        raise UsageError(f"{word!r} is {len(found)} tokens to this model; a mark must be one: add it to its vocabulary")
-    return int(found[0])
+    token_ids = policy.tokens(word)
+    if len(token_ids) != 1:
+        raise UsageError(
+            f"{word!r} is {len(token_ids)} tokens of this model; a mark must be one: add it to the vocabulary"
+        )
+    return int(token_ids[0])

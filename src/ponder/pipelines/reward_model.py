@@ -1,4 +1,4 @@
-"""Training a judge: a reward model from preferences or outcomes, a process reward model from steps, a value model."""
+"""Training reward models: from preferences, outcomes or step labels, and value models."""
 
 from __future__ import annotations
 
@@ -15,21 +15,25 @@ from numpy.typing import NDArray
 from ponder import memory_check
 from ponder.errors import UsageError
 from ponder.measure import auroc, best_at_k, ece
+from ponder.measure.statistics.verifier_metrics import (
+    correct_pairs,
+    fit_binary_temperature,
+    fit_categorical_temperature,
+)
+from ponder.models.load_scorer import load_policy_with_head
 from ponder.models.ponder_policy import PonderPolicy
-from ponder.models.reward_models import load_policy_with_head
 from ponder.models.scratch_model import ScratchModel
 from ponder.nets import lora
 from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.lora import LoRA
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.open_run import open_run
+from ponder.pipelines.problems.shuffled_order import shuffled_indices
 from ponder.pipelines.rewards.labelled_traces import merge_by_prompt, prepare_labels
-from ponder.pipelines.solve import shuffled_indices
 from ponder.pipelines.training.session import TrainingSession
 from ponder.protocols import NoProgress, Progress
 from ponder.runs import Run, read_metrics, write_json
 from ponder.runs.data_files import FILTER_REPORT_FILE, filter_report_lines
-from ponder.tasks.step_labels.verifier_metrics import correct_pairs, fit_binary_temperature, fit_categorical_temperature
 from ponder.train import checkpoint
 from ponder.train.learner import Learner
 from ponder.train.optimizer import AdamW
@@ -42,9 +46,9 @@ from ponder.types import Trace
 class TrainRewardModel(BaseJob):
     """The job. `data`: files of labels or traces, or run directories, whose labels are the scores of `scorer`.
 
-    `separator` cuts what a policy wrote into steps (None: the trace's own). A tenth of the questions is held out, to
-    measure on and to fit the temperature. `head_only` leaves the model as it is, and `lora` all but adapters: then the
-    judge can share an engine with the policy it was trained on.
+    `separator` splits completions into steps (None: the trace's own steps). Some tenths of the questions are held out,
+    for evaluation and to fit the temperature. `head_only` trains the head alone, and `lora` the head and adapters: such
+    a reward model can share an engine with the policy it was trained on.
     """
 
     data: tuple[str, ...]
@@ -54,9 +58,9 @@ class TrainRewardModel(BaseJob):
     format: str | None = None
     scorer: str | None = None
     separator: str | None = None
-    skip_bad: bool = False  # rows of a file that cannot be used
-    held_out_tenths: int = 1  # tenths
-    include_held_out: bool = False  # also traces of an evaluation, which are left out otherwise
+    skip_bad: bool = False  # skip rows that cannot be used
+    held_out_tenths: int = 1  # of the questions
+    include_held_out: bool = False  # also train on traces of an evaluation
     optimizer: AdamW = AdamW(lr=1e-5)
     steps: int = 100
     batch_size: int = 32  # traces per step
@@ -79,12 +83,13 @@ class TrainRewardModel(BaseJob):
             or min(self.seed, self.max_tokens_per_microbatch) < 0
         ):
             raise UsageError(
-                "steps, batch_size, save_every and keep_checkpoints must be at least 1, seed and max_tokens_per_microbatch at least 0"
+                "steps, batch_size, save_every and keep_checkpoints must be at least 1, seed and "
+                "max_tokens_per_microbatch at least 0"
             )
         if not 0 <= self.held_out_tenths <= 9:
             raise UsageError(f"held_out_tenths is {self.held_out_tenths}; it is 0 to 9 tenths of the questions")
         if sum([self.lora is not None, self.head_only, bool(self.frozen_layers)]) > 1:
-            raise UsageError("lora, head_only and frozen_layers each say which weights stay: give one of them")
+            raise UsageError("lora, head_only and frozen_layers each choose which weights learn: give one of them")
 
     def check_memory(self) -> None:
         memory_check.require_trace_memory({"batch_size": self.batch_size}, {})
@@ -128,7 +133,8 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
     assert isinstance(net, DecoderWithHead)
     net.head = replace(net.head, separator=job.separator or net.head.separator)
     labels = prepare_labels(
-        job.data, policy, job.algorithm.targets, job.held_out_tenths, job.format, job.scorer, job.separator, job.skip_bad,
+        job.data, policy, job.algorithm.targets, job.held_out_tenths, job.format, job.scorer, job.separator,
+        job.skip_bad,
         needs_scores=job.algorithm.needs_scores, pairwise=job.algorithm.pairwise,
         must_differ=job.algorithm.needs_both_labels,
         include_held_out=job.include_held_out,
@@ -137,14 +143,15 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
     if job.lora is not None:
         lora.attach(net, job.lora, job.seed)
     learner = make_reward_learner(
-        net, job.algorithm, job.optimizer, max_tokens_per_microbatch=job.max_tokens_per_microbatch, gradient_checkpointing=job.gradient_checkpointing,
+        net, job.algorithm, job.optimizer, max_tokens_per_microbatch=job.max_tokens_per_microbatch,
+        gradient_checkpointing=job.gradient_checkpointing,
         frozen_layers=job.frozen_layers, head_only=job.head_only,
     )  # fmt: skip
 
     with TrainingSession(run, job, watch, policy, {"model": learner}) as session:
         memory = session.state.objective_state
         if not session.state.step:
-            write_json(run.folder / FILTER_REPORT_FILE, labels.funnel.to_json())
+            write_json(run.folder / FILTER_REPORT_FILE, labels.filter_report.to_json())
         net.head = replace(net.head, temperature=memory.get("temperature", net.head.temperature))
         for step in session.remaining_steps():
             with session.step() as state:
@@ -194,17 +201,17 @@ def evaluate_reward_model(
 def _answer_scores(
     trace: Trace, places: list[RewardTarget], numbers: NDArray[np.float64]
 ) -> tuple[list[float], list[float]]:
-    """Of each answer the lowest number on the way to it, and its own label."""
+    """For each answer the lowest number on the path to it, and its label."""
     read = {i: float(z[0]) for (i, _), z in zip(places, numbers, strict=True)}
     label = dict(places)
-    judged = [i for i in trace.answers() if i in label]
-    return [min(read[j] for j in trace.path(i) if j in read) for i in judged], [label[i] for i in judged]
+    scored = [i for i in trace.answers() if i in label]
+    return [min(read[j] for j in trace.path(i) if j in read) for i in scored], [label[i] for i in scored]
 
 
-def _preference_metrics(found: Iterable[Prediction]) -> dict[str, float]:
+def _preference_metrics(predictions: Iterable[Prediction]) -> dict[str, float]:
     won = total = 0.0
     margins: list[float] = []
-    for _, places, numbers in found:
+    for _, places, numbers in predictions:
         rewards, scores = [float(z[0]) for z in numbers], [y for _, y in places]
         right, pairs = correct_pairs(rewards, scores)
         won, total = won + right, total + pairs
@@ -216,25 +223,25 @@ def _preference_metrics(found: Iterable[Prediction]) -> dict[str, float]:
     }
 
 
-def _label_metrics(found: Iterable[Prediction]) -> dict[str, float]:
-    logits, labels = _concatenate(found)
+def _label_metrics(predictions: Iterable[Prediction]) -> dict[str, float]:
+    logits, labels = _concatenate(predictions)
     z, right = logits[:, 0], labels >= 0.5
-    told = {
+    metrics = {
         "accuracy": float(np.mean((z > 0) == right)),
         "labels": float(len(z)),
         "temperature": fit_binary_temperature(z, labels),
     }
-    t = told["temperature"]
-    told["nll"] = float(np.mean(np.logaddexp(0, z / t) - labels * z / t))
+    t = metrics["temperature"]
+    metrics["nll"] = float(np.mean(np.logaddexp(0, z / t) - labels * z / t))
     if np.all((labels == 0) | (labels == 1)):
-        told["ece"] = ece((1 / (1 + np.exp(-z / t))).tolist(), labels.tolist())
+        metrics["ece"] = ece((1 / (1 + np.exp(-z / t))).tolist(), labels.tolist())
     if 0 < right.sum() < len(right):
-        told["auroc"] = auroc(z.tolist(), right.astype(float).tolist()).area
-    return told
+        metrics["auroc"] = auroc(z.tolist(), right.astype(float).tolist()).area
+    return metrics
 
 
-def _value_metrics(net: DecoderWithHead, found: Iterable[Prediction]) -> dict[str, float]:
-    numbers, targets = _concatenate(found)
+def _value_metrics(net: DecoderWithHead, predictions: Iterable[Prediction]) -> dict[str, float]:
+    numbers, targets = _concatenate(predictions)
     head = replace(net.head, temperature=1.0)
     warm = 1.0
     if head.form == "two-hot":
@@ -243,10 +250,10 @@ def _value_metrics(net: DecoderWithHead, found: Iterable[Prediction]) -> dict[st
     read = replace(head, temperature=warm).interpret(torch.from_numpy(numbers)).numpy()
     error = float(np.mean((read - targets) ** 2))
     spread_of = float(targets.var())
-    told = {"error": error, "labels": float(len(targets)), "temperature": warm}
-    return told | ({"explained": 1 - error / spread_of} if spread_of > 0 else {})
+    metrics = {"error": error, "labels": float(len(targets)), "temperature": warm}
+    return metrics | ({"explained": 1 - error / spread_of} if spread_of > 0 else {})
 
 
-def _concatenate(found: Iterable[Prediction]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    both = [(numbers, [y for _, y in places]) for _, places, numbers in found]
+def _concatenate(predictions: Iterable[Prediction]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    both = [(numbers, [y for _, y in places]) for _, places, numbers in predictions]
     return np.concatenate([n for n, _ in both]), np.concatenate([np.asarray(y, np.float64) for _, y in both])

@@ -43,9 +43,9 @@ from ponder.verify.undecided import VerdictCounts, count_verdicts, too_many_unde
 
 @dataclass(frozen=True)
 class RL(BaseJob):
-    """The job. Calling it with a run directory trains, or goes on where that run stopped."""
+    """The job. Calling it with a run directory trains, or resumes that run."""
 
-    READ_SPLITS: ClassVar = ("train",)  # which problems of its task the result depends on
+    READ_SPLITS: ClassVar = ("train",)  # the splits of the task that the result depends on
 
     task: Task
     model: str | ScratchModel = "smollm2"
@@ -54,27 +54,21 @@ class RL(BaseJob):
     algorithm: Objective = GRPO(kl=None)
     optimizer: AdamW = AdamW()
     steps: int = 100
-    problems_per_step: int = 32  # per step, each with the strategy's samples
+    problems_per_step: int = 32
     temperature: float = 1.0  # of sampling and of every log-probability
     epochs_per_batch: int = 1  # over the samples of a step
-    minibatches: int = 1  # optimiser steps per pass
+    minibatches: int = 1  # optimiser steps per epoch
     curriculum: Curriculum = Uniform()
-    dynamic_sampling_rounds: int | None = (
-        None  # rounds that may replace groups of equal rewards; None: as the objective's paper has it
-    )
-    teacher: str | None = None  # a model to distil from, or to hold the KL against; None: the model as it begins
+    dynamic_sampling_rounds: int | None = None  # to replace groups of equal rewards; None: the algorithm's own
+    teacher: str | None = None  # a model to distil from, or the KL term's reference; None: the model at the start
     lora: LoRA | None = None  # train adapters instead of the weights
-    frozen_layers: int = 0  # the lowest so many stay as they are, with embeddings and head
-    max_tokens_per_microbatch: int = (
-        0  # computed at a time: memory only, not the gradient; 0: as many as suit the device
-    )
-    gradient_checkpointing: bool = False  # keep no activations inside layers: less memory, a third more time
-    max_steps_without_signal: int = (
-        8  # steps in which no two rewards have differed since it began, before it stops; 0: never
-    )
-    preflight: bool = True  # prove that the run is right before it spends anything
+    frozen_layers: int = 0  # the lowest layers, which do not learn; nor do embeddings and head then
+    max_tokens_per_microbatch: int = 0  # changes memory, not the gradient; 0: what suits the device
+    gradient_checkpointing: bool = False  # recompute activations: less memory, a third more time
+    max_steps_without_signal: int = 8  # stop if rewards have not differed in so many steps from the start; 0: never
+    preflight: bool = True  # run the checks before the first step
     save_every: int = 20
-    keep_checkpoints: int = 2  # checkpoints, besides the best
+    keep_checkpoints: int = 2  # the newest, besides the best
     seed: int = 0
     device: str = "auto"
     dtype: str = "auto"
@@ -170,18 +164,18 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
             with session.step() as state:
                 began = time.perf_counter()
                 watch.phase("sample")
-                asked, traces = await collect_rollouts(job, policy, step, state)
+                rollouts, traces = await collect_rollouts(job, policy, step, state)
                 sampled = time.perf_counter()
 
                 watch.phase("learn")
-                policy.sleep()  # its memory is the learner's now
+                policy.sleep()  # frees its memory for the learner
                 if job.algorithm.credit_needs_reference:
                     learner.write_reference_logprobs(traces)
                 if critic:
                     write_values(critic, traces)
-                metrics = sample_metrics(asked, verifier.name)
+                metrics = sample_metrics(rollouts, verifier.name)
                 flat_rewards.update_flat_rewards(
-                    state.objective_state, step, asked, verifier.name, not job.algorithm.needs_group
+                    state.objective_state, step, rollouts, verifier.name, not job.algorithm.needs_group
                 )
                 metrics |= job.algorithm.credit(traces, verifier.name, state.objective_state)
                 if job.algorithm.critic is None or step >= job.algorithm.critic.warmup_steps:
@@ -193,8 +187,8 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
                 state.num_tokens += metrics["num_tokens"]
                 metrics |= {"num_tokens": state.num_tokens, "groups": float(len(traces))}
                 metrics |= {"time/sample": sampled - began, "time/learn": ended - sampled, "step_time": ended - began}
-                session.record(state, metrics, asked)
-            scores = (t.steps[i].scores.get(verifier.name) for t in asked for i in t.answers())
+                session.record(state, metrics, rollouts)
+            scores = (t.steps[i].scores.get(verifier.name) for t in rollouts for i in t.answers())
             verdicts.append(count_verdicts(s for s in scores if s is not None))
             if why := too_many_undecided(verdicts, is_final=step + 1 == job.steps):
                 raise VerifierError(why)
@@ -211,26 +205,26 @@ async def collect_rollouts(
     history = PassRateHistory.from_json(state.curriculum_state) if state.curriculum_state else PassRateHistory()
     more = job.dynamic_sampling_rounds
     rounds = 1 + (job.algorithm.dynamic_sampling_rounds if more is None else more)
-    asked: list[Trace] = []
-    kept: list[Trace] = []
+    rollouts: list[Trace] = []
+    useful: list[Trace] = []
     for turn in range(rounds):
         policy.reseed(job.seed, step, *([turn] if turn else []))
-        chosen = job.curriculum.choose(problems, job.seed, state.cursor, job.problems_per_step - len(kept), history)
+        chosen = job.curriculum.choose(problems, job.seed, state.cursor, job.problems_per_step - len(useful), history)
         traces = await solve_all([problems[i] for i in chosen], job.strategy, policy, verifier)
         for i, trace in zip(chosen, traces, strict=True):
             history.add(i, [trace.score(leaf, verifier.name) for leaf in trace.answers()])
         state.cursor += len(chosen)
-        asked += traces
-        kept += [t for t in traces if has_reward_spread(t, verifier.name)] if rounds > 1 else traces
-        if len(kept) >= job.problems_per_step:
+        rollouts += traces
+        useful += [t for t in traces if has_reward_spread(t, verifier.name)] if rounds > 1 else traces
+        if len(useful) >= job.problems_per_step:
             break
-    if not isinstance(job.curriculum, Uniform):  # nobody reads it otherwise
+    if not isinstance(job.curriculum, Uniform):  # which does not read it
         state.curriculum_state = history.to_json()
-    return asked, kept
+    return rollouts, useful
 
 
 def build_learners(job: RL, policy: PonderPolicy) -> tuple[Learner, Learner | None]:
-    """The policy's learner, and the critic's where the objective has one."""
+    """The policy's learner, and the critic's if the algorithm has one."""
     net, critic = policy.net, None
     sizes: Any = {
         "max_tokens_per_microbatch": job.max_tokens_per_microbatch,

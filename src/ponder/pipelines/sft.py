@@ -1,4 +1,4 @@
-"""Learning from given answers: fine-tuning, preferences between two, a teacher's distribution over them."""
+"""Training on given answers: supervised fine-tuning, preference pairs, distillation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.problems.conversations import HELD_OUT_TAG, TokenizedAnswer, read_conversations
 from ponder.pipelines.problems.held_out import warn_held_out
 from ponder.pipelines.problems.prompt_style import apply_style
-from ponder.pipelines.solve import shuffled_problems
+from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.training.session import TrainingSession
 from ponder.pipelines.training.teachers import load_teacher
 from ponder.protocols import NoProgress, Progress, Task
@@ -41,12 +41,11 @@ PREFERENCE_SCORER = "preferred"  # the scorer's name under which a pair is marke
 
 @dataclass(frozen=True)
 class FineTune(BaseJob):
-    """The job. `data` is a task, whose own gold answers are imitated, or a JSONL file of conversations; those with
-    token ids (`ponder harvest --tokenizer`) are learned in these, and not tokenised again.
+    """The job. `data` is a task, whose gold answers are imitated, or a JSONL file of conversations. Rows with token ids
+    (`ponder harvest --tokenizer`) are trained on these ids and not tokenised again.
 
-    With `algorithm=DPO()` the file's rows have `chosen` and `rejected`; with `Distill()` a `teacher` is named, which
-    has the same vocabulary. One with another teaches by its texts: what it wrote, harvested without token ids, is
-    tokenised anew for whoever learns.
+    With `algorithm=DPO()` the rows have `chosen` and `rejected`. `Distill()` needs a `teacher` with the same
+    vocabulary. A teacher with another vocabulary teaches through its texts: harvest them without token ids.
     """
 
     READ_SPLITS: ClassVar = ("train",)
@@ -77,7 +76,8 @@ class FineTune(BaseJob):
             or min(self.seed, self.max_tokens_per_microbatch) < 0
         ):
             raise UsageError(
-                "steps, batch_size, save_every and keep_checkpoints must be at least 1, seed and max_tokens_per_microbatch at least 0"
+                "steps, batch_size, save_every and keep_checkpoints must be at least 1, seed and "
+                "max_tokens_per_microbatch at least 0"
             )
         if not self.algorithm.learns_from_given:
             raise UsageError(f"{type(self.algorithm).__name__} learns from rewards for sampled answers: use an RL job")
@@ -110,13 +110,7 @@ def fine_tune(job: FineTune, run: Run, watch: Progress) -> PonderPolicy:
     for problem in problems if isinstance(job.data, str) else ():
         if isinstance(problem.answer, TokenizedAnswer):
             check_answer_tokens(policy, problem.id, problem.answer)
-    teacher = None if job.teacher is None else load_teacher(job.teacher, policy)
-    if job.lora is not None:
-        lora.attach(policy.net, job.lora, job.seed)
-    learner = Learner(
-        policy.net, job.algorithm, job.optimizer, max_tokens_per_microbatch=job.max_tokens_per_microbatch, gradient_checkpointing=job.gradient_checkpointing,
-        frozen_layers=job.frozen_layers, reference=teacher,
-    )  # fmt: skip
+    learner = build_sft_learner(job, policy)
 
     with TrainingSession(run, job, watch, policy, {"policy": learner}) as session:
         for step in session.remaining_steps():
@@ -134,12 +128,28 @@ def fine_tune(job: FineTune, run: Run, watch: Progress) -> PonderPolicy:
     return policy
 
 
+def build_sft_learner(job: FineTune, policy: PonderPolicy) -> Learner:
+    """The learner of a fine-tuning job."""
+    teacher = None if job.teacher is None else load_teacher(job.teacher, policy)
+    if job.lora is not None:
+        lora.attach(policy.net, job.lora, job.seed)
+    return Learner(
+        policy.net,
+        job.algorithm,
+        job.optimizer,
+        max_tokens_per_microbatch=job.max_tokens_per_microbatch,
+        gradient_checkpointing=job.gradient_checkpointing,
+        frozen_layers=job.frozen_layers,
+        reference=teacher,
+    )
+
+
 def _read_problems(job: FineTune) -> Sequence[Problem]:
     return read_conversations(job.data, job.algorithm.needs_pairs) if isinstance(job.data, str) else job.data.train
 
 
 def answer_trace(policy: PonderPolicy, problem: Problem, answers: str | Sequence[str] | TokenizedAnswer) -> Trace:
-    """A trace in which the policy is taken to have written this answer, or of a pair the first and not the second."""
+    """A trace with this answer to learn from, or with a pair whose first answer is preferred."""
     if isinstance(answers, TokenizedAnswer):
         return tokenized_answer_trace(policy, problem, answers)
     if isinstance(answers, str):
@@ -151,7 +161,7 @@ def answer_trace(policy: PonderPolicy, problem: Problem, answers: str | Sequence
 
 
 def text_answer_trace(policy: PonderPolicy, problem: Problem, *texts: str) -> Trace:
-    """A trace with these answers to a problem, each with its end-of-sequence token; nobody sampled them."""
+    """A trace with these answers to a problem, each with its end-of-sequence token; they were not sampled."""
     trace = _prompt_only_trace(policy, problem)
     end = answer_end_token(policy.tokenizer)
     for text in texts:
@@ -164,7 +174,7 @@ def text_answer_trace(policy: PonderPolicy, problem: Problem, *texts: str) -> Tr
 
 
 def tokenized_answer_trace(policy: PonderPolicy, problem: Problem, answer: TokenizedAnswer) -> Trace:
-    """A trace with this answer in its own tokens. It ends as it did, or with the end token where a rule ended it."""
+    """A trace with this answer in its own tokens. An answer that a stop rule ended gets an end token."""
     trace = _prompt_only_trace(policy, replace(problem, answer=answer.text))
     tokens, learned = list(answer.token_ids), list(answer.loss_mask)
     if tokens and tokens[-1] in policy.eos:
@@ -176,14 +186,16 @@ def tokenized_answer_trace(policy: PonderPolicy, problem: Problem, answer: Token
     for own, run in groupby(learned):
         part = ids(tokens[at : (at := at + len(list(run)))])
         body = part[:-1] if at == len(tokens) else part
-        unknown = np.full(len(part), np.nan, np.float32) if own else None  # written, and nobody kept how likely
+        unknown = (
+            np.full(len(part), np.nan, np.float32) if own else None
+        )  # the policy wrote it; log-probabilities unknown
         trace.add(Step(len(trace.steps) - 1, policy.text(body), part, unknown))
     trace.steps[-1].stop = "eos"
     return trace
 
 
 def as_single_step(answers: str | Sequence[str] | TokenizedAnswer) -> str | Sequence[str] | TokenizedAnswer:
-    """As if all of an answer were to be learned, so that it is one step."""
+    """The answer with all tokens trained, so that it becomes a single step."""
     return (
         replace(answers, loss_mask=(True,) * len(answers.loss_mask))
         if isinstance(answers, TokenizedAnswer)
@@ -207,8 +219,8 @@ def _check_context_length(policy: PonderPolicy, trace: Trace, tokens: Ids) -> No
 
 
 def check_answer_tokens(policy: PonderPolicy, name: str, answer: TokenizedAnswer) -> None:
-    """Refuse tokens that this model reads as another text. Spaces aside: some tokenizers drop those at a step's
-    beginning, and an answer may have several steps."""
+    """Refuse tokens that this model decodes to another text. Spaces are ignored: some tokenizers drop them at the start
+    of a step, and an answer may have several steps."""
     body = answer.token_ids[:-1] if answer.token_ids and answer.token_ids[-1] in policy.eos else answer.token_ids
     known = max(answer.token_ids, default=0) < policy.net.config.vocab
     read = policy.text(ids(body)) if known else ""
@@ -220,7 +232,7 @@ def check_answer_tokens(policy: PonderPolicy, name: str, answer: TokenizedAnswer
 
 
 def answer_end_token(tokenizer: Tokenizer) -> int:
-    """The end-of-sequence token that the chat template writes after an answer, else the first there is."""
+    """The end-of-sequence token that the chat template writes after an answer, else the tokenizer's first."""
     if not tokenizer.eos:
         raise ModelError("the tokenizer names no end-of-sequence token, so answers cannot end: add eos_token to it")
     written = tokenizer.chat_template or ""

@@ -6,14 +6,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ponder import memory_check, settings
-from ponder.errors import BudgetExhausted, Interrupted, PonderError, TaskError, UsageError
+from ponder import settings
+from ponder.errors import BudgetExhausted, Interrupted, PonderError, UsageError
 from ponder.protocols import Policy, Scorer, Strategy
 from ponder.reason.budget import Budget, BudgetedPolicy, BudgetLedger
 from ponder.reason.operators import evaluate
@@ -32,13 +28,13 @@ async def solve(
     oracle: bool = False,
     trace: Trace | None = None,
 ) -> Trace:
-    """Think about a problem, then judge the answers. `trace`: go on with an earlier one.
+    """Run the strategy on a problem, then grade the answers. `trace`: continue an earlier one.
 
-    The strategy and its guide do not see the gold answer, unless as an `oracle`: the trace then says so.
+    The strategy and its guide do not see the gold answer, except with `oracle`: the trace then says so.
     """
     if verifier is not None and guide is not None and guide.name == verifier.name and not oracle:
         raise UsageError(
-            f"guide and judge both score as {verifier.name!r}, and one would be taken for the other: rename the guide"
+            f"guide and verifier both score as {verifier.name!r}, and one would be taken for the other: rename the guide"
         )
     settings.check_finite(strategy)
     trace = prompt_trace(problem, policy.encode(problem.messages)) if trace is None else trace
@@ -53,7 +49,7 @@ async def solve(
         )
     try:
         await strategy(trace, budgeted, guide)
-    except BudgetExhausted:  # it had not even begun
+    except BudgetExhausted:  # before the strategy began
         trace.budget_exhausted = True
     finally:
         trace.problem = problem
@@ -66,13 +62,13 @@ async def solve(
 
 
 def no_answer_reason(trace: Trace) -> str:
-    """Why there is no answer, by what most branches came to."""
+    """Why there is no answer: the most frequent reason why branches were pruned."""
     reasons = Counter(s.pruned for s in trace.steps if s.pruned and not is_cut_probe(s))
     return "no branch came to an answer" + "".join(f": {reason}" for reason, _ in reasons.most_common(1))
 
 
 def unjudged_answers(trace: Trace, verifier_name: str) -> list[int]:
-    """Every answer, and the chosen step, that was not judged before."""
+    """Every answer, and the chosen step, that has no score by this verifier yet."""
     steps = trace.answers()
     if trace.chosen is not None and trace.chosen not in steps:
         steps.append(trace.chosen)
@@ -89,7 +85,7 @@ async def try_solve(
     budget: Budget | BudgetLedger | None = None,
     oracle: bool = False,
 ) -> Trace:
-    """As `solve`; an error that ends the thinking is kept on the trace, as why it failed."""
+    """Like `solve`, but an error that ends the attempt is stored on the trace, as the reason why it failed."""
     trace = prompt_trace(problem, ids([]))
     try:
         trace.steps[0].token_ids = policy.encode(problem.messages)
@@ -104,34 +100,8 @@ async def try_solve(
 async def solve_all(
     problems: Sequence[Problem], strategy: Strategy, policy: Policy, verifier: Scorer | None = None, **more: Any
 ) -> list[Trace]:
-    """All at once: the policy batches what waits together. The first failure stops the rest. `more`: as `solve`."""
+    """Solve all problems concurrently; the policy batches their requests. The first failure cancels the rest.
+    `more`: as for `solve`."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(solve(p, strategy, policy, verifier, **more)) for p in problems]
     return [t.result() for t in tasks]
-
-
-def shuffled_problems(problems: Sequence[Problem], seed: int, first: int, count: int) -> list[Problem]:
-    """Problems number `first`, first + 1, ... of an endless shuffled stream."""
-    return [problems[i] for i in shuffled_indices(len(problems), seed, first, count)]
-
-
-def shuffled_indices(size: int, seed: int, first: int, count: int) -> list[int]:
-    """Indices number `first`, first + 1, ... of an endless shuffled stream: each epoch is a new permutation.
-
-    A pure function of its arguments, so a run's place in its data is one integer.
-    """
-    if not size:
-        raise TaskError("the task has no problems: check its settings or its data folder")
-    memory_check.require_memory(size * memory_check.ORDER_INDEX_BYTES, size=size)
-    chosen: list[int] = []
-    while len(chosen) < count:
-        epoch, place = divmod(first + len(chosen), size)
-        chosen += _epoch_permutation(size, seed, epoch)[place : place + count - len(chosen)].tolist()
-    return chosen
-
-
-@lru_cache(maxsize=2)  # a step's problems lie in one epoch or two, and the next step's in the same
-def _epoch_permutation(size: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    order = np.random.default_rng([seed, epoch]).permutation(size)
-    order.flags.writeable = False
-    return order

@@ -1,5 +1,5 @@
-"""Several jobs in a row, each an ordinary run in its own folder. A stage that is done is not done again, and one that
-has no result yet may be another when the stages go on (see `changes`).
+"""Several jobs in a row, each an ordinary run in its own folder. A resumed run does not repeat a stage that is done, and
+a stage without a result may have changed (see runs/stage_changes.py).
 
 A later stage names an earlier one anywhere in its job: `stage:NAME` is its run directory (and so its model), and
 `stage:NAME/data.jsonl` a file in it.
@@ -30,7 +30,7 @@ _REFERENCE = re.compile(r"stage:([^/\s]+)")
 @dataclass(frozen=True)
 class Stage:
     name: str
-    job: Any  # FineTune, RL, Evaluate, Harvest ...: a frozen dataclass that runs as job(folder, progress)
+    job: Any  # FineTune, RL, Evaluate, Harvest ...: see `protocols.Job`
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,13 @@ class Stages(BaseJob):
                     raise UnknownName("earlier stage", wanted, names[:i])
 
     def __call__(self, folder: str | Path, progress: Progress | None = None) -> dict[str, Any]:
-        """What each stage returned, by name; of training that was done before, the folder of its model."""
+        """What each stage returned, by name; for training that was finished before, the folder of its model."""
         progress = progress or NoProgress()
         results = {}
         known = dict.fromkeys(stage.name for stage in self.stages)
-        own = trust_within(external_code_in(self))  # what one stage names, a later one that reads its run may load
+        own = trust_within(
+            external_code_in(self)
+        )  # code that one stage names, a later one that reads its run may import
         with (
             own,
             Run(folder, self, continue_from=lambda run, before: known.update(self._continue_from(run, before))) as run,
@@ -70,7 +72,7 @@ class Stages(BaseJob):
                 except Interrupted:
                     raise
                 except PonderError as why:
-                    why.args = (f"stage {stage.name!r}: {why}",)  # the same error, which says where
+                    why.args = (f"stage {stage.name!r}: {why}",)  # the same error, which names the stage
                     raise
         return results
 
@@ -97,23 +99,23 @@ class Stages(BaseJob):
         return [(name, as_job(job_json.decode(read_job(run), trust)), run) for name, run in folders.items()]
 
     def _continue_from(self, run: Run, before: Any) -> dict[str, None]:
-        """The names of the stages that were there before, where these can go on from them."""
+        """The names of the stages before. Raises if these stages cannot resume from them."""
         if not isinstance(before, dict) or before.get("is") != run.job["is"]:
             raise other_job_error(run.folder, before, run.job)
-        was, now = _jobs_by_stage(run, before), _jobs_by_stage(run, run.job)
+        old, now = _jobs_by_stage(run, before), _jobs_by_stage(run, run.job)
         jobs = {stage.name: stage.job for stage in self.stages}
-        check_stage_changes(run.folder, was, now, lambda name: stage_references(jobs[name]))
-        return dict.fromkeys(was)
+        check_stage_changes(run.folder, old, now, lambda name: stage_references(jobs[name]))
+        return dict.fromkeys(old)
 
 
 def _jobs_by_stage(run: Run, encoded: Any) -> dict[str, Any]:
     try:
-        found = {stage["name"]: stage["job"] for stage in encoded["stages"]}
+        jobs = {stage["name"]: stage["job"] for stage in encoded["stages"]}
     except (LookupError, TypeError):
-        found = {}
-    if not found or not all(_is_folder_name(name) for name in found):
+        jobs = {}
+    if not jobs or not all(_is_folder_name(name) for name in jobs):
         raise RunError(f"{run.folder / 'job.json'} is damaged: it holds no stages; give another --run")
-    return found
+    return jobs
 
 
 def _is_folder_name(name: Any) -> bool:
@@ -122,35 +124,35 @@ def _is_folder_name(name: Any) -> bool:
 
 def resolve_stage_references(job: Any, folder: Path) -> Any:
     """A job with the folders of earlier stages in place of their names."""
-    return _map_strings(job, lambda text: _REFERENCE.sub(lambda found: str(folder / found[1]), text))
+    return _map_strings(job, lambda text: _REFERENCE.sub(lambda match: str(folder / match[1]), text))
 
 
 def stage_references(job: Any) -> list[str]:
-    """Names of the stages that a job takes something from."""
-    found: list[str] = []
+    """Names of the stages that a job depends on."""
+    names: list[str] = []
 
-    def note(text: str) -> str:
-        found.extend(_REFERENCE.findall(text))
+    def collect(text: str) -> str:
+        names.extend(_REFERENCE.findall(text))
         return text
 
-    _map_strings(job, note)
-    return found
+    _map_strings(job, collect)
+    return names
 
 
 def leaves_stage_folder(job: Any) -> bool:
-    """Whether a job names a place in an earlier stage that leads out of it again."""
-    found: list[str] = []
+    """Whether a job names a path in an earlier stage that leads out of it again."""
+    outside: list[str] = []
 
-    def note(text: str) -> str:
-        found.extend(rest for rest in _REFERENCE.split(text)[2::2] if ".." in re.split(r"[/\\\s]", rest))
+    def collect(text: str) -> str:
+        outside.extend(rest for rest in _REFERENCE.split(text)[2::2] if ".." in re.split(r"[/\\\s]", rest))
         return text
 
-    _map_strings(job, note)
-    return bool(found)
+    _map_strings(job, collect)
+    return bool(outside)
 
 
 def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
-    """The same, with every text that names a stage changed, however deep it stands."""
+    """The same value with every text that names a stage changed, at any depth."""
     if isinstance(value, str):
         return change(value) if "stage:" in value else value
     if isinstance(value, tuple):
@@ -160,7 +162,7 @@ def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, dict):
         return {k: _map_strings(v, change) for k, v in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
-        given = {f.name: getattr(value, f.name) for f in fields(value) if f.init}
-        changed = {k: new for k, v in given.items() if (new := _map_strings(v, change)) is not v}
-        return replace(value, **changed) if any(changed[k] != given[k] for k in changed) else value
+        values = {f.name: getattr(value, f.name) for f in fields(value) if f.init}
+        changed = {k: new for k, v in values.items() if (new := _map_strings(v, change)) is not v}
+        return replace(value, **changed) if any(changed[k] != values[k] for k in changed) else value
     return value

@@ -1,8 +1,8 @@
-"""Think again without a model: a policy and a guide that answer from stored traces.
+"""Replay strategies without a model: a policy and a guide that answer from stored traces.
 
-Selection, allocation and stopping can so be studied on what was sampled once. A prefix is found by its tokens, exactly;
-what comes after it is what was stored after it, in that order. Where a log has texts without tokens, a text's UTF-8
-bytes stand for them.
+So selection, allocation and stopping can be studied on samples that exist already. A prefix is found by its exact
+tokens; its continuations are the stored ones, in their order. Where a log has texts without tokens, the UTF-8 bytes of
+a text stand for its tokens.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ _CUT_PROBE_KEY = b"cut"
 
 @dataclass(eq=False, slots=True)
 class ReplayPolicy:
-    """A `Policy` that hands out the stored continuations of a prefix, each once; `rewind` begins anew.
+    """A `Policy` that hands out the stored continuations of a prefix, each once; `rewind` starts again.
 
-    Steps come as they were cut. `Sampling` is not asked, but for `max_tokens`: a step with more tokens is more than
-    is allowed, and `BudgetExhausted` is raised. A completion costs its tokens, and its share, by tokens, of what its trace cost
-    in operations, seconds and dollars.
+    Steps end where they ended in the stored trace. Of `Sampling` only `max_tokens` counts: a longer step raises
+    `BudgetExhausted`. A completion costs its tokens, and its share, by tokens, of the stored trace's FLOPs, seconds and
+    dollars.
     """
 
     traces: Sequence[Trace]
     when_exhausted: WhenExhausted = "error"  # when a prefix has no more: an error, or the first again
+    refusals: list[str] = field(default_factory=list)  # why something that is not stored was refused, in order
     _continuations: dict[bytes, list[tuple[Trace, Step]]] = field(default_factory=dict)
     _prompts: dict[str, Ids] = field(default_factory=dict)
     _inserted_texts: dict[str, Ids] = field(default_factory=dict)
@@ -46,12 +47,12 @@ class ReplayPolicy:
         if not self.traces or not all(t.steps for t in self.traces):
             raise UsageError("nothing to replay: give at least one trace, and each with its prompt")
         for trace in self.traces:
-            self._prompts.setdefault(_messages_key(trace.problem.messages), _tokens(trace.steps[0]))
+            self._prompts.setdefault(_messages_key(trace.problem.messages), stored_tokens(trace.steps[0]))
             for i, before, _ in _paths(trace):
                 self._store(trace, trace.steps[i], before)
 
     def _store(self, trace: Trace, step: Step, before: bytes) -> None:
-        tokens = _tokens(step)
+        tokens = stored_tokens(step)
         self._texts.setdefault(tokens.tobytes(), step.text)
         if step.parent is None:
             self._prompts.setdefault(step.text, tokens)
@@ -65,6 +66,7 @@ class ReplayPolicy:
     def rewind(self) -> None:
         """Hand out everything again."""
         self._handed_out.clear()
+        self.refusals.clear()
 
     def continuations_left(self, prefix: Ids) -> int:
         """How many continuations of a prefix have not been handed out."""
@@ -75,18 +77,18 @@ class ReplayPolicy:
         asked = str(messages[-1]["content"]) if messages else ""
         found = self._prompts.get(_messages_key(messages), self._prompts.get(asked))
         if found is None:
-            raise UsageError(f"the stored traces have no such prompt: {_shorten(asked)}")
+            raise self._refuse(f"the stored traces have no such prompt: {_shorten(asked)}")
         return found
 
     def tokens(self, text: str) -> Ids:
         if text not in self._inserted_texts:
-            raise UsageError(f"the stored traces have no step that was written in as {_shorten(text)}")
+            raise self._refuse(f"the stored traces have no step that was inserted as {_shorten(text)}")
         return self._inserted_texts[text]
 
     def text(self, tokens: Ids) -> str:
         found = self._texts.get(ids(tokens).tobytes())
         if found is None:
-            raise UsageError(f"the stored traces have no step of these {len(tokens)} tokens, so no text for them")
+            raise self._refuse(f"the stored traces have no step of these {len(tokens)} tokens, so no text for them")
         return found
 
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
@@ -97,23 +99,28 @@ class ReplayPolicy:
             key, stored = _CUT_PROBE_KEY + key, shown
         given = self._handed_out.get(key, 0)
         if not stored:
-            raise UsageError(
-                f"the stored traces go nowhere from this prefix of {len(prefix)} tokens: replay with the strategy, cut"
-                " and prompt that they were made with"
+            raise self._refuse(
+                f"the stored traces have no continuation of this prefix of {len(prefix)} tokens: replay with the"
+                " strategy, cut and prompt that they were made with"
             )
         if self.when_exhausted == "error" and given + n > len(stored):
-            raise UsageError(
-                f"{n} continuations are asked for, and {given} of the {len(stored)} stored after this prefix were given"
-                " before: ask for fewer, store more, rewind(), or say when_exhausted='cycle'"
+            raise self._refuse(
+                f"{n} continuations are asked for, and {given} of the {len(stored)} stored after this prefix were"
+                " handed out before: ask for fewer, store more, rewind(), or give when_exhausted='cycle'"
             )
         drawn = [stored[(given + j) % len(stored)] for j in range(n)]
-        if long := [s for _, s in drawn if len(_tokens(s)) > sampling.max_tokens]:
+        if long := [s for _, s in drawn if len(stored_tokens(s)) > sampling.max_tokens]:
             raise BudgetExhausted(
-                f"the stored step has {len(_tokens(long[0]))} tokens, and {sampling.max_tokens} are allowed here"
+                f"the stored step has {len(stored_tokens(long[0]))} tokens, and {sampling.max_tokens} are allowed here"
                 " (max_tokens, or what is left of a budget): its end is not known"
             )
         self._handed_out[key] = given + n
         return [_completion(trace, step, len(prefix), j == 0) for j, (trace, step) in enumerate(drawn)]
+
+    def _refuse(self, why: str) -> UsageError:
+        """Note what is not stored: strategies catch errors of single branches and would hide it."""
+        self.refusals.append(why)
+        return UsageError(why)
 
 
 @dataclass(eq=False, slots=True)
@@ -157,7 +164,7 @@ def _paths(trace: Trace) -> Iterator[tuple[int, bytes, bytes]]:
     for i, step in enumerate(trace.steps):
         before = _digest(()) if step.parent is None else states[step.parent]
         state = before.copy()
-        state.update(_tokens(step).tobytes())
+        state.update(stored_tokens(step).tobytes())
         states.append(state)
         yield i, before.digest(), state.digest()
 
@@ -166,7 +173,8 @@ def _digest(tokens: Iterable[int]) -> hashlib.blake2b:
     return hashlib.blake2b(ids(tokens).tobytes(), digest_size=16)
 
 
-def _tokens(step: Step) -> Ids:
+def stored_tokens(step: Step) -> Ids:
+    """A step's tokens; the UTF-8 bytes of its text where the log has none."""
     if len(step.token_ids) or not step.text:
         return step.token_ids
     return np.frombuffer(step.text.encode(), np.uint8).astype(np.int32)
@@ -177,7 +185,7 @@ def _is_sampled(step: Step) -> bool:
 
 
 def _completion(trace: Trace, step: Step, prefix: int, first: bool) -> Completion:
-    tokens, whole = _tokens(step), trace.cost
+    tokens, whole = stored_tokens(step), trace.cost
     share = len(tokens) / whole.generated_tokens if whole.generated_tokens else 0.0
     cost = Cost(
         prompt_tokens=prefix if first else 0,

@@ -1,4 +1,4 @@
-"""Whether a run directory holds a result. One that does not can be given to another job, and nothing is lost."""
+"""Whether a run directory holds a result. One without a result can be removed, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _METADATA_FILES = {
     *(f"{name}.new" for name in _RUN_FILES),
     FILTER_REPORT_FILE,
     f"{FILTER_REPORT_FILE}.new",
-}  # of the work, and no part of it
+}  # they describe the work and are no result
 _TRAINING_FIELDS = ("steps", "save_every", "keep_checkpoints")
 _RECORD_NAMES = {"metrics.jsonl", "traces.jsonl", "checkpoints"}
 
@@ -32,29 +32,29 @@ def is_training_job(job: Any) -> bool:
 
 
 def has_result(folder: Path) -> bool:
-    """A run has a result when an attempt did not fail, or there is a checkpoint to train on from: what was not saved is
-    done again anyway. Stages have begun when one has."""
+    """Whether a trace did not fail, or there is a checkpoint to resume from: unsaved training is repeated anyway.
+    A run of stages has a result if one of its stages has."""
     if not (folder / "job.json").is_file():
         return False
-    held = [path for path in folder.iterdir() if path.name not in _METADATA_FILES | _RECORD_NAMES]
-    if any(has_result(path) if (path / "job.json").is_file() else True for path in held):
+    others = [path for path in folder.iterdir() if path.name not in _METADATA_FILES | _RECORD_NAMES]
+    if any(has_result(path) if (path / "job.json").is_file() else True for path in others):
         return True
     if any(checkpoint_step(path) for path in checkpoints(folder)):
         return True
     if is_training_job(read_job(folder)):
         return False
-    tried = raw_records(folder / "traces.jsonl")
-    return any("step" in one and not one.get("failed") for one in tried) or bool(read_metrics(folder))
+    traces = raw_records(folder / "traces.jsonl")
+    return any("step" in trace and not trace.get("failed") for trace in traces) or bool(read_metrics(folder))
 
 
 def has_no_output(folder: Path) -> bool:
-    """Nothing was written there but what is said of the work, in stages too: nobody need look at it."""
+    """Whether a run, and each of its stages, holds nothing but files that describe the work."""
     inside = [path for path in folder.iterdir() if path.name not in _METADATA_FILES]
     return (folder / "job.json").is_file() and all(path.is_dir() and has_no_output(path) for path in inside)
 
 
 def checkpoint_step(checkpoint: Path) -> int:
-    """How many steps were taken up to there."""
+    """The number of training steps up to this checkpoint."""
     return int(checkpoint.name.removeprefix("step-"))
 
 
@@ -73,13 +73,13 @@ def remove_failed_start(folder: Path) -> Iterator[None]:
 
 
 def remove_empty_run(folder: Path) -> None:
-    """Remove a run that has not begun, so that another can begin in its place."""
+    """Remove a run that has no result, so that another can begin in its place."""
     if not (folder / "job.json").is_file() or has_result(folder):
         return
     with lock_run(folder):
         try:
             for path in folder.iterdir():
-                if path.name not in _RUN_FILES:  # by which a folder is known, should this be cut short
+                if path.name not in _RUN_FILES:  # the last to go: by them the folder is known as a run
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
             shutil.rmtree(folder)
         except OSError as why:

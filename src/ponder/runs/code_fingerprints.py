@@ -1,13 +1,12 @@
-"""Fingerprints of the user's own code that a job holds: rewards, tasks, scorers, strategies, and what they import.
+"""Fingerprints of the user's own code that a job uses: rewards, tasks, scorers, strategies, and what they import.
 
-Code is the user's own where its file lies neither in Python's library nor among installed packages nor in ponder. The
-rule: the file of every module that the job names, and of every own module that an import statement in such a file
-names, anywhere in it. Comments and layout do not count. Neither does a function `recipe` that nothing else in its file
-mentions: what it returns is the job, which is compared itself. Of an installed package, the one file counts that the
-job names.
+Code is the user's own if its file lies neither in Python's library nor among installed packages nor in ponder. The file
+of every module that the job names counts, and of every own module that such a file imports, anywhere in it. Comments
+and layout do not count. Neither does a function `recipe` that nothing else in its file uses: it returns the job, which
+is compared itself. Of an installed package, only the file counts that the job names.
 
-Files that own code names in a text, from the current folder or from its own, count with it, unless that code writes
-files: what it writes (a log) is not what it reads.
+Data files that own code names in a text count too, from the current folder or from the folder of the code, unless that
+code writes files: what it writes (a log) is not an input.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _PONDER_FOLDER = Path(__file__).resolve().parents[1]
 _STDLIB_FOLDERS = {Path(p).resolve() for name in ("stdlib", "platstdlib") if (p := sysconfig.get_path(name))}
 _PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 RECIPE_FUNCTION = "recipe"
-MAX_FOLLOWED_MODULES = 500  # that are followed: beyond lies a library that somebody works on
+MAX_FOLLOWED_MODULES = 500  # modules; more belong to a library under development
 MAX_PATH_CHARS = 1024
 WRITE_MODES = {kind + more for kind in "wax" for more in ("", "b", "t", "+", "b+", "+b", "t+", "+t")} | {
     "r+",
@@ -39,8 +38,8 @@ WRITE_MODES = {kind + more for kind in "wax" for more in ("", "b", "t", "+", "b+
 
 
 def code_fingerprints(modules: Iterable[str]) -> dict[str, str]:
-    """A fingerprint of each module among these that is not ponder's or Python's, of the own ones that it imports, and
-    of the files that these name."""
+    """Fingerprints of those modules that are not ponder's or Python's, of the own modules that they import, and of the
+    data files that these name."""
     marks: dict[str, str] = {}
     waiting = list(dict.fromkeys(modules))
     for name in waiting:  # grows as it goes
@@ -58,8 +57,8 @@ def code_fingerprints(modules: Iterable[str]) -> dict[str, str]:
                 for path in _data_files_named_in(tree, file.parent)
             }
             package = name if file.name == "__init__.py" else name.rpartition(".")[0]
-            found = _imported_modules(tree, package)
-            more = [one for one in dict.fromkeys(found) if one not in waiting and _is_user_module(one)]
+            imported = dict.fromkeys(_imported_modules(tree, package))
+            more = [module for module in imported if module not in waiting and _is_user_module(module)]
             waiting += more[: max(0, MAX_FOLLOWED_MODULES - len(waiting))]
     return marks
 
@@ -78,23 +77,23 @@ def _is_installed(file: Path) -> bool:
 
 
 def _module_file(name: str) -> Path | None:
-    """Where a module's code lies, without importing anything; None: built in, made in a shell, or not there."""
+    """The file of a module, without importing anything; None: built in, defined in a shell, or not there."""
     module = sys.modules.get(name)
     if module is not None:
         origin = getattr(module, "__file__", None)
-        found = [Path(origin)] if origin else []
+        files = [Path(origin)] if origin else []
     elif "." in name:
         parent, _, own = name.rpartition(".")
         inside = [place / own for place in _package_folders(parent)]
-        found = [path for place in inside for path in (place / "__init__.py", place.with_name(f"{own}.py"))]
+        files = [path for place in inside for path in (place / "__init__.py", place.with_name(f"{own}.py"))]
     else:
         spec = find_spec(name)
-        found = [Path(spec.origin)] if spec is not None and spec.origin else []
-    return next((path.resolve() for path in found if path.is_file()), None)
+        files = [Path(spec.origin)] if spec is not None and spec.origin else []
+    return next((path.resolve() for path in files if path.is_file()), None)
 
 
 def _package_folders(package: str) -> list[Path]:
-    """Where a package's modules lie; none where it is no package."""
+    """The folders of a package's modules; none if it is no package."""
     module = sys.modules.get(package)
     if module is not None:
         return [Path(place) for place in getattr(module, "__path__", ())]
@@ -106,9 +105,9 @@ def _package_folders(package: str) -> list[Path]:
 
 
 def _parse_without_recipe(file: Path) -> ast.Module | None:
-    """A module's syntax without a recipe that only makes the job; None where it is not Python's."""
+    """The syntax tree of a module without a recipe that only builds the job; None if it does not parse."""
     collects = gc.isenabled()
-    gc.disable()  # what a finaliser prints is parsed too, and CPython 3.11 cannot parse while it parses
+    gc.disable()  # a finalizer may parse too, and CPython 3.11 cannot parse while it parses
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError):
@@ -123,7 +122,7 @@ def _parse_without_recipe(file: Path) -> ast.Module | None:
 
 
 def _imported_modules(tree: ast.Module, package: str) -> Iterator[str]:
-    """Names of modules that a module may import, and perhaps of what is no module."""
+    """Names of modules that a module may import. Some may be objects in a module."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -143,7 +142,7 @@ def _with_parent_packages(name: str) -> Iterator[str]:
 
 
 def _data_files_named_in(tree: ast.Module, home: Path) -> Iterator[Path]:
-    """Files that texts in a module name; none where it writes some."""
+    """Files that texts in a module name; none if the module writes files."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     if any(map(_looks_like_write, calls)):
         return
@@ -159,7 +158,7 @@ def _data_files_named_in(tree: ast.Module, home: Path) -> Iterator[Path]:
 
 
 def _looks_like_write(call: ast.Call) -> bool:
-    """Whether a call looks as if it opened or wrote a file to keep something."""
+    """Whether a call looks as if it wrote a file."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     if name in ("write_text", "write_bytes", "dump", "save", "to_csv", "to_json", "FileHandler", "basicConfig"):
         return True

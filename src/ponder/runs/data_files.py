@@ -1,4 +1,4 @@
-"""A file to learn from: one JSON object per line, and beside it the funnel of what was left out."""
+"""Training data as a file: one JSON object per line, and the filter report that says what was left out."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 from ponder.errors import RunError
 from ponder.filter_report import FilterReport
 
-FILTER_REPORT_FILE = "funnel.json"  # the filter report of a run directory
+FILTER_REPORT_FILE = "filter_report.json"  # the filter report of a run directory
 HARVEST_FILE = "data.jsonl"  # the rows of a harvest in its run directory
 
 
 def filter_report_lines(folder: Path) -> list[str]:
-    """A run directory's funnel, for people."""
-    kept = json.loads((folder / FILTER_REPORT_FILE).read_text(encoding="utf-8"))
-    return FilterReport.from_json(kept).lines()
+    """The filter report of a run directory, for people."""
+    stored = json.loads((folder / FILTER_REPORT_FILE).read_text(encoding="utf-8"))
+    return FilterReport.from_json(stored).lines()
 
 
 def write_jsonl(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Whole or not at all."""
+    """Write the rows atomically."""
     lines = [json.dumps(row, allow_nan=False) + "\n" for row in rows]
-    beside = path.with_name(path.name + ".new")
+    temporary = path.with_name(path.name + ".new")
     try:
-        beside.write_text("".join(lines), encoding="utf-8")
-        beside.replace(path)
+        temporary.write_text("".join(lines), encoding="utf-8")
+        temporary.replace(path)
     except OSError as why:
         raise RunError(f"cannot write {path}: {why.strerror}; give another place for it") from None

@@ -16,48 +16,47 @@ from typing import Any
 from ponder.errors import RunError
 from ponder.runs.symlinks import refuse_symlinks
 
-INPUTS_KEY, MISSING_KEY = (
-    "inputs",
-    "missing",
-)  # in environment.json: fingerprints by name, and who had none the last time
-CODE_PREFIX = "the code of "  # before a module's name, among them
+INPUTS_KEY = "inputs"  # in environment.json: fingerprints by name
+MISSING_KEY = "missing"  # in environment.json: inputs that were not found the last time
+CODE_PREFIX = "the code of "  # begins the name of an input that is a module
 MAX_LISTED_DIFFERENCES = 4  # differences that a message names
 _LIBRARIES = ("ponder", "torch", "numpy", "safetensors", "tokenizers", "transformers")
 
 
 def check_inputs_unchanged(folder: Path, now: Mapping[str, str], job_changed: bool) -> list[str]:
-    """Raise where what a run depends on is not what it began with; return what is missing now, which shows when
-    somebody reads it.
+    """Raise if an input of a run is not what it began with. Returns inputs that are missing now: an error of the job
+    that reads one will say so.
 
-    New code is other code, unless the job has `grown`; anything else may be new, as a file that a text happens to name.
+    A new module is a change, unless the job itself changed. Other inputs may be new: a text happens to name a file.
     """
-    told = read_environment(folder)
-    began = told.get(INPUTS_KEY)
+    environment = read_environment(folder)
+    began = environment.get(INPUTS_KEY)
     if not isinstance(began, dict):
         raise RunError(
-            f"{folder} does not say what its results depend on, as those of earlier versions do not: nobody can tell "
-            "whether they still hold; give another --run"
+            f"{folder} is of an earlier version and does not say what its results depend on, so nobody can tell whether "
+            "they still hold: give another --run"
         )
     new = [name for name in now if name not in began and name.startswith(CODE_PREFIX) and not job_changed]
     changed = [name for name, mark in now.items() if began.get(name, mark) != mark] + new
     if changed:
-        when = f" ({told['time'][:16].replace('T', ' ')})" if isinstance(told.get("time"), str) else ""
+        time_text = environment.get("time")
+        when = f" ({time_text[:16].replace('T', ' ')})" if isinstance(time_text, str) else ""
         more = f" and {len(changed) - MAX_LISTED_DIFFERENCES} more" if len(changed) > MAX_LISTED_DIFFERENCES else ""
         raise RunError(
-            f"{', '.join(changed[:MAX_LISTED_DIFFERENCES])}{more} changed since {folder} began{when}, and what it holds is of the old "
-            "state: give another --run, or bring the old state back"
+            f"{', '.join(changed[:MAX_LISTED_DIFFERENCES])}{more} changed since {folder} began{when}, and its results are "
+            "of the old state: give another --run, or restore the old state"
         )
     return [name for name in began if name not in now]
 
 
 def read_environment(folder: str | Path) -> dict[str, Any]:
-    """What a run began with; empty where nobody can read it."""
+    """What a run began with; empty if the file cannot be read."""
     refuse_symlinks(folder)
     try:
-        found = json.loads((Path(folder) / "environment.json").read_text(encoding="utf-8"))
+        environment = json.loads((Path(folder) / "environment.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return environment if isinstance(environment, dict) else {}
 
 
 def describe_environment() -> dict[str, Any]:
@@ -82,7 +81,7 @@ def _version(name: str) -> str | None:
 
 
 def git_commit(folder: Path) -> str | None:
-    """The commit of the checkout this code lies in, with + where it was changed; None outside one."""
+    """The commit of the checkout that holds this code, with + if it was changed; None outside a checkout."""
     try:
         out = subprocess.run(
             ["git", "-C", str(folder), "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],

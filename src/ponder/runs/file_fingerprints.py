@@ -1,7 +1,7 @@
-"""Fingerprints of files by their contents. Those of large files are kept, so that a start does not read them again.
+"""Fingerprints of files by their contents. Those of large files are cached, so that a start need not read them again.
 
-A kept one counts only for the very file: same path, inode, size, and times of change to the nanosecond; and only where
-the file was not changed just before it was read, since a clock may not tell two changes of one moment apart.
+A cached fingerprint is valid only for the very file: same path, inode, size, and times of change to the nanosecond; and
+only if the file did not change just before it was read, since a clock may not tell apart two changes of one moment.
 """
 
 from __future__ import annotations
@@ -18,25 +18,22 @@ from pathlib import Path
 from ponder.cache_folder import cache_folder
 from ponder.runs.records import read_records, without_checksum
 
-MAX_WHOLE_FILE_BYTES = 2 << 30  # bytes of a file up to which all of it counts
-BLOCK_BYTES, NUM_BLOCKS, END_BYTES = (
-    4096,
-    4096,
-    1 << 20,
-)  # of a larger one: so many blocks, and both ends, where a head's numbers lie
-MIN_CACHED_FILE_BYTES = 8 << 20  # bytes from which a fingerprint is worth keeping
-SETTLED_NANOSECONDS = 2_000_000_000  # nanoseconds after which a change shows in a file's times
-MAX_FOLDER_FILES = 1_000  # of a folder, to read them all
+MAX_WHOLE_FILE_BYTES = 2 << 30  # up to this size all of a file counts
+BLOCK_BYTES, NUM_BLOCKS = 4096, 4096  # of a larger one: so many blocks,
+END_BYTES = 1 << 20  # and both ends, where the weights of a head lie
+MIN_CACHED_FILE_BYTES = 8 << 20  # from this size on a fingerprint is worth caching
+SETTLED_NANOSECONDS = 2_000_000_000  # after this time a change shows in the times of a file
+MAX_FOLDER_FILES = 1_000  # of a folder with more, only sizes count
 
 
 def add_fingerprints(marks: dict[str, str], more: Mapping[str, str]) -> None:
-    """Also where two things have one name: then it stands for both."""
+    """Add more fingerprints. Where two inputs have one name, it stands for both."""
     for name, mark in more.items():
         marks[name] = f"{marks[name]} {mark}" if name in marks else mark
 
 
 def files_fingerprint(files: Iterable[Path]) -> str:
-    """Of several files with their names."""
+    """The fingerprint of several files with their names."""
     digest = hashlib.blake2b(digest_size=12)
     for file in files:
         digest.update(f"{file.name} {file.stat().st_size} {file_fingerprint(file)}\n".encode())
@@ -44,7 +41,7 @@ def files_fingerprint(files: Iterable[Path]) -> str:
 
 
 def folder_fingerprint(folder: Path) -> str:
-    """Of the files in a folder, and in those below. Of very many, the first count, and their sizes only."""
+    """The fingerprint of all files in a folder and below it. Of very many, the first ones count, by size only."""
     files = sorted(islice(_walk_files(folder), MAX_FOLDER_FILES + 1))
     digest = hashlib.blake2b(digest_size=12)
     for file in files:
@@ -60,11 +57,11 @@ def _walk_files(folder: Path) -> Iterator[Path]:
 
 
 def traces_fingerprint(run: Path) -> str:
-    """Of the traces of a run directory that still hold: a mark that it was gone on with changes nothing."""
+    """The fingerprint of the valid traces of a run directory. A marker that the run resumed changes nothing."""
     path = run / "traces.jsonl"
     with open(path, "rb") as file:
-        again = any(line.startswith(b'{"resumed"') for line in file)
-    valid = {number for number, _ in read_records(path)} if again else None
+        resumed = any(line.startswith(b'{"resumed"') for line in file)
+    valid = {number for number, _ in read_records(path)} if resumed else None
     digest = hashlib.blake2b(digest_size=12)
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
@@ -74,20 +71,20 @@ def traces_fingerprint(run: Path) -> str:
 
 
 def file_fingerprint(path: Path) -> str:
-    """Of one file's contents."""
+    """The fingerprint of the contents of a file."""
     path = path.resolve()
-    found = path.stat()
-    if found.st_size < MIN_CACHED_FILE_BYTES:
-        return _hash_file(path, found.st_size)
-    now = [found.st_ino, found.st_dev, found.st_size, found.st_mtime_ns, found.st_ctime_ns, MAX_WHOLE_FILE_BYTES]
+    stat = path.stat()
+    if stat.st_size < MIN_CACHED_FILE_BYTES:
+        return _hash_file(path, stat.st_size)
+    now = [stat.st_ino, stat.st_dev, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, MAX_WHOLE_FILE_BYTES]
     place = cache_folder() / "fingerprints" / hashlib.blake2b(str(path).encode(), digest_size=16).hexdigest()
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-        kept = json.loads(place.read_text(encoding="utf-8"))
-        if kept["file"] == now:
-            return str(kept["mark"])
+        cached = json.loads(place.read_text(encoding="utf-8"))
+        if cached["file"] == now:
+            return str(cached["mark"])
     began = time.time_ns()
-    mark = _hash_file(path, found.st_size)
-    if began - max(found.st_mtime_ns, found.st_ctime_ns) > SETTLED_NANOSECONDS:
+    mark = _hash_file(path, stat.st_size)
+    if began - max(stat.st_mtime_ns, stat.st_ctime_ns) > SETTLED_NANOSECONDS:
         _write_cache(place, {"path": str(path), "file": now, "mark": mark})
     return mark
 
@@ -108,10 +105,10 @@ def _hash_file(path: Path, size: int) -> str:
     return digest.hexdigest()
 
 
-def _write_cache(place: Path, told: dict[str, object]) -> None:
-    """Whole or not at all; where nothing can be kept it is read again."""
-    beside = place.with_name(f"{place.name}.{os.getpid()}")
+def _write_cache(place: Path, entry: dict[str, object]) -> None:
+    """Write atomically. If it cannot be written, the file is read again next time."""
+    temporary = place.with_name(f"{place.name}.{os.getpid()}")
     with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(json.dumps(told), encoding="utf-8")
-        beside.replace(place)
+        temporary.write_text(json.dumps(entry), encoding="utf-8")
+        temporary.replace(place)

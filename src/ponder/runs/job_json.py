@@ -1,7 +1,7 @@
-"""A job as plain data and back. The object is its own config: frozen dataclasses, written with their type.
+"""A job as JSON and back. The object is its own config: frozen dataclasses, written with their types.
 
-`decode(encode(job)) == job`, so the `job.json` of a run directory runs again. What it names is code, and may be a
-stranger's: only ponder's own types are loaded, unless somebody trusts others (see `trust`).
+`decode(encode(job)) == job`, so the `job.json` of a run directory can be run again. It names code, and may come from a
+stranger: only ponder's own types are imported, unless the user trusts others (see `trust`).
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def encode(value: Any) -> Any:
 
 
 def decode(data: Any, trust: Trust = ()) -> Any:
-    """The object again. Sequences come back as tuples, as frozen dataclasses hold them.
+    """The object that was encoded. Sequences become tuples, as frozen dataclasses hold them.
 
-    `trust`: names of code that the data may hold beside ponder's own types, as "module:object"; True: any. The whole is
-    looked through before anything is imported.
+    `trust`: names of code that the data may use besides ponder's own types, as "module:object"; True: any. All of the
+    data is checked before anything is imported.
     """
     with only_allowed(check_trusted(data, trust)):
         return _decode(data)
@@ -90,7 +90,7 @@ def _parse_float(text: Any) -> float:
 
 
 def external_code_in(value: Any) -> list[str]:
-    """The code that a job, or a part of one, names beside ponder's own: whoever made it trusts it."""
+    """The code outside ponder that a job, or a part of one, names: whoever built it trusts it."""
     try:
         return external_code(encode(value))
     except UsageError:  # no part of a saved job
@@ -98,7 +98,7 @@ def external_code_in(value: Any) -> list[str]:
 
 
 def map_strings(data: Any, change: Callable[[str], str]) -> Any:
-    """The same encoded job, with every text in it changed."""
+    """The encoded job with every string in it changed."""
     if isinstance(data, dict):
         return {k: map_strings(v, change) for k, v in data.items()}
     if isinstance(data, list):
@@ -107,7 +107,7 @@ def map_strings(data: Any, change: Callable[[str], str]) -> Any:
 
 
 def differences(a: Any, b: Any, path: str = "") -> list[str]:
-    """Where two encoded jobs differ, as `path: a -> b`. Things in a list go by their names, or by their places."""
+    """Where two encoded jobs differ, as `path: a -> b`. Items of a list go by their names, or by their places."""
     if a == b:
         return []
     if isinstance(a, dict) and isinstance(b, dict) and a.get(_TYPE_KEY) == b.get(_TYPE_KEY):  # of one type
@@ -116,8 +116,8 @@ def differences(a: Any, b: Any, path: str = "") -> list[str]:
         named, others = _by_name(a), _by_name(b)
         if named is None or others is None:
             return _field_differences(dict(enumerate(a)), dict(enumerate(b)), path)
-        found = _field_differences(named, others, path)
-        return found or [f"{path}: {', '.join(named)} -> {', '.join(others)}"]  # the same ones in another order
+        changes = _field_differences(named, others, path)
+        return changes or [f"{path}: {', '.join(named)} -> {', '.join(others)}"]  # the same ones in another order
     return [f"{path or 'job'}: {' -> '.join(_excerpts(a, b))}"]
 
 
@@ -127,19 +127,19 @@ def _field_differences(a: Mapping[Any, Any], b: Mapping[Any, Any], path: str) ->
 
 
 def _by_name(values: list[Any]) -> dict[str, Any] | None:
-    """By name, where each has one of its own."""
+    """The items by name, if each has a name of its own."""
     names = [v.get("name") if isinstance(v, dict) else None for v in values]
-    whole = all(isinstance(n, str) for n in names) and len(set(names)) == len(names)
-    return dict(zip(map(str, names), values, strict=True)) if whole else None
+    unique = all(isinstance(n, str) for n in names) and len(set(names)) == len(names)
+    return dict(zip(map(str, names), values, strict=True)) if unique else None
 
 
 def _is_short_list(values: list[Any]) -> bool:
-    """A few numbers or words, better seen side by side."""
+    """A few numbers or words, which are easier to read side by side."""
     return len(repr(values)) <= _MAX_SHOWN_CHARS and not any(isinstance(v, dict | list) for v in values)
 
 
 def _excerpts(a: Any, b: Any) -> list[str]:
-    """Both, short: of long texts the part in which they differ."""
+    """Both values, shortened: of long texts the part in which they differ."""
     texts = [_text(value) for value in (a, b)]
     same = next((i for i, (x, y) in enumerate(zip(*texts, strict=False)) if x != y), 0)
     begin = max(0, same - _MAX_SHOWN_CHARS // 4) if max(map(len, texts)) > _MAX_SHOWN_CHARS else 0

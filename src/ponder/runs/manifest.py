@@ -1,8 +1,8 @@
-"""The manifest of a folder that ponder wrote: the size and checksums of each file in it, and a seal over all of that.
+"""The manifest of a folder that ponder wrote: the size and checksums of each file, and a checksum of the manifest.
 
-A checkpoint has one (train/checkpoint.py), and so has a folder of `ponder export`. Whoever reads a model, an adapter or
-a tokenizer calls `verify` first, so that a damaged file is named and never loaded. A run that resumes compares SHA-256;
-a model that is only loaded is compared by CRC-32, which finds every flipped bit and takes an eighth of the time.
+A checkpoint has one (train/checkpoint.py), and so has a folder of `ponder export`. Code that reads a model, an adapter
+or a tokenizer calls `verify` first, so that a damaged file is named and never loaded. A run that resumes compares
+SHA-256; a model that is only loaded is compared by CRC-32, which finds every flipped bit in an eighth of the time.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _checksum_cache: dict[tuple[str, str, int, int, int], str] = {}  # by checksum, 
 
 
 class ManifestMismatch(Exception):
-    """What is wrong with a folder, said of it."""
+    """What is wrong with a folder."""
 
 
 def write(folder: Path, **about: Any) -> None:
-    """Describe all files that are in the folder now."""
+    """Write the manifest of all files that the folder holds now."""
     inside = sorted(p for p in folder.rglob("*") if p.is_file() and p != folder / MANIFEST_FILE)
     files = {p.relative_to(folder).as_posix(): file_checksums(p) for p in inside}
     (folder / MANIFEST_FILE).write_text(to_checked_json({**about, "files": files}), encoding="utf-8")
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """A folder's manifest, unless a byte of it changed."""
+    """The manifest of a folder. Raises if a byte of it changed."""
     path = folder / MANIFEST_FILE
     try:
         if path.stat().st_size > MAX_MANIFEST_BYTES:
@@ -57,24 +57,24 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def check(folder: Path, names: Iterable[str], manifest: dict[str, Any], quick: bool = False) -> None:
-    """Every byte of these files is as it was written. `quick`: by the faster checksum, where the manifest has it."""
+    """Raise if one of these files changed. `quick`: compare the faster checksum, if the manifest has it."""
     for name in names:
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise ManifestMismatch(f"is damaged ({MANIFEST_FILE}: {name!r} lies outside of it)")
-        kept = manifest["files"][name]
-        kind = "crc32" if quick and "crc32" in kept else "sha256"
+        expected = manifest["files"][name]
+        kind = "crc32" if quick and "crc32" in expected else "sha256"
         try:
-            size, found = _checksum(folder / name, kind)
+            size, checksum = _checksum(folder / name, kind)
         except OSError as why:
             raise ManifestMismatch(f"is damaged ({name}: {why.strerror})") from None
-        if size != kept["bytes"]:
-            raise ManifestMismatch(f"is damaged ({name}: it has {size} bytes, not {kept['bytes']})")
-        if found != kept[kind]:
+        if size != expected["bytes"]:
+            raise ManifestMismatch(f"is damaged ({name}: it has {size} bytes, not {expected['bytes']})")
+        if checksum != expected[kind]:
             raise ManifestMismatch(f"is damaged ({name}: its checksum differs)")
 
 
 def verify(folder: Path) -> None:
-    """Refuse a folder in which a file differs from what ponder wrote; other people's folders have no manifest."""
+    """Refuse a folder in which a file differs from what ponder wrote. Folders of other programs have no manifest."""
     here = folder.resolve()
     home, names = (here, "") if _has_manifest(here) else (here.parent, f"{here.name}/")
     in_run = here.parent.name.startswith("step-") and here.parent.parent.name == "checkpoints"
@@ -92,7 +92,7 @@ def verify(folder: Path) -> None:
 
 
 def to_checked_json(manifest: dict[str, Any]) -> str:
-    """The manifest's one spelling, so that a change of any byte shows."""
+    """The canonical text of a manifest, so that a change of any byte shows."""
     plain = json.dumps(manifest, sort_keys=True)
     return (
         json.dumps({**manifest, CHECKSUM_KEY: hashlib.sha256(plain.encode()).hexdigest()}, indent=1, sort_keys=True)
@@ -109,14 +109,14 @@ def file_checksums(path: Path) -> dict[str, Any]:
 def _checksum(path: Path, kind: str) -> tuple[int, str]:
     """A file's size and one checksum. A process reads a file once, for as long as the file stays as it is."""
     with path.open("rb") as file:
-        told = os.fstat(file.fileno())
-        key = (kind, str(path), told.st_ino, told.st_size, told.st_mtime_ns)
+        stat = os.fstat(file.fileno())
+        key = (kind, str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns)
         if key not in _checksum_cache:
-            found = _crc32(file) if kind == "crc32" else hashlib.file_digest(file, kind).hexdigest()
-            if time.time() - told.st_mtime < _SETTLED_SECONDS:
-                return told.st_size, found
-            _checksum_cache[key] = found
-        return told.st_size, _checksum_cache[key]
+            checksum = _crc32(file) if kind == "crc32" else hashlib.file_digest(file, kind).hexdigest()
+            if time.time() - stat.st_mtime < _SETTLED_SECONDS:
+                return stat.st_size, checksum
+            _checksum_cache[key] = checksum
+        return stat.st_size, _checksum_cache[key]
 
 
 def _crc32(file: BinaryIO) -> str:
@@ -127,7 +127,7 @@ def _crc32(file: BinaryIO) -> str:
 
 
 def _has_manifest(folder: Path) -> bool:
-    """Does the folder have a manifest of ponder's? Others also call files manifest.json; theirs hold no SHA-256."""
+    """Whether the folder has a manifest of ponder's. Other programs' manifest.json holds no SHA-256."""
     path = folder / MANIFEST_FILE
     if not path.is_file():
         return False

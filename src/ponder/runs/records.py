@@ -1,13 +1,13 @@
-"""Records of a run, one JSON object per line: each has a step, is only appended, and can be read at any time.
+"""The records of a run: one JSON object per line, each with a step, only appended, readable at any time.
 
-A line ends with its record's number in the file and a CRC-32 of all that stands before it:
+A line ends with the number of its record in the file and a CRC-32 of everything before it:
 
     {"step":3,"loss":0.5,"record":4,"crc":2774413512}
 
-So changed digits, and lines that are missing, doubled or in another order, are noticed and named. Lines of earlier
-versions have neither and stay readable. A person who cannot bring a line back writes {"lost": 4} in its place: the
-records up to number 4 are known to be gone. Only a last line that a crash left unfinished is ignored, and goes before
-the next is written.
+So readers notice and name changed digits, and lines that are missing, doubled or in another order. Lines of earlier
+versions have neither and stay readable. A person who cannot restore a line writes {"lost": 4} in its place: the records
+up to number 4 are known to be lost. Only an unfinished last line, which a crash leaves, is ignored; the next writer
+removes it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CRC = b',"crc":'
 
 
 class DamagedRecord(RunError):
-    """A line that is not as it was written."""
+    """A line that differs from what was written."""
 
     def __init__(self, path: Path, line: int, why: str, cure: str, offset: int) -> None:
         super().__init__(f"{path}, line {line} is damaged ({why}): {cure}")
@@ -48,7 +48,7 @@ class _Line:
 
 
 class RecordWriter:
-    """Writes records to the end of a file. A full disk is waited for; a line is written whole or not at all."""
+    """Appends records to a file, each line completely or not at all. It waits while the disk is full."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._is_new_file = path, not path.exists()
@@ -74,22 +74,22 @@ class RecordWriter:
             while left:
                 left = left[self._file.write(left) :]
         except BaseException:
-            with contextlib.suppress(OSError):  # a part of a line counts for nothing; whoever opens it next removes it
+            with contextlib.suppress(OSError):  # readers ignore a part of a line; the next writer removes it
                 self._file.truncate(start)
             raise
 
     def sync(self) -> None:
-        """Past the cache that a power cut empties; a new file's name too."""
+        """Write the file through to the disk, and the name of a new file too."""
         end, again = self._file.seek(0, os.SEEK_END), False
 
-        def bring() -> None:
+        def flush() -> None:
             nonlocal again
-            if again:  # some systems find out late that the disk is full, and then take the bytes for written
+            if again:  # some systems notice a full disk late, and then take the bytes for written
                 _rewrite_bytes(self.path, self._synced, end)
             again = True
             os.fsync(self._file.fileno())
 
-        full_disk.retry_while_disk_full(bring, self.path, end - self._synced)
+        full_disk.retry_while_disk_full(flush, self.path, end - self._synced)
         self._synced = end
         if self._is_new_file:
             fsync_path(self.path.parent)
@@ -110,7 +110,7 @@ def _rewrite_bytes(path: Path, start: int, end: int) -> None:
 
 
 def with_checksum(body: bytes, number: int) -> bytes:
-    """The line of a JSON object."""
+    """The line of a record: its JSON with its number and checksum."""
     head = body[:-1] + b',"record":%d' % number
     return head + b"%b%d}\n" % (_CRC, crc32(head))
 
@@ -118,19 +118,19 @@ def with_checksum(body: bytes, number: int) -> bytes:
 def without_checksum(line: bytes) -> bytes:
     """A line without its number and checksum: what an earlier version would have written."""
     text = line.removesuffix(b"\n")
-    seal = _match_checksum(text)
-    return line if seal is None else text[: seal.start()] + b"}\n"
+    match = _match_checksum(text)
+    return line if match is None else text[: match.start()] + b"}\n"
 
 
 def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The records that still hold, each with its line's number."""
+    """The records that are valid after all resumptions, each with its line number."""
     if not path.exists():
         return
     valid: list[tuple[int, int, int]] = []  # (step, line, byte offset)
     with open(path, "rb") as file:
         for one in _scan_lines(path, file):
             if "resumed" in one.record:
-                valid = [kept for kept in valid if kept[0] < one.record["resumed"]]
+                valid = [place for place in valid if place[0] < one.record["resumed"]]
             elif "step" in one.record:
                 valid.append((one.record["step"], one.line, one.offset))
         for _, number, at in valid:
@@ -139,17 +139,17 @@ def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def raw_records(path: Path) -> Iterator[dict[str, Any]]:
-    """Every record and every marker, one by one: for whoever need not read to the end."""
+    """Every record and every marker, one by one, so that the caller may stop early."""
     if path.exists():
         with open(path, "rb") as file:
             yield from (one.record for one in _scan_lines(path, file))
 
 
 def repair_records(path: Path, step: int, expected_count: int | None, one_per_step: bool = False) -> tuple[int, str]:
-    """Make sure of the records of steps before `step`, which a checkpoint counts on: `wanted` of them (None: nobody
-    knows how many), and with `each` one of every step. Damage among later ones, which come again, is cut off.
+    """Check the records of steps before `step`, on which a checkpoint relies; cut off damage in later ones.
 
-    Gives how many there are, and what was cut off and why, or nothing.
+    `expected_count`: how many there must be; None: unknown. `one_per_step`: exactly one of every step.
+    Returns how many there are, and what was cut off and why, or an empty text.
     """
     if one_per_step:
         expected_count = step
@@ -171,20 +171,19 @@ def repair_records(path: Path, step: int, expected_count: int | None, one_per_st
         raise DamagedRecord(path, line, why, _recovery_hint(line - 1), 0)
     missing = (expected_count or 0) - len(valid)
     if missing < 0:
-        raise RunError(
-            f"{path} holds {-missing} records too many of the steps before {step}: bring it back from a copy"
-        )
+        raise RunError(f"{path} holds {-missing} records too many of the steps before {step}: restore it from a copy")
     after = f"after line {valid[-1][1]}" if valid else "from the first on"
     cure = _recovery_hint(following - 1 + missing, "there")
     raise RunError(f"{path} lacks {missing} records of the steps before {step}, {after}: {cure}")
 
 
 def _recovery_hint(number: int, where: str = "above it") -> str:
-    return f'bring back what is gone, or write a line {{"lost": {number}}} {where} to go on without'
+    return f'restore what is missing, or write a line {{"lost": {number}}} {where} to go on without'
 
 
 def _records_before(path: Path, step: int) -> tuple[list[tuple[int, int]], bool, DamagedRecord | None, int]:
-    """(step, line) of records of earlier steps, whether some are known as lost, the first damage, the next number."""
+    """(step, line) of each record of an earlier step, whether some are marked as lost, the first damage, the next
+    number."""
     valid: list[tuple[int, int]] = []
     lost, following = False, 1
     if not path.exists():
@@ -195,7 +194,7 @@ def _records_before(path: Path, step: int) -> tuple[list[tuple[int, int]], bool,
                 following = one.number + 1
                 lost = lost or "lost" in one.record
                 if "resumed" in one.record:
-                    valid = [kept for kept in valid if kept[0] < one.record["resumed"]]
+                    valid = [place for place in valid if place[0] < one.record["resumed"]]
                 elif "step" in one.record and one.record["step"] < step:
                     valid.append((one.record["step"], one.line))
         except DamagedRecord as damage:
@@ -204,20 +203,20 @@ def _records_before(path: Path, step: int) -> tuple[list[tuple[int, int]], bool,
 
 
 def _scan_lines(path: Path, file: IO[bytes]) -> Iterator[_Line]:
-    """Every line that is a record, in order; raises at the first that is not as it was written."""
-    offset, expected, sealing = 0, 1, False
+    """Every line that is a record, in order. Raises at the first one that is damaged."""
+    offset, expected, has_checksums = 0, 1, False
     for line, raw in enumerate(file, 1):
         text, at = raw.removesuffix(b"\n"), offset
         offset += len(raw)
         record = _parse_record(text)
         if record is None:
             if text.strip() and (raw.endswith(b"\n") or _has_trailing_bytes(text)):
-                raise _damaged_record(path, line, _describe_fault(text), expected if sealing else None, at)
+                raise _damaged_record(path, line, _describe_fault(text), expected if has_checksums else None, at)
             continue
-        seal = _match_checksum(text)
-        if seal is not None:
-            sealing, number = True, int(seal[1])
-            if crc32(text[: seal.end(1)]) != int(seal[2]):
+        match = _match_checksum(text)
+        if match is not None:
+            has_checksums, number = True, int(match[1])
+            if crc32(text[: match.end(1)]) != int(match[2]):
                 raise _damaged_record(path, line, "its checksum differs", expected, at)
             if number < expected:
                 raise DamagedRecord(path, line, f"it is record {number} again", "remove that line", at)
@@ -226,12 +225,12 @@ def _scan_lines(path: Path, file: IO[bytes]) -> Iterator[_Line]:
                 raise DamagedRecord(path, line, f"{gone} missing before it", _recovery_hint(number - 1), at)
         elif "lost" in record:
             number = max(record["lost"], expected - 1)
-        elif sealing or {"record", "crc"} & record.keys():
+        elif has_checksums or {"record", "crc"} & record.keys():
             raise _damaged_record(path, line, "it has lost its checksum", expected, at)
         else:
             number = expected
         expected = number + 1
-        if seal is not None:
+        if match is not None:
             record = {k: v for k, v in record.items() if k not in ("record", "crc")}
         yield _Line(line, at, record, number)
 
@@ -242,8 +241,8 @@ def _next_number(path: Path) -> int:
         if not size:
             return 1
         last = _last_line(file, size - 1)
-        if (seal := _match_checksum(last)) is not None and crc32(last[: seal.end(1)]) == int(seal[2]):
-            return int(seal[1]) + 1
+        if (match := _match_checksum(last)) is not None and crc32(last[: match.end(1)]) == int(match[2]):
+            return int(match[1]) + 1
         file.seek(0)
         following = 1
         for one in _scan_lines(path, file):
@@ -252,7 +251,7 @@ def _next_number(path: Path) -> int:
 
 
 def _last_line(file: IO[bytes], end: int | None = None) -> bytes:
-    """What stands after the last end of a line before `end`; leaves the file at its end."""
+    """The text after the last line break before `end`. Leaves the file at its end."""
     size = at = file.seek(0, os.SEEK_END) if end is None else end
     tail = b""
     while at and b"\n" not in tail:
@@ -270,12 +269,12 @@ def _match_checksum(text: bytes) -> re.Match[bytes] | None:
 
 
 def _has_trailing_bytes(text: bytes) -> bool:
-    """A whole record with something after it, as no crash leaves it: the end of its line was changed."""
+    """Whether a complete record is followed by something: not by a crash, its end was changed."""
     return any(crc32(text[: found.end(1)]) == int(found[2]) for found in _CHECKSUM_PATTERN.finditer(text))
 
 
 def _parse_record(text: bytes) -> dict[str, Any] | None:
-    """A record; None where it is not one: torn by a kill, still being written, or damaged."""
+    """The record; None if the line is no record: cut short, still being written, or damaged."""
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):
@@ -298,8 +297,8 @@ def _describe_fault(text: bytes) -> str:
 
 def _damaged_record(path: Path, line: int, why: str, number: int | None, offset: int) -> DamagedRecord:
     if number is None:
-        return DamagedRecord(path, line, why, "bring that line back, or remove it to go on without it", offset)
-    cure = f'bring that line back, or write {{"lost": {number}}} in its place to go on without it'
+        return DamagedRecord(path, line, why, "restore that line, or remove it to go on without it", offset)
+    cure = f'restore that line, or write {{"lost": {number}}} in its place to go on without it'
     return DamagedRecord(path, line, why, cure, offset)
 
 
@@ -308,7 +307,7 @@ def damaged_record(path: Path, number: int, why: str) -> RunError:
 
 
 def fsync_path(path: Path) -> None:
-    """A file's bytes, or a folder's names, past the cache that a power cut empties."""
+    """Write a file's bytes, or a folder's entries, through to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,14 +1,14 @@
-"""The run directory, the one record of a job; everything that shows or measures runs reads only this.
+"""The run directory: the one record of a job. Everything that shows or measures runs reads only this.
 
-    job.json            the whole job, re-runnable
+    job.json            the whole job; it can be run again
     environment.json    versions, machine, commit, fingerprints of everything that its result depends on
-    metrics.jsonl       one line per step, with what ails the run
-    traces.jsonl        one line per trace: everything that was thought
-    checkpoints/        step-000020/ ... weights, optimiser, state
+    metrics.jsonl       one line per step, with findings about the health of the run
+    traces.jsonl        one line per trace: everything that the model wrote
+    checkpoints/        step-000020/ ... weights, optimizer, state
     lock                held while a process writes
 
-The .jsonl files are only appended to and can be read at any time; each line has a checksum (see runs/records.py). A run that
-resumes from step k appends {"resumed": k}; readers then forget earlier records of steps from k on.
+The .jsonl files are only appended to and can be read at any time; each line has a checksum (see runs/records.py). A run
+that resumes from step k appends {"resumed": k}; readers then ignore earlier records of step k and later.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ _STAGES_FOLDER = "{run}/.."  # in a stage's job.json: the folder that its run di
 
 
 class Run:
-    """A run directory opened for writing. Use as a context manager: the lock is held until it closes.
+    """A run directory opened for writing. Use it as a context manager: it holds the lock until it closes.
 
-    `inputs`: fingerprints of what the job's result depends on beyond the job, by name (see pipelines/job/input_fingerprints.py); a run
-    does not go on with others. None: of nothing, or nobody knows of what.
-    `follows`: given this run and the encoded job that stands there, raises where this job cannot go on from what that
-    one did, and else makes ready for it; None: no other job can.
+    `inputs`: fingerprints, by name, of everything beyond the job that its result depends on (see
+    pipelines/job/input_fingerprints.py). The run refuses to resume with others. None: nothing is compared.
+    `continue_from`: called with this run and the encoded job that the directory holds, if that is another job. It
+    raises if this job cannot continue from it, and prepares the directory otherwise. None: no other job may resume.
     """
 
     def __init__(
@@ -96,28 +96,28 @@ class Run:
 
     def _close(self) -> None:
         for file in self._files.values():
-            with contextlib.suppress(OSError):  # what could not be written was told when it was tried
+            with contextlib.suppress(OSError):  # a failed write was reported when it happened
                 file.close()
         self._files.clear()
         self._lock.close()
 
     def _write_or_match_job(self) -> None:
-        """Write the job, or make sure that the one already here is this one."""
+        """Write the job, or check that the directory already holds this job."""
         path = self.folder / "job.json"
         if path.exists():
-            theirs = _with_current_defaults(read_job(self.folder), external_code(self.job))
-            another_job = theirs != self.job
-            if another_job and self.continue_from is None:
-                raise other_job_error(self.folder, theirs, self.job)
+            stored = _with_current_defaults(read_job(self.folder), external_code(self.job))
+            is_other_job = stored != self.job
+            if is_other_job and self.continue_from is None:
+                raise other_job_error(self.folder, stored, self.job)
             if self.inputs is not None:
-                missing = check_inputs_unchanged(self.folder, self.inputs, job_changed=another_job)
+                missing = check_inputs_unchanged(self.folder, self.inputs, job_changed=is_other_job)
                 if missing != read_environment(self.folder).get(MISSING_KEY, []):
                     self._update_environment({MISSING_KEY: missing})
-            if another_job and self.continue_from is not None:
-                self.continue_from(self, theirs)
+            if is_other_job and self.continue_from is not None:
+                self.continue_from(self, stored)
                 write_json(path, _with_relative_stage_paths(self.job, self.folder))
                 self._update_environment({INPUTS_KEY: self.inputs, MISSING_KEY: []})
-            self.job = _read_job_json(self.folder)  # in the words that its checkpoints know it by
+            self.job = _read_job_json(self.folder)  # as its checkpoints name it
             return
         self.job = _with_relative_stage_paths(self.job, self.folder)
         others = [p.name for p in self.folder.iterdir() if p.name not in _STARTUP_FILES]
@@ -128,20 +128,20 @@ class Run:
         write_json(self.folder / "environment.json", describe_environment() | {INPUTS_KEY: self.inputs})
         write_json(path, self.job)
 
-    def _update_environment(self, told: dict[str, Any]) -> None:
-        write_json(self.folder / "environment.json", read_environment(self.folder) | told)
+    def _update_environment(self, changes: dict[str, Any]) -> None:
+        write_json(self.folder / "environment.json", read_environment(self.folder) | changes)
 
     def write_metrics(self, step: int, values: Mapping[str, float], findings: Sequence[str] = ()) -> None:
-        """A number that is not finite is kept as null, and read back as NaN. `findings`: what ails the run."""
-        plain = {k: v if math.isfinite(v) else None for k, v in values.items()}
-        ails = {FINDINGS: list(findings)} if findings else {}
-        self._append("metrics", [{"step": step, "time": round(time.time(), 3), **plain, **ails}])
+        """Append one row. NaN and infinity are stored as null and read back as NaN. `findings`: what is unhealthy."""
+        finite = {k: v if math.isfinite(v) else None for k, v in values.items()}
+        more = {FINDINGS: list(findings)} if findings else {}
+        self._append("metrics", [{"step": step, "time": round(time.time(), 3), **finite, **more}])
 
     def write_traces(self, step: int, traces: Iterable[Trace]) -> None:
         self._append("traces", ({"step": step, **t.to_json()} for t in traces))
 
     def mark_resumed(self, step: int, because: str = "") -> None:
-        """Records of this step and later come again. `because`: what is worth knowing about it."""
+        """Mark that the run writes this step and later ones again. `because`: the reason, if it is worth a note."""
         self._added_counts.clear()
         marker: dict[str, Any] = {"resumed": step} | ({"because": because} if because else {})
         for name in _RECORD_FILES:
@@ -149,38 +149,39 @@ class Run:
                 self._append(name, [marker])
 
     def verify_records(self, step: int, expected_counts: Mapping[str, int]) -> str:
-        """Make sure of the records of steps before `step`, one row of metrics each and so many traces as `wanted`
-        says, where it does. Gives what was cut off after them and why, or nothing: call `resumed` next.
+        """Check the records of steps before `step`: one row of metrics each, and as many traces as expected.
+
+        Returns what was cut off after them and why, or an empty text. Call `mark_resumed` next.
         """
-        said = []
+        notes = []
         for name in _RECORD_FILES:
             count = expected_counts.get(name)
             self._kept_counts[name], cut = repair_records(
                 self.folder / f"{name}.jsonl", step, count, one_per_step=name == "metrics"
             )
-            said += [cut] if cut else []
-        return "; ".join(said)
+            notes += [cut] if cut else []
+        return "; ".join(notes)
 
     def record_counts(self, step: int) -> dict[str, int]:
-        """How many records of steps before `step` there are in each file: what `verify_records` takes."""
+        """How many records of steps before `step` each file holds: the counts that `verify_records` takes."""
         added = {name: sum(n for s, n in counter.items() if s < step) for name, counter in self._added_counts.items()}
         return {name: self._kept_counts.get(name, 0) + added.get(name, 0) for name in _RECORD_FILES}
 
     def sync(self) -> None:
-        """All records past the cache that a power cut empties: whoever counts on them may be written next."""
+        """Write all records through to the disk. Whatever relies on them may be written afterwards."""
         for name, file in self._files.items():
             try:
                 file.sync()
             except OSError as why:
                 raise RunError(f"cannot write {self.folder / name}.jsonl: {why.strerror}; run again") from None
 
-    def _append(self, name: str, fresh: Iterable[Mapping[str, Any]]) -> None:
+    def _append(self, name: str, records: Iterable[Mapping[str, Any]]) -> None:
         try:
             file = self._files.get(name)
             if file is None:
                 path = self.folder / f"{name}.jsonl"
                 file = self._files[name] = full_disk.retry_while_disk_full(lambda: RecordWriter(path), path, 0)
-            for record in fresh:
+            for record in records:
                 file.append(record)
                 if "step" in record:
                     self._added_counts.setdefault(name, Counter())[record["step"]] += 1
@@ -193,7 +194,7 @@ class Run:
 
 
 def lock_run(folder: Path) -> IO[str]:
-    """The lock of a run directory, which is made where it is not there; closing it lets go."""
+    """Lock a run directory, and create it if needed. Closing the file releases the lock."""
     refuse_symlinks(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -208,56 +209,56 @@ def lock_run(folder: Path) -> IO[str]:
     return lock
 
 
-def other_job_error(folder: Path, theirs: Any, ours: Any) -> RunError:
-    """What to say where a run directory is another job's."""
-    changed = describe_differences(theirs, ours)
+def other_job_error(folder: Path, stored: Any, ours: Any) -> RunError:
+    """The error for a run directory that belongs to another job."""
+    changed = describe_differences(stored, ours)
     return RunError(f"{folder} belongs to another job ({changed}): give another --run, or the same flags")
 
 
-def describe_differences(theirs: Any, ours: Any) -> str:
-    """In which fields two encoded jobs differ, in one line."""
-    found = job_json.differences(theirs, ours)
-    more = [f"and {len(found) - MAX_LISTED_DIFFERENCES} more"] if len(found) > MAX_LISTED_DIFFERENCES else []
-    return "; ".join([*found[:MAX_LISTED_DIFFERENCES], *more])
+def describe_differences(stored: Any, ours: Any) -> str:
+    """The fields in which two encoded jobs differ, in one line."""
+    changes = job_json.differences(stored, ours)
+    more = [f"and {len(changes) - MAX_LISTED_DIFFERENCES} more"] if len(changes) > MAX_LISTED_DIFFERENCES else []
+    return "; ".join([*changes[:MAX_LISTED_DIFFERENCES], *more])
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Whole or not at all, and on the disk when it returns."""
-    beside = path.with_name(path.name + ".new")
+    """Write the file atomically. It is on the disk when this returns."""
+    temporary = path.with_name(path.name + ".new")
     try:
-        with open(beside, "w", encoding="utf-8") as file:
+        with open(temporary, "w", encoding="utf-8") as file:
             file.write(json.dumps(data, indent=1) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
         fsync_path(path.parent)
     except OSError as why:
         raise RunError(f"cannot write {path}: {why.strerror}") from None
 
 
 def read_job(folder: str | Path) -> Any:
-    """The encoded job of a run directory, with paths as they are now."""
+    """The encoded job of a run directory, with the paths of stages where they are now."""
     here = str(Path(folder).resolve().parent)
 
-    def placed(text: str) -> str:
+    def resolve(text: str) -> str:
         for after in text.split(_STAGES_FOLDER)[1:]:
             if ".." in re.split(r"[/\\\s]", after):
                 raise RunError(f"{folder}/job.json names {text!r:.80}, which leads out of the folder of its stages")
         return text.replace(_STAGES_FOLDER, here)
 
-    return job_json.map_strings(_read_job_json(folder), placed)
+    return job_json.map_strings(_read_job_json(folder), resolve)
 
 
 def _with_current_defaults(encoded: Any, trust: Sequence[str]) -> Any:
-    """A stored job with the defaults of fields that its kind has got since. `trust`: what the job at hand names."""
+    """A stored job with defaults for the fields that its class got since. `trust`: code that the present job names."""
     try:
         return job_json.encode(job_json.decode(encoded, trust))
-    except Exception:  # whatever is not there any more, or refuses what it took then, is compared as it was written
+    except Exception:  # compared as it was written: its code is gone, or refuses the old values
         return encoded
 
 
 def _with_relative_stage_paths(job: Any, folder: Path) -> Any:
-    """A stage's job as it is stored: where other stages lie is said from here, so that all can be moved together."""
+    """A stage's job with the paths of other stages relative to it, so that the folder can be moved."""
     home = folder.resolve().parent
     if not (home / "job.json").is_file():
         return job
@@ -277,6 +278,7 @@ def _read_job_json(folder: str | Path) -> Any:
 
 
 def read_metrics(folder: str | Path) -> list[dict[str, float]]:
+    """The metrics of every step of a run, in order; a value that is not a number is NaN."""
     return [
         {k: math.nan if v is None else v for k, v in row.items() if k != FINDINGS}
         for _, row in _metric_rows(Path(folder))
@@ -295,7 +297,7 @@ def _metric_rows(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def read_traces(folder: str | Path) -> Iterator[tuple[int, Trace]]:
-    """Every trace with its step, in the order in which they were thought."""
+    """Every trace with its step, in the order in which they were written."""
     path = Path(folder) / "traces.jsonl"
     refuse_symlinks(folder)
     for number, record in read_records(path):
@@ -309,11 +311,13 @@ def read_traces(folder: str | Path) -> Iterator[tuple[int, Trace]]:
 
 
 def checkpoints(folder: str | Path) -> list[Path]:
-    """Whole checkpoints of a run, oldest first."""
+    """The complete checkpoints of a run, oldest first."""
     refuse_symlinks(folder)
-    found = (Path(folder) / "checkpoints").glob("step-*")
-    whole = (p for p in found if p.name.removeprefix("step-").isdigit())  # not .new or .old: being written, removed
-    return sorted(whole, key=lambda p: (len(p.name), p.name))  # past a million steps names grow longer
+    folders = (Path(folder) / "checkpoints").glob("step-*")
+    complete = (
+        p for p in folders if p.name.removeprefix("step-").isdigit()
+    )  # not .new or .old: being written, removed
+    return sorted(complete, key=lambda p: (len(p.name), p.name))  # past a million steps names grow longer
 
 
 def newest_checkpoint(folder: str | Path) -> Path | None:

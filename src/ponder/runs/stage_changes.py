@@ -1,6 +1,6 @@
-"""Which stages may change when they go on: those that have no result yet, and nothing was made from.
+"""Which stages may change when a run of stages resumes: those without a result that no other result was made from.
 
-A stage is what its job says, with other stages by their names, and what the stages say that it takes something from.
+A stage is its job, with other stages by name, together with the stages that it depends on.
 """
 
 from __future__ import annotations
@@ -13,30 +13,33 @@ from ponder.errors import RunError
 from ponder.runs.cleanup import has_result
 from ponder.runs.run_dir import describe_differences
 
-StageDependencies = Callable[[str], Iterable[str]]  # of a stage, by name: the stages that it takes something from
+StageDependencies = Callable[[str], Iterable[str]]  # from the name of a stage to the stages that it depends on
 
 
-def check_stage_changes(folder: Path, was: Mapping[str, Any], now: Mapping[str, Any], needs: StageDependencies) -> None:
-    """Raise where stages cannot go on from what others did in this folder. Their jobs are encoded, and by name."""
-    done = [name for name in was if has_result(folder / name)]
+def check_stage_changes(
+    folder: Path, before: Mapping[str, Any], now: Mapping[str, Any], needs: StageDependencies
+) -> None:
+    """Raise if the stages `now` cannot resume from the stages before. Both hold encoded jobs, by name."""
+    done = [name for name in before if has_result(folder / name)]
     for name in done:
         if name not in now:
             raise RunError(
                 f"{folder} has a stage {name!r} that is none of these: leave it in, give another --run, or remove "
                 f"{folder / name} to go on without it"
             )
-    made = {
+    redone = {  # a stage, and the results that depend on it
         name: [name, *(n for n in done if name in _transitive_dependencies(n, needs))] for name in now
-    }  # with what came of it
+    }
     for name in done:
-        if was[name] != now[name]:
+        if before[name] != now[name]:
             raise _refusal(
-                folder, made[name], f"began with other settings ({describe_differences(was[name], now[name])})"
+                folder, redone[name], f"began with other settings ({describe_differences(before[name], now[name])})"
             )
         for other in _transitive_dependencies(name, needs):
-            if was.get(other) != now[other]:
-                how = f"was made from {other!r}, which is another now ({describe_differences(was.get(other), now[other])})"
-                raise _refusal(folder, [n for n in made[other] if n != other], how, name)
+            if before.get(other) != now[other]:
+                changes = describe_differences(before.get(other), now[other])
+                how = f"was made from {other!r}, which is another now ({changes})"
+                raise _refusal(folder, [n for n in redone[other] if n != other], how, name)
     order = [name for name in now if name in done]
     if order != done:
         raise RunError(
@@ -46,11 +49,11 @@ def check_stage_changes(folder: Path, was: Mapping[str, Any], now: Mapping[str, 
 
 
 def _transitive_dependencies(name: str, needs: StageDependencies) -> list[str]:
-    """All that a stage was made from, near ones first."""
-    found = list(dict.fromkeys(needs(name)))
-    for one in found:  # grows as it goes
-        found += [other for other in dict.fromkeys(needs(one)) if other not in found]
-    return found
+    """All stages that a stage depends on, direct ones first."""
+    dependencies = list(dict.fromkeys(needs(name)))
+    for stage in dependencies:  # the list grows in the loop
+        dependencies += [other for other in dict.fromkeys(needs(stage)) if other not in dependencies]
+    return dependencies
 
 
 def _refusal(folder: Path, again: list[str], why: str, name: str = "") -> RunError:

@@ -1,7 +1,7 @@
-"""A run directory is read and written in itself alone: no link in it leads elsewhere.
+"""ponder reads and writes a run directory only inside itself: no link in it leads elsewhere.
 
-Else one that somebody else packed could have a file outside of it read, or changed: `metrics.jsonl` as a link to a
-file at home is appended to when the run goes on.
+Otherwise a run directory from a stranger could make ponder read or change a file outside of it: a run that resumes
+would append to the file at home that a link named `metrics.jsonl` leads to.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from ponder.errors import RunError
 
 
 def refuse_symlinks(folder: str | Path) -> None:
-    """Raise where anything below this folder is a link, or neither a file nor a folder. The folder itself may be one:
-    that is the path that the user gave."""
+    """Raise if anything below this folder is a link, or neither a file nor a folder. The folder itself may be a link:
+    the user gave that path."""
     for entry in _walk(str(folder)):
         if entry.is_symlink():
             what = "is a symbolic link"

@@ -1,12 +1,12 @@
 """Whose code a run directory may name.
 
 A `job.json` names types (`"is": "module:Class"`), and some of ponder's own types hold functions by name (rewards,
-guides, exact solvers). To decode such a job is to import those modules, and to run it is to call those functions. A
-run directory may come from a stranger, so only ponder's own types are trusted. Everything else must be the user's own
-word: it stands in the job that he gave himself (`trusting`), or he said `--trust`.
+guides, exact solvers). Decoding such a job imports those modules, and running it calls those functions. A run directory
+may come from a stranger, so only ponder's own types are trusted. The user vouches for everything else: the job that the
+user wrote names it (`trust_within`), or the user gave `--trust`.
 
-A field that names code says so in its metadata, `field(metadata=names_code())`. All of an encoded job is looked through
-before anything is imported that is not ponder's.
+A field that names code says so in its metadata, `field(metadata=names_code())`. All of an encoded job is checked before
+anything outside ponder is imported.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from urllib.parse import urlsplit
 from ponder import registry
 from ponder.errors import RunError, UntrustedCode
 
-Trust = bool | Collection[str]  # True: everything; else these names, beside what is ponder's own
+Trust = bool | Collection[str]  # True: everything; else these names, besides ponder's own
 
-TYPE_KEY = "is"  # the key under which a dataclass's own type stands in an encoded job
-FLOAT_TYPE = "float"  # its value for a number that JSON has no word for
+TYPE_KEY = "is"  # the key of a dataclass's type in an encoded job
+FLOAT_TYPE = "float"  # its value for NaN and infinity, which JSON does not have
 _CODE_METADATA = "names code"
 _SERVER_PATTERN = re.compile(r"(?:^|:)openai:(?P<url>.*)", re.DOTALL)
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
@@ -34,13 +34,13 @@ _trusted: ContextVar[bool | frozenset[str]] = ContextVar("trusted", default=froz
 
 
 def names_code(parse_name: Callable[[str], str] = str) -> dict[str, Any]:
-    """Metadata of a field whose texts name code. `reads`: the name in such a text, or nothing where there is none."""
+    """Metadata of a field whose texts name code. `parse_name`: the name in such a text, or an empty text."""
     return {_CODE_METADATA: parse_name}
 
 
 @contextmanager
 def trust_within(more: Trust) -> Iterator[None]:
-    """Within, jobs may name these too."""
+    """Inside this context, jobs may name these too."""
     token = _trusted.set(_trusted_and(more))
     try:
         yield
@@ -49,28 +49,28 @@ def trust_within(more: Trust) -> Iterator[None]:
 
 
 def trust(more: Trust) -> None:
-    """The same for all that follows in this context: what `--trust` says."""
+    """Trust these from now on in this context: what `--trust` does."""
     _trusted.set(_trusted_and(more))
 
 
 def allowed_names(more: Trust = ()) -> registry.AllowedNames:
-    """What `names.limited` lets through: what is trusted here, and these."""
+    """What `registry.only_allowed` lets through: what is trusted here, and these."""
     both = _trusted_and(more)
     return None if isinstance(both, bool) else both
 
 
 def check_trusted(data: Any, more: Trust = ()) -> registry.AllowedNames:
-    """Raise where an encoded job names code that is neither ponder's own nor trusted; return what is allowed."""
-    let = allowed_names(more)
-    if let is not None and (strange := [name for name in external_code(data) if name not in let]):
-        raise UntrustedCode(strange)
-    return let
+    """Raise if an encoded job names code that is neither ponder's own nor trusted; return what is allowed."""
+    allowed = allowed_names(more)
+    if allowed is not None and (untrusted := [name for name in external_code(data) if name not in allowed]):
+        raise UntrustedCode(untrusted)
+    return allowed
 
 
 def external_code(data: Any) -> list[str]:
-    """All that an encoded job names and that is not ponder's own: types, functions, and servers elsewhere."""
-    found = dict.fromkeys(_external_types(data))  # first of all, as this imports nothing
-    return list(found | dict.fromkeys(_external_names(data)))
+    """Everything outside ponder that an encoded job names: types, functions, and servers on other machines."""
+    types = dict.fromkeys(_external_types(data))  # first, since this imports nothing
+    return list(types | dict.fromkeys(_external_names(data)))
 
 
 def _trusted_and(more: Trust) -> bool | frozenset[str]:
@@ -81,8 +81,8 @@ def _trusted_and(more: Trust) -> bool | frozenset[str]:
 
 
 def _external_types(data: Any) -> Iterator[str]:
-    for one in _objects(data):
-        kind = one[TYPE_KEY]
+    for value in _objects(data):
+        kind = value[TYPE_KEY]
         if not isinstance(kind, str):
             raise RunError(f"job.json is damaged: {kind!r:.60} is no type")
         if kind != FLOAT_TYPE and not registry.is_ponder_module(kind.partition(":")[0]):
@@ -90,12 +90,12 @@ def _external_types(data: Any) -> Iterator[str]:
 
 
 def _external_names(data: Any) -> Iterator[str]:
-    """Texts that name code, in the fields of ponder's types that do; and servers wherever they stand."""
-    for one in _objects(data):
-        kind = registry.ponder_object(one[TYPE_KEY]) if one[TYPE_KEY] != FLOAT_TYPE else None
+    """The code named in those fields of ponder's types that name code, and servers in any field."""
+    for value in _objects(data):
+        kind = registry.ponder_object(value[TYPE_KEY]) if value[TYPE_KEY] != FLOAT_TYPE else None
         for field in fields(kind) if isinstance(kind, type) else ():
             if (read := field.metadata.get(_CODE_METADATA)) is not None:
-                for text in _strings(one.get(field.name)):
+                for text in _strings(value.get(field.name)):
                     if (name := read(text)) and registry.ponder_object(name) is None:
                         yield name
     yield from (text for text in _strings(data) if _is_remote_server(text))
@@ -128,11 +128,11 @@ def _strings(data: Any) -> Iterator[str]:
 
 
 def _is_remote_server(text: str) -> bool:
-    """Whether a model's name is a server on another machine, which is told prompts and a key."""
-    found = _SERVER_PATTERN.search(text)
-    if found is None:
+    """Whether a model's name is a server on another machine, which would receive prompts and a key."""
+    match = _SERVER_PATTERN.search(text)
+    if match is None:
         return False
     try:
-        return urlsplit(found["url"]).hostname not in _LOCAL_HOSTS
+        return urlsplit(match["url"]).hostname not in _LOCAL_HOSTS
     except ValueError:
         return True

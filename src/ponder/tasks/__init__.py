@@ -1,8 +1,8 @@
 """Problems, and which verifier judges them. `TASKS` has every task by its name on the command line.
 
-Drawn tasks (`GeneratedTask`) need no data: problem i is a function of the settings, a seed and i. Loaded ones
-(`Loaded`) read the folder that PONDER_DATA names; each module says which files. `Columns` takes your own rows and
-reward functions, `ReasoningGym` the generators of that library.
+Generated tasks (`GeneratedTask`) need no data: problem i is a function of the settings, a seed and i. Data sets
+(`DatasetTask`) are read from the folder that PONDER_DATA names; each module says which files. `CustomTask` takes your own
+rows and reward functions, `ReasoningGym` the generators of that library.
 """
 
 from collections.abc import Mapping
@@ -40,6 +40,7 @@ from ponder.tasks.generated.sums import Sums
 from ponder.tasks.generated.tictactoe import TicTacToe
 from ponder.tasks.generated.twenty_four import TwentyFour
 from ponder.tasks.generated.zebra import Zebra
+from ponder.tasks.proofs import Proofs
 from ponder.tasks.reasoning_gym import ReasoningGym
 from ponder.tasks.reward_functions import RewardFunctions
 from ponder.tasks.suite import Suite
@@ -55,6 +56,7 @@ TASKS: dict[str, type] = {
     "maze": Maze,
     "number-theory": NumberTheory,
     "programs": Programs,
+    "proofs": Proofs,
     "sat": SatisfiabilityTask,
     "sorting": Sorting,
     "strings": Strings,
@@ -118,6 +120,7 @@ __all__ = [
     "NumberTheory",
     "ProcessBench",
     "Programs",
+    "Proofs",
     "QuestionFile",
     "ReasoningGym",
     "RewardFunctions",

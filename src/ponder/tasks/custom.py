@@ -6,7 +6,6 @@ reward functions (`tasks/reward_functions.py`). Rows come as a file (.jsonl, .js
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,11 +13,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ponder.errors import MissingExtra, TaskError, UsageError
+from ponder.errors import TaskError, UsageError
 from ponder.runs.trust import names_code
 from ponder.tasks.datasets.dataset_files import BadRows, DatasetFiles, DatasetRow
-from ponder.tasks.datasets.dataset_task import same_question_key, split_key
-from ponder.tasks.reward_functions import RewardFunction, RewardFunctions
+from ponder.tasks.question_identity import same_question_key, split_key
+from ponder.tasks.reward_functions import RewardFunction, RewardFunctions, as_functions
 from ponder.tasks.split import hashes_to_test
 from ponder.types import Problem, user_messages
 
@@ -51,8 +50,6 @@ class CustomTask:
     name: str = "custom"
 
     def __post_init__(self) -> None:
-        if isinstance(self.rewards, str) or callable(self.rewards):  # one is as good as a tuple of one
-            object.__setattr__(self, "rewards", (self.rewards,))
         for name in ("data", "test_data"):
             given = getattr(self, name)
             if isinstance(given, Path):
@@ -70,7 +67,7 @@ class CustomTask:
 
     @cached_property
     def verifier(self) -> RewardFunctions:
-        return RewardFunctions(self.rewards, self.weights)
+        return RewardFunctions(as_functions(self.rewards), self.weights)
 
     @property
     def train(self) -> Sequence[Problem]:
@@ -136,23 +133,7 @@ def _read_rows(data: RowSource) -> tuple[DatasetFiles, list[DatasetRow]]:
         return files, files.from_records("given", list(data), _row)
     path = Path(data)
     files = DatasetFiles(path.parent)
-    if path.suffix == ".parquet":
-        return files, files.from_records(path.name, read_parquet(path), _row)
-    readers = {".jsonl": files.read_jsonl, ".json": files.read_json, ".csv": files.read_csv}
-    if path.suffix not in readers:
-        raise UsageError(f"{data} is no data this task reads; give .jsonl, .json (a list), .csv or .parquet")
-    return files, readers[path.suffix](path.name, _row)
-
-
-def read_parquet(path: Path) -> list[Any]:
-    try:
-        parquet = importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise MissingExtra(f"reading {path}", "pyarrow", "hf") from None
-    try:
-        return list(parquet.read_table(path).to_pylist())
-    except (OSError, ValueError) as error:  # pyarrow's own errors are both
-        raise TaskError(f"cannot read {path} ({error}); give a parquet file") from error
+    return files, files.read_file(path.name, _row)
 
 
 def _row(record: dict[str, Any], number: int) -> DatasetRow:

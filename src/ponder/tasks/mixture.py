@@ -11,6 +11,7 @@ from ponder.errors import TaskError, UsageError
 from ponder.protocols import Scorer, Task
 from ponder.runs.trust import names_code
 from ponder.tasks.answer_style import with_style
+from ponder.tasks.question_identity import bare_question_text
 from ponder.types import Problem, Score, Trace
 from ponder.verify.rewards.registry import reward_code, weighted_reward
 
@@ -126,15 +127,6 @@ def train_without_held_out(task: Task, held: frozenset[str]) -> Sequence[Problem
     if train and not left:
         raise TaskError(f"all training problems of {task.name!r} are test problems of the others: leave that task out")
     return left
-
-
-def bare_question_text(task: Task, problem: Problem) -> str:
-    """A question without how to answer it, whatever its case and spacing."""
-    question, prompt = problem.question, getattr(task, "prompt", "")
-    if isinstance(prompt, str) and prompt.count("{question}") == 1:
-        before, after = prompt.format(question="\0").split("\0")
-        question = question.removeprefix(before).removesuffix(after)
-    return " ".join(question.lower().split())
 
 
 def _test_questions(task: Task) -> frozenset[str]:

@@ -34,6 +34,13 @@ REWARD_NAME = "reward"  # the name under which the sum stands
 TRL_ARGUMENTS = ("prompts", "completions", "completion_ids", "trainer_state")  # besides the columns
 
 
+def as_functions(
+    rewards: tuple[str | RewardFunction, ...] | str | RewardFunction,
+) -> tuple[str | RewardFunction, ...]:
+    """One function stands for a tuple of one."""
+    return rewards if isinstance(rewards, tuple) else tuple(rewards) if isinstance(rewards, list) else (rewards,)
+
+
 @dataclass(frozen=True)
 class RewardFunctions:
     """The weighted sum of what the functions say, each of which also stands by its name on the step.

@@ -1,7 +1,7 @@
-"""How large a step of AdamW can make its numbers, from a few scalars: where that is far from overflow, nothing is read.
+"""Upper bounds on weights and moments after an AdamW step, from a few scalars. Far from overflow, no tensor is read.
 
 Per element, for a gradient of norm g: |m'| <= b1 m + (1 - b1) g, v' <= b2 v + (1 - b2) g^2, and the weight moves by at
-most lr |m'| / ((1 - b1) eps). That is far too much, and still far below 1e37 for any setting that learns.
+most lr |m'| / ((1 - b1) eps). The bound is very loose, and still far below 1e37 for any setting that learns.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torch import Tensor
 
 from ponder.train.adam_states import AdamHyperparameters, AdamState
 
-MAX_SAFE_FLOAT32 = 1e37  # of float32, with room for what the kernel computes on the way
+MAX_SAFE_FLOAT32 = 1e37  # of float32, with a margin for intermediate results of the kernel
 
 
 @dataclass(frozen=True, slots=True)
 class AdamBounds:
-    """No weight, first moment or second moment is larger."""
+    """Bounds on the absolute values of weights, first moments and second moments."""
 
     weight: float
     first: float
@@ -28,23 +28,24 @@ class AdamBounds:
 
     @classmethod
     def measure(cls, weights: Iterable[Tensor], states: Iterable[AdamState]) -> AdamBounds:
-        """As they are: one pass over memory."""
+        """The current maxima: one pass over memory."""
         held = list(states)
         first, second = ([s[k] for s in held for k in s if k in names] for names in _MOMENT_KEYS)
         return cls(_max_abs(weights), _max_abs(first), _max_abs(second))
 
     def after_step(self, rule: AdamHyperparameters, norm: float, half_precision: bool) -> AdamBounds:
-        """After a step. `narrow`: the weights' own type ends early, and moments are taken to be Adam's own."""
+        """Bounds after a step. `half_precision`: the weights overflow early, so use the tighter bound that holds for
+        moments which Adam computed itself."""
         b1, b2 = rule.betas
         first = b1 * self.first + (1 - b1) * norm
         second = b2 * self.second + (1 - b2) * norm * norm
         moved = first / ((1 - b1) * rule.eps)
-        if half_precision and b1 * b1 < b2:  # Cauchy and Schwarz: the largest quotient of sums over the same gradients
+        if half_precision and b1 * b1 < b2:  # Cauchy-Schwarz on the two sums over the same gradients
             moved = min(moved, 1 / math.sqrt((1 - b2) * (1 - b1 * b1 / b2)))
         return AdamBounds(self.weight * (1 + rule.lr * rule.weight_decay) + rule.lr * moved, first, second)
 
     def within(self, limit: float) -> bool:
-        """False also where one is NaN."""
+        """False also if a bound is NaN."""
         return self.weight < limit and self.first < MAX_SAFE_FLOAT32 and self.second < MAX_SAFE_FLOAT32
 
 
@@ -52,7 +53,7 @@ _MOMENT_KEYS = (("exp_avg", "exp_avg_max"), ("exp_avg_sq", "exp_avg_sq_max"))
 
 
 def max_master_weight(params: Mapping[str, Tensor]) -> float:
-    """Below this a master weight fits into its parameter's own type."""
+    """The largest master weight that fits into its parameter's dtype."""
     return min((min(MAX_SAFE_FLOAT32, torch.finfo(p.dtype).max) for p in params.values()), default=MAX_SAFE_FLOAT32)
 
 

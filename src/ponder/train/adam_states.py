@@ -1,7 +1,7 @@
-"""Adam's moments of a weight, and the step they give: in float32, or in blocks of 8 bits.
+"""Adam's moments of a weight in float32 or quantized to 8 bits, and the AdamW step.
 
-The 8-bit kind is that of Dettmers et al. (2022): each block of 256 numbers is divided by its largest, and each
-quotient becomes the nearest of 256 values that lie evenly within a power of ten, and reach seven powers down.
+The quantization is that of Dettmers et al. (2022): each block of 256 numbers is divided by its largest, and each
+quotient is rounded to the nearest of 256 levels, which are evenly spaced within a power of ten over seven powers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim.adamw import adamw
 
 INT8_BLOCK = 256
-MIN_INT8_ELEMENTS = 4096  # weights of fewer elements stay in float32: norms and biases are little memory and much harm
+MIN_INT8_ELEMENTS = 4096  # smaller weights (norms, biases) stay in float32: they need little memory and precision
 _SLICE_ELEMENTS = 1 << 22  # elements unpacked at a time; whole blocks
 
 AdamState = dict[str, Tensor]
@@ -24,7 +24,7 @@ WeightGradState = tuple[Tensor, Tensor, AdamState]  # a weight, its gradient, it
 
 @dataclass(frozen=True, slots=True)
 class AdamHyperparameters:
-    """What one step of AdamW needs besides the tensors."""
+    """Hyperparameters of one AdamW step."""
 
     lr: float
     betas: tuple[float, float]
@@ -33,7 +33,7 @@ class AdamHyperparameters:
 
 
 def zero_state(weight: Tensor, int8: bool) -> AdamState:
-    """Zero moments. The names are torch's; `_max` are the blocks' largest numbers."""
+    """Zero moments under torch's names; `_max` are the largest numbers of the blocks."""
     step = torch.zeros((), device=weight.device)
     if not int8 or weight.numel() < MIN_INT8_ELEMENTS or not weight.is_contiguous():
         return {"step": step, "exp_avg": torch.zeros_like(weight), "exp_avg_sq": torch.zeros_like(weight)}
@@ -59,7 +59,7 @@ def adamw_step(parts: Sequence[WeightGradState], rule: AdamHyperparameters) -> N
 
 
 def _with_strides_of(weight: Tensor, grad: Tensor) -> Tensor:
-    """The kernel goes through memory, not through indices: rows and columns must lie alike."""
+    """The fused kernel ignores strides, so weight and gradient must have the same memory layout."""
     return grad if grad.stride() == weight.stride() else torch.empty_like(weight).copy_(grad)
 
 
@@ -111,9 +111,10 @@ def dequantize(codes: Tensor, top: Tensor, signed: bool) -> Tensor:
 
 
 def quantization_levels(signed: bool) -> Tensor:
-    """The 256 values, in order. After the sign come k zeros and a one, which mean 10^-k, and a fraction of what bits
-    are left, in the middles of as many parts of [0.1, 1]; without a sign the fraction has one bit more. Two patterns
-    are over: 0 and 1.
+    """The 256 levels in ascending order.
+
+    A level is a power of ten 10^-k, k from 0 to 6, times a fraction: the middle of one of 2^(6 - k) equal parts of
+    [0.1, 1]. Signed levels have both signs; unsigned ones have twice as many parts. 0 and 1 are levels too.
     """
     values = [torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)]
     for zeros in range(7):
@@ -125,6 +126,6 @@ def quantization_levels(signed: bool) -> Tensor:
 
 @lru_cache
 def _codebook(signed: bool, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The values, and the bounds between neighbours."""
+    """The levels, and the boundaries between neighbours."""
     values = quantization_levels(signed)
     return values.float().to(device), ((values[1:] + values[:-1]) / 2).float().to(device)

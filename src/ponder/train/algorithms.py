@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ponder.train.imitation import DPO, SFT, Distill, RejectionSampling
+from ponder.train.distill import Distill
+from ponder.train.dpo import DPO
+from ponder.train.imitation import SFT, RejectionSampling
 from ponder.train.policy_gradient import (
     CISPO,
     DAPO,

@@ -1,15 +1,15 @@
-"""Checkpoints of a run: whole or absent, checked when they are read, written while training goes on.
+"""Checkpoints of a run: complete or absent, verified when read, written while training continues.
 
     checkpoints/step-000020/
-        model/...            what the caller writes: a Hugging Face folder anybody can load
+        model/...            what the caller writes: a Hugging Face folder
         learner.safetensors  the tensors and
-        state.json           the numbers that training goes on from
+        state.json           the numbers that training resumes from
         manifest.json        step, score, job, and the size and checksums of each file
 
-It is written as step-000020.new, brought to the disk and renamed, after the records of its steps; one that is no longer
-kept is renamed to step-000020.old and removed. So the plain name means a whole checkpoint, whenever the process or
-machine stopped. One that was damaged since is renamed to step-000020.damaged, and the run goes on from the one before;
-it is removed with the next save.
+The records of its steps are flushed first. Then it is written as step-000020.new, flushed and renamed. An expired one
+is renamed to step-000020.old and removed. So the plain name always means a complete checkpoint, whenever the process or
+the machine stopped. A damaged one is renamed to step-000020.damaged and the run resumes from the one before; the next
+save removes it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Checkpoint:
     folder: Path
     state: dict[str, Any]
     tensors: dict[str, Tensor]  # on the CPU
-    fallback_reason: str = ""  # why it is not the newest, where that was damaged
+    fallback_reason: str = ""  # why a newer one is not used: it is damaged
 
 
 class CheckpointWriter:
@@ -60,7 +60,7 @@ class CheckpointWriter:
             raise UsageError(f"keep is {keep}; at least the newest checkpoint must stay")
         self.folder, self.keep, self.background = run.folder / "checkpoints", keep, background
         self._run, self._job_hash = run, _job_hash(run)
-        self._stop_waiting = False  # nobody waits for room any more
+        self._stop_waiting = False  # do not wait for disk space any longer
         self._writer = futures.ThreadPoolExecutor(1, "checkpoint")
         self._pending: futures.Future[None] | None = None
 
@@ -86,8 +86,8 @@ class CheckpointWriter:
         folders: Mapping[str, Callable[[Path], None]],
         score: float | None = None,
     ) -> None:
-        """Keep the state after `step` steps. In the background, what is given may change as soon as this returns:
-        tensors are copied here, and `folders` (writers by name) must hold copies of their own."""
+        """Save the state after `step` steps. With a background writer the caller may change its tensors as soon as this
+        returns: they are copied here, and `folders` (writers by name) must hold copies of their own."""
         self.wait()
         final = self.folder / f"step-{step:06d}"
         if final.exists():
@@ -95,7 +95,7 @@ class CheckpointWriter:
         about = {"step": step, "score": score if score is not None and math.isfinite(score) else None}
         text = _state_json(state)
         check_tensors_finite(tensors, "the optimiser")
-        self._run.sync()  # what a checkpoint counts on is on the disk before it
+        self._run.sync()  # the records of its steps reach the disk before the checkpoint
         if self.background:
             copies = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
             self._pending = self._writer.submit(self._write, final, about, copies, text, folders)
@@ -104,9 +104,9 @@ class CheckpointWriter:
             self._write(final, about, here, text, folders)
 
     def wait(self) -> None:
-        """Until what was begun is on the disk; raises what went wrong there, once."""
+        """Wait until the pending save is on disk. Raises its error, once."""
         if self._pending is not None:
-            done, _ = futures.wait([self._pending])  # before it is forgotten: a signal may cut this short
+            done, _ = futures.wait([self._pending])  # before `_pending` is cleared: a signal may interrupt the wait
             self._pending = None
             done.pop().result()
 
@@ -139,7 +139,7 @@ class CheckpointWriter:
         state: str,
         folders: Mapping[str, Callable[[Path], None]],
     ) -> None:
-        """Whole or not at all."""
+        """Write all of it, or nothing."""
         partial = final.with_name(final.name + ".new")
         try:
             self._remove_partial()
@@ -159,7 +159,7 @@ class CheckpointWriter:
             shutil.rmtree(partial, ignore_errors=True)
 
     def _last_size(self) -> int:
-        """Bytes of the newest checkpoint: the next will not be much smaller."""
+        """Bytes of the newest checkpoint: an estimate for the next."""
         try:
             newest = checkpoints(self.folder.parent)[-1]
             return sum(int(about["bytes"]) for about in manifests.read(newest)["files"].values())
@@ -167,12 +167,12 @@ class CheckpointWriter:
             return 0
 
     def _prune(self) -> None:
-        found = checkpoints(self.folder.parent)
-        scores = [(score, at) for at, folder in enumerate(found) if (score := self._score(folder)) is not None]
-        best = [found[at] for _, at in sorted(scores)[-1:]]
-        for folder in found[: -self.keep]:
+        folders = checkpoints(self.folder.parent)
+        scores = [(score, at) for at, folder in enumerate(folders) if (score := self._score(folder)) is not None]
+        best = [folders[at] for _, at in sorted(scores)[-1:]]
+        for folder in folders[: -self.keep]:
             if folder not in best:
-                with contextlib.suppress(OSError):  # the new one is safe; this one goes after the next
+                with contextlib.suppress(OSError):  # the new one is safe; the next save tries again
                     folder.rename(folder.with_name(folder.name + ".old"))
         self._remove_partial((".new", ".old", DAMAGED_SUFFIX))
 
@@ -184,19 +184,19 @@ class CheckpointWriter:
         return manifest["score"] if manifest["job"] == self._job_hash else None
 
     def _remove_partial(self, kinds: tuple[str, ...] = (".new", ".old")) -> None:
-        """Remove what is half written or half removed."""
+        """Remove partly written and partly removed checkpoints."""
         for path in self.folder.glob("step-*"):
             if path.suffix in kinds:
                 shutil.rmtree(path, ignore_errors=True)
 
 
 def load_latest(run: Run) -> Checkpoint | None:
-    """The newest checkpoint that is whole, every byte of it checked; None in a new run. Damaged ones after it are set
-    aside and told of. One of another job, or renamed, is an error: somebody put it there.
+    """The newest complete checkpoint, with every byte verified; None in a new run. Newer damaged ones are set aside
+    with a warning. A checkpoint of another job, or a renamed one, is an error.
     """
-    found = checkpoints(run.folder)
+    folders = checkpoints(run.folder)
     damaged: dict[Path, str] = {}
-    for folder in reversed(found):
+    for folder in reversed(folders):
         try:
             checkpoint = _read(folder, run)
         except ManifestMismatch as fault:
@@ -204,8 +204,8 @@ def load_latest(run: Run) -> Checkpoint | None:
             continue
         except _WrongCheckpoint as fault:
             if damaged:
-                continue  # no better
-            raise RunError(f"{folder} {fault}: {_recovery_hint(found, run)}") from None
+                continue  # not usable either
+            raise RunError(f"{folder} {fault}: {_recovery_hint(folders, run)}") from None
         return _set_damaged_aside(checkpoint, damaged) if damaged else checkpoint
     if damaged:
         folder, why = next(iter(damaged.items()))
@@ -214,7 +214,7 @@ def load_latest(run: Run) -> Checkpoint | None:
 
 
 def _set_damaged_aside(checkpoint: Checkpoint, damaged: Mapping[Path, str]) -> Checkpoint:
-    """Where newer ones are damaged, which nobody is to take for whole again."""
+    """Rename the newer, damaged ones, so that they are not read again, and warn."""
     for folder in damaged:
         aside = folder.with_name(folder.name + DAMAGED_SUFFIX)
         try:
@@ -229,7 +229,7 @@ def _set_damaged_aside(checkpoint: Checkpoint, damaged: Mapping[Path, str]) -> C
 
 
 def _read(folder: Path, run: Run) -> Checkpoint:
-    """A checkpoint in which nothing is wrong, its numbers included."""
+    """Read and verify a checkpoint, its numbers included."""
     step = verified_step(folder, run)
     try:
         state = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"), parse_constant=_reject_constant)
@@ -245,28 +245,28 @@ def _reject_constant(name: str) -> None:
     raise ValueError(f"{STATE_FILE}: it holds {name}")
 
 
-def resume_dtype(run: Run, asked: str) -> str:
-    """The type to compute in: what the run began with, where it was left to the machine, which may decide otherwise."""
-    if asked != "auto":
-        return asked
+def resume_dtype(run: Run, dtype: str) -> str:
+    """The dtype to load the model in. A run that began with "auto" keeps the dtype that was chosen then."""
+    if dtype != "auto":
+        return dtype
     for folder in reversed(checkpoints(run.folder)):
         try:
             manifests.check(folder, [STATE_FILE], manifests.read(folder))
             return str(json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))["dtype"])
         except (ManifestMismatch, OSError, ValueError, LookupError, TypeError):
-            continue  # `load` says what is wrong
-    return asked
+            continue  # `load_latest` reports what is wrong
+    return dtype
 
 
 _NO_WHOLE_CHECKPOINT = "there is no earlier one that is whole: remove the folder 'checkpoints' and the run starts again"
 
 
 class _WrongCheckpoint(Exception):
-    """Why a whole checkpoint cannot be used, said of it."""
+    """A complete checkpoint that cannot be used, and why."""
 
 
 def verified_step(folder: Path, run: Run) -> int:
-    """The step of a checkpoint in which nothing is wrong."""
+    """Verify a checkpoint and return its step."""
     manifest = manifests.read(folder)
     step = int(manifest["step"])
     if manifest["job"] != _job_hash(run):
@@ -277,16 +277,16 @@ def verified_step(folder: Path, run: Run) -> int:
     return step
 
 
-def _recovery_hint(found: list[Path], run: Run) -> str:
-    """What to do when the newest cannot be used."""
-    bad = found[-1:]
-    for folder in reversed(found[:-1]):
+def _recovery_hint(folders: list[Path], run: Run) -> str:
+    """Advice for when the newest checkpoint cannot be used."""
+    unusable = folders[-1:]
+    for folder in reversed(folders[:-1]):
         try:
             verified_step(folder, run)
         except (ManifestMismatch, _WrongCheckpoint):
-            bad.append(folder)
+            unusable.append(folder)
             continue
-        also = f" and {', '.join(f.name for f in bad[1:])}, no better," if bad[1:] else ""
+        also = f" and {', '.join(f.name for f in unusable[1:])}, no better," if unusable[1:] else ""
         return f"remove that folder{also} and the run goes on from {folder.name}, which is whole"
     return _NO_WHOLE_CHECKPOINT
 
@@ -296,7 +296,7 @@ def _job_hash(run: Run) -> str:
 
 
 def _state_json(state: Mapping[str, Any]) -> str:
-    """As JSON from which the very same comes back."""
+    """The state as JSON that decodes to exactly the same state."""
     for key, value in state.items():
         try:
             if json.loads(json.dumps({key: value}, allow_nan=False)) == {key: value}:

@@ -1,7 +1,7 @@
-"""What the learner reads from the LM head without keeping a [tokens, vocabulary] tensor.
+"""Log-probabilities, entropies and divergences from the LM head without a [tokens, vocabulary] tensor.
 
-The head runs over a chunk of tokens at a time and again in the backward pass; sums are in float32. On a GPU what is
-done with a chunk of logits is compiled into few passes over them. Shapes: N tokens, E width, V vocabulary.
+The head runs on a chunk of tokens at a time, and again in the backward pass; sums are in float32. On a GPU the work on
+a chunk of logits is compiled into few passes over them. Shapes: N tokens, E width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _logprobs_grad(
     logits_NV: Tensor, target_N: Tensor, norm_N: Tensor, first_N: Tensor, second: tuple[Tensor, Tensor] | None,
     temperature: float, dtype: torch.dtype,
 ) -> Tensor:  # fmt: skip
-    """To the logits: d log p = onehot - p, of which there is first_N, and d H = -p (log p + H), of which second[0]."""
+    """The gradient of the logits: first_N times d log p = onehot - p, plus second[0] times d H = -p (log p + H)."""
     logp_NV = logits_NV / temperature - norm_N[:, None]
     weight = first_N[:, None]
     if second is not None:
@@ -139,7 +139,8 @@ def _divergence(student_NV: Tensor, teacher_NV: Tensor, temperature: float, mix:
 def _divergence_grad(
     student_NV: Tensor, teacher_NV: Tensor, grad_N: Tensor, temperature: float, mix: float, dtype: torch.dtype
 ) -> Tensor:
-    """To the student's logits: s - t, or s (g - E_s[g]) with g = log s/t for the reverse, (1 - mix) log s/m between."""
+    """The gradient of the student's logits: s - t for the forward KL, else s (g - E_s[g]) with g = log s/t for the
+    reverse KL and g = (1 - mix) log s/m in between."""
     s, t = (student_NV / temperature).log_softmax(-1), (teacher_NV / temperature).log_softmax(-1)
     p = s.exp()
     if mix == 0:

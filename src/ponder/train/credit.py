@@ -1,4 +1,4 @@
-"""Who deserves what: pure functions from rewards, and from the scores of traces, to per-token advantages.
+"""Credit assignment: pure functions from rewards, and from the scores of traces, to per-token advantages.
 
 Shapes: G completions of a group, t tokens of a completion.
 """
@@ -62,7 +62,7 @@ def gae(rewards_t: Array, values_t: Array, gamma: float, lam: float) -> Array:
 
 
 def whiten(parts: Sequence[Array]) -> list[Array]:
-    """All numbers of all parts together to mean 0 and std 1; equal numbers to exactly 0."""
+    """Normalise all numbers of all parts together to mean 0 and std 1; equal numbers become exactly 0."""
     if not parts:
         return []
     flat = np.concatenate(parts)
@@ -74,11 +74,11 @@ def whiten(parts: Sequence[Array]) -> list[Array]:
 
 @dataclass(frozen=True, slots=True)
 class ScoredAnswer:
-    """What the policy wrote on the way to one judged answer, and what that answer earned."""
+    """One scored answer: the steps that the policy wrote on the path to it, and its reward."""
 
     trace: Trace
     leaf: int
-    steps: tuple[int, ...]  # the policy's own; a tool's output between them is not among these
+    steps: tuple[int, ...]  # the policy's own, without a tool's output between them
     reward: float
 
     @property
@@ -86,27 +86,27 @@ class ScoredAnswer:
         return sum(len(self.trace.steps[i].token_ids) for i in self.steps)
 
     def note(self, name: str) -> Array:
-        """A note of all its tokens, end to end; tokens of others are skipped."""
+        """A note of all its tokens, concatenated over its steps."""
         return np.concatenate([np.asarray(self._note(i, name), np.float64) for i in self.steps])
 
     def _note(self, i: int, name: str) -> NDArray[np.float32]:
         step = self.trace.steps[i]
-        found = step.logprobs if name == "logprobs" else step.notes.get(name)
-        if found is None:
+        values = step.logprobs if name == "logprobs" else step.notes.get(name)
+        if values is None:
             raise UsageError(f"credit needs each token's {name}, and a step of {self.trace.problem.id} has none")
-        return found
+        return values
 
     def split(self, values_t: Array) -> Iterable[tuple[int, NDArray[np.float32]]]:
-        """Its numbers, given back to the steps they belong to."""
+        """Split one number per token into the parts of its steps."""
         sizes = [len(self.trace.steps[i].token_ids) for i in self.steps]
         parts = np.split(values_t.astype(np.float32), np.cumsum(sizes)[:-1])
         return zip(self.steps, parts, strict=True)
 
 
 def scored_answers(trace: Trace, scorer: str, include_truncated: bool = True) -> list[ScoredAnswer]:
-    """The judged answers of a trace. An undecided one is left out: it earns no credit and shifts no baseline.
+    """The scored answers of a trace. An undecided one is left out: it gets no credit and shifts no baseline.
 
-    `truncated=False` leaves out those that met their budget, too.
+    `include_truncated=False` also leaves out answers that reached the token limit.
     """
     out = []
     for leaf in trace.answers():
@@ -114,13 +114,13 @@ def scored_answers(trace: Trace, scorer: str, include_truncated: bool = True) ->
         if reward is None or (trace.steps[leaf].stop == "length" and not include_truncated):
             continue
         item = ScoredAnswer(trace, leaf, tuple(i for i in trace.path(leaf) if trace.steps[i].sampled), reward)
-        if item.length:  # who wrote nothing can learn nothing
+        if item.length:
             out.append(item)
     return out
 
 
 def assign_to_answers(trace: Trace, advantages: Mapping[int, float]) -> None:
-    """Give each answer's advantage to every token that the policy wrote on the way to it."""
+    """Write each answer's advantage on every token that the policy wrote on the path to it."""
     for leaf, advantage in advantages.items():
         if has_branches(trace, leaf):
             raise UsageError("answers that share steps are no group of whole completions: use tree credit (TreeCredit)")
@@ -131,13 +131,13 @@ def assign_to_answers(trace: Trace, advantages: Mapping[int, float]) -> None:
 
 
 def has_branches(trace: Trace, leaf: int) -> bool:
-    """Does the way to this answer part anywhere below the prompt, be it after a tool's output?"""
+    """Does the path to this answer branch anywhere below the prompt?"""
     path = trace.path(leaf)[1:]
     return any(sum(not trace.steps[c].pruned for c in trace.children(i)) > 1 for i in path)
 
 
 def assign_to_tokens(items: Sequence[ScoredAnswer], advantages: Sequence[Array]) -> None:
-    """Give each token of each answer its own advantage; no step may belong to two answers."""
+    """Write each token's own advantage. No step may belong to two answers."""
     for item, values_t in zip(items, advantages, strict=True):
         if has_branches(item.trace, item.leaf):
             raise UsageError("per-token credit needs completions that do not branch: use a group, or tree credit")
@@ -149,7 +149,7 @@ def assign_tree_credit(trace: Trace, scorer: str, treerl: bool = False) -> None:
     """Credit for the steps of a searched tree, from the mean outcome V below each node.
 
     A(n) = V(n) - V(parent). With `treerl` (Hou et al. 2025) it is (V(n) - V(root) + V(n) - V(parent)) / sqrt(leaves)
-    for each leaf below n: the paper trains a step once per leaf, so where it is trained once, leaves times that.
+    for each leaf below n. The paper trains a step once per leaf; here it is trained once, with that many times as much.
     """
     below = _rewards_below(trace, scorer)
     value = {i: float(np.mean(r)) for i, r in below.items()}
@@ -172,7 +172,7 @@ def _rewards_below(trace: Trace, scorer: str) -> dict[int, list[float]]:
 
 
 def assign_imitation(trace: Trace, leaves: Iterable[int] | None = None) -> None:
-    """Every token of these answers (of all of them) counts the same, whoever wrote it; a tool's do not count."""
+    """Advantage 1 for every token of these answers (default: all), also if they were not sampled; none for tools."""
     for leaf in trace.answers() if leaves is None else leaves:
         for i in trace.path(leaf)[1:]:
             step = trace.steps[i]

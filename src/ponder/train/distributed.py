@@ -1,7 +1,7 @@
-"""Several processes, one gradient: each computes its share of the work, and all of them sum.
+"""Data parallelism: each process computes the gradient of its shard of the work, and all of them are summed.
 
 Every process holds the same credited traces and so the same denominators; only the forward and backward passes are
-shared out. What is summed is the gradient itself: nothing is averaged over processes.
+sharded. The gradients are summed, not averaged over processes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class DataParallelGroup:
     size: int = 1
 
     def shard(self, work: list[TraceChains]) -> list[TraceChains]:
-        """This process's share: the largest pieces first, each to whom has least; the same on every process."""
+        """This process's shard. The largest pieces are dealt first, each to the process with the least work so far."""
         if self.size == 1:
             return work
         load = [0] * self.size
@@ -42,12 +42,12 @@ class DataParallelGroup:
         )
 
     def all_reduce(self, tensors: Sequence[Tensor]) -> None:
-        """In place, over all processes."""
+        """Sum in place over all processes."""
         for t in tensors:
             dist.all_reduce(t)
 
     def all_reduce_named(self, values: dict[str, Tensor], use_max: bool = False) -> dict[str, Tensor]:
-        """Named numbers, summed (or the largest of each); a name that a process lacks is 0 there."""
+        """Sum named numbers over all processes, or take the largest of each. A missing name counts as 0."""
         named: list[dict[str, float] | None] = [None] * self.size
         dist.all_gather_object(named, {name: float(v) for name, v in values.items()})
         every = [n or {} for n in named]
@@ -60,7 +60,10 @@ SINGLE_PROCESS = DataParallelGroup()
 
 
 def current_group() -> DataParallelGroup:
-    """The processes of a group that was started (torchrun, or torch.distributed.init_process_group)."""
+    """The initialised process group (torchrun, or torch.distributed.init_process_group), for `Learner(process_group=)`.
+
+    The training jobs of `ponder.pipelines` run in a single process; this is for a training loop of your own.
+    """
     return (
         DataParallelGroup(dist.get_rank(), dist.get_world_size())
         if dist.is_available() and dist.is_initialized()

@@ -1,4 +1,4 @@
-"""Numbers that must be finite: what is trained, before it is saved and after it is read."""
+"""Checks that trained tensors are finite, before they are saved and after they are loaded."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _SECOND = "exp_avg_sq"  # Adam's second moment, a mean of squares
 
 
 class Diverged(PonderError):
-    """Training came to numbers that are not finite, and cannot go on."""
+    """Training produced numbers that are not finite and cannot continue."""
 
 
 def check_tensors_finite(tensors: Mapping[str, Tensor], what: str) -> None:
-    """Raises where a number is not finite; `what` holds them."""
+    """Raise Diverged if a number is not finite. `what` names the owner of the tensors."""
     if (name := first_nonfinite(tensors)) is not None:
         raise Diverged(
             f"{name} of {what} holds a number that is not finite, so it is not saved: the checkpoint before is kept; "
@@ -26,7 +26,7 @@ def check_tensors_finite(tensors: Mapping[str, Tensor], what: str) -> None:
 
 
 def invalid_reason(tensors: Mapping[str, Tensor]) -> str | None:
-    """What is wrong with the numbers of a saved optimiser, if anything."""
+    """Why the tensors of a saved optimiser are invalid; None if they are valid."""
     if (name := first_nonfinite(tensors)) is not None:
         return f"{name} holds a number that is not finite"
     for name, t in tensors.items():

@@ -1,4 +1,4 @@
-"""The learner: credited traces in, better weights out. It does not know which algorithm runs.
+"""The learner: takes credited traces and updates the weights. It does not know which algorithm runs.
 
 Shapes: N trained tokens of a micro-batch, E width.
 """
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class OutOfMemory(PonderError):
-    """Even a single sequence does not fit."""
+    """Even a single sequence does not fit into memory."""
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class Learner:
         self.pending_interrupt: Interrupted | None = None  # raised by the caller while weights were between two steps
         self.compiled = net.device.type == "cuda"  # blocks without adapters run as fused kernels
 
-    # What the trainer calls
+    # What a training loop calls
 
     def step(
         self, traces: Sequence[Trace], on_progress: Callable[[float], None] = lambda share: None
@@ -99,7 +99,7 @@ class Learner:
         """
         parts = [part for part in _split_evenly(traces, self.minibatches) if self.plan(part)]
         rate = self.master_weights.settings.lr_at(self.master_weights.steps)
-        if not self.process_group.any(bool(parts)):  # nothing to learn from: every group had equal rewards
+        if not self.process_group.any(bool(parts)):  # no gradient: every group had equal rewards
             return {"loss": 0.0, "grad_norm": 0.0, "lr": rate}
         credited = [s for t in traces for s in t.steps if s.advantages is not None]
         if self.reference is not None:
@@ -115,7 +115,7 @@ class Learner:
         return average_metrics(rows) | {"lr": rate}
 
     def write_reference_logprobs(self, traces: Sequence[Trace]) -> None:
-        """Write the reference's log-probabilities beside the policy's tokens; what is known stays."""
+        """Note the reference's log-probabilities beside the policy's tokens, unless they are there."""
         if self.reference is not None and not self.objective.needs_reference_distribution:
             steps = [s for t in traces for s in t.steps if s.sampled or s.advantages is not None]
             self.write_notes(traces, [s for s in steps if "reference" not in s.notes], "reference", self.reference)
@@ -281,12 +281,12 @@ class Learner:
         if lora.has_adapter(self.net) and lora.starts_at_zero(self.net):
             return self.net  # with its adapters off
         fixed = [p for p in self.net.parameters() if not p.requires_grad]
-        return copy.deepcopy(self.net, {id(p): p for p in fixed}).requires_grad_(False)  # what is frozen is shared
+        return copy.deepcopy(self.net, {id(p): p for p in fixed}).requires_grad_(False)  # frozen weights are shared
 
     def without_adapters_if_reference(self, net: Decoder) -> Any:
         return lora.disable_adapter(net) if net is self.net else nullcontext()
 
-    # Trouble
+    # Out of memory, interrupts
 
     def _retry_on_oom(self, work: Callable[[], T]) -> T:
         """Do the work. Where memory runs out, start it again with smaller micro-batches: the gradient is the same."""
@@ -328,7 +328,7 @@ class Learner:
 
 
 def _split_evenly(traces: Sequence[Trace], count: int) -> Iterator[Sequence[Trace]]:
-    """In order, into parts of as nearly equal size as can be."""
+    """Split in order into parts of nearly equal size."""
     ends = np.linspace(0, len(traces), min(count, max(1, len(traces))) + 1).astype(int)
     return (traces[a:b] for a, b in pairwise(ends))
 

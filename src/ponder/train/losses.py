@@ -18,7 +18,7 @@ _MAX_LOG_RATIO = 20.0  # nats: e^20 is far outside every clip range, and far fro
 
 
 def ratio(logprobs_N: Tensor, old_N: Tensor) -> Tensor:
-    """rho = pi / pi_old, kept finite: 0 * inf at a mask, or a step lost to one token, helps nobody."""
+    """rho = pi / pi_old, clamped so that it stays finite: else a masked token would give 0 * inf."""
     return (logprobs_N - old_N).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
 
 
@@ -33,7 +33,7 @@ def clipped_surrogate(rho_N: Tensor, advantages_N: Tensor, low: float, high: flo
 
 
 def is_clipped(rho_N: Tensor, advantages_N: Tensor, low: float, high: float) -> Tensor:
-    """Where the clipped surrogate has no gradient: the ratio went the advantage's way, past the range."""
+    """Where the clipped surrogate has no gradient: the ratio left the range in the direction of the advantage."""
     return ((rho_N > 1 + high) & (advantages_N > 0)) | ((rho_N < 1 - low) & (advantages_N < 0))
 
 
@@ -65,7 +65,7 @@ def k2(logprobs_N: Tensor, reference_N: Tensor) -> Tensor:
 
 
 def k3(logprobs_N: Tensor, reference_N: Tensor) -> Tensor:
-    """ref/pi - 1 - log(ref/pi) >= 0 (Schulman 2020); far out a straight line, finite and still pulling back."""
+    """ref/pi - 1 - log(ref/pi) >= 0 (Schulman 2020); linear for large differences, finite and with a gradient."""
     difference_N = reference_N - logprobs_N
     near_N = difference_N.clamp(max=_MAX_LOG_RATIO)
     return near_N.detach().exp() * (difference_N - near_N) + near_N.exp() - 1 - difference_N
@@ -75,7 +75,7 @@ KL_ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3}
 
 
 def value_loss(values_N: Tensor, old_N: Tensor, returns_N: Tensor, clip: float | None) -> Tensor:
-    """1/2 (V - R)^2; with a clip the larger of that and of V held within old +- clip (PPO's, Schulman et al. 2017)."""
+    """1/2 (V - R)^2; with a clip the larger of that and of V clamped to old +- clip (PPO's, Schulman et al. 2017)."""
     loss_N = (values_N - returns_N).square()
     if clip is not None:
         clipped_N = old_N + (values_N - old_N).clamp(-clip, clip)
@@ -84,7 +84,7 @@ def value_loss(values_N: Tensor, old_N: Tensor, returns_N: Tensor, clip: float |
 
 
 def dpo_loss(margin_P: Tensor, beta: float, label_smoothing: float = 0.0) -> Tensor:
-    """DPO (Rafailov et al. 2023): -log sigmoid(beta margin); conservative: a share of the labels is taken as wrong."""
+    """DPO (Rafailov et al. 2023): -log sigmoid(beta margin); label smoothing takes a share of labels as wrong."""
     return -(1 - label_smoothing) * F.logsigmoid(beta * margin_P) - label_smoothing * F.logsigmoid(-beta * margin_P)
 
 

@@ -1,4 +1,4 @@
-"""Sums over the micro-batches of one optimiser step, for the metrics; they stay on the device until read."""
+"""Metrics of an optimiser step, summed over its micro-batches. The sums stay on the device until they are read."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from ponder.train.objective import Stats, Tokens
 from ponder.train.pack import PackedBatch
 
 _LOGP_GAP = "sampling/sampling_logp_difference"
-WEIGHTED_PREFIX = (
-    "rewards/"  # numbers of a pair or a completion, which stand on each of its tokens: weighed as its loss is
-)
+# Numbers of a whole pair or completion are repeated on each of its tokens, so they are weighted like its loss.
+WEIGHTED_PREFIX = "rewards/"
 
 
 class MetricSums:
@@ -48,7 +47,7 @@ class MetricSums:
         self.sums[name] = self.sums[name] + total if name in self.sums else total
 
     def all_reduce(self, peers: DataParallelGroup) -> None:
-        """Over all processes; a process without work has the same names from none."""
+        """Over all processes. A process without work gets the names from the others."""
         self.sums, self.maxima = peers.all_reduce_named(self.sums), peers.all_reduce_named(self.maxima, use_max=True)
 
     def metrics(self) -> dict[str, float]:
@@ -66,7 +65,7 @@ class MetricSums:
 
 
 def average_metrics(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Over the optimiser steps of one step: means, of a maximum the largest."""
+    """Average the rows of several optimiser steps: means, and the largest of each maximum."""
     out: dict[str, float] = {}
     for name in {n: None for row in rows for n in row}:
         values = [row[name] for row in rows if name in row]

@@ -19,7 +19,7 @@ from ponder.train import losses
 from ponder.train.optimizer import AdamW
 from ponder.types import Sampling, Trace
 
-ObjectiveState = dict[str, float]  # what an objective remembers from step to step: controllers, running means
+ObjectiveState = dict[str, float]  # what an objective keeps from step to step: controllers, running means
 ReferenceDivergence = Callable[[float], Tensor]  # mix -> [N]
 
 
@@ -80,7 +80,7 @@ class RolloutSettings:
 
 @dataclass(slots=True)
 class Tokens:
-    """A micro-batch's trained tokens as the loss sees them; what a readout does not give is empty."""
+    """The trained tokens of a micro-batch as the loss sees them; what a readout does not provide is empty."""
 
     advantage_N: Tensor
     sequence_N: Tensor  # 0, 1, 2, ...: which completion each token belongs to
@@ -89,15 +89,15 @@ class Tokens:
     entropy_N: Tensor  # with gradient
     old_N: Tensor  # log-probability under the weights that sampled; on fresh samples the current one, detached
     values_N: Tensor  # of a critic, with gradient
-    notes: dict[str, Tensor] = field(default_factory=dict)  # of the objective's own asking
-    divergence: ReferenceDivergence | None = None  # from the reference's whole distribution
+    notes: dict[str, Tensor] = field(default_factory=dict)  # numbers beside the tokens, by name (Step.notes)
+    divergence: ReferenceDivergence | None = None  # computes the divergence from the reference's distribution
 
     @property
     def reference_N(self) -> Tensor | None:
         return self.notes.get("reference")
 
 
-Stats = dict[str, Tensor]  # per token, to be averaged into metrics
+Stats = dict[str, Tensor]  # [N] each, averaged into metrics
 
 
 class Objective(Protocol):
@@ -181,15 +181,15 @@ class Objective(Protocol):
         ...
 
     def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
-        """Write advantages on all traces of a step; returns metrics."""
+        """Write advantages on all traces of a step. Returns metrics."""
         ...
 
     def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
-        """Each token's share in the loss, by sequence, from the trained tokens of all sequences of the step."""
+        """The weight in the loss of each token of each sequence, from the trained tokens of all sequences."""
         ...
 
     def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
-        """[N], and what to record."""
+        """The loss of each token [N], and what to record."""
         ...
 
 

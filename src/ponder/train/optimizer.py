@@ -1,4 +1,4 @@
-"""AdamW over float32 master weights, whatever type the network computes in."""
+"""AdamW over float32 master weights, whatever dtype the network computes in."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ponder.train.finite_checks import Diverged, invalid_reason
 
 States = Literal["float32", "int8", "cpu"]
 MAX_LR = 10.0
-MIN_EPS = 1e-30  # what is smaller may be 0 in float32, and 0 / 0 is no number
+MIN_EPS = 1e-30  # a smaller eps may be 0 in float32, and 0 / 0 is NaN
 
 
 @dataclass(frozen=True, slots=True)
 class AdamW:
     """Settings of the optimiser (Loshchilov & Hutter 2019), with linear warm-up and an optional cosine decay.
 
-    `states` says how Adam's two moments are kept: in float32 (8 bytes for each weight), in int8 (2 bytes), or with
-    the master weights in the computer's own memory, where the step is then taken.
+    `states` is where Adam's two moments are kept: in float32 (8 bytes for each weight), in int8 (2 bytes), or with
+    the master weights in host memory ("cpu"), where the step is then taken.
     """
 
     lr: Annotated[float, "learning rate"] = 1e-5
@@ -72,14 +72,14 @@ class AdamW:
 
 
 class MissingGradient(PonderError):
-    """The backward pass did not come to a parameter that should learn."""
+    """The backward pass gave no gradient to a parameter that should learn."""
 
 
 class MasterWeights:
     """The float32 weights being optimised, their gradients and Adam's moments, by parameter name.
 
-    A parameter in float32 is its own master, unless masters live in host memory and it does not. Gradients stay on
-    the parameter's device until the step.
+    A float32 parameter is its own master, unless master weights are in host memory and it is not. Gradients stay on the
+    parameter's device until the step.
     """
 
     def __init__(self, net: nn.Module, settings: AdamW) -> None:
@@ -89,10 +89,10 @@ class MasterWeights:
         self.states = {n: zero_state(w, settings.states == "int8") for n, w in self.weights.items()}
         self._float32_grads: dict[str, Tensor] = {}  # gradients in float32, of parameters that are not
         self._host_grads: dict[str, Tensor] = {}  # where gradients arrive in host memory
-        self._bounds: AdamBounds | None = None  # None: nobody has looked
+        self._bounds: AdamBounds | None = None  # None: not measured yet
 
     def accumulate(self) -> None:
-        """Add the network's gradients up in float32; call after each micro-batch."""
+        """Add the network's gradients to float32 sums; call after each micro-batch."""
         new = {n: p.grad for n, p in self.params.items() if p.grad is not None and p.dtype != torch.float32}
         first, again = ([n for n in new if (n in self._float32_grads) == known] for known in (False, True))
         if again:
@@ -104,12 +104,12 @@ class MasterWeights:
             self.params[n].grad = None
 
     def gradients(self) -> dict[str, Tensor]:
-        """What was collected, by name; parameters that got no gradient are left out."""
-        found = {n: p.grad if p.dtype == torch.float32 else self._float32_grads.get(n) for n, p in self.params.items()}
-        return {n: g for n, g in found.items() if g is not None}
+        """The accumulated gradients by name; parameters without a gradient are left out."""
+        grads = {n: p.grad if p.dtype == torch.float32 else self._float32_grads.get(n) for n, p in self.params.items()}
+        return {n: g for n, g in grads.items() if g is not None}
 
     def check_all_have_gradient(self) -> None:
-        """Raises where a parameter that should learn got no gradient: it would stay as it is, and no figure show it."""
+        """Raise MissingGradient if a parameter got no gradient: it would silently stay as it is."""
         if lacking := self.params.keys() - self.gradients().keys():
             raise MissingGradient(
                 f"{len(lacking)} of {len(self.params)} parameters that should learn got no gradient, {min(lacking)} "
@@ -117,43 +117,43 @@ class MasterWeights:
             )
 
     def gradients_or_zeros(self) -> list[Tensor]:
-        """What was collected, of every parameter in a fixed order: zeros where there was none. To be summed in place
-        with those of peers, of which one may have used a parameter that another did not.
+        """The accumulated gradients of all parameters in a fixed order, with zeros for those that got none. They are
+        summed in place over processes, one of which may have used a parameter that another did not.
         """
-        found = self.gradients()
+        grads = self.gradients()
         for n, p in self.params.items():
-            if n not in found:
-                found[n] = torch.zeros_like(p, dtype=torch.float32)
+            if n not in grads:
+                grads[n] = torch.zeros_like(p, dtype=torch.float32)
                 if p.dtype == torch.float32:
-                    p.grad = found[n]
+                    p.grad = grads[n]
                 else:
-                    self._float32_grads[n] = found[n]
-        return [found[n] for n in self.params]
+                    self._float32_grads[n] = grads[n]
+        return [grads[n] for n in self.params]
 
     def grad_norm(self) -> Tensor:
-        found = list(self.gradients().values())
-        return nn.utils.get_total_norm(found) if found else torch.zeros(())
+        grads = list(self.gradients().values())
+        return nn.utils.get_total_norm(grads) if grads else torch.zeros(())
 
     def zero_grad(self) -> None:
-        """Drop gradients without a step."""
+        """Drop the gradients without a step."""
         self._float32_grads.clear()
         self.net.zero_grad(set_to_none=True)
 
     @torch.no_grad()
     def step(self, norm: Tensor) -> bool:
-        """Clip by the norm and take a step, unless a number would not be finite after it: then all stays as it was.
-        Gives whether it was taken.
+        """Clip by the norm and take a step. If a weight or moment would not be finite, nothing changes. Returns whether
+        the step was taken.
         """
-        found = self.gradients()
+        grads = self.gradients()
         before = None if self._cannot_overflow(float(norm)) else self._snapshot()
-        if found and math.isfinite(self.settings.max_grad_norm):
-            torch._foreach_mul_(list(found.values()), (self.settings.max_grad_norm / norm).clamp(max=1.0))
-        found = self._grads_beside_masters(found)
+        if grads and math.isfinite(self.settings.max_grad_norm):
+            torch._foreach_mul_(list(grads.values()), (self.settings.max_grad_norm / norm).clamp(max=1.0))
+        grads = self._grads_beside_masters(grads)
         s = self.settings
-        for matrices in (True, False):  # decay matrices only: norms and biases have no direction to shrink in
-            names = [n for n in found if (self.weights[n].dim() >= 2) == matrices]
+        for matrices in (True, False):  # weight decay on matrices only, not on norms and biases
+            names = [n for n in grads if (self.weights[n].dim() >= 2) == matrices]
             rule = AdamHyperparameters(s.lr_at(self.steps), s.betas, s.eps, s.weight_decay if matrices else 0.0)
-            adamw_step([(self.weights[n], found[n], self.states[n]) for n in names], rule)
+            adamw_step([(self.weights[n], grads[n], self.states[n]) for n in names], rule)
         if before is not None:
             now = AdamBounds.measure(self.weights.values(), self.states.values())
             if not now.within(max_master_weight(self.params)):
@@ -168,17 +168,17 @@ class MasterWeights:
         return True
 
     def _cannot_overflow(self, norm: float) -> bool:
-        """Whether a step with a gradient of that norm cannot overflow. Reads the weights only where in doubt."""
+        """Is a step with a gradient of that norm certain not to overflow? Reads the weights only in doubt."""
         s = self.settings
         rule = AdamHyperparameters(s.lr_at(self.steps), s.betas, s.eps, s.weight_decay)
-        most = max_master_weight(self.params)
-        for kept in (self._bounds, None):
-            known = kept or AdamBounds.measure(self.weights.values(), self.states.values())
-            then = known.after_step(
-                rule, min(norm, s.max_grad_norm) if norm == norm else norm, half_precision=most < MAX_SAFE_FLOAT32
+        limit = max_master_weight(self.params)
+        for cached in (self._bounds, None):
+            bounds = cached or AdamBounds.measure(self.weights.values(), self.states.values())
+            after = bounds.after_step(
+                rule, min(norm, s.max_grad_norm) if norm == norm else norm, half_precision=limit < MAX_SAFE_FLOAT32
             )
-            if then.within(most):
-                self._bounds = then
+            if after.within(limit):
+                self._bounds = after
                 return True
         return False
 
@@ -186,7 +186,7 @@ class MasterWeights:
         return {name: t.clone() for name, t in self.tensors().items()}
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that `restore` needs but the step count, for a safetensors file. Not copies: a step changes them."""
+        """All that `restore` needs except the step count, for a safetensors file. Not copies: a step changes them."""
         named = {f"weight.{n}": w.detach() for n, w in self.weights.items()}
         return named | {f"{key}.{n}": t for n, state in self.states.items() for key, t in state.items()}
 
@@ -195,18 +195,18 @@ class MasterWeights:
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, int]) -> None:
-        """Weights and moments as they were, here and in the network. Nothing is changed where anything is missing."""
+        """Restore weights and moments, here and in the network. If anything is missing, nothing changes."""
         if "steps" not in facts:
             raise RunError("the saved optimiser has no count of its steps: start again from the saved model")
         own = self.tensors()
         for name, t in own.items():
             if name not in tensors:
                 raise RunError(f"the saved optimiser has no {name}: it belongs to another model or other settings")
-            found, wanted = tensors[name], (tuple(t.shape), t.dtype)
-            if (tuple(found.shape), found.dtype) != wanted:
+            saved, expected = tensors[name], (tuple(t.shape), t.dtype)
+            if (tuple(saved.shape), saved.dtype) != expected:
                 raise RunError(
-                    f"{name} of the saved optimiser is {tuple(found.shape)} in {found.dtype}, here {wanted[0]} in "
-                    f"{wanted[1]}: it belongs to another model or other settings"
+                    f"{name} of the saved optimiser is {tuple(saved.shape)} in {saved.dtype}, here {expected[0]} in "
+                    f"{expected[1]}: it belongs to another model or other settings"
                 )
         if (bad := invalid_reason({name: tensors[name] for name in own})) is not None:
             raise RunError(f"the saved optimiser is damaged: {bad}; go on from an earlier checkpoint")
@@ -221,27 +221,27 @@ class MasterWeights:
         self.zero_grad()
         self._copy_to_parameters()
 
-    def _grads_beside_masters(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Gradients where their masters are: all sent, then one wait."""
-        away = {n: g for n, g in found.items() if g.device != self.weights[n].device}
+    def _grads_beside_masters(self, grads: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Copy gradients to the device of their master weights: start all copies, then wait once."""
+        away = {n: g for n, g in grads.items() if g.device != self.weights[n].device}
         for n, g in away.items():
             if n not in self._host_grads:
                 self._host_grads[n] = _empty_on_host(g)
             self._host_grads[n].copy_(g, non_blocking=True)
         for device in {g.device for g in away.values()}:
             torch.accelerator.synchronize(device)
-        return {n: self._host_grads[n] if n in away else g for n, g in found.items()}
+        return {n: self._host_grads[n] if n in away else g for n, g in grads.items()}
 
     def _copy_to_parameters(self) -> None:
-        """The network's parameters become their masters, rounded to their own type."""
+        """Copy the master weights to the network's parameters, rounded to their dtype."""
         pairs = [(p, self.weights[n]) for n, p in self.params.items() if self.weights[n] is not p]
         near = [(p, w) for p, w in pairs if p.device == w.device]
         if near:
             torch._foreach_copy_([p for p, _ in near], [w for _, w in near])
         for p, w in pairs:
-            if p.device != w.device:  # sent as it is and rounded there: from pinned memory, without waiting
+            if p.device != w.device:  # copied as float32 and rounded there: from pinned memory, without waiting
                 p.copy_(w.to(p.device, non_blocking=True))
-        # The fused kernel does not count its writes; whoever caches what weights gave must see that they changed.
+        # The fused kernel does not increment version counters, which caches of weight-dependent values compare.
         torch.autograd.graph.increment_version(list(self.params.values()))
 
 
@@ -284,5 +284,5 @@ def _master_copy(p: nn.Parameter, host: bool) -> Tensor:
 
 
 def _empty_on_host(like: Tensor) -> Tensor:
-    """Float32 in host memory, pinned where that makes copies to and from a CUDA device fast and free of waiting."""
+    """Float32 in host memory, pinned for CUDA so that copies are fast and asynchronous."""
     return torch.empty(like.shape, dtype=torch.float32, pin_memory=like.is_cuda)

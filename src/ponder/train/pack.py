@@ -1,8 +1,9 @@
-"""Traces to tensors: a forest of segments in which every prompt lies once. Shapes: T tokens, N trained tokens.
+"""Pack traces into tensors: a forest of segments that holds every shared prefix once.
 
-Only what earns a gradient is packed: a completion with no credit (or, where the objective says so, credit 0
-throughout) is left out, and so is a prompt nobody needs. It still counts in the denominators, which `plan` fixes over
-all traces, before anything is cut into micro-batches.
+Only tokens with a gradient are packed. A completion without credit (or, if the objective says so, with credit 0
+throughout) is left out, and so is a prompt that no packed completion needs. Such completions still count in the
+denominators, which `plan` computes over all traces before it splits them into micro-batches.
+Shapes: T tokens, N trained tokens.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ TokenWeights = Callable[[Sequence[int]], NDArray[np.float64]]
 
 @dataclass(slots=True)
 class StepChain:
-    """An unbranched run of trained steps: a completion, with a tool's output between its parts left out."""
+    """An unbranched chain of trained steps: a completion, without a tool's output between its parts."""
 
     steps: list[int]
     weight: float = 0.0  # of each of its tokens
@@ -33,7 +34,7 @@ class StepChain:
 
 @dataclass(slots=True)
 class TraceChains:
-    """The chains of one trace that are to be computed."""
+    """The chains of one trace to compute."""
 
     trace: Trace
     chains: list[StepChain]
@@ -44,43 +45,43 @@ class TraceChains:
 
 @dataclass(slots=True)
 class PackedBatch:
-    """Several trees end to end, on a device."""
+    """Several trees end to end, as tensors on a device."""
 
     ids_T: Tensor
     lengths: list[int]
     parents: list[int]
-    source_N: Tensor  # index of the token whose hidden state predicts
+    source_N: Tensor  # position of the token whose hidden state predicts the target
     target_N: Tensor
     advantage_N: Tensor
-    sampled_N: Tensor  # log-probability when it was sampled; NaN where nobody sampled it
+    sampled_N: Tensor  # log-probability when it was sampled; NaN for tokens that were not sampled
     weight_N: Tensor
     sequence_N: Tensor
     tree_N: Tensor
     notes: dict[str, Tensor]
-    steps: list[Step]  # whose tokens these are, in order
+    steps: list[Step]  # the steps of the trained tokens, in order
 
 
 def plan(traces: Sequence[Trace], weigh: TokenWeights, trains_zero_advantage: bool) -> list[TraceChains]:
-    """Everything that earns a gradient, weighed over all credited completions of the optimiser step."""
-    found = [(t, chain) for t in traces for chain in chains(t, lambda s: s.advantages is not None)]
-    lengths = [sum(len(t.steps[i].token_ids) for i in chain.steps) for t, chain in found]
-    for (_, chain), weight in zip(found, weigh(lengths) if found else [], strict=True):
+    """The chains that have a gradient, with token weights over all credited completions of the optimiser step."""
+    pairs = [(t, chain) for t in traces for chain in chains(t, lambda s: s.advantages is not None)]
+    lengths = [sum(len(t.steps[i].token_ids) for i in chain.steps) for t, chain in pairs]
+    for (_, chain), weight in zip(pairs, weigh(lengths) if pairs else [], strict=True):
         chain.weight = float(weight)
-    live = [(t, c) for t, c in found if trains_zero_advantage or any(np.any(t.steps[i].advantages) for i in c.steps)]
+    live = [(t, c) for t, c in pairs if trains_zero_advantage or any(np.any(t.steps[i].advantages) for i in c.steps)]
     return group_by_trace(live)
 
 
-def group_by_trace(found: Iterable[tuple[Trace, StepChain]]) -> list[TraceChains]:
-    """Chains by their trace."""
+def group_by_trace(pairs: Iterable[tuple[Trace, StepChain]]) -> list[TraceChains]:
+    """Group chains by trace."""
     work: dict[int, TraceChains] = {}
-    for trace, chain in found:
+    for trace, chain in pairs:
         work.setdefault(id(trace), TraceChains(trace, [])).chains.append(chain)
     return list(work.values())
 
 
 def chains(trace: Trace, wanted: Callable[[Step], bool]) -> list[StepChain]:
-    """The wanted steps of a trace as unbranched runs: a run goes on where a step's one path leads to the next."""
-    ends: dict[int, StepChain] = {}  # by the last step, trained or not, that the run has reached
+    """The wanted steps of a trace as unbranched chains. A chain continues while a step has a single child."""
+    ends: dict[int, StepChain] = {}  # by the last step, trained or not, that the chain has reached
     out: list[StepChain] = []
     for i, step in enumerate(trace.steps):
         alone = step.parent is not None and len(trace.children(step.parent)) == 1
@@ -100,16 +101,17 @@ def chains(trace: Trace, wanted: Callable[[Step], bool]) -> list[StepChain]:
 def split_microbatches(
     work: Sequence[TraceChains], max_tokens: int, keep_traces_whole: bool = False
 ) -> list[list[TraceChains]]:
-    """Micro-batches of at most so many tokens, as few and as even as can be: the largest says how much memory it takes.
+    """Split into the fewest micro-batches of at most `max_tokens`, of sizes as even as possible: the largest one
+    determines the memory.
 
-    A large tree is cut between its completions, never inside one; `together` keeps a trace whole. What is larger than a
-    micro-batch stands alone.
+    A large tree is split between its completions, never inside one; `keep_traces_whole` never splits a trace. A piece
+    larger than `max_tokens` is a micro-batch of its own.
     """
     pieces = [piece for w in work for piece in ([w] if keep_traces_whole else _split_trace(w, max_tokens))]
     sizes = np.array([piece.tokens() for piece in pieces])
     middles = np.cumsum(sizes) - sizes / 2
     for count in range(max(1, -(-int(sizes.sum()) // max_tokens)), len(pieces) + 1):
-        place = (middles * count / sizes.sum()).astype(int)  # the stretch of all tokens that a piece's middle lies in
+        place = (middles * count / sizes.sum()).astype(int)  # the micro-batch that the middle of each piece falls into
         filled, alone = np.bincount(place, sizes, count), np.bincount(place, minlength=count) <= 1
         if np.all((filled <= max_tokens) | alone):
             return [part for b in range(count) if (part := [pieces[i] for i in np.flatnonzero(place == b)])]
@@ -120,14 +122,14 @@ def _split_trace(work: TraceChains, max_tokens: int) -> list[TraceChains]:
     if len(work.chains) == 1 or work.tokens() <= max_tokens:
         return [work]
     pieces = [TraceChains(work.trace, [])]
-    held: set[int] = set()
+    included: set[int] = set()
     for chain in work.chains:
         more = _steps_on_paths(work.trace, [chain])
-        if pieces[-1].chains and _token_count(work.trace, held | more) > max_tokens:
+        if pieces[-1].chains and _token_count(work.trace, included | more) > max_tokens:
             pieces.append(TraceChains(work.trace, []))
-            held = set()
+            included = set()
         pieces[-1].chains.append(chain)
-        held |= more
+        included |= more
     return pieces
 
 
@@ -141,19 +143,19 @@ def _token_count(trace: Trace, steps: set[int]) -> int:
 
 @dataclass(slots=True)
 class _Layout:
-    """Trees end to end, on the host: segments with parents, and for each trained token who predicts it."""
+    """Trees end to end, on the host: segments with parents, and the position that predicts each trained token."""
 
     lengths: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
     ids: list[Any] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     sources: list[Any] = field(default_factory=list)
-    sequences: list[int] = field(default_factory=list)  # of each step, as are the next two
+    sequences: list[int] = field(default_factory=list)  # one for each step, as in the next two lists
     trees: list[int] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
 
     def segment(self, ids: NDArray[np.int32], parent: int) -> int:
-        """Lay one down; returns its number."""
+        """Append a segment and return its number."""
         self.lengths.append(len(ids))
         self.parents.append(parent)
         self.ids.append(ids)
@@ -161,7 +163,7 @@ class _Layout:
 
     def tree(self, work: TraceChains, number: int) -> None:
         trace = work.trace
-        first: dict[int, int] = {}  # token of each step that is laid down
+        first: dict[int, int] = {}  # position of the first token of each step that is laid out
         place: dict[int, int] = {}  # and its segment
         total = sum(self.lengths)
         for j in sorted(_steps_on_paths(trace, work.chains)):
@@ -185,38 +187,38 @@ class _Layout:
 
 
 def pack(batch: Sequence[TraceChains], device: torch.device, notes: Sequence[str] = ()) -> PackedBatch:
-    laid = _Layout()
+    layout = _Layout()
     for number, work in enumerate(batch):
-        laid.tree(work, number)
-    if over := sum(laid.lengths) % (block := _pad_multiple(device)):  # filled with a tree that nobody reads
-        laid.segment(np.zeros(block - over, np.int32), -1)
-    sizes = [len(s.token_ids) for s in laid.steps]
+        layout.tree(work, number)
+    if over := sum(layout.lengths) % (block := _pad_multiple(device)):  # padded with a tree that nothing reads
+        layout.segment(np.zeros(block - over, np.int32), -1)
+    sizes = [len(s.token_ids) for s in layout.steps]
 
     def joined(parts: list[Any], kind: type) -> Tensor:
         return torch.from_numpy(np.concatenate(parts).astype(kind)).to(device, non_blocking=True)
 
     def each(values: Sequence[float], kind: type) -> Tensor:
-        """A step's number on each of its tokens."""
+        """Repeat a number of each step on its tokens."""
         return joined([np.repeat(values, sizes)], kind)
 
     return PackedBatch(
-        joined(laid.ids, np.int64),
-        laid.lengths,
-        laid.parents,
-        joined(laid.sources, np.int64),
-        joined([s.token_ids for s in laid.steps], np.int64),
-        joined([_floats_or_nan(s, s.advantages) for s in laid.steps], np.float32),
-        joined([_floats_or_nan(s, s.logprobs) for s in laid.steps], np.float32),
-        each(laid.weights, np.float32),
-        each(laid.sequences, np.int64),
-        each(laid.trees, np.int64),
-        {name: joined([_floats_or_nan(s, s.notes.get(name)) for s in laid.steps], np.float32) for name in notes},
-        laid.steps,
+        joined(layout.ids, np.int64),
+        layout.lengths,
+        layout.parents,
+        joined(layout.sources, np.int64),
+        joined([s.token_ids for s in layout.steps], np.int64),
+        joined([_floats_or_nan(s, s.advantages) for s in layout.steps], np.float32),
+        joined([_floats_or_nan(s, s.logprobs) for s in layout.steps], np.float32),
+        each(layout.weights, np.float32),
+        each(layout.sequences, np.int64),
+        each(layout.trees, np.int64),
+        {name: joined([_floats_or_nan(s, s.notes.get(name)) for s in layout.steps], np.float32) for name in notes},
+        layout.steps,
     )
 
 
 def _pad_multiple(device: torch.device) -> int:
-    """Tokens of which a batch has a whole number: a GPU's kernels want blocks."""
+    """The token count of a batch is a multiple of this: GPU kernels work on blocks."""
     return FLEX_BLOCK_TOKENS if device.type == "cuda" else 1
 
 

@@ -1,4 +1,4 @@
-"""Policy gradients without a critic, each as its paper has it. The difference between two of them is the lesson."""
+"""Policy gradients without a critic, each with the definitions and defaults of its paper."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from ponder.verify.rewards.token_length import soft_overlong_penalty
 def assign_group_advantages(
     trace: Trace, items: Sequence[ScoredAnswer], advantage: Callable[[list[float]], Array]
 ) -> None:
-    """Credit within a group; one with fewer than two judged answers has nothing to compare."""
+    """Write advantages within a group. A group with fewer than two scored answers gets none."""
     if len(trace.answers()) == 1:
-        advantage([0.0])  # raises, saying why
+        advantage([0.0])  # raises UsageError
     if len(items) > 1:
         advantages = advantage([w.reward for w in items])
         credit.assign_to_answers(trace, {w.leaf: float(a) for w, a in zip(items, advantages, strict=True)})
@@ -80,9 +80,9 @@ class REINFORCE(SequenceReinforce):
         if self.baseline == "batch" and sum(len(t.answers()) for t in traces) == 1:
             raise UsageError("a batch of one has no baseline: ask more problems, or use --algorithm.baseline running")
         if not rewards or (self.baseline == "batch" and len(rewards) == 1):
-            return {}  # nobody was judged, or nobody else
+            return {}  # no answer was scored, or only one
         mean = float(np.mean(rewards))
-        before = state.get("baseline", mean)  # the first step has no past: the batch's own mean
+        before = state.get("baseline", mean)  # at the first step the batch's own mean
         base = {"batch": mean, "running": before, "none": 0.0}[self.baseline]
         state["baseline"] = self.baseline_decay * before + (1 - self.baseline_decay) * mean
         all_equal = all(r == rewards[0] for r in rewards) and self.baseline == "batch"
@@ -125,7 +125,7 @@ class ClippedSurrogate(BaseObjective):
         return losses.ratio(tokens.logprobs_N, tokens.old_N)
 
     def surrogate(self, tokens: Tokens, rho_N: Tensor) -> tuple[Tensor, Tensor]:
-        """The policy's loss, and where it is clipped."""
+        """The policy's loss of each token, and whether it is clipped."""
         loss_N = losses.clipped_surrogate(rho_N, tokens.advantage_N, self.clip, self.upper_clip)
         return loss_N, losses.is_clipped(rho_N.detach(), tokens.advantage_N, self.clip, self.upper_clip)
 
@@ -139,14 +139,14 @@ class ClippedSurrogate(BaseObjective):
 
 @dataclass(frozen=True)
 class ReinforcePlusPlus(ClippedSurrogate):
-    """REINFORCE++: r less the KL of this and later tokens, normalised over the global batch; PPO's clip."""
+    """REINFORCE++: the reward minus the KL of this and later tokens, normalised over the global batch; PPO's clip."""
 
     paper: ClassVar[str] = "Hu et al. 2025, arXiv:2501.03262"
     clip: float = 0.2
     clip_high: float | None = None
     kl: KL | None = KL(0.01, "k1", "reward")
     entropy_coef: float = 0.0
-    group_baseline: bool = False  # the paper's REINFORCE++-baseline: first subtract the group's mean reward
+    group_baseline: bool = False  # the paper's REINFORCE++-baseline: subtract the group's mean reward first
 
     @property
     def needs_group(self) -> bool:  # type: ignore[override]
@@ -199,7 +199,7 @@ class DrGRPO(ClippedSurrogate):
     clip_high: float | None = None
     kl: KL | None = None
     entropy_coef: float = 0.0
-    max_completion_tokens: int = 3000  # the constant: the paper's largest number of tokens; it only scales the gradient
+    max_completion_tokens: int = 3000  # the constant length, the paper's token limit; it only scales the gradient
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -234,7 +234,7 @@ class DAPO(ClippedSurrogate):
         20480  # tokens; the penalty grows from 0 at max_completion_tokens - overlong_buffer to -1 here
     )
     overlong_buffer: int = 4096  # 0: no penalty
-    mask_truncated: bool = False  # leave answers that met their budget out of the loss altogether
+    mask_truncated: bool = False  # leave truncated answers out of the loss
     dynamic_sampling_rounds = 10
 
     def unused(self) -> dict[str, str]:
@@ -297,22 +297,20 @@ class CISPO(ClippedSurrogate):
 
 @dataclass(frozen=True)
 class TreeCredit(ClippedSurrogate):
-    """A searched tree: a step is worth the mean outcome below it, and earns what it is better than its parent."""
+    """Credit in a tree of answers: the advantage of a step is the mean reward below it minus that below its parent."""
 
     paper: ClassVar[str] = "with treerl: Hou et al. 2025, arXiv:2506.11902"
     clip: float = 0.2
     clip_high: float | None = None
     kl: KL | None = None
     entropy_coef: float = 0.0
-    treerl: bool = (
-        False  # the paper's advantage: global plus local, each leaf below over the square root of their number
-    )
+    treerl: bool = False  # the paper's advantage: global plus local, over the square root of the leaves below
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.credit_needs_reference:
             raise UsageError(
-                "answers of a tree share tokens, so none can pay for a KL in the reward: put it in the loss"
+                "answers of a tree share tokens, so a KL term cannot enter the reward of one: put it in the loss"
             )
 
     def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:

@@ -49,10 +49,10 @@ class PPO(ClippedSurrogate):
     gamma: float = 1.0
     lam: float = 0.95
     critic: Critic = Critic()
-    whiten_advantages: bool = True  # advantages, over the global batch
-    advantage_clip: float | None = None  # advantages are clipped to +- this
-    normalize_rewards: bool = False  # by a running mean and std of all rewards so far
-    reward_clip: float | None = None  # rewards are clipped to +- this
+    whiten_advantages: bool = True  # over the global batch
+    advantage_clip: float | None = None  # clip advantages to +- this
+    normalize_rewards: bool = False  # by the running mean and std of all rewards so far
+    reward_clip: float | None = None  # clip rewards to +- this
     adaptive_kl: AdaptiveKLController | None = None
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ class PPO(ClippedSurrogate):
 
     @property
     def gae_lambda(self) -> float:
-        """lambda: Monte Carlo is GAE's 1, TD its 0."""
+        """GAE's lambda: 1 for Monte Carlo, 0 for TD."""
         return {"gae": self.lam, "mc": 1.0, "td": 0.0}[self.advantage_estimator]
 
     def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
@@ -117,8 +117,8 @@ class PPO(ClippedSurrogate):
 
 
 def explained_variance(items: Sequence[ScoredAnswer], advantages: Sequence[Array]) -> float:
-    """Share of the returns' variance that the critic foresaw; 1 is all of it."""
-    residuals = np.concatenate(advantages)  # return less value
+    """The share of the returns' variance that the critic predicted; 1 is all of it."""
+    residuals = np.concatenate(advantages)  # return minus value
     returns = residuals + np.concatenate([w.note("values") for w in items])
     spread = returns.var()
     return float(1 - residuals.var() / spread) if spread > 0 else 0.0

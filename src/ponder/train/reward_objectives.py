@@ -1,9 +1,9 @@
-"""Learning to judge: rewards from preferences, outcomes, steps, and values. A number is read at a token itself, once
-all up to it is written (a critic's value is read before its token).
+"""Objectives of reward and value models: preferences, outcomes, steps, values. The number is read at the token itself
+(a critic's value is read before its token).
 
-Credit finds where a number is read and what it should be, and gives each place its share of the optimiser step's loss:
-so no way of cutting a batch changes the gradient. Shapes: N trained tokens of a micro-batch, M places among them, O
-numbers of the head, B bins.
+`credit` finds where a number is read and its target, and gives each target its share of the optimiser step's loss, so
+that splitting into micro-batches does not change the gradient.
+Shapes: N trained tokens of a micro-batch, M targets among them, O numbers of the head, B bins.
 """
 
 from __future__ import annotations
@@ -24,19 +24,17 @@ from ponder.nets.decoder_with_head import ScoreHead
 from ponder.train.objective import BaseObjective, ObjectiveState, Stats, Tokens
 from ponder.types import Step, Trace
 
-TARGET_NOTE, SHARE_NOTE = (
-    "target",
-    "share",
-)  # notes: what is to be read at a token, NaN for nothing; and its part of the loss
+TARGET_NOTE = "target"  # the note with the number to predict at a token; NaN: none
+SHARE_NOTE = "share"  # the note with its share of the loss
 
-RewardTarget = tuple[int, float]  # a step, at whose last token a number is read, and what it should be
+RewardTarget = tuple[int, float]  # a step, at whose last token the number is read, and its target
 
 
 @dataclass(frozen=True)
 class RewardObjective(BaseObjective, ABC):
     """An objective of a reward or value model: where a number is read, what it should be, and its loss."""
 
-    predicts: ClassVar[Literal["preference", "label", "value"]] = "label"  # which metrics judge it on held-out data
+    predicts: ClassVar[Literal["preference", "label", "value"]] = "label"  # which metrics it gets on held-out data
     needs_both_labels: ClassVar[bool] = False  # are labels that are all right, or all wrong, useless?
     needs_group = False
     learns_from_samples = False
@@ -47,15 +45,15 @@ class RewardObjective(BaseObjective, ABC):
     @property
     @abstractmethod
     def head(self) -> ScoreHead:
-        """What reads the number."""
+        """The head that the network needs."""
 
     @abstractmethod
     def targets(self, trace: Trace, scorer: str) -> list[RewardTarget]:
-        """Where a number is read in a trace."""
+        """The targets of a trace."""
 
     @abstractmethod
     def loss_per_target(self, numbers_MO: Tensor, target_M: Tensor) -> Tensor:
-        """The loss of each number."""
+        """The loss of each target [M]."""
 
     @property
     def needs_scores(self) -> bool:
@@ -69,11 +67,11 @@ class RewardObjective(BaseObjective, ABC):
     def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         for trace in traces:
             _clear_targets(trace)
-        found = [(trace, places) for trace in traces if (places := self.targets(trace, scorer))]
-        total = sum(len(places) for _, places in found)
-        for trace, places in found:
+        targets_by_trace = [(trace, places) for trace in traces if (places := self.targets(trace, scorer))]
+        total = sum(len(places) for _, places in targets_by_trace)
+        for trace, places in targets_by_trace:
             for i, target in places:
-                part = 1 / (len(found) * len(places)) if self.pairwise else 1 / total
+                part = 1 / (len(targets_by_trace) * len(places)) if self.pairwise else 1 / total
                 _write_target(trace.steps[i], target, part)
         return {"labels": float(total)}
 
@@ -89,7 +87,7 @@ class RewardObjective(BaseObjective, ABC):
         return empty_N.index_put((at,), loss_M * share_M), {self.metric_name: metric_N}
 
     def loss_and_metric(self, numbers_MO: Tensor, target_M: Tensor, tree_M: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss of each place of a micro-batch, and what to tell of it: was it right?"""
+        """The loss of each target of a micro-batch [M], and its metric: is the prediction correct?"""
         with torch.no_grad():
             right_M = (numbers_MO[:, 0] > 0) == (target_M > 0.5)
         return self.loss_per_target(numbers_MO, target_M), right_M
@@ -99,7 +97,7 @@ class RewardObjective(BaseObjective, ABC):
 class BradleyTerry(RewardObjective):
     """A reward from preferences: -log sigmoid(r_better - r_worse), the mean over all pairs of a prompt's answers.
 
-    A prompt counts once, however many answers were ranked.
+    Each prompt has the same weight, however many answers it has.
     """
 
     paper: ClassVar[str] = "Bradley and Terry 1952; Ouyang et al. 2022, arXiv:2203.02155"
@@ -136,7 +134,7 @@ class BradleyTerry(RewardObjective):
 
 @dataclass(frozen=True)
 class OutcomeReward(RewardObjective):
-    """Outcome reward model: one logit at the end of a solution, binary cross-entropy with its being right."""
+    """Outcome reward model: one logit at the end of a solution, binary cross-entropy with its correctness."""
 
     paper: ClassVar[str] = "Cobbe et al. 2021, arXiv:2110.14168; Uesato et al. 2022, arXiv:2211.14275"
     needs_both_labels = True
@@ -171,8 +169,8 @@ class ProcessReward(OutcomeReward):
 
 @dataclass(frozen=True)
 class StateValue(RewardObjective):
-    """Expected return of a prefix, at the last token of each step: what a scorer gave it or, `target_source="value"`, what a
-    search found below it (`Step.value` where it was visited).
+    """Expected return of a prefix, at the last token of each step: a scorer's score or, with `target_source="value"`,
+    the value that a search found (`Step.value` of visited steps).
 
     mse: 1/2 (v - y)^2. two-hot: cross-entropy of a distribution over `bins` with y spread on the two bins about it.
     x1: (2 sigmoid(z) - 1 - y)^2 over three layers, y from -1 to 1.
@@ -197,7 +195,7 @@ class StateValue(RewardObjective):
             object.__setattr__(self, "low", -1.0)
         if self.kind == "x1" and (self.low, self.high) != (-1.0, 1.0):
             raise UsageError("x1's values lie between -1 and 1: leave out low and high")
-        _ = self.head  # which knows what cannot be
+        _ = self.head  # checks bins, low and high
 
     def unused(self) -> dict[str, str]:
         if self.kind == "two-hot":
@@ -221,8 +219,8 @@ class StateValue(RewardObjective):
 
     def targets(self, trace: Trace, scorer: str) -> list[RewardTarget]:
         if self.target_source == "value":
-            seen = [i for i, step in enumerate(trace.steps) if step.visits and _has_tokens(step)]
-            found = [(i, trace.steps[i].value) for i in seen]
+            visited = [i for i, step in enumerate(trace.steps) if step.visits and _has_tokens(step)]
+            found = [(i, trace.steps[i].value) for i in visited]
         else:
             found = _step_targets(trace, scorer, trace.score)
         return found if self.kind == "mse" else _check_range(found, trace, self.low, self.high)
@@ -250,7 +248,7 @@ REWARD_OBJECTIVES: dict[str, type[RewardObjective]] = {
 
 
 def two_hot(target_M: Tensor, bins: int, low: float, high: float) -> Tensor:
-    """[M, B]: all weight on the two bins about a value, so that their mean is the value."""
+    """[M, B]: all weight on the two bins around a value, so that their mean is the value."""
     place_M = (target_M - low) / (high - low) * (bins - 1)
     below_M = place_M.floor().clamp(0, bins - 2)
     above_M = place_M - below_M
@@ -260,7 +258,7 @@ def two_hot(target_M: Tensor, bins: int, low: float, high: float) -> Tensor:
 
 
 def _sum_per_tree(values_M: Tensor, tree_M: Tensor) -> Tensor:
-    """The sum over a tree's places, at each of them."""
+    """The sum over the targets of a tree, at each of them."""
     count = int(tree_M.max()) + 1 if len(tree_M) else 0
     return values_M.new_zeros(count).index_add(0, tree_M, values_M)[tree_M]
 
@@ -295,7 +293,7 @@ def _clear_targets(trace: Trace) -> None:
 
 def _write_target(step: Step, target: float, share: float) -> None:
     size = len(step.token_ids)
-    step.advantages = np.zeros(size, np.float32)  # it is trained
+    step.advantages = np.zeros(size, np.float32)  # marks the step as trained
     step.notes[TARGET_NOTE] = np.full(size, np.nan, np.float32)
     step.notes[SHARE_NOTE] = np.zeros(size, np.float32)
     step.notes[TARGET_NOTE][-1], step.notes[SHARE_NOTE][-1] = target, share

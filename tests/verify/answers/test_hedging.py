@@ -126,8 +126,10 @@ WORDS = [
 def test_a_quick_look_first_changes_no_verdict(text):
     """The patterns alone are the rule; what is asked before them only saves their time."""
     patterns = ((hedging._ALTERNATIVE_BEFORE, 20), (hedging._DOUBT_BEFORE, 120), (hedging._VALUE_MODIFIER, 60))
-    assert is_denied(text) == any(pattern.search(text[-near:]) for pattern, near in patterns)
-    assert is_part_of_expression(text, "") == bool(hedging._OPERATOR_BEFORE.search(text[-100:]))
+    readings = list(hedging._readings(text))
+    assert is_denied(text) == any(pattern.search(r[-near:]) for pattern, near in patterns for r in readings)
+    operator = hedging._OPERATOR_BEFORE.search(readings[0][-100:]) or hedging._THIN_SPACE_BEFORE.search(text)
+    assert is_part_of_expression(text, "") == bool(operator)
 
 
 def test_units_have_dimensions_and_sizes():
@@ -155,8 +157,66 @@ def test_other_words_are_counted_things_or_nothing():
         assert parse_unit(words) is None, words
 
 
-@pytest.mark.parametrize("space", ["   ", "\t", "\u00a0", " \t "])
-def test_words_after_an_answer_count_however_far_apart_they_stand(space: str) -> None:
-    said = space.join(["\\boxed{42}", "in", "binary"])
-    assert MathAnswer().grade(said, "42").value == 0.0, said
-    assert MathAnswer().grade(f"It{space}is \\boxed{{42}}{space}.", "42").value == 1.0
+SPACES = [
+    "   ",
+    "\t",
+    "\u00a0",
+    "\u2009",
+    " \t ",
+    r"\,",
+    r"\;",
+    "~",
+    "~~",
+    r"\ ",
+    r"\quad ",
+    "\n",
+    " \n",
+    "&nbsp;",
+    " " * 130,
+]
+DENYING = ["not", "less than", "anything but", "the opposite of", "I don't think it is", "It is wrong to say it is"]
+CHANGING = ["in binary", "in base 7", "or so", "and a half", "to the power of 2", "below zero"]
+RETRACTING = [
+    ". On second thoughts, no.",
+    ". That is wrong.",
+    " isn't right",
+    ", but not sure",
+    ". I made a mistake",
+    " is a lie",
+]
+
+
+def spaced(words: str, space: str) -> str:
+    return words.replace(" ", space)
+
+
+@pytest.mark.parametrize("verifier", VERIFIERS, ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize("space", SPACES, ids=ascii)
+def test_words_around_an_answer_count_however_they_are_spaced(verifier, space: str) -> None:
+    texts = [f"{spaced(words, space)}{space}\\boxed{{42}}" for words in DENYING]
+    texts += [f"\\boxed{{42}}{space}{spaced(words, space)}" for words in CHANGING]
+    texts += [f"\\boxed{{42}}{spaced(words, space)}" for words in RETRACTING]
+    assert {text: score for text in texts if (score := verifier.grade(text, "42")).value != 0.0} == {}
+    assert verifier.grade(f"It{space}is \\boxed{{42}}{space}.", "42").value == 1.0
+
+
+@pytest.mark.parametrize("verifier", VERIFIERS, ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize(
+    "text",
+    [r"$2\,\boxed{42}$", r"$2\!\boxed{42}$", r"$1 -\,\boxed{42}$", r"$1 -  \boxed{42}$", r"$2 \times~\boxed{42}$",
+     r"$\boxed{42}\,x$", r"$\boxed{42}\!!$", r"$\boxed{42}~\times 2$", r"$\boxed{42}\,\text{thousand}$",
+     r"$\boxed{42}\text{ in}~\text{binary}$", r"$\boxed{42}\;\text{in}\;\mathrm{base}\;7$"],
+)  # fmt: skip
+def test_spaces_hide_no_operation(verifier, text: str) -> None:
+    assert verifier.grade(text, "42").value == 0.0
+
+
+@pytest.mark.parametrize("verifier", VERIFIERS, ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize(
+    "text",
+    ["So 41 does not\n#### 42", "So 41 does not\n\n\\boxed{42}", "It is divisible by 7 or\n- less\n\nAnswer: 42",
+     r"$\boxed{42}\,\text{km}$", r"$\boxed{42}~\mathrm{cm}^2$", "So 41 is wrong\n<answer>42</answer>",
+     "The total\nis \\boxed{42}\n", r"$x =\,\boxed{42}$", r"Step 2: $\quad\boxed{42}$"],
+)  # fmt: skip
+def test_line_breaks_and_thin_spaces_leave_honest_answers_alone(verifier, text: str) -> None:
+    assert verifier.grade(text, "42").value == 1.0, verifier.grade(text, "42")

@@ -69,7 +69,7 @@ def test_quick_ways_give_the_verdict_of_the_slow_one(gold, answer, said):
 
 def test_a_worker_with_modules_to_load_is_waited_for_not_doubled():
     """The last clone is buried in milliseconds; to load the library again takes seconds."""
-    pool = jail_client._pool()
+    pool = jail_client.symbolic_pool()
     before = {id(worker) for worker in pool._idle["python"]}
     for _ in range(2 * jail_client.CALLS_PER_CLONE + 5):
         jail_client.call(20, "search", "(a)", "a", 9)

@@ -8,7 +8,7 @@ import pytest
 
 from maths_variants import EXPLOITS, HONEST
 from ponder.verify import MathAnswer
-from ponder.verify.maths.equivalence import _draw_point, _seed, proportional, same_value
+from ponder.verify.maths.equivalence import comparison_seed, draw_point, proportional, same_value
 from ponder.verify.maths.expression_tree import parse_expression
 from ponder.verify.maths.function_names import applied_function_names
 
@@ -34,16 +34,16 @@ def test_lists_are_long_and_hold_nothing_twice():
 
 def test_points_are_drawn_for_each_comparison_and_always_the_same():
     x, other = parse_expression("x"), parse_expression("x+0")
-    first, second = _seed(x, x), _seed(other, x)
-    assert _draw_point({"x"}, 0, first) == _draw_point({"x"}, 0, _seed(x, x)) != _draw_point({"x"}, 0, second)
-    points = [_draw_point({"x"}, n, first, beyond=100)["x"] for n in range(10)]
+    first, second = comparison_seed(x, x), comparison_seed(other, x)
+    assert draw_point({"x"}, 0, first) == draw_point({"x"}, 0, comparison_seed(x, x)) != draw_point({"x"}, 0, second)
+    points = [draw_point({"x"}, n, first, beyond=100)["x"] for n in range(10)]
     assert min(points) < -(10**100) and max(points) > 10**100 and min(map(abs, points)) < 10**-100
 
 
 def test_a_polynomial_that_vanishes_at_known_points_is_not_zero_elsewhere():
     """What the points of one comparison were is of no use in the next: the answer that uses them draws others."""
     x = parse_expression("x")
-    known = [_draw_point({"x"}, n, _seed(x, x))["x"] for n in range(10)]
+    known = [draw_point({"x"}, n, comparison_seed(x, x))["x"] for n in range(10)]
     factors = "".join(f"(x-({p.numerator})/({p.denominator}))" for p in known)
     assert same_value(parse_expression(f"x+0{factors}"), x) and not same_value(parse_expression(f"x+{factors}"), x)
 

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ponder.types import Score
-from ponder.verify.proof import Metamath, run_checker
+from ponder.verify.proof import Metamath, metamath
 from ponder.verify.proof.metamath import MalformedMetamath, read_metamath_output, split_proof
+from ponder.verify.proof.metamath_kernel import MetamathDatabase, MetamathError, TooMuchWork
 from ponder.verify.proof.verifier import CheckerFailed
 from verify.proof.grading import block, grade_all, need
 
@@ -169,11 +170,45 @@ def test_one_database_for_all_problems(tmp_path):
     assert score.value is None and "none.mm cannot be read" in score.reason
 
 
-def test_where_metamath_is_missing_nothing_is_decided(monkeypatch):
-    monkeypatch.setattr(run_checker, "find_checker", lambda program, tools: "")
-    monkeypatch.setenv("PATH", "")
-    score = Metamath().grade(block(ID), {"statement": IDENTITY, "database": DATABASE})
-    assert score.value is None and "apt-get install metamath" in score.reason
+def test_python_verifier_grades_where_the_program_is_missing(monkeypatch):
+    monkeypatch.setattr(metamath, "find_checker", lambda program, tools: "")
+    gold = {"statement": IDENTITY, "database": DATABASE}
+    assert Metamath().grade(block(ID), gold) == Score(1.0, "proved")
+    for statement, proof, extra in HONEST.values():
+        assert Metamath().grade(block(proof), {"statement": statement, "database": DATABASE, **extra}).value == 1.0, (
+            proof
+        )
+    for name, proof in CHEATS.items():
+        score = Metamath().grade(block(proof), {"statement": FALSE, "database": DATABASE})
+        assert score.value == 0.0 and score.reason, name
+    assert Metamath().grade(block("( wi ) AABZ" + "CB" * 20), gold).value == 0.0
+    missing = Metamath(tools=("/nowhere/at/all",)).grade(block(ID), gold)
+    assert missing.value is None and "/nowhere/at/all" in missing.reason
+
+
+def test_python_verifier_bounds_its_work():
+    """Each step of the proof doubles the formula, so that forty steps are too many for any machine."""
+    proof = "( wi ) AABZ" + "".join(f"{letter}{letter}BZ" for letter in "CDEFGHIJKLMNOPQRST")
+    source = DATABASE + f"big $p wff ph $= {proof} $."
+    with pytest.raises(TooMuchWork):
+        MetamathDatabase(source, max_symbols=10_000)
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [("x $a |- zz $.", "not declared"), ("$c ph $.", "cannot be a constant"), ("ax-1 $a |- ph $.", "used twice"),
+     ("$d ph ph $.", "different variables"), ("${ $v zz $. x $a |- zz $. $}", "has no type"), ("$}", "without its"),
+     ("x $f wff ph $.", "has a type already"), ("x $p |- ph $= ( ax-1 ABA $.", "compressed proof without"),
+     ("x $a ph $.", "constant"),
+     ("${ $c zz $. $}", "inside of a block"), ("x $p |- ph $= ( wph ) A $.", "mandatory hypothesis"),
+     ("${", "without its"),
+     ("$[ file.mm $]", "begins no statement"), ("wff $a |- ph $.", "is a symbol already"),
+     ("${ $d ph ps $. y $a |- ( ph -> ps ) $. $} x $p |- ( ph -> ph ) $= wph wph y $.", "must be distinct"),
+     ("${ $d ph ps $. y $a |- ( ph -> ps ) $. $} x $p |- ( ph -> ps ) $= wph wps y $.", "must be distinct")],
+)  # fmt: skip
+def test_python_verifier_refuses(statement, message):
+    with pytest.raises(MetamathError, match=message):
+        MetamathDatabase(f"{DATABASE} {statement}")
 
 
 READ = "No errors were found.  However, proofs were not checked.\n"

@@ -138,7 +138,11 @@ def check_entropy(rows: MetricRows) -> Iterator[TrainingFinding]:
         low <= ENTROPY_COLLAPSE_SHARE * start and low <= ENTROPY_COLLAPSE_NATS and _zero_std_side(rows) != "solved"
     ):  # who solves it all may be sure
         text = f"entropy collapses: {low:.2g} nats, {_percent(low / start)} of what it was at the start"
-        yield TrainingFinding("entropy collapse", f"{text}; --algorithm.clip_high 0.28 or --algorithm.entropy_coef 0.001, or lower --lr", 2)
+        yield TrainingFinding(
+            "entropy collapse",
+            f"{text}; --algorithm.clip_high 0.28 or --algorithm.entropy_coef 0.001, or lower --lr",
+            2,
+        )
     if high >= max(ENTROPY_EXPLOSION_FACTOR * start, ENTROPY_EXPLOSION_NATS):
         text = f"entropy explodes: {high:.2g} nats, {high / start:.0f} times the start; the model writes noise"
         yield TrainingFinding("entropy explosion", f"{text}: lower --lr or raise --beta", 3)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import importlib
 import json
 import zlib
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ponder.errors import MissingExtra, UsageError
-from ponder.strict_parsing import RowError, parse_csv
-
-ColumnFilter = Callable[[Sequence[str]], list[str]]
+from ponder.errors import UsageError
+from ponder.strict_parsing import ColumnFilter, RowError, parse_csv, read_parquet
 
 SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl", ".ndjson", ".json")
 
@@ -105,11 +101,6 @@ def _parse_csv(path: Path, text: str, delimiter: str) -> list[dict[str, Any]]:
 
 def _read_parquet(path: Path, keep: ColumnFilter | None) -> list[dict[str, Any]]:
     try:
-        parquet = importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise MissingExtra(f"reading {path}", "pyarrow", "hf") from None
-    try:
-        wanted = None if keep is None else keep(parquet.read_schema(path).names)
-        return list(parquet.read_table(path, columns=wanted).to_pylist())
-    except (OSError, ValueError) as why:  # pyarrow's own errors are both
-        raise UsageError(f"cannot read {path} ({why}); was the file cut short?") from None
+        return read_parquet(path, keep)
+    except ValueError as error:
+        raise UsageError(f"cannot read {path} ({error}); was the file cut short?") from None

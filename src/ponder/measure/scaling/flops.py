@@ -72,3 +72,10 @@ def trace_flops(shape: ModelShape, trace: Trace, shared: bool = True) -> float:
         elif step.sampled or i not in asked_from:  # a prompt is read by what was asked after it
             total += shape.flops(end[i])
     return total
+
+
+def gpu_seconds(flops: float, peak_flops: float, utilization: float = 0.4, gpus: int = 1) -> float:
+    """How long so many FLOPs take at a peak rate per GPU of which a share is used."""
+    if not (flops >= 0 and peak_flops > 0 and 0 < utilization <= 1 and gpus >= 1):
+        raise UsageError("time takes FLOPs, a peak rate above 0, a share of it in (0, 1] and at least one GPU")
+    return flops / (peak_flops * utilization * gpus)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from ponder.errors import UsageError
 from ponder.measure.readers.attempts import Attempts, ProblemAttempts, align_problems
-from ponder.measure.scaling.gpu_time import Price
 from ponder.measure.statistics.decision_rules import DecisionRule, accuracy_of_values, apply_rule, default_rule
 from ponder.measure.statistics.intervals import (
     FEW_PROBLEMS,
@@ -17,6 +16,7 @@ from ponder.measure.statistics.intervals import (
     paired_difference,
 )
 from ponder.measure.statistics.paired_tests import paired_means, sign_flip_test
+from ponder.reason.price import Price
 from ponder.types import Cost
 
 ProblemValues = Sequence[float | None]

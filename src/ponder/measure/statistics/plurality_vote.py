@@ -169,3 +169,12 @@ def _normal_approximation(p: float, others: FloatArray, n: int) -> float:
     spread = n * (np.diag(others) + p - np.outer(p - others, p - others))
     law = multivariate_normal(np.zeros(others.size), spread, allow_singular=True, seed=0)
     return float(np.clip(law.cdf(gap), 0.0, 1.0))
+
+
+def majority_accuracy(p: float, n: int) -> float:
+    """How often more than half of n independent samples are right, each with chance p; half of exactly half."""
+    if not 0 <= p <= 1 or n < 1 or n != int(n):
+        raise UsageError(f"a majority of {n} samples with chance {p} is undefined; it takes n >= 1 and p in [0, 1]")
+    from scipy.stats import binom  # scipy.stats takes half a second to import
+
+    return float(binom.sf(n // 2, n, p) + (binom.pmf(n // 2, n, p) / 2 if n % 2 == 0 else 0.0))

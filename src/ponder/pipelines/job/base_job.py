@@ -1,12 +1,12 @@
-"""What the jobs of ponder have in common: how each describes itself to whoever runs or plans it."""
+"""What the jobs of ponder have in common: how each describes itself to the command line."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from ponder.protocols import Job, Strategy
+from ponder.protocols import Job, Progress, Strategy
 
 HEADLINE_METRICS = ("reward", "accuracy", "loss")  # the first of these that a run has sums it up
 DEFAULT_ANSWER_TOKENS = 256  # of `ponder solve`
@@ -17,6 +17,9 @@ class BaseJob:
 
     A subclass is a frozen dataclass with a `__call__`. What it says here is of a job that trains; others override it.
     """
+
+    def __call__(self, folder: str | Path, progress: Progress | None = None, /) -> Any:
+        raise NotImplementedError
 
     @property
     def title(self) -> str:
@@ -55,7 +58,7 @@ class _PlainJob(BaseJob):
     def __init__(self, job: Any) -> None:
         self._job = job
 
-    def __call__(self, folder: str | Path, progress: Any = None, /) -> Any:
+    def __call__(self, folder: str | Path, progress: Progress | None = None, /) -> Any:
         return self._job(folder, progress)
 
     def __getattr__(self, name: str) -> Any:
@@ -68,7 +71,7 @@ class _PlainJob(BaseJob):
 
 def as_job(job: Any) -> Job:
     """The job itself, or a user's own one with the answers of `BaseJob`."""
-    return job if isinstance(job, BaseJob) else _PlainJob(job)
+    return cast(Job, job) if isinstance(job, BaseJob) else _PlainJob(job)
 
 
 def training_summary(job: Any, folder: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Training that is done: known from its run directory, without its model, and without data that may be gone."""
+"""Finished training, known from its run directory alone: without loading the model, or data that may be gone."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ponder.runs.cleanup import checkpoint_step, is_training_job
 
 
 def finished_model(job: Any, folder: Path) -> Path | None:
-    """The folder of a model that this very job has trained to the end, for whoever need not have it loaded.
+    """The folder of the model, if this very job has trained it to the end.
 
-    None where the job has more to do or to say, as that this is another run, or that its data changed.
+    None if the job has steps left, or an error to report: the run belongs to another job, or its data changed.
     """
     newest = newest_checkpoint(folder)
     if not is_training_job(job) or newest is None or checkpoint_step(newest) < job.steps:

@@ -1,16 +1,16 @@
-"""Everything that a job's result depends on beyond what the job itself says, by what it is called in a message.
+"""Fingerprints of everything that a job's result depends on besides the job itself, by the name that messages use.
 
-    the weights of model (NAME)            behind a model's name, wherever it stands: a teacher's, a judge's
-    the tokenizer or chat template of ...  beside them
-    the code of MODULE                     the user's own rewards, tasks, scorers and strategies (see `own_code`)
-    the training problems of TASK          where a job learns from them (see `unchanged` for the others)
-    the file NAME that MODULE reads        which such code names
+    the weights of model (NAME)            of every model that the job names: also a teacher, a reward model
+    the tokenizer or chat template of ...  of the same models
+    the code of MODULE                     the user's own rewards, tasks, scorers and strategies (code_fingerprints)
+    the training problems of TASK          if the job learns from them (for other problems see problem_changes)
+    the file NAME that MODULE reads        a data file that such code names
     the file NAME (FIELD)                  a file that the job names, or one of the user's own objects in it
     the traces of RUN (FIELD)              a run directory that it names
-    the folder NAME (FIELD)                any other
+    the folder NAME (FIELD)                any other folder
 
-A run keeps a fingerprint of each (`environment.json`) and does not go on with others. The names hold no place, so that
-a folder of stages can be moved. What a server runs cannot be compared; ponder itself is told apart by its version.
+A run stores a fingerprint of each (`environment.json`) and refuses to resume with others. The names hold no paths, so
+that a folder of stages can be moved. Models behind a server cannot be compared; ponder is compared by its version.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ _OBJECT_PATTERN = re.compile(r"(?:oracle\+)?([A-Za-z_][\w.]*):[A-Za-z_][\w.]*") 
 
 
 def input_fingerprints(job: Any) -> dict[str, str]:
-    """A fingerprint of each that is there, by its name."""
+    """The fingerprint of each input that exists, by name."""
     marks = model_fingerprints(job)
     modules: list[str] = []
     for where, part, owner, reads in _walk_job(job):
         if isinstance(part, str):
-            modules += [found[1]] if (found := _OBJECT_PATTERN.fullmatch(part)) else []
-            if not (_is_task(owner) and _is_ponder_type(owner)):  # whose files are known by its problems
+            modules += [match[1]] if (match := _OBJECT_PATTERN.fullmatch(part)) else []
+            if not (_is_task(owner) and _is_ponder_type(owner)):  # its problems stand for its files
                 add_fingerprints(marks, _path_fingerprint(where, part, not _is_ponder_type(owner)))
         else:
             modules.append(type(part).__module__)
             if _is_task(part):
                 add_fingerprints(marks, _problem_fingerprints(part, reads))
-    for run in getattr(job, "runs", ()):  # whose own verifiers may judge again
+    for run in getattr(job, "runs", ()):  # their verifiers may grade again
         modules += _modules_in_job(run)
     return marks | code_fingerprints(modules)
 
@@ -59,7 +59,7 @@ def input_fingerprints(job: Any) -> dict[str, str]:
 def _walk_job(
     value: Any, where: str = "", owner: Any = None, reads: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, Any, Any, tuple[str, ...]]]:
-    """Every object and text in a job: where it stands, whose it is, and which problems of a task are read there."""
+    """Every object and text in a job: its path, the object that holds it, and which splits of a task it reads."""
     if isinstance(value, str):
         yield where, value, owner, reads
     elif isinstance(value, list | tuple):
@@ -78,7 +78,7 @@ def _walk_job(
 
 
 def _is_task(value: Any) -> bool:
-    """Asked of its kind: to ask the object would read its problems."""
+    """Whether this is a task. Looks at the class, since the attributes of the object read its problems."""
     own = getattr(value, "__dict__", {})
     return all(name in own or hasattr(type(value), name) for name in ("train", "test", "verifier"))
 
@@ -88,8 +88,8 @@ def _is_ponder_type(value: Any) -> bool:
 
 
 def _problem_fingerprints(task: Any, reads: Sequence[str]) -> dict[str, str]:
-    """Of a task's problems. Those that ponder draws follow from settings and version; a mixture is its parts. Of any
-    other sequence that makes problems when they are asked for, the first count."""
+    """Fingerprints of a task's problems. Generated ones follow from settings and version; a mixture counts by its
+    parts. Of any other lazy sequence, the first problems count."""
     inner = any(_is_task(part) for _, part, _, _ in _walk_job(task) if part is not task and not isinstance(part, str))
     if _is_ponder_type(task) and inner:
         return {}
@@ -103,7 +103,7 @@ def _problem_fingerprints(task: Any, reads: Sequence[str]) -> dict[str, str]:
                     problems if listed else problems[:NUM_HASHED_PROBLEMS]
                 )
         except PonderError:
-            pass  # whoever asks them says what is wrong
+            pass  # the job that reads them reports the error
     return marks
 
 
@@ -115,7 +115,7 @@ def _hash_problems(problems: Sequence[Problem]) -> str:
 
 
 def _path_fingerprint(where: str, text: str, folders: bool) -> dict[str, str]:
-    """What lies where a text says, where it says a place. `folders`: also one that is no run directory."""
+    """The fingerprint of what a text names, if it is a path. `folders`: also of a folder that is no run directory."""
     if not text.strip() or len(text) > MAX_PATH_CHARS or "\0" in text or "\n" in text:
         return {}
     if where.rpartition(".")[2] in MODEL_FIELDS or parse_reward_model(text)[0]:
@@ -131,12 +131,12 @@ def _path_fingerprint(where: str, text: str, folders: bool) -> dict[str, str]:
         if not folders or (path / "job.json").is_file() or Path.home().is_relative_to(path.resolve()):
             return {}
         return {f"the folder {path.name} ({where})": folder_fingerprint(path)}
-    except (PonderError, OSError, RuntimeError):  # the last: nobody's home folder
-        return {}  # whoever reads it says what is wrong
+    except (PonderError, OSError, RuntimeError):  # RuntimeError: no home folder
+        return {}  # the job that reads it reports the error
 
 
 def _modules_in_job(run: Any) -> Iterator[str]:
-    """The modules that a run's job names."""
+    """The modules that the job of a run names."""
     try:
         job = read_job(run)
     except PonderError:

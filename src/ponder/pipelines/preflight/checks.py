@@ -1,6 +1,4 @@
-"""What must hold before a run: each check is a function of the evidence and says what it measured, why that matters
-and what to do.
-"""
+"""The preflight checks: each is a function of the preflight data that reports what it measured, and advice."""
 
 from __future__ import annotations
 
@@ -18,17 +16,13 @@ from ponder.protocols import Task
 from ponder.train.learner import Learner, OutOfMemory
 from ponder.types import Problem, Score, Step, Trace, ids, prompt_trace
 
-MAX_LOGPROB_GAP_NATS = 1e-3  # nats, the largest difference of two ways to compute a log-probability in float32
-MAX_MEAN_LOGPROB_GAP_NATS = (
-    0.1  # nats, the mean one in half precision; rounding alone makes some 0.02 in a model of 135 M
-)
-MAX_GRADIENT_DIFFERENCE_FP32, MAX_GRADIENT_DIFFERENCE_HALF = (
-    1e-4,
-    0.2,
-)  # relative difference of two gradients, in float32 and in half precision (there some 0.03)
-MIN_GRADIENT_SHARE = 0.01  # of the credit's sum: a gradient that cancels to less is compared with this
-REFERENCE_SHIFT_NATS = 0.5  # nats between the policy and the reference when the pull of the KL term is tried
-MAX_KL_PULL_ERROR = 1e-3  # relative difference between the pull that is found and that of the formula, both in float32
+MAX_LOGPROB_GAP_NATS = 1e-3  # the largest difference of two computations of a log-probability in float32
+MAX_MEAN_LOGPROB_GAP_NATS = 0.1  # the mean one in half precision; rounding alone makes 0.02 in a 135 M model
+MAX_GRADIENT_DIFFERENCE_FP32 = 1e-4  # relative difference of two gradients
+MAX_GRADIENT_DIFFERENCE_HALF = 0.2  # the same in half precision, where 0.03 is usual
+MIN_GRADIENT_SHARE = 0.01  # of the credit's sum: the scale for gradients that nearly cancel
+REFERENCE_SHIFT_NATS = 0.5  # between policy and reference when the pull of the KL term is measured
+MAX_KL_PULL_ERROR = 1e-3  # relative difference between the measured pull and the formula's, both in float32
 MAX_COMPILED_DIFFERENCE = {torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.2}  # of the gradient's norm
 NO_ANSWER = "I do not know."
 NOT_FINITE = "numbers that are not finite, see there"
@@ -36,7 +30,7 @@ NOT_FINITE = "numbers that are not finite, see there"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`passed` None: it does not apply here, or what it would find is expected; `value` says which."""
+    """The result of a check. `passed` is None if it does not apply, or if a failure is expected; `value` says which."""
 
     name: str
     passed: bool | None
@@ -45,20 +39,20 @@ class Check:
 
 
 class PreflightError(PonderError):
-    """Names each check that failed, what was measured, why it matters and what to do."""
+    """Lists each failed check: what was measured, why it matters and what to do."""
 
-    def __init__(self, found: Sequence[Check]) -> None:
-        self.checks = list(found)
-        failed = [c for c in found if c.passed is False]
+    def __init__(self, results: Sequence[Check]) -> None:
+        self.checks = list(results)
+        failed = [c for c in results if c.passed is False]
         lines = [f"  {c.name}: {c.value}. {c.advice}" for c in failed]
-        said = f"{len(failed)} of {len(found)} checks before the run failed, so nothing was trained:"
-        super().__init__("\n".join([said, *lines]))
+        summary = f"{len(failed)} of {len(results)} checks before the run failed, so nothing was trained:"
+        super().__init__("\n".join([summary, *lines]))
 
 
-def raise_if_failed(found: list[Check]) -> list[Check]:
-    if any(c.passed is False for c in found):
-        raise PreflightError(found)
-    return found
+def raise_if_failed(results: list[Check]) -> list[Check]:
+    if any(c.passed is False for c in results):
+        raise PreflightError(results)
+    return results
 
 
 LOGPROBS_ADVICE = (
@@ -70,19 +64,19 @@ LOGPROBS_ADVICE = (
 def check_logprobs(e: PreflightData, truncated: bool) -> Check:
     """The learner's log-probabilities of sampled tokens are the sampler's."""
     pairs = zip(e.credited(), e.shared_prompt.sequences, strict=False)
-    drawn = [(t, np.flatnonzero(~np.isnan(t.sampled_S[: e.sampled_lengths[id(step)]]))) for (_, step), t in pairs]
-    gaps = np.abs(np.concatenate([t.logprobs_S[at] - t.sampled_S[at] for t, at in drawn]))
-    said = f"mean {gaps.mean():.1e}, largest {gaps.max():.1e} nats"
+    sampled = [(t, np.flatnonzero(~np.isnan(t.sampled_S[: e.sampled_lengths[id(step)]]))) for (_, step), t in pairs]
+    gaps = np.abs(np.concatenate([t.logprobs_S[at] - t.sampled_S[at] for t, at in sampled]))
+    summary = f"mean {gaps.mean():.1e}, largest {gaps.max():.1e} nats"
     if truncated:
         return Check(
-            "log-probabilities", None, f"{said}: expected, top_p, top_k and min_p renormalise", LOGPROBS_ADVICE
+            "log-probabilities", None, f"{summary}: expected, top_p, top_k and min_p renormalise", LOGPROBS_ADVICE
         )
     if not np.isfinite(gaps).all():
         return Check("log-probabilities", None, NOT_FINITE, LOGPROBS_ADVICE)
     exact = e.policy.net.dtype == torch.float32
     passed = gaps.max() <= MAX_LOGPROB_GAP_NATS if exact else gaps.mean() <= MAX_MEAN_LOGPROB_GAP_NATS
     allowed = f"{MAX_LOGPROB_GAP_NATS:g}" if exact else f"{MAX_MEAN_LOGPROB_GAP_NATS:g} in the mean"
-    return Check("log-probabilities", bool(passed), f"{said} (at most {allowed})", LOGPROBS_ADVICE)
+    return Check("log-probabilities", bool(passed), f"{summary} (at most {allowed})", LOGPROBS_ADVICE)
 
 
 CREDIT_ADVICE = (
@@ -92,10 +86,10 @@ CREDIT_ADVICE = (
 
 
 def check_credit(e: PreflightData) -> Check:
-    """Completions of which some are right and some are wrong have a gradient."""
+    """A group with correct and wrong completions has a gradient."""
     count = len(e.credited())
-    said = f"{count} of {sum(len(t.steps) - 1 for t in e.traces)} completions have an advantage"
-    return Check("credit", count > 0, said, CREDIT_ADVICE)
+    summary = f"{count} of {sum(len(t.steps) - 1 for t in e.traces)} completions have an advantage"
+    return Check("credit", count > 0, summary, CREDIT_ADVICE)
 
 
 INVARIANCE_ADVICE = (
@@ -105,7 +99,7 @@ INVARIANCE_ADVICE = (
 
 
 def check_gradient_invariance(e: PreflightData) -> Check:
-    """The gradient does not depend on how the step is cut into micro-batches and packed."""
+    """The gradient does not depend on how the step is split into micro-batches and packed."""
     tolerance = MAX_GRADIENT_DIFFERENCE_FP32 if e.policy.net.dtype == torch.float32 else MAX_GRADIENT_DIFFERENCE_HALF
     scale = max(
         e.shared_prompt.norm(),
@@ -117,8 +111,8 @@ def check_gradient_invariance(e: PreflightData) -> Check:
     if not (math.isfinite(cut) and math.isfinite(apart)):
         return Check("invariance", None, NOT_FINITE, INVARIANCE_ADVICE)
     unshared = "" if e.unshared_prompt is None else f", {apart:.0e} with copied prompts"
-    said = f"the gradient differs by {cut:.0e} in micro-batches{unshared} (at most {tolerance:g} of its norm)"
-    return Check("invariance", max(cut, apart) <= tolerance, said, INVARIANCE_ADVICE)
+    summary = f"the gradient differs by {cut:.0e} in micro-batches{unshared} (at most {tolerance:g} of its norm)"
+    return Check("invariance", max(cut, apart) <= tolerance, summary, INVARIANCE_ADVICE)
 
 
 KL_ADVICE = (
@@ -128,7 +122,7 @@ KL_ADVICE = (
 
 
 def check_kl_term(e: PreflightData, own: bool) -> Check:
-    """The reference begins as the policy, and where the two differ the loss pulls them together as its formula says.
+    """The reference starts equal to the policy, and the loss pulls the two together as its formula says.
 
     With the reference d nats above the policy at every token, descending k3 raises the log-likelihood as descending
     beta (e^d - 1) times the negative log-likelihood would; descending k2, beta d times. `own`: there is no teacher.
@@ -136,22 +130,22 @@ def check_kl_term(e: PreflightData, own: bool) -> Check:
     term = e.learner.objective.kl
     if term is None:
         return Check("KL", None, "there is no KL term", KL_ADVICE)
-    said = []
+    summary = []
     if own:
         pairs = zip(e.credited(), e.shared_prompt.sequences, strict=False)
         parts = [t.logprobs_S - s.notes["reference"][: len(t.logprobs_S)] for (_, s), t in pairs]
         gap = float(np.abs(np.concatenate(parts)).mean())
         if gap > (MAX_LOGPROB_GAP_NATS if e.policy.net.dtype == torch.float32 else MAX_MEAN_LOGPROB_GAP_NATS):
             return Check("KL", False, f"the reference begins {gap:.1e} nats per token from the policy", KL_ADVICE)
-        said.append(f"the reference begins {gap:.0e} nats away" if gap else "the reference begins as the policy")
+        summary.append(f"the reference begins {gap:.0e} nats away" if gap else "the reference begins as the policy")
     if term.where == "reward":
-        return Check("KL", True if own else None, "; ".join([*said, "it enters the reward"]), KL_ADVICE)
+        return Check("KL", True if own else None, "; ".join([*summary, "it enters the reward"]), KL_ADVICE)
     pull = _measure_kl_pull(e)
     wanted = term.beta * (2 * REFERENCE_SHIFT_NATS if term.estimator == "k2" else 2 * math.sinh(REFERENCE_SHIFT_NATS))
     if not math.isfinite(pull):
         return Check("KL", None, NOT_FINITE, KL_ADVICE)
-    said.append(f"its pull is {pull:.3g} (by its formula {wanted:.3g})")
-    return Check("KL", abs(pull - wanted) <= MAX_KL_PULL_ERROR * wanted, "; ".join(said), KL_ADVICE)
+    summary.append(f"its pull is {pull:.3g} (by its formula {wanted:.3g})")
+    return Check("KL", abs(pull - wanted) <= MAX_KL_PULL_ERROR * wanted, "; ".join(summary), KL_ADVICE)
 
 
 def _measure_kl_pull(e: PreflightData) -> float:
@@ -159,7 +153,7 @@ def _measure_kl_pull(e: PreflightData) -> float:
     one as far below, over the token's weight. No token has an advantage, so that the KL term is all there is. It is the
     loss's own gradient, in float32 whatever the network's type.
     """
-    found = weights = 0.0
+    pull = weights = 0.0
     for batch, tokens in e.learner.loss_inputs(e.traces, UNLIMITED_TOKENS):
         logprobs_N = tokens.logprobs_N.detach().clone().requires_grad_()
         own_N, none_N = logprobs_N.detach(), torch.zeros_like(logprobs_N)
@@ -168,9 +162,9 @@ def _measure_kl_pull(e: PreflightData) -> float:
             moved = replace(tokens, advantage_N=none_N, logprobs_N=logprobs_N, old_N=own_N, notes=notes)
             loss_N, _ = e.learner.objective.loss(moved)
             (grad_N,) = torch.autograd.grad((loss_N * batch.weight_N).sum(), logprobs_N, allow_unused=True)
-            found -= sign * float((grad_N * batch.weight_N).sum()) if grad_N is not None else 0.0
+            pull -= sign * float((grad_N * batch.weight_N).sum()) if grad_N is not None else 0.0
         weights += float((batch.weight_N * batch.weight_N).sum())
-    return found / max(weights, 1e-30)
+    return pull / max(weights, 1e-30)
 
 
 GRADIENT_ADVICE = (
@@ -180,29 +174,28 @@ GRADIENT_ADVICE = (
 
 
 def check_gradient(learner: Learner, traces: Sequence[Trace], name: str = "gradient") -> Check:
-    """Every parameter that learns has a gradient, and where blocks are compiled it is that of the plain blocks."""
+    """Every parameter that learns has a gradient; with compiled blocks it is that of the plain blocks."""
     learning = learner.master_weights.params
     try:
         plain = gradient_norms(learner, traces, compiled=False)
-        found = gradient_norms(learner, traces, compiled=True) if learner.compiled else plain
+        norms = gradient_norms(learner, traces, compiled=True) if learner.compiled else plain
     except OutOfMemory as why:
         return Check(name, None, f"not compared, for lack of memory ({why})", GRADIENT_ADVICE)
-    if lacking := [n for n in learning if n not in found]:
+    if lacking := [n for n in learning if n not in norms]:
         has = f"{len(lacking)} of {len(learning)} parameters that should learn have no gradient: {lacking[0]}"
         return Check(
             name, False, has + ("" if lacking[0] not in plain else ", which has one uncompiled"), GRADIENT_ADVICE
         )
-    norm, expected = (math.hypot(*norms.values()) for norms in (found, plain))
+    norm, expected = (math.hypot(*each.values()) for each in (norms, plain))
     if not (math.isfinite(norm) and math.isfinite(expected)):
         return Check(name, None, NOT_FINITE, GRADIENT_ADVICE)
-    said = f"all {len(learning)} parameters that learn have a gradient, of norm {norm:.3g}"
+    summary = f"all {len(learning)} parameters that learn have a gradient, of norm {norm:.3g}"
     if not learner.compiled:
-        return Check(name, True, said, GRADIENT_ADVICE)
-    off = math.hypot(*(found[n] - plain[n] for n in learning)) / max(expected, 1e-30)
+        return Check(name, True, summary, GRADIENT_ADVICE)
+    difference = math.hypot(*(norms[n] - plain[n] for n in learning)) / max(expected, 1e-30)
     allowed = MAX_COMPILED_DIFFERENCE[learner.net.dtype]
-    return Check(
-        name, off <= allowed, f"{said}; compiled it differs by {off:.0e} (at most {allowed:g})", GRADIENT_ADVICE
-    )
+    summary += f"; compiled it differs by {difference:.0e} (at most {allowed:g})"
+    return Check(name, difference <= allowed, summary, GRADIENT_ADVICE)
 
 
 PROMPT_ADVICE = (
@@ -212,18 +205,18 @@ PROMPT_ADVICE = (
 
 
 def check_prompt_mask(e: PreflightData) -> Check:
-    """Nothing but the completions' own tokens is trained."""
+    """Only the completions' own tokens are trained."""
     pairs = list(zip(e.credited(), e.shared_prompt.sequences, strict=False))
-    strange = sum(_count_prompt_targets(step.token_ids, t) for (_, step), t in pairs)
-    strange += sum(len(t.targets_S) for t in e.shared_prompt.sequences[len(pairs) :])
-    own = sum(len(t.targets_S) for t in e.shared_prompt.sequences) - strange
-    asked = sum(len(t.steps[0].token_ids) for t in e.traces)
-    said = f"{own} tokens of completions are trained, and {strange or 'none'} of the {asked} before them"
-    return Check("prompt", not strange, said, PROMPT_ADVICE)
+    foreign = sum(_count_prompt_targets(step.token_ids, t) for (_, step), t in pairs)
+    foreign += sum(len(t.targets_S) for t in e.shared_prompt.sequences[len(pairs) :])
+    own = sum(len(t.targets_S) for t in e.shared_prompt.sequences) - foreign
+    prompt_tokens = sum(len(t.steps[0].token_ids) for t in e.traces)
+    summary = f"{own} tokens of completions are trained, and {foreign or 'none'} of the {prompt_tokens} before them"
+    return Check("prompt", not foreign, summary, PROMPT_ADVICE)
 
 
 def _count_prompt_targets(tokens: NDArray[np.int32], t: TrainedSequence) -> int:
-    """How many targets are not the completion's own. A part of it at either end is."""
+    """The number of targets that are not the completion's own tokens. The completion may be cut at either end."""
     size = len(t.targets_S)
     parts = (tokens[:size], tokens[len(tokens) - size :]) if size <= len(tokens) else ()
     return 0 if any(np.array_equal(t.targets_S, p) for p in parts) else max(1, size - len(tokens))
@@ -236,11 +229,11 @@ EOS_ADVICE = (
 
 
 def check_eos(e: PreflightData, stops: bool) -> Check:
-    """Where a completion ended, its EOS is a target, once. `stops`: stop strings end it in another way."""
+    """The EOS of an ended completion is a target, once. `stops`: the job ends answers with stop strings."""
     eos = sorted(e.policy.eos)
     if not eos:
-        said = "the tokenizer names no EOS token"
-        return Check("EOS", None if stops else False, f"{said}{', but stop strings end an answer' * stops}", EOS_ADVICE)
+        summary = "the tokenizer names no EOS token" + ", but stop strings end an answer" * stops
+        return Check("EOS", None if stops else False, summary, EOS_ADVICE)
     steps = [step for _, step in e.credited() if step.token_ids[-1] in eos]
     counts = [
         int(np.isin(t.targets_S, eos)[t.weights_S > 0].sum())
@@ -250,18 +243,18 @@ def check_eos(e: PreflightData, stops: bool) -> Check:
     right = sum(c == 1 for c in counts)
     name = e.policy.tokenizer.token(int(steps[0].token_ids[-1])) if steps else e.policy.tokenizer.token(eos[0])
     pad = ", which is also the padding" if e.policy.tokenizer.pad in eos else ""
-    said = f"{name}{pad} is a target once in {right} of {len(steps)} ended completions"
-    return Check("EOS", right == len(steps) > 0, said, EOS_ADVICE)
+    summary = f"{name}{pad} is a target once in {right} of {len(steps)} ended completions"
+    return Check("EOS", right == len(steps) > 0, summary, EOS_ADVICE)
 
 
 TEMPLATE_ADVICE = (
-    "The model would answer another question than the one that is judged: look at the prompt (`ponder plan` shows "
+    "The model would answer another question than the one that is scored: look at the prompt (`ponder plan` shows "
     "it), and give another --template (plain, qa, r1 or jinja2 text)"
 )
 
 
 def check_template(e: PreflightData) -> Check:
-    """A prompt has at most one first token and all that was asked."""
+    """A prompt has at most one BOS token and contains all messages."""
     tokenizer = e.policy.tokenizer
     for problem in e.problems:
         tokens = e.policy.encode(problem.messages)
@@ -294,8 +287,8 @@ VERIFIER_ADVICE = (
 
 
 async def check_verifier(e: PreflightData, task: Task) -> Check:
-    """The task's own answer scores more than a wrong one and than nothing, and is decided."""
-    said = []
+    """The task's gold answer is decided, and scores more than a wrong and than an empty one."""
+    summary = []
     for problem in e.problems:
         try:
             gold = task.gold(problem)
@@ -310,14 +303,14 @@ async def check_verifier(e: PreflightData, task: Task) -> Check:
                 text = f"the {name} answer {texts[name][:40]!r} is undecided: {scores[name].reason}"
                 return Check("grader", False, text, VERIFIER_ADVICE)
         assert good is not None and wrong is not None
-        said.append(", ".join(f"{n} {'undecided' if v is None else f'{v:g}'}" for n, v in values.items()))
+        summary.append(", ".join(f"{n} {'undecided' if v is None else f'{v:g}'}" for n, v in values.items()))
         if not good > wrong or (empty is not None and not good > empty):
-            return Check("grader", False, f"{said[-1]} for {gold[:40]!r} ({scores['gold'].reason})", VERIFIER_ADVICE)
-    return Check("grader", True, "; ".join(dict.fromkeys(said)), VERIFIER_ADVICE)
+            return Check("grader", False, f"{summary[-1]} for {gold[:40]!r} ({scores['gold'].reason})", VERIFIER_ADVICE)
+    return Check("grader", True, "; ".join(dict.fromkeys(summary)), VERIFIER_ADVICE)
 
 
 def _wrong_answer(task: Task, problem: Problem) -> str:
-    """Another problem's answer, where one differs."""
+    """The answer of another problem, if one differs."""
     others = (task.train[i] for i in range(min(20, len(task.train))))
     return next((task.gold(p) for p in others if p.answer != problem.answer), NO_ANSWER)
 
@@ -338,7 +331,7 @@ FINITE_ADVICE = (
 
 
 def check_finite(e: PreflightData) -> Check:
-    said = f"loss {e.shared_prompt.loss:.3g}, gradient norm {e.shared_prompt.norm():.3g}"
+    summary = f"loss {e.shared_prompt.loss:.3g}, gradient norm {e.shared_prompt.norm():.3g}"
     return Check(
-        "finite", math.isfinite(e.shared_prompt.loss) and math.isfinite(e.shared_prompt.norm()), said, FINITE_ADVICE
+        "finite", math.isfinite(e.shared_prompt.loss) and math.isfinite(e.shared_prompt.norm()), summary, FINITE_ADVICE
     )

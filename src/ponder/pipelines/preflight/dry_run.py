@@ -1,4 +1,4 @@
-"""A run tried out before it is begun: its first steps in a folder that is thrown away, and samples of its policy."""
+"""A dry run of a training job: its first steps in a temporary folder, with their time and memory."""
 
 from __future__ import annotations
 
@@ -15,43 +15,41 @@ import torch
 
 from ponder.errors import Interrupted
 from ponder.models.ponder_policy import PonderPolicy
-from ponder.nets import lora
 from ponder.nets.hardware import pick_device
 from ponder.pipelines.preflight.gradient_probe import probe_gradient
 from ponder.pipelines.problems.curriculum import PassRateHistory
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.solve import solve_all
-from ponder.pipelines.training.teachers import load_teacher
 from ponder.protocols import Progress
 from ponder.train.learner import Learner
 from ponder.types import Trace
 
-NUM_TIMED_GROUPS = 4  # groups that stand for all of a step's
+NUM_TIMED_GROUPS = 4  # groups that are timed in place of all groups of a step
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """What the first steps took. `first`: the traces of the very first one."""
+    """What the first steps took."""
 
-    sample_seconds: list[float]  # seconds of each step
+    sample_seconds: list[float]  # of each step
     learn_seconds: list[float]
-    peak_bytes: int  # bytes at most: of the GPU where there is one, else of this process
-    total_bytes: int | None  # bytes that the GPU has
-    first_traces: list[Trace]
+    peak_bytes: int  # of the GPU if there is one, else of this process
+    total_bytes: int | None  # of the GPU
+    first_traces: list[Trace]  # of the first step
     metrics: list[dict[str, float]]  # of each step
 
 
 class _StepLimitReached(Exception):
-    """Ends the rehearsal; the job takes it for a fault and saves nothing."""
+    """Ends the dry run; the job treats it as an error and saves nothing."""
 
 
 class _UserInterrupted(_StepLimitReached):
-    """The user did."""
+    """The user interrupted the dry run."""
 
 
 class _StepLimit:
-    """A `Watch` that ends the job after so many steps; another one is told what goes on."""
+    """A `Progress` that ends the job after so many steps and forwards to another one."""
 
     def __init__(self, steps: int, watch: Progress) -> None:
         self.steps, self.watch = steps, watch
@@ -81,7 +79,7 @@ class _StepLimit:
 
 
 def dry_run(job: RL | FineTune, steps: int, watch: Progress) -> DryRun:
-    """Really run the first steps of a job, with its own settings, in a folder that is thrown away."""
+    """Run the first steps of a job, with its own settings, in a temporary folder."""
     device = pick_device(job.device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -91,11 +89,11 @@ def dry_run(job: RL | FineTune, steps: int, watch: Progress) -> DryRun:
         try:
             job(Path(folder) / "run", clock)
         except Exception as end:
-            found = _unwrap_group(end)
-            if isinstance(found, _UserInterrupted):
+            error = _unwrap_group(end)
+            if isinstance(error, _UserInterrupted):
                 raise Interrupted("stopped; nothing was kept") from None
-            if not isinstance(found, _StepLimitReached):
-                raise found from None
+            if not isinstance(error, _StepLimitReached):
+                raise error from None
     memory, of = peak_memory(device)
     sample = [row.get("time/sample", 0.0) for row in clock.rows]
     learn = [row["step_time"] - s for row, s in zip(clock.rows, sample, strict=True)]
@@ -103,22 +101,21 @@ def dry_run(job: RL | FineTune, steps: int, watch: Progress) -> DryRun:
 
 
 def _unwrap_group(error: Exception) -> Exception:
-    """What went wrong, without the groups that tasks at work together put around it."""
+    """The first error inside nested exception groups."""
     return _unwrap_group(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
 
 
 def peak_memory(device: torch.device) -> tuple[int, int | None]:
-    """Bytes, and of how many where that is known. The system counts in KiB, but on macOS in bytes."""
+    """Peak and total bytes, the total only of a GPU. ru_maxrss is in KiB, but on macOS in bytes."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device), torch.cuda.get_device_properties(device).total_memory
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024), None
 
 
 def time_full_pass(learner: Learner, traces: Sequence[Trace]) -> float:
-    """Seconds to learn from all these groups if each had a gradient, by a pass over some of them.
+    """Estimated seconds to learn from all these groups if each had a gradient, from a pass over some of them.
 
-    The pass leaves out most weights' gradients, which are a third of the work: forward, backward to each layer's
-    input, backward to its weights.
+    The pass leaves out most weight gradients, a third of the work (forward, backward to inputs, backward to weights).
     """
     some = [Trace(t.problem, [replace(s) for s in t.steps]) for t in traces[:NUM_TIMED_GROUPS]]
     for trace in some:
@@ -130,7 +127,7 @@ def time_full_pass(learner: Learner, traces: Sequence[Trace]) -> float:
 
 
 async def sample_groups(job: RL, policy: PonderPolicy, count: int, have: Sequence[Trace] = ()) -> list[Trace]:
-    """The job's strategy on the first problems it will ask, so many at least; `have`: traces of the first of these."""
+    """Traces of the job's strategy on at least `count` of its first problems; `have` are those of the first ones."""
     traces = list(have)
     if len(traces) < count:
         policy.reseed(job.seed, 0, *([1] if traces else []))
@@ -138,13 +135,3 @@ async def sample_groups(job: RL, policy: PonderPolicy, count: int, have: Sequenc
         chosen = job.curriculum.choose(problems, job.seed, len(traces), count - len(traces), PassRateHistory())
         traces += await solve_all([problems[i] for i in chosen], job.strategy, policy, job.task.verifier)
     return traces
-
-
-def build_sft_learner(job: FineTune, policy: PonderPolicy) -> Learner:
-    """The learner that a fine-tuning job trains with."""
-    if job.lora is not None:
-        lora.attach(policy.net, job.lora, job.seed)
-    return Learner(
-        policy.net, job.algorithm, job.optimizer, max_tokens_per_microbatch=job.max_tokens_per_microbatch, gradient_checkpointing=job.gradient_checkpointing,
-        frozen_layers=job.frozen_layers, reference=None if job.teacher is None else load_teacher(job.teacher, policy),
-    )  # fmt: skip

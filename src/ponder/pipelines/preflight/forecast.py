@@ -1,8 +1,8 @@
-"""What a run will be like, from a few samples and steps of it: groups without a gradient, and time. Pure functions.
+"""Forecasts of a run from a few samples and steps: groups without a gradient, and time. Pure functions.
 
 A group of n equal rewards has no gradient. With pass rate p that happens with probability p^n + (1 - p)^n. Pass rates
-differ from problem to problem; they are taken to follow a Beta distribution, of which only the scan is known: all its
-shapes on a grid are kept, each with the likelihood of what was seen. Shapes: S shapes, K problems.
+differ between problems; they are assumed to follow a Beta distribution. Its posterior is computed on a grid of shapes
+from the observed samples. Shapes: S grid points, K problems.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 GROUP_SIZES = (2, 4, 8, 16, 32, 64)  # group sizes to compare
-CREDIBLE_MASS = 0.9  # of the probability lies within a range that is told
+CREDIBLE_MASS = 0.9  # the probability of a reported range
 
 
 def dead_group_probability(p: float, n: int) -> float:
@@ -33,18 +33,18 @@ def expected_dead_share(a: float, b: float, n: int) -> float:
 
 @dataclass(frozen=True)
 class PassRates:
-    """How pass rates are spread over problems: Beta shapes and how likely each is."""
+    """The distribution of pass rates over problems: Beta shapes and their posterior weights."""
 
     a_S: Array
     b_S: Array
     weight_S: Array
 
     def mean(self) -> float:
-        """Of the pass rate."""
+        """The mean pass rate."""
         return float(self.weight_S @ (self.a_S / (self.a_S + self.b_S)))
 
     def dead_share(self, n: int) -> tuple[float, float, float]:
-        """Share of groups of n without a gradient on new problems: expected, and a range that holds it (90 %)."""
+        """Share of groups of n without a gradient on new problems: expected, and a 90 % range."""
         share_S = np.array([expected_dead_share(a, b, n) for a, b in zip(self.a_S, self.b_S, strict=True)])
         order = np.argsort(share_S)
         below = np.cumsum(self.weight_S[order])
@@ -55,10 +55,8 @@ class PassRates:
 
 
 def fit_pass_rates(tries: Sequence[int], passes: Sequence[int]) -> PassRates:
-    """From each problem's tries and passes.
-
-    Means m lie evenly in log m / (1 - m) from 1/1000 to 999/1000, concentrations a + b from 1/4 to 64 in log; every
-    point of this grid is as likely as any before the scan.
+    """The posterior from each problem's tries and passes, with a uniform prior on a grid: means evenly spaced in
+    log-odds from 1/1000 to 999/1000, concentrations a + b evenly spaced in log from 1/4 to 64.
     """
     means = 1 / (1 + np.exp(-np.linspace(-math.log(999), math.log(999), 41)))
     sizes = np.geomspace(0.25, 64, 17)
@@ -77,7 +75,7 @@ def _log_rising_factorial(x_S: Array, count: int) -> Array:
 
 @dataclass(frozen=True)
 class GroupForecast:
-    """A forecast of groups: how many rewards are the best, and the share without a gradient at several sizes."""
+    """The pass rate of the samples, and the share of groups without a gradient at several group sizes."""
 
     n: int
     pass_rate: float  # of the samples
@@ -89,34 +87,34 @@ class GroupForecast:
 
 
 def forecast_groups(rewards: Sequence[Sequence[float]]) -> GroupForecast | None:
-    """From each problem's judged rewards; None where these are not of two kinds at most, or none were judged.
+    """A forecast from the rewards of each problem; None if there are none, or more than two distinct rewards.
 
-    The higher of two kinds is a pass; where there is one kind only, it is one from 1 on.
+    The higher of two rewards is a pass; a single reward is a pass from 1 on.
     """
-    known = [g for g in rewards if g]
-    kinds = sorted({r for g in known for r in g})
-    if not known or len(kinds) > 2:
+    groups = [g for g in rewards if g]
+    kinds = sorted({r for g in groups for r in g})
+    if not groups or len(kinds) > 2:
         return None
     best = kinds[-1] if len(kinds) == 2 else max(kinds[-1], 1.0)
-    passes = [sum(r == best for r in g) for g in known]
-    n = max(map(len, known))
-    spread = fit_pass_rates([len(g) for g in known], passes)
+    passes = [sum(r == best for r in g) for g in groups]
+    n = max(map(len, groups))
+    spread = fit_pass_rates([len(g) for g in groups], passes)
     expected, low, high = spread.dead_share(n)
     by_n = {k: spread.dead_share(k)[0] for k in sorted({*GROUP_SIZES, n})}
-    observed = sum(len(set(g)) == 1 for g in known) / len(known)
-    return GroupForecast(n, sum(passes) / sum(map(len, known)), observed, expected, low, high, by_n)
+    observed = sum(len(set(g)) == 1 for g in groups) / len(groups)
+    return GroupForecast(n, sum(passes) / sum(map(len, groups)), observed, expected, low, high, by_n)
 
 
-def smallest_group_size(found: GroupForecast, most: float) -> int | None:
-    """The smallest group size at which no more than this share is expected to be without a gradient."""
-    return next((n for n, share in sorted(found.by_n.items()) if share <= most), None)
+def smallest_group_size(forecast: GroupForecast, most: float) -> int | None:
+    """The smallest group size whose expected share of groups without a gradient is at most `most`."""
+    return next((n for n, share in sorted(forecast.by_n.items()) if share <= most), None)
 
 
 @dataclass(frozen=True)
 class RunTimeForecast:
-    """Seconds of a whole run: by its latest step, and what it can hardly be below and above.
+    """Seconds of a whole run, from its last measured step, with a lower and an upper bound.
 
-    `growing`: the highest has longer completions; `learned`: the steps had something to learn from.
+    `completions_may_grow`: the upper bound assumes longer completions; `had_gradient`: every step had a gradient.
     """
 
     expected: float
@@ -129,10 +127,10 @@ class RunTimeForecast:
 def forecast_run_time(
     steps: int, sample: Sequence[float], learn: Sequence[float], live: Sequence[float], full: float, growth: float
 ) -> RunTimeForecast:
-    """Of a run, from the seconds of its first steps. The very first is slower than others: memory is new to it.
+    """From the seconds of a run's first steps. The very first is slower than others: memory is allocated then.
 
-    `live`: the share of groups that each step learned from; where it is not all of them, `full` is what those would
-    take, besides. `growth`: how many times longer completions can become. At worst both are so from the beginning.
+    `live`: the share of groups with a gradient in each step; `full`: the seconds to learn from all groups. `growth`:
+    by what factor completions can become longer. The upper bound assumes both from the start.
     """
     both = [s + t for s, t in zip(sample, learn, strict=True)]
     more = [full * (1 - share) for share in live]

@@ -1,6 +1,6 @@
-"""What a learner would train on, seen from inside and without a step: the evidence for checks before a run.
+"""Gradients and trained tokens of a learner on a few samples, without a step: the data for preflight checks.
 
-The completions are real but short; where one did not end by itself an end is put to it. Shapes: S tokens of a sequence.
+The completions are sampled but short; those that did not end get an end token. Shapes: S tokens of a sequence.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ponder.train.pack import PackedBatch
 from ponder.types import Completion, Floats, Ids, Problem, Sampling, Score, Step, Trace, ids, prompt_trace
 
 NUM_PROBLEMS, NUM_COMPLETIONS = 2, 2
-MAX_COMPLETION_TOKENS = 12  # tokens of a completion: the whole shall take seconds on a processor
-UNLIMITED_TOKENS = 1 << 40  # tokens: more than any micro-batch has
+MAX_COMPLETION_TOKENS = 12  # so that all checks take seconds on a CPU
+UNLIMITED_TOKENS = 1 << 40  # more than any micro-batch has
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class TrainedSequence:
     targets_S: Ids
     weights_S: Floats
     logprobs_S: Floats  # the learner's
-    sampled_S: Floats  # the sampler's; NaN where nobody sampled
+    sampled_S: Floats  # the sampler's; NaN for tokens that were not sampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def gradient_norms(learner: Learner, traces: Sequence[Trace], compiled: bool) ->
     """The norm of each parameter's gradient, by name; a parameter without a gradient is left out.
 
     `compiled` False runs the blocks plainly. A gradient is dropped once its norm is known, so that the whole of it is
-    never in memory. Raises OutOfMemory where the traces do not fit at once.
+    never in memory. Raises OutOfMemory if the traces do not fit into one batch.
     """
     squares: dict[str, Tensor] = {}
 
@@ -121,23 +121,22 @@ def _trained_sequences(batch: PackedBatch, tokens: Tokens) -> Iterator[TrainedSe
 
 @dataclass(slots=True)
 class PreflightData:
-    """What checks are about. `whole`: one batch, prompts shared; `cut`: each completion a batch of its own; `apart`:
-    one batch, each completion after its own copy of the prompt (None where answers must stay together).
+    """What the checks read. `shared_prompt`: one batch, prompts shared; `microbatched`: each completion in a batch of
+    its own; `unshared_prompt`: one batch, each completion after its own copy of the prompt (None if the objective
+    needs whole traces).
     """
 
     policy: PonderPolicy
     learner: Learner
     problems: list[Problem]
     traces: list[Trace]
-    sampled_lengths: dict[
-        int, int
-    ]  # by id of a completion's step: its tokens that were sampled, before an end was put to it
+    sampled_lengths: dict[int, int]  # by id of a completion's step: sampled tokens, without an added end token
     shared_prompt: ProbedGradient
     microbatched: ProbedGradient
     unshared_prompt: ProbedGradient | None
 
     def credited(self) -> list[tuple[Trace, Step]]:
-        """Completions that earn a gradient, in the order in which the learner packs them."""
+        """Completions that have a gradient, in the order in which the learner packs them."""
         return [
             (t, s)
             for t in self.traces
@@ -147,9 +146,9 @@ class PreflightData:
 
 
 def gather_preflight_data(
-    policy: PonderPolicy, learner: Learner, traces: list[Trace], real: dict[int, int]
+    policy: PonderPolicy, learner: Learner, traces: list[Trace], sampled_lengths: dict[int, int]
 ) -> PreflightData:
-    """Look at credited traces of one level: a prompt and its completions."""
+    """Probe credited traces of one level: a prompt and its completions."""
     dense, together = learner.objective.trains_zero_advantage, learner.objective.needs_whole_trace
     split = [
         Trace(t.problem, [t.steps[0], replace(s, parent=0)])
@@ -160,7 +159,7 @@ def gather_preflight_data(
     whole, cut = probe_gradient(learner, traces), probe_gradient(learner, traces, 1)
     problems = [t.problem for t in traces]
     apart = None if together else probe_gradient(learner, split)
-    return PreflightData(policy, learner, problems, traces, real, whole, cut, apart)
+    return PreflightData(policy, learner, problems, traces, sampled_lengths, whole, cut, apart)
 
 
 def _has_advantage(step: Step, dense: bool) -> bool:
@@ -178,29 +177,31 @@ async def draw_short_samples(
     """Some short samples of the policy's own, after the prompts that the strategy sends."""
     sampling = replace(sampling, max_tokens=min(MAX_COMPLETION_TOKENS, sampling.max_tokens))
     own = [policy.encode(p.messages) for p in problems]
-    asked = own if strategy is None else await first_prompts(strategy, problems, policy)
-    traces = [prompt_trace(p, prompt) for p, prompt in zip(problems, asked, strict=True)]
-    drawn = await asyncio.gather(*(policy.generate(t.steps[0].token_ids, sampling, NUM_COMPLETIONS) for t in traces))
-    return list(zip(traces, drawn, strict=True))
+    prompts = own if strategy is None else await first_prompts(strategy, problems, policy)
+    traces = [prompt_trace(p, prompt) for p, prompt in zip(problems, prompts, strict=True)]
+    requests = (policy.generate(t.steps[0].token_ids, sampling, NUM_COMPLETIONS) for t in traces)
+    return list(zip(traces, await asyncio.gather(*requests), strict=True))
 
 
-def add_ended_answers(drawn: Sequence[tuple[Trace, list[Completion]]], end: int | None, scorer: str) -> dict[int, int]:
-    """Completions as ended answers, scored 1 and 0 in turn: something to learn. Gives how much of each was sampled.
+def add_ended_answers(
+    samples: Sequence[tuple[Trace, list[Completion]]], end: int | None, scorer: str
+) -> dict[int, int]:
+    """Add the completions as ended answers, scored 1 and 0 in turn. Returns how many tokens of each were sampled.
 
-    All but the first of each problem are cut shorter, or repeat their first token: alike completions with opposite
-    credit would have no gradient, and lengths that are alike would hide a wrong denominator.
+    All but the first of each problem are cut shorter, or repeat their first token: equal completions with opposite
+    credit would have no gradient, and equal lengths would hide a wrong denominator.
     """
-    real = {}
-    for trace, completions in drawn:
+    sampled_lengths = {}
+    for trace, completions in samples:
         for k, c in enumerate(completions):
-            kept = len(c.token_ids) - k * len(c.token_ids) // (NUM_COMPLETIONS + 1)
-            tokens, logprobs = c.token_ids[:kept], c.logprobs[:kept]
-            if end is not None and not (kept == len(c.token_ids) and c.stop == "eos"):
+            length = len(c.token_ids) - k * len(c.token_ids) // (NUM_COMPLETIONS + 1)
+            tokens, logprobs = c.token_ids[:length], c.logprobs[:length]
+            if end is not None and not (length == len(c.token_ids) and c.stop == "eos"):
                 if any(np.array_equal(tokens, s.token_ids[:-1]) for s in trace.steps[1:]):
                     tokens, logprobs = np.append(tokens, tokens[:1]), np.append(logprobs, logprobs[:1])
                 tokens, logprobs = np.append(tokens, ids([end])), np.append(logprobs, np.float32(-1))
             step = Step(0, c.text, ids(tokens), logprobs, "eos", c.version, {scorer: Score(float(k % 2 == 0))})
             step.notes["values"] = np.zeros(len(tokens), np.float32)  # what a critic that knows nothing would say
             trace.add(step)
-            real[id(step)] = kept
-    return real
+            sampled_lengths[id(step)] = length
+    return sampled_lengths

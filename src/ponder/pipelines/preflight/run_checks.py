@@ -1,6 +1,6 @@
-"""Proofs that a run is right, before it spends anything: on a few short samples of its own, in seconds.
+"""Preflight: runs the checks of a training job on a few short samples, in seconds, before it spends anything.
 
-Nothing of the run changes: no step is taken, and the sampler's stream begins anew with each of the run's steps.
+Nothing of the run changes: no step is taken, and every step of the run seeds the sampler anew.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ponder.pipelines.preflight.gradient_probe import (
     gather_preflight_data,
     shortest_prompts,
 )
+from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.sft import (
     PREFERENCE_SCORER,
     FineTune,
@@ -31,7 +32,6 @@ from ponder.pipelines.sft import (
     as_single_step,
     target_answer,
 )
-from ponder.pipelines.solve import shuffled_problems
 from ponder.train.learner import Learner
 from ponder.types import Problem, Sampling
 
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 
 
 async def run_preflight(job: RL, policy: PonderPolicy, learner: Learner, critic: Learner | None = None) -> list[Check]:
-    """Raises where a check fails."""
-    found, _ = await preflight_rl(job, policy, learner, critic)
-    return checks.raise_if_failed(found)
+    """Run all checks. Raises PreflightError if one fails."""
+    results, _ = await preflight_rl(job, policy, learner, critic)
+    return checks.raise_if_failed(results)
 
 
 async def preflight_rl(
     job: RL, policy: PonderPolicy, learner: Learner, critic: Learner | None = None
 ) -> tuple[list[Check], PreflightData | None]:
-    """All checks, and what they looked at; only one where the model cannot even be sampled, or nothing is learned."""
+    """The results of all checks, and their data; a single failed one if sampling fails, or nothing has a gradient."""
     sampling = job.sampling
     try:
         e = await _gather_samples(job, policy, learner, sampling)
@@ -58,24 +58,26 @@ async def preflight_rl(
         return [checks.check_credit(e)], None
     own = job.teacher is None and e.learner.reference is not None
     stops = bool(sampling.stop or sampling.stop_token_ids)
-    found = [
-        checks.check_logprobs(e, sampling.renormalises), checks.check_gradient_invariance(e), checks.check_kl_term(e, own), checks.check_prompt_mask(e),
-        checks.check_eos(e, stops), checks.check_template(e), await checks.check_verifier(e, job.task), checks.check_finite(e),
+    results = [
+        checks.check_logprobs(e, sampling.renormalises), checks.check_gradient_invariance(e),
+        checks.check_kl_term(e, own), checks.check_prompt_mask(e),
+        checks.check_eos(e, stops), checks.check_template(e), await checks.check_verifier(e, job.task),
+        checks.check_finite(e),
         checks.check_gradient(learner, e.traces),
     ]  # fmt: skip
     if critic is not None:
-        found.append(checks.check_gradient(critic, e.traces, "critic's gradient"))
-    return found, e
+        results.append(checks.check_gradient(critic, e.traces, "critic's gradient"))
+    return results, e
 
 
 def preflight_sft(
     job: FineTune, problems: Sequence[Problem], policy: PonderPolicy, learner: Learner
 ) -> tuple[list[Check], PreflightData]:
-    """The checks that apply where answers are given and nothing is sampled."""
+    """The checks of a fine-tuning job, where answers are given and nothing is sampled."""
     chosen = shortest_prompts(policy, shuffled_problems(problems, job.seed, 0, 8 * NUM_PROBLEMS))
     traces = [answer_trace(policy, p, as_single_step(target_answer(job.data, p))) for p in chosen]
     for trace in traces:
-        for step in trace.steps[1:]:  # the beginning and the end are enough
+        for step in trace.steps[1:]:  # the beginning and the end suffice
             step.token_ids = np.concatenate(
                 [step.token_ids[: MAX_COMPLETION_TOKENS - 1], step.token_ids[MAX_COMPLETION_TOKENS - 1 :][-1:]]
             )
@@ -84,23 +86,23 @@ def preflight_sft(
         learner.write_reference_logprobs(traces)
     job.algorithm.credit(traces, PREFERENCE_SCORER, {})
     e = gather_preflight_data(policy, learner, traces, {})
-    found = [
+    results = [
         checks.check_gradient_invariance(e),
         checks.check_prompt_mask(e),
         checks.check_eos(e, False),
         checks.check_template(e),
         checks.check_finite(e),
     ]
-    return [*found, checks.check_gradient(learner, traces)], e
+    return [*results, checks.check_gradient(learner, traces)], e
 
 
 async def _gather_samples(job: RL, policy: PonderPolicy, learner: Learner, sampling: Sampling) -> PreflightData:
     tokenizer, scorer = policy.tokenizer, job.task.verifier.name
     policy.reseed(job.seed)
     problems = shortest_prompts(policy, shuffled_problems(job.task.train, job.seed, 0, 8 * NUM_PROBLEMS))
-    drawn = await draw_short_samples(policy, problems, sampling, job.strategy)
-    real = add_ended_answers(drawn, answer_end_token(tokenizer) if tokenizer.eos else None, scorer)
-    traces = [trace for trace, _ in drawn]
+    samples = await draw_short_samples(policy, problems, sampling, job.strategy)
+    real = add_ended_answers(samples, answer_end_token(tokenizer) if tokenizer.eos else None, scorer)
+    traces = [trace for trace, _ in samples]
     with learner.unchanged():
         learner.write_reference_logprobs(traces)
     job.algorithm.credit(traces, scorer, {})

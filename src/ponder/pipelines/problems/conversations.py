@@ -1,4 +1,4 @@
-"""Conversations to learn from, in JSONL: questions with an answer, or with a better and a worse one."""
+"""Conversations as training data, in JSONL: questions with an answer, or with a chosen and a rejected one."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ponder.pipelines.problems.held_out import row_is_held_out
 from ponder.strict_parsing import parse_json
 from ponder.types import Message, Problem, user_messages
 
-HELD_OUT_TAG = "held_out"  # the tag of a conversation that came from a problem to measure on
+HELD_OUT_TAG = "held_out"  # the tag of a conversation that came from a held-out problem
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizedAnswer:
-    """An answer in the tokens that it was written with, and for each whether it is to be learned. A tool's are not."""
+    """An answer in the tokens that were sampled, and for each whether it counts in the loss. A tool's do not."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -52,8 +52,8 @@ def _parse_row(read: Callable[[Any, str], Problem], path: str, number: int, line
         if ("messages" not in row or read is _parse_pair) and (missing := [name for name in needed if name not in row]):
             has = ", ".join(row) or "none"
             raise ValueError(f"it has no column {' or '.join(map(repr, missing))}; its columns: {has}")
-        found = read(row, f"{path}:{number}")
-        return replace(found, tags={HELD_OUT_TAG: True}) if row_is_held_out(row) else found
+        problem = read(row, f"{path}:{number}")
+        return replace(problem, tags={HELD_OUT_TAG: True}) if row_is_held_out(row) else problem
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as why:
         wanted = (
             "'prompt', 'chosen' and 'rejected'" if read is _parse_pair else "'messages', or 'prompt' and 'completion'"
@@ -63,10 +63,10 @@ def _parse_row(read: Callable[[Any, str], Problem], path: str, number: int, line
 
 def _parse_conversation(row: Any, name: str) -> Problem:
     if "messages" in row:
-        *asked, last = row["messages"]
-        if not asked or last["role"] != "assistant":
+        *prompt, last = row["messages"]
+        if not prompt or last["role"] != "assistant":
             raise ValueError("the last message must be the assistant's, after at least one other")
-        return Problem(name, _prompt_messages(asked), _parse_answer(row, _as_text(last["content"])))
+        return Problem(name, _prompt_messages(prompt), _parse_answer(row, _as_text(last["content"])))
     return Problem(name, _prompt_messages(row["prompt"]), _parse_answer(row, _as_text(row["completion"])))
 
 

@@ -1,8 +1,8 @@
-"""Which problems come next, from how often each was solved so far.
+"""Curricula: which problems to train on next, given how often each was solved so far.
 
-A choice is a pure function of (seed, cursor, history), so a run that resumes asks what the uninterrupted one would
-have. A generated task may have millions of problems: no choice looks at all of them, only at those that were tried
-and at some that come next in the shuffled stream.
+A choice is a pure function of (seed, cursor, history), so a resumed run chooses the same problems as an uninterrupted
+one. A generated task may have millions of problems: a curriculum never looks at all of them, only at those that were
+tried and at the next ones of the shuffled stream.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ponder.errors import UsageError
-from ponder.pipelines.solve import shuffled_indices
+from ponder.pipelines.problems.shuffled_order import shuffled_indices
 from ponder.types import Problem
 
 HALF_LIFE_TRIES = 16.0  # of a problem's own tries: two groups of eight; by the next visit the policy is another one
@@ -32,20 +32,22 @@ DIFFICULTY_WORDS = {"easy": 1.0, "medium": 2.0, "hard": 3.0}
 class PassRateHistory:
     """Tries and passes of each problem, older ones counting less. The least recently tried problems are forgotten."""
 
-    def __init__(self, half_life: float = HALF_LIFE_TRIES, most: int = MAX_REMEMBERED_PROBLEMS) -> None:
-        if not 0 < half_life < math.inf or most < 1:
-            raise UsageError(f"half_life is {half_life} tries and most {most} problems; give positive, finite numbers")
-        self.half_life, self.max_problems = half_life, most
-        self._seen: dict[int, tuple[float, float]] = {}  # by problem: tries, passes; the last tried stands last
+    def __init__(self, half_life: float = HALF_LIFE_TRIES, max_problems: int = MAX_REMEMBERED_PROBLEMS) -> None:
+        if not 0 < half_life < math.inf or max_problems < 1:
+            raise UsageError(
+                f"half_life is {half_life} tries and max_problems {max_problems}; give positive, finite numbers"
+            )
+        self.half_life, self.max_problems = half_life, max_problems
+        self._seen: dict[int, tuple[float, float]] = {}  # by problem: tries, passes; the latest is last
 
     def add(self, index: int, rewards: Sequence[float | None]) -> None:
-        """One group's rewards, each clipped to [0, 1] as a share of a pass. Undecided ones are no tries."""
+        """Add the rewards of one group, each clipped to [0, 1] as a share of a pass. Undecided ones do not count."""
         shares = [min(1.0, max(0.0, float(r))) for r in rewards if r is not None and r == r]
         if not shares:
             return
         tries, passes = self._seen.pop(index, (0.0, 0.0))
-        kept = 0.5 ** (len(shares) / self.half_life)
-        self._seen[index] = tries * kept + len(shares), passes * kept + sum(shares)
+        decay = 0.5 ** (len(shares) / self.half_life)
+        self._seen[index] = tries * decay + len(shares), passes * decay + sum(shares)
         if len(self._seen) > self.max_problems:
             del self._seen[next(iter(self._seen))]
 
@@ -54,7 +56,7 @@ class PassRateHistory:
         return self._seen.get(index, (0.0, 0.0))
 
     def rate(self, index: int) -> float | None:
-        """The share of tries that passed; None where there were none."""
+        """The share of tries that passed; None if there were none."""
         tries, passes = self.counts(index)
         return passes / tries if tries else None
 
@@ -66,15 +68,19 @@ class PassRateHistory:
         return reversed(self._seen)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; `from_json` gives the same history back, to the bit."""
+        """Plain data, from which `from_json` builds exactly the same history."""
         tries, passes = [t for t, _ in self._seen.values()], [p for _, p in self._seen.values()]
         return {
-            "half_life": self.half_life, "most": self.max_problems, "index": list(self._seen), "tries": tries, "passes": passes,
-        }  # fmt: skip
+            "half_life": self.half_life,
+            "max_problems": self.max_problems,
+            "index": list(self._seen),
+            "tries": tries,
+            "passes": passes,
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> PassRateHistory:
-        history = cls(data["half_life"], data["most"])
+        history = cls(data["half_life"], data["max_problems"])
         counts = zip(data["tries"], data["passes"], strict=True)
         history._seen = dict(zip(data["index"], counts, strict=True))
         return history
@@ -84,7 +90,7 @@ class Curriculum(Protocol):
     def choose(
         self, problems: Sequence[Problem], seed: int, cursor: int, count: int, history: PassRateHistory
     ) -> list[int]:
-        """Indices of the next `count` problems; `cursor`: how many the run has asked so far."""
+        """Indices of the next `count` problems. `cursor`: how many the run has asked so far."""
         ...
 
 
@@ -100,11 +106,11 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Frontier:
-    """Problems that are solved about half the time: only where a group's rewards differ is there a gradient.
+    """Prefers problems that are solved about half the time: a group has a gradient only if its rewards differ.
 
     A problem's weight is the variance p (1 - p) of its reward, expected under a Beta posterior of its pass rate p, to
     the power of `focus`. So an untried problem weighs more than one that always fails or always passes. A share
-    `explore` follows the shuffled stream, so that every estimate is renewed.
+    `explore_share` follows the shuffled stream, so that every estimate is renewed.
     """
 
     explore_share: float = 0.2
@@ -113,7 +119,7 @@ class Frontier:
     def __post_init__(self) -> None:
         if not 0 <= self.explore_share <= 1 or not 0 <= self.focus < math.inf:
             raise UsageError(
-                f"explore is {self.explore_share}, focus {self.focus}; give a share in [0, 1] and a power >= 0"
+                f"explore_share is {self.explore_share}, focus {self.focus}; give a share in [0, 1] and a power >= 0"
             )
 
     def choose(
@@ -136,10 +142,10 @@ class Frontier:
 
 @dataclass(frozen=True)
 class EasyToHard:
-    """The easiest problems first: drawn evenly from an easiest share that grows from `start` to all after `over`.
+    """The easiest problems first: uniform among the easiest share, which grows from `start_share` to all of them.
 
     As competence-based curricula do (Platanios et al. 2019), with a linear pace. How easy a problem is: its pass rate,
-    which before it was tried is guessed from its tag "level" or "difficulty", or else is one half.
+    which is guessed from its tag "level" or "difficulty" before it was tried, and is one half without a tag.
     """
 
     ramp_problems: int = 1600  # problems, after which the choice is uniform
@@ -148,7 +154,8 @@ class EasyToHard:
     def __post_init__(self) -> None:
         if self.ramp_problems < 1 or not 0 < self.start_share <= 1:
             raise UsageError(
-                f"over is {self.ramp_problems}, start {self.start_share}; give at least 1 problem and a share in (0, 1]"
+                f"ramp_problems is {self.ramp_problems}, start_share {self.start_share}; give at least 1 problem and a "
+                "share in (0, 1]"
             )
 
     def choose(
@@ -162,9 +169,8 @@ class EasyToHard:
     def _draw(
         self, problems: Sequence[Problem], seed: int, cursor: int, count: int, history: PassRateHistory
     ) -> list[int]:
-        fresh = math.ceil(
-            CANDIDATES_PER_PROBLEM * count / self.start_share
-        )  # so that the easiest share is a choice too
+        # So many that there is a choice among the easiest share, too.
+        fresh = math.ceil(CANDIDATES_PER_PROBLEM * count / self.start_share)
         # Levels are read from the problems themselves, which takes time: of those tried, take only the latest.
         pool = _candidates(len(problems), seed, cursor, fresh, islice(history, fresh))
         rng = np.random.default_rng([seed, cursor, DRAW_STREAM])
@@ -179,14 +185,14 @@ CURRICULA: dict[str, type] = {"uniform": Uniform, "frontier": Frontier, "easy-to
 
 
 def _split_into_epochs(size: int, cursor: int, count: int) -> list[tuple[int, int]]:
-    """(cursor, count) of draws in which no problem need come twice."""
+    """(cursor, count) of draws, in none of which a problem has to come twice."""
     return [(cursor + done, min(size, count - done)) for done in range(0, count, max(1, size))]
 
 
 def _candidates(size: int, seed: int, cursor: int, fresh: int, tried: Iterable[int]) -> list[int]:
-    """Distinct candidates: what was tried, and the next `fresh` of the stream.
+    """Distinct candidates: problems that were tried, and the next `fresh` ones of the stream.
 
-    Of those, half at least lie in one epoch, or else a whole epoch does: min(size, fresh / 2) differ.
+    At least half of the latter lie in one epoch, or they hold a whole epoch: min(size, fresh / 2) differ.
     """
     return list(dict.fromkeys((*tried, *shuffled_indices(size, seed, cursor, min(fresh, 2 * size)))))
 
@@ -201,7 +207,8 @@ def _expected_variance(pool: Sequence[int], history: PassRateHistory) -> NDArray
 def _estimated_pass_rates(
     problems: Sequence[Problem], pool: Sequence[int], history: PassRateHistory
 ) -> NDArray[np.float64]:
-    """Pass rates, each drawn towards what the problem's level promises: 1 for the pool's lowest, 0 for its highest."""
+    """Pass rates, each shrunk towards a guess from the problem's level: 1 for the lowest of the pool, 0 for the
+    highest."""
     levels = [difficulty(problems[i]) for i in pool]
     known = [v for v in levels if v is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
@@ -214,11 +221,11 @@ def _estimated_pass_rates(
 
 
 def difficulty(problem: Problem) -> float | None:
-    """How hard a problem's tags call it: a number, the number in a text ("Level 5"), or a word; None: they do not."""
+    """The difficulty in a problem's tags: a number, the number in a text ("Level 5"), or a word; None: no tag."""
     for tag in ("level", "difficulty"):
-        said = str(problem.tags.get(tag, "")).strip().lower()
-        if said in DIFFICULTY_WORDS:
-            return DIFFICULTY_WORDS[said]
-        if (number := re.search(r"-?\d+(\.\d+)?", said)) is not None:
+        text = str(problem.tags.get(tag, "")).strip().lower()
+        if text in DIFFICULTY_WORDS:
+            return DIFFICULTY_WORDS[text]
+        if (number := re.search(r"-?\d+(\.\d+)?", text)) is not None:
             return float(number[0])
     return None

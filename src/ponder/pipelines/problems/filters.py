@@ -1,4 +1,4 @@
-"""Which questions go on to solvers: by length, language, whether they are new, and whether they are held out."""
+"""Filters on questions: length, language, duplicates, and contamination with held-out problems."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ponder.measure.diagnostics.contamination import find_contamination, normali
 from ponder.protocols import Task
 from ponder.runs.trust import names_code
 from ponder.tasks.answer_style import StyledTask
+from ponder.tasks.question_identity import bare_question
 from ponder.tasks.synthetic.deduplicate import embedding_near_duplicates, exact_duplicates, near_duplicates
-from ponder.tasks.synthetic.problem_rows import bare_question
 from ponder.types import Problem
 from ponder.verify.rewards.language_consistency import language_share
 from ponder.verify.rewards.language_data import LANGUAGES
@@ -22,9 +22,11 @@ from ponder.verify.rewards.language_data import LANGUAGES
 
 @dataclass(frozen=True)
 class Filters:
-    """`against`: the tasks whose held-out questions must not come back, not even `ngram` words of one in a row (8, as
-    for s1K), unless those stand in many. `embed`: a function `module:function` from texts to vectors, in place of
-    MinHash.
+    """Which questions to keep.
+
+    `decontaminate_against`: a question must not share `ngram` words in a row (8, as for s1K) with a held-out question
+    of these tasks, unless many questions hold those words. `embedder`: a function `module:function` from texts to
+    vectors, which finds near duplicates in place of MinHash.
     """
 
     min_chars: int = 10  # characters
@@ -42,10 +44,10 @@ class Filters:
         if self.language is not None and self.language not in LANGUAGES:
             raise UnknownName("language", self.language, LANGUAGES)
         if not 0 <= self.dedup_threshold <= 1 or not 0 <= self.min_language_share <= 1 or self.ngram < 2:
-            raise UsageError("near and pure lie between 0 and 1, and ngram is at least 2")
+            raise UsageError("dedup_threshold and min_language_share lie between 0 and 1, and ngram is at least 2")
 
     def validate(self) -> None:
-        """Refuse at once what could not work later, when much was spent."""
+        """Refuse at once what would fail later, after much work."""
         if self.embedder is not None:
             registry.import_object(self.embedder)
         elif self.dedup_threshold:
@@ -54,13 +56,13 @@ class Filters:
             without_instruction(task).test[:1]
 
     def __call__(
-        self, problems: Sequence[Problem], funnel: FilterReport, source_task: Task | None = None
+        self, problems: Sequence[Problem], report: FilterReport, source_task: Task | None = None
     ) -> list[Problem]:
-        """In order; the first of those that are alike stays. `own`: the task that they are made from, whose test
-        problems must not come back word for word."""
-        left = [p for p in problems if self._has_fitting_text(bare_question(p), funnel)]
+        """The problems to keep, in order; of duplicates the first. `source_task`: the task that they are made from,
+        whose test problems must not come back word for word."""
+        left = [p for p in problems if self._has_fitting_text(bare_question(p), report)]
         left = _without_duplicates(
-            left, exact_duplicates([bare_question(p) for p in left]), "not a repetition", "word for word", funnel
+            left, exact_duplicates([bare_question(p) for p in left]), "not a repetition", "word for word", report
         )
         if self.dedup_threshold and left:
             texts = [bare_question(p) for p in left]
@@ -69,39 +71,39 @@ class Filters:
                 if self.embedder is None
                 else embedding_near_duplicates(registry.import_object(self.embedder), texts, self.dedup_threshold)
             )
-            left = _without_duplicates(left, same, "not nearly one", f"{self.dedup_threshold:.0%} alike", funnel)
+            left = _without_duplicates(left, same, "not nearly one", f"{self.dedup_threshold:.0%} alike", report)
         if source_task is not None and left:
             tests = {tuple(normalized_words(bare_question(p))) for p in without_instruction(source_task).test}
             why = f"a test problem of {source_task.name}"
             left = [
                 p
                 for p in left
-                if funnel.record("not a test problem", tuple(normalized_words(bare_question(p))) not in tests, why)
+                if report.record("not a test problem", tuple(normalized_words(bare_question(p))) not in tests, why)
             ]
         if self.decontaminate_against and left:
-            held = [
+            held_out = [
                 (p.id, bare_question(p)) for task in self.decontaminate_against for p in without_instruction(task).test
             ]
-            seen = find_contamination(
-                held,
+            contamination = find_contamination(
+                held_out,
                 [(str(i), bare_question(p)) for i, p in enumerate(left) if normalized_words(bare_question(p))],
                 self.ngram,
             )
-            known = {int(overlap.problem) for overlap in seen.flagged}
+            flagged = {int(overlap.problem) for overlap in contamination.flagged}
             why = f"shares {self.ngram} words with a held-out problem"
-            left = [p for i, p in enumerate(left) if funnel.record("not held out", i not in known, why)]
-        funnel.require_some("passed the text filters", left)
+            left = [p for i, p in enumerate(left) if report.record("not held out", i not in flagged, why)]
+        report.require_some("passed the text filters", left)
         return left
 
-    def _has_fitting_text(self, question: str, funnel: FilterReport) -> bool:
+    def _has_fitting_text(self, question: str, report: FilterReport) -> bool:
         size = len(question)
         why = "too short" if size < self.min_chars else "too long"
-        if not funnel.record("of fitting length", self.min_chars <= size <= self.max_chars, why):
+        if not report.record("of fitting length", self.min_chars <= size <= self.max_chars, why):
             return False
         if self.language is None:
             return True
         share, _ = language_share(question, self.language)
-        return funnel.record(
+        return report.record(
             "in one language",
             share >= self.min_language_share,
             f"less than {self.min_language_share:.0%} {self.language}",
@@ -109,7 +111,7 @@ class Filters:
 
 
 def without_instruction(task: Task) -> Task:
-    """The task with its questions as they stand, where it can leave out how to answer them."""
+    """The task with bare questions, if it can leave out the answer instruction."""
     prompt = getattr(task, "prompt", None)
     if not is_dataclass(task) or isinstance(task, type) or not isinstance(prompt, str) or "{question}" not in prompt:
         return task
@@ -118,6 +120,6 @@ def without_instruction(task: Task) -> Task:
 
 
 def _without_duplicates(
-    problems: Sequence[Problem], same: Sequence[int | None], stage: str, why: str, funnel: FilterReport
+    problems: Sequence[Problem], same: Sequence[int | None], stage: str, why: str, report: FilterReport
 ) -> list[Problem]:
-    return [p for p, as_before in zip(problems, same, strict=True) if funnel.record(stage, as_before is None, why)]
+    return [p for p, first in zip(problems, same, strict=True) if report.record(stage, first is None, why)]

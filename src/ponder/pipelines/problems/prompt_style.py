@@ -1,7 +1,7 @@
-"""In which style a job asks: the template's, where it says itself how to answer, else the strategy's, else the task's.
+"""The prompt style of a job: the template's, if it says itself how to answer, else the strategy's, else the task's.
 
-Each job puts its task through `apply_style` when it is made. So whoever takes a job's task (to sample, to judge, to
-imitate, to show a prompt, to judge again) has the same prompt and reads the same form of answer.
+Each job applies `apply_style` to its task when it is constructed. So sampling, grading, imitation, the printed prompt
+and replays all use the same prompt and read the same form of answer.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ _TEMPLATE_STYLES = {"r1": "r1", R1: "r1"}  # templates that say how to answer, a
 
 
 def apply_style(task: Task, strategy: Any = None, template: str | None = None) -> Task:
-    """The task, asked in the style of this strategy and template."""
+    """The task in the style of this strategy and template."""
     style = style_name(strategy, template)
     return with_style(task, style) if style else task
 
 
 def styled_question(question: str, strategy: Any = None, template: str | None = None) -> Problem:
-    """A question of nobody's task, asked in the style of this strategy and template."""
+    """A single question in the style of this strategy and template."""
     style = style_name(strategy, template)
-    said = question_with_instruction(question, find_style(style)) if style else question
-    return Problem("question", user_messages(said), style=style, answer_instruction=said.removeprefix(question))
+    text = question_with_instruction(question, find_style(style)) if style else question
+    return Problem("question", user_messages(text), style=style, answer_instruction=text.removeprefix(question))
 
 
 def style_name(strategy: Any = None, template: str | None = None) -> str:
-    """The style's name; empty: the task's own."""
-    own, told = strategy_style(strategy), _TEMPLATE_STYLES.get(template or "", "")
-    if told and own and own not in THINKING_STYLES:
+    """The name of the style; empty: the task's own."""
+    own, of_template = strategy_style(strategy), _TEMPLATE_STYLES.get(template or "", "")
+    if of_template and own and own not in THINKING_STYLES:
         raise UsageError(
-            f"the template {told} tells the model to think before it answers, and the strategy asks for style {own}:"
-            " leave one of them out"
+            f"the template {of_template} tells the model to think before it answers, and the strategy asks for style "
+            f"{own}: leave one of them out"
         )
-    return told or own
+    return of_template or own
 
 
 def strategy_style(strategy: Any) -> str:
     """The style that a strategy asks for; empty: it leaves that to the task."""
-    found = set(_strategy_styles(strategy))
-    if len(found) > 1:
-        listed = " and ".join(sorted(style or "the task's own" for style in found))
+    styles = set(_strategy_styles(strategy))
+    if len(styles) > 1:
+        listed = " and ".join(sorted(style or "the task's own" for style in styles))
         raise UsageError(
             f"the strategies inside {type(strategy).__name__} ask for answers in different styles ({listed}), and one"
             " trace has one prompt: give them the same"
         )
-    return found.pop() if found else ""
+    return styles.pop() if styles else ""
 
 
 def _strategy_styles(strategy: Any) -> Iterator[str]:

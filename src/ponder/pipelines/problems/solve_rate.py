@@ -1,4 +1,4 @@
-"""Do solvers agree with the answer that a problem claims, and how often do they find it?"""
+"""How often solvers find the answer of a problem, and whether they agree on it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ponder.types import Problem, Trace
 
 @dataclass
 class SolveRate:
-    """What solvers made of one problem."""
+    """The attempts of all solvers at one problem."""
 
     problem: Problem
     correct_by_solver: list[int] = field(default_factory=list)  # samples with its answer, by solver
@@ -25,23 +25,25 @@ class SolveRate:
 
     @property
     def majority_agrees(self) -> bool:
-        """With most solvers, no other answer is as frequent."""
-        won = sum(right > rival for right, rival in zip(self.correct_by_solver, self.runner_up_by_solver, strict=True))
-        return 2 * won > len(self.correct_by_solver)
+        """Whether, for most solvers, no other answer is as frequent as the problem's."""
+        agreeing = sum(
+            right > rival for right, rival in zip(self.correct_by_solver, self.runner_up_by_solver, strict=True)
+        )
+        return 2 * agreeing > len(self.correct_by_solver)
 
     def add_trace(self, trace: Trace) -> None:
-        """One more solver's attempts. What could not be judged is no attempt."""
+        """Add the attempts of one more solver. An attempt without a verdict does not count."""
         others: Counter[str] = Counter()
-        right = 0
+        correct = 0
         for end in trace.answers():
             score = trace.score(end, MATH_VERIFIER.name)
             if score is None:
                 continue
             self.num_judged += 1
             if score == 1.0:
-                right += 1
+                correct += 1
                 self.correct_lengths.append(sum(len(trace.steps[i].token_ids) for i in trace.path(end)[1:]))
             elif (answer := MATH_VERIFIER.extract_answer(trace.text(end))) is not None:
                 others[answer] += 1
-        self.correct_by_solver.append(right)
+        self.correct_by_solver.append(correct)
         self.runner_up_by_solver.append(max(others.values(), default=0))

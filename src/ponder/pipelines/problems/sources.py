@@ -18,16 +18,16 @@ from ponder.verify import format_answer
 
 Source = Literal["templates", "write", "evolve", "backward", "mutate", "filter"]
 SOURCES: tuple[Source, ...] = get_args(Source)
-MODEL_SOURCES = ("write", "evolve", "backward")  # of a model
-TRUSTED_SOURCES = ("templates", "filter")  # whose answers are taken as they are
+MODEL_SOURCES = ("write", "evolve", "backward")  # a model writes the problems
+TRUSTED_SOURCES = ("templates", "filter")  # their answers need no check
 OPERATORS = {"evolve": tuple(EVOLVE_INSTRUCTIONS), "mutate": tuple(MUTATIONS)}
-TARGET_ANSWER_RANGE = 2, 500  # whole numbers to write problems for, where there are no other answers
+TARGET_ANSWER_RANGE = 2, 500  # target answers of new problems where there are no others
 
 
 def writing_requests(
     source: Source, parents: Sequence[Problem], operators: Sequence[str], count: int, examples: int, seed: int
 ) -> Iterator[Problem]:
-    """What a model is asked, one request for each problem. Its tags are the lineage of what comes of it."""
+    """The requests to the model that writes, one for each problem. Their tags become the lineage of the problem."""
     for i in range(count):
         rng = random.Random(f"{seed} {source} {i}")
         target, topic = None, ""
@@ -48,29 +48,29 @@ def writing_requests(
         yield Problem(f"{source}/{seed}/{i}", messages, target, tags)
 
 
-def parse_replies(traces: Sequence[Trace], source: Source, model: str, funnel: FilterReport) -> list[Problem]:
+def parse_replies(traces: Sequence[Trace], source: Source, model: str, report: FilterReport) -> list[Problem]:
     """The problems that a model wrote, with their lineage."""
-    found = []
+    problems = []
     for trace in traces:
-        if not funnel.record("answered", not trace.failed and bool(trace.answers()), trace.failed or "no answer"):
+        if not report.record("answered", not trace.failed and bool(trace.answers()), trace.failed or "no answer"):
             continue
-        asked = trace.problem
-        read = parse_reply(trace.text(trace.answers()[0]))
-        if isinstance(read, str):
-            funnel.record("with a problem and an answer", False, read)
+        request = trace.problem
+        reply = parse_reply(trace.text(trace.answers()[0]))
+        if isinstance(reply, str):
+            report.record("with a problem and an answer", False, reply)
             continue
-        question, answer = read
-        funnel.record("with a problem and an answer", True)
-        if asked.answer is not None:
-            same = MATH_VERIFIER.grade(format_answer(answer, "boxed"), asked.answer).value == 1.0
-            if not funnel.record("with the answer asked for", same, "for another answer"):
+        question, answer = reply
+        report.record("with a problem and an answer", True)
+        if request.answer is not None:
+            same = MATH_VERIFIER.grade(format_answer(answer, "boxed"), request.answer).value == 1.0
+            if not report.record("with the answer asked for", same, "for another answer"):
                 continue
-        found.append(synthetic_problem(asked.id, question, answer, source=source, model=model, **asked.tags))
-    return found
+        problems.append(synthetic_problem(request.id, question, answer, source=source, model=model, **request.tags))
+    return problems
 
 
 def with_lineage(problem: Problem, from_task: bool) -> Problem:
-    """A problem that was there. `bare`: its question does not say how to answer; a file's says what it says."""
+    """An existing problem with its lineage. `from_task`: its question gets an answer instruction; a file's stays."""
     lineage: dict[str, Any] = {"source": "given", "operator": "filter", "parents": [problem.id]}
     if from_task:
         return synthetic_problem(
@@ -80,27 +80,27 @@ def with_lineage(problem: Problem, from_task: bool) -> Problem:
 
 
 def mutate_parents(
-    parents: Sequence[Problem], operators: Sequence[str], count: int, seed: int, funnel: FilterReport
+    parents: Sequence[Problem], operators: Sequence[str], count: int, seed: int, report: FilterReport
 ) -> list[Problem]:
-    """Each parent changed in each way in turn, until there are enough or nothing more can be changed."""
-    found: list[Problem] = []
+    """Each parent changed by each operator in turn, until there are enough problems or nothing more can change."""
+    problems: list[Problem] = []
     for around in range(count):
-        before = len(found)
+        before = len(problems)
         for parent in parents:
             for operator in operators:
-                if len(found) == count:
-                    return found
-                changed = mutate(parent, operator, f"mutate/{seed}/{len(found)}", seed + around)
-                if funnel.record("changed", changed is not None, f"{operator} cannot be changed"):
+                if len(problems) == count:
+                    return problems
+                changed = mutate(parent, operator, f"mutate/{seed}/{len(problems)}", seed + around)
+                if report.record("changed", changed is not None, f"{operator} cannot be changed"):
                     assert changed is not None
-                    found.append(changed)
-        if len(found) == before:
+                    problems.append(changed)
+        if len(problems) == before:
             break
-    return found
+    return problems
 
 
 def check_parents(source: Source, operators: Sequence[str], parents: Sequence[Problem]) -> None:
-    """Enough to start from, with the answers that are needed."""
+    """Raise if there are too few problems to start from, or one lacks an answer that the source needs."""
     least = 2 if source == "evolve" and "combine" in operators else 1 if source in ("evolve", "mutate", "filter") else 0
     if len(parents) < least:
         raise TaskError(f"{source} starts from {least} problems or more, not {len(parents)}: give a task or a file")

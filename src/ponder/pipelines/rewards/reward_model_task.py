@@ -1,4 +1,4 @@
-"""A task whose answers a learned judge rewards, in place of its verifier: what RLHF optimises."""
+"""A task whose answers a reward model scores, in place of its verifier: what RLHF optimizes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ponder.types import Problem, Score, Trace
 
 @dataclass(frozen=True)
 class RewardModelVerifier:
-    """A learned judge by name, loaded when it is first asked. It can be gamed: hold the policy with a KL term.
+    """A reward model by name, loaded at its first call. It can be gamed: constrain the policy with a KL term.
 
-    Its engine is its own, whatever it was trained on: the policy that it rewards is trained, and must not take the
-    judge along.
+    It has an engine of its own, whatever it was trained on: training changes the policy that it rewards, and must not
+    change the reward model.
     """
 
     guide: str = field(metadata=names_code(guide_code))
@@ -37,7 +37,7 @@ class RewardModelVerifier:
 
 @dataclass(frozen=True)
 class RewardModelTask:
-    """`by`: a guide's name, as reward:FOLDER. `name`: where the task's own would be another's."""
+    """The problems of a task, rewarded by a guide such as reward:FOLDER. `name`: empty for the task's own name."""
 
     task: Task
     guide: str = field(metadata=names_code(guide_code))
@@ -68,8 +68,8 @@ class RewardModelTask:
 
 
 @lru_cache(maxsize=4)
-def _load_cached(by: str, device: str, dtype: str) -> Scorer:
-    found = load_guide(by, None, None, device, dtype)
-    if found is None:
-        raise UsageError("name the judge that rewards: by='reward:FOLDER'")
-    return found
+def _load_cached(guide: str, device: str, dtype: str) -> Scorer:
+    reward_model = load_guide(guide, None, None, device, dtype)
+    if reward_model is None:
+        raise UsageError("name the reward model: guide='reward:FOLDER'")
+    return reward_model

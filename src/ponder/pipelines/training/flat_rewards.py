@@ -1,4 +1,4 @@
-"""Do a run's rewards teach it anything? Where they have been equal since its first step, every advantage is 0."""
+"""Stops a run whose rewards have been equal since its first step: then every advantage is 0."""
 
 from __future__ import annotations
 
@@ -11,18 +11,16 @@ from ponder.pipelines.training.session import TrainingSession
 from ponder.train.objective import ObjectiveState
 from ponder.types import Trace
 
-NUM_REWARDS_KEY, HAS_SPREAD_KEY = (
-    "flat/answers",
-    "flat/live",
-)  # in a run's memory: rewards so far, and whether any differed
+# In the objective's state: the number of rewards so far, and whether any differed
+NUM_REWARDS_KEY, HAS_SPREAD_KEY = "flat/answers", "flat/live"
 MIN_REWARD_KEY, MAX_REWARD_KEY = "flat/lowest", "flat/highest"
 
 
 def update_flat_rewards(
     memory: ObjectiveState, step: int, traces: Sequence[Trace], scorer: str, compare_across_problems: bool
 ) -> None:
-    """Count a step's rewards in. `alone`: an answer is compared with those to other problems too, not only with its
-    group. A run from before this was kept is taken to have had a signal."""
+    """Add a step's rewards. `compare_across_problems`: answers to different problems are compared too, not only those
+    of a group. A run without these keys after its first step counts as having had a signal."""
     if memory.get(HAS_SPREAD_KEY) or (step and NUM_REWARDS_KEY not in memory):
         memory[HAS_SPREAD_KEY] = 1.0
         return
@@ -41,7 +39,7 @@ def update_flat_rewards(
 
 
 def stop_if_flat(session: TrainingSession, patience: int) -> None:
-    """Say so soon; and after so many steps stop, with all that was done kept. Whoever goes on is asked again."""
+    """Warn after two steps, and stop after every `patience` steps without a signal; the run can be resumed."""
     why, done, total = describe_flat_rewards(session.state.objective_state), session.state.step, session.job.steps
     if why and done == min(2, total):
         warnings.warn(f"after step {done} {why}", stacklevel=2)
@@ -53,18 +51,21 @@ def stop_if_flat(session: TrainingSession, patience: int) -> None:
 
 
 def describe_flat_rewards(memory: ObjectiveState) -> str:
-    """What is wrong with the rewards, and what to do; empty where some differed, or none is known."""
+    """What is wrong with the rewards and what to do; empty if some differed, or there are none."""
     if memory.get(HAS_SPREAD_KEY) or not memory.get(NUM_REWARDS_KEY):
         return ""
     low, high, count = memory[MIN_REWARD_KEY], memory[MAX_REWARD_KEY], int(memory[NUM_REWARDS_KEY])
-    said = f"all {count} rewards are {high:g}"
+    summary = f"all {count} rewards are {high:g}"
     if low < high:
-        said = f"{count} rewards lie from {low:g} to {high:g}, but never differ for one problem"
-        cure = "problems that are neither hopeless nor sure, more samples of each (--group-size), or a higher temperature"
+        summary = f"{count} rewards lie from {low:g} to {high:g}, but never differ for one problem"
+        cure = (
+            "problems that are neither hopeless nor sure, more samples of each (--group-size), or a higher temperature"
+        )
     elif high <= 0:
         cure = (
-            "an easier task, a better start (fine-tune first), more samples (--group-size), or a reward that pays for parts too"
+            "an easier task, a better start (fine-tune first), more samples (--group-size), or a reward that pays for "
+            "parts too"
         )
     else:
         cure = "a harder task, or a reward that still tells answers apart"
-    return f"{said}, so nothing is learned from them: what helps is {cure}"
+    return f"{summary}, so nothing is learned from them: what helps is {cure}"

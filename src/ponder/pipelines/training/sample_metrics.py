@@ -1,4 +1,4 @@
-"""What a step's samples looked like, under TRL's names. Undecided scores are counted, not averaged."""
+"""Metrics of the samples of a step, under TRL's names. Undecided scores are counted, not averaged."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from ponder.types import Trace
 
 
 def group_rewards(trace: Trace, scorer: str) -> list[float]:
-    """Of the judged answers."""
+    """The rewards of the scored answers of a trace."""
     return [r for i in trace.answers() if (r := trace.score(i, scorer)) is not None]
 
 
 def has_reward_spread(trace: Trace, scorer: str) -> bool:
-    """Do the group's rewards differ? Only then is there anything to compare."""
+    """Do the rewards of the group differ? If not, it has no gradient."""
     return len(set(group_rewards(trace, scorer))) > 1
 
 
 def sample_metrics(traces: Sequence[Trace], scorer: str) -> dict[str, float]:
     groups = [group_rewards(t, scorer) for t in traces]
     every = [r for g in groups for r in g]
-    spreads = [float(np.std(g, ddof=1)) for g in groups if len(g) > 1]  # TRL's: with Bessel's correction
+    spreads = [float(np.std(g, ddof=1)) for g in groups if len(g) > 1]  # as TRL, with Bessel's correction
     steps = [t.steps[i] for t in traces for i in t.answers()]
     lengths = [sum(len(t.steps[j].token_ids) for j in t.path(i)[1:]) for t in traces for i in t.answers()]
     ended = [n for n, s in zip(lengths, steps, strict=True) if s.stop == "eos"]
-    said = [bool(find_reflections(t.text(i))) for t in traces for i in t.answers()]
-    parts: dict[str, list[float]] = {}  # of a reward that is a sum
+    reflects = [bool(find_reflections(t.text(i))) for t in traces for i in t.answers()]
+    parts: dict[str, list[float]] = {}  # the terms of a reward that is a sum
     for step in steps:
         for name, score in step.scores.items():
             if name != scorer and score.value is not None:
                 parts.setdefault(name, []).append(score.value)
-    level = [g[0] for g in groups if g and len(set(g)) == 1]  # groups without a gradient, by what they earned
+    level = [g[0] for g in groups if g and len(set(g)) == 1]  # the rewards of groups without a gradient
     return {
         "reward": float(np.mean(every)) if every else float("nan"),
         "reward_std": float(np.mean(spreads)) if spreads else 0.0,
@@ -46,7 +46,7 @@ def sample_metrics(traces: Sequence[Trace], scorer: str) -> dict[str, float]:
         "completions/max_length": float(max(lengths, default=0)),
         "completions/clipped_ratio": float(np.mean([s.stop == "length" for s in steps])) if steps else 0.0,
         "completions/mean_terminated_length": float(np.mean(ended)) if ended else 0.0,
-        "completions/frac_reflecting": float(np.mean(said)) if said else 0.0,
+        "completions/frac_reflecting": float(np.mean(reflects)) if reflects else 0.0,
         **{f"rewards/{name}/mean": float(np.mean(values)) for name, values in parts.items()},
         "num_tokens": float(sum(t.cost.prompt_tokens + t.cost.generated_tokens for t in traces)),
     }

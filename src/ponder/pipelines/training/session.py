@@ -1,7 +1,7 @@
-"""What every training job keeps between its steps, and how it goes on after a stop.
+"""The state of a training run between its steps, and how a run resumes.
 
-A step either happened, with all it changed, or it did not: what the next step starts from (`State`) is replaced as a
-whole, once the step is recorded. So a run that was killed at any moment goes on from a checkpoint as if it never was.
+A step is atomic: once it is recorded, `TrainingState` is replaced as a whole. So a run that was killed at any moment
+resumes from a checkpoint and ends as if it had never stopped.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ponder.types import Trace
 
 
 class TrainingJob(Protocol):
-    """What a training job says about its steps."""
+    """The settings of a training job that a session reads."""
 
     @property
     def steps(self) -> int: ...
@@ -49,13 +49,13 @@ class TrainingJob(Protocol):
 
 @dataclass(slots=True)
 class TrainingState:
-    """Where a run is, as plain data. The sampler's random numbers are a function of the step: nothing to keep."""
+    """The progress of a run, as plain data. Random numbers are a function of the step, so no generator is saved."""
 
-    step: int = 0  # done
-    cursor: int = 0  # problems asked
-    num_tokens: float = 0.0  # seen
-    objective_state: dict[str, float] = field(default_factory=dict)  # the objective's
-    curriculum_state: dict[str, Any] = field(default_factory=dict)  # the curriculum's
+    step: int = 0  # steps done
+    cursor: int = 0  # problems sampled so far
+    num_tokens: float = 0.0  # tokens trained on so far
+    objective_state: dict[str, float] = field(default_factory=dict)
+    curriculum_state: dict[str, Any] = field(default_factory=dict)
 
 
 class Trainable(Protocol):
@@ -71,7 +71,7 @@ class Trainable(Protocol):
 
 
 class TrainingSession:
-    """A context manager around a training loop: restores, records, saves, and stops in good order.
+    """A context manager around a training loop: restores, records, saves, and saves again when interrupted.
 
     `learners` are by name; the first is the policy's.
     """
@@ -80,7 +80,7 @@ class TrainingSession:
         self, run: Run, job: TrainingJob, watch: Progress, policy: PonderPolicy, learners: Mapping[str, Trainable]
     ) -> None:
         self.run, self.job, self.watch, self.policy, self.learners = run, job, watch, policy, learners
-        on_gpu = policy.net.device.type != "cpu"  # a processor has no time to spare, and its memory is the model's
+        on_gpu = policy.net.device.type != "cpu"  # a CPU has neither time nor memory to spare
         self.saver = checkpoint.CheckpointWriter(run, keep=job.keep_checkpoints, background=on_gpu)
         self.state = TrainingState()
         self.rows: list[dict[str, float]] = []
@@ -89,22 +89,22 @@ class TrainingSession:
 
     def __enter__(self) -> TrainingSession:
         self._stack.enter_context(self.saver)
-        found = checkpoint.load_latest(self.run)
-        wanted: dict[str, int] = {}
-        if found is not None:
+        latest = checkpoint.load_latest(self.run)
+        record_counts: dict[str, int] = {}
+        if latest is not None:
             for name, learner in self.learners.items():
-                learner.restore(_tensors_of(found.tensors, name), found.state["learners"][name])
+                learner.restore(_tensors_of(latest.tensors, name), latest.state["learners"][name])
             if self.policy.net.device.type == "cpu":
-                torch.set_num_threads(found.state["threads"])  # sums in another order would give other bits
-            self.state = TrainingState(**found.state["state"])
-            wanted = found.state.get("records", {})  # earlier versions kept no counts
-        because = self.run.verify_records(self.state.step, wanted)
-        if because:
-            warnings.warn(f"{because}: what is cut off comes again", stacklevel=2)
+                torch.set_num_threads(latest.state["threads"])  # another order of summation would give other bits
+            self.state = TrainingState(**latest.state["state"])
+            record_counts = latest.state.get("records", {})  # older checkpoints have no counts
+        mismatch = self.run.verify_records(self.state.step, record_counts)
+        if mismatch:
+            warnings.warn(f"{mismatch}: what is cut off comes again", stacklevel=2)
         self.run.mark_resumed(
-            self.state.step, "; ".join(filter(None, (found.fallback_reason if found else "", because)))
+            self.state.step, "; ".join(filter(None, (latest.fallback_reason if latest else "", mismatch)))
         )
-        self.rows = read_metrics(self.run.folder)  # what a diagnosis reads
+        self.rows = read_metrics(self.run.folder)  # for `diagnose`
         self.policy.version = self.state.step
         return self
 
@@ -116,7 +116,7 @@ class TrainingSession:
 
     @contextmanager
     def step(self) -> Iterator[TrainingState]:
-        """One step: gives a copy of the state to change, which `record` puts in place of the old one."""
+        """One step: yields a copy of the state to change, which `record` puts in place of the old one."""
         try:
             yield replace(
                 self.state, objective_state=dict(self.state.objective_state)
@@ -131,8 +131,8 @@ class TrainingSession:
             raise Interrupted(f"{so_far}; the same command goes on from there") from None
 
     def learn(self, learner: Learner, traces: Sequence[Trace], watch: Callable[[float], None]) -> dict[str, float]:
-        """A learner's step; where it cannot go on, its traces are kept for a look. The first one with compiled blocks
-        is preceded by a proof that these have the gradient of the plain ones.
+        """A learner's step. If it diverges, the traces are written for inspection. Before the first step with compiled
+        blocks, check that their gradient is that of the plain blocks.
         """
         if learner.compiled and learner not in self._gradient_checked and (few := _shortest(learner, traces)):
             self._gradient_checked.append(learner)
@@ -145,7 +145,7 @@ class TrainingSession:
             raise
 
     def record(self, state: TrainingState, metrics: Mapping[str, float], traces: Sequence[Trace]) -> None:
-        """The step is done: write it down, and save where it is time."""
+        """Record a finished step, and save a checkpoint if it is due."""
         at = self.state.step
         state.step = at + 1
         self.rows.append(dict(metrics))
@@ -162,8 +162,8 @@ class TrainingSession:
 
     def save(self, score: float | None) -> None:
         tensors = {f"{name}:{n}": t for name, learner in self.learners.items() for n, t in learner.tensors().items()}
-        check_tensors_finite(tensors, "the optimiser")  # before the model, whose weights are made of these
-        kept = {
+        check_tensors_finite(tensors, "the optimiser")  # before the model, whose weights derive from these
+        state_json = {
             "state": asdict(self.state),
             "learners": {name: learner.counters() for name, learner in self.learners.items()},
             "records": self.run.record_counts(self.state.step),
@@ -178,12 +178,12 @@ class TrainingSession:
         adapter: LoRA | None = getattr(self.job, "lora", None)
         if adapter is not None:
             folders["adapter"] = lora.snapshot(self.policy.net, adapter, str(getattr(self.job, "model", "")))
-        self.saver.save(self.state.step, tensors, kept, folders, score)
+        self.saver.save(self.state.step, tensors, state_json, folders, score)
 
 
 def _shortest(learner: Learner, traces: Sequence[Trace], count: int = 2) -> list[Trace]:
-    """Of the traces that have something to learn. A KL term alone is not enough: where the policy is its reference,
-    its gradient is nothing but rounding.
+    """The shortest traces that have a gradient. A KL term alone does not count: while the policy equals its reference,
+    the gradient of the term is rounding error.
     """
     objective = learner.objective
     live = plan(traces, objective.weigh, trains_zero_advantage=False)

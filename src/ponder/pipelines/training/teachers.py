@@ -1,7 +1,6 @@
-"""Other models beside the one that learns: who teaches it or holds it back, and where a critic begins.
+"""Loads the other models of a training job: a teacher or reference model, and the model that a critic starts from.
 
-Both must mean the same text by every token. What one finds likely says nothing about the other's tokens otherwise, and
-there is no exact way to tell it: a learned distribution over pieces of text has no counterpart over other pieces.
+They must have the policy's vocabulary: a distribution over one vocabulary cannot be compared with one over another.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _OTHER_VOCABULARY_ADVICE = (
 
 
 def load_teacher(model: str, policy: PonderPolicy) -> Decoder:
-    """Another model's network, where and in the type the policy's is, reading the same tokens."""
+    """Another model's network with the policy's vocabulary, on its device and in its dtype."""
     check_same_vocabulary(model, policy.tokenizer)
     net = policy.net
     other = load_policy(model, device=str(net.device), dtype=str(net.dtype).removeprefix("torch."))
@@ -34,7 +33,7 @@ def load_teacher(model: str, policy: PonderPolicy) -> Decoder:
 
 
 def load_value_model(model: str, policy: PonderPolicy) -> DecoderWithHead:
-    """A value or reward model, likewise; of a run directory its critic, where it has one."""
+    """A value or reward model, likewise. Of a run directory with a critic, the critic."""
     check_same_vocabulary(model, policy.tokenizer)
     folder, net = find_model(model), policy.net
     ours = (folder.parent / MANIFEST_FILE).is_file() and folder.with_name("critic").is_dir()
@@ -44,7 +43,7 @@ def load_value_model(model: str, policy: PonderPolicy) -> DecoderWithHead:
 
 
 def check_same_vocabulary(model: str, tokenizer: Tokenizer) -> None:
-    """Refuse a model that means other texts by the same tokens: what it finds likely would teach nonsense."""
+    """Refuse a model whose vocabulary gives the same token ids other texts."""
     vocabularies = (t.inner.get_vocab() for t in (tokenizer, load_tokenizer(model)))
     ours, theirs = ({index: word for word, index in words.items()} for words in vocabularies)
     other = sorted(index for index in ours.keys() & theirs.keys() if ours[index] != theirs[index])

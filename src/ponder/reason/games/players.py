@@ -17,8 +17,8 @@ from ponder.types import Sampling, prompt_trace
 
 # One token is one move; every legal move is tried; the other side's loss is this side's gain.
 GAME_SEARCH = MCTS(
-    width=64, cut=CUTS["token"], sampling=Sampling(max_tokens=512), selection=UCT(1.0), two_player=True, virtual_loss=-1.0,
-    complete_answer=False,
+    width=64, cut=CUTS["token"], sampling=Sampling(max_tokens=512), selection=UCT(1.0), two_player=True,
+    virtual_loss=-1.0, complete_answer=False,
 )  # fmt: skip
 
 

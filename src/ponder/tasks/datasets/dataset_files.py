@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ponder import strict_parsing
-from ponder.errors import TaskError
+from ponder.errors import TaskError, UsageError
 
 BadRows = Literal["refuse", "skip"]
 MAX_LISTED_ROWS = 3  # bad rows that a message names; the rest are counted
@@ -94,6 +94,20 @@ class DatasetFiles:
         begins = [line for line, _ in records]  # a cell may have several lines, so that a row's number is another
         rows = enumerate((record for _, record in records), 2)
         return self._parse_rows(path, "line", rows, make, line=lambda number: begins[number - 2])
+
+    def read_file(self, file: str, make: RowParser) -> list[DatasetRow]:
+        """A .jsonl, .json, .csv or .parquet file."""
+        path = self.folder / file
+        if path.suffix == ".parquet":
+            try:
+                records: list[Any] = strict_parsing.read_parquet(path)
+            except ValueError as error:
+                raise TaskError(f"cannot read {path} ({error}); give a parquet file") from error
+            return self.from_records(file, records, make)
+        readers = {".jsonl": self.read_jsonl, ".json": self.read_json, ".csv": self.read_csv}
+        if path.suffix not in readers:
+            raise UsageError(f"{path} cannot be read as rows; give .jsonl, .json (a list), .csv or .parquet")
+        return readers[path.suffix](file, make)
 
     def from_records(self, file: str, records: list[Any], make: RowParser) -> list[DatasetRow]:
         """Records that are there already; `file` is what messages call them."""

@@ -6,7 +6,6 @@ has no `train`, and says so when it is asked for one.
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from ponder.errors import TaskError, UsageError
 from ponder.protocols import Scorer
 from ponder.tasks.answer_style import StyledTask
 from ponder.tasks.datasets.dataset_files import BadRows, DatasetFiles, DatasetRow
+from ponder.tasks.question_identity import same_question_key
 from ponder.tasks.split import hashes_to_test
 from ponder.types import Problem
 
@@ -102,17 +102,6 @@ class DatasetTask(StyledTask, ABC):
     def question_text(self, row: DatasetRow) -> str:
         """The question in words, without how to answer it."""
         return self.prompt.format(question=row.question)
-
-
-def split_key(question: str) -> str:
-    """What is left of a question when case, spacing and punctuation do not count."""
-    return " ".join(re.findall(r"[a-z0-9]+", question.lower()))
-
-
-def same_question_key(question: str) -> str:
-    """The same for questions that are one: as `normal`, in any script. (`normal` decides sides, and must stay as it is:
-    else a question would change from training to test.)"""
-    return " ".join(re.findall(r"[^\W_]+", question.lower())) or question
 
 
 def split_by_key(rows: Iterable[DatasetRow]) -> tuple[list[DatasetRow], list[DatasetRow]]:

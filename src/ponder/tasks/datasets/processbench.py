@@ -12,12 +12,10 @@ from typing import Any
 from ponder.errors import UnknownName, UsageError
 from ponder.tasks.datasets.dataset_files import DatasetFiles, DatasetRow
 from ponder.tasks.datasets.dataset_task import DatasetTask
+from ponder.tasks.step_labels.processbench_labels import PARTS, parse_solution
 from ponder.types import Problem
 from ponder.verify import AnswerForm, FinalNumber
 from ponder.verify.answers.style import AnswerSpec
-
-PARTS = ("gsm8k", "math", "olympiadbench", "omnimath")
-NO_ERROR = -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,14 +57,11 @@ class ProcessBench(DatasetTask):
 
 
 def _solution(record: dict[str, Any], number: int) -> DatasetRow:
-    steps, label = [str(s).strip() for s in record["steps"]], record["label"]
-    if not steps:
-        raise ValueError("the solution has no steps")
-    if not isinstance(label, int) or isinstance(label, bool) or not NO_ERROR <= label < len(steps):
-        raise ValueError(f"the label {label!r} is no step of {len(steps)}, nor -1")
+    problem, texts, label = parse_solution(record)
+    steps = [text.strip() for text in texts]
     shown = "\n\n".join(f"Step {i}: {step}" for i, step in enumerate(steps))
     tags = {
-        "steps": steps, "problem": record["problem"], "generator": record.get("generator", ""),
+        "steps": steps, "problem": problem, "generator": record.get("generator", ""),
         "final_answer_correct": bool(record["final_answer_correct"]),
     }  # fmt: skip
-    return DatasetRow(str(record["id"]), f"Problem: {record['problem'].strip()}\n\n{shown}", str(label), tags=tags)
+    return DatasetRow(str(record["id"]), f"Problem: {problem.strip()}\n\n{shown}", str(label), tags=tags)

@@ -15,9 +15,8 @@ from typing import Any, ClassVar, Literal, get_args
 from ponder.errors import TaskError, UnknownName, UsageError
 from ponder.protocols import Scorer
 from ponder.tasks.answer_style import StyledTask
-from ponder.tasks.custom import read_parquet
 from ponder.tasks.datasets.dataset_files import BadRows, DatasetFiles, DatasetRow
-from ponder.tasks.datasets.dataset_task import same_question_key
+from ponder.tasks.question_identity import same_question_key
 from ponder.types import Problem
 from ponder.verify import AnswerForm, FinalNumber, FinalText, MathAnswer, MultipleChoice
 
@@ -101,13 +100,7 @@ class QuestionFile(StyledTask):
     def _rows(self, data: str) -> list[DatasetRow]:
         path = Path(data)
         files = DatasetFiles(path.parent)
-        if path.suffix == ".parquet":
-            rows = files.from_records(path.name, read_parquet(path), self._row)
-        else:
-            readers = {".jsonl": files.read_jsonl, ".json": files.read_json, ".csv": files.read_csv}
-            if path.suffix not in readers:
-                raise UsageError(f"{data} is no file of questions; give .jsonl, .json (a list), .csv or .parquet")
-            rows = readers[path.suffix](path.name, self._row)
+        rows = files.read_file(path.name, self._row)
         files.report_bad_rows(self.name, self.bad_rows)
         return rows
 

@@ -14,7 +14,8 @@ from fractions import Fraction
 from typing import Any
 
 from ponder.tasks.datasets.dataset_files import DatasetFiles, DatasetRow
-from ponder.tasks.datasets.dataset_task import DatasetTask, split_by_key, split_key
+from ponder.tasks.datasets.dataset_task import DatasetTask, split_by_key
+from ponder.tasks.question_identity import split_key
 from ponder.types import Problem
 from ponder.verify import AnswerForm, FinalNumber, parse_plain_number
 from ponder.verify.answers.style import AnswerSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ponder.errors import TaskError
 from ponder.strict_parsing import parse_json
@@ -12,6 +12,7 @@ from ponder.tasks.step_labels.labelled_trace import add_chain, get_field, get_li
 from ponder.types import Score, Trace
 
 PARTS = ("gsm8k", "math", "olympiadbench", "omnimath")
+NO_ERROR = -1  # the label of a solution in which all steps are right
 AFTER_FIRST_ERROR = Score(None, "after the first wrong step nobody looked further")
 FIRST_WRONG_TAG = "first_wrong"  # the tag with the label itself
 
@@ -43,17 +44,33 @@ def read_processbench(part: str) -> list[Trace]:
     return [_trace(path, i, row) for i, row in enumerate(rows, 1)]
 
 
+class ProcessBenchSolution(NamedTuple):
+    """A row of the data set: a solution in steps, and the index of its first wrong step, or `NO_ERROR`."""
+
+    problem: str
+    steps: list[str]
+    label: int
+
+
+def parse_solution(row: Any) -> ProcessBenchSolution:
+    """Raises TaskError where the row is malformed."""
+    steps = [parse_text(s, "a step") for s in get_list(row, "steps", "the solution")]
+    label, problem = get_field(row, "label", "the solution"), get_field(row, "problem", "the solution")
+    if not steps:
+        raise TaskError("the solution has no steps")
+    if not isinstance(label, int) or isinstance(label, bool) or not NO_ERROR <= label < len(steps):
+        raise TaskError(f"the label does not match the steps: {label!r} of {len(steps)} steps")
+    return ProcessBenchSolution(parse_text(problem, "the problem"), steps, label)
+
+
 def _trace(path: Path, number: int, row: Any) -> Trace:
     where = f"{path}, solution {number}"
     try:
-        steps = [parse_text(s, "a step") for s in get_list(row, "steps", "the solution")]
-        label, problem = get_field(row, "label", "the solution"), get_field(row, "problem", "the solution")
-        if not isinstance(label, int) or isinstance(label, bool) or not -1 <= label < len(steps) or not steps:
-            raise TaskError(f"the label does not match the steps: {label!r} of {len(steps)} steps")
+        problem, steps, label = parse_solution(row)
         labels = [Score(1.0)] * len(steps)
-        if label >= 0:
+        if label != NO_ERROR:
             labels = [Score(1.0)] * label + [Score(0.0)] + [AFTER_FIRST_ERROR] * (len(steps) - label - 1)
         tags = {FIRST_WRONG_TAG: label, "id": row.get("id"), "generator": row.get("generator")}
-        return add_chain(new_labelled_trace(where, parse_text(problem, "the problem"), None, tags), steps, labels)
+        return add_chain(new_labelled_trace(where, problem, None, tags), steps, labels)
     except TaskError as why:
         raise TaskError(f"{where}: {why}") from None

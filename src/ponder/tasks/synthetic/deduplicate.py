@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ponder.errors import MissingExtra, UsageError
+from ponder.tasks.question_identity import normalize_question
 
 SHINGLE_WORDS = 3  # words that make one piece of a question
 MINHASH_PERMUTATIONS = 128
@@ -20,12 +21,6 @@ EMBEDDING_BLOCK = 1_024  # embeddings compared at once
 Embed = Callable[[Sequence[str]], Any]  # texts to one vector each
 
 _WORD = re.compile(r"\w+|[^\w\s]")
-_END = re.compile(r"[\s.?!]+\Z")
-
-
-def normalize_question(question: str) -> str:
-    """Questions that differ in case, spacing and closing marks are one; 3 + 4 and 3 - 4 are two."""
-    return _END.sub("", " ".join(question.casefold().split()))
 
 
 def question_tokens(question: str) -> list[str]:

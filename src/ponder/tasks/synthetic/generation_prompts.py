@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ponder.tasks.synthetic.problem_rows import bare_question
+from ponder.tasks.question_identity import bare_question
 from ponder.types import Message, Problem, user_messages
 from ponder.verify.answers.extract import find_answer_tags, strip_thinking
 

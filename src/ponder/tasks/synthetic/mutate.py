@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from ponder.tasks.question_identity import bare_question
 from ponder.tasks.synthetic.formula import Formula, NoExactValue
-from ponder.tasks.synthetic.problem_rows import bare_question, domain_of, synthetic_problem
+from ponder.tasks.synthetic.problem_rows import domain_of, synthetic_problem
 from ponder.types import Problem
 from ponder.verify.numeric.numbers import parse_plain_number
 

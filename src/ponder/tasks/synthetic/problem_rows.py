@@ -35,11 +35,6 @@ def synthetic_problem(
     return Problem(id, user_messages(said), answer, tags, PROMPT_STYLE, said.removeprefix(question))
 
 
-def bare_question(problem: Problem) -> str:
-    """The question without how to answer it."""
-    return str(problem.tags.get("question") or problem.bare_question)
-
-
 def domain_of(problem: Problem) -> str:
     """What it is about, as far as its tags say."""
     return next((str(problem.tags[tag]) for tag in ("domain", "subject", "kind") if problem.tags.get(tag)), "")

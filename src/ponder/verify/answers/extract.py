@@ -23,7 +23,14 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 from ponder.errors import UnknownName, UsageError
-from ponder.verify.answers.hedging import find_retraction, is_denied, is_hedged, is_part_of_expression
+from ponder.verify.answers.hedging import (
+    context_before,
+    find_retraction,
+    is_denied,
+    is_hedged,
+    is_hedged_content,
+    is_part_of_expression,
+)
 from ponder.verify.answers.stated_results import PLAIN_NUMBER, find_stated_results
 from ponder.verify.numeric.numbers import MAX_NUMBER_CHARS, parse_plain_number, same_number, strip_delimiters
 
@@ -223,10 +230,11 @@ def _agreeing_answer(said: str, spans: list[Span], earlier: list[Span]) -> Extra
         other != first and not same_number(parse_plain_number(other), parse_plain_number(first)) for other in others
     ):
         return ExtractedAnswer(None, "several answers")
-    before, after = said[max(0, spans[0].start - 120) : spans[0].start], said[spans[-1].end :]
-    if is_denied(before):
+    before, after = context_before(said, spans[0].start), said[spans[-1].end :]
+    boxed = said.startswith("\\", spans[0].start)  # a tag stands in no sum
+    if is_denied(before, inline=boxed):
         return ExtractedAnswer(None, "hedged")
-    if is_part_of_expression(before if said.startswith("\\", spans[0].start) else "", after):  # a tag stands in no sum
+    if is_part_of_expression(before if boxed else "", after):
         return ExtractedAnswer(None, "malformed")
     fault = find_retraction(after, first)
     return ExtractedAnswer(None, fault) if fault else ExtractedAnswer(first)
@@ -243,11 +251,6 @@ def _span_answer(content: str | None) -> ExtractedAnswer:
     return ExtractedAnswer(None, fault) if fault else ExtractedAnswer(answer)
 
 
-_HEDGE = re.compile(
-    r"\b(?:or|either|maybe|perhaps|possibly|probably|about|around|roughly|approximately|not|unsure)\b"
-    r"|\\(?:pm|mp|approx|sim|lor|vee|neq?)(?![a-z])|[±∓≈≠?]",
-    re.IGNORECASE,
-)
 _SET = re.compile(r"\\in(?![a-z])|∈|\\\{|[{(\[][^{}()\[\]]*[,;]")
 _GROUPED = re.compile(r"[1-9][0-9]{0,2}(?:(?:,|\{,\}|,\\!)[0-9]{3})+(?![0-9])")
 _LIST = re.compile(r"(?<!\\)[,;]|\n|\band\b|&|\\\\")
@@ -259,7 +262,7 @@ def _answer_fault(answer: str) -> str:
         return "no answer"
     if _BOX.search(answer) or _ANSWER_TAG.search(answer):
         return "malformed"
-    if _HEDGE.search(answer):
+    if is_hedged_content(answer, "number"):
         return "hedged"
     ungrouped = _GROUPED.sub("0", answer)
     if _SET.search(ungrouped) or _LIST.search(ungrouped):

@@ -1,12 +1,21 @@
-"""What stands directly around an answer: does it deny it, or make it a part of something longer?
+"""The one rule for words that hedge an answer: before it, after it and inside it.
 
-`-\\boxed{42}` is not 42, and neither is `\\frac{1}{\\boxed{42}}` or "not \\boxed{42}". Quantifiers are bounded and do
-not overlap, so that no text takes more than linear time.
+`-\\boxed{42}` is not 42, and neither is `\\frac{1}{\\boxed{42}}` or "not \\boxed{42}". All verifiers use this file:
+
+    is_denied               the words before the answer deny it or offer it as one of several
+    is_part_of_expression   the answer is a term of a sum, a fraction or a product
+    find_retraction         the words after the answer doubt it, retract it or give another
+    is_hedged_content       the answer itself holds a hedge
+    is_hedged               the sentence that states a result leaves it open
+
+Quantifiers are bounded and do not overlap, so that no text takes more than linear time.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import Literal
 
 from ponder.verify.numeric.numbers import MAX_NUMBER_CHARS, parse_plain_number, same_number
 
@@ -52,16 +61,57 @@ _ALTERNATIVE_PREFILTER = ("or", "either", "not", "n't", "\\ne", "\\lnot")
 _DOUBT_PREFILTER = ("think", "believe", "say", "wrong", "false", "incorrect", "doubt", "unlikely")
 
 
-_SPACES = re.compile(r"[ \t\u00a0]{2,}|[\t\u00a0]")
+# Spaces as LaTeX, HTML and Unicode write them. A thin space of negative width joins what stands beside it.
+_ODD_SPACE = r"(?:[^\S\n ]|~|\\[,;:> ]|\\(?:q?quad|(?:en|thin|med|thick)?space)(?![A-Za-z])|&nbsp;)"
+_SPACES = re.compile(rf" ?{_ODD_SPACE}(?:{_ODD_SPACE}| )*| {{2,}}")
+_JOINED = re.compile(r"\\!|\\negthinspace(?![A-Za-z])")
+# One line break between words is a space. A blank line, a bullet or a heading begins something new.
+_WRAPPED_LINE = re.compile(r"(?<=[\w,'’])[ ]?\n[ ]?(?=[^\s#*>•-])")
+_TEXT_COMMAND = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt)?|math(?:rm|bf|it|sf)|mbox)[ ]?\{([^{}]{0,60})\}")
+CONTEXT_CHARS, MAX_CONTEXT_CHARS = 400, 8000  # characters before or after an answer: of words, and with their spaces
 
 
-def is_denied(before: str) -> bool:
-    """The words before an answer offer it as one of several, or deny it."""
-    before = _SPACES.sub(" ", before[-400:])  # the words count, not how far apart they stand
-    near, said = before[-20:], before[-120:]
+def normalize_spaces(text: str) -> str:
+    """One plain space for every run of spaces, however they are written; line breaks stay."""
+    return _SPACES.sub(" ", _JOINED.sub("", text) if "\\" in text else text)
+
+
+def context_before(text: str, start: int) -> str:
+    """What stands directly before an answer: enough of it that no run of spaces hides the words."""
+    near = text[max(0, start - CONTEXT_CHARS) : start]
+    if start > CONTEXT_CHARS and len(" ".join(near.split())) < CONTEXT_CHARS // 2:
+        near = normalize_spaces(text[max(0, start - MAX_CONTEXT_CHARS) : start])[-CONTEXT_CHARS:]
+    return near
+
+
+def _readings(text: str) -> Iterable[str]:
+    """The text with its spaces normalized, and, where that differs, with wrapped lines joined."""
+    text = normalize_spaces(text)
+    yield text
+    if "\n" in text and (joined := _WRAPPED_LINE.sub(" ", text)) != text:
+        yield joined
+
+
+def is_denied(before: str, inline: bool = False) -> bool:
+    """The words before an answer offer it as one of several, or deny it. `inline`: it stands in a sentence, as a box
+    may, so that a line break directly before it is a space; other forms begin a line of their own."""
+    before = before[-CONTEXT_CHARS:]
+    lines = before.rstrip(" \t\n")
+    if (
+        inline
+        and len(before) - len(lines) > 0
+        and before[len(lines) :].count("\n") == 1
+        and any(_is_denied(text) for text in _readings(f"{lines} "))
+    ):
+        return True
+    return any(_is_denied(text) for text in _readings(before))
+
+
+def _is_denied(before: str) -> bool:
+    near, sentence = before[-20:], before[-120:]
     return bool(
         (_mentions(near, _ALTERNATIVE_PREFILTER) and _ALTERNATIVE_BEFORE.search(near))
-        or (_mentions(said, _DOUBT_PREFILTER) and _DOUBT_BEFORE.search(said))
+        or (_mentions(sentence, _DOUBT_PREFILTER) and _DOUBT_BEFORE.search(sentence))
         or (_may_modify_value(before[-60:]) and _VALUE_MODIFIER.search(before[-60:]))
     )
 
@@ -106,15 +156,37 @@ _OPERATOR_CHARS = frozenset("-−+*/×·÷^_<>{|.0123456789")  # what `_OPERATOR
 
 _MODULO = re.compile(r"[\s$]{0,4}(?:\\[bp]?mod(?![a-z])|mod(?:ulo)?\b)")
 _CONGRUENT = re.compile(r"\\equiv|≡|congruent|residue|remainder", re.IGNORECASE)
+# A thin space is written in formulas only, so a number or a variable beside it is a factor: 2\,\boxed{42}.
+_THIN_SPACE_BEFORE = re.compile(r"[0-9](?:\\[,;:!]){1,4}\Z")
+_THIN_SPACE_AFTER = re.compile(r"(?:\\[,;:!]){1,4}[abcijknrtxyz](?![A-Za-z'’])")
+
+
+def _context_after(after: str) -> str:
+    near = after[:CONTEXT_CHARS]
+    if len(after) > CONTEXT_CHARS and len(" ".join(near.split())) < CONTEXT_CHARS // 2:
+        near = normalize_spaces(after[:MAX_CONTEXT_CHARS])[:CONTEXT_CHARS]
+    return near
 
 
 def is_part_of_expression(before: str, after: str) -> bool:
     """The answer stands in a sum, a fraction or a product, so that the whole is another value."""
-    near, after = before[-100:], _SPACES.sub(" ", after[:400])
+    if before.endswith((",", ";", ":", "!")) and _THIN_SPACE_BEFORE.search(before[-20:]):
+        return True
+    if after.startswith("\\") and _THIN_SPACE_AFTER.match(after):
+        return True
+    near, after = normalize_spaces(before[-CONTEXT_CHARS:])[-100:], _context_after(after)
+    operator = "\\" in near or near.removesuffix(" ")[-1:] in _OPERATOR_CHARS
+    if operator and _OPERATOR_BEFORE.search(near):
+        return True
+    return any(_continues_expression(text, before) for text in _readings(after))
+
+
+def _continues_expression(after: str, before: str) -> bool:
     if _MODULO.match(after) and not _CONGRUENT.search(before):
         return True  # 42 mod 5 is 2; but x is congruent to 2 modulo 5
-    leads = ("\\" in near or near.removesuffix(" ")[-1:] in _OPERATOR_CHARS) and _OPERATOR_BEFORE.search(near)
-    return bool(leads or _OPERATOR_AFTER.match(after))
+    if _OPERATOR_AFTER.match(after):
+        return True
+    return "\\" in after and bool(_OPERATOR_AFTER.match(normalize_spaces(_TEXT_COMMAND.sub(r" \1", after))))
 
 
 _FORM = re.compile(r"\\boxed\s{0,4}\{|</?answer>", re.IGNORECASE)
@@ -127,10 +199,12 @@ _DOUBT_AFTER = re.compile(
 )
 _DIGITS = re.compile(r"(?:(?<![\w)])[-−])?[0-9][0-9,]*(?:\.[0-9]+)?")
 _UNIT_POWER = re.compile(r"\A((?:\\,|\s){0,3}\\(?:text|mathrm)\{[^{}]{0,30}\})\^\{?[23]\}?")  # \text{ cm}^2
+_SPELLED_NUMBERS = (
+    r"zero|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w{3,5}teen|twenty|thirty|forty|fifty"
+    r"|sixty|seventy|eighty|ninety"
+)
 _NUMBER_WORD = re.compile(
-    r"\b(?:zero|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w{3,5}teen|twenty|thirty|forty|fifty"
-    r"|sixty|seventy|eighty|ninety|hundred|thousand|million|billion|half|double|twice)\b",
-    re.IGNORECASE,
+    rf"\b(?:{_SPELLED_NUMBERS}|hundred|thousand|million|billion|half|double|twice)\b", re.IGNORECASE
 )
 
 _CHOICE_ANSWER = re.compile(r"(?:option |choice )?\(?([A-Z])(?:[).:](?: .*)?)?", re.IGNORECASE | re.DOTALL)
@@ -140,10 +214,20 @@ _OPTION_LETTER = re.compile(
 )
 
 
-def find_retraction(after: str, answer: str) -> str:
-    """What is wrong with the words after an answer; empty where they leave it alone."""
+def find_retraction(after: str, answer: str, prose: bool = False) -> str:
+    """What is wrong with the words after an answer; empty where they leave it alone.
+
+    Without `prose` no other number and no word of doubt may follow. With it the answer may be explained: only words
+    that retract it, and other values that are given as the answer, count.
+    """
+    if not after.strip(" \n.$)]\\"):
+        return ""
+    check = _explanation_fault if prose else _remark_fault
+    return next((fault for text in _readings(after) if (fault := check(text, answer))), "")
+
+
+def _remark_fault(after: str, answer: str) -> str:
     given = parse_plain_number(answer)
-    after = _SPACES.sub(" ", after)
     after = _UNIT_POWER.sub(r"\1", after)
     for token in _DIGITS.finditer(after):
         if len(token[0]) > MAX_NUMBER_CHARS or not same_number(parse_plain_number(token[0].rstrip(",")), given):
@@ -153,17 +237,96 @@ def find_retraction(after: str, answer: str) -> str:
     chosen = _CHOICE_ANSWER.fullmatch(answer)
     if chosen and any(other[0] != chosen[1].upper() for other in _OPTION_LETTER.finditer(after)):
         return "several answers"
-    return "hedged" if _DOUBT_AFTER.search(after) else ""
+    return "hedged" if _DOUBT_AFTER.search(after) or _is_retracted(after) else ""
 
 
-_HEDGE_WORDS = re.compile(
-    r"\b(?:or|either|maybe|perhaps|possibly|probably|about|around|roughly|approximately|not|never|unsure"
-    r"|guess|if|unless"
-    r"|wrong|false|incorrect|mistaken|doubt|could|might|would|suppose|assume|say)\b|n['’]t\b|[?≈≠±~]",
+_ALTERNATIVE_AFTER = re.compile(
+    r"[\s$()\]}*_\\.,;:]{0,40}(?:\\text\s?\{\s?)?(?:or|either|maybe|perhaps|possibly|but not|not|unless|if not"
+    r"|false|wrong|incorrect|untrue|nope|no(?=[.!]))\b"
+    r"|[\s$)\]*\\.]{0,40}\?|[\s$)\\]{0,8}(?:is|was|would be)(?:n['’]t| not| never| hardly| no longer)\b",
+    re.IGNORECASE,
+)
+_SECOND_NUMBER_AFTER = re.compile(
+    r"[\s$)\]*\\]{0,40}(?:(?:[,;&/=]|and\b|\\?text\s?\{\s?and\s?\})[\s$(\[\\]{0,8})?(-?[0-9][0-9,.]{0,40})",
+    re.IGNORECASE,
+)
+_RETRACTION_AFTER = re.compile(
+    r"\b(?:wait|oops|hmm|scratch that|never ?mind|my mistake|my bad|mistaken|sorry|on second thoughts?|disregard|ignore"
+    r"|i meant?\b|(?:also|equally|just as) possible"
+    r"|i made (?:an? )?(?:error|mistake)|(?:is|was|seems|looks) (?:wrong|incorrect|not (?:right|correct|the answer))"
+    r"|(?:is|was)n['’]t (?:right|correct|the answer)|(?:not|un)(?: entirely| really| quite| too)? ?(?:sure|certain)\b"
+    r"|(?:is|was|are) (?:false|untrue|a (?:lie|joke|trick)|nonsense|invented)|plausible|equally (?:good"
+    r"|valid|right)"
+    r"|just kidding|joking|(?:was|am|is) lying|retract|withdraw|take (?:it|that) back|chang(?:ed?"
+    r"|ing) my mind|reconsider"
+    r"|strike that|forget (?:it|that)|do(?:n['’]t| not) (?:trust|believe)"
+    r"|just (?:a )?guess|my guess|i guess|i(?:['’]m| am) guessing|correction|no,"
+    r"|actually,? (?:it|the answer|the correct|i |this|that|-?[0-9])"
+    r"|(?:could|might|may) (?:also |instead |as well )?be (?:wrong|\\\(|\$|-?[0-9])"
+    r"|should (?:instead |actually |rather )?(?:be|have been) (?:\\\(|\$)?-?[0-9]"
+    r"|(?:alternatively|instead|rather),? (?:it is |it['’]s |the answer |use |take )?(?:\\\(|\$)?-?[0-9]"
+    r"|(?:other|another|alternative|second) (?:possible )?answer)",
+    re.IGNORECASE,
+)
+_OTHER_ANSWER_AFTER = re.compile(
+    r"\b(?:answer|value|result)\W{0,4}\s(?:is|(?:sh|w|c)ould be|=)[\s:*$({\\]{0,8}"
+    rf"(-?[0-9][0-9,.]{{0,40}}|(?:one|{_SPELLED_NUMBERS}|a hundred)\b[-a-z]{{0,8}})"
+    rf"|(-?[0-9][0-9,.]{{0,40}}|\b(?:one|{_SPELLED_NUMBERS}|a hundred)\b[-a-z]{{0,8}})[\s$)\\]{{0,6}}is (?:the|my) "
+    r"(?:true|real|actual|correct|right|better|final)? ?(?:answer|value|result|one|number)",
     re.IGNORECASE,
 )
 
 
+def _is_retracted(after: str) -> bool:
+    return bool(_ALTERNATIVE_AFTER.match(after) or _RETRACTION_AFTER.search(after))
+
+
+def _explanation_fault(after: str, answer: str) -> str:
+    if _is_retracted(after):
+        return "hedged"
+    others = [match[1] for match in (_SECOND_NUMBER_AFTER.match(after),) if match]
+    others += [match[1] or match[2] for match in _OTHER_ANSWER_AFTER.finditer(after)]
+    if not others or not re.search(r"[0-9]", answer):
+        return ""
+    given = parse_plain_number(answer)
+    same = all(same_number(parse_plain_number(other.rstrip(".,")), given) for other in others)
+    return "" if same else "several answers"
+
+
+# The words that hedge wherever they stand. Each place adds its own.
+HEDGE_WORDS = (
+    "either", "maybe", "perhaps", "possibly", "probably", "about", "around", "roughly", "approximately", "not",
+    "unsure",
+)  # fmt: skip
+
+
+def _hedge_pattern(words: tuple[str, ...], commands: tuple[str, ...], signs: str) -> re.Pattern[str]:
+    parts = [rf"\b(?:{'|'.join((*HEDGE_WORDS, *words))})\b", f"[{signs}]"]
+    if commands:
+        parts.append(rf"\\(?:{'|'.join(commands)})(?![a-z])")
+    return re.compile("|".join(parts), re.IGNORECASE)
+
+
+# In maths "x = 1 or x = 2" and "\pm 2" are lists of answers, and "\neq" a relation.
+_HEDGED_CONTENT = {
+    "number": _hedge_pattern(("or",), ("pm", "mp", "approx", "sim", "lor", "vee", "neq?"), "±∓≈≠?"),
+    "expression": _hedge_pattern(("nearly", "almost", "guess"), ("approx", "sim", "lor", "vee", "neg"), "?"),
+}
+
+
+def is_hedged_content(answer: str, kind: Literal["number", "expression"]) -> bool:
+    """The answer itself says that it is one of several or only near the value."""
+    return _HEDGED_CONTENT[kind].search(answer) is not None
+
+
+_HEDGED_SENTENCE = re.compile(
+    _hedge_pattern(
+        ("or", "never", "guess", "if", "unless", "wrong", "false", "incorrect", "mistaken", "doubt", "could", "might",
+         "would", "suppose", "assume", "say"), (), "?≈≠±~",
+    ).pattern + r"|n['’]t\b", re.IGNORECASE,
+)  # fmt: skip
+
+
 def is_hedged(words: str) -> bool:
     """The words that lead to a result leave it open."""
-    return _HEDGE_WORDS.search(words) is not None
+    return _HEDGED_SENTENCE.search(words) is not None

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ponder.verify.answers.extract import AnswerForm, ExtractedAnswer, find_answer_tags, find_boxes, strip_thinking
-from ponder.verify.answers.hedging import is_denied
+from ponder.verify.answers.hedging import context_before, is_denied
 
 MAX_STRUCTURED_CHARS = 20_000  # characters; a 25 x 25 sudoku has less than 2,000
 MAX_JSON_DEPTH = 64  # brackets within brackets
@@ -38,7 +38,7 @@ def extract_structured(
         return ExtractedAnswer(None, "malformed")
     if any(char.isalnum() for char in said[spans[0].end :]):
         return ExtractedAnswer(None, "goes on after the answer")
-    if is_denied(said[max(0, spans[0].start - 120) : spans[0].start]):
+    if is_denied(context_before(said, spans[0].start)):
         return ExtractedAnswer(None, "hedged")
     if len(content) > max_chars:
         return ExtractedAnswer(None, "too long")

@@ -52,10 +52,6 @@ class CodeVerifier(TextVerifier):
     TAGS: ClassVar[frozenset[str]] = PYTHON_TAGS
 
     @property
-    def name(self) -> str:
-        return "accuracy"
-
-    @property
     def jail(self) -> Sandbox:
         return shared_sandbox(self.limits, self.isolation)
 

@@ -39,10 +39,6 @@ class MultipleChoice(TextVerifier):
     def __post_init__(self) -> None:
         check_forms(self.forms, TEXT_FORMS)
 
-    @property
-    def name(self) -> str:
-        return "accuracy"
-
     def extract_answer(self, text: str) -> str | None:
         """The letter a completion gives, as votes count it."""
         found = self._found(text)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ponder.types import Score
 from ponder.verify.answers.extract import TEXT_FORMS, AnswerForm, ExtractedAnswer, check_forms, strip_thinking
-from ponder.verify.answers.hedging import is_denied
+from ponder.verify.answers.hedging import context_before, is_denied
 from ponder.verify.answers.structured import DELIMITED_FORMS, extract_structured
 from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
 
@@ -29,10 +29,6 @@ class FinalText(TextVerifier):
 
     def __post_init__(self) -> None:
         check_forms(self.forms, TEXT_FORMS)
-
-    @property
-    def name(self) -> str:
-        return "accuracy"
 
     def extract_answer(self, text: str) -> str | None:
         """The text a completion gives, as votes count it; None where it gives none."""
@@ -64,10 +60,6 @@ class FinalList(TextVerifier):
     def __post_init__(self) -> None:
         check_forms(self.forms, TEXT_FORMS)
 
-    @property
-    def name(self) -> str:
-        return "accuracy"
-
     def extract_answer(self, text: str) -> str | None:
         found = extract_text(text, self.forms)
         return None if found.answer is None else ", ".join(parse_list(found.answer))
@@ -91,7 +83,7 @@ def extract_text(text: str, forms: Sequence[AnswerForm]) -> ExtractedAnswer:
         return found
     said = (strip_thinking(text) or "").strip()
     if "line" in forms and len(lines := list(_LINE.finditer(said))) == 1 and lines[0].end() == len(said):
-        if is_denied(said[max(0, lines[0].start() - 120) : lines[0].start(1)]):
+        if is_denied(context_before(said, lines[0].start(1))):
             return ExtractedAnswer(None, "hedged")
         found = ExtractedAnswer(_stripped(lines[0][1]))
     elif "bare" in forms and said and "\n" not in said:

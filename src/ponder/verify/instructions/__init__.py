@@ -1,1 +1,1 @@
-""""""
+"""Verifiers of instructions: constraints on the text, JSON schemas and regular expressions."""

@@ -50,7 +50,7 @@ def approximate_values(node: ExpressionNode) -> tuple[complex, ...]:
     found: list[complex] = []
     try:
         for point in range(2 if names else 1):
-            found.append(complex(Evaluator(_draw_point(names, point, ""), DEFAULT_DIGITS).value(node)))
+            found.append(complex(Evaluator(draw_point(names, point, ""), DEFAULT_DIGITS).value(node)))
     except (*_NO_VALUE, UnreadableAnswer):
         return ()
     return tuple(found)
@@ -63,12 +63,12 @@ def same_value(answer: ExpressionNode, gold: ExpressionNode, tolerance: float = 
         return _same_number(answer, gold, tolerance)
     if _may_differ_between_points(answer, gold):
         return False
-    seed, met = _seed(answer, gold), 0
+    seed, met = comparison_seed(answer, gold), 0
     beyond = _largest_literal(answer) + _largest_literal(gold)
     for point in range(_points(answer, gold)):
         try:
             limit = MAX_DIGITS if point < ORDINARY_POINTS else MAX_DIGITS_AT_FAR_POINT
-            verdict = _agree(answer, gold, _draw_point(names, point, seed, beyond), tolerance, limit)
+            verdict = _agree(answer, gold, draw_point(names, point, seed, beyond), tolerance, limit)
         except OutsideGrammar:
             if point < ORDINARY_POINTS:
                 raise
@@ -85,7 +85,7 @@ def _same_number(answer: ExpressionNode, gold: ExpressionNode, tolerance: float)
     try:
         verdict = _agree(answer, gold, {}, tolerance)
     except OutsideGrammar:
-        by_residues = None if tolerance else same_residues(answer, gold, _seed(answer, gold))
+        by_residues = None if tolerance else same_residues(answer, gold, comparison_seed(answer, gold))
         if by_residues is None:
             raise
         return by_residues
@@ -99,11 +99,11 @@ def proportional(answer: ExpressionNode, gold: ExpressionNode) -> Fraction | flo
     names = answer.symbols() | gold.symbols()
     if not names or _may_differ_between_points(answer, gold):
         return None
-    seed, beyond = _seed(answer, gold), _largest_literal(answer) + _largest_literal(gold)
+    seed, beyond = comparison_seed(answer, gold), _largest_literal(answer) + _largest_literal(gold)
     ratios: list[Value] = []
     sure = MIN_DIGITS_TO_AGREE
     for point in range(_points(answer, gold)):
-        given = _draw_point(names, point, seed, beyond)
+        given = draw_point(names, point, seed, beyond)
         try:
             first = Evaluator(given, DEFAULT_DIGITS)
             first.value(answer), first.value(gold)
@@ -236,11 +236,11 @@ def _largest_literal(node: ExpressionNode) -> int:
     return min(5000, int(evaluator.weight))
 
 
-def _seed(answer: ExpressionNode, gold: ExpressionNode) -> str:
+def comparison_seed(answer: ExpressionNode, gold: ExpressionNode) -> str:
     return hashlib.sha256(repr((answer, gold)).encode()).hexdigest()
 
 
-def _draw_point(names: Iterable[str], point: int, seed: str, beyond: int = 0) -> dict[str, Fraction]:
+def draw_point(names: Iterable[str], point: int, seed: str, beyond: int = 0) -> dict[str, Fraction]:
     return {name: _draw_coordinate(name, point, seed, beyond) for name in names}
 
 

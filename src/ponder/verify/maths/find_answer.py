@@ -19,50 +19,15 @@ from ponder.verify.answers.extract import (
     outermost_spans,
     strip_thinking,
 )
-from ponder.verify.answers.hedging import is_denied, is_hedged, is_part_of_expression
+from ponder.verify.answers.hedging import (
+    context_before,
+    find_retraction,
+    is_denied,
+    is_hedged,
+    is_part_of_expression,
+)
 from ponder.verify.numeric.numbers import parse_plain_number, same_number, strip_delimiters
 
-# Quantifiers are bounded and do not overlap, so that no text takes more than linear time.
-_ALTERNATIVE_AFTER = re.compile(
-    r"[\s$()\]}*_\\.,;:]{0,40}(?:\\text\s?\{\s?)?(?:or|either|maybe|perhaps|possibly|but not|not|unless|if not"
-    r"|false|wrong|incorrect|untrue|nope|no(?=[.!]))\b"
-    r"|[\s$)\]*\\.]{0,40}\?|[\s$)\\]{0,8}(?:is|was|would be)(?:n['’]t| not| never| hardly| no longer)\b",
-    re.IGNORECASE,
-)
-_SECOND_NUMBER_AFTER = re.compile(
-    r"[\s$)\]*\\]{0,40}(?:(?:[,;&/=]|and\b|\\?text\s?\{\s?and\s?\})[\s$(\[\\]{0,8})?(-?[0-9][0-9,.]{0,40})",
-    re.IGNORECASE,
-)
-_RETRACTION_AFTER = re.compile(
-    r"\b(?:wait|oops|hmm|scratch that|never ?mind|my mistake|my bad|mistaken|sorry|on second thoughts?|disregard|ignore"
-    r"|i meant?\b|(?:also|equally|just as) possible"
-    r"|i made (?:an? )?(?:error|mistake)|(?:is|was|seems|looks) (?:wrong|incorrect|not (?:right|correct|the answer))"
-    r"|(?:is|was)n['’]t (?:right|correct|the answer)|(?:not|un)(?: entirely| really| quite| too)? ?(?:sure|certain)\b"
-    r"|(?:is|was|are) (?:false|untrue|a (?:lie|joke|trick)|nonsense|invented)|plausible|equally (?:good"
-    r"|valid|right)"
-    r"|just kidding|joking|(?:was|am|is) lying|retract|withdraw|take (?:it|that) back|chang(?:ed?"
-    r"|ing) my mind|reconsider"
-    r"|strike that|forget (?:it|that)|do(?:n['’]t| not) (?:trust|believe)"
-    r"|just (?:a )?guess|my guess|i guess|i(?:['’]m| am) guessing|correction|no,"
-    r"|actually,? (?:it|the answer|the correct|i |this|that|-?[0-9])"
-    r"|(?:could|might|may) (?:also |instead |as well )?be (?:wrong|\\\(|\$|-?[0-9])"
-    r"|should (?:instead |actually |rather )?(?:be|have been) (?:\\\(|\$)?-?[0-9]"
-    r"|(?:alternatively|instead|rather),? (?:it is |it['’]s |the answer |use |take )?(?:\\\(|\$)?-?[0-9]"
-    r"|(?:other|another|alternative|second) (?:possible )?answer)",
-    re.IGNORECASE,
-)
-_NUMBER_WORDS = (
-    r"zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|[a-z]{3,5}teen|twenty|thirty"
-    r"|forty|fifty|sixty"
-    r"|seventy|eighty|ninety|a hundred"
-)
-_OTHER_ANSWER_AFTER = re.compile(
-    r"\b(?:answer|value|result)\W{0,4}\s(?:is|(?:sh|w|c)ould be|=)[\s:*$({\\]{0,8}"
-    rf"(-?[0-9][0-9,.]{{0,40}}|(?:{_NUMBER_WORDS})\b[-a-z]{{0,8}})"
-    rf"|(-?[0-9][0-9,.]{{0,40}}|\b(?:{_NUMBER_WORDS})\b[-a-z]{{0,8}})[\s$)\\]{{0,6}}is (?:the|my) "
-    r"(?:true|real|actual|correct|right|better|final)? ?(?:answer|value|result|one|number)",
-    re.IGNORECASE,
-)
 _OTHER_BOXES = re.compile(r"\\(?:fbox|framebox|bbox|colorbox\s?\{[^{}]{0,20}\})\s?\{([^{}]{0,200})\}")
 _NEGATIVE = re.compile(r"(?:\A|[$=(:,\[\n]|\b(?:is|get|was|be|equals))\s{0,2}[-−]\Z")
 
@@ -142,31 +107,20 @@ def _checked_answer(said: str, spans: list[Span], others: list[Span], longest: i
         and any(not same_number(parse_plain_number(x), given) for x in elsewhere)
     ):
         return ExtractedAnswer(None, "several answers")
-    before, after = said[max(0, spans[0].start - 120) : spans[0].start], said[spans[-1].end :]
-    if is_denied(before):
+    before, after = context_before(said, spans[0].start), said[spans[-1].end :]
+    boxed = said.startswith("\\", spans[0].start)  # a tag stands in no sum
+    if is_denied(before, inline=boxed):
         return ExtractedAnswer(None, "hedged")
     if "box{" in said and any(strip_delimiters(other[1]) != first for other in _OTHER_BOXES.finditer(said)):
         return ExtractedAnswer(None, "several answers")
-    boxed = said.startswith("\\", spans[0].start)  # a tag stands in no sum
     if boxed and before[-1:] in ("-", "−") and _NEGATIVE.search(before) and not is_part_of_expression("", after):
         before, first = "", f"-{first}" if parse_plain_number(first).value is not None else f"-({first})"
     sign = _PERCENT.match(after) if boxed and "%" in after[:5] else None
     after, behind = (after[sign.end() :], "%") if sign else (after, "")
     if is_part_of_expression(before if boxed else "", after):
         return ExtractedAnswer(None, "malformed")
-    if not after.strip(" \n.$)]\\"):
-        return ExtractedAnswer(first, percent_sign=behind)
-    if _ALTERNATIVE_AFTER.match(after) or _RETRACTION_AFTER.search(after):
-        return ExtractedAnswer(None, "hedged")
-    more = [match[1] for match in (_SECOND_NUMBER_AFTER.match(after),) if match]
-    more += [match[1] or match[2] for match in _OTHER_ANSWER_AFTER.finditer(after)]
-    if (
-        more
-        and re.search(r"[0-9]", first)
-        and any(not same_number(parse_plain_number(n.rstrip(".,")), parse_plain_number(first)) for n in more)
-    ):
-        return ExtractedAnswer(None, "several answers")
-    return ExtractedAnswer(first, percent_sign=behind)
+    fault = find_retraction(after, first, prose=True)
+    return ExtractedAnswer(None, fault) if fault else ExtractedAnswer(first, percent_sign=behind)
 
 
 _PERCENT = re.compile(r"[\s$]{0,3}\\?%")

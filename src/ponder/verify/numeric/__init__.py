@@ -1,1 +1,1 @@
-""""""
+"""Plain numbers, units and integer arithmetic, compared exactly."""

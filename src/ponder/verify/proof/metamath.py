@@ -1,7 +1,7 @@
 """Metamath: the database and the statement are ours; a proof may bring lemmas, and nothing that is taken for granted.
 
 The proof is read into tokens and written out again between the trusted parts, so no token can reach outside of its
-place. It is then checked by the `metamath` program of the machine.
+place. It is then checked by the `metamath` program of the machine, or, where there is none, by `metamath_kernel`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any
 from ponder.runs.trust import names_code
 from ponder.types import Score
 from ponder.verify.base import bad_data, repr_for_reason
-from ponder.verify.proof.run_checker import checker_limits, missing_checker, run_checker
+from ponder.verify.proof.metamath_kernel import MetamathDatabase, MetamathError, TooMuchWork
+from ponder.verify.proof.run_checker import checker_limits, find_checker, missing_checker, run_checker
 from ponder.verify.proof.verifier import (
     CheckerFailed,
     ProofVerifier,
@@ -57,6 +58,9 @@ class Metamath(ProofVerifier):
     tools: tuple[str, ...] = field(default=(), metadata=names_code())
 
     def missing_tools(self) -> str:
+        """Nothing is missing without `tools`: the Python verifier stands in for the program."""
+        if not self.tools:
+            return ""
         return missing_checker("Metamath", ("metamath",), "try apt-get install metamath", self.tools)
 
     def check_proof(self, proof: str, gold: Mapping[str, Any]) -> Score:
@@ -69,6 +73,10 @@ class Metamath(ProofVerifier):
         if claimed is not None and claimed != statement:
             return Score(0.0, f"wrong: {theorem} states {shorten_message(' '.join(claimed))}")
         premises, claim = _premises(gold), [theorem, "$p", *statement]
+        if not find_checker("metamath", self.tools):
+            _check_statement_in_python(database, theorem, " ".join([*premises, *claim]))
+            closing = [*premises, *claim, "$=", *steps, "$."]
+            return _grade_in_python("\n".join([database, *lemmas, "${", *closing, "$}"]))
         _check_statement(database, theorem, " ".join([*premises, *claim]), self.limits, self.tools)
         closing = [*premises, *claim, "$=", *steps, "$."]
         source = "\n".join([database, *_lines(lemmas), "${", *_lines(closing), "$}", ""])
@@ -228,6 +236,28 @@ def _check_statement(database: str, theorem: str, claim: str, limits: SandboxLim
         bad_data(
             f"the database leaves proofs open: {shorten_message(unproved[1] if unproved else outcome.output[-300:])}"
         )
+
+
+def _grade_in_python(source: str) -> Score:
+    """The verdict of the Python verifier on a whole database."""
+    try:
+        unproved = MetamathDatabase(source).open_proofs
+    except MetamathError as fault:
+        return Score(0.0, f"rejected: {shorten_message(str(fault))}")
+    except TooMuchWork as fault:
+        return Score(0.0, f"timed out: {fault}")
+    return Score(0.0, f"rejected: not proved: {' '.join(unproved)}") if unproved else Score(1.0, "proved")
+
+
+@lru_cache(maxsize=64)
+def _check_statement_in_python(database: str, theorem: str, claim: str) -> None:
+    """As `_check_statement`, by the Python verifier."""
+    try:
+        unproved = MetamathDatabase(f"{database}\n${{ {claim} $= ? $. $}}\n").open_proofs
+    except (MetamathError, TooMuchWork) as fault:
+        bad_data(f"the database or the statement is not accepted: {shorten_message(str(fault))}")
+    if unproved != [theorem]:
+        bad_data(f"the database leaves proofs open: {shorten_message(' '.join(unproved))}")
 
 
 @lru_cache(maxsize=4)

@@ -27,10 +27,6 @@ class ProofVerifier(TextVerifier):
     code block after the thinking, or in the one `<answer>`.
     """
 
-    @property
-    def name(self) -> str:
-        return "accuracy"
-
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
         """In threads, since each waits for processes of its own."""
         texts, gold = [trace.text(step) for step in steps], trace.problem.answer

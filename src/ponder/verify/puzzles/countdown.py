@@ -28,10 +28,6 @@ class CountdownVerifier(TextVerifier):
     def __post_init__(self) -> None:
         check_forms(self.forms, TEXT_FORMS)
 
-    @property
-    def name(self) -> str:
-        return "accuracy"
-
     def verify(self, text: str, gold: Any) -> Score:
         numbers, target = self.numbers_and_target(gold)
         found = self._expression(text)

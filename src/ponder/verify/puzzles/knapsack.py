@@ -32,10 +32,6 @@ class KnapsackVerifier(TextVerifier):
 
     partial_credit: bool = False
 
-    @property
-    def name(self) -> str:
-        return "accuracy"
-
     def verify(self, text: str, gold: Any) -> Score:
         values, weights, capacity, names = _instance(gold)
         best = _number(gold["optimum"]) if "optimum" in gold else optimal_value(values, weights, capacity)

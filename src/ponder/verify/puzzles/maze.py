@@ -37,10 +37,6 @@ class MazeVerifier(TextVerifier):
 
     shortest: bool = False
 
-    @property
-    def name(self) -> str:
-        return "accuracy"
-
     def verify(self, text: str, gold: Any) -> Score:
         lines, start, goal = _maze(gold)
         least = shortest_path_length(tuple(lines), start, goal)

@@ -30,10 +30,6 @@ class SatVerifier(TextVerifier):
     left out satisfies nothing; one that stands twice makes the answer malformed.
     """
 
-    @property
-    def name(self) -> str:
-        return "accuracy"
-
     def verify(self, text: str, gold: Any) -> Score:
         clauses = _clauses(gold)
         satisfiable = gold.get("satisfiable", True) is not False

@@ -32,10 +32,6 @@ class SudokuVerifier(TextVerifier):
         if self.size < 4 or self.size > 25 or math.isqrt(self.size) ** 2 != self.size:
             raise UsageError(f"size is {self.size}; a sudoku has 4, 9, 16 or 25 cells to a side")
 
-    @property
-    def name(self) -> str:
-        return "accuracy"
-
     def verify(self, text: str, gold: Any) -> Score:
         clues = self.clues(gold)
         found = extract_structured(text)

@@ -28,10 +28,6 @@ class TicTacToeVerifier(TextVerifier):
 
     optimal: bool = True
 
-    @property
-    def name(self) -> str:
-        return "accuracy"
-
     def verify(self, text: str, gold: Any) -> Score:
         board, turn = _position(gold)
         found = extract_structured(text)

@@ -25,10 +25,6 @@ class ZebraVerifier(TextVerifier):
 
     partial_credit: bool = False
 
-    @property
-    def name(self) -> str:
-        return "accuracy"
-
     def verify(self, text: str, gold: Any) -> Score:
         truth = _cells(gold)
         if not truth:

@@ -1,1 +1,1 @@
-""""""
+"""Verifiers of boxes, points and masks in images."""

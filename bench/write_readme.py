@@ -18,7 +18,7 @@ One script is one comparison with a peer at the same work; `make bench` runs the
 `.venv/bin/python bench/NAME.py --device cpu`. The ratio is how many times better ponder is than the best peer that was
 measured: above 1, ponder wins. "Promised" is the ratio we hold ourselves to. A dash was not measured there.
 
-This page is written by `bench/table.py` from the files in `results/`; do not edit it.
+This page is written by `bench/write_readme.py` from the files in `results/`; do not edit it.
 """
 
 
@@ -49,7 +49,7 @@ def _row(result: Mapping[str, Any]) -> str:
     unit = f" {result['unit']}" if result.get("unit") else ""
     peers = ", ".join(f"{who} {format_number(value)}" for who, value in result["peers"].items()) or "–"
     cells = [result["name"], result["work"], format_number(result["ours"]) + unit, peers]
-    cells += ["–" if r is None else f"{r:.2f}" for r in (result["ratio"], result["limit"])]
+    cells += ["–" if r is None else f"{r:.2f}" for r in (result["ratio"], result["promised"])]
     return "| " + " | ".join(c.replace("|", "\\|") for c in [*cells, result["hardware"]]) + " |"
 
 
@@ -65,7 +65,7 @@ def main() -> None:
     if not check:
         page.write_text(text, encoding="utf-8")
     elif not page.exists() or page.read_text(encoding="utf-8") != text:
-        sys.exit("bench/README.md is out of date; run: python bench/table.py")
+        sys.exit("bench/README.md is out of date; run: python bench/write_readme.py")
 
 
 if __name__ == "__main__":

@@ -233,7 +233,8 @@ class VLLM(Backend):
 
         self.llm = LLM(
             setting.folder, dtype=setting.dtype, max_model_len=setting.max_model_len, max_num_seqs=setting.max_num_seqs,
-            gpu_memory_utilization=setting.gpu_memory_utilization, enable_prefix_caching=True, skip_tokenizer_init=True, seed=0,
+            gpu_memory_utilization=setting.gpu_memory_utilization, enable_prefix_caching=True,
+            skip_tokenizer_init=True, seed=0,
         )  # fmt: skip
         self._asked = 0
 
@@ -319,7 +320,7 @@ class LlamaCpp(AsyncBackend):
     def generate_all(self, asks: Sequence[PromptRequest], tokens: int) -> list[CompletionGroup]:
         """Prompts with the same number of continuations go in one call, which is the server's own way to batch."""
         if len(counts := {n for _, n in asks}) > 1:
-            return super().write(asks, tokens)
+            return super().generate_all(asks, tokens)
         n = counts.pop()
         rows = self._ask([prefix.tolist() for prefix, _ in asks], n, tokens)
         return [rows[i : i + n] for i in range(0, len(rows), n)]

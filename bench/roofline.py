@@ -19,7 +19,7 @@ from ponder.engine.kv_cache import bytes_per_token
 from ponder.engine.model_runner import ModelRunner
 from ponder.nets.config import DecoderConfig
 from ponder.types import Ids
-from training import matmul_rate, synchronize
+from training_harness import matmul_rate, synchronize
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class DecodePass:
     context: float  # tokens that each sequence sees
 
 
-def roofline(
+def min_seconds(
     config: DecoderConfig, dtype: torch.dtype, filled: int, passes: Iterable[DecodePass], machine: MachinePeaks
 ) -> dict[str, float]:
     """Seconds that no engine can beat on this machine: in each pass all weights and keys are read once, and all
@@ -122,11 +122,11 @@ TIME_SHARES = ("prompts", "network", "sampling", "schedule", "between passes")
 # What is timed inside the engine, and the name it gets in a result.
 _TIMED_METHODS: list[tuple[Any, str, str]] = [
     (Engine, "_step", "passes"),
-    (ModelRunner, "fill", "prompts"),
+    (ModelRunner, "prefill", "prompts"),
     (ModelRunner, "decode", "network"),
     (CudaGraphRunner, "launch", "network"),  # draws as well
-    (engine_module, "extend", "sampling"),
-    (engine_module, "take", "sampling"),
+    (engine_module, "sample_and_append", "sampling"),
+    (engine_module, "append_sampled", "sampling"),
 ]
 
 

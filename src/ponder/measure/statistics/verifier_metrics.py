@@ -1,5 +1,5 @@
-"""How well steps and answers are judged: the first wrong step, the better of two answers, and the temperature that
-makes probabilities honest.
+"""How well a verifier or reward model grades: the first wrong step, the better of two answers, and the temperature that
+calibrates its probabilities.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an evaluation found: numbers from traces alone."""
+"""The report of an evaluation: accuracy, votes, coverage and cost, computed from traces alone."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ponder.measure import Accuracy, AurocInterval, MeanInterval, auroc
-from ponder.measure.statistics.intervals import mean_with_undecided
+from ponder.measure.statistics.intervals import Accuracy, MeanInterval, mean_with_undecided
+from ponder.measure.statistics.roc import AurocInterval, auroc
 from ponder.protocols import Strategy
 from ponder.reason.operators import majority_step
 from ponder.reason.operators.auto_cut import count_without_steps, uses_cut
@@ -19,7 +19,7 @@ AnswerExtractor = Callable[[str], str | None]
 
 @dataclass(frozen=True)
 class EvaluationReport:
-    """What an evaluation found. `single` is the accuracy of what the strategy chose, or of one sample where it chooses
+    """The result of an evaluation. `single` is the accuracy of what the strategy chose, or of one sample where it chooses
     none; votes and coverage need more samples. All problems are in every denominator, also those that failed."""
 
     num_problems: int

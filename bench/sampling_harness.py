@@ -18,18 +18,22 @@ from typing import Any
 import numpy as np
 
 from harness import RESULTS, make_parser, report, slug
-from peers_sampling import BACKENDS, Backend, BackendSetting, default_backends, is_installed
 from ponder.types import Ids, ids
+from sampling_backends import BACKENDS, Backend, BackendSetting, default_backends, is_installed
 
 
 def sampling_parser(description: str | None) -> argparse.ArgumentParser:
     own = make_parser(description)
-    own.add_argument("--model", default="smollm2", help="a model, or one of training.py's shapes with random weights")
+    own.add_argument(
+        "--model", default="smollm2", help="a model, or one of training_harness.py's shapes with random weights"
+    )
     own.add_argument("--dtype", choices=["float32", "bfloat16"], help="default: float32, on a GPU bfloat16")
-    own.add_argument("--sides", nargs="+", choices=list(BACKENDS), help="default: ponder and the peers installed here")
+    own.add_argument(
+        "--backends", nargs="+", choices=list(BACKENDS), help="default: ponder and the peers installed here"
+    )
     own.add_argument("--repeats", type=int, default=3, help="measurements of each side, after one to warm up")
     own.add_argument("--cache-gib", type=float, help="ponder's key-value cache; default: 4, on a GPU 32")
-    own.add_argument("--vllm-share", type=float, default=0.4, help="of the GPU's memory, for vLLM")
+    own.add_argument("--gpu-memory-utilization", type=float, default=0.4, help="vLLM's share of the GPU's memory")
     own.add_argument("--note", default="", help="kept with the result, such as: shared machine")
     own.add_argument("--results", type=Path, default=RESULTS, help="folder that the result is written to")
     return own
@@ -41,7 +45,7 @@ def fill_default_sizes(args: argparse.Namespace, cpu: dict[str, int], cuda: dict
         if getattr(args, name) is None:
             setattr(args, name, value)
         if getattr(args, name) < 1:
-            raise SystemExit(f"--{name} is {getattr(args, name)}; it must be at least 1")
+            raise SystemExit(f"--{name.replace('_', '-')} is {getattr(args, name)}; it must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -68,9 +72,9 @@ def prepare_model(args: argparse.Namespace, rows: int, new: int) -> Iterator[Pre
     from ponder.nets import gguf, hf
     from ponder.nets.config import from_hf
     from ponder.nets.hardware import set_threads
-    from ponder.pipelines.solve import shuffled_problems
+    from ponder.pipelines.problems.shuffled_order import shuffled_problems
     from ponder.tasks.generated.addition import Addition
-    from training import SHAPES, random_decoder
+    from training_harness import SHAPES, random_decoder
 
     dtype = args.dtype or ("bfloat16" if args.device == "cuda" else "float32")
     threads = torch.get_num_threads()
@@ -100,10 +104,10 @@ def prepare_model(args: argparse.Namespace, rows: int, new: int) -> Iterator[Pre
                 ]
             return [ids(np.random.default_rng([first, i]).integers(3, config.vocab, 40)) for i in range(count)]
 
-        wanted = [name for name in args.sides or BACKENDS if name.startswith("llama.cpp") and is_installed(name)]
+        wanted = [name for name in args.backends or BACKENDS if name.startswith("llama.cpp") and is_installed(name)]
         if args.device == "cpu" and args.model == "smollm2" and wanted:
             files["Q4_1"] = str(smollm2.packaged_gguf())
-        for kind in ("F32", "BF16") if args.sides or dtype == "bfloat16" else ("F32",):
+        for kind in ("F32", "BF16") if args.backends or dtype == "bfloat16" else ("F32",):
             if args.device != "cpu" or args.model in SHAPES or f"llama.cpp, {kind}" not in wanted:
                 continue
             files[kind] = str(Path(work) / f"model-{kind.lower()}.gguf")
@@ -115,10 +119,10 @@ def prepare_model(args: argparse.Namespace, rows: int, new: int) -> Iterator[Pre
         longest = max(map(len, encode(0, 256)))  # of prompts; those to come may be a little longer
         setting = BackendSetting(
             str(folder), args.device, dtype, rows, longest + 16 + new, threads, files,
-            args.cache_gib or (32.0 if args.device == "cuda" else 4.0), args.vllm_share,
+            args.cache_gib or (32.0 if args.device == "cuda" else 4.0), args.gpu_memory_utilization,
         )  # fmt: skip
         yield PreparedModel(
-            setting, list(dict.fromkeys(["ponder", *(args.sides or default_backends(setting))])), config, encode
+            setting, list(dict.fromkeys(["ponder", *(args.backends or default_backends(setting))])), config, encode
         )
 
 
@@ -146,7 +150,7 @@ def measure_alternating(
 ) -> Measurements:
     """`work(side, turn)` for one side after the other, again and again; it returns the mean log-probability. A peer
     that raises has no later turn, and none that counts."""
-    from training import synchronize
+    from training_harness import synchronize
 
     if repeats < 1:
         raise SystemExit(f"--repeats is {repeats}; it must be at least 1, since the first turn only warms up")
@@ -211,7 +215,8 @@ def backend_packages(names: Sequence[str]) -> list[str]:
 
 
 def report_rates(
-    name: str, work: str, args: argparse.Namespace, ready: PreparedModel, done: Measurements, total: int, failed: dict[str, str],
+    name: str, work: str, args: argparse.Namespace, ready: PreparedModel, done: Measurements, total: int,
+    failed: dict[str, str],
     sides: dict[str, Backend], promised: float | None = None, **more: Any,
 ) -> None:  # fmt: skip
     """Keep and show what a bench that counts tokens has found. `more` goes before the details that all have."""
@@ -221,7 +226,7 @@ def report_rates(
         f"{Path(args.model).name}, {ready.setting.dtype}: {work}, with log-probabilities",
         rates.pop("ponder"),
         {**rates, **dict.fromkeys(failed)},
-        limit=promised,
+        promised=promised,
         unit="tokens/s",
         device=args.device,
         packages=backend_packages(ready.sides),

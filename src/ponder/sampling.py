@@ -1,0 +1,180 @@
+"""`Sampling`: how a policy draws tokens, with checks of every setting. The field names are vLLM's where it has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ponder.errors import UnknownName, UsageError
+from ponder.validate import MAX_INT32, check_int, check_number, check_pairs, check_text, check_tuple, short_repr
+
+MAX_STOP_CHARS = 1000  # of a stop string
+MAX_STOP_STRINGS = 1000  # of one request: each is searched for after each token
+MAX_LOGPROBS = 1 << 18  # a whole vocabulary
+MAX_GRAMMAR_CHARS = 1_000_000  # of a regex or JSON schema; the grammar compiler has a limit of its own
+_MIN_DIVISOR = 1e-30  # the smallest divisor that is safe in float32
+# Of a distribution p: -sum p log p; the variance of -log p; 1 - sum p^2.
+TOKEN_STATS = ("entropy", "varentropy", "gini")
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to draw tokens. `temperature=0` is greedy. `seed=None` draws from the policy's own random stream.
+
+    The order is: penalties, `logit_bias`, banned and allowed tokens, temperature, top-k, top-p, min-p. A completion's
+    log-probabilities are of the resulting distribution.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0  # 0: no limit
+    min_p: float = 0.0
+    max_tokens: int = 256
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    seed: int | None = None
+    min_tokens: int = 0  # no end of sequence and no stop before so many tokens
+    # Divides the positive logits of tokens in the prompt or the text so far, and multiplies the negative ones (CTRL).
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0  # subtracted from the logit of each token in the text so far
+    frequency_penalty: float = 0.0  # the same, for each of its occurrences
+    no_repeat_ngram_size: int = 0  # no n-gram of this size occurs twice; 0: no such rule
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token, what is added to its logit)
+    allowed_token_ids: tuple[int, ...] = ()  # the only tokens that may be drawn; empty: all
+    regex: str = ""  # a regular expression for the whole text
+    json_schema: str = ""  # a JSON schema for the whole text, as JSON
+    forced_token_ids: tuple[int, ...] = ()  # the first tokens of a completion, whatever their probability
+    logprobs: int = 0  # also return the k likeliest tokens at each position, with log-probabilities
+    token_stats: tuple[str, ...] = ()  # also return these of TOKEN_STATS for each token
+
+    def __post_init__(self) -> None:
+        for name, check in _FIELD_CHECKS.items():
+            value = getattr(self, name)
+            if (plain := check(name, value)) is not value:
+                object.__setattr__(self, name, plain)
+        if not 0 <= self.temperature <= 1 / _MIN_DIVISOR or 0 < self.temperature < _MIN_DIVISOR:
+            raise UsageError(
+                f"temperature is {short_repr(self.temperature)}; it must be 0 (greedy) or at least {_MIN_DIVISOR}, and"
+                " finite"
+            )
+        if not _MIN_DIVISOR <= self.top_p <= 1:
+            raise UsageError(f"top_p is {short_repr(self.top_p)}; it must lie in (0, 1]")
+        if self.top_k < 0:
+            raise UsageError(f"top_k is {self.top_k}; it must be 0 (no limit) or positive")
+        if not 0 <= self.min_p < 1:
+            raise UsageError(f"min_p is {short_repr(self.min_p)}; it must lie in [0, 1)")
+        if self.max_tokens < 1:
+            raise UsageError(f"max_tokens is {self.max_tokens}; a budget must be at least 1 token")
+        if any(not s for s in self.stop):
+            raise UsageError("an empty stop string would stop at once; remove it")
+        if long := [s for s in self.stop if len(s) > MAX_STOP_CHARS]:
+            raise UsageError(f"a stop string has {len(long[0])} characters; at most {MAX_STOP_CHARS} are allowed")
+        if len(self.stop) > MAX_STOP_STRINGS:
+            raise UsageError(f"{len(self.stop):,} stop strings are given; at most {MAX_STOP_STRINGS:,} are allowed")
+        if not 0 <= self.min_tokens <= self.max_tokens:
+            raise UsageError(f"min_tokens is {self.min_tokens}; it must lie between 0 and max_tokens {self.max_tokens}")
+        if not _MIN_DIVISOR <= self.repetition_penalty <= 1 / _MIN_DIVISOR:
+            raise UsageError(
+                f"repetition_penalty is {short_repr(self.repetition_penalty)}; it must be positive, and 1 changes"
+                " nothing"
+            )
+        if not all(
+            abs(x) <= 1 / _MIN_DIVISOR
+            for x in (self.presence_penalty, self.frequency_penalty, *(b for _, b in self.logit_bias))
+        ):
+            raise UsageError(
+                "presence_penalty, frequency_penalty and logit_bias must be finite numbers; to ban a token, give it a"
+                " logit_bias of -1e9"
+            )
+        if self.no_repeat_ngram_size < 0 or self.logprobs < 0:
+            raise UsageError("no_repeat_ngram_size and logprobs must be 0 or positive")
+        if self.logprobs > MAX_LOGPROBS:
+            raise UsageError(f"logprobs is {self.logprobs}; at most {MAX_LOGPROBS} are returned for a token")
+        if min(self.named_token_ids, default=0) < 0:
+            raise UsageError("a token id is negative")
+        if self.regex and self.json_schema:
+            raise UsageError("give a regex or a json_schema, not both")
+        if (self.regex or self.json_schema) and (
+            self.allowed_token_ids or self.forced_token_ids or self.min_tokens or self.no_repeat_ngram_size
+        ):
+            raise UsageError(
+                "a regex or json_schema decides which tokens may follow: leave out allowed_token_ids, forced_token_ids,"
+                " min_tokens and no_repeat_ngram_size"
+            )
+        if len(self.forced_token_ids) > self.max_tokens:
+            raise UsageError(f"{len(self.forced_token_ids)} tokens are forced, but max_tokens is {self.max_tokens}")
+        if unknown := set(self.token_stats) - set(TOKEN_STATS):
+            raise UnknownName("token statistic", min(unknown), TOKEN_STATS)
+
+    @property
+    def named_token_ids(self) -> tuple[int, ...]:
+        """All token ids in these settings."""
+        return (
+            *self.allowed_token_ids,
+            *self.forced_token_ids,
+            *self.stop_token_ids,
+            *(token for token, _ in self.logit_bias),
+        )
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether every draw from one prefix is the same."""
+        return self.temperature == 0 or self.top_k == 1 or len(self.allowed_token_ids) == 1
+
+    @property
+    def renormalises(self) -> bool:
+        """Whether the sampler renormalises, so that the learner's full softmax gives another probability."""
+        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0 or self.edits_logits or bool(self.forced_token_ids)
+
+    @property
+    def edits_logits(self) -> bool:
+        """Whether logits are changed before the softmax."""
+        return bool(
+            self.repetition_penalty != 1 or self.presence_penalty or self.frequency_penalty or self.no_repeat_ngram_size
+            or self.logit_bias or self.allowed_token_ids or self.regex or self.json_schema or self.min_tokens
+        )  # fmt: skip
+
+
+def _int32(name: str, value: Any) -> int:
+    return check_int(name, value, MAX_INT32)
+
+
+def _token_id_tuple(name: str, value: Any) -> tuple[int, ...]:
+    return tuple(check_int(name, token, MAX_INT32) for token in check_tuple(name, value, "token ids"))
+
+
+def _string_tuple(name: str, value: Any) -> tuple[str, ...]:
+    return tuple(check_text(f"{name}, a tuple of strings,", one) for one in check_tuple(name, value, "strings"))
+
+
+def _grammar_text(name: str, value: Any) -> str:
+    if len(text := check_text(name, value)) > MAX_GRAMMAR_CHARS:
+        raise UsageError(f"the {name} has {len(text):,} characters; at most {MAX_GRAMMAR_CHARS:,} are allowed")
+    return text
+
+
+def _seed(name: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 0 <= value < 1 << 128:
+        raise UsageError(
+            f"seed is {short_repr(value)}; it must be 0 or positive, below 2^128, or None for the policy's own stream"
+        )
+    return int(value)
+
+
+# For each field: converts the value to plain data of its type, or raises.
+_FIELD_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
+    **dict.fromkeys(
+        ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"), check_number
+    ),
+    **dict.fromkeys(("top_k", "max_tokens", "min_tokens", "no_repeat_ngram_size", "logprobs"), _int32),
+    **dict.fromkeys(("stop_token_ids", "allowed_token_ids", "forced_token_ids"), _token_id_tuple),
+    **dict.fromkeys(("stop", "token_stats"), _string_tuple),
+    **dict.fromkeys(("regex", "json_schema"), _grammar_text),
+    "logit_bias": lambda name, value: check_pairs(name, value, MAX_INT32),
+    "seed": _seed,
+}
