@@ -214,13 +214,13 @@ def test_reward_model_shares_policy_engine(way: str, tmp_path: Path) -> None:
     assert len({round(s.value, 6) for s in one if s.value is not None}) > 1
     assert len({round(s.value, 6) for s in one if s.value is not None}) > 1
     readings: list[Any] = []
-    ask = policy.engine._ask
+    ask = policy.engine._submit
 
     async def listened(works: Any, *more: Any) -> Any:
         readings.extend(work for work in works if isinstance(work, ReadRequest))
         return await ask(works, *more)
 
-    policy.engine._ask = listened  # type: ignore[method-assign]
+    policy.engine._submit = listened  # type: ignore[method-assign]
     prompt = policy.encode(user_messages("123456789+123456789="))
     (said,) = run_async(policy.generate(prompt, Sampling(max_tokens=6)))
     written = Trace(Problem("p", user_messages("?")), [Step(None, "", prompt)])
