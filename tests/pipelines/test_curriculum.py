@@ -110,10 +110,10 @@ def test_curricula_refuse_impossible_settings() -> None:
         with pytest.raises(UsageError, match="half_life"):
             PassRateHistory(**bad)
     for make in (lambda: Frontier(1.1), lambda: Frontier(-0.1), lambda: Frontier(0.2, -1), lambda: Frontier(math.nan)):
-        with pytest.raises(UsageError, match="explore"):
+        with pytest.raises(UsageError, match="explore_share"):
             make()
     for other in (lambda: EasyToHard(0), lambda: EasyToHard(9, 0.0), lambda: EasyToHard(9, 1.5)):
-        with pytest.raises(UsageError, match="over"):
+        with pytest.raises(UsageError, match="ramp_problems"):
             other()
 
 

@@ -117,7 +117,7 @@ def test_label_refuses_an_evaluation(tmp_path: Path, fresh: str) -> None:
     labelled = run(tmp_path / "told", told, thought("a"))
     with pytest.raises(TaskError, match="held out"):  # what was labelled so stays known, though no id says it
         Harvest((labelled,), scorer="wanted").rows(FilterReport())
-    with pytest.raises(UsageError, match="include_held_out is of `data`"):
+    with pytest.raises(UsageError, match="include_held_out is for `data`"):
         Label(DigitTask(), include_held_out=True)
 
 

@@ -86,7 +86,7 @@ PRESETS: dict[str, Preset] = {
     ),
     "journey-style": Preset(
         BeamSearch(n=8, beam_width=4, sampling=_SAMPLING_T07),
-        "a tree by beam search with a process reward model, to be told as one journey with its wrong turns "
+        "a tree by beam search with a process reward model, to be linearised into journeys with its wrong turns "
         "(`ponder harvest --kind journeys`); O1 Replication Journey, Qin et al. 2024 (arXiv 2410.18982)",
     ),
     "alphazero": Preset(

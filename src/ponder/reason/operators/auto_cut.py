@@ -79,7 +79,7 @@ async def resolve_cut(cut: CutOrAuto, trace: Trace, root: int, policy: Policy, s
         name = cut.choose(written.text)
         prompt = trace.steps[root]
         again = trace.add(Step(None, prompt.text, prompt.token_ids, cites=(root,)))  # not a branch of the search
-        trace.steps[add_completion(trace, again, written, aside=True)].pruned = CUT_PROBE_PREFIX + name
+        trace.steps[add_completion(trace, again, written, meta=True)].pruned = CUT_PROBE_PREFIX + name
     return CUTS[name]
 
 

@@ -75,11 +75,11 @@ class FollowUps:
                 self._prompt_steps.setdefault((words, ()), i)
 
     async def ask_all(
-        self, questions: Sequence[FollowUpQuestion], sampling: Sampling, n: int = 1, *, aside: bool = False
+        self, questions: Sequence[FollowUpQuestion], sampling: Sampling, n: int = 1, *, meta: bool = False
     ) -> list[list[int] | PonderError]:
         """n replies to each question, or the error; prompts and replies are added to the trace in order.
 
-        `aside`: the replies are meta steps about a thought; else each is an answer to the problem. If all new questions
+        `meta`: the replies are meta steps about a thought; else each is an answer to the problem. If all new questions
         fail, that is an error.
         """
         wanted: dict[_Key, tuple[FollowUpQuestion, Ids]] = {}
@@ -92,18 +92,16 @@ class FollowUps:
             if isinstance(drawn, PonderError):
                 failed[key] = drawn
             elif drawn is not None:
-                self._keep(key, *wanted[key], drawn, aside)
+                self._keep(key, *wanted[key], drawn, meta)
         if failed and len(failed) == len(lacking):
             raise next(iter(failed.values()))
         if spent is not None:
             raise spent
         return [failed[k] if k in failed else list(self.trace.children(self._prompt_steps[k]))[:n] for k in keys]
 
-    async def ask(
-        self, question: FollowUpQuestion, sampling: Sampling, n: int = 1, *, aside: bool = False
-    ) -> list[int]:
+    async def ask(self, question: FollowUpQuestion, sampling: Sampling, n: int = 1, *, meta: bool = False) -> list[int]:
         """n replies to one question."""
-        (found,) = await self.ask_all([question], sampling, n, aside=aside)
+        (found,) = await self.ask_all([question], sampling, n, meta=meta)
         assert not isinstance(found, PonderError)  # if its only question fails, ask_all raises
         return found
 
@@ -134,13 +132,13 @@ class FollowUps:
             return error
 
     def _keep(
-        self, key: _Key, question: FollowUpQuestion, prefix: Ids, drawn: Sequence[Completion], aside: bool
+        self, key: _Key, question: FollowUpQuestion, prefix: Ids, drawn: Sequence[Completion], meta: bool
     ) -> None:
         if key not in self._prompt_steps:
             text = str(question.messages[-1]["content"])
             self._prompt_steps[key] = self.trace.add(Step(None, text, prefix, cites=question.cites))
         for c in drawn:
-            add_completion(self.trace, self._prompt_steps[key], c, last=not aside, aside=aside)
+            add_completion(self.trace, self._prompt_steps[key], c, last=not meta, meta=meta)
 
 
 def numbered_texts(texts: Sequence[str], name: str = "Attempt") -> str:

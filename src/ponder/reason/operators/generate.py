@@ -18,20 +18,20 @@ from ponder.types import Completion, Ids, Message, Sampling, Step, Trace
 
 async def generate(
     trace: Trace, parent: int, policy: Policy, sampling: Sampling, n: int = 1, last: bool = False,
-    *, cut: Cut | None = None, aside: bool = False,
+    *, cut: Cut | None = None, meta: bool = False,
 ) -> list[int]:  # fmt: skip
     """Sample n continuations of a step and add them as its children; their cost is added to the trace.
 
-    `last`: they are answers. `cut`: they are steps, and `sampling.max_tokens` limits the whole answer. `aside`: they
+    `last`: they are answers. `cut`: they are steps, and `sampling.max_tokens` limits the whole answer. `meta`: they
     are meta steps.
     """
     drawn = await sample_continuations(trace, parent, policy, sampling, n, cut)
-    return [add_completion(trace, parent, c, cut, last, aside) for c in drawn]
+    return [add_completion(trace, parent, c, cut, last, meta) for c in drawn]
 
 
 async def expand(
     trace: Trace, parents: Sequence[int], policy: Policy, sampling: Sampling, n: int | Sequence[int] = 1,
-    *, cut: Cut | None = None, last: bool = False, aside: bool = False,
+    *, cut: Cut | None = None, last: bool = False, meta: bool = False,
 ) -> list[list[int]]:  # fmt: skip
     """`generate` for several steps concurrently; children are added in the order of their parents.
 
@@ -54,7 +54,7 @@ async def expand(
         if isinstance(drawn, PonderError):
             trace.steps[parent].pruned = str(drawn)
         out.append(
-            [add_completion(trace, parent, c, cut, last, aside) for c in drawn] if isinstance(drawn, list) else []
+            [add_completion(trace, parent, c, cut, last, meta) for c in drawn] if isinstance(drawn, list) else []
         )
     errors = [d for d in found if isinstance(d, PonderError)]
     if errors and len(errors) == len(parents):
@@ -94,11 +94,11 @@ async def call_policy(policy: Policy, prefix: Ids, sampling: Sampling, n: int = 
 
 
 def add_completion(
-    trace: Trace, parent: int, c: Completion, cut: Cut | None = None, last: bool = False, aside: bool = False
+    trace: Trace, parent: int, c: Completion, cut: Cut | None = None, last: bool = False, meta: bool = False
 ) -> int:
     """Add a completion as a step; prune it if it is empty or its step does not end."""
     trace.add_cost(c.cost)
-    step = Step(parent, c.text, c.token_ids, c.logprobs, c.stop, c.version, notes=dict(c.notes), last=last, meta=aside)
+    step = Step(parent, c.text, c.token_ids, c.logprobs, c.stop, c.version, notes=dict(c.notes), last=last, meta=meta)
     if c.top_logprobs is not None:
         step.notes["share"] = top_k_share(c)
     if not len(c.token_ids):

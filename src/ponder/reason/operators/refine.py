@@ -26,16 +26,16 @@ FEEDBACK_TEMPLATE = "What was found about this attempt:\n{found}\n\n"
 
 async def refine(
     follow_ups: FollowUps, step: int, sampling: Sampling, feedback: str = "", template: str = REFINE_TEMPLATE,
-    *, aside: bool = False, resample: bool = False,
+    *, meta: bool = False, resample: bool = False,
 ) -> int:  # fmt: skip
     """Ask for a better answer than this step's. Returns the existing refinement, or with `resample` a new one."""
     trace = follow_ups.trace
     told = FEEDBACK_TEMPLATE.replace("{found}", feedback.strip()) if feedback.strip() else ""
     messages = messages_from_template(
-        trace.problem, template, answers=not aside, answer=text_after_thinking(trace, step), feedback=told
+        trace.problem, template, answers=not meta, answer=text_after_thinking(trace, step), feedback=told
     )
     asked = FollowUpQuestion(messages, (step,))
-    return (await follow_ups.ask(asked, sampling, 1 + follow_ups.count_replies(asked) * resample, aside=aside))[-1]
+    return (await follow_ups.ask(asked, sampling, 1 + follow_ups.count_replies(asked) * resample, meta=meta))[-1]
 
 
 AGGREGATE_TEMPLATE = """{question}

@@ -58,7 +58,7 @@ async def value_thoughts(
     follow_ups: FollowUps, questions: Sequence[FollowUpQuestion], sampling: Sampling, n: int, scale: RatingScale
 ) -> list[Score]:
     """A score per question, from n replies to it. Equal questions are asked once."""
-    found = await follow_ups.ask_all([q._replace(shared_prompt=True) for q in questions], sampling, n, aside=True)
+    found = await follow_ups.ask_all([q._replace(shared_prompt=True) for q in questions], sampling, n, meta=True)
     return [
         Score(None, str(r))
         if isinstance(r, PonderError)
@@ -84,7 +84,7 @@ async def vote_on_thoughts(
     trace = follow_ups.trace
     choices = numbered_texts([trace.text(i).strip() for i in steps], "Choice")
     question = FollowUpQuestion(messages_from_template(trace.problem, template, choices=choices), tuple(steps))
-    replies = await follow_ups.ask(question, sampling, n, aside=True)
+    replies = await follow_ups.ask(question, sampling, n, meta=True)
     chosen = [_parse_choice(trace.steps[i].text) for i in replies]
     if not any(c is not None and 1 <= c <= len(steps) for c in chosen):
         return [Score(None, f"none of {n} replies names a choice")] * len(steps)

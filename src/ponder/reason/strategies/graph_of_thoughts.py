@@ -93,7 +93,7 @@ class Solve:
             raise UsageError(f"n is {self.n}; a part needs at least one solution")
 
     async def __call__(self, graph: GraphRun, thoughts: Sequence[Thought]) -> list[Thought]:
-        whole = not graph.aside
+        whole = not graph.meta
         asked = [
             FollowUpQuestion(
                 messages_from_template(graph.trace.problem, self.template, answers=whole, part=t.text), (t.step,)
@@ -183,9 +183,9 @@ class GraphOfThoughts:
         thoughts = [Thought(trace.problem.bare_question, 0)]
         with until_exhausted(trace):
             for i, operation in enumerate(self.operations):
-                graph.aside = i < whole or isinstance(operation, Split)
+                graph.meta = i < whole or isinstance(operation, Split)
                 thoughts = await operation(graph, thoughts)
-                if not graph.aside:
+                if not graph.meta:
                     trace.chosen = thoughts[0].step
                     trace.steps[trace.chosen].meta, trace.steps[trace.chosen].last = False, True
 
@@ -198,14 +198,14 @@ class GraphRun:
     guide: Scorer | None
     sampling: Sampling
     follow_ups: FollowUps
-    aside: bool = True
+    meta: bool = True
 
     def thought(self, step: int) -> Thought:
         return Thought(text_after_thinking(self.trace, step), step)
 
     async def ask(self, questions: Sequence[FollowUpQuestion], n: int) -> list[list[int]]:
         """Ask all questions. A part without a reply is an error: an answer without it would be wrong."""
-        found = await self.follow_ups.ask_all(questions, self.sampling, n, aside=self.aside)
+        found = await self.follow_ups.ask_all(questions, self.sampling, n, meta=self.meta)
         out: list[list[int]] = []
         for replies in found:
             if isinstance(replies, PonderError):
@@ -218,7 +218,7 @@ class GraphRun:
     async def refined(self, step: int, template: str) -> int:
         """Refine a step; the step itself if that fails."""
         try:
-            new = await refine(self.follow_ups, step, self.sampling, "", template, aside=self.aside)
+            new = await refine(self.follow_ups, step, self.sampling, "", template, meta=self.meta)
         except (Interrupted, BudgetExhausted):
             raise
         except PonderError:

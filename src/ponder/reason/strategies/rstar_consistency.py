@@ -73,7 +73,7 @@ class RStarConsistency:
         if not lacking:
             return
         try:
-            await expand(trace, [*lacking], policy, self.sampling, [*lacking.values()], last=True, aside=True)
+            await expand(trace, [*lacking], policy, self.sampling, [*lacking.values()], last=True, meta=True)
         except (Interrupted, BudgetExhausted):
             raise
         except PonderError:  # all failed; each is pruned with its reason

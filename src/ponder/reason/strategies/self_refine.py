@@ -116,7 +116,7 @@ class SelfRefine:
             messages_from_template(trace.problem, self.critique_template, answer=text_after_thinking(trace, step)),
             (step,),
         )
-        (reply,) = await follow_ups.ask(asked, self.sampling, aside=True)
+        (reply,) = await follow_ups.ask(asked, self.sampling, meta=True)
         text = text_after_thinking(trace, reply)
         return None if text.lower().startswith("no mistakes") else text
 

@@ -196,7 +196,7 @@ class _ThoughtTree:
             )
             for p in parents
         ]
-        replies = await self.follow_ups.ask_all(asked, how.sampling, aside=True)
+        replies = await self.follow_ups.ask_all(asked, how.sampling, meta=True)
         for p, reply in zip(parents, replies, strict=True):
             if isinstance(reply, PonderError):
                 prune(trace, [p], str(reply))
