@@ -39,9 +39,9 @@ def test_lookup_loads_a_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_unknown_name_suggests_similar_names() -> None:
     with pytest.raises(UnknownName) as caught:
         registry.lookup("task", "contdown", TABLE)
-    said = str(caught.value)
-    assert "no task named 'contdown'" in said and "Did you mean 'countdown'?" in said
-    assert "addition, countdown" in said and "module:object" in said
+    message = str(caught.value)
+    assert "no task named 'contdown'" in message and "Did you mean 'countdown'?" in message
+    assert "addition, countdown" in message and "module:object" in message
     with pytest.raises(UnknownName) as caught:
         registry.lookup("task", "zzz", TABLE)
     assert "Did you mean" not in str(caught.value)

@@ -182,14 +182,14 @@ def test_token_stats_of_certain_token_are_finite() -> None:
         ({"repetition_penalty": 0.0}, "repetition_penalty is 0"),
         ({"repetition_penalty": float("nan")}, "repetition_penalty is nan"),
         ({"presence_penalty": float("inf")}, "finite"),
-        ({"logit_bias": ((3, float("-inf")),)}, "bias it by -1e9"),
+        ({"logit_bias": ((3, float("-inf")),)}, "logit_bias of -1e9"),
         ({"logit_bias": ((-3, 1.0),)}, "negative"),
         ({"no_repeat_ngram_size": -1}, "0 or positive"),
         ({"logprobs": -1}, "0 or positive"),
         ({"stop": ("x" * 10_000,)}, "10000 characters"),
         ({"forced_token_ids": (1, 2, 3), "max_tokens": 2}, "3 tokens are forced"),
         ({"regex": "a+", "json_schema": "{}"}, "not both"),
-        ({"regex": "a+", "allowed_token_ids": (1,)}, "leave out other rules"),
+        ({"regex": "a+", "allowed_token_ids": (1,)}, "leave out allowed_token_ids"),
     ],
 )
 def test_contradictory_options_are_refused(given: dict[str, Any], words: str) -> None:

@@ -105,11 +105,11 @@ def test_logprobs_are_renormalised_over_allowed_tokens(pattern: str) -> None:
     for c in found:
         logits = plain_logits(w, policy.net.config, [*prompt, *c.token_ids.tolist()])[len(prompt) - 1 : -1] / heat
         written = b""
-        for logits_V, token, said in zip(logits, c.token_ids.tolist(), c.logprobs, strict=True):
+        for logits_V, token, message in zip(logits, c.token_ids.tolist(), c.logprobs, strict=True):
             mask = torch.from_numpy(may_follow(texts, written, tokens, [EOS]))
             assert mask[token]
             exact = logits_V.masked_fill(~mask, -torch.inf).log_softmax(-1)[token]
-            assert said == pytest.approx(float(exact), abs=1e-5)
+            assert message == pytest.approx(float(exact), abs=1e-5)
             written += tokens[token]
         assert c.stop in ("eos", "length") and (c.stop == "length" or re.fullmatch(pattern, c.text))
 
@@ -124,14 +124,14 @@ def test_masks_over_bytes_against_all_texts(words: list[str], random: Any) -> No
     texts = frozenset(w.encode() for w in words)
     factory = GrammarCompiler(tokenizer, len(text_only))(Sampling(regex="|".join(map(re.escape, words))))
     assert factory is not None
-    guide, written = factory(), b""
+    matcher, written = factory(), b""
     while True:
-        mask = guide.allowed_mask()
+        mask = matcher.allowed_mask()
         assert np.array_equal(mask, may_follow(texts, written, text_only, tokenizer.eos))
         token = random.choice(np.flatnonzero(mask).tolist())
         if token in tokenizer.eos:
             break
-        guide.accept_token(token)
+        matcher.accept_token(token)
         written += text_only[token]
     assert written in texts
 
@@ -255,7 +255,7 @@ def test_white_space_is_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sampling", "said"),
+    ("sampling", "message"),
     [
         ({"regex": "[ab"}, "unclosed character class"),
         ({"regex": "(?=a)a"}, "look-around"),
@@ -281,7 +281,7 @@ def test_white_space_is_bounded() -> None:
         ),
     ],
 )
-def test_invalid_grammars_are_refused_before_sampling(sampling: dict[str, Any], said: str) -> None:
+def test_invalid_grammars_are_refused_before_sampling(sampling: dict[str, Any], message: str) -> None:
     policy = toy()
     policy._grammars._tokens  # noqa: B018 - made once for a tokenizer
     began = time.perf_counter()
@@ -295,8 +295,8 @@ def test_invalid_grammars_are_refused_before_sampling(sampling: dict[str, Any], 
 
     good, bad = run_async(both())
     assert len(good) == 1
-    if said:
-        assert isinstance(bad, UsageError) and re.search(said, str(bad)), bad
+    if message:
+        assert isinstance(bad, UsageError) and re.search(message, str(bad)), bad
         assert len(str(bad)) < 400
     assert time.perf_counter() - began < 5
 

@@ -148,7 +148,7 @@ def test_a_run_without_fingerprints_is_refused(home: Path) -> None:
 
 
 def test_pin_guide_keeps_other_guides(tmp_path: Path) -> None:
-    for guide in ("", "likelihood", "oracle", "reward:", "fakes:Wanted"):
+    for guide in ("", "likelihood", "oracle", "reward:", "fakes:FirstCharVerifier"):
         assert pin_guide(guide, tmp_path) == guide
     assert pin_guide(f"reward:{tmp_path}", tmp_path / "run") == f"reward:{tmp_path}", "a plain folder is what it is"
     assert model_fingerprints(Evaluate(DigitTask(), str(tmp_path / "none"), guide=f"reward:{tmp_path / 'gone'}")) == {}

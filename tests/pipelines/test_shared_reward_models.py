@@ -189,7 +189,7 @@ def test_a_judge_does_not_change_with_the_policy(way: str, home: Path) -> None:
     before = read(found, sampled(home))
     with torch.no_grad():
         policy.net.norm.weight.mul_(1.5)
-    with pytest.raises(ModelError, match="must not change with what it judges"):
+    with pytest.raises(ModelError, match="must not change with the policy"):
         read(found, sampled(home))
     assert guide(home, way, policy).reader.engine_policy is not policy
     assert np.allclose(read(guide(home, way, policy), sampled(home)), before, atol=1e-5)
