@@ -134,7 +134,9 @@ def commands() -> list[tuple[str, str]]:
             continue
         text = page.read_text()
         blocks = "\n".join(re.findall(r"```(?:sh|text)?\n(.*?)```", text, re.S))
-        lines = re.findall(r"^(ponder [a-z].*?)(?:\s{2,}#.*)?$", blocks, re.M) + re.findall(r"`(ponder [a-z][^`]+)`", text)
+        lines = re.findall(r"^(ponder [a-z].*?)(?:\s{2,}#.*)?$", blocks, re.M) + re.findall(
+            r"`(ponder [a-z][^`]+)`", text
+        )
         found += [(page.name, line) for line in dict.fromkeys(lines)]
     return found
 

@@ -1,4 +1,4 @@
-"""Strict CSV and JSON: what a lenient parser accepts silently is an error here, with its line number.
+"""Strict CSV, JSON and Parquet: what a lenient parser accepts silently is an error here, with its line number.
 
 A quote that is never closed would put all later rows into one cell. A row with a missing or extra cell would have its
 values under the wrong names. Of two columns (or keys) with the same name only the last would remain.

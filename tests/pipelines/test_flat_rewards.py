@@ -166,7 +166,7 @@ class Undecided(DigitTask):
 def test_run_without_verdicts_fails(steps: int, tmp_path: Path) -> None:
     """However short it is: it trained on no reward at all."""
     few = replace(JOB, task=Undecided(), steps=steps, problems_per_step=1)
-    with pytest.raises(VerifierError, match=f"{2 * steps} of the last {2 * steps} answers could not be judged"):
+    with pytest.raises(VerifierError, match=f"{2 * steps} of the last {2 * steps} answers could not be graded"):
         few(tmp_path / "run")
 
 

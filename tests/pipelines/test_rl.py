@@ -21,8 +21,8 @@ from ponder.models.scratch_model import ScratchModel
 from ponder.nets import hf
 from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.lora import LoRA
+from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.rl import RL
-from ponder.pipelines.solve import shuffled_problems
 from ponder.pipelines.training.sample_metrics import sample_metrics
 from ponder.pipelines.training.teachers import load_value_model
 from ponder.reason.strategies import Chain, Samples

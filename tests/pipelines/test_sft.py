@@ -29,8 +29,8 @@ from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
 from ponder.models.tokenizer import Tokenizer
 from ponder.pipelines.problems.conversations import read_conversations
+from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.sft import PREFERENCE_SCORER, FineTune, answer_trace, check_answer_tokens, text_answer_trace
-from ponder.pipelines.solve import shuffled_problems
 from ponder.runs import newest_checkpoint, read_metrics, read_traces
 from ponder.train.distill import Distill
 from ponder.train.dpo import DPO

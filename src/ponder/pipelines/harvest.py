@@ -146,15 +146,15 @@ class Harvest(BaseJob):
         for run in self.runs:
             check_has_traces(run)
         scorer = {run: self.scorer or self._choose_scorer(run) for run in self.runs}
-        reads = None if self.tokens_model is None else _TokenizerText.of(self.tokens_model)
-        found: list[HarvestedRow] = []
+        codec = None if self.tokens_model is None else _TokenizerText.of(self.tokens_model)
+        rows: list[HarvestedRow] = []
         problems: dict[str, Problem] = {}
         for origin, trace in self._training_traces(report, scorer):
-            fresh = list(self._harvest_trace(trace, scorer[origin.run], report, origin, reads))
-            found += fresh
-            if fresh:
-                problems[fresh[0].problem] = trace.problem
-        if not found:
+            new = list(self._harvest_trace(trace, scorer[origin.run], report, origin, codec))
+            rows += new
+            if new:
+                problems[new[0].problem] = trace.problem
+        if not rows:
             raise_if_all_held_out(report)
             report.fail(f"the runs hold no {self.kind} by {_scorers_text(scorer)}; {NOTHING_LEFT_ADVICE[self.kind]}")
         if self.kind == "journeys":
@@ -162,15 +162,15 @@ class Harvest(BaseJob):
             verifiers = {run: run_scorer(run) if self.task is None else self.task.verifier for run in self.runs}
             verifiers = {run: v if v and v.name == scorer[run] else None for run, v in verifiers.items()}
             with nullcontext() if self.task is not None else only_allowed(allowed_names()):
-                found = event_loop.run(recheck_journeys(found, problems, verifiers, self.min_score, report))
-        ways = self.kind in ESTIMATE_KINDS and self.format == "stepwise"
-        if ways:
-            found = harvest_traces.merge_shared_prefixes(harvest_traces.merge_estimates(found, report))
-        each = self.max_per_problem or (None if self.kind in UNCAPPED_KINDS else DEFAULT_MAX_PER_PROBLEM)
-        kept = harvest_traces.deduplicate_and_limit(found, report, each, self.keep, exact=self.kind in ESTIMATE_KINDS)
-        if not kept:
+                rows = event_loop.run(recheck_journeys(rows, problems, verifiers, self.min_score, report))
+        stepwise = self.kind in ESTIMATE_KINDS and self.format == "stepwise"
+        if stepwise:
+            rows = harvest_traces.merge_shared_prefixes(harvest_traces.merge_estimates(rows, report))
+        limit = self.max_per_problem or (None if self.kind in UNCAPPED_KINDS else DEFAULT_MAX_PER_PROBLEM)
+        rows = harvest_traces.deduplicate_and_limit(rows, report, limit, self.keep, exact=self.kind in ESTIMATE_KINDS)
+        if not rows:
             report.fail(f"no {self.kind} are left; {NOTHING_LEFT_ADVICE[self.kind]}")
-        return [one.row for one in (harvest_traces.without_repeated_prefixes(kept) if ways else kept)]
+        return [row.row for row in (harvest_traces.without_repeated_prefixes(rows) if stepwise else rows)]
 
     def _choose_scorer(self, run: str) -> str:
         """The scorer of a run. Operators need none: they were applied whether or not their result was graded."""
@@ -191,16 +191,16 @@ class Harvest(BaseJob):
                     yield Provenance(str(run), at, held), trace
 
     def _harvest_trace(
-        self, trace: Trace, scorer: str, report: FilterReport, origin: Provenance, reads: TextCodec | None
+        self, trace: Trace, scorer: str, report: FilterReport, origin: Provenance, codec: TextCodec | None
     ) -> Iterator[HarvestedRow]:
         match self.kind:
             case "chains":
-                for one in harvest_traces.harvest_chains(
+                for row in harvest_traces.harvest_chains(
                     trace, scorer, report, origin, self.min_score, self.max_tokens
                 ):
-                    yield one if reads is None else _with_tokens(one, trace, reads)
+                    yield row if codec is None else _with_tokens(row, trace, codec)
             case "journeys":
-                told = harvest_traces.harvest_journeys(
+                journeys = harvest_traces.harvest_journeys(
                     trace,
                     scorer,
                     report,
@@ -210,16 +210,16 @@ class Harvest(BaseJob):
                     self.max_wrong_turn_steps,
                     self.max_tokens,
                 )
-                for one, parts in told:
-                    if reads is None:
-                        yield one
+                for row, parts in journeys:
+                    if codec is None:
+                        yield row
                         continue
-                    alone = harvest_traces.journey_trace(trace, parts, reads)
+                    alone = harvest_traces.journey_trace(trace, parts, codec)
                     if report.record("told in whole tokens", alone is not None, "a thought had to be cut"):
                         assert alone is not None
                         words = [place for place, part in enumerate(parts, 1) if part.step is None]
-                        one.row.update(harvest_traces.training_tokens(alone, words))
-                        yield one
+                        row.row.update(harvest_traces.training_tokens(alone, words))
+                        yield row
             case "pairs":
                 yield from harvest_traces.answer_pairs(trace, scorer, report, origin, self.min_margin, self.max_tokens)
             case "siblings":
@@ -246,7 +246,7 @@ async def recheck_journeys(
     min_score: float,
     report: FilterReport,
 ) -> list[HarvestedRow]:
-    """Keep the journeys that are right as one answer: a wrong answer on the way must not make them wrong.
+    """Keep the journeys that the verifier finds right as one answer, wrong turns included.
 
     `verifiers`: by run. The journeys of a run without one stay; a row says under `verified` whether it was graded
     again.
@@ -261,13 +261,13 @@ async def recheck_journeys(
         (score,) = await verifier(trace, [1])
         return score
 
-    kept = []
-    for one, score in zip(rows, await asyncio.gather(*map(grade, rows)), strict=True):
-        one.row["verified"] = score is not None
+    right_rows = []
+    for row, score in zip(rows, await asyncio.gather(*map(grade, rows)), strict=True):
+        row.row["verified"] = score is not None
         right = score is not None and score.value is not None and score.value >= min_score
         if score is None or report.record("still right as one answer", right, score.reason or "wrong"):
-            kept.append(one)
-    return kept
+            right_rows.append(row)
+    return right_rows
 
 
 def run_scorer(run: str) -> Scorer | None:
@@ -375,12 +375,12 @@ def _verdict_rows(
         yield HarvestedRow(problem_key(trace.problem).question, text, size, row)
 
 
-def _with_tokens(one: HarvestedRow, trace: Trace, reads: TextCodec) -> HarvestedRow:
-    alone = harvest_traces.branch_trace(trace, one.row["from"]["steps"][-1])
+def _with_tokens(row: HarvestedRow, trace: Trace, codec: TextCodec) -> HarvestedRow:
+    alone = harvest_traces.branch_trace(trace, row.row["from"]["steps"][-1])
     for step in alone.steps[1:]:
-        harvest_traces.check_step_tokens(step, reads)
-    one.row.update(harvest_traces.training_tokens(alone))
-    return one
+        harvest_traces.check_step_tokens(step, codec)
+    row.row.update(harvest_traces.training_tokens(alone))
+    return row
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.problems.prompt_style import apply_style
+from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.sft import text_answer_trace
-from ponder.pipelines.solve import shuffled_problems
 from ponder.pipelines.training.session import TrainingSession
 from ponder.protocols import NoProgress, Progress, Task
 from ponder.runs import Run, read_metrics, write_json

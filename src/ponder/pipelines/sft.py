@@ -24,7 +24,7 @@ from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.problems.conversations import HELD_OUT_TAG, TokenizedAnswer, read_conversations
 from ponder.pipelines.problems.held_out import warn_held_out
 from ponder.pipelines.problems.prompt_style import apply_style
-from ponder.pipelines.solve import shuffled_problems
+from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.training.session import TrainingSession
 from ponder.pipelines.training.teachers import load_teacher
 from ponder.protocols import NoProgress, Progress, Task

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ponder.errors import UsageError
-from ponder.pipelines.solve import shuffled_indices
+from ponder.pipelines.problems.shuffled_order import shuffled_indices
 from ponder.types import Problem
 
 HALF_LIFE_TRIES = 16.0  # of a problem's own tries: two groups of eight; by the next visit the policy is another one

@@ -68,10 +68,10 @@ def read_labelled_traces(
     chosen = scorer or (LABEL_SCORE if LABEL_SCORE in names else next(iter(names)) if len(names) == 1 else None)
     without = [place for place, known in scores.items() if chosen not in known]
     if needs_scores and without:
-        said = "; ".join(f"{place}: {', '.join(sorted(scores[place])) or 'none'}" for place in without)
-        asked = f"no step has a score named {chosen!r}" if chosen else "say which scores are the labels"
+        listed = "; ".join(f"{place}: {', '.join(sorted(scores[place])) or 'none'}" for place in without)
+        problem = f"no step has a score named {chosen!r}" if chosen else "say which scores are the labels"
         apart = ". One name must hold for all places: else learn from them apart" if len(data) > 1 else ""
-        raise UsageError(f"{asked}: --scorer NAME; scores in {said}{apart}")
+        raise UsageError(f"{problem}: --scorer NAME; scores in {listed}{apart}")
     return traces, chosen or LABEL_SCORE
 
 
@@ -90,8 +90,8 @@ def _traces_of_file(
     include_held_out: bool,
 ) -> list[Trace]:
     rows = parse_label_file(place)
-    thought = bool(rows.valid) and {"problem", "steps"} <= (first := rows.valid[0][1]).keys()
-    if format == "traces" or (format is None and thought and isinstance(first["problem"], dict)):
+    has_traces = bool(rows.valid) and {"problem", "steps"} <= (first := rows.valid[0][1]).keys()
+    if format == "traces" or (format is None and has_traces and isinstance(first["problem"], dict)):
         found = rows_to_traces(rows, _parse_trace, skip_bad, report)
         return [trace for trace in found if keep_for_training(is_held_out(trace.problem), splits, include_held_out)]
     warn_held_out([row_is_held_out(row) for _, row in rows.valid], place)
@@ -183,8 +183,8 @@ class LabelledTraces:
 
 
 def prepare_labels(
-    data: Sequence[str], policy: PonderPolicy, places: Callable[[Trace, str], list[tuple[int, float]]], held_out_tenths: int,
-    format: str | None = None, scorer: str | None = None, separator: str | None = None, skip_bad: bool = False,
+    data: Sequence[str], policy: PonderPolicy, places: Callable[[Trace, str], list[tuple[int, float]]],
+    held_out_tenths: int, format: str | None = None, scorer: str | None = None, separator: str | None = None, skip_bad: bool = False,
     needs_scores: bool = True, pairwise: bool = False, must_differ: bool = False, include_held_out: bool = False,
 ) -> LabelledTraces:  # fmt: skip
     """The traces with labels, in the policy's tokens, split into training and test data.
@@ -205,16 +205,16 @@ def prepare_labels(
     if pairwise:
         ready = merge_by_prompt(ready)
         report.add("prompts", len(ready))
-    asked = "with something to learn"
-    kept = [t for t in ready if report.record(asked, bool(places(t, name)), "nothing for this objective")]
-    if not kept:
+    stage = "with something to learn"
+    labelled = [t for t in ready if report.record(stage, bool(places(t, name)), "nothing for this objective")]
+    if not labelled:
         report.fail(
             f"no trace has labels under {name!r} that this objective can learn from (pairs need answers with different "
             "scores, outcomes need answers that came to an end, steps need labels on steps)"
         )
-    train, test = split_by_question(kept, held_out_tenths)
+    train, test = split_by_question(labelled, held_out_tenths)
     if not train:
-        raise TaskError(f"all {len(kept)} labelled traces are held out: give more, or --held-out-tenths 0")
+        raise TaskError(f"all {len(labelled)} labelled traces are held out: give more, or --held-out-tenths 0")
     if must_differ:
         _check_labels_differ([target for trace in train for _, target in places(trace, name)], report, name)
     return LabelledTraces(train, test, name, report)

@@ -1,4 +1,4 @@
-"""Is the right option of a multiple-choice question named, and only that one?"""
+"""The verifier of multiple-choice answers: the right option must be named, and no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the final text, or the final list, exactly the one that is right?"""
+"""Verifiers of a final text and of a final list, compared exactly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does an expression reach the target with the given numbers? Countdown and the Game of 24, in exact fractions."""
+"""Verify that an expression reaches the target with the given numbers, exactly: Countdown and the Game of 24."""
 
 from __future__ import annotations
 

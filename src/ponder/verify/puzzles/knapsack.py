@@ -1,4 +1,4 @@
-"""Is a choice of items the most valuable one that the knapsack holds?"""
+"""Verify that a choice of items is the most valuable one that fits the knapsack."""
 
 from __future__ import annotations
 

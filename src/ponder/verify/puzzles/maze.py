@@ -1,4 +1,4 @@
-"""Does a path lead through a maze? Walked move by move."""
+"""Verify that a path leads through a maze, move by move."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does an assignment satisfy every clause of a formula in conjunctive normal form?"""
+"""Verify that an assignment satisfies every clause of a formula in conjunctive normal form."""
 
 from __future__ import annotations
 

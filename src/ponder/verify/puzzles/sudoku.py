@@ -1,4 +1,4 @@
-"""Is a sudoku solved, with its clues kept? Any valid filling counts: the puzzle need not have only one."""
+"""Verify that a sudoku is solved and its clues are unchanged. Any valid solution counts."""
 
 from __future__ import annotations
 

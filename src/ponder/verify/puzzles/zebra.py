@@ -1,4 +1,4 @@
-"""Is the whole of a logic grid right: who lives where, with which colour, drink and pet?"""
+"""Verify a whole logic grid: who lives where, with which colour, drink and pet."""
 
 from __future__ import annotations
 
