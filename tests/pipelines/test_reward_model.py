@@ -436,9 +436,9 @@ def test_invalid_data_is_named(tmp_path: Path) -> None:
     good = {"prompt": "1=", "completion": "2", "label": True}
     refused("line 2: the column 'completion' is missing", good, {"prompt": "1=", "label": True})
     refused("labels do not match the steps: 2 steps and 1 labels",
-            {"prompt": "1=", "completions": ["1", "2"], "labels": [True]}, objective=ProcessReward())  # fmt: skip
+            {"prompt": "1=", "completions": ["1", "2"], "labels": [True]}, algorithm=ProcessReward())  # fmt: skip
     refused(r"no trace has labels under 'label'(?s:.*)\n  traces .* 1\n(?s:.*)0   - 1 nothing for this objective", good,
-            objective=BradleyTerry())  # fmt: skip
+            algorithm=BradleyTerry())  # fmt: skip
     refused(r"with a score by 'label' *0   - 1 all undecided", good | {"label": None})
     refused("has 71 tokens, the model's context only 64", {"prompt": "1=", "completion": "2" * 68, "label": True})
     with pytest.raises(TaskError, match="cannot read"):
