@@ -170,7 +170,7 @@ def test_the_variance_is_of_the_whole_vocabulary() -> None:
     c = Completion("c", ids([1]), np.zeros(1, np.float32), "eos", notes={"gini": np.array([0.48], np.float32)})
     whole = by_hand([*p, *[0.0] * 98])
     assert token_uncertainty(c, "variance", 100)[0] == pytest.approx(whole["variance"], rel=1e-5)
-    with pytest.raises(UsageError, match="does not tell the entropy"):
+    with pytest.raises(UsageError, match="does not return the entropy"):
         token_uncertainty(c, "entropy")
     with pytest.raises(UsageError, match="two likeliest"):
         token_uncertainty(c, "margin")

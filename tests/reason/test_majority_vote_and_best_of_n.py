@@ -70,7 +70,10 @@ def test_a_vote_weighted_by_likelihood() -> None:
     less = ScriptedPolicy(tree, logprob=lambda t: -0.1 if t == "=2" else -0.7)
     assert said(think(MajorityVote(3, "likelihood"), less)) == "=1"
     silent = think(MajorityVote(3, "likelihood"), ScriptedPolicy(tree, logprob=lambda t: float("nan")))
-    assert silent.chosen is None and silent.failed == "the policy tells nothing to weigh by likelihood: weigh by count"
+    assert (
+        silent.chosen is None
+        and silent.failed == "the policy returns nothing to weight votes by likelihood: give weight=count"
+    )
 
 
 @dataclass

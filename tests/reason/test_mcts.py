@@ -393,7 +393,7 @@ def test_a_guide_that_cannot_decide_closes_the_step() -> None:
     trace = grown(replace(TWO, simulations=6, selection=UCT(1.0)), guide=TableScorer({**RATED.scores, "a\n": None}))
     assert trace.steps[1].pruned == "no score: no idea" and trace.steps[0].visits == 6
     for bad in (RuntimeError("boom"), ModelError("boom")):
-        with pytest.raises(PonderError, match=r"came to nothing.*boom"):
+        with pytest.raises(PonderError, match=r"search failed.*boom"):
             grown(TWO, guide=TableScorer({"a\n": bad, "b\n": bad}))
     nan = grown(replace(TWO, simulations=3, selection=UCT(1.0)), guide=TableScorer({**RATED.scores, "b\n": math.nan}))
     assert "the score was nan" in nan.steps[2].pruned

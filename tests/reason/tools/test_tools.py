@@ -199,7 +199,7 @@ def test_bad_settings() -> None:
         ToolUse(())
     with pytest.raises(UsageError, match="result"):
         ToolUse((CalculatorTool(result_template="42"),))
-    with pytest.raises(UsageError, match="marks"):
+    with pytest.raises(UsageError, match="markers"):
         ToolUse((CalculatorTool(end_marker=""),))
     with pytest.raises(UsageError, match="Did you mean 'path'"):
         ArithmeticChecker("pth")  # type: ignore[arg-type]
