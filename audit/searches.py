@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from audit.check_result import CheckResult
-from ponder.measure.evaluation_report import evaluation_report
+from ponder.measure.statistics.evaluation_report import evaluation_report
 from ponder.models.guides import load_guide
 from ponder.models.load import load_inference_policy
 from ponder.models.load_scorer import load_scorer

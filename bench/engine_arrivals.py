@@ -89,8 +89,8 @@ def main() -> None:
 
     report_rates(
         result_name("engine_arrivals", args.model),
-        f"{args.clients} clients x {args.rounds} prompts of {args.min_prompt_tokens} to {args.max_prompt_tokens} tokens, "
-        f"{args.tokens} new tokens each",
+        f"{args.clients} clients x {args.rounds} prompts of {args.min_prompt_tokens} to {args.max_prompt_tokens} "
+        f"tokens, {args.tokens} new tokens each",
         args, ready, done, args.clients * args.rounds * args.tokens, failed, sides,
     )  # fmt: skip
 

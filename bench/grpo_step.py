@@ -29,7 +29,8 @@ import torch
 from harness import make_parser, report
 from ponder.models.load import load_policy
 from ponder.models.model_paths import find_model
-from ponder.pipelines.solve import shuffled_problems, solve_all
+from ponder.pipelines.problems.shuffled_order import shuffled_problems
+from ponder.pipelines.solve import solve_all
 from ponder.reason.strategies import Samples
 from ponder.tasks.generated.addition import Addition
 from ponder.train.learner import Learner
@@ -131,7 +132,8 @@ def trl_steps(options: Any, dtype: str, between: Callable[[], None]) -> list[dic
             max_completion_length=options.tokens, temperature=1.0, top_p=1.0, top_k=0, beta=0.0, loss_type="grpo",
             num_iterations=1, learning_rate=LR, lr_scheduler_type="constant", weight_decay=0.0, max_grad_norm=1.0,
             optim="adamw_torch_fused", bf16=dtype == "bfloat16", fp16=False, gradient_checkpointing=False,
-            generation_kwargs={"min_new_tokens": options.tokens}, use_cpu=options.device == "cpu", shuffle_dataset=False,
+            generation_kwargs={"min_new_tokens": options.tokens}, use_cpu=options.device == "cpu",
+            shuffle_dataset=False,
             model_init_kwargs={"dtype": "float32"}, report_to="none", save_strategy="no", disable_tqdm=True,
         )  # fmt: skip
         trainer = GRPOTrainer(

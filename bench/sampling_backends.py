@@ -233,7 +233,8 @@ class VLLM(Backend):
 
         self.llm = LLM(
             setting.folder, dtype=setting.dtype, max_model_len=setting.max_model_len, max_num_seqs=setting.max_num_seqs,
-            gpu_memory_utilization=setting.gpu_memory_utilization, enable_prefix_caching=True, skip_tokenizer_init=True, seed=0,
+            gpu_memory_utilization=setting.gpu_memory_utilization, enable_prefix_caching=True,
+            skip_tokenizer_init=True, seed=0,
         )  # fmt: skip
         self._asked = 0
 

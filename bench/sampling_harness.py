@@ -72,7 +72,7 @@ def prepare_model(args: argparse.Namespace, rows: int, new: int) -> Iterator[Pre
     from ponder.nets import gguf, hf
     from ponder.nets.config import from_hf
     from ponder.nets.hardware import set_threads
-    from ponder.pipelines.solve import shuffled_problems
+    from ponder.pipelines.problems.shuffled_order import shuffled_problems
     from ponder.tasks.generated.addition import Addition
     from training_harness import SHAPES, random_decoder
 
@@ -215,7 +215,8 @@ def backend_packages(names: Sequence[str]) -> list[str]:
 
 
 def report_rates(
-    name: str, work: str, args: argparse.Namespace, ready: PreparedModel, done: Measurements, total: int, failed: dict[str, str],
+    name: str, work: str, args: argparse.Namespace, ready: PreparedModel, done: Measurements, total: int,
+    failed: dict[str, str],
     sides: dict[str, Backend], promised: float | None = None, **more: Any,
 ) -> None:  # fmt: skip
     """Keep and show what a bench that counts tokens has found. `more` goes before the details that all have."""

@@ -248,7 +248,8 @@ def main() -> None:
     details["ponder"] = []
     for measured in ponder_overhead(args.sizes):
         details["ponder"].append(measured)
-        print(f"ponder, {measured['nodes']:,} nodes: {format_number(measured['us_per_further_node'])} us per further node, "
+        print(f"ponder, {measured['nodes']:,} nodes: {format_number(measured['us_per_further_node'])} us per further "
+              "node, "
               f"{format_number(measured['resident_bytes_per_node'])} bytes", flush=True)  # fmt: skip
     compared = [n for n in args.sizes if n <= 10_000]
     details["peers"] = {}

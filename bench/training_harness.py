@@ -20,10 +20,12 @@ SHAPES = {
         "llama", 49152, 576, 30, 9, 3, 64, mlp_width=1536, context=65536, rope=RopeConfig(100000.0), eos=(2,),
     ),
     "qwen3-0.6b": DecoderConfig(
-        "qwen3", 151936, 1024, 28, 16, 8, 128, mlp_width=3072, context=65536, rope=RopeConfig(1e6), qk_norm=True, eos=(2,),
+        "qwen3", 151936, 1024, 28, 16, 8, 128, mlp_width=3072, context=65536, rope=RopeConfig(1e6), qk_norm=True,
+        eos=(2,),
     ),
     "qwen2.5-1.5b": DecoderConfig(
-        "qwen2", 151936, 1536, 28, 12, 2, 128, mlp_width=8960, context=65536, rope=RopeConfig(1e6), qkv_bias=True, eos=(2,),
+        "qwen2", 151936, 1536, 28, 12, 2, 128, mlp_width=8960, context=65536, rope=RopeConfig(1e6), qkv_bias=True,
+        eos=(2,),
     ),
 }  # fmt: skip
 

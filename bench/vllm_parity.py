@@ -22,7 +22,7 @@ from ponder.models.load import load_policy
 from ponder.models.model_paths import find_model
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.vllm_policy import VLLMPolicy
-from ponder.pipelines.solve import shuffled_problems
+from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.tasks.generated.addition import Addition
 from ponder.types import Completion, Ids, Sampling, ids
 

@@ -1,6 +1,6 @@
-"""SmolLM2-135M-Instruct learns two-digit addition by GRPO from a verifiable reward alone: what `make demo` runs.
+"""SmolLM2-135M-Instruct learns two-digit addition by GRPO from a verifiable reward alone; `make demo` runs this.
 
-No worked examples, no format reward, no KL: a sampled answer earns 1 where its final number is right and 0 otherwise.
+No worked examples, no format reward, no KL: the reward is 1 if the final number is correct, else 0.
 Each step asks 64 questions four times; the upper 18 of 30 layers learn.
 
 Measured once (seed 0) on two Neoverse-N1 class cores in float32: greedy accuracy on 300 held-out problems 9.7 % before,

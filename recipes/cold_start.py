@@ -1,6 +1,6 @@
-"""What the other recipes start from: a short imitation of worked answers, broken off early, and its accuracy.
+"""The start of the other recipes: a short fine-tuning on worked answers, stopped early, and its accuracy.
 
-What it gave, with three seeds, hardware and time: docs/results.md.
+Results with three seeds, hardware and time: docs/results.md.
 """
 
 from dataclasses import replace

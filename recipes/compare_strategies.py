@@ -1,11 +1,11 @@
-"""The same small model, the same problems, several ways to think: what does each buy, and for how many tokens?
+"""Strategies compared on one small model and the same problems: accuracy and tokens of each.
 
-No judge is trained: where a strategy needs a guide, it is how likely the model finds what it wrote. Afterwards
-`ponder compare runs/ways_to_think/chain runs/ways_to_think/vote ...` puts them side by side with paired intervals.
+No reward model is trained: a strategy that needs a guide uses the likelihood of the model's own text. Afterwards
+`ponder compare runs/compare_strategies/chain runs/compare_strategies/vote ...` compares them with paired intervals.
 
-The searches choose where steps end by what the model writes, which is lines: beam, DVTS and MCTS grow trees of several
-steps. No figures are stated here. Runs made when the default was a blank line had trees one step deep, so that beam and
-DVTS were best of n in them: do not compare those with new ones.
+The searches cut steps at lines, which is what the model writes, so beam, DVTS and MCTS grow trees of several steps. No
+figures are stated here. Runs made when the default was a blank line had trees one step deep, so that beam and DVTS were
+best of n in them: do not compare those with new ones.
 """
 
 from dataclasses import replace

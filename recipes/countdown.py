@@ -1,11 +1,11 @@
 """A tiny transformer from scratch on two-number countdown: cold-start SFT on solved puzzles, then GRPO lifts it.
 
-`13, 4 > 52 =` is answered by `#### 13 * 4`. Imitation teaches the notation and to copy the numbers; which operation
-reaches the target is left mostly to reinforcement.
+`13, 4 > 52 =` is answered by `#### 13 * 4`. Fine-tuning teaches the notation and to copy the numbers; RL has to
+learn which operation reaches the target.
 
 Measured once (seed 0) on two Neoverse-N1 class cores in float32: right answers when sampling at temperature 1, on 300
 held-out puzzles, 43.8 % [40.8, 46.8] after imitation and 62.0 % [58.0, 65.8] after GRPO, in 2 min 56 s.
-Greedy accuracy did not rise (80.7 % and 78.0 % in a like run), and neither did
+Greedy accuracy did not rise (80.7 % and 78.0 % in a similar run), and neither did
 the share solved in eight tries (86.0 % and 80.7 %).
 """
 
@@ -42,7 +42,7 @@ def recipe(
     asked = "{numbers} > {target} ="
     task = Countdown(numbers=numbers, largest=largest, highest=highest, prompt=asked, forms=("hash",))
     budget = Sampling(max_tokens=24)
-    judge = {"task": task, "strategy": Samples(n=8, sampling=budget), "seed": seed}
+    evaluation = {"task": task, "strategy": Samples(n=8, sampling=budget), "seed": seed}
     sft = FineTune(
         data=task,
         model=ScratchModel(ALPHABET, width=width, layers=layers, context=64, seed=seed),
@@ -67,8 +67,8 @@ def recipe(
     return Stages(
         (
             Stage("sft", sft),
-            Stage("sft-accuracy", Evaluate(model="stage:sft", **judge)),
+            Stage("sft-accuracy", Evaluate(model="stage:sft", **evaluation)),
             Stage("rl", rl),
-            Stage("rl-accuracy", Evaluate(model="stage:rl", **judge)),
+            Stage("rl-accuracy", Evaluate(model="stage:rl", **evaluation)),
         )
     )

@@ -1,10 +1,10 @@
-"""A better model teaches another: by its right answers, and by its whole distribution over them.
+"""Distillation: a student learns from a better model, from its correct answers or from its distribution over them.
 
-The teacher learns longer by imitation. One student imitates the teacher's verified samples; another, from the same
-start, is pulled towards the teacher's next-token distribution on the same texts. The tiny student is smaller than its
-teacher; SmolLM2's is as large, and has only seen less.
+The teacher is fine-tuned for longer. One student imitates the teacher's verified samples; another, from the same start,
+learns the teacher's next-token distribution on the same texts. The tiny student is smaller than its teacher; SmolLM2's
+has the same size and less training.
 
-What it gave, with three seeds, hardware and time: docs/results.md.
+Results with three seeds, hardware and time: docs/results.md.
 """
 
 from _bases import BaseModelName, Count, Lr, Problems, Steps, find_base
@@ -22,8 +22,8 @@ def recipe(
 ) -> Stages:  # fmt: skip
     b = find_base(base_model)
     problems = problems or b.answer_budget // n
-    lessons, pupil = "stage:harvest/data.jsonl", "stage:student"
-    by_logits = b.fine_tune(lessons, pupil, seed, steps, lr, algorithm=Distill(), teacher="stage:teacher")
+    data, student = "stage:harvest/data.jsonl", "stage:student"
+    by_logits = b.fine_tune(data, student, seed, steps, lr, algorithm=Distill(), teacher="stage:teacher")
     return Stages(
         (
             Stage("teacher", b.cold_start_job(seed, steps=teacher_steps_factor * b.cold_start.steps)),
@@ -32,7 +32,7 @@ def recipe(
             Stage("student-accuracy", b.evaluate("stage:student", seed)),
             Stage("sample", b.collect("stage:teacher", Samples(n, b.sampling), problems, seed)),
             Stage("harvest", Harvest(("stage:sample",), "chains", max_per_problem=n, tokens_model="stage:student")),
-            Stage("by-traces", b.fine_tune(lessons, pupil, seed, steps, lr)),
+            Stage("by-traces", b.fine_tune(data, student, seed, steps, lr)),
             Stage("by-traces-accuracy", b.evaluate("stage:by-traces", seed)),
             Stage("by-logits", by_logits),
             Stage("by-logits-accuracy", b.evaluate("stage:by-logits", seed)),

@@ -1,10 +1,10 @@
-"""DPO rounds: right against wrong answers of the newest model to the same problem, preferred by DPO, and again.
+"""DPO in rounds: pairs of correct and wrong answers of the newest model to the same problem, DPO, and again.
 
-With `--nll` right answers are imitated a little, too (Pang et al. 2024, arXiv 2404.19733): without, DPO may make both
-less likely, the wrong one only more so. With `--by search` the pairs are siblings in search trees, steps after the same
-beginning of which one led to more right answers (Xie et al. 2024, arXiv 2405.00451).
+With `--nll` correct answers are imitated a little, too (Pang et al. 2024, arXiv 2404.19733): DPO alone may make both
+less likely. With `--by search` the pairs are siblings in search trees: steps after the same prefix, of which one led
+to more correct answers (Xie et al. 2024, arXiv 2405.00451).
 
-What it gave, with three seeds, hardware and time: docs/results.md.
+Results with three seeds, hardware and time: docs/results.md.
 """
 
 from dataclasses import replace

@@ -1,11 +1,11 @@
-"""Expert iteration with search: MCTS with the policy and a value model, both trained on what it found, and again.
+"""Expert iteration: MCTS with the policy and a value model, both trained on the results of the search, and again.
 
-The gold answer judges the ends of training searches (their traces say `oracle`), which rollouts reach; the value model
-is what guides the search at test time, where there is none (Besta et al. 2025; Silver et al. 2018). With `--by value`
-the value model takes the place of rollouts in training too, once there is one. With `--by sampling` the expert is
-independent samples of about as many tokens instead, and there is no value model: what the search itself adds.
+In training the gold answer scores the ends of rollouts (guide `oracle`); at test time the value model guides the search
+(Besta et al. 2025; Silver et al. 2018). With `--by value` the value model replaces rollouts in training too, from the
+second round on. With `--by sampling` there is no search and no value model, but independent samples of about as many
+tokens: the difference is what the search adds.
 
-What it gave, with three seeds, hardware and time: docs/results.md.
+Results with three seeds, hardware and time: docs/results.md.
 """
 
 from typing import Annotated, Literal

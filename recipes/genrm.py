@@ -1,9 +1,10 @@
-"""A generative judge against a discriminative one, on the same samples: which tells right answers from wrong ones?
+"""A generative verifier against an outcome reward model on the same samples: which separates correct answers better?
 
-The base model works out last digits (`3*7+5:16;=6`); drawn hot, its answers slip. An outcome reward model learns from
-whether they are right; so does a generative judge (Zhang et al. 2024, arXiv:2408.15240), by fine-tuning on the word Yes
-or No, at once (`genrm`) or after another, right answer to the same question (`genrm-cot`, which then writes its own).
-All score the same answers to held-out questions: the line `guide` of each `by-` stage is the area under the ROC curve.
+The base model works out last digits (`3*7+5:16;=6`); sampled at a high temperature, it makes mistakes. An outcome
+reward model learns from whether answers are correct; so does a generative verifier (Zhang et al. 2024,
+arXiv:2408.15240), by fine-tuning on the word Yes or No, at once (`genrm`) or after another, correct answer to the same
+question (`genrm-cot`, which then writes its own). All score the same answers to held-out questions: the line `guide` of
+each `by-` stage is the area under the ROC curve.
 
 Measured with seeds 0, 1 and 2 (some ten minutes each on one busy Neoverse-N1 class core; genrm-cot for seed 0 only), on
 8 answers to each of 200 held-out problems, of which 38, 23 and 39 % were right:
@@ -13,10 +14,10 @@ Measured with seeds 0, 1 and 2 (some ten minutes each on one busy Neoverse-N1 cl
     by-genrm        0.782 [0.758, 0.806]    0.752 [0.717, 0.784]    0.812 [0.788, 0.832]
     by-genrm-cot    0.751 [0.726, 0.773]
 
-So a generative judge learns the signal about as well as an outcome model from the same samples, if it is trained for a
-thousand steps: in the first hundred it learns the form, and its loss is that of the base rate. Its own working does
-not help it here. Of 8 answers the judges' best is right in 46, 22 and 41 % (orm) and 36, 25 and 44 % (genrm); one drawn
-from the different answers would be in 18, 13 and 18 %, since right ones are all alike; a vote is in 85 % (seed 0).
+So a generative verifier learns the signal about as well as an outcome model from the same samples, if it is trained for
+a thousand steps: in the first hundred it learns the form, and its loss is that of the base rate. Its own working does
+not help it here. The best of 8 answers is right in 46, 22 and 41 % (orm) and 36, 25 and 44 % (genrm); one drawn from
+the different answers would be in 18, 13 and 18 %, since right ones are all alike; a vote is in 85 % (seed 0).
 """
 
 from _last_digits import TEMPLATE, LastDigits
@@ -59,7 +60,7 @@ def recipe(
     def adam(lr: float, steps: int) -> AdamW:
         return AdamW(lr=lr, warmup_steps=20, decay_steps=steps)
 
-    def judge(data: str) -> FineTune:
+    def verifier_job(data: str) -> FineTune:
         return FineTune(
             f"stage:{data}/data.jsonl", "stage:base", GENRM_TEMPLATE, optimizer=adam(lr, steps), steps=steps,
             batch_size=batch,
@@ -85,8 +86,8 @@ def recipe(
             Stage("orm", orm),
             Stage("verdicts", Harvest(("stage:sample",), "verdicts")),
             Stage("rationales", Harvest(("stage:sample",), "rationales")),
-            Stage("genrm", judge("verdicts")),
-            Stage("genrm-cot", judge("rationales")),
+            Stage("genrm", verifier_job("verdicts")),
+            Stage("genrm-cot", verifier_job("rationales")),
             Stage("by-orm", best("reward:stage:orm")),
             Stage("by-genrm", best("genrm:stage:genrm")),
             Stage("by-genrm-cot", best(f"genrm+{rationales}:stage:genrm-cot")),

@@ -1,6 +1,6 @@
-"""GRPO: groups of samples, each rewarded for a right answer against the mean of its group; no KL.
+"""GRPO: groups of samples, each rewarded for a correct answer relative to the mean of its group; no KL.
 
-What it gave, with three seeds, hardware and time: docs/results.md.
+Results with three seeds, hardware and time: docs/results.md.
 """
 
 from _bases import BaseModelName, Count, Lr, Problems, Start, Steps, find_base

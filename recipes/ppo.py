@@ -1,6 +1,6 @@
-"""PPO on the verifier's reward, with a critic: where an answer was won or lost is learned, not told.
+"""PPO on the verifier's reward, with a critic that learns which tokens decide an answer.
 
-What it gave, with three seeds, hardware and time: docs/results.md.
+Results with three seeds, hardware and time: docs/results.md.
 """
 
 from _bases import BaseModelName, Count, Lr, Problems, Start, Steps, find_base

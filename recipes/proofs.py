@@ -5,7 +5,7 @@ checks every step, gives 1 or 0. Both are measured on the same held-out theorems
 the model has to learn them. No proof checker has to be installed.
 """
 
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune

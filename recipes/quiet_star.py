@@ -2,7 +2,7 @@
 
 The base model has read sums of last digits, half of them worked out (`3*7+5:16;=6`), half plain (`3*7+5=6`). It then
 reads plain ones only, and before each answer it samples two thoughts between marks that begin as copies of `:` and `;`.
-A head mixes what it predicts with the thought and without; a thought that foretold the answer better than the other is
+A head mixes what it predicts with the thought and without; a thought that predicted the answer better than the other is
 made likelier (Zelikman et al. 2024, arXiv:2403.09629; here once before an answer and not after every token).
 
 quiet           thoughts, learned by REINFORCE

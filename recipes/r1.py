@@ -1,16 +1,16 @@
-"""The R1 pipeline, stage by stage: what each stage adds is measured after it.
+"""The R1 pipeline, with an evaluation after each stage.
 
-cold-start SFT -> reasoning RL (with a little for staying in English) -> rejection sampling (verified reasoning, and
+cold-start SFT -> reasoning RL (with a small reward for English) -> rejection sampling (verified reasoning, and
 plain answers as general data) -> SFT from the base -> RL for all scenarios (the verifier for reasoning, a reward model
 for plain questions) -> distillation into a student, from answers and from logits (DeepSeek-AI 2025, arXiv 2501.12948).
-Sums of small numbers stand for the plain questions, and their reward model has learned which answers to them are right,
-where the paper's has learned what people find helpful and harmless. The tiny model knows digits
-only, so it has no reward for language.
+Sums of small numbers stand for the plain questions. Their reward model learns which answers are correct; the paper's
+learns what people find helpful and harmless. The tiny model knows digits only, so it has no reward for language.
 
-A learned reward is soon exploited: like the paper, we take few steps with it. And it differs a little between answers
-that are alike: divided by that spread, as GRPO does, the noise would be as loud as a verdict, so Dr. GRPO learns there.
+A policy soon exploits a learned reward, so there are few steps with it, as in the paper. The learned reward also
+differs a little between equally good answers. GRPO would divide by that small spread and amplify the noise;
+Dr. GRPO does not.
 
-What it gave, with three seeds, hardware and time: docs/results.md.
+Results with three seeds, hardware and time: docs/results.md.
 """
 
 from dataclasses import replace
@@ -36,7 +36,7 @@ def recipe(
     stages, cold = b.cold_start_stages(seed, start)
     problems = problems or b.answer_budget // 16
     four, grpo = Samples(4, b.sampling), GRPO(kl=None)
-    everything = TaskMixture((b.task, RewardModelTask(plain.task, "reward:stage:judge", name="plain")))
+    everything = TaskMixture((b.task, RewardModelTask(plain.task, "reward:stage:reward-model", name="plain")))
     rl_steps = rl_steps or b.rl.steps
     learn = {
         "seed": seed,
@@ -58,7 +58,7 @@ def recipe(
         Stage("harvest", Harvest(("stage:reasoning", "stage:general"), "chains", max_per_problem=2, tokens_model=cold)),
         Stage("sft", b.fine_tune("stage:harvest/data.jsonl", cold, seed, sft_steps, None)),
         Stage("sft-accuracy", b.evaluate("stage:sft", seed)),
-        Stage("judge", b.train_reward_model("stage:general", "stage:sft", OutcomeReward(), seed, sft_steps)),
+        Stage("reward-model", b.train_reward_model("stage:general", "stage:sft", OutcomeReward(), seed, sft_steps)),
         Stage("all-rl", all_rl),
         Stage("all-rl-accuracy", b.evaluate("stage:all-rl", seed)),
         Stage("answers", b.collect("stage:all-rl", four, problems, seed)),

@@ -1,6 +1,6 @@
-"""Rejection-sampling fine-tuning: sample often, keep a few different right answers to each problem, fine-tune.
+"""Rejection-sampling fine-tuning: sample many answers, keep a few distinct correct ones per problem, fine-tune.
 
-What it gave, with three seeds, hardware and time: docs/results.md.
+Results with three seeds, hardware and time: docs/results.md.
 """
 
 from _bases import BaseModelName, Count, Lr, Problems, Start, Steps, find_base

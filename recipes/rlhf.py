@@ -1,8 +1,8 @@
-"""RLHF: imitation, a reward model from pairs, then PPO on the reward model with a KL to the start.
+"""RLHF: fine-tuning, a reward model from pairs, then PPO on the reward model with a KL term to the start.
 
-The pairs are right against wrong answers, so the verifier says afterwards what the learned reward was worth.
+The pairs are correct and wrong answers, so the verifier measures afterwards how good the learned reward was.
 
-What it gave, with three seeds, hardware and time: docs/results.md.
+Results with three seeds, hardware and time: docs/results.md.
 """
 
 from typing import Annotated
@@ -31,7 +31,7 @@ def recipe(
         problems or b.answer_budget // (2 * answers_per_problem),
         problems_per_step or b.answer_budget // (2 * rl_steps * group_size),
     )
-    rewarded = RewardModelTask(b.task, "reward:stage:judge")
+    rewarded = RewardModelTask(b.task, "reward:stage:reward-model")
     rule = PPO(lam=1.0, kl=KL(kl, "k1", "reward"), critic=Critic(optimizer=AdamW(lr=b.reward_model.lr)))
     ppo = b.rl_job(
         sft,
@@ -47,7 +47,7 @@ def recipe(
     )
     stages += [
         Stage("sample", b.collect(sft, Samples(answers_per_problem, b.sampling), problems, seed)),
-        Stage("judge", b.train_reward_model("stage:sample", sft, BradleyTerry(), seed, reward_steps)),
+        Stage("reward-model", b.train_reward_model("stage:sample", sft, BradleyTerry(), seed, reward_steps)),
         Stage("ppo", ppo),
         Stage("accuracy", b.evaluate("stage:ppo", seed)),
     ]

@@ -1,10 +1,10 @@
-"""STaR: sample, keep what is right, fine-tune the base model on it, and again with the better model.
+"""STaR: sample, keep correct answers, fine-tune the base model on them, and again with the better model.
 
-Each round samples with the newest model and trains from the *base* model (Zelikman et al. 2022). Where no sample of a
-problem is right, a language model is given the answer away and asked to explain it; what it then writes is learned as
-if it had not been told. The tiny model has never read such a hint.
+Each round samples with the newest model and trains from the *base* model (Zelikman et al. 2022). If no sample
+of a problem is correct, a language model is given the answer and asked to explain it; its explanation is trained on
+without the hint. The tiny model cannot read such hints.
 
-What it gave, with three seeds, hardware and time: docs/results.md.
+Results with three seeds, hardware and time: docs/results.md.
 """
 
 from typing import Annotated

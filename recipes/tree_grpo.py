@@ -1,8 +1,8 @@
-"""Tree search inside GRPO: a group is a tree that branches at lines, and each line earns the mean of what is below it.
+"""GRPO with trees: a group is a tree that branches at lines, and the value of a line is the mean reward below it.
 
-`recipes/grpo.py` is the same on independent samples, with as many answers to a problem, from the same start.
+`recipes/grpo.py` is the same with independent samples, as many answers per problem, and the same start.
 
-What it gave, with three seeds, hardware and time: docs/results.md.
+Results with three seeds, hardware and time: docs/results.md.
 """
 
 from _bases import BaseModelName, Lr, Problems, Start, Steps, find_base

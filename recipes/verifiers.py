@@ -1,10 +1,10 @@
-"""Which judge picks best: majority, an outcome model, a process model or the oracle, of N answers.
+"""Verifiers compared: which chooses best of N answers, majority vote, an outcome or a process reward model?
 
-Both models learn from samples of training problems, of about as many tokens: the outcome model from whether the answer
-is right, the process model from how often samples that begin with a step's prefix end right (Math-Shepherd's labels).
-Each then scores `n` answers to each held-out problem; what it would choose of fewer follows from the same scores.
+Both reward models learn from samples of training problems, of about as many tokens: the outcome model from the
+correctness of answers, the process model from how often continuations of a step are correct (Math-Shepherd's labels).
+Each then scores `n` answers to each held-out problem; its choices among fewer answers follow from the same scores.
 
-What it gave, with three seeds, hardware and time: docs/results.md.
+Results with three seeds, hardware and time: docs/results.md.
 """
 
 from _bases import BaseModelName, Count, Lr, Problems, Start, Steps, find_base

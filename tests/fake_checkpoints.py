@@ -1,4 +1,4 @@
-"""Checkpoints of nothing in particular: what is in them follows from their step, so all of it can be checked."""
+"""Checkpoints with made-up content that follows from their step, so that all of it can be checked."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def checkpoint_names(run: Run) -> list[str]:
 
 
 def verify_newest(run: Run) -> int:
-    """The newest step, after a look at every bit of it."""
+    """The newest step, after every bit of it was checked."""
     found = load_latest(run)
     if found is None:
         return 0

@@ -1,4 +1,4 @@
-"""Apple's MPS on a machine without one: what it refuses is refused here, in its own words, and the rest a CPU computes.
+"""A fake of Apple's MPS: it refuses what MPS refuses, with the same messages, and computes the rest on the CPU.
 
 A tensor "on mps" is a wrapper around one of the CPU's. Which operators the device has is read from the file that torch
 itself is built from. What is not imitated: speed, memory, rounding, gradients, and faults inside Apple's own kernels.

@@ -1,4 +1,4 @@
-"""Run directories written by hand, to be read, compared, drawn and replayed without a model."""
+"""Run directories written without a model, to be read, compared, plotted and replayed."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ TASK = Addition(digits=2, test_size=50)
 
 @dataclass(frozen=True)
 class StoredJob:
-    """A job that did its work already."""
+    """The job of a finished run."""
 
     task: Any
 
 
 def write_run(
     folder: Path,
-    said: Sequence[Sequence[str]],
+    texts: Sequence[Sequence[str]],
     task: Any = TASK,
     scores: Sequence[Sequence[float]] | None = None,
     logprobs: Sequence[Sequence[float]] | None = None,
@@ -34,16 +34,16 @@ def write_run(
     steps: Sequence[int] | None = None,
     cost: Cost = Cost(prompt_tokens=4, generated_tokens=30, flops=2e12, seconds=0.5),
 ) -> Path:
-    """A run in which these texts were said of the task's test problems, judged by its verifier."""
+    """A run in which these are the answers to the task's test problems, graded by its verifier."""
     traces = []
-    for p, texts in enumerate(said):
+    for p, answers in enumerate(texts):
         trace = prompt_trace(task.test[p % len(task.test)], ids([1, 2]))
-        for i, text in enumerate(texts):
+        for i, text in enumerate(answers):
             lp = -0.5 if logprobs is None else logprobs[p][i]
             tokens = 3 + i
             trace.add(Step(0, text, ids(range(tokens)), np.full(tokens, lp, np.float32), "eos"))
-        judge(trace, task.verifier)
-        for i in range(len(texts)):
+        grade_answers(trace, task.verifier)
+        for i in range(len(answers)):
             if scores is not None:
                 trace.steps[i + 1].scores["rm"] = type(next(iter(trace.steps[i + 1].scores.values())))(scores[p][i])
         trace.chosen = None if chosen is None or chosen[p] is None else 1 + int(chosen[p] or 0)
@@ -55,7 +55,7 @@ def write_run(
     return folder
 
 
-def judge(trace: Trace, verifier: Any) -> None:
+def grade_answers(trace: Trace, verifier: Any) -> None:
     leaves = trace.answers()
     for i, score in zip(leaves, asyncio.run(verifier(trace, leaves)), strict=True):
         trace.steps[i].scores[verifier.name] = score
@@ -66,6 +66,6 @@ def right_answer(p: int, task: Any = TASK) -> str:
 
 
 def wrong_answer(p: int, by: int = 1, task: Any = TASK) -> str:
-    """An answer in the same form, off by some."""
+    """A wrong answer in the same form, off by `by`."""
     gold = task.test[p % len(task.test)].answer
     return right_answer(p, task).replace(str(gold), str(int(gold) + by))

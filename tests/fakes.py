@@ -1,7 +1,7 @@
-"""The toy world: a policy without a model, tiny networks, a task that can be learned in seconds.
+"""Test doubles: a policy without a model, tiny networks, a task that can be learned in seconds.
 
-`plain_logits` is the reference that packing, caching and the learner are held against: one sequence, written out
-in float64 from the papers' formulas, sharing no code with `ponder.nets`.
+`plain_logits` is the reference for packing, caching and the learner: one sequence in float64, from the papers'
+formulas, sharing no code with `ponder.nets`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CONFIGS: dict[str, DecoderConfig] = {
 
 
 def run_async(work: Awaitable[T], seconds: float = 30.0) -> T:
-    """Run to the end, or fail: a test that hangs tells nothing."""
+    """Run to the end, or fail after `seconds`."""
 
     async def bounded() -> T:
         return await asyncio.wait_for(work, seconds)
@@ -55,7 +55,7 @@ def run_async(work: Awaitable[T], seconds: float = 30.0) -> T:
 
 @contextmanager
 def fails_if(broken: bool) -> Iterator[None]:
-    """Around a check that must hold, and must fail where the mistake was put in."""
+    """Around a check that must hold, and must fail if the code was broken on purpose."""
     if not broken:
         yield
         return
@@ -64,7 +64,7 @@ def fails_if(broken: bool) -> Iterator[None]:
 
 
 def tiny_decoder(kind: str = "llama", seed: int = 0, dtype: torch.dtype = torch.float32, scale: float = 0.2) -> Decoder:
-    """Two layers whose outputs differ from token to token: every weight is drawn, norms and biases too."""
+    """Two layers whose outputs differ from token to token: every weight is random, norms and biases too."""
     net = init_decoder(CONFIGS[kind], seed)
     draw = torch.Generator().manual_seed(seed + 1)
     with torch.no_grad():
@@ -86,7 +86,7 @@ def char_policy(seed: int = 0, **changes: Any) -> PonderPolicy:
 
 @dataclass(frozen=True)
 class FirstCharVerifier:
-    """1 where the first character written is the problem's answer, 0 where it is another, undecided for nothing."""
+    """1 if the first character is the problem's answer, 0 if it is another, undecided for an empty text."""
 
     @property
     def name(self) -> str:
@@ -135,7 +135,7 @@ class DigitTask:
 
 @dataclass
 class FakePolicy:
-    """A `Policy` without a model: characters are their code points. It writes its script, then random digits."""
+    """A `Policy` without a model: a token is a code point. It returns its script, then random digits."""
 
     script: Sequence[str] = ()
     seed: int = 0
@@ -171,7 +171,7 @@ class FakePolicy:
 
 
 class RecordingProgress(NoProgress):
-    """Keeps what it was told, and stops the job at the n-th call of a kind."""
+    """Records its calls, and stops the job at the n-th call of a kind."""
 
     def __init__(self, stop: str = "", at: int = 0, error: type[BaseException] | None = None) -> None:
         from ponder.errors import Interrupted
@@ -179,28 +179,28 @@ class RecordingProgress(NoProgress):
         self.stop, self.at, self.error = stop, at, error or Interrupted
         self.calls: list[tuple[Any, ...]] = []
 
-    def _told(self, kind: str, *what: Any) -> None:
+    def _record(self, kind: str, *what: Any) -> None:
         self.calls.append((kind, *what))
         if kind == self.stop and sum(s[0] == kind for s in self.calls) == self.at:
             raise self.error("stop")
 
     def phase(self, name: str) -> None:
-        self._told("phase", name)
+        self._record("phase", name)
 
     def tokens(self, count: int) -> None:
-        self._told("tokens", count)
+        self._record("tokens", count)
 
     def share(self, done: float) -> None:
-        self._told("share", done)
+        self._record("share", done)
 
     def step(self, done: int, total: int, metrics: Mapping[str, float], traces: Sequence[Trace]) -> None:
-        self._told("step", done, total, dict(metrics))
+        self._record("step", done, total, dict(metrics))
 
 
 def trace_group(
     prompt: Iterable[int], completions: Sequence[Iterable[int]], scores: Sequence[float | None] = (), id: str = "p"
 ) -> Trace:
-    """A flat tree, as a GRPO group is: each completion ended by itself and was scored under "wanted"."""
+    """A flat tree, as of a GRPO group: each completion ended with EOS and has a score "wanted"."""
     trace = Trace(Problem(id, user_messages("?")), [Step(None, "?", ids(prompt))])
     for i, tokens in enumerate(completions):
         tokens = ids(tokens)
@@ -212,7 +212,7 @@ def trace_group(
 
 
 def mixed_groups(seed: int = 0, tool: bool = True) -> list[Trace]:
-    """Groups of all kinds: mixed rewards, all equal, one undecided, a completion of one token, a tool's output."""
+    """Groups of all kinds: mixed rewards, equal rewards, one undecided, a completion of one token, a tool's output."""
     rng = np.random.default_rng(seed)
 
     def write(n: int) -> list[int]:
@@ -236,7 +236,7 @@ def mixed_groups(seed: int = 0, tool: bool = True) -> list[Trace]:
 
 
 def perturb(net: Decoder, by: float = 0.02, seed: int = 9) -> Decoder:
-    """Move the weights, so that they differ from those of before."""
+    """Add noise to the weights."""
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for p in net.parameters():

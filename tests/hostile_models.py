@@ -1,4 +1,4 @@
-"""Model files that want to do harm: what each is, and one process that loads many of them under a memory limit.
+"""Malicious model files, and a process that loads many of them under a memory limit.
 
 As a program: `hostile_models.py MEGABYTES`, with lines of {"name", "way", "path"} on the standard input.
 """

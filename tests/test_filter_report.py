@@ -8,7 +8,7 @@ from ponder.errors import TaskError
 from ponder.filter_report import FilterReport
 
 
-def test_it_counts_and_says_why():
+def test_counts_and_reasons():
     funnel = FilterReport()
     funnel.add("traces", 1200)
     kept = [n for n in range(1200) if funnel.record("even", n % 2 == 0, "odd")]
@@ -23,7 +23,7 @@ def test_it_counts_and_says_why():
     assert FilterReport.from_json(funnel.to_json()) == funnel
 
 
-def test_only_the_commonest_reasons_are_named():
+def test_only_the_most_common_reasons_are_listed():
     funnel = FilterReport()
     for n, why in enumerate(["a", "b", "b", "c", "c", "c", "d" * 100, "e"]):
         funnel.record("s", False, why)
@@ -33,7 +33,7 @@ def test_only_the_commonest_reasons_are_named():
     assert max(map(len, funnel.dropped["s"])) == 60
 
 
-def test_an_empty_stage_ends_the_work_with_the_funnel_told():
+def test_empty_stage_raises_with_the_report():
     funnel = FilterReport()
     funnel.add("problems", 7)
     with pytest.raises(TaskError) as error:

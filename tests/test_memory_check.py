@@ -20,9 +20,9 @@ from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.label import Label
 from ponder.pipelines.make_problems import MakeProblems
+from ponder.pipelines.problems.shuffled_order import shuffled_indices
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
-from ponder.pipelines.solve import shuffled_indices
 from ponder.reason.strategies import Samples
 from ponder.tasks import Addition, Countdown, Maze, Sorting
 from ponder.tasks.generated.programs import Programs
@@ -67,12 +67,12 @@ def test_a_job_that_does_not_fit_is_refused_before_it_begins(job: Any, tmp_path:
         lambda: Programs(examples=MANY),
     ],
 )
-def test_a_task_too_large_to_be_made_is_refused(make: Callable[[], Any]) -> None:
+def test_task_too_large_for_memory_is_refused(make: Callable[[], Any]) -> None:
     with pytest.raises(UsageError, match=r"lower|at most"):
         make()
 
 
-def test_so_many_completions_at_once_are_refused() -> None:
+def test_too_many_completions_are_refused() -> None:
     net, tokenizer = ScratchModel("ab", width=16, layers=1, heads=2, context=8).build(
         torch.float32, torch.device("cpu")
     )
@@ -80,7 +80,7 @@ def test_so_many_completions_at_once_are_refused() -> None:
         asyncio.run(PonderPolicy(net, tokenizer).generate(ids([1]), Sampling(max_tokens=2), 1000 * MANY))
 
 
-def test_what_fits_is_not_weighed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_that_fit_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_check, "free_memory", lambda: 10**9)
     memory_check.require_trace_memory({"prompts": 1000}, {"n": 64})
     memory_check.require_memory(10**9, n=1)
@@ -88,7 +88,7 @@ def test_what_fits_is_not_weighed_twice(monkeypatch: pytest.MonkeyPatch) -> None
         memory_check.require_trace_memory({"prompts": 2000}, {"n": 1000})
 
 
-def test_a_limit_above_what_there_is_is_no_size(tmp_path: Path) -> None:
+def test_limit_above_the_number_of_problems_is_accepted(tmp_path: Path) -> None:
     Evaluate(TASK, limit=MANY)
     with pytest.raises(Exception, match="model"):  # it goes on to load one
         Label(TASK, model="/no such model", limit=MANY)(tmp_path / "run")

@@ -39,3 +39,12 @@ def test_import_loads_no_heavy_library():
 
 def test_an_unknown_name_is_an_attribute_error():
     assert not hasattr(ponder, "TRPO")
+
+
+def test_no_two_public_classes_share_a_name():
+    homes = {}
+    for path in sorted(Path(ponder.__file__).parent.rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(str(path))
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}

@@ -1,4 +1,4 @@
-"""Things by name: a table, a path, a plug-in, or an error that helps."""
+"""Objects by name: a table, a path, a plug-in, or an error with suggestions."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ponder.reason.strategies import STRATEGIES, Samples
 TABLE = {"countdown": 1, "addition": 2}
 
 
-def test_the_table_comes_first() -> None:
+def test_lookup_prefers_the_table() -> None:
     assert registry.lookup("strategy", "samples", STRATEGIES) is Samples
     assert registry.lookup("task", "a:b", {"a:b": 7}) == 7
 
 
-def test_then_a_path() -> None:
+def test_lookup_imports_a_path() -> None:
     assert registry.lookup("task", "json:dumps", TABLE) is json.dumps
     assert registry.import_object("collections:OrderedDict.fromkeys").__name__ == "fromkeys"
 
 
-def test_then_a_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lookup_loads_a_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     class Plugin:
         def load(self) -> str:
             return "found"
@@ -36,7 +36,7 @@ def test_then_a_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     assert registry.lookup("task", "theirs", TABLE) == "found"
 
 
-def test_else_what_was_meant() -> None:
+def test_unknown_name_suggests_similar_names() -> None:
     with pytest.raises(UnknownName) as caught:
         registry.lookup("task", "contdown", TABLE)
     said = str(caught.value)
@@ -50,6 +50,6 @@ def test_else_what_was_meant() -> None:
 @pytest.mark.parametrize(
     "path", ["nowhere:x", "json:nothing", "json:", ":x", "json", ".relative:x", "a b:c", "json:dumps."]
 )
-def test_a_path_that_leads_nowhere(path: str) -> None:
+def test_invalid_import_paths(path: str) -> None:
     with pytest.raises(UsageError, match="cannot load"):
         registry.import_object(path)

@@ -1,4 +1,4 @@
-"""Rows of files: every loss that a lenient reader hides is an error with its line, in every reader of such files."""
+"""Rows of files: what a lenient parser would lose is an error with its line, in every reader of such files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("what", BAD)
-def test_a_table_that_would_lose_something(what: str, reader: str, tmp_path: Path) -> None:
+def test_lossy_tables_are_refused(what: str, reader: str, tmp_path: Path) -> None:
     text, wanted = BAD[what]
     path = tmp_path / "t.csv"
     path.write_text(text.replace("question", "prompt") if reader == "columns" else text)
@@ -61,7 +61,7 @@ def test_only_a_ragged_row_may_be_skipped(tmp_path: Path) -> None:
         QuestionFile(data=str(path), bad_rows="skip").test  # noqa: B018
 
 
-def test_what_is_sound_is_read_as_before(tmp_path: Path) -> None:
+def test_valid_tables_are_parsed(tmp_path: Path) -> None:
     text = '\n a,"b ""x""",\n\n"1,\n2",5" pipe,\n'
     assert parse_csv(text) == [(4, {" a": "1,\n2", 'b "x"': '5" pipe', "": ""})]
     path = tmp_path / "t.csv"
@@ -73,7 +73,7 @@ CELLS = st.lists(st.lists(st.text(st.characters(exclude_characters="\0\r", codec
 
 
 @given(CELLS)
-def test_what_the_writer_writes_comes_back(rows: list[list[str]]) -> None:
+def test_csv_writer_round_trip(rows: list[list[str]]) -> None:
     import csv
     import io
 
@@ -129,5 +129,5 @@ def test_questions_in_any_script_are_told_apart(tmp_path: Path) -> None:
     assert same_question_key("What's 2+2 ?") == same_question_key("what s 2 2") and same_question_key("??") == "??"
 
 
-def test_a_bad_row_says_where_it_is() -> None:
+def test_row_error_names_its_line() -> None:
     assert str(RowError(3, "oops")) == "line 3: oops"

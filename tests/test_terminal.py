@@ -1,4 +1,4 @@
-"""No text of a model, a server or a file reaches a terminal with codes that it would obey."""
+"""No text of a model, a server or a file reaches a terminal with control codes."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ FORBIDDEN = {c for codes in CODES for c in codes if not c.isprintable()}
 
 
 @given(st.text(st.characters()))
-def test_whatever_it_is_given_it_obeys_nothing(text: str) -> None:
+def test_escaped_text_has_no_control_characters(text: str) -> None:
     seen = escape_controls(text)
     assert all(c.isprintable() or c in "\n\t\u200c\u200d" or c.isspace() for c in seen)
     assert not FORBIDDEN & set(seen) and escape_controls(seen) == seen
     seen.encode()
 
 
-def test_what_is_harmless_stays() -> None:
+def test_printable_text_is_unchanged() -> None:
     for text in ("a\n\tb", "日本 é", "a\u00a0b", "نمی\u200cخواهم", "👩\u200d🚀"):
         assert escape_controls(text) == text
     assert escape_controls("a\x1b[2Jb\u202ec\ud800") == r"a\x1b[2Jb\u202ec\ud800"
@@ -47,7 +47,7 @@ def harmless(*said: str) -> None:
         assert not FORBIDDEN & set(text), ascii(text)
 
 
-def test_the_streams_of_a_command_are_guarded(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_streams_are_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
     with safe_std_streams(), safe_std_streams():
         assert isinstance(sys.stdout, SafeStream) and not isinstance(raw_stream(sys.stdout), SafeStream)
         print(*CODES)
@@ -59,7 +59,7 @@ def test_the_streams_of_a_command_are_guarded(capsys: pytest.CaptureFixture[str]
     harmless(out, err.removesuffix("\rover"))
 
 
-def test_an_error_shows_what_it_was_given(capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_escapes_its_argument(capsys: pytest.CaptureFixture[str]) -> None:
     name = "".join(CODES).replace("\x00", "")
     assert main([name]) == 2
     assert main(["solve", "why", "--model", name]) == 2
@@ -69,7 +69,7 @@ def test_an_error_shows_what_it_was_given(capsys: pytest.CaptureFixture[str]) ->
     assert r"\x1b[31m" in err
 
 
-def test_a_servers_words_are_shown_harmless(capsys: pytest.CaptureFixture[str]) -> None:
+def test_server_messages_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     words = "".join(CODES)
     said = {"choices": [{"index": 0, "delta": {"content": words}, "finish_reason": "stop"}]}
     with hostile(stream(said)) as server:
@@ -83,7 +83,7 @@ def test_a_servers_words_are_shown_harmless(capsys: pytest.CaptureFixture[str]) 
     assert r"\u202e" in out + err
 
 
-def test_a_bugs_traceback_is_shown_harmless() -> None:
+def test_traceback_is_escaped() -> None:
     program = (
         "import ponder.cli, sys\n"
         "def broken(argv): raise ZeroDivisionError('a\\x1b[31mb\\u202ec')\n"
@@ -95,7 +95,7 @@ def test_a_bugs_traceback_is_shown_harmless() -> None:
     harmless(ran.stderr)
 
 
-def test_a_console_sends_its_own_codes_and_no_others() -> None:
+def test_console_sends_only_its_own_codes() -> None:
     out = io.StringIO()
     console = console_on(SafeStream(out), force_terminal=True, width=400)
     console.print(Text("".join(CODES[:15]), "red"))
@@ -105,7 +105,7 @@ def test_a_console_sends_its_own_codes_and_no_others() -> None:
     assert r"\x1b]0;owned" in said
 
 
-def test_what_is_printed_beside_a_live_panel_is_harmless() -> None:
+def test_output_beside_a_live_panel_is_escaped() -> None:
     """rich hands it to its console, and reads codes in it: a link would become a link."""
     out = io.StringIO()
     panel = LivePanel("title \x1b]0;owned\x07", GracefulStop())

@@ -1,4 +1,4 @@
-"""Traces grow, are read back exactly, and refuse what cannot be."""
+"""Traces: structure, exact JSON round trips, and checks of settings and token ids."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tree() -> Trace:
     return trace
 
 
-def test_the_shape_of_a_tree() -> None:
+def test_children_path_leaves_and_answers() -> None:
     t = tree()
     assert [list(t.children(i)) for i in range(6)] == [[1, 2], [3, 4], [5], [], [], []]
     assert t.path(4) == [0, 1, 4] and t.path(0) == [0]
@@ -39,7 +39,7 @@ def test_the_shape_of_a_tree() -> None:
     assert t.token_ids(5).tolist() == [1, 2, ord("b"), ord("e")]
 
 
-def test_children_are_kept_as_the_trace_grows_and_when_it_is_built_of_steps() -> None:
+def test_children_after_add_and_from_steps() -> None:
     t = tree()
     new = t.add(Step(3, "f", ids([7])))
     assert new == 6 and list(t.children(3)) == [6] and 3 not in t.leaves()
@@ -72,7 +72,7 @@ def test_costs_add_field_by_field() -> None:
     assert t.cost == a + b
 
 
-def test_the_question_and_the_prompt() -> None:
+def test_question_and_prompt_trace() -> None:
     p = Problem(
         "p", (*user_messages("first", "be kind"), {"role": "assistant", "content": "x"}, *user_messages("second"))
     )
@@ -83,7 +83,7 @@ def test_the_question_and_the_prompt() -> None:
     assert not t.steps[0].sampled
 
 
-def test_ids_are_small_integers() -> None:
+def test_ids_are_int32() -> None:
     for given_ids in ([1, 2], (1, 2), iter([1, 2]), np.array([1, 2]), np.array([1, 2], np.int64)):
         assert ids(given_ids).dtype == np.int32 and ids([1, 2]).tolist() == [1, 2]
 
@@ -141,7 +141,7 @@ def same(a: Any, b: Any) -> bool:
 
 @settings(max_examples=60)
 @given(traces())
-def test_a_trace_is_read_back_exactly(trace: Trace) -> None:
+def test_trace_json_round_trip(trace: Trace) -> None:
     again = Trace.from_json(json.loads(json.dumps(trace.to_json())))
     assert again.problem == trace.problem and again.cost == trace.cost
     assert (again.chosen, again.oracle, again.failed) == (trace.chosen, trace.oracle, trace.failed)
@@ -153,7 +153,7 @@ def test_a_trace_is_read_back_exactly(trace: Trace) -> None:
 
 
 @pytest.mark.parametrize("value", [0.1, 1 / 3, -1e-45, 3.4028235e38, math.inf, -math.inf, 1 + 2**-23, 16777217.0])
-def test_every_float32_survives(value: float) -> None:
+def test_float32_json_round_trip(value: float) -> None:
     trace = Trace(Problem("p", ()), [Step(None, "", ids([1]), np.array([value], np.float32))])
     again = Trace.from_json(json.loads(json.dumps(trace.to_json())))
     assert again.steps[0].logprobs is not None
@@ -166,7 +166,7 @@ def test_an_empty_array_is_not_none() -> None:
     assert again.sampled and again.advantages is not None
 
 
-def test_what_is_as_usual_is_not_written() -> None:
+def test_defaults_are_not_written() -> None:
     assert Trace(Problem("p", ()), [Step(None, "x", ids([1]))]).to_json()["steps"] == [
         {"parent": None, "text": "x", "token_ids": [1]}
     ]
@@ -183,9 +183,12 @@ def test_what_is_as_usual_is_not_written() -> None:
         ({"top_p": math.nan}, "top_p"), ({"top_k": -1}, "top_k is -1"), ({"min_p": 1.0}, "min_p is 1.0"),
         ({"min_p": -0.1}, "min_p"), ({"max_tokens": 0}, "max_tokens is 0"), ({"stop": ("a", "")}, "empty stop string"),
         ({"seed": -1}, "seed is -1"), ({"seed": 1.5}, "seed is 1.5"), ({"stop": "abc"}, "stop is 'abc'"),
-        ({"stop": (b"x",)}, "tuple of strings"), ({"temperature": 1e-40}, "at least 1e-30"), ({"top_p": 1e-40}, "top_p"),
-        ({"repetition_penalty": 1e-40}, "repetition_penalty"), ({"logit_bias": ((3, 1e39),)}, "logit_bias"), ({"logprobs": 1.5}, "1.5 is not"),
-        ({"no_repeat_ngram_size": 1.5}, "integers"), ({"forced_token_ids": (1.5,)}, "integers"), ({"logit_bias": ((3.5, 1.0),)}, "3.5 is not a token id"),
+        ({"stop": (b"x",)}, "tuple of strings"), ({"temperature": 1e-40}, "at least 1e-30"),
+        ({"top_p": 1e-40}, "top_p"),
+        ({"repetition_penalty": 1e-40}, "repetition_penalty"), ({"logit_bias": ((3, 1e39),)}, "logit_bias"),
+        ({"logprobs": 1.5}, "1.5 is not"),
+        ({"no_repeat_ngram_size": 1.5}, "integers"), ({"forced_token_ids": (1.5,)}, "integers"),
+        ({"logit_bias": ((3.5, 1.0),)}, "3.5 is not a token id"),
         ({"top_k": 2**70}, "at most 2147483647"), ({"stop_token_ids": ("a",)}, "'a' is not a token id"),
     ],
 )  # fmt: skip
@@ -194,14 +197,14 @@ def test_impossible_sampling_is_refused(given_settings: dict[str, Any], words: s
         Sampling(**given_settings)
 
 
-def test_token_ids_that_are_none_are_refused() -> None:
+def test_invalid_token_ids_are_refused() -> None:
     for wrong in ([2**40], ["a"], [[1], [2, 3]]):
         with pytest.raises(UsageError, match="token ids are whole numbers"):
             ids(wrong)  # type: ignore[arg-type]
     assert Sampling(top_k=np.int64(3), stop_token_ids=(np.int32(4),)).named_token_ids == (4,)  # type: ignore[arg-type]
 
 
-def test_truncated_says_where_the_sampler_renormalises() -> None:
+def test_renormalises() -> None:
     assert not Sampling(temperature=0.3).renormalises
     assert all(s.renormalises for s in (Sampling(top_p=0.9), Sampling(top_k=5), Sampling(min_p=0.1)))
 

@@ -1,4 +1,4 @@
-"""Retry writes while the disk is full: print a warning, wait, and continue when there is space. A stop signal ends it."""
+"""Retry writes while the disk is full: warn, wait, and continue when there is space. A stop signal ends the wait."""
 
 from __future__ import annotations
 

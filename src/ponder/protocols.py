@@ -68,7 +68,7 @@ class Scorer(Protocol):
 
 @runtime_checkable
 class Strategy(Protocol):
-    """A search or sampling strategy: extends the trace in place, from whatever it has already. The scorer guides it; the
+    """A search or sampling strategy: extends the trace in place, from what it has already. The scorer guides it; the
     verifier grades the result later."""
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None: ...

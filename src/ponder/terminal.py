@@ -1,5 +1,5 @@
-"""Safe text on a terminal. Text of a model, a server or a file may have codes that move the cursor, change colours, ring
-the bell, set the clipboard or reverse the order of characters. Here they are printed as visible escapes.
+"""Safe text on a terminal. Text of a model, a server or a file may have codes that move the cursor, change colours,
+ring the bell, set the clipboard or reverse the order of characters. Here they are printed as visible escapes.
 
 `safe_std_streams` wraps the standard streams, so all output of the command line goes through `escape_controls`. Code
 that sends control codes itself (a live panel, a line that is overwritten) uses `raw_stream`.
@@ -19,7 +19,7 @@ _KEPT_CHARS = "\n\t\u200c\u200d"  # the last two join letters or keep them apart
 
 
 def escape_controls(text: str) -> str:
-    """The text with invisible characters escaped, as \\x1b or \\u202e. Line breaks, tabs and all kinds of spaces stay."""
+    """The text with invisible characters escaped, as \\x1b or \\u202e. Line breaks, tabs and spaces stay."""
     return text if text.isprintable() else "".join(map(_escape_char, text))
 
 

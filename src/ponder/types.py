@@ -139,7 +139,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A score of the path up to a step. `value=None` means undecided (crashed, timed out, refused), which is not zero."""
+    """A score of the path up to a step. `value=None` is undecided (crashed, timed out, refused), which is not zero."""
 
     value: float | None
     reason: str = ""

@@ -65,7 +65,8 @@ EVAL = ("eval", "custom", *COLUMNS, "--model", "model", "--max-tokens", "3", "--
         "--guide", "guide_of_mine:Guide", *CPU, "--run", "out")  # fmt: skip
 TRAIN = ("train", "custom", *COLUMNS, "--model", "model", "--steps", "3", "--problems-per-step", "2", "--group-size",
          "2",
-         "--max-tokens", "3", "--save-every", "1", "--keep", "9", "--no-preflight", *CPU, "--run", "out")  # fmt: skip
+         "--max-tokens", "3", "--save-every", "1", "--keep-checkpoints", "9", "--no-preflight", *CPU, "--run",
+         "out")  # fmt: skip
 
 
 def retrain(model: Path) -> None:
@@ -93,7 +94,7 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "template": (lambda p: retemplate(p / "model"), "the tokenizer or chat template of model (model) changed"),
 }  # fmt: skip
 OTHER = [{**row, "answer": "7"} for row in ROWS]
-ANSWERS = (lambda p: write(p / "rows.jsonl", OTHER), "the training problems of columns changed")
+ANSWERS = (lambda p: write(p / "rows.jsonl", OTHER), "the training problems of custom changed")
 GUIDES = (lambda p: (p / "guide_of_mine.py").write_text(GUIDE.replace("(i)", "(-i)")), "the code of guide_of_mine")
 ASKED = (ANSWERS[0], "has another answer")
 
@@ -203,7 +204,7 @@ def test_a_public_set_in_another_state(ponder: Ponder, place: Path, monkeypatch:
 def test_fine_tuning(ponder: Ponder, place: Path) -> None:
     talks = [{"prompt": "What is 1?", "completion": "1"}, {"prompt": "What is 2?", "completion": "2"}]
     write(place / "talks.jsonl", talks)
-    small = ("--model", "model", "--steps", "2", "--batch", "2", *CPU)
+    small = ("--model", "model", "--steps", "2", "--batch-size", "2", *CPU)
     by_file = ("sft", "talks.jsonl", *small, "--run", "a")
     by_task = ("sft", "custom", *COLUMNS, "--task.gold_column", "answer", *small, "--run", "b")
     for argv in (by_file, by_task):
@@ -217,7 +218,7 @@ def test_fine_tuning(ponder: Ponder, place: Path) -> None:
     assert gone.code == 0 and "the file talks.jsonl (data) is gone; nothing else" in gone.out
     ANSWERS[0](place)
     said = ponder(*by_task)
-    assert said.code == 2 and "the training problems of columns changed since b began" in said.err and said.out == ""
+    assert said.code == 2 and "the training problems of custom changed since b began" in said.err and said.out == ""
 
 
 def test_a_judge_and_its_labels(ponder: Ponder, place: Path) -> None:
@@ -226,7 +227,7 @@ def test_a_judge_and_its_labels(ponder: Ponder, place: Path) -> None:
             "--max-tokens", "3", "--separator", "none", *CPU, "--run", "labels")  # fmt: skip
     assert ponder(*made).code == 0 and STORED in ponder(*made).out
     learned = ("reward", "labels", "--algorithm", "value", "--model", "model", "--steps", "2", "--batch-size", "2",
-               "--held-out", "0", "--scorer", "label", *CPU, "--run", "judge")  # fmt: skip
+               "--held-out-tenths", "0", "--scorer", "label", *CPU, "--run", "judge")  # fmt: skip
     said = ponder(*learned)
     assert said.code == 0, said.err
     assert STORED in ponder(*learned).out
@@ -261,7 +262,7 @@ class AddingPolicy(FakePolicy):
 def test_problems(ponder: Ponder, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ponder.models.load.load_inference_policy", lambda *a, **k: AddingPolicy())
     made = ("problems", "filter", "rows.jsonl", "--dedup-threshold", "0", "--min-chars", "1", "--model", "model",
-            "--samples", "2", "--prompt", "{question}", "--out", "made.jsonl",
+            "--samples-per-solver", "2", "--prompt", "{question}", "--out", "made.jsonl",
             "--run", "out")  # fmt: skip
 
     def again() -> CommandResult:
@@ -320,7 +321,7 @@ class Sums(Addition):
 
 def recipe(each: int = 1) -> Stages:
     return Stages((
-        Stage("collect", Collect(Sums(digits=1), "model", strategy=Samples(8, Sampling(max_tokens=60)), problems=4)),
+        Stage("collect", Collect(Sums(digits=1), "model", strategy=Samples(8, Sampling(max_tokens=60)), limit=4)),
         Stage("harvest", Harvest(("stage:collect",), each=each)),
     ))
 """

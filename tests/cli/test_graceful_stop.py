@@ -232,9 +232,9 @@ def told(capfd: pytest.CaptureFixture[str], text: str) -> None:
 def test_code_that_hangs_is_named_while_it_does(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(watchdog, "TICK", 0.01)
-    monkeypatch.setattr(watchdog, "LONG", 0.05)
-    monkeypatch.setattr(watchdog, "WAITING", 0.05)
+    monkeypatch.setattr(watchdog, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(watchdog, "SLOW_BLOCKING_SECONDS", 0.05)
+    monkeypatch.setattr(watchdog, "SLOW_WAITING_SECONDS", 0.05)
     with GracefulStop():
         with user_calls.track("reward mine:slow", sync=True, is_user_code=True):
             told(capfd, "reward mine:slow has been running for")
@@ -275,9 +275,9 @@ async def judge() -> None:
 def test_what_never_looks_whether_to_stop_is_broken_off(
     monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]
 ) -> None:
-    monkeypatch.setattr(watchdog, "TICK", 0.01)
-    monkeypatch.setattr(watchdog, "HEED", 0.05)
-    monkeypatch.setattr(watchdog, "UNHEARD", 0.05)
+    monkeypatch.setattr(watchdog, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(watchdog, "FOREIGN_CODE_GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(watchdog, "OWN_CODE_GRACE_SECONDS", 0.05)
     before = signal.getsignal(signal.SIGTERM)
     with GracefulStop(), pytest.raises((Interrupted, asyncio.CancelledError)):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -286,8 +286,8 @@ def test_what_never_looks_whether_to_stop_is_broken_off(
 
 
 def test_learning_and_saving_are_not_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog, "TICK", 0.01)
-    monkeypatch.setattr(watchdog, "UNHEARD", 0.02)
+    monkeypatch.setattr(watchdog, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(watchdog, "OWN_CODE_GRACE_SECONDS", 0.02)
     with GracefulStop() as stop:
         stop.critical = True
         os.kill(os.getpid(), signal.SIGTERM)
@@ -321,9 +321,9 @@ def test_sweeping_removes_what_is_unfinished_and_gives_back_what_was(tmp_path: P
 def test_a_forked_process_sweeps_nothing(tmp_path: Path) -> None:
     code = (
         "import os, sys, signal, time, pathlib\n"
-        "from ponder import signals, scratch\n"
+        "from ponder import signals, staging\n"
         "signals.install()\n"
-        "with scratch.beside(pathlib.Path('x')) as work:\n"
+        "with staging.staging_folder(pathlib.Path('x')) as work:\n"
         "    child = os.fork()\n"
         "    if not child:\n"
         "        os.kill(os.getpid(), signal.SIGTERM)\n"

@@ -12,7 +12,7 @@ PIPELINE = '''
 
 from dataclasses import replace
 
-from ponder.models.load import ScratchModel
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage, Stages

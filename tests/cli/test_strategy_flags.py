@@ -33,7 +33,9 @@ Ponder = Callable[..., Any]
 
 def test_flag_overrides_effort() -> None:
     settings = {"early_stopping": "decided", "chains_per_round": "2"}
-    way, guide, budget = strategy_from_flags("majority-vote", "high", n=4, max_tokens=100, temperature=0.5, settings=settings)
+    way, guide, budget = strategy_from_flags(
+        "majority-vote", "high", n=4, max_tokens=100, temperature=0.5, settings=settings
+    )
     assert (
         way
         == MajorityVote(
@@ -137,7 +139,8 @@ def test_solve_shows_keeps_and_goes_on(ponder: Ponder, here: Path, model: Path) 
 
 def test_solve_by_search(ponder: Ponder, model: Path) -> None:
     said = ponder(
-        "solve", "What is 3 + 4?", "--model", model, "--strategy", "beam-search", "--guide", "likelihood", "--max-tokens", "6",
+        "solve", "What is 3 + 4?", "--model", model, "--strategy", "beam-search", "--guide", "likelihood",
+        "--max-tokens", "6",
         "--strategy.n", "4", "--strategy.beam-width", "2", "--json",
     )  # fmt: skip
     assert said.code == 0, said.err

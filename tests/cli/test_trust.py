@@ -59,7 +59,7 @@ TASKS: dict[str, Any] = {
     "a reward through ponder": COLUMNS | {"rewards": ["ponder.runs.environment:subprocess.getoutput"]},
     "ponder's own loader as a reward": COLUMNS | {"rewards": ["ponder.registry:load"]},
     "a weighted reward": WEIGHED,
-    "a judge": job_json.encode(RewardModelTask(Addition(digits=1), "reward:x")) | {"by": CALL},
+    "a judge": job_json.encode(RewardModelTask(Addition(digits=1), "reward:x")) | {"guide": CALL},
 }
 
 
@@ -136,9 +136,9 @@ JOBS: dict[str, Any] = {
     "a guide": evaluation(job_json.encode(Addition()), guide=CALL),
     "a guide beside the oracle": evaluation(job_json.encode(Addition()), guide=f"oracle+{CALL}"),
     "a guide to collect by": job_json.encode(Collect(Addition())) | {"guide": CALL},
-    "an exact solver": job_json.encode(MakeProblems("templates", file="t.json")) | {"exact": "os:system"},
+    "an exact solver": job_json.encode(MakeProblems("templates", file="t.json")) | {"exact_solver": "os:system"},
     "a sieve": job_json.encode(MakeProblems("templates", file="t.json", filters=Filters())) | {
-        "sieve": job_json.encode(Filters()) | {"embed": CALL}
+        "filters": job_json.encode(Filters()) | {"embedder": CALL}
     },
     "training": job_json.encode(RL(Addition())) | {"task": COLUMNS | {"rewards": [CALL]}},
     "a stage": {
@@ -251,7 +251,7 @@ def test_only_dataclasses_of_ponder_s_are_its_own(path: str, strange: Path) -> N
 def test_ponder_s_own_is_found_within_limits() -> None:
     kinds = (
         "ponder.verify:Constraints",
-        "ponder.reason.scorers:Confidence",
+        "ponder.reason.scorers:TopKConfidence",
         "ponder.tasks.synthetic.problem_rows:accuracy",
     )
     with registry.only_allowed(()):
@@ -279,7 +279,7 @@ def test_every_name_that_is_loaded_stands_in_a_field_that_says_so() -> None:
         "cli/__init__.py", "runs/job_json.py", "registry.py", "models/guides.py", "pipelines/make_problems.py",
         "pipelines/replay.py",
         "pipelines/problems/filters.py", "tasks/__init__.py", "tasks/reward_functions.py", "verify/rewards/registry.py",
-        "cli/job_commands.py", "cli/strategy_flags.py", "cli/strategies.py",  # typed
+        "cli/job_commands.py", "cli/strategy_flags.py", "cli/strategies.py", "pipelines/ask.py",  # typed
         "cli/contamination.py", "measure/readers/run_directory.py", "pipelines/harvest.py", "runs/trust.py",  # limits
     }  # fmt: skip
     root = Path(package.__file__).parent
@@ -287,7 +287,7 @@ def test_every_name_that_is_loaded_stands_in_a_field_that_says_so() -> None:
         str(file.relative_to(root))
         for file in root.rglob("*.py")
         if any(
-            line.strip().startswith(("from ponder.registry import", "from ponder import")) and "names" in line
+            line.strip().startswith(("from ponder.registry import", "from ponder import")) and "registry" in line
             for line in file.read_text().splitlines()
         )
     }

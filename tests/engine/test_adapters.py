@@ -99,7 +99,7 @@ def generate_together(machine: Engine, requests: Sequence[Request]) -> list[list
 
 
 @pytest.mark.parametrize("kind", list(CONFIGS))
-def test_a_mixed_batch_equals_the_models_apart(kind: str, tmp_path: Path) -> None:
+def test_mixed_adapter_batch_equals_separate_models(kind: str, tmp_path: Path) -> None:
     machine, models = world(kind, tmp_path)
     requests = [request(p, name, temperature=0.0) for p in PROMPTS for name in ("red", "", "blue")]
     found = generate_together(machine, requests)
@@ -117,7 +117,7 @@ def test_a_mixed_batch_equals_the_models_apart(kind: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("room", [{}, {"max_num_seqs": 4}, {"prefill_chunk_tokens": 3}, {"cache_bytes": 100}])
-def test_samples_are_those_of_the_models_apart(room: dict[str, int], tmp_path: Path) -> None:
+def test_adapter_samples_equal_separate_models(room: dict[str, int], tmp_path: Path) -> None:
     machine, models = world("llama", tmp_path)
     names = ["red", "blue", "", "red"]
     rule: dict[str, Any] = {"n": 2, "temperature": 1.2, "max_tokens": 30 if "cache_bytes" in room else 8}
@@ -139,7 +139,7 @@ def test_samples_are_those_of_the_models_apart(room: dict[str, int], tmp_path: P
                 assert np.allclose(ours.logprobs, theirs.logprobs, atol=1e-5)
 
 
-def test_rows_without_an_adapter_are_the_same_to_the_bit(tmp_path: Path) -> None:
+def test_sequences_without_adapter_are_bitwise_equal(tmp_path: Path) -> None:
     machine, _ = world("llama", tmp_path)
     names = ["red", "", "blue", ""]
     found = []
@@ -154,7 +154,7 @@ def test_rows_without_an_adapter_are_the_same_to_the_bit(tmp_path: Path) -> None
         assert same == (name == "")
 
 
-def test_what_one_adapter_cached_another_does_not_read(tmp_path: Path) -> None:
+def test_adapters_do_not_share_cached_prefixes(tmp_path: Path) -> None:
     machine, models = world("llama", tmp_path)
     for name in ("", "red", "blue", "red", ""):
         (found,) = generate_together(machine, [request(PROMPTS[2], name, temperature=0.0)])
@@ -163,7 +163,7 @@ def test_what_one_adapter_cached_another_does_not_read(tmp_path: Path) -> None:
     assert found[0].prefill_tokens == 1, "its own prefix it finds again, and feeds the last token"
 
 
-def test_a_name_can_come_to_mean_another(tmp_path: Path) -> None:
+def test_adapter_name_can_be_reused(tmp_path: Path) -> None:
     machine, models = world("llama", tmp_path)
     generate_together(machine, [request(PROMPTS[2], "red", temperature=0.0)])
     machine.adapters.remove("red")
@@ -174,7 +174,7 @@ def test_a_name_can_come_to_mean_another(tmp_path: Path) -> None:
     assert found[0].token_ids == alone[0].token_ids
 
 
-def test_readings_go_through_their_adapter(tmp_path: Path) -> None:
+def test_read_requests_use_their_adapter(tmp_path: Path) -> None:
     machine, models = world("gemma", tmp_path)
 
     async def read() -> list[Tensor]:
@@ -191,7 +191,7 @@ def has_plain_forwards(net: Decoder) -> bool:
     return not any("forward" in m.__dict__ or m._forward_hooks for m in net.modules())
 
 
-def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adapters_leave_no_override_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine, _ = world("llama", tmp_path)
     seen: list[bool] = []
     real = torch_attention.DecodeAttention.__call__
@@ -216,7 +216,7 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert has_plain_forwards(machine.net)
 
 
-def test_a_pass_with_adapters_is_its_thread_s_alone(tmp_path: Path) -> None:
+def test_adapters_affect_only_the_engine_thread(tmp_path: Path) -> None:
     """A learner, or a second engine over the same network, may run beside it."""
     machine, _ = world("llama", tmp_path)
     layer, x = machine.net.layers[0].self_attn.q_proj, torch.randn(3, machine.net.config.width)
@@ -247,7 +247,7 @@ def test_a_pass_with_adapters_is_its_thread_s_alone(tmp_path: Path) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["", "a", "b", "c"]), st.integers(1, 4)), min_size=1, max_size=8))
-def test_any_order_of_tokens(runs: list[tuple[str, int]]) -> None:
+def test_adapters_apply_to_tokens_in_any_order(runs: list[tuple[str, int]]) -> None:
     """One layer, token by token."""
     draw = torch.Generator().manual_seed(0)
     layer = nn.Linear(5, 7)
@@ -271,7 +271,7 @@ def test_any_order_of_tokens(runs: list[tuple[str, int]]) -> None:
                 assert torch.equal(found[t], base[t])
 
 
-def test_the_networks_type_is_kept(tmp_path: Path) -> None:
+def test_adapters_keep_the_network_dtype(tmp_path: Path) -> None:
     """Also where it changes after an adapter was added."""
     machine, models = world("llama", tmp_path)
     generate_together(machine, [request(PROMPTS[1], "red")])
@@ -314,7 +314,7 @@ def test_a_policy_with_an_adapter_on(tmp_path: Path) -> None:
     assert [w.token_ids.tolist() for w in run_async(heard()) if isinstance(w, Completion)] == texts[0]
 
 
-def test_draws_do_not_depend_on_other_adapters(tmp_path: Path) -> None:
+def test_samples_do_not_depend_on_other_adapters(tmp_path: Path) -> None:
     def drawn(before: int) -> list[list[int]]:
         policy = char_policy()
         policy.engine.adapters.add("red", tmp_path / "red")
@@ -329,7 +329,7 @@ def test_draws_do_not_depend_on_other_adapters(tmp_path: Path) -> None:
 # what cannot be
 
 
-def test_unknown_names_are_told(tmp_path: Path) -> None:
+def test_unknown_adapter_is_reported(tmp_path: Path) -> None:
     machine, _ = world("llama", tmp_path)
 
     async def both() -> list[Any]:
@@ -344,7 +344,7 @@ def test_unknown_names_are_told(tmp_path: Path) -> None:
             use("red")
 
 
-def test_an_adapter_for_another_model_is_refused(tmp_path: Path) -> None:
+def test_adapter_of_another_model_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "red", tiny_decoder(), "red")
     policy = char_policy(width=48)
     with pytest.raises(ModelError, match=r"layers\.\d.*lora_[AB].* does not fit|does not fit.*layers\.\d.*lora_[AB]"):
@@ -369,7 +369,7 @@ def test_bad_folders_and_names_are_refused(tmp_path: Path) -> None:
     assert list(machine.adapters) == ["blue", "red"]
 
 
-def test_an_adapter_in_use_stays(tmp_path: Path) -> None:
+def test_adapter_in_use_cannot_be_removed(tmp_path: Path) -> None:
     machine, models = world("llama", tmp_path)
 
     async def busy() -> list[SequenceState]:
@@ -387,7 +387,7 @@ def test_an_adapter_in_use_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 3, 20])
-def test_after_a_cancelled_call_it_can_go(turns: int, tmp_path: Path) -> None:
+def test_adapter_can_be_removed_after_cancelled_call(turns: int, tmp_path: Path) -> None:
     """Whenever the call is cancelled, and whatever else is being written."""
     machine, _ = world("llama", tmp_path)
 
@@ -404,7 +404,7 @@ def test_after_a_cancelled_call_it_can_go(turns: int, tmp_path: Path) -> None:
     assert len(run_async(leave())[0].token_ids) == 40
 
 
-def test_a_model_in_training_with_its_own_is_refused(tmp_path: Path) -> None:
+def test_model_with_attached_adapter_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("peft")
     write(tmp_path / "red", tiny_decoder(), "red")
     net = tiny_decoder()
@@ -413,7 +413,7 @@ def test_a_model_in_training_with_its_own_is_refused(tmp_path: Path) -> None:
         Engine(net).adapters.add("red", tmp_path / "red")
 
 
-def test_what_training_saves_is_sampled_without_peft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trained_adapter_is_sampled_without_peft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("peft")
     made, net = lora.LoRA(4, 6.0), tiny_decoder()
     lora.attach(net, made, seed=1)
@@ -431,7 +431,7 @@ def test_what_training_saves_is_sampled_without_peft(tmp_path: Path, monkeypatch
     assert np.allclose(found[0].logprobs, trained[0].logprobs, atol=1e-5)
 
 
-def test_a_wild_adapter_hurts_no_other(tmp_path: Path) -> None:
+def test_nonfinite_adapter_does_not_affect_others(tmp_path: Path) -> None:
     """Its numbers are finite, what comes of them is not."""
     machine, models = world("llama", tmp_path)
     write(tmp_path / "wild", machine.net, "red", size=1e25)

@@ -55,8 +55,9 @@ OPTIONS: list[dict[str, Any]] = [
     {"min_tokens": 7, "stop_token_ids": (5, 9)},
     {"forced_token_ids": (7, 2, 7)},
     {"token_stats": ("entropy", "varentropy", "gini"), "logprobs": 4},
-    {"temperature": 0.7, "repetition_penalty": 1.3, "frequency_penalty": 0.3, "logit_bias": ((1, 2.0),), "no_repeat_ngram_size": 2, "top_k": 9,
-     "allowed_token_ids": tuple(range(0, 60, 2)), "top_p": 0.95, "min_p": 0.02, "token_stats": ("entropy",), "logprobs": 2},
+    {"temperature": 0.7, "repetition_penalty": 1.3, "frequency_penalty": 0.3, "logit_bias": ((1, 2.0),),
+     "no_repeat_ngram_size": 2, "top_k": 9, "allowed_token_ids": tuple(range(0, 60, 2)), "top_p": 0.95, "min_p": 0.02,
+     "token_stats": ("entropy",), "logprobs": 2},
 ]  # fmt: skip
 
 
@@ -124,7 +125,7 @@ ROADS: dict[str, Callable[[Tensor], Any]] = {
 
 @pytest.mark.parametrize("inference", [False, True])
 @pytest.mark.parametrize("road", ROADS)
-def test_it_refuses_float64(road: str, inference: bool) -> None:
+def test_fake_mps_refuses_float64(road: str, inference: bool) -> None:
     with fake_mps(), torch.inference_mode(inference):
         x = torch.ones(3, device="mps")
         with pytest.raises(TypeError, match="MPS framework doesn't support"):
@@ -154,7 +155,7 @@ MIXED: dict[str, Callable[[Tensor, Tensor], Any]] = {
 
 @pytest.mark.parametrize("inference", [False, True])
 @pytest.mark.parametrize("way", MIXED)
-def test_it_refuses_the_host_s_tensors_beside_its_own(way: str, inference: bool) -> None:
+def test_fake_mps_refuses_mixed_devices(way: str, inference: bool) -> None:
     with fake_mps(), torch.inference_mode(inference):
         x, host = torch.ones(3, device="mps"), torch.ones(3)
         with pytest.raises(RuntimeError, match="on the same device"):
@@ -165,7 +166,7 @@ def test_it_refuses_the_host_s_tensors_beside_its_own(way: str, inference: bool)
         assert host.copy_(x).tolist() == [1.0, 2.0, 3.0] and not isinstance(host, OnMPS)
 
 
-def test_it_refuses_what_only_a_processor_computes() -> None:
+def test_fake_mps_refuses_cpu_only_operators() -> None:
     with fake_mps():
         q = torch.ones(1, 2, 3, 4, device="mps")
         for inference in (False, True):
@@ -181,7 +182,7 @@ def test_it_refuses_what_only_a_processor_computes() -> None:
 
 
 @pytest.mark.parametrize("inference", [False, True])
-def test_its_views_share_memory(inference: bool) -> None:
+def test_fake_mps_views_share_memory(inference: bool) -> None:
     with fake_mps(), torch.inference_mode(inference):
         kv = torch.zeros(2, 3, 4, device="mps")
         assert kv.device == MPS == torch.zeros(1).to("mps").device == kv.new_tensor([1.0]).device

@@ -120,7 +120,7 @@ def test_late_request_joins_running_batch() -> None:
     assert ended == ["short", "long"]
 
 
-def test_tokens_stream_as_they_are_drawn() -> None:
+def test_stream_yields_tokens_as_they_are_sampled() -> None:
     engine = make_engine(tiny_decoder())
 
     async def listen() -> tuple[dict[int, list[int]], list[SequenceState], bool]:
@@ -214,7 +214,7 @@ def test_launched_steps_lose_no_token_and_no_slot(monkeypatch: pytest.MonkeyPatc
         wait_until_idle(engine)
 
 
-def test_no_token_is_lost_where_several_are_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_multi_step_launch_loses_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "make_runner", lambda net, slots, *_: LaunchingRunner(net, slots))
     engine = make_engine(tiny_decoder())
 
@@ -412,7 +412,7 @@ def test_on_tokens_errors_reach_callers() -> None:
     assert len(run_async(engine.generate(request([7, 7])))) == 1
 
 
-def test_a_system_without_threads_is_an_error_and_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_thread_start_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make_engine(tiny_decoder())
 
     def none_left(self: threading.Thread) -> None:
@@ -425,7 +425,7 @@ def test_a_system_without_threads_is_an_error_and_no_hang(monkeypatch: pytest.Mo
     assert len(run_async(engine.generate(request([7, 7])))) == 1
 
 
-def test_a_pause_that_is_interrupted_does_not_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_pause_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make_engine(tiny_decoder())
 
     def interrupted(ready: Any) -> None:
@@ -438,7 +438,7 @@ def test_a_pause_that_is_interrupted_does_not_last(monkeypatch: pytest.MonkeyPat
     assert len(run_async(engine.generate(request([7, 7])))) == 1
 
 
-def test_a_loop_that_closes_early_leaves_nothing_behind() -> None:
+def test_closed_event_loop_leaves_no_state() -> None:
     engine = make_engine(tiny_decoder())
     early = asyncio.new_event_loop()
     task: Any = early.create_task(engine.generate(request([5, 6])))
@@ -551,7 +551,7 @@ def test_weights_change_during_requests_in_flight() -> None:
 
 
 @pytest.mark.parametrize("kind", ["llama", "window", "gemma"])
-def test_scores_are_those_of_a_plain_pass(kind: str) -> None:
+def test_scores_equal_plain_forward(kind: str) -> None:
     net = tiny_decoder(kind)
     engine = make_engine(net, slots=60, prefill_chunk_tokens=4)
     draw = np.random.default_rng(1)
@@ -571,7 +571,7 @@ def test_scores_are_those_of_a_plain_pass(kind: str) -> None:
     wait_until_idle(engine)
 
 
-def test_a_score_reuses_what_was_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scoring_reuses_the_cache_of_sampling(monkeypatch: pytest.MonkeyPatch) -> None:
     net = tiny_decoder()
     engine = make_engine(net)
     (found,) = run_async(engine.generate(request([5, 9, 22, 8], max_tokens=10)))
@@ -625,7 +625,7 @@ def test_sleep_refused_with_requests_in_flight() -> None:
     run_async(try_it())
 
 
-def test_an_idle_thread_ends_and_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_thread_ends_and_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ponder.engine.mailbox._IDLE_SECONDS", 0.01)
     engine = make_engine(tiny_decoder())
     for _ in range(3):

@@ -68,7 +68,7 @@ def test_packed_runner_generates_same_tokens(kind: str) -> None:
 
 
 @pytest.mark.parametrize("mistake", ["", "order", "bias"])
-def test_a_wrong_product_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_packed_product_is_detected(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real, pack = cpu_packed_weights.multiply, cpu_packed_weights.pack
     if mistake == "order":
         monkeypatch.setattr(cpu_packed_weights, "pack", lambda weight: pack(weight.flip(0)))
@@ -81,7 +81,7 @@ def test_a_wrong_product_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch
         test_packed_runner_generates_same_tokens("untied")
 
 
-def test_new_weights_are_packed_anew() -> None:
+def test_new_weights_are_packed_again() -> None:
     net = tiny_decoder()
     engine = Engine(net)
     write(engine)
@@ -119,7 +119,7 @@ def test_a_network_with_an_adapter_of_its_own() -> None:
     assert runner(engine)._packed
 
 
-def test_the_learner_s_gradient_is_its_own() -> None:
+def test_packed_runner_does_not_affect_gradients() -> None:
     """Whoever runs the network meanwhile, in another thread, multiplies with the weights themselves."""
     net = tiny_decoder()
     layer = net.layers[0].mlp.down_proj  # type: ignore[union-attr]
@@ -137,7 +137,7 @@ def test_the_learner_s_gradient_is_its_own() -> None:
     assert "forward" not in layer.__dict__  # type: ignore[union-attr]
 
 
-def test_what_fails_inside_leaves_nothing() -> None:
+def test_error_inside_override_restores_forward() -> None:
     net = tiny_decoder()
     with pytest.raises(RuntimeError, match="inside"), override_forward({net.lm_head: lambda plain: plain}):
         raise RuntimeError("inside")
@@ -154,7 +154,7 @@ def test_what_fails_inside_leaves_nothing() -> None:
     assert not any("forward" in m.__dict__ for m in net.modules())
 
 
-def test_a_forward_that_was_there_before_comes_back() -> None:
+def test_override_restores_existing_forward() -> None:
     layer = torch.nn.Linear(2, 2)
     layer.forward = hook = lambda x: x + 3  # type: ignore[method-assign, assignment]
     with override_forward({layer: lambda plain: lambda x: plain(x) * 2}):
@@ -163,7 +163,7 @@ def test_a_forward_that_was_there_before_comes_back() -> None:
 
 
 @pytest.mark.parametrize("how", ["copy", "pickle"])
-def test_a_copy_made_meanwhile_computes_with_its_own_weights(how: str) -> None:
+def test_copy_during_override_uses_its_own_weights(how: str) -> None:
     layer, x = torch.nn.Linear(3, 2), torch.ones(1, 3)
     with override_forward({layer: lambda plain: lambda x: x * 0}):
         other = copy.deepcopy(layer) if how == "copy" else pickle.loads(pickle.dumps(layer))
@@ -189,7 +189,7 @@ def test_packing_out_of_memory_falls_back(monkeypatch: pytest.MonkeyPatch) -> No
     assert not runner(engine)._packed
 
 
-def test_only_types_whose_sums_are_exact() -> None:
+def test_packing_supports_only_exact_dtypes() -> None:
     assert cpu_packed_weights.is_supported(torch.float32)
     assert not cpu_packed_weights.is_supported(torch.float16), "its kernels add in 16 bits"
     assert not cpu_packed_weights.is_supported(torch.float64)

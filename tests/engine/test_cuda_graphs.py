@@ -118,7 +118,7 @@ def test_mixed_batches_prefill_and_decode(kind: str, monkeypatch: pytest.MonkeyP
     assert {drawing for drawing, filled in both if filled} == {True, False}
 
 
-def test_groups_trees_and_rows_that_end_early() -> None:
+def test_groups_trees_and_early_stops() -> None:
     (first,) = same("window", [request(PROMPTS[2], n=4, max_tokens=20)], eos=[7, 9, 30, 41])
     assert len({len(r.token_ids) for r in first}) > 1
     deeper = [request([*PROMPTS[2], *first[i].token_ids[:k]], n=2, seed=i) for i in range(3) for k in (2, 5)]
@@ -156,7 +156,7 @@ def test_top_k_top_p_min_p_on_device() -> None:
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma"])
-def test_odd_sizes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_odd_model_sizes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Heads and groups that are no powers of two, and a vocabulary that is cut in chunks, the last one smaller."""
     odd = replace(CONFIGS[kind], vocab=61, width=36, heads=6, kv_heads=2, head_dim=12, mlp_width=50)
     monkeypatch.setitem(CONFIGS, kind, odd)
@@ -212,7 +212,7 @@ def test_sleep_frees_cache_and_wake_restores_results() -> None:
 
 
 @pytest.mark.skipif(not GPU, reason="needs a CUDA device")
-def test_a_cache_that_does_not_fit_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_shrinks_to_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     net = tiny_decoder("llama").to(DEVICE)
     free = torch.cuda.mem_get_info()[0]
     monkeypatch.setattr(engine, "cache_budget", lambda device: 3 * free)
@@ -246,7 +246,7 @@ def test_two_engines_capture_at_once() -> None:
         machine.close()
 
 
-def test_long_tails_are_cut_and_tables_filled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_tails_are_split_and_tables_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph_buffers, "_MAX_TAIL_KEYS", 8)
     for module in (graph_buffers, cuda_graph_runner):
         monkeypatch.setattr(module, "STEPS_PER_LAUNCH", 3)
@@ -254,17 +254,17 @@ def test_long_tails_are_cut_and_tables_filled_again(monkeypatch: pytest.MonkeyPa
     same("window", [request([5, 6], max_tokens=20), request(list(range(3, 24)), n=2, max_tokens=3)])
 
 
-def test_more_shared_runs_than_the_table_holds_become_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_shared_segments_become_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph_buffers, "_KEYS_PER_PROGRAM", 1)
     same("llama", [request(list(range(3, 60)), n=3)])
 
 
-def test_a_tree_deeper_than_the_table_is_shared_less() -> None:
+def test_deep_trees_share_fewer_segments() -> None:
     """A sample at each step of a chain: the first run is read by sixteen rows, the next by fifteen, and so on."""
     same("window", [request(list(range(3, 5 + i)), seed=i, max_tokens=2) for i in range(16)])
 
 
-def test_a_table_of_slots_that_is_too_small_grows() -> None:
+def test_slot_table_grows() -> None:
     net = tiny_decoder("llama").to(DEVICE)
     b = graph_buffers.GraphBuffers(net, 4, slots=10)
     made = AttentionPlan(
@@ -274,7 +274,7 @@ def test_a_table_of_slots_that_is_too_small_grows() -> None:
     assert not b.write_shared(made, 2)
 
 
-def test_a_row_past_its_end_still_has_a_position() -> None:
+def test_rope_tables_cover_tokens_after_the_context() -> None:
     net = tiny_decoder("llama").to(DEVICE)
     long = request([5] * (net.config.context - 3), max_tokens=3)
     same("llama", [long, request([5, 6], max_tokens=9)], slots=600)
@@ -293,7 +293,7 @@ def test_runner_does_not_match_replaced_weights() -> None:
 
 
 @pytest.mark.parametrize("kind", ["llama", "untied"])
-def test_merged_weights_are_the_learner_s_own(kind: str) -> None:
+def test_merged_weights_are_views_of_the_parameters(kind: str) -> None:
     net = tiny_decoder(kind).to(DEVICE)
     before = {n: p.detach().clone() for n, p in net.named_parameters()}
     with torch.inference_mode():  # as in the engine's thread

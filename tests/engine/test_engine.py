@@ -81,7 +81,7 @@ def attention_paths(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.usefixtures("attention_paths")
 @pytest.mark.parametrize("kind", list(CONFIGS))
-def test_greedy_equals_a_plain_loop(kind: str) -> None:
+def test_greedy_equals_plain_loop(kind: str) -> None:
     net = tiny_decoder(kind)
     expected = greedy_by_kind(kind)
     for max_rows in (64, 3, 1):
@@ -92,7 +92,7 @@ def test_greedy_equals_a_plain_loop(kind: str) -> None:
 
 @pytest.mark.usefixtures("attention_paths")
 @pytest.mark.parametrize("kind", list(CONFIGS))
-def test_greedy_equals_a_plain_loop_where_memory_is_short(kind: str) -> None:
+def test_greedy_equals_plain_loop_when_memory_is_short(kind: str) -> None:
     """Chunks of two tokens, and room for little more than the longest alone: rows step back and come again."""
     net = tiny_decoder(kind)
     requests = [request(p, n=2, temperature=0.0) for p in PROMPTS]
@@ -102,7 +102,7 @@ def test_greedy_equals_a_plain_loop_where_memory_is_short(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", list(CONFIGS))
-def test_rows_of_unlike_sizes_are_not_padded_to_each_other(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segments_are_padded_only_within_groups(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One long prompt, many short ones and groups with a common beginning: read piece by piece, to the same result."""
     monkeypatch.setattr(torch_attention, "_MAX_PADDED_SCORES", 0)
     monkeypatch.setattr(torch_attention, "_MAX_INLINE_BYTES", -1)
@@ -191,7 +191,7 @@ def test_tail_copies_are_bounded_and_released(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("mistake", ["window", "position", "shared", "merge", "kept"])
-def test_a_broken_attention_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_attention_is_detected(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if mistake in ("shared", "merge"):
         monkeypatch.setattr(torch_attention, "_MAX_INLINE_BYTES", -1)
     call, tensors = torch_attention.DecodeAttention.__call__, torch_attention.DecodeAttention._update_tensors
@@ -228,10 +228,10 @@ def test_a_broken_attention_is_caught(mistake: str, monkeypatch: pytest.MonkeyPa
             monkeypatch.setattr(torch_attention, name, flat)
     with pytest.raises(AssertionError):
         test_samples_do_not_depend_on_other_sequences("window")
-        test_greedy_equals_a_plain_loop("window")
+        test_greedy_equals_plain_loop("window")
 
 
-def test_a_row_that_leaves_moves_no_other() -> None:
+def test_finished_sequence_does_not_affect_others() -> None:
     net = tiny_decoder()
     wanted = [3, 12, 1, 9, 5]
     found = run(net, [request(p, temperature=0.0, max_tokens=n) for p, n in zip(PROMPTS, wanted, strict=True)])
@@ -266,14 +266,14 @@ def test_samples_do_not_depend_on_other_sequences(kind: str) -> None:
     assert token_lists(other_seed)[0] != token_lists(at_once)[0]
 
 
-def test_a_larger_group_begins_with_the_smaller() -> None:
+def test_larger_group_starts_with_the_smaller() -> None:
     net = tiny_decoder()
     few, many = (run(net, [request([7, 8], n=n, seed=4)])[0] for n in (2, 6))
     assert [r.token_ids for r in many[:2]] == [r.token_ids for r in few]
 
 
 @pytest.mark.parametrize("max_rows", [1, 2, 3, 7])
-def test_more_requests_than_rows(max_rows: int) -> None:
+def test_more_requests_than_max_num_seqs(max_rows: int) -> None:
     """Every continuation comes back, in its place, and no more rows than allowed are in flight."""
     net = tiny_decoder()
     requests = [request(PROMPTS[i % 5], n=1 + i % 4, seed=i, max_tokens=1 + i % 6) for i in range(9)]
@@ -327,7 +327,7 @@ def test_stop_tokens_and_the_budget() -> None:
     assert short[0].token_ids == free[:3] and short[0].stop == "length"
 
 
-def test_the_stop_test_sees_the_newest_token() -> None:
+def test_stop_check_sees_the_newest_token() -> None:
     net = tiny_decoder()
     seen: list[list[int]] = []
 
@@ -344,7 +344,7 @@ def test_the_stop_test_sees_the_newest_token() -> None:
 
 
 @pytest.mark.parametrize(("kind", "heat"), [("llama", 1.0), ("llama", 0.7), ("window", 0.7), ("gemma", 1.0)])
-def test_sampled_logprobs_are_the_learner_s(kind: str, heat: float) -> None:
+def test_sampled_logprobs_equal_the_learner_s(kind: str, heat: float) -> None:
     net = tiny_decoder(kind)
     requests = [request(p, n=4, seed=i, temperature=heat) for i, p in enumerate(PROMPTS)]
     found = run(net, requests, eos=[2], max_rows=6)
@@ -368,7 +368,7 @@ def test_sampled_logprobs_are_the_learner_s(kind: str, heat: float) -> None:
     assert np.allclose(row.logprobs, exact, atol=1e-5)
 
 
-def test_greedy_says_the_model_s_own_probability() -> None:
+def test_greedy_logprobs_are_the_model_s() -> None:
     net = tiny_decoder()
     (found,) = run(net, [request(PROMPTS[1], temperature=0.0)])
     w = {n: p.detach() for n, p in weights64(net).items()}
@@ -397,7 +397,7 @@ def test_new_weights_are_used_at_once() -> None:
     assert found[0].token_ids == plain_greedy(tiny_decoder(seed=8), PROMPTS[1], 12)
 
 
-def test_what_a_group_feeds_first_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_input_of_a_group_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     fed: list[int] = []
     real = Decoder.forward
     monkeypatch.setattr(

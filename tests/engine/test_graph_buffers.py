@@ -47,7 +47,7 @@ class ReferenceForward:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     def decode(
-        self, w: FusedWeights, kv: KVCache, b: GraphBuffers, rows: int, drawing: bool, has_shared: bool = False,
+        self, w: FusedWeights, kv: KVCache, b: GraphBuffers, rows: int, samples: bool, has_shared: bool = False,
         has_truncation: bool = False, chunks: Sequence[PrefillChunk] = (),
     ) -> Tensor:  # fmt: skip
         self._maybe_out_of_memory()
@@ -84,7 +84,7 @@ class ReferenceForward:
         hidden = self.net(b.last_tokens[:rows], at, attend)
         b.logits[:rows] = self.net.logits(hidden)
         filled = self.prefill(w, kv, chunks) if chunks else hidden[:0]
-        if not drawing:
+        if not samples:
             return filled
         now = int(b.step)
         rules = [
@@ -227,7 +227,7 @@ def test_graph_sequences_beside_adapter_prefill(graphs: Callable[..., Engine], t
     machine.close()
 
 
-def test_rows_wait_for_a_short_pass_and_are_computed_in_a_long_one(graphs: Callable[..., Engine]) -> None:
+def test_short_prefill_is_not_mixed_and_long_is(graphs: Callable[..., Engine]) -> None:
     machine = graphs(tiny_decoder(), 200, prefill_chunk_tokens=8)
     run_async(machine.generate(Request(ids([5]), Sampling(max_tokens=1), 1, 0)))
     runner = machine._runner

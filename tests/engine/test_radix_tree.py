@@ -45,7 +45,7 @@ def put(tree: RadixTree, tokens: list[int]) -> RadixNode:
     return node
 
 
-def test_a_match_ends_where_tokens_differ() -> None:
+def test_match_prefix_ends_where_tokens_differ() -> None:
     tree = RadixTree(SlotAllocator(50))
     whole = put(tree, [1, 2, 3, 4, 5])
     slots = whole.slots.tolist()
@@ -57,7 +57,7 @@ def test_a_match_ends_where_tokens_differ() -> None:
     assert_consistent(tree)
 
 
-def test_a_half_computed_run_is_cut_with_what_it_has() -> None:
+def test_split_keeps_computed_count() -> None:
     for filled in range(6):
         tree = RadixTree(SlotAllocator(9))
         lower = put(tree, [1, 2, 3, 4, 5])
@@ -66,7 +66,7 @@ def test_a_half_computed_run_is_cut_with_what_it_has() -> None:
         assert (upper.computed, lower.computed) == (min(filled, 3), max(0, filled - 3))
 
 
-def test_the_longest_unused_leaf_goes_first() -> None:
+def test_least_recently_used_leaf_is_evicted_first() -> None:
     tree = RadixTree(SlotAllocator(12))
     for tokens in ([1, 1, 1, 1], [2, 2, 2, 2], [3, 3, 3, 3]):
         tree.release(put(tree, tokens))
@@ -78,7 +78,7 @@ def test_the_longest_unused_leaf_goes_first() -> None:
     assert_consistent(tree)
 
 
-def test_what_is_held_is_never_evicted_and_a_refusal_loses_nothing() -> None:
+def test_held_nodes_are_never_evicted() -> None:
     tree = RadixTree(SlotAllocator(10))
     held = put(tree, [1, 2, 3, 4, 5, 6])
     tree.release(put(tree, [1, 2, 9, 9]))
@@ -91,7 +91,7 @@ def test_what_is_held_is_never_evicted_and_a_refusal_loses_nothing() -> None:
     assert_consistent(tree)
 
 
-def test_a_finished_run_is_kept_once() -> None:
+def test_computed_run_is_stored_once() -> None:
     tree = RadixTree(SlotAllocator(30))
     root = tree.match_prefix(ids([0]))
     for tokens in ([1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 7], [1, 2]):
@@ -104,7 +104,7 @@ def test_a_finished_run_is_kept_once() -> None:
     assert_consistent(tree)
 
 
-def test_new_weights_empty_the_tree_and_leave_readers_alone() -> None:
+def test_new_weights_empty_the_tree_and_keep_held_nodes() -> None:
     tree = RadixTree(SlotAllocator(20))
     held = put(tree, [1, 2, 3])
     below = put(tree, [1, 2, 3, 4])
@@ -168,14 +168,14 @@ def test_random_schedules_against_a_set_of_prefixes(seed: int, size: int, letter
     assert tree.replace_with_empty().memory.free_count == size
 
 
-def test_many_uses_of_one_path_take_no_more_memory() -> None:
+def test_eviction_heap_stays_small() -> None:
     tree = RadixTree(SlotAllocator(64))
     for i in range(500):
         tree.release(put(tree, [1, 2, 3, i % 3]))
     assert len(tree._eviction_heap) <= len(list(tree.nodes())) + 1
 
 
-def test_slots_come_back_in_any_order() -> None:
+def test_slots_are_freed_in_any_order() -> None:
     memory = SlotAllocator(100)
     taken = [memory.allocate(7) for _ in range(14)]
     assert len(np.unique(np.concatenate(taken))) == 98

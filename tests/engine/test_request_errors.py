@@ -34,8 +34,9 @@ HOSTILE_VALUES: tuple[Any, ...] = (
 def good(policy: PonderPolicy) -> list[Any]:
     """Calls with many kinds of options, each with a seed of its own."""
     kinds: list[dict[str, Any]] = [
-        {}, {"temperature": 0.0}, {"top_k": 3}, {"stop": ("1", "ab")}, {"repetition_penalty": 1.2, "presence_penalty": 0.3},
-        {"logprobs": 3, "token_stats": ("entropy",)}, {"logit_bias": ((4, 1.0),)}, {"forced_token_ids": (5, 6)}, {"no_repeat_ngram_size": 2},
+        {}, {"temperature": 0.0}, {"top_k": 3}, {"stop": ("1", "ab")},
+        {"repetition_penalty": 1.2, "presence_penalty": 0.3}, {"logprobs": 3, "token_stats": ("entropy",)},
+        {"logit_bias": ((4, 1.0),)}, {"forced_token_ids": (5, 6)}, {"no_repeat_ngram_size": 2},
         {"allowed_token_ids": (3, 4, 5, 6)},
     ]  # fmt: skip
     rules = [Sampling(**{"max_tokens": 8, "seed": i, **kinds[i % len(kinds)]}) for i in range(N_GOOD_REQUESTS)]
@@ -219,7 +220,8 @@ def test_engine_refuses_invalid_requests(policy: PonderPolicy, alone: list[Any],
 @pytest.mark.parametrize(
     ("name", "value"),
     [("logprobs", True), ("stop", ("\ud800",)), ("temperature", "1"), ("top_k", 1.5), ("logit_bias", ((3, "x"),)),
-     ("stop_token_ids", ("a",)), ("max_tokens", None), ("token_stats", (3,)), ("forced_token_ids", ("a",)), ("seed", -1)],
+     ("stop_token_ids", ("a",)), ("max_tokens", None), ("token_stats", (3,)), ("forced_token_ids", ("a",)),
+     ("seed", -1)],
 )  # fmt: skip
 def test_unvalidated_sampling_is_checked_again(policy: PonderPolicy, alone: list[Any], name: str, value: Any) -> None:
     rule = Sampling(max_tokens=4)
@@ -231,7 +233,7 @@ def test_unvalidated_sampling_is_checked_again(policy: PonderPolicy, alone: list
     same(others, alone)
 
 
-def test_an_adapter_that_cannot_be_made_ready_fails_its_own_texts(
+def test_adapter_load_error_fails_only_its_requests(
     policy: PonderPolicy, alone: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     adapters = policy.engine.adapters
@@ -245,7 +247,7 @@ async def _adapted(policy: PonderPolicy) -> list[SequenceState]:
     return await policy.engine.generate(Request(ids([3, 4]), Sampling(max_tokens=4), 1, 0, adapter="odd"))
 
 
-def test_a_reading_of_tokens_that_are_none_is_refused_alone(policy: PonderPolicy, alone: list[Any]) -> None:
+def test_read_request_with_invalid_tokens_is_refused_alone(policy: PonderPolicy, alone: list[Any]) -> None:
     for tokens, begin in ((ids([10**6]), 0), (ids([3]), 1), (ids([3]), -1), (ids([]), 0), (None, 0), (ids([3]), "a")):
         bad, others = run_async(
             run_with_bad_request(policy, lambda t=tokens, b=begin: policy.engine.read_hidden_states(t, b))
@@ -254,7 +256,7 @@ def test_a_reading_of_tokens_that_are_none_is_refused_alone(policy: PonderPolicy
     same(others, alone)
 
 
-def test_tokens_drawn_on_the_device_fail_row_by_row_too() -> None:
+def test_device_sampled_errors_fail_single_sequences() -> None:
     """`append_sampled`, which a GPU's passes are handed to, with a stop test that raises for one of three rows."""
     rows = [
         SequenceState.from_request(Request(ids([3]), Sampling(max_tokens=9, stop=("x",)), 1, i))[0] for i in range(3)

@@ -17,7 +17,7 @@ def test_the_stream_is_splitmix64() -> None:
     assert found.tolist() == [(x >> 11) * 2.0**-53 for x in published]
 
 
-def test_a_number_depends_on_its_key_and_place_alone() -> None:
+def test_number_depends_only_on_key_and_place() -> None:
     keys = np.asarray(rng.stream_keys(5, 7), np.uint64)
     table = rng.uniforms(keys[:, None], np.arange(100))
     assert np.array_equal(rng.uniforms(keys[3:4], np.arange(40, 60)), table[3, 40:60])
@@ -25,12 +25,12 @@ def test_a_number_depends_on_its_key_and_place_alone() -> None:
     assert rng.stream_keys(5, 3) == rng.stream_keys(5, 7)[:3], "more continuations leave the first as they were"
 
 
-def test_keys_of_other_seeds_and_numbers_are_others() -> None:
+def test_stream_keys_differ() -> None:
     seeds = [0, 1, 2, 2**63, 2**64 - 1, 2**64, 2**64 + 1, 2**100]
     assert len({key for seed in seeds for key in rng.stream_keys(seed, 50)}) == 50 * len(seeds)
 
 
-def test_numbers_are_even_and_unrelated() -> None:
+def test_numbers_are_uniform_and_uncorrelated() -> None:
     keys = np.asarray([key for seed in range(40) for key in rng.stream_keys(seed, 10)], np.uint64)
     table = rng.uniforms(keys[:, None], np.arange(500))
     assert ((table >= 0) & (table < 1)).all()

@@ -67,7 +67,7 @@ def test_warp_gives_the_distribution(rule: Sampling) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=list(RULES))
-def test_draws_follow_the_distribution(rule: Sampling) -> None:
+def test_samples_follow_the_distribution(rule: Sampling) -> None:
     from scipy.stats import chisquare
 
     draws = 20_000
@@ -82,7 +82,7 @@ def test_draws_follow_the_distribution(rule: Sampling) -> None:
     assert np.allclose(said, np.log(p[tokens.numpy()]), atol=1e-5), "the log-probability is the sampler's own"
 
 
-def test_a_wrong_distribution_is_caught() -> None:
+def test_wrong_distribution_is_detected() -> None:
     from scipy.stats import chisquare
 
     draws = 20_000
@@ -109,7 +109,7 @@ def test_rows_do_not_touch_each_other() -> None:
         assert torch.equal(together[i], sampler.warp(logits[i : i + 1], [rule])[0])
 
 
-def test_greedy_takes_the_largest_and_says_its_own_probability() -> None:
+def test_greedy_takes_argmax_with_its_logprob() -> None:
     rule = Sampling(temperature=0.0, top_k=3)
     logprobs = sampler.warp(torch.tensor(LOGITS, dtype=torch.float32)[None], [rule])
     token, said = sampler.sample_tokens(logprobs, torch.tensor([0.99], dtype=torch.float64), torch.tensor([True]))
@@ -143,7 +143,7 @@ def test_inversion_at_exact_borders() -> None:
 
 
 @pytest.mark.parametrize("place", ["the same block", "another block"])
-def test_tokens_under_float32_resolution_can_be_drawn(place: str) -> None:
+def test_tokens_below_float32_resolution_can_be_sampled(place: str) -> None:
     """1 + 1e-9 = 1 in float32: the tail would never be reached, however many draws."""
     size, tail = 600, 7 if place == "the same block" else 580
     probs = np.zeros(size, np.float32)
@@ -153,7 +153,7 @@ def test_tokens_under_float32_resolution_can_be_drawn(place: str) -> None:
     assert found.tolist() == [3, 3, tail, tail]
 
 
-def test_tail_is_drawn_as_often_as_it_should() -> None:
+def test_tail_is_sampled_at_its_frequency() -> None:
     """40,000 tokens of 2e-8 after one that has the rest: together 0.08 % of all draws."""
     probs = torch.full((1, 40_001), 2e-8)
     probs[0, 0] = 1 - 40_000 * 2e-8
@@ -163,7 +163,7 @@ def test_tail_is_drawn_as_often_as_it_should() -> None:
     assert len(set(tokens[tokens > 0].tolist())) == 4
 
 
-def test_no_token_of_probability_zero_is_drawn() -> None:
+def test_zero_probability_token_is_never_sampled() -> None:
     rng = np.random.default_rng(0)
     probs = rng.random((64, 700)).astype(np.float32) * (rng.random((64, 700)) < 0.02)
     probs[:, 5] = 1e-3
@@ -172,20 +172,20 @@ def test_no_token_of_probability_zero_is_drawn() -> None:
     assert (probs[np.arange(64), found] > 0).all()
 
 
-def test_a_limit_on_one_filter_drops_nothing_else() -> None:
+def test_one_filter_drops_nothing_else() -> None:
     """top_p = 1 keeps everything, tokens after a sum that float32 rounds to 1 included."""
     found = sampler.exact_log_softmax(sampler.warp(torch.tensor([[20.0, 0.0, -1.0]]), [Sampling(top_k=2)]))[0]
     assert found.tolist() == pytest.approx([0.0, -20.0, -np.inf], abs=1e-5)
 
 
-def test_not_finite_logits_show_in_the_result() -> None:
+def test_nonfinite_logits_give_nonfinite_logprobs() -> None:
     for bad in (np.nan, np.inf):
         logprobs = sampler.warp(torch.tensor([[0.0, bad, 1.0]]), [Sampling()])
         _, said = sampler.sample_tokens(logprobs, torch.tensor([0.5], dtype=torch.float64), torch.tensor([False]))
         assert not torch.isfinite(said).any()
 
 
-def test_what_is_drawn_past_a_stop_is_counted_as_wasted() -> None:
+def test_tokens_after_stop_count_as_discarded() -> None:
     (row,) = SequenceState.from_request(Request(ids([5]), Sampling(max_tokens=20, stop=("x",)), 1, 0))
     tokens = np.asarray([[4, 7, 8, 9, 6, 3]], np.int32)
     assert not append_sampled(

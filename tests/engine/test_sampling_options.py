@@ -40,8 +40,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "minimum": {"min_tokens": 7, "max_tokens": 9, "stop_token_ids": (2,)},
     "minimum reached": {"min_tokens": 6, "stop_token_ids": (2,)},
     "all": {
-        "temperature": 0.7, "repetition_penalty": 1.3, "frequency_penalty": 0.3, "logit_bias": ((1, 2.0),), "no_repeat_ngram_size": 2,
-        "allowed_token_ids": (0, 1, 2, 4, 6, 7, 9, 10), "top_k": 5, "top_p": 0.95, "min_p": 0.02,
+        "temperature": 0.7, "repetition_penalty": 1.3, "frequency_penalty": 0.3, "logit_bias": ((1, 2.0),),
+        "no_repeat_ngram_size": 2, "allowed_token_ids": (0, 1, 2, 4, 6, 7, 9, 10), "top_k": 5,
+        "top_p": 0.95, "min_p": 0.02,
     },
 }  # fmt: skip
 
@@ -96,7 +97,7 @@ def key_of(uniform: float, place: int) -> int:
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_draws_follow_the_rule(name: str) -> None:
+def test_samples_follow_the_option(name: str) -> None:
     rule, draws = Sampling(**OPTIONS[name]), 8_000
     uniform = np.random.default_rng(3).random(draws)
     rows = [row(rule, u) for u in uniform]
@@ -112,7 +113,7 @@ def test_draws_follow_the_rule(name: str) -> None:
     assert np.allclose(said, np.log(p[drawn]), atol=1e-5), "the log-probability is that of the rule's distribution"
 
 
-def test_each_rule_changes_something() -> None:
+def test_each_option_changes_the_distribution() -> None:
     plain = exact(Sampling())
     same = [n for n, o in OPTIONS.items() if np.allclose(exact(Sampling(**o)), plain)]
     assert same == ["minimum reached"]
@@ -132,13 +133,13 @@ def test_rows_do_not_touch_each_other() -> None:
 
 
 @given(st.lists(st.integers(0, 3), min_size=0, max_size=14), st.integers(1, 5))
-def test_no_run_is_written_twice(tokens: list[int], size: int) -> None:
+def test_no_ngram_is_repeated(tokens: list[int], size: int) -> None:
     runs = {tuple(tokens[i : i + size]) for i in range(len(tokens) - size + 1)}
     ends = {t for t in range(4) if len(tokens) >= size - 1 and tuple([*tokens, t][-size:]) in runs}
     assert sampler._tokens_completing_repeats(tokens, size) == ends
 
 
-def test_forced_tokens_come_first_and_end_nothing() -> None:
+def test_forced_tokens_come_first_and_do_not_finish() -> None:
     net = tiny_decoder()
     request = Request(ids([5, 9]), Sampling(forced_token_ids=(7, 2, 7), max_tokens=6, temperature=0.0), 1, 0)
     (found,) = run_async(Engine(net, frozenset({2})).generate(request))
@@ -151,7 +152,7 @@ def test_forced_tokens_come_first_and_end_nothing() -> None:
     assert found.token_ids[3:] == run_async(Engine(net, frozenset({2})).generate(free))[0].token_ids
 
 
-def test_measures_against_sums() -> None:
+def test_token_stats_equal_plain_sums() -> None:
     names = ("entropy", "varentropy", "gini")
     rows = [row(Sampling(token_stats=names, logprobs=4, top_k=2)), row(Sampling(logprobs=2))]
     sample_and_append(torch.tensor(LOGITS, dtype=torch.float32).repeat(2, 1), rows, frozenset(), lambda r: False)
@@ -166,7 +167,7 @@ def test_measures_against_sums() -> None:
         assert sorted(tokens.tolist()) == sorted(order[:k]) and np.allclose(said, np.log(p[tokens]), atol=1e-5)
 
 
-def test_a_certain_or_impossible_token_has_finite_measures() -> None:
+def test_token_stats_of_certain_token_are_finite() -> None:
     found = sampler.entropy_measures(torch.tensor([[0.0, -torch.inf, -torch.inf], [0.0, 0.0, -torch.inf]]))
     assert found["entropy"].tolist() == pytest.approx([0.0, np.log(2)])
     assert found["varentropy"].tolist() == pytest.approx([0.0, 0.0], abs=1e-6)
@@ -191,17 +192,17 @@ def test_a_certain_or_impossible_token_has_finite_measures() -> None:
         ({"regex": "a+", "allowed_token_ids": (1,)}, "leave out other rules"),
     ],
 )
-def test_what_contradicts_itself_is_refused(given: dict[str, Any], words: str) -> None:
+def test_contradictory_options_are_refused(given: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         Sampling(**given)
 
 
-def test_an_unknown_measure_is_named() -> None:
+def test_unknown_token_stat_is_reported() -> None:
     with pytest.raises(UnknownName, match=r"entropie.*entropy"):
         Sampling(token_stats=("entropie",))
 
 
-def test_rules_that_leave_nothing_fail_alone() -> None:
+def test_options_that_leave_no_token_fail_alone() -> None:
     net = tiny_decoder()
     machine = Engine(net, frozenset({2}))
     none_left = Request(ids([5]), Sampling(allowed_token_ids=(7,), no_repeat_ngram_size=1, max_tokens=4), 1, 0)

@@ -141,7 +141,7 @@ def test_random_workloads_finish_and_free_all_slots(part: int) -> None:
 
 
 @pytest.mark.parametrize("mistake", ["", "cut", "kept", "freed", "leak"])
-def test_a_broken_cache_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_cache_is_detected(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if mistake == "cut":  # the chunks of a run that is cut get each other's slots
         real = RadixTree._split
 
@@ -178,7 +178,7 @@ def ask(prefix: list[int], n: int = 1, tokens: int = 4, adapter: str = "") -> li
     return SequenceState.from_request(request)
 
 
-def test_a_group_s_prompt_is_computed_once_and_a_path_never_twice() -> None:
+def test_group_prompt_is_computed_once() -> None:
     schedule, fake = Scheduler(500, 64, 64), FakeRunner()
     prompt = [0, 1, 2, 2, 1, 0, 0, 1, 2]
     seqs = ask(prompt, n=8)
@@ -194,7 +194,7 @@ def test_a_group_s_prompt_is_computed_once_and_a_path_never_twice() -> None:
     assert [r.prefill_tokens for r in deeper] == [0, 0, 0]
 
 
-def test_two_requests_at_once_share_what_neither_has_computed_yet() -> None:
+def test_concurrent_requests_share_an_uncomputed_prefix() -> None:
     schedule, fake = Scheduler(500, 64, 4), FakeRunner()
     schedule.add(ask([0, 1, 2, 0, 1, 2, 0, 1, 1]))
     schedule.add(ask([0, 1, 2, 0, 1, 2, 0, 2, 2, 0]))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fake_runs import TASK, StoredJob, judge, right_answer, write_run, wrong_answer
+from fake_runs import TASK, StoredJob, grade_answers, right_answer, write_run, wrong_answer
 from ponder.cli import main
 from ponder.errors import UsageError
 from ponder.measure.figures import FIGURE_KINDS, draw_figure
@@ -47,7 +47,7 @@ def training(folder: Path, steps: int = 30) -> Path:
             for i, text in enumerate((right_answer(0), wrong_answer(0))):
                 n = 10 + step + 5 * i
                 trace.add(Step(0, text, ids(range(n)), np.full(n, -0.2, np.float32), "eos"))
-            judge(trace, TASK.verifier)
+            grade_answers(trace, TASK.verifier)
             run.write_traces(step, [trace])
             run.write_metrics(
                 step, {"reward": step / steps, "completions/mean_length": 12.5 + step, "entropy": math.nan}

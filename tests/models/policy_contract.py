@@ -1,4 +1,4 @@
-"""What every policy must do, whatever is behind it: the same tests for each, over the same small model.
+"""What every policy must do: the same tests for each, over the same small model.
 
 The model's weights are drawn at random, and its tokenizer knows bytes and a few words, so that a character can be
 several tokens and a word can be split in several ways. The truth is `fakes.plain_logits`, written out in float64.
@@ -96,7 +96,7 @@ def plain_greedy(prefix: Sequence[int], count: int) -> list[int]:
 
 
 def plain_logprobs(prefix: Sequence[int], written: Sequence[int], sampling: Sampling | None = None) -> np.ndarray:
-    """Of each token under the distribution that it is drawn from, in the order that `Sampling` states."""
+    """The log-probability of each token under the sampled distribution, in the order that `Sampling` states."""
     found, path, s = [], list(prefix), sampling or Sampling()
     for token in written:
         logits = plain(path).copy()
@@ -164,7 +164,7 @@ def llama_server(path: Path, context: int = CONTEXT, slots: int = 8) -> Iterator
 
 @dataclass
 class TokenCounter:
-    """Keeps what a policy's watch heard."""
+    """Records the calls of a policy's `on_tokens`."""
 
     tokens: int = 0
 
@@ -173,7 +173,7 @@ class TokenCounter:
 
 
 def ask(policy: BasePolicy, prefixes: Sequence[Sequence[int] | Ids], n: int = 1, **how: Any) -> list[list[Completion]]:
-    """All at once."""
+    """Ask for all prefixes concurrently."""
     sampling = Sampling(**{"max_tokens": 8, **how})
 
     async def all_of_them() -> list[list[Completion]]:
@@ -208,7 +208,7 @@ class PolicyContract:
         prompt = policy.encode(user_messages("hi"))
         assert prompt.dtype == np.int32 and policy.tokenizer.decode(prompt) == "user: hi\nanswer:"
 
-    def test_completions_are_whole(self, policy: BasePolicy) -> None:
+    def test_completions_are_complete(self, policy: BasePolicy) -> None:
         groups = ask(policy, PROMPTS, n=3, seed=1, max_tokens=10)
         assert [len(g) for g in groups] == [3] * len(PROMPTS)
         for prompt, group in zip(PROMPTS, groups, strict=True):
@@ -222,7 +222,7 @@ class PolicyContract:
                 assert c.cost.generated_tokens == len(c.token_ids) and c.cost.seconds > 0
                 assert c.cost.prompt_tokens + c.cost.cached_tokens == len(prompt)
 
-    def test_the_watch_hears_every_token(self, policy: BasePolicy) -> None:
+    def test_on_tokens_counts_every_token(self, policy: BasePolicy) -> None:
         heard = policy.on_tokens = TokenCounter()
         try:
             groups = ask(policy, PROMPTS, n=2)
@@ -243,7 +243,7 @@ class PolicyContract:
          {"repetition_penalty": 1.5}, {"temperature": 0.8, "repetition_penalty": 1.3, "top_p": 0.9}],
         ids=lambda rule: " ".join(rule) or "plain",
     )  # fmt: skip
-    def test_logprobs_are_those_sampled_from(self, policy: BasePolicy, rule: dict[str, Any]) -> None:
+    def test_logprobs_are_of_the_sampled_distribution(self, policy: BasePolicy, rule: dict[str, Any]) -> None:
         groups = ask(policy, PROMPTS, seed=4, logit_bias=WHOLE, **rule)
         for prompt, (c,) in zip(PROMPTS, groups, strict=True):
             self.agree(c.logprobs, plain_logprobs(prompt.tolist(), c.token_ids, Sampling(logit_bias=WHOLE, **rule)))
@@ -268,7 +268,7 @@ class PolicyContract:
         policy.reseed(3)
         assert first != second and tokens(ask(policy, [PROMPT], n=2)) == first
 
-    def test_alternatives(self, policy: BasePolicy) -> None:
+    def test_top_logprobs(self, policy: BasePolicy) -> None:
         ((c,),) = ask(policy, [PROMPTS[1]], temperature=0, max_tokens=4, logprobs=3)
         assert c.top_logprobs is not None
         found, logprobs = c.top_logprobs
@@ -281,11 +281,11 @@ class PolicyContract:
 
     # where it ends
 
-    def test_the_budget(self, policy: BasePolicy) -> None:
+    def test_max_tokens_ends_a_completion(self, policy: BasePolicy) -> None:
         groups = ask(policy, PROMPTS, seed=2, max_tokens=5, logit_bias=((END, -90.0),))
         assert all(len(c.token_ids) == 5 and c.stop == "length" for (c,) in groups)
 
-    def test_the_end(self, policy: BasePolicy) -> None:
+    def test_eos_ends_a_completion(self, policy: BasePolicy) -> None:
         ((c,),) = ask(policy, [PROMPT], seed=2, logit_bias=((END, 90.0),))
         assert (c.token_ids.tolist(), c.text, c.stop) == ([END], "", "eos")
 
@@ -305,7 +305,7 @@ class PolicyContract:
         ((c,),) = ask(policy, [prompt], logit_bias=((LETTERS[0], 90.0),), stop=("aaaa",), temperature=0)
         assert (c.text, c.stop) == ("aaaa", "stop")
 
-    def test_the_context_ends_it(self, policy: BasePolicy) -> None:
+    def test_context_length_ends_a_completion(self, policy: BasePolicy) -> None:
         ((c,),) = ask(policy, [np.resize(PROMPT, CONTEXT - 3)], max_tokens=50, logit_bias=((END, -90.0),))
         assert len(c.token_ids) == 3 and c.stop == "length"
 
@@ -329,7 +329,7 @@ class PolicyContract:
         assert len(c.token_ids) == 16 and set(c.token_ids.tolist()) <= set(parts)
         assert c.text == TOKENIZER.decode(c.token_ids)
 
-    def test_going_on(self, policy: BasePolicy) -> None:
+    def test_continuing_a_completion(self, policy: BasePolicy) -> None:
         rule: dict[str, Any] = {"temperature": 0, "logit_bias": ((END, -90.0),)}
         ((whole,),) = ask(policy, [PROMPT], **rule, max_tokens=6)
         ((first,),) = ask(policy, [PROMPT], **rule, max_tokens=3)
@@ -357,12 +357,12 @@ class PolicyContract:
         assert isinstance(bad, UsageError)
         assert first[0].token_ids.tolist() == second[0].token_ids.tolist()
 
-    def test_many_at_once(self, policy: BasePolicy) -> None:
+    def test_many_concurrent_calls(self, policy: BasePolicy) -> None:
         prefixes = [[i, 65 + i % 7, i] for i in range(40)]
         together = tokens(ask(policy, prefixes, temperature=0, max_tokens=4))
         assert together == [[plain_greedy(p, len(g[0]))] for p, g in zip(prefixes, together, strict=True)]
 
-    def test_a_caller_that_gives_up_disturbs_no_other(self, policy: BasePolicy) -> None:
+    def test_a_cancelled_call_disturbs_no_other(self, policy: BasePolicy) -> None:
         rule = Sampling(max_tokens=CONTEXT - len(PROMPT), logit_bias=((END, -90.0),))
 
         async def one_gives_up() -> list[Completion]:

@@ -41,7 +41,7 @@ TALK = (
 
 @pytest.mark.parametrize("template", [CHATML, LLAMA, *chat_templates.CHAT_TEMPLATES.values()])
 @pytest.mark.parametrize("prompt", [True, False])
-def test_as_transformers_renders(template: str, prompt: bool) -> None:
+def test_renders_as_transformers_does(template: str, prompt: bool) -> None:
     transformers = pytest.importorskip("transformers")
     inner = Tokenizer.from_alphabet("ab").inner
     theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<bos>", eos_token="<eos>")
@@ -52,7 +52,7 @@ def test_as_transformers_renders(template: str, prompt: bool) -> None:
         assert chat_templates.render_chat(template, talk, prompt, bos_token="<bos>", eos_token="<eos>") == expected
 
 
-def test_r1_thinks_first() -> None:
+def test_r1_template_opens_think_tag() -> None:
     text = chat_templates.render_chat("r1", user_messages("What is 2 + 2?"))
     assert text.endswith("User: What is 2 + 2?\nAssistant: <think>")
     assert "<answer> </answer>" in text
@@ -62,7 +62,7 @@ def test_r1_thinks_first() -> None:
     )
 
 
-def test_plain_is_what_a_model_without_template_gets() -> None:
+def test_model_without_template_uses_plain() -> None:
     assert (
         chat_templates.render_chat(None, user_messages("Hi", system="Be kind."))
         == "System: Be kind.\n\nUser: Hi\n\nAssistant:"
@@ -91,7 +91,7 @@ def test_dates() -> None:
         ("{{ cycler.__init__.__globals__.os.system('true') }}", "unsafe"),
     ],
 )
-def test_a_template_that_fails_says_why(template: str, reason: str) -> None:
+def test_failing_template_reports_the_reason(template: str, reason: str) -> None:
     with pytest.raises(ModelError, match="cannot render these messages") as error:
         chat_templates.render_chat(template, user_messages("Hi"))
     assert reason in str(error.value)
@@ -102,14 +102,14 @@ def test_a_template_by_name() -> None:
         chat_templates.render_chat("plan", user_messages("Hi"))
 
 
-def test_the_messages_are_left_as_they_were() -> None:
+def test_rendering_does_not_change_messages() -> None:
     talk = ({"role": "user", "content": "Hi"},)
     with pytest.raises(ModelError):
         chat_templates.render_chat("{% set _ = messages[0].update({'x': 1}) %}", talk)
     assert talk == ({"role": "user", "content": "Hi"},)
 
 
-def test_encode_leaves_the_first_token_to_whoever_writes_it() -> None:
+def test_encode_adds_no_second_bos() -> None:
     plain = Tokenizer.from_alphabet("USERAsitant: Hser\n")
     plain.inner.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 1)])
     own = replace(plain, chat_template="{{ bos_token }}{{ messages[0].content }}")

@@ -1,4 +1,4 @@
-"""A model that ponder wrote is checked byte by byte, whoever loads it and for what."""
+"""A model that ponder wrote is verified byte by byte by every loader."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def checkpoint(run: Path) -> Path:
     return run / "checkpoints" / "step-000001"
 
 
-def test_every_flipped_bit_of_a_runs_model_is_found(copy: Path) -> None:
+def test_every_flipped_bit_of_a_checkpoint_is_detected(copy: Path) -> None:
     files = sorted((checkpoint(copy) / "model").iterdir())
     draw = random.Random(0)
     load_policy(str(copy), device="cpu")
@@ -84,7 +84,7 @@ def test_every_flipped_bit_of_a_runs_model_is_found(copy: Path) -> None:
     load_policy(str(copy), device="cpu")
 
 
-def test_the_command_line_says_it_in_one_sentence(copy: Path) -> None:
+def test_command_line_reports_damage_in_one_sentence(copy: Path) -> None:
     flip(checkpoint(copy) / "model" / hf.WEIGHTS_FILE, 8 * 2000 + 3)
     done = subprocess.run(
         [sys.executable, "-m", "ponder", "solve", "1+1=", "--model", str(copy)], capture_output=True, text=True
@@ -98,7 +98,7 @@ def last_bit(folder: Path, name: str = hf.WEIGHTS_FILE) -> None:
     flip(folder / name, 8 * (folder / name).stat().st_size - 1)
 
 
-def test_whoever_loads_it_checks(copy: Path) -> None:
+def test_every_loader_verifies_the_manifest(copy: Path) -> None:
     part = checkpoint(copy)
     policy = load_policy(str(copy), device="cpu")
     last_bit(part / "model")
@@ -122,21 +122,21 @@ def test_whoever_loads_it_checks(copy: Path) -> None:
     load_policy(str(part.parent.parent / "elsewhere"), device="cpu")
 
 
-def test_a_critic_is_checked(copy: Path) -> None:
+def test_critic_is_verified(copy: Path) -> None:
     policy = load_policy(str(copy), device="cpu")
     last_bit(checkpoint(copy) / "critic")
     with pytest.raises(ModelError, match=r"critic/model.safetensors: its checksum differs"):
         teachers.load_value_model(str(copy), policy)
 
 
-def test_transformers_policy_checks(copy: Path) -> None:
+def test_transformers_policy_verifies_the_manifest(copy: Path) -> None:
     pytest.importorskip("transformers")
     last_bit(checkpoint(copy) / "model")
     with pytest.raises(ModelError, match="its checksum differs"):
         load_inference_policy(f"transformers:{copy}", device="cpu")
 
 
-def test_a_lost_file_and_a_lost_manifest(copy: Path) -> None:
+def test_missing_file_and_missing_manifest(copy: Path) -> None:
     (checkpoint(copy) / "model" / "tokenizer_config.json").unlink()
     with pytest.raises(ModelError, match=r"model/tokenizer_config.json: No such file"):
         load_policy(str(copy), device="cpu")
@@ -145,7 +145,7 @@ def test_a_lost_file_and_a_lost_manifest(copy: Path) -> None:
         load_policy(str(copy), device="cpu")
 
 
-def test_a_link_to_a_checkpoint_is_checked(copy: Path, tmp_path: Path) -> None:
+def test_symlink_to_a_checkpoint_is_verified(copy: Path, tmp_path: Path) -> None:
     (tmp_path / "best").symlink_to(checkpoint(copy) / "model")
     load_policy(str(tmp_path / "best"), device="cpu")
     last_bit(checkpoint(copy) / "model")
@@ -153,7 +153,7 @@ def test_a_link_to_a_checkpoint_is_checked(copy: Path, tmp_path: Path) -> None:
         load_policy(str(tmp_path / "best"), device="cpu")
 
 
-def test_an_exported_folder_is_checked(run: Path, tmp_path: Path) -> None:
+def test_exported_folder_is_verified(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     export.write_model(str(run), out)
     assert (out / manifest.MANIFEST_FILE).is_file()
@@ -165,7 +165,7 @@ def test_an_exported_folder_is_checked(run: Path, tmp_path: Path) -> None:
     load_policy(str(out), device="cpu")
 
 
-def test_any_bit_of_an_exports_manifest(run: Path, tmp_path: Path) -> None:
+def test_flipped_bits_of_an_exported_manifest(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     export.write_model(str(run), out)
     path = out / manifest.MANIFEST_FILE
@@ -176,14 +176,14 @@ def test_any_bit_of_an_exports_manifest(run: Path, tmp_path: Path) -> None:
         flip(path, bit)
 
 
-def test_anothers_manifest_says_nothing(run: Path, tmp_path: Path) -> None:
+def test_foreign_manifest_is_ignored(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     export.write_model(str(run), out)
     (out / manifest.MANIFEST_FILE).write_text('{"manifest_version": 3, "name": "an extension"}')
     load_policy(str(out), device="cpu")
 
 
-def test_an_older_manifest_has_sha256_alone(copy: Path) -> None:
+def test_older_manifest_with_sha256_only(copy: Path) -> None:
     folder = checkpoint(copy)
     told = manifest.read(folder)
     for kept in told["files"].values():
@@ -195,7 +195,7 @@ def test_an_older_manifest_has_sha256_alone(copy: Path) -> None:
         load_policy(str(copy), device="cpu")
 
 
-def test_a_settled_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "data"
     path.write_bytes(b"12345678")
     os.utime(path, (1e9, 1e9))

@@ -1,5 +1,5 @@
-"""Texts in a given form: every one that ends fits, and each token has the model's own probability among those that may
-come, which are found here by trying all texts."""
+"""Texts under a grammar: every finished text matches, and each token has the model's own probability, renormalised over
+the allowed tokens, which the tests find by trying all texts."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def may_follow(texts: frozenset[bytes], written: bytes, tokens: Sequence[bytes],
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_each_token_has_the_exact_probability_among_those_that_may_come(pattern: str) -> None:
+def test_logprobs_are_renormalised_over_allowed_tokens(pattern: str) -> None:
     policy, longest = toy(), 5
     tokens = [b"", b"", b"", *(c.encode() for c in LETTERS)]
     texts = frozenset(t.encode() for t in language(pattern, longest))
@@ -158,18 +158,18 @@ def test_texts_over_bytes_match(pattern: str) -> None:
         assert c.token_ids[-1] in (0, 2) and not {0, 1, 2} & set(c.token_ids[:-1].tolist()), "no special token is text"
 
 
-def test_the_end_is_forced_where_nothing_may_follow() -> None:
+def test_eos_is_forced_at_the_end_of_a_match() -> None:
     found = ask(toy(), regex="ab", temperature=0.0, n=1) + ask(toy(), regex="ab")
     for c in found:
         assert c.text == "ab" and c.stop == "eos" and c.logprobs.tolist() == pytest.approx([0.0] * 3, abs=1e-6)
 
 
-def test_a_length_may_cut() -> None:
+def test_max_tokens_may_cut_a_match() -> None:
     for c in ask(toy(), regex="a{9}", max_tokens=4):
         assert (c.text, c.stop) == ("aaaa", "length")
 
 
-def test_one_form_leaves_others_alone() -> None:
+def test_a_grammar_does_not_affect_other_requests() -> None:
     policy = toy()
 
     async def both(*patterns: str) -> list[list[Completion]]:
@@ -182,7 +182,7 @@ def test_one_form_leaves_others_alone() -> None:
         assert [c.token_ids.tolist() for c in a] == [c.token_ids.tolist() for c in b]
 
 
-def test_a_form_outlives_stepping_back() -> None:
+def test_a_grammar_survives_preemption() -> None:
     """Rows that lose their memory keep their place in the form."""
     policy = toy()
     calm = ask(policy, n=6, regex="(ab|1é){18}", max_tokens=40)
@@ -245,7 +245,7 @@ def test_json_fits_its_schema(which: int) -> None:
         assert fits(json.loads(c.text)), c.text
 
 
-def test_white_space_has_an_end() -> None:
+def test_white_space_is_bounded() -> None:
     for c in ask(bytes_policy(), n=8, max_tokens=200, json_schema="{}", temperature=5.0):
         runs = re.sub(r'"(\\.|[^"\\])*"?', "x", c.text)
         assert max(map(len, re.findall(r"\s+", runs)), default=0) <= 80, "of two pieces, one after the other"
@@ -281,7 +281,7 @@ def test_white_space_has_an_end() -> None:
         ),
     ],
 )
-def test_bad_forms_are_refused_at_once_and_alone(sampling: dict[str, Any], said: str) -> None:
+def test_invalid_grammars_are_refused_before_sampling(sampling: dict[str, Any], said: str) -> None:
     policy = toy()
     policy._grammars._tokens  # noqa: B018 - made once for a tokenizer
     began = time.perf_counter()
@@ -301,7 +301,7 @@ def test_bad_forms_are_refused_at_once_and_alone(sampling: dict[str, Any], said:
     assert time.perf_counter() - began < 5
 
 
-def test_what_the_vocabulary_cannot_write_is_told() -> None:
+def test_text_outside_the_vocabulary_is_refused() -> None:
     policy = toy()
     with pytest.raises(UsageError, match="this model's tokens"):
         ask(policy, regex="xyz")
@@ -316,9 +316,9 @@ def test_what_the_vocabulary_cannot_write_is_told() -> None:
     assert [c.text for c in ask(policy, regex="x|ab")] == ["ab"] * 8
 
 
-def test_a_tokenizer_without_an_end_or_without_pieces_is_refused() -> None:
+def test_tokenizer_without_eos_or_byte_pieces_is_refused() -> None:
     inner = Tokenizer.from_alphabet("ab").inner
-    with pytest.raises(UsageError, match="ends a text"):
+    with pytest.raises(UsageError, match="no end-of-sequence token"):
         GrammarCompiler(Tokenizer(inner), 5)(Sampling(regex="a"))
     spaced = tokenizers.Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
     with pytest.raises(UsageError, match="spaces between"):
@@ -328,15 +328,15 @@ def test_a_tokenizer_without_an_end_or_without_pieces_is_refused() -> None:
         GrammarCompiler(Tokenizer(spaced, eos=(1,)), 2)(Sampling(regex="a"))
 
 
-def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(MissingExtra, match=r"pip install 'ponder\[grammar\]'"):
         ask(char_policy(), regex="a")
     assert ask(char_policy(), max_tokens=2), "what needs no form goes on"
 
 
-def test_an_engine_without_a_guide_refuses_forms() -> None:
-    with pytest.raises(UsageError, match="guide"):
+def test_engine_without_grammar_refuses_regex() -> None:
+    with pytest.raises(UsageError, match="grammar"):
         run_async(Engine(toy().net).generate(Request(ids([5]), Sampling(regex="a"), 1, 0)))
 
 
@@ -351,7 +351,7 @@ def pieces() -> Tokenizer:
 
 
 @pytest.mark.parametrize("make", [byte_level, pieces, lambda: Tokenizer.from_alphabet("aé日\n ")])
-def test_bytes_are_what_the_tokenizer_decodes(make: Callable[[], Tokenizer]) -> None:
+def test_vocabulary_bytes_match_decode(make: Callable[[], Tokenizer]) -> None:
     tokenizer = make()
     written = vocabulary_bytes(tokenizer, tokenizer.vocab_size + 2)
     assert written[-2:] == [b"", b""] and len(written) == tokenizer.vocab_size + 2

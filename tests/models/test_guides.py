@@ -28,27 +28,27 @@ def model(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize(("kind", "rationales"), [("genrm", 0), ("genrm+1", 1), ("genrm+16", 16)])
-def test_a_generative_judge_by_name(kind: str, rationales: int, model: str) -> None:
+def test_genrm_by_name(kind: str, rationales: int, model: str) -> None:
     found = load_guide(f"{kind}:{model}", None, None, "cpu", "float32")
     assert isinstance(found, GenRM) and found.rationales == rationales and found.name == "genrm"
 
 
 @pytest.mark.parametrize("name", ["genrm+x:m", "genrmm:m", "genrm+-1:m", "genrm-8:m"])
-def test_a_misspelt_one_is_named(name: str) -> None:
-    with pytest.raises(UsageError, match="is no judge: genrm:MODEL"):
+def test_misspelt_guide_is_named(name: str) -> None:
+    with pytest.raises(UsageError, match="is not a guide: genrm:MODEL"):
         load_guide(name, None)
     assert parse_reward_model(name) == ("", "")
     with pytest.raises(UnknownName):
         load_guide("genrm", None)
 
 
-def test_which_guides_have_weights() -> None:
+def test_parse_reward_model() -> None:
     assert parse_reward_model("reward:a:b") == ("reward", "a:b") and parse_reward_model("genrm+8:m") == ("genrm+8", "m")
     for name in ("", "oracle", "reward:", "rewards:x", "module:object", "p_true"):
         assert parse_reward_model(name) == ("", "")
 
 
-def test_the_oracle_for_ends_and_another_for_what_is_before_them() -> None:
+def test_oracle_plus_guide() -> None:
     task = Sums(terms=3, limit=9, test_size=2)
     guide = load_guide("oracle+likelihood", None, task)
     assert guide is not None and guide.name == f"{task.verifier.name}+likelihood" and is_oracle("oracle+likelihood")

@@ -1,5 +1,5 @@
-"""Servers that attack their caller: each ends in one sentence, or in an answer that is no longer and no cheaper than it
-can be. They are real ones, on the loopback."""
+"""Real servers on the loopback that attack their caller: each call ends with one sentence, or with an answer of a
+possible length and cost."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ FILLERS = {
 
 
 @pytest.mark.parametrize("kind", FILLERS)
-def test_a_stream_without_end_is_read_up_to_a_limit(kind: str) -> None:
+def test_endless_stream_is_limited(kind: str) -> None:
     with hostile(endless(*FILLERS[kind])) as server:
         if kind == "text in pieces":
             with pytest.warns(UserWarning, match="more than max_tokens"):
@@ -83,7 +83,7 @@ def test_a_stream_without_end_is_read_up_to_a_limit(kind: str) -> None:
 
 
 @pytest.mark.parametrize("by_tokens", [False, True])
-def test_a_reply_without_end_takes_little_memory(by_tokens: bool) -> None:
+def test_endless_reply_takes_little_memory(by_tokens: bool) -> None:
     with hostile(endless(b"data: ", b"a" * MIB)) as server:
         tracemalloc.start()
         try:
@@ -96,7 +96,7 @@ def test_a_reply_without_end_takes_little_memory(by_tokens: bool) -> None:
 
 
 @pytest.mark.parametrize("told", [b"", b"Content-Length: 99999999999\r\n", b"Transfer-Encoding: chunked\r\n"])
-def test_a_body_without_end_is_read_up_to_a_limit(told: bytes) -> None:
+def test_endless_body_is_limited(told: bytes) -> None:
     chunk = b"100000\r\n" + b" " * MIB + b"\r\n" if b"chunked" in told else b" " * MIB
 
     def script(send: Send) -> None:
@@ -110,7 +110,7 @@ def test_a_body_without_end_is_read_up_to_a_limit(told: bytes) -> None:
         assert server.sent < 16 * MIB
 
 
-def test_an_error_without_end_is_cut() -> None:
+def test_endless_error_is_cut() -> None:
     def script(send: Send) -> None:
         send(b"HTTP/1.1 400 No\r\n\r\n")
         for _ in range(64):
@@ -122,13 +122,13 @@ def test_an_error_without_end_is_cut() -> None:
         assert len(str(caught.value)) < 500 and server.sent < 16 * MIB
 
 
-def test_a_list_of_models_without_end_is_refused() -> None:
+def test_endless_model_list_is_refused() -> None:
     with hostile(body(b""), b'{"data": [' + b" " * (8 * MIB)) as server:
         with pytest.raises(ModelError, match="sent more than 4 MiB"):
             ask(server)
 
 
-def test_limits_grow_with_what_is_asked_for() -> None:
+def test_limits_grow_with_the_request() -> None:
     small, large = (http_module.ReplyLimits.for_answer(600, tokens=n) for n in (1, 100_000))
     assert (
         small.max_body_bytes < large.max_body_bytes == 4 * MIB + 100_000 * 1024
@@ -170,7 +170,7 @@ def continue_for_ever(send: Send) -> None:
 
 @pytest.mark.parametrize("script", [drip, drip_headers, drip_events, continue_for_ever])
 @pytest.mark.parametrize("by_tokens", [False, True])
-def test_a_drip_ends(script: Any, by_tokens: bool) -> None:
+def test_slow_drip_times_out(script: Any, by_tokens: bool) -> None:
     with hostile(script) as server:
         with pytest.raises(ModelError, match=r"(had not ended its answer after 1 s|silent for 0.5 s).*longer timeout"):
             ask(server, by_tokens, timeout=0.5, max_tokens=1)
@@ -181,7 +181,7 @@ def test_a_drip_ends(script: Any, by_tokens: bool) -> None:
 
 
 @pytest.mark.parametrize("wrote", [-100_000, -1, 0, 10**15, 10**400, None])
-def test_a_servers_count_is_kept_to_what_can_be(wrote: Any) -> None:
+def test_reported_usage_is_limited_to_what_is_possible(wrote: Any) -> None:
     told = bill(prompt_tokens=wrote, completion_tokens=wrote, prompt_tokens_details={"cached_tokens": wrote})
     with hostile(stream(piece("a"), piece("b"), piece(why="length"), told)) as server:
         cost = ask(server).cost
@@ -190,7 +190,7 @@ def test_a_servers_count_is_kept_to_what_can_be(wrote: Any) -> None:
 
 
 @pytest.mark.parametrize("wrote", [-100_000, 0, 10**15])
-def test_over_tokens_ours_are_counted(wrote: int) -> None:
+def test_token_mode_counts_our_tokens(wrote: int) -> None:
     usage = {"prompt_tokens": wrote, "completion_tokens": wrote, "prompt_tokens_details": {"cached_tokens": -wrote}}
     with hostile(body(answer(usage=usage))) as server:
         cost = ask(server, by_tokens=True).cost
@@ -199,7 +199,7 @@ def test_over_tokens_ours_are_counted(wrote: int) -> None:
 
 
 @pytest.mark.parametrize("wrote", [1.5, "3", True, [], float("nan"), {"a": 1}])
-def test_a_count_that_is_no_number_is_refused(wrote: Any) -> None:
+def test_non_integer_usage_is_refused(wrote: Any) -> None:
     with hostile(stream(piece("a"), piece(why="stop"), bill(completion_tokens=wrote))) as server:
         if wrote == []:  # nothing is said
             assert ask(server).cost.generated_tokens == 1
@@ -208,7 +208,7 @@ def test_a_count_that_is_no_number_is_refused(wrote: Any) -> None:
             ask(server)
 
 
-def test_what_is_written_beyond_max_tokens_is_cut_and_said() -> None:
+def test_text_beyond_max_tokens_is_cut_with_a_warning() -> None:
     with hostile(stream(*(piece(c) for c in "abcdefgh"), piece(why="stop"), bill(completion_tokens=8))) as server:
         with pytest.warns(UserWarning, match=r"wrote more than max_tokens \(4\)"):
             found = ask(server)
@@ -221,7 +221,7 @@ def test_what_is_written_beyond_max_tokens_is_cut_and_said() -> None:
             ask(server, by_tokens=True)
 
 
-def test_an_answer_of_just_as_many_tokens_is_whole() -> None:
+def test_answer_of_exactly_max_tokens_is_kept() -> None:
     with hostile(stream(*(piece(c) for c in "abcd"), piece(why="length"), bill(completion_tokens=4))) as server:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -256,16 +256,16 @@ EVENTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", EVENTS)
-def test_events_of_nonsense_are_one_sentence(kind: str) -> None:
+def test_malformed_events_give_one_sentence(kind: str) -> None:
     with hostile(stream(EVENTS[kind], piece(why="stop"))) as server:
         with pytest.raises(ModelError) as caught:
             ask(server)
         assert len(str(caught.value)) < 700 and "\n" not in str(caught.value) and server.asked == 1
 
 
-def test_text_after_the_end_is_refused_and_an_end_said_twice_is_one() -> None:
+def test_text_after_the_end_is_refused_and_a_repeated_end_allowed() -> None:
     with hostile(stream(piece("a"), piece(why="stop"), piece("b"))) as server:
-        with pytest.raises(ModelError, match="wrote on after the end"):
+        with pytest.raises(ModelError, match="wrote more after the end"):
             ask(server)
     with hostile(stream(piece("a"), piece(why="stop"), piece(why="stop"), bill(completion_tokens=1))) as server:
         assert ask(server).text == "a"
@@ -301,14 +301,14 @@ BODIES: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("kind", BODIES)
-def test_answers_of_nonsense_are_one_sentence(kind: str) -> None:
+def test_malformed_answers_give_one_sentence(kind: str) -> None:
     with hostile(body(BODIES[kind])) as server:
         with pytest.raises(ModelError) as caught:
             ask(server, by_tokens=True)
         assert len(str(caught.value)) < 700 and "\n" not in str(caught.value) and server.asked == 1
 
 
-def test_a_logprob_that_is_not_told_is_unknown() -> None:
+def test_missing_logprob_is_nan() -> None:
     with hostile(body(answer(logprobs=[None, -0.5]))) as server:
         assert np.isnan(ask(server, by_tokens=True).logprobs).tolist() == [True, False]
 
@@ -316,7 +316,7 @@ def test_a_logprob_that_is_not_told_is_unknown() -> None:
 # headers and statuses
 
 
-def test_compression_that_was_not_asked_for_is_not_undone() -> None:
+def test_unrequested_compression_is_refused() -> None:
     bomb = gzip.compress(b" " * (4 * MIB))
     with hostile(body(bomb, b"Content-Encoding: gzip\r\n")) as server:
         with pytest.raises(ModelError, match=r"compressed reply \(gzip\)"):
@@ -326,7 +326,7 @@ def test_compression_that_was_not_asked_for_is_not_undone() -> None:
 @pytest.mark.parametrize(
     "headers", [b"X: y\r\n" * 5_000, b"X: " + b"y" * 200_000 + b"\r\n"], ids=["many", "one that is long"]
 )
-def test_a_bomb_of_headers_is_refused_at_once(headers: bytes) -> None:
+def test_header_bomb_is_refused(headers: bytes) -> None:
     with hostile(body(b"{}", headers)) as server:
         with pytest.raises(ModelError, match="headers that no server sends"):
             ask(server)
@@ -334,7 +334,7 @@ def test_a_bomb_of_headers_is_refused_at_once(headers: bytes) -> None:
 
 
 @pytest.mark.parametrize("status", [b"301 Moved", b"302 Found", b"307 Moved", b"308 Moved"])
-def test_a_redirect_is_told_and_not_followed(status: bytes) -> None:
+def test_redirect_is_reported_and_not_followed(status: bytes) -> None:
     with hostile(body(b"")) as other:
         moved = b"Location: " + other.url.encode() + b"\r\n"
         with hostile(body(b"", moved, status)) as server:
@@ -356,7 +356,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
      b"HTTP/1.1 200 OK\r\nContent-Length: -7\r\n\r\n",
      b"HTTP/1.1 99999 ?\r\n\r\n", b"\x00" * 1000],
 )  # fmt: skip
-def test_what_is_no_http_is_one_sentence(reply: bytes) -> None:
+def test_non_http_reply_gives_one_sentence(reply: bytes) -> None:
     with hostile(lambda send: send(reply)) as server:
         with pytest.raises(PonderError) as caught:
             ask(server)
@@ -368,13 +368,13 @@ def test_what_is_no_http_is_one_sentence(reply: bytes) -> None:
     [{"max_model_len": -5}, {"max_model_len": True}, {"max_model_len": "64"}, {"max_model_len": 10**30},
      {"meta": {"n_ctx": -1, "n_vocab": -1}}, {"meta": 3}, {"owned_by": ["vllm"]}, {"aliases": [3, None]}],
 )  # fmt: skip
-def test_what_a_server_says_of_its_model_is_not_taken_at_its_word(told: dict[str, Any]) -> None:
+def test_implausible_model_metadata_is_ignored(told: dict[str, Any]) -> None:
     script = stream(piece("a"), piece(why="stop"))
     with hostile(script, {"data": [{**MODELS["data"][0], **told}]}) as server:
         assert ask(server).text == "a"
 
 
-def test_a_vocabulary_far_from_the_tokenizers_is_refused() -> None:
+def test_vocabulary_of_another_size_is_refused() -> None:
     for size in (3, 10**9):
         models = {"data": [{"id": "small", "owned_by": "llamacpp", "meta": {"n_vocab": size}}]}
         with hostile(body(b""), models) as server:
@@ -382,7 +382,7 @@ def test_a_vocabulary_far_from_the_tokenizers_is_refused() -> None:
                 ask(server, by_tokens=True)
 
 
-def test_names_without_number_or_end_are_listed_in_part() -> None:
+def test_long_model_lists_are_shortened() -> None:
     models = {"data": [{"id": f"{i:05}" + "x" * 300} for i in range(5_000)]}
     with hostile(body(b""), models) as server:
         with pytest.raises(UsageError, match="5000 models; name one") as caught:

@@ -1,4 +1,4 @@
-"""A run means the weights it began with: trained anew in the same folder, they are others."""
+"""A run is tied to the weights that it began with: a model trained again in the same folder is refused."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def guided(home: Path) -> Evaluate:
 
 
 @pytest.mark.parametrize("kind", ["evaluate", "collect"])
-def test_a_search_does_not_go_on_with_another_judge(kind: str, home: Path) -> None:
+def test_resume_refuses_another_reward_model(kind: str, home: Path) -> None:
     job: Any = guided(home)
     if kind == "collect":
         job = Collect(
@@ -110,7 +110,7 @@ def test_a_search_does_not_go_on_with_another_judge(kind: str, home: Path) -> No
     assert len(list(read_traces(folder))) == 10
 
 
-def test_nor_with_another_policy_under_the_same_name(home: Path) -> None:
+def test_resume_refuses_another_policy_under_the_same_name(home: Path) -> None:
     job = guided(home)
     with pytest.raises(Interrupted):
         job(home / "run", RecordingProgress("step", 3))
@@ -121,10 +121,10 @@ def test_nor_with_another_policy_under_the_same_name(home: Path) -> None:
         job(home / "run")
 
 
-def test_a_reward_inside_a_task_is_held_too(home: Path) -> None:
+def test_resume_refuses_another_reward_model_inside_a_task(home: Path) -> None:
     job = RL(
-        RewardModelTask(DigitTask(), f"reward:{home / 'judge'}"), str(home / "policy"), QUESTION_TEMPLATE, Samples(2, DRAW),
-        GRPO(kl=None), steps=3, problems_per_step=2, preflight=False, save_every=1, **HERE,
+        RewardModelTask(DigitTask(), f"reward:{home / 'judge'}"), str(home / "policy"), QUESTION_TEMPLATE,
+        Samples(2, DRAW), GRPO(kl=None), steps=3, problems_per_step=2, preflight=False, save_every=1, **HERE,
     )  # fmt: skip
     with pytest.raises(Interrupted):
         job(home / "run", RecordingProgress("step", 2))
@@ -147,7 +147,7 @@ def test_a_run_without_fingerprints_is_refused(home: Path) -> None:
     assert len(list(read_traces(home / "run"))) == 3
 
 
-def test_what_is_no_learned_guide_stays(tmp_path: Path) -> None:
+def test_pin_guide_keeps_other_guides(tmp_path: Path) -> None:
     for guide in ("", "likelihood", "oracle", "reward:", "fakes:Wanted"):
         assert pin_guide(guide, tmp_path) == guide
     assert pin_guide(f"reward:{tmp_path}", tmp_path / "run") == f"reward:{tmp_path}", "a plain folder is what it is"
@@ -156,7 +156,7 @@ def test_what_is_no_learned_guide_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("whole", [1 << 20, 4096])
-def test_a_fingerprint_shows_a_head_alone(whole: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fingerprint_changes_with_the_head(whole: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a file is too large to be read whole."""
     monkeypatch.setattr(file_fingerprints, "MAX_WHOLE_FILE_BYTES", whole)
     monkeypatch.setattr(file_fingerprints, "BLOCK_BYTES", 16)

@@ -1,4 +1,4 @@
-"""The `openai` policy: a real llama.cpp server, and one that does everything a server should not.
+"""`OpenAIPolicy` against a real llama.cpp server, and one that does everything a server should not do.
 
 What it shares with all policies is in `policy_contract`.
 """
@@ -164,8 +164,10 @@ def test_every_option_is_sent_or_refused() -> None:
     """An option left out silently would be sampled otherwise than asked."""
     other: dict[str, Any] = {
         "temperature": 0.5, "top_p": 0.9, "top_k": 3, "min_p": 0.1, "max_tokens": 9, "stop": ("x",),
-        "stop_token_ids": (3,), "seed": 5, "min_tokens": 2, "repetition_penalty": 1.2, "presence_penalty": 0.3, "frequency_penalty": 0.4,
-        "no_repeat_ngram_size": 3, "logit_bias": ((4, 2.0),), "allowed_token_ids": (1, 2), "regex": "a+", "json_schema": '{"type": "object"}',
+        "stop_token_ids": (3,), "seed": 5, "min_tokens": 2, "repetition_penalty": 1.2, "presence_penalty": 0.3,
+        "frequency_penalty": 0.4,
+        "no_repeat_ngram_size": 3, "logit_bias": ((4, 2.0),), "allowed_token_ids": (1, 2), "regex": "a+",
+        "json_schema": '{"type": "object"}',
         "forced_token_ids": (1,), "logprobs": 2, "token_stats": ("entropy",),
     }  # fmt: skip
     assert set(other) == {f.name for f in fields(Sampling)}
@@ -194,7 +196,7 @@ def test_every_option_is_sent_or_refused() -> None:
     assert "stop_token_ids" not in taken["llama.cpp"] and "logit_bias" not in taken["text other"]
 
 
-def test_a_request_over_tokens() -> None:
+def test_token_id_request() -> None:
     with policy_over(lambda body: answer()) as (policy, server):
         (c,) = one(policy, temperature=0.7, top_k=3, stop=("x",), logit_bias=((4, -2.0),))
     (sent,) = server.asked
@@ -221,13 +223,13 @@ def test_each_continuation_has_its_seed() -> None:
     [(answer([5, TOKENIZER.eos[0]], "stop"), "eos"), (answer([5, 6], "stop", stop_reason="x"), "stop"),
      (answer([5, 6], "length"), "length"), (answer([5, 6], "stop", stop_reason=None), "eos")],
 )  # fmt: skip
-def test_why_it_ended(reply: Any, stop: str) -> None:
+def test_stop_reasons(reply: Any, stop: str) -> None:
     with policy_over(lambda body: reply) as (policy, _):
         (c,) = one(policy)
     assert c.stop == stop and c.text == TOKENIZER.decode([5] if stop == "eos" else [5, 6])
 
 
-def test_what_is_not_told_is_not_made_up() -> None:
+def test_missing_logprobs_are_nan() -> None:
     with policy_over(lambda body: answer(logprobs=None)) as (policy, _):
         (c,) = one(policy)
     assert np.isnan(c.logprobs).all() and len(c.logprobs) == 2
@@ -243,13 +245,13 @@ def test_what_is_not_told_is_not_made_up() -> None:
         ([], set()),
     ],
 )
-def test_logprobs_find_their_tokens(told: list[int], known: set[int]) -> None:
+def test_match_logprobs(told: list[int], known: set[int]) -> None:
     found = dict(server_replies.match_logprobs([1, 2, 3, 4], [{"id": t} for t in told], lambda t: True))
     assert set(found) == known and all(entry["id"] == at + 1 for at, entry in found.items())
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=12), st.integers(0, 4))
-def test_a_logprob_is_never_put_on_another_token(written: list[tuple[int, bool]], cut: int) -> None:
+def test_logprob_is_never_assigned_to_another_token(written: list[tuple[int, bool]], cut: int) -> None:
     """Tokens 0 and 1 are of whole characters and always told of, 2 and 3 are not; some at the end are cut off."""
     tokens = [t for t, _ in written]
     told = [{"id": t, "at": i} for i, (t, shown) in enumerate(written) if shown or t < 2]
@@ -273,7 +275,7 @@ def test_text_without_a_tokenizer() -> None:
     assert (c.text, c.stop) == ("Hello 日本", "eos")
     assert c.token_ids.tolist() == [*"Hello 日本".encode(), byte_tokenizer.END_ID] and np.isnan(c.logprobs).all()
     assert (c.cost.prompt_tokens, c.cost.generated_tokens) == (7, 3)
-    with pytest.raises(UsageError, match="nothing to go on with"):
+    with pytest.raises(UsageError, match="nothing to continue"):
         one(policy, [*prompt, *c.token_ids])
 
 
@@ -285,13 +287,13 @@ def test_text_without_a_tokenizer() -> None:
         ("llamacpp", {"chat_template_kwargs": {"reasoning_effort": "high"}}),
     ],
 )
-def test_an_effort_goes_with_every_request_of_a_chat(owner: str, sent: dict[str, Any]) -> None:
+def test_effort_is_sent_with_every_chat_request(owner: str, sent: dict[str, Any]) -> None:
     with policy_over(lambda body: said("4"), owner, by_tokens=False, effort="max") as (policy, server):
         one(policy, policy.encode(user_messages("2+2?")).tolist(), n=3)
     assert len(server.asked) == 3 and all(sent.items() <= asked.items() for asked in server.asked)
 
 
-def test_the_command_line_sends_its_effort(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line_effort_is_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Server(lambda body: said("#### 4"), "openai") as server:
         given = ["solve", "2+2?", "--model", f"openai:{server.url}#small", "--effort", "medium", "--json"]
         assert main(given) == 0
@@ -305,7 +307,7 @@ def test_the_command_line_sends_its_effort(tmp_path: Path, capsys: pytest.Captur
     capsys.readouterr()
 
 
-def test_an_effort_that_cannot_arrive_is_said_or_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unsupported_effort_is_reported_or_refused(capsys: pytest.CaptureFixture[str]) -> None:
     refusing = lambda body: Reply(400, b'{"error": {"message": "unknown field reasoning_effort"}}')  # noqa: E731
     with Server(refusing, "openai") as server:
         assert main(["solve", "2+2?", "--model", f"openai:{server.url}", "--effort", "low"]) == 2
@@ -322,7 +324,7 @@ def test_an_effort_that_cannot_arrive_is_said_or_refused(capsys: pytest.CaptureF
         assert not any("reasoning_effort" in asked for asked in server.asked)
 
 
-def test_a_template_makes_a_prompt_of_text() -> None:
+def test_template_makes_a_text_prompt() -> None:
     handler = lambda body: said(" 4", reason="length", chat=False)  # noqa: E731
     with policy_over(handler, "openai", by_tokens=False, template="qa") as (policy, server):
         (c,) = one(policy, policy.encode(user_messages("2+2?")).tolist())
@@ -345,7 +347,7 @@ def test_stop_strings_in_text(pieces: tuple[str, ...], stop: tuple[str, ...], te
 
 
 @given(st.text("ab", max_size=12), st.lists(st.text("ab", min_size=1, max_size=3), min_size=1, max_size=3), st.data())
-def test_a_streamed_text_stops_where_a_whole_one_would(text: str, stops: list[str], data: st.DataObject) -> None:
+def test_streamed_stop_equals_whole_text_stop(text: str, stops: list[str], data: st.DataObject) -> None:
     """At the first character that completes any of them, however the text is cut into pieces."""
     ends = [i for i in range(1, len(text) + 1) if any(text[:i].endswith(s) for s in stops)]
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=4)))
@@ -356,7 +358,7 @@ def test_a_streamed_text_stops_where_a_whole_one_would(text: str, stops: list[st
     assert found.text == (text[: ends[0]] if ends else text) and (found.finish_reason is None) == bool(ends)
 
 
-def test_thoughts_stand_between_tags() -> None:
+def test_reasoning_is_put_between_think_tags() -> None:
     def delta(**told: Any) -> dict[str, Any]:
         return {"choices": [{"delta": told, "finish_reason": None}]}
 
@@ -367,7 +369,7 @@ def test_thoughts_stand_between_tags() -> None:
     assert c.text == "<think>hm so</think>4"
 
 
-def test_a_half_written_answer() -> None:
+def test_continuing_a_partial_answer() -> None:
     with policy_over(lambda body: said("re"), by_tokens=False) as (policy, server):
         prompt = [*policy.encode(user_messages("?")), *b"he"]
         one(policy, prompt)
@@ -384,7 +386,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.samp
 
 
 @given(st.lists(st.tuples(roles, texts), min_size=1, max_size=4), texts)
-def test_a_conversation_as_bytes_and_back(messages: list[tuple[str, str]], begun: str) -> None:
+def test_encode_messages_round_trip(messages: list[tuple[str, str]], begun: str) -> None:
     asked = [{"role": role, "content": content} for role, content in messages]
     prefix = np.append(byte_tokenizer.encode_messages(asked), ids(begun.encode()))
     assert byte_tokenizer.decode_prefix(prefix) == [*asked, {"role": "assistant", "content": begun}]
@@ -392,18 +394,18 @@ def test_a_conversation_as_bytes_and_back(messages: list[tuple[str, str]], begun
 
 
 @given(st.lists(st.integers(0, byte_tokenizer.VOCAB_SIZE - 1), min_size=1, max_size=12))
-def test_no_prefix_breaks_it(tokens: list[int]) -> None:
+def test_decode_prefix_on_any_prefix(tokens: list[int]) -> None:
     with suppress(UsageError):
         byte_tokenizer.decode_prefix(ids(tokens))
 
 
 @pytest.mark.parametrize("content", [None, 3, [{"type": "image_url"}], "\ud800"])
-def test_messages_that_are_no_text(content: Any) -> None:
+def test_non_text_messages_are_refused(content: Any) -> None:
     with pytest.raises(UsageError):
         byte_tokenizer.encode_messages([{"role": "user", "content": content}])
 
 
-def test_half_a_character_from_a_server() -> None:
+def test_partial_character_from_a_server() -> None:
     half = Reply(200, b'data: {"choices": [{"text": "a\\ud83d", "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n')
     with policy_over(lambda body: half, "openai", by_tokens=False) as (policy, _):
         (c,) = one(policy, policy.encode(user_messages("?")).tolist())
@@ -425,14 +427,14 @@ def again(*first: Any) -> Handler:
      Reply(200, b'{"choices": [', length=999), Reply(200, b"", length=50)],
     ids=["429", "500", "503", "cut", "cut at once"],
 )  # fmt: skip
-def test_what_may_pass_is_tried_again(bad: Reply, no_waiting: list[float]) -> None:
+def test_transient_errors_are_retried(bad: Reply, no_waiting: list[float]) -> None:
     with policy_over(again(bad, bad)) as (policy, server):
         (c,) = one(policy)
     assert c.token_ids.tolist() == [5, 6] and len(server.asked) == 3
     assert len(no_waiting) == 2 and 0 < no_waiting[0] < 1.0 < 2 * no_waiting[1]
 
 
-def test_tries_are_counted(no_waiting: list[float]) -> None:
+def test_retries_are_bounded(no_waiting: list[float]) -> None:
     bad = Reply(429, b'{"error": {"message": "slow down"}}', {"Retry-After": "7"})
     with policy_over(lambda body: bad) as (policy, server):
         with pytest.raises(ModelError, match=r"429: slow down \(3 tries\)"):
@@ -441,13 +443,13 @@ def test_tries_are_counted(no_waiting: list[float]) -> None:
 
 
 @pytest.mark.parametrize("told", ["1e9", "-4", "nan", "Wed, 21 Oct 2026 07:28:00 GMT"])
-def test_no_server_makes_us_wait_for_ever(told: str, no_waiting: list[float]) -> None:
+def test_retry_after_is_bounded(told: str, no_waiting: list[float]) -> None:
     with policy_over(again(Reply(503, b"", {"Retry-After": told}))) as (policy, _):
         one(policy)
     assert 0 < no_waiting[0] <= 30
 
 
-def test_a_cut_stream_is_tried_again(no_waiting: list[float]) -> None:
+def test_cut_stream_is_retried(no_waiting: list[float]) -> None:
     left = [events({"choices": [{"delta": {"content": "half"}, "finish_reason": None}]}, done=False), said("whole")]
     with policy_over(lambda body: left.pop(0), "openai", by_tokens=False) as (policy, _):
         (c,) = one(policy, policy.encode(user_messages("?")).tolist())
@@ -475,7 +477,7 @@ def test_a_cut_stream_is_tried_again(no_waiting: list[float]) -> None:
         (answer(reason="content_filter"), "broke off an answer: content_filter"),
     ],
 )
-def test_what_will_not_pass_is_told_at_once(reply: Any, words: str) -> None:
+def test_permanent_errors_are_not_retried(reply: Any, words: str) -> None:
     with policy_over(lambda body: reply) as (policy, server):
         with pytest.raises(PonderError, match=words):
             one(policy)
@@ -488,14 +490,14 @@ def test_what_will_not_pass_is_told_at_once(reply: Any, words: str) -> None:
      events({"choices": [], "usage": 3}),
      events({"choices": [{"delta": {"content": "x"}, "finish_reason": None}]})],
 )  # fmt: skip
-def test_streams_of_nonsense(reply: Reply) -> None:
+def test_malformed_streams(reply: Reply) -> None:
     with policy_over(lambda body: reply, "openai", by_tokens=False) as (policy, server):
         with pytest.raises(ModelError, match=r"no such server sends|broke off"):
             one(policy, policy.encode(user_messages("?")).tolist())
     assert len(server.asked) == 1
 
 
-def test_silence_ends() -> None:
+def test_silent_server_times_out() -> None:
     def slow(body: Any) -> Any:
         time.sleep(1.0)
         return answer()
@@ -520,7 +522,7 @@ def test_one_failure_fails_the_call_and_no_other(no_waiting: list[float]) -> Non
     assert isinstance(bad, UsageError) and len(good) == len(also) == 3
 
 
-def test_so_many_at_once_and_no_more() -> None:
+def test_max_concurrency_is_kept() -> None:
     now, most, lock = 0, 0, threading.Lock()
 
     def busy(body: Any) -> Any:
@@ -537,7 +539,7 @@ def test_so_many_at_once_and_no_more() -> None:
     assert most == 4 and len(server.asked) == 24
 
 
-def test_a_caller_that_gives_up_leaves_nothing_behind() -> None:
+def test_cancelled_call_closes_its_connections() -> None:
     begun, go = threading.Event(), threading.Event()
 
     def stuck(body: Any) -> Any:
@@ -566,7 +568,7 @@ def test_a_caller_that_gives_up_leaves_nothing_behind() -> None:
 HALF = b'data: {"choices": [{"delta": {"content": "half"}, "finish_reason": null}]}\n\n'
 
 
-def test_a_stream_that_falls_silent() -> None:
+def test_silent_stream_times_out() -> None:
     hold = threading.Event()
     with policy_over(lambda body: Reply(200, HALF, length=999, hold=hold), "x", by_tokens=False, timeout=0.2) as found:
         policy, server = found
@@ -577,7 +579,7 @@ def test_a_stream_that_falls_silent() -> None:
 
 
 @pytest.mark.parametrize("how", ["cancelled", "stopped"])
-def test_a_stream_that_nobody_reads_is_closed(how: str) -> None:
+def test_cancelled_stream_is_closed(how: str) -> None:
     """Or the server would write on, and bill it."""
     hold = threading.Event()
     with policy_over(lambda body: Reply(200, HALF, length=999, hold=hold), "x", by_tokens=False, timeout=30) as found:
@@ -605,7 +607,7 @@ def test_a_stream_that_nobody_reads_is_closed(how: str) -> None:
 # addresses, models, keys
 
 
-def test_nobody_there(no_waiting: list[float]) -> None:
+def test_connection_refused(no_waiting: list[float]) -> None:
     with Server(lambda body: answer()) as server:
         OpenAIPolicy.connect(server.url)
     with pytest.raises(ModelError, match=rf"{server.url}.*connection failed.*check that the server runs"):
@@ -613,7 +615,7 @@ def test_nobody_there(no_waiting: list[float]) -> None:
     assert len(no_waiting) == 1
 
 
-def test_which_model() -> None:
+def test_choose_model() -> None:
     with Server(lambda body: answer()) as server:
         server.models = {"data": [{"id": "cat"}, {"id": "dog", "owned_by": "vllm"}]}
         with pytest.raises(UsageError, match=r"2 models; name one.*cat, dog"):
@@ -631,12 +633,12 @@ def test_which_model() -> None:
 
 
 @pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "ftp://x/v1", "http://", "http://x:99999999/v1", "http://:8/v1"])
-def test_addresses_that_are_none(url: str) -> None:
+def test_invalid_addresses(url: str) -> None:
     with pytest.raises(UsageError, match=r"give one such as http://127\.0\.0\.1:8000/v1"):
         OpenAIPolicy.connect(url)
 
 
-def test_v1_is_understood() -> None:
+def test_v1_is_appended() -> None:
     with Server(lambda body: answer()) as server:
         assert OpenAIPolicy.connect(server.url.removesuffix("/v1") + "/").http.url == server.url
 
@@ -662,7 +664,7 @@ def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("url", "sent"), [("http://127.0.0.1:1/v1", True), ("https://api/v1", True), ("http://gpu-box:8000/v1", False)]
 )
-def test_a_key_of_the_environment_stays_off_the_open_wire(
+def test_environment_key_is_not_sent_in_the_clear(
     url: str, sent: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ponder.models.server_discovery import api_key_for
@@ -748,7 +750,7 @@ def by_text(smollm: str) -> OpenAIPolicy:
 ASKED = ["What is the capital of France?", "Name a colour."]
 
 
-def test_it_writes_what_native_writes(by_tokens: OpenAIPolicy) -> None:
+def test_greedy_matches_ponder_policy(by_tokens: OpenAIPolicy) -> None:
     """llama.cpp rounds activations to 8 bits where the weights have 4, so the two agree nearly, but for near ties."""
     native = load_policy("smollm2", device="cpu", dtype="float32")
     rule, apart = Sampling(temperature=0, max_tokens=6), []
@@ -764,7 +766,7 @@ def test_it_writes_what_native_writes(by_tokens: OpenAIPolicy) -> None:
     assert np.mean(apart) < 0.15 and max(apart) < 0.5
 
 
-def test_text_and_tokens_say_the_same(by_tokens: OpenAIPolicy, by_text: OpenAIPolicy) -> None:
+def test_text_and_token_modes_agree(by_tokens: OpenAIPolicy, by_text: OpenAIPolicy) -> None:
     """The server's own chat template against ours, and its tokens against its text."""
     rule = Sampling(temperature=0, max_tokens=8)
     (tokens,) = run_async(by_tokens.generate(by_tokens.encode(user_messages(ASKED[0])), rule), 60)
@@ -783,7 +785,7 @@ def test_text_and_tokens_say_the_same(by_tokens: OpenAIPolicy, by_text: OpenAIPo
     assert (cut.text, cut.stop) == (text.text[: text.text.index(stop) + 5], "stop")
 
 
-def test_a_schema_is_kept_to(by_tokens: OpenAIPolicy) -> None:
+def test_json_schema_is_kept(by_tokens: OpenAIPolicy) -> None:
     schema = {
         "type": "object",
         "properties": {"ok": {"type": "boolean"}},

@@ -1,4 +1,4 @@
-"""The contract of `policy_contract`, for the policies that run here. vLLM's is in test_vllm."""
+"""`PolicyContract` for each policy. vLLM's is in test_vllm_policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The native policy: calls share batches, draws do not depend on company, errors reach every caller."""
+"""`PonderPolicy`: calls share batches, draws do not depend on other calls, errors reach every caller."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def tokens(groups: list[list[Completion]]) -> list[list[list[int]]]:
     return [[c.token_ids.tolist() for c in group] for group in groups]
 
 
-def test_it_is_a_policy_and_keeps_to_the_types() -> None:
+def test_is_a_policy_with_typed_completions() -> None:
     policy = char_policy()
     assert isinstance(policy, Policy)
     prompt = policy.encode(user_messages("12+3="))
@@ -57,7 +57,7 @@ def test_it_is_a_policy_and_keeps_to_the_types() -> None:
         assert (c.token_ids[-1] == 2) == (c.stop == "eos"), "EOS is kept as a token, and is no text"
 
 
-def test_calls_that_wait_together_are_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_calls_share_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     real = ModelRunner.decode
 
@@ -79,7 +79,7 @@ def test_calls_that_wait_together_are_one_batch(monkeypatch: pytest.MonkeyPatch)
     assert max(sizes) == 8
 
 
-def test_new_weights_count_before_the_pause_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_weights_empty_the_cache_before_the_pause_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = char_policy()
     run_async(ask(policy, [[5, 6]]))
     renewed: list[int] = []
@@ -89,7 +89,7 @@ def test_new_weights_count_before_the_pause_ends(monkeypatch: pytest.MonkeyPatch
     assert renewed == [1], "a pass after the pause would find keys of the old weights"
 
 
-def test_a_network_loaded_for_inference_alone() -> None:
+def test_network_loaded_in_inference_mode() -> None:
     with torch.inference_mode():
         net = tiny_decoder()
     made = [PonderPolicy(n, char_policy().tokenizer) for n in (net, tiny_decoder())]
@@ -97,7 +97,7 @@ def test_a_network_loaded_for_inference_alone() -> None:
     assert once == again
 
 
-def test_a_stop_string_before_the_least_number_of_tokens_ends_nothing() -> None:
+def test_stop_string_before_min_tokens_does_not_stop() -> None:
     policy = char_policy()
     rule: Any = {"max_tokens": 10, "min_tokens": 4, "seed": 11}
     ((free,),) = run_async(ask(policy, [[5, 6]], n=1, **rule))
@@ -109,14 +109,14 @@ def test_a_stop_string_before_the_least_number_of_tokens_ends_nothing() -> None:
     assert found.stop == "stop" and found.text == free.text[:6]
 
 
-def test_a_long_stream_is_not_remembered_whole_and_draws_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_prefixes_are_bounded_and_seeds_unique(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base_policy, "_MAX_REMEMBERED_PREFIXES", 10)
     policy = char_policy()
     seeds = [policy._next_seed(ids([i % 25])) for i in range(200)]
     assert len(set(seeds)) == 200 and len(policy._times_asked) <= 10
 
 
-def test_draws_depend_on_prefix_and_stream_alone() -> None:
+def test_draws_depend_only_on_prefix_and_stream() -> None:
     together = tokens(run_async(ask(char_policy(), ASKED)))
     assert tokens(run_async(ask(char_policy(), ASKED[::-1])))[::-1] == together
 
@@ -171,7 +171,7 @@ def test_cost_counts_a_shared_prompt_once() -> None:
     )
 
 
-def test_the_budget_ends_with_the_context() -> None:
+def test_max_tokens_is_cut_to_the_context() -> None:
     policy = char_policy(context=8)
     (group,) = run_async(ask(policy, [[5] * 5], n=8, max_tokens=50))
     assert max(len(c.token_ids) for c in group) == 3
@@ -211,7 +211,7 @@ def broken() -> PonderPolicy:
     return policy
 
 
-def test_every_waiter_hears_of_a_failure() -> None:
+def test_every_waiting_call_gets_the_failure() -> None:
     policy = broken()
 
     async def all_of_them() -> list[Any]:
@@ -222,7 +222,7 @@ def test_every_waiter_hears_of_a_failure() -> None:
     assert len(found) == 12 and all(isinstance(f, ModelError) for f in found)
 
 
-def test_a_policy_works_on_after_a_failure() -> None:
+def test_policy_works_after_a_failure() -> None:
     policy = char_policy()
     expected = tokens(run_async(ask(char_policy(), ASKED, seed=1)))
 
@@ -236,7 +236,7 @@ def test_a_policy_works_on_after_a_failure() -> None:
     assert tokens(run_async(ask(policy, ASKED, seed=1))) == expected
 
 
-def test_calls_that_come_while_others_run_are_served() -> None:
+def test_calls_during_a_batch_are_served() -> None:
     policy = char_policy()
 
     async def late() -> list[list[Completion]]:
@@ -250,7 +250,7 @@ def test_calls_that_come_while_others_run_are_served() -> None:
     assert tokens(run_async(late())) == tokens(run_async(ask(char_policy(), ASKED[2:], seed=2)))
 
 
-def test_a_failure_does_not_strand_calls_that_came_later() -> None:
+def test_a_failure_does_not_block_later_calls() -> None:
     policy = broken()
 
     async def late() -> list[Any]:
@@ -263,7 +263,7 @@ def test_a_failure_does_not_strand_calls_that_came_later() -> None:
     assert all(isinstance(f, ModelError) for f in run_async(late()))
 
 
-def test_a_caller_that_gives_up_disturbs_no_other() -> None:
+def test_a_cancelled_call_disturbs_no_other() -> None:
     policy = char_policy()
 
     async def one_gives_up() -> list[Completion]:
@@ -278,7 +278,7 @@ def test_a_caller_that_gives_up_disturbs_no_other() -> None:
     assert found[0].token_ids.tolist() == alone[0].token_ids.tolist()
 
 
-def test_watch_hears_every_token() -> None:
+def test_on_tokens_counts_every_token() -> None:
     policy, heard = char_policy(), []
     policy.on_tokens = heard.append
     found = run_async(ask(policy, ASKED, n=3))
@@ -357,7 +357,7 @@ def test_stop_strings_against_a_search_in_bytes(data: st.DataObject) -> None:
             return
 
 
-def test_a_stop_token_that_is_none_harms_nobody_else() -> None:
+def test_invalid_stop_token_affects_no_other_call() -> None:
     policy = char_policy()
 
     async def both() -> list[Any]:
@@ -391,7 +391,7 @@ def bytewise(more: Sequence[str] = ()) -> Tokenizer:
 
 
 @pytest.mark.parametrize(("text", "stop"), [("aéb", "é"), ("xé→y", "é→"), ("日本語", "本"), ("a\nb\n\nc", "\n\n")])
-def test_stop_strings_over_halves_of_characters(text: str, stop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_strings_across_partial_characters(text: str, stop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = bytewise()
     policy = PonderPolicy(init_decoder(replace(CONFIGS["llama"], vocab=256), 0), tokenizer)
     scripted(monkeypatch, tokenizer.encode(text, add_special_tokens=False).tolist())

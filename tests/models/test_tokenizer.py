@@ -1,4 +1,4 @@
-"""Tokenizers from folders and GGUF files, against what other implementations make of the same text."""
+"""Tokenizers from folders and GGUF files, against other implementations on the same text."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def small() -> Tokenizer:
 
 
 @pytest.mark.parametrize("pre", ["smollm", "gpt-2", "qwen2", "llama-bpe", "deepseek-r1-qwen"])
-def test_gguf_keeps_a_tokenizer(pre: str, tmp_path: Path) -> None:
+def test_gguf_round_trip(pre: str, tmp_path: Path) -> None:
     before = trained(pre)
     size = before.vocab_size + 5  # embeddings often have spare rows
     gguf.save(init_decoder(config(size), seed=0), before, tmp_path / "m.gguf")
@@ -76,7 +76,7 @@ def test_digits_are_single_tokens(small: Tokenizer) -> None:
     assert [small.token(i) for i in small.encode("2024 + 7")] == ["2", "0", "2", "4", "Ġ", "+", "Ġ", "7"]
 
 
-def test_transformers_reads_what_we_save(small: Tokenizer, tmp_path: Path) -> None:
+def test_transformers_reads_a_saved_tokenizer(small: Tokenizer, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     small.save(tmp_path)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
@@ -88,7 +88,7 @@ def test_transformers_reads_what_we_save(small: Tokenizer, tmp_path: Path) -> No
     assert theirs.chat_template == small.chat_template
 
 
-def test_we_read_what_we_and_transformers_save(small: Tokenizer, tmp_path: Path) -> None:
+def test_reads_what_ponder_and_transformers_save(small: Tokenizer, tmp_path: Path) -> None:
     small.save(tmp_path / "ours")
     again = Tokenizer.from_folder(tmp_path / "ours")
     assert (again.bos, again.eos, again.pad, again.chat_template) == (1, (2, 0), 0, small.chat_template)
@@ -100,7 +100,7 @@ def test_we_read_what_we_and_transformers_save(small: Tokenizer, tmp_path: Path)
         assert again.encode(text).tolist() == theirs.encode(text).tolist() == small.encode(text).tolist()
 
 
-def test_ids_are_int32_and_special_tokens_are_left_out_or_kept(small: Tokenizer) -> None:
+def test_ids_are_int32_and_special_tokens_are_optional(small: Tokenizer) -> None:
     ids = small.encode("<|im_start|>a<|im_end|>")
     assert ids.dtype == np.int32
     assert small.decode(ids) == "a"
@@ -108,7 +108,7 @@ def test_ids_are_int32_and_special_tokens_are_left_out_or_kept(small: Tokenizer)
     assert small.encode("").shape == (0,)
 
 
-def test_half_a_character_is_replaced(small: Tokenizer) -> None:
+def test_partial_character_is_replaced(small: Tokenizer) -> None:
     ids = small.encode("🙂")
     assert len(ids) > 1
     assert "\ufffd" in small.decode(ids[:-1])
@@ -151,7 +151,7 @@ def test_a_tokenizer_must_fit_its_model(small: Tokenizer) -> None:
         small.gguf_metadata(10)
 
 
-def test_characters(tmp_path: Path) -> None:
+def test_from_alphabet(tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_alphabet("0123456789+-=() \n")
     ids = tokenizer.encode("12 + (3\n)")
     assert len(ids) == 9
@@ -160,7 +160,7 @@ def test_characters(tmp_path: Path) -> None:
     assert tokenizer.vocab_size == 3 + 17
     assert tokenizer.encode("<bos>1<eos>").tolist() == [1, 4, 2]
     assert tokenizer.decode([1, 4, 2]) == "1"
-    with pytest.raises(UsageError, match="cannot write 'x'"):
+    with pytest.raises(UsageError, match="cannot encode 'x'"):
         tokenizer.encode("x")
     tokenizer.save(tmp_path)
     again = Tokenizer.from_folder(tmp_path)
@@ -243,7 +243,7 @@ def test_bad_inputs(small: Tokenizer, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"tokenizer_config\.json is not JSON"):
         Tokenizer.from_folder(tmp_path)
     gguf.save(init_decoder(config(8), seed=0), None, tmp_path / "m.gguf")
-    with pytest.raises(ModelError, match="holds no tokenizer"):
+    with pytest.raises(ModelError, match="has no tokenizer"):
         Tokenizer.from_gguf(tmp_path / "m.gguf")
     metadata = small.gguf_metadata(small.vocab_size)
     keys = {k.removeprefix("tokenizer.ggml."): v for k, v in metadata.items()}

@@ -1,4 +1,4 @@
-"""The `transformers` policy: writes what `native` writes from the same weights, and runs what `native` cannot."""
+"""`TransformersPolicy` samples what `PonderPolicy` samples from the same weights, and runs other architectures."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ SAMPLINGS = {
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)
-def test_writes_what_native_writes(name: str, twins: tuple[PonderPolicy, TransformersPolicy]) -> None:
+def test_samples_what_ponder_policy_samples(name: str, twins: tuple[PonderPolicy, TransformersPolicy]) -> None:
     for policy in twins:
         policy.reseed(0)
     ours, theirs = (written(policy, SAMPLINGS[name], n=4) for policy in twins)
@@ -140,7 +140,7 @@ def test_writes_what_native_writes(name: str, twins: tuple[PonderPolicy, Transfo
     assert ("stop" in stops) == name.startswith("a stop")
 
 
-def test_ends_and_versions_are_recorded(llama: Path, twins: tuple[PonderPolicy, TransformersPolicy]) -> None:
+def test_stop_reasons_and_versions_are_recorded(llama: Path, twins: tuple[PonderPolicy, TransformersPolicy]) -> None:
     policy = TransformersPolicy.load(llama, torch.float32)
     policy.version = 7
     found = [c for g in written(policy, Sampling(seed=1, max_tokens=62), n=8) for c in g]
@@ -152,7 +152,7 @@ def test_ends_and_versions_are_recorded(llama: Path, twins: tuple[PonderPolicy, 
     assert ended.cost.seconds > 0
 
 
-def test_a_foreign_architecture_writes(foreign: TransformersPolicy) -> None:
+def test_other_architectures_generate(foreign: TransformersPolicy) -> None:
     assert isinstance(foreign, Policy)
     sampling = Sampling(seed=4, max_tokens=12)
     together = written(foreign, sampling, n=3)
@@ -162,7 +162,7 @@ def test_a_foreign_architecture_writes(foreign: TransformersPolicy) -> None:
 
 
 @torch.inference_mode()
-def test_log_probabilities_are_those_of_a_whole_pass(foreign: TransformersPolicy) -> None:
+def test_logprobs_match_a_full_forward_pass(foreign: TransformersPolicy) -> None:
     for prefix, group in zip(PREFIXES, written(foreign, Sampling(seed=4, max_tokens=12), n=2), strict=True):
         for c in group:
             whole = torch.tensor([[*prefix.tolist(), *c.token_ids.tolist()]])
@@ -180,7 +180,7 @@ def test_greedy_equals_generate(foreign: TransformersPolicy) -> None:
         assert ours.token_ids.tolist() == theirs[0, len(prefix) :].tolist()
 
 
-def test_few_rows_at_a_time_write_the_same(
+def test_small_batches_sample_the_same(
     twins: tuple[PonderPolicy, TransformersPolicy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = twins[1]
@@ -190,7 +190,7 @@ def test_few_rows_at_a_time_write_the_same(
     same(written(policy, sampling, n=4), expected)
 
 
-def test_watch_hears_every_token_and_may_stop(twins: tuple[PonderPolicy, TransformersPolicy]) -> None:
+def test_on_tokens_counts_every_token_and_may_raise(twins: tuple[PonderPolicy, TransformersPolicy]) -> None:
     policy = twins[1]
     heard: list[int] = []
     policy.on_tokens = heard.append
@@ -208,7 +208,7 @@ def test_watch_hears_every_token_and_may_stop(twins: tuple[PonderPolicy, Transfo
         policy.on_tokens = lambda tokens: None
 
 
-def test_chats_read_as_with_native(llama: Path, tmp_path: Path) -> None:
+def test_chats_encode_as_with_ponder_policy(llama: Path, tmp_path: Path) -> None:
     messages = user_messages("what is 2 + 3?")
     text = Tokenizer.from_folder(llama).decode(TransformersPolicy.load(llama).encode(messages), keep_special=True)
     assert text == "User: what is 2 + 3?\n\nAssistant:"  # it has no template: "plain"
@@ -227,14 +227,14 @@ def test_chats_read_as_with_native(llama: Path, tmp_path: Path) -> None:
     assert adopted.tokenizer.decode(adopted.encode(user_messages("is it?"))) == "Question: is it?\nAnswer:"
 
 
-def test_every_end_is_known(llama: Path, tmp_path: Path) -> None:
+def test_all_eos_tokens_are_known(llama: Path, tmp_path: Path) -> None:
     shutil.copytree(llama, tmp_path / "m")
     (tmp_path / "m/generation_config.json").write_text('{"eos_token_id": [9, 2]}')
     assert TransformersPolicy.load(tmp_path / "m").eos == {2, 9}
     assert Tokenizer.from_folder(tmp_path / "m").eos == TransformersPolicy.load(tmp_path / "m").tokenizer.eos == (9, 2)
 
 
-def test_which_names_load_what(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_names(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(model_paths.NAMED_MODELS, "tiny", lambda: llama)
     on = {"device": "cpu", "dtype": "float32"}
     assert isinstance(load_inference_policy("tiny", **on), PonderPolicy)
@@ -247,7 +247,7 @@ def test_which_names_load_what(llama: Path, monkeypatch: pytest.MonkeyPatch) -> 
         load_inference_policy("tyny", **on)
 
 
-def test_what_cannot_be_loaded_says_why(
+def test_load_errors_give_the_reason(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twins: tuple[PonderPolicy, TransformersPolicy]
 ) -> None:
     with pytest.raises(ModelError, match="no model folder at"):
@@ -265,7 +265,7 @@ def test_what_cannot_be_loaded_says_why(
         TransformersPolicy.load(llama)
 
 
-def test_a_request_that_fails_leaves_its_neighbours_alone(twins: tuple[PonderPolicy, TransformersPolicy]) -> None:
+def test_failing_request_affects_no_other_in_the_batch(twins: tuple[PonderPolicy, TransformersPolicy]) -> None:
     """Rules that leave no token, beside calls that share the batch."""
     policy = twins[1]
     none_left = Sampling(allowed_token_ids=(7,), no_repeat_ngram_size=1, max_tokens=6)

@@ -1,4 +1,4 @@
-"""The `vllm` policy. Where vLLM is not installed, only that it says so; the rest runs on a GPU, by the contract."""
+"""`VLLMPolicy`. Without vLLM only the error message is tested; the rest, with the contract, needs a GPU."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ there = pytest.mark.skipif(not HERE, reason="vllm is not installed")
 
 
 @pytest.mark.skipif(HERE, reason="vllm is installed")
-def test_without_vllm_it_says_what_to_install(tmp_path: Path) -> None:
+def test_missing_vllm_names_the_extra(tmp_path: Path) -> None:
     with pytest.raises(MissingExtra, match=r"needs the package 'vllm': pip install 'ponder\[vllm\]'"):
         load_inference_policy(f"vllm:{tmp_path}")
 
 
-def test_it_is_not_trained() -> None:
+def test_vllm_policy_cannot_be_trained() -> None:
     with pytest.raises(UsageError, match="only ponder's own networks can be trained: give 'smollm2' alone"):
         load_policy("vllm:smollm2")
 
@@ -111,7 +111,7 @@ class TestAroundTheEngine(PolicyContract):
             assert policy.engine.loops == {loop}, "the engine never leaves its loop, whichever its callers are in"
             policy.close()
 
-    def test_weights_change_between_texts(self, policy: VLLMPolicy) -> None:
+    def test_reload_between_requests(self, policy: VLLMPolicy) -> None:
         async def both() -> None:
             writing = asyncio.create_task(policy.generate(PROMPT, Sampling(max_tokens=CONTEXT - len(PROMPT))))
             await asyncio.sleep(0)
@@ -126,13 +126,13 @@ class TestAroundTheEngine(PolicyContract):
 
 
 @there
-def test_no_folder() -> None:
+def test_missing_folder() -> None:
     with pytest.raises(ModelError, match="no model folder"):
         VLLMPolicy.load("/nowhere")
 
 
 @there
-def test_its_names_for_our_options() -> None:
+def test_vllm_sampling_params() -> None:
     from vllm import SamplingParams
 
     told = sampling_params.vllm_sampling_params(

@@ -23,7 +23,7 @@ from ponder.pipelines.problems.curriculum import (
     Uniform,
     difficulty,
 )
-from ponder.pipelines.solve import shuffled_indices, shuffled_problems
+from ponder.pipelines.problems.shuffled_order import shuffled_indices, shuffled_problems
 from ponder.runs import job_json
 from ponder.types import Problem, user_messages
 
@@ -71,7 +71,7 @@ class Endless(Sequence[Problem]):
 
 
 @given(GROUPS, st.floats(1, 100))
-def test_history_is_what_a_sum_over_all_tries_gives(groups: list[tuple[int, list[float | None]]], half: float) -> None:
+def test_history_matches_sum_over_tries(groups: list[tuple[int, list[float | None]]], half: float) -> None:
     found = history(groups, half_life=half)
     for index in {i for i, _ in groups}:
         own = [[min(1.0, max(0.0, r)) for r in rewards if r is not None] for i, rewards in groups if i == index]
@@ -84,7 +84,7 @@ def test_history_is_what_a_sum_over_all_tries_gives(groups: list[tuple[int, list
 
 
 @given(GROUPS)
-def test_history_is_the_same_after_json(groups: list[tuple[int, list[float | None]]]) -> None:
+def test_history_json_round_trip(groups: list[tuple[int, list[float | None]]]) -> None:
     first = history(groups, half_life=7.3, max_problems=9)
     second = through_json(first)
     for index, rewards in [*groups, (3, HALF), (50, ALL)]:
@@ -93,27 +93,27 @@ def test_history_is_the_same_after_json(groups: list[tuple[int, list[float | Non
     assert first.to_json() == second.to_json() and list(first) == list(second)
 
 
-def test_undecided_is_no_try() -> None:
+def test_undecided_rewards_do_not_count() -> None:
     found = history([(1, [None, math.nan]), (2, [None, 1.0, 0.0, math.nan])])
     assert found.rate(1) is None and list(found) == [2]
     assert found.counts(2) == (2.0, 1.0)
 
 
-def test_history_forgets_what_was_not_tried_for_longest() -> None:
+def test_history_forgets_the_least_recently_tried() -> None:
     found = history([(0, HALF), (1, HALF), (2, HALF), (0, ALL), (3, NONE)], max_problems=3)
     assert list(found) == [3, 0, 2] and len(found) == 3
     assert found.rate(1) is None and found.rate(0) == pytest.approx((4 * 0.5**0.5 + 8) / (8 * 0.5**0.5 + 8))
 
 
-def test_settings_that_cannot_work() -> None:
+def test_curricula_refuse_impossible_settings() -> None:
     for bad in ({"half_life": 0.0}, {"half_life": math.inf}, {"half_life": math.nan}, {"max_problems": 0}):
         with pytest.raises(UsageError, match="half_life"):
             PassRateHistory(**bad)
     for make in (lambda: Frontier(1.1), lambda: Frontier(-0.1), lambda: Frontier(0.2, -1), lambda: Frontier(math.nan)):
-        with pytest.raises(UsageError, match="explore"):
+        with pytest.raises(UsageError, match="explore_share"):
             make()
     for other in (lambda: EasyToHard(0), lambda: EasyToHard(9, 0.0), lambda: EasyToHard(9, 1.5)):
-        with pytest.raises(UsageError, match="over"):
+        with pytest.raises(UsageError, match="ramp_problems"):
             other()
 
 
@@ -153,14 +153,14 @@ def test_uniform_is_the_stream(
 
 
 @pytest.mark.parametrize("kind", [Uniform(), Frontier(), EasyToHard()])
-def test_a_million_problems_are_not_looked_at(kind: Curriculum) -> None:
+def test_choice_does_not_read_a_million_problems(kind: Curriculum) -> None:
     endless, tried = Endless(), history([(i, HALF) for i in range(5_000)])
     chosen = kind.choose(endless, 0, 64, 32, tried)
     assert len(set(chosen)) == 32 and max(chosen) > 5_000 and endless.made < 2_000
 
 
 @pytest.mark.parametrize("name", CURRICULA)
-def test_by_name(name: str) -> None:
+def test_lookup_by_name(name: str) -> None:
     kind = CURRICULA[name]()
     assert job_json.decode(json.loads(json.dumps(job_json.encode(kind)))) == kind
     with pytest.raises(TaskError, match="no problems"):
@@ -274,12 +274,12 @@ def learn(kind: Curriculum, seed: int, restart: bool = False) -> tuple[float, li
     return live / (16 * 50), order
 
 
-def test_frontier_finds_groups_that_teach() -> None:
+def test_frontier_finds_groups_with_gradients() -> None:
     for seed in range(5):
         uniform, frontier = learn(Uniform(), seed)[0], learn(Frontier(), seed)[0]
         assert frontier > uniform + 0.15, (uniform, frontier)
 
 
 @pytest.mark.parametrize("kind", [Frontier(), EasyToHard(400)])
-def test_a_restart_changes_nothing(kind: Curriculum) -> None:
+def test_resumed_run_chooses_the_same_problems(kind: Curriculum) -> None:
     assert learn(kind, 1) == learn(kind, 1, restart=True)

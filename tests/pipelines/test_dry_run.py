@@ -14,9 +14,9 @@ from ponder.errors import Interrupted, ModelError
 from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
-from ponder.pipelines.preflight.dry_run import build_sft_learner, dry_run, sample_groups, time_full_pass
+from ponder.pipelines.preflight.dry_run import dry_run, sample_groups, time_full_pass
 from ponder.pipelines.rl import RL, build_learners
-from ponder.pipelines.sft import FineTune
+from ponder.pipelines.sft import FineTune, build_sft_learner
 from ponder.protocols import NoProgress
 from ponder.reason.strategies import Samples
 from ponder.runs import read_metrics, read_traces
@@ -40,7 +40,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "temporary"
 
 
-def test_the_probe_takes_the_runs_own_steps(tmp_path: Path, temporary: Path) -> None:
+def test_dry_run_takes_the_run_s_own_steps(tmp_path: Path, temporary: Path) -> None:
     found = dry_run(JOB, 2, NoProgress())
     replace(JOB, steps=2)(tmp_path / "run")
     told = [[{k: v for k, v in m.items() if "time" not in k and k != "step"} for m in rows]
@@ -56,24 +56,24 @@ def test_the_probe_takes_the_runs_own_steps(tmp_path: Path, temporary: Path) -> 
     assert not list(temporary.iterdir()), "nothing is kept"
 
 
-def test_a_job_shorter_than_its_probe() -> None:
+def test_job_shorter_than_dry_run() -> None:
     assert len(dry_run(replace(JOB, steps=1), 2, NoProgress()).sample_seconds) == 1
 
 
-def test_fine_tuning_samples_nothing() -> None:
+def test_sft_dry_run_samples_nothing() -> None:
     found = dry_run(TUNE, 2, NoProgress())
     assert found.sample_seconds == [0.0, 0.0] and min(found.learn_seconds) > 0
 
 
 @pytest.mark.parametrize(("kind", "at"), [("phase", 1), ("tokens", 1), ("share", 1)])
-def test_a_stop_is_a_stop(kind: str, at: int, temporary: Path) -> None:
+def test_interrupt_ends_dry_run(kind: str, at: int, temporary: Path) -> None:
     job = replace(JOB, algorithm=GRPO())  # which learns from every group
     with pytest.raises(Interrupted, match="nothing was kept"):
         dry_run(job, 2, RecordingProgress(kind, at))
     assert not list(temporary.iterdir())
 
 
-def test_a_fault_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dry_run_raises_the_job_s_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def damaged(*args: object, **more: object) -> None:
         raise ModelError("damaged")
 
@@ -82,7 +82,7 @@ def test_a_fault_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         dry_run(JOB, 2, NoProgress())
 
 
-def test_the_scan_goes_on_where_the_probe_ended() -> None:
+def test_sample_groups_continue_after_dry_run() -> None:
     def policy() -> PonderPolicy:
         return load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="float32")
 
@@ -94,7 +94,7 @@ def test_the_scan_goes_on_where_the_probe_ended() -> None:
     assert run_async(sample_groups(JOB, policy(), 2, first)) == first, "what is there is used"
 
 
-def test_the_fine_tuner_is_the_jobs() -> None:
+def test_build_sft_learner_uses_job_settings() -> None:
     policy = load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="float32")
     learner = build_sft_learner(replace(TUNE, frozen_layers=1, gradient_checkpointing=True), policy)
     assert learner.objective is TUNE.algorithm and learner.net.gradient_checkpointing
@@ -102,7 +102,7 @@ def test_the_fine_tuner_is_the_jobs() -> None:
     assert all(isinstance(t, torch.Tensor) for t in learner.tensors().values())
 
 
-def test_what_all_groups_would_take() -> None:
+def test_time_full_pass() -> None:
     policy = load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="float32")
     learner, _ = build_learners(JOB, policy)
     first = dry_run(JOB, 1, NoProgress()).first_traces

@@ -32,7 +32,7 @@ def ran(job: Evaluate, folder: Path, policy: Any, watch: Progress | None = None)
         return asyncio.run(evaluate(job, policy, run, watch or NoProgress()))
 
 
-def test_accuracy_of_single_answers(tmp_path: Path) -> None:
+def test_report_counts_single_answers(tmp_path: Path) -> None:
     """Asked for 0 to 9, always 3 or nothing: one right of ten, and one undecided."""
     script = ["3"] * 5 + [""] + ["3"] * 4
     job = Evaluate(DigitTask(), strategy=Chain(), max_concurrency=4)
@@ -80,7 +80,7 @@ def test_report_of_several_samples() -> None:
     assert evaluation_report(traces, "wanted", None).majority is None
 
 
-def test_it_goes_on_problem_by_problem(tmp_path: Path) -> None:
+def test_evaluation_resumes_by_problem(tmp_path: Path) -> None:
     job = Evaluate(DigitTask(), strategy=Samples(2, Sampling(max_tokens=1)), max_concurrency=3)
     whole = ran(job, tmp_path / "whole", FakePolicy(["3"] * 20))
     policy = FakePolicy(["3"] * 40)
@@ -95,7 +95,7 @@ def test_it_goes_on_problem_by_problem(tmp_path: Path) -> None:
     assert ran(job, tmp_path / "run", again) == whole and not again.calls
 
 
-def test_a_torn_trace_is_solved_again(tmp_path: Path) -> None:
+def test_unfinished_trace_is_solved_again(tmp_path: Path) -> None:
     job = Evaluate(DigitTask(), max_concurrency=5)
     whole = ran(job, tmp_path / "run", FakePolicy(["3"] * 10))
     path = tmp_path / "run" / "traces.jsonl"
@@ -124,7 +124,7 @@ class ShyDigits(DigitTask):
 
 
 @pytest.mark.parametrize("strategy", [Chain(), Samples(2)])
-def test_a_first_batch_without_any_judgement_does_not_end_the_run(strategy: Any, tmp_path: Path) -> None:
+def test_undecided_first_batch_does_not_end_the_run(strategy: Any, tmp_path: Path) -> None:
     watcher = RecordingProgress()
     found = ran(
         Evaluate(ShyDigits(), strategy=strategy, max_concurrency=2), tmp_path / "run", FakePolicy(["5"] * 20), watcher
@@ -136,7 +136,7 @@ def test_a_first_batch_without_any_judgement_does_not_end_the_run(strategy: Any,
     assert found.reasons == {"timed out": 4 * n} and "4 of 10 problems have no verdict" in found.unmeasured
 
 
-def test_limit_and_emptiness(tmp_path: Path) -> None:
+def test_limit_and_empty_task(tmp_path: Path) -> None:
     found = ran(Evaluate(DigitTask(), limit=3), tmp_path / "few", FakePolicy(["0"] * 3))
     assert found.num_problems == 3 and found.accuracy.correct == 1
     with pytest.raises(TaskError, match="no held-out problems"):
@@ -146,13 +146,13 @@ def test_limit_and_emptiness(tmp_path: Path) -> None:
             Evaluate(DigitTask(), **bad)
 
 
-def test_another_job_s_traces_are_not_taken(tmp_path: Path) -> None:
+def test_run_of_another_evaluation_is_refused(tmp_path: Path) -> None:
     ran(Evaluate(DigitTask(), limit=3), tmp_path / "run", FakePolicy())
     with pytest.raises(RunError, match=r"limit: 3 -> 4"):
         ran(Evaluate(DigitTask(), limit=4), tmp_path / "run", FakePolicy())
 
 
-def test_a_whole_job_on_a_fresh_model(tmp_path: Path) -> None:
+def test_evaluate_with_a_real_policy_resumes_to_the_same_answers(tmp_path: Path) -> None:
     """Through the real policy, stopped while sampling and taken up again: the same answers."""
     from ponder.pipelines import evaluate as module
 
@@ -178,7 +178,7 @@ def test_a_whole_job_on_a_fresh_model(tmp_path: Path) -> None:
     assert texts[0] == texts[1]
 
 
-def test_solving_all_stops_at_the_first_failure() -> None:
+def test_solve_all_stops_at_the_first_failure() -> None:
     class Failing(FakePolicy):
         async def generate(self, prefix: Any, sampling: Any, n: int = 1) -> Any:
             if prefix[0] == ord("3"):
@@ -190,7 +190,7 @@ def test_solving_all_stops_at_the_first_failure() -> None:
     assert isinstance(caught.value.exceptions[0], ValueError)
 
 
-def test_an_evaluation_means_the_weights_it_began_with(tmp_path: Path) -> None:
+def test_evaluation_pins_the_checkpoint(tmp_path: Path) -> None:
     """Trained on in between, the same command must not pass off the old model's traces as the new one's."""
     trained = tmp_path / "trained"
     (trained / "checkpoints" / "step-000001").mkdir(parents=True)
@@ -201,7 +201,7 @@ def test_an_evaluation_means_the_weights_it_began_with(tmp_path: Path) -> None:
     assert pin_checkpoint("smollm2") == "smollm2"
 
 
-def test_lines_stand_in_columns() -> None:
+def test_report_lines_are_aligned() -> None:
     right = Accuracy(8, 10)
     found = EvaluationReport(10, 16, right, right, right, num_undecided=1, cost=Cost(generated_tokens=5))
     assert all(line[15] == " " and line[16] != " " for line in found.lines())
@@ -218,7 +218,7 @@ class Slow(FakePolicy):
         return await super().generate(prefix, sampling, n)
 
 
-def test_a_slow_problem_holds_up_nobody(tmp_path: Path) -> None:
+def test_slow_problem_does_not_block_others(tmp_path: Path) -> None:
     found = ran(Evaluate(DigitTask(), max_concurrency=2), tmp_path / "run", Slow(["3"] * 10))
     order = [t.problem.id for _, t in read_traces(tmp_path / "run")]
     assert found.num_problems == 10 and order.index("digits/test/0") >= 8
@@ -233,7 +233,7 @@ class Moody(FakePolicy):
         return await super().generate(prefix, sampling, n)
 
 
-def test_a_problem_that_fails_is_undecided_and_tried_again(tmp_path: Path) -> None:
+def test_failed_problem_is_undecided_and_retried(tmp_path: Path) -> None:
     found = ran(Evaluate(DigitTask()), tmp_path / "run", Moody(["3"] * 10))
     assert (found.num_failed, found.accuracy.total, found.accuracy.undecided) == (2, 10, 2)
     assert found.accuracy.mean == 1 / 10 and found.reasons == {"not today": 2} and not found.unmeasured
@@ -249,7 +249,7 @@ def test_a_problem_that_fails_is_undecided_and_tried_again(tmp_path: Path) -> No
         ran(Evaluate(DigitTask()), tmp_path / "other", everything)
 
 
-def test_what_was_chosen_counts_and_no_answer_is_wrong(tmp_path: Path) -> None:
+def test_chosen_answer_counts_and_no_answer_is_wrong(tmp_path: Path) -> None:
     traces = [judged([1.0, 0.0], ["1", "2"]), judged([1.0, 0.0], ["1", "2"]), judged([1.0, 1.0], ["1", "1"])]
     traces[0].chosen, traces[1].chosen = 1, 2
     traces[2].budget_exhausted = True
@@ -261,7 +261,7 @@ def test_what_was_chosen_counts_and_no_answer_is_wrong(tmp_path: Path) -> None:
     assert (failed.correct, failed.total, failed.undecided) == (1, 3, 1)
 
 
-def test_an_ensemble_without_an_answer_is_wrong_and_a_failed_one_unknown() -> None:
+def test_no_answer_is_wrong_and_a_failure_is_undecided() -> None:
     """As for a single answer, and as `ponder compare` has it."""
     silent, failed = judged([], []), judged([], [])
     failed.failed = "the prompt has 9000 tokens"
@@ -274,7 +274,7 @@ def test_an_ensemble_without_an_answer_is_wrong_and_a_failed_one_unknown() -> No
     assert found.reasons == {"the prompt has N tokens": 1} and "1 of 3 problems have no verdict" in found.unmeasured
 
 
-def test_an_oracle_is_said_to_be_one(tmp_path: Path) -> None:
+def test_report_says_that_an_oracle_guided(tmp_path: Path) -> None:
     job = Evaluate(DigitTask(), guide="oracle", limit=2)
     with Run(tmp_path / "run", job) as run:
         found = asyncio.run(evaluate(job, FakePolicy(["0", "1"]), run, NoProgress(), FirstCharVerifier()))
@@ -282,7 +282,7 @@ def test_an_oracle_is_said_to_be_one(tmp_path: Path) -> None:
     assert not ran(replace(job, guide=""), tmp_path / "plain", FakePolicy(["0", "1"])).oracle
 
 
-def test_a_budget_for_all_problems_together(tmp_path: Path) -> None:
+def test_shared_budget_covers_all_problems(tmp_path: Path) -> None:
     """One token an answer: four are paid for, whichever they are, and a run that goes on has spent them."""
     job = Evaluate(DigitTask(), strategy=Chain(Sampling(max_tokens=1)), budget=Budget(4), max_concurrency=1)
     assert ran(job, tmp_path / "each", FakePolicy(["3"] * 10)).cost.generated_tokens == 10
@@ -292,7 +292,7 @@ def test_a_budget_for_all_problems_together(tmp_path: Path) -> None:
     assert (found.accuracy.correct, found.accuracy.total) == (1, 10), "no answer for want of budget is wrong"
 
 
-def test_a_guide_is_measured_too() -> None:
+def test_report_measures_the_guide() -> None:
     """By hand: of the four pairs of a right and a wrong answer the guide orders three, and ties in one."""
     traces = [judged([1.0, 0.0], ["1", "2"]), judged([1.0, 0.0], ["1", "2"]), judged([None, 1.0], ["", "1"])]
     marks = [[0.9, 0.1], [0.5, 0.5], [0.7, None]]

@@ -64,9 +64,7 @@ JOB = RL(
         ((0.0, 1.0), "24 rewards lie from 0 to 1, but never differ for one problem, so", "more samples of each"),
     ],
 )
-def test_a_run_without_a_signal_stops_with_all_kept(
-    by: tuple[float, ...], said: str, cure: str, tmp_path: Path
-) -> None:
+def test_run_without_signal_stops_and_saves(by: tuple[float, ...], said: str, cure: str, tmp_path: Path) -> None:
     job = replace(JOB, task=Always(by=by))
     with pytest.raises(TaskError, match=f"stopped after 3 of 7 steps: {said} nothing is learned.*{cure}.*3 more steps"):
         job(tmp_path / "run")
@@ -78,7 +76,7 @@ def test_a_run_without_a_signal_stops_with_all_kept(
 
 
 @pytest.mark.filterwarnings("ignore:after step")
-def test_the_last_step_tells_too_and_zero_never_stops(tmp_path: Path) -> None:
+def test_run_stops_at_last_step_and_zero_never_stops(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match=r"stopped after 6 of 6 .* goes on with the model as it is"):
         replace(JOB, steps=6, max_steps_without_signal=6)(tmp_path / "end")
     assert replace(JOB, steps=6, max_steps_without_signal=6)(tmp_path / "end").version == 6
@@ -88,7 +86,7 @@ def test_the_last_step_tells_too_and_zero_never_stops(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("steps", "said"), [(1, "after step 1 all 8"), (2, "after step 2 all 16")])
-def test_it_is_said_soon(steps: int, said: str, tmp_path: Path) -> None:
+def test_warning_after_two_steps(steps: int, said: str, tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=f"{said} rewards are 0, so nothing is learned") as heard:
         replace(JOB, steps=steps)(tmp_path / "run")
     assert len(heard) == 1
@@ -99,7 +97,7 @@ def test_it_is_said_soon(steps: int, said: str, tmp_path: Path) -> None:
     replace(JOB, algorithm=Distill(), teacher="?"),  # learns from a teacher, whatever the reward
     replace(JOB, task=DigitTask(answer="7"), strategy=Samples(8, Sampling(max_tokens=2)), problems_per_step=8),
 ])  # fmt: skip
-def test_whoever_learns_something_goes_on(job: RL, tmp_path: Path) -> None:
+def test_run_with_signal_continues(job: RL, tmp_path: Path) -> None:
     if job.teacher:
         start = replace(JOB, steps=1, max_steps_without_signal=0)
         with warnings.catch_warnings():
@@ -112,7 +110,7 @@ def test_whoever_learns_something_goes_on(job: RL, tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:after step")
-def test_a_stop_in_between_does_not_begin_the_count_anew(tmp_path: Path) -> None:
+def test_interrupt_keeps_the_count(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         JOB(tmp_path / "run", RecordingProgress("step", 2))
     with pytest.raises(TaskError, match="stopped after 3 of 7 steps: all 24 rewards"):
@@ -128,7 +126,7 @@ GROUPS = st.lists(st.lists(st.sampled_from([None, 0.0, 0.5, 1.0]), min_size=1, m
 
 
 @given(st.lists(GROUPS, max_size=5), st.booleans())
-def test_any_difference_that_credit_can_see_is_a_signal(steps: list[list[list[float | None]]], alone: bool) -> None:
+def test_signal_is_what_credit_compares(steps: list[list[list[float | None]]], alone: bool) -> None:
     memory: dict[str, float] = {}
     for i, groups in enumerate(steps):
         flat_rewards.update_flat_rewards(
@@ -141,7 +139,7 @@ def test_any_difference_that_credit_can_see_is_a_signal(steps: list[list[list[fl
     assert bool(flat_rewards.describe_flat_rewards(memory)) == (bool(every) and not live)
 
 
-def test_a_run_from_before_is_left_alone() -> None:
+def test_run_without_counts_continues() -> None:
     memory: dict[str, Any] = {}
     flat_rewards.update_flat_rewards(memory, 5, [trace_group([1], [[2], [2]], [1.0, 1.0])], "wanted", False)
     assert not flat_rewards.describe_flat_rewards(memory)
@@ -165,13 +163,13 @@ class Undecided(DigitTask):
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_a_run_in_which_nothing_was_judged_fails(steps: int, tmp_path: Path) -> None:
+def test_run_without_verdicts_fails(steps: int, tmp_path: Path) -> None:
     """However short it is: it trained on no reward at all."""
     few = replace(JOB, task=Undecided(), steps=steps, problems_per_step=1)
-    with pytest.raises(VerifierError, match=f"{2 * steps} of the last {2 * steps} answers could not be judged"):
+    with pytest.raises(VerifierError, match=f"{2 * steps} of the last {2 * steps} answers could not be graded"):
         few(tmp_path / "run")
 
 
-def test_a_teacher_that_nobody_reads_is_refused() -> None:
+def test_unused_teacher_is_refused() -> None:
     with pytest.raises(UsageError, match="reads no teacher without a KL term"):
         replace(JOB, teacher="smollm2")

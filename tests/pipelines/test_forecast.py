@@ -19,7 +19,7 @@ from ponder.pipelines.preflight.forecast import (
     ("p", "n", "share"),
     [(0.5, 8, 2 * 0.5**8), (0.5, 2, 0.5), (0.0, 8, 1.0), (1.0, 8, 1.0), (0.1, 8, 0.43046722), (0.9, 16, 0.18530202)],
 )
-def test_a_group_of_equal_rewards(p: float, n: int, share: float) -> None:
+def test_dead_group_probability(p: float, n: int, share: float) -> None:
     assert dead_group_probability(p, n) == pytest.approx(share, rel=1e-6)
 
 
@@ -34,17 +34,17 @@ def test_a_group_of_equal_rewards(p: float, n: int, share: float) -> None:
         (1e-9, 1e-9, 8, 1.0),  # each is solved always or never
     ],
 )
-def test_pass_rates_that_differ(a: float, b: float, n: int, share: float) -> None:
+def test_expected_dead_share_of_beta(a: float, b: float, n: int, share: float) -> None:
     assert expected_dead_share(a, b, n) == pytest.approx(share, rel=1e-6)
 
 
-def test_expectation_by_drawing() -> None:
+def test_expected_dead_share_matches_simulation() -> None:
     p = np.random.default_rng(0).beta(0.3, 2.0, 200_000)
     assert expected_dead_share(0.3, 2.0, 8) == pytest.approx(np.mean(p**8 + (1 - p) ** 8), abs=2e-3)
 
 
 @pytest.mark.parametrize("shape", [(0.5, 0.5), (1.0, 1.0), (0.3, 3.0), (3.0, 0.3), (8.0, 8.0)])
-def test_a_scan_finds_the_spread(shape: tuple[float, float]) -> None:
+def test_fit_pass_rates_recovers_distribution(shape: tuple[float, float]) -> None:
     """The truth lies in the 90 % range about as often as that says, and the estimate is near it."""
     draw = np.random.default_rng(1)
     inside, off = 0, []
@@ -58,20 +58,20 @@ def test_a_scan_finds_the_spread(shape: tuple[float, float]) -> None:
     assert inside >= 9 and abs(np.mean(off)) < 0.05
 
 
-def test_more_problems_more_certain() -> None:
+def test_more_problems_narrow_the_range() -> None:
     few, many = (fit_pass_rates([8] * k, [4] * k).dead_share(8) for k in (4, 64))
     assert many[2] - many[1] < few[2] - few[1]
     assert fit_pass_rates([8] * 64, [4] * 64).mean() == pytest.approx(0.5)
 
 
-def test_hopeless_problems_stay_hopeless() -> None:
+def test_unsolved_problems_predict_dead_groups() -> None:
     """Nothing right in 256 samples: no group size that is offered would save it."""
     found = forecast_groups([[0.0] * 8] * 32)
     assert found is not None and found.pass_rate == 0 and found.observed == 1
     assert found.expected > 0.95 and found.by_n[64] > 0.9 and smallest_group_size(found, 0.5) is None
 
 
-def test_groups_of_two_kinds_of_rewards() -> None:
+def test_forecast_of_two_rewards() -> None:
     found = forecast_groups([[1.0, 0.0, 0.0, 0.0]] * 10 + [[0.0] * 4] * 10)
     assert found is not None and found.n == 4
     assert found.pass_rate == 0.125 and found.observed == 0.5 and found.low < found.expected < found.high
@@ -83,7 +83,7 @@ def test_groups_of_two_kinds_of_rewards() -> None:
     assert shifted is not None and shifted.by_n == found.by_n, "only which rewards are equal counts"
 
 
-def test_groups_that_cannot_be_forecast() -> None:
+def test_no_forecast_for_many_rewards() -> None:
     assert forecast_groups([]) is None and forecast_groups([[]]) is None
     assert forecast_groups([[0.1, 0.5, 1.0]]) is None, "three kinds of rewards are no coin"
     solved = forecast_groups([[1.0] * 4] * 8)
@@ -92,7 +92,7 @@ def test_groups_that_cannot_be_forecast() -> None:
     assert unequal is not None and unequal.n == 2, "an undecided answer is missing from its group"
 
 
-def test_time() -> None:
+def test_forecast_run_time() -> None:
     found = forecast_run_time(100, [3.0, 2.0], [2.0, 1.0], [1.0, 1.0], 0.0, 1.0)
     assert (
         (found.expected, found.low, found.high) == (300.0, 300.0, 500.0)

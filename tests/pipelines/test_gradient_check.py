@@ -65,7 +65,7 @@ def run_compiled_block(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     yield lost
 
 
-def test_no_check_changes_which_parameters_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_do_not_change_trainable_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="float32")
     learner, _ = build_learners(JOB, policy)
     wanted, seen = [p.requires_grad for p in policy.net.parameters()], []
@@ -81,7 +81,7 @@ def test_no_check_changes_which_parameters_learn(monkeypatch: pytest.MonkeyPatch
     assert len(seen) > 4 and all(flags == wanted for flags in seen)
 
 
-def test_norms_are_those_of_the_gradient_and_leave_nothing_behind() -> None:
+def test_gradient_norms_match_gradient_and_leave_no_state() -> None:
     policy = load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="float32")
     learner, _ = build_learners(JOB, policy)
     traces = _credited(policy, learner)
@@ -112,7 +112,7 @@ JOBS = {
 
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
-def test_a_compiled_block_without_gradient_is_refused_before_the_first_step(
+def test_compiled_block_without_gradient_is_refused(
     job: RL | FineTune, run_compiled_block: list[int], tmp_path: Path
 ) -> None:
     job(tmp_path / "healthy")
@@ -122,7 +122,7 @@ def test_a_compiled_block_without_gradient_is_refused_before_the_first_step(
     assert not read_metrics(tmp_path / "broken")
 
 
-def test_reward_models_are_proved_too(run_compiled_block: list[int], tmp_path: Path) -> None:
+def test_reward_model_gradient_is_checked(run_compiled_block: list[int], tmp_path: Path) -> None:
     rows = [{"prompt": "1+1=", "completion": str(i), "label": i % 2 == 0} for i in range(8)]
     (tmp_path / "labels.jsonl").write_text("\n".join(map(json.dumps, rows)))
     data = (str(tmp_path / "labels.jsonl"),)
@@ -135,7 +135,7 @@ def test_reward_models_are_proved_too(run_compiled_block: list[int], tmp_path: P
         job(tmp_path / "broken")
 
 
-def test_another_gradient_than_the_plain_one_is_refused(
+def test_different_compiled_gradient_is_refused(
     run_compiled_block: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     run = decoder.run_compiled_block
@@ -149,7 +149,7 @@ def test_another_gradient_than_the_plain_one_is_refused(
         JOB(tmp_path / "run")
 
 
-def test_adapters_are_all_reached(run_compiled_block: list[int]) -> None:
+def test_all_adapters_get_a_gradient(run_compiled_block: list[int]) -> None:
     pytest.importorskip("peft")
     job = replace(JOB, frozen_layers=0, lora=LoRA(2))
     policy = load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="float32")
@@ -158,7 +158,7 @@ def test_adapters_are_all_reached(run_compiled_block: list[int]) -> None:
     assert check.passed and f"all {len(learner.master_weights.params)} parameters" in check.value
 
 
-def test_a_step_that_misses_a_parameter_is_not_taken(run_compiled_block: list[int]) -> None:
+def test_missing_gradient_stops_step(run_compiled_block: list[int]) -> None:
     policy = load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="float32")
     learner, _ = build_learners(JOB, policy)
     traces, before = _credited(policy, learner), {n: p.clone() for n, p in policy.net.named_parameters()}
@@ -168,7 +168,7 @@ def test_a_step_that_misses_a_parameter_is_not_taken(run_compiled_block: list[in
     assert all(torch.equal(p, before[n]) for n, p in policy.net.named_parameters())
 
 
-def test_a_kl_term_alone_is_no_gradient_to_prove_anything_by() -> None:
+def test_kl_term_alone_is_not_checked() -> None:
     """Where the policy is its reference, what is left of it is rounding, which differs from kernel to kernel."""
     policy = load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="float32")
     learner, _ = build_learners(JOB, policy)

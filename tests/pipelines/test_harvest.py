@@ -149,7 +149,7 @@ def test_labels_on_the_steps_come_first_and_may_be_led_by_the_gold_answer(tmp_pa
 
 
 @pytest.mark.parametrize("what", ["labels", "values"])
-def test_what_is_shared_is_told_in_what_is_kept(tmp_path: Path, what: str):
+def test_shared_prefixes_are_kept_once(tmp_path: Path, what: str):
     made = tree()
     made.steps[2].text = "is 7, I am quite sure"
     made.steps[2].token_ids = ids(range(30))
@@ -161,7 +161,7 @@ def test_what_is_shared_is_told_in_what_is_kept(tmp_path: Path, what: str):
     assert told == {("7",): [1.0], ("77",): [0.0], ("3 and 4", "is 8"): [0.5, 0.0]}
 
 
-def test_journeys_are_judged_again(run: Path, tmp_path: Path):
+def test_journeys_are_graded_again(run: Path, tmp_path: Path):
     """`Wanted` reads the first character: a journey that begins with "<think>" is wrong by it."""
     rows = Harvest((str(run),), kind="journeys").rows(FilterReport())
     assert len(rows) == 4 and not any(row["verified"] for row in rows)  # the run's job names no judge
@@ -171,7 +171,7 @@ def test_journeys_are_judged_again(run: Path, tmp_path: Path):
     assert line.split() == ["still", "right", "as", "one", "answer", "0", "-", "4", "compared"]
 
 
-def test_a_runs_own_judge_is_asked(tmp_path: Path):
+def test_journeys_use_the_verifier_of_the_run(tmp_path: Path):
     task = Algebra(test_size=2)
     problem = task.train[0]
     right, wrong = task.gold(problem), "\\boxed{123456}"
@@ -186,19 +186,22 @@ def test_a_runs_own_judge_is_asked(tmp_path: Path):
     assert funnel.dropped["still right as one answer"] == {"several answers": 1}  # which the scores had let through
 
 
-def test_as_a_stage_it_is_done_once(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_harvest_stage_runs_once(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     job = Harvest((str(run),), keep="diverse")
     assert job_json.decode(job_json.encode(job)) == job
     out = job(tmp_path / "stage")
     rows = out.read_text()
-    assert len(rows.splitlines()) == 3 and json.loads((tmp_path / "stage" / "filter_report.json").read_text())[0]["count"] == 2
+    assert (
+        len(rows.splitlines()) == 3
+        and json.loads((tmp_path / "stage" / "filter_report.json").read_text())[0]["count"] == 2
+    )
     monkeypatch.setattr(pipeline, "read_traces", lambda folder: pytest.fail("it was done"))
     assert job(tmp_path / "stage").read_text() == rows
     with pytest.raises(RunError, match="another job"):
         Harvest((str(run),), max_per_problem=1)(tmp_path / "stage")
 
 
-def test_nothing_right_stops_with_the_funnel_and_leaves_no_file(tmp_path: Path):
+def test_harvest_without_right_answers_fails_with_the_report(tmp_path: Path):
     with Run(tmp_path / "run", Harvest(("x",))) as opened:
         opened.write_traces(0, [trace("3+4", {"8": 0.0, "?": None})])
     with pytest.raises(TaskError, match="hold no chains by the scorer 'wanted'") as error:
@@ -213,7 +216,7 @@ def test_nothing_right_stops_with_the_funnel_and_leaves_no_file(tmp_path: Path):
         Harvest((str(tmp_path / "run"),), scorer="accuracy").rows(FilterReport())
 
 
-def test_searches_led_by_the_gold_answer_estimate_nothing(tmp_path: Path):
+def test_oracle_searches_give_no_estimates(tmp_path: Path):
     led = trace("3+4", {"7": 1.0, "8": 0.0})
     led.oracle = True
     with Run(tmp_path / "run", Harvest(("x",))) as opened:
@@ -226,7 +229,7 @@ def test_searches_led_by_the_gold_answer_estimate_nothing(tmp_path: Path):
     assert Harvest(runs).rows(FilterReport())[0]["from"]["oracle"] is True  # what is right is right
 
 
-def test_the_scorer_must_be_clear(tmp_path: Path):
+def test_ambiguous_scorer_is_refused(tmp_path: Path):
     both = trace("3+4", {"7": 1.0})
     both.steps[1].scores["format"] = Score(0.5)
     with Run(tmp_path / "two", Harvest(("x",))) as opened:
@@ -252,7 +255,7 @@ def test_the_scorer_must_be_clear(tmp_path: Path):
         assert [event["operator"] for event in row["operators"]] == ["generate"]
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path):
+def test_harvest_refuses_folders_that_are_no_run(tmp_path: Path):
     with pytest.raises(RunError, match="not a run directory"):
         Harvest((str(tmp_path / "nowhere"),)).rows(FilterReport())
     with Run(tmp_path / "stages", Harvest(("x",))):
@@ -273,7 +276,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path):
      {"task": Addition(digits=1)}, {"format": "omega"}, {"kind": "labels", "format": "pairs"},
      {"kind": "labels", "keep": "first"}],
 )  # fmt: skip
-def test_settings_that_cannot_work(settings):
+def test_harvest_refuses_impossible_settings(settings):
     with pytest.raises((UsageError, UnknownName)):
         Harvest(**{"runs": ("r",), **settings})
 

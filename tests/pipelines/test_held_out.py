@@ -73,7 +73,7 @@ def test_harvest_drops_test_problems_wherever_they_were_solved(tmp_path: Path) -
     assert all("held_out" not in row["from"] for row in rows)
 
 
-def test_as_a_stage_it_refuses_too_and_says_where(tmp_path: Path) -> None:
+def test_harvest_stage_refuses_an_evaluation(tmp_path: Path) -> None:
     job = Stages((Stage("data", Harvest((run(tmp_path / "eval", Evaluate(DigitTask()), thought("x")),))),))
     with pytest.raises(TaskError, match="stage 'data': all 1 traces are of problems that are held out"):
         job(tmp_path / "stages")
@@ -88,7 +88,7 @@ def test_what_was_made_from_a_test_problem_is_held_out() -> None:
     assert not is_held_out(Problem("math/train/test/7", user_messages("?"), "1"))
 
 
-def test_judges_do_not_learn_from_an_evaluation(tmp_path: Path) -> None:
+def test_reward_models_do_not_learn_from_an_evaluation(tmp_path: Path) -> None:
     measured = run(tmp_path / "eval", Evaluate(DigitTask()), thought("a"))
     with pytest.raises(TaskError, match=r"held out .*--include-held-out"):
         read_labelled_traces((measured,))
@@ -106,7 +106,7 @@ def test_judges_do_not_learn_from_an_evaluation(tmp_path: Path) -> None:
         read_labelled_traces((str(labels),))
 
 
-def test_labels_are_not_made_of_an_evaluation(tmp_path: Path, fresh: str) -> None:
+def test_label_refuses_an_evaluation(tmp_path: Path, fresh: str) -> None:
     measured = run(tmp_path / "eval", Evaluate(DigitTask()), thought("a"))
     job = Label(DigitTask(), fresh, QUESTION_TEMPLATE, data=(measured,), device="cpu", dtype="float32")
     with pytest.raises(TaskError, match=r"held out .*--include-held-out"):
@@ -117,7 +117,7 @@ def test_labels_are_not_made_of_an_evaluation(tmp_path: Path, fresh: str) -> Non
     labelled = run(tmp_path / "told", told, thought("a"))
     with pytest.raises(TaskError, match="held out"):  # what was labelled so stays known, though no id says it
         Harvest((labelled,), scorer="wanted").rows(FilterReport())
-    with pytest.raises(UsageError, match="include_held_out is of `data`"):
+    with pytest.raises(UsageError, match="include_held_out is for `data`"):
         Label(DigitTask(), include_held_out=True)
 
 
@@ -132,7 +132,7 @@ def fresh(tmp_path: Path) -> str:
     return str(tmp_path / "model")
 
 
-def test_fine_tuning_says_so(tmp_path: Path) -> None:
+def test_fine_tuning_warns_about_held_out_rows(tmp_path: Path) -> None:
     measured = run(tmp_path / "eval", Evaluate(DigitTask()), thought("digits/test/3"))
     clean = run(tmp_path / "clean", Collect(DigitTask()), thought("digits/train/3"))
     file = tmp_path / "chains.jsonl"
@@ -167,7 +167,7 @@ def test_problems_do_not_start_from_test_problems(tmp_path: Path) -> None:
         job(tmp_path / "none")
 
 
-def test_a_mutation_that_is_a_test_problem_goes(tmp_path: Path) -> None:
+def test_mutation_equal_to_a_test_problem_is_dropped(tmp_path: Path) -> None:
     """In a space this small, numbers that are drawn anew make the task's own test problems."""
     task = Addition(digits=1)
     tests = {p.question for p in task.test}

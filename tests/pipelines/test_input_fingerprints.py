@@ -80,7 +80,7 @@ def test_own_code_is_followed_through_its_imports(home: Path) -> None:
     )
 
 
-def test_a_recipe_is_no_part_of_the_code_unless_it_is_used(home: Path) -> None:
+def test_unused_recipe_function_does_not_count(home: Path) -> None:
     marks = []
     for more in ("", "\nf = 1\n", "\nf = recipe()\n"):
         for value in (1, 2):
@@ -89,7 +89,7 @@ def test_a_recipe_is_no_part_of_the_code_unless_it_is_used(home: Path) -> None:
     assert marks[0] == marks[1] and marks[2] == marks[3] and marks[4] != marks[5]
 
 
-def test_files_that_code_names_count_unless_it_writes_some(home: Path) -> None:
+def test_files_named_by_code_count_unless_it_writes_files(home: Path) -> None:
     (home / "words.txt").write_text("a")
     for text, counts in (
         ("W = open('words.txt').read()", True),
@@ -125,7 +125,7 @@ class _Counting:
         return [Problem(str(i), user_messages(str(i + self.first))) for i in range(*at.indices(len(self)))]
 
 
-def test_problems_count_where_they_are_learned_from(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_problems_count(monkeypatch: pytest.MonkeyPatch) -> None:
     learned = "the training problems of digits"
     assert learned in input_fingerprints(RL(DigitTask(), MODEL)) and learned in input_fingerprints(
         FineTune(DigitTask(), MODEL)
@@ -143,7 +143,7 @@ def test_problems_count_where_they_are_learned_from(monkeypatch: pytest.MonkeyPa
     assert "the code of fakes" in before and f"the code of {__name__}" in before
 
 
-def test_models_count_wherever_they_are_named(home: Path) -> None:
+def test_models_count_in_any_field(home: Path) -> None:
     for name in ("teacher", "critic", "solver"):
         (home / name).mkdir()
         (home / name / "config.json").write_text("{}")
@@ -162,7 +162,7 @@ def test_models_count_wherever_they_are_named(home: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", ".", "/", "..", "~", "x" * 5000, "a\nb", "a\0b", "~nobody/x", "://"])
-def test_texts_that_name_no_place(text: str, home: Path) -> None:
+def test_texts_that_are_no_paths_are_ignored(text: str, home: Path) -> None:
     for job in (Label(DigitTask(), "none", separator=text), RL(Placed(place=text), MODEL)):
         assert not any("folder" in n or "file" in n for n in input_fingerprints(job))
 
@@ -172,7 +172,7 @@ class Placed(DigitTask):
     place: str = ""
 
 
-def test_a_folder_that_an_own_object_names(home: Path) -> None:
+def test_folder_of_a_user_object_counts(home: Path) -> None:
     job = RL(Placed(place="inner"), MODEL)
     before = input_fingerprints(job)
     name = "the folder inner (task.place)"
@@ -194,7 +194,7 @@ def test_two_files_of_one_name_both_count(home: Path) -> None:
     assert len(set(seen)) == 3
 
 
-def test_a_kept_fingerprint_is_of_the_very_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_fingerprint_is_of_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Same size and same time of change do not make it the same."""
     monkeypatch.setenv("PONDER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(file_fingerprints, "MIN_CACHED_FILE_BYTES", 1)
@@ -224,7 +224,7 @@ def test_a_kept_fingerprint_is_of_the_very_file(tmp_path: Path, monkeypatch: pyt
     assert file_fingerprint(path) == first
 
 
-def test_what_was_changed_just_now_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recently_changed_file_is_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PONDER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(file_fingerprints, "MIN_CACHED_FILE_BYTES", 1)
     (tmp_path / "a").write_bytes(b"one")

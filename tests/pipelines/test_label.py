@@ -84,7 +84,7 @@ def labels(trace: Trace) -> list[float | None]:
     return [trace.score(i, LABEL_SCORE) for i in range(1, len(trace.steps))]
 
 
-def test_shepherd_hard_and_soft() -> None:
+def test_math_shepherd_hard_and_soft_labels() -> None:
     trace, world = chain("a", "b", "x", "c", "wrong"), World()
     run_async(MathShepherd(max_completions=4, kind="hard")(trace, world, Ends()))
     assert labels(trace) == [1.0, 1.0, 0.0, 0.0, 0.0]
@@ -99,7 +99,7 @@ def test_shepherd_hard_and_soft() -> None:
     assert sum(n for said, n in world.asked if said == "q:a") == 400
 
 
-def test_soft_labels_draw_more_where_it_is_uncertain() -> None:
+def test_soft_labels_sample_more_if_uncertain() -> None:
     sure, unsure = chain("a", "right"), chain("a", "right")
     first, second = World(1.0), World(0.5)
     rule = MathShepherd(max_completions=256, first_round=8, max_interval_width=0.3)
@@ -110,7 +110,7 @@ def test_soft_labels_draw_more_where_it_is_uncertain() -> None:
     assert sure.score(1, LABEL_SCORE) == 1.0 and sure.score(2, LABEL_SCORE) == 1.0
 
 
-def test_an_answer_is_its_own_label_and_undecided_is_no_zero() -> None:
+def test_answer_is_graded_itself_and_undecided_is_not_zero() -> None:
     trace, world = chain("a?"), World()
     run_async(MathShepherd(max_completions=2)(trace, world, Ends()))
     assert labels(trace) == [None] and "1 undecided" in trace.steps[1].scores[LABEL_SCORE].reason and not world.asked
@@ -121,7 +121,7 @@ class Full(World):
         raise UsageError("the prompt fills the context")
 
 
-def test_a_prefix_that_cannot_be_completed_is_undecided() -> None:
+def test_prefix_without_room_is_undecided() -> None:
     trace = chain("a", "wrong")
     run_async(MathShepherd(max_completions=2)(trace, Full(), Ends()))
     assert labels(trace) == [None, 0.0] and "fills the context" in trace.steps[1].scores[LABEL_SCORE].reason
@@ -143,7 +143,7 @@ def test_binary_search_finds_the_first_wrong_step(length: int, wrong: int) -> No
     assert len(world.asked) <= np.ceil(np.log2(length + 1)) + 1
 
 
-def test_a_right_answer_costs_nothing_and_vouches_for_what_it_shares() -> None:
+def test_right_answer_labels_its_steps_without_sampling() -> None:
     trace, world = chain("a", "b", "right"), World()
     run_async(FirstErrorSearch()(trace, world, Ends()))
     assert labels(trace) == [1.0, 1.0, 1.0] and not world.asked
@@ -158,7 +158,7 @@ def test_a_right_answer_costs_nothing_and_vouches_for_what_it_shares() -> None:
     assert labels(mixed) == [None, None] and "undecided: odd" in mixed.steps[2].scores[LABEL_SCORE].reason
 
 
-def test_all_problems_at_once() -> None:
+def test_traces_are_labelled_concurrently() -> None:
     """Nobody waits for another: all first rounds are asked for before any is answered."""
     traces, world = [chain("a", "x", "wrong", id=str(i)) for i in range(5)], World()
 
@@ -185,7 +185,7 @@ def test_rounds_with_a_seed_differ() -> None:
     assert seeds == [5, 7, 9]
 
 
-def test_asides_and_prompts_are_not_labelled() -> None:
+def test_steps_to_label_skips_meta_steps_and_prompts() -> None:
     trace = chain("a", "right")
     trace.add(Step(1, "is that good?", ids([7]), np.zeros(1, np.float32), "eos", meta=True))
     trace.add(Step(1, "a tool's", ids([9])))
@@ -197,7 +197,7 @@ def test_asides_and_prompts_are_not_labelled() -> None:
     assert steps_to_label(given_text) == [1, 2]
 
 
-def test_impossible_settings_are_refused() -> None:
+def test_labellers_refuse_impossible_settings() -> None:
     rules: list[tuple[type[StepLabeller], dict[str, Any]]] = [
         (MathShepherd, {"first_round": 9}), (FirstErrorSearch, {"first_round": 0}), (MathShepherd, {"kind": "firm"}), (MathShepherd, {"max_interval_width": 1.0}),
         (FirstErrorSearch, {"sampling": Sampling(temperature=0.0)}),
@@ -219,7 +219,7 @@ def base(folder: Path) -> str:
     return str(folder)
 
 
-def test_the_job_labels_answers_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_label_job_resumes(tmp_path: Path) -> None:
     sampling = Sampling(max_tokens=12)
     job = Label(
         DigitTask(), base(tmp_path / "base"), QUESTION_TEMPLATE, strategy=Samples(3, sampling), labeller=MathShepherd(max_completions=2, sampling=sampling),
@@ -259,7 +259,7 @@ def test_the_job_labels_answers_and_goes_on_where_it_stopped(tmp_path: Path) -> 
         ("?", "no step got a label, and a judge learns nothing from them: see in traces.jsonl"),
     ],
 )
-def test_labels_that_teach_nothing_end_the_job_with_the_funnel(answer: str | None, why: str, tmp_path: Path) -> None:
+def test_useless_labels_end_the_job_with_the_report(answer: str | None, why: str, tmp_path: Path) -> None:
     """A solver that never succeeds, or always does, or is never judged. What it wrote is kept."""
     policy = load_policy(base(tmp_path / "base"), QUESTION_TEMPLATE, "cpu", "float32")
     job = Label(
@@ -285,7 +285,7 @@ def test_labels_that_teach_nothing_end_the_job_with_the_funnel(answer: str | Non
     assert json.loads((tmp_path / "run" / "filter_report.json").read_text())[0] == {"stage": "problems", "count": 4}
 
 
-def test_what_a_job_of_labels_tells(tmp_path: Path) -> None:
+def test_label_summary_lines(tmp_path: Path) -> None:
     sampling = Sampling(max_tokens=12)
     job = Label(
         DigitTask(), base(tmp_path / "base"), QUESTION_TEMPLATE, strategy=Samples(3, sampling), labeller=MathShepherd(max_completions=2, sampling=sampling),
@@ -299,7 +299,7 @@ def test_what_a_job_of_labels_tells(tmp_path: Path) -> None:
     assert said[-2].startswith("use it") and said[-1].startswith("run")
 
 
-def test_labels_are_of_the_engine_s_own_tokens(tmp_path: Path) -> None:
+def test_labels_use_sampled_tokens(tmp_path: Path) -> None:
     policy = load_policy(base(tmp_path / "base"), QUESTION_TEMPLATE, "cpu", "float32")
     text = "1\n2\n3"
     tokens = ids([*policy.tokens(text), 2])
@@ -312,7 +312,7 @@ def test_labels_are_of_the_engine_s_own_tokens(tmp_path: Path) -> None:
     assert cut.cost.cached_tokens > cut.cost.prompt_tokens > 0, "a prefix is computed once for its completions"
 
 
-def test_answers_of_runs_are_those_of_this_tokenizer_and_none_hides_another(tmp_path: Path) -> None:
+def test_answers_of_runs_need_the_same_tokenizer_and_keep_equal_ids_apart(tmp_path: Path) -> None:
     """Two runs may have other problems under one id, and a run of another model has other tokens."""
     policy = load_policy(base(tmp_path / "base"), QUESTION_TEMPLATE, "cpu", "float32")
     job = Label(

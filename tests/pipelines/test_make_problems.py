@@ -129,7 +129,7 @@ def test_from_templates_to_a_task(templates: str, tmp_path: Path):
     assert len(Harvest((str(tmp_path / "run"),), keep="first", max_per_problem=1).rows(FilterReport())) == 40
 
 
-def test_without_a_solver_templates_are_believed(templates: str, tmp_path: Path):
+def test_templates_need_no_solver(templates: str, tmp_path: Path):
     job = MakeProblems("templates", file=templates, count=10, filters=PLAIN)
     found = ran(job, tmp_path / "run", lambda name: pytest.fail("no model is needed"))
     assert len(found.rows) == 10 and "pass_rate" not in found.rows[0]
@@ -139,7 +139,7 @@ def test_without_a_solver_templates_are_believed(templates: str, tmp_path: Path)
     assert first["prompt"] == f"Q: {first['tags']['question']} {{}}"
 
 
-def test_what_is_too_easy_goes_too(templates: str, tmp_path: Path):
+def test_too_easy_problems_are_dropped(templates: str, tmp_path: Path):
     job = MakeProblems("templates", file=templates, count=8, model="m", samples_per_solver=4, filters=PLAIN)
     always = Speaks(lambda q, i: f"\\boxed{{{sum(figures(q))}}}")
     with pytest.raises(TaskError, match="none is agreed on and of fitting difficulty") as error:
@@ -359,13 +359,13 @@ def test_agreement_by_hand():
     assert tried.majority_agrees and tried.correct_lengths == [2, 2, 2, 2]
     even = SolveRate(problem)
     even.add_trace(trace("2", "3"))
-    assert not even.majority_agrees and even.rate == 0.5
+    assert not even.majority_agrees and even.pass_rate == 0.5
     none = SolveRate(problem)
     none.add_trace(trace("u"))
-    assert none.rate is None
+    assert none.pass_rate is None
 
 
-def test_mutations_are_solved_before_they_are_believed(tmp_path: Path):
+def test_mutations_need_solvers(tmp_path: Path):
     path = tmp_path / "p.jsonl"
     rows = [
         {"prompt": f"Tom has {n} marbles and gets {n + 30} more. How many marbles?", "answer": 2 * n + 30}
@@ -377,7 +377,7 @@ def test_mutations_are_solved_before_they_are_believed(tmp_path: Path):
     assert {r["tags"]["operator"] for r in found.rows} == {"numbers", "names", "units"}
     assert all(int(r["answer"]) == sum(figures(r["tags"]["question"])) for r in found.rows)
     assert all(r["tags"]["parents"][0] in ("p/1", "p/2") for r in found.rows)
-    with pytest.raises(UsageError, match="must be solved before it is believed"):
+    with pytest.raises(UsageError, match="solvers must check what .* gives"):
         MakeProblems("mutate", file=str(path))
 
 
@@ -404,7 +404,7 @@ def test_a_program_can_say_what_is_unique(templates: str, tmp_path: Path):
         assert len(found.rows) == 30 and "solved by program" not in found.filter_report.dropped
 
 
-def test_selection_keeps_so_many(templates: str, tmp_path: Path):
+def test_max_kept_limits_the_selection(templates: str, tmp_path: Path):
     job = MakeProblems("templates", file=templates, count=40, max_kept=10, filters=PLAIN)
     found = ran(job, tmp_path / "run", Speaks(adds))
     assert len(found.rows) == 10 and {r["tags"]["domain"] for r in found.rows} == {"adding", "sharing"}
@@ -418,7 +418,7 @@ def ask(*questions: str) -> list[Problem]:
     return [synthetic_problem(f"q{i}", q, "1", source="s", operator="o") for i, q in enumerate(questions)]
 
 
-def test_the_sieve_by_hand():
+def test_filters_by_hand():
     funnel = FilterReport()
     sieve = Filters(min_chars=12, max_chars=90, language="en", dedup_threshold=0)
     left = sieve(
@@ -461,7 +461,7 @@ def test_embeddings_by_name(monkeypatch: pytest.MonkeyPatch):
 # Going on, and what is refused
 
 
-def test_it_goes_on_where_it_stopped(parents: str, tmp_path: Path):
+def test_make_problems_resumes(parents: str, tmp_path: Path):
     job = MakeProblems(
         "write",
         file=parents,
@@ -501,7 +501,7 @@ def test_a_changed_question_is_asked_anew(tmp_path: Path):
         assert [row["answer"] for row in made.rows] == ["0", str(2 * number), "4"] and len(policy.asked) == wanted
 
 
-def test_what_is_missing_is_told_before_it_costs(parents: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_missing_settings_are_reported_before_any_work(parents: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "datasketch", None)
     policy = Speaks(writer)
     with pytest.raises(MissingExtra, match=r"near=0 does without"):
@@ -535,7 +535,7 @@ def test_a_policy_that_always_fails_ends_it(parents: str, tmp_path: Path):
     assert json.loads((tmp_path / "run" / "filter_report.json").read_text())[0]["stage"] == "asked for"
 
 
-def test_a_reply_without_any_problem_stops_with_the_funnel(parents: str, tmp_path: Path):
+def test_replies_without_problems_fail_with_the_report(parents: str, tmp_path: Path):
     job = MakeProblems("write", file=parents, question_column="question", model="m", count=5)
     with pytest.raises(TaskError, match="nothing is left at the stage 'made'") as error:
         ran(job, tmp_path / "run", Speaks(lambda q, i: "no"))
@@ -562,7 +562,7 @@ def test_a_reply_without_any_problem_stops_with_the_funnel(parents: str, tmp_pat
         ({"source": "write", "model": "m", "prompt": "{question} {more}"}, UsageError),
     ],
 )
-def test_settings_that_cannot_work(settings: dict[str, Any], error: type[Exception]):
+def test_make_problems_refuses_impossible_settings(settings: dict[str, Any], error: type[Exception]):
     with pytest.raises(error):
         MakeProblems(**settings)
 
@@ -570,7 +570,7 @@ def test_settings_that_cannot_work(settings: dict[str, Any], error: type[Excepti
 @pytest.mark.parametrize(
     "settings", [{"language": "xx"}, {"dedup_threshold": 2.0}, {"min_chars": 9, "max_chars": 8}, {"ngram": 0}]
 )
-def test_sieves_that_cannot_work(settings: dict[str, Any]):
+def test_filters_refuse_impossible_settings(settings: dict[str, Any]):
     with pytest.raises(UsageError):
         Filters(**settings)
 

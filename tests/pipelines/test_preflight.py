@@ -35,6 +35,7 @@ from ponder.train.objective import KL, Stats, Tokens
 from ponder.train.optimizer import AdamW
 from ponder.train.pack import PackedBatch, TraceChains
 from ponder.train.policy_gradient import GRPO, ClippedSurrogate
+from ponder.train.readouts import LogprobReadout
 from ponder.types import Problem, Sampling, Score, Trace
 
 MODEL = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
@@ -99,7 +100,7 @@ def test_lora_passes() -> None:
     assert all(c.passed for c in checked(replace(JOB, lora=LoRA(2))))
 
 
-def test_a_certain_model_passes() -> None:
+def test_deterministic_model_passes() -> None:
     def sharpen(policy: PonderPolicy, learner: Learner) -> None:
         with torch.no_grad():
             policy.net.norm.weight.mul_(1e4)
@@ -120,7 +121,7 @@ def test_a_teacher_may_differ(tmp_path: Path) -> None:
     assert all(c.passed for c in found) and "begins" not in found[2].value
 
 
-def test_the_run_is_the_same_to_the_bit(tmp_path: Path) -> None:
+def test_preflight_does_not_change_the_run(tmp_path: Path) -> None:
     runs = [replace(JOB, preflight=wanted)(tmp_path / str(wanted)) for wanted in (True, False)]
     for name, weight in runs[0].net.state_dict().items():
         assert torch.equal(weight, runs[1].net.state_dict()[name])
@@ -136,7 +137,7 @@ def test_the_run_is_the_same_to_the_bit(tmp_path: Path) -> None:
         assert saved[0][name].read_bytes() == saved[1][name].read_bytes(), name
 
 
-def test_nothing_is_changed() -> None:
+def test_preflight_does_not_change_the_learner() -> None:
     policy, learner = made(JOB)
     before = {n: t.clone() for n, t in {**learner.tensors(), **policy.net.state_dict()}.items()}
     flags, facts = [p.requires_grad for p in policy.net.parameters()], learner.counters()
@@ -150,9 +151,9 @@ def test_nothing_is_changed() -> None:
 # Broken
 
 
-def test_a_temperature_on_one_side_only() -> None:
+def test_different_temperatures_are_detected() -> None:
     def cool(policy: PonderPolicy, learner: Learner) -> None:
-        learner.temperature = 0.5
+        learner.readout = LogprobReadout(0.5)
 
     found = failed(JOB, cool)
     assert list(found) == ["log-probabilities"] and "at most 0.001" in found["log-probabilities"].value
@@ -175,12 +176,12 @@ def per_token(batch: PackedBatch, change: Callable[[Tensor], Tensor]) -> PackedB
     return replace(batch, **{name: change(t) for name, t in named.items()}, notes=notes)
 
 
-def test_denominators_per_micro_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_microbatch_denominators_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     packs(monkeypatch, lambda b: replace(b, weight_N=b.weight_N / b.weight_N.sum()))
     assert list(failed(JOB)) == ["invariance"]
 
 
-def test_a_loss_that_reads_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loss_that_reads_whole_batch_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     loss = ClippedSurrogate.loss
 
     def crowded(self: ClippedSurrogate, tokens: Tokens) -> tuple[Tensor, Stats]:
@@ -200,13 +201,13 @@ def test_a_loss_that_reads_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> N
     ],
     ids=["detached", "wrong sign", "half of it"],
 )
-def test_a_kl_term_that_does_not_pull(broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kl_term_without_gradient_is_detected(broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(losses.KL_ESTIMATORS, "k3", broken)
     found = failed(JOB)
     assert list(found) == ["KL"] and "by its formula 0.0417" in found["KL"].value
 
 
-def test_another_reference_than_the_policy() -> None:
+def test_wrong_reference_is_detected() -> None:
     def spoil(policy: PonderPolicy, learner: Learner) -> None:
         assert learner.reference is not None
         with torch.no_grad():
@@ -220,18 +221,18 @@ def last_of_each(batch: PackedBatch) -> Tensor:
     return torch.cat([batch.sequence_N[1:] != batch.sequence_N[:-1], torch.tensor([True])])
 
 
-def test_a_packer_that_drops_the_last_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropped_last_token_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     packs(monkeypatch, lambda b: per_token(b, lambda t: t[~last_of_each(b)]))
     found = failed(PLAIN)
     assert list(found) == ["EOS"] and "<eos> is a target once in 0 of 4" in found["EOS"].value
 
 
-def test_padding_that_masks_eos(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_masked_eos_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     packs(monkeypatch, lambda b: replace(b, weight_N=torch.where(b.target_N == 2, 0.0, b.weight_N)))
     assert list(failed(JOB)) == ["EOS"]
 
 
-def test_no_eos_at_all() -> None:
+def test_missing_eos_is_detected() -> None:
     def endless(policy: PonderPolicy, learner: Learner) -> None:
         policy.tokenizer, policy.eos = replace(policy.tokenizer, eos=()), frozenset()
 
@@ -241,7 +242,7 @@ def test_no_eos_at_all() -> None:
     assert checked(stops, endless)[4].passed is None
 
 
-def test_a_trained_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trained_prompt_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     def longer(batch: PackedBatch) -> PackedBatch:
         """Each sequence begins with the prompt's last token."""
         twice = torch.cat([torch.tensor([True]), batch.sequence_N[1:] != batch.sequence_N[:-1]]) + 1
@@ -313,12 +314,12 @@ def test_graders(task: Judged, said: str) -> None:
     assert list(found) == ["grader"] and said in found["grader"].value
 
 
-def test_a_loss_that_is_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nonfinite_loss_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ClippedSurrogate, "loss", lambda self, tokens: (tokens.logprobs_N * torch.nan, {}))
     assert list(failed(JOB)) == ["finite"]
 
 
-def test_weights_that_are_not_finite() -> None:
+def test_nonfinite_weights_are_detected() -> None:
     def damage(policy: PonderPolicy, learner: Learner) -> None:
         with torch.no_grad():
             policy.net.layers[0].mlp.up_proj.weight[0, 0] = torch.nan
@@ -327,12 +328,12 @@ def test_weights_that_are_not_finite() -> None:
     assert list(found) == ["finite"] and "weights are damaged" in found["finite"].value
 
 
-def test_an_objective_that_credits_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credit_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GRPO, "credit", lambda self, traces, scorer, memory: {})
     assert list(failed(JOB)) == ["credit"]
 
 
-def test_a_run_that_fails_its_checks_trains_nothing(tmp_path: Path) -> None:
+def test_failed_preflight_trains_nothing(tmp_path: Path) -> None:
     with pytest.raises(
         PreflightError, match="1 of 9 checks before the run failed, so nothing was trained:\n  grader: "
     ):
@@ -353,19 +354,19 @@ def given(objective: SFT) -> dict[str, Check]:
     return {c.name: c for c in found}
 
 
-def test_given_answers_pass() -> None:
+def test_sft_passes() -> None:
     found = given(SFT())
     assert list(found) == ["invariance", "prompt", "EOS", "template", "finite", "gradient"]
     assert all(c.passed for c in found.values()) and "in 2 of 2" in found["EOS"].value
 
 
-def test_given_answers_whose_end_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sft_masked_eos_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     packs(monkeypatch, lambda b: replace(b, weight_N=torch.where(b.target_N == 2, 0.0, b.weight_N)))
     assert [c.name for c in given(SFT()).values() if not c.passed] == ["EOS"]
 
 
 @pytest.mark.parametrize("sampled", [[1] * 21, [1] * 14 + [0] * 3 + [1] * 4])
-def test_answers_in_their_own_tokens_pass(sampled: list[int], tmp_path: Path) -> None:
+def test_sft_with_token_ids_passes(sampled: list[int], tmp_path: Path) -> None:
     """Long ones, in one piece or with a tool's output between two."""
     policy = load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="float32")
     tokens = [*policy.tokens("7" * 20).tolist(), 2]

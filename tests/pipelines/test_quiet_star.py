@@ -31,12 +31,12 @@ def told(folder: Path) -> list[dict[str, float]]:
     return [{k: v for k, v in m.items() if "time" not in k} for m in read_metrics(folder)]
 
 
-def test_it_learns_and_measures_itself(tmp_path: Path) -> None:
+def test_quiet_star_learns_and_evaluates(tmp_path: Path) -> None:
     job = replace(JOB, steps=60, batch_size=10, save_every=60, optimizer=AdamW(lr=2e-2))
     job(tmp_path / "run")
     rows = read_metrics(tmp_path / "run")
     assert rows[0]["nll"] > 1.5 and rows[-1]["nll"] < 0.3 and rows[-1]["test/talk"] < 0.3
-    assert rows[-1]["right/talk"] == 1.0 and 0 < rows[-1]["weight"] < 1
+    assert rows[-1]["right/talk"] == 1.0 and 0 < rows[-1]["thought/weight"] < 1
     kept = json.loads((tmp_path / "run" / "measured.json").read_text())
     assert kept["test/talk"]["mean"] == pytest.approx(rows[-1]["test/talk"]) and kept["test/talk"]["problems"] == 5
     said = "\n".join(job.summary_lines(tmp_path / "run", None))
@@ -50,7 +50,7 @@ def test_it_learns_and_measures_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", [("phase", 6), ("tokens", 3), ("share", 3), ("step", 2)])
-def test_an_interrupted_run_goes_on_to_the_bit(where: tuple[str, int], tmp_path: Path) -> None:
+def test_interrupted_run_resumes_exactly(where: tuple[str, int], tmp_path: Path) -> None:
     expected = JOB(tmp_path / "whole")
     with pytest.raises(Interrupted, match="goes on"):
         JOB(tmp_path / "run", RecordingProgress(*where))
@@ -60,7 +60,7 @@ def test_an_interrupted_run_goes_on_to_the_bit(where: tuple[str, int], tmp_path:
         assert torch.equal(weight, policy.net.state_dict()[name])
 
 
-def test_thoughts_are_kept_to_be_looked_at(tmp_path: Path) -> None:
+def test_thoughts_are_recorded(tmp_path: Path) -> None:
     JOB(tmp_path / "run")
     traces = [t for _, t in read_traces(tmp_path / "run")]
     assert len(traces) == 2 * JOB.steps
@@ -71,7 +71,7 @@ def test_thoughts_are_kept_to_be_looked_at(tmp_path: Path) -> None:
         assert trace.text(end).startswith(str(trace.problem.answer))
 
 
-def test_where_and_how_one_thinks() -> None:
+def test_thought_positions_and_lengths() -> None:
     policy = char_policy(context=16)
     one, two = QuietText(ids([3, 4, 5, 6]), 2), QuietText(ids([3, 4, 7]), 2)
     start = int(policy.tokens("?")[0])
@@ -86,7 +86,7 @@ def test_where_and_how_one_thinks() -> None:
     assert torch.equal(table[3], table[8]) and torch.equal(table[4], table[9])
 
 
-def test_what_cannot_work_is_said() -> None:
+def test_invalid_settings_are_refused() -> None:
     for change, why in [
         ({"num_thoughts": 1}, "no others"), ({"steps": 0}, "at least 1"), ({"beta": -1.0}, "0 or more"),
         ({"thought_tokens": ("[", "[")}, "must differ"), ({"beta": np.nan}, "0 or more"),
@@ -100,6 +100,6 @@ def test_what_cannot_work_is_said() -> None:
         answer_text(replace(JOB, max_thought_tokens=4), policy, DigitTask().train[0])
 
 
-def test_a_mark_is_one_token(tmp_path: Path) -> None:
+def test_thought_token_must_be_one_token(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="a mark must be one"):
         replace(JOB, thought_tokens=("[:", "]"))(tmp_path / "run")

@@ -91,7 +91,7 @@ def made(name: str, **settings: Any) -> Any:
     return recipe_files.build_job(recipe_files.load_recipe(recipe_files.shipped_recipes()[name]), settings)
 
 
-def test_every_recipe_makes_a_job_that_can_be_kept() -> None:
+def test_every_recipe_makes_a_job_that_encodes() -> None:
     """Also those that need a language model, and are only built here."""
     assert set(SMALL) < {*recipe_files.shipped_recipes()}
     for name in recipe_files.shipped_recipes():
@@ -104,7 +104,7 @@ def test_every_recipe_makes_a_job_that_can_be_kept() -> None:
 
 
 @pytest.mark.parametrize("shown", [True, False])
-def test_r1_zero_pays_for_the_form_that_its_prompt_begins(shown: bool) -> None:
+def test_r1_zero_rewards_the_format_of_its_prompt(shown: bool) -> None:
     job = made("r1_zero", on="smollm2", shown=shown).stages[1].job
     assert isinstance(job, RL) and job.template is not None
     problem = job.task.train[0]
@@ -117,7 +117,7 @@ def test_r1_zero_pays_for_the_form_that_its_prompt_begins(shown: bool) -> None:
     assert [s.value for s in asyncio.run(job.task.verifier(trace, at))] == pytest.approx([1.2, 0.2, 0, 0])
 
 
-def test_a_recipe_starts_from_what_it_is_given() -> None:
+def test_recipe_starts_from_given_model() -> None:
     """Without a model it makes one first; all that follows is the same job, but for its name."""
     for name in SMALL.keys() - {"cold_start", "distillation"}:
         alone = made(name).stages
@@ -133,7 +133,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("name", "settings"), [*SMALL.items(), *OTHERS])
-def test_a_recipe_runs_to_its_end_and_not_twice(
+def test_recipe_runs_once(
     name: str,
     settings: dict[str, Any],
     tiny: Any,
@@ -195,10 +195,10 @@ def assert_done(job: Any, folder: Path) -> None:
         ("distillation", "harvest", "hold no chains"),
         ("r1", "harvest", "hold no chains"),
         ("expert_iteration", "harvest-1", "hold no chains"),
-        ("rlhf", "judge", "labels"),
+        ("rlhf", "reward-model", "labels"),
     ],
 )
-def test_an_empty_stage_ends_a_recipe_with_the_funnel(
+def test_empty_stage_stops_recipe_with_filter_report(
     name: str, at: str, why: str, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model that knows nothing: no answer is right. What was done before stays."""
@@ -232,7 +232,7 @@ class Impatient(NoProgress):
     phase = tokens = share = step = _told
 
 
-def test_interrupted_anywhere_it_comes_to_the_same_end(tiny: Any, begun: Callable[..., None], tmp_path: Path) -> None:
+def test_interrupted_recipe_ends_the_same(tiny: Any, begun: Callable[..., None], tmp_path: Path) -> None:
     stages = made("rejection", **SMALL["rejection"])
     for name in ("whole", "parts"):
         begun(stages, tmp_path / name)

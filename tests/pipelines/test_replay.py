@@ -41,7 +41,7 @@ def no_task(name: str) -> Any:
     raise AssertionError("no task was asked for")
 
 
-def test_another_judge_changes_verdicts(tmp_path: Path) -> None:
+def test_another_scorer_changes_verdicts(tmp_path: Path) -> None:
     """The task takes a bare number; a judge of boxes alone takes neither that nor anything else here but the box."""
     boxed = [f"\\boxed{{{TASK.test[p].answer}}}" for p in range(3)]
     source = StoredAttempts.read(
@@ -56,7 +56,7 @@ def test_another_judge_changes_verdicts(tmp_path: Path) -> None:
     assert found.change.examples[0][0] == TASK.test[0].id
 
 
-def test_the_same_judge_changes_nothing(tmp_path: Path) -> None:
+def test_same_scorer_changes_nothing(tmp_path: Path) -> None:
     source = StoredAttempts.read(
         str(write_run(tmp_path / "run", [[right_answer(p), wrong_answer(p)] for p in range(4)]))
     )
@@ -107,7 +107,7 @@ def test_a_new_score_chooses_while_the_stored_verdict_is_the_truth(tmp_path: Pat
     assert any("bound" in note for note in found.notes)
 
 
-def test_who_cannot_judge_anything_is_refused(tmp_path: Path) -> None:
+def test_scorer_that_decides_nothing_is_refused(tmp_path: Path) -> None:
     source = StoredAttempts.read(str(write_run(tmp_path / "run", [[right_answer(0)]])))
     with pytest.raises(UsageError, match="no stored attempt could be judged by this scorer: no idea"):
         replay(source, Nobody(), "nobody")
@@ -208,7 +208,7 @@ def test_a_log_of_another_tool_is_replayed(tmp_path: Path, capsys: pytest.Captur
     assert told["after"]["mean"] == 0.5
 
 
-def test_several_systems_must_be_told_apart(tmp_path: Path) -> None:
+def test_several_systems_are_refused(tmp_path: Path) -> None:
     rows = [{"id": 0, "a": {"is_correct": True, "solution": "x"}, "b": {"is_correct": False, "solution": "y"}}]
     path = tmp_path / "log.jsonl"
     path.write_text(json.dumps(rows[0]) + "\n")
@@ -217,7 +217,7 @@ def test_several_systems_must_be_told_apart(tmp_path: Path) -> None:
     assert StoredAttempts.read(f"{path}::a").attempts.counts[1].tolist() == [1]
 
 
-def test_deciding_again_takes_no_texts(tmp_path: Path) -> None:
+def test_another_rule_needs_no_texts(tmp_path: Path) -> None:
     rows = [{"id": i, "correct": [0, 1], "rm_scores": [0.1, 0.9]} for i in range(3)]
     path = tmp_path / "log.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))

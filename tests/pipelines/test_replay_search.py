@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fake_runs import TASK, StoredJob, judge, right_answer, write_run, wrong_answer
+from fake_runs import TASK, StoredJob, grade_answers, right_answer, write_run, wrong_answer
 from ponder.cli import main
 from ponder.errors import UnknownName, UsageError
 from ponder.pipelines.replay import StoredAttempts, replay, rescore
@@ -86,7 +86,7 @@ def tree_run(folder: Path) -> Path:
     add(a, right_answer(0), [6], 0.3)
     add(b, right_answer(0), [7], 0.2)
     add(b, wrong_answer(0), [8], 0.1)
-    judge(trace, TASK.verifier)
+    grade_answers(trace, TASK.verifier)
     trace.add_cost(Cost(generated_tokens=6))
     with Run(folder, StoredJob(TASK)) as run:
         run.write_traces(0, [trace])

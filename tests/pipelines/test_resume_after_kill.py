@@ -211,13 +211,13 @@ def same(folder: Path, whole: Path) -> None:
     assert [name for name, content in kept(whole).items() if ours.get(name) != content] == []
 
 
-def test_the_run_is_worth_killing(whole: Path) -> None:
+def test_run_has_enough_to_kill(whole: Path) -> None:
     rows = told(whole)
     assert [m["step"] for m in rows] == list(range(9)) and len({m["grad_norm"] for m in rows}) > 6
     assert int(Path(f"{whole}.fallen").read_text()) > 5 * 10, "five saves, each of many moments"
 
 
-def test_killed_at_any_moment(background: bool, home: Nursery, whole: Path, tmp_path: Path) -> None:
+def test_run_killed_at_any_moment_ends_the_same(background: bool, home: Nursery, whole: Path, tmp_path: Path) -> None:
     began = time.perf_counter()
     assert home.live(tmp_path / "timed", background=background)
     length = time.perf_counter() - began
@@ -234,7 +234,7 @@ def test_killed_at_any_moment(background: bool, home: Nursery, whole: Path, tmp_
     pytest.fail(f"only {kills} of {4 * KILLS} lives ended early")
 
 
-def test_killed_inside_a_save(background: bool, home: Nursery, whole: Path, tmp_path: Path) -> None:
+def test_run_killed_inside_a_save_ends_the_same(background: bool, home: Nursery, whole: Path, tmp_path: Path) -> None:
     moments = int(Path(f"{whole}.fallen").read_text())
     draw, kills, inside = random.Random(2), 0, 0
     for turn in range(4 * KILLS):

@@ -103,7 +103,7 @@ def solutions(policy: Any, ending: str = "", n: int = 8, problems: int = 30) -> 
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_judge_learns_and_the_best_of_n_beats_chance(name: str, tmp_path: Path) -> None:
+def test_reward_model_learns_and_best_of_n_beats_chance(name: str, tmp_path: Path) -> None:
     kind, rule, judge = RULES[name]
     job = replace(JOB, data=(made(tmp_path / "d.jsonl", kind, 150),), algorithm=rule, steps=60, save_every=60)
     job = replace(job, batch_size=8 if kind == "ranked" else 24)
@@ -131,7 +131,7 @@ def test_a_judge_learns_and_the_best_of_n_beats_chance(name: str, tmp_path: Path
     assert np.mean(chosen) > 0.9 > 0.65 > np.mean(chance)  # type: ignore[arg-type]
 
 
-def test_the_folder_is_a_judge_again(tmp_path: Path) -> None:
+def test_saved_reward_model_loads(tmp_path: Path) -> None:
     job = replace(JOB, data=(made(tmp_path / "d.jsonl", "stepwise"),), algorithm=ProcessReward(), steps=10)
     policy = job(tmp_path / "run")
     again = load_scorer(str(tmp_path / "run"), dtype="float32", device="cpu", reduce="mean")
@@ -173,7 +173,7 @@ def test_transformers_reads_the_same_reward(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", [("share", 3), ("phase", 4), ("phase", 5), ("phase", 6), ("step", 3), ("step", 4)])
-def test_an_interrupted_run_goes_on_to_the_bit(where: tuple[str, int], tmp_path: Path) -> None:
+def test_interrupted_run_resumes_exactly(where: tuple[str, int], tmp_path: Path) -> None:
     job = replace(JOB, data=(made(tmp_path / "d.jsonl", "stepwise"),), algorithm=ProcessReward(), steps=5, save_every=2)
     expected = job(tmp_path / "whole")
     with pytest.raises(Interrupted, match="goes on"):
@@ -192,7 +192,7 @@ def test_an_interrupted_run_goes_on_to_the_bit(where: tuple[str, int], tmp_path:
 
 
 @pytest.mark.parametrize("way", ["lora", "head"])
-def test_a_judge_shares_the_policy_s_engine(way: str, tmp_path: Path) -> None:
+def test_reward_model_shares_policy_engine(way: str, tmp_path: Path) -> None:
     if way == "lora":
         pytest.importorskip("peft")
     net, tokenizer = MODEL.build(torch.float32, torch.device("cpu"))
@@ -369,7 +369,7 @@ def test_a_judge_reads_lines_of_a_whole_answer_and_ends_of_cut_steps() -> None:
     )
 
 
-def test_a_judge_cuts_as_it_was_trained(tmp_path: Path) -> None:
+def test_reward_model_splits_steps_as_trained(tmp_path: Path) -> None:
     job = replace(
         JOB, data=(made(tmp_path / "d.jsonl", "stepwise"),), algorithm=ProcessReward(), steps=1, separator="3"
     )
@@ -384,7 +384,7 @@ def test_a_judge_cuts_as_it_was_trained(tmp_path: Path) -> None:
     ) == [3, 5, 7]
 
 
-def test_a_value_model_learns_what_a_search_found(tmp_path: Path) -> None:
+def test_value_model_learns_search_values(tmp_path: Path) -> None:
     """No scorer is needed: values stand on the steps that were visited."""
     policy = load_policy(MODEL, QUESTION_TEMPLATE, "cpu", "float32")
     traces = solutions(policy)
@@ -425,7 +425,7 @@ def test_a_longer_path_does_not_pay_for_its_beginning_again(tmp_path: Path) -> N
 # what cannot be
 
 
-def test_bad_data_is_named(tmp_path: Path) -> None:
+def test_invalid_data_is_named(tmp_path: Path) -> None:
     def refused(what: str, *rows: Any, **changes: Any) -> None:
         run = tmp_path / "run" / str(abs(hash(what)))
         with pytest.raises((TaskError, UsageError), match=what):
@@ -494,7 +494,7 @@ def test_traces_of_another_tokenizer_are_refused(tmp_path: Path) -> None:
     assert score.value is None and "another tokenizer" in score.reason
 
 
-def test_impossible_settings_are_refused(tmp_path: Path) -> None:
+def test_invalid_settings_are_refused(tmp_path: Path) -> None:
     for changes in ({"steps": 0}, {"held_out_tenths": 10}, {"data": ()}, {"data": "d.jsonl"}):
         with pytest.raises(UsageError):
             replace(JOB, **changes)  # type: ignore[arg-type]
@@ -507,7 +507,7 @@ def test_impossible_settings_are_refused(tmp_path: Path) -> None:
         )(tmp_path / "next")
 
 
-def test_no_question_is_on_both_sides(tmp_path: Path) -> None:
+def test_held_out_questions_are_disjoint(tmp_path: Path) -> None:
     traces = read_labels(made(tmp_path / "d.jsonl", "outcomes")) * 2
     train, test = split_by_question(traces, 3)
     asked = [{t.problem.question for t in side} for side in (train, test)]
@@ -588,7 +588,7 @@ def test_rows_of_one_prompt_become_one_trace(tmp_path: Path) -> None:
     assert len(merge_by_prompt([single[0], strange])) == 2, (
         "the same question in other tokens, such as another template's"
     )
-    parts = merge_by_prompt(single, most=2)
+    parts = merge_by_prompt(single, max_answers=2)
     assert [len(t.answers()) for t in parts] == [2, 2, 1] * 3, "none is too large to be computed at once"
     firsts = [t.text(t.answers()[0]) for t in parts[:2]]
     assert firsts == [single[0].text(2), single[3].text(2)], "dealt out in turn, so that sorted rows mix"
@@ -596,7 +596,7 @@ def test_rows_of_one_prompt_become_one_trace(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rule", [OutcomeReward(), ProcessReward()])
 @pytest.mark.parametrize("label", [0, 1])
-def test_labels_that_are_all_equal_teach_no_judge(rule: RewardObjective, label: int, tmp_path: Path) -> None:
+def test_equal_labels_are_refused(rule: RewardObjective, label: int, tmp_path: Path) -> None:
     made = [{"prompt": f"{i}=", "completions": ["1", "2"], "labels": [label, label]} for i in range(30)]
     job = replace(JOB, data=(write_row(tmp_path, *made),), algorithm=rule, steps=1)
     why = f"labels under 'label' are {label}, and a judge would learn to say just that: give "

@@ -21,8 +21,8 @@ from ponder.models.scratch_model import ScratchModel
 from ponder.nets import hf
 from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.lora import LoRA
+from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.rl import RL
-from ponder.pipelines.solve import shuffled_problems
 from ponder.pipelines.training.sample_metrics import sample_metrics
 from ponder.pipelines.training.teachers import load_value_model
 from ponder.reason.strategies import Chain, Samples
@@ -85,7 +85,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PonderPolicy]
     return folder, JOB(folder)
 
 
-def test_records(whole: tuple[Path, PonderPolicy]) -> None:
+def test_run_records_metrics_and_traces(whole: tuple[Path, PonderPolicy]) -> None:
     folder, policy = whole
     metrics = read_metrics(folder)
     assert [m["step"] for m in metrics] == list(range(6))
@@ -110,11 +110,11 @@ def test_records(whole: tuple[Path, PonderPolicy]) -> None:
             assert (m["kl"] == 0) == (step == 0)
 
 
-def test_the_same_seed_gives_the_same_run(whole: tuple[Path, PonderPolicy], tmp_path: Path) -> None:
+def test_same_seed_gives_same_run(whole: tuple[Path, PonderPolicy], tmp_path: Path) -> None:
     same_run(tmp_path / "run", JOB(tmp_path / "run"), *whole)
 
 
-def test_another_seed_gives_another(whole: tuple[Path, PonderPolicy], tmp_path: Path) -> None:
+def test_other_seed_gives_other_run(whole: tuple[Path, PonderPolicy], tmp_path: Path) -> None:
     replace(JOB, seed=1, steps=1)(tmp_path / "run")
     assert thought(tmp_path / "run") != thought(whole[0])[:3]
 
@@ -126,7 +126,7 @@ STOPS = {
 
 
 @pytest.mark.parametrize("where", STOPS)
-def test_an_interrupted_run_goes_on_to_the_bit(where: str, whole: tuple[Path, PonderPolicy], tmp_path: Path) -> None:
+def test_interrupted_run_resumes_exactly(where: str, whole: tuple[Path, PonderPolicy], tmp_path: Path) -> None:
     folder = tmp_path / "run"
     watcher = RecordingProgress(*STOPS[where])
     with pytest.raises(Interrupted):
@@ -140,7 +140,7 @@ def test_an_interrupted_run_goes_on_to_the_bit(where: str, whole: tuple[Path, Po
     same_run(folder, policy, *whole)
 
 
-def test_interrupted_at_every_step(whole: tuple[Path, PonderPolicy], tmp_path: Path) -> None:
+def test_interrupt_at_every_step_resumes_exactly(whole: tuple[Path, PonderPolicy], tmp_path: Path) -> None:
     for done in range(1, 6):
         with pytest.raises(Interrupted, match=f"stopped after {done} of 6 steps; the same command goes on"):
             JOB(tmp_path / "run", RecordingProgress("tokens", 3))  # two tokens each: in its second step
@@ -152,7 +152,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize(("kind", "at", "kept"), [("step", 1, 0), ("step", 5, 4), ("share", 8, 2)])
-def test_a_killed_run_goes_on_from_its_last_checkpoint(
+def test_killed_run_resumes_from_last_checkpoint(
     kind: str, at: int, kept: int, whole: tuple[Path, PonderPolicy], tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
@@ -171,7 +171,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(
     assert kept in [json.loads(line).get("resumed") for line in lines if line.endswith("}")]
 
 
-def test_a_finished_run_does_nothing_more(whole: tuple[Path, PonderPolicy], tmp_path: Path) -> None:
+def test_finished_run_does_nothing(whole: tuple[Path, PonderPolicy], tmp_path: Path) -> None:
     watcher = RecordingProgress()
     policy = JOB(whole[0], watcher)
     assert not any(s[0] == "step" for s in watcher.calls)
@@ -180,7 +180,7 @@ def test_a_finished_run_does_nothing_more(whole: tuple[Path, PonderPolicy], tmp_
 
 
 @pytest.mark.parametrize("file", ["learner.safetensors", "state.json", "model/model.safetensors", "manifest.json"])
-def test_a_damaged_checkpoint_is_named(file: str, tmp_path: Path) -> None:
+def test_damaged_checkpoint_is_named(file: str, tmp_path: Path) -> None:
     """More kinds of damage: tests/train/test_checkpoint_damage.py."""
     short = replace(JOB, steps=1, problems_per_step=1)
     short(tmp_path / "run")
@@ -193,9 +193,7 @@ def test_a_damaged_checkpoint_is_named(file: str, tmp_path: Path) -> None:
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
 
 
-def test_after_a_damaged_checkpoint_the_run_goes_on_from_the_one_before(
-    whole: tuple[Path, PonderPolicy], tmp_path: Path
-) -> None:
+def test_damaged_checkpoint_falls_back_to_previous(whole: tuple[Path, PonderPolicy], tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(whole[0], folder)
     newest = checkpoints(folder)[-1]
@@ -212,9 +210,7 @@ def test_after_a_damaged_checkpoint_the_run_goes_on_from_the_one_before(
 
 @pytest.mark.parametrize("name", ["metrics", "traces"])
 @pytest.mark.parametrize("damage", ["digit", "gone", "twice", "moved", "last"])
-def test_records_that_a_checkpoint_counts_on_are_checked_on_resume(
-    damage: str, name: str, whole: tuple[Path, PonderPolicy], tmp_path: Path
-) -> None:
+def test_resume_verifies_records(damage: str, name: str, whole: tuple[Path, PonderPolicy], tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(whole[0], folder)
     path = folder / f"{name}.jsonl"
@@ -231,9 +227,7 @@ def test_records_that_a_checkpoint_counts_on_are_checked_on_resume(
 
 
 @pytest.mark.parametrize("what", ["weight", "exp_avg", "exp_avg_sq", "frozen"])
-def test_a_checkpoint_with_a_number_that_is_not_finite_is_not_written(
-    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nonfinite_checkpoint_is_not_written(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = MasterWeights.step
 
     def step(masters: MasterWeights, norm: torch.Tensor) -> bool:
@@ -252,7 +246,7 @@ def test_a_checkpoint_with_a_number_that_is_not_finite_is_not_written(
     assert all(t.isfinite().all() for t in load_file(newest_model(tmp_path / "run")).values())
 
 
-def test_a_full_disk_pauses_a_run(
+def test_full_disk_pauses_run(
     whole: tuple[Path, PonderPolicy],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -275,7 +269,7 @@ def test_a_full_disk_pauses_a_run(
     assert "the disk is full" in capsys.readouterr().err
 
 
-def test_a_half_written_checkpoint_is_not_one(whole: tuple[Path, PonderPolicy], tmp_path: Path) -> None:
+def test_partial_checkpoint_is_ignored(whole: tuple[Path, PonderPolicy], tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with pytest.raises(Interrupted):
         JOB(folder, RecordingProgress("tokens", 6))
@@ -283,9 +277,7 @@ def test_a_half_written_checkpoint_is_not_one(whole: tuple[Path, PonderPolicy], 
     same_run(folder, JOB(folder), *whole)
 
 
-def test_a_checkpoint_that_cannot_be_written_keeps_the_one_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_save_keeps_previous_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ponder.train import checkpoint
 
     real = checkpoint.save_file
@@ -303,7 +295,7 @@ def test_a_checkpoint_that_cannot_be_written_keeps_the_one_before(
     assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000002"]
 
 
-def test_the_trained_model_loads_by_the_run_s_name(whole: tuple[Path, PonderPolicy]) -> None:
+def test_trained_model_loads_from_run_directory(whole: tuple[Path, PonderPolicy]) -> None:
     from ponder.models.load import load_policy
 
     loaded = load_policy(str(whole[0]), device="cpu", dtype="float32")
@@ -327,17 +319,17 @@ def test_the_trained_model_loads_by_the_run_s_name(whole: tuple[Path, PonderPoli
         ({"keep_checkpoints": 0}, "at least 1"),
     ],
 )  # fmt: skip
-def test_impossible_jobs_are_refused(change: dict[str, Any], words: str) -> None:
+def test_invalid_jobs_are_refused(change: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         replace(JOB, **change)
 
 
-def test_another_job_in_the_same_folder_is_refused(whole: tuple[Path, PonderPolicy]) -> None:
+def test_other_job_in_same_run_directory_is_refused(whole: tuple[Path, PonderPolicy]) -> None:
     with pytest.raises(RunError, match=r"steps: 6 -> 7"):
         replace(JOB, steps=7)(whole[0])
 
 
-def test_an_error_in_the_verifier_s_code_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verifier_bug_stops_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(self: FirstCharVerifier, trace: Any, steps: Any) -> Any:
         raise ZeroDivisionError("a bug")
 
@@ -350,7 +342,7 @@ def test_an_error_in_the_verifier_s_code_stops_the_run(tmp_path: Path, monkeypat
 # the data stream
 
 
-def test_pick_is_pure_and_every_epoch_a_new_permutation() -> None:
+def test_shuffled_problems_are_a_new_permutation_each_epoch() -> None:
     problems = DigitTask(7).train
     stream = [p.id for p in shuffled_problems(problems, 3, 0, 35)]
     epochs = [stream[i : i + 7] for i in range(0, 35, 7)]
@@ -366,7 +358,7 @@ def test_pick_is_pure_and_every_epoch_a_new_permutation() -> None:
 # the numbers of a step, by hand
 
 
-def test_summary() -> None:
+def test_sample_metrics() -> None:
     first = trace_group([5, 6, 7], [[1, 2], [3, 4, 5, 2], [6, 7]], [1.0, 0.0, None])
     first.steps[3].stop = "length"
     first.cost = Cost(prompt_tokens=3, generated_tokens=8)
@@ -393,12 +385,12 @@ def test_summary() -> None:
     })  # fmt: skip
 
 
-def test_summary_of_nothing_judged() -> None:
+def test_sample_metrics_without_scores() -> None:
     found = sample_metrics([trace_group([5], [[1, 2], [3]], [None, None])], "wanted")
     assert math.isnan(found["reward"]) and found["frac_undecided"] == 1.0 and found["reward_std"] == 0.0
 
 
-def test_sampling_that_would_spoil_the_gradient_is_refused_or_named() -> None:
+def test_sampling_settings_that_bias_the_gradient_are_refused_or_warned() -> None:
     with pytest.raises(UsageError, match="job's seed"):
         replace(JOB, strategy=Samples(4, Sampling(max_tokens=2, seed=1)))
     with pytest.raises(UsageError, match="must be equal"):
@@ -409,7 +401,7 @@ def test_sampling_that_would_spoil_the_gradient_is_refused_or_named() -> None:
         replace(JOB, algorithm=RLOO(), epochs_per_batch=2)
 
 
-def test_a_stop_string_ends_an_answer(tmp_path: Path) -> None:
+def test_stop_string_ends_an_answer(tmp_path: Path) -> None:
     job = replace(JOB, steps=1, strategy=Samples(4, Sampling(max_tokens=4, stop=tuple("0123456789"))))
     job(tmp_path / "run")
     traces = [t for _, t in read_traces(tmp_path / "run")]
@@ -417,7 +409,7 @@ def test_a_stop_string_ends_an_answer(tmp_path: Path) -> None:
     assert "stop" in stops and all(len(t.answers()) == 4 for t in traces)
 
 
-def test_settings_that_would_train_on_nothing_are_refused() -> None:
+def test_settings_without_gradient_are_refused() -> None:
     for changes, said in (
         ({"dynamic_sampling_rounds": -1}, "dynamic_sampling_rounds"),
         ({"lora": LoRA(2), "frozen_layers": 1}, "either lora or frozen_layers"),
@@ -430,7 +422,7 @@ def test_settings_that_would_train_on_nothing_are_refused() -> None:
     replace(JOB, algorithm=PPO(), strategy=Chain(Sampling(max_tokens=2)))  # a critic needs no group
 
 
-def test_a_score_that_is_no_number_is_undecided_and_kept(tmp_path: Path) -> None:
+def test_nonfinite_score_is_undecided(tmp_path: Path) -> None:
     trace = trace_group([5], [[1, 2], [3]], [math.nan, math.inf])
     assert [trace.score(i, "wanted") for i in trace.answers()] == [None, None]
     assert "nan" in trace.steps[1].scores["wanted"].reason
@@ -441,7 +433,7 @@ def test_a_score_that_is_no_number_is_undecided_and_kept(tmp_path: Path) -> None
     np.testing.assert_array_equal(again.steps[1].advantages, [math.nan, math.inf])
 
 
-def test_a_critic_is_taken_from_a_run_but_not_from_a_neighbour(tmp_path: Path) -> None:
+def test_critic_loads_from_run_directory(tmp_path: Path) -> None:
     policy = char_policy()
     hf.save(policy.net, tmp_path / "model")
     policy.tokenizer.save(tmp_path / "model")
@@ -461,7 +453,7 @@ def findings_by_step(folder: Path) -> dict[int, list[str]]:
     return {row["step"]: row["findings"] for row in rows if "findings" in row}
 
 
-def test_a_sick_run_says_so_in_its_metrics(tmp_path: Path) -> None:
+def test_diagnosis_is_in_metrics(tmp_path: Path) -> None:
     hopeless = replace(JOB, task=DigitTask(answer="x"), steps=8, save_every=4, max_steps_without_signal=0)
     with pytest.raises(Interrupted):
         hopeless(tmp_path / "run", RecordingProgress("phase", 12))
@@ -473,7 +465,7 @@ def test_a_sick_run_says_so_in_its_metrics(tmp_path: Path) -> None:
     assert findings_by_step(tmp_path / "whole") == found, "a resumed run remembers"
 
 
-def test_a_run_goes_on_from_the_weights_it_began_with_though_their_run_has_newer_ones(tmp_path: Path) -> None:
+def test_resume_uses_pinned_start_weights(tmp_path: Path) -> None:
     first = replace(JOB, steps=2, save_every=1, keep_checkpoints=3)
     first(tmp_path / "first")
     second = replace(JOB, model=str(tmp_path / "first"), template=None, steps=4, save_every=1)
@@ -504,7 +496,7 @@ class Undecidable(DigitTask):
         return Mute()
 
 
-def test_a_run_whose_answers_cannot_be_judged_stops(tmp_path: Path) -> None:
+def test_run_stops_if_answers_stay_undecided(tmp_path: Path) -> None:
     Mute.asked = 0
     with pytest.raises(VerifierError, match=r"12 of the last 12 answers.*12 x timed out after N s.*time limit"):
         replace(JOB, task=Undecidable())(tmp_path / "run")

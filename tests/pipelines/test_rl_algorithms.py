@@ -68,7 +68,7 @@ def same_run(folder: Path, policy: PonderPolicy, whole: Path, expected: PonderPo
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_learns_and_goes_on_to_the_bit(kind: str, tmp_path: Path) -> None:
+def test_every_algorithm_learns_and_resumes_exactly(kind: str, tmp_path: Path) -> None:
     job = KINDS[kind]
     expected = job(tmp_path / "whole")
     start = MODEL.build(torch.float32, torch.device("cpu"))[0].state_dict()
@@ -82,7 +82,7 @@ def test_every_kind_learns_and_goes_on_to_the_bit(kind: str, tmp_path: Path) -> 
 # a critic
 
 
-def test_ppo_s_critic_learns_first_and_alone(tmp_path: Path) -> None:
+def test_critic_warmup_trains_critic_alone(tmp_path: Path) -> None:
     job = replace(KINDS["ppo"], steps=3, algorithm=PPO(critic=replace(CRITIC, warmup_steps=2)))
     job(tmp_path / "run")
     rows = told(tmp_path / "run")
@@ -95,7 +95,7 @@ def test_ppo_s_critic_learns_first_and_alone(tmp_path: Path) -> None:
             assert trace.steps[i].notes.keys() == {"values", "reference"} | judged, "and none of the old ones"
 
 
-def test_the_adaptive_coefficient_is_remembered(tmp_path: Path) -> None:
+def test_adaptive_kl_coefficient_is_restored(tmp_path: Path) -> None:
     KINDS["ppo"](tmp_path / "run")
     betas = [m["kl_beta"] for m in told(tmp_path / "run")]
     assert betas[0] == 0.02 and len(set(betas)) == len(betas), "it moves with each step"
@@ -118,7 +118,7 @@ def test_adapters_are_saved_beside_the_whole_model(tmp_path: Path) -> None:
 # dynamic sampling
 
 
-def test_groups_of_equal_rewards_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dynamic_sampling_replaces_groups_of_equal_rewards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     learned: list[int] = []
     real = Learner.step
 
@@ -136,7 +136,7 @@ def test_groups_of_equal_rewards_are_replaced(tmp_path: Path, monkeypatch: pytes
     assert len(set(ids)) == min(10, len(ids)), "the stream goes on: no problem twice before all once"
 
 
-def test_without_a_single_mixed_group_nothing_is_learned(tmp_path: Path) -> None:
+def test_no_mixed_group_takes_no_step(tmp_path: Path) -> None:
     """The words are never written: ten rounds, then the run goes on all the same."""
     job = replace(
         JOB, task=DigitTask(answer="never"), algorithm=DAPO(overlong_buffer=0), steps=1, dynamic_sampling_rounds=2
@@ -149,7 +149,7 @@ def test_without_a_single_mixed_group_nothing_is_learned(tmp_path: Path) -> None
 # several updates
 
 
-def test_an_interrupt_between_two_updates_finishes_the_step(tmp_path: Path) -> None:
+def test_interrupt_between_optimizer_steps_finishes_step(tmp_path: Path) -> None:
     job = replace(KINDS["passes"], max_tokens_per_microbatch=4096)
     expected = job(tmp_path / "whole")
     watcher = RecordingProgress("share", 6)  # four updates in a step: the second of the second step
@@ -161,7 +161,7 @@ def test_an_interrupt_between_two_updates_finishes_the_step(tmp_path: Path) -> N
     same_run(tmp_path / "run", job(tmp_path / "run"), tmp_path / "whole", expected)
 
 
-def test_an_interrupt_before_the_first_update_undoes_the_step(tmp_path: Path) -> None:
+def test_interrupt_before_first_optimizer_step_discards_step(tmp_path: Path) -> None:
     job = replace(KINDS["passes"], max_tokens_per_microbatch=4096)
     expected = job(tmp_path / "whole")
     with pytest.raises(Interrupted, match="stopped after 1 of 4"):
@@ -181,7 +181,7 @@ class Broken(GRPO):
         return loss_N * (torch.nan if moved else 1.0), stats
 
 
-def test_a_run_that_diverges_keeps_its_traces(tmp_path: Path) -> None:
+def test_diverged_run_writes_its_traces(tmp_path: Path) -> None:
     job = replace(JOB, algorithm=Broken(), steps=6, strategy=Samples(16, Sampling(max_tokens=1)))
     with pytest.raises(Diverged, match="of the last traces in the run directory"):
         job(tmp_path / "run")
@@ -193,7 +193,7 @@ def test_a_run_that_diverges_keeps_its_traces(tmp_path: Path) -> None:
     assert all(t.steps[1].advantages is not None for s, t in kept if s == 3)
 
 
-def test_a_run_that_is_out_of_memory_goes_on_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oom_run_continues_with_smaller_microbatches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = LogprobReadout.loss_inputs
 
     def tokens(self: LogprobReadout, learner: Learner, batch: PackedBatch) -> Tokens:
@@ -211,7 +211,7 @@ def test_a_run_that_is_out_of_memory_goes_on_smaller(tmp_path: Path, monkeypatch
     assert off < 1e-3, "nothing but memory depends on it"
 
 
-def test_a_network_s_own_copy_is_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reference_is_a_copy_of_the_start_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Built before a run goes on from its checkpoint, so it is the model as the job names it, not as it resumed."""
     policy = load_policy(MODEL, QUESTION_TEMPLATE, "cpu", "float32")
     before = copy.deepcopy(policy.net.state_dict())

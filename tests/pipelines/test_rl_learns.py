@@ -46,12 +46,12 @@ def learn(rule: Any, folder: Path, lr: float = 1e-2, seed: int = 0) -> list[floa
 
 
 @pytest.mark.parametrize("name", ONLINE)
-def test_it_learns(name: str, tmp_path: Path) -> None:
+def test_algorithm_learns(name: str, tmp_path: Path) -> None:
     rewards = learn(ONLINE[name](**SETTINGS.get(name, {})), tmp_path / "run")
     assert np.mean(rewards[:3]) < 0.3 and np.mean(rewards[-3:]) > 0.75, np.round(rewards, 2)
 
 
-def test_what_does_not_learn_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_sign_does_not_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other sign: the same rewards, and the margin above is not met."""
     from ponder.train import losses
 

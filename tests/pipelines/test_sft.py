@@ -29,8 +29,8 @@ from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
 from ponder.models.tokenizer import Tokenizer
 from ponder.pipelines.problems.conversations import read_conversations
+from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.sft import PREFERENCE_SCORER, FineTune, answer_trace, check_answer_tokens, text_answer_trace
-from ponder.pipelines.solve import shuffled_problems
 from ponder.runs import newest_checkpoint, read_metrics, read_traces
 from ponder.train.distill import Distill
 from ponder.train.dpo import DPO
@@ -60,7 +60,7 @@ def write(path: Path, *rows: Any) -> str:
     return str(path)
 
 
-def test_it_learns_the_answers(tmp_path: Path) -> None:
+def test_sft_learns_the_answers(tmp_path: Path) -> None:
     policy = replace(JOB, optimizer=AdamW(lr=2e-2), steps=40, batch_size=10)(tmp_path / "run")
     losses = [m["loss"] for m in read_metrics(tmp_path / "run")]
     assert losses[0] > 2.5 and losses[-1] < 0.1
@@ -69,7 +69,7 @@ def test_it_learns_the_answers(tmp_path: Path) -> None:
     assert (found.text, found.stop) == ("4", "eos"), "the end was learned too"
 
 
-def test_the_first_loss_is_the_token_mean(tmp_path: Path) -> None:
+def test_first_loss_is_token_mean(tmp_path: Path) -> None:
     replace(JOB, steps=1)(tmp_path / "run")
     net, tokenizer = MODEL.build(torch.float32, torch.device("cpu"))
     w = {n: p.detach() for n, p in weights64(net).items()}
@@ -88,7 +88,7 @@ def test_the_first_loss_is_the_token_mean(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", [("share", 3), ("phase", 3), ("step", 3), ("step", 5)])
-def test_an_interrupted_run_goes_on_to_the_bit(where: tuple[str, int], tmp_path: Path) -> None:
+def test_interrupted_run_resumes_exactly(where: tuple[str, int], tmp_path: Path) -> None:
     expected = JOB(tmp_path / "whole")
     with pytest.raises(Interrupted, match="goes on"):
         JOB(tmp_path / "run", RecordingProgress(*where))
@@ -104,14 +104,14 @@ def test_an_interrupted_run_goes_on_to_the_bit(where: tuple[str, int], tmp_path:
     assert one == two and [m["step"] for m in one] == list(range(5))
 
 
-def test_traces_are_kept(tmp_path: Path) -> None:
+def test_traces_are_recorded(tmp_path: Path) -> None:
     replace(JOB, steps=1)(tmp_path / "run")
     traces = [t for _, t in read_traces(tmp_path / "run")]
     assert [t.problem.id for t in traces] == [p.id for p in shuffled_problems(DigitTask().train, 0, 0, 6)]
     assert all(t.steps[1].logprobs is None and t.steps[1].stop == "eos" for t in traces)
 
 
-def test_imitation_ends_once() -> None:
+def test_answer_trace_has_one_end_token() -> None:
     policy = char_policy()
     problem = Problem("p", user_messages("1+"))
     trace = text_answer_trace(policy, problem, "12")
@@ -148,14 +148,14 @@ def test_dpo_learns_to_prefer(kind: str, tmp_path: Path) -> None:
     assert float(logits[a] - logits[b]) > 1
 
 
-def test_a_pair_is_marked() -> None:
+def test_pair_is_scored() -> None:
     policy = char_policy()
     trace = answer_trace(policy, Problem("p", user_messages("1=")), ("12", "3"))
     assert [trace.score(i, PREFERENCE_SCORER) for i in trace.answers()] == [1.0, 0.0]
     assert all(trace.steps[i].token_ids[-1] == 2 for i in trace.answers())
 
 
-def test_a_teacher_s_distribution_is_learned(tmp_path: Path) -> None:
+def test_distill_learns_teacher_distribution(tmp_path: Path) -> None:
     replace(JOB, steps=15)(tmp_path / "teacher")
     job = replace(JOB, algorithm=Distill(), teacher=str(tmp_path / "teacher"), model=replace(MODEL, seed=5), steps=30)
     job(tmp_path / "run")
@@ -163,7 +163,7 @@ def test_a_teacher_s_distribution_is_learned(tmp_path: Path) -> None:
     assert losses[-1] < 0.2 * losses[0], "the loss is the KL from its whole distribution"
 
 
-def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
+def test_incompatible_settings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no rejected answers"):
         replace(JOB, algorithm=DPO())
     for change in ({"algorithm": Distill()}, {"teacher": "smollm2"}):
@@ -182,7 +182,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "bad", ['{"prompt": "x", "chosen": "a"}', '{"prompt": "x", "chosen": "a", "rejected": "a"}', "{}"]
 )
-def test_bad_pairs_are_named(bad: str, tmp_path: Path) -> None:
+def test_invalid_pairs_are_named(bad: str, tmp_path: Path) -> None:
     path = write(tmp_path / "p.jsonl", {"prompt": "1", "chosen": "a", "rejected": "b"}, bad)
     with pytest.raises(TaskError, match=r"line 2 is not a conversation.*'chosen' and 'rejected'"):
         read_conversations(path, pairs=True)
@@ -195,7 +195,7 @@ def test_pairs_of_messages(tmp_path: Path) -> None:
     assert found.messages == tuple(said) and found.answer == ("a", "b")
 
 
-def test_a_missing_column_is_named(tmp_path: Path) -> None:
+def test_missing_column_is_named(tmp_path: Path) -> None:
     pair = {"prompt": "1", "chosen": "a", "rejected": "b"}
     with pytest.raises(TaskError, match=r"line 1 .*no column 'completion'; its columns: prompt, chosen, rejected\)"):
         read_conversations(write(tmp_path / "c.jsonl", pair))
@@ -225,14 +225,14 @@ def test_conversations_of_both_kinds(tmp_path: Path) -> None:
         '{"prompt": "x", "completion": null}',
     ],
 )  # fmt: skip
-def test_bad_lines_are_named(bad: str, tmp_path: Path) -> None:
+def test_invalid_lines_are_named(bad: str, tmp_path: Path) -> None:
     path = write(tmp_path / "c.jsonl", {"prompt": "1=", "completion": "1"}, "", bad)
     with pytest.raises(TaskError, match=r"c\.jsonl, line 3 is not a conversation"):
         read_conversations(path)
 
 
 @pytest.mark.parametrize("odd", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\r"])
-def test_a_line_ends_at_a_newline_only(odd: str, tmp_path: Path) -> None:
+def test_line_ends_at_newline_only(odd: str, tmp_path: Path) -> None:
     """JSON may hold these inside a text; str.splitlines would cut there."""
     said = f"one{odd}two"
     row = json.dumps({"prompt": said, "completion": "x"}, ensure_ascii=odd in "\x0b\x0c\x1c\r")
@@ -246,7 +246,7 @@ def test_windows_line_ends_are_read(tmp_path: Path) -> None:
     assert [p.answer for p in read_conversations(str(path))] == ["b", "d"]
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match="No such file"):
         read_conversations(str(tmp_path / "none.jsonl"))
     with pytest.raises(TaskError, match="no conversations"):
@@ -256,7 +256,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         read_conversations(str(tmp_path / "latin.jsonl"))
 
 
-def test_a_file_can_be_learned(tmp_path: Path) -> None:
+def test_sft_on_a_file(tmp_path: Path) -> None:
     path = write(tmp_path / "c.jsonl", *({"prompt": f"{d}+", "completion": "ab"} for d in range(4)))
     replace(JOB, data=path, steps=12, batch_size=4)(tmp_path / "run")
     losses = [m["loss"] for m in read_metrics(tmp_path / "run")]
@@ -264,7 +264,7 @@ def test_a_file_can_be_learned(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [{"steps": 0}, {"batch_size": 0}, {"save_every": 0}, {"keep_checkpoints": 0}])
-def test_impossible_jobs_are_refused(change: dict[str, int]) -> None:
+def test_invalid_jobs_are_refused(change: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="at least 1"):
         replace(JOB, **change)
 
@@ -274,13 +274,13 @@ def test_impossible_jobs_are_refused(change: dict[str, int]) -> None:
     {"prompt": [{"role": "user", "content": ["x"]}], "chosen": "b", "rejected": "c"},
     {"prompt": "1=", "chosen": "b", "rejected": "b"},
 ])  # fmt: skip
-def test_a_pair_that_is_no_text_is_refused(row: dict[str, object], tmp_path: Path) -> None:
+def test_pair_that_is_no_text_is_refused(row: dict[str, object], tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_text(json.dumps(row) + "\n")
     with pytest.raises(TaskError, match="line 1"):
         read_conversations(str(tmp_path / "p.jsonl"), pairs=True)
 
 
-def test_an_empty_prompt_is_refused() -> None:
+def test_empty_prompt_is_refused() -> None:
     with pytest.raises(TaskError, match="empty prompt"):
         text_answer_trace(char_policy(), Problem("p", user_messages("")), "1")
 
@@ -288,7 +288,7 @@ def test_an_empty_prompt_is_refused() -> None:
 # tokens that were sampled
 
 
-def test_sampled_tokens_are_learned_as_they_are(tmp_path: Path) -> None:
+def test_token_ids_are_trained_as_given(tmp_path: Path) -> None:
     """A tokenizer that would write "12" as one token: it was sampled as two."""
     vocab = {t: i for i, t in enumerate(["<pad>", "<bos>", "<eos>", "1", "2", "+", "12"])}
     inner = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, [("1", "2")]))
@@ -304,7 +304,7 @@ def test_sampled_tokens_are_learned_as_they_are(tmp_path: Path) -> None:
         assert trace.steps[1].stop == "eos" and trace.problem.answer == trace.text(1) == "12"
 
 
-def test_tokens_of_a_file_are_what_a_run_learns(tmp_path: Path) -> None:
+def test_token_ids_of_file_are_trained(tmp_path: Path) -> None:
     policy = char_policy()
     tokens = [int(t) for t in policy.tokens("12")]
     path = write(tmp_path / "c.jsonl", {"prompt": "1+", "completion": "12", "token_ids": [*tokens, 2]})
@@ -317,7 +317,7 @@ def test_tokens_of_a_file_are_what_a_run_learns(tmp_path: Path) -> None:
     assert kept.steps[1].token_ids.tolist() == [*tokens, 2] and kept.problem.answer == "12"
 
 
-def test_what_others_wrote_is_read_but_not_learned(tmp_path: Path) -> None:
+def test_masked_tokens_are_not_trained(tmp_path: Path) -> None:
     policy = char_policy()
     tokens = [int(t) for t in policy.tokenizer.encode("1+1=2", add_special_tokens=False)]
     row = {"prompt": "1+", "completion": "1+1=2", "token_ids": tokens, "sampled": [1, 0, 0, 1, 1]}
@@ -341,28 +341,28 @@ def test_what_others_wrote_is_read_but_not_learned(tmp_path: Path) -> None:
      {"token_ids": [3, True]}, {"token_ids": [3, 4], "sampled": [0, 0]}, {"token_ids": [3], "sampled": [2]},
      {"token_ids": 3}, {"token_ids": [2**40]}],
 )  # fmt: skip
-def test_bad_tokens_are_named(more: dict[str, Any], tmp_path: Path) -> None:
+def test_invalid_token_ids_are_named(more: dict[str, Any], tmp_path: Path) -> None:
     path = write(tmp_path / "c.jsonl", {"prompt": "1", "completion": "1"}, {"prompt": "1", "completion": "12", **more})
     with pytest.raises(TaskError, match=r"c\.jsonl, line 2 is not a conversation"):
         read_conversations(path)
 
 
 @pytest.mark.parametrize("tokens", [[5, 5], [999], [3, 4, 2, 2]])
-def test_another_tokenizer_s_tokens_are_refused_before_anything_is_learned(tokens: list[int], tmp_path: Path) -> None:
+def test_token_ids_of_other_tokenizer_are_refused(tokens: list[int], tmp_path: Path) -> None:
     rows = [{"prompt": "1", "completion": "1"}] * 50 + [{"prompt": "1", "completion": "12", "token_ids": tokens}]
     with pytest.raises(TaskError, match=r"c\.jsonl:51: the token ids of '12' read as .* leave out 'token_ids'"):
         replace(JOB, data=write(tmp_path / "c.jsonl", *rows))(tmp_path / "run")
     assert not read_metrics(tmp_path / "run")
 
 
-def test_a_teacher_with_as_many_other_tokens_is_refused(tmp_path: Path) -> None:
+def test_teacher_with_other_vocabulary_is_refused(tmp_path: Path) -> None:
     other = replace(MODEL, alphabet="".join(reversed(dict.fromkeys(ALPHABET))))
     replace(JOB, model=other, steps=1)(tmp_path / "other")
     with pytest.raises(UsageError, match=r"another vocabulary \(\d+ tokens differ: 3 is .*as text"):
         replace(JOB, algorithm=Distill(), teacher=str(tmp_path / "other"))(tmp_path / "run")
 
 
-def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
+def test_resume_refuses_changed_data(tmp_path: Path) -> None:
     rows = [{"prompt": f"{d}+", "completion": "ab"} for d in range(4)]
     job = replace(JOB, data=write(tmp_path / "c.jsonl", *rows), batch_size=2)
     with pytest.raises(Interrupted):
@@ -375,7 +375,7 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
     assert [m["step"] for m in read_metrics(tmp_path / "run")] == list(range(5))
 
 
-def test_rewards_are_for_rl() -> None:
+def test_rl_algorithms_are_refused() -> None:
     for objective in (RejectionSampling(), GRPO()):
         with pytest.raises(UsageError, match="RL job"):
             replace(JOB, algorithm=objective)

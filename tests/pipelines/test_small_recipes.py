@@ -32,7 +32,7 @@ def made(name: str, **settings: Any) -> Stages:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_it_runs_to_its_end_and_not_twice(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recipe_runs_once(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stages = made(name, **SMALL[name])
     first = stages(tmp_path / "run")
     told = "\n".join(stages.summary_lines(tmp_path / "run", first))
@@ -57,7 +57,7 @@ def test_it_runs_to_its_end_and_not_twice(name: str, tmp_path: Path, monkeypatch
         assert rows["quiet"]["num_tokens"] > rows["without"]["num_tokens"] > 0
 
 
-def test_a_judge_reads_what_the_model_can_read() -> None:
+def test_genrm_template_uses_known_characters() -> None:
     """The template leaves of GenRM's question what this model has read: the problem and its solution."""
     made = recipe_files.load_recipe(recipe_files.shipped_recipes()["genrm"]).__globals__
     judge = chat_templates.with_chat_template(Tokenizer.from_alphabet(made["ALPHABET"]), made["GENRM_TEMPLATE"])
@@ -67,7 +67,7 @@ def test_a_judge_reads_what_the_model_can_read() -> None:
     assert made["hot_sampling"](2.0, 8).allowed_token_ids[0] == judge.eos[0]
 
 
-def test_the_clock_is_worked_out_from_left_to_right() -> None:
+def test_last_digits_are_worked_out_left_to_right() -> None:
     recipe_files.add_to_import_path(recipe_files.recipe_folders())
     clock = importlib.import_module("_last_digits").LastDigits
     plain, worked = clock(3), clock(3, "worked")

@@ -38,7 +38,7 @@ EVAL = Evaluate(TASK, model="stage:sft", strategy=Chain(Sampling(temperature=0, 
 BOTH = Stages((Stage("sft", SFT), Stage("accuracy", EVAL)))
 
 
-def test_a_later_stage_takes_an_earlier_ones_model_and_nothing_is_done_twice(tmp_path: Path) -> None:
+def test_later_stage_uses_the_earlier_model_and_nothing_runs_twice(tmp_path: Path) -> None:
     first = BOTH(tmp_path / "run")
     assert isinstance(first["accuracy"], EvaluationReport) and first["accuracy"].num_problems == 4
     lines = (tmp_path / "run" / "sft" / "metrics.jsonl").read_text()
@@ -51,9 +51,7 @@ def test_a_later_stage_takes_an_earlier_ones_model_and_nothing_is_done_twice(tmp
     assert run_dir.read_job(tmp_path / "run" / "accuracy")["model"] == str(trained)
 
 
-def test_training_that_is_done_needs_neither_its_model_nor_its_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_finished_training_needs_neither_model_nor_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = tmp_path / "data.jsonl"
     data.write_text('{"prompt": "What is 1+1?", "completion": "2"}\n')
     more = replace(SFT, data=str(data), model="stage:sft")
@@ -74,7 +72,7 @@ def test_training_that_is_done_needs_neither_its_model_nor_its_data(
     assert both(tmp_path / "run") == made
 
 
-def test_training_that_another_job_has_done_is_not_taken(tmp_path: Path) -> None:
+def test_training_of_another_job_is_not_reused(tmp_path: Path) -> None:
     with run_dir.Run(tmp_path / "run", BOTH):
         pass
     replace(SFT, seed=1)(tmp_path / "run" / "sft")
@@ -82,7 +80,7 @@ def test_training_that_another_job_has_done_is_not_taken(tmp_path: Path) -> None
         BOTH(tmp_path / "run")
 
 
-def test_training_that_is_not_done_goes_on(tmp_path: Path) -> None:
+def test_unfinished_training_resumes(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         THREE(tmp_path / "run", Stop("more"))
     newest = run_dir.newest_checkpoint(tmp_path / "run" / "more")
@@ -98,14 +96,14 @@ def test_training_that_is_not_done_goes_on(tmp_path: Path) -> None:
     assert longer(tmp_path / "run")["end"].num_problems == 2
 
 
-def test_a_stage_that_is_not_there_is_named() -> None:
+def test_unknown_stage_reference_is_named() -> None:
     with pytest.raises(UnknownName, match="sft"):
         Stages((Stage("accuracy", EVAL), Stage("sft", SFT)))
     with pytest.raises(UsageError, match="each once"):
         Stages((Stage("sft", SFT), Stage("sft", SFT)))
 
 
-def test_stages_are_named_anywhere_in_a_job(tmp_path: Path) -> None:
+def test_stage_references_are_resolved_anywhere_in_a_job(tmp_path: Path) -> None:
     @dataclass(frozen=True)
     class Job:
         runs: tuple[str, ...] = ("stage:a", "elsewhere")
@@ -128,7 +126,7 @@ def test_stages_are_named_anywhere_in_a_job(tmp_path: Path) -> None:
             Stages((Stage(name, SFT),))
 
 
-def test_it_goes_on_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_moved_stages_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A relative run directory is the same one when it is named from elsewhere."""
     monkeypatch.chdir(tmp_path)
     first = BOTH("run")
@@ -159,7 +157,7 @@ class Stop(NoProgress):
 
 
 @pytest.mark.parametrize("stage", ["accuracy", "more", "end"])
-def test_half_a_run_that_was_moved_goes_on(stage: str, tmp_path: Path) -> None:
+def test_moved_unfinished_stages_resume(stage: str, tmp_path: Path) -> None:
     """All of its folder is moved, and nothing of the old place is left: the same end, and nothing done twice."""
     whole = THREE(tmp_path / "whole")
     with pytest.raises(Interrupted):
@@ -182,7 +180,7 @@ def test_half_a_run_that_was_moved_goes_on(stage: str, tmp_path: Path) -> None:
     assert str(tmp_path) not in (moved / "more" / "job.json").read_text()
 
 
-def test_a_run_from_before_goes_on_where_it_is(tmp_path: Path) -> None:
+def test_run_with_absolute_paths_resumes_in_place(tmp_path: Path) -> None:
     """Its stages say where the others lie in whole paths, by which their checkpoints know them too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_dir, "_with_relative_stage_paths", lambda job, folder: job)
@@ -193,7 +191,7 @@ def test_a_run_from_before_goes_on_where_it_is(tmp_path: Path) -> None:
     assert [r["step"] for r in run_dir.read_metrics(tmp_path / "run" / "more")] == [0, 1, 2]
 
 
-def test_only_paths_beneath_the_run_are_said_from_there(tmp_path: Path) -> None:
+def test_only_paths_below_the_run_become_relative(tmp_path: Path) -> None:
     home = tmp_path / "run"
     home.mkdir()
     (home / "job.json").write_text("{}")

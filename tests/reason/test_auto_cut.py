@@ -102,7 +102,7 @@ def test_pieces_are_what_drawing_would_cut() -> None:
     assert len(split_into_steps(SENTENCES, CUTS["sentence"])) == 4
     assert split_into_steps("Dr. Who. 1. See", CUTS["sentence"]) == ["Dr. Who. ", "1. See"]
     assert split_into_steps(LINES, CUTS["paragraph"]) == [LINES] and len(split_into_steps(LINES, CUTS["line"])) == 4
-    with pytest.raises(UsageError, match="2 steps at least"):
+    with pytest.raises(UsageError, match="min_steps of 2 or more"):
         AutoCut(min_steps=1)
 
 

@@ -176,7 +176,7 @@ def test_stopped_at_any_budget_and_gone_on(tokens: int) -> None:
     [
         ({"max_thinking_tokens": 0}, "at least 1"),
         ({"min_thinking_tokens": 99, "max_thinking_tokens": 9}, "between 0 and the 9"),
-        ({"wait_word": ""}, "word"), ({"think_end": ""}, "ends a thought"), ({"waits": -1}, "at least 1 and 0"),
+        ({"wait_word": ""}, "word"), ({"think_end": ""}, "ends the thinking"), ({"waits": -1}, "at least 1 and 0"),
     ],
 )  # fmt: skip
 def test_bad_settings(bad: dict[str, object], says: str) -> None:

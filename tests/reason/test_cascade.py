@@ -84,9 +84,9 @@ def test_a_probe_learns_what_agreement_means() -> None:
 def test_bad_settings() -> None:
     with pytest.raises(UsageError, match="between 0 and 1"):
         Cascade(threshold=1.5)
-    with pytest.raises(UsageError, match="learned nothing"):
+    with pytest.raises(UsageError, match="has no weights"):
         thought(["1"], Cascade(Samples(1), signal="probe"))
-    with pytest.raises(UsageError, match="are alike"):
+    with pytest.raises(UsageError, match="have the same verdict"):
         fit_probe([trace_group([5], [[1]], [1.0])], "wanted")
     route = Cascade(
         Samples(2, Sampling(temperature=0.5)), signal="probe", probe=ConfidenceProbe((1.0, 2.0, 3.0, 4.0), 0.5)

@@ -346,7 +346,7 @@ def test_a_language_model_plays_alone_and_with_search() -> None:
     assert run_async(thinking([0, 3, 1, 4])) == 2, "with search it does not"
     nothing = run_async(LanguageModelPrior(FakePolicy(["?"] * 8))(TTT, board, TTT.moves(board)))
     assert nothing[0] == [0.2] * 5
-    with pytest.raises(UsageError, match="cannot be put into words"):
+    with pytest.raises(UsageError, match="cannot be described in text"):
         run_async(LanguageModelPrior(FakePolicy())(FOUR, FOUR.start(), [0]))
 
 

@@ -95,7 +95,7 @@ def test_rejection_gives_up_with_the_reason_and_goes_on_with_more_attempts() -> 
         (lambda: StepControl(0), "at least 1"), (lambda: StepControl(countdown="go"), "{left}"),
         (lambda: ClassControl("lng"), "Did you mean"),
         (lambda: LengthRejection(max_answer_tokens=2, min_answer_tokens=3), "min <= max"),
-        (lambda: LengthRejection(max_attempts=0), "at least 1"), (lambda: StepControl(think_end=""), "ends a thought"),
+        (lambda: LengthRejection(max_attempts=0), "at least 1"), (lambda: StepControl(think_end=""), "ends the thinking"),
     ],
 )  # fmt: skip
 def test_bad_settings(make: Any, says: str) -> None:

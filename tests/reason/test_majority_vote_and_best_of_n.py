@@ -203,7 +203,7 @@ def test_best_of_by_log_probability() -> None:
     policy = ScriptedPolicy({"": ["=1", "long=2"]}, logprob=lambda t: -0.5 if t == "=1" else -0.3)
     assert said(think(BestOfN(2, "logprob"), policy)) == "long=2", "the mean, not the sum"
     silent = think(BestOfN(2, "logprob"), ScriptedPolicy({"": ["=1"]}, logprob=lambda t: float("nan")))
-    assert silent.chosen is None and "does not tell its log-probabilities" in silent.failed
+    assert silent.chosen is None and "does not return log-probabilities" in silent.failed
 
 
 @pytest.mark.parametrize(

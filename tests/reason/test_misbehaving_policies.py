@@ -226,7 +226,7 @@ def test_guides_that_misbehave(name: str, breaks: str) -> None:
     try:
         check(name, think(name, policy, guide), policy, guide)
     except PonderError as error:
-        assert any(said in str(error) for said in ("no score", "no rollout was judged", "guide"))
+        assert any(said in str(error) for said in ("no score", "no rollout was scored", "guide"))
 
 
 @pytest.mark.parametrize("name", WAYS)

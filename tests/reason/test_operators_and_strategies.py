@@ -26,7 +26,7 @@ def answered(*texts: str) -> tuple[Trace, list[int]]:
     return trace, trace.answers()
 
 
-READ = FirstCharVerifier().read
+READ = FirstCharVerifier().extract_answer
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_ensemble() -> None:
     assert len({s.text for s in trace.steps[1:]}) > 1
     again = asyncio.run(solve(DigitTask().test[3], Samples(5), FakePolicy(seed=2), FirstCharVerifier()))
     assert again.to_json() == trace.to_json(), "the fake is deterministic"
-    with pytest.raises(UsageError, match="at least one"):
+    with pytest.raises(UsageError, match="at least 1"):
         Samples(0)
 
 

@@ -17,7 +17,7 @@ from .text_policy import EOS, TextPolicy
 
 #      0
 #    1   4
-#   2 3  5 (aside below 5: 7)
+#   2 3  5 (meta step below 5: 7)
 #        6
 PARENTS = {1: 0, 2: 1, 3: 1, 4: 0, 5: 4, 6: 5}
 
@@ -73,7 +73,7 @@ def test_p_true_by_log_probability() -> None:
 
 
 def test_p_true_is_undecided_where_nothing_is_told() -> None:
-    assert "does not tell" in asked()[0].reason and asked()[0].value is None
+    assert "does not return" in asked()[0].reason and asked()[0].value is None
     none, _ = asked(Maybe=0.9)
     assert none.value is None and "neither True nor False" in none.reason
     failing = TextPolicy([], fails=lambda t: ModelError("no room"))

@@ -71,6 +71,6 @@ def test_bad_settings() -> None:
         asyncio.run(solve(DigitTask().test[3], HINT, FakePolicy(), guide=FirstCharVerifier()))
     with pytest.raises(UsageError, match=r"write \{answer\}"):
         STaR(hint="the answer")
-    with pytest.raises(UsageError, match="at least one"):
+    with pytest.raises(UsageError, match="at least 1"):
         STaR(n=0)
     assert job_json.decode(job_json.encode(HINT)) == HINT

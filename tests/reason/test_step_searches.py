@@ -504,7 +504,7 @@ def test_a_budget_below_one_step() -> None:
         (lambda: BeamSearch(6, 4), "beam_width must divide n"), (lambda: BeamSearch(0, 1), "divide"), (lambda: DVTS(4, 3), "divide"),
         (lambda: Rebase(0), "at least 1"), (lambda: Rebase(temperature=0.0), "positive"),
         (lambda: Rebase(rounding="up"), "no rounding named 'up'"),  # type: ignore[arg-type]
-        (lambda: ParticleFilter(0), "one particle"), (lambda: ParticleFilter(seed=-1), "positive"),
+        (lambda: ParticleFilter(0), "give at least 1"), (lambda: ParticleFilter(seed=-1), "positive"),
         (lambda: ParticleFilter(weight="odd"), "Did you mean 'odds'"),  # type: ignore[arg-type]
         (lambda: BeamSearch(choose="vote"), "way to choose"), (lambda: BeamSearch(reduce="max"), "reduction"),  # type: ignore[arg-type]
         (lambda: LookaheadBeamSearch(lookahead_steps=-1), "0 or more"), (lambda: LookaheadBeamSearch(cut=None), "needs a cut"),

@@ -31,7 +31,7 @@ def trace(failed: str = "") -> Trace:
     return out
 
 
-def test_a_result_is_what_would_be_lost(tmp_path: Path) -> None:
+def test_has_result_if_work_would_be_lost(tmp_path: Path) -> None:
     assert not has_result(tmp_path / "nowhere")
     with Run(tmp_path / "thinks", Thinks()) as run:
         assert not has_result(run.folder) and has_no_output(run.folder)
@@ -57,7 +57,7 @@ def test_a_result_is_what_would_be_lost(tmp_path: Path) -> None:
         assert has_result(run.folder)
 
 
-def test_stages_have_begun_when_one_has(tmp_path: Path) -> None:
+def test_stages_have_a_result_if_one_stage_has(tmp_path: Path) -> None:
     with Run(tmp_path, Thinks()), Run(tmp_path / "one", Thinks()) as one:
         assert not has_result(tmp_path) and has_no_output(tmp_path)
         one.write_traces(0, [trace()])
@@ -66,7 +66,7 @@ def test_stages_have_begun_when_one_has(tmp_path: Path) -> None:
     assert has_result(tmp_path)
 
 
-def test_only_a_run_without_a_result_is_removed(tmp_path: Path) -> None:
+def test_remove_empty_run_keeps_runs_with_results(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("")
     remove_empty_run(tmp_path / "mine")

@@ -39,7 +39,7 @@ JOBS = [
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda j: type(j).__name__)
-def test_a_job_comes_back_equal(job: Any) -> None:
+def test_decode_inverts_encode(job: Any) -> None:
     data = json.loads(json.dumps(job_json.encode(job)))
     again = job_json.decode(data, trust=True)
     assert again == job and type(again) is type(job)
@@ -47,7 +47,7 @@ def test_a_job_comes_back_equal(job: Any) -> None:
     assert not job_json.differences(data, job_json.encode(again))
 
 
-def test_what_is_written_can_be_read_by_people() -> None:
+def test_encoded_job_is_readable() -> None:
     data = job_json.encode(Evaluate(Addition(), strategy=Chain(SAMPLING)))
     assert data["is"] == "ponder.pipelines.evaluate:Evaluate"
     assert data["strategy"]["is"] == "ponder.reason.strategies.chain:Chain"
@@ -65,7 +65,7 @@ class Holder:
     made: int = field(init=False, default=3)
 
 
-def test_what_cannot_be_part_of_a_job_is_refused() -> None:
+def test_encode_refuses_unsupported_values() -> None:
     for bad, words in (
         (Loose(), "Loose must be a frozen dataclass"), (Holder(Loose()), "Loose"), (Holder(object()), "not object"),
         (Holder({1, 2}), "not set"), (Holder(lambda: 1), "not function"), (Holder(b"x"), "not bytes"),
@@ -75,7 +75,7 @@ def test_what_cannot_be_part_of_a_job_is_refused() -> None:
             job_json.encode(bad)
 
 
-def test_plain_things() -> None:
+def test_encode_plain_values() -> None:
     for value in (None, True, 3, 2.5, "x", (1, ("a", None)), {"a": (1,)}):
         assert job_json.decode(json.loads(json.dumps(job_json.encode(value)))) == value
     assert job_json.encode(Path("/a/b")) == "/a/b"
@@ -86,14 +86,14 @@ def test_plain_things() -> None:
     "kind",
     ["nowhere:Thing", "ponder.types:Thing", "ponder.types", "json:dumps", "ponder.errors:UsageError", "os:system"],
 )
-def test_a_type_that_is_not_known_is_refused(kind: str) -> None:
+def test_decode_refuses_unknown_types(kind: str) -> None:
     with pytest.raises(PonderError, match=kind):
         job_json.decode({"is": kind, "x": 1})
     with pytest.raises(PonderError, match=kind):
         job_json.decode({"is": kind, "x": 1}, trust=True)
 
 
-def test_another_version_s_job_is_named() -> None:
+def test_decode_names_fields_of_another_version() -> None:
     data = job_json.encode(AdamW())
     with pytest.raises(RunError, match=r"another version.*nesterov"):
         job_json.decode({**data, "nesterov": True})
@@ -103,7 +103,7 @@ def test_another_version_s_job_is_named() -> None:
         job_json.decode(missing)
 
 
-def test_differences_name_the_place() -> None:
+def test_differences_name_the_field() -> None:
     a = job_json.encode(RL(Addition(digits=3)))
     b = job_json.encode(RL(Addition(digits=4), optimizer=AdamW(betas=(0.9, 0.99)), template="qa"))
     found = job_json.differences(a, b)
@@ -119,7 +119,7 @@ class Named:
     job: Any = None
 
 
-def test_differences_in_lists_name_the_place_too() -> None:
+def test_differences_name_the_list_item() -> None:
     def found(a: Any, b: Any) -> list[str]:
         return job_json.differences(job_json.encode(Holder(a)), job_json.encode(Holder(b)))
 
@@ -139,7 +139,7 @@ def test_differences_in_lists_name_the_place_too() -> None:
     assert found((("a", 1), ("b", 2)), (("a", 1), ("b", 3))) == ["inner.1: ['b', 2] -> ['b', 3]"]
 
 
-def test_long_values_are_cut_to_where_they_differ() -> None:
+def test_differences_shorten_long_values() -> None:
     begin = "/a/very/long/place" * 20
     (line,) = job_json.differences({"model": f"{begin}/one/model"}, {"model": f"{begin}/two/model" + "x" * 5000})
     assert "/one/model' -> ..." in line and "/two/modelxxx" in line and line.endswith("...") and len(line) < 160
@@ -149,11 +149,11 @@ def test_long_values_are_cut_to_where_they_differ() -> None:
     assert len(line) < 100 and line.endswith("... -> None")
 
 
-def test_a_key_that_only_one_has_is_a_difference() -> None:
+def test_differences_report_missing_keys() -> None:
     assert len(job_json.differences({"a": 1}, {"a": 1, "b": None})) == 1
     assert len(job_json.differences({"a": 1, "b": None}, {"a": 1})) == 1
 
 
-def test_a_job_is_json_for_every_reader() -> None:
+def test_encoded_job_is_standard_json() -> None:
     text = json.dumps(job_json.encode(AdamW(max_grad_norm=float("inf"))), allow_nan=False)
     assert job_json.decode(json.loads(text)) == AdamW(max_grad_norm=float("inf"))

@@ -67,7 +67,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("rows", "why"), CHANGES)
-def test_an_evaluation_does_not_go_on_with_other_problems(rows: list[Any], why: str | None, tmp_path: Path) -> None:
+def test_evaluation_refuses_to_resume_with_changed_problems(rows: list[Any], why: str | None, tmp_path: Path) -> None:
     job = Evaluate(filed(tmp_path), max_concurrency=2)
     with pytest.raises(Interrupted):
         ran(job, tmp_path / "run", FakePolicy(["3"] * 9), RecordingProgress("step", 4))
@@ -82,7 +82,7 @@ def test_an_evaluation_does_not_go_on_with_other_problems(rows: list[Any], why: 
     assert ran(job, tmp_path / "run", FakePolicy(["3"] * 9)).num_problems == 6, "the old data is back"
 
 
-def test_what_was_not_asked_yet_may_still_change(tmp_path: Path) -> None:
+def test_unsolved_problems_may_change(tmp_path: Path) -> None:
     """Then nothing is mixed up: the report is of what the file says now."""
     job = Evaluate(filed(tmp_path), max_concurrency=1)
     with pytest.raises(Interrupted):
@@ -91,14 +91,14 @@ def test_what_was_not_asked_yet_may_still_change(tmp_path: Path) -> None:
     assert ran(job, tmp_path / "run", FakePolicy(["2", "3", "4", "7"])).accuracy.correct == 6
 
 
-def test_a_failed_attempt_at_another_problem_counts_too(tmp_path: Path) -> None:
+def test_failed_trace_of_changed_problem_is_refused(tmp_path: Path) -> None:
     task = filed(tmp_path)
     trace = Trace(replace(task.test[0], answer="other"), failed="broken")
     with Run(tmp_path / "run", Evaluate(task)) as run, pytest.raises(RunError, match="another answer"):
         check_problems_unchanged(run, [trace], task.test)
 
 
-def test_collecting_and_labelling_notice_it(tmp_path: Path) -> None:
+def test_collect_and_label_refuse_changed_problems(tmp_path: Path) -> None:
     task = filed(tmp_path)
     fresh = ScratchModel(ALPHABET, width=16, layers=1, heads=2, context=32)
     half = {"steps": 30, "batch_size": 6, "optimizer": AdamW(lr=1e-2)}  # learned: some labels differ
@@ -137,7 +137,7 @@ plain = st.recursive(
 
 
 @given(plain, st.text(), st.text())
-def test_a_problem_has_the_same_name_after_a_run_kept_it(answer: Any, asked: str, id: str) -> None:
+def test_problem_key_survives_a_run_directory(answer: Any, asked: str, id: str) -> None:
     problem = Problem(id, user_messages(asked), answer, {"n": (1, 2)})
     kept = Trace.from_json(json.loads(json.dumps(Trace(problem).to_json())))
     assert problem_key(kept.problem) == problem_key(problem)

@@ -41,7 +41,7 @@ def held(path: Path) -> list[dict[str, object]]:
         ("null", "it is no record"),
     ],
 )
-def test_damage_is_named_wherever_it_stands(line: str, why: str, tmp_path: Path) -> None:
+def test_damaged_line_is_named(line: str, why: str, tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     for place in range(3):
         lines = ['{"step":0}', '{"step":2}']
@@ -55,7 +55,7 @@ def test_damage_is_named_wherever_it_stands(line: str, why: str, tmp_path: Path)
     assert held(path) == [{"step": 0}, {"step": 1}]
 
 
-def test_a_record_that_is_no_trace_or_no_metric(tmp_path: Path) -> None:
+def test_invalid_traces_and_metrics_are_refused(tmp_path: Path) -> None:
     whole = {"step": 0, **Trace(Problem("a", user_messages("?")), [Step(None, "?", ids([1]))]).to_json()}
     for spoilt, why in (
         ({"step": 1}, "it has no 'problem'"),
@@ -81,7 +81,7 @@ def test_a_record_that_is_no_trace_or_no_metric(tmp_path: Path) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.text(max_size=6), min_size=1, max_size=5), st.data())
-def test_cut_anywhere_what_was_whole_stays(texts: list[str], data: st.DataObject) -> None:
+def test_truncated_file_keeps_complete_records(texts: list[str], data: st.DataObject) -> None:
     """A crash can stop the writing after any byte. What comes next is read whole, and no line is ever damaged."""
     import tempfile
 
@@ -100,7 +100,7 @@ def test_cut_anywhere_what_was_whole_stays(texts: list[str], data: st.DataObject
         assert len(path.read_bytes().splitlines()) >= 1
 
 
-def test_a_long_torn_line_goes_whole(tmp_path: Path) -> None:
+def test_writer_removes_a_long_unfinished_line(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     add(path, {"step": 0}, {"step": 1, "text": "y" * 200_000})
     path.write_bytes(path.read_bytes()[:-7])
@@ -118,7 +118,7 @@ def lines(path: Path) -> list[bytes]:
     return path.read_bytes().splitlines(keepends=True)
 
 
-def test_a_line_is_json_with_its_number_and_checksum(tmp_path: Path) -> None:
+def test_line_holds_number_and_checksum(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     add(path, *ROWS)
     rows = [json.loads(line) for line in lines(path)]
@@ -127,7 +127,7 @@ def test_a_line_is_json_with_its_number_and_checksum(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mask", [1, 2, 4, 8, 16, 32, 64, 128])
-def test_any_bit_of_any_byte_is_noticed_or_harmless(mask: int, tmp_path: Path) -> None:
+def test_every_flipped_bit_is_noticed_or_harmless(mask: int, tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     add(path, *ROWS)
     content, right = path.read_bytes(), held(path)
@@ -144,7 +144,7 @@ def test_any_bit_of_any_byte_is_noticed_or_harmless(mask: int, tmp_path: Path) -
             assert found == right, (at, mask, bytes(spoilt))
 
 
-def test_a_changed_digit_is_named(tmp_path: Path) -> None:
+def test_changed_digit_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     add(path, *ROWS)
     whole = path.read_bytes()
@@ -174,7 +174,7 @@ def test_a_changed_digit_is_named(tmp_path: Path) -> None:
         ([0, 2, 1, 3, 4], r"line 2 is damaged \(record 2 is missing before it\)"),
     ],
 )
-def test_lines_that_are_missing_doubled_or_moved(order: list[int], said: str, tmp_path: Path) -> None:
+def test_missing_doubled_or_moved_lines_are_reported(order: list[int], said: str, tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     add(path, *ROWS)
     path.write_bytes(b"".join(lines(path)[i] for i in order))
@@ -183,7 +183,7 @@ def test_lines_that_are_missing_doubled_or_moved(order: list[int], said: str, tm
             list(read(path))
 
 
-def test_a_hole_of_zeros(tmp_path: Path) -> None:
+def test_zeroed_block_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "traces.jsonl"
     add(path, *({"step": i, "text": "y" * 50} for i in range(20)))
     content = path.read_bytes()
@@ -196,7 +196,7 @@ def test_a_hole_of_zeros(tmp_path: Path) -> None:
             held(path)
 
 
-def test_lines_of_earlier_versions_stay_readable(tmp_path: Path) -> None:
+def test_lines_without_checksum_stay_readable(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step":0,"loss":1.5}\n{"step":1,"loss":1.25}\n')
     add(path, {"step": 2})
@@ -209,7 +209,7 @@ def test_lines_of_earlier_versions_stay_readable(tmp_path: Path) -> None:
 # what a checkpoint counts on
 
 
-def test_damage_after_what_is_counted_on_is_cut_off(tmp_path: Path) -> None:
+def test_repair_cuts_off_damage_after_the_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     add(path, *({"step": i} for i in range(6)))
     content = path.read_bytes()
@@ -227,7 +227,7 @@ def test_damage_after_what_is_counted_on_is_cut_off(tmp_path: Path) -> None:
     assert repair_records(path, 4, 4, one_per_step=True) == (4, "") and path.read_bytes() == content
 
 
-def test_a_lost_end_is_noticed(tmp_path: Path) -> None:
+def test_repair_reports_missing_last_records(tmp_path: Path) -> None:
     path = tmp_path / "traces.jsonl"
     add(path, *({"step": i // 2} for i in range(8)))
     path.write_bytes(b"".join(lines(path)[:5]))
@@ -245,7 +245,7 @@ def test_a_lost_end_is_noticed(tmp_path: Path) -> None:
     assert repair_records(path, 0, None) == (0, "")
 
 
-def test_a_missing_step_of_an_earlier_version(tmp_path: Path) -> None:
+def test_repair_reports_a_missing_step_without_checksums(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps({"step": i}) + "\n" for i in (0, 1, 3, 4)))
     with pytest.raises(RunError, match=r"line 3 is damaged .it is of step 3, and step 2 should be here"):

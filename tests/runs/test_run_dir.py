@@ -51,7 +51,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_readable_while_it_is_written(tmp_path: Path) -> None:
+def test_records_are_readable_during_the_run(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "run"
     with Run(folder, Job()) as run:
         assert read_job(folder) == run.job and read_metrics(folder) == [] and list(read_traces(folder)) == []
@@ -68,7 +68,7 @@ def test_readable_while_it_is_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "torn", ['{"step": 3, "rew', "{", '{"step": 3}x', "\ufffd", "[1]", "null", '{"step": 3, "t": "\\u']
 )
-def test_a_torn_last_line_is_ignored_and_repaired(torn: str, tmp_path: Path) -> None:
+def test_unfinished_last_line_is_ignored_and_repaired(torn: str, tmp_path: Path) -> None:
     with Run(tmp_path, Job()) as run:
         run.write_metrics(0, {"x": 1.0})
     with open(tmp_path / "metrics.jsonl", "a") as file:
@@ -80,7 +80,7 @@ def test_a_torn_last_line_is_ignored_and_repaired(torn: str, tmp_path: Path) -> 
     assert steps(tmp_path) == [0, 1, 2], "the next record stands on a line of its own"
 
 
-def test_a_line_torn_inside_a_character(tmp_path: Path) -> None:
+def test_line_cut_inside_a_character_is_ignored(tmp_path: Path) -> None:
     with Run(tmp_path, Job()) as run:
         run.write_traces(0, [trace("a")])
     with open(tmp_path / "traces.jsonl", "ab") as file:
@@ -88,7 +88,7 @@ def test_a_line_torn_inside_a_character(tmp_path: Path) -> None:
     assert [t.problem.question for _, t in read_traces(tmp_path)] == ["é→?"]
 
 
-def test_a_whole_line_that_lacks_only_its_end_counts(tmp_path: Path) -> None:
+def test_complete_line_without_line_break_counts(tmp_path: Path) -> None:
     with Run(tmp_path, Job()) as run:
         run.write_metrics(0, {})
         run.write_metrics(1, {})
@@ -100,7 +100,7 @@ def test_a_whole_line_that_lacks_only_its_end_counts(tmp_path: Path) -> None:
     assert steps(tmp_path) == [0, 1, 2]
 
 
-def test_resuming_forgets_what_comes_again(tmp_path: Path) -> None:
+def test_mark_resumed_drops_later_records(tmp_path: Path) -> None:
     with Run(tmp_path, Job()) as run:
         run.mark_resumed(0)
         assert not (tmp_path / "metrics.jsonl").exists(), "nothing to forget in a new run"
@@ -143,7 +143,7 @@ def holder(folder: Path) -> subprocess.Popen[str]:
     return other
 
 
-def test_a_run_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locked_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = sys.modules[__name__]
     monkeypatch.setitem(sys.modules, "runs.test_run_dir", module)
     monkeypatch.setattr(Job, "__module__", "runs.test_run_dir")  # as the other process names it
@@ -161,7 +161,7 @@ def test_a_run_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert steps(tmp_path) == [0]
 
 
-def test_two_runs_in_one_process(tmp_path: Path) -> None:
+def test_lock_holds_within_one_process(tmp_path: Path) -> None:
     with Run(tmp_path, Job()):
         with pytest.raises(RunError, match="in use"):
             Run(tmp_path, Job()).__enter__()
@@ -169,7 +169,7 @@ def test_two_runs_in_one_process(tmp_path: Path) -> None:
         pass
 
 
-def test_the_lock_goes_when_the_job_is_refused_or_fails(tmp_path: Path) -> None:
+def test_lock_is_released_on_failure(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         with Run(tmp_path, Job()):
             raise ZeroDivisionError
@@ -182,7 +182,7 @@ def test_the_lock_goes_when_the_job_is_refused_or_fails(tmp_path: Path) -> None:
 # whose folder it is
 
 
-def test_another_job_is_refused_and_nothing_overwritten(tmp_path: Path) -> None:
+def test_run_of_another_job_is_refused_unchanged(tmp_path: Path) -> None:
     with Run(tmp_path, Job()) as run:
         run.write_metrics(0, {})
     before = contents(tmp_path)
@@ -191,7 +191,7 @@ def test_another_job_is_refused_and_nothing_overwritten(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
-def test_a_setting_that_was_not_there_had_its_default(tmp_path: Path) -> None:
+def test_new_setting_counts_as_its_default(tmp_path: Path) -> None:
     with Run(tmp_path, Job()):
         pass
     job = read_job(tmp_path)
@@ -203,14 +203,14 @@ def test_a_setting_that_was_not_there_had_its_default(tmp_path: Path) -> None:
         Run(tmp_path, Job(limit=4)).__enter__()
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_non_empty_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(RunError, match=r"not a run directory and not empty \(it holds thesis.txt\)"):
         Run(tmp_path, Job()).__enter__()
     assert (tmp_path / "thesis.txt").read_text() == "mine" and not (tmp_path / "job.json").exists()
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "run"):
         with pytest.raises(RunError, match="cannot write the run directory"):
@@ -218,7 +218,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
+def test_read_only_folder_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     try:
         with pytest.raises(RunError, match="Permission denied"):
@@ -228,7 +228,7 @@ def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[1", "\x00"])
-def test_a_damaged_job_is_named(damage: str, tmp_path: Path) -> None:
+def test_damaged_job_json_is_reported(damage: str, tmp_path: Path) -> None:
     with Run(tmp_path, Job()):
         pass
     (tmp_path / "job.json").write_text(damage)
@@ -237,7 +237,7 @@ def test_a_damaged_job_is_named(damage: str, tmp_path: Path) -> None:
     assert (tmp_path / "job.json").read_text() == damage
 
 
-def test_reading_what_is_no_run(tmp_path: Path) -> None:
+def test_readers_refuse_folders_that_are_no_run(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="is not a run directory"):
         read_job(tmp_path)
     assert read_metrics(tmp_path) == [] and checkpoints(tmp_path) == [] and newest_checkpoint(tmp_path) is None
@@ -283,7 +283,7 @@ class Disk:
         patch.setattr(full_disk, "_wait", wait)
 
 
-def test_a_full_disk_is_waited_for(
+def test_append_waits_while_the_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing half-written counts while it waits, and what was to be written is there once there is room."""
@@ -297,7 +297,7 @@ def test_a_full_disk_is_waited_for(
     assert "there is room again: traces.jsonl is written" in said
 
 
-def test_a_disk_whose_fullness_shows_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sync_rewrites_after_a_late_disk_full_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such a system may forget the bytes when it says so: they are written again."""
     real, failed = os.fsync, []
 
@@ -323,7 +323,7 @@ def test_a_disk_whose_fullness_shows_late(tmp_path: Path, monkeypatch: pytest.Mo
     assert steps(tmp_path) == [0, 1, 2]
 
 
-def test_a_stop_ends_the_wait_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interruption_ends_the_wait_for_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         Disk(patch, room=500)
         wants = lambda: True  # noqa: E731
@@ -346,7 +346,7 @@ def test_a_stop_ends_the_wait_for_room(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("at", [1, 3])  # the folder is synced between the two files
-def test_a_disk_that_is_full_at_the_very_start(at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_starts_when_a_full_disk_has_space_again(at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same command works once there is room again."""
     real, count = os.fsync, []
 
@@ -369,7 +369,7 @@ def test_a_disk_that_is_full_at_the_very_start(at: int, tmp_path: Path, monkeypa
 # checkpoints
 
 
-def test_whole_checkpoints_oldest_first(tmp_path: Path) -> None:
+def test_checkpoints_lists_complete_ones_oldest_first(tmp_path: Path) -> None:
     for name in ("step-000020", "step-000003", "step-000021.new", "other", "step-999999", "step-1000000"):
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
     names = [p.name for p in checkpoints(tmp_path)]
@@ -378,7 +378,7 @@ def test_whole_checkpoints_oldest_first(tmp_path: Path) -> None:
     assert newest is not None and newest.name == "step-1000000"
 
 
-def test_a_job_runs_again_from_its_file(tmp_path: Path) -> None:
+def test_job_json_runs_again(tmp_path: Path) -> None:
     from ponder.runs import job_json
 
     job = replace(Job(), name="é", limit=7)
@@ -386,7 +386,7 @@ def test_a_job_runs_again_from_its_file(tmp_path: Path) -> None:
         assert read_job(tmp_path) == run.job == job_json.encode(job)
 
 
-def test_the_environment_is_told() -> None:
+def test_environment_json_describes_the_machine() -> None:
     told = environment.describe_environment()
     assert {"python", "machine", "versions", "commit", "command", "time"} <= told.keys()
     assert "numpy" in told["versions"] and json.dumps(told)

@@ -71,7 +71,7 @@ def stopped(tmp_path: Path) -> Path:
         stages(a=A),
     ],
 )
-def test_what_has_no_result_may_change(changed: Stages, stopped: Path, tmp_path: Path) -> None:
+def test_stage_without_result_may_change(changed: Stages, stopped: Path, tmp_path: Path) -> None:
     before = (stopped / "a" / "out.txt").stat().st_mtime_ns
     assert changed(stopped) == changed(tmp_path / "fresh")
     assert (stopped / "a" / "out.txt").stat().st_mtime_ns == before
@@ -89,7 +89,7 @@ def test_what_has_no_result_may_change(changed: Stages, stopped: Path, tmp_path:
         (stages(a=A, b=B, d=Note("d"), c=replace(C, takes=("stage:d",))), "(takes: ['stage:b'] -> ['stage:d']): "),
     ],
 )
-def test_what_has_a_result_may_not(changed: Stages, words: str, tmp_path: Path) -> None:
+def test_stage_with_result_may_not_change(changed: Stages, words: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     ALL(folder)
     before = files(folder)
@@ -99,7 +99,7 @@ def test_what_has_a_result_may_not(changed: Stages, words: str, tmp_path: Path) 
     assert files(folder) == before and ALL(folder)["c"] == "c(b(a()))"
 
 
-def test_what_was_made_from_another_is_not_taken_for_its_own(tmp_path: Path) -> None:
+def test_stage_that_a_result_depends_on_may_not_change(tmp_path: Path) -> None:
     """The folder of a stage was removed, to do it again otherwise; those that follow hold what came of the old one."""
     folder = tmp_path / "run"
     ALL(folder)
@@ -119,14 +119,14 @@ def test_what_was_made_from_another_is_not_taken_for_its_own(tmp_path: Path) -> 
     assert new(folder)["c"] == "c(b(z()))"
 
 
-def test_the_order_of_what_has_begun_stays(tmp_path: Path) -> None:
+def test_order_of_finished_stages_is_fixed(tmp_path: Path) -> None:
     stages(a=A, b=Note("b"))(tmp_path / "run")
     with pytest.raises(RunError, match=r"began in the order a, b, and now come as b, a"):
         stages(b=Note("b"), a=A)(tmp_path / "run")
     assert stages(b=Note("b"), a=A)(tmp_path / "other")["a"] == "a()"
 
 
-def test_another_kind_of_job_is_refused(tmp_path: Path) -> None:
+def test_run_of_another_job_type_is_refused(tmp_path: Path) -> None:
     A(tmp_path / "note")
     with pytest.raises(RunError, match=r"belongs to another job \(job: Note\(...\) -> Stages\(...\)\)"):
         ALL(tmp_path / "note")
@@ -136,7 +136,7 @@ def test_another_kind_of_job_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("held", [{}, {"stages": 3}, {"stages": [{"name": "../mine", "job": {}}]}, {"stages": [1]}])
-def test_a_damaged_job_of_stages_is_named(held: dict[str, Any], tmp_path: Path) -> None:
+def test_damaged_stages_are_reported(held: dict[str, Any], tmp_path: Path) -> None:
     A(tmp_path / "mine")
     (tmp_path / "mine" / "out.txt").unlink()
     ALL(tmp_path / "run")
@@ -147,7 +147,7 @@ def test_a_damaged_job_of_stages_is_named(held: dict[str, Any], tmp_path: Path) 
     assert (tmp_path / "mine" / "job.json").exists()
 
 
-def test_a_stage_that_is_at_work_is_not_removed(stopped: Path) -> None:
+def test_locked_stage_is_not_removed(stopped: Path) -> None:
     with Run(stopped / "b", replace(B, fails=True, takes=(str(stopped.resolve() / "a"),))):
         with pytest.raises(RunError, match="in use"):
             ALL(stopped)
@@ -202,7 +202,7 @@ def meaning(of: Stages, name: str) -> Any:
 @pytest.mark.usefixtures("quick")
 @settings(max_examples=100, deadline=None)
 @given(turns())
-def test_nothing_old_is_ever_taken_for_new(turns: list[tuple[Stages, set[str]]]) -> None:
+def test_no_stale_result_survives_any_sequence_of_changes(turns: list[tuple[Stages, set[str]]]) -> None:
     """Any stages after any others, some of whose folders were removed by hand: they go on, or are refused, as the rule
     says; and what comes out is what comes out of a new folder."""
     with tempfile.TemporaryDirectory() as place:
@@ -227,6 +227,6 @@ def test_nothing_old_is_ever_taken_for_new(turns: list[tuple[Stages, set[str]]])
             assert json.loads((folder / "job.json").read_text()) == job_json.encode(now)
 
 
-def test_a_reference_to_what_is_left_out_is_refused_first(stopped: Path) -> None:
+def test_reference_to_removed_stage_is_refused(stopped: Path) -> None:
     with pytest.raises(UnknownName, match="earlier stage"):
         stages(b=B, c=C)

@@ -14,7 +14,7 @@ from ponder.train.optimizer import AdamW, MasterWeights
 
 
 @pytest.mark.parametrize("signed", [True, False])
-def test_the_values_are_those_of_the_bit_patterns(signed: bool) -> None:
+def test_quantization_levels_match_bit_patterns(signed: bool) -> None:
     """Dettmers et al. (2022), section 1.3 and 2.2, pattern by pattern: sign, zeros, a one, a linear fraction."""
     values = []
     for pattern in range(256):
@@ -32,7 +32,7 @@ def test_the_values_are_those_of_the_bit_patterns(signed: bool) -> None:
 
 @pytest.mark.parametrize("signed", [True, False])
 @pytest.mark.parametrize("count", [256, 5000])
-def test_packing_takes_the_nearest_value_of_each_block(signed: bool, count: int) -> None:
+def test_quantize_rounds_to_nearest_level_per_block(signed: bool, count: int) -> None:
     rng = np.random.default_rng(0)
     scale = np.repeat(4.0 ** np.arange(-10, 10), 256)[:count]
     x = rng.normal(size=count) * 10.0 ** rng.uniform(-9, 0, size=count) * scale
@@ -50,7 +50,7 @@ def test_packing_takes_the_nearest_value_of_each_block(signed: bool, count: int)
         assert np.all((found[a : a + 256] == 0) == (block == 0)) or signed
 
 
-def test_tiny_and_zero_blocks_survive() -> None:
+def test_quantize_handles_tiny_and_zero_blocks() -> None:
     x = torch.zeros(768)
     x[300:310], x[600] = 1e-40, 1e-30  # 1e-40 is subnormal
     for signed in (True, False):
@@ -58,7 +58,7 @@ def test_tiny_and_zero_blocks_survive() -> None:
         torch.testing.assert_close(found, x, rtol=0.08, atol=0)
 
 
-def test_eight_bits_are_a_quarter_of_the_memory() -> None:
+def test_int8_states_take_a_quarter_of_memory() -> None:
     net = nn.Sequential(nn.Linear(512, 384), nn.Linear(384, 10))
     sizes = {}
     for kind in ("float32", "int8"):
@@ -90,7 +90,7 @@ def learn(kind: str, steps: int) -> tuple[list[float], dict[str, Tensor]]:
     return losses, {n: p.detach() for n, p in net.named_parameters()}
 
 
-def test_eight_bits_learn_as_float32_does() -> None:
+def test_int8_states_learn_like_float32() -> None:
     """The loss stays within 15 % of float32's at every step while it falls a thousandfold, and so do the weights.
     With 256 values evenly spaced it would be at twice the loss."""
     (plain, w), (eight, w8) = learn("float32", 400), learn("int8", 400)
@@ -101,7 +101,7 @@ def test_eight_bits_learn_as_float32_does() -> None:
         assert float((w[n] - w8[n]).norm() / w[n].norm()) < 0.15, n
 
 
-def test_a_gradient_seen_once_does_not_leap() -> None:
+def test_int8_second_moment_never_rounds_to_zero() -> None:
     """A second moment rounded to zero would make the next step the first moment / eps: a thousand times lr here."""
     net = nn.Linear(64, 64, bias=False)
     start = net.weight.detach().clone()
@@ -124,7 +124,7 @@ def stepped(net: nn.Linear, settings: AdamW) -> dict[str, Tensor]:
     return masters.tensors()
 
 
-def test_long_weights_are_stepped_slice_by_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_int8_step_in_slices_equals_whole_step(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = AdamW(lr=0.01, weight_decay=0.1, states="int8")
     nets = [nn.Linear(70, 101) for _ in range(2)]
     nets[1].load_state_dict(nets[0].state_dict())

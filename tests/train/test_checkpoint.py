@@ -38,7 +38,7 @@ def background(request: pytest.FixtureRequest) -> bool:
 # what is kept
 
 
-def test_all_of_it_comes_back(run: Run, background: bool) -> None:
+def test_checkpoint_round_trip(run: Run, background: bool) -> None:
     assert load_latest(run) is None
     write_checkpoints(run, 20, background=background)
     assert verify_newest(run) == 20
@@ -48,7 +48,7 @@ def test_all_of_it_comes_back(run: Run, background: bool) -> None:
     assert len(modes) == 1, "who may read one file may read all"
 
 
-def test_the_last_ones_are_kept(run: Run, background: bool) -> None:
+def test_writer_keeps_newest_checkpoints(run: Run, background: bool) -> None:
     write_checkpoints(run, 1, 2, 3, 4, background=background)
     assert checkpoint_names(run) == ["step-000003", "step-000004"] and verify_newest(run) == 4
     write_checkpoints(run, 5, last=1, background=background)
@@ -62,13 +62,13 @@ def test_the_last_ones_are_kept(run: Run, background: bool) -> None:
         ({1: 0.5, 5: 0.9}, []), ({1: math.nan, 2: -1.0, 3: math.inf}, [2]), ({1: 0.0, 6: 0.0}, []),
     ],
 )  # fmt: skip
-def test_the_best_is_kept(scores: dict[int, float], best: list[int], run: Run) -> None:
+def test_writer_keeps_best_checkpoint(scores: dict[int, float], best: list[int], run: Run) -> None:
     for step in range(1, 7):
         write_checkpoints(run, step, scores=scores)  # each in a saver of its own: the scores are read from the disk
     assert [int(name[5:]) for name in checkpoint_names(run)] == [*best, 5, 6]
 
 
-def test_another_job_s_score_counts_for_nothing(run: Run, tmp_path: Path) -> None:
+def test_writer_ignores_scores_of_other_jobs(run: Run, tmp_path: Path) -> None:
     with Run(tmp_path / "other", Job(0.2)) as other:
         write_checkpoints(other, 1, scores={1: 9.0})
         write_checkpoints(run, 2, scores={2: 0.5})
@@ -77,7 +77,7 @@ def test_another_job_s_score_counts_for_nothing(run: Run, tmp_path: Path) -> Non
     assert checkpoint_names(run) == ["step-000002", "step-000004", "step-000005"]
 
 
-def test_a_step_is_saved_once(run: Run, background: bool) -> None:
+def test_writer_saves_a_step_once(run: Run, background: bool) -> None:
     write_checkpoints(run, 20, 20, background=background)
     before = (run.folder / "checkpoints" / "step-000020").stat().st_ino
     with CheckpointWriter(run, background=background) as saver:
@@ -85,12 +85,12 @@ def test_a_step_is_saved_once(run: Run, background: bool) -> None:
     assert verify_newest(run) == 20 and (run.folder / "checkpoints" / "step-000020").stat().st_ino == before
 
 
-def test_at_least_one_must_stay(run: Run) -> None:
+def test_writer_refuses_to_keep_none(run: Run) -> None:
     with pytest.raises(UsageError, match="keep is 0"):
         CheckpointWriter(run, keep=0)
 
 
-def test_past_a_million_steps(run: Run) -> None:
+def test_load_latest_past_a_million_steps(run: Run) -> None:
     write_checkpoints(run, 999_999, 1_000_000)
     assert verify_newest(run) == 1_000_000
 
@@ -105,14 +105,14 @@ def test_past_a_million_steps(run: Run) -> None:
         ({1: "a"}, "different"), ({"a"}, "set"),
     ],
 )  # fmt: skip
-def test_a_state_that_is_not_json_is_refused_at_once(value: Any, why: str, run: Run, background: bool) -> None:
+def test_save_refuses_state_that_is_not_json(value: Any, why: str, run: Run, background: bool) -> None:
     with CheckpointWriter(run, background=background) as saver:
         with pytest.raises(RunError, match=f"'baseline'.*{why}"):
             saver.save(1, {}, {"fine": 1, "baseline": value}, {})
     assert load_latest(run) is None
 
 
-def test_floats_come_back_exactly(run: Run) -> None:
+def test_state_floats_round_trip_exactly(run: Run) -> None:
     values = [0.1, 1e-320, 1 / 3, -0.0, 1.7976931348623157e308, 2.0**-1074]
     with CheckpointWriter(run) as saver:
         saver.save(1, {}, {"values": values}, {})
@@ -120,7 +120,7 @@ def test_floats_come_back_exactly(run: Run) -> None:
     assert found is not None and [v.hex() for v in found.state["values"]] == [v.hex() for v in values]
 
 
-def test_a_run_goes_on_in_the_type_it_began_in(run: Run) -> None:
+def test_resume_dtype_is_that_of_the_run(run: Run) -> None:
     assert checkpoint.resume_dtype(run, "auto") == "auto"
     write_checkpoints(run, 1)
     assert checkpoint.resume_dtype(run, "auto") == "float32" and checkpoint.resume_dtype(run, "bfloat16") == "bfloat16"
@@ -143,7 +143,7 @@ class Gate:
         folder.mkdir()
 
 
-def test_training_goes_on_while_it_is_written(run: Run) -> None:
+def test_background_save_does_not_block_training(run: Run) -> None:
     gate, weight = Gate(), torch.ones(3)
     facts = {"list": [1]}
     with CheckpointWriter(run) as saver:
@@ -157,7 +157,7 @@ def test_training_goes_on_while_it_is_written(run: Run) -> None:
     assert found is not None and torch.equal(found.tensors["weight"], torch.ones(3)) and found.state == {"list": [1]}
 
 
-def test_one_is_written_at_a_time(run: Run) -> None:
+def test_background_saves_are_sequential(run: Run) -> None:
     gate, order = Gate(), []
 
     def second(folder: Path) -> None:
@@ -175,7 +175,7 @@ def test_one_is_written_at_a_time(run: Run) -> None:
     assert order == [["step-000001"]] and checkpoint_names(run) == ["step-000001", "step-000002"]
 
 
-def test_leaving_waits_also_on_an_error(run: Run) -> None:
+def test_writer_exit_waits_also_on_error(run: Run) -> None:
     gate = Gate()
     with pytest.raises(ZeroDivisionError):
         with CheckpointWriter(run) as saver:
@@ -201,7 +201,7 @@ def spoilt(folder: Path) -> None:
 FAILED = r"step-000002 \(Input/output error\): put that right and run again; the one before is kept"
 
 
-def test_a_failure_here_is_told_at_once(run: Run) -> None:
+def test_foreground_save_error_is_raised_at_once(run: Run) -> None:
     write_checkpoints(run, 1)
     with CheckpointWriter(run, keep=1, background=False) as saver:
         with pytest.raises(RunError, match=FAILED):
@@ -212,7 +212,7 @@ def test_a_failure_here_is_told_at_once(run: Run) -> None:
 
 
 @pytest.mark.parametrize("where", ["save", "wait"])
-def test_a_failure_in_the_background_is_told_next_and_once(where: str, run: Run) -> None:
+def test_background_save_error_is_raised_by_next_save_once(where: str, run: Run) -> None:
     write_checkpoints(run, 1)
     with CheckpointWriter(run, keep=1) as saver:
         saver.save(2, tensors(2), state(2), {"model": broken})
@@ -225,7 +225,7 @@ def test_a_failure_in_the_background_is_told_next_and_once(where: str, run: Run)
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
-def test_a_failure_in_the_background_is_told_on_leaving(interrupted: bool, run: Run) -> None:
+def test_background_save_error_is_raised_on_exit(interrupted: bool, run: Run) -> None:
     write_checkpoints(run, 1)
     with pytest.raises(RunError, match=FAILED):
         with CheckpointWriter(run, keep=1) as saver:
@@ -236,7 +236,7 @@ def test_a_failure_in_the_background_is_told_on_leaving(interrupted: bool, run: 
 
 
 @pytest.mark.parametrize("words", [False, True], ids=["error", "words of a library"])
-def test_a_full_disk_is_waited_for(
+def test_save_waits_for_disk_space(
     words: bool, run: Run, background: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_checkpoints(run, 1)
@@ -261,7 +261,7 @@ def test_a_full_disk_is_waited_for(
     assert "the disk is full: " in said and "step-000002 needs " in said and "there is room again" in said
 
 
-def test_a_stop_ends_the_wait_for_room(run: Run, background: bool) -> None:
+def test_stop_request_ends_wait_for_disk_space(run: Run, background: bool) -> None:
     def fill(folder: Path) -> None:
         folder.mkdir()
         raise OSError(28, "No space left on device")
@@ -279,7 +279,7 @@ def test_a_stop_ends_the_wait_for_room(run: Run, background: bool) -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_number_that_is_not_finite_is_not_saved(bad: float, run: Run, background: bool) -> None:
+def test_save_refuses_nonfinite_numbers(bad: float, run: Run, background: bool) -> None:
     write_checkpoints(run, 1)
     spoilt = tensors(2)
     spoilt["half"][3] = bad
@@ -289,9 +289,7 @@ def test_a_number_that_is_not_finite_is_not_saved(bad: float, run: Run, backgrou
     assert checkpoint_names(run) == ["step-000001"] and verify_newest(run) == 1
 
 
-def test_records_are_on_the_disk_before_the_checkpoint_that_counts_on_them(
-    run: Run, background: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_are_flushed_before_checkpoint(run: Run, background: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order of what is done to the disk: each file's bytes and name, and only then the checkpoint's name."""
     done: list[str] = []
     fsync, rename = os.fsync, Path.rename
@@ -318,7 +316,7 @@ def test_records_are_on_the_disk_before_the_checkpoint_that_counts_on_them(
             assert step > 1 or run.folder.name in done[done.index("metrics.jsonl") : named], "the new file's name too"
 
 
-def test_a_failure_does_not_hide_a_bug(run: Run) -> None:
+def test_save_error_does_not_hide_loop_error(run: Run) -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         with CheckpointWriter(run) as saver:
             saver.save(2, {}, {}, {"model": broken})
@@ -326,21 +324,21 @@ def test_a_failure_does_not_hide_a_bug(run: Run) -> None:
     assert "Input/output error" in caught.value.__notes__[0]
 
 
-def test_a_bug_in_the_background_keeps_its_name(run: Run) -> None:
+def test_background_bug_keeps_its_exception_type(run: Run) -> None:
     with pytest.raises(ZeroDivisionError):
         with CheckpointWriter(run) as saver:
             saver.save(2, {}, {}, {"model": lambda folder: print(1 // 0)})
     assert checkpoint_names(run) == []
 
 
-def test_what_cannot_be_written_says_why(run: Run) -> None:
+def test_save_error_says_why(run: Run) -> None:
     with pytest.raises(RunError, match="the weights are not there"):
         with CheckpointWriter(run) as saver:
             saver.save(2, {}, {}, {"model": spoilt})
     assert checkpoint_names(run) == []
 
 
-def test_one_that_cannot_be_removed_does_no_harm(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoint_that_cannot_be_removed_is_ignored(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.rename
 
     def stuck(self: Path, target: Path) -> None:

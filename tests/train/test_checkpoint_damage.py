@@ -69,7 +69,7 @@ def _audit() -> None:
     sys.addaudithook(heard)  # sees what Python does to files; it stays, and does nothing outside a Clock
 
 
-def test_killed_at_every_moment_of_a_save(tmp_path: Path, _audit: None) -> None:
+def test_kill_at_every_moment_of_a_save_leaves_complete_checkpoint(tmp_path: Path, _audit: None) -> None:
     def life(folder: Path, at: int = 10**9) -> int:
         with Run(folder, Job()) as run:
             write_checkpoints(run, 10, 20, scores={10: 1.0})
@@ -101,7 +101,7 @@ def test_killed_at_every_moment_of_a_save(tmp_path: Path, _audit: None) -> None:
 
 
 @pytest.mark.parametrize("kind", [".new", ".old"])
-def test_what_a_kill_left_is_removed_when_found(kind: str, run: Run) -> None:
+def test_partial_checkpoints_are_removed(kind: str, run: Run) -> None:
     write_checkpoints(run, 10)
     left = run.folder / "checkpoints" / f"step-000020{kind}"
     shutil.copytree(run.folder / "checkpoints" / "step-000010", left)
@@ -113,7 +113,7 @@ def test_what_a_kill_left_is_removed_when_found(kind: str, run: Run) -> None:
     assert checkpoint_names(run) == ["step-000010", "step-000020"] and verify_newest(run) == 20
 
 
-def test_all_is_on_the_disk_before_the_name(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_flushed_before_rename(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A power cut loses what was not brought to the disk, in any order."""
     synced: set[int] = set()
     fsync, rename = os.fsync, Path.rename
@@ -146,7 +146,7 @@ def flip(path: Path, at: int, mask: int = 1) -> None:
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_after_a_damaged_byte_the_run_goes_on_from_the_one_before(file: str, run: Run) -> None:
+def test_damaged_byte_falls_back_to_previous_checkpoint(file: str, run: Run) -> None:
     write_checkpoints(run, 10, 20)
     folder = run.folder / "checkpoints" / "step-000020"
     size = (folder / file).stat().st_size
@@ -170,7 +170,7 @@ def test_after_a_damaged_byte_the_run_goes_on_from_the_one_before(file: str, run
     )
 
 
-def test_any_byte_of_a_manifest(run: Run) -> None:
+def test_damaged_manifest_byte_is_detected(run: Run) -> None:
     write_checkpoints(run, 1, scores={1: 0.5})
     path = run.folder / "checkpoints" / "step-000001" / "manifest.json"
     for at in range(path.stat().st_size):
@@ -183,7 +183,7 @@ def test_any_byte_of_a_manifest(run: Run) -> None:
 
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("damage", ["gone", "empty", "cut", "longer", "folder"])
-def test_a_missing_or_torn_file_is_named(damage: str, file: str, run: Run) -> None:
+def test_missing_or_truncated_file_is_named(damage: str, file: str, run: Run) -> None:
     write_checkpoints(run, 10)
     path = run.folder / "checkpoints" / "step-000010" / file
     content = path.read_bytes()
@@ -202,7 +202,7 @@ def test_a_missing_or_torn_file_is_named(damage: str, file: str, run: Run) -> No
     assert "no earlier one that is whole: remove the folder 'checkpoints' and the run starts again" in words
 
 
-def test_the_one_that_it_goes_on_from_is_whole(run: Run) -> None:
+def test_fallback_checkpoint_is_verified(run: Run) -> None:
     write_checkpoints(run, 10, 20, 30, last=3)
     for step in (20, 30):
         flip(run.folder / "checkpoints" / f"step-0000{step}" / "model" / "model.safetensors", -1)
@@ -211,7 +211,7 @@ def test_the_one_that_it_goes_on_from_is_whole(run: Run) -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), -1.0])
-def test_a_saved_optimiser_with_impossible_numbers(bad: float, run: Run) -> None:
+def test_invalid_optimizer_numbers_count_as_damage(bad: float, run: Run) -> None:
     """Its checksums may be right: whoever wrote it may have been wrong."""
     write_checkpoints(run, 10)
     moments = {"policy:exp_avg_sq.w": torch.ones(3), "policy:weight.w": torch.ones(3)}
@@ -225,7 +225,7 @@ def test_a_saved_optimiser_with_impossible_numbers(bad: float, run: Run) -> None
         assert verify_newest(run) == 10
 
 
-def test_another_job_s_checkpoint_is_refused(run: Run, tmp_path: Path) -> None:
+def test_checkpoint_of_another_job_is_refused(run: Run, tmp_path: Path) -> None:
     write_checkpoints(run, 10)
     with Run(tmp_path / "other", Job(0.2)) as other:
         write_checkpoints(other, 20)
@@ -234,21 +234,21 @@ def test_another_job_s_checkpoint_is_refused(run: Run, tmp_path: Path) -> None:
         load_latest(run)
 
 
-def test_a_renamed_checkpoint_is_refused(run: Run) -> None:
+def test_renamed_checkpoint_is_refused(run: Run) -> None:
     write_checkpoints(run, 10, 20)
     (run.folder / "checkpoints" / "step-000020").rename(run.folder / "checkpoints" / "step-000030")
     with pytest.raises(RunError, match="step-000030 was saved as step 20 and renamed"):
         load_latest(run)
 
 
-def test_a_run_that_was_moved_goes_on(run: Run, tmp_path: Path) -> None:
+def test_moved_run_resumes(run: Run, tmp_path: Path) -> None:
     write_checkpoints(run, 10)
     shutil.copytree(run.folder, tmp_path / "moved")
     with Run(tmp_path / "moved", Job()) as moved:
         assert verify_newest(moved) == 10
 
 
-def test_nothing_is_a_pickle(run: Run) -> None:
+def test_checkpoint_holds_no_pickle(run: Run) -> None:
     write_checkpoints(run, 10)
     assert {Path(name).suffix for name in FILES} == {".json", ".safetensors"}
     for name in FILES:

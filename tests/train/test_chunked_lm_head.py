@@ -59,7 +59,7 @@ def close(found: Tensor | None, expected: Tensor | None, size: float) -> None:
 
 @pytest.mark.parametrize("heat", [1.0, 0.6, 1.7])
 @pytest.mark.parametrize("chunk", CHUNKS)
-def test_values_and_gradients(chunk: int, heat: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_logprobs_values_and_gradients(chunk: int, heat: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the log-probability alone, of the entropy alone, and of both."""
     cut_at(chunk, monkeypatch)
     a, b = torch.linspace(-2, 3, N).double(), torch.linspace(4, -1, N).double().cos()
@@ -82,7 +82,7 @@ def test_values_and_gradients(chunk: int, heat: float, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("mix", [0.0, 0.1, 0.5, 0.9, 1.0])
 @pytest.mark.parametrize(("chunk", "heat"), [(1, 1.0), (5, 0.6), (N - 1, 1.7), (N, 1.0), (1024, 0.6)])
-def test_divergence(chunk: int, heat: float, mix: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_divergence_values_and_gradients(chunk: int, heat: float, mix: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """A teacher of another width; gradient to the student alone."""
     cut_at(chunk, monkeypatch)
     coefficient = torch.linspace(-2, 3, N).double()
@@ -101,7 +101,7 @@ def test_divergence(chunk: int, heat: float, mix: float, monkeypatch: pytest.Mon
         assert taught.grad is None and teacher.grad is None
 
 
-def test_a_divergence_is_zero_only_between_equals() -> None:
+def test_divergence_is_zero_only_for_equal_distributions() -> None:
     hidden, weight, _ = inputs()
     for mix in (0.0, 0.3, 1.0):
         same = chunked_lm_head.divergence(hidden, weight, hidden.detach(), weight.detach(), 0.7, mix)
@@ -109,7 +109,7 @@ def test_a_divergence_is_zero_only_between_equals() -> None:
         assert chunked_lm_head.divergence(hidden, weight, -hidden.detach(), weight.detach(), 0.7, mix).min() > 1e-3
 
 
-def test_a_frozen_head_has_no_gradient() -> None:
+def test_frozen_head_gets_no_gradient() -> None:
     hidden, weight, target = inputs()
     weight.requires_grad_(False)
     logp, entropy = chunked_lm_head.token_logprobs(hidden, weight, target, 1.0)
@@ -120,7 +120,7 @@ def test_a_frozen_head_has_no_gradient() -> None:
     assert weight.grad is None and hidden.grad is not None and hidden.grad.any()
 
 
-def test_no_tokens() -> None:
+def test_token_logprobs_of_no_tokens() -> None:
     hidden, weight, target = inputs(count=0)
     logp, entropy = chunked_lm_head.token_logprobs(hidden, weight, target, 1.0)
     apart = chunked_lm_head.divergence(hidden, weight, hidden.detach(), weight.detach(), 1.0, 0.5)
@@ -159,7 +159,7 @@ def test_no_token_by_vocabulary_tensor_is_kept(chunk: int, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("chunk", [5, 1024])
-def test_bfloat16(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_logprobs_in_bfloat16(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Near float64 on the same rounded inputs; what comes out is float32."""
     cut_at(chunk, monkeypatch)
     hidden, weight, target = inputs(torch.bfloat16)
@@ -179,7 +179,7 @@ def test_bfloat16(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     close(apart, plain_divergence(h, w, h.detach().flip(0), w.detach(), 1.0, 0.5), 0.01)
 
 
-def test_the_softmax_is_in_float32() -> None:
+def test_softmax_is_in_float32() -> None:
     """A wide vocabulary of equal logits: log V exactly, where a bfloat16 sum would stop at 256."""
     count = 5000
     hidden, weight = torch.zeros(3, E, dtype=torch.bfloat16), torch.zeros(count, E, dtype=torch.bfloat16)
@@ -211,7 +211,7 @@ def test_weight_gradient_sums_in_float32(what: str, monkeypatch: pytest.MonkeyPa
     assert float(running) < 0.6 * count * one, "and the numbers here would have shown it"
 
 
-def test_an_offset_of_all_logits_costs_no_digits() -> None:
+def test_entropy_is_exact_with_large_logit_offset() -> None:
     hidden, weight, target = inputs()
     ones = torch.ones(N, 1)
     for offset in (0.0, 64.0, 1024.0):

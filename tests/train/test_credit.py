@@ -35,7 +35,7 @@ RULES: list[Rule] = [
 # Groups
 
 
-def test_worked_numbers() -> None:
+def test_group_relative_worked_numbers() -> None:
     eight = credit.group_relative([1, 1, 1, 0, 0, 0, 0, 0])
     assert np.round(eight, 3).tolist() == [1.291] * 3 + [-0.775] * 5
     many = credit.group_relative([1] * 24 + [0] * 40)
@@ -66,7 +66,7 @@ def test_leave_one_out_is_its_formula(rewards: list[float]) -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 @given(REWARDS, st.randoms(use_true_random=False))
-def test_a_group_sums_to_zero_and_has_no_order(rule: Rule, rewards: list[float], random: Random) -> None:
+def test_group_advantages_sum_to_zero_in_any_order(rule: Rule, rewards: list[float], random: Random) -> None:
     found = rule(rewards)
     assert np.isfinite(found).all()
     assert abs(found.sum()) <= 1e-9 * max(1.0, np.abs(found).max()) * len(rewards) + 1e-6 * np.ptp(found)
@@ -77,12 +77,12 @@ def test_a_group_sums_to_zero_and_has_no_order(rule: Rule, rewards: list[float],
 
 @pytest.mark.parametrize("rule", RULES)
 @given(APART, st.floats(-10, 10))
-def test_an_offset_changes_nothing(rule: Rule, rewards: list[float], offset: float) -> None:
+def test_reward_offset_does_not_change_advantages(rule: Rule, rewards: list[float], offset: float) -> None:
     np.testing.assert_allclose(rule([r + offset for r in rewards]), rule(rewards), rtol=1e-6, atol=1e-8)
 
 
 @given(APART, st.floats(0.1, 50))
-def test_a_unit_changes_nothing_where_std_divides(rewards: list[float], unit: float) -> None:
+def test_reward_scale_does_not_change_normalised_advantages(rewards: list[float], unit: float) -> None:
     more = [unit * r for r in rewards]
     np.testing.assert_allclose(credit.group_relative(more), credit.group_relative(rewards), rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(credit.leave_one_out(more), unit * credit.leave_one_out(rewards), rtol=1e-6, atol=1e-8)
@@ -90,11 +90,11 @@ def test_a_unit_changes_nothing_where_std_divides(rewards: list[float], unit: fl
 
 @pytest.mark.parametrize("rule", RULES)
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from([0.1 + 0.2, 1 / 3]), st.integers(2, 64))
-def test_equal_rewards_are_exactly_zero(rule: Rule, reward: float, count: int) -> None:
+def test_equal_rewards_give_exactly_zero(rule: Rule, reward: float, count: int) -> None:
     assert not rule([reward] * count).any()
 
 
-def test_an_epsilon_would_not_do() -> None:
+def test_epsilon_in_std_would_not_give_zero() -> None:
     r = np.full(7, 0.1, np.float32)
     naive = (r - r.mean()) / (r.std() + np.float32(1e-9))
     assert np.abs(naive).max() > 0.5, "these are the rewards that catch it"
@@ -112,7 +112,7 @@ def test_a_group_of_one_is_refused(rule: Rule, rewards: list[float]) -> None:
 
 
 @given(NUMBERS, st.floats(0, 1))
-def test_to_go(rewards: list[float], gamma: float) -> None:
+def test_rewards_to_go(rewards: list[float], gamma: float) -> None:
     expected = [sum(gamma ** (u - t) * rewards[u] for u in range(t, len(rewards))) for t in range(len(rewards))]
     np.testing.assert_allclose(credit.rewards_to_go(np.array(rewards), gamma), expected, rtol=1e-9, atol=1e-9)
 
@@ -130,7 +130,7 @@ def test_gae_is_its_double_sum(rewards: list[float], values: list[float], gamma:
 
 
 @given(st.lists(NUMBERS, min_size=1, max_size=5))
-def test_whitening_is_over_everything(parts: list[list[float]]) -> None:
+def test_whiten_is_over_all_parts(parts: list[list[float]]) -> None:
     found = credit.whiten([np.array(p) for p in parts])
     assert [len(p) for p in found] == [len(p) for p in parts]
     every = [x for p in parts for x in p]
@@ -142,7 +142,7 @@ def test_whitening_is_over_everything(parts: list[list[float]]) -> None:
         np.testing.assert_allclose(np.concatenate(found), [(x - mean) / std for x in every], rtol=1e-6, atol=1e-6)
 
 
-def test_whitening_nothing() -> None:
+def test_whiten_of_nothing() -> None:
     assert credit.whiten([]) == []
     assert not np.concatenate(credit.whiten([np.full(3, 0.1 + 0.2), np.full(4, 0.1 + 0.2)])).any()
 
@@ -151,7 +151,7 @@ def test_whitening_nothing() -> None:
     ("length", "expected"),
     [(1, 0.0), (16384, 0.0), (16385, -1 / 4096), (18432, -0.5), (20479, -4095 / 4096), (20480, -1.0), (99999, -1.0)],
 )
-def test_overlong(length: int, expected: float) -> None:
+def test_soft_overlong_penalty(length: int, expected: float) -> None:
     """DAPO's equation 13 at its corners, with the paper's 16384 + 4096."""
     assert soft_overlong_penalty(length, 20480, 4096) == pytest.approx(expected, abs=1e-12)
     assert soft_overlong_penalty(length, 20480, 0) == 0.0
@@ -187,7 +187,7 @@ def marks(trace: Trace) -> list[list[float] | None]:
     return [None if s.advantages is None else [round(float(x), 6) for x in s.advantages] for s in trace.steps]
 
 
-def test_written_leaves_the_tools_out() -> None:
+def test_scored_answers_leave_tool_output_out() -> None:
     trace, (a, b, c, d) = with_tools()
     long, short = credit.scored_answers(trace, "wanted")
     assert long.steps == (a, b, c) and long.leaf == c and long.length == 6 and long.reward == 1.0
@@ -226,7 +226,7 @@ def test_per_token_credit_refuses_a_shared_step(tool: bool) -> None:
         credit.assign_to_tokens(items, [np.zeros(2), np.ones(2)])
 
 
-def test_spread() -> None:
+def test_assign_to_answers() -> None:
     trace, (_, _, c, d) = with_tools()
     credit.assign_to_answers(trace, {c: 2.0, d: -1.0})
     assert marks(trace) == [None, [2.0, 2.0], None, [2.0], None, [2.0] * 3, [-1.0]]
@@ -259,7 +259,7 @@ def a_tree() -> tuple[Trace, dict[str, int]]:
     return trace, at
 
 
-def test_a_tree_s_values_and_advantages() -> None:
+def test_tree_credit_values_and_advantages() -> None:
     trace, at = a_tree()
     credit.assign_tree_credit(trace, "wanted")
     expected = {"a": 0.25, "b": 0.25, "c": -0.25, "d": -0.5, "b1": 0, "b2": 0, "c1": 0.5, "c2": -0.5, "d1": 0, "d2": 0}
@@ -272,7 +272,7 @@ def test_a_tree_s_values_and_advantages() -> None:
     assert trace.steps[0].advantages is None
 
 
-def test_a_tree_s_advantages_in_treerl() -> None:
+def test_tree_credit_of_treerl() -> None:
     """(V - V(root) + V - V(parent)) / sqrt(leaves below), once for each of those leaves."""
     trace, at = a_tree()
     credit.assign_tree_credit(trace, "wanted", treerl=True)
@@ -285,7 +285,7 @@ def test_a_tree_s_advantages_in_treerl() -> None:
     assert trace.steps[at["none"]].advantages is None
 
 
-def test_a_flat_tree_is_an_unscaled_group() -> None:
+def test_tree_credit_of_flat_tree_is_unscaled_group() -> None:
     one, two = (trace_group([5], [[1, 2], [3], [4]], [1.0, 0.0, 0.5]) for _ in range(2))
     credit.assign_tree_credit(one, "wanted")
     credit.assign_to_answers(
@@ -294,7 +294,7 @@ def test_a_flat_tree_is_an_unscaled_group() -> None:
     assert marks(one) == marks(two)
 
 
-def test_undecided_is_not_zero() -> None:
+def test_undecided_answer_gets_no_credit() -> None:
     trace = trace_group([5], [[1], [2], [3], [4]], [1.0, None, 0.0, None])
     trace.steps[4].scores.clear()  # never scored at all
     GRPO().credit([trace], "wanted", {})
@@ -304,13 +304,13 @@ def test_undecided_is_not_zero() -> None:
     assert marks(wrong)[1] == [pytest.approx(1.732, abs=1e-3)]
 
 
-def test_nan_decides_nothing() -> None:
+def test_nan_score_is_undecided() -> None:
     trace = trace_group([5], [[1], [2], [3]], [1.0, 0.0, float("nan")])
     GRPO().credit([trace], "wanted", {})
     assert marks(trace)[1:] == [[1.0], [-1.0], None]
 
 
-def test_one_judged_completion_earns_nothing() -> None:
+def test_single_scored_completion_gets_no_credit() -> None:
     for objective in (GRPO(), RLOO(), DAPO()):
         trace = trace_group([5], [[1], [2]], [1.0, None])
         trace.steps[1].notes["reference"] = np.zeros(1, FLOATS)
@@ -318,7 +318,7 @@ def test_one_judged_completion_earns_nothing() -> None:
         assert all(s.advantages is None for s in trace.steps)
 
 
-def test_truncated_answers_can_leave_the_group() -> None:
+def test_truncated_answers_can_be_left_out_of_group() -> None:
     trace = trace_group([5], [[1], [2], [3], [4]], [1.0, 0.0, 0.0, 0.0])
     trace.steps[3].stop = trace.steps[4].stop = "length"
     assert [w.leaf for w in credit.scored_answers(trace, "wanted", include_truncated=False)] == [1, 2]
@@ -328,7 +328,7 @@ def test_truncated_answers_can_leave_the_group() -> None:
     assert marks(trace)[4] == [pytest.approx(-0.57735, abs=1e-5)]
 
 
-def test_groups_follow_the_prompt_instance() -> None:
+def test_groups_are_by_trace_not_prompt_text() -> None:
     """The same question twice is two groups: each has its own baseline."""
     twins = [trace_group([5, 6], [[1], [2]], [1.0, 0.0], "same"), trace_group([5, 6], [[1], [2]], [1.0, 1.0], "same")]
     GRPO().credit(twins, "wanted", {})

@@ -45,7 +45,7 @@ def test_values_begin_at_zero_and_the_policy_stays_its_own() -> None:
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma"])
-def test_a_value_is_read_before_its_token(kind: str) -> None:
+def test_value_is_read_before_its_token(kind: str) -> None:
     """V(t) is of what stands before t: it cannot know which token was drawn."""
     traces = mixed_groups()
     learner = seen(tiny_decoder(kind), traces)
@@ -61,7 +61,7 @@ def test_a_value_is_read_before_its_token(kind: str) -> None:
 
 
 @pytest.mark.parametrize("clip", [0.2, 0.02, None])
-def test_loss_and_gradient(clip: float | None) -> None:
+def test_critic_loss_and_gradient(clip: float | None) -> None:
     traces = mixed_groups()
     learner = seen(tiny_decoder("untied"), traces)
     moved = make_critic_learner(perturb(learner.net, 0.02, seed=3), Critic(value_clip=clip, optimizer=AdamW(lr=1e-9)))
@@ -97,7 +97,7 @@ def test_undecided_answers_teach_the_critic_nothing() -> None:
     assert gap(learner.gradient(traces), expected) == 0
 
 
-def test_it_learns_what_to_expect() -> None:
+def test_critic_learns_expected_return() -> None:
     traces = mixed_groups()
     learner = make_critic_learner(tiny_decoder(), Critic(optimizer=AdamW(lr=3e-3), value_clip=None), epochs_per_batch=2)
     explained = []
@@ -108,7 +108,7 @@ def test_it_learns_what_to_expect() -> None:
     assert explained[0] == 0 and explained[-1] > 0.6, "the first token's value cannot know"
 
 
-def test_frozen_layers_and_recomputing_are_the_critic_s_too() -> None:
+def test_critic_honours_frozen_layers_and_checkpointing() -> None:
     traces = mixed_groups()
     seen(tiny_decoder(), traces)
     net = perturb(DecoderWithHead.from_decoder(tiny_decoder()), 0.1)
@@ -119,7 +119,7 @@ def test_frozen_layers_and_recomputing_are_the_critic_s_too() -> None:
     assert gap(frozen, {n: plain[n] for n in frozen}) < 1e-5
 
 
-def test_a_policy_learner_and_its_critic_are_kept_apart() -> None:
+def test_policy_and_critic_share_no_weights() -> None:
     """One is made of the other's network, and neither moves the other's weights."""
     net, traces = tiny_decoder(), mixed_groups()
     critic, learner = make_critic_learner(net, Critic(optimizer=AdamW(lr=0.1))), Learner(net, RULE, AdamW(lr=0.1))

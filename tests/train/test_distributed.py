@@ -103,7 +103,7 @@ def test_one_process_may_have_no_work(two: list[dict[str, Any]]) -> None:
     assert sorted(found["grpo"]["mine"] for found in two) == [2, 3]
 
 
-def test_they_know_each_other(two: list[dict[str, Any]]) -> None:
+def test_current_group_of_processes(two: list[dict[str, Any]]) -> None:
     assert [found["rank"] for found in two] == [
         DataParallelGroup(0, 2),
         DataParallelGroup(1, 2),
@@ -112,7 +112,7 @@ def test_they_know_each_other(two: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_work_is_shared_out_once_and_evenly(size: int) -> None:
+def test_shards_are_disjoint_and_even(size: int) -> None:
     traces = [t for seed in range(4) for t in mixed_groups(seed)]
     GRPO().credit(traces, "wanted", {})
     whole = pack.plan(traces, losses.token_mean, True)
@@ -122,7 +122,7 @@ def test_work_is_shared_out_once_and_evenly(size: int) -> None:
     assert max(loads) - min(loads) <= max(w.tokens() for w in whole)
 
 
-def test_a_mean_over_processes_would_show() -> None:
+def test_mean_over_processes_would_be_detected() -> None:
     """What is wrong with averaging: with one process idle the gradient would be halved."""
     whole = work("one trace", SINGLE_PROCESS)["grads"]
     assert turned({n: g / 2 for n, g in whole.items()}, whole) == pytest.approx(0.5)

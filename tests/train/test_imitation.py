@@ -172,12 +172,12 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("broken", "name"), MISTAKES, ids=lambda x: x if isinstance(x, str) else type(x).__name__)
-def test_a_mistake_is_seen(broken: Any, name: str) -> None:
+def test_reference_detects_wrong_objectives(broken: Any, name: str) -> None:
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         check(broken, name)
 
 
-def test_dpo_begins_at_log_2() -> None:
+def test_dpo_loss_starts_at_log_2() -> None:
     """Where the policy is the reference nothing is preferred yet, whatever beta is; IPO begins at 1 / (4 beta^2)."""
     same = replace(W, logits_NV=W.teacher_NV)
     for beta in (0.01, 0.1, 2.0):
@@ -189,20 +189,20 @@ def test_dpo_begins_at_log_2() -> None:
         assert found.loss == pytest.approx(0.0, abs=1e-6) and np.abs(found.grad_NV).max() < 1e-6
 
 
-def test_dpo_far_out_is_finite() -> None:
+def test_dpo_is_finite_for_large_margins() -> None:
     far = replace(W, reference=tuple(r + (300 if i % 2 else -300) for i, r in enumerate(W.reference)))
     found = measured(DPO(beta=5.0), far, {})
     assert np.isfinite(found.loss) and np.isfinite(found.grad_NV).all()
 
 
-def test_told() -> None:
+def test_credit_metrics() -> None:
     assert measured(DPO(), W, {}).told == {"pairs": 3.0}
     kept, judged = len(right(W, 1.0, 4)), sum(map(len, W.judged()))
     assert measured(RejectionSampling(), W, {}).told == {"frac_kept": pytest.approx(kept / judged)}
     assert RejectionSampling().credit([], "wanted", {}) == {"frac_kept": 0.0}
 
 
-def test_what_was_not_chosen_has_no_gradient() -> None:
+def test_answers_not_chosen_have_no_gradient() -> None:
     chosen = {t for a in right(W, 1.0, 4) for t in a.rows}
     grad_NV = measured(RejectionSampling(), W, {}).grad_NV
     assert {int(t) for t in np.nonzero(np.abs(grad_NV).sum(-1))[0]} == chosen
@@ -219,7 +219,7 @@ def given(*answers: tuple[float, list[int]]) -> Trace:
     return trace
 
 
-def test_given_answers_are_learned_from() -> None:
+def test_given_answers_get_credit() -> None:
     trace = given((1.0, [3, 4]), (0.0, [5]))
     SFT().credit([trace], "wanted", {})
     assert [None if s.advantages is None else s.advantages.tolist() for s in trace.steps] == [None, [1.0, 1.0], [1.0]]
@@ -230,7 +230,7 @@ def test_given_answers_are_learned_from() -> None:
 
 
 @pytest.mark.parametrize("tool", [False, True])
-def test_a_pair_that_shares_steps_is_refused(tool: bool) -> None:
+def test_dpo_refuses_pairs_that_share_steps(tool: bool) -> None:
     trace = Trace(Problem("p", user_messages("?")), [Step(None, "?", ids([1]))])
     here = trace.add(Step(0, "", ids([2]), np.zeros(1, np.float32), "stop"))
     if tool:
@@ -242,7 +242,7 @@ def test_a_pair_that_shares_steps_is_refused(tool: bool) -> None:
         DPO().credit([trace], "wanted", {})
 
 
-def test_impossible_settings_are_refused() -> None:
+def test_invalid_settings_are_refused() -> None:
     for settings in ({"beta": 0.0}, {"label_smoothing": 0.5}, {"label_smoothing": -0.1}, {"loss_type": "hinge"}):
         with pytest.raises(UsageError, match="DPO needs"):
             DPO(**settings)  # type: ignore[arg-type]

@@ -73,7 +73,7 @@ def test_sft_is_the_token_mean_over_answers() -> None:
     assert told["num_trained_tokens"] == sum(written), "no prompt and no tool's token is in the loss"
 
 
-def test_a_step_is_adam_s() -> None:
+def test_step_is_adamw() -> None:
     net, traces = tiny_decoder(), credited()
     manual = copy.deepcopy(net)
     adam = torch.optim.AdamW(manual.parameters(), lr=0.01, weight_decay=0.0)
@@ -91,7 +91,7 @@ def test_a_step_is_adam_s() -> None:
     assert max(off) < 1e-3 * max(moved)
 
 
-def test_order_and_a_deeper_tree_do_not_change_the_gradient() -> None:
+def test_gradient_is_independent_of_order_and_tree_depth() -> None:
     """A completion cut into two steps, with the cut shared by two branches, is the same sequences."""
     start, left, right = [9, 11, 5], [20, 21, 2], [30, 2]
     flat = trace_group([4, 7], [[*start, *left], [*start, *right]])
@@ -133,7 +133,7 @@ def test_a_bfloat16_network_has_a_float32_gradient() -> None:
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma"])
-def test_recomputing_gives_the_same_gradient(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradient_checkpointing_gives_same_gradient(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from ponder.nets import decoder
 
     traces, again = credited(), []
@@ -149,7 +149,7 @@ def test_recomputing_gives_the_same_gradient(kind: str, monkeypatch: pytest.Monk
 # what is recorded
 
 
-def test_log_probabilities_as_sampled_are_compared() -> None:
+def test_sampling_logp_difference_is_recorded() -> None:
     """The gap between sampler and learner is measured on tokens that were sampled, and on no others."""
     net, traces = tiny_decoder(), credited(tool=False)
     single = [p.new_t.detach() for p in float64_losses.parts(net, weights64(net), traces)]
@@ -175,13 +175,13 @@ def test_all_three_kls_are_recorded_and_the_reference_stays() -> None:
     assert Learner(tiny_decoder(), PLAIN).reference is None, "no second model where none is needed"
 
 
-def test_watch_is_told_shares_up_to_one() -> None:
+def test_on_progress_gets_shares_up_to_one() -> None:
     shares: list[float] = []
     Learner(tiny_decoder(), PLAIN, max_tokens_per_microbatch=20, epochs_per_batch=2).step(credited(), shares.append)
     assert shares == sorted(shares) and shares[-1] == 1.0 and len(set(shares)) == len(shares) > 2
 
 
-def test_nothing_to_learn_takes_no_step() -> None:
+def test_no_gradient_takes_no_step() -> None:
     net = tiny_decoder()
     before = copy.deepcopy(net.state_dict())
     traces = [trace_group([4, 5], [[7, 2], [8, 2]], [1.0, 1.0])]
@@ -213,7 +213,7 @@ def test_minibatches_have_denominators_of_their_own(monkeypatch: pytest.MonkeyPa
     assert max(gap(f, e) for f, e in zip(found, expected, strict=True)) < 1e-5
 
 
-def test_the_ratio_moves_in_later_passes_and_no_note_is_left() -> None:
+def test_ratio_moves_in_later_epochs_and_notes_are_removed() -> None:
     traces, ratios = credited(), []
 
     class Spy(GRPO):
@@ -249,7 +249,7 @@ def test_frozen_layers_neither_change_nor_get_a_gradient(kind: str) -> None:
     assert all(p.requires_grad for p in net.parameters()), "another learner thaws them"
 
 
-def test_what_is_frozen_is_the_reference_s_too() -> None:
+def test_reference_shares_frozen_weights() -> None:
     net, traces = tiny_decoder("untied"), credited(GRPO())
     learner = Learner(net, GRPO(), AdamW(lr=0.1), frozen_layers=1)
     before = copy.deepcopy(learner.reference.state_dict())
@@ -260,7 +260,7 @@ def test_what_is_frozen_is_the_reference_s_too() -> None:
     assert same(learner.reference, before) and not any(p.requires_grad for p in theirs.values())
 
 
-def test_adapters_learn_alone_and_the_reference_costs_nothing() -> None:
+def test_adapters_learn_alone_and_reference_is_shared() -> None:
     net, traces = tiny_decoder(), credited(GRPO())
     start = copy.deepcopy(net)
     lora.attach(net, LoRA(rank=2), seed=0)
@@ -279,6 +279,6 @@ def test_adapters_learn_alone_and_the_reference_costs_nothing() -> None:
 
 
 @pytest.mark.parametrize("layers", [-1, 2, 5])
-def test_at_least_one_layer_learns(layers: int) -> None:
+def test_freezing_all_layers_is_refused(layers: int) -> None:
     with pytest.raises(UsageError, match="frozen_layers"):
         Learner(tiny_decoder(), GRPO(), frozen_layers=layers)

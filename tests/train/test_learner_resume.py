@@ -69,9 +69,7 @@ def halves(settings: dict[str, Any], folder: Path, background: bool) -> tuple[Le
 
 @pytest.mark.parametrize("background", [False, True], ids=["here", "background"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_training_goes_on_to_the_bit(
-    kind: str, background: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resume_is_exact(kind: str, background: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adam_states, "MIN_INT8_ELEMENTS", 512)  # so that weights as small as these are kept in 8 bits
     one, two, told, again = halves(KINDS[kind], tmp_path, background)
     assert told == again
@@ -83,13 +81,13 @@ def test_training_goes_on_to_the_bit(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", [k for k in KINDS if k != "8 bits"])
-def test_training_goes_on_on_a_gpu(kind: str, tmp_path: Path) -> None:
+def test_resume_on_gpu(kind: str, tmp_path: Path) -> None:
     one, two, _, _ = halves({**KINDS[kind], "device": "cuda"}, tmp_path, background=True)
     for n, t in one.tensors().items():
         torch.testing.assert_close(two.tensors()[n], t, rtol=1e-4, atol=1e-5)
 
 
-def test_a_count_of_skipped_steps_comes_back(tmp_path: Path) -> None:
+def test_skipped_steps_are_restored(tmp_path: Path) -> None:
     one, two = learner(), learner()
     one.guarded_step.consecutive_skipped = 2
     with Run(tmp_path, Job()) as run:
@@ -101,7 +99,7 @@ def test_a_count_of_skipped_steps_comes_back(tmp_path: Path) -> None:
     assert two.guarded_step.consecutive_skipped == 2
 
 
-def test_a_model_s_snapshot_holds_still(tmp_path: Path) -> None:
+def test_model_snapshot_is_a_copy(tmp_path: Path) -> None:
     net = tiny_decoder()
     before = {n: p.clone() for n, p in net.state_dict().items()}
     then, now = hf.snapshot(net), hf.snapshot(net, copy=False)
@@ -116,7 +114,7 @@ def test_a_model_s_snapshot_holds_still(tmp_path: Path) -> None:
     assert "lm_head.weight" not in load_file(tmp_path / "then" / "model.safetensors"), "a tied head is stored once"
 
 
-def test_a_writer_s_files_are_those_of_save(tmp_path: Path) -> None:
+def test_model_writer_writes_what_save_does(tmp_path: Path) -> None:
     for kind in ("untied", "gemma"):
         net = tiny_decoder(kind, dtype=torch.bfloat16)
         hf.save(net, tmp_path / kind / "saved", shard_bytes=20_000)
@@ -126,7 +124,7 @@ def test_a_writer_s_files_are_those_of_save(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("copy", [True, False])
-def test_adapters_are_folded_into_the_model(copy: bool, tmp_path: Path) -> None:
+def test_saved_model_has_adapters_merged(copy: bool, tmp_path: Path) -> None:
     one = learner(adapters=True)
     one.step(credited())
     expected = {n: t.clone() for n, t in lora.merged_weights(one.net).items()}

@@ -72,7 +72,7 @@ def test_clip_stops_the_gradient_on_the_right_side(ratio: float, advantage: floa
     assert float(new.grad) == pytest.approx(-ratio * advantage if moves else 0.0, rel=1e-6)
 
 
-def test_far_ratios_stay_finite() -> None:
+def test_large_ratios_stay_finite() -> None:
     new = torch.tensor([-1.0, -900.0, 0.0], requires_grad=True)
     rho = losses.ratio(new, torch.tensor([-900.0, -1.0, 0.0]))
     losses.clipped_surrogate(rho, torch.tensor([1.0, -1.0, 0.0]), 0.2, 0.2).sum().backward()
@@ -106,7 +106,7 @@ def test_sequence_ratio() -> None:
     np.testing.assert_allclose(leaf.grad, slopes, rtol=1e-12)
 
 
-def test_per_sequence() -> None:
+def test_sum_per_sequence() -> None:
     assert losses.sum_per_sequence(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0, 0, 1])).tolist() == [3.0, 4.0]
     assert losses.sum_per_sequence(torch.zeros(0), torch.zeros(0, dtype=torch.long)).tolist() == []
 
@@ -163,7 +163,7 @@ def test_k3_pulls_towards_the_reference_from_any_distance(gap: float) -> None:
         assert float(new.grad[0]) == pytest.approx(1 - math.exp(gap), rel=1e-5)
 
 
-def test_a_k1_in_the_loss_is_refused() -> None:
+def test_invalid_kl_terms_are_refused() -> None:
     with pytest.raises(UsageError, match="k1 in the loss has no gradient"):
         KL(0.1, "k1", "loss")
     KL(0.1, "k1", "reward")
@@ -234,7 +234,7 @@ def test_normalisers() -> None:
 
 
 @pytest.mark.parametrize("kind", [k for k in ONLINE.values() if hasattr(k, "clip")], ids=lambda k: k.__name__)
-def test_impossible_clips_are_refused(kind: Any) -> None:
+def test_invalid_clip_ranges_are_refused(kind: Any) -> None:
     for settings in ({"clip": 0.0}, {"clip": -0.2}, {"clip_high": 0.0}, {"clip": float("nan")}):
         with pytest.raises(UsageError, match="positive clip ranges"):
             kind(**settings)

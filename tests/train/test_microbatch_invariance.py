@@ -170,7 +170,7 @@ def check(name: str, kind: str, patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", [*ALGORITHMS, "critic"])
-def test_one_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradient_is_the_same_however_computed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check(name, "llama", monkeypatch)
 
 
@@ -181,5 +181,5 @@ def test_the_cases_are_off_policy() -> None:
 
 
 @pytest.mark.parametrize("kind", ["window", "gemma"])
-def test_one_gradient_of_every_kind_of_network(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradient_is_the_same_for_every_kind_of_network(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check("grpo", kind, monkeypatch)

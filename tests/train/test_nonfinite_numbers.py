@@ -100,7 +100,7 @@ SITES: dict[str, Callable[[float], Any]] = {
 
 
 @pytest.mark.parametrize("site", SITES)
-def test_a_setting_that_is_not_finite_is_refused(site: str) -> None:
+def test_nonfinite_setting_is_refused(site: str) -> None:
     for value in NOT_FINITE:
         with pytest.raises(UsageError):
             SITES[site](value)
@@ -116,12 +116,12 @@ def test_a_setting_that_is_not_finite_is_refused(site: str) -> None:
         lambda: REINFORCE(baseline_decay=1e300), lambda: PPO(advantage_clip=-1.0), lambda: Critic(value_clip=0.0),
     ],
 )  # fmt: skip
-def test_a_setting_that_no_float32_survives_is_refused(make: Callable[[], Any]) -> None:
+def test_setting_beyond_float32_is_refused(make: Callable[[], Any]) -> None:
     with pytest.raises(UsageError):
         make()
 
 
-def test_infinity_stays_where_it_means_something() -> None:
+def test_infinity_is_allowed_where_it_has_a_meaning() -> None:
     for thing in (AdamW(max_grad_norm=math.inf), CISPO(), RejectionSampling(min_reward=-math.inf)):
         settings.check_finite(thing)
 
@@ -146,13 +146,13 @@ class Outer:
         (Outer(Inner(table={"a": [math.inf]})), r"Outer.inner.table\['a'\]\[0\] is inf"),
     ],
 )  # fmt: skip
-def test_a_run_does_not_begin_with_a_number_that_is_not_finite(job: Outer, where: str, tmp_path: Path) -> None:
+def test_run_refuses_nonfinite_settings(job: Outer, where: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"{where}; it must be a finite number"):
         Run(tmp_path / "run", job)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_job_s_strategy_is_part_of_it(tmp_path: Path) -> None:
+def test_check_finite_reads_the_strategy_of_a_job(tmp_path: Path) -> None:
     job = RL(DigitTask(), ScratchModel(ALPHABET), QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=2)))
     with pytest.raises(UsageError):
         Run(tmp_path / "run", replace(job, strategy=Rebase(temperature=math.inf)))
@@ -171,7 +171,7 @@ def same(learner: Learner, before: dict[str, Tensor]) -> bool:
 
 
 @pytest.mark.parametrize("states", ["float32", "int8", "cpu"])
-def test_a_step_that_would_overflow_is_not_taken(states: Any) -> None:
+def test_step_that_would_overflow_is_skipped(states: Any) -> None:
     """Loss, gradient and moments are finite, and what they give is not: lr m / (sqrt(v) + eps)."""
     learner = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-2, states=states))
     traces = credited()
@@ -192,7 +192,7 @@ def test_a_step_that_would_overflow_is_not_taken(states: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_a_step_past_the_end_of_the_weights_type_is_not_taken(dtype: torch.dtype) -> None:
+def test_step_beyond_weight_dtype_is_skipped(dtype: torch.dtype) -> None:
     net = tiny_decoder(dtype=dtype)
     top = torch.finfo(dtype).max
     masters = MasterWeights(net, AdamW(lr=10.0))
@@ -207,7 +207,7 @@ def test_a_step_past_the_end_of_the_weights_type_is_not_taken(dtype: torch.dtype
     assert all(p.grad is None for p in net.parameters())
 
 
-def test_bounds_hold_and_are_rarely_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adam_bounds_hold_and_are_rarely_loose(monkeypatch: pytest.MonkeyPatch) -> None:
     learner = Learner(tiny_decoder(), PLAIN, AdamW(lr=0.1, weight_decay=0.1))
     looked = []
     monkeypatch.setattr(learner.master_weights, "_snapshot", lambda: looked.append(1))
@@ -227,7 +227,7 @@ def test_bounds_hold_and_are_rarely_in_doubt(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("bad", [*NOT_FINITE, 1e308, -1e308, 3.5e38])
-def test_rewards_that_are_no_numbers(bad: float) -> None:
+def test_nonfinite_rewards_get_no_credit(bad: float) -> None:
     """Whatever an objective makes of them, the weights stay finite."""
     for objective in (PLAIN, REINFORCE(), REINFORCE("running"), RejectionSampling(min_reward=0.5)):
         learner = Learner(tiny_decoder(), objective, AdamW(lr=1e-2))
@@ -246,7 +246,7 @@ def test_rewards_that_are_no_numbers(bad: float) -> None:
 
 @pytest.mark.parametrize("bad", [*NOT_FINITE, 3e38])
 @pytest.mark.parametrize("site", ["advantages", "old", "reference", "logprobs"])
-def test_numbers_on_a_trace(site: str, bad: float) -> None:
+def test_nonfinite_numbers_on_a_trace(site: str, bad: float) -> None:
     objective = GRPO(kl=KL(0.1))
     learner = Learner(tiny_decoder(), objective, AdamW(lr=1e-2))
     for _ in range(2):
@@ -268,7 +268,7 @@ def test_numbers_on_a_trace(site: str, bad: float) -> None:
 
 @pytest.mark.parametrize("bad", [*NOT_FINITE, -1.0])
 @pytest.mark.parametrize("states", ["float32", "int8"])
-def test_a_saved_optimiser_is_read_only_where_it_can_be_right(bad: float, states: Any) -> None:
+def test_invalid_saved_optimizer_is_refused(bad: float, states: Any) -> None:
     learner = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-2, states=states))
     learner.step(credited())
     for kind in ("weight.", "exp_avg.", "exp_avg_sq.", "exp_avg_sq_max."):
@@ -284,7 +284,7 @@ def test_a_saved_optimiser_is_read_only_where_it_can_be_right(bad: float, states
         assert same(again, before)
 
 
-def test_a_model_with_a_number_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:
+def test_nonfinite_model_is_not_saved(tmp_path: Path) -> None:
     for bad in NOT_FINITE:
         net = tiny_decoder()
         net.requires_grad_(False)
@@ -300,7 +300,7 @@ def test_a_model_with_a_number_that_is_not_finite_is_not_saved(tmp_path: Path) -
         hf.snapshot(net, copy=False)
 
 
-def test_every_number_is_looked_at() -> None:
+def test_every_element_is_checked() -> None:
     tensors = {"a": torch.ones(3, 5), "b": torch.zeros(0), "c": torch.ones(4, 2).T, "n": torch.tensor(3)}
     assert first_nonfinite(tensors) is None
     for name in ("a", "c"):

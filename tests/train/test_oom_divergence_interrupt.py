@@ -53,7 +53,7 @@ def short_of_memory(patch: pytest.MonkeyPatch, most: int, recomputed: int | None
 
 
 @pytest.mark.parametrize("passes", [1, 2])
-def test_out_of_memory_halves_the_micro_batch_and_goes_on(passes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oom_halves_microbatch_and_retries(passes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     traces = credited(6)
     expected = Learner(tiny_decoder(), PLAIN).gradient(traces)
     smooth = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-3), epochs_per_batch=passes)
@@ -72,7 +72,7 @@ def test_out_of_memory_halves_the_micro_batch_and_goes_on(passes: int, monkeypat
     assert (again.max_tokens_per_microbatch, again.oom_retries) == (64, 2), "in a resumed run too"
 
 
-def test_out_of_memory_in_the_middle_of_a_step_counts_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oom_within_a_step_counts_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pass begins again: what was collected before is dropped, from gradient and metrics."""
     traces = credited(6)
     real, calls = LogprobReadout.loss_inputs, []
@@ -90,7 +90,7 @@ def test_out_of_memory_in_the_middle_of_a_step_counts_nothing_twice(monkeypatch:
         assert told[name] == pytest.approx(plain[name], rel=1e-5, abs=1e-7), name
 
 
-def test_out_of_memory_recomputes_last_and_then_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oom_enables_checkpointing_then_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     traces = credited()
     expected = Learner(tiny_decoder(), PLAIN).gradient(traces)
     with monkeypatch.context() as m:
@@ -125,7 +125,7 @@ class Sometimes(ClippedSurrogate):
 
 
 @pytest.mark.parametrize("broken", ["loss", "gradient"])
-def test_a_step_that_is_not_finite_is_skipped_and_recorded(broken: str) -> None:
+def test_nonfinite_step_is_skipped_and_recorded(broken: str) -> None:
     net, traces, rule = tiny_decoder(), credited(), Sometimes()
     learner = Learner(net, rule, AdamW(lr=1e-2))
     learner.step(traces)
@@ -153,7 +153,7 @@ def test_a_step_that_is_not_finite_is_skipped_and_recorded(broken: str) -> None:
 # time
 
 
-def test_an_interrupt_between_two_updates_waits_for_the_last() -> None:
+def test_interrupt_between_optimizer_steps_is_deferred() -> None:
     def stop_at(turn: int) -> tuple[Learner, list[float]]:
         learner, said = Learner(tiny_decoder(), PLAIN, AdamW(lr=0.01), epochs_per_batch=3), []
 

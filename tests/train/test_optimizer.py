@@ -86,7 +86,7 @@ def test_any_module_can_be_trained() -> None:
 
 
 @pytest.mark.parametrize("kind", ["float32", "int8"])
-def test_a_turned_weight_is_stepped_where_it_lies(kind: str) -> None:
+def test_transposed_weight_is_stepped_in_place(kind: str) -> None:
     net = nn.Linear(64, 80, bias=False)
     net.weight = nn.Parameter(torch.randn(64, 80).T)
     expected = by_hand(net, AdamW(lr=0.01), 3)
@@ -118,7 +118,7 @@ def test_a_small_gradient_is_not_scaled_up(most: float) -> None:
     assert all(torch.equal(masters.tensors()[f"exp_avg.{n}"], g) for n, g in gradients(net, 1).items())
 
 
-def test_no_gradient_at_all_is_a_step_without_a_change() -> None:
+def test_step_without_gradient_changes_nothing() -> None:
     net = tiny_decoder()
     before = {n: p.detach().clone() for n, p in net.named_parameters()}
     masters = MasterWeights(net, AdamW(lr=0.1, weight_decay=0.5))
@@ -145,7 +145,7 @@ def test_schedule_ends_at_its_floor() -> None:
      {"min_lr_ratio": -0.1}, {"min_lr_ratio": 1.5}, {"states": "int4"}],
     ids=lambda s: "-".join(f"{k}={v}" for k, v in s.items()),
 )  # fmt: skip
-def test_impossible_settings_are_refused(settings: dict[str, float]) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(UsageError, match=next(iter(settings))):
         AdamW(**settings)  # type: ignore[arg-type]
 
@@ -154,7 +154,7 @@ def test_impossible_settings_are_refused(settings: dict[str, float]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["float32", "cpu", "int8"])
-def test_small_updates_survive_in_the_masters(kind: str) -> None:
+def test_master_weights_keep_small_updates(kind: str) -> None:
     net = tiny_decoder(dtype=torch.bfloat16)
     start = {n: p.detach().float().clone() for n, p in net.named_parameters()}
     masters = MasterWeights(net, AdamW(lr=1e-5, states=kind))  # type: ignore[arg-type]
@@ -170,7 +170,7 @@ def test_small_updates_survive_in_the_masters(kind: str) -> None:
     assert torch.equal(rounded[large], start["embed_tokens.weight"][large]), "bfloat16 alone would not have moved"
 
 
-def test_micro_batches_add_up_in_float32() -> None:
+def test_microbatch_gradients_are_summed_in_float32() -> None:
     net = tiny_decoder(dtype=torch.bfloat16)
     masters = MasterWeights(net, AdamW())
     for value in [256.0] + [1.0] * 8:  # bfloat16: 256 + 1 = 256
@@ -183,7 +183,7 @@ def test_micro_batches_add_up_in_float32() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_peers_sum_gradients_in_place(dtype: torch.dtype) -> None:
+def test_gradients_or_zeros_can_be_summed_in_place(dtype: torch.dtype) -> None:
     """Two peers with half the gradients each, of which one has none for the norms, take the step of one with all."""
     settings = AdamW(lr=0.01)
     halves = [gradients(tiny_decoder(), t) for t in (1, 2)]
@@ -257,7 +257,7 @@ def _of_more_layers(tensors: dict[str, Tensor]) -> None:
     [(_lacking, "exp_avg_sq.norm.weight"), (_misshapen, r"weight.norm.weight .*\(31,\)"),
      (_of_another_type, "exp_avg.norm.weight .*uint8"), (_of_more_layers, "layers.9")],
 )  # fmt: skip
-def test_what_does_not_fit_is_named_and_changes_nothing(spoil: Callable[[dict[str, Tensor]], None], named: str) -> None:
+def test_restore_names_mismatch_and_changes_nothing(spoil: Callable[[dict[str, Tensor]], None], named: str) -> None:
     saved = {n: t.clone() for n, t in taken(tiny_decoder(), AdamW(), 2).tensors().items()}
     spoil(saved)
     masters = MasterWeights(tiny_decoder(seed=5), AdamW())
@@ -284,7 +284,7 @@ def test_frozen_parameters_stay_untouched() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_states_on_the_cpu_change_no_bit_of_a_network_there(dtype: torch.dtype) -> None:
+def test_cpu_states_of_cpu_network_are_exact(dtype: torch.dtype) -> None:
     rule = AdamW(lr=0.01, weight_decay=0.1, warmup_steps=2, decay_steps=4)
     plain, host = (
         taken(tiny_decoder(dtype=dtype), with_states(rule, kind), 5).tensors() for kind in ("float32", "cpu")
@@ -294,7 +294,7 @@ def test_states_on_the_cpu_change_no_bit_of_a_network_there(dtype: torch.dtype) 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_states_on_the_cpu_of_a_network_on_a_gpu(dtype: torch.dtype) -> None:
+def test_cpu_states_of_gpu_network(dtype: torch.dtype) -> None:
     rule = AdamW(lr=0.01, weight_decay=0.1, warmup_steps=2, decay_steps=4)
     near, far = (taken(tiny_decoder(dtype=dtype).cuda(), with_states(rule, kind), 5) for kind in ("float32", "cpu"))
     assert {t.device.type for t in far.tensors().values()} == {"cpu"}
@@ -309,7 +309,7 @@ def test_states_on_the_cpu_of_a_network_on_a_gpu(dtype: torch.dtype) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["float32", "int8"])
-def test_a_step_on_a_gpu_does_not_wait(kind: str) -> None:
+def test_gpu_step_does_not_synchronize(kind: str) -> None:
     net = nn.Sequential(nn.Linear(128, 64), nn.Linear(64, 8)).cuda().bfloat16()
     masters = taken(net, AdamW(states=kind), 1)  # type: ignore[arg-type]
     for p in net.parameters():
@@ -323,7 +323,7 @@ def test_a_step_on_a_gpu_does_not_wait(kind: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_step_is_seen_by_whoever_caches_what_weights_gave(dtype: torch.dtype) -> None:
+def test_step_increments_version_counters(dtype: torch.dtype) -> None:
     net = tiny_decoder().to(dtype)
     before = [p._version for p in net.parameters()]
     taken(net, AdamW(), 1)

@@ -61,7 +61,7 @@ def forests(draw: st.DrawFn) -> list[Trace]:
 
 
 @given(forests(), st.integers(1, 40), st.booleans())
-def test_no_cut_loses_or_doubles_a_token(traces: list[Trace], most: int, together: bool) -> None:
+def test_split_microbatches_keeps_every_token_once(traces: list[Trace], most: int, together: bool) -> None:
     work = every(traces)
     parts = pack.split_microbatches(work, most, together)
     batches = [pack.pack(part, CPU) for part in parts]
@@ -97,7 +97,7 @@ def test_each_token_is_predicted_from_the_one_before_it(traces: list[Trace]) -> 
 
 
 @given(forests())
-def test_a_chain_is_an_unbranched_run(traces: list[Trace]) -> None:
+def test_chains_are_unbranched(traces: list[Trace]) -> None:
     for trace in traces:
         found = pack.chains(trace, lambda s: s.advantages is not None)
         for chain in found:
@@ -108,7 +108,7 @@ def test_a_chain_is_an_unbranched_run(traces: list[Trace]) -> None:
         assert sum(len(c.steps) for c in found) == len({i for c in found for i in c.steps})
 
 
-def test_a_tool_s_output_stands_between_the_parts_of_one_completion() -> None:
+def test_chain_continues_after_tool_output() -> None:
     tool = credited(mixed_groups())[-1]
     assert [c.steps for c in pack.chains(tool, lambda s: s.advantages is not None)] == [[1, 4], [2]]
     batch = pack.pack(every([tool]), CPU)
@@ -118,7 +118,7 @@ def test_a_tool_s_output_stands_between_the_parts_of_one_completion() -> None:
     assert batch.lengths == [3, 3, 2, 4, 3] and batch.parents == [-1, 0, 0, 1, 3]
 
 
-def test_weights_count_all_that_is_credited_and_only_what_has_a_gradient_is_computed() -> None:
+def test_plan_weights_count_all_credited_completions() -> None:
     traces = credited(mixed_groups(tool=False))
     sparse, dense = every(traces, dense=False), every(traces, dense=True)
     assert [w.trace.problem.id for w in sparse] == ["mixed", "undecided", "short"]
@@ -129,7 +129,7 @@ def test_weights_count_all_that_is_credited_and_only_what_has_a_gradient_is_comp
     assert float(live.weight_N.sum()) == pytest.approx(len(live.weight_N) / count) and count > len(live.weight_N)
 
 
-def test_the_end_is_trained_and_the_prompt_is_not() -> None:
+def test_eos_is_trained_and_prompt_is_not() -> None:
     traces = credited(mixed_groups(tool=False))
     batch = pack.pack(every(traces), CPU)
     written = [s.token_ids.tolist() for t in traces for s in t.steps[1:] if s.advantages is not None]
@@ -138,7 +138,7 @@ def test_the_end_is_trained_and_the_prompt_is_not() -> None:
     assert batch.tree_N.tolist() == sorted(batch.tree_N.tolist()) and batch.sequence_N.max() == len(written) - 1
 
 
-def test_a_prompt_lies_once_and_one_that_nobody_needs_not_at_all() -> None:
+def test_pack_holds_shared_prompt_once() -> None:
     traces = credited(mixed_groups(tool=False))
     batch = pack.pack(every(traces[:2], dense=False), CPU)
     assert batch.parents == [-1, 0, 0, 0, 0] and batch.lengths == [5, 3, 6, 1, 4]
@@ -151,7 +151,7 @@ def test_a_prompt_lies_once_and_one_that_nobody_needs_not_at_all() -> None:
     )
 
 
-def test_what_is_not_known_is_not_a_number() -> None:
+def test_unknown_numbers_are_nan() -> None:
     trace = trace_group([5, 6], [[1, 2], [3]])
     trace.steps[1].logprobs, trace.steps[2].notes = None, {"values": np.array([0.25], np.float32)}
     for step in trace.steps[1:]:
@@ -162,18 +162,18 @@ def test_what_is_not_known_is_not_a_number() -> None:
     assert batch.weight_N.tolist() == [0.5, 0.5, 0.25]
 
 
-def test_the_prompt_cannot_be_trained() -> None:
+def test_credit_on_prompt_is_refused() -> None:
     trace = trace_group([5, 6], [[1]])
     trace.steps[0].advantages = np.ones(2, np.float32)
     with pytest.raises(UsageError, match="the first step is the prompt"):
         every([trace])
 
 
-def test_nothing_makes_nothing() -> None:
+def test_plan_of_nothing() -> None:
     assert every([]) == [] and every([trace_group([5], [[1]])]) == [] and pack.split_microbatches([], 10) == []
 
 
-def test_what_fills_the_last_block_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padding_of_last_block_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, whose kernels want whole blocks of tokens."""
     traces = credited(mixed_groups())
     work = pack.split_microbatches(every(traces), 60)

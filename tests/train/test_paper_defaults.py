@@ -59,7 +59,7 @@ CHANGED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_paper_s_numbers(name: str) -> None:
+def test_defaults_are_the_paper_s(name: str) -> None:
     objective = ALL[name]()
     for key, expected in PAPERS[name].items():
         assert getattr(objective, key) == expected, key
@@ -69,7 +69,7 @@ def test_ziegler_s_controller() -> None:
     assert AdaptiveKLController() == AdaptiveKLController(target=6.0, horizon=10_000)
 
 
-def test_the_tables_are_complete() -> None:
+def test_algorithm_tables_are_complete() -> None:
     assert list(PAPERS) == list(ALL) and not set(ONLINE) & set(OFFLINE)
     assert tuple(ONLINE) == shared_flags.ONLINE_ALGORITHMS and tuple(OFFLINE) == shared_flags.OFFLINE_ALGORITHMS
     assert len({*ALL.values()}) == len(ALL), "no two names for one thing"
@@ -83,7 +83,7 @@ def test_the_paper_is_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_it_is_plain_data(name: str) -> None:
+def test_objectives_are_plain_data(name: str) -> None:
     for objective in (ALL[name](), replace(ALL[name](), **CHANGED.get(name, {}))):
         assert is_dataclass(objective) and hash(objective) == hash(replace(objective))
         data = json.loads(json.dumps(job_json.encode(objective)))
@@ -96,7 +96,7 @@ def test_it_is_plain_data(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_it_can_be_asked_what_it_needs(name: str) -> None:
+def test_objectives_answer_what_they_need(name: str) -> None:
     objective = ALL[name]()
     assert objective.needs_reference == (name in ("dpo", "distill"))
     assert objective.needs_whole_trace == (name == "dpo")
@@ -111,11 +111,11 @@ def test_it_can_be_asked_what_it_needs(name: str) -> None:
     assert objective.weigh([1, 2]).shape == (2,)
 
 
-def test_only_dapo_samples_again() -> None:
+def test_only_dapo_has_dynamic_sampling() -> None:
     assert [name for name, kind in ALL.items() if kind().dynamic_sampling_rounds] == ["dapo"]
 
 
-def test_names_are_found() -> None:
+def test_lookup_by_name() -> None:
     assert registry.lookup("algorithm", "dr-grpo", ONLINE) is ONLINE["dr-grpo"]
     with pytest.raises(UsageError, match="dr-grpo"):
         registry.lookup("algorithm", "dr-grop", ONLINE)

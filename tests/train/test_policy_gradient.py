@@ -107,7 +107,7 @@ def test_every_algorithm_has_a_case() -> None:
     assert {name.partition(",")[0] for name in CASES} | {"ppo", "rejection"} == set(ONLINE)
 
 
-def test_the_world_shows_every_side() -> None:
+def test_toy_answers_cover_every_branch() -> None:
     """Both signs of the advantage, inside and on both sides of each clip range, for tokens and for sequences."""
     now, advantages = Now(W), relative(W)
     for low, high, of in ((0.2, 0.28, "tokens"), (3e-4, 4e-4, "sequences")):
@@ -240,7 +240,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("broken", "name"), MISTAKES, ids=lambda x: x if isinstance(x, str) else type(x).__name__)
-def test_a_mistake_is_seen(broken: Any, name: str) -> None:
+def test_reference_detects_wrong_objectives(broken: Any, name: str) -> None:
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         agree(broken, CASES[name][1], W)
 
@@ -259,7 +259,7 @@ def test_on_policy_weights_are_one() -> None:
 # What a step leaves behind
 
 
-def test_the_running_baseline_is_that_of_the_steps_before() -> None:
+def test_running_baseline_is_of_earlier_steps() -> None:
     memory: dict[str, float] = {}
     objective, mean, seen = REINFORCE("running", baseline_decay=0.7), 0.0, []
     for seed in range(4):
@@ -274,7 +274,7 @@ def test_the_running_baseline_is_that_of_the_steps_before() -> None:
     assert memory["baseline"] == pytest.approx(mean) and len(set(seen)) >= 3
 
 
-def test_what_has_no_credit_has_no_gradient() -> None:
+def test_tokens_without_credit_have_no_gradient() -> None:
     """Undecided answers, groups with one judged answer, and (without KL or entropy) groups of equal rewards."""
     dead = [t for a in W.answers if a.reward is None or a.group == 3 for t in a.rows]
     level = [t for a in W.answers if a.group == 2 for t in a.rows]
@@ -290,14 +290,14 @@ def test_what_has_no_credit_has_no_gradient() -> None:
     )
 
 
-def test_told() -> None:
+def test_credit_metrics() -> None:
     assert measured(DAPO(max_completion_tokens=5, overlong_buffer=3), W, {}).told == {"overlong_penalty/min": -1.0}
     assert measured(DAPO(max_completion_tokens=7, overlong_buffer=4), W, {}).told == {"overlong_penalty/min": -1.0}
     assert measured(DAPO(max_completion_tokens=9, overlong_buffer=4), W, {}).told == {"overlong_penalty/min": -0.5}
     assert measured(DAPO(), W, {}).told == {"overlong_penalty/min": 0.0}
 
 
-def test_the_share_that_was_clipped() -> None:
+def test_clip_ratio_metric() -> None:
     """PPO's clip counts tokens that lost their gradient, CISPO's those whose weight was held."""
     rho, none = torch.tensor([0.5, 0.5, 1.0, 2.0, 2.0, 9.0]), torch.zeros(0)
     gain, zero = torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0, -1.0]), torch.zeros(6)
@@ -310,14 +310,14 @@ def test_the_share_that_was_clipped() -> None:
 
 
 @pytest.mark.parametrize("kind", [GRPO, DrGRPO, DAPO, GSPO, CISPO, RLOO], ids=lambda k: k.__name__)
-def test_a_group_sampled_once_is_refused(kind: Any) -> None:
+def test_group_of_one_is_refused(kind: Any) -> None:
     trace = world(groups=[4]).traces()[0][0]
     trace.steps[-1].pruned = "dull"
     with pytest.raises(UsageError, match="group of one has no baseline"):
         kind().credit([trace], "wanted", {})
 
 
-def test_a_batch_of_one_is_refused_by_a_batch_mean() -> None:
+def test_reinforce_refuses_batch_of_one() -> None:
     trace = world(groups=[3]).traces()[0][0]
     lonely = trace_group([3], [[4, 2]], [1.0])
     with pytest.raises(UsageError, match="batch of one has no baseline"):
@@ -329,12 +329,12 @@ def test_a_batch_of_one_is_refused_by_a_batch_mean() -> None:
     assert REINFORCE().credit([], "wanted", {}) == {}
 
 
-def test_a_tree_takes_no_kl_in_the_reward() -> None:
+def test_tree_credit_refuses_kl_in_reward() -> None:
     with pytest.raises(UsageError, match="put it in the loss"):
         TreeCredit(kl=KL(0.1, "k1", "reward"))
 
 
-def test_kl_in_the_reward_needs_the_reference() -> None:
+def test_kl_in_reward_needs_reference() -> None:
     trace = world(groups=[0]).traces()[0][0]
     del trace.steps[1].notes["reference"]
     for objective in (RLOO(), ReinforcePlusPlus()):

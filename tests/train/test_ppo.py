@@ -122,7 +122,7 @@ def test_returns_are_those_before_whitening() -> None:
         assert next(steps, None) is None, "an undecided answer has no return"
 
 
-def test_told() -> None:
+def test_credit_metrics() -> None:
     found = measured(PPO(whiten_advantages=False), W, {})
     left = [x for values in advantages(W, PPO(whiten_advantages=False), 0.02, raw(W)).values() for x in values]
     values = [W.values[t] for a in raw(W) for t in a.rows]
@@ -154,7 +154,7 @@ def test_adaptive_kl_follows_ziegler() -> None:
     assert {0.2, -0.2} < {round(e, 12) for e in errors}, "both limits and the middle were met"
 
 
-def test_rewards_are_normalised_by_all_so_far() -> None:
+def test_rewards_are_normalised_by_running_statistics() -> None:
     memory: dict[str, float] = {}
     seen: list[float] = []
     p = PPO(normalize_rewards=True, reward_clip=1.2)
@@ -169,7 +169,7 @@ def test_rewards_are_normalised_by_all_so_far() -> None:
         memory = json.loads(json.dumps(memory))
 
 
-def test_equal_rewards_are_normalised_to_nothing() -> None:
+def test_equal_rewards_are_normalised_to_zero() -> None:
     w = world(0, groups=[2])
     found = measured(PPO(normalize_rewards=True, kl=None, whiten_advantages=False, advantage_estimator="mc"), w, {})
     returns = [s.notes["returns"] for t in found.traces for s in t.steps if s.sampled]
@@ -237,7 +237,7 @@ class BySequence(CriticObjective):
         return losses.sequence_mean(lengths)
 
 
-def test_the_critic_s_loss() -> None:
+def test_critic_loss() -> None:
     check_critic(CriticObjective(None), None)
     check_critic(CriticObjective(0.2), 0.2)
     assert Critic().value_clip == 0.2 and CriticObjective(0.2).trains_zero_advantage
@@ -301,12 +301,12 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("broken", "name"), MISTAKES, ids=lambda x: x if isinstance(x, str) else type(x).__name__)
-def test_a_mistake_is_seen(broken: Any, name: str) -> None:
+def test_reference_detects_wrong_objectives(broken: Any, name: str) -> None:
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         agree(broken, lambda w, n: loss(w, n, CASES[name]), W)
 
 
-def test_impossible_settings_are_refused() -> None:
+def test_invalid_settings_are_refused() -> None:
     for settings, words in (
         ({"gamma": 0.0}, "gamma"), ({"gamma": 1.1}, "gamma"), ({"lam": -0.1}, "lam"), ({"lam": 1.5}, "lam"),
         ({"clip": 0.0}, "clip"), ({"adaptive_kl": AdaptiveKLController(), "kl": None}, "adaptive"),

@@ -48,7 +48,7 @@ def lively(seed: int = 0) -> PonderPolicy:
 # the formulas
 
 
-def test_mixing_is_between_the_two() -> None:
+def test_mix_logits_interpolates() -> None:
     plain, thought = torch.randn(5, 7), torch.randn(5, 7)
     for w, alone in ((0.0, plain), (1.0, thought)):
         assert torch.allclose(mix_logits(plain, thought, torch.full((5,), w)), alone.log_softmax(-1), atol=1e-6)
@@ -60,7 +60,7 @@ def test_mixing_is_between_the_two() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(-9, 0)), min_size=1, max_size=12))
-def test_rewards_are_against_the_mean_of_the_place(told: list[tuple[int, float]]) -> None:
+def test_thought_rewards_are_relative_to_their_position(told: list[tuple[int, float]]) -> None:
     place = torch.tensor([p for p, _ in told])
     said = torch.tensor([s for _, s in told], dtype=torch.float64)
     found = thought_rewards(said, place).tolist()
@@ -188,7 +188,7 @@ def test_the_expected_gradient_by_all_thoughts_of_a_network() -> None:
         assert float((found - g).abs().max()) < 1e-3 * max(float(g.abs().max()), 1e-3), name
 
 
-def test_a_text_is_laid_once() -> None:
+def test_pack_thoughts_holds_a_text_once() -> None:
     text = QuietText(ids([3, 4, 5, 6]), 2)
     laid = pack_thoughts([text], [[[ids([9]), ids([])], [ids([10, 11])]]], (START, END), ahead=2)
     assert laid.ids_T.tolist() == [3, 4, START, 9, END, 5, START, END, 5, 5, START, 10, 11, END]
@@ -199,7 +199,7 @@ def test_a_text_is_laid_once() -> None:
     assert laid.thought_of_Q.tolist() == [0, 2, 2] and laid.position_N.tolist() == [0, 0, 1]
 
 
-def test_one_may_think_once_before_all_that_is_foretold() -> None:
+def test_single_thought_before_the_answer() -> None:
     text = QuietText(ids([3, 4, 5, 6, 9]), 2, at_every_token=False)
     laid = pack_thoughts([text], [[[ids([10])]]], (START, END), ahead=3)
     assert laid.ids_T.tolist() == [3, 4, START, 10, END, 5, 6, 5, 6] and laid.parents == [-1, 0, 0]
@@ -207,7 +207,7 @@ def test_one_may_think_once_before_all_that_is_foretold() -> None:
     assert laid.target_P.tolist() == [5, 6, 9]
 
 
-def test_without_thoughts_it_is_plain_training() -> None:
+def test_no_thoughts_is_plain_training() -> None:
     policy = lively(5)
     made = learner(policy)
     text = QuietText(ids([3, 4, 5, 6]), 2)

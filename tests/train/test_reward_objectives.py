@@ -184,7 +184,7 @@ def test_loss_and_gradient_of_the_numbers(name: str) -> None:
     assert set(stats) == {rule.metric_name}
 
 
-def test_k_answers_of_a_prompt_weigh_as_one_prompt() -> None:
+def test_bradley_terry_weights_prompts_equally() -> None:
     """All K (K - 1) / 2 pairs (InstructGPT); equal scores make none."""
     many = trace_group([5], [[4, 2], [6, 2], [7, 2], [8, 2]], [4.0, 3.0, 2.0, 1.0])
     two = trace_group([5], [[4, 2], [6, 2]], [1.0, 0.0])
@@ -259,7 +259,7 @@ def unshared(trace: Trace) -> Trace:
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_one_gradient_however_it_is_computed(name: str) -> None:
+def test_gradient_is_the_same_however_computed(name: str) -> None:
     """Cut into micro-batches, with prefixes shared and each with its own copy."""
     traces = traces_of(RULES[name])
     whole = learner_of(name)
@@ -298,7 +298,7 @@ class Sums(ProcessReward):
 
 
 @pytest.mark.parametrize(("name", "broken"), [("prm", Before), ("pairs", Before), ("pairs", ByPair()), ("prm", Sums())])
-def test_a_mistake_is_seen(name: str, broken: Any) -> None:
+def test_reference_detects_wrong_objectives(name: str, broken: Any) -> None:
     traces, plain = traces_of(RULES[name]), learner_of(name)
     RULES[name].credit(traces, "wanted", {})
     _, expected = plain_step(plain, traces)
@@ -310,7 +310,7 @@ def test_a_mistake_is_seen(name: str, broken: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["pairs", "prm", "two-hot"])
-def test_predicted_is_what_a_plain_pass_reads(name: str) -> None:
+def test_predict_matches_plain_forward_pass(name: str) -> None:
     learner, traces = learner_of(name, micro=30), traces_of(RULES[name])
     RULES[name].credit(traces, "wanted", {})
     w = {n: p.detach() for n, p in weights64(learner.net).items()}
@@ -324,7 +324,7 @@ def test_predicted_is_what_a_plain_pass_reads(name: str) -> None:
     assert sorted(seen) == pytest.approx(sorted(y for h in wanted(RULES[name], traces) for _, y in h))
 
 
-def test_only_the_head_learns_where_that_is_asked_for() -> None:
+def test_head_only_trains_the_head() -> None:
     traces = solutions()
     ProcessReward().credit(traces, "wanted", {})
     assert set(learner_of("prm", head_only=True).gradient(traces)) == {"score.weight", "score.bias"}
@@ -345,14 +345,14 @@ def test_adapters_and_the_head_learn_together() -> None:
     assert all(".lora_" in n or n.startswith("score.") for n in found) and {"score.weight", "score.bias"} < set(found)
 
 
-def test_what_nobody_judged_teaches_nothing() -> None:
+def test_unscored_answers_get_no_target() -> None:
     traces = solutions()
     assert ProcessReward().credit(traces, "nobody", {}) == {"labels": 0.0}
     told = learner_of("prm").step(traces)
     assert told["loss"] == 0 and told["grad_norm"] == 0
 
 
-def test_credit_twice_is_credit_once() -> None:
+def test_credit_is_idempotent() -> None:
     one_time, two_times = solutions(), solutions()
     ProcessReward().credit(one_time, "wanted", {})
     OutcomeReward().credit(two_times, "wanted", {})
@@ -372,7 +372,7 @@ def test_two_hot_keeps_the_mean(values: list[float], bins: int) -> None:
     assert torch.allclose(spread @ torch.linspace(-1, 2, bins, dtype=torch.float64), target, atol=1e-9)
 
 
-def test_a_head_reads_what_it_says() -> None:
+def test_head_interprets_its_form() -> None:
     z = torch.tensor([[0.0, 1.0, -2.0], [3.0, 3.0, 3.0]], dtype=torch.float64)
     p = np.exp(z.numpy() / 2) / np.exp(z.numpy() / 2).sum(1, keepdims=True)
     head = ScoreHead("value", "two-hot", bins=3, low=-1, high=3, temperature=2.0)
@@ -385,7 +385,7 @@ def test_a_head_reads_what_it_says() -> None:
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_a_head_is_saved_with_its_model(name: str, tmp_path: Path) -> None:
+def test_head_is_saved_with_model(name: str, tmp_path: Path) -> None:
     net = learner_of(name).net
     net.head = replace(net.head, temperature=1.5)
     hf.save(net, tmp_path / "judge")
@@ -403,7 +403,7 @@ def test_a_head_is_saved_with_its_model(name: str, tmp_path: Path) -> None:
             hf.load_with_head(tmp_path / "judge", torch.float32)
 
 
-def test_another_s_classifier_is_a_reward_and_may_be_a_critic(tmp_path: Path) -> None:
+def test_hf_classifier_loads_as_reward_model_and_critic(tmp_path: Path) -> None:
     hf.save(perturb(DecoderWithHead.from_decoder(tiny_decoder()), 0.1), tmp_path / "judge")
     told = json.loads((tmp_path / "judge" / "config.json").read_text())
     del told["score_head"]
@@ -417,7 +417,7 @@ def test_another_s_classifier_is_a_reward_and_may_be_a_critic(tmp_path: Path) ->
         DecoderWithHead.from_decoder(tiny_decoder(), ProcessReward().head).values(hidden)
 
 
-def test_impossible_settings_and_labels_are_refused() -> None:
+def test_invalid_settings_and_labels_are_refused() -> None:
     with pytest.raises(UsageError, match=r"the label 1.5 does not lie in \[0, 1\]"):
         OutcomeReward().credit([trace_group([5], [[4, 2]], [1.5], "p")], "wanted", {})
     with pytest.raises(UsageError, match="two-hot"):

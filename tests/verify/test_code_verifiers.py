@@ -282,7 +282,7 @@ def test_a_reference_that_fails_its_tests_is_named():
     verifier.check_reference(ADD, GOOD, "add/1")
     with pytest.raises(TaskError, match=r"add/1.*reference.*wrong"):
         verifier.check_reference(ADD, "def f(x): return x", "add/1")
-    with pytest.raises(TaskError, match=r"add/1 cannot be judged.*tests"):
+    with pytest.raises(TaskError, match=r"add/1 cannot be graded.*tests"):
         verifier.check_reference({"entry": "f"}, GOOD, "add/1")
 
 

@@ -37,7 +37,7 @@ def test_a_run_goes_on_while_few_are_undecided():
 
 def test_a_run_stops_when_too_many_are():
     message = too_many_undecided([step(100), step(39, 11)])
-    assert message is not None and message.startswith("11 of the last 50 answers could not be judged: 11 x crashed")
+    assert message is not None and message.startswith("11 of the last 50 answers could not be graded: 11 x crashed")
     assert too_many_undecided([step(10, 3)] * 4) is not None  # four steps hold enough
     assert too_many_undecided([step(10, 30), step(50)]) is None  # it has healed
     assert too_many_undecided([step(10, 30), step(50)], min_verdicts=51) is not None

@@ -59,16 +59,16 @@ def _run_guarded(given: list[str]) -> int:
             and _signal_exit_code() > 0
         ):
             error = Interrupted("stopped; what was done is saved, and the same command goes on")
-        said = _user_message(error)
-        if said is None:
+        message = _user_message(error)
+        if message is None:
             raise
-        return _report_exit(said, _signal_exit_code() or 130 if _find_error(error, Interrupted) else 2, given)
+        return _report_exit(message, _signal_exit_code() or 130 if _find_error(error, Interrupted) else 2, given)
 
 
 def _signal_exit_code() -> int:
     """The exit code by the signal that stopped the command; 0: none did."""
     stopping = sys.modules.get("ponder.cli.graceful_stop")
-    return stopping.code() if stopping is not None else 0
+    return int(stopping.signal_exit_code()) if stopping is not None else 0
 
 
 def _format_warning(
@@ -118,8 +118,8 @@ def _dispatch(argv: list[str]) -> int:
     from ponder.cli import flags
     from ponder.cli.launch import JobLaunch, run_job
 
-    made = flags.run_command(function, rest, f"ponder {name}")
-    return run_job(*made) if isinstance(made, JobLaunch) else int(made)
+    result = flags.run_command(function, rest, f"ponder {name}")
+    return run_job(*result) if isinstance(result, JobLaunch) else int(result)
 
 
 def _trust_run_code() -> None:
@@ -152,14 +152,14 @@ def _find_error(error: BaseException, kind: type[BaseException]) -> BaseExceptio
     return error if isinstance(error, kind) else None
 
 
-def _report_exit(said: str, code: int, argv: list[str]) -> int:
+def _report_exit(message: str, code: int, argv: list[str]) -> int:
     stopped = code > 128
     try:
-        print(said if stopped else f"error: {said}", file=sys.stderr)
+        print(message if stopped else f"error: {message}", file=sys.stderr)
         if "--json" in argv:
             from ponder.cli.progress import print_json
 
-            print_json({"event": "stopped" if stopped else "error", "message": said})
+            print_json({"event": "stopped" if stopped else "error", "message": message})
         sys.stdout.flush()
     except OSError:  # nobody reads it any more
         _discard_stdout()

@@ -44,50 +44,52 @@ def compare(
 ) -> int:
     """Accuracy with its interval, cost per problem, and paired differences from the first system."""
     from ponder.measure.readers import ColumnMap, read_logs, short_labels
-    from ponder.measure.statistics.compare_systems import compare_systems as against
+    from ponder.measure.statistics.compare_systems import compare_systems as compare_all
     from ponder.reason.price import read_prices
 
     systems = read_logs(runs, ColumnMap.from_flags(column))
     systems = [
         replace(s, name=label) for s, label in zip(systems, short_labels([s.name for s in systems]), strict=True)
     ]
-    found = against(
+    comparison = compare_all(
         systems, select, common_problems, scorer, all_pairs, None if prices is None else read_prices(prices)
     )
     if json:
-        print_json(comparison_json(found, systems))
+        print_json(comparison_json(comparison, systems))
     else:
-        print("\n".join(comparison_lines(found, systems)))
+        print("\n".join(comparison_lines(comparison, systems)))
     return 0
 
 
-def comparison_json(found: Comparison, systems: Sequence[Attempts]) -> dict[str, Any]:
-    out = asdict(found)
+def comparison_json(comparison: Comparison, systems: Sequence[Attempts]) -> dict[str, Any]:
+    out = asdict(comparison)
     for line, system in zip(out["systems"], systems, strict=True):
         del line["values"]
-        line["accuracy"] |= {"mean": next(x.accuracy.mean for x in found.systems if x.name == line["name"])}
+        line["accuracy"] |= {"mean": next(x.accuracy.mean for x in comparison.systems if x.name == line["name"])}
         line["reading_notes"] = list(system.reading_notes)
     return {"select": out.pop("rule"), **out}
 
 
-def comparison_lines(found: Comparison, systems: Sequence[Attempts]) -> list[str]:
+def comparison_lines(comparison: Comparison, systems: Sequence[Attempts]) -> list[str]:
     from ponder.measure.statistics.decision_rules import RULE_DESCRIPTIONS
 
-    head = f"{found.problems} problems, {found.rule}: {RULE_DESCRIPTIONS[found.rule]}; 95 % intervals"
-    out = [head, "", *format_table(_accuracy_rows(found.systems))]
-    if found.pairs:
+    head = f"{comparison.problems} problems, {comparison.rule}: {RULE_DESCRIPTIONS[comparison.rule]}; 95 % intervals"
+    out = [head, "", *format_table(_accuracy_rows(comparison.systems))]
+    if comparison.pairs:
         out += [
             "",
-            f"difference from {shorten_name(found.pairs[0].second)}" if _has_one_baseline(found) else "differences",
+            f"difference from {shorten_name(comparison.pairs[0].second)}"
+            if _has_one_baseline(comparison)
+            else "differences",
             "",
         ]
-        out += format_table(_difference_rows(found))
-    notes = [*found.notes, *_reading_notes(systems)]
+        out += format_table(_difference_rows(comparison))
+    notes = [*comparison.notes, *_reading_notes(systems)]
     return out + (["", *notes] if notes else [])
 
 
-def _has_one_baseline(found: Comparison) -> bool:
-    return len({p.second for p in found.pairs}) == 1
+def _has_one_baseline(comparison: Comparison) -> bool:
+    return len({p.second for p in comparison.pairs}) == 1
 
 
 def _accuracy_rows(systems: Sequence[SystemResult]) -> list[list[str]]:
@@ -101,22 +103,22 @@ def _accuracy_rows(systems: Sequence[SystemResult]) -> list[list[str]]:
             _format_amount(s.tokens_per_problem, 1, ",.0f"), _format_amount(s.flops_per_problem, 1e-12, ".3g"),
             _format_amount(s.seconds_per_problem, 1, ".3g"), _format_amount(s.dollars_per_problem, 1, ".3g"),
         ])  # fmt: skip
-    kept = [i for i in range(len(rows[0])) if i < 4 or any(row[i] for row in rows[1:])]
-    return [[row[i] or ("" if i < 5 else "-") for i in kept] for row in rows]
+    columns = [i for i in range(len(rows[0])) if i < 4 or any(row[i] for row in rows[1:])]
+    return [[row[i] or ("" if i < 5 else "-") for i in columns] for row in rows]
 
 
-def _difference_rows(found: Comparison) -> list[list[str]]:
-    several = len(found.pairs) > 1
+def _difference_rows(comparison: Comparison) -> list[list[str]]:
+    several = len(comparison.pairs) > 1
     rows = [["system", "points", "", "won", "lost", "p", *(["p (Holm)"] if several else []), "test"]]
-    for p in found.pairs:
+    for p in comparison.pairs:
         name = (
             shorten_name(p.first)
-            if _has_one_baseline(found)
+            if _has_one_baseline(comparison)
             else f"{shorten_name(p.first, 28)} - {shorten_name(p.second, 28)}"
         )
         interval = f"[{100 * p.low:+.1f}, {100 * p.high:+.1f}]"
         adjusted = [_format_p_value(p.adjusted_p_value)] if several else []
-        test = p.test if p.total == found.problems else f"{p.test}; {p.total} problems"
+        test = p.test if p.total == comparison.problems else f"{p.test}; {p.total} problems"
         rows.append(
             [name, f"{100 * p.difference:+.1f}", interval, str(p.wins), str(p.losses), _format_p_value(p.p_value)]
         )

@@ -33,16 +33,22 @@ def contamination(
     """Which evaluation problems share a run of n words with the training data (GPT-3's rule). A problem of fewer words
     is flagged where all of it stands in a training text, and one of fewer than 5 where a message, line or sentence is
     the same. Case and punctuation do not count; every message of a conversation is looked at."""
-    from ponder.measure.diagnostics.contamination import find_contamination as look
+    from ponder.measure.diagnostics.contamination import find_contamination as search_contamination
 
     if column is not None and not _has_columns(Path(eval)):
         raise UsageError(f"--column names a column of the evaluation's file, and {eval} has none: leave it out")
-    found = look(training_texts(train), list(evaluation_questions(eval, column)), ngram, boilerplate_texts)
+    report = search_contamination(
+        training_texts(train), list(evaluation_questions(eval, column)), ngram, boilerplate_texts
+    )
     if json:
-        told = {"share": asdict(found.share) | {"mean": found.share.mean}, "exact": found.exact, "whole": found.whole}
-        print_json(asdict(found) | told)
+        totals = {
+            "share": asdict(report.share) | {"mean": report.share.mean},
+            "exact": report.exact,
+            "whole": report.whole,
+        }
+        print_json(asdict(report) | totals)
     else:
-        print("\n".join(contamination_lines(found)))
+        print("\n".join(contamination_lines(report)))
     return 0
 
 
@@ -50,24 +56,24 @@ def _has_columns(path: Path) -> bool:
     return path.is_file() and path.suffix != ".txt"
 
 
-def contamination_lines(found: ContaminationReport) -> list[str]:
+def contamination_lines(report: ContaminationReport) -> list[str]:
     out = [
-        f"flagged   {found.share}",
-        f"the same  {found.exact} from first to last word, {found.whole - found.exact} more inside a training text;"
-        f" the others share runs of {found.n} words",
-        f"compared  {found.problems:,} problems with {found.training_texts:,} training texts",
+        f"flagged   {report.share}",
+        f"the same  {report.exact} from first to last word, {report.whole - report.exact} more inside a training text;"
+        f" the others share runs of {report.n} words",
+        f"compared  {report.problems:,} problems with {report.training_texts:,} training texts",
     ]
-    if found.short_problems or found.tiny_problems:
+    if report.short_problems or report.tiny_problems:
         out.append(
-            f"short     {found.short_problems} problems have fewer than {found.n} words and were looked for as a whole"
+            f"short     {report.short_problems} problems have fewer than {report.n} words and were searched as a whole"
         )
-    if found.tiny_problems:
+    if report.tiny_problems:
         out.append(
-            f"tiny      {found.tiny_problems} have so few words that only an equal message, line or sentence counts"
+            f"tiny      {report.tiny_problems} have so few words that only an equal message, line or sentence counts"
         )
-    if found.common_ngrams:
-        out.append(f"common    {found.common_ngrams} runs stand in so many training texts that they were left out")
-    worst = sorted(found.flagged, key=lambda o: (-o.exact, -o.share))[:MAX_LISTED_PROBLEMS]
+    if report.common_ngrams:
+        out.append(f"common    {report.common_ngrams} runs stand in so many training texts that they were left out")
+    worst = sorted(report.flagged, key=lambda o: (-o.exact, -o.share))[:MAX_LISTED_PROBLEMS]
     if worst:
         out += ["", "the most alike:"]
     for o in worst:
@@ -115,8 +121,10 @@ def _texts_of_run(path: Path) -> Iterator[TrainingText]:
     from ponder.runs import read_traces
 
     for step, trace in read_traces(path):
-        said = [str(m["content"]) for m in trace.problem.messages]
-        yield TrainingText(f"{trace.problem.id}, step {step}", [*said, *(s.text for s in trace.steps[1:])], str(said))
+        messages = [str(m["content"]) for m in trace.problem.messages]
+        yield TrainingText(
+            f"{trace.problem.id}, step {step}", [*messages, *(s.text for s in trace.steps[1:])], str(messages)
+        )
     for made in ("data.jsonl", "problems.jsonl"):
         if (path / made).is_file():
             yield from _texts_of_file(path / made)
@@ -154,16 +162,16 @@ def _questions_of_file(path: Path, column: str | None) -> Iterator[tuple[str, st
     for i, (row, flat) in enumerate(_rows(path), 1):
         known = [c for q in COLUMN_ALIASES["question"] for c in flat if normalized_name(c) == q]
         if column is not None:
-            found = "\n".join(_texts(flat[column])) if column in flat else None
+            report = "\n".join(_texts(flat[column])) if column in flat else None
         elif isinstance(tags := row.get("tags"), Mapping) and isinstance(tags.get("question"), str):
-            found = tags["question"]  # a problem that ponder made, without how to answer it
+            report = tags["question"]  # a problem that ponder made, without how to answer it
         elif known or "messages" in row:
-            found = _question_text(row.get(known[0], flat[known[0]]) if known else row["messages"])
+            report = _question_text(row.get(known[0], flat[known[0]]) if known else row["messages"])
         else:
-            found = None
-        if found is None:
+            report = None
+        if report is None:
             raise UsageError(f"{path}, row {i} has no {column or 'question'}; --column names one: {', '.join(flat)}")
-        yield f"{path.name}, row {i}", found
+        yield f"{path.name}, row {i}", report
 
 
 def _rows(path: Path) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
@@ -183,8 +191,8 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        said = value.get("content") if "role" in value else None
-        yield from _texts(said) if said is not None else (t for v in value.values() for t in _texts(v))
+        messages = value.get("content") if "role" in value else None
+        yield from _texts(messages) if messages is not None else (t for v in value.values() for t in _texts(v))
     elif isinstance(value, list):
         yield from (t for v in value for t in _texts(v))
 
@@ -199,8 +207,8 @@ def _question_text(value: Any) -> str:
 
 def _prompt_of_row(row: Mapping[str, Any]) -> Any:
     """What a row of training data answers, so that several answers to it are known as such."""
-    if isinstance(said := row.get("messages"), list):
-        return [m.get("content") for m in said if isinstance(m, Mapping) and m.get("role") != "assistant"]
+    if isinstance(messages := row.get("messages"), list):
+        return [m.get("content") for m in messages if isinstance(m, Mapping) and m.get("role") != "assistant"]
     return next((row[name] for name in ("prompt", "question", "problem", "input") if row.get(name)), None)
 
 
@@ -210,7 +218,7 @@ def _problems_of_task(source: str, side: str) -> Iterator[Problem]:
 
     task, _, named = source.partition(":")
     known = named if named in ("train", "test") else side
-    found = without_instruction(
+    report = without_instruction(
         build_task(source if named and named not in ("train", "test") else task, {})
     )  # not how to answer
-    yield from found.train if known == "train" else found.test
+    yield from report.train if known == "train" else report.test

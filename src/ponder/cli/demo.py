@@ -79,31 +79,31 @@ def run_demo(job: RL, folder: Path, stop: GracefulStop, json: bool = False) -> N
     after = _evaluate(job, str(folder / "train"), None, folder / "after", stop, json, clock)
     say(f"     {after.accuracy}", "")
     assert isinstance(before.accuracy, Accuracy) and isinstance(after.accuracy, Accuracy)
-    found = DemoResult(job, folder, before.accuracy, after.accuracy)
-    found.save_curve()
+    result = DemoResult(job, folder, before.accuracy, after.accuracy)
+    result.save_curve()
     stop.check()
-    say("4/4  what it learned", "", *stored.lines(), *found.lines(), "")
+    say("4/4  what it learned", "", *stored.lines(), *result.lines(), "")
 
     _export_model(folder)
     answer = _ask_trained_model(folder / "model", job, stop)
     whole = time.perf_counter() - clock.began
-    said = one_line(answer.answer or "(nothing)", 80)
-    say(f"asked     {QUESTION}", f"answered  {said} (vote: {answer.votes} of {answer.n})", "")
+    shown = one_line(answer.answer or "(nothing)", 80)
+    say(f"asked     {QUESTION}", f"answered  {shown} (vote: {answer.votes} of {answer.n})", "")
     say(*_timing_lines(clock, whole), "", f"model     {folder / 'model'}")
     say(f"try it    {solve_hint('What is 31 + 46?', folder / 'model', job)}")
     if json:
         spent = {**clock.parts, "whole": whole}
         measured = {"seconds": spent, "peak_memory_bytes": peak_memory()}
-        result = {**found.to_json(), "answer": solve.answer_json(answer), **measured, **stored.to_json()}
-        print_json({"event": "done", "run": str(folder), **result})
+        shown_json = {**result.to_json(), "answer": solve.answer_json(answer), **measured, **stored.to_json()}
+        print_json({"event": "done", "run": str(folder), **shown_json})
 
 
 def _export_model(folder: Path) -> None:
     """The model as a folder, unless it was written after the last checkpoint."""
     from ponder.models.model_paths import find_model
 
-    made, config = find_model(str(folder / "train")) / "config.json", folder / "model" / "config.json"
-    if config.is_file() and config.stat().st_mtime_ns > made.stat().st_mtime_ns:
+    trained, config = find_model(str(folder / "train")) / "config.json", folder / "model" / "config.json"
+    if config.is_file() and config.stat().st_mtime_ns > trained.stat().st_mtime_ns:
         return
     if config.is_file():
         shutil.rmtree(config.parent)
@@ -154,11 +154,11 @@ class DemoResult:
         from ponder.runs import read_traces
 
         name = self.job.task.verifier.name
-        found = {}
+        result = {}
         for _, trace in read_traces(self.folder / part):
             (leaf,) = trace.answers()
-            found[trace.problem.id] = trace.score(leaf, name), trace.problem.question, trace.text(leaf)
-        return found
+            result[trace.problem.id] = trace.score(leaf, name), trace.problem.question, trace.text(leaf)
+        return result
 
     def rewards(self) -> list[float]:
         from ponder.runs import read_metrics
@@ -220,9 +220,9 @@ def _ask_trained_model(model: Path, job: RL, stop: GracefulStop) -> Answer:
     policy = load_policy(str(model), device=job.device, dtype=job.dtype)
     policy.on_tokens = lambda tokens: stop.check()
     policy.reseed(job.seed)
-    asked = solve.QuestionJob(QUESTION, str(model), None, "majority-vote", "", job.seed)
-    way = MajorityVote(8, sampling=Sampling(temperature=job.temperature, max_tokens=32))
-    return decide(solve.solve_question(asked, way, policy, None, None, None))
+    question_job = solve.QuestionJob(QUESTION, str(model), None, "majority-vote", "", job.seed)
+    strategy = MajorityVote(8, sampling=Sampling(temperature=job.temperature, max_tokens=32))
+    return decide(solve.solve_question(question_job, strategy, policy, None, None, None))
 
 
 def peak_memory() -> int:

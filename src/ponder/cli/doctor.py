@@ -117,8 +117,8 @@ def machine_checks() -> Iterator[DoctorCheck]:
     from ponder.nets import hardware
 
     threads = hardware.set_threads()
-    told = "OMP_NUM_THREADS" if "OMP_NUM_THREADS" in os.environ else "the fastest that was tried"
-    yield DoctorCheck("threads", f"{threads} ({told})")
+    source = "OMP_NUM_THREADS" if "OMP_NUM_THREADS" in os.environ else "the fastest that was tried"
+    yield DoctorCheck("threads", f"{threads} ({source})")
     plain = hardware.matmul_rate(torch.float32, 0.2)
     yield DoctorCheck("float32", f"{plain / 1e9:.0f} GFLOP/s")
     if torch.ops.mkldnn._is_mkldnn_bf16_supported():
@@ -190,8 +190,8 @@ def model_checks() -> Iterator[DoctorCheck]:
     try:
         smollm2.packaged_gguf()
     except ModelError as why:
-        said, _, fix = str(why).partition(": ")
-        yield DoctorCheck("smollm2", said, False, fix)
+        problem, _, fix = str(why).partition(": ")
+        yield DoctorCheck("smollm2", problem, False, fix)
     else:
         yield DoctorCheck("smollm2", "installed; converted when it is first used, in about ten seconds")
 

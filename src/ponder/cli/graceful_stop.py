@@ -16,7 +16,7 @@ from ponder.user_calls import UserCall
 
 SECOND_SIGNAL_HINT = "(again to quit at once)"
 
-_last_signal = 0  # the signal that was heard last
+_last_signal = 0  # the last signal that arrived
 
 
 def signal_exit_code() -> int:
@@ -36,8 +36,8 @@ class GracefulStop:
         self.signal_number = 0
         self.requested_at = 0.0
         self.resumable = resumable
-        self.quiet = False  # a live panel tells the user instead
-        self.acknowledged = False  # somebody was told to stop
+        self.quiet = False  # a live panel shows it instead
+        self.acknowledged = False  # the job was asked to stop
         self.critical = False  # learning or saving: never broken off in the middle
         self.interrupting: UserCall | bool = (
             False  # the next signal is the watchman's, who breaks off this call, or whatever
@@ -58,7 +58,7 @@ class GracefulStop:
             signal.signal(number, handler)
 
     def check(self) -> None:
-        """Called between two pieces of work, from any thread."""
+        """Raise if a stop was requested. Jobs call this between two pieces of work, from any thread."""
         if self.signal_count:
             self.acknowledged = True
             raise self._interrupted()

@@ -296,21 +296,21 @@ def evaluate(
         raise UsageError(f"--n is {n}; take at least one sample per problem")
     if strategy == "chain" and (n or 1) > 1:
         raise UsageError(f"a chain is one sample per problem: --strategy samples for --n {n}")
-    found, own, level = strategy_from_flags(
+    thinking, own, level = strategy_from_flags(
         strategy, effort, n=n, max_tokens=max_tokens, temperature=temperature, settings=strategy_settings,
         default_name="samples" if (n or 1) > 1 else "chain", sampling_defaults={"max_tokens": 256},
     )  # fmt: skip
-    refuse_unused_guide(found, guide)
-    bound = budget_from_flags(level, budget_settings, prices, model)
-    if shared_budget and (bound is None or (bound.tokens, bound.seconds, bound.dollars) == (None, None, None)):
+    refuse_unused_guide(thinking, guide)
+    budget = budget_from_flags(level, budget_settings, prices, model)
+    if shared_budget and (budget is None or (budget.tokens, budget.seconds, budget.dollars) == (None, None, None)):
         raise UsageError("--shared-budget shares out a budget: give --budget.tokens or --budget.seconds too")
     job = Evaluate(
         task=build_task(task, task_settings),
         model=resolve_remote_model(model, effort, template, device, dtype, guide),
         template=template,
-        strategy=found,
+        strategy=thinking,
         guide=guide or own,
-        budget=bound,
+        budget=budget,
         shared_budget=shared_budget,
         limit=limit,
         seed=seed,

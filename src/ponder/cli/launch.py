@@ -20,7 +20,7 @@ EXIT_UNMEASURED = 3  # the exit code of an evaluation of which too many problems
 
 
 class JobLaunch(NamedTuple):
-    """A job and where to run it: what a command makes of its flags, for `start` or for `ponder plan`."""
+    """A job and where to run it: what a command builds from its flags, for `run_job` or `ponder plan`."""
 
     job: Any
     folder: Path
@@ -41,9 +41,9 @@ def run_job(job: Any, folder: Path, json: bool, no_resume: bool = False) -> int:
     warn_ineffective_job(described)
     before = PriorResults.read(folder)
     with GracefulStop() as stop:
-        with job_progress(job, folder, stop, json) as seen:
+        with job_progress(job, folder, stop, json) as progress:
             with remove_failed_start(folder):
-                result = finished_model(job, folder) or job(folder, seen)
+                result = finished_model(job, folder) or job(folder, progress)
     if json:
         print_json({"event": "done", "run": str(folder), **described.summary_json(folder, result), **before.to_json()})
     else:
@@ -77,13 +77,13 @@ def job_progress(job: Any, folder: Path, stop: GracefulStop, json: bool, title: 
     from ponder.runs.cleanup import checkpoint_step
 
     described = as_job(job)
-    seen = progress_display(title or ("" if json else described.title), stop, folder, described.unit, json)
-    seen.total = described.total
+    progress = progress_display(title or ("" if json else described.title), stop, folder, described.unit, json)
+    progress.total = described.total
     if (newest := newest_checkpoint(folder)) is not None:
-        seen.done = checkpoint_step(newest)
+        progress.done = checkpoint_step(newest)
     for row in read_metrics(folder) if folder.is_dir() else []:
         head = next((row[name] for name in HEADLINE_METRICS if name in row), None)
-        if head is not None and row["step"] < seen.done:
-            seen.curve[int(row["step"]) + 1] = head
-            seen.add_metrics(row)
-    return seen
+        if head is not None and row["step"] < progress.done:
+            progress.curve[int(row["step"]) + 1] = head
+            progress.add_metrics(row)
+    return progress

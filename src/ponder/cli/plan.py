@@ -1,4 +1,4 @@
-"""`ponder plan`: what a run will cost, what it will be trained on and whether it is right, before it is begun."""
+"""`ponder plan`: what a run will cost, what it will train on and whether its checks pass, before it starts."""
 
 from __future__ import annotations
 
@@ -93,23 +93,25 @@ def plan(argv: Sequence[str]) -> int:
     job, json, scan, probe = parse_plan(argv)
     from ponder.reason.ineffective_settings import ineffective_settings
 
-    found = RunPlan(*find_training_job(job))
-    found.job.check_memory()
-    found.ineffective_settings = ineffective_settings(found.job.strategy) if hasattr(found.job, "strategy") else []
+    run_plan = RunPlan(*find_training_job(job))
+    run_plan.job.check_memory()
+    run_plan.ineffective_settings = (
+        ineffective_settings(run_plan.job.strategy) if hasattr(run_plan.job, "strategy") else []
+    )
     with GracefulStop(resumable=False) as stop:
         with ProgressTracker("", stop) if json else progress_display("plan", stop, unit="plan") as seen:
-            fill_plan(found, scan, probe, seen)
+            fill_plan(run_plan, scan, probe, seen)
     from ponder.cli import plan_view
 
     if json:
-        print_json(plan_view.plan_json(found))
+        print_json(plan_view.plan_json(run_plan))
     else:
-        plan_view.print_plan(found)
-    return 0 if found.ready else 1
+        plan_view.print_plan(run_plan)
+    return 0 if run_plan.ready else 1
 
 
 def parse_plan(argv: Sequence[str]) -> tuple[Any, bool, int, int]:
-    """The job that a command line means, and how to look at it."""
+    """The job that a command line describes, --json, and the sizes of the scan and the dry run."""
     name, *rest = argv
     prog = f"ponder plan {name}"
     if name.startswith("-"):
@@ -175,76 +177,80 @@ def find_training_job(job: Any) -> tuple[Any, str]:
     return job, ""
 
 
-def fill_plan(found: RunPlan, scan: int, probe: int, seen: ProgressTracker) -> None:
-    """Try the job out. The probe comes first: the memory it takes is then the run's own."""
+def fill_plan(run_plan: RunPlan, scan: int, probe: int, seen: ProgressTracker) -> None:
+    """Try the job out. The dry run comes first, so that the memory it measures is the run's own."""
     from ponder.models.load import load_policy
-    from ponder.pipelines.preflight.dry_run import build_sft_learner
     from ponder.pipelines.preflight.run_checks import preflight_rl, preflight_sft
     from ponder.pipelines.problems.conversations import read_conversations
     from ponder.pipelines.rl import RL, build_learners
+    from ponder.pipelines.sft import build_sft_learner
 
-    job = found.job
+    job = run_plan.job
     if probe:
-        _dry_run(found, probe, seen)
+        _dry_run(run_plan, probe, seen)
         gc.collect()
     seen.phase("load")
     policy = load_policy(job.model, template=job.template, device=job.device, dtype=job.dtype)
     policy.on_tokens = seen.tokens
     learner, critic = build_learners(job, policy) if isinstance(job, RL) else (build_sft_learner(job, policy), None)
-    _describe_model(found, policy, learner)
+    _describe_model(run_plan, policy, learner)
     seen.phase("check")
     if isinstance(job, RL):
-        found.checks, evidence = event_loop.run(preflight_rl(job, policy, learner, critic))
+        run_plan.checks, evidence = event_loop.run(preflight_rl(job, policy, learner, critic))
     else:
         problems = (
             read_conversations(job.data, job.algorithm.needs_pairs) if isinstance(job.data, str) else job.data.train
         )
-        found.checks, evidence = preflight_sft(job, problems, policy, learner)
+        run_plan.checks, evidence = preflight_sft(job, problems, policy, learner)
     if evidence is not None:
         _, step = evidence.credited()[0]
-        found.token_spans, found.sample_was_cut = (
+        run_plan.token_spans, run_plan.sample_was_cut = (
             token_spans(evidence),
             evidence.sampled_lengths.get(id(step), len(step.token_ids)) < len(step.token_ids),
         )
-    if found.dry_run is not None and evidence is not None:
-        _forecast_time(found, found.dry_run, learner)
+    if run_plan.dry_run is not None and evidence is not None:
+        _forecast_time(run_plan, run_plan.dry_run, learner)
     if scan and isinstance(job, RL) and evidence is not None:
         seen.phase("sample")
-        found.pass_rate = _scan_pass_rate(job, policy, scan, found.dry_run.first_traces if found.dry_run else [])
+        run_plan.pass_rate = _scan_pass_rate(
+            job, policy, scan, run_plan.dry_run.first_traces if run_plan.dry_run else []
+        )
 
 
-def _dry_run(found: RunPlan, steps: int, seen: ProgressTracker) -> None:
+def _dry_run(run_plan: RunPlan, steps: int, seen: ProgressTracker) -> None:
     from ponder.errors import Interrupted
     from ponder.pipelines.preflight import dry_run
 
     try:
-        found.dry_run = dry_run.dry_run(found.job, steps, seen)
+        run_plan.dry_run = dry_run.dry_run(run_plan.job, steps, seen)
     except Interrupted:
         raise
     except PonderError as why:
-        found.dry_run_error = str(why)
+        run_plan.dry_run_error = str(why)
 
 
-def _forecast_time(found: RunPlan, p: DryRun, learner: Learner) -> None:
+def _forecast_time(run_plan: RunPlan, p: DryRun, learner: Learner) -> None:
     from ponder.pipelines.preflight.dry_run import time_full_pass
     from ponder.pipelines.preflight.forecast import forecast_run_time
 
-    sampling = getattr(getattr(found.job, "strategy", None), "sampling", None)
+    sampling = getattr(getattr(run_plan.job, "strategy", None), "sampling", None)
     length = p.metrics[-1].get("completions/mean_length", 0.0)
     growth = sampling.max_tokens / length if sampling is not None and length else 1.0
-    live = [1 - m.get("frac_reward_zero_std", 0.0) * (not found.job.algorithm.trains_zero_advantage) for m in p.metrics]
+    live = [
+        1 - m.get("frac_reward_zero_std", 0.0) * (not run_plan.job.algorithm.trains_zero_advantage) for m in p.metrics
+    ]
     full = time_full_pass(learner, p.first_traces) if min(live) < 1 else 0.0
-    found.time = forecast_run_time(found.job.steps, p.sample_seconds, p.learn_seconds, live, full, growth)
+    run_plan.time = forecast_run_time(run_plan.job.steps, p.sample_seconds, p.learn_seconds, live, full, growth)
 
 
-def _describe_model(found: RunPlan, policy: PonderPolicy, learner: Learner) -> None:
+def _describe_model(run_plan: RunPlan, policy: PonderPolicy, learner: Learner) -> None:
     net = policy.net
-    found.device, found.dtype = str(net.device), str(net.dtype).removeprefix("torch.")
-    found.parameters = sum(p.numel() for p in net.parameters())
-    found.trained = sum(p.numel() for p in learner.master_weights.params.values())
-    found.eos_tokens = [name for e in policy.tokenizer.eos if (name := policy.tokenizer.token(e))]
-    kept = [*net.parameters(), *learner.tensors().values()]
-    found.checkpoint_bytes = sum(t.numel() * t.element_size() for t in kept)
+    run_plan.device, run_plan.dtype = str(net.device), str(net.dtype).removeprefix("torch.")
+    run_plan.parameters = sum(p.numel() for p in net.parameters())
+    run_plan.trained = sum(p.numel() for p in learner.master_weights.params.values())
+    run_plan.eos_tokens = [name for e in policy.tokenizer.eos if (name := policy.tokenizer.token(e))]
+    tensors = [*net.parameters(), *learner.tensors().values()]
+    run_plan.checkpoint_bytes = sum(t.numel() * t.element_size() for t in tensors)
 
 
 def _scan_pass_rate(job: Any, policy: PonderPolicy, count: int, have: list[Trace]) -> PassRateScan:
@@ -256,13 +262,13 @@ def _scan_pass_rate(job: Any, policy: PonderPolicy, count: int, have: list[Trace
 
     traces = event_loop.run(sample_groups(job, policy, count, have))
     name = job.task.verifier.name
-    told = sample_metrics(traces, name)
-    earned = [group_rewards(t, name) for t in traces]
-    means = [sum(g) / len(g) for g in earned if g]
+    metrics = sample_metrics(traces, name)
+    rewards = [group_rewards(t, name) for t in traces]
+    means = [sum(g) / len(g) for g in rewards if g]
     return PassRateScan(
         len(traces), sum(len(t.answers()) for t in traces), bootstrap_mean(means) if means else None,
-        forecast.forecast_groups(earned), told["frac_reward_zero_std"], told["completions/clipped_ratio"],
-        told["frac_undecided"], diagnose([told] * WINDOW_STEPS),  # a run whose every step is like this
+        forecast.forecast_groups(rewards), metrics["frac_reward_zero_std"], metrics["completions/clipped_ratio"],
+        metrics["frac_undecided"], diagnose([metrics] * WINDOW_STEPS),  # a run whose every step is like this
     )  # fmt: skip
 
 

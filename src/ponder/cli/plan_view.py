@@ -29,36 +29,36 @@ MAX_PROMPT_CHARS = 700  # characters of a prompt that are shown, half from eithe
 MAX_DEAD_GROUP_SHARE = 0.5  # share of groups without a gradient above which another size is named
 
 
-def print_plan(found: RunPlan) -> None:
+def print_plan(plan: RunPlan) -> None:
     console = console_on(sys.stdout) if sys.stdout.isatty() else console_on(sys.stdout, width=WIDTH)
-    console.print(render_plan(found), highlight=False)
+    console.print(render_plan(plan), highlight=False)
 
 
-def render_plan(found: RunPlan) -> RenderableType:
+def render_plan(plan: RunPlan) -> RenderableType:
     parts: list[RenderableType] = []
-    for title, body in plan_sections(found):
+    for title, body in plan_sections(plan):
         parts += [Text(title, "bold cyan"), Padding(body, (0, 0, 1, 2), expand=False)]
-    return Group(*parts, verdict_text(found))
+    return Group(*parts, verdict_text(plan))
 
 
-def plan_sections(found: RunPlan) -> Iterator[tuple[str, RenderableType]]:
+def plan_sections(plan: RunPlan) -> Iterator[tuple[str, RenderableType]]:
     yield (
         "job",
         Group(
-            two_columns(job_rows(found)),
-            *(Text(f"! {line}", SEVERITY_STYLES[2]) for line in found.ineffective_settings),
+            two_columns(job_rows(plan)),
+            *(Text(f"! {line}", SEVERITY_STYLES[2]) for line in plan.ineffective_settings),
         ),
     )
-    if found.dry_run or found.dry_run_error:
-        yield "cost", two_columns(cost_rows(found))
-    if found.token_spans:
+    if plan.dry_run or plan.dry_run_error:
+        yield "cost", two_columns(cost_rows(plan))
+    if plan.token_spans:
         yield (
-            f"what is trained{' (of a sample that was cut short and ended)' * found.sample_was_cut}",
-            token_mask(found.token_spans, found.eos_tokens),
+            f"what is trained{' (of a sample that was cut short and ended)' * plan.sample_was_cut}",
+            token_mask(plan.token_spans, plan.eos_tokens),
         )
-    if found.pass_rate:
-        yield "pass rate", Group(two_columns(scan_rows(found.pass_rate)), *finding_lines(found.pass_rate))
-    yield "checks", check_table(found.checks)
+    if plan.pass_rate:
+        yield "pass rate", Group(two_columns(scan_rows(plan.pass_rate)), *finding_lines(plan.pass_rate))
+    yield "checks", check_table(plan.checks)
 
 
 def two_columns(rows: list[tuple[str, str]]) -> Table:
@@ -69,11 +69,11 @@ def two_columns(rows: list[tuple[str, str]]) -> Table:
     return grid
 
 
-def job_rows(found: RunPlan) -> list[tuple[str, str]]:
-    job = found.job
-    learn = "all learn" if found.trained == found.parameters else f"{found.trained:,} learn"
-    size = f"{found.parameters:,} parameters, {learn}, {found.dtype} on {found.device}"
-    rows = [("planned", found.stage)] if found.stage else []
+def job_rows(plan: RunPlan) -> list[tuple[str, str]]:
+    job = plan.job
+    learn = "all learn" if plan.trained == plan.parameters else f"{plan.trained:,} learn"
+    size = f"{plan.parameters:,} parameters, {learn}, {plan.dtype} on {plan.device}"
+    rows = [("planned", plan.stage)] if plan.stage else []
     rows += [
         ("task", short_repr(getattr(job, "task", None) or job.data)),
         ("model", f"{short_repr(job.model)}: {size}"),
@@ -113,10 +113,10 @@ def describe_steps(job: Any) -> str:
     return f"{each}, temperature {job.temperature:g}: at most {format_count(most)} tokens to write"
 
 
-def cost_rows(found: RunPlan) -> list[tuple[str, str]]:
-    if found.dry_run is None:
-        return [("failed", f"the first steps cannot be taken: {found.dry_run_error}")]
-    p, t = found.dry_run, found.time
+def cost_rows(plan: RunPlan) -> list[tuple[str, str]]:
+    if plan.dry_run is None:
+        return [("failed", f"the first steps cannot be taken: {plan.dry_run_error}")]
+    p, t = plan.dry_run, plan.time
     sampling = f"{p.sample_seconds[-1]:.2g} s to sample, " if p.sample_seconds[-1] else ""
     rows = [
         (
@@ -136,7 +136,7 @@ def cost_rows(found: RunPlan) -> list[tuple[str, str]]:
         *rows,
         (
             "disk",
-            f"{format_bytes(found.checkpoint_bytes)} a checkpoint, {found.job.keep_checkpoints} kept and the best",
+            f"{format_bytes(plan.checkpoint_bytes)} a checkpoint, {plan.job.keep_checkpoints} kept and the best",
         ),
     ]
 
@@ -185,9 +185,9 @@ def finding_lines(s: PassRateScan) -> Iterator[RenderableType]:
         )
 
 
-def check_table(found: list[Check]) -> Table:
+def check_table(plan: list[Check]) -> Table:
     grid = Table.grid(padding=(0, 2, 0, 0))
-    for check in found:
+    for check in plan:
         mark, style = CHECK_MARKS[check.passed]
         value = Text(check.value, "dim" if check.passed is None else "")
         if check.passed is False:
@@ -196,27 +196,27 @@ def check_table(found: list[Check]) -> Table:
     return grid
 
 
-def verdict_text(found: RunPlan) -> Text:
-    failed = [c.name for c in found.checks if c.passed is False] + ["cost"] * bool(found.dry_run_error)
+def verdict_text(plan: RunPlan) -> Text:
+    failed = [c.name for c in plan.checks if c.passed is False] + ["cost"] * bool(plan.dry_run_error)
     if failed:
         return Text(f"not ready: {', '.join(failed)}", "bold red")
-    sick = bool(found.ineffective_settings)
-    sick |= found.pass_rate is not None and any(f.severity >= 2 for f in found.pass_rate.findings)
+    sick = bool(plan.ineffective_settings)
+    sick |= plan.pass_rate is not None and any(f.severity >= 2 for f in plan.pass_rate.findings)
     return Text("it can run, but see what is marked !", "bold yellow") if sick else Text("ready", "bold green")
 
 
-def plan_json(found: RunPlan) -> dict[str, Any]:
+def plan_json(plan: RunPlan) -> dict[str, Any]:
     """The same for programs."""
-    probe = asdict(found.dry_run) if found.dry_run else None
+    probe = asdict(plan.dry_run) if plan.dry_run else None
     if probe is not None:
         del probe["first_traces"]
     return {
-        "event": "plan", "ready": found.ready, "stage": found.stage, "job": job_json.encode(found.job),
-        "model": {k: getattr(found, k) for k in ("parameters", "trained", "dtype", "device")},
-        "dry_run": probe, "error": found.dry_run_error or None, "checkpoint_bytes": found.checkpoint_bytes,
-        "time": asdict(found.time) if found.time else None, "prompt": [asdict(r) for r in found.token_spans],
-        "pass_rate": asdict(found.pass_rate) if found.pass_rate else None, "checks": [asdict(c) for c in found.checks],
-        "ineffective_settings": found.ineffective_settings,
+        "event": "plan", "ready": plan.ready, "stage": plan.stage, "job": job_json.encode(plan.job),
+        "model": {k: getattr(plan, k) for k in ("parameters", "trained", "dtype", "device")},
+        "dry_run": probe, "error": plan.dry_run_error or None, "checkpoint_bytes": plan.checkpoint_bytes,
+        "time": asdict(plan.time) if plan.time else None, "prompt": [asdict(r) for r in plan.token_spans],
+        "pass_rate": asdict(plan.pass_rate) if plan.pass_rate else None, "checks": [asdict(c) for c in plan.checks],
+        "ineffective_settings": plan.ineffective_settings,
     }  # fmt: skip
 
 
@@ -224,8 +224,8 @@ def short_repr(value: Any) -> str:
     """A setting in few words: of a dataclass its name and what differs from the defaults."""
     if not is_dataclass(value) or isinstance(value, type):
         return one_line(str(value), 60) if isinstance(value, str) else str(value)
-    told = [f"{name}={_short_value(v)}" for name, v in non_default_fields(value).items()]
-    return f"{type(value).__name__}({', '.join(told)})" if told else type(value).__name__
+    parts = [f"{name}={_short_value(v)}" for name, v in non_default_fields(value).items()]
+    return f"{type(value).__name__}({', '.join(parts)})" if parts else type(value).__name__
 
 
 def _short_value(value: Any) -> str:
@@ -236,10 +236,10 @@ def non_default_fields(value: Any) -> dict[str, Any]:
     """The fields of a dataclass that differ from their defaults."""
     out = {}
     for f in fields(value):
-        made = f.default if f.default is not MISSING else MISSING
-        if made is MISSING and f.default_factory is not MISSING:
-            made = f.default_factory()
-        if f.init and getattr(value, f.name) != made:
+        default = f.default if f.default is not MISSING else MISSING
+        if default is MISSING and f.default_factory is not MISSING:
+            default = f.default_factory()
+        if f.init and getattr(value, f.name) != default:
             out[f.name] = getattr(value, f.name)
     return out
 

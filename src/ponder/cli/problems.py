@@ -156,22 +156,22 @@ def _run_and_write(job: Any, folder: Path, out: Path, json: bool) -> int:
 
     before = PriorResults.read(folder)
     with GracefulStop() as stop:
-        with job_progress(job, folder, stop, json, "" if json else f"problems · {job.source}") as seen:
+        with job_progress(job, folder, stop, json, "" if json else f"problems · {job.source}") as progress:
             with remove_failed_start(folder):
-                made = job(folder, seen)
-    write_jsonl(out, made.rows)
+                result = job(folder, progress)
+    write_jsonl(out, result.rows)
     if json:
-        told = {
+        summary = {
             "out": str(out),
-            "problems": len(made.rows),
+            "problems": len(result.rows),
             "solved": job._uses_solvers,
-            "funnel": made.filter_report.to_json(),
+            "funnel": result.filter_report.to_json(),
         }
-        print_json({"event": "done", **told, **before.to_json()})
+        print_json({"event": "done", **summary, **before.to_json()})
         return 0
     settings = f"--task.data {out} --task.rewards ponder.tasks.synthetic.problem_rows:accuracy --task.gold_column gold"
-    print("\n".join([*before.lines(), *made.filter_report.lines(), "", f"{len(made.rows):,} problems in {out}"]))
-    solved = any(row.get("attempts") for row in made.rows)
+    print("\n".join([*before.lines(), *result.filter_report.lines(), "", f"{len(result.rows):,} problems in {out}"]))
+    solved = any(row.get("attempts") for row in result.rows)
     if not solved:
         print("difficulty not known: nothing was solved; --solver MODEL leaves out what is too easy or too hard")
     if not job.filters.decontaminate_against and job.task is None:

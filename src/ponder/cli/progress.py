@@ -230,7 +230,7 @@ def _nan_to_none(value: Any) -> Any:
 def progress_display(
     title: str, stop: GracefulStop, folder: Path | None = None, unit: str = "step", json: bool = False
 ) -> ProgressTracker:
-    """The way to show progress that fits: JSON where asked for, a panel on a terminal, else lines."""
+    """Progress as JSON with --json, as a panel on a terminal, else as lines."""
     if json:
         return ProgressJson(title, stop, folder, unit)
     if sys.stderr.isatty():

@@ -53,17 +53,17 @@ def load_recipe(path: Path) -> Recipe:
 def recipe_description(recipe: Recipe) -> str:
     """What the file and the function say of themselves."""
     module = sys.modules.get(recipe.__module__)
-    said = [text.strip() for text in ((module and module.__doc__) or "", recipe.__doc__ or "") if text.strip()]
-    return "\n\n".join(dict.fromkeys(said))
+    texts = [text.strip() for text in ((module and module.__doc__) or "", recipe.__doc__ or "") if text.strip()]
+    return "\n\n".join(dict.fromkeys(texts))
 
 
 def build_job(recipe: Recipe, given: dict[str, Any]) -> Any:
     from dataclasses import is_dataclass
 
-    made = recipe(**given)
-    if not (is_dataclass(made) and callable(made) and not isinstance(made, type)):
-        raise UsageError(f"recipe(...) must return a job such as RL(...) or Evaluate(...), not {type(made).__name__}")
-    return made
+    job = recipe(**given)
+    if not (is_dataclass(job) and callable(job) and not isinstance(job, type)):
+        raise UsageError(f"recipe(...) must return a job such as RL(...) or Evaluate(...), not {type(job).__name__}")
+    return job
 
 
 def _import_recipe_file(path: Path) -> ModuleType:

@@ -47,8 +47,8 @@ def reflect(
     first = list(islice(find_corrections(read_traces(run), name, extract_answer), show))
     shares = {step: doubting[step] / answers[step] for step in sorted(answers)}
     if json:
-        told = {"shares": shares, "words": dict(words.most_common(20)), "corrections": [asdict(c) for c in first]}
-        print_json(told)
+        summary = {"shares": shares, "words": dict(words.most_common(20)), "corrections": [asdict(c) for c in first]}
+        print_json(summary)
         return 0
     early, late = _first_and_last_tenth(list(shares.values()))
     print(f"answers that doubt   {100 * early:.1f} % in the first tenth of the steps, {100 * late:.1f} % in the last")

@@ -33,14 +33,14 @@ def resolve_remote_model(
     if effort is None:
         return model
     parts = urlsplit(model.removeprefix(OPENAI_PREFIX))
-    asked = dict(parse_qsl(parts.query))
-    if template is not None or "tokenizer" in asked:
+    query = dict(parse_qsl(parts.query))
+    if template is not None or "tokenizer" in query:
         warnings.warn(
             f"--effort {effort} bounds answers and tokens only: a server that is given ready-made prompts (--template, "
             "?tokenizer=) takes no reasoning effort",
             stacklevel=2,
         )
         return model
-    if asked.setdefault("effort", effort) != effort:
-        raise UsageError(f"the address asks for effort {asked['effort']} and --effort for {effort}: give one of them")
-    return OPENAI_PREFIX + urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(asked), parts.fragment))
+    if query.setdefault("effort", effort) != effort:
+        raise UsageError(f"the address asks for effort {query['effort']} and --effort for {effort}: give one of them")
+    return OPENAI_PREFIX + urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(query), parts.fragment))

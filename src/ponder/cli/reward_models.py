@@ -136,7 +136,7 @@ def label(
     resolve_remote_model(model, device=device, dtype=dtype)
     sampling = Sampling(temperature=temperature, max_tokens=max_tokens)
     first = min(2, max_completions)
-    tried: StepLabeller = MathShepherd(
+    step_labeller: StepLabeller = MathShepherd(
         max_completions=max_completions,
         first_round=first,
         sampling=sampling,
@@ -144,10 +144,10 @@ def label(
         max_interval_width=max_interval_width,
     )
     if labeller == "first-error":
-        tried = FirstErrorSearch(max_completions=max_completions, first_round=first, sampling=sampling)
+        step_labeller = FirstErrorSearch(max_completions=max_completions, first_round=first, sampling=sampling)
     job = Label(
         task=build_task(task, task_settings), model=model, template=template, data=tuple(data),
-        include_held_out=include_held_out, strategy=Samples(answers_per_problem, sampling), labeller=tried,
+        include_held_out=include_held_out, strategy=Samples(answers_per_problem, sampling), labeller=step_labeller,
         separator=None if separator == "none" else _unescape(separator), limit=limit, max_concurrency=max_concurrency,
         seed=seed, device=device, dtype=dtype,
     )  # fmt: skip
@@ -175,32 +175,34 @@ def processbench(
 
     if limit is not None and limit < 1:
         raise UsageError(f"--limit is {limit}; take at least one solution")
-    judge = load_scorer(model, device, dtype)
-    if not isinstance(judge, PRM):
-        raise UsageError(f"{model} is trained for {judge.head_kind!r}: ProcessBench is for process reward models")
+    reward_model = load_scorer(model, device, dtype)
+    if not isinstance(reward_model, PRM):
+        raise UsageError(
+            f"{model} is trained for {reward_model.head_kind!r}: ProcessBench is for process reward models"
+        )
     traces = evenly_spaced(bench.read_processbench(subset), limit)
 
-    def told(done: int) -> None:
+    def report_done(done: int) -> None:
         if sys.stderr.isatty() and not json:
             end = "\n" if done == len(traces) else ""
             print(f"\r{done} of {len(traces)} solutions", end=end, file=raw_stream(sys.stderr), flush=True)
 
-    found = process_bench(judge, traces, threshold, told)
+    result = process_bench(reward_model, traces, threshold, report_done)
     if json:
         print_json(
-            {"model": model, "part": subset, **asdict(found), "f1": found.result.f1, "best_f1": found.best_result.f1}
+            {"model": model, "part": subset, **asdict(result), "f1": result.result.f1, "best_f1": result.best_result.f1}
         )
         return 0
-    few = " (fewer than 500: not precise)" if found.result.solutions < 500 else ""
-    print(f"part        {subset}, {found.result.solutions} solutions{few}")
-    if found.num_unread:
+    few = " (fewer than 500: not precise)" if result.result.solutions < 500 else ""
+    print(f"part        {subset}, {result.result.solutions} solutions{few}")
+    if result.num_unread:
         print(
-            f"undecided   {found.num_unread} solutions are longer than the model's context: nothing was found in them"
+            f"undecided   {result.num_unread} solutions are longer than the model's context: nothing was found in them"
         )
     print("threshold   F1      first error found   no error seen")
     for at, errors, note in (
-        (found.threshold, found.result, ""),
-        (found.best_threshold, found.best_result, "  (the best, set on these very solutions)"),
+        (result.threshold, result.result, ""),
+        (result.best_threshold, result.best_result, "  (the best, set on these very solutions)"),
     ):
         print(f"{at:<9g}   {errors.f1:5.1%}   {errors.error_accuracy:17.1%}   {errors.correct_accuracy:13.1%}{note}")
     return 0

@@ -1,4 +1,4 @@
-"""`ponder solve`: ask a model, think by a strategy, give the answer with its bill."""
+"""`ponder solve`: ask a model, think by a strategy, print the answer and its cost."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def solve(
     seed: int = 0,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
-    run: Annotated[Path | None, "keep the thinking here; the same question goes on from it, say with more --n"] = None,
+    run: Annotated[Path | None, "write the trace here; the same question continues from it, say with more --n"] = None,
     json: opt.Json = False,
     strategy_settings: opt.StrategySettings = {},  # noqa: B006 (never changed)
     budget_settings: opt.BudgetSettings = {},  # noqa: B006
@@ -68,7 +68,7 @@ def solve(
     usual = {"max_tokens": 256.0}
     if strategy in (None, "majority-vote", "samples") and effort not in ("none", "minimal", "low"):
         usual["temperature"] = 0.7
-    way, own, level = strategy_from_flags(
+    thinking, own, level = strategy_from_flags(
         strategy,
         effort,
         n=n,
@@ -78,44 +78,44 @@ def solve(
         default_name="majority-vote",
         sampling_defaults=usual,
     )
-    refuse_unused_guide(way, guide)
+    refuse_unused_guide(thinking, guide)
     allowed = budget_from_flags(level, budget_settings, prices, model)
     model = resolve_remote_model(model, effort, template, device, dtype, guide)
-    named = guide or own
-    guide = named or default_guide(way)
-    warn_ineffective_strategy(way, allowed)
-    asked = QuestionJob(question, model, template, strategy or effort or "majority-vote", guide, seed)
+    chosen_guide = guide or own
+    guide = chosen_guide or default_guide(thinking)
+    warn_ineffective_strategy(thinking, allowed)
+    question_job = QuestionJob(question, model, template, strategy or effort or "majority-vote", guide, seed)
     from ponder.runs.prior_results import PriorResults
 
     before = None if run is None else PriorResults.read(run)
     with (
         GracefulStop(resumable=run is not None) as stop,
-        progress_display(f"solve · {model}", stop, unit="answer", json=json) as seen,
+        progress_display(f"solve · {model}", stop, unit="answer", json=json) as progress,
     ):
         from ponder.models.guides import load_guide
         from ponder.models.load import load_inference_policy
         from ponder.pipelines.ask import decide
 
-        seen.phase("load")
+        progress.phase("load")
         policy = load_inference_policy(model, template=template, device=device, dtype=dtype)
-        policy.on_tokens = seen.tokens
+        policy.on_tokens = progress.tokens
         policy.reseed(seed)
         judge = load_guide(guide, policy, None, device, dtype)
-        seen.phase("sample")
-        trace = solve_question(asked, way, policy, judge, allowed, run)
-    found = decide(trace)
+        progress.phase("sample")
+        trace = solve_question(question_job, thinking, policy, judge, allowed, run)
+    answer = decide(trace)
     if json:
         trees = {"trace": trace.to_json()} if show == "tree" else {}
-        said = answer_json(found)
+        fields = answer_json(answer)
         if show == "answer":
-            said = {k: v for k, v in said.items() if k not in ("text", "ballots")}
-        print_json({"event": "done", **asdict(asked), **said, **trees, **(before.to_json() if before else {})})
+            fields = {k: v for k, v in fields.items() if k not in ("text", "ballots")}
+        print_json({"event": "done", **asdict(question_job), **fields, **trees, **(before.to_json() if before else {})})
     else:
-        print("\n".join(answer_lines(found, show)))
+        print("\n".join(answer_lines(answer, show)))
         if before is not None:
             for line in before.lines():
                 print(line, file=sys.stderr if show == "answer" else sys.stdout)
-        if guide and not named and show != "answer":
+        if guide and not chosen_guide and show != "answer":
             print(f"guide: {guide}, since none was given; --guide takes a reward model or a scorer of yours")
     return 0
 
@@ -128,7 +128,7 @@ def solve_question(
     budget: Budget | None,
     folder: Path | None,
 ) -> Trace:
-    """A trace about the question: a new one, or the one that is kept in the folder, gone on with."""
+    """A trace about the question: a new one, or the one in the folder, continued."""
     from ponder.pipelines.job.input_fingerprints import input_fingerprints
     from ponder.pipelines.problems.prompt_style import styled_question
     from ponder.pipelines.solve import solve
@@ -140,32 +140,32 @@ def solve_question(
     if folder is None:
         return event_loop.run(solve(problem, strategy, policy, guide=guide, budget=budget, trace=trace))
     with Run(folder, job, input_fingerprints(job)) as run:
-        kept = list(read_traces(folder))
-        if kept:
-            trace = kept[-1][1]
-        held = trace.to_json() if kept else {}
+        stored = list(read_traces(folder))
+        if stored:
+            trace = stored[-1][1]
+        held = trace.to_json() if stored else {}
         try:
             event_loop.run(solve(problem, strategy, policy, guide=guide, budget=budget, trace=trace))
         except BaseException:  # what was thought is paid for
             if len(trace.steps) > 1:
-                run.write_traces(len(kept), [trace])
+                run.write_traces(len(stored), [trace])
             raise
         if trace.to_json() != held:
-            run.write_traces(len(kept), [trace])
+            run.write_traces(len(stored), [trace])
     return trace
 
 
-def answer_json(found: Answer) -> dict[str, Any]:
+def answer_json(answer: Answer) -> dict[str, Any]:
     """For programs."""
-    trace = found.trace
-    said = {k: getattr(found, k) for k in ("answer", "votes", "n", "text", "ballots")}
-    return {**said, "cost": asdict(trace.cost), "spent": trace.budget_exhausted, "failed": trace.failed}
+    trace = answer.trace
+    fields = {k: getattr(answer, k) for k in ("answer", "votes", "n", "text", "ballots")}
+    return {**fields, "cost": asdict(trace.cost), "spent": trace.budget_exhausted, "failed": trace.failed}
 
 
-def answer_lines(found: Answer, show: str = "thought") -> list[str]:
+def answer_lines(answer: Answer, show: str = "thought") -> list[str]:
     """The answer first, then how it was decided, then the thought that gave it, or the tree; then the bill."""
-    trace = found.trace
-    if found.answer is None:
+    trace = answer.trace
+    if answer.answer is None:
         why = (
             f"; {escape_controls(trace.failed)}"
             if trace.failed
@@ -173,25 +173,25 @@ def answer_lines(found: Answer, show: str = "thought") -> list[str]:
             if trace.budget_exhausted
             else ""
         )
-        head = [f"no answer: none of {found.n} completions states one" if found.n != 1 else "no answer is stated"]
+        head = [f"no answer: none of {answer.n} completions states one" if answer.n != 1 else "no answer is stated"]
         head[0] += why
     else:
-        head = [escape_controls(found.answer)]
-        if found.n > 1:
+        head = [escape_controls(answer.answer)]
+        if answer.n > 1:
             others = [
-                f"{escape_controls(a)} ({c})" for a, c in found.ballots.items() if a != found.answer and len(a) <= 40
+                f"{escape_controls(a)} ({c})" for a, c in answer.ballots.items() if a != answer.answer and len(a) <= 40
             ]
             also = f"; also {', '.join(others[:4])}" if others else ""
-            head.append(f"{found.votes} of {found.n} answers say so{also}")
+            head.append(f"{answer.votes} of {answer.n} answers say so{also}")
     if show == "answer":
         return head[:1]
-    text = escape_controls(found.text.strip())
-    out = head if text == found.answer or not text else [*head, "", text]
+    text = escape_controls(answer.text.strip())
+    out = head if text == answer.answer or not text else [*head, "", text]
     if show == "tree":
         from ponder.cli.tree_view import tree_lines
 
         out = [*out, "", *tree_lines(trace)]
-    if trace.failed and found.answer is not None:
+    if trace.failed and answer.answer is not None:
         out = [*out, "", f"it did not come to its end: {escape_controls(trace.failed)}"]
     return [*out, "", cost_line(trace)]
 

@@ -26,8 +26,8 @@ def strategies(
 
     if name:
         found = registry.lookup("strategy", name, {**STRATEGIES, **PRESETS})
-        said = {"strategy": name, **describe(found)}
-        print_json(said) if json else print("\n".join(_description_lines(said)))
+        description = {"strategy": name, **describe(found)}
+        print_json(description) if json else print("\n".join(_description_lines(description)))
         return 0
     listed = {
         "strategies": {known: _first_paragraph(kind) for known, kind in STRATEGIES.items()},
@@ -44,8 +44,8 @@ def strategies(
     for part, rows in listed.items():
         print(f"{part}:")
         for known, about in rows.items():
-            told = textwrap.wrap(about, 118 - width)
-            print(f"  {known:<{width}}  " + f"\n{'':{width + 4}}".join(told))
+            lines = textwrap.wrap(about, 118 - width)
+            print(f"  {known:<{width}}  " + f"\n{'':{width + 4}}".join(lines))
         print()
     print("`ponder strategies NAME` lists one's settings; `ponder solve ... --strategy NAME` takes it.")
     return 0
@@ -56,11 +56,11 @@ def describe(found: Any) -> dict[str, Any]:
     from ponder.reason.presets import Preset
 
     extra = {"source": found.source, "guide": found.guide} if isinstance(found, Preset) else {}
-    made = found.strategy if isinstance(found, Preset) else found()
+    strategy = found.strategy if isinstance(found, Preset) else found()
     return {
-        "about": " ".join((type(made).__doc__ or "").split()),
+        "about": " ".join((type(strategy).__doc__ or "").split()),
         **extra,
-        "settings": {f.name: short_repr(getattr(made, f.name)) for f in fields(made)},
+        "settings": {f.name: short_repr(getattr(strategy, f.name)) for f in fields(strategy)},
     }
 
 
@@ -68,8 +68,8 @@ def short_repr(value: Any) -> str:
     """A dataclass by what it does not have by default."""
     if not is_dataclass(value) or isinstance(value, type):
         return repr(value)
-    told = ((f, getattr(value, f.name)) for f in fields(value))
-    return f"{type(value).__name__}({', '.join(f'{f.name}={short_repr(v)}' for f, v in told if v != f.default)})"
+    values = ((f, getattr(value, f.name)) for f in fields(value))
+    return f"{type(value).__name__}({', '.join(f'{f.name}={short_repr(v)}' for f, v in values if v != f.default)})"
 
 
 def _first_paragraph(kind: Any) -> str:
@@ -82,10 +82,10 @@ def _first_paragraph(kind: Any) -> str:
     return " ".join((own or "").split("\n\n")[0].split())
 
 
-def _description_lines(said: dict[str, Any]) -> list[str]:
-    about = said["about"]
-    out = [said["strategy"], "", *textwrap.wrap(about, 118)] if about else [said["strategy"]]
-    out += [f"source    {said['source']}"] if said.get("source") else []
-    out += [f"guide     {said['guide']}"] if said.get("guide") else []
-    width = max(map(len, said["settings"]))
-    return [*out, "", *(f"  {k:<{width}}  {v}" for k, v in said["settings"].items())]
+def _description_lines(description: dict[str, Any]) -> list[str]:
+    about = description["about"]
+    out = [description["strategy"], "", *textwrap.wrap(about, 118)] if about else [description["strategy"]]
+    out += [f"source    {description['source']}"] if description.get("source") else []
+    out += [f"guide     {description['guide']}"] if description.get("guide") else []
+    width = max(map(len, description["settings"]))
+    return [*out, "", *(f"  {k:<{width}}  {v}" for k, v in description["settings"].items())]

@@ -44,29 +44,30 @@ def strategy_from_flags(
     kind, guide = unpack_preset(registry.lookup("strategy", name, {**STRATEGIES, **PRESETS}))
     settings = dict(settings or {})
     cut = settings.pop("cut", None)
-    found = flags.build_with_settings("strategy", kind, settings, "strategy")
-    if not callable(found) or not is_dataclass(found):
+    built = flags.build_with_settings("strategy", kind, settings, "strategy")
+    if not callable(built) or not is_dataclass(built):
         raise UsageError(f"{name} is no strategy: it must be a dataclass that is called with a trace and a policy")
-    asked = {name.partition(".")[0] for name in settings}
-    count = n if n is not None else level.answers if level and not asked & set(_COUNT_FIELDS) else None
+    given_names = {name.partition(".")[0] for name in settings}
+    count = n if n is not None else level.answers if level and not given_names & set(_COUNT_FIELDS) else None
     sampling_defaults = sampling_defaults or {}
-    longest = (
+    token_limit = (
         max_tokens
         if max_tokens is not None
         else level.max_answer_tokens
         if level
         else sampling_defaults.get("max_tokens")
     )
-    drawn = temperature if temperature is not None else sampling_defaults.get("temperature")
-    if n is not None and not any(_has_field(found, c) for c in _COUNT_FIELDS) and n != 1:
-        raise UsageError(f"{name} takes no --n: its settings are {', '.join(f.name for f in fields(found))}")
-    made: Any = _with_cut(found, name, cut)
-    is_beam = _has_field(found, "beam_width") and _has_field(found, "n")
-    if n is None and count is not None and is_beam and "beam_width" not in asked:
-        made = replace(made, beam_width=gcd(count, made.beam_width), n=count)  # as many children as divide the count
-    _refuse_unused_sampling(made, name, {"max_tokens": max_tokens, "temperature": temperature})
-    made = _with_limits(made, count, None if longest is None else int(longest), drawn)
-    return made, guide, level.budget if level else None
+    sampling_temperature = temperature if temperature is not None else sampling_defaults.get("temperature")
+    if n is not None and not any(_has_field(built, c) for c in _COUNT_FIELDS) and n != 1:
+        raise UsageError(f"{name} takes no --n: its settings are {', '.join(f.name for f in fields(built))}")
+    strategy: Any = _with_cut(built, name, cut)
+    is_beam = _has_field(built, "beam_width") and _has_field(built, "n")
+    if n is None and count is not None and is_beam and "beam_width" not in given_names:
+        beam_width = gcd(count, strategy.beam_width)  # it must divide the count
+        strategy = replace(strategy, beam_width=beam_width, n=count)
+    _refuse_unused_sampling(strategy, name, {"max_tokens": max_tokens, "temperature": temperature})
+    strategy = _with_limits(strategy, count, None if token_limit is None else int(token_limit), sampling_temperature)
+    return strategy, guide, level.budget if level else None
 
 
 def _refuse_unused_sampling(strategy: Any, name: str, given: Mapping[str, float | None]) -> None:
@@ -116,19 +117,19 @@ def _with_cut(strategy: Any, name: str, cut: str | None) -> Any:
     return replace(strategy, cut=AUTO_CUT if cut == "auto" else parse_cut(cut))
 
 
-def _with_limits(strategy: Any, count: int | None, longest: int | None, temperature: float | None) -> Any:
+def _with_limits(strategy: Any, count: int | None, token_limit: int | None, temperature: float | None) -> Any:
     from ponder.reason.inner_strategies import inner_strategies
 
     changes: dict[str, Any] = {}
     if count is not None and (name := next((c for c in _COUNT_FIELDS if _has_field(strategy, c)), None)):
         changes[name] = count
     if _has_field(strategy, "sampling"):
-        drawn = {"max_tokens": longest, "temperature": temperature}
-        given = {k: v for k, v in drawn.items() if v is not None}
+        limits = {"max_tokens": token_limit, "temperature": temperature}
+        given = {k: v for k, v in limits.items() if v is not None}
         changes["sampling"] = replace(strategy.sampling, **given)
     for name, inner in inner_strategies(strategy).items():
         own_count = name == "cheap" or _has_field(strategy, "trees")  # a forest counts its trees
-        changes[name] = _with_limits(inner, None if own_count else count, longest, temperature)
+        changes[name] = _with_limits(inner, None if own_count else count, token_limit, temperature)
     return replace(strategy, **changes)
 
 

@@ -38,16 +38,16 @@ def tasks(
             print_json({"tasks": listed})
         else:
             width = max(map(len, listed))
-            print("\n".join(f"{known:<{width}}  {said}" for known, said in listed.items()))
+            print("\n".join(f"{known:<{width}}  {description}" for known, description in listed.items()))
             print("\n`ponder tasks NAME` shows a problem of one; your own task is module:object.")
         return 0
-    said = _missing_settings(name, task_settings) or event_loop.run(
+    description = _missing_settings(name, task_settings) or event_loop.run(
         _describe(name, task_settings, strategy, effort, template)
     )
     if json:
-        print_json(said)
+        print_json(description)
     else:
-        print("\n".join(_description_lines(said)))
+        print("\n".join(_description_lines(description)))
     return 0
 
 
@@ -62,11 +62,11 @@ def _missing_settings(name: str, settings: Mapping[str, str]) -> dict[str, Any] 
     needs = [f.name for f in known.values() if f.default is MISSING and f.default_factory is MISSING]
     if not set(needs) - given or given - known.keys():
         return None
-    told = getattr(kind, "REQUIRED_SETTINGS", {})
+    texts = getattr(kind, "REQUIRED_SETTINGS", {})
     return {
         "task": name,
         "about": _headline(kind),
-        "needs": {need: told.get(need, "") for need in needs if need not in given},
+        "needs": {need: texts.get(need, "") for need in needs if need not in given},
         "settings": {n: _short_repr(f.default) for n, f in known.items() if f.default is not MISSING},
         "choices": kind.choices() if hasattr(kind, "choices") else [],
     }
@@ -82,8 +82,8 @@ async def _describe(
     from ponder.reason.first_prompt import first_messages
     from ponder.types import Step, ids, prompt_trace
 
-    way, _, _ = strategy_from_flags(strategy, effort, default_name="chain")
-    task: Any = apply_style(build_task(name, settings), way, template)
+    thinking, _, _ = strategy_from_flags(strategy, effort, default_name="chain")
+    task: Any = apply_style(build_task(name, settings), thinking, template)
     try:
         problems = task.train
     except TaskError:  # a set to measure with only
@@ -99,7 +99,7 @@ async def _describe(
         "settings": {f.name: _short_repr(getattr(task, f.name)) for f in fields(task) if f.default is not MISSING},
         "levels": [dict(level) for level in getattr(task, "LEVELS", ())],
         "style": problem.style,
-        **_rendered_prompt(await first_messages(way, problem), template),
+        **_rendered_prompt(await first_messages(thinking, problem), template),
         "gold": gold,
         "verifier": task.verifier.name,
         "verdict": {"value": score.value, "reason": score.reason},
@@ -112,32 +112,35 @@ def _rendered_prompt(messages: Sequence[Message], template: str | None) -> dict[
         from ponder.models.chat_templates import render_chat
 
         return {"problem": render_chat(template, messages), "messages": list(messages)}
-    told = [f"[{m['role']}] {m['content']}" for m in messages] if len(messages) > 1 else [messages[-1]["content"]]
-    return {"problem": "\n".join(told), "messages": list(messages)}
+    texts = [f"[{m['role']}] {m['content']}" for m in messages] if len(messages) > 1 else [messages[-1]["content"]]
+    return {"problem": "\n".join(texts), "messages": list(messages)}
 
 
-def _description_lines(said: dict[str, Any]) -> list[str]:
-    out = [said["about"], ""]
-    if needs := said.get("needs"):
+def _description_lines(description: dict[str, Any]) -> list[str]:
+    out = [description["about"], ""]
+    if needs := description.get("needs"):
         width = max(map(len, needs))
         out += [
             "needs (--task.NAME VALUE):",
             *(f"  {name:<{width}}  {what}".rstrip() for name, what in needs.items()),
             "",
         ]
-    out += ["settings (--task.NAME VALUE):", *(f"  {name} = {value}" for name, value in said["settings"].items())]
+    out += [
+        "settings (--task.NAME VALUE):",
+        *(f"  {name} = {value}" for name, value in description["settings"].items()),
+    ]
     if needs:
-        return out + (["", *textwrap.wrap(", ".join(said["choices"]), 100)] if said["choices"] else [])
-    verdict = said["verdict"]
-    if said["levels"]:
+        return out + (["", *textwrap.wrap(", ".join(description["choices"]), 100)] if description["choices"] else [])
+    verdict = description["verdict"]
+    if description["levels"]:
         out += ["", "levels (--task.level N):"]
-        for i, level in enumerate(said["levels"], 1):
+        for i, level in enumerate(description["levels"], 1):
             out.append(f"  {i}  " + ", ".join(f"{k}={v}" for k, v in level.items()))
-    style = f", in style {said['style']}" if said["style"] else ""
-    out += ["", f"a problem, as it is sent{style}:", *("  " + line for line in said["problem"].splitlines())]
-    out += ["", "its gold answer:", *("  " + line for line in said["gold"].splitlines())]
+    style = f", in style {description['style']}" if description["style"] else ""
+    out += ["", f"a problem, as it is sent{style}:", *("  " + line for line in description["problem"].splitlines())]
+    out += ["", "its gold answer:", *("  " + line for line in description["gold"].splitlines())]
     value = "undecided" if verdict["value"] is None else f"{verdict['value']:g}"
-    return [*out, "", f"the verifier ({said['verifier']}) gives it {value}: {verdict['reason']}"]
+    return [*out, "", f"the verifier ({description['verifier']}) gives it {value}: {verdict['reason']}"]
 
 
 def _headline(kind: type) -> str:

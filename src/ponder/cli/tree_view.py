@@ -11,14 +11,14 @@ MAX_LINES = 120  # lines
 
 
 def tree_lines(trace: Trace, width: int = 100) -> list[str]:
-    """The way to the answer is marked; what does not fit in `MOST` lines is counted."""
-    way = set(trace.path(trace.chosen)) if trace.chosen is not None else set()
+    """The path to the chosen answer is marked; steps beyond `MAX_LINES` are counted."""
+    path = set(trace.path(trace.chosen)) if trace.chosen is not None else set()
     out = ["oracle: the gold answer guided this search"] if trace.oracle else []
     for root, step in enumerate(trace.steps):
         if step.parent is None and (root == 0 or trace.children(root)):
             quoted = f" (quotes {', '.join(map(str, step.cites))})" if step.cites else ""
-            out.append(_truncate(f"{'●' if root in way else '○'} {_one_line(step.text)}{quoted}", width))
-            out += _subtree_lines(trace, root, way, width)
+            out.append(_truncate(f"{'●' if root in path else '○'} {_one_line(step.text)}{quoted}", width))
+            out += _subtree_lines(trace, root, path, width)
     if len(out) > MAX_LINES:
         out[MAX_LINES:] = [f"… {len(out) - MAX_LINES:,} more steps"]
     return out
@@ -36,14 +36,14 @@ def _subtree_lines(trace: Trace, root: int, chosen_path: set[int], width: int) -
 
 
 def _step_text(step: Step) -> str:
-    told = [f"{name} {s.value:.2f}" if s.value is not None else f"{name} ?" for name, s in step.scores.items()]
+    labels = [f"{name} {s.value:.2f}" if s.value is not None else f"{name} ?" for name, s in step.scores.items()]
     if step.visits:
-        told.append(f"{step.value:.2f} in {step.visits} visits")
+        labels.append(f"{step.value:.2f} in {step.visits} visits")
     if step.pruned:
-        told.append(f"pruned: {step.pruned}")
+        labels.append(f"pruned: {step.pruned}")
     if step.meta:
-        told.append("aside")
-    return (f"[{', '.join(told)}] " if told else "") + _one_line(step.text)
+        labels.append("aside")
+    return (f"[{', '.join(labels)}] " if labels else "") + _one_line(step.text)
 
 
 def _one_line(text: str) -> str:

@@ -1,4 +1,4 @@
-"""A thread beside a job: says whose code takes long, and breaks off what does not heed a stop."""
+"""A thread beside a job that names user code which takes long, and interrupts calls that ignore a stop."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ponder.user_calls import UserCall
 if TYPE_CHECKING:
     from ponder.cli.graceful_stop import GracefulStop
 
-POLL_SECONDS = 0.25  # seconds between two looks
+POLL_SECONDS = 0.25  # seconds between two checks
 SLOW_BLOCKING_SECONDS = (
-    10.0  # seconds after which a call that blocks all others is told of; then after three times as many
+    10.0  # a call that blocks all others is reported after so many seconds; then after three times as many
 )
-SLOW_WAITING_SECONDS = 30.0  # seconds after which one is told of that waits for something
-FOREIGN_CODE_GRACE_SECONDS = 1.0  # seconds that a call of foreign code has to end after a stop
-OWN_CODE_GRACE_SECONDS = 3.0  # seconds that our own code has to come to its next check
-KILL_AFTER_SECONDS = 10.0  # seconds after which a call that cannot be broken off ends the process
+SLOW_WAITING_SECONDS = 30.0  # a call that waits for something is reported after so many seconds
+FOREIGN_CODE_GRACE_SECONDS = 1.0  # seconds that user code has to end after a stop
+OWN_CODE_GRACE_SECONDS = 3.0  # seconds that ponder's code has to reach its next check
+KILL_AFTER_SECONDS = 10.0  # a call that cannot be interrupted ends the process after so many seconds
 
 
 class Watchdog:
@@ -53,7 +53,7 @@ class Watchdog:
                 self._enforce_stop(calls, now - self.stop.requested_at)
 
     def _report_slow_calls(self, calls: list[UserCall], now: float) -> None:
-        """Who holds up the others, and for how long."""
+        """Report the calls that hold up the others, and for how long."""
         spent: dict[str, tuple[float, float]] = {}  # by name: seconds of the longest call, and how many are many
         for call in calls:
             if call in self._blocked_since:

@@ -27,8 +27,10 @@ LoRAPairs = dict[str, tuple[Tensor, Tensor]]  # A and scale times B, by the laye
 
 
 class Adapters:
-    """The adapters of one decoder, by name. `paused` is the engine's: no step runs inside it. `changed` is called when a
-    name may refer to another adapter."""
+    """The adapters of one decoder, by name.
+
+    `paused` is the engine's: no step runs inside it. `changed` is called when a name may refer to another adapter.
+    """
 
     def __init__(
         self, net: Decoder, paused: Callable[[], AbstractContextManager[None]], changed: Callable[[], None]
@@ -130,7 +132,7 @@ def node_adapter(node: RadixNode) -> str:
 
 
 def _add_lora(updates: Sequence[tuple[Tensor | None, Tensor, Tensor]]) -> Callable[[Forward], Forward]:
-    """A forward that adds each adapter's update to a layer's output: token indices (None: all), A, and scale times B."""
+    """A forward that adds each adapter's update to a layer's output: token indices (None: all), A, scale times B."""
 
     def override(plain: Forward) -> Forward:
         def forward(x_TI: Tensor) -> Tensor:

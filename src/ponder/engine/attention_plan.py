@@ -1,7 +1,7 @@
-"""Which keys each decoding row reads, and which of them many rows read alike. Integers only.
+"""Which keys each decoding row reads, and which of them several rows share (cascade attention). Integers only.
 
-A run of the tree that two or more rows stand under is a shared segment: its keys are read once, for all its rows.
-What a row reads alone, the end of its path and its own slots, is its tail.
+A run of the tree below which two or more rows are is a shared segment: its keys are read once for all its rows. What a
+row reads alone, the end of its path and its own slots, is its tail.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ponder.engine.request import SequenceState
 
 @dataclass(slots=True, eq=False)
 class KVSegment:
-    """Slots in the order of their tokens, the first of which stands at `position`."""
+    """Slots in the order of their tokens; the first token is at `position`."""
 
     rows: list[int]
     position: int
@@ -36,8 +36,8 @@ class AttentionPlan:
 
 
 def plan_attention(rows: Sequence[SequenceState]) -> AttentionPlan:
-    """Runs of one path that the same rows read are one segment."""
-    readers: dict[RadixNode, list[int]] = {}  # of all runs on the rows' paths, those below each
+    """Consecutive runs that the same rows read become one segment."""
+    readers: dict[RadixNode, list[int]] = {}  # rows below each run of their paths
     for r, row in enumerate(rows):
         node = row.node
         assert node is not None
@@ -46,20 +46,20 @@ def plan_attention(rows: Sequence[SequenceState]) -> AttentionPlan:
             node = node.parent
         if row.node in readers:
             readers[row.node].append(r)
-    runs = sorted(readers, key=lambda n: n.end)  # none before its parent: no run is empty
+    runs = sorted(readers, key=lambda n: n.end)  # parents first: no run is empty
     for node in reversed(runs):
         if node.parent in readers:
             readers[node.parent] += readers[node]
     segments: dict[RadixNode, KVSegment] = {}  # by each of their runs
     alone: dict[int, list[Slots]] = {}
     for node in runs:
-        who = readers[node]
-        if len(who) == 1:
-            alone.setdefault(who[0], []).append(node.slots)
+        readers_here = readers[node]
+        if len(readers_here) == 1:
+            alone.setdefault(readers_here[0], []).append(node.slots)
             continue
         above = segments.get(node.parent) if node.parent is not None else None
-        if above is None or len(above.rows) != len(who):
-            above = KVSegment(sorted(who), node.end - len(node))
+        if above is None or len(above.rows) != len(readers_here):
+            above = KVSegment(sorted(readers_here), node.end - len(node))
         above.slot_runs.append(node.slots)
         segments[node] = above
     tails, starts = [], []

@@ -1,10 +1,10 @@
-"""Decoding on a GPU: a whole pass as one CUDA graph, drawing included, run many times between two looks at the text.
+"""Decoding on a GPU: a whole step, sampling included, as one CUDA graph, run several times per launch.
 
-A pass of a small model is some hundred short kernels: launched one by one, the host would take ten times as long as
-they do. The host does not wait either: while it reads what one run of passes wrote, the next one is computed. A row
-that ended meanwhile is drawn for in vain, until the next time the rows are laid out anew.
+A step of a small model is some hundred short kernels. Launching them one by one would take the host ten times as long
+as they run. The host does not wait either: while it handles the tokens of one launch, the device computes the next. For
+a sequence that has finished meanwhile, tokens are sampled and discarded until the batch is rebuilt.
 
-Rows that only the host can draw for have passes of one token, in turns with the others.
+Sequences that only the host can sample for get steps of one token, in turns with the others.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Sequence
+from enum import IntEnum
 
 import numpy as np
 import torch
@@ -32,56 +33,57 @@ from ponder.engine.scheduler import PrefillChunk
 from ponder.nets.decoder import Decoder
 from ponder.types import ids
 
-_STEPS_BESIDE_HOST_SAMPLING = (
-    4  # passes in a turn beside rows that the host draws for: these take about as long for one token
-)
-_MIN_MIXED_WORK = 5e13  # tokens times parameters of a pass that nobody should wait for: about 150 ms of an H200
-SAMPLED_ON_DEVICE, SAMPLED_ON_HOST, WITH_ADAPTER = range(
-    3
-)  # drawn for in the graph; by the host; and those whose pass is no graph either
+_STEPS_BESIDE_HOST_SAMPLING = 4  # steps per launch next to host-sampled sequences, which take as long for one token
+_MIN_MIXED_WORK = 5e13  # tokens times parameters of a prefill that decoding should not wait for: 150 ms on an H200
+
+
+class SamplingKind(IntEnum):
+    ON_DEVICE = 0  # sampled in the graph
+    ON_HOST = 1
+    WITH_ADAPTER = 2  # sampled by the host, and computed without a graph
 
 
 class CudaGraphRunner(ModelRunner):
-    """A runner for decoders on a GPU. It rounds where the plain one does, but adds in another order."""
+    """A runner for decoders on a GPU. It rounds where the plain runner does, but sums in another order."""
 
     def __init__(
         self, net: Decoder, slots: int, max_num_seqs: int = GRAPH_BATCH_SIZES[-1], quantization: str = ""
     ) -> None:
         self.max_batch = next((b for b in GRAPH_BATCH_SIZES if b >= max_num_seqs), GRAPH_BATCH_SIZES[-1])
-        # a row that has ended is drawn for until the others are looked at
+        # a finished sequence is computed until the launch is collected
         self.weights = FusedWeights(net, 2 * STEPS_PER_LAUNCH, quantization)
         self._parameters = sum(p.numel() for p in net.parameters())
         self._remappable: RemappableMemory | None = None
-        self.null_slot = slots  # the last slot takes what rows that are not there write
+        self.null_slot = slots  # the last slot, to which rows without a sequence write
         super().__init__(net, slots + 1)
-        # those that are drawn for where they are computed, and those whose logits the host looks at
+        # sequences sampled on the device, and those whose logits the host needs
         self._sampling_batch: GraphBatch | None = None
         self._logits_batch: GraphBatch | None = None
         self._round_robin = 0
-        self.ready = threading.Event()  # until then, all is computed as on any device
-        # no daemon: one that the interpreter's end meets inside torch aborts the process
+        self.ready = threading.Event()  # until then, steps run as in the plain runner
+        # no daemon: a thread inside torch when the interpreter exits aborts the process
         self._warm_up_thread = threading.Thread(target=self._warm_up, name="compile", daemon=False)
         self._warm_up_thread.start()
 
     @torch.inference_mode()
     def _warm_up(self) -> None:
-        """A pass for nobody, aside: the first on a machine takes seconds, since all kernels are compiled in it."""
+        """A step without sequences: the first one on a machine compiles all kernels, which takes seconds."""
         net = self.net
-        nobody = RadixNode(RadixTree(SlotAllocator(1)), None, ids([0]), np.asarray([self.null_slot], np.int32), 0)
+        empty_node = RadixNode(RadixTree(SlotAllocator(1)), None, ids([0]), np.asarray([self.null_slot], np.int32), 0)
         try:
             with side_stream(net.device):
                 b = GraphBuffers(net, self.max_batch, self.null_slot)
-                fused_forward.decode(self.weights, self.cache, b, 1, drawing=True)
-                fused_forward.prefill(self.weights, self.cache, [PrefillChunk(nobody, 0, 1)])
-                int(b.step)  # it is done
+                fused_forward.decode(self.weights, self.cache, b, 1, samples=True)
+                fused_forward.prefill(self.weights, self.cache, [PrefillChunk(empty_node, 0, 1)])
+                int(b.step)  # wait for it
                 self._sampling_batch = GraphBatch(self.weights, self.cache, b, self.null_slot, samples=True)
                 self.ready.set()
-                if net.device.type == "cuda":  # these are needed later, if ever
+                if net.device.type == "cuda":  # variants that may be needed later
                     fused_forward.decode(
                         self.weights, self.cache, GraphBuffers(net, 1, self.null_slot), 1, True, True, True
                     )
-        except Exception as why:
-            warnings.warn(f"sampling is slow: kernels for it cannot be used here ({why})", stacklevel=1)
+        except Exception as error:
+            warnings.warn(f"sampling is slow: its kernels cannot be used here ({error})", stacklevel=1)
 
     def close(self) -> None:
         self._warm_up_thread.join()
@@ -99,7 +101,7 @@ class CudaGraphRunner(ModelRunner):
             self._remappable = RemappableMemory(slots * bytes_per_token(c, net.dtype), net.device)
         except torch.OutOfMemoryError:
             raise
-        except (OSError, RuntimeError):  # a device or driver without such memory: then the cache cannot sleep
+        except (OSError, RuntimeError):  # device or driver without remappable memory: the cache cannot sleep
             return KVCache(c, slots, net.device, net.dtype)
         kv = self._remappable.tensor((c.layers, 2, c.kv_heads, slots, c.head_dim), net.dtype)
         kv[:, :, :, slots - 1] = 0
@@ -110,14 +112,14 @@ class CudaGraphRunner(ModelRunner):
             return seqs, 1
         kinds = sorted({_sampling_kind(seq) for seq in seqs})
         if len(kinds) == 1:
-            return seqs, self.max_steps(seqs) if kinds == [SAMPLED_ON_DEVICE] else 1
+            return seqs, self.max_steps(seqs) if kinds == [SamplingKind.ON_DEVICE] else 1
         self._round_robin += 1
         kind = kinds[self._round_robin % len(kinds)]
-        some = [seq for seq in seqs if _sampling_kind(seq) == kind]
-        return some, min(_STEPS_BESIDE_HOST_SAMPLING, self.max_steps(some)) if kind == SAMPLED_ON_DEVICE else 1
+        chosen = [seq for seq in seqs if _sampling_kind(seq) == kind]
+        return chosen, min(_STEPS_BESIDE_HOST_SAMPLING, self.max_steps(chosen)) if kind == SamplingKind.ON_DEVICE else 1
 
     def mixed_batch(self, chunks: Sequence[PrefillChunk]) -> bool:
-        """Not in a short pass: setting one up for both takes the host longer than it saves the device."""
+        """Not for a short prefill: the setup of a mixed step costs the host more than it saves the device."""
         tokens = sum(chunk.stop - chunk.start for chunk in chunks)
         return not self.ready.is_set() or tokens * self._parameters >= _MIN_MIXED_WORK
 
@@ -128,14 +130,14 @@ class CudaGraphRunner(ModelRunner):
         return self._has_kernels(seqs, chunks) and all(seq.samples_on_device for seq in seqs)
 
     def _has_kernels(self, seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk]) -> bool:
-        """Are there kernels for such a pass?"""
+        """Whether there are kernels for such a step."""
         adapted = any(seq.adapter for seq in seqs) or any(node_adapter(chunk.node) for chunk in chunks)
         return self.ready.is_set() and len(seqs) <= self.max_batch and not adapted
 
     def decode(self, seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk] = ()) -> Tensor:
         if not self._has_kernels(seqs, chunks):
             for batch in self._batches:
-                if not batch.row_of.keys().isdisjoint(seqs):  # they go on elsewhere
+                if not batch.row_of.keys().isdisjoint(seqs):  # they continue in the plain runner
                     batch.row_of = {}
             return super().decode(seqs, chunks)
         if self._logits_batch is None:
@@ -157,15 +159,15 @@ class CudaGraphRunner(ModelRunner):
         assert batch is not None
         b, places = batch.buffers, batch.lay_out(seqs, steps, ahead)
         keys = np.asarray([seq.rng_key for seq in seqs], np.uint64)
-        begins = np.asarray([len(seq.token_ids) for seq in seqs]) + ahead
+        starts = np.asarray([len(seq.token_ids) for seq in seqs]) + ahead
         uniforms = np.zeros((batch.bucket, STEPS_PER_LAUNCH))
-        uniforms[places, :steps] = rng.uniforms(keys[:, None], begins[:, None] + np.arange(steps))
+        uniforms[places, :steps] = rng.uniforms(keys[:, None], starts[:, None] + np.arange(steps))
         copy_to_device_async(uniforms, b.uniforms[: batch.bucket])
         b.step.zero_()
         self._run_batch(batch, chunks)
         for _ in range(steps - 1):
             batch.run()
-        tokens, said = (_copy_to_host_async(x[: batch.bucket]) for x in (b.tokens, b.logprobs))
+        tokens, logprobs = (_copy_to_host_async(x[: batch.bucket]) for x in (b.tokens, b.logprobs))
         done = torch.cuda.Event() if b.logits.is_cuda else None
         if done is not None:
             done.record()
@@ -173,13 +175,13 @@ class CudaGraphRunner(ModelRunner):
         def results() -> tuple[NDArray[np.int32], NDArray[np.float32]]:
             if done is not None:
                 done.synchronize()
-            return tokens.numpy()[places, :steps], said.numpy()[places, :steps]
+            return tokens.numpy()[places, :steps], logprobs.numpy()[places, :steps]
 
         return results
 
     def _run_batch(self, batch: GraphBatch, chunks: Sequence[PrefillChunk]) -> None:
-        """A pass of the batch, and the chunks in it."""
-        ModelRunner.forget_batch(self)  # what plain passes knew of these rows is old
+        """One step of the batch, with prefill chunks."""
+        ModelRunner.forget_batch(self)  # the plain runner's batch is out of date
         hidden = batch.run(chunks)
         if chunks:
             assert hidden is not None
@@ -195,7 +197,7 @@ class CudaGraphRunner(ModelRunner):
         return [batch for batch in (self._sampling_batch, self._logits_batch) if batch is not None]
 
     def matches(self, net: Decoder) -> bool:
-        """Also: are its weights still those that the graphs read?"""
+        """Also whether the weights are still at the addresses that the graphs read."""
         return super().matches(net) and self.weights.addresses == parameter_addresses(net)
 
     def refresh_weights(self) -> None:
@@ -217,12 +219,14 @@ class CudaGraphRunner(ModelRunner):
                 kv[:, :, self.null_slot] = 0
 
 
-def _sampling_kind(seq: SequenceState) -> int:
-    return SAMPLED_ON_DEVICE if seq.samples_on_device else WITH_ADAPTER if seq.adapter else SAMPLED_ON_HOST
+def _sampling_kind(seq: SequenceState) -> SamplingKind:
+    if seq.samples_on_device:
+        return SamplingKind.ON_DEVICE
+    return SamplingKind.WITH_ADAPTER if seq.adapter else SamplingKind.ON_HOST
 
 
 def _copy_to_host_async(values: Tensor) -> Tensor:
-    """To the host, without waiting: what is read before the device comes to it is anything."""
+    """Copy to the host without waiting: the values are undefined until the device has written them."""
     if not values.is_cuda:
         return values.clone()
     return torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values, non_blocking=True)

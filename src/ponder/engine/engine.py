@@ -127,7 +127,7 @@ class Engine:
         self.mailbox.notify_weights_changed()
 
     def paused(self) -> AbstractContextManager[None]:
-        """No step runs inside this context: weights may change while requests are in flight, which continue afterwards."""
+        """No step runs inside this context: weights may change. Requests in flight continue afterwards."""
         return self.mailbox.paused()
 
     def close(self) -> None:
@@ -362,8 +362,8 @@ class Engine:
         size = self.cache_tokens * self._bytes_per_token
         if self.cache_bytes is not None or size < MIN_CACHE_BYTES:
             raise ModelError(
-                f"a cache of {size / 2**20:.0f} MiB and the running batch do not fit in the device's memory: free some of "
-                "it, send fewer or shorter requests at once, or give the engine less (cache_bytes)"
+                f"a cache of {size / 2**20:.0f} MiB and the running batch do not fit in the device's memory: free "
+                "some of it, send fewer or shorter requests at once, or give the engine less (cache_bytes)"
             ) from error
         self._cache_tokens = self.cache_tokens // 2
         torch.cuda.empty_cache()

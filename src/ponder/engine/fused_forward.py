@@ -1,6 +1,6 @@
-"""A pass of a decoder as few kernels: matrix products, and those of kernels.py between them.
+"""A decoder's forward pass with few kernels: matrix products, and those of triton_kernels.py between them.
 
-Shapes as in kernels.py; T tokens.
+Shapes as in triton_kernels.py; T tokens.
 """
 
 from __future__ import annotations
@@ -17,40 +17,39 @@ from ponder.engine.graph_buffers import QUERIES_PER_PROGRAM, VOCAB_CHUNK_SIZE, G
 from ponder.engine.kv_cache import KVCache
 from ponder.engine.scheduler import PrefillChunk
 
-_QUERIES_PER_TILE = 64  # queries (tokens times heads of a group) that one program fills in
+_QUERIES_PER_TILE = 64  # queries (tokens times heads of a group) of one prefill program
 
 
-LayerAttention = Callable[
-    [int, FusedLayer, Tensor, Tensor], None
-]  # reads queries, keys and values, writes what it mixed of them
+# Reads queries, keys and values of a layer, and writes the attention's output.
+LayerAttention = Callable[[int, FusedLayer, Tensor, Tensor], None]
 
 
 def decode(
-    w: FusedWeights, cache: KVCache, b: GraphBuffers, rows: int, drawing: bool, has_shared: bool = False, has_truncation: bool = False,
-    chunks: Sequence[PrefillChunk] = (),
+    w: FusedWeights, cache: KVCache, b: GraphBuffers, rows: int, samples: bool, has_shared: bool = False,
+    has_truncation: bool = False, chunks: Sequence[PrefillChunk] = (),
 ) -> Tensor:  # fmt: skip
-    """One more token for each row: from `newest` to `logits`, and where it is drawing, to the next `newest`. Parts are
-    filled in the same pass; returns their hidden states [T, E]."""
+    """One step of each row: from `last_tokens` to `logits` and, if it samples, to the next `last_tokens`. Chunks are
+    prefilled in the same step; returns their hidden states [T, E]."""
     tokens, attend = b.last_tokens[:rows], _decode_attention(w, cache, b, rows, has_shared)
     if chunks:
-        more, fill_in = _prefill_attention(w, cache, chunks)
-        tokens, attend = torch.cat([tokens, more]), _mixed_attention(rows, attend, fill_in)
+        chunk_tokens, prefill = _prefill_attention(w, cache, chunks)
+        tokens, attend = torch.cat([tokens, chunk_tokens]), _mixed_attention(rows, attend, prefill)
     hidden = _run_layers(w, tokens, attend)
     _logits(w, hidden[:rows], b.logits[:rows])
-    if drawing:
+    if samples:
         _sample(w.config.vocab, b, rows, has_truncation)
     return hidden[rows:]
 
 
 def prefill(w: FusedWeights, cache: KVCache, chunks: Sequence[PrefillChunk]) -> Tensor:
-    """Keys and values of prefixes, all of them at once; returns the hidden states [T, E] after the last norm."""
+    """Compute keys and values of prefill chunks; returns the hidden states [T, E] after the last norm."""
     return _run_layers(w, *_prefill_attention(w, cache, chunks))
 
 
-def _mixed_attention(rows: int, decode: LayerAttention, fill: LayerAttention) -> LayerAttention:
+def _mixed_attention(rows: int, decode: LayerAttention, prefill: LayerAttention) -> LayerAttention:
     def attend(i: int, layer: FusedLayer, qkv: Tensor, mixed: Tensor) -> None:
         decode(i, layer, qkv[:rows], mixed[:rows])
-        fill(i, layer, qkv[rows:], mixed[rows:])
+        prefill(i, layer, qkv[rows:], mixed[rows:])
 
     return attend
 
@@ -72,8 +71,9 @@ def _decode_attention(w: FusedWeights, cache: KVCache, b: GraphBuffers, rows: in
                 M=max(16, _next_power_of_two(min(max(QUERIES_PER_PROGRAM, group), group * rows))), **kind,
             )  # fmt: skip
         k.decode_attention[(rows, c.kv_heads)](
-            qkv, cache.kv[i], b.positions, b.tail_slots, b.tail_starts, cos, sin, q_weight, k_weight, c.norm_eps, b.row_entries,
-            b.row_entry_ends, b.partial_values, b.partial_max, b.partial_sum, mixed, c.scale, slots, c.head_dim, b.tail_slots.shape[1],
+            qkv, cache.kv[i], b.positions, b.tail_slots, b.tail_starts, cos, sin, q_weight, k_weight, c.norm_eps,
+            b.row_entries, b.row_entry_ends, b.partial_values, b.partial_max, b.partial_sum, mixed, c.scale, slots,
+            c.head_dim, b.tail_slots.shape[1],
             SHARED=has_shared, M=max(16, _next_power_of_two(group)), **kind,
         )  # fmt: skip
 
@@ -83,7 +83,7 @@ def _decode_attention(w: FusedWeights, cache: KVCache, b: GraphBuffers, rows: in
 def _prefill_attention(
     w: FusedWeights, cache: KVCache, chunks: Sequence[PrefillChunk]
 ) -> tuple[Tensor, LayerAttention]:
-    """Tokens of these chunks, and attention among them and to what lies before them."""
+    """Tokens of these chunks, and their attention to each other and to the tokens before them."""
     from ponder.engine import triton_kernels as k
 
     c, slots, group = w.config, cache.kv[0].shape[2], w.config.heads // w.config.kv_heads
@@ -109,7 +109,8 @@ def _prefill_attention(
         cos, sin = w.rope_tables[layer.rope_index]
         tile = _tile_constants(c.head_dim, qkv.dtype)
         k.rotate_and_store[(len(q),)](
-            qkv, q, cache.kv[i], slots_T, positions_T, cos, sin, *_qk_norm_weights(layer, qkv), c.norm_eps, slots, c.head_dim,
+            qkv, q, cache.kv[i], slots_T, positions_T, cos, sin, *_qk_norm_weights(layer, qkv), c.norm_eps, slots,
+            c.head_dim,
             MQ=_next_power_of_two(c.heads), MK=_next_power_of_two(c.kv_heads), D=tile["D"], **_head_constants(w, layer),
         )  # fmt: skip
         k.prefill_attention[(len(items), c.kv_heads)](
@@ -129,7 +130,7 @@ def _offsets(sizes: Iterable[int]) -> list[int]:
 
 
 def _run_layers(w: FusedWeights, tokens_T: Tensor, attend: LayerAttention) -> Tensor:
-    """All layers over these tokens."""
+    """Run all layers on these tokens."""
     from ponder.engine import triton_kernels as k
 
     c, many = w.config, len(tokens_T)
@@ -173,7 +174,7 @@ def _logits(w: FusedWeights, hidden: Tensor, logits: Tensor) -> None:
 
 
 def _sample(vocab: int, b: GraphBuffers, rows: int, has_truncation: bool) -> None:
-    """From `logits` to the next `newest`, and what is kept of it."""
+    """Sample from `logits` into `last_tokens`, `tokens` and `logprobs`."""
     from ponder.engine import triton_kernels as k
 
     logits, chunks = b.logits[:rows], b.chunk_max.shape[1]
@@ -182,11 +183,13 @@ def _sample(vocab: int, b: GraphBuffers, rows: int, has_truncation: bool) -> Non
             logits, b.temperature, b.top_k, b.top_p, b.min_p, b.min_logit, vocab, N=2 * VOCAB_CHUNK_SIZE, num_warps=8
         )
     k.chunk_sums[(rows, chunks)](
-        logits, b.temperature, b.min_logit, b.chunk_max, b.chunk_sum, b.chunk_argmax, vocab, chunks, TRIM=has_truncation, N=VOCAB_CHUNK_SIZE
+        logits, b.temperature, b.min_logit, b.chunk_max, b.chunk_sum, b.chunk_argmax, vocab, chunks,
+        TRIM=has_truncation, N=VOCAB_CHUNK_SIZE,
     )  # fmt: skip
     k.sample_token[(rows,)](
-        logits, b.temperature, b.min_logit, b.greedy, b.uniforms, b.chunk_max, b.chunk_sum, b.chunk_argmax, b.tokens, b.logprobs, b.last_tokens,
-        b.positions, b.step, vocab, chunks, b.tokens.shape[1], TRIM=has_truncation, N=VOCAB_CHUNK_SIZE, C=_next_power_of_two(chunks),
+        logits, b.temperature, b.min_logit, b.greedy, b.uniforms, b.chunk_max, b.chunk_sum, b.chunk_argmax, b.tokens,
+        b.logprobs, b.last_tokens, b.positions, b.step, vocab, chunks, b.tokens.shape[1],
+        TRIM=has_truncation, N=VOCAB_CHUNK_SIZE, C=_next_power_of_two(chunks),
     )  # fmt: skip
     b.step.add_(1)
 
@@ -197,7 +200,7 @@ def _linear(x: Tensor, layer: FusedLinear, out: Tensor) -> None:
 
         (rows, wide), width = x.shape, out.shape[1]
         tall = min(128, max(16, _next_power_of_two(rows)))
-        broad = 32 if tall <= 32 else 64 if tall <= 64 else 128  # few rows: more programs, to keep all of the GPU busy
+        broad = 32 if tall <= 32 else 64 if tall <= 64 else 128  # few rows: more programs, to keep the whole GPU busy
         k.quantized_linear[(-(-width // broad), -(-rows // tall))](
             x, layer.quantized, layer.scale, layer.scale if layer.bias is None else layer.bias, out, rows, width, wide,
             BIAS=layer.bias is not None, M=tall, N=broad, K=64, num_stages=3, num_warps=4 if tall <= 64 else 8,
@@ -209,7 +212,7 @@ def _linear(x: Tensor, layer: FusedLinear, out: Tensor) -> None:
 
 
 def _qk_norm_weights(layer: FusedLayer, unused: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights of the norms of queries and keys, if the layer has such."""
+    """Weights of the query and key norms, if the layer has them."""
     own = layer.block.self_attn
     return (own.q_norm.weight, own.k_norm.weight) if own.qk_norm else (unused, unused)
 
@@ -223,11 +226,10 @@ def _head_constants(w: FusedWeights, layer: FusedLayer) -> dict[str, Any]:
 
 
 def _tile_constants(size: int, dtype: torch.dtype) -> dict[str, int]:
-    """Keys at once, and the head's size: what fits a multiprocessor's own memory."""
+    """Keys per tile and head size: what fits in a multiprocessor's shared memory."""
     wide = max(16, _next_power_of_two(size))
     return {"N": 64 if wide * dtype.itemsize < 1024 else 32, "D": wide, "num_warps": 2 if wide <= 64 else 4}
 
 
 def _next_power_of_two(n: int) -> int:
-    """The next power of two."""
     return 1 << (n - 1).bit_length()

@@ -1,4 +1,4 @@
-"""A decoder's tensors as a captured pass uses them: still the learner's own."""
+"""A decoder's tensors as the CUDA graphs use them. They stay the learner's own tensors."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ from torch import Tensor, nn
 
 from ponder.nets.decoder import Decoder
 
-QUANTIZED_DTYPES = {
-    "int8": (torch.int8, 127.0),
-    "fp8": (torch.float8_e4m3fn, 448.0),
-}  # by name: the type, its largest number
+QUANTIZED_DTYPES = {"int8": (torch.int8, 127.0), "fp8": (torch.float8_e4m3fn, 448.0)}  # dtype and its largest number
 
 
 @dataclass(slots=True)
 class FusedLinear:
-    """A matrix [out, in] and bias; and the matrix in one byte an entry, if it is used so: times `scale`, by row."""
+    """A matrix [out, in] and bias; if quantized, also the matrix in one byte per entry, and the scale of each row."""
 
     weight: Tensor
     bias: Tensor | None
@@ -26,7 +23,7 @@ class FusedLinear:
     scale: Tensor | None = None
 
     def quantize(self, kind: str) -> None:
-        """Round it anew, where it was rounded before."""
+        """Round the matrix, into the same tensors as before if there are any."""
         dtype, largest = QUANTIZED_DTYPES[kind]
         scale = self.weight.abs().amax(1, keepdim=True).float().clamp(min=1e-12) / largest
         small = self.weight.float() / scale
@@ -46,14 +43,14 @@ class FusedLayer:
     gate_up: FusedLinear
     down: FusedLinear
     window: int  # 0: none
-    rope_index: int  # which of the decoder's two rotations
+    rope_index: int  # which of the decoder's rope tables
 
 
 class FusedWeights:
-    """Matrices that one input meets are merged: the decoder's parameters become views of the merged ones, so the
-    learner trains them in place. Angles are kept for `more` positions than the decoder's context."""
+    """Matrices with the same input are merged. The decoder's parameters become views of the merged matrices, so the
+    learner trains them in place. The rope tables cover `more` positions than the decoder's context."""
 
-    @torch.inference_mode(False)  # what is made in inference mode cannot be trained
+    @torch.inference_mode(False)  # tensors made in inference mode cannot be trained
     def __init__(self, net: Decoder, more: int, quantization: str = "") -> None:
         self.config, self.quantization = net.config, quantization
         c = net.config
@@ -83,7 +80,7 @@ class FusedWeights:
 
     @torch.no_grad()
     def requantize(self) -> None:
-        """The decoder's weights have changed: so do the copies of them."""
+        """The decoder's weights have changed: round the quantized copies again."""
         if self.quantization:
             for layer in self.layers:
                 for linear in (layer.qkv, layer.out, layer.gate_up, layer.down):
@@ -95,18 +92,18 @@ def parameter_addresses(net: Decoder) -> list[int]:
 
 
 def _merge_linears(layers: list[Any]) -> FusedLinear:
-    """One matrix (and bias) for several linear layers; theirs are views of it from now on."""
+    """Merge several linear layers into one matrix (and bias), of which theirs become views."""
 
-    def one(parts: list[nn.Parameter]) -> Tensor:
+    def merge(parts: list[nn.Parameter]) -> Tensor:
         rows = [p.shape[0] for p in parts]
-        begin = [sum(rows[:i]) * parts[0].stride(0) for i in range(len(rows))]
-        home = {p.untyped_storage().data_ptr() for p in parts}
-        if len(home) == 1 and [p.storage_offset() for p in parts] == begin:  # merged before
+        offsets = [sum(rows[:i]) * parts[0].stride(0) for i in range(len(rows))]
+        storages = {p.untyped_storage().data_ptr() for p in parts}
+        if len(storages) == 1 and [p.storage_offset() for p in parts] == offsets:  # merged before
             return torch.as_strided(parts[0].data, (sum(rows), *parts[0].shape[1:]), parts[0].stride())
         whole = torch.cat([p.data for p in parts])
         for p, part in zip(parts, whole.split(rows), strict=True):
             p.data = part
         return whole
 
-    bias = one([layer.bias for layer in layers]) if layers[0].bias is not None else None
-    return FusedLinear(one([layer.weight for layer in layers]), bias)
+    bias = merge([layer.bias for layer in layers]) if layers[0].bias is not None else None
+    return FusedLinear(merge([layer.weight for layer in layers]), bias)

@@ -1,6 +1,7 @@
-"""Memory of a GPU that can be given back and taken again at the same address.
+"""GPU memory that can be freed and allocated again at the same address.
 
-A captured graph holds addresses. Addresses are reserved once; the pages behind them come and go, in milliseconds.
+A CUDA graph holds addresses. Addresses are reserved once; mapping and unmapping the pages behind them takes
+milliseconds.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import Tensor
 _TYPESTR_BY_BYTES = {1: "|u1", 2: "<i2", 4: "<i4", 8: "<i8"}
 _CUDA_ERROR_OUT_OF_MEMORY = 2
 
-# Held while a graph is captured: of all threads together only one may, and none may wait for the whole device then.
+# Held while a graph is captured: only one thread may capture, and no thread may synchronize the device meanwhile.
 capture_lock = threading.RLock()
 
 
@@ -44,12 +45,12 @@ class _MemAccessDesc(ctypes.Structure):
 
 
 class RemappableMemory:
-    """Reserved addresses of one device, with or without memory behind them."""
+    """A reserved address range of one device, with or without memory behind it."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         torch.cuda.init()
         number = device.index if device.index is not None else torch.cuda.current_device()
-        torch.empty(1, device=device)  # the device's context exists from here on
+        torch.empty(1, device=device)  # creates the device's context
         self._allocation = _MemAllocationProp(1, 0, _MemLocation(1, number), None)  # pinned on that device
         grain = ctypes.c_size_t()
         _checked_driver_call("cuMemGetAllocationGranularity", ctypes.byref(grain), ctypes.byref(self._allocation), 1)
@@ -71,27 +72,27 @@ class RemappableMemory:
         return self._handle is not None
 
     def map_memory(self) -> None:
-        """Memory behind the addresses; what it holds is anything."""
+        """Map memory to the addresses; its contents are undefined."""
         if self.is_mapped:
             return
         handle = ctypes.c_uint64()
         wanted = ctypes.byref(handle), _size(self.size), ctypes.byref(self._allocation), _long(0)
         if (failed := _driver_call("cuMemCreate", *wanted)) == _CUDA_ERROR_OUT_OF_MEMORY:
-            torch.cuda.empty_cache()  # torch keeps what it does not need
+            torch.cuda.empty_cache()  # frees what torch caches
             failed = _driver_call("cuMemCreate", *wanted)
         if failed == _CUDA_ERROR_OUT_OF_MEMORY:
-            raise torch.OutOfMemoryError(f"CUDA out of memory: {self.size / 2**30:.1f} GiB were asked for")
+            raise torch.OutOfMemoryError(f"CUDA out of memory: {self.size / 2**30:.1f} GiB were requested")
         _raise_on_error("cuMemCreate", failed)
         self._handle = handle
         _checked_driver_call("cuMemMap", self.address, _size(self.size), _size(0), handle, _long(0))
-        access = _MemAccessDesc(self._allocation.place, 3)  # to read and to write
+        access = _MemAccessDesc(self._allocation.place, 3)  # read and write
         _checked_driver_call("cuMemSetAccess", self.address, _size(self.size), ctypes.byref(access), _size(1))
 
     def unmap_memory(self) -> None:
         if self._handle is None:
             return
         with capture_lock:
-            torch.cuda.synchronize(self._allocation.place.id)  # nobody may be reading
+            torch.cuda.synchronize(self._allocation.place.id)  # no kernel may be reading
         _checked_driver_call("cuMemUnmap", self.address, _size(self.size))
         _checked_driver_call("cuMemRelease", self._handle)
         self._handle = None
@@ -103,18 +104,18 @@ class RemappableMemory:
             self.address = ctypes.c_uint64()
 
     def __del__(self) -> None:
-        if not sys.is_finalizing():  # the driver may be gone by then, and takes everything with it
+        if not sys.is_finalizing():  # the driver may be gone by then, with all memory
             self.close()
 
     def tensor(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """The memory as a tensor; while one lives, so do the addresses."""
+        """The memory as a tensor, which keeps the addresses reserved."""
         assert math.prod(shape) * dtype.itemsize <= self.size
         raw: Any = _CudaArray(self, tuple(shape), dtype.itemsize)
         return torch.as_tensor(raw, device=torch.device("cuda", self._allocation.place.id)).view(dtype)
 
 
 class _CudaArray:
-    """What torch reads an address from."""
+    """An object from which torch reads an address."""
 
     def __init__(self, pages: RemappableMemory, shape: tuple[int, ...], size: int) -> None:
         self.pages = pages
@@ -134,8 +135,8 @@ def _driver() -> Any:
     return ctypes.CDLL("libcuda.so.1")
 
 
-def _driver_call(name: str, *given: Any) -> int:
-    return int(getattr(_driver(), name)(*given))
+def _driver_call(name: str, *args: Any) -> int:
+    return int(getattr(_driver(), name)(*args))
 
 
 def _raise_on_error(name: str, code: int) -> None:
@@ -143,5 +144,5 @@ def _raise_on_error(name: str, code: int) -> None:
         raise RuntimeError(f"{name} failed with CUDA error {code}")
 
 
-def _checked_driver_call(name: str, *given: Any) -> None:
-    _raise_on_error(name, _driver_call(name, *given))
+def _checked_driver_call(name: str, *args: Any) -> None:
+    _raise_on_error(name, _driver_call(name, *args))

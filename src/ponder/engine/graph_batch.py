@@ -1,9 +1,9 @@
-"""Rows laid out in buffers that stay where they are, and passes over them, each size of batch a CUDA graph.
+"""A batch in fixed buffers, and its decoding steps as CUDA graphs, one for each batch size.
 
-What changes between passes (positions, newest tokens) is changed by the kernels themselves; what changes when rows come
-or go is copied in.
+The kernels update what changes between steps (positions, newest tokens). What changes when sequences join or leave is
+copied in.
 
-Shapes as in kernels.py.
+Shapes as in triton_kernels.py.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class GraphBatch:
             null_slot,
             samples,
         )
-        self.row_of: dict[SequenceState, int] = {}  # of each row in the buffers
+        self.row_of: dict[SequenceState, int] = {}  # row of each sequence in the buffers
         self.bucket = 0
         self.graphs: dict[tuple[int, bool, bool], torch.cuda.CUDAGraph] = {}
         self._pool: Any = None
         self._has_shared = self._has_truncation = False
-        self._lengths = self._starts = np.empty(0, np.int64)  # of what each row reads alone, by place
+        self._lengths = self._starts = np.empty(0, np.int64)  # of each row's tail
 
     def can_continue(self, seqs: Sequence[SequenceState], steps: int) -> bool:
-        """Can these rows go on from where they are in the buffers?"""
+        """Whether these sequences can continue from their rows in the buffers."""
         return (
             all(seq in self.row_of for seq in seqs)
             and _graph_batch_size(len(seqs)) == self.bucket
@@ -57,21 +57,21 @@ class GraphBatch:
         )
 
     def lay_out(self, seqs: Sequence[SequenceState], steps: int, ahead: int = 0) -> NDArray[np.int64]:
-        """Rows into the buffers, with the slots of their next tokens; where each of them is. Tokens that are `ahead`
-        only the device knows."""
-        b, going = self.buffers, self.can_continue(seqs, steps)
-        assert going or not ahead
-        if not going:
+        """Write sequences and the slots of their next tokens into the buffers; returns the row of each. Only the device
+        knows the tokens that are `ahead`."""
+        b, continuing = self.buffers, self.can_continue(seqs, steps)
+        assert continuing or not ahead
+        if not continuing:
             self._rebuild(seqs)
         self._retire(seqs)
         places = np.asarray([self.row_of[seq] for seq in seqs])
         if not ahead:
             newest, positions = np.zeros(self.bucket, np.int64), np.zeros(self.bucket, np.int64)
             newest[places] = [seq.token_ids[-1] if seq.token_ids else seq.request.prefix[-1] for seq in seqs]
-            positions[places] = (self._starts + self._lengths)[places] - (0 if going else steps)
+            positions[places] = (self._starts + self._lengths)[places] - (0 if continuing else steps)
             copy_to_device_async(newest, b.last_tokens[: self.bucket])
             copy_to_device_async(positions, b.positions[: self.bucket])
-        if going:
+        if continuing:
             fresh = np.full((self.bucket, steps), self.null_slot, np.int32)
             fresh[places] = [seq.slots[-steps:] for seq in seqs]
             columns = (b.positions - b.tail_starts)[: self.bucket, None] + torch.arange(
@@ -84,7 +84,7 @@ class GraphBatch:
         return places
 
     def _retire(self, seqs: Sequence[SequenceState]) -> None:
-        """Places whose rows have gone begin at 0 again and again, and write to the blank slot."""
+        """Rows without a sequence start at position 0 in every step and write to the null slot."""
         b = self.buffers
         if len(self.row_of) > len(seqs):
             here = set(seqs)
@@ -99,28 +99,28 @@ class GraphBatch:
         b.tail_starts.index_fill_(0, index, 0)
 
     def _rebuild(self, seqs: Sequence[SequenceState]) -> None:
-        """Other rows than last time: what each of them reads."""
+        """The batch has changed: write what each row reads."""
         self.bucket = bucket = _graph_batch_size(len(seqs))
-        b, c, made = self.buffers, self.weights.config, plan_attention(seqs)
-        fit_plan_to_kernels(made, bucket, bytes_per_token(c, self.cache.kv[0].dtype) // c.layers)
+        b, c, plan = self.buffers, self.weights.config, plan_attention(seqs)
+        fit_plan_to_kernels(plan, bucket, bytes_per_token(c, self.cache.kv[0].dtype) // c.layers)
         self.row_of = {seq: i for i, seq in enumerate(seqs)}
         for seq in seqs:
             seq.prefill_tokens += not seq.token_ids
         self._lengths, self._starts = np.zeros(bucket, np.int64), np.zeros(bucket, np.int64)
-        self._lengths[: len(seqs)], self._starts[: len(seqs)] = [len(tail) for tail in made.tails], made.tail_starts
+        self._lengths[: len(seqs)], self._starts[: len(seqs)] = [len(tail) for tail in plan.tails], plan.tail_starts
         table = np.full((bucket, b.tail_slots.shape[1]), self.null_slot, np.int32)
-        for r, tail in enumerate(made.tails):
+        for r, tail in enumerate(plan.tails):
             table[r, : len(tail)] = tail
         copy_to_device_async(table, b.tail_slots[:bucket])
         copy_to_device_async(self._starts, b.tail_starts[:bucket])
         if self.samples:
             self._write_sampling_params(seqs)
-        self._has_shared = bool(made.shared)
-        if self._has_shared and b.write_shared(made, bucket):
-            self.graphs = {k: g for k, g in self.graphs.items() if not k[1]}  # they read a table no more in use
+        self._has_shared = bool(plan.shared)
+        if self._has_shared and b.write_shared(plan, bucket):
+            self.graphs = {k: g for k, g in self.graphs.items() if not k[1]}  # they read the old table
 
     def _write_sampling_params(self, seqs: Sequence[SequenceState]) -> None:
-        """How each row is drawn for."""
+        """Write the sampling parameters of each row."""
         b, bucket = self.buffers, self.bucket
         heat, greedy = np.ones(bucket, np.float32), np.zeros(bucket, np.int32)
         heat[: len(seqs)] = [seq.sampling.temperature or 1.0 for seq in seqs]
@@ -137,7 +137,7 @@ class GraphBatch:
                 copy_to_device_async(np.ascontiguousarray(column), buffer[:bucket])
 
     def run(self, chunks: Sequence[PrefillChunk] = ()) -> Tensor | None:
-        """One pass. Where chunks are filled in it, which differ from time to time, it is no graph, and returns their
+        """One step. With prefill chunks, which differ from step to step, it runs without a graph and returns their
         hidden states."""
         b, key = self.buffers, (self.bucket, self._has_shared, self._has_truncation)
 
@@ -151,7 +151,7 @@ class GraphBatch:
         if key not in self.graphs:
             kept = [x.clone() for x in (b.positions, b.last_tokens, b.step)]
             with side_stream(b.logits.device):
-                once()  # compiles the kernels, and lets cuBLAS choose
+                once()  # compiles the kernels and lets cuBLAS choose its own
                 for x, old in zip((b.positions, b.last_tokens, b.step), kept, strict=True):
                     x.copy_(old)
                 side = torch.cuda.current_stream()
@@ -166,7 +166,7 @@ class GraphBatch:
 
 
 def side_stream(device: torch.device) -> AbstractContextManager[Any]:
-    """On a stream of its own, after what was begun so far."""
+    """A separate stream that waits for the work launched so far."""
     if device.type != "cuda":
         return nullcontext()
     stream = torch.cuda.Stream(device)
@@ -179,6 +179,6 @@ def _graph_batch_size(seqs: int) -> int:
 
 
 def copy_to_device_async(values: NDArray[Any], buffer: Tensor) -> Tensor:
-    """To the device, without waiting for it."""
+    """Copy to the device without waiting for it."""
     host = torch.from_numpy(values)
     return buffer.copy_(host.pin_memory() if buffer.is_cuda else host, non_blocking=True)

@@ -1,6 +1,6 @@
-"""What captured passes read and write: tables of rows and of the runs they share, and room for what they compute.
+"""Buffers that CUDA graphs read and write: tables of rows and their shared segments, and space for results.
 
-Shapes as in kernels.py.
+Shapes as in triton_kernels.py.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from ponder.engine.attention_plan import AttentionPlan, KVSegment
 from ponder.engine.radix_tree import Slots
 from ponder.nets.decoder import Decoder
 
-STEPS_PER_LAUNCH = 16  # passes between two looks: a text that ends is noticed after half as many, on average
-VOCAB_CHUNK_SIZE = 2048  # of the vocabulary, when drawing
-QUERIES_PER_PROGRAM = 32  # queries (rows times heads of a group) that read a shared run together
-_KEYS_PER_PROGRAM = 512  # keys of a shared run that one program reads
-_MAX_TAIL_KEYS = 1024  # keys that one row reads one after another; more are cut into runs, to be read side by side
-_MIN_SHARED_ITEMS = 64  # shared runs for which there is always room
-_MIN_SAVED_BYTES = 64 << 20  # bytes of a layer that sharing must save, to be worth a kernel more in every layer
+STEPS_PER_LAUNCH = 16  # steps of one launch; a finished sequence is noticed after half of them, on average
+VOCAB_CHUNK_SIZE = 2048  # tokens of the vocabulary that one program samples from
+QUERIES_PER_PROGRAM = 32  # queries (rows times heads of a group) that read a shared segment together
+_KEYS_PER_PROGRAM = 512  # keys of a shared segment that one program reads
+_MAX_TAIL_KEYS = 1024  # keys of a tail; a longer one is split into segments that are read in parallel
+_MIN_SHARED_ITEMS = 64  # shared segments for which there is always space
+_MIN_SAVED_BYTES = 64 << 20  # bytes of a layer that sharing must save to be worth another kernel in every layer
 
 
 def max_shared_items(rows: int) -> int:
-    """Runs that are shared in a batch of so many rows; more are made longer until they are as few."""
+    """Space for shared segments in a batch of this size; if there are more, they are made longer."""
     return 4 * rows + _MIN_SHARED_ITEMS
 
 
-def fit_plan_to_kernels(made: AttentionPlan, bucket: int, token_bytes: int) -> None:
-    """Make of a plan what a pass reads fastest. `token_bytes` is what one token takes in one layer."""
-    _inline_short_segments(made, token_bytes)
-    _split_long_tails(made)
-    if sum(len(segment.rows) for segment in made.shared) > max_shared_items(bucket):
-        made.shared = _limit_sharing_depth(made.shared)
+def fit_plan_to_kernels(plan: AttentionPlan, bucket: int, token_bytes: int) -> None:
+    """Change a plan to what the kernels read fastest. `token_bytes`: size of one token in one layer."""
+    _inline_short_segments(plan, token_bytes)
+    _split_long_tails(plan)
+    if sum(len(segment.rows) for segment in plan.shared) > max_shared_items(bucket):
+        plan.shared = _limit_sharing_depth(plan.shared)
 
 
-def _inline_short_segments(made: AttentionPlan, token_bytes: int) -> None:
-    """Short runs that are shared by few rows are read by each of them: the second reader finds them in the GPU's own
-    cache, and a kernel less runs."""
-    sizes = {id(s): sum(map(len, s.slot_runs)) for s in made.shared}
-    saved = sum((len(s.rows) - 1) * sizes[id(s)] for s in made.shared) * token_bytes
+def _inline_short_segments(plan: AttentionPlan, token_bytes: int) -> None:
+    """Short segments with few rows are read by each of them: the second reader finds them in the GPU's cache, and one
+    kernel less runs."""
+    sizes = {id(s): sum(map(len, s.slot_runs)) for s in plan.shared}
+    saved = sum((len(s.rows) - 1) * sizes[id(s)] for s in plan.shared) * token_bytes
     kept, cut = list[KVSegment](), set[int]()
     before: dict[int, list[Slots]] = {}
-    for segment in sorted(made.shared, key=lambda s: s.position):
+    for segment in sorted(plan.shared, key=lambda s: s.position):
         size = sizes[id(segment)]
         worth = size >= _KEYS_PER_PROGRAM or (
             saved >= _MIN_SAVED_BYTES and (len(segment.rows) - 1) * size >= _KEYS_PER_PROGRAM // 2
@@ -52,32 +52,32 @@ def _inline_short_segments(made: AttentionPlan, token_bytes: int) -> None:
         if worth and cut.isdisjoint(segment.rows):
             kept.append(segment)
             continue
-        for row in segment.rows:  # all that follows on their paths is read with it
+        for row in segment.rows:  # the rest of their paths is read with it
             if row not in cut:
                 cut.add(row)
-                made.tail_starts[row] = segment.position
+                plan.tail_starts[row] = segment.position
             before.setdefault(row, []).extend(segment.slot_runs)
     for row, parts in before.items():
-        made.tails[row] = np.concatenate([*parts, made.tails[row]])
-    made.shared = kept
+        plan.tails[row] = np.concatenate([*parts, plan.tails[row]])
+    plan.shared = kept
 
 
-def _split_long_tails(made: AttentionPlan) -> None:
-    """Long tails become runs that are read side by side, so that few rows keep the whole device at work."""
-    for r, tail in enumerate(made.tails):
-        cut = len(tail) - 2 * STEPS_PER_LAUNCH  # the last slots are written yet
+def _split_long_tails(plan: AttentionPlan) -> None:
+    """Long tails become segments that are read in parallel, so that few rows keep the whole device busy."""
+    for r, tail in enumerate(plan.tails):
+        cut = len(tail) - 2 * STEPS_PER_LAUNCH  # the last slots are not written yet
         if cut > 0 and len(tail) > _MAX_TAIL_KEYS:
-            made.shared.append(KVSegment([r], made.tail_starts[r], [tail[:cut]]))
-            made.tails[r], made.tail_starts[r] = tail[cut:], made.tail_starts[r] + cut
+            plan.shared.append(KVSegment([r], plan.tail_starts[r], [tail[:cut]]))
+            plan.tails[r], plan.tail_starts[r] = tail[cut:], plan.tail_starts[r] + cut
 
 
 def _limit_sharing_depth(shared: Sequence[KVSegment]) -> list[KVSegment]:
-    """Of a deep tree, only the runs next to its roots stay shared: a row reads three of them, then one of its own."""
+    """Of a deep tree, only segments near the root stay shared: a row reads three of them, then one of its own."""
     kept: list[KVSegment] = []
     own: dict[int, KVSegment] = {}
     depth: dict[int, int] = {}
     for segment in sorted(shared, key=lambda s: s.position):
-        deep = depth.get(segment.rows[0], 0)  # all that read this run have read the same before it
+        deep = depth.get(segment.rows[0], 0)  # all readers of this segment have read the same before it
         if deep < 3:
             kept.append(segment)
             depth |= dict.fromkeys(segment.rows, deep + 1)
@@ -88,10 +88,9 @@ def _limit_sharing_depth(shared: Sequence[KVSegment]) -> list[KVSegment]:
 
 
 class GraphBuffers:
-    """What the graphs read and write. What only a pass itself needs, and its logits until they are looked at, lie where
-    those of `beside` do: by far the most."""
+    """Inputs and outputs of the graphs. Scratch space and logits, by far the largest part, are shared with `other`."""
 
-    def __init__(self, net: Decoder, rows: int, slots: int, beside: GraphBuffers | None = None) -> None:
+    def __init__(self, net: Decoder, rows: int, slots: int, other: GraphBuffers | None = None) -> None:
         c, device, dtype = net.config, net.device, net.dtype
 
         def empty(*shape: int, kind: torch.dtype = dtype) -> Tensor:
@@ -100,21 +99,21 @@ class GraphBuffers:
         whole, real = torch.int32, torch.float32
         self.rows = rows
         self.last_tokens, self.positions, self.tail_starts = (empty(rows, kind=torch.int64) for _ in range(3))
-        self.tail_slots = empty(rows, _MAX_TAIL_KEYS + 64 * STEPS_PER_LAUNCH, kind=whole).fill_(slots)  # the blank one
+        self.tail_slots = empty(rows, _MAX_TAIL_KEYS + 64 * STEPS_PER_LAUNCH, kind=whole).fill_(slots)  # the null slot
         self.temperature, self.greedy = torch.ones(rows, device=device), empty(rows, kind=whole)
         self.top_k, self.top_p, self.min_p = empty(rows, kind=whole), self.temperature.clone(), empty(rows, kind=real)
         self.min_logit = empty(rows, kind=real)
         self.uniforms = empty(rows, STEPS_PER_LAUNCH, kind=torch.float64)
         self.tokens, self.logprobs = empty(rows, STEPS_PER_LAUNCH, kind=whole), empty(rows, STEPS_PER_LAUNCH, kind=real)
         self.step = empty(1, kind=whole)
-        # shared runs: as many items and entries as there may be, and for each entry a part of the attention
+        # shared segments: items, entries (an item and a row), and the partial attention of each entry
         self.max_shared_items = max_shared_items(rows)
         self.items, self.counts = empty(self.max_shared_items, 5, kind=whole), empty(1, kind=whole)
         self.entry_rows = empty(self.max_shared_items, kind=whole)
         self.row_entries, self.row_entry_ends = empty(self.max_shared_items, kind=whole), empty(rows + 1, kind=whole)
-        self.slots = empty(slots, kind=whole)  # each is in one run, but where runs of a deep tree are not shared
+        self.slots = empty(slots, kind=whole)  # each is in one segment, except where a deep tree is not shared
         self.group = c.heads // c.kv_heads
-        if beside is None:
+        if other is None:
             self.logits = empty(rows, c.vocab, kind=real)
             chunks = -(-c.vocab // VOCAB_CHUNK_SIZE)
             self.chunk_max, self.chunk_sum = (empty(rows, chunks, kind=real) for _ in range(2))
@@ -123,39 +122,39 @@ class GraphBuffers:
             self.partial_max, self.partial_sum = (empty(self.max_shared_items, c.heads, kind=real) for _ in range(2))
         else:
             self.logits, self.chunk_max, self.chunk_sum, self.chunk_argmax = (
-                beside.logits,
-                beside.chunk_max,
-                beside.chunk_sum,
-                beside.chunk_argmax,
+                other.logits,
+                other.chunk_max,
+                other.chunk_sum,
+                other.chunk_argmax,
             )
             self.partial_values, self.partial_max, self.partial_sum = (
-                beside.partial_values,
-                beside.partial_max,
-                beside.partial_sum,
+                other.partial_values,
+                other.partial_max,
+                other.partial_sum,
             )
 
-    def write_shared(self, made: AttentionPlan, bucket: int) -> bool:
-        """The shared runs of a plan, cut to what one program reads. True: the table of slots had to be replaced."""
+    def write_shared(self, plan: AttentionPlan, bucket: int) -> bool:
+        """Write the shared segments of a plan, split for the programs. True: the slot table was replaced."""
         run, per = _KEYS_PER_PROGRAM, max(1, QUERIES_PER_PROGRAM // self.group)
         while True:
             items: list[tuple[int, ...]] = []
             entries: list[int] = []
             slots: list[Slots] = []
             at = 0
-            for segment in made.shared:
-                its = segment.slots
-                for first in range(0, len(its), run):
-                    slots.append(its[first : first + run])
-                    for who in range(0, len(segment.rows), per):
-                        readers = segment.rows[who : who + per]
+            for segment in plan.shared:
+                segment_slots = segment.slots
+                for first in range(0, len(segment_slots), run):
+                    slots.append(segment_slots[first : first + run])
+                    for i in range(0, len(segment.rows), per):
+                        readers = segment.rows[i : i + per]
                         items.append((at, len(slots[-1]), segment.position + first, len(entries), len(readers)))
                         entries += readers
                     at += len(slots[-1])
             if max(len(items), len(entries)) <= max_shared_items(bucket):
                 break
-            assert run < at, "more rows share runs than there are places"
-            run *= 2  # fewer, longer runs
-        if small := at > len(self.slots):
+            assert run < at, "more rows share segments than there is space for"
+            run *= 2  # fewer, longer items
+        if too_small := at > len(self.slots):
             self.slots = torch.zeros(2 * at, device=self.slots.device, dtype=torch.int32)
         self.counts.fill_(len(items))
         if items:
@@ -170,4 +169,4 @@ class GraphBuffers:
         else:
             ends = np.zeros(bucket + 1)
         self.row_entry_ends[: bucket + 1].copy_(torch.from_numpy(ends.astype(np.int32)))
-        return small
+        return too_small

@@ -61,7 +61,7 @@ class Inbox(NamedTuple):
 class Mailbox:
     """`step` runs in the worker thread; `has_work` says whether another step is due without a new call.
 
-    `calls` belongs to the worker thread, like everything that `step` uses. All other fields are guarded by `_condition`.
+    `calls` belongs to the worker thread, like everything that `step` uses. `_condition` guards all other fields.
     """
 
     def __init__(self, step: Callable[[], None], has_work: Callable[[], bool]) -> None:

@@ -1,4 +1,4 @@
-"""A pass of the network over a chunk of the work, in plain torch: any device, any type."""
+"""Runs the network on prefill chunks and decoding sequences, in plain torch: any device, any dtype."""
 
 from __future__ import annotations
 

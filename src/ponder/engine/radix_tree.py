@@ -26,7 +26,7 @@ class OutOfSlots(Exception):
 
 
 class RadixNode:
-    """A run of tokens. The first `computed` of them have keys and values, and then all tokens before the run have them too.
+    """A run of tokens. The first `computed` of them have keys and values; if any, then all tokens before the run too.
     `ref_count` counts the holders of this node and its children that have references."""
 
     __slots__ = (

@@ -124,8 +124,8 @@ def _truncate_top(logprobs_BV: Tensor, sampling: Sequence[Sampling]) -> Tensor:
 def sample_tokens(
     logits_BV: Tensor, uniform_B: Tensor, greedy_B: Tensor, forced_B: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Token ids [B] and their log-probabilities [B]. `uniform_B` is in [0, 1), float64; `forced_B` holds tokens that are
-    not sampled, and -1 for rows that are."""
+    """Token ids [B] and their log-probabilities [B]. `uniform_B` is in [0, 1), float64; `forced_B` holds tokens that
+    are not sampled, and -1 for rows that are."""
     where = float64_device(logits_BV.device)
     top_B1 = logits_BV.amax(-1, keepdim=True)
     token_and_total = _invert_cdf((logits_BV - top_B1).exp_().to(where), uniform_B.to(where))

@@ -24,7 +24,7 @@ StopCheck = Callable[[SequenceState], bool]
 def sample_and_append(
     logits_BV: Tensor, seqs: Sequence[SequenceState], eos: frozenset[int], stopped: StopCheck, version: int = 0
 ) -> dict[SequenceState, Exception]:
-    """Sample a token for every sequence. Returns the sequences that failed, with their errors (see `request_errors`)."""
+    """Sample a token for every sequence. Returns those that failed, with their errors (see `request_errors`)."""
     own_BV = logits_BV.float()
     failed: dict[SequenceState, Exception] = {}
     sampled = _sample_or_blame(own_BV, _processed_logits(own_BV, seqs, eos, failed), seqs, failed)

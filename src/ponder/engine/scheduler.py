@@ -1,8 +1,8 @@
 """Decides what the next step computes. Integers only: no tensors, no model.
 
 Items wait in the order of their arrival and are admitted while the cache has room. Prefill computes the tokens before
-an item's last one, chunk by chunk; a run of the tree that several items share is computed once. After prefill a sequence
-decodes, one token per step, in a batch with all others and with chunks of prefill.
+an item's last one, chunk by chunk; a run of the tree that several items share is computed once. After prefill a
+sequence decodes, one token per step, in a batch with all others and with chunks of prefill.
 
 When the cache is full, unused runs are evicted first. Then the scheduler preempts the youngest item: it keeps its
 tokens and is admitted again later, with its old priority and with whatever of it is still cached. The oldest item is
@@ -98,7 +98,7 @@ class Scheduler:
         choose: ChooseSequences = lambda seqs: (seqs, 1),
         mixed_batch: Callable[[Sequence[PrefillChunk]], bool] = lambda chunks: True,
     ) -> StepPlan | None:
-        """The next step; None if nothing can be done now. `mixed_batch`: shall a step that prefills these chunks decode too?"""
+        """The next step; None if nothing can be done now. `mixed_batch`: shall a step with these chunks decode too?"""
         self._admit()
         chunks = self._next_chunks()
         if self.prefilling and not chunks:
@@ -234,7 +234,7 @@ class Scheduler:
         return True
 
     def _plan_decode(self, seqs: Sequence[SequenceState], steps: int) -> StepPlan | None:
-        """Allocate slots for up to `steps` more tokens of each sequence, at least one. The youngest item is preempted until
+        """Allocate slots for up to `steps` more tokens of each sequence, at least one. Preempt the youngest item until
         there are enough. None: all of these sequences were preempted."""
         while steps > 1 and self.allocator.free_count + self.tree.evictable < steps * len(seqs):
             steps //= 2
@@ -267,9 +267,7 @@ class Scheduler:
         node, tree = item.node, item.node.tree
         if isinstance(item, SequenceState):
             kept = np.asarray(item.slots, np.int32)
-            filled = min(
-                len(kept), item.length - 1 - node.end
-            )  # the other slots were for tokens that were never sampled
+            filled = min(len(kept), item.length - 1 - node.end)  # other slots were for tokens never sampled
             tokens = item.tokens[node.end : node.end + filled]
             item.slots = []
         else:

@@ -27,7 +27,7 @@ _MAX_PADDED_SCORES = 1 << 14  # scores of padding that cost less than another gr
 
 
 class PrefillAttention:
-    """Attention while prefixes are filled in: each token sees its path in the cache and those before it in its chunk."""
+    """Attention of prefill: each token sees its path in the cache and the tokens before it in its chunk."""
 
     def __init__(self, cache: KVCache, chunks: Sequence[PrefillChunk]) -> None:
         self.cache = cache
@@ -59,22 +59,22 @@ class PrefillAttention:
 
 
 class MixedAttention:
-    """Rows that decode, and after them parts that are filled, in one pass."""
+    """Attention of decoding rows, followed by prefill chunks, in one step."""
 
-    def __init__(self, decoding: DecodeAttention, filling: PrefillAttention) -> None:
-        self.decoding, self.filling = decoding, filling
-        self.positions_T = torch.cat([decoding.positions_T, filling.positions_T])
+    def __init__(self, decoding: DecodeAttention, prefill: PrefillAttention) -> None:
+        self.decoding, self.prefill = decoding, prefill
+        self.positions_T = torch.cat([decoding.positions_T, prefill.positions_T])
 
     def __call__(
         self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, *, scale: float, window: int | None
     ) -> Tensor:
         sizes = [rows := len(self.decoding.positions_T), len(q_THD) - rows]
-        both = zip((self.decoding, self.filling), *(x.split(sizes) for x in (q_THD, k_TKD, v_TKD)), strict=True)
+        both = zip((self.decoding, self.prefill), *(x.split(sizes) for x in (q_THD, k_TKD, v_TKD)), strict=True)
         return torch.cat([attend(layer, q, k, v, scale=scale, window=window) for attend, q, k, v in both])
 
 
 class SegmentGroup:
-    """Shared segments of like size: those of a plan are padded to the largest of these, not of all."""
+    """Shared segments of similar size, padded to the largest of the group rather than of the whole plan."""
 
     def __init__(self, cache: KVCache, segments: Sequence[KVSegment]) -> None:
         slots = [s.slots for s in segments]
@@ -93,16 +93,16 @@ class SegmentGroup:
         self.is_key_NP = cache.to_device(real_NP)
         self.rows_NR = cache.to_device(rows_NR)
         self.slots_NP = cache.to_device(slots_NP)
-        self.entries = cache.to_device(np.flatnonzero(real_NR.ravel()))  # of N x R, those that are rows
+        self.entries = cache.to_device(np.flatnonzero(real_NR.ravel()))  # indices into N x R that are real rows
         self.entry_rows = cache.to_device(rows_NR.ravel()[np.flatnonzero(real_NR.ravel())])
 
 
 class DecodeAttention:
     """Attention of one new token per row: shared segments once for all their rows, then each row's tail.
 
-    Each piece gives a maximum, a sum of exponentials and a weighted value; these add up exactly to one softmax. On a
-    processor the keys and values of tails are kept side by side for as long as the rows stay the same, so that a pass
-    does not gather them anew.
+    Each piece gives a maximum, a sum of exponentials and a weighted value, which combine exactly to one softmax. On a
+    CPU, keys and values of the tails are kept as a contiguous copy while the batch stays the same, so that a step does
+    not gather them again.
     """
 
     def __init__(self, cache: KVCache, plan: AttentionPlan) -> None:
@@ -117,7 +117,7 @@ class DecodeAttention:
         self.lengths, self.starts = lengths, np.asarray(plan.tail_starts)
         self.tail_slots = np.zeros((rows, _tail_columns(int(lengths.max()))), np.int64)
         for r, tail in enumerate(plan.tails):
-            self.tail_slots[r] = tail[0]  # where nothing is to be read, its own: another's may hold no number
+            self.tail_slots[r] = tail[0]  # padding: its own slot, since another may hold NaN
             self.tail_slots[r, : len(tail)] = tail
         self.shared = [SegmentGroup(cache, segments) for segments in _group_by_size(plan.shared)]
         self._tail_copies: dict[int, Tensor] = {}  # by layer
@@ -133,7 +133,7 @@ class DecodeAttention:
                 self.tail_slots[:, :1], _tail_columns(self.tail_slots.shape[1]) - self.tail_slots.shape[1], axis=1
             )
             self.tail_slots = np.concatenate([self.tail_slots, more], axis=1)
-            self._tail_copies = {}  # anew, with more room, if there is
+            self._tail_copies = {}  # copied again, with more columns
         self.tail_slots[np.arange(len(slots)), self.lengths] = slots
         self.lengths = self.lengths + 1
         self._update_tensors()
@@ -145,7 +145,9 @@ class DecodeAttention:
         self.slots_B = put(self.tail_slots[rows, self.lengths - 1])
         self.last_B = put(rows * self.tail_slots.shape[1] + self.lengths - 1)  # where these are in `_tail_copies`
         self.positions_T = put(self.starts + self.lengths - 1)
-        self.back_BL = put((self.lengths - 1)[:, None] - np.arange(longest))  # how far back each key lies
+        self.back_BL = put(
+            (self.lengths - 1)[:, None] - np.arange(longest)
+        )  # distance from the newest token to each key
         self._masks: dict[int | None, Tensor] = {}
         size = (
             self.tail_slots.size
@@ -185,7 +187,7 @@ class DecodeAttention:
         return (mixed / total[..., None]).transpose(0, 1).reshape(rows, heads, size).to(q_THD.dtype)
 
     def _tail_kv(self, layer: int, kv: Tensor, new_2KBD: Tensor) -> Tensor:
-        """Keys and values [2, K, B, L, D] of what each row reads alone."""
+        """Keys and values [2, K, B, L, D] of each row's tail."""
         groups, size, (rows, room) = kv.shape[1], kv.shape[3], self.tail_slots.shape
         if not self._keeps_tail_copies:
             return kv.index_select(2, self.slots_BL.view(-1)).view(2, groups, rows, -1, size)
@@ -201,7 +203,7 @@ class DecodeAttention:
         return self.back_BL >= 0 if window is None else (self.back_BL >= 0) & (self.back_BL < window)
 
     def _mask(self, window: int | None, dtype: torch.dtype, groups: int = 1) -> Tensor:
-        """What is added to the scores of tails, for all layers of a pass."""
+        """The mask added to the scores of tails, for all layers of a step."""
         if window not in self._masks:
             near = self._in_window(window)[None, :, None, :].expand(groups, -1, -1, -1)
             self._masks[window] = torch.zeros(near.shape, dtype=dtype).masked_fill_(~near, -torch.inf)
@@ -233,12 +235,12 @@ class DecodeAttention:
 
 
 def _tail_columns(length: int) -> int:
-    """Columns for tails of that length, that they can grow into."""
+    """Columns for tails of that length, with room to grow."""
     return max(length + 32, length * 5 // 4)
 
 
 def _inline_short_segments(plan: AttentionPlan, per_token: int) -> None:
-    """Shared runs that are short are read by each of their rows: that costs less than putting pieces together."""
+    """Short shared segments are read by each of their rows: that costs less than combining pieces."""
     if sum((len(s.rows) - 1) * sum(map(len, s.slot_runs)) for s in plan.shared) * per_token > _MAX_INLINE_BYTES:
         return
     before: dict[int, list[Slots]] = {}
@@ -252,8 +254,8 @@ def _inline_short_segments(plan: AttentionPlan, per_token: int) -> None:
 
 
 def _split_long_tails(plan: AttentionPlan) -> None:
-    """A tail far longer than the others, which would all be padded to it, is read as a run of its own but for its last
-    token, which is written yet."""
+    """A tail far longer than the others, which would all be padded to it, becomes a segment of its own, except for its
+    last token, which is not written yet."""
     lengths = np.asarray([len(tail) for tail in plan.tails])
     if lengths.max() * len(lengths) <= 2 * lengths.sum() + _MAX_PADDED_SCORES:
         return
@@ -264,7 +266,7 @@ def _split_long_tails(plan: AttentionPlan) -> None:
 
 
 def _group_by_size(shared: Sequence[KVSegment]) -> list[list[KVSegment]]:
-    """Segments to be padded to one size, so that no more than half of what is computed is padding, or little."""
+    """Groups of segments to be padded to one size, such that at most half of a group is padding, or only little."""
     sizes = [(len(s.rows), sum(map(len, s.slot_runs))) for s in shared]
     out: list[list[KVSegment]] = []
     most_rows = longest = real = 0
@@ -281,17 +283,17 @@ def _group_by_size(shared: Sequence[KVSegment]) -> list[list[KVSegment]]:
 def _partial_attention(
     q: Tensor, k: Tensor, v: Tensor, seen: Tensor, whole: bool = True
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of some of the keys: the largest score, the sum of exponentials below it, and the values so weighted.
+    """Attention to some of the keys: the largest score, the sum of exponentials below it, and the weighted values.
 
-    `whole`: every query sees a key. Then a processor does it in one call, which gives the log of the sum instead: many
-    products as small as these are three times slower one by one.
+    `whole`: every query sees a key. Then a CPU needs one call, which gives the log of the sum instead: many products as
+    small as these are three times slower one by one.
     """
     if whole and q.device.type == "cpu":
         mask = torch.zeros(seen.shape, dtype=q.dtype).masked_fill_(~seen, -torch.inf).expand(*q.shape[:3], -1)
         mixed, top = _cpu_flash_attention(q, k, v, 0.0, False, attn_mask=mask, scale=1.0)
         return _partial_from_lse(top, mixed)
     scores = (q @ k.transpose(-1, -2)).float().masked_fill(~seen, -torch.inf)
-    top = scores.amax(-1).clamp(min=-1e30)  # where nothing is seen, the sum is 0
+    top = scores.amax(-1).clamp(min=-1e30)  # if no key is visible, the sum is 0
     weights = (scores - top[..., None]).exp()
     return top, weights.sum(-1), (weights.to(v.dtype) @ v).float()
 
@@ -309,5 +311,5 @@ def _stack_kv(k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
 
 
 def _partial_from_lse(top: Tensor, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """A piece whose sum of exponentials is in `top`."""
+    """Partial attention whose sum of exponentials is contained in `top`."""
     return top.float(), torch.ones_like(top, dtype=torch.float32), mixed.float()

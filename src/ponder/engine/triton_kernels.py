@@ -1,7 +1,7 @@
 # mypy: ignore-errors
-"""What lies between the matrix products of a decoding pass, as Triton kernels.
+"""Triton kernels for what lies between the matrix products of a step.
 
-Each rounds where the network's own lines round, so that what is sampled is what the learner computes.
+Each kernel rounds where the network's torch code rounds, so that the sampler computes what the learner computes.
 
 Shapes: B rows, E width, H query heads, K key heads, G = H / K, D head size, S slots, V vocabulary.
 """
@@ -14,7 +14,7 @@ import triton.language as tl
 
 @triton.jit
 def add_norm(stream, more, weight, out, width, eps, ADD: tl.constexpr, GEMMA: tl.constexpr, E: tl.constexpr):
-    """stream += more; out = RMS norm of stream. One program a row."""
+    """stream += more; out = RMS norm of stream. One program per row."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, E)
     real = at < width
@@ -34,7 +34,7 @@ def add_norm(stream, more, weight, out, width, eps, ADD: tl.constexpr, GEMMA: tl
 
 @triton.jit
 def _norm_and_rotate(x, d, real, cos, sin, weight, eps, size, NORM: tl.constexpr, GEMMA: tl.constexpr):
-    """Heads that begin at `x` [M, 1], normed, and turned by the angles at `cos` and `sin`. `d` is [1, D]."""
+    """Normalize heads that begin at `x` [M, 1] and rotate them by the angles at `cos` and `sin`. `d` is [1, D]."""
     half = size // 2
     across = tl.where(d < half, d + half, d - half)
     a = tl.load(x + d, mask=real, other=0.0)
@@ -58,7 +58,7 @@ def _norm_and_rotate(x, d, real, cos, sin, weight, eps, size, NORM: tl.constexpr
 
 @triton.jit
 def _online_softmax(query, k, v, seen, scale, top, total, mixed):
-    """Some more keys: the largest score so far, the sum of exponentials below it, and the values so weighted."""
+    """Add keys to the running maximum, sum of exponentials and weighted values."""
     score = tl.where(seen, tl.dot(query, tl.trans(k), input_precision="ieee") * scale, -1e30)
     higher = tl.maximum(top, tl.max(score, 1))
     weight = tl.where(seen, tl.exp(score - higher[:, None]), 0.0)
@@ -74,7 +74,7 @@ def shared_prefix_attention(
     WINDOW: tl.constexpr, NORM: tl.constexpr, GEMMA: tl.constexpr,
     H: tl.constexpr, K: tl.constexpr, G: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """A run of keys, read once for all rows that share it. One program an item and key head.
+    """Keys of a shared segment, read once for all its rows. One program per item and key head.
 
     An item is (first slot, slots, position of the first, first entry, entries); an entry is a row of that item, and
     has G places in `out`, `tops` and `totals` for each key head. `counts[0]` items are real.
@@ -123,11 +123,11 @@ def decode_attention(
     WINDOW: tl.constexpr, NORM: tl.constexpr, GEMMA: tl.constexpr, SHARED: tl.constexpr,
     H: tl.constexpr, K: tl.constexpr, G: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """A row's newest token: its key and value go to its slot; its queries meet them, the keys that the row reads alone,
-    and then what `shared` made of those it reads with others. One program a row and key head.
+    """Attention of each row's newest token. Stores its key and value in its slot, attends to them and to the row's
+    tail, and adds the results of `shared_prefix_attention`. One program per row and key head.
 
-    `qkv` is [B, (H + 2K) D], `cache` [2, K, S, D] of this layer, `cos` and `sin` [positions, D / 2]. What a row reads
-    alone begins at position `starts[row]` and ends with the row's own position.
+    `qkv` is [B, (H + 2K) D], `cache` [2, K, S, D] of this layer, `cos` and `sin` [positions, D / 2]. A row's tail
+    begins at position `starts[row]` and ends with the row's own position.
     """
     row, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
     m, d = tl.arange(0, M), tl.arange(0, D)[None, :]
@@ -189,7 +189,7 @@ def rotate_and_store(
     NORM: tl.constexpr, GEMMA: tl.constexpr, H: tl.constexpr, K: tl.constexpr, G: tl.constexpr,
     MQ: tl.constexpr, MK: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """Queries and keys of a token, turned by its position; keys and values go to its slot. One program a token."""
+    """Rotate queries and keys of a token by its position; store keys and values in its slot. One program per token."""
     token = tl.program_id(0).to(tl.int64)
     d, q, k = tl.arange(0, D)[None, :], tl.arange(0, MQ)[:, None], tl.arange(0, MK)[:, None]
     angle = tl.load(positions + token) * (size // 2)
@@ -211,7 +211,7 @@ def prefill_attention(
     WINDOW: tl.constexpr,
     H: tl.constexpr, K: tl.constexpr, G: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """Tokens of a prefix, whose keys are in the cache already. One program an item and key head.
+    """Attention of prefill tokens, whose keys are in the cache already. One program per item and key head.
 
     An item is (first token, tokens, first slot of its path, place on the path of the first token); `q` and `out` are
     [T, H, D].
@@ -271,7 +271,7 @@ def quantized_linear(
     x, weight, scale, bias, out, rows, width, wide,
     BIAS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    """x [rows, wide] times the transpose of a matrix [width, wide] of one byte an entry, each row with its scale."""
+    """x [rows, wide] times the transpose of a matrix [width, wide] of one byte per entry, each row with its scale."""
     n, m = tl.program_id(0) * N + tl.arange(0, N), tl.program_id(1) * M + tl.arange(0, M)
     total = tl.zeros([M, N], tl.float32)
     for first in range(0, wide, K):
@@ -288,13 +288,13 @@ def quantized_linear(
 
 @triton.jit
 def _float_order_bits(bits):
-    """Numbers' bits as integers in the numbers' order; and back again."""
+    """Float bits as integers with the same order; and back."""
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 
 
 @triton.jit
 def _mass_above(logits, temperature, top, low, vocabulary, MASS: tl.constexpr, N: tl.constexpr):
-    """Of the logits that are `low` or more: their probability, up to a factor; or their number."""
+    """Of the logits not below `low`: their unnormalized probability, or their count."""
     total = tl.zeros([N], tl.float32)
     for first in range(0, vocabulary, N):
         at = first + tl.arange(0, N)
@@ -305,7 +305,7 @@ def _mass_above(logits, temperature, top, low, vocabulary, MASS: tl.constexpr, N
 
 @triton.jit
 def _largest_threshold(logits, temperature, top, goal, vocabulary, MASS: tl.constexpr, N: tl.constexpr):
-    """The largest number such that the logits from it on reach the goal."""
+    """The largest threshold such that the logits not below it reach the goal."""
     low = _float_order_bits((top * 0 - 3.0e38).to(tl.int32, bitcast=True)).to(tl.int64)
     high = _float_order_bits(top.to(tl.int32, bitcast=True)).to(tl.int64)
     for _ in range(32):
@@ -319,7 +319,7 @@ def _largest_threshold(logits, temperature, top, goal, vocabulary, MASS: tl.cons
 
 @triton.jit
 def truncation_threshold(logits, temperature, top_k, top_p, min_p, min_logit, vocabulary, N: tl.constexpr):
-    """The logit, over temperature, below which a row draws nothing: by top-k, then top-p of those, then min-p."""
+    """The logit, over temperature, below which a row samples nothing: by top-k, then top-p of those, then min-p."""
     row = tl.program_id(0)
     k, p, least = tl.load(top_k + row), tl.load(top_p + row), tl.load(min_p + row)
     low = -float("inf")
@@ -346,7 +346,7 @@ def truncation_threshold(logits, temperature, top_k, top_p, min_p, min_logit, vo
 def chunk_sums(
     logits, temperature, min_logit, tops, sums, best, vocabulary, chunks, TRIM: tl.constexpr, N: tl.constexpr
 ):
-    """Of each row and chunk of the vocabulary: the largest logit over temperature, where, and the sum below it."""
+    """For each row and vocabulary chunk: the largest logit over temperature, its index, and the sum of exponentials."""
     row, chunk = tl.program_id(0), tl.program_id(1)
     at = chunk * N + tl.arange(0, N)
     x = tl.load(logits + row.to(tl.int64) * vocabulary + at, mask=at < vocabulary, other=-float("inf"))
@@ -364,8 +364,8 @@ def sample_token(
     logits, temperature, min_logit, greedy, uniforms, tops, sums, best, tokens, logprobs, last_tokens, positions, step,
     vocabulary, chunks, steps, TRIM: tl.constexpr, N: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """The first token whose cumulative probability exceeds the row's uniform number; its log-probability. One program
-    a row. The token becomes the row's newest, and its position goes on by one."""
+    """Sample the first token whose cumulative probability exceeds the row's uniform number, with its log-probability.
+    The token becomes the row's last one, and the position advances by one. One program per row."""
     row = tl.program_id(0)
     now = tl.load(step)
     c = tl.arange(0, C)
@@ -394,7 +394,7 @@ def sample_token(
     if tl.load(greedy + row) != 0:
         c_best = tl.argmax(top_c, 0)
         token = tl.load(best + row * chunks + c_best).to(tl.int32)
-    token = tl.minimum(token, vocabulary - 1)  # where no logit is a number, any token may come out
+    token = tl.minimum(token, vocabulary - 1)  # if all logits are NaN, the token is arbitrary
     value = tl.div_rn(tl.load(logits + row.to(tl.int64) * vocabulary + token), tl.load(temperature + row))
     said = value - top - tl.log(total).to(tl.float32)
     tl.store(tokens + row * steps + now, token)

@@ -1,8 +1,7 @@
-"""Conversations as bytes, for servers that give and take text alone.
+"""Conversations as bytes, for servers that exchange text only.
 
-Such a server's tokens are not known, so a text's tokens are the bytes of its UTF-8 form: what was written is kept to
-the letter and never changes on the way. Three more ids mark what a text cannot: where a message begins, where its
-content begins, and where an answer ended. No text can forge them.
+Such a server's tokens are unknown, so the tokens of a text are the bytes of its UTF-8 form, which keeps the text exact.
+Three more ids mark where a message begins, where its content begins, and where an answer ended. No text can forge them.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from ponder.errors import UsageError
-from ponder.models.tokenizer import Tokenizer
+from ponder.models.tokenizer import Tokenizer, byte_level_alphabet
 from ponder.types import Ids, Message, ids
 
 MESSAGE_ID, CONTENT_ID, END_ID = 256, 257, 258
@@ -21,11 +20,8 @@ VOCAB_SIZE = 259
 
 
 def make_tokenizer() -> Tokenizer:
-    """One id for each byte, then the three marks. To read with: `encode` below writes conversations."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]  # stand for themselves in `tokenizers`' alphabet
-    others = (b for b in range(256) if b not in printable)
-    letters = {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
-    inner = tokenizers.Tokenizer(models.BPE({letters[b]: b for b in range(256)}, []))
+    """One id for each byte, then the three marks. It is for decoding: `encode_messages` encodes conversations."""
+    inner = tokenizers.Tokenizer(models.BPE({char: b for b, char in byte_level_alphabet().items()}, []))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     inner.decoder = decoders.ByteLevel()
     inner.add_special_tokens(["<|message|>", "<|content|>", "<|end|>"])
@@ -33,47 +29,47 @@ def make_tokenizer() -> Tokenizer:
 
 
 def encode_messages(messages: Sequence[Message]) -> Ids:
-    """A conversation, and room for the assistant's answer."""
+    """The tokens of a conversation, up to where the assistant's answer begins."""
     if not messages:
         raise UsageError("a conversation needs at least one message")
     out: list[int] = []
     for message in (*messages, {"role": "assistant", "content": ""}):
         role, content = message.get("role"), message.get("content")
         if not isinstance(role, str) or not isinstance(content, str):
-            raise UsageError(f"a text-only server takes messages of text alone, not {content!r:.80} of {role!r:.40}")
+            raise UsageError(f"a text-only server accepts messages of text only, not {content!r:.80} of {role!r:.40}")
         out += [MESSAGE_ID, *to_bytes(role), CONTENT_ID, *to_bytes(content)]
     return ids(out)
 
 
 def decode_prefix(prefix: Ids) -> str | list[dict[str, str]]:
-    """The conversation that a prefix is, what was answered so far as its last message; or plain text."""
+    """The conversation of a prefix, with the answer so far as its last message; or plain text."""
     tokens = prefix.tolist()
     if tokens[-1] == END_ID:
-        raise UsageError("the prefix ends where an answer ended: there is nothing to go on with; begin a new message")
+        raise UsageError("the prefix ends where an answer ended: there is nothing to continue; begin a new message")
     if tokens[0] != MESSAGE_ID:
         return _text(tokens)
     starts = [i for i, t in enumerate(tokens) if t == MESSAGE_ID]
-    found = []
+    messages = []
     for begin, end in zip(starts, [*starts[1:], len(tokens)], strict=True):
         part = tokens[begin + 1 : end]
         if CONTENT_ID not in part:
-            raise UsageError("the prefix breaks off inside the name of a role; it is no conversation")
+            raise UsageError("the prefix breaks off inside the name of a role; it is not a conversation")
         middle = part.index(CONTENT_ID)
         content = part[middle + 1 :]
         content = content[:-1] if content and content[-1] == END_ID else content
-        found.append({"role": _text(part[:middle]), "content": _text(content)})
-    return found
+        messages.append({"role": _text(part[:middle]), "content": _text(content)})
+    return messages
 
 
 def to_bytes(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise UsageError(f"{text[:80]!r} has half a character in it, which no server takes") from None
+        raise UsageError(f"{text[:80]!r} has half a character in it, which no server accepts") from None
 
 
 def _text(tokens: list[int]) -> str:
     try:
         return bytes(tokens).decode()
     except ValueError:  # a mark, or half a character
-        raise UsageError("the prefix is no text: these tokens are not those of this policy") from None
+        raise UsageError("the prefix is not text: its tokens are not this policy's") from None

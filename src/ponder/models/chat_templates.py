@@ -1,7 +1,7 @@
-"""Conversations as text: the model's own template, or one of ours, rendered as Hugging Face renders it.
+"""Chat templates: a conversation as text, by the model's template or one of ponder's, as Hugging Face renders it.
 
-A template is a small jinja2 program that comes with the model, so it runs in a sandbox (template.py): it can build a
-string and nothing else.
+A template is a small jinja2 program that comes with the model, so it runs in a sandbox (`template_sandbox`): it can
+build a string and nothing else.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ponder.models import template_sandbox as templates
 from ponder.models.tokenizer import Tokenizer
 from ponder.types import Ids, Message
 
-# For a model without a template: who said what, one paragraph each.
+# For a model without a template: roles and contents, one paragraph each.
 PLAIN = """\
 {%- for message in messages %}
 {{- message.role | capitalize + ': ' + message.content + '\n\n' }}
@@ -39,7 +39,7 @@ like this: <think> the thinking </think> <answer> the answer </answer>.\n' }}
 {%- if open_think is not defined or open_think %}{{ ' <think>' }}{% endif %}
 {%- endif %}"""
 
-# The shortest there is: a question, and room for its answer.
+# The shortest: a question, and its answer.
 QA = """\
 {%- for message in messages %}
 {{- ('Question: ' if message.role == 'user' else 'Answer: ' if message.role == 'assistant' else '') }}
@@ -47,7 +47,7 @@ QA = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{ 'Answer:' }}{% endif %}"""
 
-# What a template's own mistakes are in Python.
+# What a faulty template raises.
 _TEMPLATE_ERRORS = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, SyntaxError, MemoryError)
 
 CHAT_TEMPLATES = {"plain": PLAIN, "qa": QA, "r1": R1}
@@ -56,14 +56,14 @@ CHAT_TEMPLATES = {"plain": PLAIN, "qa": QA, "r1": R1}
 def render_chat(
     template: str | None, messages: Sequence[Message], add_generation_prompt: bool = True, **extra: Any
 ) -> str:
-    """The text a model goes on from. `template`: jinja2 text, one of `TEMPLATES`' names, or None for "plain"."""
+    """The text that a model continues. `template`: jinja2 text, a name in `CHAT_TEMPLATES`, or None for "plain"."""
     if template is not None and "{" not in template and template not in CHAT_TEMPLATES:
         raise UnknownName("chat template", template, CHAT_TEMPLATES)
     text = CHAT_TEMPLATES.get(template or "plain", template or "")
     given = {"bos_token": "", "eos_token": "", **extra}
     try:
-        said = {"messages": [dict(m) for m in messages], "add_generation_prompt": add_generation_prompt}
-        return templates.render_sandboxed(text, said | given)
+        conversation = {"messages": [dict(m) for m in messages], "add_generation_prompt": add_generation_prompt}
+        return templates.render_sandboxed(text, conversation | given)
     except RecursionError:
         raise ModelError("the chat template cannot render these messages: it is nested too deeply") from None
     except (jinja2.TemplateError, *_TEMPLATE_ERRORS) as reason:
@@ -73,7 +73,7 @@ def render_chat(
 
 
 def encode_chat(tokenizer: Tokenizer, messages: Sequence[Message], **extra: Any) -> Ids:
-    """The tokens after which the assistant speaks, by the model's own template, else "plain"."""
+    """The tokens of a conversation up to the assistant's answer, by the model's own template, else "plain"."""
     if tokenizer.chat_template is None:
         tokenizer = with_chat_template(tokenizer, "plain")
     first, last = tokenizer.token(tokenizer.bos), tokenizer.token(next(iter(tokenizer.eos), None))
@@ -84,7 +84,7 @@ def encode_chat(tokenizer: Tokenizer, messages: Sequence[Message], **extra: Any)
 def with_chat_template(tokenizer: Tokenizer, template: str) -> Tokenizer:
     """The tokenizer with this template (a name or jinja2 text) as its own.
 
-    A template writes the first token itself, so one is put before ours where the tokenizer would add one.
+    A template writes the BOS token itself, so ponder's get one if the tokenizer would add one.
     """
     if template not in CHAT_TEMPLATES and "{" not in template:
         raise UnknownName("chat template", template, CHAT_TEMPLATES)

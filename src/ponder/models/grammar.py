@@ -1,11 +1,11 @@
-"""Which tokens may come next, so that a text matches a regular expression or fits a JSON schema. Through llguidance.
+"""Grammars: masks of the tokens that keep a text matching a regular expression or a JSON schema, by llguidance.
 
-A token may come where the text with it can still be completed to one that fits: no way of cutting a text into tokens is
-preferred, so what is drawn is the model's own distribution over such tokens, renormalised. The end-of-sequence tokens
-may come exactly where the text fits as it stands.
+A token is allowed if the text with it can still be completed to a match. No way of splitting a text into tokens is
+preferred, so a draw is from the model's own distribution over the allowed tokens, renormalised. The end-of-sequence
+tokens are allowed exactly where the text matches as it is.
 
-Patterns are those of the Rust crate `regex`, but a `\\d` is one of 0 to 9: there is no look-around and no reference
-to a group.
+The regular expressions are those of the Rust crate `regex`, except that `\\d` is only 0 to 9. There are no look-arounds
+and no references to groups.
 """
 
 from __future__ import annotations
@@ -23,23 +23,21 @@ from numpy.typing import NDArray
 
 from ponder.engine.request import GrammarMatcher
 from ponder.errors import MissingExtra, PonderError, UsageError
-from ponder.models.tokenizer import Tokenizer
+from ponder.models.tokenizer import Tokenizer, byte_level_alphabet
 from ponder.types import Sampling
 
-MAX_GRAMMAR_SOURCE_CHARS = (
-    30_000  # characters of a pattern or schema: what one of them takes to compile grows faster than its length
-)
-_MAX_COMPILED = 64  # forms that stay compiled
-_MAX_CROSSED_PATTERNS = 8  # patterns in a schema that asks for several at once: llguidance's time doubles with each
-_MAX_ERROR_CHARS = 200  # characters of llguidance's own words in an error
-# Without `no_forcing` a piece of text that must come would be cut into tokens in one way only.
+MAX_GRAMMAR_SOURCE_CHARS = 30_000  # of a regex or schema: compile time grows faster than the length
+_MAX_COMPILED = 64  # grammars that stay compiled
+_MAX_CROSSED_PATTERNS = 8  # patterns in a schema that requires several at once: llguidance's time doubles with each
+_MAX_ERROR_CHARS = 200  # of llguidance's own message in an error
+# Without `no_forcing`, text without an alternative would be split into tokens in a single way.
 _LARK_GRAMMAR = '%llguidance {{"no_forcing": true}}\nstart: {}'
-# White space in long runs is what weak models write for ever; 40 indent a deep object.
+# Weak models write white space without end; 40 characters indent a deep object.
 _JSON_OPTIONS = {"whitespace_pattern": r"[ \t\r\n]{1,40}", "lenient": False}
 
 
 class GrammarCompiler:
-    """Makes guides for one tokenizer and a model of so many tokens."""
+    """Compiles grammars for a tokenizer and a model with `vocab` tokens."""
 
     def __init__(self, tokenizer: Tokenizer, vocab: int) -> None:
         self.tokenizer, self.vocab = tokenizer, vocab
@@ -47,7 +45,8 @@ class GrammarCompiler:
         self._lock = threading.Lock()  # calls come from several threads
 
     def __call__(self, sampling: Sampling) -> Callable[[], GrammarMatcher] | None:
-        """What makes a guide for each continuation, or an error for a form that cannot be; None: there is no form."""
+        """A function that makes a matcher for each continuation; None if the sampling has no grammar. Raises for a
+        grammar that cannot be compiled."""
         if not (sampling.regex or sampling.json_schema):
             return None
         _llguidance()
@@ -75,7 +74,7 @@ class GrammarCompiler:
                 raise UsageError(f"the regex or JSON schema cannot be used: {_error_sentence(start.get_error())}")
             _GrammarMatcher(
                 start.deep_copy(), self.tokenizer.eos, self.vocab
-            ).allowed_mask()  # what fails at once is told at once
+            ).allowed_mask()  # report an immediate failure now
             while len(self._compiled) >= _MAX_COMPILED:
                 self._compiled.pop(next(iter(self._compiled)))
             self._compiled[rule] = start
@@ -85,7 +84,7 @@ class GrammarCompiler:
     def _tokens(self) -> Any:
         library = _llguidance()
         if not self.tokenizer.eos:
-            raise UsageError("the tokenizer names no token that ends a text, so none could end in a given form")
+            raise UsageError("the tokenizer has no end-of-sequence token, so a text under a grammar could never end")
         given = _LLGuidanceTokenizer(
             vocabulary_bytes(self.tokenizer, self.vocab), sorted(_special_ids(self.tokenizer)), self.tokenizer.eos[0]
         )
@@ -93,7 +92,7 @@ class GrammarCompiler:
 
 
 class _GrammarMatcher:
-    """One text in the making."""
+    """The state of one text under a grammar."""
 
     def __init__(self, matcher: Any, eos: tuple[int, ...], vocab: int) -> None:
         self._matcher, self._eos, self._vocab = matcher, list(eos), vocab
@@ -112,7 +111,7 @@ class _GrammarMatcher:
 
 
 class _LLGuidanceTokenizer:
-    """What llguidance asks of a tokenizer."""
+    """The tokenizer interface of llguidance."""
 
     bos_token_id = None
 
@@ -124,12 +123,12 @@ class _LLGuidanceTokenizer:
 
 
 def vocabulary_bytes(tokenizer: Tokenizer, size: int) -> list[bytes]:
-    """What each of `size` tokens writes, as the tokenizer's decoder has it; nothing for ids without a token."""
+    """The bytes of each of `size` tokens, by the tokenizer's decoder; empty for ids without a token."""
     steps = _decoder_steps(tokenizer)
     kinds = {step["type"] for step in steps}
     if not kinds or kinds - {"ByteLevel", "Fuse", "Replace", "ByteFallback", "Strip", "Metaspace"}:
         raise UsageError(
-            f"patterns and schemas need a tokenizer whose tokens are pieces of text; this one decodes with "
+            f"regexes and JSON schemas need a tokenizer whose tokens are pieces of text; this one decodes with "
             f"{', '.join(sorted(kinds)) or 'spaces between tokens'}"
         )
     written = [b""] * size
@@ -161,24 +160,17 @@ def _decoder_steps(tokenizer: Tokenizer) -> list[dict[str, Any]]:
 
 
 def _special_ids(tokenizer: Tokenizer) -> set[int]:
-    """Tokens that are no text."""
+    """Tokens that are not text."""
     added = tokenizer.inner.get_added_tokens_decoder().items()
     named = {tokenizer.bos, tokenizer.pad, *tokenizer.eos} - {None}
     return {index for index, token in added if token.special} | {int(i) for i in named if i is not None}
 
 
-def _gpt2_byte_characters() -> dict[str, int]:
-    """GPT-2's: a printable byte of Latin-1 is its own character, the others are those from 256 on, in their order."""
-    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [b for b in range(256) if b not in plain]
-    return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(others)}
-
-
-_CHARACTER_BYTES = _gpt2_byte_characters()
+_CHARACTER_BYTES = {char: b for b, char in byte_level_alphabet().items()}
 
 
 def _regex_rule(pattern: str) -> str:
-    _check_length("pattern", pattern)
+    _check_length("regex", pattern)
     return f"/{_llguidance().regex_to_lark(pattern, 'd')}/"
 
 
@@ -208,18 +200,18 @@ def _schema_keys(part: Any) -> Iterator[str]:
 
 def _check_length(what: str, text: str) -> None:
     if not text.isascii() and re.search("[\ud800-\udfff]", text):
-        raise UsageError(f"the {what} has half of a surrogate pair, which is no character")
+        raise UsageError(f"the {what} has half of a surrogate pair, which is not a character")
     if len(text) > MAX_GRAMMAR_SOURCE_CHARS:
-        raise UsageError(f"the {what} has {len(text)} characters; at most {MAX_GRAMMAR_SOURCE_CHARS} are taken")
+        raise UsageError(f"the {what} has {len(text)} characters; at most {MAX_GRAMMAR_SOURCE_CHARS} are allowed")
 
 
 def _error_sentence(error: str) -> str:
-    """Of llguidance's message, which shows the whole grammar, the sentence that says what is wrong."""
+    """The sentence of llguidance's message that names the error; the rest prints the whole grammar."""
     if error.startswith("NoExtensionBias"):
         return "what must come next cannot be written with this model's tokens"
     lines = [line.strip() for line in error.splitlines() if line.strip()]
-    said = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0])
-    return re.sub(r"^at \d+\(\d+\): ", "", said)[:_MAX_ERROR_CHARS]
+    message = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0])
+    return re.sub(r"^at \d+\(\d+\): ", "", message)[:_MAX_ERROR_CHARS]
 
 
 def _llguidance() -> Any:

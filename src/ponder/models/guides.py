@@ -1,4 +1,4 @@
-"""What guides a search, by name."""
+"""Guides by name: the scorers that lead a search."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def load_guide(
 ) -> Scorer | None:
     """A scorer that needs no gold answer, or the oracle, which is the task's verifier.
 
-    A learned one that was trained on this policy's weights, or is this model, runs in its engine and cache: so give
-    none where the policy is being trained.
+    A learned guide that was trained on this policy's weights, or is this model, runs in its engine and cache. So pass
+    no policy while it is being trained.
 
-    likelihood      how likely the policy finds what it wrote
-    p_true          how likely the policy finds that it is right, when asked
+    likelihood      the policy's own probability of what it wrote
+    p_true          the policy's own probability that its answer is right, when asked
     reward:FOLDER   a trained outcome, process or value model: a folder, or the run that trained it. A process model's
-                    score of a path is its least step; reward+product:FOLDER, +last and +mean make another of them
+                    score of a path is its lowest step; reward+product:FOLDER, +last and +mean reduce them otherwise
     genrm:MODEL     a language model asked whether the answer is correct, as trained on `harvest --kind verdicts`;
                     genrm+8:MODEL writes 8 rationales first, as trained on `--kind rationales`
     module:object   your own, or one of ponder's
-    oracle+GUIDE    the oracle for finished answers, and the other for all before them
+    oracle+GUIDE    the oracle for finished answers, and the other guide before that
     """
     kind, _, rest = name.partition(":")
     if not name:
@@ -42,13 +42,13 @@ def load_guide(
         return Likelihood()
     if name == "p_true":
         if policy is None:
-            raise UsageError("p_true asks the policy that thinks, and there is none here: name another guide")
+            raise UsageError("p_true asks the policy itself, and there is none here: name another guide")
         return PTrue(policy)
     if name.startswith(ORACLE + "+"):
         outcome = load_guide(ORACLE, policy, task)
         value = load_guide(name.removeprefix(ORACLE + "+"), policy, None, device, dtype)
         if outcome is None or value is None:
-            raise UsageError(f"{name!r} does not say who judges what is not finished: oracle+reward:FOLDER does")
+            raise UsageError(f"{name!r} does not say what scores unfinished answers: oracle+reward:FOLDER does")
         return OutcomeAndValue(outcome, value)
     if name == ORACLE:
         if task is None:
@@ -65,19 +65,21 @@ def load_guide(
         from ponder.models.weight_sharing import runs_model
 
         if not parse_reward_model(name)[0]:
-            raise UsageError(f"{kind!r} is no judge: genrm:MODEL asks at once, genrm+8:MODEL writes 8 rationales first")
+            raise UsageError(
+                f"{kind!r} is not a guide: genrm:MODEL asks at once, genrm+8:MODEL writes 8 rationales first"
+            )
         rationales = int(kind.removeprefix("genrm") or 0)
         if policy is not None and runs_model(policy, rest, device, dtype):
             return GenRM(policy, rationales)
         return GenRM(load_inference_policy(rest, device=device, dtype=dtype), rationales)
     if rest:
-        found: Any = import_object(name)
-        return found() if isinstance(found, type) else found
+        loaded: Any = import_object(name)
+        return loaded() if isinstance(loaded, type) else loaded
     raise UnknownName("guide", name, KNOWN_GUIDES)
 
 
 def default_guide(strategy: Any) -> str:
-    """The guide of a search that needs one, where none is named: how likely the policy finds its own steps."""
+    """The guide of a search that needs one, if none is named: the policy's probability of its own steps."""
     from ponder.reason.strategies.mcts import MCTS
     from ponder.reason.strategies.stepwise import Stepwise
 
@@ -93,14 +95,14 @@ def is_oracle(guide: str) -> bool:
 
 
 def guide_code(guide: str) -> str:
-    """The `module:object` in a guide's name; empty where there is none."""
+    """The `module:object` in a guide's name; empty if there is none."""
     while guide.startswith(ORACLE + "+"):
         guide = guide.removeprefix(ORACLE + "+")
     return guide if ":" in guide and not parse_reward_model(guide)[0] else ""
 
 
 def parse_reward_model(guide: str) -> tuple[str, str]:
-    """What kind of judge it is, and its model; both empty where a guide has no weights of its own."""
+    """The kind of reward model and its folder or name; both empty for a guide without weights of its own."""
     kind, _, rest = guide.partition(":")
     return (
         (kind, rest)

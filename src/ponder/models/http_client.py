@@ -1,8 +1,8 @@
-"""JSON over HTTP for many calls at once: bounded, retried where that helps, and closed when nobody waits any more.
+"""JSON over HTTP for many concurrent calls, with a bounded pool, retries, limits and cancellation.
 
-Each call runs in a thread of a bounded pool over a connection of its own, by the standard library. A caller that is
-cancelled shuts the connection, which is how a server learns that it can stop writing. So does a timer when a call has
-taken too long as a whole, however often the server says a little. No more of a reply is read than its `Limits` allow.
+Each call runs in a thread of the pool with a connection of its own, by the standard library. A cancelled call shuts its
+connection, so that the server stops generating. A timer does the same to a call that takes too long in total, however
+often the server sends a little. No more of a reply is read than its `ReplyLimits` allow.
 """
 
 from __future__ import annotations
@@ -25,23 +25,21 @@ from ponder.errors import ModelError, PonderError, UsageError
 from ponder.terminal import escape_controls
 
 T = TypeVar("T")
-_CONNECT_SECONDS = 10.0  # seconds for a connection to open
-_MAX_RETRY_WAIT_SECONDS = 30.0  # most seconds between two tries, whatever the server asks for
-_RETRY_STATUSES = (408, 425, 429, 500, 502, 503, 504)  # statuses that another try may not meet
-
-
-_READ_BYTES = 1 << 16  # bytes read at a time
-_ERROR_BYTES = 1 << 16  # of the body of an error: no message is longer
+_CONNECT_SECONDS = 10.0  # until a connection is open
+_MAX_RETRY_WAIT_SECONDS = 30.0  # between two attempts, whatever the server asks for
+_RETRY_STATUSES = (408, 425, 429, 500, 502, 503, 504)
+_READ_BYTES = 1 << 16  # per read
+_ERROR_BYTES = 1 << 16  # of the body of an error
 _MIN_BODY_BYTES, _MAX_BODY_BYTES = 4 << 20, 256 << 20
 _MIN_LINE_BYTES, _MAX_LINE_BYTES = 1 << 20, 64 << 20
-_BYTES_PER_TOKEN = 1024  # of a token in a reply, with its event or its log-probability
-_BYTES_PER_LOGPROB = 256  # of an alternative to it
-_SECONDS_PER_TOKEN = 1.0  # a server that takes longer for each token, on the whole, is given up
+_BYTES_PER_TOKEN = 1024  # of a reply, with its event or log-probability
+_BYTES_PER_LOGPROB = 256  # of each of its top log-probabilities
+_SECONDS_PER_TOKEN = 1.0  # on average; a slower server is given up
 
 
 @dataclass(frozen=True)
 class ReplyLimits:
-    """What a reply may take: bytes of a line, bytes in all, and seconds from the first try to the last byte."""
+    """Limits of a reply: bytes of a line, bytes in total, and seconds from the first attempt to the last byte."""
 
     max_line_bytes: int = _MIN_LINE_BYTES
     max_body_bytes: int = _MIN_BODY_BYTES
@@ -49,7 +47,7 @@ class ReplyLimits:
 
     @classmethod
     def for_answer(cls, timeout: float, tokens: int = 0, prompt: int = 0, alternatives: int = 0) -> ReplyLimits:
-        """Generous for an answer of so many tokens: a server may say much about each, and repeat the prompt."""
+        """Generous limits for an answer of so many tokens: a server may send much for each, and repeat the prompt."""
         size = tokens * (_BYTES_PER_TOKEN + _BYTES_PER_LOGPROB * alternatives) + 64 * prompt
         return cls(
             max_line_bytes=min(_MIN_LINE_BYTES + size // 4, _MAX_LINE_BYTES),
@@ -59,19 +57,19 @@ class ReplyLimits:
 
 
 class RequestRefused(UsageError):
-    """The server answered that it will not: `status` and what it said."""
+    """The server refused the request, with this status and message."""
 
-    def __init__(self, status: int, said: str, where: str) -> None:
-        super().__init__(f"{where} answered {status}: {said}")
-        self.status, self.message = status, said
+    def __init__(self, status: int, message: str, url: str) -> None:
+        super().__init__(f"{url} answered {status}: {message}")
+        self.status, self.message = status, message
 
 
 class _Cancelled(Exception):
-    """Nobody waits for this call any more."""
+    """The caller was cancelled."""
 
 
 class _Retryable(Exception):
-    """This try failed, the next may not."""
+    """This attempt failed; the next may succeed."""
 
     def __init__(self, reason: str, wait: float = 0.0) -> None:
         super().__init__(reason)
@@ -84,18 +82,18 @@ class HttpClient:
     def __init__(self, url: str, key: str | None, max_concurrency: int, timeout: float, retries: int) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(f"{url!r} is no address of a server: give one such as http://127.0.0.1:8000/v1")
+            raise UsageError(f"{url!r} is not the address of a server: give one such as http://127.0.0.1:8000/v1")
         if parts.username or parts.password:
             raise UsageError("a key does not belong in an address, which is saved with runs: set OPENAI_API_KEY")
         if max_concurrency < 1 or retries < 0 or not timeout > 0:
-            raise UsageError("at_once must be at least 1, retries at least 0, timeout above 0")
+            raise UsageError("max_concurrency must be at least 1, retries at least 0, timeout above 0")
         try:
             self._host, self._port = parts.hostname, parts.port
         except ValueError:
-            raise UsageError(f"{url!r} has no port that could be: give one such as http://127.0.0.1:8000/v1") from None
+            raise UsageError(f"{url!r} has an invalid port: give one such as http://127.0.0.1:8000/v1") from None
         self.url = url.rstrip("/")
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
-        self._key, self._timeout, self._retries = key, timeout, retries
+        self._key, self.timeout, self.retries = key, timeout, retries
         self._pool = ThreadPoolExecutor(max_concurrency, thread_name_prefix="http")
 
     async def post(self, url: str, body: Mapping[str, Any], limits: ReplyLimits | None = None) -> Any:
@@ -103,19 +101,19 @@ class HttpClient:
         return await self._call(url, body, lambda reply: self._json(_read_body(reply, limits)), limits)
 
     def request_blocking(self, method: str, url: str, body: Mapping[str, Any] | None = None) -> Any:
-        """In the caller's own thread, which waits."""
+        """Send a request in the caller's thread, and wait."""
         limits = self.limits()
         return _Call(self, method, url, body, limits).run(lambda reply: self._json(_read_body(reply, limits)))
 
     async def stream(
         self, url: str, body: Mapping[str, Any], read: Callable[[Iterator[Any]], T], limits: ReplyLimits | None = None
     ) -> T:
-        """`read` is handed the events of the reply as they come, in a thread; where it returns, the reply is closed."""
+        """Call `read`, in a thread, with the events of the reply as they arrive. Then close the reply."""
         limits = limits or self.limits()
         return await self._call(url, body, lambda reply: read(self._events(reply, limits)), limits)
 
     def limits(self, tokens: int = 0, prompt: int = 0, alternatives: int = 0) -> ReplyLimits:
-        return ReplyLimits.for_answer(self._timeout, tokens, prompt, alternatives)
+        return ReplyLimits.for_answer(self.timeout, tokens, prompt, alternatives)
 
     async def _call(self, url: str, body: Any, read: Callable[[http.client.HTTPResponse], T], limits: ReplyLimits) -> T:
         call = _Call(self, "POST", url, body, limits)
@@ -131,46 +129,46 @@ class HttpClient:
         except RecursionError:
             raise ModelError(f"{self.url} sent JSON that is nested too deep to be an answer") from None
         except ValueError:
-            said = self.redact_key(_shorten(raw))
-            raise ModelError(f"{self.url} sent what is not JSON: {said!r}; is it the right address?") from None
+            start = self.redact_key(_shorten(raw))
+            raise ModelError(f"{self.url} sent what is not JSON: {start!r}; is it the right address?") from None
 
     def _events(self, reply: http.client.HTTPResponse, limits: ReplyLimits) -> Iterator[Any]:
-        """What server-sent events carry. A stream that ends without its last event was cut."""
+        """The data of server-sent events. A stream that ends without its last event was cut off."""
         for line in _lines(reply, limits):
             if not line.startswith(b"data:"):
                 continue
             data = line[5:].strip()
             if data == b"[DONE]":
                 return
-            found = self._json(data)
-            if isinstance(found, dict) and found.get("error"):
+            event = self._json(data)
+            if isinstance(event, dict) and event.get("error"):
                 raise _Retryable(f"the server broke off: {self.redact_key(_error_message(data))}")
-            yield found
+            yield event
         raise _Retryable("the stream ended before its end")
 
     def redact_key(self, text: str) -> str:
         return text.replace(self._key, "[key]") if self._key else text
 
-    def _open(self) -> http.client.HTTPConnection:
+    def open_connection(self) -> http.client.HTTPConnection:
         if self._tls is None:
             return http.client.HTTPConnection(self._host, self._port, timeout=_CONNECT_SECONDS)
         return http.client.HTTPSConnection(self._host, self._port, timeout=_CONNECT_SECONDS, context=self._tls)
 
-    def _headers(self) -> dict[str, str]:
-        told = {"Content-Type": "application/json", "Accept": "application/json", "Connection": "close"}
-        return told if not self._key else told | {"Authorization": f"Bearer {self._key}"}
+    def headers(self) -> dict[str, str]:
+        plain = {"Content-Type": "application/json", "Accept": "application/json", "Connection": "close"}
+        return plain if not self._key else plain | {"Authorization": f"Bearer {self._key}"}
 
 
 class _Call:
-    """One request and its tries, in a thread. `cancel` and `expire` are called from others."""
+    """One request and its attempts, in a thread. Other threads call `cancel` and `expire`."""
 
     def __init__(self, server: HttpClient, method: str, url: str, body: Any, limits: ReplyLimits) -> None:
         self.server, self.method, self.url, self.limits = server, method, url, limits
         self.body = None if body is None else json.dumps(body).encode()
         self._cancelled = threading.Event()
-        self._expired = False  # it has taken all the time it may
+        self._expired = False  # the time limit is reached
         self._lock = threading.Lock()
-        self._sock: socket.socket | None = None  # the library drops its own when a reply begins
+        self._sock: socket.socket | None = None  # the library drops its reference when a reply begins
 
     def expire(self) -> None:
         self._expired = True
@@ -184,54 +182,55 @@ class _Call:
                     self._sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads from it
 
     def run(self, read: Callable[[http.client.HTTPResponse], T]) -> T:
-        watch = threading.Timer(min(self.limits.max_seconds, threading.TIMEOUT_MAX), self.expire)
-        watch.daemon = True
-        watch.start()
+        timer = threading.Timer(min(self.limits.max_seconds, threading.TIMEOUT_MAX), self.expire)
+        timer.daemon = True
+        timer.start()
         try:
             return self._run_with_retries(read)
         except _Cancelled:
             if not self._expired:
                 raise
             raise ModelError(
-                f"{self.url} had not ended its answer after {self.limits.max_seconds:g} s: ask for fewer tokens, or give "
-                "a longer timeout"
+                f"{self.url} had not ended its answer after {self.limits.max_seconds:g} s: ask for fewer tokens, or "
+                "give a longer timeout"
             ) from None
         finally:
-            watch.cancel()
+            timer.cancel()
 
     def _run_with_retries(self, read: Callable[[http.client.HTTPResponse], T]) -> T:
-        for tried in range(self.server._retries + 1):
+        for attempt in range(self.server.retries + 1):
             if self._cancelled.is_set():
                 raise _Cancelled
             try:
                 return self._attempt(read)
             except _Retryable as reason:
                 last = reason
-            if tried < self.server._retries:
-                wait = last.wait or 0.5 * 2**tried * (0.5 + random.random())  # spread out, so that calls do not march
+            if attempt < self.server.retries:
+                jitter = 0.5 + random.random()  # so that calls do not retry at the same time
+                wait = last.wait or 0.5 * 2**attempt * jitter
                 _pause(self._cancelled, min(wait, _MAX_RETRY_WAIT_SECONDS))
-        tries = f" ({self.server._retries + 1} tries)" if self.server._retries else ""
-        raise ModelError(f"{self.url}: {last}{tries}; check that the server runs there, then try again") from None
+        attempts = f" ({self.server.retries + 1} tries)" if self.server.retries else ""
+        raise ModelError(f"{self.url}: {last}{attempts}; check that the server runs there, then try again") from None
 
     def _attempt(self, read: Callable[[http.client.HTTPResponse], T]) -> T:
-        connection = self.server._open()
+        connection = self.server.open_connection()
         self._sock = None
         try:
             connection.connect()
-            connection.sock.settimeout(self.server._timeout)
+            connection.sock.settimeout(self.server.timeout)
             with self._lock:
                 self._sock = connection.sock
                 if self._cancelled.is_set():
                     raise _Cancelled
             path = self.url.split("://", 1)[1]
-            connection.request(self.method, "/" + path.partition("/")[2], self.body, self.server._headers())
+            connection.request(self.method, "/" + path.partition("/")[2], self.body, self.server.headers())
             reply = connection.getresponse()
             if reply.status == 200:
                 self._refuse_compression(reply)
-                found = read(reply)
-                if self._expired:  # what was shut may look as if it had ended
+                result = read(reply)
+                if self._expired:  # a shut connection may look like the end of the reply
                     raise _Cancelled
-                return found
+                return result
             self._raise_for_status(reply)
         except (_Retryable, PonderError):
             if self._cancelled.is_set():
@@ -240,17 +239,15 @@ class _Call:
         except _Cancelled:
             raise
         except _ReplyTooLarge as reason:
-            raise ModelError(
-                f"{self.url} {reason}; no answer to this request is so large, and it was refused"
-            ) from None
+            raise ModelError(f"{self.url} {reason}; no answer to this request is so large, so it is refused") from None
         except TimeoutError:
             if self._sock is None:
                 raise _Retryable(f"no connection within {_CONNECT_SECONDS:g} s") from None
             raise ModelError(
-                f"{self.url} was silent for {self.server._timeout:g} s: ask for fewer tokens, or give a longer timeout"
+                f"{self.url} was silent for {self.server.timeout:g} s: ask for fewer tokens, or give a longer timeout"
             ) from None
         except ssl.SSLCertVerificationError as reason:
-            raise ModelError(f"{self.url}: {reason.verify_message}; its certificate is not to be trusted") from None
+            raise ModelError(f"{self.url}: {reason.verify_message}; its certificate is not trusted") from None
         except (OSError, http.client.HTTPException) as reason:
             if self._cancelled.is_set():
                 raise _Cancelled from None
@@ -263,43 +260,45 @@ class _Call:
             connection.close()
 
     def _refuse_compression(self, reply: http.client.HTTPResponse) -> None:
-        """We ask for no compression, and read none: a few bytes of it may stand for gigabytes."""
+        """Compression is not requested and not accepted: a few bytes of it may expand to gigabytes."""
         if (form := reply.getheader("Content-Encoding", "identity")).strip().lower() not in ("", "identity"):
             raise ModelError(f"{self.url} sent a compressed reply ({_shorten(form)}), which was not asked for")
 
     def _raise_for_status(self, reply: http.client.HTTPResponse) -> NoReturn:
-        said = self.server.redact_key(_error_message(_read_start(reply, _ERROR_BYTES)))
+        message = self.server.redact_key(_error_message(_read_start(reply, _ERROR_BYTES)))
         if reply.status in _RETRY_STATUSES:
-            raise _Retryable(f"answered {reply.status}: {said}", _retry_after_seconds(reply.getheader("Retry-After")))
+            raise _Retryable(
+                f"answered {reply.status}: {message}", _retry_after_seconds(reply.getheader("Retry-After"))
+            )
         if 300 <= reply.status < 400:
-            said = f"moved to {_shorten(reply.getheader('Location', 'nowhere'))}: give that address"
+            message = f"moved to {_shorten(reply.getheader('Location', 'nowhere'))}: give that address"
         if reply.status in (401, 403):
-            said += "; set OPENAI_API_KEY to a key that this server takes"
-        raise RequestRefused(reply.status, said, self.url)
+            message += "; set OPENAI_API_KEY to a key that this server accepts"
+        raise RequestRefused(reply.status, message, self.url)
 
 
-def _pause(gone: threading.Event, seconds: float) -> None:
-    """Until the next try is due, or nobody waits for it."""
-    gone.wait(seconds)
+def _pause(cancelled: threading.Event, seconds: float) -> None:
+    """Wait until the next attempt, or until the call is cancelled."""
+    cancelled.wait(seconds)
 
 
 class _ReplyTooLarge(Exception):
-    """More than any answer has."""
+    """The reply is larger than its limits."""
 
 
 def _body_chunks(reply: http.client.HTTPResponse, limits: ReplyLimits) -> Iterator[bytes]:
-    """The body as it comes, up to the limit. `read1` itself neither counts nor says that a body was cut short."""
-    size, told = 0, reply.length  # None: until the connection is closed, or in chunks
-    while told is None or size < told:
-        piece = reply.read1(_READ_BYTES if told is None else min(_READ_BYTES, told - size))
+    """The body as it arrives, up to the limit. `read1` itself does not report that a body was cut short."""
+    size, length = 0, reply.length  # None: until the connection is closed, or in chunks
+    while length is None or size < length:
+        piece = reply.read1(_READ_BYTES if length is None else min(_READ_BYTES, length - size))
         if not piece:
             break
         size += len(piece)
         if size > limits.max_body_bytes:
             raise _ReplyTooLarge(f"sent more than {limits.max_body_bytes / 2**20:g} MiB")
         yield piece
-    if told is not None and size < told:
-        raise http.client.IncompleteRead(b"", told - size)
+    if length is not None and size < length:
+        raise http.client.IncompleteRead(b"", length - size)
 
 
 def _read_body(reply: http.client.HTTPResponse, limits: ReplyLimits) -> bytes:
@@ -316,7 +315,7 @@ def _read_start(reply: http.client.HTTPResponse, size: int) -> bytes:
 
 
 def _lines(reply: http.client.HTTPResponse, limits: ReplyLimits) -> Iterator[bytes]:
-    """Those that are not empty, without their ends."""
+    """The non-empty lines of a body, without their ends."""
     left: list[bytes] = []  # of a line that has not ended
     size = 0
     for piece in _body_chunks(reply, limits):
@@ -336,23 +335,23 @@ def _lines(reply: http.client.HTTPResponse, limits: ReplyLimits) -> Iterator[byt
 def _error_message(raw: bytes) -> str:
     """The message of an error, which servers put in different places."""
     try:
-        found = json.loads(raw)
-        while isinstance(found, dict):
-            found = next((found[k] for k in ("error", "message", "detail") if found.get(k)), str(found))
-        return _shorten(str(found))
+        value = json.loads(raw)
+        while isinstance(value, dict):
+            value = next((value[k] for k in ("error", "message", "detail") if value.get(k)), str(value))
+        return _shorten(str(value))
     except (ValueError, RecursionError):
         return _shorten(raw)
 
 
-def _shorten(said: bytes | str) -> str:
-    text = said[:1000].decode(errors="replace") if isinstance(said, bytes) else said[:1000]
+def _shorten(message: bytes | str) -> str:
+    text = message[:1000].decode(errors="replace") if isinstance(message, bytes) else message[:1000]
     text = escape_controls(" ".join(text.split()))
     return text if len(text) <= 300 else text[:300] + "…"
 
 
-def _retry_after_seconds(told: str | None) -> float:
-    """Retry-After in seconds; as a date, or nonsense, it is not heeded."""
+def _retry_after_seconds(header: str | None) -> float:
+    """Retry-After in seconds; a date or anything else counts as 0."""
     try:
-        return max(0.0, float(told or 0))
+        return max(0.0, float(header or 0))
     except ValueError:
         return 0.0

@@ -31,8 +31,8 @@ from ponder.nets.hardware import pick_device, pick_dtype, set_threads
 def load_policy(
     model: str | ScratchModel, template: str | None = None, device: str = "auto", dtype: str = "auto", seed: int = 0
 ) -> PonderPolicy:
-    """A `PonderPolicy`, which can be trained. A `template` (its name or text) becomes the model's own, and is saved with
-    it."""
+    """A `PonderPolicy`, which can be trained. A `template` (its name or text) becomes the model's own, and is saved
+    with it."""
     if isinstance(model, str) and model.startswith(OPENAI_PREFIX):
         raise UsageError(f"only ponder's own networks can be trained, in this process: give a folder, not {model!r}")
     if isinstance(model, str) and model.startswith((TRANSFORMERS_PREFIX, VLLM_PREFIX)):

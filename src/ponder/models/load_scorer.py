@@ -48,8 +48,8 @@ def load_shared_scorer(policy: PonderPolicy, model: str, name: str = "", **setti
 def load_or_share_scorer(
     policy: Policy | None, model: str, device: str = "auto", dtype: str = "auto", **settings: Any
 ) -> LearnedScorer:
-    """A trained reward model on the policy's engine if it can share that, else on one of its own. The policy must not be
-    trained: a reward model on its engine needs these weights."""
+    """A trained reward model on the policy's engine if it can share that, else on one of its own. The policy must not
+    be trained: a reward model on its engine needs these weights."""
     if isinstance(policy, PonderPolicy) and runs_on(policy, device, dtype):
         with suppress(ModelError):  # another base model or fully trained weights; any other fault is raised again below
             return load_shared_scorer(policy, model, **settings)

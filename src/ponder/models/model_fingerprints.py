@@ -1,4 +1,4 @@
-"""Which weights a job means, beyond the paths at which they lie: a model may be trained anew in the same folder."""
+"""Fingerprints of the models that a job names. Paths are not enough: a model may be trained again in its folder."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ MODEL_FILE_GLOBS = {  # of a model's folder
 
 
 def model_fingerprints(job: Any) -> dict[str, str]:
-    """A fingerprint of all that each model is that is there, by what it is and where the job names it."""
+    """The fingerprints of each model that exists, by the kind of file and the field that names the model."""
     marks: dict[str, str] = {}
     for where, name in model_references(job_json.encode(job)):
         if (path := _model_path(name)) is not None:
-            found = {
+            by_name = {
                 f"the {kind} of {where} ({_path_tail(name)})": model_fingerprint(path, kind)
                 for kind in MODEL_FILE_GLOBS
             }
-            add_fingerprints(marks, {called: mark for called, mark in found.items() if mark})
+            add_fingerprints(marks, {called: mark for called, mark in by_name.items() if mark})
     return marks
 
 
 def pin_guide(guide: str, folder: str | Path) -> str:
-    """A learned guide as the checkpoint it is now. A run that began without that goes on without it."""
+    """Replace a learned guide's run by its newest checkpoint. A run that began without pinning continues without it."""
     kind, rest = parse_reward_model(guide)
     if not kind:
         return guide
@@ -48,19 +48,19 @@ def pin_guide(guide: str, folder: str | Path) -> str:
 
 
 def model_fingerprint(path: Path, kind: str = "weights") -> str:
-    """Of a model's folder or GGUF file, which is all in one; empty where nothing of that kind is there."""
+    """The fingerprint of a model's folder, or of its GGUF file; empty if it has no file of that kind."""
     if path.is_file():
         return files_fingerprint([path]) if kind == "weights" else ""
-    found = {
+    by_kind = {
         of: {file for glob in globs for file in path.glob(glob) if _is_model_file(file)}
         for of, globs in MODEL_FILE_GLOBS.items()
     }
-    files = found[kind] if kind == "weights" else found[kind] - found["weights"]
+    files = by_kind[kind] if kind == "weights" else by_kind[kind] - by_kind["weights"]
     return files_fingerprint(sorted(files)) if files else ""
 
 
 def model_references(data: Any, where: str = "") -> Iterator[tuple[str, str]]:
-    """The models of an encoded job, and learned judges wherever they stand."""
+    """The models and reward models that an encoded job names, with their fields."""
     if isinstance(data, dict):
         for key, value in data.items():
             yield from model_references(value, f"{where}.{key}" if where else key)
@@ -68,28 +68,28 @@ def model_references(data: Any, where: str = "") -> Iterator[tuple[str, str]]:
         for value in data:
             yield from model_references(value, where)
     elif isinstance(data, str) and data:
-        if judge := parse_reward_model(data)[1]:
-            yield where, judge
+        if reward_model := parse_reward_model(data)[1]:
+            yield where, reward_model
         elif where.rpartition(".")[2] in MODEL_FIELDS:
             yield where, data
 
 
 def _path_tail(name: str) -> str:
-    """The end of a path, which stays when a folder of stages is moved."""
+    """The end of a path, which stays the same when a folder of stages is moved."""
     return name if re.match(r"[a-z]+:", name) else "/".join(Path(name).parts[-3:])
 
 
 def _model_path(name: str) -> Path | None:
-    """Where a model lies, of a server's its tokenizer; None where there is nothing to read, or it is gone."""
+    """A model's path; for a server's model, its tokenizer's. None if there is no such file."""
     try:
         if name.startswith(OPENAI_PREFIX):
-            told = parse_qs(urlsplit(name.removeprefix(OPENAI_PREFIX)).query).get("tokenizer", [])
-            return find_model(told[0]) if told else None
+            folders = parse_qs(urlsplit(name.removeprefix(OPENAI_PREFIX)).query).get("tokenizer", [])
+            return find_model(folders[0]) if folders else None
         return find_model(name.partition(":")[2] if name.startswith((TRANSFORMERS_PREFIX, VLLM_PREFIX)) else name)
     except (PonderError, OSError):
-        return None  # whoever loads it says what is wrong
+        return None  # loading it will report what is wrong
 
 
 def _is_model_file(file: Path) -> bool:
-    """A manifest says only what the other files are."""
+    """Not a manifest, which only lists the other files."""
     return file.is_file() and file.name != MANIFEST_FILE

@@ -3,7 +3,7 @@
 The policy talks to the server in one of two ways:
 
 - With the model's own tokenizer, from a local folder, prompts and answers are token ids. vLLM and llama.cpp support
-  this (llama.cpp through its own `/completion`, because its `/v1/completions` drops tokens that end inside a character).
+  this (llama.cpp by its own `/completion`, because its `/v1/completions` drops tokens that end inside a character).
 - Without a tokenizer, prompts and answers are text, and a token is a byte of the text (see `byte_tokenizer`). A
   conversation goes to `/v1/chat/completions`. With a chat template, the rendered text goes to `/v1/completions`.
 
@@ -138,11 +138,11 @@ class OpenAIPolicy(BasePolicy):
     # prompts and answers as token ids
 
     async def _generate_token_ids(self, prefix: Ids, sampling: Sampling, seed: int) -> RawCompletion:
-        most = sampling.max_tokens
-        context = self.context or len(prefix) + most
+        max_tokens = sampling.max_tokens
+        context = self.context or len(prefix) + max_tokens
         body = sampling_params.token_request_fields(sampling, self.server_kind, seed, context, self.eos)
         body |= {"model": self.model, "prompt": prefix.tolist()}
-        limits = self.http.limits(most, len(prefix), sampling.logprobs)
+        limits = self.http.limits(max_tokens, len(prefix), sampling.logprobs)
         llama_cpp = self.server_kind == "llama.cpp"
         url = self._server_root + "/completion" if llama_cpp else self.http.url + "/completions"
         reply = await self.http.post(url, body, limits)
@@ -153,9 +153,12 @@ class OpenAIPolicy(BasePolicy):
                 raw = server_replies.parse_vllm(reply, len(prefix), sampling, self.eos, self.http.url)
         except _MALFORMED_REPLY_ERRORS as reason:
             raise self._malformed(reply, reason) from None
-        if not 0 < len(raw.token_ids) <= most or not 0 <= min(raw.token_ids) <= max(raw.token_ids) < self.vocab_size:
+        if (
+            not 0 < len(raw.token_ids) <= max_tokens
+            or not 0 <= min(raw.token_ids) <= max(raw.token_ids) < self.vocab_size
+        ):
             raise ModelError(
-                f"{self.http.url} wrote {len(raw.token_ids)} tokens of {most}, which must be each below "
+                f"{self.http.url} wrote {len(raw.token_ids)} tokens of {max_tokens}, which must be each below "
                 f"{self.vocab_size}: it does not keep to what it is asked"
             )
         return raw
@@ -164,7 +167,7 @@ class OpenAIPolicy(BasePolicy):
         return "\ufffd" not in self.tokenizer.decode([token], keep_special=True)
 
     def _check_tokenizer(self, tokenizer: Tokenizer) -> None:
-        """Raise where the server splits a text into other tokens: another model's tokenizer makes nonsense of answers."""
+        """Raise if the server splits a text into other tokens: then the tokenizer is another model's."""
         if self.server_kind == "other":
             return
         body = (
@@ -248,12 +251,10 @@ class OpenAIPolicy(BasePolicy):
         """The address of the server's own services, which are not OpenAI's."""
         return self.http.url.removesuffix("/v1")
 
-    def _warn_truncated(self, most: int) -> None:
+    def _warn_truncated(self, max_tokens: int) -> None:
         if not self._warned:
             self._warned = True
-            warnings.warn(
-                f"{self.http.url} wrote more than max_tokens ({most}): the text beyond that is cut", stacklevel=2
-            )
+            warnings.warn(f"{self.http.url} wrote more than max_tokens ({max_tokens}): the rest is cut", stacklevel=2)
 
     def _malformed(self, reply: Any, reason: Exception) -> ModelError:
         try:

@@ -38,7 +38,7 @@ class PonderPolicy(EnginePolicy):
         self.weights_stamp: tuple[int, ...] = ()
 
     def reseed(self, *seed: int) -> None:
-        """Restart the random stream and empty the cache: the same calls then give the same bits, whatever came before."""
+        """Restart the random stream and empty the cache: the same calls then give the same bits."""
         super().reseed(*seed)
         self.engine.refresh_weights()
 
@@ -80,8 +80,8 @@ class PonderPolicy(EnginePolicy):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Within this block the weights may change while requests are in flight. They continue afterwards, and each token
-        records its version."""
+        """Within this block the weights may change while requests are in flight. The requests continue afterwards, and
+        each token records its version."""
         with self.engine.paused():
             try:
                 yield

@@ -50,13 +50,13 @@ class LearnedScorer:
         return Score(value, cost=cost)
 
     def _unreadable(self, trace: Trace, step: int) -> str:
-        said = trace.steps[step]
+        node = trace.steps[step]
         if not len(trace.token_ids(step)):
             return "there are no tokens to read: encode the trace first"
-        if said.sampled and len(said.token_ids) and said.text:
-            body = said.token_ids[:-1] if said.stop == "eos" else said.token_ids
-            if body.max(initial=0) >= self.reader.engine_policy.vocab_size or self.reader.text(body) != said.text:
-                return "these tokens are of another tokenizer: a model reads only what its own tokenizer wrote"
+        if node.sampled and len(node.token_ids) and node.text:
+            body = node.token_ids[:-1] if node.stop == "eos" else node.token_ids
+            if body.max(initial=0) >= self.reader.engine_policy.vocab_size or self.reader.text(body) != node.text:
+                return "these tokens are another tokenizer's: a model can only read those of its own tokenizer"
         return ""
 
 
@@ -77,7 +77,7 @@ class PreferenceModel(LearnedScorer):
 
 
 class ValueModel(LearnedScorer):
-    """What is to be expected from here on."""
+    """The expected reward from here on."""
 
     head_kind = "value"
 
@@ -87,10 +87,10 @@ class PRM(LearnedScorer):
     """The probability that each step of a path is right (`Score.steps`), and the path's score from them (`Score.value`;
     Lightman et al. 2023).
 
-    `reduce` is for whoever takes the path's score as it is: votes, MCTS, best of n by a judge. A step-wise search
-    reduces the steps' probabilities itself (`Stepwise.reduce`). `per`: a number at the end of every step of the trace,
-    or of every line; auto: of lines where the path is one step that was not cut. `separator` ends a line; by default
-    the one that it was trained with.
+    `reduce` is for what uses the path's score directly: votes, MCTS, best of n. A step-wise search reduces the steps'
+    probabilities itself (`Stepwise.reduce`). `granularity`: score the end of every step of the trace, or of every line;
+    "auto" scores lines if the path is one step that was not cut. `separator` ends a line; the default is the one that
+    the model was trained with.
     """
 
     reduce: Reduction = "min"
@@ -116,18 +116,18 @@ class PRM(LearnedScorer):
     def step_end_positions(self, trace: Trace, step: int) -> list[int]:
         """The last token of each step on the path, or of each line of a path that is one long step."""
         path = [i for i in trace.path(step)[1:] if len(trace.steps[i].token_ids)]
-        own = [i for i in path if trace.steps[i].sampled] or path  # without a tool's output, where others wrote
+        own = [i for i in path if trace.steps[i].sampled] or path  # without a tool's output
         lines = self.granularity == "line" or (
             self.granularity == "auto" and len(own) == 1 and not _is_cut_step(trace.steps[own[0]])
         )
         out = []
         for i in own:
-            said = trace.steps[i]
-            begin = len(trace.token_ids(i)) - len(said.token_ids)
-            cuts = [len(said.token_ids)]
+            node = trace.steps[i]
+            begin = len(trace.token_ids(i)) - len(node.token_ids)
+            cuts = [len(node.token_ids)]
             if lines:
                 separator = self.separator or self.reader.head.separator
-                cuts = step_ends(said.token_ids, self.reader.text, separator, said.stop == "eos")
+                cuts = step_ends(node.token_ids, self.reader.text, separator, node.stop == "eos")
             out += [begin + end - 1 for end in cuts]
         return out
 
@@ -136,15 +136,15 @@ class PRM(LearnedScorer):
             return Score(None, why)
         places = self.step_end_positions(trace, step)
         if not places:
-            return Score(None, "nothing was written yet, so there is no step to judge")
+            return Score(None, "nothing was written yet, so there is no step to score")
         read, cost = await self.reader(trace.token_ids(step), places)
         worst = int(np.argmin(read)) + 1
-        said = f"{self.reduce} of {len(read)} steps, the worst is {worst}"
-        return Score(reduce_scores(read, self.reduce), said, cost, tuple(read))
+        reason = f"{self.reduce} of {len(read)} steps, the worst is {worst}"
+        return Score(reduce_scores(read, self.reduce), reason, cost, tuple(read))
 
 
 def _is_cut_step(step: Step) -> bool:
-    """It is a step of an answer, and no whole one: a cut ended it."""
+    """Whether a cut ended this step, so that it is only a part of an answer."""
     return step.stop == "stop" and not step.last
 
 

@@ -1,6 +1,7 @@
-"""What each kind of server calls the options of `Sampling`, and which it has. An option is never left out silently.
+"""Maps `Sampling` to vLLM's SamplingParams and to the request fields of each kind of server.
 
-Every option that a server has is sent, also at its default: servers have other defaults of their own.
+An option that a server does not support raises; it is never dropped silently. Every supported option is sent, also at
+its default, because servers have defaults of their own.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ ServerKind = Literal["vllm", "llama.cpp", "other"]
 
 _ALL_FIELDS = {f.name for f in fields(Sampling)}
 _COMMON_FIELDS = {"temperature", "top_p", "max_tokens", "stop", "seed"}
-# Over token ids. vLLM has all but what needs the whole distribution, or the engine's own loop.
+# With token ids. vLLM supports all but what needs the whole distribution or ponder's own loop.
 _VLLM_FIELDS = _ALL_FIELDS - {"no_repeat_ngram_size", "forced_token_ids", "token_stats"}
-# llama.cpp counts the prompt's tokens for `presence_penalty` and `frequency_penalty`, which is another rule.
+# llama.cpp also counts the prompt's tokens for `presence_penalty` and `frequency_penalty`, which is another rule.
 _LLAMA_CPP_FIELDS = _COMMON_FIELDS | {"top_k", "min_p", "repetition_penalty", "logit_bias", "json_schema", "logprobs"}
-# Over text, what names tokens means nothing.
+# With text, options that name tokens have no meaning.
 _TEXT_FIELDS: dict[ServerKind, set[str]] = {
     "vllm": _COMMON_FIELDS
     | {"top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "regex", "json_schema"},
@@ -55,7 +56,7 @@ def token_request_fields(
 
 
 def text_request_fields(sampling: Sampling, kind: ServerKind, seed: int, context: int, chat: bool) -> dict[str, Any]:
-    """The same where both are text. Stop strings are looked for here, not by the server: see `openai`."""
+    """The same if both are text. `server_replies.stream_reader` looks for stop strings, not the server."""
     _refuse_unsupported(
         sampling, _TEXT_FIELDS[kind], "a server that is talked to in text" + ("" if kind == "other" else f" ({kind})")
     )
@@ -78,15 +79,15 @@ def text_request_fields(sampling: Sampling, kind: ServerKind, seed: int, context
         body |= _structured_outputs(sampling)
     elif sampling.json_schema and kind == "other":
         if not chat:
-            raise UsageError("a schema needs a server's chat: give no template")
+            raise UsageError("json_schema needs a server's chat: give no template")
         form = {"name": "answer", "schema": _parse_schema(sampling), "strict": True}
         body["response_format"] = {"type": "json_schema", "json_schema": form}
     return body
 
 
 def reasoning_effort_fields(effort: str, kind: ServerKind) -> dict[str, Any]:
-    """How hard to think, as a chat is told. OpenAI's field, which vLLM has too; llama.cpp hands it to the model's
-    template. `high` is the most that all know."""
+    """The reasoning effort in a chat request. OpenAI's field, which vLLM has too; llama.cpp passes it to the model's
+    template. `high` is the highest that all servers know."""
     level = "high" if effort == "max" else effort
     return {"chat_template_kwargs": {"reasoning_effort": level}} if kind == "llama.cpp" else {"reasoning_effort": level}
 
@@ -99,7 +100,7 @@ def vllm_sampling_params(sampling: Sampling, seed: int, eos: Iterable[int]) -> d
 
 def _vllm_fields(sampling: Sampling, seed: int, eos: Iterable[int]) -> dict[str, Any]:
     if any(abs(b) > 100 for _, b in sampling.logit_bias):
-        raise UsageError("vLLM takes a bias from -100 to 100; to ban a token, -100 will do")
+        raise UsageError("vLLM accepts a logit_bias from -100 to 100; -100 bans a token")
     body = {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
@@ -109,7 +110,7 @@ def _vllm_fields(sampling: Sampling, seed: int, eos: Iterable[int]) -> dict[str,
         "min_tokens": sampling.min_tokens,
         "stop": list(sampling.stop),
         "include_stop_str_in_output": True,
-        "stop_token_ids": sorted({*sampling.stop_token_ids, *eos}),  # of several ends it may know one only
+        "stop_token_ids": sorted({*sampling.stop_token_ids, *eos}),  # it may know only one of several end tokens
         "seed": seed,
         "repetition_penalty": sampling.repetition_penalty,
         "presence_penalty": sampling.presence_penalty,
@@ -125,12 +126,12 @@ def _vllm_fields(sampling: Sampling, seed: int, eos: Iterable[int]) -> dict[str,
 
 
 def changes_distribution(sampling: Sampling) -> bool:
-    """Is what was drawn from another distribution than the model's own at temperature 1? (Greedy takes its largest.)"""
+    """Whether draws are from another distribution than the model's own at temperature 1. A greedy choice is not."""
     return sampling.temperature > 0 and (sampling.temperature != 1 or sampling.renormalises)
 
 
 def continuation_seed(seed: int, number: int) -> int:
-    """The seed of one continuation of a request: 31 bits, which every server takes."""
+    """The seed of one continuation of a request: 31 bits, which every server accepts."""
     digest = hashlib.blake2b(f"{seed} {number}".encode(), digest_size=8).digest()
     return int.from_bytes(digest) >> 33
 
@@ -161,7 +162,7 @@ def _parse_schema(sampling: Sampling) -> Any:
     try:
         return json.loads(sampling.json_schema)
     except ValueError as reason:
-        raise UsageError(f"the schema is not JSON ({reason})") from None
+        raise UsageError(f"json_schema is not JSON ({reason})") from None
 
 
 def _refuse_unsupported(sampling: Sampling, able: set[str], who: str) -> None:

@@ -37,6 +37,7 @@ class ScratchModel:
         tokenizer = Tokenizer.from_alphabet(self.alphabet)
         config = DecoderConfig(
             "llama", tokenizer.vocab_size, self.width, self.layers, self.heads, self.heads, self.width // self.heads,
-            mlp_width=4 * self.width, context=self.context, bos=tokenizer.bos, eos=tuple(tokenizer.eos), pad=tokenizer.pad,
+            mlp_width=4 * self.width, context=self.context, bos=tokenizer.bos, eos=tuple(tokenizer.eos),
+            pad=tokenizer.pad,
         )  # fmt: skip
         return init_decoder(config, self.seed, dtype).to(device), tokenizer

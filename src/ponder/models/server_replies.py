@@ -1,4 +1,4 @@
-"""What a server's answer says: which token a log-probability is of, what it cost, and where a streamed text stops."""
+"""Parses the replies of servers: tokens, log-probabilities, usage, and streamed text."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ponder.models.sampling_params import changes_distribution
 from ponder.terminal import escape_controls
 from ponder.types import Cost, Floats, Ids, Sampling, StopReason, ids
 
-_REASONING_FIELDS = ("reasoning_content", "reasoning")  # where servers put what a model thought before it answered
-MAX_TOKEN_TEXT_CHARS = 256  # characters: the longest runs of spaces in known vocabularies have half of that
-_MAX_TEMPLATE_TOKENS = 4096  # tokens that a server may put around a prompt: its template, a system message
+_REASONING_FIELDS = ("reasoning_content", "reasoning")  # where servers put the reasoning before an answer
+MAX_TOKEN_TEXT_CHARS = 256  # the longest tokens in known vocabularies, runs of spaces, have half of that
+_MAX_TEMPLATE_TOKENS = 4096  # that a server may add to a prompt: its template, a system message
 _LLAMA_CPP_STOPS: dict[str, StopReason] = {"eos": "eos", "word": "stop", "limit": "length"}
-_LOGPROB_SLACK = 1e-3  # by rounding, a log-probability may be so much above 0
+_LOGPROB_SLACK = 1e-3  # how far rounding may put a log-probability above 0
 
 
 def parse_llama_cpp(
@@ -78,41 +78,41 @@ def parse_finish_reason(reason: Any, url: str) -> StopReason:
     return "eos" if reason == "stop" else "length"
 
 
-def require_int(told: Any) -> int:
-    """A whole number of JSON, and nothing that could be turned into one."""
-    if type(told) is not int:
-        raise TypeError(f"{told!r:.80} is no whole number")
-    return told
+def require_int(value: Any) -> int:
+    """A JSON integer; nothing is converted to one."""
+    if type(value) is not int:
+        raise TypeError(f"{value!r:.80} is not an integer")
+    return value
 
 
-def require_logprob(told: Any) -> float:
+def require_logprob(value: Any) -> float:
     """A log-probability: finite, and not above 0."""
-    if type(told) not in (int, float) or not -1e30 <= told <= _LOGPROB_SLACK:
-        raise ValueError(f"{told!r:.80} is no log-probability")
-    return float(told)
+    if type(value) not in (int, float) or not -1e30 <= value <= _LOGPROB_SLACK:
+        raise ValueError(f"{value!r:.80} is not a log-probability")
+    return float(value)
 
 
 def match_logprobs(
-    tokens: Sequence[int], told: Sequence[Mapping[str, Any]], whole: Callable[[int], bool]
+    tokens: Sequence[int], entries: Sequence[Mapping[str, Any]], is_whole_text: Callable[[int], bool]
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Which token each entry is of. They are in order, but a token that is not of whole characters may have none, nor
-    those at the end. Where an entry could be of several tokens, the earliest and the latest way to lay all entries out
-    disagree, and it is known of none."""
-    named = [require_int(entry["id"]) for entry in told]
-    if named == list(tokens[: len(named)]) and all(map(whole, named)):
+    """The position of the token that each entry belongs to. Entries are in order, but a token that is not whole
+    characters may have none, and so may the last tokens. If an entry could belong to several tokens, the earliest and
+    the latest alignment disagree, and the entry is dropped."""
+    named = [require_int(entry["id"]) for entry in entries]
+    if named == list(tokens[: len(named)]) and all(map(is_whole_text, named)):
         early = late = list(range(len(named)))
     else:
         early = _align(tokens, named)
         late = [len(tokens) - 1 - at for at in _align(tokens[::-1], named[::-1])][::-1]
-    yield from ((a, entry) for a, b, entry in zip(early, late, told, strict=True) if a == b)
+    yield from ((a, entry) for a, b, entry in zip(early, late, entries, strict=True) if a == b)
 
 
 def _align(tokens: Sequence[int], named: Sequence[int]) -> list[int]:
-    found, at = [], -1
+    positions, at = [], -1
     for token in named:
         at = tokens.index(token, at + 1)
-        found.append(at)
-    return found
+        positions.append(at)
+    return positions
 
 
 def entry_logprob(entry: Mapping[str, Any]) -> float:
@@ -120,55 +120,55 @@ def entry_logprob(entry: Mapping[str, Any]) -> float:
         return require_logprob(entry["logprob"])
     prob = entry["prob"]
     if type(prob) not in (int, float) or not 0 <= prob <= 1 + _LOGPROB_SLACK:
-        raise ValueError(f"{prob!r:.80} is no probability")
+        raise ValueError(f"{prob!r:.80} is not a probability")
     return math.log(prob) if prob > 0 else math.nan
 
 
-def top_k(found: Sequence[tuple[int, float]], k: int) -> tuple[Ids, Floats]:
-    """The k likeliest; where fewer are known, token 0 with NaN."""
-    best = sorted(found, key=lambda pair: -pair[1])[:k]
+def top_k(entries: Sequence[tuple[int, float]], k: int) -> tuple[Ids, Floats]:
+    """The k likeliest; missing ones are token 0 with NaN."""
+    best = sorted(entries, key=lambda pair: -pair[1])[:k]
     best += [(0, math.nan)] * (k - len(best))
     return ids([t for t, _ in best]), np.array([x for _, x in best], np.float32)
 
 
-def parse_usage(told: Mapping[str, Any], prompt: int, least: int, most: int) -> Cost:
-    """As the server counted, as far as that can be: the prompt has at most a token for each of ours and what a server
-    adds, and between `least` and `most` tokens were written. Where its bill did not come, the prompt is not counted."""
-    details = told.get("prompt_tokens_details") or {}
-    read = min(max(0, require_int(told.get("prompt_tokens") or 0)), prompt + _MAX_TEMPLATE_TOKENS)
+def parse_usage(usage: Mapping[str, Any], prompt: int, min_tokens: int, max_tokens: int) -> Cost:
+    """The server's counts, limited to what is possible: the prompt has at most our tokens and what a server adds, and
+    between `min_tokens` and `max_tokens` were generated. Without a report, the prompt counts as 0 tokens."""
+    details = usage.get("prompt_tokens_details") or {}
+    read = min(max(0, require_int(usage.get("prompt_tokens") or 0)), prompt + _MAX_TEMPLATE_TOKENS)
     cached = min(max(0, require_int(details.get("cached_tokens") or 0)), read)
-    wrote = require_int(told.get("completion_tokens") or least)
-    return Cost(read - cached, cached, min(max(least, wrote), max(least, most)))
+    generated = require_int(usage.get("completion_tokens") or min_tokens)
+    return Cost(read - cached, cached, min(max(min_tokens, generated), max(min_tokens, max_tokens)))
 
 
 @dataclass(slots=True)
 class StreamedText:
-    """What a stream said."""
+    """The text of a stream, and how it ended."""
 
     text: str = ""
-    finish_reason: str | None = None  # why; None: at a stop string
+    finish_reason: str | None = None  # None: it ended at a stop string
     reported_usage: Mapping[str, Any] = field(default_factory=dict)
-    pieces: int = 0  # of text, each of a token or more
-    truncated: bool = False  # the server wrote more than it was asked for
+    pieces: int = 0  # of text, each of at least one token
+    truncated: bool = False  # the server wrote more than max_tokens
 
     @property
     def min_tokens(self) -> int:
-        """Tokens that this text has at least."""
+        """The least number of tokens that this text can have."""
         return max(self.pieces, -(-len(self.text) // MAX_TOKEN_TEXT_CHARS))
 
 
-def stream_reader(stops: Sequence[str], most: int) -> Callable[[Iterator[Any]], StreamedText]:
-    """Reads a streamed answer of at most so many tokens, up to a stop string. A server that stops at one by itself
-    tells neither which it met nor whether it was one; and it keeps it out of the text. What a model thought first
-    stands between <think> tags. What comes beyond `most` tokens is cut off, by our own count."""
+def stream_reader(stops: Sequence[str], max_tokens: int) -> Callable[[Iterator[Any]], StreamedText]:
+    """A function that reads a streamed answer up to a stop string, and at most `max_tokens` by our count. (A server
+    that stops by itself removes the stop string, and does not report which one it was.) The model's reasoning is put
+    between <think> tags."""
 
     def read(events: Iterator[Any]) -> StreamedText:
-        out, thinking = StreamedText(finish_reason="nothing said why"), False
+        out, thinking = StreamedText(finish_reason="no reason was given"), False
         over = False
         for event in events:
-            bill = event.get("usage") or {}
-            bill.get("prompt_tokens")  # of a mapping, or it is nonsense
-            out.reported_usage = bill or out.reported_usage
+            usage = event.get("usage") or {}
+            usage.get("prompt_tokens")  # raises if it is not a mapping
+            out.reported_usage = usage or out.reported_usage
             for choice in single_choice(event["choices"]):
                 delta = choice.get("delta") or choice
                 thought = _text(next((delta[k] for k in _REASONING_FIELDS if delta.get(k)), ""))
@@ -177,9 +177,10 @@ def stream_reader(stops: Sequence[str], most: int) -> Callable[[Iterator[Any]], 
                 more += ("</think>" if fresh and (thinking or thought) else "") + fresh
                 thinking = (thinking or bool(thought)) and not fresh
                 if more and over:
-                    raise ValueError("it wrote on after the end of its answer")
+                    raise ValueError("it wrote more after the end of its answer")
                 if more and (
-                    out.pieces == most or len(out.text) + len(more) > most * MAX_TOKEN_TEXT_CHARS + _MAX_TEMPLATE_TOKENS
+                    out.pieces == max_tokens
+                    or len(out.text) + len(more) > max_tokens * MAX_TOKEN_TEXT_CHARS + _MAX_TEMPLATE_TOKENS
                 ):
                     out.finish_reason, out.truncated = "length", True
                     return out
@@ -197,7 +198,7 @@ def stream_reader(stops: Sequence[str], most: int) -> Callable[[Iterator[Any]], 
 
 
 def single_choice(choices: Any) -> Sequence[Mapping[str, Any]]:
-    """One answer was asked for."""
+    """The choices of a reply, of which there must be at most one."""
     if not isinstance(choices, list) or len(choices) > 1:
         raise ValueError(f"it has {choices!r:.80} as choices, where one answer was asked for")
     if choices and choices[0].get("index") not in (0, None):
@@ -205,13 +206,13 @@ def single_choice(choices: Any) -> Sequence[Mapping[str, Any]]:
     return choices
 
 
-def _text(told: Any) -> str:
-    if not isinstance(told, str):
-        raise TypeError(f"{told!r:.80} is no text")
-    return told
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.80} is not a string")
+    return value
 
 
 def _end_of_stop(text: str, stops: Sequence[str], begin: int) -> int | None:
-    """Where the first stop string to be complete ends, if that is after `begin`."""
+    """The end of the first complete stop string, if that is after `begin`."""
     ends = [at + len(s) for s in stops if (at := text.find(s, max(0, begin - len(s) + 1))) >= 0]
     return min(ends, default=None)

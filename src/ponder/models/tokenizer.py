@@ -1,4 +1,4 @@
-"""Text to token ids and back: `tokenizers` underneath, with the special ids and the chat template beside it."""
+"""`Tokenizer`: a `tokenizers.Tokenizer` with the special ids and the chat template of a model."""
 
 from __future__ import annotations
 
@@ -21,6 +21,13 @@ from ponder.runs import manifest
 from ponder.types import Ids
 
 
+def byte_level_alphabet() -> dict[int, str]:
+    """GPT-2's character for each byte: printable Latin-1 bytes are themselves, the others characters from 256 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = (b for b in range(256) if b not in printable)
+    return {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
+
+
 @dataclass(frozen=True)
 class Tokenizer:
     inner: tokenizers.Tokenizer
@@ -30,17 +37,17 @@ class Tokenizer:
     chat_template: str | None = None
 
     def __post_init__(self) -> None:
-        self.inner.no_truncation()  # some files ship settings of their training
+        self.inner.no_truncation()  # some files contain settings of their training
         self.inner.no_padding()
 
     def encode(self, text: str, add_special_tokens: bool = True) -> Ids:
-        """`special`: add what the model saw around its texts, such as a first token. False for rendered chats."""
+        """`add_special_tokens`: add what the model expects around a text, such as BOS. False for rendered chats."""
         try:
             with catch_rust_panics():
-                found = self.inner.encode(text, add_special_tokens=add_special_tokens)
+                encoded = self.inner.encode(text, add_special_tokens=add_special_tokens)
         except Exception as reason:  # tokenizers raises nothing narrower
-            raise UsageError(f"the tokenizer cannot write {text[:80]!r}: {reason}") from None
-        return np.asarray(found.ids, dtype=np.int32)
+            raise UsageError(f"the tokenizer cannot encode {text[:80]!r}: {reason}") from None
+        return np.asarray(encoded.ids, dtype=np.int32)
 
     def decode(self, ids: Iterable[int], keep_special: bool = False) -> str:
         """Half a character at either end becomes U+FFFD."""
@@ -48,7 +55,7 @@ class Tokenizer:
             with catch_rust_panics():
                 return self.inner.decode([int(i) for i in ids], skip_special_tokens=not keep_special)
         except RustPanic as reason:
-            raise ModelError(f"the tokenizer cannot read these tokens: {reason}") from None
+            raise ModelError(f"the tokenizer cannot decode these tokens: {reason}") from None
 
     @property
     def vocab_size(self) -> int:
@@ -69,7 +76,7 @@ class Tokenizer:
 
     @classmethod
     def from_folder(cls, folder: Path | str) -> Tokenizer:
-        """`tokenizer.json`, and what the other files of a Hugging Face folder say of special tokens."""
+        """From the tokenizer.json of a Hugging Face folder, with the special tokens from its other files."""
         folder = Path(folder)
         path = model_files.path_inside(folder, "tokenizer.json")
         if not path.is_file():
@@ -79,19 +86,19 @@ class Tokenizer:
             )
         manifest.verify(folder)
         names = ("tokenizer_config.json", "generation_config.json", "config.json")
-        told, generation, config = (_json(model_files.path_inside(folder, name)) for name in names)
+        settings, generation, config = (_json(model_files.path_inside(folder, name)) for name in names)
         written = model_files.path_inside(folder, "chat_template.jinja")
         try:
             inner = tokenizer_json.load_tokenizer_json(path)
             eos = (*parse_token_ids("eos_token_id", generation.get("eos_token_id", config.get("eos_token_id"))),)
             return cls(
                 inner,
-                bos=_special(inner, told, config, "bos"),
-                eos=parse_token_ids("eos_token", [*eos, _token_id_of(inner, told.get("eos_token"))]),
-                pad=_special(inner, told, config, "pad"),
+                bos=_special(inner, settings, config, "bos"),
+                eos=parse_token_ids("eos_token", [*eos, _token_id_of(inner, settings.get("eos_token"))]),
+                pad=_special(inner, settings, config, "pad"),
                 chat_template=model_files.read_text(written)
                 if written.is_file()
-                else _default_template(told.get("chat_template")),
+                else _default_template(settings.get("chat_template")),
             )
         except ModelError as reason:
             raise reason if str(folder) in str(reason) else ModelError(f"{folder}: {reason}") from None
@@ -101,14 +108,14 @@ class Tokenizer:
         file = path if isinstance(path, gguf.GGUFFile) else gguf.open_gguf(path)
         keys = ("model", "pre", "tokens", "token_type", "merges", "scores", "bos_token_id")
         flags = ("add_bos_token", "add_space_prefix")
-        found = {k: v for k in keys + flags if (v := file.get(f"tokenizer.ggml.{k}")) is not None}
-        if "tokens" not in found:
-            raise ModelError(f"{file.path} holds no tokenizer; take it from the model's Hugging Face folder")
+        metadata = {k: v for k in keys + flags if (v := file.get(f"tokenizer.ggml.{k}")) is not None}
+        if "tokens" not in metadata:
+            raise ModelError(f"{file.path} has no tokenizer; take it from the model's Hugging Face folder")
         eos = [file.get(f"tokenizer.ggml.{key}_token_id") for key in gguf.END_TOKEN_KEYS]
         try:
             return cls(
-                gguf_tokenizer.tokenizer_from_gguf(found),
-                bos=parse_token_id("bos_token_id", found.get("bos_token_id")),
+                gguf_tokenizer.tokenizer_from_gguf(metadata),
+                bos=parse_token_id("bos_token_id", metadata.get("bos_token_id")),
                 eos=parse_token_ids("eos_token_id", eos),
                 pad=parse_token_id("padding_token_id", file.get("tokenizer.ggml.padding_token_id")),
                 chat_template=_default_template(file.get("tokenizer.chat_template")),
@@ -121,7 +128,8 @@ class Tokenizer:
         """One id per character after <pad>, <bos> and <eos>; any other character is an error when encoding."""
         specials = ["<pad>", "<bos>", "<eos>"]
         vocab = {t: i for i, t in enumerate([*specials, *dict.fromkeys(alphabet)])}
-        inner = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="<none>"))  # not in vocab: unknown = error
+        # The unknown token is not in the vocabulary, so an unknown character raises.
+        inner = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="<none>"))
         inner.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(r"[\s\S]"), "isolated")
         inner.decoder = decoders.Fuse()
         inner.add_special_tokens(specials)
@@ -132,7 +140,7 @@ class Tokenizer:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.inner.save(str(folder / "tokenizer.json"))
-        told = {
+        settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "bos_token": self.token(self.bos),
             "eos_token": self.token(self.eos[0]) if self.eos else None,
@@ -140,15 +148,15 @@ class Tokenizer:
             "clean_up_tokenization_spaces": False,
             "model_max_length": 10**30,  # transformers' "no limit"
         }
-        _write(folder / "tokenizer_config.json", told)
+        _write(folder / "tokenizer_config.json", settings)
         if self.chat_template is not None:
             (folder / "chat_template.jinja").write_text(self.chat_template, "utf-8")
         generation = folder / "generation_config.json"
-        if not generation.exists():  # the only place with room for several ends
+        if not generation.exists():  # the only file that can name several end tokens
             _write(generation, {"bos_token_id": self.bos, "eos_token_id": list(self.eos), "pad_token_id": self.pad})
 
     def gguf_metadata(self, size: int) -> dict[str, Any]:
-        """What a GGUF file says of its tokenizer, for a model of `size` tokens."""
+        """The tokenizer metadata of a GGUF file, for a model with `size` tokens."""
         if self.vocab_size > size:
             raise ModelError(f"the tokenizer does not fit the model: {self.vocab_size} ids, {size} tokens")
         ids = {"bos": self.bos, "padding": self.pad} | dict(zip(gguf.END_TOKEN_KEYS, self.eos, strict=False))
@@ -167,9 +175,11 @@ def _write(path: Path, data: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
-def _special(inner: tokenizers.Tokenizer, told: Mapping[str, Any], config: Mapping[str, Any], name: str) -> int | None:
-    if f"{name}_token" in told:
-        return _token_id_of(inner, told[f"{name}_token"])
+def _special(
+    inner: tokenizers.Tokenizer, settings: Mapping[str, Any], config: Mapping[str, Any], name: str
+) -> int | None:
+    if f"{name}_token" in settings:
+        return _token_id_of(inner, settings[f"{name}_token"])
     return parse_token_id(f"{name}_token_id", config.get(f"{name}_token_id"))
 
 
@@ -179,16 +189,16 @@ def _token_id_of(inner: tokenizers.Tokenizer, token: Any) -> int | None:
     try:
         return None if token is None else inner.token_to_id(str(token))
     except ValueError:  # half of a surrogate pair
-        raise ModelError(f"the special token {token!r:.60} is no text") from None
+        raise ModelError(f"the special token {token!r:.60} is not text") from None
 
 
-def _default_template(told: Any) -> str | None:
-    """A string, or a list of named templates, of which a chat is the one named `default`."""
-    if isinstance(told, list):
+def _default_template(template: Any) -> str | None:
+    """A string, or a list of named templates, of which the one named `default` is for chats."""
+    if isinstance(template, list):
         named = {
-            t.get("name"): t.get("template") for t in told if isinstance(t, dict) and isinstance(t.get("name"), str)
+            t.get("name"): t.get("template") for t in template if isinstance(t, dict) and isinstance(t.get("name"), str)
         }
-        told = named.get("default")
-    if told is not None and not isinstance(told, str):
-        raise ModelError(f"the chat template is {told!r:.60}, which is no text")
-    return told
+        template = named.get("default")
+    if template is not None and not isinstance(template, str):
+        raise ModelError(f"the chat template is {template!r:.60}, which is not text")
+    return template

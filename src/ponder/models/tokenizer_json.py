@@ -1,7 +1,7 @@
-"""`tokenizer.json` of somebody unknown, read by `tokenizers`: what would make it run for ever is refused beforehand.
+"""Loads an untrusted `tokenizer.json` with `tokenizers`. A file that could make it run without end is refused.
 
-The library is written in Rust. What it does not expect there is a panic, which Python sees as an exception that is no
-`Exception`; here it becomes one.
+The library is written in Rust. A panic there is a Python exception that is not an `Exception`; `catch_rust_panics`
+turns it into one.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ponder.errors import ModelError
 from ponder.nets import model_files
 
 MAX_TOKENIZER_JSON_BYTES = 128 << 20  # of a tokenizer.json; the largest published have 35 MB
-MAX_TEXT_GROWTH = 1 << 12  # how much longer a text may get on its way through the steps of a normalizer or decoder
+MAX_TEXT_GROWTH = 1 << 12  # how many times longer a normalizer or decoder may make a text
 
 
 class RustPanic(ValueError):
-    """The library met what it does not expect."""
+    """A panic in the `tokenizers` library."""
 
 
 @contextmanager
@@ -39,20 +39,20 @@ def load_tokenizer_json(path: Path) -> tokenizers.Tokenizer:
     text = model_files.read_text(path, MAX_TOKENIZER_JSON_BYTES)
     try:
         with catch_rust_panics():
-            found = tokenizers.Tokenizer.from_str(text)
+            tokenizer = tokenizers.Tokenizer.from_str(text)
     except Exception as reason:  # tokenizers raises nothing narrower
         raise ModelError(f"{path} is damaged ({one_line(reason)}); download it again") from None
-    for name, part in (("normalizer", found.normalizer), ("decoder", found.decoder)):
+    for name, part in (("normalizer", tokenizer.normalizer), ("decoder", tokenizer.decoder)):
         if part is not None and (growth := _growth(json.loads(part.__getstate__()))) > MAX_TEXT_GROWTH:
             raise ModelError(f"{path}: its {name} makes a text up to {growth:,.0f} times as long; download it again")
     try:
         with catch_rust_panics():
-            found.decode(found.encode("a b").ids)  # some damage shows only in use
+            tokenizer.decode(tokenizer.encode("a b").ids)  # some damage shows only in use
     except RustPanic as reason:
         raise ModelError(f"{path} is damaged ({reason}); download it again") from None
     except Exception:  # a tokenizer need not know these letters
         pass
-    return found
+    return tokenizer
 
 
 def one_line(reason: BaseException) -> str:
@@ -60,7 +60,7 @@ def one_line(reason: BaseException) -> str:
 
 
 def _growth(step: Any) -> float:
-    """How many times as long a text can become: steps that replace one piece of text by a longer one multiply."""
+    """How many times longer a text can become. Steps that replace text by longer text multiply."""
     if not isinstance(step, Mapping):
         return 1.0
     growth = 1.0
@@ -70,8 +70,10 @@ def _growth(step: Any) -> float:
                 growth = min(growth * _growth(part), 1e300)
     if isinstance(content := step.get("content"), str):
         pattern = step.get("pattern")
-        found = pattern.get("String") if isinstance(pattern, Mapping) else None
-        growth *= max(1.0, len(content) / len(found)) if isinstance(found, str) and found else 1.0 + len(content)
+        replaced = pattern.get("String") if isinstance(pattern, Mapping) else None
+        growth *= (
+            max(1.0, len(content) / len(replaced)) if isinstance(replaced, str) and replaced else 1.0 + len(content)
+        )
     if isinstance(added := step.get("prepend"), str):
         growth *= 1.0 + len(added)
     return growth

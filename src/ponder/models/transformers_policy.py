@@ -1,7 +1,7 @@
-"""The `transformers` policy: any causal language model that Hugging Face's transformers loads from a local folder.
+"""`TransformersPolicy`: any causal language model that Hugging Face's transformers loads from a local folder.
 
-For architectures without a network of ours, to answer and to be measured with. Sampling is the native engine's:
-the same seed draws the same tokens from the same logits.
+It is for inference with architectures that ponder has no network for. It uses ponder's sampler: the same seed draws the
+same tokens from the same logits.
 
 Shapes: P prompts, B rows (continuations), L tokens so far with padding on the left, V vocabulary.
 """
@@ -31,11 +31,9 @@ from ponder.models.tokenizer import Tokenizer
 from ponder.models.tokenizer_json import catch_rust_panics
 from ponder.runs import manifest
 
-_LOAD_OPTIONS = {
-    "local_files_only": True,
-    "trust_remote_code": False,
-}  # said at once: else transformers asks on a terminal
-_MAX_CACHE_BYTES = 2 << 30  # most memory for keys and values of sequences in flight
+# `trust_remote_code` is explicit because transformers would ask on a terminal.
+_LOAD_OPTIONS = {"local_files_only": True, "trust_remote_code": False}
+_MAX_CACHE_BYTES = 2 << 30  # for keys and values of sequences in flight
 
 
 @dataclass(slots=True)
@@ -45,18 +43,18 @@ class _PendingCall:
 
 
 class TransformersPolicy(EnginePolicy):
-    """A `Policy` over a model and a tokenizer of transformers. Calls that wait at the same time are decoded together,
-    whatever problem, group or tree they come from."""
+    """A `Policy` over a model and a tokenizer of transformers. Calls that wait at the same time are decoded in one
+    batch."""
 
     def __init__(self, model: Any, tokenizer: Tokenizer, seed: int = 0) -> None:
         c = model.config.get_text_config()
-        context = getattr(c, "max_position_embeddings", None) or sys.maxsize  # none: the model has no last position
+        context = getattr(c, "max_position_embeddings", None) or sys.maxsize  # None: no limit
         super().__init__(tokenizer, model.get_input_embeddings().weight.shape[0], context, seed)
         if tokenizer.vocab_size > self.vocab_size:
             both = f"its highest id is {tokenizer.vocab_size - 1}, but the model has {self.vocab_size} tokens"
             raise ModelError(f"the tokenizer does not fit the model: {both}; use the one the model was trained with")
         self.model = model.eval()
-        # Norms and biases are not counted; neither is the look-up of an embedding that is not the output head too.
+        # Norms and biases are not counted, nor an embedding that is not also the output head.
         weights = sum(p.numel() for p in model.parameters() if p.dim() > 1)
         head = model.get_output_embeddings()
         tied = head is not None and head.weight is model.get_input_embeddings().weight
@@ -72,7 +70,7 @@ class TransformersPolicy(EnginePolicy):
     def load(
         cls, folder: Path | str, dtype: torch.dtype | str = "auto", device: torch.device | str = "cpu", seed: int = 0
     ) -> TransformersPolicy:
-        """The model in a local folder; nothing is downloaded, and no code that comes with a model is run."""
+        """The model in a local folder. Nothing is downloaded, and code that comes with a model is not run."""
         try:
             import transformers
         except ImportError:
@@ -87,15 +85,15 @@ class TransformersPolicy(EnginePolicy):
             with catch_rust_panics():
                 theirs = transformers.AutoTokenizer.from_pretrained(folder, **_LOAD_OPTIONS)
         except Exception as reason:  # transformers raises nothing narrower
-            said = " ".join(str(reason).split()) or type(reason).__name__
-            raise ModelError(f"transformers cannot load {folder}: {said}") from None
+            message = " ".join(str(reason).split()) or type(reason).__name__
+            raise ModelError(f"transformers cannot load {folder}: {message}") from None
         if not getattr(model, "is_quantized", False):  # quantised weights stay where their library put them
             model = model.to(device)
         return cls(model, _tokenizer(theirs, model, folder), seed)
 
     async def _generate(self, request: Request) -> list[SequenceState]:
         if request.sampling.regex or request.sampling.json_schema:
-            raise UsageError("a pattern or schema needs one of ponder's own networks: give the folder alone")
+            raise UsageError("a regex or json_schema needs one of ponder's own networks: give the folder alone")
         call = _PendingCall(request, asyncio.get_running_loop().create_future())
         self._waiting.append(call)
         if self._worker is None or self._worker.done():
@@ -106,7 +104,7 @@ class TransformersPolicy(EnginePolicy):
         await asyncio.sleep(0)  # let every call that is ready now join the batch
         while self._waiting:
             calls, self._waiting = [c for c in self._waiting if not c.answer.done()], []
-            if not calls:  # those who asked have gone
+            if not calls:  # the callers were cancelled
                 return
             try:
                 answers = await asyncio.to_thread(self._run, [c.request for c in calls])
@@ -123,7 +121,7 @@ class TransformersPolicy(EnginePolicy):
                     tell(answer)  # type: ignore[arg-type]
 
     def _run(self, requests: list[Request]) -> list[list[SequenceState] | Exception]:
-        """Of each request its rows, or what one of them failed with."""
+        """The sequences of each request, or the error of one of them."""
         began = time.perf_counter()
         done: dict[Request, list[SequenceState]] = {request: [] for request in requests}
         failed: dict[Request, Exception] = {}
@@ -139,14 +137,14 @@ class TransformersPolicy(EnginePolicy):
         return [failed.get(request, group) for request, group in done.items()]
 
     def _batches(self, requests: list[Request]) -> Iterator[list[SequenceState]]:
-        """Rows to decode in one batch: as many as memory allows, those of like length side by side."""
-        most = self._max_batch_rows(requests)
+        """Sequences to decode in one batch: as many as memory allows, sorted by length."""
+        max_rows = self._max_batch_rows(requests)
         alone = _recurrent(self.model)
         rows: list[SequenceState] = []
         for request in sorted(requests, key=lambda r: len(r.prefix)):
             for row in SequenceState.from_request(request):
                 other = rows and alone and len(rows[-1].request.prefix) != len(request.prefix)
-                if other or len(rows) == most:
+                if other or len(rows) == max_rows:
                     yield rows
                     rows = []
                 rows.append(row)
@@ -159,7 +157,7 @@ class TransformersPolicy(EnginePolicy):
         return max(1, min(1024, _MAX_CACHE_BYTES // (per_token * longest)))
 
     def _flops(self, context: int) -> float:
-        """A mixture of experts is counted as if every expert worked on every token."""
+        """A mixture of experts is counted as if every expert processed every token."""
         return 2.0 * (self._weights + 2 * self._queries * context)
 
 
@@ -173,8 +171,8 @@ def decode(
     progress: Callable[[int], None] = lambda tokens: None,
     failed: dict[Request, Exception] | None = None,
 ) -> list[SequenceState]:
-    """Write all these rows to their ends. A prompt is prefilled once for its rows; rows that end leave at once, and so
-    do those of a request that fails, with its error in `failed`."""
+    """Decode these sequences to their ends. A prompt is prefilled once for its sequences. Sequences that end leave the
+    batch at once, and so do those of a request that fails; its error is put into `failed`."""
     failed = {} if failed is None else failed
     if not rows:
         return []
@@ -198,7 +196,7 @@ def decode(
 
 
 class _Forward:
-    """A model with its cache: logits [.., V] of what follows the tokens seen so far."""
+    """A model with its cache. Methods return logits [.., V] for the next token."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -222,7 +220,7 @@ class _Forward:
         return self._logits(torch.tensor(last)[:, None], self.seen.sum(-1, keepdim=True) - 1)
 
     def keep(self, rows: Tensor) -> None:
-        """These rows, in this order; one may be named several times."""
+        """Keep these rows, in this order; a row may occur several times."""
         self.seen = self.seen[rows]
         self.cache.reorder_cache(rows)
 
@@ -236,18 +234,19 @@ class _Forward:
         out = self.model(input_ids=ids.to(self.model.device), **given)
         self.cache = getattr(out, self.cache_name, None)
         if not hasattr(self.cache, "reorder_cache"):
-            raise ModelError(f"{type(self.model).__name__} keeps no cache that can be sampled from; use another model")
+            raise ModelError(f"{type(self.model).__name__} has no cache that can be reordered; use another model")
         return out.logits[:, -1]
 
 
 def _recurrent(model: Any) -> bool:
-    """Its state takes padding in, so only prompts of one length are run together, and then without a mask."""
+    """Whether the model is recurrent. Its state would include padding, so only prompts of one length share a batch,
+    without a mask."""
     return bool(getattr(model, "_is_stateful", False))
 
 
 @contextmanager
 def _without_progress_bars(logging: Any) -> Iterator[None]:
-    """Without the library's progress bars, which would run across a live panel."""
+    """Disable the library's progress bars, which would disturb a live panel."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
@@ -258,7 +257,7 @@ def _without_progress_bars(logging: Any) -> Iterator[None]:
 
 
 def _tokenizer(theirs: Any, model: Any, folder: Path) -> Tokenizer:
-    """Ours, around the same `tokenizers` object, so that a model's chats and texts read alike under every policy."""
+    """A `Tokenizer` around the same `tokenizers` object, so that every policy encodes chats and texts alike."""
     if not getattr(theirs, "is_fast", False):
         raise ModelError(f"the tokenizer of {folder} has no tokenizer.json form; use a model with one")
     ends = [getattr(model.generation_config, "eos_token_id", None), theirs.eos_token_id]

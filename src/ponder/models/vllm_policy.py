@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class VLLMPolicy(BasePolicy):
-    """A `Policy` over vLLM's asynchronous engine, which runs in an event loop of its own. Callers may be in any other loop."""
+    """A `Policy` over vLLM's asynchronous engine, which runs in an event loop and thread of its own."""
 
     def __init__(self, engine: Any, loop: asyncio.AbstractEventLoop, tokenizer: Tokenizer, seed: int = 0) -> None:
         config = engine.model_config
@@ -51,19 +51,14 @@ class VLLMPolicy(BasePolicy):
         if not folder.is_dir():
             raise ModelError(f"no model folder at {folder}; check the path")
         manifest.verify(folder)
-        os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")  # a fork has no CUDA where there was any before
-        arguments = {
-            "trust_remote_code": False,
-            "logprobs_mode": "processed_logprobs",
-            "disable_log_stats": True,
-            **options,
-        }
+        os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")  # a fork cannot use CUDA if its parent did
+        fixed = {"trust_remote_code": False, "logprobs_mode": "processed_logprobs", "disable_log_stats": True}
         tokenizer = Tokenizer.from_folder(folder)
         loop = asyncio.new_event_loop()
         threading.Thread(target=loop.run_forever, name="vllm", daemon=True).start()
 
         async def begin() -> Any:
-            return AsyncLLM.from_engine_args(AsyncEngineArgs(model=str(folder), dtype=dtype, **arguments))
+            return AsyncLLM.from_engine_args(AsyncEngineArgs(model=str(folder), dtype=dtype, **{**fixed, **options}))
 
         try:
             engine = asyncio.run_coroutine_threadsafe(begin(), loop).result()

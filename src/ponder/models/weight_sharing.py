@@ -1,7 +1,7 @@
-"""Is a stored model the one that a policy runs? Then nothing need be loaded beside it: a judge that was trained on its
-weights reads in its engine, and one that is the policy itself is asked there.
+"""Checks whether a stored model has the weights that a policy runs. Then it need not be loaded again: a reward model
+that was trained on these weights, or the same model as a judge, shares the policy's engine.
 
-Weights are compared, not names: a run's folder may hold others tomorrow, and one model may lie in two places.
+Weights are compared, not names: a run's folder may change, and one model may be in two places.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from ponder.nets.decoder import Decoder
 from ponder.nets.hardware import pick_device, pick_dtype
 from ponder.protocols import Policy
 
-HEAD_PREFIXES = ("score.", "lm_head.")  # of a judge's weights: what reads the states, and what writes from them
+HEAD_PREFIXES = ("score.", "lm_head.")  # of a reward model's weights: its head, and the language model's head
 
 
 def runs_on(policy: Policy, device: str, dtype: str) -> bool:
-    """Is it one of our own, there and in the type that is asked for?"""
+    """Whether the policy is a `PonderPolicy` on this device and in this dtype."""
     if not isinstance(policy, PonderPolicy):
         return False
     where = policy.net.device if device == "auto" else pick_device(device)
@@ -36,7 +36,7 @@ def runs_on(policy: Policy, device: str, dtype: str) -> bool:
 
 
 def runs_model(policy: Policy, model: str, device: str = "auto", dtype: str = "auto") -> bool:
-    """Does the policy run this very language model, with its tokens and its template?"""
+    """Whether the policy runs exactly this language model, with its tokenizer and template."""
     if model.startswith((OPENAI_PREFIX, TRANSFORMERS_PREFIX, VLLM_PREFIX)) or not runs_on(policy, device, dtype):
         return False
     assert isinstance(policy, PonderPolicy)
@@ -48,21 +48,21 @@ def runs_model(policy: Policy, model: str, device: str = "auto", dtype: str = "a
     return not (hf.is_score_model(path) or first_difference(policy, path))
 
 
-def first_difference(policy: PonderPolicy, path: Path, judge: bool = False, adapter: Path | None = None) -> str:
-    """The first thing in which a stored model is not the policy's, in the policy's type; empty: there is none.
+def first_difference(policy: PonderPolicy, path: Path, ignore_heads: bool = False, adapter: Path | None = None) -> str:
+    """The first difference between a stored model and the policy's, in the policy's dtype; empty if there is none.
 
-    `judge`: all but its head. `adapter`: what was added to the policy's weights to make the model's.
+    `ignore_heads`: ignore the heads. `adapter`: the adapter that turns the policy's weights into the model's.
     """
     net = policy.net
     config, tensors, tokenizer = _read_stored(path)
-    if _comparable_config(config, judge) != _comparable_config(net.config, judge):
+    if _comparable_config(config, ignore_heads) != _comparable_config(net.config, ignore_heads):
         return "its configuration"
     if tokenizer.inner.to_str() != policy.tokenizer.inner.to_str():
         return "its tokenizer"
-    own = {n: p.detach() for n, p in net.named_parameters() if not (judge and n.startswith(HEAD_PREFIXES))}
+    own = {n: p.detach() for n, p in net.named_parameters() if not (ignore_heads and n.startswith(HEAD_PREFIXES))}
     added = {} if adapter is None else _adapter_deltas(net, adapter)
     for name, tensor in tensors:
-        if (judge and name.startswith(HEAD_PREFIXES)) or (config.tied_embeddings and name == "lm_head.weight"):
+        if (ignore_heads and name.startswith(HEAD_PREFIXES)) or (config.tied_embeddings and name == "lm_head.weight"):
             continue
         mine = own.pop(name, None)
         if mine is None or mine.shape != tensor.shape or not _same_weights(mine, tensor, added.get(name)):
@@ -70,24 +70,24 @@ def first_difference(policy: PonderPolicy, path: Path, judge: bool = False, adap
     return next(iter(own), "")
 
 
-def find_head_adapter(policy: PonderPolicy, judge: Path) -> Path | None:
-    """What makes a judge's network of the policy's: nothing, or the adapter that it was trained with."""
-    differs = first_difference(policy, judge, judge=True)
+def find_head_adapter(policy: PonderPolicy, folder: Path) -> Path | None:
+    """The adapter that a reward model was trained with on the policy's weights; None if only its head was trained."""
+    differs = first_difference(policy, folder, ignore_heads=True)
     if not differs:
         return None
-    adapter = judge.with_name("adapter")
+    adapter = folder.with_name("adapter")
     if (adapter / lora.ADAPTER_CONFIG_FILE).is_file() and not lora.has_adapter(policy.net):
-        differs = first_difference(policy, judge, judge=True, adapter=adapter)
+        differs = first_difference(policy, folder, ignore_heads=True, adapter=adapter)
         if not differs:
             return adapter
     raise ModelError(
-        f"the judge in {judge} was trained on another model ({differs} differs): load it on an engine of its own"
-        " (load_scorer), or train it with LoRA or the head only on this policy's model"
+        f"the reward model in {folder} was trained on another model ({differs} differs): load it on an engine of its"
+        " own (load_scorer), or train it with LoRA or the head only on this policy's model"
     )
 
 
 def adapter_digest(adapter: Path) -> str:
-    """One name for one adapter, wherever it lies: in an engine it need not stand twice."""
+    """A name for an adapter by its content, so that an engine loads it only once."""
     files = [(adapter / name).read_bytes() for name in (lora.ADAPTER_CONFIG_FILE, lora.ADAPTER_WEIGHTS_FILE)]
     return f"judge-{hashlib.blake2b(b''.join(files), digest_size=8).hexdigest()}"
 
@@ -105,13 +105,13 @@ def _read_stored(path: Path) -> tuple[DecoderConfig, Iterable[tuple[str, Tensor]
     )
 
 
-def _comparable_config(config: DecoderConfig, judge: bool) -> DecoderConfig:
-    """What says how states are computed; a judge has no head to tie."""
-    return replace(config, tied_embeddings=judge or config.tied_embeddings, bos=None, eos=(), pad=None)
+def _comparable_config(config: DecoderConfig, ignore_heads: bool) -> DecoderConfig:
+    """The fields that decide how hidden states are computed. A reward model has no head to tie."""
+    return replace(config, tied_embeddings=ignore_heads or config.tied_embeddings, bos=None, eos=(), pad=None)
 
 
 def _adapter_deltas(net: Decoder, adapter: Path) -> Mapping[str, Tensor]:
-    """scale B A, by the name of the weight that it is added to."""
+    """scale * B @ A, by the name of the weight that it is added to."""
     made, stored = lora.read_adapter(net, adapter)
     owners = {name.rpartition(".lora_")[0] for name in stored}
     pairs = {owner: [stored[f"{owner}.lora_{kind}.weight"].float() for kind in "BA"] for owner in owners}
@@ -119,8 +119,8 @@ def _adapter_deltas(net: Decoder, adapter: Path) -> Mapping[str, Tensor]:
 
 
 def _same_weights(mine: Tensor, stored: Tensor, added: Tensor | None) -> bool:
-    """To the bit, unless something was added: then but for the rounding of that sum, to the type in which it is kept.
-    A light training moves many weights by more."""
+    """Bitwise equality; with an adapter, up to the rounding of the sum in the stored dtype. Even light training moves
+    many weights by more."""
     if added is None:
         return torch.equal(mine, stored.to(mine.device, mine.dtype))
     whole = mine.float() + added.to(mine.device)

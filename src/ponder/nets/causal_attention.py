@@ -1,4 +1,4 @@
-"""Attention over few long sequences without branches: the library's causal kernel for each. Shapes as in decoder.py."""
+"""Attention over few long sequences without branches: torch's causal kernel for each. Shapes as in decoder.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-MIN_MEAN_TOKENS = 2048  # tokens; sequences of this length, on average, are worth a kernel call each
+MIN_MEAN_TOKENS = 2048  # from this mean length on, a kernel call per sequence pays off
 SDPA_BACKENDS = [
     SDPBackend.CUDNN_ATTENTION,
     SDPBackend.FLASH_ATTENTION,

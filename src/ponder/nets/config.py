@@ -1,4 +1,4 @@
-"""The shape of a decoder, and its translation from and to Hugging Face's `config.json`."""
+"""The configuration of a decoder, read from and written to Hugging Face's `config.json`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAMILIES = {
 }
 
 
-# Sizes beyond which a number is no model's: several times those of the largest that are published.
+# Larger sizes are refused: several times those of the largest published models.
 MAX_SIZES = {"layers": 1 << 12, "heads": 1 << 14, "head_dim": 1 << 16, "width": 1 << 20, "mlp_width": 1 << 24}
 MAX_SIZES |= {"vocab": 1 << 24, "context": 1 << 24, "kv_heads": 1 << 14}
 
@@ -32,7 +32,7 @@ class RopeConfig:
 
     theta: float = 10000.0
     kind: Literal["default", "linear", "llama3", "yarn"] = "default"
-    settings: Mapping[str, Any] = field(default_factory=dict)  # factor and the kind's own numbers
+    settings: Mapping[str, Any] = field(default_factory=dict)  # factor and the other numbers of this kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ class DecoderConfig:
     context: int = 2048
     norm_eps: float = 1e-6
     rope: RopeConfig = RopeConfig()
-    local_rope: RopeConfig | None = None  # Gemma 3: sliding layers turn at another base
-    windows: tuple[int | None, ...] = ()  # per layer: how many tokens back attention reaches (None: all)
+    local_rope: RopeConfig | None = None  # Gemma 3: sliding-window layers have another base
+    windows: tuple[int | None, ...] = ()  # attention window of each layer, in tokens (None: all)
     tied_embeddings: bool = True  # the output head is the embedding
     qkv_bias: bool = False
     out_bias: bool = False
@@ -57,7 +57,7 @@ class DecoderConfig:
     qk_norm: bool = False
     activation: Literal["silu", "gelu_tanh"] = "silu"
     query_scale: float | None = None  # None: head_dim ** -0.5
-    gemma: bool = False  # norms scale by 1 + w, stand after the blocks too, and embeddings by sqrt(width)
+    gemma: bool = False  # norms scale by 1 + w and follow the blocks too; embeddings scale by sqrt(width)
     bos: int | None = None
     eos: tuple[int, ...] = ()
     pad: int | None = None
@@ -69,7 +69,7 @@ class DecoderConfig:
             if not 1 <= (size := getattr(self, name)) <= most:
                 raise ModelError(f"a model's {name} cannot be {size:,}; it must be between 1 and {most:,}")
         if self.head_dim % 2:
-            raise ModelError(f"heads of {self.head_dim} numbers cannot be turned in pairs")
+            raise ModelError(f"a head size of {self.head_dim} is odd: rotary positions need pairs")
         for name, value in (("norm epsilon", self.norm_eps), ("query scale", self.scale)):
             if not 0 <= value <= 1e6:
                 raise ModelError(f"a model's {name} cannot be {value}")
@@ -91,12 +91,12 @@ class DecoderConfig:
 
     @property
     def parameter_count(self) -> int:
-        """Of the matrices; norms and biases are not counted, and a head only once."""
+        """Parameters of the matrices, without norms and biases. A tied head counts once."""
         attention = self.width * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
         return self.layers * (attention + 3 * self.width * self.mlp_width) + self.vocab * self.width
 
     def flops_per_token(self, context: int = 0) -> float:
-        """Forward: 2 (parameters + 2 layers width context), the embedding look-up not counted."""
+        """FLOPs of the forward pass: 2 (parameters + 2 layers width context), without the embedding lookup."""
         return 2.0 * (self.parameter_count + 2 * self.layers * self.heads * self.head_dim * context)
 
 
@@ -114,14 +114,14 @@ def from_hf(raw: Mapping[str, Any]) -> DecoderConfig:
 
 
 def parse_int(name: str, value: Any) -> int:
-    """A size that a file tells."""
+    """An integer from a file."""
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
         raise ModelError(f"{name} is {value!r:.60}, which makes no sense: it is a whole number")
     return int(value)
 
 
 def parse_token_id(name: str, value: Any) -> int | None:
-    """Of a special token; some files say -1 for none."""
+    """The id of a special token; some files write -1 for none."""
     if value is None:
         return None
     index = parse_int(name, value)
@@ -131,7 +131,7 @@ def parse_token_id(name: str, value: Any) -> int | None:
 
 
 def parse_token_ids(name: str, values: Any) -> tuple[int, ...]:
-    """One or several, each once."""
+    """One or several token ids, without duplicates."""
     found = [parse_token_id(name, value) for value in (values if isinstance(values, list | tuple) else [values])]
     return tuple(dict.fromkeys(index for index in found if index is not None))
 
@@ -207,7 +207,7 @@ def _parse_windows(raw: Mapping[str, Any], layers: int, gemma: bool, qwen: bool)
     if window is None or (qwen and not raw.get("use_sliding_window", False)):
         return (None,) * layers
     kinds = raw.get("layer_types")
-    if kinds is None and gemma:  # older files: every n-th layer sees everything
+    if kinds is None and gemma:  # older files: every n-th layer has full attention
         every = int(raw.get("sliding_window_pattern", 6))
         kinds = ["full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(layers)]
     if kinds is None and qwen:
@@ -259,5 +259,5 @@ def to_hf(config: DecoderConfig, dtype: str = "float32") -> dict[str, Any]:
         del out["hidden_act"]
         out |= {"hidden_activation": "gelu_pytorch_tanh", "rope_local_base_freq": c.local_rope.theta}
         scalar = round(c.scale**-2, 6)
-        out["query_pre_attn_scalar"] = int(scalar) if scalar.is_integer() else scalar  # transformers takes no 24.0
+        out["query_pre_attn_scalar"] = int(scalar) if scalar.is_integer() else scalar  # transformers refuses 24.0
     return out

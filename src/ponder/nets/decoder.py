@@ -1,8 +1,8 @@
 """One decoder for Llama, SmolLM2, Mistral, Qwen2, Qwen3 and Gemma 3 text.
 
-Tokens lie flat, without batch or padding; each carries its position. The network works on every token
-alone, except in attention, which is passed in: sampling attends to a cache, training to packed sequences
-that share their prompts, and both run these same lines. Parameter names are Hugging Face's.
+Tokens form one flat list, without batch or padding; each has its position. The network computes every token alone,
+except in attention, which is passed in: sampling attends to a cache, training to packed sequences that share their
+prompts, and both run the same code. Parameter names are Hugging Face's.
 
 Shapes: T tokens, E width, H query heads, K key heads, D head size, V vocabulary.
 """
@@ -24,7 +24,7 @@ from ponder.nets.torch_compile import compile_once
 
 
 class AttentionFn(Protocol):
-    """What mixes tokens. `window` is how many tokens back one may look, itself included (None: all)."""
+    """Attention. `window`: how many tokens back a token may look, itself included (None: all)."""
 
     def __call__(
         self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, *, scale: float, window: int | None
@@ -32,7 +32,7 @@ class AttentionFn(Protocol):
 
 
 class RMSNorm(nn.Module):
-    """In float32 whatever the input; Gemma stores its weight as a difference from 1."""
+    """Computed in float32 for any input dtype; Gemma stores its weight as a difference from 1."""
 
     def __init__(self, size: int, eps: float, gemma: bool) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Attention(nn.Module):
         self.qk_norm = c.qk_norm
 
     def forward(self, x_TE: Tensor, rotary: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries [T, H, D], keys and values [T, K, D] of each token; mixing them is for others."""
+        """Queries [T, H, D], keys and values [T, K, D] of each token, before attention."""
         q = self.q_proj(x_TE).view(-1, self.heads, self.head_dim)
         k = self.k_proj(x_TE).view(-1, self.kv_heads, self.head_dim)
         v = self.v_proj(x_TE).view(-1, self.kv_heads, self.head_dim)
@@ -100,7 +100,7 @@ class Block(nn.Module):
         return self.finish_block(x, attend(own.layer, *self.compute_qkv(x, rotary), scale=own.scale, window=own.window))
 
     def forward_any_layer(self, x: Tensor, rotary: tuple[Tensor, Tensor], attend: AttentionFn) -> Tensor:
-        """As `forward`, without the layer's number, for which it would be compiled again."""
+        """As `forward`, without the layer's index, for each of which it would be compiled again."""
         own = self.self_attn
         return self.finish_block(x, attend(-1, *self.compute_qkv(x, rotary), scale=own.scale, window=own.window))
 
@@ -117,9 +117,9 @@ class Block(nn.Module):
 
 
 def run_compiled_block(block: Block, x: Tensor, rotary: tuple[Tensor, Tensor], attend: AttentionFn) -> Tensor:
-    """A block, compiled once for all layers: what lies between matrix products becomes one kernel.
+    """A block, compiled once for all layers: the operations between matrix products become one kernel.
 
-    An attention that cannot be compiled stands between two compiled halves.
+    An attention that cannot be compiled runs between two compiled halves.
     """
     own = block.self_attn
     if getattr(attend, "can_compile", False):
@@ -146,7 +146,7 @@ class Decoder(nn.Module):
         self.rope_frequencies = [rope.frequencies(r, c.head_dim, c.context) for r in (c.rope, c.local_rope or c.rope)]
 
     def forward(self, ids_T: Tensor, positions_T: Tensor, attend: AttentionFn, compiled: bool = False) -> Tensor:
-        """Hidden states [T, E] after the last norm; `logits` makes logits of those that are wanted.
+        """Hidden states [T, E] after the last norm; `logits` computes logits from them.
 
         `compiled` fuses the blocks: for many passes over many tokens on a GPU.
         """
@@ -182,7 +182,7 @@ class Decoder(nn.Module):
 
 
 def project_logits(hidden_NE: Tensor, weight_VE: Tensor) -> Tensor:
-    """Logits in float32, whatever the network's type: rounded to bfloat16, a logit of 20 is off by up to 0.06."""
+    """Logits in float32 for any dtype: rounded to bfloat16, a logit of 20 is off by up to 0.06."""
     if hidden_NE.device.type == "cuda" and hidden_NE.dtype != torch.float32:
         return torch.mm(hidden_NE, weight_VE.T, out_dtype=torch.float32)
     return at_least_float32(hidden_NE @ weight_VE.T)
@@ -194,7 +194,7 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def init_decoder(config: DecoderConfig, seed: int, dtype: torch.dtype = torch.float32) -> Decoder:
-    """A fresh model: normal weights of std 0.02, the residual outputs smaller by sqrt(2 layers) (GPT-2)."""
+    """A new model: normal weights of std 0.02, the residual outputs smaller by sqrt(2 layers) (GPT-2)."""
     net = Decoder(config).to(dtype)
     draw = torch.Generator().manual_seed(seed)
     residual = 0.02 / math.sqrt(2 * config.layers)

@@ -1,5 +1,6 @@
-"""A decoder with a number per token: a value network, or a reward model. Shapes as in decoder.py; N tokens that are
-read, O numbers of the head.
+"""A decoder with a head that predicts a number per token: a value network or a reward model.
+
+Shapes as in decoder.py; N scored tokens, O outputs of the head.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from ponder.nets.decoder import Decoder
 
 HeadPrediction = Literal["value", "reward", "outcome", "process"]
 HeadForm = Literal["number", "logit", "squashed", "two-hot"]
-MAX_HEAD_WIDTH = 1 << 20  # of a head's layer
+MAX_HEAD_WIDTH = 1 << 20  # of a layer of the head
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreHead:
-    """How a number is read from a hidden state, and what it means.
+    """What the head predicts, and how its output is read as a number.
 
     `form`: the number itself; a logit, read as its sigmoid; 2 sigmoid - 1 (x1, Besta et al. 2025); or a distribution
     over `bins` values from `low` to `high`, read as its mean (two-hot, Farebrother et al. 2024). `temperature` divides
@@ -34,13 +35,13 @@ class ScoreHead:
 
     predicts: HeadPrediction = "value"
     form: HeadForm = "number"
-    bias: bool = False  # transformers' classifiers have none
+    bias: bool = False  # classifiers of transformers have none
     hidden: tuple[int, ...] = ()  # widths of ReLU layers before the last
     bins: int = 1
     low: float = 0.0
     high: float = 1.0
     temperature: float = 1.0
-    separator: str = "\n"  # where the steps that it was trained on end, if they were cut
+    separator: str = "\n"  # end of the steps that it was trained on, if they were split
 
     def __post_init__(self) -> None:
         if self.predicts not in get_args(HeadPrediction) or self.form not in get_args(HeadForm):
@@ -55,7 +56,7 @@ class ScoreHead:
             raise UsageError("a head's hidden layers and its temperature must be positive")
 
     def interpret(self, numbers_NO: Tensor) -> Tensor:
-        """[N]: a probability, a reward or a value."""
+        """Predictions [N]: probabilities, rewards or values."""
         warm_NO = numbers_NO / self.temperature
         match self.form:
             case "two-hot":
@@ -68,7 +69,7 @@ class ScoreHead:
                 return warm_NO[:, 0] if self.predicts == "reward" else numbers_NO[:, 0]
 
     def bin_values(self, like: Tensor) -> Tensor:
-        """Of the bins."""
+        """Values of the bins."""
         return torch.linspace(self.low, self.high, self.bins, dtype=like.dtype, device=like.device)
 
 
@@ -76,7 +77,7 @@ SCALAR_HEAD = ScoreHead()
 
 
 class DecoderWithHead(Decoder):
-    """The number is read from the last hidden state, in float32. It has no LM head of its own."""
+    """The head reads the last hidden state, in float32. There is no language model head."""
 
     def __init__(self, config: DecoderConfig, head: ScoreHead = SCALAR_HEAD) -> None:
         super().__init__(replace(config, tied_embeddings=True))
@@ -85,7 +86,7 @@ class DecoderWithHead(Decoder):
 
     @classmethod
     def from_decoder(cls, net: Decoder, head: ScoreHead = SCALAR_HEAD, seed: int = 0) -> DecoderWithHead:
-        """A copy of a policy's network; every number is 0 at first."""
+        """A copy of a policy's network; every prediction starts at 0."""
         valued = cls(net.config, head).to(net.device, net.dtype)
         own = {name: p for name, p in lora.merged_weights(net).items() if not name.startswith(("lm_head.", "score"))}
         lacking = valued.load_state_dict(own, strict=False).missing_keys
@@ -93,17 +94,17 @@ class DecoderWithHead(Decoder):
         if isinstance(valued.score, nn.Sequential):
             draw = torch.Generator().manual_seed(seed)
             for layer in [m for m in valued.score if isinstance(m, nn.Linear)][:-1]:
-                bound = 1 / math.sqrt(layer.in_features)  # torch's own, of a stream of our own
+                bound = 1 / math.sqrt(layer.in_features)  # torch's initialisation, with our own random stream
                 for p in layer.parameters():
                     p.data.copy_(torch.empty(p.shape).uniform_(-bound, bound, generator=draw))
         return valued
 
     def raw_scores(self, hidden: Tensor) -> Tensor:
-        """[N, O], before they are read as anything."""
+        """Raw outputs of the head [N, O]."""
         return apply_head(self.score, hidden)
 
     def values(self, hidden: Tensor) -> Tensor:
-        """[N] of a critic."""
+        """Values [N] of a critic."""
         if self.head.form != "number":
             raise UsageError(f"this model's numbers are of the form {self.head.form!r}; a critic's are plain numbers")
         if isinstance(self.score, nn.Linear) and self.score.bias is None:
@@ -112,7 +113,7 @@ class DecoderWithHead(Decoder):
 
 
 def build_head(width: int, head: ScoreHead) -> nn.Module:
-    """What reads numbers from hidden states; they are 0 at first."""
+    """The head's layers; its outputs start at 0."""
     sizes = list(pairwise([width, *head.hidden, head.bins]))
     last = nn.Linear(*sizes[-1], bias=head.bias)
     for p in last.parameters():
@@ -122,7 +123,7 @@ def build_head(width: int, head: ScoreHead) -> nn.Module:
 
 
 def apply_head(score: nn.Module, hidden: Tensor) -> Tensor:
-    """A head's layers in float32, whatever type they are kept in."""
+    """Apply a head's layers in float32, whatever their dtype."""
     x = hidden.float()
     for layer in score if isinstance(score, nn.Sequential) else [score]:
         if isinstance(layer, nn.Linear):

@@ -1,7 +1,7 @@
 """Attention over packed sequences that share prefixes, by FlexAttention. Shapes as in decoder.py; S segments, Q blocks.
 
-For what flash attention does not take: float32, and deep trees. A kernel compiled from the rule "a token sees what lies
-before it on its own path" visits only those blocks of tokens in which somebody sees somebody.
+For what flash attention does not support: float32, and deep trees. The kernel is compiled from the rule "a token sees
+the tokens before it on its own path", and visits only blocks in which at least one token sees another.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torch import Tensor
 
 from ponder.nets.torch_compile import compile_once
 
-FLEX_BLOCK_TOKENS = 128  # tokens; the packer fills the last one
+FLEX_BLOCK_TOKENS = 128  # the packer fills the last block
 
 
 class FlexTreeAttention:
-    """Attention over a forest of segments; `parents[s] < s`, or -1 for a root. Trees lie one after another."""
+    """Attention over a forest of segments; `parents[s] < s`, or -1 for a root. Trees follow each other."""
 
     can_compile = False
 
@@ -45,7 +45,7 @@ class FlexTreeAttention:
         ].transpose(0, 1)
 
     def _mask_mod(self, window: int | None) -> Callable[..., Tensor]:
-        """May query q see key k? k lies on q's path, not after q, and not too far back."""
+        """Whether query q sees key k: k is on q's path, not after q, and inside the window."""
         enter_T, leave_T, positions_T = self._enter_T, self._leave_T, self.positions_T
 
         def sees(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ class FlexTreeAttention:
         return sees
 
     def _mask(self, window: int | None) -> Any:
-        """Which blocks are seen by nobody, in part, or wholly; the same for every layer of a kind."""
+        """Which blocks are invisible, partly visible or fully visible; the same for all layers with this window."""
         if window not in self._masks:
             from torch.nn.attention.flex_attention import BlockMask
 
@@ -76,7 +76,7 @@ class FlexTreeAttention:
 
 
 def _preorder_ranges(parents: Sequence[int]) -> tuple[list[int], list[int]]:
-    """A segment's number in a walk over the trees, and that of the first segment after all below it."""
+    """A segment's index in a depth-first walk over the trees, and that of the first segment after its subtree."""
     below = [1] * len(parents)
     for s in reversed(range(len(parents))):
         if parents[s] >= 0:
@@ -94,7 +94,7 @@ def _preorder_ranges(parents: Sequence[int]) -> tuple[list[int], list[int]]:
 
 
 def _kv_block_lists(blocks_QQ: Tensor) -> tuple[Tensor, Tensor]:
-    """How many blocks each row has, and which they are, first ones first."""
+    """How many blocks each row has, and their indices in order."""
     order = blocks_QQ.int().argsort(dim=-1, descending=True, stable=True)
     return blocks_QQ.sum(-1, dtype=torch.int32)[None, None], order.int()[None, None]
 

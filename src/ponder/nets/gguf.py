@@ -1,6 +1,6 @@
-"""GGUF files, the form llama.cpp runs: read into a decoder, and written from one.
+"""Reads and writes GGUF files, the format of llama.cpp.
 
-Quantised tensors become floats of the values their bits stand for, by the format's own package.
+The `gguf` package converts quantised tensors to floats.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3":
 
 # What can be written, and the number GGUF gives a file that is mostly of this type.
 WRITABLE_TYPES = {"F32": 0, "F16": 1, "BF16": 32, "Q8_0": 7, "Q4_0": 2, "Q4_1": 3, "Q5_0": 8, "Q5_1": 9}
-END_TOKEN_KEYS = ("eos", "eot", "eom")  # of text, of a turn, of a message: any of them ends an answer
+END_TOKEN_KEYS = ("eos", "eot", "eom")  # end of text, turn or message: each of them ends an answer
 
 
 class GGUFTokenizer(Protocol):
@@ -38,7 +38,7 @@ class GGUFTokenizer(Protocol):
 
 @dataclass(frozen=True)
 class GGUFFile:
-    """An open GGUF file: its metadata by key, and its tensors by name, whose values are read when they are used."""
+    """An open GGUF file: metadata by key, and tensors by name, whose values are read on use."""
 
     path: Path
     fields: dict[str, Any]
@@ -67,7 +67,7 @@ def import_gguf() -> Any:
 
 
 def open_gguf(path: Path | str) -> GGUFFile:
-    """Open a file; nothing but its table of contents is read, and none of that is believed before it is checked."""
+    """Open a file. Only its header is read, and every size in it is checked."""
     path = Path(path)
     gguf = import_gguf()
     if not path.is_file():
@@ -87,7 +87,7 @@ def open_gguf(path: Path | str) -> GGUFFile:
 def load(
     path: Path | str | GGUFFile, dtype: torch.dtype | None = torch.float32, device: torch.device | str = "cpu"
 ) -> Decoder:
-    """The model in a GGUF file, its quantised weights as floats of this type."""
+    """The model in a GGUF file, with quantised weights converted to this dtype."""
     file = path if isinstance(path, GGUFFile) else open_gguf(path)
     config = decoder_config(file)
     shapes = {gguf_layout.hf_tensor_name(name, config): t.shape[::-1] for name, t in _weight_tensors(file).items()}
@@ -123,7 +123,7 @@ def _parse_config(file: GGUFFile) -> DecoderConfig:
         raise ModelError(f"{file.path} has {layers:,} layers by its metadata, but {len(file.tensors):,} tensors")
     head_dim = parse_int("head size", get("attention.key_length") or get("rope.dimension_count") or width // heads)
     if architecture == "llama" and get("attention.sliding_window"):
-        family = "mistral"  # GGUF has one name for both; what tells them apart is the window
+        family = "mistral"  # GGUF has one name for both; only mistral has a window
     if "token_embd.weight" not in file.tensors:
         raise ModelError(f"{file.path} has no token_embd.weight; it is no whole model")
     scale = get("attention.scale")
@@ -179,7 +179,7 @@ def _parse_windows(window: int | None, pattern: Any, layers: int, gemma: bool) -
         return ()
     if isinstance(pattern, list):  # per layer: does it slide?
         return tuple(int(window) if slides else None for slides in pattern)
-    every = int(pattern or 6) if gemma else layers + 1  # each n-th layer sees everything
+    every = int(pattern or 6) if gemma else layers + 1  # each n-th layer has full attention
     return tuple(None if (i + 1) % every == 0 else int(window) for i in range(layers))
 
 
@@ -187,7 +187,7 @@ def dequantize_tensor(file: GGUFFile, name: str) -> np.ndarray[Any, np.dtype[np.
     tensor = file.tensors[name]
     data = tensor.data.astype(tensor.data.dtype.newbyteorder("="), copy=False)  # some files are a big-endian machine's
     try:
-        with np.errstate(all="ignore"):  # what is not finite is found later, and named
+        with np.errstate(all="ignore"):  # non-finite values are reported later
             values = import_gguf().dequantize(data, tensor.tensor_type)
     except NotImplementedError:
         kind = tensor.tensor_type.name
@@ -214,8 +214,8 @@ def save(
     tensor_type: str = "F32",
     overwrite: bool = False,
 ) -> None:
-    """A file that llama.cpp runs. Matrices are stored as `kind` (F16 where a row is no whole number of blocks),
-    vectors as F32. It appears whole or not at all."""
+    """Write a file for llama.cpp, atomically. Matrices are stored as `kind` (F16 if a row is not a whole number of
+    blocks), vectors as F32."""
     gguf, path = import_gguf(), Path(path)
     if tensor_type not in WRITABLE_TYPES:
         raise UnknownName("GGUF tensor type to write", tensor_type, WRITABLE_TYPES)
@@ -237,7 +237,7 @@ def _write(gguf: Any, path: Path, decoder: Decoder, kv_metadata: Mapping[str, An
     stored = gguf_layout.gguf_tensors(decoder)
     if (factors := gguf_rope.llama3_factors(decoder.config.rope, decoder.config.head_dim)) is not None:
         stored["rope_freqs.weight"] = factors
-    for name, values in stored.items():  # the table of contents comes first, so the tensors are visited twice
+    for name, values in stored.items():  # the header comes first, so the tensors are visited twice
         type_ = _tensor_type_for(gguf, values, kind)
         shape = tuple(values.shape)
         block, size = gguf.GGML_QUANT_SIZES[type_]
@@ -304,7 +304,7 @@ def _metadata(c: DecoderConfig) -> dict[str, Any]:
 
 
 def _special_token_metadata(c: DecoderConfig) -> dict[str, Any]:
-    """No tokenizer, but the ids the configuration knows."""
+    """Without a tokenizer: the token ids of the configuration."""
     ids = {"bos": c.bos, "padding": c.pad} | dict(zip(END_TOKEN_KEYS, c.eos, strict=False))
     found = {f"tokenizer.ggml.{name}_token_id": index for name, index in ids.items() if index is not None}
     return {"tokenizer.ggml.model": "none", **found}

@@ -1,7 +1,7 @@
-"""How GGUF names a decoder's tensors, and where their values differ.
+"""GGUF's tensor names, and the tensors whose values differ there.
 
-The rows of Llama's query and key weights come in another order (rope turns neighbours there, halves here), and
-Gemma's norms have their 1 added.
+The rows of Llama's query and key weights have another order (rope rotates neighbours there, halves here), and Gemma's
+norm weights include the 1.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def values_to_gguf(name: str, values: Tensor, config: DecoderConfig) -> Tensor:
 
 
 def _permuted_heads(name: str, config: DecoderConfig) -> int:
-    """How many heads lie in this tensor with their rows reordered: (0, D/2), (1, D/2 + 1), ... are neighbours."""
+    """How many heads with reordered rows this tensor has: (0, D/2), (1, D/2 + 1), ... are neighbours."""
     part = re.search(r"\.attn_([qk])\.", name)
     if part is None or config.family not in ("llama", "mistral"):
         return 0

@@ -1,7 +1,7 @@
-"""The table of contents of a GGUF file: its metadata, and where each tensor lies, compared with the file's size.
+"""Reads the header of a GGUF file: its metadata and the location of each tensor, checked against the file's size.
 
-A count, a length or an offset in the file is believed only where that many bytes follow; a file of a hundred bytes
-cannot ask for a gigabyte.
+A count, length or offset is accepted only if that many bytes follow: a file of a hundred bytes cannot make the reader
+allocate a gigabyte.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 MAX_TEXT_BYTES = 16 << 20  # of a string; the longest in use are chat templates
-MAX_KEY_BYTES = (1 << 16) - 1  # by the specification
+MAX_KEY_BYTES = (1 << 16) - 1  # of the specification
 MAX_STRINGS = 1 << 22  # of all lists of strings; a vocabulary of 262,144 tokens has a million with its merges
 MAX_TENSORS = 1 << 17
 MAX_KEYS = 1 << 16
-MAX_DIMENSIONS = 4  # by the specification
+MAX_DIMENSIONS = 4  # of the specification
 MAX_ALIGNMENT = 1 << 20
 STRING, ARRAY = 8, 9
 Order = Literal["<", ">"]  # of bytes
@@ -31,12 +31,12 @@ NUMPY_DTYPES = {0: "f4", 1: "f2", 24: "i1", 25: "i2", 26: "i4", 27: "i8", 28: "f
 
 
 class MalformedGGUF(ValueError):
-    """What is wrong with a file, said of it."""
+    """A damaged file; the message says what is wrong with it."""
 
 
 @dataclass(frozen=True)
 class GGUFTensor:
-    """A tensor of the file; `data` is a view of the file, and read when it is used."""
+    """A tensor of the file; `data` is a memory map, read on use."""
 
     name: str
     tensor_type: Any  # of the gguf package
@@ -45,7 +45,7 @@ class GGUFTensor:
 
 
 class ByteCursor:
-    """Reads on from a place in the file, and never past its end."""
+    """Reads from an offset in the file, never past its end."""
 
     def __init__(self, data: NDArray[np.uint8], order: Order) -> None:
         self.data, self.order, self.offset = memoryview(data.data), order, 0

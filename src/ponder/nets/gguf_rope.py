@@ -1,8 +1,8 @@
 """Rope scaling as GGUF writes it: metadata for linear and YaRN, a tensor of factors for Llama 3.
 
-The factors are what Llama 3's settings come to, dimension by dimension: 1 for short waves, `factor` for long
-ones, and between them a blend that is linear in 1 / wavelength. So the settings can be solved for; only the
-scale shared by the two cut-offs and the original context is free, and it does not change the model.
+The factors are the result of Llama 3's settings for each dimension: 1 for short wavelengths, `factor` for long ones,
+and between them a blend that is linear in 1 / wavelength. So the settings can be solved for. Only the common scale of
+the two cut-offs and the original context is free, and it does not change the model.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SCALING_KEYS = (
 def parse(
     theta: float, head_dim: int, scaling: Mapping[str, Any], tensor: NDArray[np.float64] | None, where: str
 ) -> RopeConfig:
-    """The rope of a file, from its `rope.scaling.*` metadata and its `rope_freqs.weight`."""
+    """The rope configuration of a file, from its `rope.scaling.*` metadata and its `rope_freqs.weight`."""
     kind = scaling.get("type", "none")
     if tensor is not None:
         if kind != "none":
@@ -56,7 +56,7 @@ def parse(
         if f"yarn_{key}" in scaling:
             settings[key] = scaling[f"yarn_{key}"]
     extra = float(scaling.get("yarn_attn_factor", scaling.get("attn_factor", 1.0)))
-    if extra != 1.0:  # llama.cpp multiplies this onto YaRN's own factor
+    if extra != 1.0:  # llama.cpp multiplies YaRN's own factor by this
         settings["attention_factor"] = extra * (0.1 * math.log(settings["factor"]) + 1.0)
     return RopeConfig(theta, "yarn", settings)
 
@@ -90,7 +90,7 @@ def llama3_factors(rope: RopeConfig, head_dim: int) -> Tensor | None:
 def solve_llama3(
     theta: float, head_dim: int, found: NDArray[np.float64], original: int | None, where: str
 ) -> RopeConfig:
-    """Settings that give these factors, or an error where no settings do."""
+    """The settings that give these factors; an error if there are none."""
     guess = float(original or 8192)
     plain = frequencies(RopeConfig(theta), head_dim, 0)[0].numpy()
     biggest = _round_to_quarter(float(found.max()))
@@ -113,6 +113,6 @@ def solve_llama3(
 
 
 def _round_to_quarter(value: float) -> float:
-    """The nearest multiple of 1/4, which every published setting is, if float32 could not tell them apart."""
+    """The nearest multiple of 1/4 (as in every published setting), if float32 cannot tell them apart."""
     near = round(value * 4) / 4
     return near if near > 0 and abs(value - near) < 1e-3 * near else value

@@ -1,4 +1,4 @@
-"""Where and in which type to compute: asked of the machine, not of a table."""
+"""Chooses device, dtype and number of threads by measuring this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """`auto`: a GPU where there is one. Apple's MPS only when asked for: it runs, unoptimised."""
+    """`auto`: a GPU if there is one. Apple's MPS only on request: it works, but is not optimised."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name not in ("cpu", "cuda", "mps", "mps:0") and not name.startswith("cuda:"):
@@ -26,7 +26,7 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 def pick_dtype(name: str, device: torch.device) -> torch.dtype:
-    """`auto`: bfloat16 where the machine multiplies it faster than float32."""
+    """`auto`: bfloat16 if the machine multiplies it faster than float32."""
     if name != "auto":
         if name not in DTYPES:
             raise UnknownName("dtype", name, ("auto", *DTYPES))
@@ -37,14 +37,14 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def fast_bfloat16() -> bool:
-    """Matrix units for bfloat16 (AMX, Arm's bf16 extension) are worth it; emulation is slower than float32."""
+    """Whether bfloat16 is faster: with matrix units for it (AMX, Arm's bf16) it is, emulated it is slower."""
     if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return False
     return matmul_rate(torch.bfloat16) > 1.5 * matmul_rate(torch.float32)
 
 
 def matmul_rate(dtype: torch.dtype, seconds: float = 0.05, rows: int = 256) -> float:
-    """FLOP/s of matrix products of the size a small language model decodes with."""
+    """FLOP/s of matrix products of the size of a small language model's decoding."""
     a, b = torch.randn(rows, 576, dtype=dtype), torch.randn(1536, 576, dtype=dtype)
     torch.nn.functional.linear(a, b)
     began, count = time.perf_counter(), 0
@@ -55,7 +55,7 @@ def matmul_rate(dtype: torch.dtype, seconds: float = 0.05, rows: int = 256) -> f
 
 
 def set_threads() -> int:
-    """As many threads as pay: a second one on a busy or shared core can be slower than none.
+    """Use as many threads as make products faster: a second one on a busy or shared core can slow them down.
 
     OMP_NUM_THREADS, where set, is obeyed.
     """

@@ -1,4 +1,4 @@
-"""Hugging Face folders: `config.json` and safetensors, whole or in shards, read and written."""
+"""Reads and writes Hugging Face model folders: `config.json` and safetensors, in one file or in shards."""
 
 from __future__ import annotations
 
@@ -27,10 +27,8 @@ from ponder.nets.model_files import TensorEntry
 from ponder.nets.nonfinite_tensors import first_nonfinite
 from ponder.runs import manifest
 
-HEAD_CONFIG_KEY = "score_head"  # in config.json, what a value or reward model's numbers mean; ours
-CLASSIFIER_SUFFIX = (
-    "ForSequenceClassification"  # how transformers calls a decoder with a number instead of a next token
-)
+HEAD_CONFIG_KEY = "score_head"  # ponder's own key in config.json: what the head of a value or reward model predicts
+CLASSIFIER_SUFFIX = "ForSequenceClassification"  # in transformers, a decoder with a score instead of a next token
 WEIGHTS_FILE, WEIGHTS_INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
 # Gemma 3's multimodal files name their language model in one of two ways.
 TENSOR_NAME_PREFIXES = ("model.language_model.", "language_model.model.", "language_model.", "model.")
@@ -41,7 +39,7 @@ _DTYPE_NAMES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16"
 
 
 def load(folder: Path | str, dtype: torch.dtype | None = torch.float32, device: torch.device | str = "cpu") -> Decoder:
-    """The model in a folder. On the CPU and in its stored type, weights stay on disk until they are used."""
+    """Load the model in a folder. On the CPU and in the stored dtype, weights stay on disk until they are used."""
     raw = read_config(Path(folder))
     if _is_classifier(raw):
         raise ModelError(f"{folder} holds a value or reward model, which cannot write: give a language model")
@@ -51,7 +49,7 @@ def load(folder: Path | str, dtype: torch.dtype | None = torch.float32, device: 
 def load_with_head(
     folder: Path | str, dtype: torch.dtype | None, device: torch.device | str = "cpu"
 ) -> DecoderWithHead:
-    """A value or reward model with its head; of a language model, its network with values of 0."""
+    """Load a value or reward model with its head; a language model gets a head that predicts 0."""
     raw = read_config(Path(folder))
     if not _is_classifier(raw):
         return DecoderWithHead.from_decoder(_load(Path(folder), raw, dtype, device, Decoder))
@@ -65,18 +63,18 @@ def load_with_head(
 
 
 def is_score_model(folder: Path | str) -> bool:
-    """Is this a value or reward model?"""
+    """Whether the folder holds a value or reward model."""
     return Path(folder).is_dir() and _is_classifier(read_config(Path(folder)))
 
 
 def load_head(folder: Path | str) -> tuple[ScoreHead, dict[str, Tensor]]:
-    """The head of a value or reward model alone, and its tensors."""
+    """Only the head of a value or reward model, and its tensors."""
     raw = read_config(Path(folder))
     if not _is_classifier(raw):
         raise ModelError(f"{folder} holds a language model; give a value or reward model")
     head, config = _parse_head(raw, folder), decoder_config(Path(folder), raw)
     held = {name: entry for name, entry in _tensor_entries(Path(folder), False).items() if name.startswith("score.")}
-    with torch.device("meta"):  # shapes without memory: a head may be said to be of any size
+    with torch.device("meta"):  # shapes without memory: the declared head may be of any size
         wanted = {f"score.{n}": tuple(p.shape) for n, p in build_head(config.width, head).named_parameters()}
     if wanted != {name: entry.shape for name, entry in held.items()}:
         raise ModelError(f"the head in {folder} is not what its config.json says; download the model again")
@@ -84,10 +82,11 @@ def load_head(folder: Path | str) -> tuple[ScoreHead, dict[str, Tensor]]:
 
 
 def _parse_head(raw: Mapping[str, Any], folder: Path | str) -> ScoreHead:
-    """What config.json says of it; a classifier of others that gives one number is a reward model."""
+    """The head in config.json. A classifier from elsewhere with one output is a reward model."""
     try:
-        told = {**raw.get(HEAD_CONFIG_KEY, {})}
-        return ScoreHead(**told | {"hidden": tuple(told.get("hidden", ()))}) if told else ScoreHead("reward")
+        settings = {**raw.get(HEAD_CONFIG_KEY, {})}
+        settings["hidden"] = tuple(settings.get("hidden", ()))
+        return ScoreHead(**settings) if raw.get(HEAD_CONFIG_KEY) else ScoreHead("reward")
     except (TypeError, ValueError, ArithmeticError, UsageError) as reason:
         raise ModelError(
             f"{folder}/config.json has a {HEAD_CONFIG_KEY} that makes no sense ({reason!s:.200})"
@@ -157,7 +156,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def _tensor_entries(folder: Path, multimodal: bool) -> dict[str, TensorEntry]:
-    """What the folder's files hold, by our names, none of it read; each once, and of floats."""
+    """The tensors that the folder's files declare, by our names, not their values. Duplicates and non-floats raise."""
     out: dict[str, TensorEntry] = {}
     for path in _weight_files(folder):
         for entry in model_files.read_safetensors_header(path):
@@ -195,11 +194,11 @@ def _read_tensors(held: Mapping[str, TensorEntry]) -> Iterator[tuple[str, Tensor
 
 
 def save(decoder: Decoder, folder: Path | str, shard_bytes: float = 5e9, overwrite: bool = False) -> None:
-    """A folder that transformers and vLLM load. It appears whole or not at all."""
+    """Save a folder that transformers and vLLM load, atomically."""
     folder = Path(folder)
     _check_writable(folder, overwrite)
     with staging.staging_folder(folder) as work:
-        new = work / "new"  # made with the user's permissions, where the work folder is private
+        new = work / "new"  # has the user's default permissions; the work folder is private
         snapshot(decoder, shard_bytes, copy=False)(new)
         if folder.is_dir():
             folder.rename(work / "old")
@@ -207,7 +206,7 @@ def save(decoder: Decoder, folder: Path | str, shard_bytes: float = 5e9, overwri
 
 
 def snapshot(decoder: Decoder, shard_bytes: float = 5e9, copy: bool = True) -> Callable[[Path], None]:
-    """What writes the model as it is now, adapters folded in, whenever it is called. Without a copy: as it is then."""
+    """A function that writes the model as it is now, with adapters merged. Without `copy`: as it is when called."""
     c = decoder.config
     config = configs.to_hf(c, str(decoder.dtype).removeprefix("torch."))
     if isinstance(decoder, DecoderWithHead):
@@ -217,7 +216,7 @@ def snapshot(decoder: Decoder, shard_bytes: float = 5e9, copy: bool = True) -> C
         config |= {"id2label": {str(i): n for i, n in enumerate(labels)}}
         config |= {"label2id": {n: i for i, n in enumerate(labels)}}
     ends = {"bos_token_id": c.bos, "eos_token_id": list(c.eos) or None, "pad_token_id": c.pad}
-    tensors = lora.merged_weights(decoder)  # a tied head is the embedding, named once
+    tensors = lora.merged_weights(decoder)  # a tied head is the embedding and listed once
     if (bad := first_nonfinite(tensors)) is not None:
         raise ModelError(f"the weight {bad} holds a number that is not finite: such a model is not saved")
     if copy:
@@ -264,7 +263,7 @@ def _hf_name(ours: str) -> str:
 
 
 def _split_into_shards(tensors: Mapping[str, Tensor], shard_bytes: float) -> list[list[str]]:
-    """Names in order, cut where a file would grow past its size."""
+    """Names in order, split so that no file exceeds the size."""
     shards: list[list[str]] = [[]]
     size = 0
     for name, tensor in tensors.items():

@@ -1,4 +1,4 @@
-"""Stored tensors become a decoder, one at a time: the module is never held twice."""
+"""Builds a decoder from stored tensors, one at a time, so that the model is never in memory twice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DecoderT = TypeVar("DecoderT", bound=Decoder)
 
 
 class _SkipInit(TorchFunctionMode):
-    """Modules come without first values: drawing them, even on no device, loads all of torch's compiler."""
+    """Skips the initialisation of modules: even on the meta device, it would import torch's compiler."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -43,14 +43,14 @@ def build_decoder(
     kind: type[DecoderT] = Decoder,  # type: ignore[assignment]
     shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> DecoderT:
-    """A decoder holding these tensors. `dtype=None` keeps each as it is stored. `shapes`: of tensors that are still to
-    be read, which is done only if they fit."""
+    """A decoder with these tensors. `dtype=None` keeps the stored dtype. `shapes`: of tensors that are not read yet;
+    they are read only if the shapes fit."""
     if shapes is None:
         tensors = list(tensors)
         shapes = {name: tuple(tensor.shape) for name, tensor in tensors}
     net = _build_on_meta(config, shapes, where, kind)
     config = net.config
-    waiting = dict(net.named_parameters())  # a tied head stands here once, as the embedding
+    waiting = dict(net.named_parameters())  # a tied head is listed once, as the embedding
     _check_shapes(config, shapes, {name: tuple(p.shape) for name, p in waiting.items()}, where)
     _check_free_memory(shapes, where, dtype)
     for name, tensor in tensors:
@@ -68,7 +68,7 @@ def build_decoder(
 def _build_on_meta(
     config: DecoderConfig, shapes: Mapping[str, tuple[int, ...]], where: Path, kind: type[DecoderT]
 ) -> DecoderT:
-    """The module without its numbers, unless the configuration is of a model far larger than what is stored."""
+    """The module without its weights. Refused if the configuration is far larger than the stored tensors."""
     stored = sum(math.prod(shape) for shape in shapes.values())
     if config.layers > len(shapes) or config.parameter_count > 8 * stored + (1 << 20):
         raise ModelError(
@@ -109,7 +109,7 @@ def _check_shapes(
 
 
 def _check_free_memory(shapes: Mapping[str, tuple[int, ...]], where: Path, dtype: torch.dtype | None) -> None:
-    """Refuse weights that this machine cannot hold. In their stored type they stay on the disk."""
+    """Refuse weights that do not fit in this machine's memory. In their stored dtype they stay on disk."""
     need = sum(math.prod(shape) for shape in shapes.values()) * (0 if dtype is None else dtype.itemsize)
-    if need > 1 << 30 and need > (free := free_memory()):  # below, looking takes longer than it is worth
+    if need > 1 << 30 and need > (free := free_memory()):  # below that, the check costs more than it saves
         raise ModelError(f"{where} takes {need / 1e9:,.0f} GB of memory, and {free / 1e9:,.1f} GB are free")

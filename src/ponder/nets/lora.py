@@ -1,8 +1,8 @@
-"""Low-rank adapters (LoRA, Hu et al. 2021): W + alpha / rank B A, of which only A and B learn. Through peft.
+"""Low-rank adapters (LoRA, Hu et al. 2021): W + alpha / rank B A, of which only A and B are trained. Uses peft.
 
 The layers are replaced inside the decoder, so sampler and learner run as before. A decoder with adapters has other
-parameter names: `merged` gives its weights under its own. B starts at zero, so the model with its adapters off is the
-model that training began with: the reference, at no cost.
+parameter names: `merged_weights` gives its weights under the plain names. B starts at zero, so the model with disabled
+adapters is the model that training started from: the reference, at no cost.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ponder.runs import manifest
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 MAX_RANK = 1 << 14
-PEFT_PREFIX = "base_model.model.model."  # before a decoder's own names, in a file of peft's
+PEFT_PREFIX = "base_model.model.model."  # before the parameter names in peft's files
 MAX_ALPHA = 1e6
 
 # Settings of an adapter file that say nothing about its function, or are read here; all others must be empty.
@@ -44,7 +44,7 @@ KNOWN_SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class LoRA:
-    """There is no dropout: the log-probabilities of training must be those of sampling."""
+    """Settings of an adapter. No dropout: training must compute the log-probabilities of sampling."""
 
     rank: Annotated[int, "rank of the two factors"] = 16
     alpha: Annotated[float, "the update is scaled by alpha / rank"] = 32.0
@@ -56,13 +56,13 @@ class LoRA:
             raise UsageError(f"{given}; both must be positive, and alpha at most {MAX_ALPHA:g}")
         if not self.targets:
             raise UsageError(f"LoRA has no targets; choose of {', '.join(LORA_TARGETS)}")
-        for name in self.targets:  # not the head or embedding: they are used by their weight, past any adapter
+        for name in self.targets:  # not the head or embedding: their weight is used directly, without an adapter
             if name not in LORA_TARGETS:
                 raise UnknownName("layer for LoRA", name, LORA_TARGETS)
 
 
 def attach(net: Decoder, lora: LoRA, seed: int) -> None:
-    """Give the decoder adapters, the only part that then learns. Its function stays: A is drawn, B is zero.
+    """Attach adapters to the decoder; only they are trained then. Its outputs do not change: A is random, B is zero.
 
     They compute in the decoder's own type: float32 ones would turn its activations into float32 and multiply there.
     Small updates survive in the optimiser's float32 masters, as those of any weight do.
@@ -70,7 +70,7 @@ def attach(net: Decoder, lora: LoRA, seed: int) -> None:
     if has_adapter(net):
         raise UsageError("the model has adapters already; load it again to attach others")
     peft = _import_peft()
-    with torch.random.fork_rng(devices=[]):  # peft draws first values, which are replaced here
+    with torch.random.fork_rng(devices=[]):  # peft initialises the adapters, which is replaced here
         peft.inject_adapter_in_model(_peft_config(peft, lora), net)
     draw = torch.Generator().manual_seed(seed)
     for layer in _lora_layers(net).values():
@@ -86,13 +86,13 @@ def has_adapter(net: nn.Module) -> bool:
 
 
 def starts_at_zero(net: nn.Module) -> bool:
-    """Whether the decoder without its adapters is the one that training begins with."""
+    """Whether the decoder without its adapters is the model that training starts from."""
     return has_adapter(net) and bool(getattr(net, "_lora_zero", False))
 
 
 @contextmanager
 def disable_adapter(net: Decoder) -> Iterator[None]:
-    """Adapters off: the model that training began with."""
+    """Disable the adapters: the model that training started from."""
     _require_adapter(net)
     if not starts_at_zero(net):
         raise UsageError(
@@ -114,7 +114,7 @@ def disable_adapter(net: Decoder) -> Iterator[None]:
 
 @torch.no_grad()
 def merged_weights(net: Decoder) -> dict[str, Tensor]:
-    """The weights under a plain decoder's names and in their order, adapters folded in. The decoder stays as it is;
+    """The weights with adapters merged, under a plain decoder's names and in their order. The decoder does not change;
     weights without an adapter are its own, not copies.
     """
     layers = _lora_layers(net)
@@ -133,7 +133,7 @@ def merged_weights(net: Decoder) -> dict[str, Tensor]:
 
 
 def save(net: Decoder, lora: LoRA, folder: Path | str, base: str) -> None:
-    """An adapter that peft and vLLM load onto the model `base`. It appears whole or not at all."""
+    """Save an adapter that peft and vLLM load onto the model `base`, atomically."""
     write = snapshot(net, lora, base)
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -144,7 +144,7 @@ def save(net: Decoder, lora: LoRA, folder: Path | str, base: str) -> None:
 
 
 def snapshot(net: Decoder, lora: LoRA, base: str) -> Callable[[Path], None]:
-    """What writes the adapter as it is now, whenever it is called."""
+    """A function that writes the adapter as it is now, whenever it is called."""
     from safetensors.torch import save_file
 
     _require_adapter(net)
@@ -165,7 +165,7 @@ def snapshot(net: Decoder, lora: LoRA, base: str) -> Callable[[Path], None]:
 
 
 def load(net: Decoder, folder: Path | str) -> LoRA:
-    """Attach an adapter that was saved here or by peft, in the decoder's own type."""
+    """Attach an adapter that `save` or peft has written, in the decoder's dtype."""
     lora, stored = read_adapter(net, folder)
     attach(net, lora, seed=0)
     for name, p in _adapter_tensors(net).items():
@@ -175,7 +175,7 @@ def load(net: Decoder, folder: Path | str) -> LoRA:
 
 
 def read_adapter(net: Decoder, folder: Path | str) -> tuple[LoRA, dict[str, Tensor]]:
-    """An adapter that fits the decoder, and its A and B of every layer, by the names of a file without its prefix."""
+    """The settings of an adapter that fits the decoder, and A and B of every layer, by name without peft's prefix."""
     folder = Path(folder)
     raw, stored = _read_files(folder)
     targets = tuple(t for t in LORA_TARGETS if any(f".{t}.lora_A." in name for name in stored))
@@ -188,7 +188,7 @@ def read_adapter(net: Decoder, folder: Path | str) -> tuple[LoRA, dict[str, Tens
 
 
 def _rank_and_alpha(raw: Mapping[str, Any], folder: Path) -> tuple[int, float]:
-    """The rank, and alpha as it is divided by the rank."""
+    """The rank, and the alpha that is divided by the rank."""
     try:
         rank, alpha = parse_int("r", raw["r"]), float(raw["lora_alpha"])
     except (LookupError, TypeError, ValueError, ArithmeticError, ModelError) as reason:
@@ -214,7 +214,7 @@ def _load_tensors(stored: Mapping[str, TensorEntry], folder: Path) -> dict[str, 
 
 
 def _read_files(folder: Path) -> tuple[Mapping[str, Any], dict[str, TensorEntry]]:
-    """What the adapter says of itself, and what its file holds, of which nothing is read."""
+    """The adapter's configuration, and the tensors that its file declares, not their values."""
     for file in (ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE):
         if not model_files.path_inside(folder, file).is_file():
             raise ModelError(f"{folder} has no {file}, so it is no adapter that peft saved")
@@ -281,7 +281,7 @@ def _a_and_b(layer: Any) -> tuple[Tensor, Tensor]:
 
 
 def _adapter_tensors(net: nn.Module) -> dict[str, Tensor]:
-    """A and B of every layer, by the names of a file without its prefix."""
+    """A and B of every layer, by name without peft's prefix."""
     pairs = {name: _a_and_b(layer) for name, layer in _lora_layers(net).items()}
     return {f"{name}.lora_{kind}.weight": p for name, pair in pairs.items() for kind, p in zip("AB", pair, strict=True)}
 
@@ -292,6 +292,6 @@ def _require_adapter(net: nn.Module) -> None:
 
 
 def _mark_attached(net: Decoder, lora: LoRA, zero: bool) -> None:
-    """On the decoder itself, so that a copy of it knows them too."""
+    """Stored on the decoder, so that copies have it too."""
     object.__setattr__(net, "_lora", lora)
     object.__setattr__(net, "_lora_zero", zero)

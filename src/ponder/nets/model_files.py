@@ -1,7 +1,7 @@
-"""The files of a model folder, opened as if they were hostile: sizes are compared before anything of that size is made.
+"""Reads the files of a model folder as untrusted input: sizes are checked before memory of that size is allocated.
 
-A model is often downloaded from somebody unknown. What its files say of themselves is a claim; what is checked here is
-the claim against the file's real size, and each file's place against the folder.
+Models are often downloaded from unknown people. Sizes that a file declares are checked against its real size, and paths
+against the folder.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ponder.errors import ModelError
 MAX_JSON_BYTES = 64 << 20  # of a configuration or an index; the largest published have 15 MB
 MAX_HEADER_BYTES = 64 << 20  # of a safetensors file; 100,000 tensors take about 15 MB
 MAX_DIMENSIONS = 8
-FLOAT_DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}  # bytes of the types that weights come in
+FLOAT_DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}  # dtypes of stored weights
 OTHER_DTYPE_BYTES = {"I64": 8, "U64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 OTHER_DTYPE_BYTES |= {"F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """A tensor in a safetensors file, of which nothing but its place and shape is read."""
+    """A tensor in a safetensors file: its location and shape, not its values."""
 
     path: Path
     name: str
@@ -35,12 +35,12 @@ class TensorEntry:
 
 
 def path_inside(folder: Path, name: str) -> Path:
-    """A file of the folder. A name or link that leads out of it is refused, but for the links of a hub's cache."""
+    """A file of the folder. Names and links that lead out of it are refused, except links of a Hugging Face cache."""
     path = folder / name
     home = folder.resolve()
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise ModelError(f"{folder} names the file {name!r:.200}, which is outside of it; download the model again")
-    if path.is_file():  # no other is opened, and a link that leads nowhere or to itself is none
+    if path.is_file():  # no other path is opened; a broken or circular link is no file
         real = path.resolve()
         blobs = home.parent.parent / "blobs"  # Hugging Face's cache keeps files there, and links in snapshots/REVISION
         cached = home.parent.name == "snapshots" and real.is_relative_to(blobs)
@@ -61,7 +61,7 @@ def read_text(path: Path, most: int = MAX_JSON_BYTES) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object."""
+    """Read a JSON object."""
     text = read_text(path)
     try:
         found = json.loads(text)
@@ -75,7 +75,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_safetensors_header(path: Path) -> list[TensorEntry]:
-    """What a safetensors file says that it holds, if the file is as large as that."""
+    """The tensors that a safetensors file declares, if the file is large enough for them."""
     try:
         return list(_header_entries(path))
     except OSError as why:

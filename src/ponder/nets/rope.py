@@ -25,7 +25,7 @@ def frequencies(rope: RopeConfig, head_dim: int, context: int) -> tuple[Tensor, 
 
 
 def _llama3(freqs: Tensor, rope: RopeConfig) -> Tensor:
-    """Llama 3.1: long waves are stretched, short ones kept, those between blended."""
+    """Llama 3.1: long wavelengths are stretched, short ones kept, those between blended."""
     g = rope.settings
     factor, low, high = float(g["factor"]), float(g["low_freq_factor"]), float(g["high_freq_factor"])
     original = float(g["original_max_position_embeddings"])
@@ -61,7 +61,7 @@ def _yarn(freqs: Tensor, rope: RopeConfig, head_dim: int, context: int) -> tuple
 
 
 def angles(positions_T: Tensor, freqs_F: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-    """cos and sin [T, 1, D], in float32 whatever the model's type."""
+    """cos and sin [T, 1, D], in float32 for any dtype of the model."""
     turn_TF = positions_T.float()[:, None] * freqs_F.float()
     turn_TD = torch.cat((turn_TF, turn_TF), dim=-1)[:, None, :]
     return turn_TD.cos() * factor, turn_TD.sin() * factor

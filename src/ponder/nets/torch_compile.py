@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-MAX_RECOMPILES = 64  # kinds of networks (shapes, types, trained or not) that one process may compile a function for
+MAX_RECOMPILES = 64  # variants (shapes, dtypes, with and without gradients) of a function that one process may compile
 
 # Dynamo skips these guards while a module's dictionaries are the same objects. Freezing a parameter changes none of
 # them, so a graph compiled while a parameter was frozen would be used again, and the parameter would never learn.
@@ -20,7 +20,7 @@ def compile_once(function: Callable[..., Any], backend: str | Callable[..., Any]
     from torch._dynamo import config as tracing
     from torch._functorch import config
 
-    config.activation_memory_budget = 0.8  # what is cheap to compute again is not kept: a quarter less memory
+    config.activation_memory_budget = 0.8  # recompute cheap activations: a quarter less memory
     tracing.recompile_limit = max(
         tracing.recompile_limit, MAX_RECOMPILES
     )  # beyond it, torch would run the function plainly

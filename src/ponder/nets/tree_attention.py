@@ -1,9 +1,8 @@
 """Attention over packed sequences that share prefixes. Shapes as in decoder.py; S segments.
 
-A segment is a run of tokens with a parent segment: a prompt is a root, its completions are children, and
-a searched tree is the same thing deeper. A token sees its own segment up to itself, and all its ancestors.
-So a prompt is computed once for its whole group. Trees of about the same size attend together, padded to the
-longest; every other part of the network sees no padding.
+A segment is a run of tokens with a parent segment: a prompt is a root, its completions are children, and a search tree
+is deeper. A token sees its own segment up to itself, and all ancestors. So a prompt is computed once for its whole
+group. Trees of similar size attend together, padded to the longest; the rest of the network sees no padding.
 
 Inside: B trees of a bucket, t tokens of its longest.
 """
@@ -26,16 +25,16 @@ from ponder.nets.varlen_attention import UnbranchedRuns, VarlenTreeAttention
 
 @dataclass(slots=True)
 class _Bucket:
-    index_Bt: Tensor  # each tree's tokens among all; padding points anywhere
+    index_Bt: Tensor  # token indices of each tree; arbitrary on padding
     is_token_Bt: Tensor  # False on padding
-    distance_Btt: Tensor  # how far back a key lies on the query's own path; negative where it does not
+    distance_Btt: Tensor  # distance of a key on the query's path; negative if it is not on the path
 
 
 def make_tree_attention(
     lengths: Sequence[int], parents: Sequence[int], config: DecoderConfig, device: torch.device, dtype: torch.dtype
 ) -> PaddedTreeAttention | VarlenTreeAttention | FlexTreeAttention | CausalAttention:
-    """The best way there is to attend over this forest here."""
-    if device.type != "cuda" or config.head_dim < 16:  # smaller heads no kernel takes
+    """The fastest attention for this forest on this device."""
+    if device.type != "cuda" or config.head_dim < 16:  # no kernel supports smaller heads
         return PaddedTreeAttention(lengths, parents, device)
     runs = UnbranchedRuns(lengths, parents)
     total = len(runs.positions_T)
@@ -47,7 +46,7 @@ def make_tree_attention(
 
 
 class PaddedTreeAttention:
-    """Attention over a forest of segments; `parents[s] < s`, or -1 for a root. Trees lie one after another."""
+    """Attention over a forest of segments; `parents[s] < s`, or -1 for a root. Trees follow each other."""
 
     def __init__(self, lengths: Sequence[int], parents: Sequence[int], device: torch.device | None = None) -> None:
         starts: list[int] = []  # first position of each segment
@@ -75,7 +74,7 @@ class PaddedTreeAttention:
         self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, *, scale: float, window: int | None
     ) -> Tensor:
         heads, kv_heads, size = q_THD.shape[1], k_TKD.shape[1], q_THD.shape[2]
-        shared = heads // kv_heads  # query heads per key head become more queries: keys are never copied
+        shared = heads // kv_heads  # query heads of one key head become queries: keys are never copied
         out = []
         for bucket, mask in zip(self.buckets, self._mask(window, shared), strict=True):
             trees, longest = bucket.index_Bt.shape
@@ -88,7 +87,7 @@ class PaddedTreeAttention:
         return torch.cat(out)[self.order_T]
 
     def _mask(self, window: int | None, shared: int) -> list[Tensor]:
-        """What each query of each bucket may see, [B, 1, shared * t, t]; the same for every layer of a kind."""
+        """Mask of each bucket, [B, 1, shared * t, t]; the same for all layers with this window."""
         if (window, shared) not in self._masks:
             seen = [
                 b.distance_Btt >= 0 if window is None else (b.distance_Btt >= 0) & (b.distance_Btt < window)
@@ -99,7 +98,7 @@ class PaddedTreeAttention:
 
 
 def _path_distance(lengths: Sequence[int], parents: Sequence[int], positions_t: Tensor) -> Tensor:
-    """How many tokens back each key lies on each query's own path; -1 where it is not on it."""
+    """Distance of each key on each query's path, in tokens; -1 if it is not on the path."""
     count = len(lengths)
     above_SS = torch.eye(count, dtype=torch.bool)
     for s, p in enumerate(parents):
@@ -111,7 +110,7 @@ def _path_distance(lengths: Sequence[int], parents: Sequence[int], positions_t: 
 
 
 def _group_by_length(trees: list[tuple[int, Tensor]]) -> list[list[tuple[int, Tensor]]]:
-    """Trees in buckets in which padding to the longest costs at most about a quarter."""
+    """Buckets of trees in which padding to the longest costs at most about a quarter."""
     buckets: list[list[tuple[int, Tensor]]] = []
     for tree in sorted(trees, key=lambda t: len(t[1])):
         if buckets and len(tree[1]) <= 1.25 * len(buckets[-1][0][1]) + 4:
@@ -126,7 +125,7 @@ def _pad_bucket(trees: list[tuple[int, Tensor]], device: torch.device | None) ->
     index = torch.zeros(len(trees), longest, dtype=torch.long)
     real = torch.zeros(len(trees), longest, dtype=torch.bool)
     back = torch.full((len(trees), longest, longest), -1)
-    back.diagonal(dim1=1, dim2=2).zero_()  # padding sees itself: a softmax over nothing is not a number
+    back.diagonal(dim1=1, dim2=2).zero_()  # padding sees itself: a softmax over nothing is NaN
     for i, (first, reach) in enumerate(trees):
         size = len(reach)
         index[i, :size] = torch.arange(first, first + size)

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-MAX_KEYS_PER_TOKEN = 8.0  # keys gathered for each token packed; a deep tree of short steps has more, and is for others
+MAX_KEYS_PER_TOKEN = 8.0  # gathered keys per packed token; a deep tree of short steps has more, and uses FlexAttention
 
 
 class VarlenTreeAttention:
-    """Attention over a forest of segments; `parents[s] < s`, or -1 for a root. Trees lie one after another."""
+    """Attention over a forest of segments; `parents[s] < s`, or -1 for a root. Trees follow each other."""
 
     can_compile = True  # it can be part of a compiled block
 
@@ -43,7 +43,7 @@ class VarlenTreeAttention:
         if self.index_G is not None:
             k_TKD, v_TKD = _gather(k_TKD, self.index_G), _gather(v_TKD, self.index_G)
         back = -1 if window is None else window - 1  # tokens to look back
-        # torch's own operator: its public wrapper, varlen_attn, takes half a millisecond of the host's time a call
+        # torch's operator itself: its public wrapper, varlen_attn, costs the host half a millisecond per call
         out: Tensor = torch.ops.aten._flash_attention_forward(
             q_THD, k_TKD.contiguous(), v_TKD.contiguous(), self.ends_q, self.ends_k, self.most_q, self.most_k,
             0.0, True, False, scale=scale, window_size_left=back, window_size_right=0,
@@ -58,7 +58,7 @@ class UnbranchedRuns:
         children = np.bincount([p for p in parents if p >= 0], minlength=len(lengths))
         self.sizes: list[int] = []  # tokens of each run
         self.path_lengths: list[int] = []  # and of the path that ends in it
-        self.parent: list[int] = []  # the run it goes on from, -1: none
+        self.parent: list[int] = []  # index of the parent run, -1: none
         run_of: list[int] = []  # of each segment
         first = [0]  # token of each run
         for s, (length, p) in enumerate(zip(lengths, parents, strict=True)):
@@ -92,7 +92,7 @@ class UnbranchedRuns:
 
 
 class _GatherKeys(torch.autograd.Function):
-    """x[index]; the gradient of a token that many read is summed in float32."""
+    """x[index], with gradients of shared tokens summed in float32."""
 
     @staticmethod
     def forward(ctx: Any, x_TKD: Tensor, index_G: Tensor) -> Tensor:
@@ -113,5 +113,5 @@ def _gather(x_TKD: Tensor, index_G: Tensor) -> Tensor:
 
 
 def _next_power_of_two(size: int) -> int:
-    """Up to a power of two: few different sizes to compile for."""
+    """Round up, so that there are few different sizes to compile for."""
     return 1 << (size - 1).bit_length()

@@ -1,4 +1,4 @@
-"""Collect traces as training data: a strategy solves training problems. It resumes by problem and stores every trace."""
+"""Collect traces as training data: a strategy solves training problems. Resumes by problem and stores every trace."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from ponder.pipelines.evaluate import accuracy_so_far
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.problems.prompt_style import apply_style
+from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.problems.solve_many import solve_many
-from ponder.pipelines.solve import shuffled_problems, try_solve
+from ponder.pipelines.solve import try_solve
 from ponder.protocols import NoProgress, Progress, Strategy, Task
 from ponder.reason.budget import Budget
 from ponder.reason.strategies import Samples
@@ -29,7 +30,7 @@ from ponder.types import Trace
 
 @dataclass(frozen=True)
 class Collect(BaseJob):
-    """The job: `limit` training problems from `start_index` on, in the order in which a run with this seed asks them."""
+    """The job: `limit` training problems from `start_index` on, in the order of a training run with this seed."""
 
     task: Task
     model: str = "smollm2"

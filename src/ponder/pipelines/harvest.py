@@ -1,4 +1,4 @@
-"""Harvest: the traces of runs become a file to learn from, with lineage, and a report that says what was left out."""
+"""Harvest: turn the traces of runs into a file of training data, with lineage and a report of what was left out."""
 
 from __future__ import annotations
 
@@ -48,29 +48,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Harvest(BaseJob):
-    """The job. Of the traces in these run directories, at most `each` rows of a problem.
+    """The job: rows of one kind from the traces in these run directories, at most `max_per_problem` of a problem.
 
-    `scorer`: by whose verdict; empty: the only one there is, or the run's own verifier; for labels, the labels on the
-    steps themselves, where a run has them. `task`: its verifier judges journeys again, once they are told; None: that
-    of the run's own task, where its job has one. Problems that are held out to measure on are left out, unless
-    `include_held_out` says otherwise; then rows made of them say so.
+    `scorer`: whose verdict counts; empty: the only one there is, or the run's own verifier; for labels, the labels on
+    the steps, if a run has them. `task`: its verifier grades each journey again as one answer; None: the verifier of
+    the run's own task, if its job has one. Held-out problems are left out, unless `include_held_out`; their rows then
+    say so.
     """
 
     runs: tuple[str, ...]
     kind: HarvestKind = "chains"
     scorer: str = ""
     min_score: float = 1.0  # the score from which an answer is right
-    max_per_problem: int | None = None  # None: EACH of what somebody imitates, and all of what estimates something
+    max_per_problem: int | None = (
+        None  # None: DEFAULT_MAX_PER_PROBLEM of what is imitated, all of what estimates something
+    )
     keep: KeepRule = "shortest"
     max_tokens: int | None = None  # tokens of an answer
     min_margin: float = 0.5  # between the scores of a pair
-    max_wrong_turns: int = 2  # wrong ones in a journey, at most
-    max_wrong_turn_steps: int = 4  # steps into a wrong turn, at most
+    max_wrong_turns: int = 2  # in a journey
+    max_wrong_turn_steps: int = 4  # steps into a wrong turn
     min_visits: int = 1  # visits of a prefix with a value
     include_oracle: bool = False  # also labels and values from searches that the gold answer guided
-    include_held_out: bool = False  # also traces of an evaluation
+    include_held_out: bool = False  # also traces of held-out problems
     task: Task | None = None
-    tokens_model: str | None = None  # also write token ids, which this model's tokenizer must read as the traces' text
+    tokens_model: str | None = (
+        None  # also write token ids, which must decode to the traces' text with this model's tokenizer
+    )
     format: LabelFormat = "stepwise"  # of labels
 
     def __post_init__(self) -> None:
@@ -93,7 +97,8 @@ class Harvest(BaseJob):
         )
         if any(bound is not None and bound < 1 for bound in bounds):
             raise UsageError(
-                "max_per_problem, max_wrong_turns, max_wrong_turn_steps, min_visits and max_tokens must each be at least 1"
+                "max_per_problem, max_wrong_turns, max_wrong_turn_steps, min_visits and max_tokens must each be at "
+                "least 1"
             )
         if not self.min_margin > 0:
             raise UsageError(f"min_margin is {self.min_margin}; a preference needs a difference above 0")
@@ -110,7 +115,7 @@ class Harvest(BaseJob):
             )
 
     def __call__(self, folder: str | Path, progress: Progress | None = None) -> Path:
-        """As a stage: the rows in the folder's data.jsonl. A harvest that is done is not done again."""
+        """Write the rows to data.jsonl in this run directory, unless they are there."""
         from ponder.pipelines.job.open_run import open_run  # torch, which `rows` does not need
 
         _, run = open_run(self, folder)
@@ -120,19 +125,20 @@ class Harvest(BaseJob):
                 report = FilterReport()
                 try:
                     rows = self.rows(report, progress or NoProgress())
-                finally:  # also where nothing was left
+                finally:  # also if nothing is left
                     if report.stages:
                         write_json(run.folder / FILTER_REPORT_FILE, report.to_json())
                 write_jsonl(out, rows)
         return out
 
     def summary_lines(self, folder: Path, result: Any) -> list[str]:
-        """What came out, for people."""
         return [*filter_report_lines(folder), f"{self.kind:<9} {folder / HARVEST_FILE}", f"run       {folder}"]
 
     def rows(self, report: FilterReport, progress: Progress | None = None) -> list[dict[str, Any]]:
-        """What a file says, one row each. Where nothing is left, an error with the report."""
-        with trust_within(job_json.external_code_in(self.task)):  # what its own task is, that of a run may be too
+        """The rows of the file. Raises an error with the filter report if nothing is left."""
+        with trust_within(
+            job_json.external_code_in(self.task)
+        ):  # the code of its own task, which a run's task may name too
             return self._rows(report, progress or NoProgress())
 
     def _rows(self, report: FilterReport, progress: Progress) -> list[dict[str, Any]]:
@@ -140,43 +146,42 @@ class Harvest(BaseJob):
         for run in self.runs:
             check_has_traces(run)
         scorer = {run: self.scorer or self._choose_scorer(run) for run in self.runs}
-        reads = None if self.tokens_model is None else _TokenizerText.of(self.tokens_model)
-        found: list[HarvestedRow] = []
+        codec = None if self.tokens_model is None else _TokenizerText.of(self.tokens_model)
+        rows: list[HarvestedRow] = []
         problems: dict[str, Problem] = {}
         for origin, trace in self._training_traces(report, scorer):
-            fresh = list(self._harvest_trace(trace, scorer[origin.run], report, origin, reads))
-            found += fresh
-            if fresh:
-                problems[fresh[0].problem] = trace.problem
-        if not found:
+            new = list(self._harvest_trace(trace, scorer[origin.run], report, origin, codec))
+            rows += new
+            if new:
+                problems[new[0].problem] = trace.problem
+        if not rows:
             raise_if_all_held_out(report)
             report.fail(f"the runs hold no {self.kind} by {_scorers_text(scorer)}; {NOTHING_LEFT_ADVICE[self.kind]}")
         if self.kind == "journeys":
             progress.phase("judge")
-            judges = {run: run_scorer(run) if self.task is None else self.task.verifier for run in self.runs}
-            judges = {run: judge if judge and judge.name == scorer[run] else None for run, judge in judges.items()}
+            verifiers = {run: run_scorer(run) if self.task is None else self.task.verifier for run in self.runs}
+            verifiers = {run: v if v and v.name == scorer[run] else None for run, v in verifiers.items()}
             with nullcontext() if self.task is not None else only_allowed(allowed_names()):
-                found = event_loop.run(recheck_journeys(found, problems, judges, self.min_score, report))
-        ways = self.kind in ESTIMATE_KINDS and self.format == "stepwise"
-        if ways:
-            found = harvest_traces.merge_shared_prefixes(harvest_traces.merge_estimates(found, report))
-        each = self.max_per_problem or (None if self.kind in UNCAPPED_KINDS else DEFAULT_MAX_PER_PROBLEM)
-        kept = harvest_traces.deduplicate_and_limit(found, report, each, self.keep, exact=self.kind in ESTIMATE_KINDS)
-        if not kept:
+                rows = event_loop.run(recheck_journeys(rows, problems, verifiers, self.min_score, report))
+        stepwise = self.kind in ESTIMATE_KINDS and self.format == "stepwise"
+        if stepwise:
+            rows = harvest_traces.merge_shared_prefixes(harvest_traces.merge_estimates(rows, report))
+        limit = self.max_per_problem or (None if self.kind in UNCAPPED_KINDS else DEFAULT_MAX_PER_PROBLEM)
+        rows = harvest_traces.deduplicate_and_limit(rows, report, limit, self.keep, exact=self.kind in ESTIMATE_KINDS)
+        if not rows:
             report.fail(f"no {self.kind} are left; {NOTHING_LEFT_ADVICE[self.kind]}")
-        return [one.row for one in (harvest_traces.without_repeated_prefixes(kept) if ways else kept)]
+        return [row.row for row in (harvest_traces.without_repeated_prefixes(rows) if stepwise else rows)]
 
     def _choose_scorer(self, run: str) -> str:
-        """Operators were applied whether or not anybody judged what came of them."""
+        """The scorer of a run. Operators need none: they were applied whether or not their result was graded."""
         if self.kind == "labels" and _has_step_labels(run):
             return LABEL_SCORE
         return "" if self.kind == "operators" and not count_scorers((run,)) else choose_scorer((run,))
 
     def _training_traces(self, report: FilterReport, scorer: Mapping[str, str]) -> Iterator[tuple[Provenance, Trace]]:
         for run in self.runs:
-            own = (
-                self.kind == "labels" and scorer[run] == LABEL_SCORE
-            )  # each from answers of its own, whoever led to it
+            # Step labels come from rollouts of their own, whatever guided the search.
+            own = self.kind == "labels" and scorer[run] == LABEL_SCORE
             for at, trace, held in traces_with_split(run):
                 report.add("traces", 1)
                 if not keep_for_training(held, report, self.include_held_out):
@@ -186,16 +191,16 @@ class Harvest(BaseJob):
                     yield Provenance(str(run), at, held), trace
 
     def _harvest_trace(
-        self, trace: Trace, scorer: str, report: FilterReport, origin: Provenance, reads: TextCodec | None
+        self, trace: Trace, scorer: str, report: FilterReport, origin: Provenance, codec: TextCodec | None
     ) -> Iterator[HarvestedRow]:
         match self.kind:
             case "chains":
-                for one in harvest_traces.harvest_chains(
+                for row in harvest_traces.harvest_chains(
                     trace, scorer, report, origin, self.min_score, self.max_tokens
                 ):
-                    yield one if reads is None else _with_tokens(one, trace, reads)
+                    yield row if codec is None else _with_tokens(row, trace, codec)
             case "journeys":
-                told = harvest_traces.harvest_journeys(
+                journeys = harvest_traces.harvest_journeys(
                     trace,
                     scorer,
                     report,
@@ -205,16 +210,16 @@ class Harvest(BaseJob):
                     self.max_wrong_turn_steps,
                     self.max_tokens,
                 )
-                for one, parts in told:
-                    if reads is None:
-                        yield one
+                for row, parts in journeys:
+                    if codec is None:
+                        yield row
                         continue
-                    alone = harvest_traces.journey_trace(trace, parts, reads)
+                    alone = harvest_traces.journey_trace(trace, parts, codec)
                     if report.record("told in whole tokens", alone is not None, "a thought had to be cut"):
                         assert alone is not None
                         words = [place for place, part in enumerate(parts, 1) if part.step is None]
-                        one.row.update(harvest_traces.training_tokens(alone, words))
-                        yield one
+                        row.row.update(harvest_traces.training_tokens(alone, words))
+                        yield row
             case "pairs":
                 yield from harvest_traces.answer_pairs(trace, scorer, report, origin, self.min_margin, self.max_tokens)
             case "siblings":
@@ -235,39 +240,40 @@ class Harvest(BaseJob):
 
 
 async def recheck_journeys(
-    found: Sequence[HarvestedRow],
+    rows: Sequence[HarvestedRow],
     problems: Mapping[str, Problem],
-    judges: Mapping[str, Scorer | None],
-    bar: float,
+    verifiers: Mapping[str, Scorer | None],
+    min_score: float,
     report: FilterReport,
 ) -> list[HarvestedRow]:
-    """Those that are right when they are read as one answer: a wrong one told on the way must not count beside it.
+    """Keep the journeys that the verifier finds right as one answer, wrong turns included.
 
-    `judges`: by run. Where a run has none its journeys stay; a row says under `verified` whether it was judged again.
+    `verifiers`: by run. The journeys of a run without one stay; a row says under `verified` whether it was graded
+    again.
     """
 
-    async def judge(one: HarvestedRow) -> Score | None:
-        judge = judges[one.row["from"]["run"]]
-        if judge is None:
+    async def grade(row: HarvestedRow) -> Score | None:
+        verifier = verifiers[row.row["from"]["run"]]
+        if verifier is None:
             return None
-        told = prompt_trace(problems[one.problem], ids([]))
-        told.add(Step(0, one.text, ids([]), stop="eos", last=True))
-        (score,) = await judge(told, [1])
+        trace = prompt_trace(problems[row.problem], ids([]))
+        trace.add(Step(0, row.text, ids([]), stop="eos", last=True))
+        (score,) = await verifier(trace, [1])
         return score
 
-    kept = []
-    for one, score in zip(found, await asyncio.gather(*map(judge, found)), strict=True):
-        one.row["verified"] = score is not None
-        right = score is not None and score.value is not None and score.value >= bar
+    right_rows = []
+    for row, score in zip(rows, await asyncio.gather(*map(grade, rows)), strict=True):
+        row.row["verified"] = score is not None
+        right = score is not None and score.value is not None and score.value >= min_score
         if score is None or report.record("still right as one answer", right, score.reason or "wrong"):
-            kept.append(one)
-    return kept
+            right_rows.append(row)
+    return right_rows
 
 
 def run_scorer(run: str) -> Scorer | None:
-    """Who judged the answers of a run, where its job says so by what is ponder's own, or trusted."""
-    judge = task_verifier(run_task(Path(run))) if _has_strategy(run) else None
-    return judge if isinstance(judge, Scorer) else None
+    """The verifier of a run's task, if its job names one that is ponder's own or trusted."""
+    verifier = task_verifier(run_task(Path(run))) if _has_strategy(run) else None
+    return verifier if isinstance(verifier, Scorer) else None
 
 
 def _has_strategy(run: str) -> bool:
@@ -276,8 +282,8 @@ def _has_strategy(run: str) -> bool:
 
 
 def choose_scorer(runs: Sequence[str]) -> str:
-    """The one scorer whose verdicts stand on the answers; of several, the verifier of the runs' own task. Where that is
-    not known either, somebody must choose."""
+    """The only scorer of the answers; of several, the verifier of the runs' own task. If that is unknown, the user has
+    to choose."""
     names = count_scorers(runs)
     if len(names) == 1:
         return next(iter(names))
@@ -295,7 +301,7 @@ def choose_scorer(runs: Sequence[str]) -> str:
 
 
 def count_scorers(runs: Sequence[str], first: int = 200) -> Counter[str]:
-    """Who scored how many answers, in the first traces of each run."""
+    """How many answers each scorer scored, in the first traces of each run."""
     seen: Counter[str] = Counter()
     for run in runs:
         for _, trace in islice(read_traces(run), first):
@@ -304,25 +310,25 @@ def count_scorers(runs: Sequence[str], first: int = 200) -> Counter[str]:
 
 
 def _has_step_labels(run: str, first: int = 200) -> bool:
-    """Somebody labelled the steps of its first traces themselves."""
+    """Whether steps of its first traces have labels."""
     return any(LABEL_SCORE in step.scores for _, trace in islice(read_traces(run), first) for step in trace.steps)
 
 
 def check_has_traces(run: str) -> None:
-    """Raise where there is nothing to read."""
-    read_job(run)  # says so where that is no run directory
+    """Raise if a run has no traces."""
+    read_job(run)  # raises if that is no run directory
     if not (Path(run) / "traces.jsonl").exists():
         raise RunError(f"the run {run} holds no traces: {_stages_hint(run)}")
 
 
 def _stages_hint(run: str) -> str:
-    """Stages have runs of their own."""
+    """What to give instead: the stages of a run have traces of their own."""
     inner = sorted(str(path.parent) for path in Path(run).glob("*/traces.jsonl"))
     return f"give its stages: {' '.join(inner)}" if inner else "let it work first, or leave it out"
 
 
 def _scorers_text(scorer: Mapping[str, str]) -> str:
-    """By run, and who else there is where that one said nothing."""
+    """The scorers in use, and the ones that did score if these did not."""
     names = count_scorers(list(scorer))
     listed = ", ".join(repr(name) for name in dict.fromkeys(scorer.values()))
     others = "" if set(scorer.values()) & set(names) else f" (the answers were scored by: {', '.join(sorted(names))})"
@@ -332,7 +338,7 @@ def _scorers_text(scorer: Mapping[str, str]) -> str:
 def _label_rows(
     trace: Trace, scorer: str, report: FilterReport, origin: Provenance, format: LabelFormat
 ) -> Iterator[HarvestedRow]:
-    """A labelled tree as the rows of a format, which has its own way to tell what ways share."""
+    """A labelled tree as rows of a format, which says in its own way what branches share."""
     known = (
         harvest_traces.labels_from_scores(trace, scorer)
         if scorer == LABEL_SCORE
@@ -350,8 +356,8 @@ def _label_rows(
 def _verdict_rows(
     trace: Trace, scorer: str, report: FilterReport, origin: Provenance, job: Harvest
 ) -> Iterator[HarvestedRow]:
-    """Rows from which a generative judge learns: an answer, and whether it is right. With rationales another, right
-    answer to the same question stands before that: the judge learns to solve it first."""
+    """Training rows of a generative reward model: an answer, and whether it is right. With rationales, a right answer
+    to the same question comes first: the model learns to solve it before it grades."""
     ends = [
         (end, trace.score(end, scorer) or 0.0)
         for end in harvest_traces.judged_answers(trace, scorer, report, job.max_tokens)
@@ -369,23 +375,23 @@ def _verdict_rows(
         yield HarvestedRow(problem_key(trace.problem).question, text, size, row)
 
 
-def _with_tokens(one: HarvestedRow, trace: Trace, reads: TextCodec) -> HarvestedRow:
-    alone = harvest_traces.branch_trace(trace, one.row["from"]["steps"][-1])
+def _with_tokens(row: HarvestedRow, trace: Trace, codec: TextCodec) -> HarvestedRow:
+    alone = harvest_traces.branch_trace(trace, row.row["from"]["steps"][-1])
     for step in alone.steps[1:]:
-        harvest_traces.check_step_tokens(step, reads)
-    one.row.update(harvest_traces.training_tokens(alone))
-    return one
+        harvest_traces.check_step_tokens(step, codec)
+    row.row.update(harvest_traces.training_tokens(alone))
+    return row
 
 
 @dataclass(frozen=True)
 class _TokenizerText:
-    """A model's tokens, without the model."""
+    """The tokenizer of a model, without the model."""
 
     tokenizer: Tokenizer
 
     @classmethod
     def of(cls, model: str) -> _TokenizerText:
-        from ponder.models.load import load_tokenizer  # not where text is enough: it imports torch
+        from ponder.models.load import load_tokenizer  # imports torch, which text does not need
 
         return cls(load_tokenizer(model))
 

@@ -1,7 +1,7 @@
-"""Problems are made: from a source, through the sieve, past solvers that must agree, to those of fitting difficulty.
+"""Make problems: from a source, through filters, past solvers that must agree, down to those of fitting difficulty.
 
-An ordinary run: what a model wrote and every attempt of a solver are kept as traces (step 0 is the writing, step 1 the
-first solver, and so on), it goes on where it stopped, and its solutions can be harvested.
+An ordinary run: it stores what a model wrote and every attempt of a solver as traces (step 0 is the writing, step 1 the
+first solver, and so on), it resumes, and its solutions can be harvested.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ from ponder.types import Problem, Sampling, user_messages
 from ponder.verify import format_answer
 
 PROBLEMS_FILE = "problems.jsonl"
-MIN_PARENTS_READ = 1_000  # problems of a task to start from, or as many as are wanted
-SOLVER_FIELDS = ("solvers", "samples_per_solver", "solver_sampling", "prompt")  # settings by which attempts are others
-WRITER_FIELDS = ("model", "template", "writer_sampling", "examples")  # the solver's, or nobody's, where no model writes
+MIN_PARENTS_READ = 1_000  # problems of a task to start from, or more if more are wanted
+SOLVER_FIELDS = ("solvers", "samples_per_solver", "solver_sampling", "prompt")  # another value: the solvers solve again
+WRITER_FIELDS = ("model", "template", "writer_sampling", "examples")  # of the solvers, or unused, if no model writes
 FILTER_FIELDS = (
     "min_votes", "exact_solver", "min_pass_rate", "max_pass_rate", "filters", "max_kept", "max_concurrency",
-)  # by which they are the same ones  # fmt: skip
-WRITING_STEP = 0  # the step under which a run keeps what was written; solvers follow
+)  # another value: the attempts stay  # fmt: skip
+WRITING_STEP = 0  # the step of the run that holds what a model wrote; solvers follow
 
 PolicyLoader = Callable[[str], Policy]  # a policy by its model's name
 
@@ -70,9 +70,9 @@ PolicyLoader = Callable[[str], Policy]  # a policy by its model's name
 class MakeProblems(BaseJob):
     """The job.
 
-    `templates` draws from a file of templates; `write`, `evolve` and `backward` ask the model for new problems, like
-    those of a task or file, harder than those, or with their answers; `mutate` changes them without a model; `filter`
-    takes them as they are. Then solvers try each: what a model made must be what most of them answer.
+    `templates` draws from a file of templates; `write`, `evolve` and `backward` ask the model for new problems: like
+    those of a task or file, harder ones, or ones with the same answers; `mutate` changes them without a model; `filter`
+    takes them as they are. Then solvers try each: most of them must agree with the answer that a model gave.
     """
 
     READ_SPLITS: ClassVar = ("train",)
@@ -83,7 +83,7 @@ class MakeProblems(BaseJob):
     operators: tuple[str, ...] = ()  # of evolve and mutate; none named: all
     count: int = 100
     examples: int = 3  # shown to a model that writes
-    prompt: str | None = None  # how a question is put, as {question}; None: and an answer in \\boxed{} is asked for
+    prompt: str | None = None  # the prompt, with {question}; None: the question, and an answer in \\boxed{}
     question_column: str = "prompt"  # columns of the file
     answer_column: str = "answer"
     model: str | None = None
@@ -92,13 +92,13 @@ class MakeProblems(BaseJob):
     solvers: tuple[str, ...] = ()  # none named: the model itself
     samples_per_solver: int = 8  # of each solver
     solver_sampling: Sampling = Sampling(max_tokens=1024)
-    min_votes: int = 2  # samples that must give the answer, at least
-    # `module:function`, from a question to all its answers: there must be one
+    min_votes: int = 2  # samples that must give the answer
+    # `module:function` from a question to all its answers: there must be exactly one
     exact_solver: str | None = field(default=None, metadata=names_code())
     min_pass_rate: float = 0.01  # pass rates
     max_pass_rate: float = 0.95
     filters: Filters = Filters()
-    max_kept: int | None = None  # more than so many: spread over domains, leaning to long reasoning
+    max_kept: int | None = None  # of more, choose some: spread over domains, preferring long reasoning
     max_concurrency: int = 128  # problems in flight
     seed: int = 0
     device: str = "auto"
@@ -116,7 +116,7 @@ class MakeProblems(BaseJob):
         if self.source in MODEL_SOURCES and self.model is None:
             raise UsageError(f"{self.source} asks a model for problems: name one")
         if self.source not in TRUSTED_SOURCES and not self._uses_solvers:
-            raise UsageError(f"what {self.source} gives must be solved before it is believed: name solvers and samples")
+            raise UsageError(f"solvers must check what {self.source} gives: name solvers and samples")
         if self.prompt is not None:
             _check_prompt(self.prompt)
         for operator in self.operators:
@@ -125,12 +125,13 @@ class MakeProblems(BaseJob):
         least = min(self.count, self.max_concurrency, self.min_votes, self.max_kept or 1, self.examples + 1)
         if least < 1 or self.max_kept == 0 or self.samples_per_solver < 0 or self.seed < 0:
             raise UsageError(
-                "count, max_concurrency, min_votes and max_kept must be at least 1, examples, samples_per_solver and seed at "
-                "least 0"
+                "count, max_concurrency, min_votes and max_kept must be at least 1; examples, samples_per_solver and "
+                "seed at least 0"
             )
         if not 0 <= self.min_pass_rate <= self.max_pass_rate <= 1:
             raise UsageError(
-                f"pass rates from {self.min_pass_rate} to {self.max_pass_rate}: give 0 <= min_pass_rate <= max_pass_rate <= 1"
+                f"pass rates from {self.min_pass_rate} to {self.max_pass_rate}: give 0 <= min_pass_rate <= "
+                "max_pass_rate <= 1"
             )
         if self.min_votes > self.samples_per_solver * max(1, len(self._solver_models)) and self._uses_solvers:
             raise UsageError(
@@ -164,7 +165,7 @@ class MakeProblems(BaseJob):
         tell = progress.tokens
         loaded: dict[str, Any] = {}
 
-        def find(name: str) -> Policy:
+        def load(name: str) -> Policy:
             if name not in loaded:
                 loaded.clear()  # one model at a time
                 loaded[name] = load_inference_policy(name, template=self.template, device=self.device, dtype=self.dtype)
@@ -176,70 +177,71 @@ class MakeProblems(BaseJob):
         attempts = replace(self, exact_solver=None, filters=Filters())
         job, run = open_run(self, folder, inputs_of=attempts)
         with run:
-            return event_loop.run(make_problems(job, find, run, progress))
+            return event_loop.run(make_problems(job, load, run, progress))
 
-    def continue_from(self, run: Run, theirs: Any) -> None:
-        """A run goes on with other solvers and other filters. Attempts of solvers that are not asked any more, or are
-        asked otherwise, are set aside: nobody reads them as the new ones'."""
-        if not isinstance(theirs, dict) or theirs.get("is") != run.job["is"]:
-            raise other_job_error(run.folder, theirs, run.job)
+    def continue_from(self, run: Run, stored: Any) -> None:
+        """A run may resume with other solvers and other filters. Attempts of solvers that are gone, or have other
+        settings now, are set aside, so that nobody takes them for attempts of the new ones."""
+        if not isinstance(stored, dict) or stored.get("is") != run.job["is"]:
+            raise other_job_error(run.folder, stored, run.job)
         free = (*FILTER_FIELDS, *SOLVER_FIELDS, *(() if self.source in MODEL_SOURCES else WRITER_FIELDS))
-        fixed = [{k: v for k, v in job.items() if k not in free} for job in (theirs, run.job)]
+        fixed = [{k: v for k, v in job.items() if k not in free} for job in (stored, run.job)]
         if fixed[0] != fixed[1]:
             raise RunError(f"{other_job_error(run.folder, *fixed)}; only solvers and filters may change")
-        (run.folder / PROBLEMS_FILE).unlink(missing_ok=True)  # it comes again
-        before = {k: v for k, v in theirs.items() if k not in FILTER_FIELDS}  # which may have named other code
-        asked = [_solver_settings(job) for job in (job_json.decode(before, external_code(run.job)), self)]
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*asked, strict=False)))
+        (run.folder / PROBLEMS_FILE).unlink(missing_ok=True)  # it is written again
+        before = {
+            k: v for k, v in stored.items() if k not in FILTER_FIELDS
+        }  # without filters, which may have named other code
+        solvers = [_solver_settings(job) for job in (job_json.decode(before, external_code(run.job)), self)]
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*solvers, strict=False)))
         if aside := sum(step > WRITING_STEP + same for step, _ in read_traces(run.folder)):
             run.mark_resumed(WRITING_STEP + same + 1)
             again = f": the problems are solved again by {', '.join(self._solver_models)}" if self._uses_solvers else ""
             warnings.warn(f"{aside} attempts of other solvers or settings are set aside{again}", stacklevel=2)
 
     def summary_lines(self, folder: Path, result: Any) -> list[str]:
-        """What came out, for people."""
         return [*filter_report_lines(folder), f"problems  {folder / PROBLEMS_FILE}", f"run       {folder}"]
 
 
 def _solver_settings(job: MakeProblems) -> list[tuple[Any, ...]]:
-    """What makes a solver's attempts what they are, solver by solver."""
+    """The settings of each solver on which its attempts depend."""
     how = (job.samples_per_solver, job.solver_sampling, job.prompt, job.template)
     return [(solver, *how) for solver in job._solver_models] if job._uses_solvers else []
 
 
 def _check_prompt(prompt: str) -> None:
     try:
-        whole = "?!" in prompt.format(question="?!")
+        valid = "?!" in prompt.format(question="?!")
     except (KeyError, IndexError, ValueError, AttributeError):
-        whole = False
-    if not whole:
+        valid = False
+    if not valid:
         raise UsageError(f"the prompt {prompt!r} must hold {{question}} and no other field; write {{{{ }}}} for braces")
 
 
 @dataclass(frozen=True)
 class MakeProblemsResult:
-    """What came of it. The problems stand in the run's problems.jsonl."""
+    """The problems, which the run's problems.jsonl holds too, and the filter report."""
 
     rows: list[dict[str, Any]]
     filter_report: FilterReport
 
 
-async def make_problems(job: MakeProblems, find: PolicyLoader, run: Run, progress: Progress) -> MakeProblemsResult:
-    """Also where it ends early, the report stands beside what was thought; before that there is nothing to keep."""
+async def make_problems(job: MakeProblems, load: PolicyLoader, run: Run, progress: Progress) -> MakeProblemsResult:
+    """Make the problems. The filter report is written even if this fails, once there are traces."""
     report = FilterReport()
     try:
-        return await _run_make_problems(job, find, run, progress, report)
+        return await _run_make_problems(job, load, run, progress, report)
     finally:
         if any((run.folder / name).exists() for name in ("traces.jsonl", PROBLEMS_FILE)):
             write_json(run.folder / FILTER_REPORT_FILE, report.to_json())
 
 
 async def _run_make_problems(
-    job: MakeProblems, find: PolicyLoader, run: Run, progress: Progress, report: FilterReport
+    job: MakeProblems, load: PolicyLoader, run: Run, progress: Progress, report: FilterReport
 ) -> MakeProblemsResult:
     job.filters.validate()
     exact = None if job.exact_solver is None else registry.import_object(job.exact_solver)
-    problems = await _source_problems(job, find, run, progress, report)
+    problems = await _source_problems(job, load, run, progress, report)
     if job.prompt is not None:
         problems = [
             replace(
@@ -250,31 +252,31 @@ async def _run_make_problems(
     problems = job.filters(problems, report, job.task)
     if exact is not None:
         problems = _check_with_exact_solver(problems, exact, report)
-    tried = [SolveRate(p) for p in problems]
+    rates = [SolveRate(p) for p in problems]
     if job._uses_solvers:
-        tried = await _solved(job, find, run, progress, tried, report)
-    if job.max_kept is not None and len(tried) > job.max_kept:
-        domains = [domain_of(t.problem) for t in tried]
-        lengths = [sum(t.correct_lengths) / max(1, len(t.correct_lengths)) for t in tried]
+        rates = await _keep_solved(job, load, run, progress, rates, report)
+    if job.max_kept is not None and len(rates) > job.max_kept:
+        domains = [domain_of(t.problem) for t in rates]
+        lengths = [sum(t.correct_lengths) / max(1, len(t.correct_lengths)) for t in rates]
         chosen = sorted(select_diverse(domains, lengths, job.max_kept, job.seed))
-        beyond = {f"beyond {job.max_kept}": len(tried) - len(chosen)}
-        tried = list(report.require_some("chosen", [tried[i] for i in chosen], beyond))
-    rows = [_to_row(t, job._uses_solvers) for t in tried]
+        beyond = {f"beyond {job.max_kept}": len(rates) - len(chosen)}
+        rates = list(report.require_some("chosen", [rates[i] for i in chosen], beyond))
+    rows = [_to_row(t, job._uses_solvers) for t in rates]
     write_jsonl(run.folder / PROBLEMS_FILE, rows)
     return MakeProblemsResult(rows, report)
 
 
-def _to_row(tried: SolveRate, solved: bool) -> dict[str, Any]:
+def _to_row(rate: SolveRate, solved: bool) -> dict[str, Any]:
     if not solved:
-        return to_row(tried.problem)
-    length = round(sum(tried.correct_lengths) / max(1, len(tried.correct_lengths)))
-    return to_row(tried.problem, pass_rate=tried.pass_rate, attempts=tried.num_judged, length=length)
+        return to_row(rate.problem)
+    length = round(sum(rate.correct_lengths) / max(1, len(rate.correct_lengths)))
+    return to_row(rate.problem, pass_rate=rate.pass_rate, attempts=rate.num_judged, length=length)
 
 
 async def _source_problems(
-    job: MakeProblems, find: PolicyLoader, run: Run, progress: Progress, report: FilterReport
+    job: MakeProblems, load: PolicyLoader, run: Run, progress: Progress, report: FilterReport
 ) -> list[Problem]:
-    """The problems of the source, before anything is asked of them."""
+    """The problems of the source, before any filter."""
     if job.source == "templates":
         assert job.file is not None
         problems = list(generate_from_templates(read_templates(job.file), job.count, job.seed))
@@ -288,11 +290,11 @@ async def _source_problems(
         report.add("to change", len(parents))
         return list(report.require_some("made", mutate_parents(parents, operators, job.count, job.seed, report)))
     assert job.model is not None
-    asked = list(writing_requests(job.source, parents, operators, job.count, job.examples, job.seed))
-    report.add("asked for", len(asked))
-    work = partial(try_solve, strategy=Chain(job.writer_sampling), policy=find(job.model))
+    requests = list(writing_requests(job.source, parents, operators, job.count, job.examples, job.seed))
+    report.add("asked for", len(requests))
+    work = partial(try_solve, strategy=Chain(job.writer_sampling), policy=load(job.model))
     traces = await solve_many(
-        asked, work, run, progress, max_concurrency=job.max_concurrency, step=WRITING_STEP, phase="write",
+        requests, work, run, progress, max_concurrency=job.max_concurrency, step=WRITING_STEP, phase="write",
         fixed_problems=False,
     )  # fmt: skip
     return list(report.require_some("made", parse_replies(traces, job.source, job.model, report)))
@@ -302,12 +304,12 @@ def _read_parents(job: MakeProblems) -> list[Problem]:
     if job.task is None:
         return [] if job.file is None else read_problems(job.file, job.question_column, job.answer_column)
     train = without_instruction(job.task).train
-    most = job.count if job.source == "filter" else max(job.count, MIN_PARENTS_READ)
-    return [train[i] for i in range(min(len(train), most))]
+    limit = job.count if job.source == "filter" else max(job.count, MIN_PARENTS_READ)
+    return [train[i] for i in range(min(len(train), limit))]
 
 
 def _without_held_out(parents: list[Problem], report: FilterReport) -> list[Problem]:
-    """Without those whose ids say that somebody is measured on them: what is made of them would give them away."""
+    """Drop held-out problems, as their ids say: what is made from them would give them away."""
     left = [p for p in parents if not is_held_out(p)]
     if len(left) < len(parents):
         report.add(TRAINING_ONLY_STAGE, len(left), {HELD_OUT_REASON: len(parents) - len(left)})
@@ -319,68 +321,68 @@ def _without_held_out(parents: list[Problem], report: FilterReport) -> list[Prob
 def _check_with_exact_solver(
     problems: Sequence[Problem], solve: Callable[[str], Any], report: FilterReport
 ) -> list[Problem]:
-    """Those to which a program finds one answer, and it is theirs."""
+    """Keep the problems to which the program finds exactly one answer, the problem's own."""
     left = []
     for problem in problems:
         try:
             answers = solve(bare_question(problem))
-            found = [str(a) for a in ([answers] if isinstance(answers, str | int | float) else answers)]
+            texts = [str(a) for a in ([answers] if isinstance(answers, str | int | float) else answers)]
         except Exception as error:  # the user's own program
             report.record("solved by program", False, f"{type(error).__name__}: {error}")
             continue
-        same = len(found) == 1 and MATH_VERIFIER.grade(format_answer(found[0], "boxed"), problem.answer).value == 1.0
-        why = "another answer" if len(found) == 1 else "several answers" if found else "no answer"
+        same = len(texts) == 1 and MATH_VERIFIER.grade(format_answer(texts[0], "boxed"), problem.answer).value == 1.0
+        why = "another answer" if len(texts) == 1 else "several answers" if texts else "no answer"
         if report.record("solved by program", same, why):
             left.append(problem)
     return list(report.require_some("unique", left))
 
 
-async def _solved(
+async def _keep_solved(
     job: MakeProblems,
-    find: PolicyLoader,
+    load: PolicyLoader,
     run: Run,
     progress: Progress,
-    tried: list[SolveRate],
+    rates: list[SolveRate],
     report: FilterReport,
 ) -> list[SolveRate]:
-    """Those that solvers agree on, of fitting difficulty."""
-    problems = [t.problem for t in tried]
+    """Keep the problems that solvers agree on and whose pass rate fits."""
+    problems = [t.problem for t in rates]
     strategy = Samples(job.samples_per_solver, job.solver_sampling)
     for place, solver in enumerate(job._solver_models, 1):
-        work = partial(try_solve, strategy=strategy, policy=find(solver), verifier=MATH_VERIFIER)
+        work = partial(try_solve, strategy=strategy, policy=load(solver), verifier=MATH_VERIFIER)
         traces = await solve_many(
             problems, work, run, progress, max_concurrency=job.max_concurrency, step=WRITING_STEP + place,
             fixed_problems=False,
         )  # fmt: skip
-        for one, trace in zip(tried, traces, strict=True):
-            one.add_trace(trace)
-    if not any(sum(t.correct_by_solver) for t in tried):
-        report.add("solved", 0, {"by no sample": len(tried)})
+        for rate, trace in zip(rates, traces, strict=True):
+            rate.add_trace(trace)
+    if not any(sum(t.correct_by_solver) for t in rates):
+        report.add("solved", 0, {"by no sample": len(rates)})
         report.fail(
-            f"{', '.join(job._solver_models)} found none of the answers: name a stronger solver, allow more tokens, or make"
-            " easier problems. What was written is kept for another solver"
+            f"{', '.join(job._solver_models)} found none of the answers: name a stronger solver, allow more tokens, "
+            "or make easier problems. What was written is kept for another solver"
         )
-    left = [t for t in tried if _is_agreed(t, job, report)]
+    agreed = [rate for rate in rates if _is_agreed(rate, job, report)]
     fitting = []
-    for one in left:
-        assert one.pass_rate is not None
+    for rate in agreed:
+        assert rate.pass_rate is not None
         why = (
             f"above {job.max_pass_rate:.0%}: too easy"
-            if one.pass_rate > job.max_pass_rate
+            if rate.pass_rate > job.max_pass_rate
             else f"below {job.min_pass_rate:.0%}: too hard"
         )
-        if report.record("of fitting difficulty", job.min_pass_rate <= one.pass_rate <= job.max_pass_rate, why):
-            fitting.append(one)
+        if report.record("of fitting difficulty", job.min_pass_rate <= rate.pass_rate <= job.max_pass_rate, why):
+            fitting.append(rate)
     if not fitting:
         report.fail("no problem is left: none is agreed on and of fitting difficulty")
     return fitting
 
 
-def _is_agreed(tried: SolveRate, job: MakeProblems, report: FilterReport) -> bool:
-    if not report.record("attempts judged", tried.pass_rate is not None, "undecided"):
+def _is_agreed(rate: SolveRate, job: MakeProblems, report: FilterReport) -> bool:
+    if not report.record("attempts judged", rate.pass_rate is not None, "undecided"):
         return False
     if job.source in TRUSTED_SOURCES:
         return True
-    enough = sum(tried.correct_by_solver) >= job.min_votes
+    enough = sum(rate.correct_by_solver) >= job.min_votes
     why = "another answer is as frequent" if enough else f"fewer than {job.min_votes} samples give its answer"
-    return report.record("agreed on", enough and tried.majority_agrees, why)
+    return report.record("agreed on", enough and rate.majority_agrees, why)

@@ -23,7 +23,7 @@ UNREAD_LABEL = -2  # for a solution that is longer than the context: neither an 
 
 @dataclass(frozen=True, slots=True)
 class ProcessBenchResult:
-    """Scores at a threshold, and at the best one for these solutions, which is optimistic unless it was chosen on others."""
+    """Scores at a threshold, and at the best one for these solutions, which is optimistic: it was chosen on them."""
 
     result: FirstErrorScores
     threshold: float

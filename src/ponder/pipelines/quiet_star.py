@@ -24,8 +24,8 @@ from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.problems.prompt_style import apply_style
+from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.sft import text_answer_trace
-from ponder.pipelines.solve import shuffled_problems
 from ponder.pipelines.training.session import TrainingSession
 from ponder.protocols import NoProgress, Progress, Task
 from ponder.runs import Run, read_metrics, write_json
@@ -116,7 +116,7 @@ class QuietStar(BaseJob):
         out = [f"steps     {int(last['step']) + 1}, {last['num_tokens']:,.0f} tokens learned from, thoughts included"]
         for name, said in (("plain", "without thoughts"), ("talk", "with thoughts")):
             if name == "plain" or self.num_thoughts:
-                right = f"{last[f'right/{name}']:.1%} of answers wholly foretold"
+                right = f"{last[f'right/{name}']:.1%} of answers fully predicted"
                 out.append(f"{said:<17} {last[f'test/{name}']:.4f} nats a token, {right}")
         return out
 

@@ -1,6 +1,6 @@
-"""Replay: judge stored attempts again by another scorer, decide again by another rule, and say what would change.
+"""Replay: grade stored attempts with another scorer, decide by another rule, and report what would change.
 
-No model is asked. The same traces show what another reward, or a smaller group, would have meant for training.
+No model runs. The same traces show what another reward, or a smaller group, would have meant for training.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ponder.protocols import Scorer
 from ponder.train.credit import group_relative, leave_one_out
 from ponder.types import Score, Trace
 
-NEW_SCORER = "new"  # under which name the new scores stand among an attempt's others
-JUDGE_BATCH = 64  # traces judged together
+NEW_SCORER = "new"  # the name of the new scores among those of an attempt
+JUDGE_BATCH = 64  # traces graded together
 NUM_RANDOM_SUBSETS = 200  # random groups of a smaller size, per problem
 MAX_EXAMPLES = 3
 
@@ -37,7 +37,7 @@ ADVANTAGES: dict[Advantage, Callable[[Sequence[float]], NDArray[np.float64]]] = 
     "dr-grpo": lambda rewards: group_relative(rewards, divide_by_std=False),
     "rloo": leave_one_out,
 }
-# Who says what is right, by a short name; a task's own verifier goes by the task's name.
+# Verifiers by a short name; a task's own verifier goes by the name of the task.
 VERIFIERS: dict[str, Callable[[], Scorer]] = {
     "choice": verify.MultipleChoice,
     "math": verify.MathAnswer,
@@ -48,7 +48,7 @@ VERIFIERS: dict[str, Callable[[], Scorer]] = {
 
 @dataclass(frozen=True)
 class StoredAttempts:
-    """Traces with what was thought of them so far."""
+    """Attempts with their stored verdicts, and their traces if there are texts."""
 
     attempts: Attempts
     traces: tuple[Trace, ...]
@@ -64,18 +64,18 @@ class StoredAttempts:
             listed = ", ".join(s.name.rpartition(": ")[2] for s in systems)
             raise UsageError(f"{source} holds several systems ({listed}): replay one of them, as {source}::NAME")
         texts = all(g.texts is not None for g in systems[0].groups if g.size)
-        return cls(systems[0], tuple(attempts_to_traces(systems[0])) if texts else ())  # to decide again takes no texts
+        return cls(systems[0], tuple(attempts_to_traces(systems[0])) if texts else ())  # another rule needs no texts
 
 
 @dataclass(frozen=True)
 class VerdictChanges:
-    """How often the verdict on an attempt changed, with a few of them."""
+    """How often the verdict on an attempt changed, with a few examples."""
 
     same: int = 0
     to_right: int = 0
     to_wrong: int = 0
-    undecided: int = 0  # now, whatever they were
-    other: int = 0  # graded ones that moved, and those undecided before
+    undecided: int = 0  # now, whatever the verdict was
+    other: int = 0  # partial scores that changed, and attempts that were undecided before
     reasons: dict[str, int] = field(default_factory=dict)  # why some are undecided
     examples: tuple[tuple[str, str, float | None, float | None, str], ...] = ()  # problem, text, before, after, reason
 
@@ -95,10 +95,10 @@ class GroupStatistics:
 @dataclass(frozen=True)
 class ReplayReport:
     source: str
-    score: str  # who judged anew; empty: nobody
+    score: str  # the new scorer; empty: none
     method: DecisionRule
-    by: str  # whose scores best and weighted went by
-    truth: str  # whose verdicts the accuracies are by
+    by: str  # the scorer behind `best` and `weighted`
+    truth: str  # whose verdicts count in the accuracies
     before: Accuracy | MeanInterval
     after: Accuracy | MeanInterval
     pair: PairwiseResult
@@ -109,9 +109,10 @@ class ReplayReport:
 
 
 def find_scorer(name: str, stored: StoredAttempts, task: Callable[[str], Any]) -> tuple[Scorer, bool]:
-    """A scorer by name, and whether it says what is right (a verifier) or only what is worth something (a reward).
+    """A scorer by name, and whether it is a verifier, which says what is right, or only a reward.
 
-    `task` makes one of its name. `accuracy=1,format=0.2` is a weighted sum; the run's verifier goes by its own name.
+    `task` builds a task from its name. `accuracy=1,format=0.2` is a weighted sum; the run's verifier goes by its own
+    name.
     """
     from ponder.tasks import TASKS
 
@@ -125,17 +126,17 @@ def find_scorer(name: str, stored: StoredAttempts, task: Callable[[str], Any]) -
         return in_stored_style(task(name), stored.traces).verifier, True
     if ":" not in name:
         raise UnknownName("scorer", name, [*VERIFIERS, *verify.REWARDS, *TASKS], "Or give 'module:object'.")
-    found = registry.import_object(name)
-    made = found() if isinstance(found, type) else found
-    if hasattr(made, "verifier"):
-        return in_stored_style(made, stored.traces).verifier, True
-    if not isinstance(made, Scorer):
-        raise UsageError(f"{name} is a {type(made).__name__}, neither a scorer (name, async call) nor a task")
-    return made, False
+    imported = registry.import_object(name)
+    scorer = imported() if isinstance(imported, type) else imported
+    if hasattr(scorer, "verifier"):
+        return in_stored_style(scorer, stored.traces).verifier, True
+    if not isinstance(scorer, Scorer):
+        raise UsageError(f"{name} is a {type(scorer).__name__}, neither a scorer (name, async call) nor a task")
+    return scorer, False
 
 
 def in_stored_style(task: Any, traces: Sequence[Trace]) -> Any:
-    """The task in the style in which these answers were asked for, where the traces say and the task knows styles."""
+    """The task in the prompt style of these traces, if they name one and the task has styles."""
     styles = {trace.problem.style for trace in traces if trace.problem.style}
     alone = len(styles) == 1 and getattr(task, "style", "") is None
     return task.restyle(styles.pop()) if alone else task
@@ -163,16 +164,16 @@ def replay(
     sizes: Sequence[int] = (),
     advantage: Advantage = "grpo",
 ) -> ReplayReport:
-    """What the rule decides on stored attempts, before and after they are judged again."""
+    """What the rule decides on stored attempts, before and after they are graded again."""
     old = stored.attempts
     new, scores = (old, None) if scorer is None else _rescore(stored, scorer, truth == "new")
     by = by or (NEW_SCORER if scorer is not None and method in ("best", "weighted") else None)
     before = apply_rule(old, "mean" if by == NEW_SCORER else method, None if by == NEW_SCORER else by)
     after = apply_rule(new, method, by)
     pair = compare_pair((f"{method} now", after), ("mean" if by == NEW_SCORER else method, before))
-    judged = [g.correct for g in old.groups]
-    rewards = judged if scores is None else [tuple(s.value for s in group) for group in scores]
-    groups = _compare_groups(judged, None if scores is None else rewards, sizes, advantage)
+    verdicts = [g.correct for g in old.groups]
+    rewards = verdicts if scores is None else [tuple(s.value for s in group) for group in scores]
+    groups = _compare_groups(verdicts, None if scores is None else rewards, sizes, advantage)
     notes = list(old.reading_notes)
     if by == NEW_SCORER:
         notes.append("before: one attempt at random, since the stored attempts have no scores of this scorer")
@@ -188,7 +189,7 @@ def replay(
         pair=pair,
         change=VerdictChanges() if scores is None else _verdict_changes(stored, scores),
         groups=groups,
-        agreement=None if scores is None else _advantage_correlation(judged, rewards, advantage),
+        agreement=None if scores is None else _advantage_correlation(verdicts, rewards, advantage),
         notes=tuple(notes),
     )
 
@@ -200,15 +201,15 @@ def rescore(stored: StoredAttempts, verifier: Scorer) -> StoredAttempts:
 
 def _rescore(stored: StoredAttempts, scorer: Scorer, truth: bool) -> tuple[Attempts, list[list[Score]]]:
     scores = event_loop.run(_score_traces(stored.traces or attempts_to_traces(stored.attempts), scorer))
-    if not any(s.value is not None for judged in scores for s in judged):
-        why = verify.count_verdicts([s for judged in scores for s in judged]).reasons
+    if not any(s.value is not None for group in scores for s in group):
+        why = verify.count_verdicts([s for group in scores for s in group]).reasons
         raise UsageError(
             f"no stored attempt could be judged by this scorer: {'; '.join(list(why)[:2]) or 'none is there'}"
         )
     read = getattr(scorer, "extract_answer", None)
     groups = []
-    for g, judged in zip(stored.attempts.groups, scores, strict=True):
-        values = tuple(s.value for s in judged)
+    for g, group in zip(stored.attempts.groups, scores, strict=True):
+        values = tuple(s.value for s in group)
         answers = tuple(read(t) for t in g.texts) if read is not None and g.texts is not None else g.answers
         named = {**g.scores, NEW_SCORER: values}
         groups.append(replace(g, correct=values if truth else g.correct, answers=answers, scores=named))
@@ -226,8 +227,8 @@ async def _score_traces(traces: Sequence[Trace], scorer: Scorer) -> list[list[Sc
 def _verdict_changes(stored: StoredAttempts, scores: Sequence[Sequence[Score]]) -> VerdictChanges:
     same = right = wrong = other = 0
     examples: list[tuple[str, str, float | None, float | None, str]] = []
-    for g, judged in zip(stored.attempts.groups, scores, strict=True):
-        for i, (was, now) in enumerate(zip(g.correct, judged, strict=True)):
+    for g, group in zip(stored.attempts.groups, scores, strict=True):
+        for i, (was, now) in enumerate(zip(g.correct, group, strict=True)):
             if now.value is None or was == now.value:
                 same += was == now.value and now.value is not None
                 continue
@@ -236,11 +237,11 @@ def _verdict_changes(stored: StoredAttempts, scores: Sequence[Sequence[Score]]) 
             other += (was, now.value) not in ((0.0, 1.0), (1.0, 0.0))
             if len(examples) < MAX_EXAMPLES:
                 examples.append((g.problem, (g.texts or ("",) * g.size)[i], was, now.value, now.reason))
-    told = verify.count_verdicts([s for judged in scores for s in judged])
-    return VerdictChanges(same, right, wrong, told.undecided, other, dict(told.reasons), tuple(examples))
+    counts = verify.count_verdicts([s for group in scores for s in group])
+    return VerdictChanges(same, right, wrong, counts.undecided, other, dict(counts.reasons), tuple(examples))
 
 
-# Groups: what training would have seen
+# Groups: the rewards that training would have seen
 
 
 def _compare_groups(
@@ -264,8 +265,8 @@ def _compare_groups(
 def group_statistics(
     rewards: Sequence[Sequence[float | None]], size: int, advantage: Advantage = "grpo", seed: int = 0
 ) -> GroupStatistics:
-    """Groups of this size, drawn from stored ones. An undecided reward leaves its group, and a problem with fewer than
-    `size` others is left out."""
+    """Statistics of groups of this size, drawn from stored ones. Undecided rewards do not count, and a problem with
+    fewer than `size` others is left out."""
     known = [k for g in rewards if len(k := _decided_rewards(g)) >= size]
     if not known:
         nothing = float("nan")
@@ -298,7 +299,7 @@ def _mean_advantage(groups: Sequence[Sequence[float]], size: int, advantage: Adv
 def _advantage_correlation(
     old: Sequence[Sequence[float | None]], new: Sequence[Sequence[float | None]], advantage: Advantage
 ) -> float | None:
-    """The correlation of advantages; None where either reward gives none."""
+    """The correlation of advantages; None if either reward gives none."""
     rule, pairs = ADVANTAGES[advantage], list[tuple[float, float]]()
     for a, b in zip(old, new, strict=True):
         both = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]

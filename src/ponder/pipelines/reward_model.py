@@ -28,8 +28,8 @@ from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.lora import LoRA
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.open_run import open_run
+from ponder.pipelines.problems.shuffled_order import shuffled_indices
 from ponder.pipelines.rewards.labelled_traces import merge_by_prompt, prepare_labels
-from ponder.pipelines.solve import shuffled_indices
 from ponder.pipelines.training.session import TrainingSession
 from ponder.protocols import NoProgress, Progress
 from ponder.runs import Run, read_metrics, write_json

@@ -24,7 +24,7 @@ from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.problems.conversations import HELD_OUT_TAG, TokenizedAnswer, read_conversations
 from ponder.pipelines.problems.held_out import warn_held_out
 from ponder.pipelines.problems.prompt_style import apply_style
-from ponder.pipelines.solve import shuffled_problems
+from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.training.session import TrainingSession
 from ponder.pipelines.training.teachers import load_teacher
 from ponder.protocols import NoProgress, Progress, Task
@@ -110,14 +110,7 @@ def fine_tune(job: FineTune, run: Run, watch: Progress) -> PonderPolicy:
     for problem in problems if isinstance(job.data, str) else ():
         if isinstance(problem.answer, TokenizedAnswer):
             check_answer_tokens(policy, problem.id, problem.answer)
-    teacher = None if job.teacher is None else load_teacher(job.teacher, policy)
-    if job.lora is not None:
-        lora.attach(policy.net, job.lora, job.seed)
-    learner = Learner(
-        policy.net, job.algorithm, job.optimizer, max_tokens_per_microbatch=job.max_tokens_per_microbatch,
-        gradient_checkpointing=job.gradient_checkpointing,
-        frozen_layers=job.frozen_layers, reference=teacher,
-    )  # fmt: skip
+    learner = build_sft_learner(job, policy)
 
     with TrainingSession(run, job, watch, policy, {"policy": learner}) as session:
         for step in session.remaining_steps():
@@ -133,6 +126,22 @@ def fine_tune(job: FineTune, run: Run, watch: Progress) -> PonderPolicy:
                 metrics |= {"num_tokens": state.num_tokens, "step_time": time.perf_counter() - began}
                 session.record(state, metrics, traces)
     return policy
+
+
+def build_sft_learner(job: FineTune, policy: PonderPolicy) -> Learner:
+    """The learner of a fine-tuning job."""
+    teacher = None if job.teacher is None else load_teacher(job.teacher, policy)
+    if job.lora is not None:
+        lora.attach(policy.net, job.lora, job.seed)
+    return Learner(
+        policy.net,
+        job.algorithm,
+        job.optimizer,
+        max_tokens_per_microbatch=job.max_tokens_per_microbatch,
+        gradient_checkpointing=job.gradient_checkpointing,
+        frozen_layers=job.frozen_layers,
+        reference=teacher,
+    )
 
 
 def _read_problems(job: FineTune) -> Sequence[Problem]:

@@ -6,14 +6,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ponder import memory_check, settings
-from ponder.errors import BudgetExhausted, Interrupted, PonderError, TaskError, UsageError
+from ponder import settings
+from ponder.errors import BudgetExhausted, Interrupted, PonderError, UsageError
 from ponder.protocols import Policy, Scorer, Strategy
 from ponder.reason.budget import Budget, BudgetedPolicy, BudgetLedger
 from ponder.reason.operators import evaluate
@@ -109,30 +105,3 @@ async def solve_all(
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(solve(p, strategy, policy, verifier, **more)) for p in problems]
     return [t.result() for t in tasks]
-
-
-def shuffled_problems(problems: Sequence[Problem], seed: int, first: int, count: int) -> list[Problem]:
-    """Problems number `first`, first + 1, ... of an endless shuffled stream."""
-    return [problems[i] for i in shuffled_indices(len(problems), seed, first, count)]
-
-
-def shuffled_indices(size: int, seed: int, first: int, count: int) -> list[int]:
-    """Indices number `first`, first + 1, ... of an endless shuffled stream: each epoch is a new permutation.
-
-    A pure function of its arguments, so a run's place in its data is one integer.
-    """
-    if not size:
-        raise TaskError("the task has no problems: check its settings or its data folder")
-    memory_check.require_memory(size * memory_check.ORDER_INDEX_BYTES, size=size)
-    chosen: list[int] = []
-    while len(chosen) < count:
-        epoch, place = divmod(first + len(chosen), size)
-        chosen += _epoch_permutation(size, seed, epoch)[place : place + count - len(chosen)].tolist()
-    return chosen
-
-
-@lru_cache(maxsize=2)  # the problems of a step lie in one or two epochs, and so do those of the next
-def _epoch_permutation(size: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    order = np.random.default_rng([seed, epoch]).permutation(size)
-    order.flags.writeable = False
-    return order

@@ -1,20 +1,20 @@
-"""The final answer in a text, in a canonical form, so that equal answers are one vote."""
+"""Extract the final answer of a text in a canonical form, so that equal answers compare equal."""
 
 from __future__ import annotations
 
 from ponder.types import Trace
 from ponder.verify import ANSWER_FORMS, Number, extract, parse_plain_number, strip_thinking
 
-MAX_UNSTATED_ANSWER_CHARS = 200  # characters: a text without a stated answer that may still vote as a whole
+MAX_UNSTATED_ANSWER_CHARS = 200  # a shorter text without a stated answer counts as an answer as a whole
 
 
 def answer_of_step(trace: Trace, step: int) -> str | None:
-    """What a step answers, as its task's verifier reads it, or as `read` does."""
+    """The answer of a step, as the task's verifier reads it, or else as `extract_answer` does."""
     return (trace.extract_answer or extract_answer)(trace.text(step))
 
 
 def extract_answer(text: str) -> str | None:
-    """The final answer in a canonical form, so that 85, 85.0 and \\boxed{85} are one vote."""
+    """The final answer in canonical form: 85, 85.0 and \\boxed{85} are equal."""
     found = extract(text, ANSWER_FORMS)
     if found.answer is None:
         whole = (strip_thinking(text) or "").strip()

@@ -1,6 +1,7 @@
-"""What thinking may cost, held to the token.
+"""Compute budgets, enforced to the token.
 
-A `BudgetLedger` is what is left of a `Budget`; a `BudgetedPolicy` policy pays from it. Several problems may share one purse.
+A `BudgetLedger` tracks how much of a `Budget` is left; a `BudgetedPolicy` charges its tokens to it. Several problems
+can share one ledger.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from ponder.types import Completion, Cost, Ids, Sampling, Trace
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Bounds; None: none. Tokens are those written, and never one more. Seconds and dollars are looked at before each
-    call, so that what is in hand then comes to its end; seconds count from when the purse was opened."""
+    """Limits; None: no limit. Generated tokens never exceed `tokens`. Seconds and dollars are checked before each call,
+    so calls in flight finish; seconds count from when the ledger was created."""
 
     tokens: Annotated[int | None, "tokens to write at most"] = None
     seconds: Annotated[float | None, "seconds after which no new call starts"] = None
@@ -39,7 +40,7 @@ class Budget:
 
 @dataclass(eq=False, slots=True)
 class BudgetLedger:
-    """Whoever draws reserves first; what was not needed comes back when it is done, and others may wait for that."""
+    """A call reserves tokens first; unused ones are returned when it is done, and other calls wait for them."""
 
     budget: Budget
     spent: Cost = Cost()
@@ -49,12 +50,12 @@ class BudgetLedger:
 
     @property
     def tokens_left(self) -> float:
-        """Tokens that nobody has spent or reserved."""
+        """Tokens neither spent nor reserved."""
         most = self.budget.tokens
         return float("inf") if most is None else most - self.spent.generated_tokens - self._reserved
 
     async def reserve(self, max_tokens: int, n: int) -> int:
-        """Tokens that each of n continuations may have: `most`, or fewer where the purse is nearly empty."""
+        """Tokens that each of n continuations may have: `max_tokens`, or fewer if the budget is nearly exhausted."""
         self._check_limits()
         if self.budget.tokens is None:
             return max_tokens
@@ -85,11 +86,11 @@ class BudgetLedger:
 
 @dataclass(slots=True)
 class BudgetedPolicy(PolicyWrapper):
-    """A `Policy` that pays for what it writes."""
+    """A `Policy` that charges what it generates to a ledger."""
 
     policy: Policy
     ledger: BudgetLedger
-    was_limited: bool = False  # it could not pay for all that was asked, once at least
+    was_limited: bool = False  # at least one call got fewer tokens than it asked for
 
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
         try:

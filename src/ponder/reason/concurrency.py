@@ -1,4 +1,4 @@
-"""Several branches of thought at once."""
+"""Run several coroutines concurrently under one budget."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 
 async def gather_within_budget(*work: Coroutine[Any, Any, T]) -> tuple[list[T | None], BudgetExhausted | None]:
-    """What each returned, in order. Where a budget ran out the others still come to their end: they are paid for.
+    """The results in order. If the budget is exhausted in one, the others still finish: they are paid for.
 
-    None stands where it ran out, and the `BudgetExhausted` is given back. Any other error stops all, and is raised.
+    Its result is then None, and the `BudgetExhausted` is returned too. Any other error cancels all and is raised.
     """
     if len(work) == 1:
         try:
@@ -32,7 +32,9 @@ async def gather_within_budget(*work: Coroutine[Any, Any, T]) -> tuple[list[T | 
     finally:
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)  # what they reserved is given back before anybody goes on
+        await asyncio.gather(
+            *tasks, return_exceptions=True
+        )  # their reservations are returned before anything continues
     errors = [t.exception() for t in tasks]
     spent = next((e for e in errors if isinstance(e, BudgetExhausted)), None)
     return [None if e is not None else t.result() for t, e in zip(tasks, errors, strict=True)], spent

@@ -1,4 +1,4 @@
-"""How hard to think, in a word: each level is a named bound on compute.
+"""Effort levels: named bounds on test-time compute.
 
 | level   | strategy      | answers | tokens each | tokens in all |
 |---------|---------------|---------|-------------|---------------|
@@ -9,8 +9,8 @@
 | high    | majority-vote |      32 |       2,048 |        65,536 |
 | max     | majority-vote |      64 |       4,096 |       262,144 |
 
-Another strategy takes the same bounds: as many answers, branches or simulations, and never more tokens in all.
-A server that is talked to in conversations is asked for the level by its name, too, as its own reasoning effort.
+Another strategy takes the same bounds: as many answers, branches or simulations, and never more tokens in all. A chat
+server also gets the level as its own reasoning effort.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ponder.reason.budget import Budget
 class Effort:
     strategy: str
     answers: int
-    max_answer_tokens: int  # tokens of one answer
+    max_answer_tokens: int  # of one answer
 
     @property
     def budget(self) -> Budget:

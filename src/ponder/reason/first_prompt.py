@@ -1,4 +1,4 @@
-"""The prompt that a strategy sends first, found by having it think until it does: for whoever shows a prompt."""
+"""The first prompt that a strategy sends, found by running the strategy until it sends one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ponder.types import Completion, Ids, Message, Problem, Sampling, ids, promp
 
 
 class _PrefixRecorder(PolicyWrapper):
-    """Notes the first prefix that it should go on from, and writes nothing."""
+    """Records the first prefix and generates nothing."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy, self.prefixes = policy, list[Ids]()
@@ -23,7 +23,7 @@ class _PrefixRecorder(PolicyWrapper):
 
 
 async def first_prompt(strategy: Strategy, problem: Problem, policy: Policy, guide: Scorer | None = None) -> Ids:
-    """Its tokens. The problem's own prompt, where the strategy does not come so far without its guide."""
+    """The tokens of the first prompt; the problem's own prompt if the strategy sends none without its guide."""
     own = policy.encode(problem.messages)
     recorder = _PrefixRecorder(policy)
     with suppress(PonderError):
@@ -36,7 +36,7 @@ async def first_prompts(strategy: Strategy, problems: Sequence[Problem], policy:
 
 
 class _MessageRecorder:
-    """A policy without a model: a conversation is one token, its number among those that were encoded."""
+    """A policy without a model that records conversations: each is encoded as one token, its index."""
 
     def __init__(self) -> None:
         self.asked: list[list[Message]] = []
@@ -52,11 +52,11 @@ class _MessageRecorder:
         return bytes(int(t) for t in tokens).decode(errors="replace")
 
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
-        raise BudgetExhausted("nobody writes here")
+        raise BudgetExhausted("this policy generates nothing")
 
 
 async def first_messages(strategy: Strategy, problem: Problem) -> list[Message]:
-    """The conversation that the strategy sends first, whatever the model."""
+    """The first conversation that the strategy sends, for any model."""
     recorder = _MessageRecorder()
     prompt = await first_prompt(strategy, problem, recorder)
     return recorder.asked[int(prompt[0])]

@@ -1,7 +1,7 @@
-"""Settings that cannot do what they say: a vote among samples that are all alike, a tree with one branch.
+"""Settings that have no effect: a vote among identical samples, a tree with one branch.
 
-Such a run works, costs what it costs, and measures something else than its name; so it is told, not refused. (Training
-on a group of equal answers learns nothing at all, and is refused: see `pipelines.rl`.)
+Such a run works but does not measure what its name says; so there is a warning and no error. (Training on a group of
+equal answers learns nothing at all, and is refused: see `pipelines.rl`.)
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ TEMPERATURE_ADVICE = "give a temperature above 0"
 
 def ineffective_settings(strategy: Any, budget: Budget | None = None) -> list[str]:
     """One sentence for each setting of a strategy, and of those inside it, that has no effect."""
-    told = [*_single_choice(strategy), *_identical_draws(strategy)]
+    warnings = [*_single_choice(strategy), *_identical_draws(strategy)]
     sampling = getattr(strategy, "sampling", None)
     most = None if budget is None else budget.tokens
     if most is not None and isinstance(sampling, Sampling) and most < sampling.max_tokens:
         said = f"the budget of {most:,} tokens is less than one answer may have ({sampling.max_tokens:,})"
-        told.append(f"{said}: long ones are cut short there")
-    told += [line for one in inner_strategies(strategy).values() for line in ineffective_settings(one)]
-    return list(dict.fromkeys(told))
+        warnings.append(f"{said}: long ones are cut short there")
+    warnings += [line for one in inner_strategies(strategy).values() for line in ineffective_settings(one)]
+    return list(dict.fromkeys(warnings))
 
 
 def _identical_draws(strategy: Any) -> Iterator[str]:
-    """Several draws that can only be one."""
+    """Several samples that are always equal."""
     inner = strategy.strategy if isinstance(strategy, Forest) else strategy  # a forest samples as its trees do
     sampling = getattr(inner, "sampling", None)
     if not isinstance(sampling, Sampling) or not sampling.deterministic:
@@ -57,7 +57,7 @@ def _identical_draws(strategy: Any) -> Iterator[str]:
 
 
 def _draw_counts(strategy: Any) -> Iterator[tuple[int, str]]:
-    """How many draws from one prefix a strategy compares, and what it calls them."""
+    """How many samples from one prefix a strategy compares, and their name."""
     name = type(strategy).__name__
     match strategy:
         case Samples() | STaR():
@@ -87,7 +87,7 @@ def _draw_counts(strategy: Any) -> Iterator[tuple[int, str]]:
 
 
 def _single_choice(strategy: Any) -> Iterator[str]:
-    """A choice among one."""
+    """A choice with one option."""
     match strategy:
         case MCTS(width=1, widening=None):
             yield "a tree search with a width of 1 is a single chain: give a width of 2 or more"

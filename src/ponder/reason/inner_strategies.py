@@ -1,4 +1,4 @@
-"""Strategies that another strategy runs: the trees of a forest, the two of a cascade, what rStar's consistency checks."""
+"""Strategies that run inside another: a forest's trees, the two of a cascade, the search of rStar consistency."""
 
 from __future__ import annotations
 
@@ -12,4 +12,6 @@ def inner_strategies(strategy: Any) -> dict[str, Any]:
     if not is_dataclass(strategy):
         return {}
     values = {f.name: getattr(strategy, f.name) for f in fields(strategy) if f.init}
-    return {k: v for k, v in values.items() if is_dataclass(v) and iscoroutinefunction(getattr(v, "__call__", None))}
+    return {
+        k: v for k, v in values.items() if is_dataclass(v) and callable(v) and iscoroutinefunction(type(v).__call__)
+    }

@@ -1,8 +1,7 @@
-"""Systems by name: each a few lines of composition, and where it comes from.
+"""Presets: published systems by name, each a strategy with that system's settings, and its source.
 
-A preset is a strategy with that system's shape and numbers. The model it was trained for is not part of it: a guide
-that the system trained (a value or reward model) has to be given, where `guide` is empty and the strategy needs one.
-What is made in the style of a system, and differs from it, is called so, and its source says how.
+The models of a system are not part of its preset: if `guide` is empty and the strategy needs one, give a value or
+reward model. A preset that differs from its system is called "-style", and its source says how it differs.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ PRESETS: dict[str, Preset] = {
     ),
     "journey-style": Preset(
         BeamSearch(n=8, beam_width=4, sampling=_SAMPLING_T07),
-        "a tree by beam search with a process reward model, to be told as one journey with its wrong turns "
+        "a tree by beam search with a process reward model, to be linearised into journeys with its wrong turns "
         "(`ponder harvest --kind journeys`); O1 Replication Journey, Qin et al. 2024 (arXiv 2410.18982)",
     ),
     "alphazero": Preset(
@@ -99,5 +98,5 @@ PRESETS: dict[str, Preset] = {
 
 
 def unpack_preset(found: Any) -> tuple[Strategy, str]:
-    """A preset's strategy and guide; a strategy as it is."""
+    """The strategy and guide of a preset; any other object with no guide."""
     return (found.strategy, found.guide) if isinstance(found, Preset) else (found, "")

@@ -1,4 +1,4 @@
-"""What thinking costs in money, by a table of prices."""
+"""Prices of tokens and GPU hours, and what a cost comes to in dollars."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ponder.types import Cost
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Dollars: per million tokens read, read from a cache, written; and per hour of a GPU, for those who rent one."""
+    """Dollars per million prompt, cached and generated tokens, and per GPU hour."""
 
     prompt: float = 0.0
     cached: float = 0.0
-    generated: float = 0.0  # what was thrown away was written too
+    generated: float = 0.0  # wasted tokens were generated too
     gpu_hour: float = 0.0
     gpus: int = 1
 
@@ -28,7 +28,7 @@ class Price:
                 raise UsageError(f"the price {f.name} is {value!r}; it must be a number of dollars, 0 or more")
 
     def dollars(self, cost: Cost) -> float:
-        """What a cost comes to. Seconds are charged for all GPUs, busy or not."""
+        """A cost in dollars. Seconds are charged for all GPUs, busy or not."""
         tokens = (
             self.prompt * cost.prompt_tokens
             + self.cached * cost.cached_tokens
@@ -38,7 +38,7 @@ class Price:
 
 
 def read_prices(path: str | Path) -> dict[str, Price]:
-    """A price table: a JSON object of names, each with any of prompt, cached, generated, gpu_hour, gpus."""
+    """Read a price table: a JSON object of names, each with any of prompt, cached, generated, gpu_hour, gpus."""
     try:
         rows = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

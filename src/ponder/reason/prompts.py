@@ -1,4 +1,4 @@
-"""How a question is put: as it stands, with worked examples, in a style that asks to think or not to."""
+"""How a strategy changes a problem's prompt: an instruction, examples, a system message, an answer style."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ponder.verify.answers.style import THINKING_STYLES, answer_instruction, fin
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Changes the conversation that a problem is; with nothing set, it stays as it is.
+    """Changes to a problem's conversation; the default changes nothing.
 
-    `style` says how the answer is asked for (`verify.style`). A job has its task ask in that style, which knows what
-    kind of answer it wants and reads it in that form. A problem that comes without a style is asked in it here.
+    `style` is how the answer is asked for (`verify.answers.style`). A job restyles its task, which then reads answers
+    in that form. A problem without a style gets the style's instruction here.
     """
 
-    instruction: str = ""  # said after the question
+    instruction: str = ""  # added after the question
     examples: tuple[tuple[str, str], ...] = ()  # questions and answers, before it
     system: str = ""
     style: str = ""  # empty: the task's own
@@ -44,7 +44,7 @@ class Prompt:
         return list(out)
 
     def root_step(self, trace: Trace, policy: Policy) -> int:
-        """The step that answers go on from: the problem's own prompt, or this one, which is added once."""
+        """The root that answers continue: the problem's own prompt, or this one, which is added once."""
         messages = self.messages_for(trace.problem)
         if messages is None:
             return 0
@@ -55,13 +55,13 @@ class Prompt:
         return add_prompt(trace, messages, policy)
 
     def messages_for(self, problem: Problem) -> list[Message] | None:
-        """The conversation that is sent in place of the problem's own; None where that is sent."""
+        """The conversation to send instead of the problem's own; None if it is unchanged."""
         said = self._style_instruction(problem.style)
         told = replace(self, instruction="\n".join(filter(None, [self.instruction, said])), style="")
         return None if told == PLAIN else told.messages(problem.messages)
 
     def _style_instruction(self, asked: str) -> str:
-        """How to answer, where the problem does not say so."""
+        """The style's answer instruction, if the problem has none."""
         if not self.style or asked == self.style or {asked, self.style} <= set(THINKING_STYLES):
             return ""
         if asked not in ("", "plain"):

@@ -1,8 +1,8 @@
 """Replay strategies without a model: a policy and a guide that answer from stored traces.
 
 So selection, allocation and stopping can be studied on samples that exist already. A prefix is found by its exact
-tokens; its continuations are the stored ones, in their order. Where a log has texts without tokens, the UTF-8 bytes of a
-text stand for its tokens.
+tokens; its continuations are the stored ones, in their order. Where a log has texts without tokens, the UTF-8 bytes of
+a text stand for its tokens.
 """
 
 from __future__ import annotations
@@ -116,7 +116,6 @@ class ReplayPolicy:
             )
         self._handed_out[key] = given + n
         return [_completion(trace, step, len(prefix), j == 0) for j, (trace, step) in enumerate(drawn)]
-
 
     def _refuse(self, why: str) -> UsageError:
         """Note what is not stored: strategies catch errors of single branches and would hide it."""

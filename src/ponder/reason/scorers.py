@@ -1,4 +1,4 @@
-"""Scorers that need no model of their own."""
+"""Scorers that need no model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ponder.types import Cost, Score, Trace
 
 @dataclass(frozen=True, slots=True)
 class Likelihood:
-    """The geometric mean of the probabilities of the tokens that the policy drew on the way to a step."""
+    """The geometric mean of the probabilities of the sampled tokens on the path to a step."""
 
     @property
     def name(self) -> str:
@@ -28,16 +28,16 @@ class Likelihood:
     def _score_step(self, trace: Trace, step: int) -> Score:
         drawn = [lp for i in trace.path(step) if (lp := trace.steps[i].logprobs) is not None and len(lp)]
         if not drawn:
-            return Score(None, "the policy drew nothing here")
+            return Score(None, "the policy sampled nothing here")
         mean = float(np.concatenate(drawn).mean())
         if math.isnan(mean):
-            return Score(None, "the policy does not tell its log-probabilities")
+            return Score(None, "the policy does not return log-probabilities")
         return Score(math.exp(min(0.0, mean)), f"mean log-probability {mean:.3f}")
 
 
 @dataclass(frozen=True, slots=True)
 class OutcomeAndValue:
-    """Finished answers have an outcome, all before them a value: as in a game."""
+    """Scores finished answers by one scorer and unfinished steps by another, as in a game."""
 
     outcome: Scorer
     value: Scorer
@@ -48,7 +48,7 @@ class OutcomeAndValue:
 
     @property
     def scores_steps(self) -> bool:
-        """Before the end; an outcome is of the whole path."""
+        """Whether the value scorer does; an outcome is of the whole path."""
         return scores_steps(self.value)
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
@@ -61,8 +61,8 @@ class OutcomeAndValue:
 
 @dataclass(frozen=True, slots=True)
 class StepScoreReducer:
-    """A path's score from a scorer that rates each step by itself: all steps that the policy wrote on the way are
-    rated, and reduced. What was rated before, on the way to another step, is not asked for again."""
+    """Path scores from a scorer that scores single steps: it scores all sampled steps on the path and reduces them.
+    Steps that were scored before, on the path to another step, are not scored again."""
 
     scorer: Scorer
     reduce: Reduction = "min"
@@ -101,8 +101,8 @@ class StepScoreReducer:
 
 @dataclass(frozen=True, slots=True)
 class TopKConfidence:
-    """The mean, over the tokens drawn on the way to a step, of a token's share among the likeliest ones (Marco-o1, Zhao
-    et al. 2024, with 5 of them). Needs `Sampling(logprobs=5)`."""
+    """The mean, over the sampled tokens on the path to a step, of a token's share of the top k probabilities (Marco-o1,
+    Zhao et al. 2024, with k = 5). Needs `Sampling(logprobs=5)`."""
 
     @property
     def name(self) -> str:
@@ -114,7 +114,7 @@ class TopKConfidence:
     def _score_step(self, trace: Trace, step: int) -> Score:
         shares = [s for i in trace.path(step) if (s := trace.steps[i].notes.get("share")) is not None]
         if not shares:
-            return Score(None, "the tokens' alternatives are not known: sample with logprobs=5")
+            return Score(None, "the top tokens' log-probabilities are missing: sample with logprobs=5")
         return Score(float(np.concatenate(shares).mean()))
 
 

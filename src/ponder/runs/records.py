@@ -130,7 +130,7 @@ def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     with open(path, "rb") as file:
         for one in _scan_lines(path, file):
             if "resumed" in one.record:
-                valid = [kept for kept in valid if kept[0] < one.record["resumed"]]
+                valid = [place for place in valid if place[0] < one.record["resumed"]]
             elif "step" in one.record:
                 valid.append((one.record["step"], one.line, one.offset))
         for _, number, at in valid:
@@ -194,7 +194,7 @@ def _records_before(path: Path, step: int) -> tuple[list[tuple[int, int]], bool,
                 following = one.number + 1
                 lost = lost or "lost" in one.record
                 if "resumed" in one.record:
-                    valid = [kept for kept in valid if kept[0] < one.record["resumed"]]
+                    valid = [place for place in valid if place[0] < one.record["resumed"]]
                 elif "step" in one.record and one.record["step"] < step:
                     valid.append((one.record["step"], one.line))
         except DamagedRecord as damage:
@@ -269,7 +269,7 @@ def _match_checksum(text: bytes) -> re.Match[bytes] | None:
 
 
 def _has_trailing_bytes(text: bytes) -> bool:
-    """Whether a complete record is followed by something: not a crash, somebody changed the end of its line."""
+    """Whether a complete record is followed by something: not by a crash, its end was changed."""
     return any(crc32(text[: found.end(1)]) == int(found[2]) for found in _CHECKSUM_PATTERN.finditer(text))
 
 

@@ -278,6 +278,7 @@ def _read_job_json(folder: str | Path) -> Any:
 
 
 def read_metrics(folder: str | Path) -> list[dict[str, float]]:
+    """The metrics of every step of a run, in order; a value that is not a number is NaN."""
     return [
         {k: math.nan if v is None else v for k, v in row.items() if k != FINDINGS}
         for _, row in _metric_rows(Path(folder))

@@ -34,7 +34,7 @@ RewardTarget = tuple[int, float]  # a step, at whose last token the number is re
 class RewardObjective(BaseObjective, ABC):
     """An objective of a reward or value model: where a number is read, what it should be, and its loss."""
 
-    predicts: ClassVar[Literal["preference", "label", "value"]] = "label"  # which metrics judge it on held-out data
+    predicts: ClassVar[Literal["preference", "label", "value"]] = "label"  # which metrics it gets on held-out data
     needs_both_labels: ClassVar[bool] = False  # are labels that are all right, or all wrong, useless?
     needs_group = False
     learns_from_samples = False

@@ -1,4 +1,4 @@
-"""Truth: scorers that decide by rule. Each score says why; what cannot be decided is None, never 0."""
+"""Verifiers: scorers that decide by rule. Each score has a reason; what cannot be decided is None, never 0."""
 
 from ponder.verify.answers.extract import (
     ANSWER_FORMS,

@@ -1,13 +1,13 @@
-"""A language model as a judge. It can be talked into things; rules cannot. Use it where no rule exists.
+"""A language model as a judge, for questions that no rule can decide. Unlike a rule, it can be persuaded.
 
 A policy under training learns what pleases its judge: an empty phrase ("Solution:"), an order ("reply RIGHT"), a forged
-end of the prompt. What is done against that here, none of it a proof:
+end of the prompt. The defences here, none of them a proof:
 
-- The answer is data: one line of JSON text in which no tag, square bracket or line break is left, so that it cannot
-  end its own quotation, speak as another party or become a special token of a chat template.
+- The answer is data: one line of JSON text without tags, square brackets or line breaks, so that it cannot end its own
+  quotation, speak as another party or become a special token of a chat template.
 - The verdict must carry a word drawn anew for each call, which the answer cannot know: an answer repeated by the judge
   is not a verdict. Anything but exactly one verdict leaves the score undecided.
-- An answer without a single letter or digit is wrong without asking.
+- An answer without a single letter or digit is wrong without a call.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Are so many answers left without a verdict that a run should stop? With its most frequent reasons and what to do."""
+"""Decide whether a run should stop because too many answers got no verdict, with the reasons and what to do."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def too_many_undecided(
     """Why a run should stop, from its steps so far, oldest first; None where it may go on.
 
     It should where more than `share` of the latest verdicts (as few of the last steps as hold `enough`) are undecided,
-    or where all of the latest `MAX_UNDECIDED_IN_A_ROW` or more are. `last`: no more will come, so that fewer than that tell too.
+    or where all of the latest `MAX_UNDECIDED_IN_A_ROW` or more are. `last`: no more will come, so fewer than that
+    suffice.
     """
     total, reasons = 0, Counter[str]()
     for step in reversed(steps):
@@ -64,11 +65,11 @@ def _message(undecided: int, total: int, reasons: Counter[str]) -> str:
     named = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(MAX_LISTED_REASONS))
     more = f"; {len(reasons) - MAX_LISTED_REASONS} other reasons" if len(reasons) > MAX_LISTED_REASONS else ""
     what = dict.fromkeys(_advice(reason) for reason, _ in reasons.most_common(MAX_LISTED_REASONS))
-    return f"{undecided} of the last {total} answers could not be judged: {named}{more}. {' '.join(what)}"
+    return f"{undecided} of the last {total} answers could not be graded: {named}{more}. {' '.join(what)}"
 
 
 _ADVICE = (
-    (re.compile("bad data|gold answer"), "Check the task's data: `ponder plan` judges its gold answers."),
+    (re.compile("bad data|gold answer"), "Check the task's data: `ponder plan` grades its gold answers."),
     (re.compile("pip install"), "Install what is missing."),
     (
         re.compile("tim(?:ed|e) ?out|too slow", re.IGNORECASE),

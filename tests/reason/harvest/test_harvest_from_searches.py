@@ -69,7 +69,9 @@ def searched(strategy, seed=0):
     return asyncio.run(solve(problem, strategy, Thinker(seed), Judges(), guide=Judges(), oracle=True))
 
 
-@pytest.mark.parametrize("settings", [{"rollouts": 2}, {"rollouts": 1, "parallel": 3}, {"rollouts": 3, "width": 2}])
+@pytest.mark.parametrize(
+    "settings", [{"rollouts": 2}, {"rollouts": 1, "parallel_simulations": 3}, {"rollouts": 3, "width": 2}]
+)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_values_are_what_the_search_backed_up(settings, seed):
     """With the mean as its back-up, a step's value is the visit-weighted mean of the outcomes below it."""

@@ -88,7 +88,7 @@ def test_thinking_tags_are_not_doubled(grow):
 def test_a_turn_after_the_thinking_cannot_be_told(grow):
     trace = grow(("<think>hm</think>", [("\\boxed{5}", 0.0), ("\\boxed{4}", 1.0)]))
     found, funnel = told(trace)
-    assert found == [] and funnel.lost["told as one"] == {"the thinking was over before the turn": 1}
+    assert found == [] and funnel.dropped["composed"] == {"the thinking ends before the turn": 1}
 
 
 def test_only_what_was_judged_or_given_up_is_told(grow):
@@ -142,7 +142,7 @@ def test_turns_and_depth_are_bounded(grow):
     assert "c" not in {trace.steps[i].text for i in one.row["from"]["wrong"]}
     assert told(trace)[0][0][0].text == told(trace)[0][0][0].text  # the same every time
     alone, funnel = told(grow(("yes", 1.0), ("also", 1.0)))
-    assert alone == [] and funnel.lost["with a wrong turn"] == {"nothing wrong beside them": 2}
+    assert alone == [] and funnel.dropped["with a wrong turn"] == {"no wrong branch": 2}
 
 
 def test_the_most_visited_way_is_followed(grow):

@@ -78,7 +78,7 @@ def test_a_wrong_answer_is_never_chosen(grow):
     trace = grow(("good ", [cut, ("5", 0.0)]), ("bad ", [("6", 0.0)]))
     funnel = FilterReport()
     assert list(sibling_pairs(trace, "accuracy", funnel, O, margin=0.5)) == []
-    assert funnel.dropped["told to answers that differ"] == {"the better one's were cut off": 1}
+    assert funnel.dropped["answers that differ"] == {"the better one's were cut off": 1}
 
 
 def ways(*traces, own=False, scorer="accuracy", found=None):
@@ -225,8 +225,8 @@ def test_operators_of_a_search(grow):
     a, b = think(0), think(0)  # 1, 2
     c = think(a)  # 3
     asked = trace.add(Step(c, "good?", ids([1]), meta=True))  # 4
-    think(asked, aside=True)  # 5
-    d = think(c)  # 6: an aside is no thought to go back from
+    think(asked, meta=True)  # 5
+    d = think(c)  # 6: a meta step is no thought to go back from
     e = think(a)  # 7: back to 1, on the way to 6
     f = think(b)  # 8: over to 2
     tool = trace.add(Step(f, "out", ids([1])))  # 9

@@ -217,7 +217,7 @@ VERIFIED = "All proofs in the database were verified in 0.00 s.\n"
 
 def test_what_the_program_says():
     assert read_metamath_output(READ + VERIFIED).value == 1.0
-    error = '?Error on line 1 of file "judged.mm":\n x\n^\nWrong.\n\n'
+    error = '?Error on line 1 of file "graded.mm":\n x\n^\nWrong.\n\n'
     assert read_metamath_output(error + READ + VERIFIED) == Score(0.0, "rejected: Wrong.")
     assert (
         read_metamath_output(f"{READ}Warning: The following $p statement(s) were not proved:  solution\n").value == 0.0

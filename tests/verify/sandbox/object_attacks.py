@@ -1,7 +1,8 @@
 # ruff: noqa: E501
 """Programs whose tests use their objects: honest ones, which must pass, and cheats, which must not.
 
-Each begins with its name and, where it has one, its entry; its tests follow after a line of dashes.
+Each begins with its name and, where it has one, its entry; its tests follow after a line of dashes. A program that was
+written out before is given by the name of its case.
 """
 
 from __future__ import annotations
@@ -1554,364 +1555,64 @@ class T:
 ---
 assert T(1) == 2
 ### cheat_named_entry_0 T
-class T:
-    def __init__(s,*a): pass
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __lt__(s,o): return True
-    __gt__=__le__=__ge__=__lt__
-    def __sub__(s,o): return 0
-    __rsub__=__add__=__mul__=__sub__
-    def __abs__(s): return 0
-    def __contains__(s,o): return True
-    def __float__(s): return 0.0
-    def __round__(s,n=0): return 0
-    def __hash__(s): return 0
-    def __bool__(s): return True
-    def __len__(s): return 0
-    def __iter__(s): return iter(())
-    def __getitem__(s,k): return T()
-    def __getattr__(s,n):
-        if n.startswith('__'): raise AttributeError(n)
-        return T()
-    def __call__(s,*a,**k): return T()
+same program as cheat_named_0
 ---
 assert T(1) == 2
 ### cheat_named_1
-class T:
-    def __init__(s,*a): pass
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __lt__(s,o): return True
-    __gt__=__le__=__ge__=__lt__
-    def __sub__(s,o): return 0
-    __rsub__=__add__=__mul__=__sub__
-    def __abs__(s): return 0
-    def __contains__(s,o): return True
-    def __float__(s): return 0.0
-    def __round__(s,n=0): return 0
-    def __hash__(s): return 0
-    def __bool__(s): return True
-    def __len__(s): return 0
-    def __iter__(s): return iter(())
-    def __getitem__(s,k): return T()
-    def __getattr__(s,n):
-        if n.startswith('__'): raise AttributeError(n)
-        return T()
-    def __call__(s,*a,**k): return T()
+same program as cheat_named_0
 ---
 assert T(1) + 1 == 2
 ### cheat_named_entry_1 T
-class T:
-    def __init__(s,*a): pass
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __lt__(s,o): return True
-    __gt__=__le__=__ge__=__lt__
-    def __sub__(s,o): return 0
-    __rsub__=__add__=__mul__=__sub__
-    def __abs__(s): return 0
-    def __contains__(s,o): return True
-    def __float__(s): return 0.0
-    def __round__(s,n=0): return 0
-    def __hash__(s): return 0
-    def __bool__(s): return True
-    def __len__(s): return 0
-    def __iter__(s): return iter(())
-    def __getitem__(s,k): return T()
-    def __getattr__(s,n):
-        if n.startswith('__'): raise AttributeError(n)
-        return T()
-    def __call__(s,*a,**k): return T()
+same program as cheat_named_0
 ---
 assert T(1) + 1 == 2
 ### cheat_named_2
-class T:
-    def __init__(s,*a): pass
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __lt__(s,o): return True
-    __gt__=__le__=__ge__=__lt__
-    def __sub__(s,o): return 0
-    __rsub__=__add__=__mul__=__sub__
-    def __abs__(s): return 0
-    def __contains__(s,o): return True
-    def __float__(s): return 0.0
-    def __round__(s,n=0): return 0
-    def __hash__(s): return 0
-    def __bool__(s): return True
-    def __len__(s): return 0
-    def __iter__(s): return iter(())
-    def __getitem__(s,k): return T()
-    def __getattr__(s,n):
-        if n.startswith('__'): raise AttributeError(n)
-        return T()
-    def __call__(s,*a,**k): return T()
+same program as cheat_named_0
 ---
 assert abs(T(1) - 2) < 1e-6
 ### cheat_named_entry_2 T
-class T:
-    def __init__(s,*a): pass
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __lt__(s,o): return True
-    __gt__=__le__=__ge__=__lt__
-    def __sub__(s,o): return 0
-    __rsub__=__add__=__mul__=__sub__
-    def __abs__(s): return 0
-    def __contains__(s,o): return True
-    def __float__(s): return 0.0
-    def __round__(s,n=0): return 0
-    def __hash__(s): return 0
-    def __bool__(s): return True
-    def __len__(s): return 0
-    def __iter__(s): return iter(())
-    def __getitem__(s,k): return T()
-    def __getattr__(s,n):
-        if n.startswith('__'): raise AttributeError(n)
-        return T()
-    def __call__(s,*a,**k): return T()
+same program as cheat_named_0
 ---
 assert abs(T(1) - 2) < 1e-6
 ### cheat_named_3
-class T:
-    def __init__(s,*a): pass
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __lt__(s,o): return True
-    __gt__=__le__=__ge__=__lt__
-    def __sub__(s,o): return 0
-    __rsub__=__add__=__mul__=__sub__
-    def __abs__(s): return 0
-    def __contains__(s,o): return True
-    def __float__(s): return 0.0
-    def __round__(s,n=0): return 0
-    def __hash__(s): return 0
-    def __bool__(s): return True
-    def __len__(s): return 0
-    def __iter__(s): return iter(())
-    def __getitem__(s,k): return T()
-    def __getattr__(s,n):
-        if n.startswith('__'): raise AttributeError(n)
-        return T()
-    def __call__(s,*a,**k): return T()
+same program as cheat_named_0
 ---
 assert T(1).v == 2
 ### cheat_named_entry_3 T
-class T:
-    def __init__(s,*a): pass
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __lt__(s,o): return True
-    __gt__=__le__=__ge__=__lt__
-    def __sub__(s,o): return 0
-    __rsub__=__add__=__mul__=__sub__
-    def __abs__(s): return 0
-    def __contains__(s,o): return True
-    def __float__(s): return 0.0
-    def __round__(s,n=0): return 0
-    def __hash__(s): return 0
-    def __bool__(s): return True
-    def __len__(s): return 0
-    def __iter__(s): return iter(())
-    def __getitem__(s,k): return T()
-    def __getattr__(s,n):
-        if n.startswith('__'): raise AttributeError(n)
-        return T()
-    def __call__(s,*a,**k): return T()
+same program as cheat_named_0
 ---
 assert T(1).v == 2
 ### cheat_named_4
-class T:
-    def __init__(s,*a): pass
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __lt__(s,o): return True
-    __gt__=__le__=__ge__=__lt__
-    def __sub__(s,o): return 0
-    __rsub__=__add__=__mul__=__sub__
-    def __abs__(s): return 0
-    def __contains__(s,o): return True
-    def __float__(s): return 0.0
-    def __round__(s,n=0): return 0
-    def __hash__(s): return 0
-    def __bool__(s): return True
-    def __len__(s): return 0
-    def __iter__(s): return iter(())
-    def __getitem__(s,k): return T()
-    def __getattr__(s,n):
-        if n.startswith('__'): raise AttributeError(n)
-        return T()
-    def __call__(s,*a,**k): return T()
+same program as cheat_named_0
 ---
 assert [T(1)] == [2]
 ### cheat_named_entry_4 T
-class T:
-    def __init__(s,*a): pass
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __lt__(s,o): return True
-    __gt__=__le__=__ge__=__lt__
-    def __sub__(s,o): return 0
-    __rsub__=__add__=__mul__=__sub__
-    def __abs__(s): return 0
-    def __contains__(s,o): return True
-    def __float__(s): return 0.0
-    def __round__(s,n=0): return 0
-    def __hash__(s): return 0
-    def __bool__(s): return True
-    def __len__(s): return 0
-    def __iter__(s): return iter(())
-    def __getitem__(s,k): return T()
-    def __getattr__(s,n):
-        if n.startswith('__'): raise AttributeError(n)
-        return T()
-    def __call__(s,*a,**k): return T()
+same program as cheat_named_0
 ---
 assert [T(1)] == [2]
 ### cheat_named_5
-class T:
-    def __init__(s,*a): pass
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __lt__(s,o): return True
-    __gt__=__le__=__ge__=__lt__
-    def __sub__(s,o): return 0
-    __rsub__=__add__=__mul__=__sub__
-    def __abs__(s): return 0
-    def __contains__(s,o): return True
-    def __float__(s): return 0.0
-    def __round__(s,n=0): return 0
-    def __hash__(s): return 0
-    def __bool__(s): return True
-    def __len__(s): return 0
-    def __iter__(s): return iter(())
-    def __getitem__(s,k): return T()
-    def __getattr__(s,n):
-        if n.startswith('__'): raise AttributeError(n)
-        return T()
-    def __call__(s,*a,**k): return T()
+same program as cheat_named_0
 ---
 assert T(1).get() == 2
 ### cheat_named_entry_5 T
-class T:
-    def __init__(s,*a): pass
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __lt__(s,o): return True
-    __gt__=__le__=__ge__=__lt__
-    def __sub__(s,o): return 0
-    __rsub__=__add__=__mul__=__sub__
-    def __abs__(s): return 0
-    def __contains__(s,o): return True
-    def __float__(s): return 0.0
-    def __round__(s,n=0): return 0
-    def __hash__(s): return 0
-    def __bool__(s): return True
-    def __len__(s): return 0
-    def __iter__(s): return iter(())
-    def __getitem__(s,k): return T()
-    def __getattr__(s,n):
-        if n.startswith('__'): raise AttributeError(n)
-        return T()
-    def __call__(s,*a,**k): return T()
+same program as cheat_named_0
 ---
 assert T(1).get() == 2
 ### cheat_named_6
-class T:
-    def __init__(s,*a): pass
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __lt__(s,o): return True
-    __gt__=__le__=__ge__=__lt__
-    def __sub__(s,o): return 0
-    __rsub__=__add__=__mul__=__sub__
-    def __abs__(s): return 0
-    def __contains__(s,o): return True
-    def __float__(s): return 0.0
-    def __round__(s,n=0): return 0
-    def __hash__(s): return 0
-    def __bool__(s): return True
-    def __len__(s): return 0
-    def __iter__(s): return iter(())
-    def __getitem__(s,k): return T()
-    def __getattr__(s,n):
-        if n.startswith('__'): raise AttributeError(n)
-        return T()
-    def __call__(s,*a,**k): return T()
+same program as cheat_named_0
 ---
 assert str(T(1)) == '2'
 ### cheat_named_entry_6 T
-class T:
-    def __init__(s,*a): pass
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __lt__(s,o): return True
-    __gt__=__le__=__ge__=__lt__
-    def __sub__(s,o): return 0
-    __rsub__=__add__=__mul__=__sub__
-    def __abs__(s): return 0
-    def __contains__(s,o): return True
-    def __float__(s): return 0.0
-    def __round__(s,n=0): return 0
-    def __hash__(s): return 0
-    def __bool__(s): return True
-    def __len__(s): return 0
-    def __iter__(s): return iter(())
-    def __getitem__(s,k): return T()
-    def __getattr__(s,n):
-        if n.startswith('__'): raise AttributeError(n)
-        return T()
-    def __call__(s,*a,**k): return T()
+same program as cheat_named_0
 ---
 assert str(T(1)) == '2'
 ### cheat_named_7
-class T:
-    def __init__(s,*a): pass
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __lt__(s,o): return True
-    __gt__=__le__=__ge__=__lt__
-    def __sub__(s,o): return 0
-    __rsub__=__add__=__mul__=__sub__
-    def __abs__(s): return 0
-    def __contains__(s,o): return True
-    def __float__(s): return 0.0
-    def __round__(s,n=0): return 0
-    def __hash__(s): return 0
-    def __bool__(s): return True
-    def __len__(s): return 0
-    def __iter__(s): return iter(())
-    def __getitem__(s,k): return T()
-    def __getattr__(s,n):
-        if n.startswith('__'): raise AttributeError(n)
-        return T()
-    def __call__(s,*a,**k): return T()
+same program as cheat_named_0
 ---
 t=T(1)
 assert t > 1
 ### cheat_named_entry_7 T
-class T:
-    def __init__(s,*a): pass
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __lt__(s,o): return True
-    __gt__=__le__=__ge__=__lt__
-    def __sub__(s,o): return 0
-    __rsub__=__add__=__mul__=__sub__
-    def __abs__(s): return 0
-    def __contains__(s,o): return True
-    def __float__(s): return 0.0
-    def __round__(s,n=0): return 0
-    def __hash__(s): return 0
-    def __bool__(s): return True
-    def __len__(s): return 0
-    def __iter__(s): return iter(())
-    def __getitem__(s,k): return T()
-    def __getattr__(s,n):
-        if n.startswith('__'): raise AttributeError(n)
-        return T()
-    def __call__(s,*a,**k): return T()
+same program as cheat_named_0
 ---
 t=T(1)
 assert t > 1
@@ -1929,55 +1630,19 @@ def f(x): return B()
 ---
 assert f(1) == 2
 ### cheat_builtin_rev_int
-class B(int):
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __sub__(s,o): return 0
-    __rsub__=__sub__
-    def __lt__(s,o): return True
-    __gt__=__lt__
-    def __hash__(s): return 0
-    def __contains__(s,o): return True
-def f(x): return B()
+same program as cheat_builtin_int
 ---
 assert 2 == f(1)
 ### cheat_builtin_list_int
-class B(int):
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __sub__(s,o): return 0
-    __rsub__=__sub__
-    def __lt__(s,o): return True
-    __gt__=__lt__
-    def __hash__(s): return 0
-    def __contains__(s,o): return True
-def f(x): return B()
+same program as cheat_builtin_int
 ---
 assert [f(1)] == [2]
 ### cheat_builtin_in_int
-class B(int):
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __sub__(s,o): return 0
-    __rsub__=__sub__
-    def __lt__(s,o): return True
-    __gt__=__lt__
-    def __hash__(s): return 0
-    def __contains__(s,o): return True
-def f(x): return B()
+same program as cheat_builtin_int
 ---
 assert f(1) in [2]
 ### cheat_builtin_abs_int f
-class B(int):
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __sub__(s,o): return 0
-    __rsub__=__sub__
-    def __lt__(s,o): return True
-    __gt__=__lt__
-    def __hash__(s): return 0
-    def __contains__(s,o): return True
-def f(x): return B()
+same program as cheat_builtin_int
 ---
 assert abs(f(1)-2) < 1e-6
 ### cheat_builtin_float f
@@ -1994,55 +1659,19 @@ def f(x): return B()
 ---
 assert f(1) == 2.0
 ### cheat_builtin_rev_float
-class B(float):
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __sub__(s,o): return 0
-    __rsub__=__sub__
-    def __lt__(s,o): return True
-    __gt__=__lt__
-    def __hash__(s): return 0
-    def __contains__(s,o): return True
-def f(x): return B()
+same program as cheat_builtin_float
 ---
 assert 2.0 == f(1)
 ### cheat_builtin_list_float
-class B(float):
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __sub__(s,o): return 0
-    __rsub__=__sub__
-    def __lt__(s,o): return True
-    __gt__=__lt__
-    def __hash__(s): return 0
-    def __contains__(s,o): return True
-def f(x): return B()
+same program as cheat_builtin_float
 ---
 assert [f(1)] == [2.0]
 ### cheat_builtin_in_float
-class B(float):
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __sub__(s,o): return 0
-    __rsub__=__sub__
-    def __lt__(s,o): return True
-    __gt__=__lt__
-    def __hash__(s): return 0
-    def __contains__(s,o): return True
-def f(x): return B()
+same program as cheat_builtin_float
 ---
 assert f(1) in [2.0]
 ### cheat_builtin_abs_float f
-class B(float):
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __sub__(s,o): return 0
-    __rsub__=__sub__
-    def __lt__(s,o): return True
-    __gt__=__lt__
-    def __hash__(s): return 0
-    def __contains__(s,o): return True
-def f(x): return B()
+same program as cheat_builtin_float
 ---
 assert abs(f(1)-2) < 1e-6
 ### cheat_builtin_str f
@@ -2059,42 +1688,15 @@ def f(x): return B()
 ---
 assert f(1) == '2'
 ### cheat_builtin_rev_str
-class B(str):
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __sub__(s,o): return 0
-    __rsub__=__sub__
-    def __lt__(s,o): return True
-    __gt__=__lt__
-    def __hash__(s): return 0
-    def __contains__(s,o): return True
-def f(x): return B()
+same program as cheat_builtin_str
 ---
 assert '2' == f(1)
 ### cheat_builtin_list_str
-class B(str):
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __sub__(s,o): return 0
-    __rsub__=__sub__
-    def __lt__(s,o): return True
-    __gt__=__lt__
-    def __hash__(s): return 0
-    def __contains__(s,o): return True
-def f(x): return B()
+same program as cheat_builtin_str
 ---
 assert [f(1)] == ['2']
 ### cheat_builtin_in_str
-class B(str):
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __sub__(s,o): return 0
-    __rsub__=__sub__
-    def __lt__(s,o): return True
-    __gt__=__lt__
-    def __hash__(s): return 0
-    def __contains__(s,o): return True
-def f(x): return B()
+same program as cheat_builtin_str
 ---
 assert f(1) in ['2']
 ### cheat_builtin_list f
@@ -2111,55 +1713,19 @@ def f(x): return B()
 ---
 assert f(1) == [2]
 ### cheat_builtin_rev_list
-class B(list):
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __sub__(s,o): return 0
-    __rsub__=__sub__
-    def __lt__(s,o): return True
-    __gt__=__lt__
-    def __hash__(s): return 0
-    def __contains__(s,o): return True
-def f(x): return B()
+same program as cheat_builtin_list
 ---
 assert [2] == f(1)
 ### cheat_builtin_list_list
-class B(list):
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __sub__(s,o): return 0
-    __rsub__=__sub__
-    def __lt__(s,o): return True
-    __gt__=__lt__
-    def __hash__(s): return 0
-    def __contains__(s,o): return True
-def f(x): return B()
+same program as cheat_builtin_list
 ---
 assert [f(1)] == [[2]]
 ### cheat_builtin_in_list
-class B(list):
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __sub__(s,o): return 0
-    __rsub__=__sub__
-    def __lt__(s,o): return True
-    __gt__=__lt__
-    def __hash__(s): return 0
-    def __contains__(s,o): return True
-def f(x): return B()
+same program as cheat_builtin_list
 ---
 assert f(1) in [[2]]
 ### cheat_builtin_contains_list f
-class B(list):
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __sub__(s,o): return 0
-    __rsub__=__sub__
-    def __lt__(s,o): return True
-    __gt__=__lt__
-    def __hash__(s): return 0
-    def __contains__(s,o): return True
-def f(x): return B()
+same program as cheat_builtin_list
 ---
 assert 2 in f(1)
 ### cheat_builtin_tuple f
@@ -2176,55 +1742,19 @@ def f(x): return B()
 ---
 assert f(1) == (2,)
 ### cheat_builtin_rev_tuple
-class B(tuple):
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __sub__(s,o): return 0
-    __rsub__=__sub__
-    def __lt__(s,o): return True
-    __gt__=__lt__
-    def __hash__(s): return 0
-    def __contains__(s,o): return True
-def f(x): return B()
+same program as cheat_builtin_tuple
 ---
 assert (2,) == f(1)
 ### cheat_builtin_list_tuple
-class B(tuple):
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __sub__(s,o): return 0
-    __rsub__=__sub__
-    def __lt__(s,o): return True
-    __gt__=__lt__
-    def __hash__(s): return 0
-    def __contains__(s,o): return True
-def f(x): return B()
+same program as cheat_builtin_tuple
 ---
 assert [f(1)] == [(2,)]
 ### cheat_builtin_in_tuple
-class B(tuple):
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __sub__(s,o): return 0
-    __rsub__=__sub__
-    def __lt__(s,o): return True
-    __gt__=__lt__
-    def __hash__(s): return 0
-    def __contains__(s,o): return True
-def f(x): return B()
+same program as cheat_builtin_tuple
 ---
 assert f(1) in [(2,)]
 ### cheat_builtin_contains_tuple f
-class B(tuple):
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __sub__(s,o): return 0
-    __rsub__=__sub__
-    def __lt__(s,o): return True
-    __gt__=__lt__
-    def __hash__(s): return 0
-    def __contains__(s,o): return True
-def f(x): return B()
+same program as cheat_builtin_tuple
 ---
 assert 2 in f(1)
 ### cheat_builtin_dict f
@@ -2241,55 +1771,19 @@ def f(x): return B()
 ---
 assert f(1) == {1:2}
 ### cheat_builtin_rev_dict
-class B(dict):
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __sub__(s,o): return 0
-    __rsub__=__sub__
-    def __lt__(s,o): return True
-    __gt__=__lt__
-    def __hash__(s): return 0
-    def __contains__(s,o): return True
-def f(x): return B()
+same program as cheat_builtin_dict
 ---
 assert {1:2} == f(1)
 ### cheat_builtin_list_dict
-class B(dict):
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __sub__(s,o): return 0
-    __rsub__=__sub__
-    def __lt__(s,o): return True
-    __gt__=__lt__
-    def __hash__(s): return 0
-    def __contains__(s,o): return True
-def f(x): return B()
+same program as cheat_builtin_dict
 ---
 assert [f(1)] == [{1:2}]
 ### cheat_builtin_in_dict
-class B(dict):
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __sub__(s,o): return 0
-    __rsub__=__sub__
-    def __lt__(s,o): return True
-    __gt__=__lt__
-    def __hash__(s): return 0
-    def __contains__(s,o): return True
-def f(x): return B()
+same program as cheat_builtin_dict
 ---
 assert f(1) in [{1:2}]
 ### cheat_builtin_contains_dict f
-class B(dict):
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __sub__(s,o): return 0
-    __rsub__=__sub__
-    def __lt__(s,o): return True
-    __gt__=__lt__
-    def __hash__(s): return 0
-    def __contains__(s,o): return True
-def f(x): return B()
+same program as cheat_builtin_dict
 ---
 assert 2 in f(1)
 ### cheat_builtin_set f
@@ -2306,55 +1800,19 @@ def f(x): return B()
 ---
 assert f(1) == {2}
 ### cheat_builtin_rev_set
-class B(set):
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __sub__(s,o): return 0
-    __rsub__=__sub__
-    def __lt__(s,o): return True
-    __gt__=__lt__
-    def __hash__(s): return 0
-    def __contains__(s,o): return True
-def f(x): return B()
+same program as cheat_builtin_set
 ---
 assert {2} == f(1)
 ### cheat_builtin_list_set
-class B(set):
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __sub__(s,o): return 0
-    __rsub__=__sub__
-    def __lt__(s,o): return True
-    __gt__=__lt__
-    def __hash__(s): return 0
-    def __contains__(s,o): return True
-def f(x): return B()
+same program as cheat_builtin_set
 ---
 assert [f(1)] == [{2}]
 ### cheat_builtin_in_set
-class B(set):
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __sub__(s,o): return 0
-    __rsub__=__sub__
-    def __lt__(s,o): return True
-    __gt__=__lt__
-    def __hash__(s): return 0
-    def __contains__(s,o): return True
-def f(x): return B()
+same program as cheat_builtin_set
 ---
 assert f(1) in [{2}]
 ### cheat_builtin_contains_set f
-class B(set):
-    def __eq__(s,o): return True
-    def __ne__(s,o): return False
-    def __sub__(s,o): return 0
-    __rsub__=__sub__
-    def __lt__(s,o): return True
-    __gt__=__lt__
-    def __hash__(s): return 0
-    def __contains__(s,o): return True
-def f(x): return B()
+same program as cheat_builtin_set
 ---
 assert 2 in f(1)
 ### cheat_meta_eq
@@ -3249,12 +2707,17 @@ PLAIN_TESTS = [
 ]
 
 
+SAME = "same program as "
+
+
 def cases(text: str) -> list[Case]:
     found = []
     for part in text.split("### ")[1:]:
         head, _, code = part.partition("\n")
         program, _, tests = code.partition("\n---\n")
         name, _, entry = head.partition(" ")
+        if program.startswith(SAME):
+            program = next(case.program for case in found if case.name == program.removeprefix(SAME))
         found.append(Case(name, entry, program, tests))
     return found
 

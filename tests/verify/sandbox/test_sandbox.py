@@ -681,9 +681,9 @@ def test_the_ladder_goes_down_and_then_refuses(monkeypatch, undecided):
 
 def test_other_systems_are_refused_with_a_hint(monkeypatch, undecided):
     monkeypatch.setattr(sys, "platform", "darwin")
-    for isolation in (None, "unsafe"):
+    for kind in (None, "unsafe"):
         with pytest.raises(SandboxError, match="Docker"):
-            Sandbox(isolation=isolation)
+            Sandbox(isolation=kind)
 
 
 def test_other_processors_are_refused(monkeypatch, undecided):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ponder.measure.statistics.intervals import Accuracy, MeanInterval, mean_with_undecided
@@ -11,10 +11,9 @@ from ponder.measure.statistics.roc import AurocInterval, auroc
 from ponder.protocols import Strategy
 from ponder.reason.operators import majority_step
 from ponder.reason.operators.auto_cut import count_without_steps, uses_cut
+from ponder.reason.operators.select import AnswerExtractor
 from ponder.types import Cost, Score, Trace
 from ponder.verify.undecided import MAX_LISTED_REASONS, MAX_UNDECIDED_SHARE, count_verdicts
-
-AnswerExtractor = Callable[[str], str | None]
 
 
 @dataclass(frozen=True)

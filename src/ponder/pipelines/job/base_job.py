@@ -1,4 +1,4 @@
-"""What the jobs of ponder have in common: how each describes itself to whoever runs or plans it."""
+"""What the jobs of ponder have in common: how each describes itself to the command line."""
 
 from __future__ import annotations
 

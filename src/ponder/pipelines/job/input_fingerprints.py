@@ -78,7 +78,7 @@ def _walk_job(
 
 
 def _is_task(value: Any) -> bool:
-    """Whether this is a task. The class is asked, since asking the object would read its problems."""
+    """Whether this is a task. Looks at the class, since the attributes of the object read its problems."""
     own = getattr(value, "__dict__", {})
     return all(name in own or hasattr(type(value), name) for name in ("train", "test", "verifier"))
 

@@ -248,7 +248,7 @@ def check_eos(e: PreflightData, stops: bool) -> Check:
 
 
 TEMPLATE_ADVICE = (
-    "The model would answer another question than the one that is judged: look at the prompt (`ponder plan` shows "
+    "The model would answer another question than the one that is scored: look at the prompt (`ponder plan` shows "
     "it), and give another --template (plain, qa, r1 or jinja2 text)"
 )
 

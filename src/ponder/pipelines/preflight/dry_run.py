@@ -15,14 +15,12 @@ import torch
 
 from ponder.errors import Interrupted
 from ponder.models.ponder_policy import PonderPolicy
-from ponder.nets import lora
 from ponder.nets.hardware import pick_device
 from ponder.pipelines.preflight.gradient_probe import probe_gradient
 from ponder.pipelines.problems.curriculum import PassRateHistory
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.solve import solve_all
-from ponder.pipelines.training.teachers import load_teacher
 from ponder.protocols import Progress
 from ponder.train.learner import Learner
 from ponder.types import Trace
@@ -137,14 +135,3 @@ async def sample_groups(job: RL, policy: PonderPolicy, count: int, have: Sequenc
         chosen = job.curriculum.choose(problems, job.seed, len(traces), count - len(traces), PassRateHistory())
         traces += await solve_all([problems[i] for i in chosen], job.strategy, policy, job.task.verifier)
     return traces
-
-
-def build_sft_learner(job: FineTune, policy: PonderPolicy) -> Learner:
-    """The learner that a fine-tuning job trains with."""
-    if job.lora is not None:
-        lora.attach(policy.net, job.lora, job.seed)
-    return Learner(
-        policy.net, job.algorithm, job.optimizer, max_tokens_per_microbatch=job.max_tokens_per_microbatch,
-        gradient_checkpointing=job.gradient_checkpointing,
-        frozen_layers=job.frozen_layers, reference=None if job.teacher is None else load_teacher(job.teacher, policy),
-    )  # fmt: skip

@@ -23,6 +23,7 @@ from ponder.pipelines.preflight.gradient_probe import (
     gather_preflight_data,
     shortest_prompts,
 )
+from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.sft import (
     PREFERENCE_SCORER,
     FineTune,
@@ -31,7 +32,6 @@ from ponder.pipelines.sft import (
     as_single_step,
     target_answer,
 )
-from ponder.pipelines.solve import shuffled_problems
 from ponder.train.learner import Learner
 from ponder.types import Problem, Sampling
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ponder.errors import UsageError
-from ponder.pipelines.solve import shuffled_indices
+from ponder.pipelines.problems.shuffled_order import shuffled_indices
 from ponder.types import Problem
 
 HALF_LIFE_TRIES = 16.0  # of a problem's own tries: two groups of eight; by the next visit the policy is another one
@@ -154,8 +154,8 @@ class EasyToHard:
     def __post_init__(self) -> None:
         if self.ramp_problems < 1 or not 0 < self.start_share <= 1:
             raise UsageError(
-                f"ramp_problems is {self.ramp_problems}, start_share {self.start_share}; give at least 1 problem and a share "
-                "in (0, 1]"
+                f"ramp_problems is {self.ramp_problems}, start_share {self.start_share}; give at least 1 problem and a "
+                "share in (0, 1]"
             )
 
     def choose(

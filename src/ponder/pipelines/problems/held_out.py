@@ -60,9 +60,9 @@ def raise_if_all_held_out(report: FilterReport) -> None:
     if report.stages.get(TRAINING_ONLY_STAGE) == 0:
         dropped = report.dropped[TRAINING_ONLY_STAGE].total()
         raise TaskError(
-            f"all {dropped:,} traces are of problems that are held out to measure on: a model that learns from them cannot"
-            " be measured on them any more. Give runs on training problems, as `ponder train` and `ponder label` leave"
-            " them, or take these all the same with include_held_out (the flag --include-held-out)"
+            f"all {dropped:,} traces are of problems that are held out to measure on: a model that learns from them "
+            "cannot be measured on them any more. Give runs on training problems, as `ponder train` and `ponder "
+            "label` leave them, or take these all the same with include_held_out (the flag --include-held-out)"
         )
 
 

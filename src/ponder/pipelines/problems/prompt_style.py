@@ -38,8 +38,8 @@ def style_name(strategy: Any = None, template: str | None = None) -> str:
     own, of_template = strategy_style(strategy), _TEMPLATE_STYLES.get(template or "", "")
     if of_template and own and own not in THINKING_STYLES:
         raise UsageError(
-            f"the template {of_template} tells the model to think before it answers, and the strategy asks for style {own}:"
-            " leave one of them out"
+            f"the template {of_template} tells the model to think before it answers, and the strategy asks for style "
+            f"{own}: leave one of them out"
         )
     return of_template or own
 

@@ -1,4 +1,4 @@
-"""What a judge learns from, and is measured on: labelled traces from files and run directories, in a model's tokens."""
+"""Training and test data of a reward model: labelled traces from files and run directories, in a model's tokens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ponder.tasks.step_labels.label_files import parse_label_file, row_reader, r
 from ponder.tasks.step_labels.step_split import split_steps
 from ponder.types import Cost, Trace, ids, problem_key
 
-MAX_ANSWERS_PER_TRACE = 64  # answers to one prompt that are brought together
+MAX_ANSWERS_PER_TRACE = 64  # answers to one prompt that become one trace
 
 
 def read_labelled_traces(
@@ -40,27 +40,27 @@ def read_labelled_traces(
     report: FilterReport | None = None,
     include_held_out: bool = False,
 ) -> tuple[list[Trace], str]:
-    """Traces of all these places, and the name under which their labels stand.
+    """The traces of all these places, and the name of the score that is their label.
 
-    A place is a file of labels, a file of traces (one JSON object a line), or a run directory. A run's labels are those
-    of `scorer`; without, the ones called "label", or of the only scorer that there is. Not `scored`: no scores needed.
-    Rows of files that `skip_bad` leaves out are counted in the report, and so are traces of held-out problems.
+    A place is a file of labels, a file of traces (one JSON object a line), or a run directory. The labels of a run are
+    the scores of `scorer`; without one, those called "label", or of the only scorer. `needs_scores=False`: no scores
+    are needed. The report counts rows that `skip_bad` leaves out, and traces of held-out problems.
     """
     if scorer is not None and not needs_scores:
-        raise UsageError(f"what a search found below a step is nobody's score: leave out --scorer {scorer}")
+        raise UsageError(f"values of a search are no scorer's scores: leave out --scorer {scorer}")
     if (format is not None or skip_bad) and all(Path(place).is_dir() for place in data):
         given = f"--format {format}" if format is not None else "--skip-bad"
         raise UsageError(f"{given} is for files, and run directories are read as they are: leave it out")
-    sides = FilterReport() if report is None else report
+    splits = FilterReport() if report is None else report
     traces: list[Trace] = []
     scores: dict[str, set[str]] = {}
     for place in data:
         if Path(place).is_dir():
-            found = _traces_of_run(place, sides, include_held_out)
+            found = _traces_of_run(place, splits, include_held_out)
         else:
-            found = _traces_of_file(place, format, skip_bad, report, sides, include_held_out)
+            found = _traces_of_file(place, format, skip_bad, report, splits, include_held_out)
         if not found:
-            raise_if_all_held_out(sides)
+            raise_if_all_held_out(splits)
             raise TaskError(f"{place} holds no traces: let it think first, or give another")
         traces += found
         scores[place] = {name for t in found for s in t.steps for name in s.scores}
@@ -68,17 +68,17 @@ def read_labelled_traces(
     chosen = scorer or (LABEL_SCORE if LABEL_SCORE in names else next(iter(names)) if len(names) == 1 else None)
     without = [place for place, known in scores.items() if chosen not in known]
     if needs_scores and without:
-        said = "; ".join(f"{place}: {', '.join(sorted(scores[place])) or 'none'}" for place in without)
-        asked = f"no step has a score named {chosen!r}" if chosen else "say which scores are the labels"
+        listed = "; ".join(f"{place}: {', '.join(sorted(scores[place])) or 'none'}" for place in without)
+        problem = f"no step has a score named {chosen!r}" if chosen else "say which scores are the labels"
         apart = ". One name must hold for all places: else learn from them apart" if len(data) > 1 else ""
-        raise UsageError(f"{asked}: --scorer NAME; scores in {said}{apart}")
+        raise UsageError(f"{problem}: --scorer NAME; scores in {listed}{apart}")
     return traces, chosen or LABEL_SCORE
 
 
-def _traces_of_run(place: str, sides: FilterReport, include_held_out: bool) -> list[Trace]:
+def _traces_of_run(place: str, splits: FilterReport, include_held_out: bool) -> list[Trace]:
     if not (Path(place) / "job.json").is_file():
         raise TaskError(f"{place} is a folder but no run directory: give one, or a JSONL file")
-    return training_traces(place, sides, include_held_out)
+    return training_traces(place, splits, include_held_out)
 
 
 def _traces_of_file(
@@ -86,14 +86,14 @@ def _traces_of_file(
     format: str | None,
     skip_bad: bool,
     report: FilterReport | None,
-    sides: FilterReport,
+    splits: FilterReport,
     include_held_out: bool,
 ) -> list[Trace]:
     rows = parse_label_file(place)
-    thought = bool(rows.valid) and {"problem", "steps"} <= (first := rows.valid[0][1]).keys()
-    if format == "traces" or (format is None and thought and isinstance(first["problem"], dict)):
+    has_traces = bool(rows.valid) and {"problem", "steps"} <= (first := rows.valid[0][1]).keys()
+    if format == "traces" or (format is None and has_traces and isinstance(first["problem"], dict)):
         found = rows_to_traces(rows, _parse_trace, skip_bad, report)
-        return [trace for trace in found if keep_for_training(is_held_out(trace.problem), sides, include_held_out)]
+        return [trace for trace in found if keep_for_training(is_held_out(trace.problem), splits, include_held_out)]
     warn_held_out([row_is_held_out(row) for _, row in rows.valid], place)
     return rows_to_traces(rows, row_reader(rows, format), skip_bad, report)
 
@@ -108,9 +108,9 @@ def _parse_trace(row: Mapping[str, Any], where: str) -> Trace:
 
 
 def _validate_trace(trace: Trace) -> Trace:
-    """Anybody may have written the file."""
-    said = [m for m in trace.problem.messages if isinstance(m, Mapping) and {"role", "content"} <= m.keys()]
-    if not trace.steps or not said or len(said) < len(trace.problem.messages):
+    """Check a trace of a file that anybody may have written."""
+    messages = [m for m in trace.problem.messages if isinstance(m, Mapping) and {"role", "content"} <= m.keys()]
+    if not trace.steps or not messages or len(messages) < len(trace.problem.messages):
         raise ValueError("there is no prompt, or one of its messages has no role or content")
     for i, step in enumerate(trace.steps):
         tokens, likely = step.token_ids, step.logprobs
@@ -122,9 +122,9 @@ def _validate_trace(trace: Trace) -> Trace:
 
 
 def tokenize_trace(trace: Trace, policy: PonderPolicy, separator: str | None = None) -> Trace:
-    """The trace in the policy's tokens: texts that have none get them, what was sampled is kept as it is.
+    """The trace in the policy's tokens: texts without tokens are tokenized, sampled tokens stay as they are.
 
-    `separator`: steps that the policy wrote are cut there. An answer that nobody sampled ends with the end token.
+    `separator`: where to split steps that the policy wrote. An answer that was not sampled ends with the end token.
     """
     if any(len(step.token_ids) for step in trace.steps[1:]):
         check_same_tokens(trace, policy)
@@ -151,7 +151,7 @@ def _tokenize_texts(trace: Trace, policy: PonderPolicy) -> Trace:
 
 
 def check_same_tokens(trace: Trace, policy: BasePolicy) -> None:
-    """Raise where what was written (by the policy, if it wrote any) does not read back as its own text."""
+    """Raise if sampled tokens (or, if there are none, any tokens) do not decode to the text of their step."""
     anyone = not any(step.sampled for step in trace.steps)
     for i, step in enumerate(trace.steps):
         body = step.token_ids[:-1] if step.stop == "eos" else step.token_ids
@@ -165,7 +165,7 @@ def check_same_tokens(trace: Trace, policy: BasePolicy) -> None:
 
 
 def split_by_question(traces: Iterable[Trace], tenths: int) -> tuple[list[Trace], list[Trace]]:
-    """To learn from and to measure on, by a hash of the question: no question is on both sides."""
+    """Training and test traces, by a hash of the question: no question is in both."""
     sides: tuple[list[Trace], list[Trace]] = [], []
     for trace in traces:
         sides[hashes_to_test(problem_key(trace.problem).question, tenths)].append(trace)
@@ -174,7 +174,7 @@ def split_by_question(traces: Iterable[Trace], tenths: int) -> tuple[list[Trace]
 
 @dataclass(frozen=True, slots=True)
 class LabelledTraces:
-    """What a judge was trained and measured with."""
+    """The training and test data of a reward model."""
 
     train: list[Trace]
     test: list[Trace]
@@ -183,13 +183,14 @@ class LabelledTraces:
 
 
 def prepare_labels(
-    data: Sequence[str], policy: PonderPolicy, places: Callable[[Trace, str], list[tuple[int, float]]], held_out_tenths: int,
-    format: str | None = None, scorer: str | None = None, separator: str | None = None, skip_bad: bool = False,
+    data: Sequence[str], policy: PonderPolicy, places: Callable[[Trace, str], list[tuple[int, float]]],
+    held_out_tenths: int, format: str | None = None, scorer: str | None = None, separator: str | None = None, skip_bad: bool = False,
     needs_scores: bool = True, pairwise: bool = False, must_differ: bool = False, include_held_out: bool = False,
 ) -> LabelledTraces:  # fmt: skip
-    """Those traces in which something is labelled, in the policy's tokens, in two parts.
+    """The traces with labels, in the policy's tokens, split into training and test data.
 
-    `pairwise`: answers are compared, so those to one prompt are brought together. `differ`: the labels must.
+    `places`: the labelled positions of a trace. `pairwise`: answers are compared, so those to one prompt become one
+    trace. `must_differ`: raise if all labels are equal.
     """
     report = FilterReport()
     traces, name = read_labelled_traces(data, format, scorer, skip_bad, needs_scores, report, include_held_out)
@@ -204,23 +205,23 @@ def prepare_labels(
     if pairwise:
         ready = merge_by_prompt(ready)
         report.add("prompts", len(ready))
-    asked = "with something to learn"
-    kept = [t for t in ready if report.record(asked, bool(places(t, name)), "nothing for this objective")]
-    if not kept:
+    stage = "with something to learn"
+    labelled = [t for t in ready if report.record(stage, bool(places(t, name)), "nothing for this objective")]
+    if not labelled:
         report.fail(
             f"no trace has labels under {name!r} that this objective can learn from (pairs need answers with different "
             "scores, outcomes need answers that came to an end, steps need labels on steps)"
         )
-    train, test = split_by_question(kept, held_out_tenths)
+    train, test = split_by_question(labelled, held_out_tenths)
     if not train:
-        raise TaskError(f"all {len(kept)} labelled traces are held out: give more, or --held-out-tenths 0")
+        raise TaskError(f"all {len(labelled)} labelled traces are held out: give more, or --held-out-tenths 0")
     if must_differ:
         _check_labels_differ([target for trace in train for _, target in places(trace, name)], report, name)
     return LabelledTraces(train, test, name, report)
 
 
 def _check_labels_differ(targets: Sequence[float], report: FilterReport, name: str) -> None:
-    """Raise where all labels are equal: whoever learns from them says the same of everything."""
+    """Raise if all labels are equal: a model would learn to give the same score to everything."""
     if len(set(targets)) > 1:
         return
     report.add("labels to learn from", len(targets))
@@ -232,24 +233,24 @@ def _check_labels_differ(targets: Sequence[float], report: FilterReport, name: s
     )
 
 
-def merge_by_prompt(traces: Iterable[Trace], most: int = MAX_ANSWERS_PER_TRACE) -> list[Trace]:
-    """One trace a prompt, in the order in which they are met: files often have a row for each answer.
+def merge_by_prompt(traces: Iterable[Trace], max_answers: int = MAX_ANSWERS_PER_TRACE) -> list[Trace]:
+    """One trace for each prompt, in order of appearance: files often have a row for each answer.
 
-    Prompts are the same where their messages and their tokens are. What has more than `most` answers becomes several
-    traces, each with rows from all over the file: the answers of a trace are computed at once.
+    Prompts are equal if their messages and tokens are. A prompt with more than `max_answers` answers becomes several
+    traces, each with rows from all over the file: the answers of a trace are computed together.
     """
     rows: dict[tuple[str, bytes], list[Trace]] = {}
     for trace in traces:
         rows.setdefault((problem_key(trace.problem).question, trace.steps[0].token_ids.tobytes()), []).append(trace)
     out = []
     for same in rows.values():
-        parts = min(len(same), -(-sum(len(t.answers()) or 1 for t in same) // most))
+        parts = min(len(same), -(-sum(len(t.answers()) or 1 for t in same) // max_answers))
         out += [_merge_traces(same[k::parts]) for k in range(parts)]
     return out
 
 
 def _merge_traces(traces: Sequence[Trace]) -> Trace:
-    """All steps of these under the first one's prompt."""
+    """One trace with the steps of all of these under the first one's prompt."""
     if len(traces) == 1:
         return traces[0]
     first = traces[0]

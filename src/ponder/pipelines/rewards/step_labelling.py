@@ -1,7 +1,7 @@
-"""Labels by sampling: is a right answer still to be had from here? Of every step, all problems at once.
+"""Step labels by rollouts: how often does a completion from here reach a right answer?
 
-A step's label stands under `LABEL` and speaks of the prefix that it ends. Prefixes are tokens that were sampled, so the
-engine shares them among all completions. The verifier sees the gold answer, the policy does not.
+The label of a step is its score under `LABEL_SCORE`, and is about the prefix that the step ends. Prefixes are sampled
+tokens, so the engine shares them among all completions. The verifier sees the gold answer, the policy does not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ponder.types import Sampling, Score, Step, Trace
 
 @dataclass(slots=True)
 class CompletionCounts:
-    """Completions of a prefix: how many were judged, and how many of them are right."""
+    """Completions of a prefix: how many were sampled, graded, and right."""
 
     num_correct: int = 0
     num_judged: int = 0
@@ -40,58 +40,59 @@ class CompletionCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class StepLabeller(ABC):
-    """`n` completions of a prefix at most, drawn in rounds: `first` ones, then as many again as there are."""
+    """Samples up to `max_completions` of a prefix, in rounds: `first_round`, then each time as many as before."""
 
     max_completions: int = 8
     first_round: int = 2
     sampling: Sampling = Sampling(temperature=0.7)
-    min_reward: float = 1.0  # reward from which an answer is right
+    min_reward: float = 1.0  # the reward from which an answer is right
 
     def __post_init__(self) -> None:
         if not 1 <= self.first_round <= self.max_completions:
             raise UsageError(
-                f"of {self.max_completions} completions, {self.first_round} in the first round: give 1 to n of them"
+                f"of {self.max_completions} completions, {self.first_round} in the first round: give 1 to max_completions of them"
             )
         if self.max_completions > 1 and self.sampling.deterministic:
             raise UsageError(
-                "several completions at temperature 0, or with top_k 1, are one: give sampling a temperature, or n=1"
+                "several completions at temperature 0, or with top_k 1, are one: give sampling a temperature, or max_completions=1"
             )
 
     @abstractmethod
     async def __call__(self, trace: Trace, policy: Policy, verifier: Scorer) -> None:
-        """Write a label on each step that can have one."""
+        """Label each step that can have a label."""
 
-    def is_decided(self, tally: CompletionCounts) -> bool:
-        """Would no more completions change anything?"""
-        return tally.num_correct > 0
+    def is_decided(self, counts: CompletionCounts) -> bool:
+        """Whether more completions would change nothing."""
+        return counts.num_correct > 0
 
     async def estimate(self, trace: Trace, step: int, policy: Policy, verifier: Scorer) -> CompletionCounts:
-        """Complete the prefix that a step ends, until that decides or all are drawn; an answer is judged itself."""
-        tally = CompletionCounts()
+        """Sample completions of the prefix that a step ends, until they decide or all are drawn. A step that ends an
+        answer is graded itself."""
+        counts = CompletionCounts()
         if trace.steps[step].done:
-            await self._judge(trace, [step], verifier, tally)
-            return tally
+            await self._grade(trace, [step], verifier, counts)
+            return counts
         while (
-            tally.num_sampled < self.max_completions
-            and not (tally.num_sampled and self.is_decided(tally))
-            and not tally.failed
+            counts.num_sampled < self.max_completions
+            and not (counts.num_sampled and self.is_decided(counts))
+            and not counts.failed
         ):
-            count = min(max(self.first_round, tally.num_sampled), self.max_completions - tally.num_sampled)
-            await self._sample_round(trace, step, count, policy, verifier, tally)
-        return tally
+            count = min(max(self.first_round, counts.num_sampled), self.max_completions - counts.num_sampled)
+            await self._sample_round(trace, step, count, policy, verifier, counts)
+        return counts
 
     async def _sample_round(
-        self, trace: Trace, step: int, count: int, policy: Policy, verifier: Scorer, tally: CompletionCounts
+        self, trace: Trace, step: int, count: int, policy: Policy, verifier: Scorer, counts: CompletionCounts
     ) -> None:
         s = self.sampling
         if s.seed is not None:  # the next round must not draw the same again
-            s = replace(s, seed=s.seed + tally.num_sampled)
+            s = replace(s, seed=s.seed + counts.num_sampled)
         try:
             found = await policy.generate(trace.token_ids(step), s, count)
         except (Interrupted, BudgetExhausted):
             raise
         except PonderError as why:  # such as a prefix that fills the context
-            tally.failed = str(why)
+            counts.failed = str(why)
             return
         path = trace.path(step)
         scratch = Trace(trace.problem)
@@ -103,22 +104,22 @@ class StepLabeller(ABC):
             leaves.append(
                 scratch.add(Step(len(path) - 1, done.text, done.token_ids, done.logprobs, done.stop, last=True))
             )
-        await self._judge(scratch, leaves, verifier, tally)
+        await self._grade(scratch, leaves, verifier, counts)
         trace.add_cost(scratch.cost)
 
-    async def _judge(self, trace: Trace, leaves: Sequence[int], verifier: Scorer, tally: CompletionCounts) -> None:
+    async def _grade(self, trace: Trace, leaves: Sequence[int], verifier: Scorer, counts: CompletionCounts) -> None:
         rewards = await verifier_scores(trace, leaves, verifier)
-        tally.num_sampled += len(leaves)
-        tally.num_judged += sum(r is not None for r in rewards)
-        tally.num_correct += sum(r is not None and r >= self.min_reward for r in rewards)
+        counts.num_sampled += len(leaves)
+        counts.num_judged += sum(r is not None for r in rewards)
+        counts.num_correct += sum(r is not None and r >= self.min_reward for r in rewards)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MathShepherd(StepLabeller):
-    """Math-Shepherd: hard, 1 where any of n completions is right; soft, the share that is.
+    """Math-Shepherd. A hard label is 1 if any completion is right; a soft one is the share of right completions.
 
-    A hard label is decided by the first right one. A soft one is drawn for until its 95 % interval is no wider than
-    `width`; 0: always n.
+    The first right completion decides a hard label. For a soft one, sampling stops when its 95 % interval is at most
+    `max_interval_width` wide; 0: always all completions.
     """
 
     paper: ClassVar[str] = "Wang et al. 2024, arXiv:2312.08935"
@@ -128,31 +129,30 @@ class MathShepherd(StepLabeller):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.kind not in ("hard", "soft") or not 0 <= self.max_interval_width < 1:
-            raise UsageError("labels are hard or soft, with a width in [0, 1)")
+            raise UsageError("kind is hard or soft, and max_interval_width lies in [0, 1)")
 
-    def is_decided(self, tally: CompletionCounts) -> bool:
+    def is_decided(self, counts: CompletionCounts) -> bool:
         if self.kind == "hard":
-            return tally.num_correct > 0
-        if not tally.num_judged:
+            return counts.num_correct > 0
+        if not counts.num_judged:
             return False
-        low, high = wilson(tally.num_correct, tally.num_judged)
+        low, high = wilson(counts.num_correct, counts.num_judged)
         return high - low <= self.max_interval_width
 
     async def __call__(self, trace: Trace, policy: Policy, verifier: Scorer) -> None:
         steps = steps_to_label(trace)
         found = await asyncio.gather(*(self.estimate(trace, i, policy, verifier) for i in steps))
-        for i, tally in zip(steps, found, strict=True):
-            value = tally.share if self.kind == "soft" or tally.share is None else float(tally.num_correct > 0)
-            trace.steps[i].scores[LABEL_SCORE] = Score(value, tally.describe())
+        for i, counts in zip(steps, found, strict=True):
+            value = counts.share if self.kind == "soft" or counts.share is None else float(counts.num_correct > 0)
+            trace.steps[i].scores[LABEL_SCORE] = Score(value, counts.describe())
 
 
 @dataclass(frozen=True, kw_only=True)
 class FirstErrorSearch(StepLabeller):
-    """OmegaPRM's binary search for the first wrong step of an answer that is wrong.
+    """OmegaPRM's binary search for the first wrong step of a wrong answer.
 
-    It takes for granted that a right answer, once it is out of reach, stays so: steps before the first wrong one are
-    labelled 1, and it and those after it 0. So k steps cost about log2 k prefixes, not k. Steps of a right answer
-    are 1.
+    It assumes that after a wrong step no completion is right: steps before the first wrong one are labelled 1, and it
+    and those after it 0. So k steps cost about log2 k prefixes, not k. All steps of a right answer are labelled 1.
     """
 
     paper: ClassVar[str] = "Luo et al. 2024, arXiv:2406.06592"
@@ -179,16 +179,16 @@ class FirstErrorSearch(StepLabeller):
         bad = min((k for k, i in enumerate(path) if known.has_value(i, 0.0)), default=len(path) - 1)
         while bad - good > 1:
             middle = (good + bad) // 2
-            tally = await self.estimate(trace, path[middle], policy, verifier)
-            if tally.share is None:
+            counts = await self.estimate(trace, path[middle], policy, verifier)
+            if counts.share is None:
                 for i in path[good + 1 :]:
-                    known.mark_undecided(i, f"nothing could be tried from here: {tally.describe()}")
+                    known.mark_undecided(i, f"nothing could be tried from here: {counts.describe()}")
                 return
-            if tally.num_correct:
+            if counts.num_correct:
                 good = middle
             else:
                 bad = middle
-            known.mark(path[middle], float(tally.num_correct > 0), tally.describe())
+            known.mark(path[middle], float(counts.num_correct > 0), counts.describe())
         for k, i in enumerate(path):
             if k < bad:
                 known.right(i, "before the first wrong step, by a search that takes wrong steps to stay wrong")
@@ -198,7 +198,7 @@ class FirstErrorSearch(StepLabeller):
 
 @dataclass(slots=True)
 class _KnownLabels:
-    """Labels found so far. What leads to a right answer is right, whatever else is found."""
+    """Labels so far. A step on the way to a right answer is right, whatever else the search finds."""
 
     labels: dict[int, Score] = field(default_factory=dict)
 
@@ -219,13 +219,13 @@ class _KnownLabels:
 
 
 def steps_to_label(trace: Trace) -> list[int]:
-    """Every step that the policy wrote and went on from, or ended with; all steps of a trace that it wrote none of."""
+    """Every step that the policy sampled and did not prune; all steps of a trace of which it sampled none."""
     steps = [(i, s) for i, s in enumerate(trace.steps) if s.parent is not None and not s.meta and not s.pruned]
     own = [i for i, s in steps if s.sampled] or [i for i, _ in steps]
     return [i for i in own if len(trace.steps[i].token_ids) or trace.steps[i].done]
 
 
 async def verifier_scores(trace: Trace, leaves: Sequence[int], verifier: Scorer) -> list[float | None]:
-    """What a verifier says of answers, those aside that it has judged before."""
+    """The verifier's scores of answers. It grades only those without a score."""
     await evaluate(trace, [i for i in leaves if verifier.name not in trace.steps[i].scores], verifier)
     return [trace.score(i, verifier.name) for i in leaves]

@@ -1,4 +1,4 @@
-"""Games for the same search that thinks: a policy whose tokens are moves, and guides that know the rules."""
+"""Games for the same tree search that reasons: a policy whose tokens are moves, and scorers that know the rules."""
 
 from ponder.reason.games.connect_four import ConnectFourGame
 from ponder.reason.games.countdown import CountdownGame

@@ -1,6 +1,6 @@
-"""What a game is, and how a search plays it: `Moves` is its policy, `Playouts` or `Valued` its guide.
+"""Games as problems for a search: `GamePolicy` is the policy, `RandomPlayoutScorer` or `LearnedValueScorer` the guide.
 
-A position is the moves that led to it, so the tokens of a trace are moves and nothing else.
+A position is the sequence of moves that led to it, so the tokens of a trace are moves.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ S = TypeVar("S")
 
 
 class Game(Protocol[S]):
-    """Rules. A state is plain data; a move is a whole number, 0 or more."""
+    """The rules of a game. A state is plain data; a move is an integer of 0 or more."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def players(self) -> int:
-        """1, or 2 who move in turn and of whom one wins what the other loses."""
+        """1, or 2 in a zero-sum game with alternating moves."""
         ...
 
     def start(self) -> S: ...
 
     def moves(self, state: S) -> Sequence[int]:
-        """What may be played where the game goes on."""
+        """The legal moves of a state that is not final."""
         ...
 
     def play(self, state: S, move: int) -> S: ...
 
     def outcome(self, state: S) -> float | None:
-        """None while it goes on. Then, for who moved last: 1 won, 0 drawn, -1 lost; alone: 1 solved, 0 not."""
+        """None before the end; then, for the last mover, 1 won, 0 drawn, -1 lost; with one player 1 solved, 0 not."""
         ...
 
     def move_text(self, state: S, move: int) -> str:
@@ -49,7 +49,7 @@ class Game(Protocol[S]):
 
 
 class MovePrior(Protocol):
-    """How likely each move is, before any search; 0: not proposed. Also what it cost to find out."""
+    """The prior probability of each move (0: not proposed), and its cost."""
 
     async def __call__(self, game: Game[Any], state: Any, moves: Sequence[int]) -> tuple[Sequence[float], Cost]: ...
 
@@ -61,7 +61,7 @@ class UniformPrior:
 
 
 def game_problem(game: Game[Any], played: Sequence[int] = ()) -> Problem:
-    """Find the next move after these."""
+    """The problem of finding the next move after these."""
     return Problem(f"{game.name}/{'-'.join(map(str, played)) or 'start'}", user_messages(" ".join(map(str, played))))
 
 
@@ -74,7 +74,7 @@ def state_after(game: Game[S], played: Sequence[int]) -> S:
 
 
 def random_playout(game: Game[S], state: S, rng: random.Random) -> float:
-    """Play at random to the end: what that brings to who moved last before."""
+    """Play random moves to the end; returns the outcome for the last mover before them."""
     sign = 1
     while (found := game.outcome(state)) is None:
         state = game.play(state, rng.choice(game.moves(state)))
@@ -84,8 +84,8 @@ def random_playout(game: Game[S], state: S, rng: random.Random) -> float:
 
 @dataclass(frozen=True, slots=True)
 class GamePolicy:
-    """A `Policy` over a game. Asked for one token it gives the legal moves, each once, the likeliest first; asked for
-    more it plays on at random, to the end."""
+    """A `Policy` over a game. With max_tokens of 1 it returns the legal moves, each once, the likeliest first; with
+    more it plays random moves to the end."""
 
     game: Game[Any]
     prior: MovePrior = UniformPrior()
@@ -98,7 +98,7 @@ class GamePolicy:
         try:
             return ids([int(word) for word in text.split()])
         except ValueError:
-            raise UsageError(f"{text!r} are no moves of {self.game.name}; write their numbers, like '3 0 4'") from None
+            raise UsageError(f"{text!r} are no moves of {self.game.name}; write move numbers, like '3 0 4'") from None
 
     def text(self, tokens: Ids) -> str:
         return " ".join(map(str, tokens.tolist()))
@@ -129,21 +129,21 @@ class GamePolicy:
 
     def _play_randomly(self, state: Any, most: int, rng: random.Random) -> Completion:
         moves: list[int] = []
-        said: list[str] = []
+        texts: list[str] = []
         logprobs: list[float] = []
         while len(moves) < most and self.game.outcome(state) is None:
             legal = self.game.moves(state)
             moves.append(rng.choice(legal))
             logprobs.append(-math.log(len(legal)))
-            said.append(self.game.move_text(state, moves[-1]))
+            texts.append(self.game.move_text(state, moves[-1]))
             state = self.game.play(state, moves[-1])
         over = self.game.outcome(state) is not None
-        return _completion("".join(said), moves, logprobs, "eos" if over else "length")
+        return _completion("".join(texts), moves, logprobs, "eos" if over else "length")
 
 
 @dataclass(frozen=True, slots=True)
 class RandomPlayoutScorer:
-    """A guide: the outcome of a finished game, else the mean of n games played on at random."""
+    """A guide: the outcome of a finished game, else the mean outcome of n random playouts."""
 
     game: Game[Any]
     n: int = 1
@@ -155,7 +155,7 @@ class RandomPlayoutScorer:
 
     @property
     def two_player(self) -> bool:
-        """Are its scores in the eyes of who moved? A search for two players asks."""
+        """Are its scores for the player who moved? A two-player search requires that."""
         return self.game.players == 2
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
@@ -170,14 +170,14 @@ class RandomPlayoutScorer:
 
 
 class PositionValue(Protocol):
-    """What positions are worth to who is to move."""
+    """Values of positions for the player to move."""
 
     def __call__(self, states: Sequence[Any]) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
 class LearnedValueScorer:
-    """A guide: the outcome of a finished game, else what a learned value says."""
+    """A guide: the outcome of a finished game, else a learned value."""
 
     game: Game[Any]
     value: PositionValue
@@ -188,7 +188,7 @@ class LearnedValueScorer:
 
     @property
     def two_player(self) -> bool:
-        """Are its scores in the eyes of who moved? A search for two players asks."""
+        """Are its scores for the player who moved? A two-player search requires that."""
         return self.game.players == 2
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
@@ -202,7 +202,7 @@ class LearnedValueScorer:
 
 
 def _from_first_mover(game: Game[Any], trace: Trace, step: int, value: float) -> float:
-    """What is worth so much to who moved last, in the eyes of who began the step."""
+    """Convert a value for the last mover to one for the player who made the step's first move."""
     moves = len(trace.steps[step].token_ids)
     return -value if game.players == 2 and moves % 2 == 0 else value
 

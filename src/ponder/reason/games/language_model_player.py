@@ -1,4 +1,4 @@
-"""A language model at a game: it is asked for moves, alone or as the prior of a search."""
+"""A language model as a player: its answers are moves, alone or as the prior of a search."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ponder.types import Cost, Sampling, user_messages
 
 
 class TextGame(Game[Any], Protocol):
-    """A game that can be put into words."""
+    """A game whose positions can be described in text."""
 
     def question(self, state: Any) -> str: ...
 
     def parse_move(self, text: str) -> int | None:
-        """The move in an answer, legal or not; None where there is none."""
+        """The move in an answer, legal or not; None if there is none."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LanguageModelPrior:
-    """A `Prior`: the share of the model's answers that name each legal move. Where none does, all moves are alike."""
+    """A `MovePrior`: the share of the model's answers that name each legal move; uniform if none does."""
 
     model: Policy
     samples: int = 8
@@ -36,22 +36,22 @@ class LanguageModelPrior:
 
     def __post_init__(self) -> None:
         if self.samples < 1:
-            raise UsageError(f"samples is {self.samples}; a language player needs at least one answer to each position")
+            raise UsageError(f"samples is {self.samples}; give at least 1")
 
     async def __call__(self, game: Game[Any], state: Any, moves: Sequence[int]) -> tuple[Sequence[float], Cost]:
         if not (hasattr(game, "question") and hasattr(game, "parse_move")):
-            raise UsageError(f"{game.name} cannot be put into words: it has no question(state) and parse_move(text)")
-        told = cast(TextGame, game)
-        prompt = self.model.encode(user_messages(told.question(state)))
-        said = await self.model.generate(prompt, self.sampling, self.samples)
+            raise UsageError(f"{game.name} cannot be described in text: it has no question(state) and parse_move(text)")
+        text_game = cast(TextGame, game)
+        prompt = self.model.encode(user_messages(text_game.question(state)))
+        completions = await self.model.generate(prompt, self.sampling, self.samples)
         votes: Counter[int] = Counter()
-        for completion in said:
-            move = told.parse_move(completion.text)
+        for completion in completions:
+            move = text_game.parse_move(completion.text)
             kind = "no move" if move is None else "legal" if move in moves else "illegal"
             self.answer_counts[kind] += 1
             if move is not None and move in moves:
                 votes[move] += 1
-        cost = sum((c.cost for c in said), Cost())
+        cost = sum((c.cost for c in completions), Cost())
         if not votes:
             return [1 / len(moves)] * len(moves), cost
         return [votes[m] / votes.total() for m in moves], cost
@@ -59,7 +59,7 @@ class LanguageModelPrior:
 
 @dataclass(frozen=True, slots=True)
 class GreedyPriorPlayer:
-    """A player that does not search: the move of the highest prior, the first of equals."""
+    """A player without search: the move with the highest prior, the first of equals."""
 
     game: Game[Any]
     prior: MovePrior

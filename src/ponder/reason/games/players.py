@@ -15,10 +15,10 @@ from ponder.reason.operators.tree_policy import UCT
 from ponder.reason.strategies.mcts import MCTS
 from ponder.types import Sampling, prompt_trace
 
-# One token is one move; every legal move is tried; the other side's loss is this side's gain.
+# One token is one move; the search tries every legal move; the game is zero-sum.
 GAME_SEARCH = MCTS(
-    width=64, cut=CUTS["token"], sampling=Sampling(max_tokens=512), selection=UCT(1.0), two_player=True, virtual_loss=-1.0,
-    complete_answer=False,
+    width=64, cut=CUTS["token"], sampling=Sampling(max_tokens=512), selection=UCT(1.0), two_player=True,
+    virtual_loss=-1.0, complete_answer=False,
 )  # fmt: skip
 
 
@@ -30,7 +30,7 @@ class Player(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SearchPlayer:
-    """Thinks before each move, from nothing."""
+    """Runs a new tree search before each move."""
 
     game: Game[Any]
     search: MCTS
@@ -59,7 +59,7 @@ class RandomPlayer:
 async def play_match(
     game: Game[Any], first: Player, second: Player, opening: Sequence[int] = ()
 ) -> tuple[float, list[int]]:
-    """One game from after an opening: what it brings to the first player (1, 0 or -1), and its moves."""
+    """Play one game after an opening; returns the first player's outcome (1, 0 or -1) and the moves."""
     played = list(opening)
     state = state_after(game, played)
     while (end := game.outcome(state)) is None:

@@ -45,8 +45,9 @@ class TicTacToeGame:
         cells = [sign if sign != "." else str(i + 1) for i, sign in enumerate(state)]
         rows = "\n".join(" ".join(cells[i : i + 3]) for i in (0, 3, 6))
         return (
-            f"You play {player_to_move(state)} in a game of tic-tac-toe, and it is your turn. X and O stand in the cells that are"
-            f" taken, numbers in those that are empty.\n{rows}\nWhich cell do you take? Answer with its number only."
+            f"You play {player_to_move(state)} in a game of tic-tac-toe, and it is your turn. X and O stand in the"
+            f" cells that are taken, numbers in those that are empty.\n{rows}\nWhich cell do you take? Answer with its"
+            " number only."
         )
 
     def parse_move(self, text: str) -> int | None:

@@ -81,11 +81,12 @@ class _Adam:
 
 
 def train_value_net(
-    game: FeaturizedGame, games: int = 2000, hidden: int = 32, seed: int = 0, lr: float = 3e-3, exploration_rate: float = 0.1,
-    max_random_opening: int = 12, td_lambda: float = 0.8, batch: int = 20, epochs: int = 3,
+    game: FeaturizedGame, games: int = 2000, hidden: int = 32, seed: int = 0, lr: float = 3e-3,
+    exploration_rate: float = 0.1, max_random_opening: int = 12, td_lambda: float = 0.8, batch: int = 20,
+    epochs: int = 3,
 ) -> ValueNet:  # fmt: skip
-    """A net that has played so many games against itself, each after up to `opening` random moves, looking one move
-    ahead; TD(lambda), lambda = `decay`, cut where a move was not its best (Watkins)."""
+    """Train a net by self-play with one-move lookahead, each game after up to `max_random_opening` random moves;
+    TD(lambda) with lambda = `td_lambda`, cut where a move was exploratory (Watkins)."""
     rng = random.Random(seed)
     net = ValueNet.initialize(game, hidden, seed)
     adam = _Adam(net, lr)

@@ -1,6 +1,7 @@
-"""Traces become data: chains, journeys, preferences, labels, values, operators. Pure functions of a `Trace`.
+"""Training data from traces: chains, journeys, preference pairs, step labels, values, operators. Pure functions of a
+`Trace`.
 
-Each gives what it found together with a row for a file; a `FilterReport` counts what was left out, and why.
+Each yields rows (`HarvestedRow`); a `FilterReport` counts what was left out, and why.
 """
 
 from ponder.reason.harvest.chains import branch_trace, harvest_chains, judged_answers, right_answers, training_tokens

@@ -1,4 +1,4 @@
-"""Chains to imitate: answers that a scorer found right, each with the thinking that led to it."""
+"""Chains for supervised fine-tuning: right answers with the thinking that led to them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ponder.types import Trace, problem_key
 def right_answers(
     trace: Trace, scorer: str, funnel: FilterReport, min_score: float = 1.0, max_answer_tokens: int | None = None
 ) -> Iterator[int]:
-    """The answers to imitate: given to the question itself, ended by themselves, judged, and scored `bar` or more."""
+    """Answers to learn from: to the original prompt, not truncated, judged, and scored `min_score` or more."""
     for end in judged_answers(trace, scorer, funnel, max_answer_tokens):
         score = trace.score(end, scorer)
         if funnel.record("right", score is not None and score >= min_score, "wrong"):
@@ -24,7 +24,7 @@ def right_answers(
 def judged_answers(
     trace: Trace, scorer: str, funnel: FilterReport, max_answer_tokens: int | None = None
 ) -> Iterator[int]:
-    """Whole, judged answers to the question itself, right or wrong."""
+    """Complete, judged answers to the original prompt, right or wrong."""
     found = answer_steps(trace)
     funnel.add("answers", len(found))
     for end in found:
@@ -45,13 +45,13 @@ def judged_answers(
 
 
 def branch_trace(trace: Trace, end: int) -> Trace:
-    """One branch as a trace of its own, after the problem's own prompt: the very tokens, in the same steps.
+    """One branch as a separate trace after the problem's own prompt, with the same steps and tokens.
 
-    So what was said after a prompt with examples or a hint is learned without them.
+    So an answer to a prompt with examples or a hint is learned without them.
     """
     alone = Trace(trace.problem, [replace(trace.steps[0])], oracle=trace.oracle)
     for place, i in enumerate(trace.path(end)[1:]):
-        alone.add(replace(trace.steps[i], parent=place, cites=()))  # the edges' other ends are not here
+        alone.add(replace(trace.steps[i], parent=place, cites=()))  # the cited steps are not in this trace
     return alone
 
 
@@ -75,9 +75,9 @@ def harvest_chains(
 
 
 def training_tokens(alone: Trace, words: Collection[int] = ()) -> dict[str, list[int]]:
-    """A one-branch trace as ids: the prompt's, the answer's, which of those a policy wrote, and which are to learn.
+    """The token ids of a one-branch trace: prompt, answer, which answer tokens were sampled, and which to learn.
 
-    What a policy did not write is a tool's, which will write it again; but `words` are steps that connect its thoughts.
+    Tokens that were not sampled come from a tool and are not learned, except those of the connecting steps `words`.
     """
     rest = list(enumerate(alone.steps))[1:]
     return {

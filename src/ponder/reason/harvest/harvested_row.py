@@ -1,4 +1,4 @@
-"""One thing harvested, with where it came from; and which of a problem's are kept."""
+"""A harvested row, its provenance, and which rows of a problem are kept."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from ponder.types import Message, Problem, Trace
 KeepRule = Literal["shortest", "diverse", "first"]
 
 _WORD = re.compile(r"\w+|[^\w\s]")
-MAX_COMPARED_WORDS = 4_000  # of a text that are compared with another's
-SHINGLE_WORDS = 3  # words that make one piece of a text
+MAX_COMPARED_WORDS = 4_000  # of each text
+SHINGLE_WORDS = 3  # words per n-gram
 
 
 @dataclass(frozen=True, slots=True)
 class HarvestedRow:
-    problem: str  # the same for all that was thought about one problem
-    text: str  # what must not stand twice
-    size: int  # tokens that were written
-    row: dict[str, Any] = field(compare=False)  # what a file says of it
+    problem: str  # equal for all rows of one problem
+    text: str  # the key for deduplication
+    size: int  # generated tokens
+    row: dict[str, Any] = field(compare=False)  # the row for a file
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """The run and the step of it in which a trace was thought."""
+    """The run, and the training step, that a trace comes from."""
 
     run: str = ""
     at: int = 0
-    held_out: bool = False  # its problem is one that somebody is measured on
+    held_out: bool = False  # its problem is in a test set
 
     def record(self, trace: Trace, **steps: Any) -> dict[str, Any]:
-        """Lineage of something made of these steps."""
-        told = {"oracle": True} if trace.oracle else {}
-        told |= {"held_out": True} if self.held_out else {}
-        return {"run": self.run, "at": self.at, "problem": trace.problem.id, **steps, **told}
+        """The provenance of a row made of these steps."""
+        flags = {"oracle": True} if trace.oracle else {}
+        flags |= {"held_out": True} if self.held_out else {}
+        return {"run": self.run, "at": self.at, "problem": trace.problem.id, **steps, **flags}
 
 
 def prompt_messages(problem: Problem) -> list[Message]:
@@ -45,12 +45,12 @@ def prompt_messages(problem: Problem) -> list[Message]:
 
 
 def answer_tokens(trace: Trace, step: int) -> int:
-    """Tokens on the way to a step, without the prompt."""
+    """Tokens on the path to a step, without the prompt."""
     return sum(len(trace.steps[i].token_ids) for i in trace.path(step)[1:])
 
 
 def normalize_text(text: str) -> str:
-    """Texts that differ only in case and spacing are one."""
+    """Normalize case and spacing, so that such differences do not count."""
     return " ".join(text.lower().split())
 
 
@@ -61,9 +61,9 @@ def deduplicate_and_limit(
     rule: KeepRule,
     exact: bool = False,
 ) -> list[HarvestedRow]:
-    """Without what was said before, and at most so many of each problem (None: all); problems stay in order.
+    """Drop duplicates, and keep at most `max_per_problem` rows of each problem (None: all); problems stay in order.
 
-    Case and spacing make no difference between two texts, unless `exact`.
+    Case and spacing do not count, unless `exact`.
     """
     groups: dict[str, dict[str, HarvestedRow]] = {}
     for one in found:
@@ -80,7 +80,7 @@ def deduplicate_and_limit(
 
 
 def pick_for_problem(group: Sequence[HarvestedRow], max_per_problem: int, rule: KeepRule) -> list[HarvestedRow]:
-    """Some of one problem's. `diverse`: the shortest, then always the one least like all that were taken."""
+    """Pick rows of one problem. `diverse`: the shortest, then always the one least similar to those picked."""
     if rule == "first":
         return list(group[:max_per_problem])
     order = sorted(group, key=lambda one: one.size)  # stable: the first of equals
@@ -99,11 +99,11 @@ def pick_for_problem(group: Sequence[HarvestedRow], max_per_problem: int, rule: 
 
 
 def shingles(text: str) -> frozenset[tuple[str, ...]]:
-    """The runs of words in a text; of a shorter one, all of it."""
+    """The word n-grams of a text; of a shorter one, all of it."""
     words = _WORD.findall(text.lower())[:MAX_COMPARED_WORDS]
     return frozenset(tuple(words[i : i + SHINGLE_WORDS]) for i in range(max(1, len(words) - SHINGLE_WORDS + 1)))
 
 
 def similarity(a: frozenset[tuple[str, ...]], b: frozenset[tuple[str, ...]]) -> float:
-    """Jaccard's: the share of pieces that both have."""
+    """Jaccard similarity."""
     return len(a & b) / len(a | b) if a or b else 1.0

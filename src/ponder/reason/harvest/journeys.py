@@ -1,9 +1,8 @@
-"""A searched tree told as one text: into a wrong branch, back with a word of it, and on along the right one.
+"""Journeys: linearise a search tree into one text that follows wrong branches, backtracks, and reaches a right answer.
 
-Journey learning (Qin et al. 2024) and Stream of Search (Gandhi et al. 2024) train on such texts, in which wrong turns
-and the way back are kept. A wrong branch is one below which answers were judged and none was right. One that was pruned
-before any answer is told too where a guide scored it below the way that was taken; it is not called wrong. Of the rest
-nothing is known, and it is not told.
+Journey learning (Qin et al. 2024) and Stream of Search (Gandhi et al. 2024) train on such texts. A wrong branch is one
+with judged answers below it of which none is right. A branch that was pruned before any answer is included too if a
+guide scored it below the branch that was taken; the text does not call it wrong. Other branches are left out.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from ponder.reason.harvest.harvested_row import HarvestedRow, Provenance, answer
 from ponder.reason.harvest.outcomes import AnswerOutcomes, answer_steps, follows_original_prompt, outcomes_by_step
 from ponder.types import Ids, Step, Trace, problem_key
 
-# How a return is said. At the start of an answer there is nothing to go back to but the start.
+# Phrases that lead back from a wrong branch; at the start of an answer only a restart is possible.
 BACKTRACK_PHRASES = (
     "\n\nWait, that is not right. Let me go back to where this was still correct.\n\n",
     "\n\nHmm, this leads nowhere. Let me go back and take another way.\n\n",
@@ -44,7 +43,7 @@ _TAG = re.compile(r"</?think>", re.IGNORECASE)
 
 
 class TextCodec(Protocol):
-    """What knows a model's tokens: any `Policy` does."""
+    """Encodes and decodes a model's tokens; any `Policy` does."""
 
     def tokens(self, text: str) -> Ids: ...
 
@@ -53,7 +52,7 @@ class TextCodec(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JourneyPart:
-    """A piece of a journey. `step`: whose text it is, to the letter; None: connecting words, or what had to be cut."""
+    """A part of a journey. `step`: the step whose exact text it is; None: a connecting phrase, or a cut text."""
 
     text: str
     step: int | None = None
@@ -61,17 +60,17 @@ class JourneyPart:
 
 @dataclass(frozen=True, slots=True)
 class WrongTurn:
-    """A branch beside the right path: the step where it leaves that, and how far it is followed."""
+    """A branch off the right path: the step where it leaves, and the steps that are followed."""
 
     fork: int
     steps: tuple[int, ...]
-    wrong: bool = True  # False: given up, and nobody knows
+    wrong: bool = True  # False: pruned, and its outcome is unknown
 
 
 def wrong_turns(
     trace: Trace, end: int, found: Sequence[AnswerOutcomes], min_score: float, depth: int, rng: random.Random
 ) -> list[WrongTurn]:
-    """Every wrong or given-up branch beside the way to an answer, in that order; at a fork in random order."""
+    """All wrong or pruned branches off the path to an answer, in path order; at one fork in random order."""
     path = trace.path(end)
     turns = []
     for fork, onward in pairwise(path):
@@ -87,15 +86,15 @@ def wrong_turns(
 
 
 def _given_up(trace: Trace, step: int, onward: int) -> bool:
-    """Pruned, and some guide found it worse than the way that was taken. Steps are also pruned when a score is missing
-    or a call failed, which says nothing of them."""
+    """Was the step pruned, and scored below the taken branch by some guide? Steps are also pruned when a score is
+    missing or a call failed, which says nothing about them."""
     one, other = trace.steps[step], trace.steps[onward]
     both = [(trace.score(step, name), trace.score(onward, name)) for name in one.scores if name in other.scores]
     return bool(one.pruned) and any(a is not None and b is not None and a < b for a, b in both)
 
 
 def _most_visited_path(trace: Trace, step: int, depth: int) -> tuple[int, ...]:
-    """Down the most visited way, but not as far as an answer where something was thought before it."""
+    """The most visited path from a step, without a final answer if there are steps before it."""
     walk = [step]
     while len(walk) < depth and (below := [c for c in trace.children(walk[-1]) if not trace.steps[c].meta]):
         walk.append(max(below, key=lambda c: trace.steps[c].visits))
@@ -103,9 +102,9 @@ def _most_visited_path(trace: Trace, step: int, depth: int) -> tuple[int, ...]:
 
 
 def compose_journey(trace: Trace, end: int, turns: Sequence[WrongTurn], rng: random.Random) -> list[JourneyPart] | None:
-    """The journey in pieces. Whole wrong answers stand inside the thinking, so that one answer is given.
+    """The parts of a journey. Whole wrong answers go inside the thinking, so that the text gives one answer.
 
-    None where that cannot be: the thinking is over before the turn.
+    None if that is impossible because the thinking ends before the turn.
     """
     path = trace.path(end)[1:]
     thinks = _TAG.search(trace.text(end))
@@ -136,7 +135,7 @@ def compose_journey(trace: Trace, end: int, turns: Sequence[WrongTurn], rng: ran
 
 
 def _wrong_step_part(trace: Trace, step: int) -> JourneyPart:
-    """A wrong step as a thought: without its tags, and without what it said after its thinking."""
+    """A wrong step as thinking: without its tags, and without the text after its thinking."""
     text = trace.steps[step].text
     thinking = text[: text.lower().rfind(THINK_CLOSE)] if THINK_CLOSE in text.lower() else text
     cut = _TAG.sub("", thinking)
@@ -144,7 +143,7 @@ def _wrong_step_part(trace: Trace, step: int) -> JourneyPart:
 
 
 def _journey_rng(trace: Trace, end: int) -> random.Random:
-    """The same choices whenever this answer is harvested, in whatever run it stands."""
+    """Seeded by problem and answer, so that every harvest of this answer makes the same choices."""
     conversation = json.dumps([[m.get("role"), m.get("content")] for m in trace.problem.messages], sort_keys=True)
     return random.Random(f"{conversation} {end}")
 
@@ -159,13 +158,13 @@ def harvest_journeys(
     depth: int = 4,
     max_answer_tokens: int | None = None,
 ) -> Iterator[tuple[HarvestedRow, list[JourneyPart]]]:
-    """One for each right answer that has a wrong branch beside its way, with at most so many turns; and one for each
-    that corrects a wrong answer which its prompt quotes."""
+    """One journey for each right answer with a wrong branch off its path, with at most `turns` turns; and one for each
+    answer that corrects a wrong answer quoted in its prompt."""
     found = outcomes_by_step(trace, scorer)
     for end in right_answers(trace, scorer, funnel, min_score, max_answer_tokens):
         rng = _journey_rng(trace, end)
         wrong = wrong_turns(trace, end, found, min_score, depth, rng)
-        if funnel.record("with a wrong turn", bool(wrong), "nothing wrong beside them"):
+        if funnel.record("with a wrong turn", bool(wrong), "no wrong branch"):
             places = sorted(rng.sample(range(len(wrong)), min(turns, len(wrong))))
             yield from _journey_row(trace, end, [wrong[place] for place in places], scorer, funnel, origin, rng)
     for end, wrong_end in corrections(trace, scorer, min_score):
@@ -177,7 +176,7 @@ def harvest_journeys(
 
 
 def corrections(trace: Trace, scorer: str, min_score: float) -> Iterator[tuple[int, int]]:
-    """Right answers to a prompt that quotes one wrong answer, and that answer."""
+    """Right answers to a prompt that quotes one wrong answer, each with that wrong answer."""
     for end in answer_steps(trace):
         cited = trace.steps[trace.path(end)[0]].cites
         if len(cited) != 1 or trace.steps[end].stop == "length" or not follows_original_prompt(trace, cited[0]):
@@ -197,7 +196,7 @@ def _journey_row(
     rng: random.Random,
 ) -> Iterator[tuple[HarvestedRow, list[JourneyPart]]]:
     parts = compose_journey(trace, end, turns, rng)
-    if not funnel.record("told as one", parts is not None, "the thinking was over before the turn"):
+    if not funnel.record("composed", parts is not None, "the thinking ends before the turn"):
         return
     assert parts is not None
     text = "".join(part.text for part in parts)
@@ -213,25 +212,25 @@ def _journey_row(
 
 
 def journey_trace(trace: Trace, parts: Sequence[JourneyPart], reads: TextCodec) -> Trace | None:
-    """A journey as a trace of one branch: thoughts with the tokens they were sampled as, connecting words as tokens
-    that nobody sampled. None where a thought had to be cut: its tokens would no longer be those that were sampled."""
+    """A journey as a one-branch trace: steps with their sampled tokens, and connecting phrases as inserted tokens. None
+    if a step had to be cut: its tokens would not be the sampled ones."""
     if not all(part.step is not None or part.text in _CONNECTING_PHRASES for part in parts):
         return None
-    told = Trace(trace.problem, [replace(trace.steps[0])], oracle=trace.oracle)
+    out = Trace(trace.problem, [replace(trace.steps[0])], oracle=trace.oracle)
     last = len(parts) - 1
     for place, part in enumerate(parts):
         if part.step is None:
-            told.add(Step(place, part.text, reads.tokens(part.text)))
+            out.add(Step(place, part.text, reads.tokens(part.text)))
             continue
         step = trace.steps[part.step]
         check_step_tokens(step, reads)
         fresh = replace(step, parent=place, cites=(), advantages=None, last=place == last)
-        told.add(fresh if place == last else _without_eos(fresh, reads))
-    return told
+        out.add(fresh if place == last else _without_eos(fresh, reads))
+    return out
 
 
 def _without_eos(step: Step, reads: TextCodec) -> Step:
-    """Without its end-of-sequence token: the text goes on."""
+    """Remove the end-of-sequence token, because the text continues."""
     if step.stop == "eos" and reads.text(step.token_ids[:-1]) == step.text:
         cut = slice(0, -1)
         logprobs = None if step.logprobs is None else step.logprobs[cut]
@@ -241,11 +240,11 @@ def _without_eos(step: Step, reads: TextCodec) -> Step:
 
 
 def check_step_tokens(step: Step, reads: TextCodec) -> None:
-    """Refuse tokens that this policy would read as another text. An end-of-sequence token has none."""
+    """Refuse tokens that this tokenizer decodes to another text. An end-of-sequence token has none."""
     try:
         read = reads.text(step.token_ids)
         same = read == step.text or (step.stop == "eos" and reads.text(step.token_ids[:-1]) == step.text)
-    except Exception:  # an id beyond the vocabulary, in whatever way the tokenizer says so
+    except Exception:  # an id beyond the vocabulary; tokenizers raise different errors
         read, same = "", False
     if not same:
         raise TaskError(

@@ -1,4 +1,4 @@
-"""What can be harvested of traces, which settings are for which kind, and what to do where there is nothing."""
+"""The kinds of rows that can be harvested, their settings, and what to do if nothing is left."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HARVEST_KINDS: tuple[HarvestKind, ...] = get_args(HarvestKind)
 LabelFormat = Literal["stepwise", "prm800k", "shepherd", "omega"]  # of labels
 LABEL_FORMATS: tuple[LabelFormat, ...] = get_args(LabelFormat)
 
-ESTIMATE_KINDS = ("labels", "values")  # shares of answers that are right: wrong where the gold answer led the search
+ESTIMATE_KINDS = ("labels", "values")  # shares of right answers: biased if the gold answer guided the search
 TOKEN_KINDS = ("chains", "journeys")
 UNCAPPED_KINDS = (
     "labels",
@@ -19,10 +19,10 @@ UNCAPPED_KINDS = (
     "verdicts",
     "rationales",
     "operators",
-)  # of which all are kept, if nobody says otherwise
-DEFAULT_MAX_PER_PROBLEM = 4  # rows of a problem, of the others
+)  # all rows are kept by default
+DEFAULT_MAX_PER_PROBLEM = 4  # rows per problem, for the other kinds
 
-SETTING_KINDS: dict[str, tuple[str, ...]] = {  # settings that mean nothing for the other kinds
+SETTING_KINDS: dict[str, tuple[str, ...]] = {  # settings that only these kinds use
     "min_score": ("chains", "journeys", "labels", "verdicts", "rationales"),
     "max_tokens": ("chains", "journeys", "pairs", "siblings", "verdicts", "rationales"),
     "min_margin": ("pairs", "siblings"),
@@ -40,8 +40,8 @@ NOTHING_LEFT_ADVICE: dict[str, str] = {
     ),
     **dict.fromkeys(("pairs", "siblings"), "sample more answers to each problem, so that right and wrong ones differ"),
     **dict.fromkeys(
-        ESTIMATE_KINDS, "give runs whose answers were judged; `include_oracle` allows those that the gold answer led"
+        ESTIMATE_KINDS, "give runs whose answers were judged; `include_oracle` allows those guided by the gold answer"
     ),
     **dict.fromkeys(("verdicts", "rationales"), "give runs with whole answers that were judged"),
-    "operators": "give runs in which something was thought",
+    "operators": "give runs whose traces have steps",
 }

@@ -1,18 +1,18 @@
-"""Trace-based supervision (Besta et al. 2025): which operator was applied where, read from how a tree grew.
+"""Trace-based supervision (Besta et al. 2025): which operator was applied where, read from the order of the steps.
 
-Steps stand in the order in which they were thought, so the order of operators is known:
+Steps are stored in the order in which they were added, so the order of operators is known:
 
-    generate    thoughts after a thought, one or several
-    backtrack   back to a thought on the way to the newest one
-    select      over to a thought in another branch
-    prompt      the question is put in another way
-    refine      a prompt that quotes one thought; aggregate: one that quotes several
-    evaluate    a question about a thought (an aside)
-    insert      text that no policy wrote
-    prune       a thought is given up, with why; when is not known: told after the last step
-    answer      the thought that is given as the answer
+    generate    one or several steps after a step
+    backtrack   back to a step on the path to the newest one
+    select      to a step in another branch
+    prompt      the question in another form
+    refine      a prompt that quotes one step; aggregate: one that quotes several
+    evaluate    a question about a step (a meta step)
+    insert      text that no policy sampled
+    prune       a step is pruned, with the reason; its time is not known, so it comes after the last step
+    answer      the step chosen as the answer
 
-Scores and back-ups leave no order behind.
+The order of scores and back-ups is not stored.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from ponder.types import Trace, problem_key
 
 
 def operator_events(trace: Trace) -> list[dict[str, Any]]:
-    """In order: `operator`, the steps it was applied `at`, and the steps it `made` or the one it went `to`."""
+    """Events in order: `operator`, the steps it was applied `at`, and the steps it `made` or the one it went `to`."""
     out: list[dict[str, Any]] = []
-    newest = [0]  # made by the last operator that thought
-    looks = {place for i, s in enumerate(trace.steps) if is_cut_probe(s) for place in (i, s.parent)}  # to choose a cut
+    newest = [0]  # the steps of the last operator that added any
+    looks = {place for i, s in enumerate(trace.steps) if is_cut_probe(s) for place in (i, s.parent)}  # cut probes
     for i, step in enumerate(trace.steps[1:], 1):
         if i in looks:
             continue
@@ -65,10 +65,10 @@ def _operator_name(trace: Trace, i: int) -> str:
 
 
 def operator_supervision(trace: Trace, scorer: str, funnel: FilterReport, origin: Provenance) -> Iterator[HarvestedRow]:
-    """The operators of a trace, with the thoughts they worked on; each that made thoughts with what it gained: the
-    mean outcome below those, less the mean outcome below where it was applied. None: not judged."""
+    """One row per trace: its operators and steps. `generate` events have a `gain`: the mean outcome below the new steps
+    less the mean outcome below their parent; None if not judged."""
     events = operator_events(trace)
-    if not funnel.record("with an operator", bool(events), "nothing was thought"):
+    if not funnel.record("with an operator", bool(events), "no steps"):
         return
     mean = [outcome.mean for outcome in outcomes_by_step(trace, scorer)]
     for event in events:

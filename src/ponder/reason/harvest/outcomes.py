@@ -1,4 +1,4 @@
-"""What came of each thought: the verdicts on the answers below it."""
+"""Outcomes of a step: the verdicts on the answers below it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ponder.types import Trace
 
 @dataclass(frozen=True, slots=True)
 class AnswerOutcomes:
-    """Of the judged answers below a step, by weight. No answer judged: nothing is known."""
+    """Weighted verdicts on the answers below a step; unknown if none was judged."""
 
     total: float = 0.0
     weight: float = 0.0
@@ -26,7 +26,7 @@ class AnswerOutcomes:
 
 
 def answer_steps(trace: Trace) -> list[int]:
-    """Steps in which thinking came to an end, pruned or not. A question about such a step leaves it one."""
+    """The steps that end an answer, pruned or not. Meta steps below such a step do not matter."""
     return [
         i
         for i, step in enumerate(trace.steps)
@@ -38,7 +38,7 @@ def answer_steps(trace: Trace) -> list[int]:
 
 
 def follows_original_prompt(trace: Trace, step: int) -> bool:
-    """It answers the question, however that was put, and not a prompt that quotes other thoughts."""
+    """Does a step answer the question itself, and not a follow-up prompt that quotes other steps?"""
     return not trace.steps[trace.path(step)[0]].cites
 
 
@@ -49,8 +49,8 @@ def _is_rollout(trace: Trace, end: int) -> bool:
 def outcomes_by_step(trace: Trace, scorer: str, visits: bool = False) -> list[AnswerOutcomes]:
     """One per step, from the answers below it in the tree; an answer is below itself.
 
-    With `visits`, an answer counts as often as a search came to it, and those that were only written to try a step
-    (rollouts) count together as the one visit that they were written for. Where there was no search each counts once.
+    With `visits`, an answer counts as often as the search visited it, and the rollouts of a step count together as one
+    visit. Without a search each answer counts once.
     """
     judged = {end: score for end in answer_steps(trace) if (score := trace.score(end, scorer)) is not None}
     searched = visits and any(step.visits for step in trace.steps)

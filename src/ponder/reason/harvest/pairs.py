@@ -1,4 +1,4 @@
-"""Preferences: a better answer and a worse one to the same question, or two ways on from the same thought."""
+"""Preference pairs: a better and a worse answer to one question, or two continuations of one step."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def answer_pairs(
     margin: float = 0.5,
     max_answer_tokens: int | None = None,
 ) -> Iterator[HarvestedRow]:
-    """Whole answers whose scores differ by `margin` or more: each better one with the worse one nearest in length,
-    so that length teaches as little as it can. No answer is rejected twice while others were never."""
+    """Pairs of answers whose scores differ by `margin` or more. Each better answer is paired with the worse one nearest
+    in length, to limit length bias. No answer is rejected twice before all others were rejected once."""
     judged = list(judged_answers(trace, scorer, funnel, max_answer_tokens))
     score = {end: _score(trace, end, scorer) for end in judged}
     if not funnel.record("groups that differ", _differ(list(score.values()), margin), "all answers alike"):
@@ -46,10 +46,10 @@ def sibling_pairs(
     margin: float = 0.5,
     max_answer_tokens: int | None = None,
 ) -> Iterator[HarvestedRow]:
-    """Steps after the same thought whose mean outcomes differ by `margin` or more.
+    """Pairs of sibling steps whose mean outcomes differ by `margin` or more.
 
-    Both are told to an end, the better to its best answer, the worse to its worst: so a row is also a pair of whole
-    answers, in which all before the fork is shared (and cancels in DPO's difference).
+    The better step is extended to its best answer, the worse one to its worst. So a row is also a pair of whole answers
+    with a shared prefix, which cancels in DPO's difference.
     """
     judged = list(judged_answers(trace, scorer, funnel, max_answer_tokens))
     mean = [outcome.mean for outcome in outcomes_by_step(trace, scorer)]
@@ -68,7 +68,7 @@ def sibling_pairs(
             best = max(below[better], key=lambda end: _score(trace, end, scorer))
             worst = min(below[worse], key=lambda end: _score(trace, end, scorer))
             apart = _score(trace, best, scorer) - _score(trace, worst, scorer)
-            if not funnel.record("told to answers that differ", apart >= margin, "the better one's were cut off"):
+            if not funnel.record("answers that differ", apart >= margin, "the better one's were cut off"):
                 continue
             steps = trace.steps[better].text, trace.steps[worse].text
             if funnel.record("pairs", trace.text(best) != trace.text(worst) and steps[0] != steps[1], "of equal text"):
@@ -98,7 +98,7 @@ def _pair(trace: Trace, better: int, worse: int, scorer: str, origin: Provenance
 
 def _score(trace: Trace, end: int, scorer: str) -> float:
     value = trace.score(end, scorer)
-    assert value is not None  # only judged answers come here
+    assert value is not None  # callers pass judged answers only
     return value
 
 

@@ -1,6 +1,6 @@
-"""What a reward or value model learns from: labels of steps, and the value of each prefix.
+"""Training targets of reward and value models: step labels, and the value of each prefix.
 
-Each prefix is found by itself; estimates of one are joined, and told along the ways through the tree.
+Each prefix gets its own estimate. Estimates of equal prefixes are merged, and rows hold them along paths of the tree.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from ponder.reason.harvest.outcomes import AnswerOutcomes, follows_original_prom
 from ponder.types import Score, Step, Trace, ids, problem_key
 
 _NO_JUDGED_ANSWER = "no answer below them was judged"
-COUNT_COLUMNS = ("answers", "labelled", "visits")  # of which estimates are made, so that they can be joined
-PATH_COLUMNS = {
+COUNT_COLUMNS = ("answers", "labelled", "visits")  # the weights of estimates when they are merged
+PATH_COLUMNS = {  # column of a path row: column of a prefix row
     "labels": "value",
     "hard": "hard",
     **{name: name for name in COUNT_COLUMNS},
     "q": "q",
-}  # columns of a way
+}
 
 
 def step_labels(
     trace: Trace, scorer: str, funnel: FilterReport, origin: Provenance, min_score: float = 1.0, own: bool = False
 ) -> Iterator[HarvestedRow]:
-    """Every prefix that ends in a thought, labelled by what came of it (Math-Shepherd, Wang et al. 2023).
+    """Label every prefix that ends in a sampled step by the outcomes below it (Math-Shepherd, Wang et al. 2023).
 
-    A label is soft: the mean outcome of the answers below a step. `hard`: is any of them right? `own`: the scorer
-    labelled the steps themselves, each as the share of right answers from there.
+    A label is soft: the mean outcome of the answers below the step. `hard`: is any of them right? `own`: the scorer
+    labelled the steps directly, each as the share of right answers from there.
     """
     found = labels_from_scores(trace, scorer) if own else outcomes_by_step(trace, scorer)
     for i in _labelled_steps(trace, found, funnel, "undecided or not labelled" if own else _NO_JUDGED_ANSWER):
@@ -45,15 +45,15 @@ def step_labels(
 
 
 def labels_from_scores(trace: Trace, scorer: str) -> list[AnswerOutcomes]:
-    """Labels that stand on the steps themselves, as outcomes: above 0, some answer was right."""
+    """Scores of the steps themselves as outcomes: above 0 means that some answer was right."""
     given = (trace.score(i, scorer) for i in range(len(trace.steps)))
     return [AnswerOutcomes() if label is None else AnswerOutcomes(label, 1.0, float(label > 0)) for label in given]
 
 
 def labelled_tree(trace: Trace, found: Sequence[AnswerOutcomes], name: str) -> Trace:
-    """The thoughts with labels, under `name`, and those on the way to them: a tree of texts to write in any format.
+    """The labelled steps, with their labels as scores called `name`, and the steps on the paths to them, as a tree.
 
-    What no policy wrote, and a thought without a text, stands at the beginning of the thought after it.
+    Text that no policy sampled, and a step without text, becomes the start of the step after it.
     """
     wanted = [one.mean is not None for one in found]
     for i in reversed(range(1, len(trace.steps))):
@@ -61,7 +61,7 @@ def labelled_tree(trace: Trace, found: Sequence[AnswerOutcomes], name: str) -> T
         if parent is not None and wanted[i]:
             wanted[parent] = True
     out = Trace(trace.problem, [Step(None, trace.problem.question, ids([]), scores=_label_score(found[0], name))])
-    place: dict[int, tuple[int, str]] = {}  # where it stands, and what is said there before the next thought
+    place: dict[int, tuple[int, str]] = {}  # index in the new tree, and text to put before the next step
     for i, step in enumerate(trace.steps):
         if step.parent is None:
             if follows_original_prompt(trace, i):
@@ -84,8 +84,9 @@ def _label_score(found: AnswerOutcomes, name: str) -> dict[str, Score]:
 def prefix_values(
     trace: Trace, scorer: str, funnel: FilterReport, origin: Provenance, min_visits: int = 1
 ) -> Iterator[HarvestedRow]:
-    """The value of every prefix that ends in a thought: the visit-weighted mean of the outcomes below it, from so many
-    visits on. An answer's value is its own verdict. `q` is what the search itself backed up, by its guide."""
+    """The value of every prefix that ends in a sampled step and has `min_visits`: the visit-weighted mean of the
+    outcomes below it. An answer's value is its own verdict. `q` is the value that the search backed up from its
+    guide."""
     found = outcomes_by_step(trace, scorer, visits=True)
     for i in _labelled_steps(trace, found, funnel, _NO_JUDGED_ANSWER):
         step = trace.steps[i]
@@ -105,11 +106,11 @@ def prefix_values(
 
 
 def merge_estimates(found: Iterable[HarvestedRow], funnel: FilterReport) -> list[HarvestedRow]:
-    """Estimates of one prefix, from several traces, as one: their mean by how much they were made of."""
+    """Merge estimates of one prefix from several traces into their weighted mean."""
     by_prefix: dict[tuple[str, str], HarvestedRow] = {}
     for one in found:
         first = by_prefix.setdefault((one.problem, one.text), one)
-        if funnel.record("distinct prefixes", first is one, "joined with an earlier estimate"):
+        if funnel.record("distinct prefixes", first is one, "merged with an earlier estimate"):
             continue
         a, b = first.row, one.row
         count, other = (next(name for name in COUNT_COLUMNS if name in row) for row in (a, b))
@@ -124,7 +125,7 @@ def merge_estimates(found: Iterable[HarvestedRow], funnel: FilterReport) -> list
 
 
 def merge_shared_prefixes(found: Sequence[HarvestedRow]) -> list[HarvestedRow]:
-    """Prefixes as ways through the tree: a row for each longest one, with what is known of all that it begins with."""
+    """One row for each longest prefix, with the estimates of all prefixes that it starts with."""
     table = {(one.problem, one.text): one.row for one in found}
     shorter: set[tuple[str, str]] = set()
     for one in found:
@@ -137,33 +138,33 @@ def merge_shared_prefixes(found: Sequence[HarvestedRow]) -> list[HarvestedRow]:
             continue
         steps = one.row["completions"]
         rows = [table.get((one.problem, _prefix_key(steps[: n + 1])), {}) for n in range(len(steps))]
-        told = {name: of for name, of in PATH_COLUMNS.items() if any(of in row for row in rows)}
+        columns = {name: of for name, of in PATH_COLUMNS.items() if any(of in row for row in rows)}
         row = {
             "prompt": one.row["prompt"],
             "completions": steps,
-            **{name: [row.get(of, _missing_value(name)) for row in rows] for name, of in told.items()},
+            **{name: [row.get(of, _missing_value(name)) for row in rows] for name, of in columns.items()},
             "from": one.row["from"],
         }
         out.append(HarvestedRow(one.problem, one.text, one.size, row))
     return out
 
 
-def without_repeated_prefixes(ways: Sequence[HarvestedRow]) -> list[HarvestedRow]:
-    """What is known of a prefix stands in the first row that begins with it: in later ones it is None, as nobody knew.
-    Else what many ways share would count many times."""
+def without_repeated_prefixes(rows: Sequence[HarvestedRow]) -> list[HarvestedRow]:
+    """Keep the estimate of a prefix in the first row that starts with it and blank it in later rows, or shared prefixes
+    would count many times."""
     seen: set[tuple[str, str]] = set()
     out = []
-    for way in ways:
+    for path in rows:
         begun = [
-            (way.problem, _prefix_key(way.row["completions"][: n + 1])) for n in range(len(way.row["completions"]))
+            (path.problem, _prefix_key(path.row["completions"][: n + 1])) for n in range(len(path.row["completions"]))
         ]
         columns = {
             name: [_missing_value(name) if prefix in seen else one for prefix, one in zip(begun, column, strict=True)]
-            for name, column in way.row.items()
+            for name, column in path.row.items()
             if name in PATH_COLUMNS
         }
         seen.update(begun)
-        out.append(HarvestedRow(way.problem, way.text, way.size, way.row | columns))
+        out.append(HarvestedRow(path.problem, path.text, path.size, path.row | columns))
     return out
 
 
@@ -172,7 +173,7 @@ def _missing_value(column: str) -> int | None:
 
 
 def _labelled_steps(trace: Trace, found: Sequence[AnswerOutcomes], funnel: FilterReport, unknown: str) -> Iterator[int]:
-    """The thoughts of which something is known. One without a text ends no prefix of its own."""
+    """The sampled steps with a known outcome and a text."""
     for i, step in enumerate(trace.steps):
         if step.meta or not _is_thought(trace, i) or not follows_original_prompt(trace, i):
             continue
@@ -182,14 +183,14 @@ def _labelled_steps(trace: Trace, found: Sequence[AnswerOutcomes], funnel: Filte
 
 
 def _is_thought(trace: Trace, step: int) -> bool:
-    """By the policy. Where it wrote nothing, the texts are from elsewhere, and each is a thought."""
+    """Sampled by the policy. If no step was sampled, the texts come from a log, and each is a thought."""
     one = trace.steps[step]
     return one.sampled or (one.parent is not None and not any(s.sampled for s in trace.steps))
 
 
 def _thought_texts(trace: Trace, path: Sequence[int]) -> tuple[list[str], list[int]]:
-    """Texts of the thoughts on a path, as TRL's stepwise rows have them, and which steps they are. What no policy wrote
-    (a tool's output), and a thought without a text, stands at the beginning of the thought after it."""
+    """The texts of the thoughts on a path, as in TRL's stepwise rows, and their steps. Text that no policy sampled (a
+    tool's output), and a step without text, becomes the start of the thought after it."""
     texts: list[str] = []
     marks: list[int] = []
     said = ""
@@ -203,5 +204,5 @@ def _thought_texts(trace: Trace, path: Sequence[int]) -> tuple[list[str], list[i
 
 
 def _prefix_key(steps: Sequence[str]) -> str:
-    """Each closed, so that two thoughts are not one of the same text."""
+    """A key in which two steps differ from one step with the joined text."""
     return "".join(f"{step}\0" for step in steps)

@@ -1,4 +1,4 @@
-"""Traverse: how many continuations each step gets: beams, REBASE, and resampling of particles. Pure functions of scores."""
+"""Traverse: how many continuations each step gets: beams, REBASE, particles. Pure functions of scores."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ Rounding = Literal["paper", "code"]
 
 
 def top_indices(scores: Sequence[float], count: int) -> list[int]:
-    """The places of the `count` highest scores, best first; the first of equals comes first."""
+    """The indices of the `count` highest scores, best first; of equals the first comes first."""
     return sorted(range(len(scores)), key=lambda i: -scores[i])[:count]
 
 
 def split_evenly(width: int, count: int) -> list[int]:
-    """`width` shared out among `count`, the first ones getting what does not divide."""
+    """Split `width` into `count` parts; the first ones get the remainder."""
     return [width // count + (i < width % count) for i in range(count)] if count else []
 
 
 def rebase_counts(
     scores: Sequence[float], width: int, temperature: float = 0.2, rounding: Rounding = "paper"
 ) -> list[int]:
-    """REBASE (Wu et al. 2024): softmax of the scores at a temperature shares out the width.
+    """REBASE (Wu et al. 2024): the softmax of the scores at a temperature allocates the width.
 
     "paper": W_j = Round(B exp(R_j/T) / sum_k exp(R_k/T)), halves up; the sum may then miss the width, and where all
     would be 0 the best gets one. "code": best first, each gets its share of what is left, rounded up, as in the
@@ -54,7 +54,7 @@ def rebase_counts(
 
 
 ParticleWeighting = Literal["odds", "softmax", "share"]
-SCORE_EPSILON = 1e-7  # scores this near to 0 and 1 count as this far from them
+SCORE_EPSILON = 1e-7  # scores are clipped to this distance from 0 and 1
 
 
 def particle_weights(scores: Sequence[float], how: ParticleWeighting = "odds") -> NDArray[np.float64]:
@@ -75,12 +75,12 @@ def particle_weights(scores: Sequence[float], how: ParticleWeighting = "odds") -
 
 
 def multinomial_counts(weights: NDArray[np.float64], n: int, rng: np.random.Generator) -> list[int]:
-    """How often each is drawn in n independent draws."""
+    """How often each is sampled in n independent draws."""
     return [int(c) for c in rng.multinomial(n, weights)]
 
 
 def systematic_counts(weights: NDArray[np.float64], n: int, rng: np.random.Generator) -> list[int]:
-    """How often each is drawn where one random number places n equal strides: n w, rounded down or up."""
+    """Systematic resampling: one random number places n equal strides; n w, rounded down or up."""
     places = (rng.random() + np.arange(n)) / n
     bounds = np.cumsum(weights)
     bounds[-1] = math.inf  # sums of floats may end below 1

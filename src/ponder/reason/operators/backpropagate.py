@@ -12,7 +12,7 @@ from ponder.types import Trace
 
 @dataclass(frozen=True, slots=True)
 class MeanBackup:
-    """A step's value is the mean of what was found in all visits to it."""
+    """A step's value is the mean of the values found in all visits to it."""
 
     def update(self, trace: Trace, index: int, found: float, sign: float) -> None:
         step = trace.steps[index]
@@ -22,7 +22,8 @@ class MeanBackup:
 
 @dataclass(frozen=True, slots=True)
 class DiscountedBackup:
-    """q <- (1 - a) q + a gamma (mean of the children's q, weighted by visits): x1's back-up (Besta et al. 2025)."""
+    """q <- (1 - a) q + a gamma (mean of the children's q, weighted by visits), a = `learning_rate`: x1's back-up (Besta
+    et al. 2025)."""
 
     gamma: float = 0.96
     learning_rate: float = 1.0
@@ -48,9 +49,9 @@ Backup = MeanBackup | DiscountedBackup
 def backpropagate(
     trace: Trace, step_values: Sequence[tuple[int, float]], backup: Backup, *, two_player: bool = False
 ) -> None:
-    """Note what was found at sibling steps, then on the way up from them, once: the mean of it.
+    """Update sibling steps with their values, then every step above them once, with the mean.
 
-    `two_player`: values are in the eyes of who made the step, so they change sign from one step to the one before.
+    `two_player`: a value is for the player who made the step, so its sign changes from step to step.
     """
     if not step_values:
         return

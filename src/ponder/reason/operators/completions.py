@@ -11,7 +11,7 @@ from ponder.types import Completion, Floats, ids
 
 
 def keep_first_tokens(c: Completion, count: int, policy: Policy) -> Completion:
-    """The first tokens of a completion; the others were drawn in vain, and are on the bill as that."""
+    """Keep the first tokens of a completion; the others count as wasted."""
     if count >= len(c.token_ids):
         return c
     alternatives = None if c.top_logprobs is None else (c.top_logprobs[0][:count], c.top_logprobs[1][:count])
@@ -23,7 +23,7 @@ def keep_first_tokens(c: Completion, count: int, policy: Policy) -> Completion:
 
 
 def keep_before_char(c: Completion, place: int, policy: Policy) -> Completion:
-    """The tokens whose text ends at this character or before it."""
+    """Keep the tokens whose text ends at this character or before it."""
     count = len(c.token_ids)
     while count and not c.text[:place].startswith(policy.text(c.token_ids[:count])):
         count -= 1
@@ -31,8 +31,8 @@ def keep_before_char(c: Completion, place: int, policy: Policy) -> Completion:
 
 
 def strip_end_marker(c: Completion, end: str, policy: Policy) -> tuple[Completion, str]:
-    """Without the mark it was stopped at, or its end-of-sequence token; and what that mark's first token said besides,
-    which cannot be kept as the token it was."""
+    """Remove the end marker, or the end-of-sequence token. Also returns the text before the marker that shared a token
+    with it and is lost with that token."""
     place = c.text.rfind(end)
     if place < 0:
         ended = c.stop == "eos" and len(c.token_ids) > 0 and policy.text(c.token_ids[:-1]) == c.text
@@ -42,14 +42,14 @@ def strip_end_marker(c: Completion, end: str, policy: Policy) -> tuple[Completio
 
 
 def strip_partial_marker(c: Completion, end: str, policy: Policy) -> Completion:
-    """Without a mark that was cut off in the middle, so that it is drawn again as a whole; unless nothing is left."""
+    """Remove a partial end marker, so that it is sampled again as a whole; unless nothing would be left."""
     half = next((k for k in range(len(end) - 1, 0, -1) if c.text.endswith(end[:k])), 0)
     kept = keep_before_char(c, len(c.text) - half, policy) if half else c
     return kept if len(kept.token_ids) else c
 
 
 def top_k_share(c: Completion) -> Floats:
-    """Of each token among the likeliest at its place: p / (p of all of these), at most 1."""
+    """Each token's share of the probability of the top k tokens at its place, at most 1."""
     assert c.top_logprobs is not None
     likeliest = c.top_logprobs[1].astype(np.float64)
     top = likeliest.max(axis=1, keepdims=True)
@@ -58,7 +58,7 @@ def top_k_share(c: Completion) -> Floats:
 
 
 def join_completions(a: Completion, b: Completion, policy: Policy) -> Completion:
-    """One completion of two, the second having gone on from the first."""
+    """Join a completion and its continuation."""
     tokens = ids(np.concatenate([a.token_ids, b.token_ids]))
     text = a.text + b.text
     if a.text.endswith("\ufffd"):  # a character was cut in two

@@ -1,4 +1,4 @@
-"""Structure: where a step of thought ends: at a sentence, a line, a blank line, a mark, a code block, or after some tokens.
+"""Structure: where a step ends: at a sentence, a line, a blank line, a mark, a code block, or after some tokens.
 
 A cut only decides when sampling stops, so sampled text is never tokenised again.
 """
@@ -17,14 +17,14 @@ _ABBREVIATION_END = re.compile(r"(?:^|\s|\()(?:\d+|[A-Z]|Mr|Mrs|Ms|Dr|St|vs|cf|e
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A step ends where one of these is written, or after so many tokens; and never inside a character."""
+    """A step ends at a stop string or stop token, or after `tokens`; and never inside a character."""
 
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
-    tokens: int = 0  # 0: as many as it takes
-    max_step_tokens: int = 512  # tokens in which a step must end; one that does not is pruned
-    ignore_abbreviations: bool = False  # a stop after an abbreviation or a list's number does not count
-    fence: str = ""  # a step must have an even number of these, so that it holds whole blocks
+    tokens: int = 0  # 0: no limit
+    max_step_tokens: int = 512  # a step that does not end within these is pruned
+    ignore_abbreviations: bool = False  # a stop after an abbreviation or a list number does not count
+    fence: str = ""  # a step must hold an even number of these: whole code blocks
 
     def __post_init__(self) -> None:
         if not (self.stop or self.stop_token_ids or self.tokens):
@@ -33,7 +33,7 @@ class Cut:
             raise UsageError("tokens must be 0 or positive, and max_step_tokens at least 1")
 
     def limit_sampling(self, sampling: Sampling, room: int) -> Sampling:
-        """How to draw one step, where so many tokens are left for the whole answer."""
+        """Sampling settings for one step, with `room` tokens left for the whole answer."""
         most = min(room, self.tokens or self.max_step_tokens)
         return replace(
             sampling,
@@ -44,7 +44,7 @@ class Cut:
         )
 
     def is_complete(self, text: str) -> bool:
-        """May a step that was stopped end like this?"""
+        """Can a step end with this text?"""
         if text.endswith("\ufffd") or (self.fence and text.count(self.fence) % 2):
             return False
         return not (self.ignore_abbreviations and _ABBREVIATION_END.search(text))
@@ -61,7 +61,7 @@ CUTS: dict[str, Cut] = {
 
 
 def parse_cut(name: str) -> Cut:
-    """`line`, `tokens:32` or `mark:TEXT`, where TEXT is what a model was taught to end its steps with."""
+    """Parse `line`, `tokens:32` or `mark:TEXT`, where TEXT is the mark a model was trained to end its steps with."""
     kind, _, rest = name.partition(":")
     if kind == "mark" and rest:
         return Cut(stop=(rest,))
@@ -74,4 +74,4 @@ def parse_cut(name: str) -> Cut:
     return CUTS[name]
 
 
-WHOLE_ANSWER = Cut(tokens=1 << 30, max_step_tokens=1 << 30)  # a rollout has all that is left of the answer's tokens
+WHOLE_ANSWER = Cut(tokens=1 << 30, max_step_tokens=1 << 30)  # one step to the end of the answer, as for rollouts

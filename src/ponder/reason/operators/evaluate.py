@@ -1,4 +1,4 @@
-"""Evaluate: call a scorer and store its scores on the steps; reduce step scores to a path score; value a step by rollouts.
+"""Evaluate: store a scorer's scores on the steps; reduce step scores to a path score; value a step by rollouts.
 
 `reduce_scores` is the only place that reduces. A scorer that scores steps (`scores_steps`) gives the raw score of every
 step on the path (`Score.steps`), and as `Score.value` its own reduction. Any other scorer (an outcome reward or value
@@ -38,7 +38,7 @@ def reduce_scores(steps: Sequence[float], how: Reduction) -> float:
 
 
 def path_score(trace: Trace, step: int, scorer: str, how: Reduction) -> float | None:
-    """The score of the path to a step: reduced from its steps' raw scores, or the scorer's word on it as a whole."""
+    """The score of the path to a step: reduced from step scores, or the scorer's score of the whole path."""
     found = trace.steps[step].scores.get(scorer)
     if found is None or found.value is None:
         return None
@@ -46,15 +46,15 @@ def path_score(trace: Trace, step: int, scorer: str, how: Reduction) -> float | 
 
 
 def scores_steps(scorer: Scorer) -> bool:
-    """Does it give a score to each step of a path, or one to the path as a whole?"""
+    """Does the scorer score each step of a path, or only the path as a whole?"""
     return bool(getattr(scorer, "scores_steps", False))
 
 
-_NO_COST = Score(None).cost  # the one that a score without a cost has
+_NO_COST = Score(None).cost  # the default cost of a score
 
 
 async def evaluate(trace: Trace, steps: Sequence[int], scorer: Scorer) -> list[float | None]:
-    """Each step's score; None where it is undecided. A scorer that breaks decides nothing, and stops nobody."""
+    """Score the steps; None where undecided. A scorer that crashes leaves its steps undecided and stops nothing."""
     if not steps:
         return []
     scores = await _call_scorer(trace, steps, scorer)
@@ -75,7 +75,7 @@ async def _call_scorer(trace: Trace, steps: Sequence[int], scorer: Scorer) -> li
             scores = list(await scorer(trace, steps))
     except (Interrupted, BudgetExhausted):
         raise
-    except PonderError as error:  # it says itself what to do
+    except PonderError as error:  # its message says what to do
         return [Score(None, str(error))] * len(steps)
     except Exception as error:
         return [Score(None, f"the scorer {scorer.name} crashed: {type(error).__name__}: {error}")] * len(steps)
@@ -88,16 +88,16 @@ async def _call_scorer(trace: Trace, steps: Sequence[int], scorer: Scorer) -> li
 
 
 def rollout_answers(trace: Trace, step: int) -> list[int]:
-    """The answers that were written from a step to try it."""
+    """The whole answers that were sampled from a step to evaluate it."""
     return [k for k in trace.children(step) if trace.steps[k].last and not trace.steps[k].pruned]
 
 
 @dataclass(frozen=True, slots=True)
 class StepValue:
-    """(1 - mix) v + mix z, with v the guide's word on the step and z the mean of its word on n answers written from
-    there (AlphaGo, Silver et al. 2016); v alone where n is 0, and for an answer.
+    """(1 - w) v + w z with w = `rollout_weight`, v the guide's score of the step, and z its mean score of the answers
+    sampled from there (AlphaGo, Silver et al. 2016); v alone without rollouts, and for an answer.
 
-    `two_player`: a score is in the eyes of who began the step, and the other side begins a rollout.
+    `two_player`: a score is for the player who made the step, and the other player starts a rollout.
     """
 
     rollouts: int = 0
@@ -105,7 +105,7 @@ class StepValue:
     two_player: bool = False
 
     def value(self, trace: Trace, step: int, guide: str) -> float | None:
-        """None where it is not known."""
+        """The value of a step; None if unknown."""
         v = trace.score(step, guide)
         if not self.rollouts or trace.steps[step].done:
             return v
@@ -116,7 +116,7 @@ class StepValue:
         return z if v is None or self.rollout_weight == 1 else (1 - self.rollout_weight) * v + self.rollout_weight * z
 
     async def evaluate(self, trace: Trace, steps: Sequence[int], policy: Policy, guide: Scorer, how: Sampling) -> None:
-        """Write what rollouts are lacking and have all judged; a step whose worth stays unknown is closed."""
+        """Sample the missing rollouts and score them; prune a step whose value stays unknown."""
         onward = [i for i in steps if self.rollouts and not trace.steps[i].done]
         asked = [i for i in steps if not self.rollouts or self.rollout_weight < 1 or trace.steps[i].done]
         lacking = {
@@ -127,7 +127,7 @@ class StepValue:
                 await expand(trace, [*lacking], policy, how, [*lacking.values()], cut=WHOLE_ANSWER, last=True)
             except (Interrupted, BudgetExhausted):
                 raise
-            except PonderError:  # each failed, and is closed with its reason
+            except PonderError:  # each failed and is pruned with its reason
                 pass
         ends = [k for i in onward for k in rollout_answers(trace, i)]
         await evaluate(trace, [i for i in (*asked, *ends) if trace.score(i, guide.name) is None], guide)
@@ -135,4 +135,4 @@ class StepValue:
         for i in onward:
             if self.value(trace, i, guide.name) is None:
                 why = [trace.steps[k].scores[guide.name].reason for k in rollout_answers(trace, i)]
-                prune(trace, [i], f"no rollout was judged: {why[0] if why else 'none was written'}")
+                prune(trace, [i], f"no rollout was scored: {why[0] if why else 'none was sampled'}")

@@ -22,20 +22,20 @@ _SLOT = re.compile(r"\{(\w+)\}")
 
 
 def fill_template(template: str, **slots: str) -> str:
-    """Each {slot} by its text. Braces that are no slot stay (\\frac{a}{b}), and what is filled in is not looked at."""
+    """Replace each {slot} by its text. Other braces stay (\\frac{a}{b}), and inserted text is not filled again."""
     return _SLOT.sub(lambda m: slots.get(m[1], m[0]), template)
 
 
 def require_slots(what: str, template: str, *slots: str) -> None:
-    """Refuse a template that would not show what the question is about."""
+    """Refuse a template without these slots."""
     if lacking := [s for s in slots if f"{{{s}}}" not in template]:
-        raise UsageError(f"the {what} prompt does not say where {{{lacking[0]}}} goes; write that into it")
+        raise UsageError(f"the {what} prompt has no slot {{{lacking[0]}}}; write it into the template")
 
 
 def messages_from_template(problem: Problem, template: str, *, answers: bool = False, **slots: str) -> list[Message]:
-    """The problem's conversation with its last message said by this template, whose {question} is that message.
+    """The problem's conversation with its last message replaced by this template, whose {question} is that message.
 
-    How to answer the problem is said only where the reply `answers` it, and at the end.
+    The answer instruction is added, at the end, only if the reply `answers` the problem.
     """
     given = [dict(m) for m in problem.messages] or [{"role": "user", "content": ""}]
     question = str(given[-1]["content"]).removesuffix(problem.answer_instruction)
@@ -45,7 +45,7 @@ def messages_from_template(problem: Problem, template: str, *, answers: bool = F
 
 
 def text_after_thinking(trace: Trace, step: int) -> str:
-    """What a step says to others: without its thinking, unless that is all there is."""
+    """A step's text without its thinking, unless there is nothing else."""
     text = trace.text(step)
     return (strip_thinking(text) or text).strip()
 
@@ -55,13 +55,13 @@ _Key = tuple[bytes, tuple[int, ...]]
 
 class FollowUpQuestion(NamedTuple):
     messages: Sequence[Message]
-    cites: tuple[int, ...]  # the steps it quotes
-    shared_prompt: bool = False  # the same words are the same question, whichever step they are about
+    cites: tuple[int, ...]  # the steps that it quotes
+    shared_prompt: bool = False  # equal text is one question, whichever step it is about
 
 
 @dataclass(slots=True)
 class FollowUps:
-    """The further prompts of a trace, by what they say."""
+    """The follow-up prompts of a trace, by their tokens."""
 
     trace: Trace
     policy: Policy
@@ -75,12 +75,12 @@ class FollowUps:
                 self._prompt_steps.setdefault((words, ()), i)
 
     async def ask_all(
-        self, questions: Sequence[FollowUpQuestion], sampling: Sampling, n: int = 1, *, aside: bool = False
+        self, questions: Sequence[FollowUpQuestion], sampling: Sampling, n: int = 1, *, meta: bool = False
     ) -> list[list[int] | PonderError]:
-        """n replies to each question, or why there are none; prompts and replies are added in order.
+        """n replies to each question, or the error; prompts and replies are added to the trace in order.
 
-        `aside`: they speak about a thought. Else each is an answer to the problem. If all that is asked now fails,
-        that is an error.
+        `meta`: the replies are meta steps about a thought; else each is an answer to the problem. If all new questions
+        fail, that is an error.
         """
         wanted: dict[_Key, tuple[FollowUpQuestion, Ids]] = {}
         keys = [self._key(q, wanted) for q in questions]
@@ -92,19 +92,17 @@ class FollowUps:
             if isinstance(drawn, PonderError):
                 failed[key] = drawn
             elif drawn is not None:
-                self._keep(key, *wanted[key], drawn, aside)
+                self._keep(key, *wanted[key], drawn, meta)
         if failed and len(failed) == len(lacking):
             raise next(iter(failed.values()))
         if spent is not None:
             raise spent
         return [failed[k] if k in failed else list(self.trace.children(self._prompt_steps[k]))[:n] for k in keys]
 
-    async def ask(
-        self, question: FollowUpQuestion, sampling: Sampling, n: int = 1, *, aside: bool = False
-    ) -> list[int]:
+    async def ask(self, question: FollowUpQuestion, sampling: Sampling, n: int = 1, *, meta: bool = False) -> list[int]:
         """n replies to one question."""
-        (found,) = await self.ask_all([question], sampling, n, aside=aside)
-        assert not isinstance(found, PonderError)  # all that was asked failed: that is raised
+        (found,) = await self.ask_all([question], sampling, n, meta=meta)
+        assert not isinstance(found, PonderError)  # if its only question fails, ask_all raises
         return found
 
     def count_replies(self, question: FollowUpQuestion) -> int:
@@ -114,7 +112,7 @@ class FollowUps:
     def _key(self, question: FollowUpQuestion, wanted: dict[_Key, tuple[FollowUpQuestion, Ids]]) -> _Key:
         prefix = self.policy.encode(question.messages)
         key = prefix.tobytes(), () if question.shared_prompt else question.cites
-        if key in wanted and question.shared_prompt:  # one prompt about several steps
+        if key in wanted and question.shared_prompt:  # one prompt cites several steps
             before, _ = wanted[key]
             question = before._replace(cites=(*before.cites, *question.cites))
         wanted[key] = question, prefix
@@ -134,13 +132,13 @@ class FollowUps:
             return error
 
     def _keep(
-        self, key: _Key, question: FollowUpQuestion, prefix: Ids, drawn: Sequence[Completion], aside: bool
+        self, key: _Key, question: FollowUpQuestion, prefix: Ids, drawn: Sequence[Completion], meta: bool
     ) -> None:
         if key not in self._prompt_steps:
             text = str(question.messages[-1]["content"])
             self._prompt_steps[key] = self.trace.add(Step(None, text, prefix, cites=question.cites))
         for c in drawn:
-            add_completion(self.trace, self._prompt_steps[key], c, last=not aside, aside=aside)
+            add_completion(self.trace, self._prompt_steps[key], c, last=not meta, meta=meta)
 
 
 def numbered_texts(texts: Sequence[str], name: str = "Attempt") -> str:

@@ -18,23 +18,25 @@ from ponder.types import Completion, Ids, Message, Sampling, Step, Trace
 
 async def generate(
     trace: Trace, parent: int, policy: Policy, sampling: Sampling, n: int = 1, last: bool = False,
-    *, cut: Cut | None = None, aside: bool = False,
+    *, cut: Cut | None = None, meta: bool = False,
 ) -> list[int]:  # fmt: skip
-    """n continuations of a step, as its children; what they cost goes on the trace.
+    """Sample n continuations of a step and add them as its children; their cost is added to the trace.
 
-    `last`: they are answers. `cut`: they are steps, and `sampling.max_tokens` is for the whole answer.
+    `last`: they are answers. `cut`: they are steps, and `sampling.max_tokens` limits the whole answer. `meta`: they
+    are meta steps.
     """
     drawn = await sample_continuations(trace, parent, policy, sampling, n, cut)
-    return [add_completion(trace, parent, c, cut, last, aside) for c in drawn]
+    return [add_completion(trace, parent, c, cut, last, meta) for c in drawn]
 
 
 async def expand(
     trace: Trace, parents: Sequence[int], policy: Policy, sampling: Sampling, n: int | Sequence[int] = 1,
-    *, cut: Cut | None = None, last: bool = False, aside: bool = False,
+    *, cut: Cut | None = None, last: bool = False, meta: bool = False,
 ) -> list[list[int]]:  # fmt: skip
-    """`generate` for several steps at once; children are added in the order of their parents, whoever came first.
+    """`generate` for several steps concurrently; children are added in the order of their parents.
 
-    A branch that fails (its context is full, a server refused it) is pruned with the reason; all together are an error.
+    A branch that fails (its context is full, a server refused it) is pruned with the reason. If all fail, that is an
+    error.
     """
     counts = [n] * len(parents) if isinstance(n, int) else list(n)
 
@@ -52,7 +54,7 @@ async def expand(
         if isinstance(drawn, PonderError):
             trace.steps[parent].pruned = str(drawn)
         out.append(
-            [add_completion(trace, parent, c, cut, last, aside) for c in drawn] if isinstance(drawn, list) else []
+            [add_completion(trace, parent, c, cut, last, meta) for c in drawn] if isinstance(drawn, list) else []
         )
     errors = [d for d in found if isinstance(d, PonderError)]
     if errors and len(errors) == len(parents):
@@ -65,9 +67,11 @@ async def expand(
 async def sample_continuations(
     trace: Trace, parent: int, policy: Policy, sampling: Sampling, n: int = 1, cut: Cut | None = None
 ) -> list[Completion]:
-    """What `generate` would add, without adding it."""
+    """Sample what `generate` would add, without adding it."""
     prefix = trace.token_ids(parent)
-    if sampling.seed is not None and (had := len(trace.children(parent))):  # else it would write the same again
+    if sampling.seed is not None and (
+        had := len(trace.children(parent))
+    ):  # or the same seed would sample the same again
         sampling = replace(sampling, seed=_derive_seed(sampling.seed, had))
     if cut is None:
         return await call_policy(policy, prefix, sampling, n)
@@ -82,7 +86,7 @@ async def sample_continuations(
 
 
 async def call_policy(policy: Policy, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
-    """What the policy gives: at least one continuation, and at times fewer than were asked for."""
+    """Call the policy. It returns at least one continuation, and sometimes fewer than n."""
     drawn = await policy.generate(prefix, sampling, n)
     if not drawn:
         raise ModelError("the policy gave no continuation; a text that is complete must end with a stop")
@@ -90,11 +94,11 @@ async def call_policy(policy: Policy, prefix: Ids, sampling: Sampling, n: int = 
 
 
 def add_completion(
-    trace: Trace, parent: int, c: Completion, cut: Cut | None = None, last: bool = False, aside: bool = False
+    trace: Trace, parent: int, c: Completion, cut: Cut | None = None, last: bool = False, meta: bool = False
 ) -> int:
-    """A completion as a step; one that says nothing, or does not end, is pruned."""
+    """Add a completion as a step; prune it if it is empty or its step does not end."""
     trace.add_cost(c.cost)
-    step = Step(parent, c.text, c.token_ids, c.logprobs, c.stop, c.version, notes=dict(c.notes), last=last, meta=aside)
+    step = Step(parent, c.text, c.token_ids, c.logprobs, c.stop, c.version, notes=dict(c.notes), last=last, meta=meta)
     if c.top_logprobs is not None:
         step.notes["share"] = top_k_share(c)
     if not len(c.token_ids):
@@ -105,17 +109,17 @@ def add_completion(
 
 
 def insert_text(trace: Trace, parent: int, text: str, policy: Policy, *, cites: tuple[int, ...] = ()) -> int:
-    """Text that no policy drew, and that is not trained: a tool's result, a word to go on with."""
+    """Add text that no policy sampled and training does not learn: a tool's result, a wait word."""
     return trace.add(Step(parent, text, policy.tokens(text), cites=cites))
 
 
 def add_prompt(trace: Trace, messages: Sequence[Message], policy: Policy, *, cites: tuple[int, ...] = ()) -> int:
-    """A further prompt, which quotes the steps it cites."""
+    """Add a follow-up prompt, which quotes the steps it cites."""
     return trace.add(Step(None, str(messages[-1]["content"]), policy.encode(messages), cites=cites))
 
 
 def _is_complete_step(c: Completion, cut: Cut, room: int) -> bool:
-    """Nothing is to be written on: `_extend_to_step_end` would give it back as it is."""
+    """Is the step complete, so that `_extend_to_step_end` would return it unchanged?"""
     written = len(c.token_ids)
     return c.stop == "eos" or not written or (c.stop == "stop" and written < room and cut.is_complete(c.text))
 
@@ -123,14 +127,14 @@ def _is_complete_step(c: Completion, cut: Cut, room: int) -> bool:
 async def _extend_to_step_end(
     c: Completion, prefix: Ids, policy: Policy, sampling: Sampling, cut: Cut, room: int
 ) -> Completion:
-    """Go on while a cut that fired did not count, or stands inside a character."""
+    """Sample on while the cut fired at a place that does not count, or inside a character."""
     how = replace(sampling, forced_token_ids=(), min_tokens=0)
     most = min(room, cut.max_step_tokens)
     while c.stop != "eos" and (written := len(c.token_ids)):
         counted = c.stop == "length" and bool(cut.tokens) and written >= cut.tokens
         if (c.stop == "stop" or counted) and cut.is_complete(c.text):
             return replace(c, stop="stop" if written < room else "length")
-        if written >= most or (c.stop == "length" and not counted):  # nothing but the budget ended it
+        if written >= most or (c.stop == "length" and not counted):  # only max_tokens ended it
             return replace(c, stop="length")
         bound = replace(cut.limit_sampling(how, room), max_tokens=1 if counted else most - written)
         if bound.seed is not None:
@@ -139,7 +143,7 @@ async def _extend_to_step_end(
             (more,) = await call_policy(policy, np.concatenate([prefix, c.token_ids]), bound)
         except Interrupted:
             raise
-        except PonderError:  # no budget or no room for more: what was written is paid for, and is kept
+        except PonderError:  # no budget or no room for more: keep what was sampled
             return replace(c, stop="length")
         if not len(more.token_ids):
             return replace(c, cost=c.cost + more.cost)
@@ -152,19 +156,19 @@ def _derive_seed(seed: int, number: int) -> int:
 
 
 def chain_end(trace: Trace, step: int) -> int:
-    """The end of the chain that goes on from here."""
+    """The last step of the chain that starts here."""
     while below := trace.children(step):
         step = below[0]
     return step
 
 
 def end_if_sampled(trace: Trace, end: int) -> int | None:
-    """The end of a chain as an answer; None where the policy has said nothing on the way there."""
+    """The end of a chain as an answer; None if the policy sampled nothing on the path."""
     return end if any(trace.steps[i].sampled for i in trace.path(end)) else None
 
 
 def add_unless_empty(trace: Trace, end: int, c: Completion) -> int:
-    """The step that this becomes, or the one before it where nothing is left of it."""
+    """Add a completion as a step; the step before it if the completion is empty."""
     if len(c.token_ids):
         return add_completion(trace, end, c)
     trace.add_cost(c.cost)
@@ -172,8 +176,8 @@ def add_unless_empty(trace: Trace, end: int, c: Completion) -> int:
 
 
 async def resume_truncated(trace: Trace, answers: Sequence[int], policy: Policy, sampling: Sampling) -> None:
-    """Go on with the answers that ended before their `max_tokens` and not by themselves. Where that is impossible (the
-    context is full), they stay as they are."""
+    """Continue the answers that a budget truncated before their `max_tokens`. If that is impossible (the context is
+    full), they stay as they are."""
 
     async def more(step: int) -> list[Completion]:
         try:
@@ -209,7 +213,7 @@ def prune(trace: Trace, steps: Iterable[int], reason: str) -> None:
 
 
 def prune_undecided(trace: Trace, steps: Sequence[int], scorer: str) -> list[int]:
-    """The steps that have a score; the others are pruned, with the scorer's reason."""
+    """Prune the steps without a score, with the scorer's reason; returns the others."""
     for i in steps:
         if trace.score(i, scorer) is None:
             found = trace.steps[i].scores.get(scorer)

@@ -26,16 +26,16 @@ FEEDBACK_TEMPLATE = "What was found about this attempt:\n{found}\n\n"
 
 async def refine(
     follow_ups: FollowUps, step: int, sampling: Sampling, feedback: str = "", template: str = REFINE_TEMPLATE,
-    *, aside: bool = False, resample: bool = False,
+    *, meta: bool = False, resample: bool = False,
 ) -> int:  # fmt: skip
-    """A better answer than this step's, to a prompt that cites it: the one that there is, or `another`."""
+    """Ask for a better answer than this step's. Returns the existing refinement, or with `resample` a new one."""
     trace = follow_ups.trace
     told = FEEDBACK_TEMPLATE.replace("{found}", feedback.strip()) if feedback.strip() else ""
     messages = messages_from_template(
-        trace.problem, template, answers=not aside, answer=text_after_thinking(trace, step), feedback=told
+        trace.problem, template, answers=not meta, answer=text_after_thinking(trace, step), feedback=told
     )
     asked = FollowUpQuestion(messages, (step,))
-    return (await follow_ups.ask(asked, sampling, 1 + follow_ups.count_replies(asked) * resample, aside=aside))[-1]
+    return (await follow_ups.ask(asked, sampling, 1 + follow_ups.count_replies(asked) * resample, meta=meta))[-1]
 
 
 AGGREGATE_TEMPLATE = """{question}
@@ -48,7 +48,7 @@ Use what is right in them, leave out what is wrong, and give one complete answer
 
 
 def aggregate_question(trace: Trace, steps: Sequence[int], template: str = AGGREGATE_TEMPLATE) -> FollowUpQuestion:
-    """The question that asks for one thought out of these."""
+    """The follow-up question that asks for one answer made of these steps."""
     if not steps:
         raise UsageError("there is nothing to aggregate: give at least one step")
     thoughts = numbered_texts([text_after_thinking(trace, i) for i in steps])
@@ -60,5 +60,5 @@ def aggregate_question(trace: Trace, steps: Sequence[int], template: str = AGGRE
 async def aggregate(
     follow_ups: FollowUps, steps: Sequence[int], sampling: Sampling, n: int = 1, template: str = AGGREGATE_TEMPLATE
 ) -> list[int]:
-    """n answers, each made of all of these, to a prompt that cites them."""
+    """n answers, each made of all these steps, to one prompt that cites them."""
     return await follow_ups.ask(aggregate_question(follow_ups.trace, steps, template), sampling, n)

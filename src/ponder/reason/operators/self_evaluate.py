@@ -1,7 +1,7 @@
 """Evaluate: ask the policy itself: rate a thought on a scale, vote for the best of several, or give P(True).
 
-Replies are meta steps in the trace and cite the thoughts they are about. `enhanced_borda_count` ranks answers by pairwise
-comparisons.
+Replies are meta steps in the trace and cite the thoughts they are about. `enhanced_borda_count` ranks answers by
+pairwise comparisons.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from ponder.reason.operators.follow_up import (
 from ponder.types import Completion, Message, Sampling, Score, Trace, ids
 from ponder.verify import strip_thinking
 
-RatingScale = tuple[tuple[str, float], ...]  # a word that a reply may end with, and what it is worth
+RatingScale = tuple[tuple[str, float], ...]  # last words of a reply, and their values
 TREE_OF_THOUGHTS_SCALE: RatingScale = (("impossible", 0.001), ("likely", 1.0), ("sure", 20.0))  # Yao et al. 2023
 
 
 def score_from_replies(replies: Sequence[str], scale: RatingScale) -> Score:
-    """The sum of what the replies' last words are worth: sum over words of worth times count (Yao et al. 2023).
+    """The sum of the values of the replies' last words (Yao et al. 2023).
 
-    A reply that ends with no word of the scale adds nothing; where none does, nothing is known.
+    A reply without a word of the scale adds nothing; if no reply has one, the score is undecided.
     """
     counts = dict.fromkeys((word for word, _ in scale), 0)
     for reply in replies:
@@ -48,7 +48,7 @@ def score_from_replies(replies: Sequence[str], scale: RatingScale) -> Score:
 
 
 def _last_word(reply: str, words: dict[str, int]) -> str | None:
-    """The word that the last line is, or that stands in it after a colon; "not sure" is none."""
+    """The word that is the last line, or follows a colon in it; "not sure" is none."""
     lines = (strip_thinking(reply) or "").strip().splitlines()
     word = re.sub(r"[\W_]+", " ", lines[-1].rsplit(":", 1)[-1]).strip().lower() if lines else ""
     return word if word in words else None
@@ -57,8 +57,8 @@ def _last_word(reply: str, words: dict[str, int]) -> str | None:
 async def value_thoughts(
     follow_ups: FollowUps, questions: Sequence[FollowUpQuestion], sampling: Sampling, n: int, scale: RatingScale
 ) -> list[Score]:
-    """A score for what each question is about, from n replies to it. The same question is asked once."""
-    found = await follow_ups.ask_all([q._replace(shared_prompt=True) for q in questions], sampling, n, aside=True)
+    """A score per question, from n replies to it. Equal questions are asked once."""
+    found = await follow_ups.ask_all([q._replace(shared_prompt=True) for q in questions], sampling, n, meta=True)
     return [
         Score(None, str(r))
         if isinstance(r, PonderError)
@@ -80,11 +80,11 @@ _BEST_CHOICE = re.compile(r"best choice is\W*(\d{1,6})", re.IGNORECASE)
 async def vote_on_thoughts(
     follow_ups: FollowUps, steps: Sequence[int], sampling: Sampling, n: int, template: str = VOTE_TEMPLATE
 ) -> list[Score]:
-    """How many of n replies find each of these thoughts the best (Yao et al. 2023)."""
+    """How many of n replies vote for each of these thoughts (Yao et al. 2023)."""
     trace = follow_ups.trace
     choices = numbered_texts([trace.text(i).strip() for i in steps], "Choice")
     question = FollowUpQuestion(messages_from_template(trace.problem, template, choices=choices), tuple(steps))
-    replies = await follow_ups.ask(question, sampling, n, aside=True)
+    replies = await follow_ups.ask(question, sampling, n, meta=True)
     chosen = [_parse_choice(trace.steps[i].text) for i in replies]
     if not any(c is not None and 1 <= c <= len(steps) for c in chosen):
         return [Score(None, f"none of {n} replies names a choice")] * len(steps)
@@ -108,20 +108,20 @@ Is the proposed answer right? Reply with one word, True or False."""
 class PTrue:
     """P(True) (Kadavath et al. 2022): the probability of True against False as the next word, by log-probability.
 
-    A `Scorer` on its own: the policy is asked, nothing is sampled further, the trace does not grow. Undecided where
-    the policy does not tell the probability of either word.
+    A `Scorer`: it asks the policy for one token and adds nothing to the trace. Undecided if the policy does not return
+    the probability of either word.
     """
 
     policy: Policy
     template: str = P_TRUE_TEMPLATE
     true_word: str = "True"
     false_word: str = "False"
-    logprobs: int = 20  # likeliest tokens that are looked at
+    logprobs: int = 20  # top tokens to read
 
     def __post_init__(self) -> None:
         require_slots("P(True)", self.template, "question", "answer")
         if self.logprobs < 2:
-            raise UsageError(f"logprobs is {self.logprobs}; both words must have room among them")
+            raise UsageError(f"logprobs is {self.logprobs}; both words must fit among the top tokens")
 
     @property
     def name(self) -> str:
@@ -145,9 +145,9 @@ class PTrue:
         return replace(self.score_completion(c), cost=cost)
 
     def score_completion(self, c: Completion) -> Score:
-        """P(yes) / (P(yes) + P(no)), each over all tokens that begin that word."""
+        """P(true) / (P(true) + P(false)), each summed over all tokens that start that word."""
         if c.top_logprobs is None or not len(c.top_logprobs[0]):
-            return Score(None, "the policy does not tell the probabilities of its next token")
+            return Score(None, "the policy does not return the probabilities of its next token")
         mass = {self.true_word: 0.0, self.false_word: 0.0}
         for token, logprob in zip(c.top_logprobs[0][0], c.top_logprobs[1][0], strict=True):
             text = self.policy.text(ids([int(token)])).strip().lower()
@@ -165,14 +165,14 @@ class PTrue:
         )
 
 
-WinProbabilities = NDArray[np.float64]  # [i, j]: the chance that i is better than j; NaN where nobody compared
+WinProbabilities = NDArray[np.float64]  # [i, j]: probability that i is better than j; NaN: not compared
 
 
 def enhanced_borda_count(wins: WinProbabilities) -> list[float]:
     """Enhanced Borda count (LLaMA-Berry, Zhang et al. 2024), from 0 for the last to 1 for the first.
 
-    i beats j where it is likelier the better one, or beats one that beats j (Floyd and Warshall's closure). Who beats
-    more comes first; of equals, who was the likelier winner on the average. One alone is worth 1/2.
+    i beats j if it is more likely the better one, or beats one that beats j (Floyd-Warshall closure). Answers are
+    ranked by how many they beat, then by mean win probability. A single answer gets 1/2.
     """
     count = len(wins)
     if count < 2:

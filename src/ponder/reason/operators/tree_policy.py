@@ -1,7 +1,7 @@
 """Traverse: which child of a step a tree search visits next, the priors of children, and progressive widening.
 
-Each selection rule is its paper's formula, a pure function. Letters: N visits of the parent, and n, q, p of a child: its
-visits, the mean value below it, its prior.
+Each selection rule is its paper's formula, a pure function. Letters: N visits of the parent, and n, q, p of a child:
+its visits, the mean value below it, its prior.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ChildVisits = Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class UCT:
-    """q + c sqrt(ln N / n), and who was never visited comes first (Kocsis and Szepesvári 2006)."""
+    """q + c sqrt(ln N / n); unvisited children come first (Kocsis and Szepesvári 2006)."""
 
     c: float = math.sqrt(2)
 
@@ -29,7 +29,7 @@ class UCT:
         _check_not_negative(c=self.c)
 
     def scores(self, visits: int, value: float, n: ChildVisits, q: ChildValues, p: ChildValues) -> list[float]:
-        log_visits = math.log(1 + sum(n))  # N: one visit opened the parent, the others went on to a child
+        log_visits = math.log(1 + sum(n))  # N: one visit expanded the parent, the others went to a child
         return [y + self.c * math.sqrt(log_visits / x) if x else math.inf for x, y in zip(n, q, strict=True)]
 
 
@@ -72,7 +72,7 @@ class PUCT:
 class X1:
     """q + sqrt(N - 1) / (1 + n) (c1 + log((N + c2) / c2)): no prior, q scaled to 0..1 (Besta et al. 2025).
 
-    `low` and `high` bound what the guide says; x1's own rewards lie between -1 and 1.
+    `low` and `high` bound the guide's scores; x1's own rewards lie between -1 and 1.
     """
 
     c1: float = 1.25
@@ -94,7 +94,7 @@ SelectionRule = UCT | PUCT | X1
 
 
 def open_children(trace: Trace, parent: int) -> list[int]:
-    """The children that a search may go on to: not the rollouts (`last`), and nothing pruned."""
+    """The children that a search can descend to: neither rollouts (`last`) nor pruned or meta steps."""
     steps = trace.steps
     return [k for k in trace.children(parent) if not ((s := steps[k]).last or s.pruned or s.meta)]
 
@@ -105,8 +105,8 @@ def select_child(
 ) -> int:  # fmt: skip
     """The child with the highest score, the first of equals.
 
-    `flying`: visits under way, by step. Each counts as a visit already, and as one that found `loss` (virtual loss,
-    Segal 2010), or where that is None as one that found what was found before (Liu et al. 2020).
+    `in_flight`: visits in flight, by step. Each counts as a visit already, with the value `virtual_loss` (Segal 2010),
+    or, if that is None, with the step's current value (Liu et al. 2020).
     """
     steps = trace.steps
     here = steps[parent]
@@ -153,7 +153,7 @@ class ProgressiveWidening:
 
 @dataclass(frozen=True, slots=True)
 class DirichletNoise:
-    """(1 - share) p + share Dirichlet(alpha): AlphaZero's, at the root (chess 0.3, Go 0.03)."""
+    """(1 - fraction) p + fraction Dirichlet(alpha): AlphaZero's, at the root (chess 0.3, Go 0.03)."""
 
     alpha: float = 0.3
     fraction: float = 0.25
@@ -173,7 +173,7 @@ class DirichletNoise:
 
 
 def softmax_priors(logprobs: Sequence[float], temperature: float = 1.0) -> list[float]:
-    """p_i = exp(l_i / T) / sum_j exp(l_j / T). All alike where a policy does not tell its probabilities (NaN)."""
+    """p_i = exp(l_i / T) / sum_j exp(l_j / T). Uniform if the policy does not return probabilities (NaN)."""
     if not logprobs:
         return []
     scaled = [x / temperature for x in logprobs]
@@ -188,7 +188,7 @@ def softmax_priors(logprobs: Sequence[float], temperature: float = 1.0) -> list[
 def set_priors(
     trace: Trace, siblings: Sequence[int], temperature: float = 1.0, noise: DirichletNoise | None = None
 ) -> None:
-    """Write the priors of siblings: their probabilities as sequences, normalised among each other."""
+    """Set the priors of siblings: their sequence probabilities, normalised among each other."""
     steps = [trace.steps[i] for i in siblings]
     found = softmax_priors(
         [float(s.logprobs.sum()) if s.logprobs is not None else math.nan for s in steps], temperature

@@ -30,24 +30,26 @@ UNCERTAINTY_MEASURES = ("entropy", "varentropy", "gini", *LOW_MEANS_UNCERTAIN)
 
 
 def token_uncertainty(c: Completion, name: str, vocabulary: int = 0) -> Floats:
-    """One measure for each token that was drawn, from what the policy tells of its distributions."""
+    """One measure for each sampled token, from the statistics that the policy returns."""
     if name == "margin":
         if c.top_logprobs is None or c.top_logprobs[1].shape[-1] < 2:
-            raise UsageError("the margin needs the two likeliest tokens, and this policy does not tell them")
+            raise UsageError("the margin needs the two likeliest tokens, and this policy does not return them")
         p = np.exp(c.top_logprobs[1][:, :2].astype(np.float64))
         return (p[:, 0] - p[:, 1]).astype(np.float32)
     told = "gini" if name == "variance" else name
     if told not in c.notes:
-        raise UsageError(f"this policy does not tell the {told} of its distributions; fork by margin, or use another")
+        raise UsageError(
+            f"this policy does not return the {told} of its distributions; fork by margin, or use another policy"
+        )
     values = c.notes[told]
     return ((1 - values - 1 / vocabulary) / vocabulary).astype(np.float32) if name == "variance" else values
 
 
 @dataclass(frozen=True, slots=True)
 class UncertaintyTrigger:
-    """When a token is too uncertain: beyond a fixed value, or beyond a share of what was seen before.
+    """Fires at an uncertain token: beyond a fixed `threshold`, or beyond a `quantile` of the tokens so far. Give one.
 
-    Give one. `quantile=0.9`: more uncertain than nine tenths of the tokens so far, of which there must be `least`.
+    `quantile=0.9`: more uncertain than nine tenths of the tokens so far, once there are `min_seen_tokens`.
     """
 
     threshold: float | None = None
@@ -65,9 +67,9 @@ class UncertaintyTrigger:
             )
 
     def cutoff(self, seen: Sequence[float], small: bool = False) -> float | None:
-        """The value beyond which a token fires, given the sorted ones seen before; None: none does yet.
+        """The value beyond which a token fires, given the sorted earlier values; None: none fires yet.
 
-        `small`: small values are the uncertain ones.
+        `small`: small values are uncertain.
         """
         if self.quantile is None:
             return self.threshold
@@ -79,14 +81,14 @@ class UncertaintyTrigger:
 
 
 def is_beyond_cutoff(value: float, bar: float | None, small: bool = False) -> bool:
-    """Is this value on the uncertain side of the bar?"""
+    """Is the value on the uncertain side of the cutoff?"""
     return bar is not None and (value < bar if small else value > bar)
 
 
 def insert_sorted(seen: list[float], values: Floats) -> None:
-    """Keep what was seen in order."""
+    """Insert the values into a sorted list."""
     for value in values.tolist():
-        if value == value:  # not told
+        if value == value:  # NaN: not known
             bisect.insort(seen, value)
 
 
@@ -94,14 +96,14 @@ ConfidenceMeasure = Literal["likelihood", "entropy", "gini"]
 
 
 def mean_logprob(trace: Trace, step: int) -> float | None:
-    """Of the tokens that the policy drew on the way to a step; None where it does not tell."""
+    """Mean log-probability of the sampled tokens on the path to a step; None if the policy returns none."""
     return _mean([lp for i in trace.path(step) if (lp := trace.steps[i].logprobs) is not None])
 
 
 def answer_confidence(trace: Trace, step: int, how: ConfidenceMeasure = "likelihood") -> float | None:
     """In [0, 1]. `likelihood`: exp of the mean log-probability (the normalised weight of Wang et al. 2023). `entropy`:
-    exp(-H) of the mean entropy H in nats. `gini`: 1 - the mean of Gini's measure. The last two take what
-    `Sampling.measures` asks for."""
+    exp(-H) of the mean entropy H in nats. `gini`: 1 - the mean of Gini's measure. The last two need
+    `Sampling.token_stats`."""
     if how == "likelihood":
         mean = mean_logprob(trace, step)
         return None if mean is None else math.exp(min(0.0, mean))

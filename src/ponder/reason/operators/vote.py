@@ -42,7 +42,7 @@ def _votes(answers: Sequence[A | None], scores: Sequence[float | None]) -> list[
 
 
 def is_vote_decided(answers: Sequence[A | None], weights: Sequence[float | None], left: int, most: float = 1.0) -> bool:
-    """Can none of the `left` votes to come, each worth 0 to `most`, change who wins? First seen wins ties."""
+    """Can none of the `left` remaining votes, each of weight 0 to `most`, change the winner? First seen wins ties."""
     sums: dict[A, float] = {}
     for answer, weight in zip(answers, weights, strict=True):
         if answer is not None and weight is not None:
@@ -52,7 +52,7 @@ def is_vote_decided(answers: Sequence[A | None], weights: Sequence[float | None]
     seen = {a: place for place, a in enumerate(sums)}
     leader = max(sums, key=lambda a: sums[a])
     ahead = sums.pop(leader)
-    if left * most > ahead:  # an answer that nobody has given yet
+    if left * most > ahead:  # an answer not seen yet could win
         return False
     reach = {a: total + left * most for a, total in sums.items()}
     return all(r < ahead or (r == ahead and seen[leader] < seen[a]) for a, r in reach.items())

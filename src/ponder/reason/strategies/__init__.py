@@ -1,4 +1,4 @@
-"""Ways to spend compute on a problem, by name."""
+"""Strategies: how to spend test-time compute on a problem. `STRATEGIES` has them by their command-line names."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Beam search over steps, and beams that look ahead before they choose."""
+"""Beam search over steps, and beam search with lookahead."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ from ponder.types import Completion, Trace
 
 @dataclass(frozen=True, slots=True)
 class BeamSearch(Stepwise):
-    """Keep the n/m best steps, continue each by m (Snell et al. 2024, "Scaling LLM Test-Time Compute Optimally").
+    """Keep the n/m best steps and continue each by m = `beam_width` (Snell et al. 2024, "Scaling LLM Test-Time Compute
+    Optimally").
 
-    An answer leaves the beam, and the n/m best of the rest are kept: so does Hugging Face's search-and-learn. Where
-    fewer are left, the n continuations are shared out among them. The search ends when n answers are there or nothing
-    is left to continue; they vote, weighted by their ranks.
+    A finished answer leaves the beam and the n/m best of the rest are kept, as in Hugging Face's search-and-learn. If
+    fewer are left, they share the n continuations. The search ends with n answers or when nothing is left to continue;
+    the answers vote, weighted by their scores.
     """
 
     n: int = 16
     beam_width: int = 4
-    filter_duplicates: bool = (
-        False  # of steps with the same tokens only the first can be kept (search-and-learn's filter)
-    )
+    filter_duplicates: bool = False  # of paths with equal tokens only the first can be kept (as search-and-learn)
 
     def __post_init__(self) -> None:
         Stepwise.__post_init__(self)
@@ -50,17 +49,17 @@ class BeamSearch(Stepwise):
 
 @dataclass(frozen=True, slots=True)
 class LookaheadBeamSearch(BeamSearch):
-    """A beam that rates a step by where k further, greedy steps lead (Snell et al. 2024). Those steps are written to
-    the trace, pruned, and nobody goes on from them."""
+    """Beam search that scores a step after `lookahead_steps` further greedy steps (Snell et al. 2024). Those steps stay
+    in the trace, pruned; the search does not continue from them."""
 
     lookahead_steps: int = 3
 
     def __post_init__(self) -> None:
         BeamSearch.__post_init__(self)
         if self.lookahead_steps < 0:
-            raise UsageError(f"lookahead_steps is {self.lookahead_steps}; a search looks 0 or more steps ahead")
+            raise UsageError(f"lookahead_steps is {self.lookahead_steps}; give 0 or more")
         if self.cut is None:
-            raise UsageError("a search that looks steps ahead needs a cut: where does a step end?")
+            raise UsageError("lookahead needs a cut that says where a step ends")
 
     async def rate(self, trace: Trace, steps: Sequence[int], policy: Policy, guide: Scorer | None) -> None:
         guide = self.require_guide(guide)
@@ -84,7 +83,7 @@ class LookaheadBeamSearch(BeamSearch):
         return not trace.steps[end].done and len(trace.path(end)) - len(trace.path(step)) < self.lookahead_steps
 
     async def _extend_greedily(self, trace: Trace, ends: Sequence[int], policy: Policy) -> None:
-        """One greedy step from each; a branch that cannot go on is rated where it stands."""
+        """One greedy step from each; a branch that cannot be extended is scored as it is."""
         greedy, cut = replace(self.sampling, temperature=0.0), self.cut
         assert not isinstance(cut, AutoCut)
 
@@ -105,22 +104,23 @@ class LookaheadBeamSearch(BeamSearch):
 
 
 def _lookahead_end(trace: Trace, step: int) -> int:
-    """Where looking ahead from a step has come to."""
+    """The last lookahead step after a step; the step itself if there is none."""
     while ahead := [i for i in trace.children(step) if trace.steps[i].pruned == LOOKAHEAD_ONLY]:
         step = ahead[0]
     return step
 
 
 def _without_duplicate_paths(trace: Trace, steps: Iterable[int]) -> list[int]:
-    """Steps without those whose whole path has the tokens of an earlier one."""
+    """Drop steps whose whole path has the same tokens as an earlier one."""
     paths: dict[bytes, int] = {}
     for i in steps:
         paths.setdefault(trace.token_ids(i).tobytes(), i)
     return list(paths.values())
 
 
-def check_beam_width(n: int, m: int, what: str) -> None:
-    if n < 1 or m < 1 or n % m:
+def check_beam_width(n: int, beam_width: int, what: str) -> None:
+    if n < 1 or beam_width < 1 or n % beam_width:
         raise UsageError(
-            f"n is {n} and beam_width is {m}; {what} keeps n/beam_width steps and continues each by beam_width, so beam_width must divide n"
+            f"n is {n} and beam_width is {beam_width}; {what} keeps n/beam_width steps, each continued"
+            " by beam_width, so beam_width must divide n"
         )

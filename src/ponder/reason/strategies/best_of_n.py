@@ -1,4 +1,4 @@
-"""Best of n: the answer that a score prefers."""
+"""Best of n: sample n answers and take the one with the highest score."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ RankBy = Literal["score", "logprob"]
 
 @dataclass(frozen=True, slots=True)
 class BestOfN(Stepwise):
-    """n independent answers; the one with the highest score is given.
+    """n independent answers, of which the one with the highest score is chosen.
 
-    By the guide's score: an outcome reward model's, a verifier's, or a process reward model's, which rates every step
-    (of the trace, with a `cut`; else every line): the solution's score is their least, or as `reduce` says (Lightman et
-    al. 2024, Uesato et al. 2022). Or by the mean log-probability of the tokens, which needs no guide.
-    `choose="weighted"` sums the scores of equal answers (Li et al. 2023).
+    `rank_by="score"`: the guide's score. The guide is an outcome reward model, a verifier, or a process reward model,
+    which scores every step (of the trace, with a `cut`; else every line); the answer's score is then their minimum, or
+    as `reduce` says (Lightman et al. 2024, Uesato et al. 2022). `rank_by="logprob"`: the mean log-probability of the
+    tokens, which needs no guide. `choose="weighted"` sums the scores of equal answers (Li et al. 2023).
     """
 
     n: int = 8
@@ -39,11 +39,11 @@ class BestOfN(Stepwise):
     def __post_init__(self) -> None:
         Stepwise.__post_init__(self)
         if self.n < 1:
-            raise UsageError(f"n is {self.n}; the best of how many? at least 1")
+            raise UsageError(f"n is {self.n}; give at least 1")
         if self.rank_by not in get_args(RankBy):
-            raise UnknownName("score to choose by", self.rank_by, get_args(RankBy))
+            raise UnknownName("rank_by", self.rank_by, get_args(RankBy))
         if self.rank_by == "logprob" and self.reduce is not None:
-            raise UsageError("a log-probability is of the whole answer: leave out reduce, or choose by score")
+            raise UsageError("a log-probability is of the whole answer: leave out reduce, or give rank_by='score'")
 
     def unused(self) -> dict[str, str]:
         out = Stepwise.unused(self)
@@ -64,10 +64,10 @@ class BestOfN(Stepwise):
             await Stepwise.rate(self, trace, steps, policy, guide)
             return
         silent = [i for i in steps if mean_logprob(trace, i) is None]
-        prune(trace, silent, "no score: the policy does not tell its log-probabilities; choose by score")
+        prune(trace, silent, "no score: the policy does not return log-probabilities; give rank_by='score'")
 
     def vote_weights(self, ranks: Sequence[float]) -> Sequence[float]:
-        """Of log-probabilities the probabilities: a vote must not count against its answer."""
+        """Log-probabilities become probabilities: a vote must not count against its answer."""
         return [math.exp(r) for r in ranks] if self.rank_by == "logprob" else ranks
 
     def rank(self, trace: Trace, step: int, guide: Scorer | None) -> float | None:

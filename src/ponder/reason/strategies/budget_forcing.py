@@ -1,4 +1,4 @@
-"""Budget forcing (s1: Muennighoff et al. 2025): a thought is ended at a maximum, and not let end before a minimum."""
+"""Budget forcing (s1: Muennighoff et al. 2025): end the thinking at a maximum, and not before a minimum."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ from ponder.types import Sampling, Trace
 
 @dataclass(frozen=True, slots=True)
 class BudgetForcing:
-    """One chain whose thought is bounded from both sides.
+    """One chain whose thinking is bounded from both sides.
 
-    - Maximum: at `thinking` tokens the thought is closed with `end`, and the answer is asked for with `ask`.
-    - Minimum, or `waits` times: where the policy would end its thought, the end is taken back and `word` is put there.
-    - `rounds`: after each word the thought gets a full budget again ("full"), or what is left of one ("left"). The
-      authors published both.
+    - Maximum: at `max_thinking_tokens` the strategy ends the thinking with `think_end`, and asks for the answer with
+      `answer_prefix`.
+    - Minimum: up to `waits` times, or before `min_thinking_tokens`, it removes the end of thinking and inserts
+      `wait_word`.
+    - `round_budget`: after each wait word the model gets a full budget again ("full"), or what is left of one ("left").
+      The authors published both.
 
-    Everything between the question and `end` counts, the words too: a thought has at most `thinking` tokens ("left"),
-    or (1 + waits) times as many ("full"). What the strategy writes itself is not sampled, so training passes it by.
+    All tokens between the question and `think_end` count, inserted ones too: at most `max_thinking_tokens` ("left"), or
+    (1 + waits) times as many ("full"). Inserted text is not sampled, so training does not learn it.
     """
 
     max_thinking_tokens: int = 1024
@@ -41,39 +43,40 @@ class BudgetForcing:
     waits: int = 1
     wait_word: str = "Wait"
     round_budget: Literal["left", "full"] = "left"
-    think_start: str = ""  # written first, where the model's template does not open the thought: "<think>\n"
+    think_start: str = ""  # inserted first, if the chat template does not: "<think>\n"
     think_end: str = "</think>"
     answer_prefix: str = "\n\nFinal Answer:"
-    sampling: Sampling = Sampling(temperature=0.0)  # its max_tokens are for the answer
+    sampling: Sampling = Sampling(temperature=0.0)  # its max_tokens limit the answer
     prompt: Prompt = PLAIN
 
     def __post_init__(self) -> None:
         if self.round_budget not in ("left", "full"):
-            raise UnknownName("way to share a budget over rounds", self.round_budget, ("left", "full"))
+            raise UnknownName("round_budget", self.round_budget, ("left", "full"))
         if self.max_thinking_tokens < 1 or self.waits < 0:
             raise UsageError(
-                f"max_thinking_tokens is {self.max_thinking_tokens} and waits {self.waits}; they must be at least 1 and 0"
+                f"max_thinking_tokens is {self.max_thinking_tokens} and waits {self.waits}; give at least 1 and 0"
             )
         if not 0 <= self.min_thinking_tokens <= self.total_thinking_tokens:
             raise UsageError(
-                f"min_thinking_tokens is {self.min_thinking_tokens}; it must lie between 0 and the {self.total_thinking_tokens} tokens of a thought"
+                f"min_thinking_tokens is {self.min_thinking_tokens};"
+                f" it must lie between 0 and the {self.total_thinking_tokens} tokens of thinking"
             )
         if not self.think_end or ((self.waits or self.min_thinking_tokens) and not self.wait_word):
             raise UsageError(
-                "budget forcing needs the text that ends a thought (think_end), and the word to go on with (wait_word)"
+                "budget forcing needs the text that ends the thinking (think_end), and the word that continues it"
+                " (wait_word)"
             )
 
     @property
     def total_thinking_tokens(self) -> int:
-        """Tokens that a thought may have."""
+        """The most tokens of thinking, all rounds together."""
         return self.max_thinking_tokens * (1 + self.waits if self.round_budget == "full" else 1)
 
     def unused(self) -> dict[str, str]:
-        out = {"guide": "one chain is written, and nobody judges it"}
+        out = {"guide": "one chain is sampled, and nothing scores it"}
         if not (self.waits or self.min_thinking_tokens):
-            out |= dict.fromkeys(
-                ("wait_word", "round_budget"), "a thought is continued only by waits or min_thinking_tokens: give one"
-            )
+            why = "only waits or min_thinking_tokens continue the thinking: give one"
+            out |= dict.fromkeys(("wait_word", "round_budget"), why)
         return out
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
@@ -88,33 +91,33 @@ class BudgetForcing:
         set_answer(trace, end_if_sampled(trace, end))
 
     async def _extend_chain(self, trace: Trace, root: int, at: int, policy: Policy) -> None:
-        """The next part of the chain, decided by the parts there are."""
-        if at != root and self.think_end in trace.steps[at].text:  # the thought is closed
+        """Add the next part of the chain, depending on the parts so far."""
+        if at != root and self.think_end in trace.steps[at].text:  # the thinking has ended
             await generate(trace, at, policy, self.sampling, last=True)
             return
         used, waited = self._tokens_and_waits(trace, root, at)
         room = min(self.max_thinking_tokens, self.total_thinking_tokens - used)
         stop = (*self.sampling.stop, self.think_end)
-        # After a word at least one token comes before the next end, or nothing would be thought.
+        # After a wait word at least one token comes before the next end, or there would be no thinking.
         how = replace(self.sampling, max_tokens=room, min_tokens=int(waited > 0), stop=stop)
         (c,) = await sample_continuations(trace, at, policy, how)
-        if c.stop == "length" and 0 < len(c.token_ids) < room:  # somebody else's budget: the thought is not over
+        if c.stop == "length" and 0 < len(c.token_ids) < room:  # an outer budget: the thinking is not over
             add_completion(trace, at, strip_partial_marker(c, self.think_end, policy))
             return
         kept, rest = (c, "") if c.stop == "length" else strip_end_marker(c, self.think_end, policy)
         used += len(kept.token_ids)
         word = rest + self.wait_word
         again = c.stop != "length" and (waited < self.waits or used < self.min_thinking_tokens)
-        thought = len(kept.token_ids) > 0 or trace.steps[at].sampled  # since the last word, or it would never end
+        thought = len(kept.token_ids) > 0 or trace.steps[at].sampled  # since the last wait word, or it would never end
         if again and thought and used + len(policy.tokens(word)) < self.total_thinking_tokens:
             insert_text(trace, add_unless_empty(trace, at, kept), word, policy)
         elif c.stop == "stop" and self.think_end in c.text:
-            add_completion(trace, at, c)  # it ended the thought by itself
+            add_completion(trace, at, c)  # the model ended its thinking
         else:
             insert_text(trace, add_unless_empty(trace, at, kept), rest + self.think_end + self.answer_prefix, policy)
 
     def _tokens_and_waits(self, trace: Trace, root: int, at: int) -> tuple[int, int]:
-        """Tokens of the thought, and how often it was made to go on."""
+        """Tokens of the thinking so far, and the number of wait words."""
         parts = trace.path(at)[len(trace.path(root)) :]
         if self.think_start:
             parts = parts[1:]

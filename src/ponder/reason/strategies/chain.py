@@ -1,4 +1,4 @@
-"""One chain of thought: write once, from the question to the answer."""
+"""One chain of thought: sample one answer."""
 
 from __future__ import annotations
 

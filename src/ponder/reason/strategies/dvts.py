@@ -12,11 +12,11 @@ from ponder.types import Trace
 
 @dataclass(frozen=True, slots=True)
 class DVTS(Stepwise):
-    """n/m independent subtrees, each of which keeps the best of its m children (Beeching et al. 2024, "Scaling
-    Test-Time Compute with Open Models").
+    """n/m independent subtrees, each of which keeps the best of its m = `beam_width` children (Beeching et al. 2024,
+    "Scaling Test-Time Compute with Open Models").
 
-    The first m steps after the prompt are the first subtree's, and so on. A subtree ends where its best child is an
-    answer; siblings that are answers then count too, as in the authors' search-and-learn, and duplicates stay.
+    The first m steps after the prompt belong to the first subtree, and so on. A subtree ends when its best child is an
+    answer; siblings that are answers count too, as in the authors' search-and-learn. Duplicates stay.
     """
 
     n: int = 16
@@ -29,7 +29,7 @@ class DVTS(Stepwise):
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         def rule(level: SearchLevel) -> dict[int, int]:
             groups, given = level.groups, dict[int, int]()
-            if level.depth == 1:  # all subtrees begin at the prompt
+            if level.depth == 1:  # all subtrees start at the prompt
                 first = search_children(trace, level.parents[0])
                 groups = [
                     [i for i in first[a : a + self.beam_width] if i in level.rank]

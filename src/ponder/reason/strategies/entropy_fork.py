@@ -1,4 +1,4 @@
-"""Fork where the policy is uncertain: go on greedily, branch, or back up, by its next-token distributions."""
+"""Fork where the policy is uncertain: its next-token distributions decide when to continue, branch or backtrack."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from ponder.types import TOKEN_STATS, Completion, Sampling, Trace
 
 @dataclass(frozen=True, slots=True)
 class EntropyFork:
-    """A chain is drawn piece by piece. At the first token that `branch` finds uncertain it is cut, and goes on with
-    each of the `ways` likeliest tokens; where `back` finds one too uncertain, the branch is given up for another that
-    is open. What was drawn beyond such a token is wasted.
+    """Sample a chain in chunks. At the first token that fires `fork_trigger`, cut the chain and continue it with each
+    of the `branches` likeliest tokens. At a token that fires `backtrack_trigger`, prune the branch and continue another
+    open one. Tokens sampled after such a token are wasted.
 
-    The likeliest way is followed first, and the deepest fork taken up first, until there are `answers`; as many are
-    followed at once. A guide chooses among them, else their majority. Which measure is a good trigger, and where, is to
-    be found out for a model and a task.
+    The search follows the likeliest branch and the deepest fork first, up to `answers` branches at a time, until it has
+    `answers` answers. A guide chooses among them, else their majority. Which measure and trigger work well depends on
+    the model and the task.
     """
 
     measure: str = "entropy"
     fork_trigger: UncertaintyTrigger = UncertaintyTrigger(quantile=0.95)
     backtrack_trigger: UncertaintyTrigger | None = None
     branches: int = 2
-    max_forks: int = 4  # in all; then it goes on greedily
+    max_forks: int = 4  # in all; then the chain continues greedily
     answers: int = 4
-    chunk_tokens: int = 32  # tokens that are drawn at once
-    vocab_size: int = 0  # tokens of the model; for the variance
+    chunk_tokens: int = 32  # tokens sampled per call
+    vocab_size: int = 0  # needed by the variance
     sampling: Sampling = Sampling(temperature=0.0, max_tokens=1024)
     prompt: Prompt = PLAIN
 
@@ -53,9 +53,11 @@ class EntropyFork:
         if self.measure not in UNCERTAINTY_MEASURES:
             raise UnknownName("measure of uncertainty", self.measure, UNCERTAINTY_MEASURES)
         if self.measure == "variance" and self.vocab_size < 2:
-            raise UsageError("the variance is that of all tokens' probabilities: give the size of the vocabulary")
+            raise UsageError("the variance is over all tokens of the vocabulary: give vocab_size")
         if self.branches < 2 or self.max_forks < 0 or self.answers < 1 or self.chunk_tokens < 1:
-            raise UsageError("a fork needs 2 or more ways, 0 or more forks, and at least 1 answer and 1 token a piece")
+            raise UsageError(
+                "give branches of 2 or more, max_forks of 0 or more, and answers and chunk_tokens of 1 or more"
+            )
 
     def unused(self) -> dict[str, str]:
         return {} if self.measure == "variance" else {"vocab_size": "only measure=variance needs it"}
@@ -84,7 +86,7 @@ class EntropyFork:
 
 @dataclass(slots=True)
 class _ForkSearch:
-    """One call: the open leaves, the answers, and what was seen of the measure, all read from the trace."""
+    """The state of one call, read from the trace: open leaves, answers, and the measures seen so far."""
 
     how: EntropyFork
     trace: Trace
@@ -108,11 +110,11 @@ class _ForkSearch:
         self.ended.sort()
 
     def next(self, count: int) -> list[int]:
-        """The open leaves to go on with: those that hang deepest, and of one fork the likeliest."""
+        """The open leaves to continue: the deepest first, and of one fork the likeliest."""
         return sorted(self.open, key=lambda i: (-(self.trace.steps[i].parent or 0), i))[:count]
 
     async def go_on(self, leaves: Sequence[int]) -> None:
-        """One piece more for each of these; then a fork, a way back, or nothing but the piece."""
+        """Sample one chunk for each leaf; then fork, backtrack, or just add the chunk."""
         drawn, spent = await gather_within_budget(*(self._draw(i) for i in leaves))
         errors: list[PonderError] = []
         for leaf, c in zip(leaves, drawn, strict=True):
@@ -122,7 +124,7 @@ class _ForkSearch:
             elif c is not None:
                 try:
                     await self._process_chunk(leaf, c)
-                except BudgetExhausted as empty:  # what the others drew is paid for
+                except BudgetExhausted as empty:  # what the others sampled is paid for
                     spent = empty
         if errors and not self.open and not self.ended:
             raise errors[0]
@@ -146,13 +148,13 @@ class _ForkSearch:
         return replace(c, notes={**c.notes, how.measure: token_uncertainty(c, how.measure, how.vocab_size)})
 
     def _measures_needed(self) -> tuple[str, ...]:
-        told = "gini" if self.how.measure == "variance" else self.how.measure
+        needed = "gini" if self.how.measure == "variance" else self.how.measure
         own = self.how.sampling.token_stats
-        return own if told not in TOKEN_STATS or told in own else (*own, told)
+        return own if needed not in TOKEN_STATS or needed in own else (*own, needed)
 
     async def _process_chunk(self, leaf: int, c: Completion) -> None:
         values = c.notes[self.how.measure].tolist()
-        if not values:  # nothing was written: `add` prunes it
+        if not values:  # nothing was sampled: `add_completion` prunes it
             self.open.discard(leaf)
             add_completion(self.trace, leaf, c)
             return
@@ -175,12 +177,12 @@ class _ForkSearch:
         return next((i for i, value in enumerate(values) if is_beyond_cutoff(value, bar, small)), None)
 
     def _can_fork_at(self, c: Completion, place: int) -> bool:
-        """No character is cut in two there, and there are other tokens to go on with."""
+        """The place splits no character, and there are other tokens to continue with."""
         options = c.top_logprobs is not None and c.top_logprobs[0].shape[-1] >= 2
         return options and not self.policy.text(c.token_ids[:place]).endswith("\ufffd")
 
     async def _branch(self, fork: int, c: Completion, place: int) -> None:
-        """One child for each of the likeliest tokens. Where a budget does not reach for all, there is no fork yet."""
+        """Add one child for each of the likeliest tokens, or none if the budget does not suffice for all."""
         assert c.top_logprobs is not None
         tokens, logprobs = c.top_logprobs[0][place], c.top_logprobs[1][place]
         prefix = self.trace.token_ids(fork)
@@ -210,7 +212,7 @@ class _ForkSearch:
         self.forks += 1
 
     def _add_chunk(self, leaf: int, c: Completion) -> int:
-        """The piece as a step, or the leaf itself where nothing is left of the piece."""
+        """Add the chunk as a step; the leaf itself if the chunk is empty."""
         if not len(c.token_ids):
             self.trace.add_cost(c.cost)
             return leaf
@@ -219,7 +221,7 @@ class _ForkSearch:
         written = sum(len(self.trace.steps[j].token_ids) for j in self.trace.path(i)[1:])
         if written >= self.how.sampling.max_tokens and not self.trace.steps[i].done:
             self.trace.steps[i].stop = "length"
-        own = self.how.sampling  # its stops end an answer, not a piece of it
+        own = self.how.sampling  # its stop strings end an answer, not a chunk
         if c.stop == "stop" and (any(s in c.text for s in own.stop) or c.token_ids[-1] in own.stop_token_ids):
             self.trace.steps[i].last = True
         self._record_measure(i)

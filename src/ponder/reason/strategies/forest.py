@@ -1,4 +1,4 @@
-"""Several trees, and a vote among them."""
+"""A forest: run one strategy several times on a problem, and let the trees vote."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ TreeVoteWeight = Literal["count", "score"]
 
 @dataclass(frozen=True, slots=True)
 class Forest:
-    """Trees of one strategy, grown side by side; each votes with the answer it gives.
+    """Several trees of one strategy, searched concurrently; each votes with its answer.
 
-    The trees stand one after another in the trace, each with the prompt as a root of its own; the first is what the
-    strategy alone would have grown. A tree that chooses nothing votes with its most frequent answer; one that fails has
-    no vote.
+    The trees are stored one after another in the trace, each with the prompt as its own root. The first is the tree
+    that the strategy alone would search. A tree that chooses no answer votes with its most frequent one; a failed tree
+    has no vote.
     """
 
     strategy: Any = BeamSearch(n=4, beam_width=2)  # a strategy
     trees: int = 4
-    weight: TreeVoteWeight = "count"  # of a tree's vote: 1, or what the guide scores its answer
+    weight: TreeVoteWeight = "count"  # of a tree's vote: 1, or the guide's score of its answer
 
     def __post_init__(self) -> None:
         if self.trees < 1:
@@ -55,7 +55,7 @@ class Forest:
             failures, spent = await gather_within_budget(
                 *(self._grow(of, t, policy, scorer, k) for k, t in enumerate(trees))
             )
-        finally:  # what was thought is kept, whatever stopped it
+        finally:  # keep all steps, whatever stopped the search
             firsts = merge_forest(trace, trees)
         given = [first + t.chosen for t, first in zip(trees, firsts, strict=True) if t.chosen is not None]
         errors = [error for failed in failures for error in failed or ()]
@@ -63,7 +63,7 @@ class Forest:
             raise errors[0]
         self._decide(trace, given, scorer)
         trace.budget_exhausted = spent is not None or any(t.budget_exhausted for t in trees)
-        why = next((t.failed for t in trees if t.failed), "no tree came to an answer")
+        why = next((t.failed for t in trees if t.failed), "no tree reached an answer")
         trace.failed = "" if given or trace.budget_exhausted else why
 
     async def _grow(
@@ -93,7 +93,7 @@ class Forest:
 
 
 async def _with_resolved_cut(of: Any, first: Trace, policy: Policy) -> Any:
-    """A strategy that chooses its cut does so once for all trees: the first has the text that was looked at."""
+    """Resolve an automatic cut once for all trees; the first tree keeps the probe."""
     if not isinstance(cut := getattr(of, "cut", None), AutoCut):
         return of
     root = of.prompt.root_step(first, policy) if hasattr(of, "prompt") else 0
@@ -101,7 +101,7 @@ async def _with_resolved_cut(of: Any, first: Trace, policy: Policy) -> Any:
 
 
 def split_forest(trace: Trace) -> list[Trace]:
-    """The trees of a trace, each as one of its own: a further prompt that says what the first does begins another."""
+    """Split a trace into its trees: a root with the tokens of the first prompt starts another tree."""
     prompt = trace.steps[0].token_ids
     begins = [i for i, s in enumerate(trace.steps) if not i or _repeats_prompt(s, prompt)]
     trees = []
@@ -117,14 +117,14 @@ def split_forest(trace: Trace) -> list[Trace]:
 
 
 def merge_forest(trace: Trace, trees: Sequence[Trace]) -> list[int]:
-    """Put the trees into the trace, one after another, in place of its steps; returns where each begins."""
+    """Replace the trace's steps by the trees, one after another; returns the index of each root."""
     firsts, steps = [], list[Step]()
     for tree in trees:
         firsts.append(len(steps))
         steps += [_shift_indices(s, firsts[-1]) for s in tree.steps]
         trace.add_cost(tree.cost)
     trace.steps = steps
-    trace.__post_init__()  # who is whose child
+    trace.__post_init__()  # rebuilds the lists of children
     return firsts
 
 
@@ -146,7 +146,7 @@ def _shift_indices(step: Step, by: int) -> Step:
 
 @dataclass(frozen=True, slots=True)
 class ReseededPolicy(PolicyWrapper):
-    """A policy for one tree of several: where draws are seeded, each tree has draws of its own."""
+    """The policy of one tree among several: derives an own seed for each tree where sampling is seeded."""
 
     policy: Policy
     number: int

@@ -1,6 +1,7 @@
-"""Graph of Thoughts (Besta et al. 2024): split a problem, solve the parts, put them together, improve the whole.
+"""Graph of Thoughts (Besta et al. 2024): split a problem, solve the parts, merge the solutions, improve the result.
 
-A graph is a row of operations, each of which takes what the one before it made. Edges are the citations of prompts.
+A graph is a sequence of operations; each takes the thoughts that the previous one produced. The edges are the steps
+that follow-up prompts cite.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ Put the parts together and give the complete final answer."""
 
 
 class Thought(NamedTuple):
-    """What an operation passes on: a text, and the step that it stands in."""
+    """What an operation passes on: a text, and the step that holds it."""
 
     text: str
     step: int
@@ -49,8 +50,8 @@ class Thought(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Each text ({part}) into parts, one on each line that begins with `mark`; a reply without such lines leaves it
-    whole."""
+    """Split each text ({part}) into parts: the lines of a reply that start with `part_prefix`. Without such lines the
+    text stays whole."""
 
     parts: int = 2
     template: str = SPLIT_TEMPLATE
@@ -60,14 +61,13 @@ class Split:
         require_slots("split", self.template, "question")
         if self.parts < 2 or not self.part_prefix:
             raise UsageError(
-                f"parts is {self.parts} and part_prefix {self.part_prefix!r}; give at least 2, and how a part begins"
+                f"parts is {self.parts} and part_prefix {self.part_prefix!r}; give at least 2 parts, and a prefix"
             )
 
     async def __call__(self, graph: GraphRun, thoughts: Sequence[Thought]) -> list[Thought]:
         problem, parts = graph.trace.problem, str(self.parts)
-        asked = [
-            FollowUpQuestion(messages_from_template(problem, self.template, parts=parts, part=t.text), (t.step,)) for t in thoughts
-        ]  # fmt: skip
+        texts = [messages_from_template(problem, self.template, parts=parts, part=t.text) for t in thoughts]
+        asked = [FollowUpQuestion(text, (t.step,)) for text, t in zip(texts, thoughts, strict=True)]
         out: list[Thought] = []
         for thought, (reply,) in zip(thoughts, await graph.ask(asked, 1), strict=True):
             lines = (strip_thinking(graph.trace.steps[reply].text) or "").splitlines()
@@ -82,7 +82,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Solve:
-    """n solutions of each part, of which the best is kept: by the guide, or else the most frequent."""
+    """Sample n solutions of each part and keep the best one by the guide, or else the most frequent."""
 
     n: int = 1
     template: str = SOLVE_TEMPLATE
@@ -93,7 +93,7 @@ class Solve:
             raise UsageError(f"n is {self.n}; a part needs at least one solution")
 
     async def __call__(self, graph: GraphRun, thoughts: Sequence[Thought]) -> list[Thought]:
-        whole = not graph.aside
+        whole = not graph.meta
         asked = [
             FollowUpQuestion(
                 messages_from_template(graph.trace.problem, self.template, answers=whole, part=t.text), (t.step,)
@@ -105,7 +105,7 @@ class Solve:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """All into one, `arity` at a time (0: all at once), each time the best of n."""
+    """Merge all thoughts into one, `merge_size` at a time (0: all at once), each time the best of n."""
 
     n: int = 1
     merge_size: int = 0
@@ -131,7 +131,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Improve:
-    """Each again, so many times; the better of before and after is kept by the guide, without one the later."""
+    """Refine each thought up to `rounds` times. The guide keeps the best version; without a guide the last is kept."""
 
     rounds: int = 1
     template: str = REFINE_TEMPLATE
@@ -158,9 +158,9 @@ GraphOperation = Split | Solve | Merge | Improve
 
 @dataclass(frozen=True, slots=True)
 class GraphOfThoughts:
-    """The operations in order, from the question to one answer.
+    """Apply the operations in order, from the question to one answer.
 
-    What is made before the last `Split` or `Merge` is part of an answer, not one: such steps are asides.
+    Steps before the last `Split` or `Merge` are parts of an answer and no answers: they are meta steps.
     """
 
     operations: tuple[GraphOperation, ...] = (Split(), Solve(), Merge(), Improve())
@@ -183,42 +183,42 @@ class GraphOfThoughts:
         thoughts = [Thought(trace.problem.bare_question, 0)]
         with until_exhausted(trace):
             for i, operation in enumerate(self.operations):
-                graph.aside = i < whole or isinstance(operation, Split)
+                graph.meta = i < whole or isinstance(operation, Split)
                 thoughts = await operation(graph, thoughts)
-                if not graph.aside:
+                if not graph.meta:
                     trace.chosen = thoughts[0].step
                     trace.steps[trace.chosen].meta, trace.steps[trace.chosen].last = False, True
 
 
 @dataclass(slots=True)
 class GraphRun:
-    """One call: what operations work with."""
+    """The state of one call, which the operations share."""
 
     trace: Trace
     guide: Scorer | None
     sampling: Sampling
     follow_ups: FollowUps
-    aside: bool = True
+    meta: bool = True
 
     def thought(self, step: int) -> Thought:
         return Thought(text_after_thinking(self.trace, step), step)
 
     async def ask(self, questions: Sequence[FollowUpQuestion], n: int) -> list[list[int]]:
-        """A part that cannot be had breaks the graph: an answer without it would be wrong."""
-        found = await self.follow_ups.ask_all(questions, self.sampling, n, aside=self.aside)
+        """Ask all questions. A part without a reply is an error: an answer without it would be wrong."""
+        found = await self.follow_ups.ask_all(questions, self.sampling, n, meta=self.meta)
         out: list[list[int]] = []
         for replies in found:
             if isinstance(replies, PonderError):
                 raise replies
             out.append([i for i in replies if not self.trace.steps[i].pruned])
             if not out[-1]:
-                raise ModelError(f"a part came to nothing: {self.trace.steps[replies[0]].pruned}")
+                raise ModelError(f"a part has no reply: {self.trace.steps[replies[0]].pruned}")
         return out
 
     async def refined(self, step: int, template: str) -> int:
-        """The step itself where it cannot be asked about."""
+        """Refine a step; the step itself if that fails."""
         try:
-            new = await refine(self.follow_ups, step, self.sampling, "", template, aside=self.aside)
+            new = await refine(self.follow_ups, step, self.sampling, "", template, meta=self.meta)
         except (Interrupted, BudgetExhausted):
             raise
         except PonderError:
@@ -229,7 +229,7 @@ class GraphRun:
         return list(await asyncio.gather(*map(self.best, groups)))
 
     async def best(self, steps: Sequence[int]) -> Thought:
-        """By the guide; else the most frequent answer; else the first."""
+        """The best step by the guide; else the most frequent answer; else the first."""
         if len(steps) > 1 and self.guide is not None:
             name = self.guide.name
             await evaluate(self.trace, [i for i in steps if name not in self.trace.steps[i].scores], self.guide)
@@ -241,7 +241,7 @@ class GraphRun:
         return self.thought(steps[answers.index(winner)] if winner is not None else steps[0])
 
 
-# Besta et al.'s example: halve a list, sort the halves (the best of three), merge them pairwise, look over the whole.
+# Besta et al.'s example: halve a list, sort the halves (the best of three), merge them pairwise, correct the result.
 SORTING_GRAPH = GraphOfThoughts(
     (
         Split(

@@ -1,6 +1,6 @@
-"""Control of a thought's length without forcing: told in tokens, in steps or in words, or by sampling until one fits.
+"""Length control without forcing: a prompt that states tokens, steps or a length class, or rejection sampling.
 
-These are what budget forcing is compared with (s1: Muennighoff et al. 2025, section 4).
+These are the baselines of budget forcing (s1: Muennighoff et al. 2025, section 4).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GREEDY_SAMPLING = Sampling(temperature=0.0, max_tokens=2048)
 
 @dataclass(frozen=True, slots=True)
 class TokenControl:
-    """Token-conditional: the prompt says how many tokens there are to think, and nothing enforces it."""
+    """Token-conditional control: the prompt states how many tokens of thinking to use; nothing enforces it."""
 
     max_thinking_tokens: int = 512
     instruction: str = "Think for at most {tokens} tokens before you give the final answer."
@@ -41,10 +41,10 @@ class TokenControl:
     def __post_init__(self) -> None:
         require_slots("length", self.instruction, "tokens")
         if self.max_thinking_tokens < 1:
-            raise UsageError(f"max_thinking_tokens is {self.max_thinking_tokens}; a thought needs at least 1")
+            raise UsageError(f"max_thinking_tokens is {self.max_thinking_tokens}; give at least 1")
 
     def unused(self) -> dict[str, str]:
-        return {"guide": "one chain is written, and nobody judges it"}
+        return {"guide": "one chain is sampled, and nothing scores it"}
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         await _answer_once(
@@ -57,7 +57,7 @@ class TokenControl:
 
 @dataclass(frozen=True, slots=True)
 class ClassControl:
-    """Class-conditional: the prompt says whether to think for a short or a long time."""
+    """Class-conditional control: the prompt asks for short or long thinking."""
 
     length: Literal["short", "long"] = "short"
     short: str = "Think only briefly before you answer."
@@ -71,30 +71,30 @@ class ClassControl:
 
     def unused(self) -> dict[str, str]:
         other = "long" if self.length == "short" else "short"
-        return {other: f"length is {self.length}", "guide": "one chain is written, and nobody judges it"}
+        return {other: f"length is {self.length}", "guide": "one chain is sampled, and nothing scores it"}
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
-        said = self.short if self.length == "short" else self.long
-        await _answer_once(trace, policy, _with_instruction(self.prompt, said), self.sampling)
+        instruction = self.short if self.length == "short" else self.long
+        await _answer_once(trace, policy, _with_instruction(self.prompt, instruction), self.sampling)
 
 
 @dataclass(frozen=True, slots=True)
 class StepControl:
-    """Step-conditional: a thought of at most so many steps, and before each a mark of how many are left.
+    """Step-conditional control: at most `max_steps` steps of thinking, and before each the number of steps left.
 
-    A step ends at `stop`, or after `tokens`; the thought ends where the policy says `end`, or with its last step. Marks
-    are not sampled, so training passes them by.
+    A step ends at `step_separator` or after `max_step_tokens`. The thinking ends where the policy writes `think_end`,
+    or after the last step. The countdown is inserted, not sampled, so training does not learn it.
     """
 
     max_steps: int = 8
-    max_step_tokens: int = 100  # of a step
+    max_step_tokens: int = 100
     instruction: str = "Think in at most {steps} steps before you give the final answer."
     countdown: str = "\n[{left} steps left]\n"
     step_separator: str = "\n\n"
     think_start: str = ""
     think_end: str = "</think>"
     answer_prefix: str = "\n\nFinal Answer:"
-    sampling: Sampling = Sampling(temperature=0.0)  # its max_tokens are for the answer
+    sampling: Sampling = Sampling(temperature=0.0)  # its max_tokens limit the answer
     prompt: Prompt = PLAIN
 
     def __post_init__(self) -> None:
@@ -105,10 +105,12 @@ class StepControl:
                 f"max_steps is {self.max_steps} and max_step_tokens {self.max_step_tokens}; both must be at least 1"
             )
         if not self.think_end or not self.step_separator:
-            raise UsageError("step control needs the text that ends a thought (think_end) and a step (step_separator)")
+            raise UsageError(
+                "step control needs the text that ends the thinking (think_end) and a step (step_separator)"
+            )
 
     def unused(self) -> dict[str, str]:
-        return {"guide": "one chain is written, and nobody judges it"}
+        return {"guide": "one chain is sampled, and nothing scores it"}
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         root = _with_instruction(self.prompt, fill_template(self.instruction, steps=str(self.max_steps))).root_step(
@@ -124,7 +126,7 @@ class StepControl:
         set_answer(trace, end_if_sampled(trace, end))
 
     async def _extend_chain(self, trace: Trace, root: int, at: int, policy: Policy) -> None:
-        if self.think_end in trace.steps[at].text:  # the thought is closed
+        if self.think_end in trace.steps[at].text:  # the thinking has ended
             await generate(trace, at, policy, self.sampling, last=True)
             return
         stop = (*self.sampling.stop, self.step_separator, self.think_end)
@@ -150,10 +152,10 @@ class StepControl:
 
 @dataclass(frozen=True, slots=True)
 class LengthRejection:
-    """Rejection sampling to a length: sample until an answer has between `least` and `most` tokens.
+    """Rejection sampling by length: sample until an answer has `min_answer_tokens` to `max_answer_tokens` tokens.
 
-    One that does not fit is pruned, and its tokens were drawn in vain. Nothing longer than `most` is drawn to its end,
-    which rejects the same answers for fewer tokens.
+    Other answers are pruned and their tokens wasted. Sampling stops at `max_answer_tokens`, which rejects the same
+    answers for fewer tokens.
     """
 
     max_answer_tokens: int = 1024
@@ -178,7 +180,7 @@ class LengthRejection:
     def unused(self) -> dict[str, str]:
         return {
             "max_tokens": "the setting max_answer_tokens limits an answer",
-            "guide": "an answer is taken by its length alone",
+            "guide": "an answer is accepted by its length alone",
         }
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
@@ -198,7 +200,8 @@ class LengthRejection:
                 self._prune_if_rejected(trace, i)
             trace.chosen = next((i for i in fresh if not trace.steps[i].pruned), None)
         if trace.chosen is None and not trace.budget_exhausted:
-            trace.failed = f"none of {len(trace.children(root))} answers has {self.min_answer_tokens} to {self.max_answer_tokens} tokens"
+            bounds = f"{self.min_answer_tokens} to {self.max_answer_tokens}"
+            trace.failed = f"none of {len(trace.children(root))} answers has {bounds} tokens"
 
     def _prune_if_rejected(self, trace: Trace, i: int) -> None:
         step = trace.steps[i]
@@ -213,8 +216,8 @@ class LengthRejection:
             trace.add_cost(Cost(wasted_tokens=size))
 
 
-def _with_instruction(prompt: Prompt, said: str) -> Prompt:
-    return replace(prompt, instruction=f"{prompt.instruction}\n{said}".strip())
+def _with_instruction(prompt: Prompt, text: str) -> Prompt:
+    return replace(prompt, instruction=f"{prompt.instruction}\n{text}".strip())
 
 
 async def _answer_once(trace: Trace, policy: Policy, prompt: Prompt, sampling: Sampling) -> None:

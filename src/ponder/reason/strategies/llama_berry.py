@@ -1,4 +1,4 @@
-"""LLaMA-Berry: a tree whose steps are whole answers, each a refinement of the one above, ranked by comparing pairs."""
+"""LLaMA-Berry: a tree search over whole answers, each a refinement of its parent, ranked by pairwise comparison."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ class LlamaBerry:
     """SR-MCTS (Zhang et al. 2024, arXiv 2410.02884): select an answer by UCT, refine it, compare the new one with all
     others, and back up q <- (1 - gamma) q + gamma (value of the new one).
 
-    An answer's value is alpha (its rank among all, by `borda`) + (1 - alpha) (its chance against the one it refines).
-    Pairs are compared by the guide's scores where there is a guide, else by asking the policy (`ask` times).
+    An answer's value is alpha (its rank among all, by `enhanced_borda_count`) + (1 - alpha) (its win probability
+    against its parent). Pairs are compared by the guide's scores, or, without a guide, by asking the policy
+    (`comparisons_per_pair` times).
     """
 
     n: int = 16  # answers
@@ -61,8 +62,7 @@ class LlamaBerry:
         trace.chosen = max(trace.answers(), key=lambda i: (trace.steps[i].prior, -i), default=None)
 
     def _select(self, trace: Trace, closed: Mapping[int, str]) -> int | None:
-        """The answer to refine: q + c sqrt(ln N / n), among those that may still be refined, the fewest tries first;
-        None where there are enough, or none is left to refine."""
+        """The answer to refine next, by q + c sqrt(ln N / n); None if there are n answers or none can be refined."""
         answers = trace.answers()
         tried = Counter(_refined_from(trace, i) for i in answers)
         open_ = [i for i in answers if i not in closed and tried[i] < self.width]
@@ -76,20 +76,20 @@ class LlamaBerry:
         return max(open_, key=lambda i: (worth(i), -i))
 
     async def _add_refinement(self, follow_ups: FollowUps, at: int) -> str:
-        """Write one more refinement of an answer; gives why it cannot be had, where it cannot."""
+        """Add one refinement of an answer; returns why that failed, or an empty string."""
         try:
             new = await refine(follow_ups, at, self.sampling, template=self.template, resample=True)
         except (Interrupted, BudgetExhausted):
             raise
-        except PonderError as error:  # it does not fit, say: the others go on, and this one stays an answer
+        except PonderError as error:  # it does not fit the context, for example: it stays an answer
             return str(error)
         return follow_ups.trace.steps[new].pruned
 
     async def _update_values(
         self, follow_ups: FollowUps, scorer: Scorer | None, wins: dict[tuple[int, int], float]
     ) -> None:
-        """Compare what was not compared, and write every answer's value (as `prior`, the one before any back-up); those
-        of new answers are backed up."""
+        """Compare the pairs that were not compared, store every answer's own value as its `prior`, and back up the
+        values of new answers."""
         trace, answers = follow_ups.trace, follow_ups.trace.answers()
         if scorer is not None:
             await evaluate(trace, [i for i in answers if scorer.name not in trace.steps[i].scores], scorer)
@@ -112,7 +112,7 @@ class LlamaBerry:
                 self._back_up(trace, i)
 
     async def _win_probability(self, follow_ups: FollowUps, a: int, b: int, scorer: Scorer | None) -> float:
-        """The chance that a is better than b; NaN where nobody can tell."""
+        """The probability that a is better than b; NaN if unknown."""
         trace = follow_ups.trace
         if scorer is not None:
             one, two = trace.score(a, scorer.name), trace.score(b, scorer.name)
@@ -137,5 +137,5 @@ class LlamaBerry:
 
 
 def _refined_from(trace: Trace, answer: int) -> int | None:
-    """The answer that this one refines."""
+    """The answer that this one refines; None for the first."""
     return next(iter(trace.steps[trace.path(answer)[0]].cites), None)

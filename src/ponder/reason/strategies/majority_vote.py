@@ -1,4 +1,4 @@
-"""Self-consistency: many chains, one answer."""
+"""Majority vote (self-consistency): sample many chains and take the most frequent answer."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ EarlyStopping = Literal["", "decided", "beta"]
 class MajorityVote:
     """The most frequent answer of n chains (self-consistency, Wang et al. 2023).
 
-    A vote may weigh what the guide scores the chain, or how sure the policy was of it (`reason.operators.confidence`).
-    With `early_stopping`, `chains_per_round` chains are sampled at a time until the vote is `decided`: no chain that may
+    A vote can weigh the guide's score of the chain, or the policy's confidence (`operators.uncertainty`). With
+    `early_stopping`, `chains_per_round` chains are sampled at a time until the vote is `decided`: no chain that may
     still come can overturn it; or, with `beta`, until the leader is the likelier of the first two with
-    `min_leader_probability` (Adaptive-Consistency, Aggarwal et al. 2023). A chain without an answer has no vote; first seen wins ties.
+    `min_leader_probability` (Adaptive-Consistency, Aggarwal et al. 2023). A chain without an answer has no vote; ties
+    go to the answer seen first.
     """
 
     n: int = 8
@@ -42,7 +43,7 @@ class MajorityVote:
         if self.n < 1:
             raise UsageError(f"n is {self.n}; a vote needs at least one chain")
         if self.chains_per_round < 1:
-            raise UsageError(f"chains_per_round is {self.chains_per_round}; at least one chain must be drawn at a time")
+            raise UsageError(f"chains_per_round is {self.chains_per_round}; give at least 1")
         if not 0.5 < self.min_leader_probability < 1:
             raise UsageError(
                 f"min_leader_probability is {self.min_leader_probability}; it is a probability between 0.5 and 1"
@@ -54,7 +55,7 @@ class MajorityVote:
             raise UsageError("the beta rule counts votes: take weight='count', or early_stopping='decided'")
 
     def unused(self) -> dict[str, str]:
-        out = {} if self.weight == "score" else {"guide": f"votes weigh by {self.weight}: give weight=score"}
+        out = {} if self.weight == "score" else {"guide": f"votes are weighted by {self.weight}: give weight=score"}
         if not self.early_stopping:
             out["chains_per_round"] = (
                 "all chains are sampled at once: give early_stopping=decided or early_stopping=beta"
@@ -70,7 +71,7 @@ class MajorityVote:
         if self.weight in ("entropy", "gini") and self.weight not in sampling.token_stats:
             sampling = replace(sampling, token_stats=(*sampling.token_stats, self.weight))
         root = self.prompt.root_step(trace, policy)
-        votes: dict[int, tuple[str | None, float | None]] = {}  # what each chain answers, and what that weighs
+        votes: dict[int, tuple[str | None, float | None]] = {}  # each chain's answer and its weight
         try:
             await resume_truncated(trace, _finished_chains(trace, root), policy, sampling)
             await self._collect_votes(trace, root, scorer, votes)
@@ -80,7 +81,7 @@ class MajorityVote:
                     await generate(trace, root, policy, sampling, n, last=True)
                 except (Interrupted, BudgetExhausted):
                     raise
-                except PonderError as error:  # those that have voted decide
+                except PonderError as error:  # the votes so far decide
                     if not votes:
                         raise
                     why = str(error)
@@ -98,7 +99,7 @@ class MajorityVote:
     async def _collect_votes(
         self, trace: Trace, root: int, guide: Scorer | None, votes: dict[int, tuple[str | None, float | None]]
     ) -> None:
-        """Take in the chains that have not voted yet."""
+        """Add the votes of chains that have not voted yet."""
         fresh = [i for i in _finished_chains(trace, root) if i not in votes and not trace.steps[i].pruned]
         if self.weight == "score" and guide is not None:
             await evaluate(trace, [i for i in fresh if guide.name not in trace.steps[i].scores], guide)
@@ -113,7 +114,7 @@ class MajorityVote:
         score = trace.score(step, guide.name)
         if self.early_stopping and score is not None and not 0 <= score <= 1:
             raise UsageError(
-                f"{guide.name} scored {score:g}; a vote can be settled early only where no score is above 1 or below 0:"
+                f"{guide.name} scored {score:g}; early_stopping needs scores between 0 and 1:"
                 " leave out early_stopping, or take a guide that gives probabilities"
             )
         return score
@@ -130,11 +131,11 @@ class MajorityVote:
     def _missing_weight_reason(self, trace: Trace, step: int, guide: Scorer | None) -> str:
         if guide is not None and self.weight == "score":
             return f"no chain has a score: {trace.steps[step].scores[guide.name].reason}"
-        return f"the policy tells nothing to weigh by {self.weight}: weigh by count"
+        return f"the policy returns nothing to weight votes by {self.weight}: give weight=count"
 
 
 def _finished_chains(trace: Trace, root: int) -> list[int]:
-    """The ends of those that go from the prompt to an end: another strategy may have begun with a step."""
+    """The last steps of whole chains: another strategy may have added single steps to the prompt."""
     return [chain_end(trace, i) for i in trace.children(root) if trace.steps[i].done]
 
 

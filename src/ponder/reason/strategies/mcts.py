@@ -1,4 +1,4 @@
-"""Monte Carlo tree search over steps of thought, or over moves of a game: select, expand, evaluate, back up."""
+"""Monte Carlo tree search over reasoning steps or game moves: select, expand, evaluate, back up."""
 
 from __future__ import annotations
 
@@ -30,33 +30,34 @@ from ponder.types import Sampling, Trace
 
 @dataclass(frozen=True, slots=True)
 class MCTS:
-    """So many simulations; each goes down from the prompt by `rule`, opens a step that was visited before (`width`
-    continuations, weighed by the policy), has one of them evaluated, and backs the result up.
+    """Each simulation descends from the prompt by `selection`, expands a step that was visited before (`width`
+    continuations with the policy's priors), evaluates one of them, and backs up its value.
 
-    A step is worth what the guide says of it; with `rollouts`, what it says of whole answers written on from there;
-    or (1 - mix) of the one and mix of the other, as in AlphaGo (Silver et al. 2016). An answer is worth what the guide
-    says. All is kept on the steps, so that more simulations later go on from these: `visits` of the root counts them.
+    A step's value is the guide's score of it; with `rollouts`, the guide's mean score of whole answers sampled from it;
+    or (1 - w) of the first plus w = `rollout_weight` of the second, as in AlphaGo (Silver et al. 2016). An answer's
+    value is the guide's score. Everything is stored on the steps, so more simulations later resume the search; the
+    root's `visits` counts them.
     """
 
     simulations: int = 64
     width: int = 4
     sampling: Sampling = Sampling(max_tokens=512)
-    cut: CutOrAuto = AUTO_CUT  # where a step ends; AUTO: as what the model writes shows
+    cut: CutOrAuto = AUTO_CUT  # where a step ends; AUTO_CUT: chosen by how the model writes
     selection: SelectionRule = PUCT()
     backup: Backup = MeanBackup()
-    rollouts: int = 0  # answers written from each step that is evaluated
+    rollouts: int = 0  # answers sampled from each evaluated step
     rollout_weight: float = 1.0  # weight of the rollouts, if any, against the guide's score of the step itself
     evaluate_on: Literal["visit", "expansion"] = "visit"  # a step is evaluated on its first visit, or with its siblings
     prior_temperature: float = 1.0
-    root_noise: DirichletNoise | None = None  # on the priors of the first steps
+    root_noise: DirichletNoise | None = None  # added to the priors of the first steps
     widening: ProgressiveWidening | None = None  # up to `width`
-    parallel_simulations: int = 1  # simulations under way at once
-    virtual_loss: float | None = 0.0  # what one under way counts as; None: only as a visit
-    two_player: bool = False  # of a game: the guide's scores are in the eyes of who made the step, and 0 is a draw
+    parallel_simulations: int = 1  # simulations in flight at a time
+    virtual_loss: float | None = 0.0  # value that a simulation in flight counts as; None: only as a visit
+    two_player: bool = False  # a game: scores are for the player who made the step, and 0 is a draw
     # How the path to the answer is chosen; "score": the answer with the best score anywhere.
     final_choice: Literal["visits", "value", "selection", "score"] = "visits"
-    stop_at_known_answer: bool = False  # when selection comes to an answer that it has seen (x1)
-    complete_answer: bool = True  # write the best way on to an answer where it has none
+    stop_at_known_answer: bool = False  # stop when selection reaches an answer a second time (x1)
+    complete_answer: bool = True  # sample an answer at the end of the best path if it has none
     prompt: Prompt = PLAIN
 
     def __post_init__(self) -> None:
@@ -79,7 +80,7 @@ class MCTS:
     def unused(self) -> dict[str, str]:
         out = {} if self.rollouts else {"rollout_weight": "there are no rollouts: give rollouts"}
         if self.parallel_simulations == 1:
-            out["virtual_loss"] = "one simulation is under way at a time: give parallel_simulations"
+            out["virtual_loss"] = "one simulation runs at a time: give parallel_simulations"
         if not isinstance(self.selection, PUCT):
             out["prior_temperature"] = f"the selection rule {type(self.selection).__name__} has no priors"
         if self.final_choice == "score":
@@ -89,13 +90,13 @@ class MCTS:
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         if self.two_player and not getattr(scorer, "two_player", False):
             raise UsageError(
-                "a search for two players needs a game and a guide that judges its positions (ponder.reason.games: "
-                "GamePolicy with RandomPlayoutScorer or LearnedValueScorer, from Python); for a question in words take mcts"
+                "a two-player search needs a game and a guide that scores its positions (ponder.reason.games: "
+                "GamePolicy with RandomPlayoutScorer or LearnedValueScorer); for a question in words use mcts"
             )
         if scorer is None:
             raise UsageError(
-                "a tree search needs a guide: a value or process reward model that judges steps, or, with rollouts, an "
-                "outcome reward model, a judge or a verifier"
+                "a tree search needs a guide: a value or process reward model that scores steps, or, with rollouts, an "
+                "outcome reward model, an LLM judge or a verifier"
             )
         root = self.prompt.root_step(trace, policy)
         try:
@@ -131,7 +132,7 @@ class MCTS:
                     simulation.work.cancel()
         await self._choose_answer(trace, root, policy, scorer.name)
         if stopped is None and not open_children(trace, root):
-            stopped = PonderError(f"the search came to nothing: {_first_pruned_reason(trace, root)}")
+            stopped = PonderError(f"the search failed: {_first_pruned_reason(trace, root)}")
         trace.budget_exhausted = isinstance(stopped, BudgetExhausted)
         if stopped is not None and not trace.budget_exhausted:
             if trace.chosen is None:
@@ -148,7 +149,7 @@ class MCTS:
     # Down the tree.
 
     def _select(self, trace: Trace, root: int, in_flight: SimulationsInFlight) -> int | None:
-        """The step to evaluate or to open next; None where every way is closed."""
+        """The step to evaluate or expand next; None if every path is closed."""
         at = root
         while True:
             step = trace.steps[at]
@@ -160,13 +161,13 @@ class MCTS:
             if not onward and at == root:
                 return None
             if not onward:
-                prune(trace, [at], f"nothing goes on from here: {_first_pruned_reason(trace, at)}")
+                prune(trace, [at], f"no continuation is open: {_first_pruned_reason(trace, at)}")
                 at = root
                 continue
             at = select_child(trace, at, onward, self.selection, in_flight.visits, self.virtual_loss, self.two_player)
 
     def _continuations_allowed(self, trace: Trace, at: int) -> int:
-        """How many continuations of a step may still be written: closed ones count, rollouts do not."""
+        """How many more continuations a step may get: pruned ones count, rollouts do not."""
         written = sum(not trace.steps[k].last for k in trace.children(at))
         if self.widening is None:
             return 0 if written else self.width
@@ -191,7 +192,8 @@ class MCTS:
     async def _finish_oldest(
         self, trace: Trace, root: int, guide: str, in_flight: SimulationsInFlight
     ) -> PonderError | None:
-        """The oldest comes back: what it wrote is added, what it found is backed up. Gives why no other may leave."""
+        """Wait for the oldest simulation, merge its steps and back up its values. Returns the error that stops the
+        search."""
         simulation = in_flight.window.popleft()
         failed: PonderError | None = None
         found: list[int] = []
@@ -210,12 +212,12 @@ class MCTS:
             if isinstance(failed, BudgetExhausted) or simulation.path[-1] == root:
                 return failed
             prune(trace, [simulation.path[-1]], str(failed))
-        worth = [(i, w) for i in found if (w := self._step_value.value(trace, i, guide)) is not None]
-        backpropagate(trace, worth, self.backup, two_player=self.two_player)
+        values = [(i, v) for i in found if (v := self._step_value.value(trace, i, guide)) is not None]
+        backpropagate(trace, values, self.backup, two_player=self.two_player)
         return None
 
     async def _simulate(self, trace: Trace, at: int, policy: Policy, guide: Scorer) -> list[int]:
-        """Open the step, if it was visited before; evaluate. Gives the steps that now have a worth."""
+        """Expand the step if it was visited before, then evaluate. Returns the steps that now have a value."""
         step = trace.steps[at]
         new = [at]
         if not step.done and (step.visits or step.parent is None):
@@ -228,8 +230,8 @@ class MCTS:
         return [i for i in new if not trace.steps[i].pruned]
 
     async def _expand_step(self, trace: Trace, at: int, policy: Policy) -> list[int]:
-        """Write continuations; those that say the same as another are closed."""
-        assert not isinstance(self.cut, AutoCut)  # it was settled before the first simulation
+        """Sample continuations; prune duplicates."""
+        assert not isinstance(self.cut, AutoCut)  # resolved before the first simulation
         before = {trace.steps[k].token_ids.tobytes(): k for k in open_children(trace, at)}
         new = await generate(trace, at, policy, self.sampling, self._continuations_allowed(trace, at), cut=self.cut)
         if not new:
@@ -244,7 +246,7 @@ class MCTS:
     # At the end.
 
     async def _choose_answer(self, trace: Trace, root: int, policy: Policy, guide: str) -> None:
-        """The answer at the end of the best way; written now, where the search has not come so far."""
+        """Choose the answer at the end of the best path; sample it now if the search has not reached one."""
         if self.final_choice == "score":
             trace.chosen = best_step(trace, trace.answers(), guide)
             if trace.chosen is not None:
@@ -260,7 +262,7 @@ class MCTS:
                 await generate(trace, at, policy, self.sampling, last=True, cut=WHOLE_ANSWER)
             except Interrupted:
                 raise
-            except PonderError:  # nothing is left, or nothing fits: what was found before has to do
+            except PonderError:  # no budget or no room left: use the best answer so far
                 pass
         written = rollout_answers(trace, at)
         trace.chosen = best_step(trace, written, guide) or next(iter(written), None)
@@ -268,7 +270,7 @@ class MCTS:
             trace.chosen = best_step(trace, trace.answers(), guide)
 
     def best_child(self, trace: Trace, at: int) -> int | None:
-        """Of the children that were visited: the most often, or the one of highest value (or score by the rule)."""
+        """The best visited child by `final_choice`: most visits, highest value, or the selection rule."""
         seen = [k for k in open_children(trace, at) if trace.steps[k].visits]
         if not seen:
             return None

@@ -1,4 +1,4 @@
-"""A particle filter over thoughts."""
+"""Particle filtering over reasoning steps."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ Resampling = Literal["multinomial", "systematic"]
 
 @dataclass(frozen=True, slots=True)
 class ParticleFilter(Stepwise):
-    """n particles; after every step n are drawn anew by weight, those that have ended among them, until all have ended
+    """n particles; after every step n are resampled by weight, finished ones among them, until all are finished
     (Puri et al. 2025, "A Probabilistic Inference Approach to Inference-Time Scaling of LLMs").
 
-    The weights are the softmax of the scores' log-odds, which the authors' code takes for a process reward model's
-    probabilities; or of the scores themselves; or the scores in proportion. The answer is the particle with the highest
-    weight. A particle drawn k times goes on k times, so duplicates are what the filter is made of.
+    `weight`: "odds", the softmax of the scores' log-odds, as the authors' code does for a process reward model's
+    probabilities; "softmax" of the scores themselves; or "share", in proportion to the scores. The answer is the
+    particle with the highest weight. A particle that is resampled k times is continued k times: duplicates are
+    intended.
     """
 
     n: int = 8
     weight: ParticleWeighting = "odds"
     resampling: Resampling = "multinomial"
-    seed: int = 0  # of the draws among particles
+    seed: int = 0  # of the resampling
     choose: AnswerChoice = field(default="best", kw_only=True)
 
     def __post_init__(self) -> None:
         Stepwise.__post_init__(self)
         if self.n < 1:
-            raise UsageError(f"n is {self.n}; a filter needs at least one particle")
+            raise UsageError(f"n is {self.n}; give at least 1")
         if self.seed < 0:
             raise UsageError(f"seed is {self.seed}; it must be 0 or positive")
         for what, kind in (("weight", ParticleWeighting), ("resampling", Resampling)):

@@ -1,4 +1,4 @@
-"""Reward-balanced search: wide where steps look good, and never wider than at first."""
+"""REBASE, reward-balanced search: steps with higher scores get more continuations."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ponder.types import Trace
 
 @dataclass(frozen=True, slots=True)
 class Rebase(Stepwise):
-    """REBASE (Wu et al. 2024, "Inference Scaling Laws"): the softmax of the step scores at a temperature shares out the
-    width; every finished branch lowers it by one; a weighted vote at the end.
+    """REBASE (Wu et al. 2024, "Inference Scaling Laws"): the softmax of the step scores at a temperature allocates the
+    width; every finished branch lowers the width by one; a weighted vote at the end.
 
-    Rounding as the paper says, or up and in turn as its published code does. Duplicates stay, as in both.
+    `rounding`: "paper", or "code" as the published code rounds. Duplicates stay, as in both.
     """
 
     n: int = 16
@@ -27,7 +27,7 @@ class Rebase(Stepwise):
     def __post_init__(self) -> None:
         Stepwise.__post_init__(self)
         if self.n < 1:
-            raise UsageError(f"n is {self.n}; a search needs a width of at least 1")
+            raise UsageError(f"n is {self.n}; give at least 1")
         if not self.temperature > 0:
             raise UsageError(f"temperature is {self.temperature}; a softmax needs a positive one")
         if self.rounding not in get_args(Rounding):

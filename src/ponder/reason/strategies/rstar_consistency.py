@@ -1,4 +1,4 @@
-"""rStar: answers are believed where a second look, given only the first part of the way, comes to the same end."""
+"""rStar's mutual consistency: trust an answer if completions of its first part reach the same answer."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from ponder.reason.operators import evaluate, expand, majority_step
 from ponder.reason.strategies.samples import Samples
 from ponder.types import Sampling, Score, Step, Trace
 
-AGREEMENT_SCORE = "agreement"  # the name that its scores stand under
+AGREEMENT_SCORE = "agreement"  # the name of its scores
 
 
 @dataclass(frozen=True, slots=True)
 class RStarConsistency:
-    """Mutual consistency (Qi et al. 2024, arXiv 2408.06195): a strategy finds answers; each is cut off after a share of
-    its tokens and completed again `n` times; it scores the share of completions that come to its answer, times what
-    the guide says of it. rStar's second look is another model's; here it is the same policy's.
+    """Mutual consistency (Qi et al. 2024, arXiv 2408.06195): `strategy` finds answers; each is cut after `prefix_share`
+    of its tokens and completed again `n` times. Its score is the share of completions with the same answer, times the
+    guide's score. In rStar another model completes; here the same policy does.
     """
 
     strategy: Strategy = Samples(8, Sampling(temperature=0.8, max_tokens=512))
     n: int = 2
-    prefix_share: float = 0.5  # share of an answer's tokens that the second look is given; rStar draws 0.2 to 0.8
+    prefix_share: float = 0.5  # share of an answer's tokens that is kept; rStar samples 0.2 to 0.8
     sampling: Sampling = Sampling(temperature=0.8, max_tokens=512)
 
     def __post_init__(self) -> None:
         if self.n < 1 or not 0 < self.prefix_share < 1:
-            raise UsageError("n must be at least 1, and the share that is kept lies between 0 and 1")
+            raise UsageError("n must be at least 1, and prefix_share lies between 0 and 1")
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         with until_exhausted(trace):
@@ -46,7 +46,7 @@ class RStarConsistency:
         for i, at in looks.items():
             if (score := completion_agreement(trace, i, trace.children(at))) is not None:
                 trace.steps[i].scores[AGREEMENT_SCORE] = score
-        if scorer is not None:  # the strategy that found them may not have asked it
+        if scorer is not None:  # the inner strategy may not have used it
             with until_exhausted(trace):
                 await evaluate(trace, [i for i in looks if scorer.name not in trace.steps[i].scores], scorer)
         guided = {i: 1.0 if scorer is None else trace.score(i, scorer.name) for i in looks}
@@ -54,11 +54,11 @@ class RStarConsistency:
         known = {i: s * g for i in looks if (s := agreed[i]) is not None and (g := guided[i]) is not None}
         if known:
             trace.chosen = max(known, key=lambda i: (known[i], -i))
-        elif trace.chosen not in trace.answers():  # nobody looked again, and the tree chooses none: the most frequent
+        elif trace.chosen not in trace.answers():  # no completions and no choice: the most frequent answer
             trace.chosen = majority_step(trace, list(looks), trace.extract_answer or extract_answer)
 
     def _prefix_root(self, trace: Trace, step: int, policy: Policy) -> int:
-        """The prompt and the first part of an answer, as a prompt that cites it; found again if it is there."""
+        """A root with the prompt and the first part of an answer, which cites the answer; reused if it exists."""
         root = trace.path(step)[0]
         prompt, whole = trace.steps[root].token_ids, trace.token_ids(step)
         given = whole[: len(prompt) + math.floor(self.prefix_share * (len(whole) - len(prompt)))]
@@ -68,24 +68,24 @@ class RStarConsistency:
         return trace.add(Step(None, policy.text(given[len(prompt) :]), given, cites=(step,)))
 
     async def _complete(self, trace: Trace, looks: Sequence[int], policy: Policy) -> None:
-        """The second looks that are lacking: each says something about an answer, and is none."""
+        """Sample the missing completions, as meta steps: they are about an answer and no answers."""
         lacking = {at: count for at in looks if (count := self.n - len(trace.children(at))) > 0}
         if not lacking:
             return
         try:
-            await expand(trace, [*lacking], policy, self.sampling, [*lacking.values()], last=True, aside=True)
+            await expand(trace, [*lacking], policy, self.sampling, [*lacking.values()], last=True, meta=True)
         except (Interrupted, BudgetExhausted):
             raise
-        except PonderError:  # none could be had; each says why where it is pruned
+        except PonderError:  # all failed; each is pruned with its reason
             pass
 
 
 def completion_agreement(trace: Trace, step: int, completions: Sequence[int]) -> Score | None:
-    """The share of completions, of those that were written, that come to the step's answer; None where none was."""
+    """The share of completions that reach the step's answer; None without completions."""
     said = answer_of_step(trace, step)
     reads = [_full_answer(trace, k) for k in completions if not trace.steps[k].pruned]
     agree = sum(r == said for r in reads)
-    return Score(agree / len(reads), f"{agree} of {len(reads)} second looks come to it") if reads else None
+    return Score(agree / len(reads), f"{agree} of {len(reads)} completions reach the same answer") if reads else None
 
 
 def _full_answer(trace: Trace, completion: int) -> str | None:

@@ -1,4 +1,4 @@
-"""A tree of plain samples: no guide, no choice. As a group for training, it tells each step what is worth below it."""
+"""A tree of plain samples, without a guide or a choice: a group for tree-based training, which values each step."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ponder.types import Sampling, Trace
 
 @dataclass(frozen=True, slots=True)
 class SampleTree:
-    """Each step has so many continuations, level by level; those of the last level go on to the end.
+    """`widths[k]` continuations of every step at depth k; those of the last level are sampled to the end.
 
-    `(4, 2)` are 4 first steps with 2 answers each. What ends earlier stays as it is.
+    `(4, 2)`: 4 first steps with 2 answers each. A branch that ends earlier stays as it is.
     """
 
     widths: tuple[int, ...] = (4, 2)

@@ -1,4 +1,4 @@
-"""Several independent chains: GRPO's group, and what votes and selections choose from."""
+"""Independent samples: GRPO's group, and what votes and selections choose from."""
 
 from __future__ import annotations
 

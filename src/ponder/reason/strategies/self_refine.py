@@ -1,5 +1,5 @@
-"""Refine: answer, look for what is wrong, answer again (Self-Refine: Madaan et al. 2023; with outside feedback, as
-Reflexion and CRITIC have it)."""
+"""Self-Refine (Madaan et al. 2023): answer, critique, answer again; or with outside feedback as in Reflexion and
+CRITIC."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ Go through the attempt step by step and list its mistakes. If there are none, re
 
 @dataclass(frozen=True, slots=True)
 class SelfRefine:
-    """At most so many rounds; it ends where the answer stays the same, nothing is found wrong, or a guide is content.
+    """At most `max_rounds` refinements. It ends when the answer stays the same, the critique finds no mistakes, or the
+    guide's score reaches `stop_score`.
 
-    `feedback`: what the next attempt is told. "none"; the policy's own critique ("self"); what the guide gives as its
-    reason ("guide": a verifier, a tool, tests). The best by the guide is given as the answer; without a guide the last
-    in which an answer can be read.
+    `feedback` for the next attempt: "none"; "self", the policy's own critique; or "guide", the guide's reason (a
+    verifier, a tool, tests). The answer is the best attempt by the guide; without a guide the last one in which an
+    answer can be read.
     """
 
     max_rounds: int = 3
@@ -69,7 +70,7 @@ class SelfRefine:
             await self._run_rounds(trace, FollowUps(trace, policy), attempts, scorer)
         except Interrupted:
             raise
-        except PonderError as error:  # what there is decides
+        except PonderError as error:  # the best attempt so far is used
             trace.budget_exhausted = isinstance(error, BudgetExhausted)
             trace.failed = "" if trace.budget_exhausted else str(error)
             if not attempts and not trace.budget_exhausted:
@@ -105,7 +106,7 @@ class SelfRefine:
         return score is not None and score >= self.stop_score
 
     async def _feedback(self, follow_ups: FollowUps, step: int, guide: Scorer | None) -> str | None:
-        """What is wrong with an attempt; None where nothing is."""
+        """Feedback on an attempt; None if there are no mistakes."""
         trace = follow_ups.trace
         if self.feedback == "none":
             return ""
@@ -115,7 +116,7 @@ class SelfRefine:
             messages_from_template(trace.problem, self.critique_template, answer=text_after_thinking(trace, step)),
             (step,),
         )
-        (reply,) = await follow_ups.ask(asked, self.sampling, aside=True)
+        (reply,) = await follow_ups.ask(asked, self.sampling, meta=True)
         text = text_after_thinking(trace, reply)
         return None if text.lower().startswith("no mistakes") else text
 
@@ -129,7 +130,7 @@ class SelfRefine:
 
 
 def _same_answer(trace: Trace, a: int, b: int) -> bool:
-    """The same answer, or the same words."""
+    """Do two attempts have the same answer, or the same words?"""
     one, two = answer_extraction.answer_of_step(trace, a), answer_extraction.answer_of_step(trace, b)
     return text_after_thinking(trace, a).split() == text_after_thinking(trace, b).split() or (
         one is not None and one == two

@@ -1,6 +1,6 @@
-"""STaR (Zelikman et al. 2022): sample answers; where none is right, give the answer away and ask for the reasons.
+"""STaR (Zelikman et al. 2022): sample answers; if none is right, give the answer as a hint and ask for the reasoning.
 
-The hint stands in a further prompt. What is harvested takes the problem's own prompt, so the hint is gone from it.
+The hint is in a follow-up prompt. Harvested rows use the problem's own prompt, so they do not contain the hint.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class STaR:
 
     def __post_init__(self) -> None:
         if self.n < 1:
-            raise UsageError(f"n is {self.n}; take at least one sample")
+            raise UsageError(f"n is {self.n}; give at least 1")
         if self.rationalise and "{answer}" not in self.hint:
             raise UsageError("the hint must say where the answer goes: write {answer} in it")
 
     def unused(self) -> dict[str, str]:
-        return {} if self.rationalise else {"hint": "nothing is given away: give rationalise=true"}
+        return {} if self.rationalise else {"hint": "no hint is given: give rationalise=true"}
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         if scorer is None or trace.problem.answer is None:

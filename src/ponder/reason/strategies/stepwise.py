@@ -1,9 +1,10 @@
-"""Search level by level: every live branch is continued by a step, the new steps are rated, and a rule shares out what
-comes next. Beams, DVTS, REBASE and particle filters are this loop with different rules.
+"""Step-wise search: at each level, extend every live branch by a step, score the new steps, and let an allocation rule
+decide how many continuations each step gets. Beam search, DVTS, REBASE and particle filters are this loop with
+different rules.
 
-The loop begins at the root whenever it is called and does only what the trace lacks, so a search that was stopped goes
-on, and one that is complete stays as it is. `Step.visits` is how many continuations a step was given (an answer: how
-often it counts), `Step.value` what it was ranked by.
+Each call starts at the root and does only what the trace lacks, so an interrupted search resumes and a complete one
+does not change. `Step.visits` is the number of continuations allocated to a step (for an answer: how often it counts),
+and `Step.value` the score that it was ranked by.
 """
 
 from __future__ import annotations
@@ -22,33 +23,33 @@ from ponder.reason.operators.evaluate import REDUCTIONS, Reduction, path_score, 
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Step, Trace
 
-NOT_KEPT = "not kept"  # by the rule; a wider search may take it up again
-LOOKAHEAD_ONLY = "only looked ahead"  # a step that was written to rate another
+NOT_KEPT = "not kept"  # by the allocation rule; a wider search may resume it
+LOOKAHEAD_ONLY = "only looked ahead"  # a step that was sampled to score another
 
 AnswerChoice = Literal["weighted", "best", "majority"]
 
 
 @dataclass(slots=True)
 class SearchLevel:
-    """What a rule decides on: the steps at one depth that have a rank, in the order of their parents."""
+    """The input of an allocation rule: the scored steps at one depth, in the order of their parents."""
 
     depth: int
     parents: list[int]
-    groups: list[list[int]]  # all of them, by parent
-    live: list[int]  # those that can be continued
-    ended: list[int]  # those that are answers
-    finished: dict[int, int]  # answers of the levels before, and how often each counts
+    groups: list[list[int]]  # all steps, by parent
+    live: list[int]  # steps that can be continued
+    ended: list[int]  # steps that are answers
+    finished: dict[int, int]  # answers of earlier levels, and how often each counts
     rank: Mapping[int, float]
 
 
-# How many continuations each live step gets, and how often each answer counts. A step of the level that is not named is
-# dropped; an answer of before that is not named stays as it was.
+# How many continuations each live step gets, and how often each answer counts. A step of this level that the rule does
+# not name is dropped; an earlier answer that it does not name stays as it was.
 AllocationRule = Callable[[SearchLevel], Mapping[int, int]]
 
 
 @dataclass(slots=True)
 class _Search:
-    """One call: what it works on, and what it has found so far."""
+    """The state of one call."""
 
     trace: Trace
     root: int
@@ -60,17 +61,17 @@ class _Search:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepwise:
-    """What the searches share.
+    """Settings and loop that the step-wise searches share.
 
-    A branch is ranked by the score of its path. Of a guide that rates steps (a process reward model) `reduce` makes
-    that score: the last step's, the least, the product or the mean. Any other guide scores the path as a whole, at the
-    step where it ends: there is nothing to reduce, and asking for the least, product or mean of such is an error.
+    A branch is ranked by the score of its path. If the guide scores steps (a process reward model), `reduce` makes the
+    path score of them: the last, the minimum, the product or the mean. Any other guide scores the path as a whole at
+    its last step. Then there is nothing to reduce, and any `reduce` but "last" is an error.
     """
 
-    sampling: Sampling = Sampling(max_tokens=1024)  # max_tokens: of the whole answer
-    cut: CutOrAuto | None = AUTO_CUT  # where a step ends; AUTO: as what the model writes shows
-    reduce: Reduction | None = None  # the scores of a path's steps as one; None: `by_default`
-    choose: AnswerChoice = "weighted"  # among the answers: a vote weighted by rank, the best rank, or a plain vote
+    sampling: Sampling = Sampling(max_tokens=1024)  # max_tokens limits the whole answer
+    cut: CutOrAuto | None = AUTO_CUT  # where a step ends; AUTO_CUT: chosen by how the model writes
+    reduce: Reduction | None = None  # step scores to path score; None: `default_reduce`
+    choose: AnswerChoice = "weighted"  # of the answers: weighted vote, best score, or majority
     prompt: Prompt = PLAIN
     default_reduce: ClassVar[Reduction] = "last"  # as published for beams and DVTS (Snell et al., Beeching et al. 2024)
 
@@ -81,13 +82,15 @@ class Stepwise:
             raise UnknownName("way to choose", self.choose, get_args(AnswerChoice))
 
     def unused(self) -> dict[str, str]:
-        """Settings that change nothing as the others stand, and why; also the guide, where it would not be asked."""
-        return {} if self.cut is not None else {"reduce": "an answer is one step, with one score: give a cut"}
+        """Settings that have no effect beside the others, and why; also the guide, if nothing would call it."""
+        return (
+            {} if self.cut is not None else {"reduce": "without a cut an answer is one step with one score: give a cut"}
+        )
 
     async def run_search(
         self, trace: Trace, policy: Policy, guide: Scorer | None, width: int, rule: AllocationRule
     ) -> None:
-        """Search from `width` first steps on, and answer by what was found, also where a budget ends it early."""
+        """Search from `width` first steps, and choose an answer, also if the budget is exhausted early."""
         search = _Search(trace, self.prompt.root_step(trace, policy), policy, guide)
         root, short = trace.steps[search.root], False
         root.pruned, root.visits = "", max(root.visits, width)
@@ -110,7 +113,7 @@ class Stepwise:
             short = await self._expand_parents(search, parents)
             groups = [search_children(trace, p) for p in parents]
             fresh = [i for group in groups for i in group if _can_continue(trace.steps[i])]
-            if short is not None:  # what has come to its end counts; the others wait for their level
+            if short is not None:  # finished answers count; the other steps wait for more budget
                 fresh = [i for i in fresh if trace.steps[i].done]
             short = await self._rate(search, fresh) or short
             groups = [[i for i in group if i in search.rank] for group in groups]
@@ -125,7 +128,7 @@ class Stepwise:
             parents = [i for i in live if trace.steps[i].visits]
 
     async def _expand_parents(self, search: _Search, parents: Sequence[int]) -> BudgetExhausted | None:
-        """See to it that every parent has the continuations it was given."""
+        """Sample the continuations that the parents lack."""
         trace = search.trace
         counts = {
             p: trace.steps[p].visits - len(search_children(trace, p)) for p in parents if not trace.steps[p].pruned
@@ -134,7 +137,7 @@ class Stepwise:
         if not lacking:
             return None
         try:
-            assert not isinstance(self.cut, AutoCut)  # it was settled before the first level
+            assert not isinstance(self.cut, AutoCut)  # resolved before the first level
             await expand(
                 trace, list(lacking), search.policy, self.sampling, list(lacking.values()),
                 cut=self.cut, last=self.cut is None,
@@ -143,7 +146,7 @@ class Stepwise:
             raise
         except BudgetExhausted as spent:
             return spent
-        except PonderError:  # every branch failed; each says why where it is pruned
+        except PonderError:  # every branch failed and is pruned with its reason
             if not search.finished and len(lacking) == len(parents):
                 raise
         return None
@@ -162,9 +165,9 @@ class Stepwise:
     def _apply_allocation(
         self, search: _Search, live: Sequence[int], ended: Sequence[int], given: Mapping[int, int]
     ) -> None:
-        """Write on the steps what the rule gave them."""
+        """Store the allocation on the steps, and prune those that got nothing."""
         steps = search.trace.steps
-        for i in live:  # what an earlier, narrower search gave stays given
+        for i in live:  # an earlier, narrower search's allocation stays
             steps[i].visits = max(steps[i].visits, given.get(i, 0))
         for i in [*search.finished, *ended]:
             search.finished[i] = steps[i].visits = given.get(i, search.finished.get(i, 0))
@@ -176,7 +179,7 @@ class Stepwise:
         search.finished = {i: copies for i, copies in search.finished.items() if copies}
 
     async def rate(self, trace: Trace, steps: Sequence[int], policy: Policy, guide: Scorer | None) -> None:
-        """Ask the guide about what it was not asked before; a step it cannot decide on is pruned."""
+        """Score the steps that have no score yet; prune those that the guide cannot decide."""
         guide = self.require_guide(guide)
         await evaluate(trace, [i for i in steps if guide.name not in trace.steps[i].scores], guide)
         prune_undecided(trace, steps, guide.name)
@@ -187,7 +190,7 @@ class Stepwise:
     def require_guide(self, guide: Scorer | None) -> Scorer:
         if guide is None:
             name = type(self).__name__
-            raise UsageError(f"{name} ranks steps by a guide: give a scorer (a reward or value model, a judge)")
+            raise UsageError(f"{name} ranks steps by a guide: give a scorer (a reward or value model, an LLM judge)")
         if self.cut is not None and self.reduce not in (None, "last") and not scores_steps(guide):
             raise UsageError(
                 f"{guide.name} scores a path as a whole, so there are no step scores to take the {self.reduce} of:"
@@ -196,30 +199,30 @@ class Stepwise:
         return guide
 
     def decide(self, trace: Trace, finished: Mapping[int, int], rank: Mapping[int, float]) -> int | None:
-        """The answer among those found; one that stands for several copies has as many votes."""
+        """Choose among the finished answers; one that stands for several copies has as many votes."""
         steps = sorted(finished)
         if self.choose == "best":
             return vote.best_answer(steps, [rank[i] for i in steps])
         weight = dict(zip(steps, self.vote_weights([rank[i] for i in steps]), strict=True))
-        said = {i: answer_extraction.answer_of_step(trace, i) for i in steps}
+        answers = {i: answer_extraction.answer_of_step(trace, i) for i in steps}
         votes = [i for i in steps for _ in range(finished[i])]
         weights = [1.0 if self.choose == "majority" else weight[i] for i in votes]
-        won = vote.weighted_answer([said[i] for i in votes], weights)
-        givers = [i for i in steps if won is not None and said[i] == won]
+        won = vote.weighted_answer([answers[i] for i in votes], weights)
+        givers = [i for i in steps if won is not None and answers[i] == won]
         return vote.best_answer(givers, [rank[i] for i in givers])
 
     def vote_weights(self, ranks: Sequence[float]) -> Sequence[float]:
-        """What a vote counts."""
+        """The weights of votes."""
         return ranks
 
 
 def search_children(trace: Trace, parent: int) -> list[int]:
-    """The continuations of a step, without those that only looked ahead."""
+    """The continuations of a step, without those of a lookahead."""
     return [i for i in trace.children(parent) if trace.steps[i].pruned != LOOKAHEAD_ONLY]
 
 
 def _can_continue(step: Step) -> bool:
-    """Not pruned, or only by a rule; or continued, and pruned when that failed."""
+    """Not pruned, or only by the allocation rule; or continued before, and pruned when that failed."""
     return step.pruned in ("", NOT_KEPT) or step.visits > 0
 
 

@@ -1,5 +1,5 @@
-"""A chain that thinks with tools: it stops at a call, runs it, and goes on from the result (Toolformer: Schick et al.
-2023; ToRA: Gou et al. 2023)."""
+"""Tool use in one chain: stop at a call, run the tool, insert the result and continue (Toolformer: Schick et al. 2023;
+ToRA: Gou et al. 2023)."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from ponder.types import Sampling, Trace
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """One chain with at most so many calls. Results are written, not sampled, so training passes them by; a tool's
-    errors are results too. `sampling.max_tokens` is for all of it, the results too."""
+    """One chain with at most `max_calls` tool calls. Results are inserted, not sampled, so training does not learn
+    them; a tool's errors are results too. `sampling.max_tokens` limits the whole chain, results included."""
 
     tools: tuple[Tool, ...] = (PythonTool(), CalculatorTool())
     max_calls: int = 8
-    max_result_chars: int = 4000  # characters of a result
-    describe_tools: bool = True  # say in the prompt which tools there are
+    max_result_chars: int = 4000
+    describe_tools: bool = True  # name the tools in the prompt
     sampling: Sampling = Sampling(temperature=0.0, max_tokens=2048)
     prompt: Prompt = PLAIN
 
     def __post_init__(self) -> None:
         if not self.tools or self.max_calls < 1 or self.max_result_chars < 1:
-            raise UsageError("a chain with tools needs a tool, and at least 1 call and 1 character of a result")
+            raise UsageError("tool use needs a tool, and max_calls and max_result_chars of at least 1")
         for tool in self.tools:
             require_slots("result", tool.result_template, "result")
             if not tool.start_marker or not tool.end_marker:
-                raise UsageError(f"{type(tool).__name__} needs the marks that a call begins and ends with")
+                raise UsageError(f"{type(tool).__name__} needs the start and end markers of a call")
 
     def unused(self) -> dict[str, str]:
-        return {"guide": "one chain is written, and nobody judges it"}
+        return {"guide": "one chain is sampled, and nothing scores it"}
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         told = " ".join(tool.description for tool in self.tools) if self.describe_tools else ""
@@ -58,7 +58,7 @@ class ToolUse:
         set_answer(trace, end_if_sampled(trace, end))
 
     async def _extend_chain(self, trace: Trace, root: int, end: int, policy: Policy) -> None:
-        """Answer a call that stands at the end, or write on."""
+        """Run the call at the end of the chain, or sample on."""
         path = trace.path(end)[len(trace.path(root)) :]
         made = [i for i in path if not trace.steps[i].sampled]
         since = path[path.index(made[-1]) + 1 :] if made else path
@@ -80,7 +80,7 @@ class ToolUse:
         trace.steps[add_completion(trace, end, c)].last = not (c.stop == "stop" and ours)
 
     def _stop_markers(self, text: str) -> list[str]:
-        """Where to stop next: at the end of a call that has begun, or where one begins."""
+        """Where to stop next: at the end marker of an open call, or at a start marker."""
         begun = [tool.end_marker for tool in self.tools if has_open_call(text, tool)]
         return begun or [tool.start_marker for tool in self.tools]
 
@@ -91,16 +91,17 @@ class ToolUse:
             raise
         except PonderError as error:
             found = f"[{error}]"
-        except Exception as error:  # the model is told, and may try another way
+        except Exception as error:  # the model reads the error and may try another way
             found = f"[the tool failed: {type(error).__name__}: {error}]"
         if len(found) > self.max_result_chars:
             half = self.max_result_chars // 2
-            found = f"{found[:half]}\n[{len(found) - self.max_result_chars} characters left out]\n{found[len(found) - half :]}"
+            cut = len(found) - self.max_result_chars
+            found = f"{found[:half]}\n[{cut} characters left out]\n{found[len(found) - half :]}"
         # No output can end its own frame, or become a token that ends a turn.
         return fill_template(tool.result_template, result=found.replace("```", "'''").replace("<|", "< |"))
 
     def _previous_calls(self, trace: Trace, path: list[int], tool: Tool) -> list[ToolCall]:
-        """The tool's own calls before this one."""
+        """The earlier calls of this tool."""
         calls, text = [], ""
         for i in path:
             step = trace.steps[i]

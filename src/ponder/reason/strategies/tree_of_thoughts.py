@@ -1,5 +1,5 @@
-"""Tree of Thoughts (Yao et al. 2023): think of several next thoughts, rate them by asking, and search breadth or depth
-first."""
+"""Tree of Thoughts (Yao et al. 2023): propose several next thoughts, evaluate them by prompts, and search breadth-first
+or depth-first."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from ponder.reason.prompts import PLAIN, Prompt
 from ponder.reason.strategies.tree_of_thoughts_prompts import GAME_OF_24_PROMPTS, GENERAL_PROMPTS, ThoughtPrompts
 from ponder.types import Sampling, Score, Trace
 
-# Why a thought is left, by breadth and by depth; a wider search or a lower threshold takes it up again.
+# Why a thought is pruned, breadth-first and depth-first; a wider search or a lower threshold resumes it.
 NOT_KEPT, BELOW_THRESHOLD = "not among the best", "not worth enough"
 
 
 @dataclass(frozen=True, slots=True)
 class TreeOfThoughts:
-    """Thoughts are proposed in one reply, line by line, or sampled one by one; a guide rates them, or the policy does:
-    each by itself (the sum of what `evaluations` replies are worth on a scale), or all of a level by votes.
+    """Thoughts are proposed as the lines of one reply, or sampled one by one. A guide scores them, or the policy does:
+    each alone (the sum of `evaluations_per_thought` ratings on a scale), or all of a level by votes.
 
-    "bfs": of each level the `keep` best are thought on. "dfs": into the best thought first, back from where nothing is
-    worth more than `threshold`, until there are `answers` or `most` thoughts were thought on.
+    "bfs": expand the `beam_width` best thoughts of each level. "dfs": expand the best thought first, backtrack where
+    none is worth more than `threshold`, and stop at `max_answers` answers or `max_expansions` expansions.
     """
 
     search: Literal["bfs", "dfs"] = "bfs"
@@ -39,15 +39,15 @@ class TreeOfThoughts:
     evaluation: Literal["value", "vote"] = "value"
     depth: int = 4
     beam_width: int = 5
-    thoughts_per_step: int = 5  # thoughts after a thought; for proposals 0 means all that there are
+    thoughts_per_step: int = 5  # for proposals 0 means all in the reply
     evaluations_per_thought: int = 3
     threshold: float = 0.0
     max_answers: int = 1
     max_expansions: int = 100
     prompts: ThoughtPrompts = GENERAL_PROMPTS
-    cut: CutOrAuto = AUTO_CUT  # of a sampled thought
+    cut: CutOrAuto = AUTO_CUT  # where a sampled thought ends
     sampling: Sampling = Sampling(temperature=0.7, max_tokens=1024)
-    prompt: Prompt = PLAIN  # what sampled thoughts follow
+    prompt: Prompt = PLAIN  # the prompt of sampled thoughts
 
     def __post_init__(self) -> None:
         known = {"search": ("bfs", "dfs"), "generation": ("propose", "sample"), "evaluation": ("value", "vote")}
@@ -64,7 +64,7 @@ class TreeOfThoughts:
 
     def unused(self) -> dict[str, str]:
         first = ("threshold", "max_answers", "max_expansions") if self.search == "bfs" else ("beam_width",)
-        out = dict.fromkeys(first, f"it is not of search={self.search}")
+        out = dict.fromkeys(first, f"search={self.search} does not use it")
         if self.generation == "propose":
             out |= dict.fromkeys(("cut", "prompt"), "thoughts are proposed in one reply: give generation=sample")
         return out
@@ -90,7 +90,7 @@ class TreeOfThoughts:
                 await tree.grow(thinking, level)
             except (Interrupted, BudgetExhausted):
                 raise
-            except PonderError as error:  # none of these can be thought on: the answers that there are decide
+            except PonderError as error:  # none can be expanded: the answers so far decide
                 if not tree.rated:
                     raise
                 prune(tree.trace, thinking, str(error))
@@ -125,7 +125,7 @@ class TreeOfThoughts:
                 opened.add(at)
 
     async def _expand_thought(self, tree: _ThoughtTree, at: int, level: int) -> None:
-        """Thoughts after this one, those that are worth too little left; a branch that fails is pruned."""
+        """Expand one thought, and prune children at or below the threshold; a branch that fails is pruned."""
         try:
             await tree.grow([at], level)
             await tree.rate(tree.thoughts(at))
@@ -142,7 +142,7 @@ class TreeOfThoughts:
 
 @dataclass(slots=True)
 class _ThoughtTree:
-    """One call: the trace's thoughts, how they are made and rated. What is there already is not made again."""
+    """The state of one call: generates and rates thoughts, and does not repeat what the trace has already."""
 
     how: TreeOfThoughts
     trace: Trace
@@ -154,11 +154,11 @@ class _ThoughtTree:
 
     @property
     def by(self) -> str:
-        """The name that ratings stand under."""
+        """The name of the ratings' scores."""
         return self.guide.name if self.guide is not None else f"self_{self.how.evaluation}"
 
     def thoughts(self, step: int) -> list[int]:
-        """Those that can be rated: what a branch failed with is none."""
+        """The child thoughts that can be rated; failed ones are left out."""
         steps = self.trace.steps
         return [
             c
@@ -167,12 +167,12 @@ class _ThoughtTree:
         ]
 
     def thought_value(self, step: int) -> float:
-        """Of words and votes a thought that nobody could rate has none; a guide's scores may lie below 0."""
+        """A thought without a rating has 0 by ratings and votes, and -inf by a guide, whose scores may be negative."""
         score = self.trace.score(step, self.by)
         return score if score is not None else 0.0 if self.guide is None else -math.inf
 
     async def grow(self, parents: Sequence[int], level: int) -> None:
-        """Thoughts after these ones."""
+        """Generate thoughts after these ones."""
         how, trace = self.how, self.trace
         last = level == how.depth
         if how.generation == "sample":
@@ -181,8 +181,8 @@ class _ThoughtTree:
             ]
             some = [(p, n) for p, n in zip(parents, lacking, strict=True) if n]
             if some:
-                most = how.sampling.max_tokens  # of a whole answer, so the last thought gets what is left
-                assert not isinstance(how.cut, AutoCut)  # it was settled before the first level
+                most = how.sampling.max_tokens  # of the whole answer, so the last thought gets the rest
+                assert not isinstance(how.cut, AutoCut)  # resolved before the first level
                 cut = Cut(tokens=most, max_step_tokens=most + 1) if last else how.cut
                 starts, counts = zip(*some, strict=True)
                 await expand(trace, starts, self.policy, how.sampling, counts, cut=cut, last=last)
@@ -196,7 +196,7 @@ class _ThoughtTree:
             )
             for p in parents
         ]
-        replies = await self.follow_ups.ask_all(asked, how.sampling, aside=True)
+        replies = await self.follow_ups.ask_all(asked, how.sampling, meta=True)
         for p, reply in zip(parents, replies, strict=True):
             if isinstance(reply, PonderError):
                 prune(trace, [p], str(reply))
@@ -204,7 +204,7 @@ class _ThoughtTree:
                 self._add_proposals(p, reply[0], last)
 
     def _add_proposals(self, parent: int, reply: int, last: bool) -> None:
-        """The lines of a reply as thoughts, which cite it; once."""
+        """Add the lines of a reply as thoughts that cite it, once."""
         if any(self.trace.steps[c].cites == (reply,) for c in self.trace.children(parent)):
             return
         lines = self.how.prompts.parse_thoughts(self.trace.steps[reply].text, self.how.thoughts_per_step, last)
@@ -215,7 +215,7 @@ class _ThoughtTree:
             self.trace.steps[i].last = last or self.how.prompts.is_answer(line)
 
     async def rate(self, steps: Sequence[int]) -> None:
-        """What each is worth. Of equal thoughts only the first is: the same beam twice would be no search."""
+        """Rate the thoughts. Of equal thoughts only the first counts, or the beam would hold one thought twice."""
         trace, seen, fresh = self.trace, set[str](), []
         for i in steps:
             text = trace.text(i)
@@ -252,7 +252,7 @@ class _ThoughtTree:
                 self.trace.steps[i].pruned = ""
 
     def best(self) -> int | None:
-        """The answer worth most, the first of equals; where there is none, the thought that is."""
+        """The answer with the highest value, the first of equals; without answers the best thought."""
         rated = [i for i in self.rated if not self.trace.steps[i].pruned]
         answers = [i for i in rated if self.trace.steps[i].done]
         return max(answers or rated, key=self.thought_value, default=None)

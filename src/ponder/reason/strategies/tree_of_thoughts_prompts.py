@@ -1,4 +1,4 @@
-"""How a tree of thoughts asks for thoughts and rates them: in general, and for the Game of 24."""
+"""Prompts of Tree of Thoughts: propose, value, vote and answer; general ones, and those of the Game of 24."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ class ThoughtPrompts:
 
     propose: str = PROPOSE
     value: str = VALUE
-    answer: str = ANSWER  # asks for the answer: at the last depth, or where the state is `final`
-    value_answer: str = ""  # rates an answer; empty: as any thought
+    answer: str = ANSWER  # asks for the answer: at the last depth, or in `final_state`
+    value_answer: str = ""  # rates an answer; empty: `value` does
     vote: str = VOTE_TEMPLATE
     scale: RatingScale = TREE_OF_THOUGHTS_SCALE
-    answer_pattern: str = r"(?im)^\W*(?:the )?(?:final )?answer\b"  # a thought that has this is an answer
-    state_pattern: str = ""  # a pattern with one group: {state} is what it finds in the last line; else that line
-    final_state: str = ""  # a state that needs nothing more but to be said as an answer
-    keep_blank_lines: bool = False  # an empty line is a thought too, as the published code has it
+    answer_pattern: str = r"(?im)^\W*(?:the )?(?:final )?answer\b"  # a thought that matches is an answer
+    state_pattern: str = ""  # with one group: {state} is its match in the last line; else that line
+    final_state: str = ""  # a state from which only the answer is missing
+    keep_blank_lines: bool = False  # an empty line is a thought too, as in the published code
 
     def __post_init__(self) -> None:
         if not self.scale:
-            raise UsageError("the scale is empty: give the words that rate a thought, with what each is worth")
+            raise UsageError("the scale is empty: give the rating words and their values")
         for name in ("answer_pattern", "state_pattern"):
             try:
                 re.compile(getattr(self, name))
@@ -61,7 +61,7 @@ class ThoughtPrompts:
         require_slots("vote", self.vote, "choices")
 
     def propose_messages(self, problem: Problem, thoughts: str, n: int, last: bool) -> list[Message]:
-        """Ask what to think next."""
+        """Ask for the next thoughts."""
         state = self.state_of(problem, thoughts)
         ready = state == self.final_state if self.final_state else last
         so_far = thoughts.strip() or "(nothing yet)"
@@ -70,7 +70,7 @@ class ThoughtPrompts:
         )
 
     def value_messages(self, problem: Problem, thoughts: str) -> list[Message]:
-        """Ask what the thinking so far is worth."""
+        """Ask for a rating of the thinking so far."""
         template = self.value_answer if self.value_answer and self.is_answer(thoughts) else self.value
         return messages_from_template(
             problem, template, thoughts=thoughts.strip(), state=self.state_of(problem, thoughts)
@@ -89,7 +89,7 @@ class ThoughtPrompts:
         return re.search(self.answer_pattern, thought) is not None
 
     def state_of(self, problem: Problem, thoughts: str) -> str:
-        """What the last line leaves to work with; before the first thought, the question."""
+        """The state after the last line; before the first thought, the question."""
         lines = thoughts.strip().splitlines()
         if not lines:
             return problem.bare_question.strip()

@@ -1,4 +1,4 @@
-"""Tools for use inside a thought: a calculator, Python in the sandbox, and a checker of the sums in the steps."""
+"""Tools for use while thinking: a calculator, Python in the sandbox, and a checker of the arithmetic in steps."""
 
 from ponder.reason.tools.arithmetic_checker import ArithmeticChecker
 from ponder.reason.tools.calculator import CalculatorTool

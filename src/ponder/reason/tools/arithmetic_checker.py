@@ -1,4 +1,4 @@
-"""A checker that works out again the arithmetic found in the steps, and scores them."""
+"""A scorer that recomputes the equations found in steps."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ponder.verify.rewards.step_arithmetic import MAX_EQUATIONS, check_equations
 
 @dataclass(frozen=True, slots=True)
 class ArithmeticChecker:
-    """A `Scorer` of steps: the share of their equations between numbers that hold, each worked out exactly.
+    """A `Scorer` of steps: the share of their numeric equations that hold, each computed exactly.
 
-    `scope`: those of the step alone, or of all up to it. A step without equations gets `silent`; None leaves it
-    undecided, which prunes it in a search, so the default is 1: nothing wrong was found.
+    `scope`: the equations of the step alone, or of the whole path. A step without equations gets
+    `score_without_equations`; None leaves it undecided, which prunes it in a search, so the default is 1.
     """
 
     scope: Literal["step", "path"] = "step"

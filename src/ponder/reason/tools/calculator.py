@@ -14,8 +14,8 @@ _GROUPED = re.compile(r"(?<![0-9.])([0-9]{1,3}(?:,[0-9]{3})+)(?![0-9])")
 
 
 def calculate(expression: str) -> str:
-    """The value of an expression in numbers, + - * / and brackets: a decimal where it ends, else a fraction and its
-    first digits. What cannot be read is said, in square brackets."""
+    """The value of an expression in numbers, + - * / and brackets: a terminating decimal, else a fraction and its first
+    digits. An error is returned in square brackets."""
     plain = _GROUPED.sub(lambda m: m[1].replace(",", ""), expression).strip().removesuffix("=").strip()
     found = evaluate_arithmetic(plain, allow_decimals=True)
     if found.value is None:
@@ -34,5 +34,5 @@ class CalculatorTool:
         "<result>84</result>. Never write a result yourself."
     )
 
-    async def __call__(self, said: str, earlier: Sequence[ToolCall]) -> str:
-        return calculate(said)
+    async def __call__(self, arguments: str, earlier: Sequence[ToolCall]) -> str:
+        return calculate(arguments)

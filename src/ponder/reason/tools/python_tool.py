@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ponder.reason.tools.tool import ToolCall
 from ponder.verify.code.model_tools import run_python
 
-# How a cell ends that must not be run again: it would take as long, or as much, once more.
+# Results of cells that must not be run again: they would take the same time or memory again.
 _NOT_RERUN_MARKS = ("[timed out", "[out of memory", "[too much output", "[crashed", "[lost", "[refused")
 
 _RERUN_TEMPLATE = """import contextlib, io
@@ -24,8 +24,8 @@ for _cell in {cells!r}:
 
 @dataclass(frozen=True, slots=True)
 class PythonTool:
-    """What a cell prints, and the value of its last line. `session`: names of earlier cells are known, since those are
-    run again before it, in silence; nothing else is kept between runs."""
+    """Returns what a cell prints, and the value of its last line. `session`: earlier cells run again first, without
+    output, so that their names are defined; nothing else is kept between runs."""
 
     start_marker: str = "```python\n"
     end_marker: str = "```"
@@ -36,12 +36,12 @@ class PythonTool:
         "```output. Never write an output yourself."
     )
 
-    async def __call__(self, said: str, earlier: Sequence[ToolCall]) -> str:
+    async def __call__(self, arguments: str, earlier: Sequence[ToolCall]) -> str:
         cells = (
             [c.arguments for c in earlier if not any(mark in c.result for mark in _NOT_RERUN_MARKS)]
             if self.session
             else []
         )
         before = f"exec({_RERUN_TEMPLATE.format(cells=cells)!r})\n" if cells else ""
-        found = await asyncio.to_thread(run_python, before + said)
+        found = await asyncio.to_thread(run_python, before + arguments)
         return found.strip("\n") or "[nothing was printed]"

@@ -1,4 +1,4 @@
-"""What a tool is: marks that a call stands between, something to run, and how its result is put."""
+"""The tool protocol: markers around a call, a function to run, and a template for the result."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 
 class ToolCall(NamedTuple):
-    """What stood between the marks, and what came of it."""
+    """The text between the markers, and the result."""
 
     arguments: str
     result: str
@@ -22,29 +22,29 @@ class Tool(Protocol):
 
     @property
     def result_template(self) -> str:
-        """How a result stands in the thought: a text with {result}."""
+        """The text inserted for a result, with a {result} slot."""
         ...
 
     @property
     def description(self) -> str:
-        """What a policy is told of it."""
+        """How the prompt describes the tool."""
         ...
 
-    async def __call__(self, said: str, earlier: Sequence[ToolCall]) -> str:
-        """The result, or what went wrong, as text; it does not raise. `earlier`: its calls before, in this thought."""
+    async def __call__(self, arguments: str, earlier: Sequence[ToolCall]) -> str:
+        """The result or the error as text; it does not raise. `earlier`: the tool's earlier calls in this chain."""
         ...
 
 
 def has_open_call(text: str, tool: Tool) -> bool:
-    """Did a call begin that has not ended?"""
+    """Is there a call without its end marker?"""
     start = text.rfind(tool.start_marker)
     return start >= 0 and tool.end_marker not in text[start + len(tool.start_marker) :]
 
 
 def last_complete_call(text: str, tool: Tool) -> str | None:
-    """The last call in a text; None where there is none, or it is not complete."""
+    """The last call in a text; None if there is none, or it is not complete."""
     start = text.rfind(tool.start_marker)
     if start < 0:
         return None
-    said, end, _ = text[start + len(tool.start_marker) :].partition(tool.end_marker)
-    return said if end else None
+    arguments, end, _ = text[start + len(tool.start_marker) :].partition(tool.end_marker)
+    return arguments if end else None

@@ -1,16 +1,16 @@
-"""Find the one answer that a completion gives, or say why there is none. Pure text, linear time.
+"""Extract the one answer that a completion gives, or the reason there is none. Pure text, linear time.
 
-An answer stands in one of six forms:
+An answer has one of six forms:
 
     boxed     \\boxed{42}
     tag       <answer>42</answer>
     hash      #### 42
     line      Answer: 42        or   The answer is 42.
     sentence  So we add them: 27 + 58 = 85.   or   The sum of 27 and 58 is 85.      (the last result that is stated)
-    bare      42    or    27 + 58 = 85.        (all that is said after the thinking, and nothing else)
+    bare      42    or    27 + 58 = 85.        (the whole text after the thinking)
 
-Working may come before an answer. After it may come only words that neither doubt nor change it. A reader
-must never have to choose: whoever gives two answers, a list or a hedge has given none.
+Working may come before an answer. Only words that neither doubt nor change it may follow (hedging.py). Two answers, a
+list or a hedge count as no answer, because the verifier must never have to choose.
 
 Quantifiers that hostile text could make backtrack are bounded, so no text takes more than linear time.
 """

@@ -1,7 +1,7 @@
-"""The results that sentences state: `so 90 + 87 = 177.`, `15 * 3 + 9 = 45 + 9 = 54`, `The sum of 2 and 3 is 5.`
+"""Find the results that sentences state: `so 90 + 87 = 177.`, `15 * 3 + 9 = 45 + 9 = 54`, `The sum of 2 and 3 is 5.`
 
-A chain of equalities has one value, at its end: all sides after the first must come to it. Quantifiers are bounded, and
-only the end of each sentence is looked at, so that no text takes more than linear time.
+A chain of equalities has one value, at its end: all sides after the first must evaluate to it. Quantifiers are bounded,
+and only the end of each sentence is searched, so no text takes more than linear time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Read a structured answer: exactly one `<answer>` or box after the thinking, its content as it was written.
+"""Extract a structured answer: exactly one `<answer>` or box after the thinking, its content unchanged.
 
-`answer.extract` reads one value and refuses lists; a grid, a path or a JSON document is a list by nature. The rule
-about several answers is the same: a reader never has to choose, and nothing said afterwards can change the answer.
+`extract.extract` reads one value and refuses lists; a grid, a path or a JSON document is a list by nature. The rule on
+several answers is the same: the verifier never has to choose, and no later words can change the answer.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""How an answer is asked for: the one place that says it, and so the one that knows in which form to read it.
+"""Answer styles: the instruction that asks for an answer, and the forms in which the verifier then reads it.
 
-A task gives the bare question and what it wants (`Wanted`). A style makes the instruction of that, says which forms
-the verifier reads, and writes a gold answer:
+A task gives the bare question and the kind of answer it wants. A style turns that into the instruction, says which
+forms the verifier reads, and formats a gold answer:
 
-    plain    nothing is said                                   any form that the task reads
+    plain    no instruction                                    any form that the task reads
     answer   "Put the final number in \\boxed{}."               that form; working may come before it
     cot      "Think step by step, then put the ... "            the same
     direct   "Give only the final number, without ..."          the answer alone, where the task can read that
-    r1       said by the template r1: <think>, then <answer>    <answer>; the prompt has opened the thinking
+    r1       by the template r1: <think>, then <answer>         <answer>; the prompt has opened the thinking
 """
 
 from __future__ import annotations

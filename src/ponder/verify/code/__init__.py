@@ -1,1 +1,1 @@
-"""Programs: found in an answer, run in the jail, judged outside of it."""
+"""Verifiers of programs: extract the program from a completion, run it in the sandbox, grade it outside."""

@@ -1,13 +1,13 @@
-"""Is what a program answered what was expected? Compared outside of it, on the tree that crossed (sandbox/codec.py).
+"""Compare a program's return value with the expected one, outside the sandbox, on the decoded tree (sandbox/codec.py).
 
 Python's own equality, with four differences that a grader needs:
 
-- nan equals nan, since it is the right answer where it is expected
+- nan equals nan, because it is the right answer where it is expected
 - True is not 1 and False is not 0; but 1.0 is 1, and -0.0 is 0.0
-- a list may stand for a tuple and a tuple for a list, since test files written as JSON cannot tell them apart
+- a list equals a tuple with the same items, because test files written as JSON cannot tell them apart
 - two floats may differ by a relative 1e-9, or by 1e-12 where 0.0 is expected; integers, and floats as keys, may not
 
-Nothing of the answer is hashed or called: it is walked beside the expected value, in time in proportion to its length.
+No part of the value is hashed or called. It is compared item by item, in time proportional to its length.
 """
 
 from __future__ import annotations

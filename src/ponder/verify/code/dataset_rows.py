@@ -1,4 +1,4 @@
-"""Rows of public sets of programming problems as what `AssertTests` reads."""
+"""Convert rows of public programming datasets to what `AssertTests` reads."""
 
 from __future__ import annotations
 
@@ -44,4 +44,4 @@ def _has(row: Mapping[str, Any], *keys: str) -> None:
     for key in keys:
         if not row.get(key):
             known = row.get("task_id", "?")
-            raise TaskError(f"problem {known} has no {key!r}; it cannot be judged, so leave the row out")
+            raise TaskError(f"problem {known} has no {key!r}; it cannot be graded, so leave the row out")

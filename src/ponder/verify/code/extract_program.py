@@ -1,4 +1,4 @@
-"""Find the one program that a completion gives, or say why there is none. Pure text, linear time."""
+"""Extract the one program that a completion gives, or the reason there is none. Pure text, linear time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Languages other than Python: how this machine compiles and runs them."""
+"""Languages other than Python: how to compile and run them on this machine."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def find_program(program: str) -> str:
 def build(jail: Sandbox, lang: ProgrammingLanguage, source: str) -> tuple[dict[str, bytes], ProgramResult | None]:
     """What has to lie beside a program so that it can run, and how the compiler failed, if it did.
 
-    The compiler reads text that nobody trusts, so it works in the jail too, and hands its program out over stdout.
+    The compiler reads untrusted text, so it runs in the sandbox too, and returns its program over stdout.
     """
     if not lang.compiler:
         return {}, None

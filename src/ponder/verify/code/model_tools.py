@@ -1,4 +1,4 @@
-"""Tools for a model that thinks with them: an interpreter in the jail, and a calculator."""
+"""Tools that a model can call while it thinks: a Python interpreter in the sandbox, and a calculator."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ def run_python(code: str, jail: Sandbox | None = None) -> str:
         ran = (jail or shared_sandbox(TOOL_LIMITS)).run_cell(code)
     except SandboxError as error:
         return f"[refused: {error}]"
-    said = ran.stdout
-    if len(said) > MAX_TOOL_OUTPUT_CHARS:
-        said = f"{said[: MAX_TOOL_OUTPUT_CHARS // 2]}\n[{len(said) - MAX_TOOL_OUTPUT_CHARS} characters left out]\n{said[-MAX_TOOL_OUTPUT_CHARS // 2 :]}"
-    return said if ran.run_status in ("done", "raised") else f"{said}[{ran.description}]"
+    output, half = ran.stdout, MAX_TOOL_OUTPUT_CHARS // 2
+    if len(output) > MAX_TOOL_OUTPUT_CHARS:
+        omitted = len(output) - MAX_TOOL_OUTPUT_CHARS
+        output = f"{output[:half]}\n[{omitted} characters left out]\n{output[-half:]}"
+    return output if ran.run_status in ("done", "raised") else f"{output}[{ran.description}]"
 
 
 def calculate(expression: str) -> str:

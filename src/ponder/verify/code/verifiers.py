@@ -1,11 +1,11 @@
-"""Does a program do what it should? By calls, by its output, by assert-style tests, by properties.
+"""Verifiers of programs: by calls, by output, by assert-style tests, by properties.
 
-The program is the one code block after the thinking. It runs in a jail (`sandbox`), and no verdict is computed there:
-expected values never enter its process, answers come out as plain data, and tests run in a jail of their own, where
+The program is the one code block after the thinking. It runs in the sandbox, and no verdict is computed there: expected
+values never enter its process, return values come out as plain data, and tests run in a jail of their own, where
 objects of the program are proxies.
 
-What a program does wrong is a 0 with the reason (wrong, raised, timed out, out of memory, crashed, malformed); what
-the jail could not decide is None. `share=True` gives the share of tests passed instead of all or nothing.
+A fault of the program scores 0 with the reason (wrong, raised, timed out, out of memory, crashed, malformed); what the
+sandbox could not decide is None. `partial_credit=True` gives the share of tests passed instead of all or nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from ponder.verify.sandbox.results import printable_line
 
 @dataclass(frozen=True)
 class CodeVerifier(TextVerifier):
-    """What the verifiers of programs share. `isolation` chooses the jail (default: the best that this machine can build)."""
+    """The base of the verifiers of programs. `isolation` chooses the jail (default: the strongest possible here)."""
 
     partial_credit: bool = False
     limits: SandboxLimits = SandboxLimits()
@@ -50,10 +50,6 @@ class CodeVerifier(TextVerifier):
 
     REQUIRED_KEYS: ClassVar[tuple[str, ...]] = ("tests",)
     TAGS: ClassVar[frozenset[str]] = PYTHON_TAGS
-
-    @property
-    def name(self) -> str:
-        return "accuracy"
 
     @property
     def jail(self) -> Sandbox:
@@ -82,24 +78,25 @@ class CodeVerifier(TextVerifier):
         """The problem's answer, if it has what this verifier reads."""
         if not isinstance(gold, Mapping):
             bad_data(
-                f"the problem's answer is {repr_for_reason(gold)}; it must be a mapping with {' and '.join(self.REQUIRED_KEYS)}"
+                f"the problem's answer is {repr_for_reason(gold)}; it must be a mapping with"
+                f" {' and '.join(self.REQUIRED_KEYS)}"
             )
         for key in self.REQUIRED_KEYS:
             if not gold.get(key):
-                bad_data(f"the problem has no {key!r}; a program cannot be judged without, so leave the row out")
+                bad_data(f"the problem has no {key!r}; a program cannot be graded without it, so leave the row out")
         if not isinstance(gold.get("entry") or "", str):
             bad_data(f"the problem's 'entry' is {repr_for_reason(gold['entry'])}; it must be the name of a function")
         return gold
 
     def grade_program(self, source: str, row: Mapping[str, Any]) -> Score:
         """Judge a program, given as it is."""
-        raise NotImplementedError(f"{type(self).__name__} must say how to judge a program")
+        raise NotImplementedError(f"{type(self).__name__} must implement its check of a program")
 
     def check_reference(self, gold: Any, reference: str, id: str = "") -> None:
         """Refuse a row whose own reference program does not pass: `TaskError` says which, and why."""
         score = grade_or_undecided(lambda: self.grade_program(reference, self.checked_row(gold)))
         if score.value is None:
-            raise TaskError(f"problem {id or '?'} cannot be judged: {score.reason}")
+            raise TaskError(f"problem {id or '?'} cannot be graded: {score.reason}")
         if score.value < 1:
             raise TaskError(f"problem {id or '?'}: its tests fail on its own reference ({score.reason}); leave it out")
 
@@ -252,7 +249,7 @@ class AssertTests(CodeVerifier):
 
     The tests run in a jail of their own. Of the names that they do not define, the program supplies the entry, `names`
     and classes; without an entry, functions too. Helpers such as `isclose` come from the standard library, never from
-    the program, and what nobody supplies leaves a test undecided (sandbox/names.py).
+    the program, and a name that nothing defines leaves a test undecided (sandbox/free_names.py).
 
     Plain data crosses by value and is compared beside the tests. Objects of the program stand there as proxies, with
     their class, attributes and special methods. Two of them compare by their own `__eq__`, since that is under test; an

@@ -1,4 +1,4 @@
-"""Is the right option of a multiple-choice question named, and only that one?"""
+"""The verifier of multiple-choice answers: the right option must be named, and no other."""
 
 from __future__ import annotations
 
@@ -38,10 +38,6 @@ class MultipleChoice(TextVerifier):
 
     def __post_init__(self) -> None:
         check_forms(self.forms, TEXT_FORMS)
-
-    @property
-    def name(self) -> str:
-        return "accuracy"
 
     def extract_answer(self, text: str) -> str | None:
         """The letter a completion gives, as votes count it."""

@@ -1,4 +1,4 @@
-"""Is the final number right?"""
+"""The verifier of a final number."""
 
 from __future__ import annotations
 

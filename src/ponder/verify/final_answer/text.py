@@ -1,4 +1,4 @@
-"""Is the final text, or the final list, exactly the one that is right?"""
+"""Verifiers of a final text and of a final list, compared exactly."""
 
 from __future__ import annotations
 
@@ -30,10 +30,6 @@ class FinalText(TextVerifier):
     def __post_init__(self) -> None:
         check_forms(self.forms, TEXT_FORMS)
 
-    @property
-    def name(self) -> str:
-        return "accuracy"
-
     def extract_answer(self, text: str) -> str | None:
         """The text a completion gives, as votes count it; None where it gives none."""
         found = extract_text(text, self.forms)
@@ -63,10 +59,6 @@ class FinalList(TextVerifier):
 
     def __post_init__(self) -> None:
         check_forms(self.forms, TEXT_FORMS)
-
-    @property
-    def name(self) -> str:
-        return "accuracy"
 
     def extract_answer(self, text: str) -> str | None:
         found = extract_text(text, self.forms)

@@ -1,4 +1,4 @@
-"""Inside the jail: an answer is scored by reasoning-gym's own rule, which may parse or even run it."""
+"""Runs in the sandbox: reasoning-gym scores an answer by its own rule, which may parse or even run it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What runs in the jail: math-verify reads and compares what the grammar of `tree` does not.
+"""Runs in the sandbox: math-verify parses and compares what the grammar of `maths.expression_tree` does not cover.
 
-Everything here may hang, crash or fill the memory: whoever calls it can kill it. It stands beside the package, since
-inside the jail only the modules of `ponder.verify` itself are found.
+Everything here may hang, crash or fill the memory; the caller kills it. This module imports nothing from ponder, and
+neither does its package, because a package's `__init__` runs inside the sandbox too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Does a text keep to constraints that a program can check? Counts, words, shape, patterns, JSON, language.
+"""Verify constraints that a program can check: counts, words, shape, patterns, JSON, language.
 
 A constraint is a mapping with a `kind` and that kind's own settings; `KINDS` lists them all. Counts take `at_least`,
 `at_most` or `exactly`.

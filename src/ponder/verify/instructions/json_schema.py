@@ -1,8 +1,8 @@
-"""Is an answer JSON that follows a schema? Through the `jsonschema` package, held to a budget.
+"""Verify that an answer is JSON that follows a schema, with the `jsonschema` package under a budget.
 
-Three things are done differently here from the package's own way, since the document is a model's: patterns run in
-linear time, `uniqueItems` compares no pair twice, and every keyword looked at is counted, so that a schema that refers
-to itself cannot be made to try 2^64 branches. A reference leads nowhere outside the schema: nothing is fetched.
+The document comes from a model, so three things differ from the package: patterns run in linear time, `uniqueItems`
+compares no pair twice, and every keyword evaluation is counted, so that a schema that refers to itself cannot be made
+to try 2^64 branches. A reference cannot leave the schema: nothing is fetched.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Match a task's regular expressions against a model's text, in time linear in the text.
 
 The engine is RE2, which never backtracks. A time limit on a backtracking engine is not a hard one: the `regex`
-package looks at the clock only while it matches, and fills the memory while it compiles `a{100000000}`. The price is
-that look-around and back-references do not exist here; `absent` in `constraints` says most of what they are used for.
+package checks the clock only while it matches, and fills the memory while it compiles `a{100000000}`. RE2 has no
+look-around and no back-references; `absent` in `constraints` covers most of their uses.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ def compile_re2(pattern: str) -> Any:
         bad_data(f"the pattern {repr_for_reason(pattern)} cannot be used: {said} (RE2 syntax: no look-around, no \\1)")
     if compiled.programsize > MAX_REGEX_INSTRUCTIONS:
         bad_data(
-            f"the pattern {repr_for_reason(pattern)} compiles to {compiled.programsize} instructions, above {MAX_REGEX_INSTRUCTIONS}"
+            f"the pattern {repr_for_reason(pattern)} compiles to {compiled.programsize} instructions,"
+            f" above {MAX_REGEX_INSTRUCTIONS}"
         )
     return compiled

@@ -1,4 +1,4 @@
-"""Judge the final answer of a mathematical problem."""
+"""The verifier of the final answer of a mathematical problem."""
 
 from ponder.verify.maths.verifier import MathAnswer
 

@@ -1,4 +1,4 @@
-"""One value of an answer: a number, an expression, words; with the unit, per cent or base it is given in."""
+"""One value of an answer: a number, an expression or words, with its unit, percent sign or base."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Is this answer the gold one? Part by part, by shape first.
+"""Compare an answer with the gold one, part by part, structure first.
 
-Verdicts are the reasons of a score: "right", "wrong", "several answers" and so on. Where a part of the gold is
-outside the grammar of `tree`, `NoValue` is raised: only a symbolic reader can tell, in its own process.
+Verdicts are the reasons of a score: "right", "wrong", "several answers" and so on. Where a part of the gold is outside
+the grammar of `expression_tree`, `OutsideGrammar` is raised: only a symbolic library can tell, in the sandbox.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Are two expressions the same? Exactly where fractions can say it, else to as many digits as it takes.
+"""Decide whether two expressions are equal: exactly where fractions suffice, else to as many digits as needed.
 
-Variables take values that are drawn for each comparison from a hash of both expressions: whoever writes an answer
-cannot know where it will be looked at, and the same two always meet at the same points. Some are large, small or
-negative. Digits follow from what is in the expressions: a part of the size 10^-500 makes for more than a thousand of
-them, so that nothing can hide below a tolerance, and agreement is relative. Every operation is bounded in the size of
-its operands, so no expression takes long: a power tower is refused, not computed.
+Variables take values drawn for each comparison from a hash of both expressions. The author of an answer cannot know
+them, and the same pair always gets the same points. Some are large, small or negative. The precision follows from the
+expressions: a term of size 10^-500 needs more than a thousand digits, so nothing can hide below a tolerance, and the
+tolerance is relative. Every operation bounds the size of its operands, so no expression takes long: a power tower is
+refused, not computed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What an expression comes to at one point: a fraction where fractions can say it, else a number of so many digits.
+"""Evaluate an expression at one point: as a fraction where possible, else to a given number of digits.
 
-While it works, it keeps what the digits depend on: `weight`, the decimal digits of the size of every number met, and
-`lost`, how many of them cancelled.
+The evaluator also records what the needed precision depends on: `weight`, the decimal digits in the size of every
+number met, and `lost`, how many of them cancelled.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Read one expression, LaTeX or plain, as a tree. Only what is listed here is read; anything else is refused.
+"""Parse one expression, LaTeX or plain, into a tree. Anything outside this grammar is refused:
 
 - sum     = ["+" | "-"] term (("+" | "-") term)*
 - term    = factor (("*" | "/" | nothing) factor)*

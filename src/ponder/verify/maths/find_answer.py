@@ -1,7 +1,7 @@
-"""The one answer of a completion, as written. Which of its words matter is for `compare` to say.
+"""Find the one answer of a completion for `MathAnswer`, as written; `compare_answers` decides which words matter.
 
-The forms are those of `verify.answer`. What stands around an answer may explain it; it may not take it back, offer
-another or go on with the sum. A reader must never have to choose.
+The forms are those of `answers.extract`. Words around the answer may explain it; they may not retract it, offer another
+or continue the sum (answers/hedging.py). The verifier must never have to choose.
 """
 
 from __future__ import annotations

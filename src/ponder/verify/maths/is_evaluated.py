@@ -1,6 +1,6 @@
-"""Is a number worked out? 85, 17/2, 2 1/2 and 8.5 x 10^3 are; 27 + 58, 84/2, 5! and \\sqrt{9} restate their question.
+"""Decide whether a number is evaluated: 85, 17/2, 2 1/2 and 8.5 x 10^3 are; 27 + 58, 84/2, 5! and \\sqrt{9} are not.
 
-Only a gold that is itself a plain number asks for one: where it is \\sqrt{2} or 2^{100}, any form of it will do.
+Only a gold that is itself a plain number requires it: where the gold is \\sqrt{2} or 2^{100}, any form of it counts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""One way of writing each thing: what people and LaTeX write differently and mean the same.
+"""Normalize LaTeX: one spelling for everything that people write differently and mean the same.
 
-`plain` gives the text that the rest of this package reads: spacing, sizes and colours gone, `\\dfrac` as `\\frac`,
-`π` as `\\pi`, `10{,}000` as `10000`. What it cannot vouch for (control and zero-width characters, digits of other
-scripts, look-alikes) it refuses, so that nothing is compared that a reader would see otherwise.
+`normalize_latex` gives the text that the rest of this package parses: without spacing, sizes and colours, `\\dfrac` as
+`\\frac`, `π` as `\\pi`, `10{,}000` as `10000`. It refuses what a reader could see otherwise: control and zero-width
+characters, digits of other scripts, look-alikes.
 """
 
 from __future__ import annotations

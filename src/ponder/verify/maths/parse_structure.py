@@ -1,7 +1,7 @@
-"""The shape of an answer: one value, or values in brackets, in a set, in a matrix, in a relation.
+"""Parse the structure of an answer: one value, or values in brackets, in a set, in a matrix, in a relation.
 
-Shapes are compared part by part, so that a bracket of another kind, a part too many or an equation with a side too
-many is seen before anything is worked out.
+Structures are compared part by part, so a bracket of another kind, an extra part or an equation with an extra side is
+noticed before anything is evaluated.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Two numbers too large to write out, compared by what is left when drawn primes divide them.
+"""Compare two numbers too large to write out by their remainders modulo random primes.
 
-2^82589933 - 1 and 2^82589933 differ at once; numbers that leave the same with three primes of 61 bits, which nobody
-could know before, are the same.
+2^82589933 - 1 and 2^82589933 differ at once. Numbers with equal remainders modulo three primes of 61 bits, which could
+not be known in advance, count as equal.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What shapes are made of: values in groups and in relations, and which left side of a relation is only a name."""
+"""The structures of answers: values in groups and in relations, and which left side of a relation is only a name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluate an arithmetic expression exactly, and list the integers it uses. No eval: a parser of three rules.
+"""Evaluate an arithmetic expression exactly, and list the integers it uses. A parser of three rules, no eval:
 
 - sum    = term (("+" | "-") term)*
 - term   = factor (("*" | "/") factor)*

@@ -1,9 +1,9 @@
-"""Read a plain number exactly, and compare two of them.
+"""Parse a plain number exactly, and compare two of them.
 
 Plain: 42, -1,234.5, $42, 1/3, \\frac{1}{3}, 42\\%, 4.2\\times 10^4, x = 42, 42 apples, 42\\text{ cm},
 90^\\circ, 4.2 million.
-Anything that would have to be worked out (6*7, \\sqrt{4}, 42!) is not plain: an answer that restates its
-question must not count. Nothing is evaluated, nothing rounds, and no string can take long or raise.
+Anything that would have to be evaluated (6*7, \\sqrt{4}, 42!) is not plain: an answer that restates its question must
+not count. Nothing is evaluated or rounded, and no string takes long or raises.
 """
 
 from __future__ import annotations

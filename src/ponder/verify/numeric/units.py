@@ -1,7 +1,7 @@
-"""The words after a figure: a unit with its dimension and size, counted things, or words that change the figure.
+"""The words after a number: a unit with its dimension and size, counted things, or words that change the number.
 
-Known units are a small exact table: 5 m/s is 18 km/h and not 5 km/h. Of other words only those that can be nothing but
-counted things are let pass (42 apples, 12 square units): whoever writes 42 halved or 42 in octal has not written 42.
+Known units are a small exact table: 5 m/s is 18 km/h and not 5 km/h. Other words pass only if they can be nothing but
+counted things (42 apples, 12 square units): "42 halved" and "42 in octal" are not 42.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Proof checkers as scorers: the statement is trusted, the proof is not, and the reason is feedback to refine from.
 
-Each has `judge(text, gold)`, `check(proof, gold)` for a proof without a completion around it, and `ready()`, which
+Each has `grade(text, gold)`, `check(proof, gold)` for a proof without a completion around it, and `ready()`, which
 says what is not installed. None of them is Python that has to be imported: the checkers are programs of the machine.
 """
 

@@ -1,13 +1,14 @@
-"""Coq: the statement stands in a file of ours, the proof is compiled alone, and two programs look for what it rests on.
+"""Coq: the statement is in a file of ours, the proof is compiled alone, and two programs list the axioms it uses.
 
     Goal.v        header, definitions, and `statement`: the trusted part, compiled before the proof is seen
     Candidate.v   header, the import of Goal, and the proof, which must define `solution`
     Check.v       verdict : Judged.Goal.statement := @Judged.Candidate.solution
     Print.v       Print Assumptions Judged.Check.verdict
 
-Check and Print `Require` the proof and import nothing of it: its notations and names are not in force there. Printing
-is a file of its own because an abbreviation can run tactics, and so print, where it is used. Options that a proof sets
-globally do reach these files; none can change what the kernel wrote into Check.vo, and coqchk reads only that.
+Check and Print `Require` the proof and import nothing of it, so its notations and names are not in force there.
+Printing is a file of its own because an abbreviation can run tactics, and so print, where it is used. Options that a
+proof sets globally do reach these files; none can change what the kernel wrote into Check.vo, and coqchk reads only
+that.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a Coq proof may not say. A first fence, for a quick and clear answer: kernel and jail stand behind it.
+"""The words that a Coq proof may not contain. A first filter with clear reasons; the kernel and the sandbox follow it.
 
 Comments are blanked out before Coq sees the text, so nothing hides in what only one of the two takes for a comment.
-Words are looked for in strings too, since a notation can make Coq see a string elsewhere than we do.
+Words are searched for in strings too, because a notation can make Coq see a string where this module sees none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lean 4: like Coq, in three files. Imports bring in a file's notations, so those a proof may not declare at all.
+"""Lean 4, checked in three files as in coq.py. Imports bring notations along, so a proof may declare none at all.
 
     Goal.lean        header, definitions, and `Judged.statement`: the trusted part
     Candidate.lean   the import of Goal, header, and the proof, which must define `solution`

@@ -1,7 +1,7 @@
-"""Metamath: the database and the statement are ours; a proof may bring lemmas, and nothing that is taken for granted.
+"""Metamath: the database and the statement are trusted; a proof may add lemmas, but no axioms.
 
-The proof is read into tokens and written out again between the trusted parts, so no token can reach outside of its
-place. It is then checked by the `metamath` program of the machine, or, where there is none, by `metamath_kernel`.
+The proof is split into tokens and written out again between the trusted parts, so no token can affect anything outside
+its place. The `metamath` program of the machine then checks the whole, or, where there is none, `metamath_kernel` does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ponder.verify.proof.verifier import (
 )
 from ponder.verify.sandbox import SandboxLimits
 
-_VERIFY = ("metamath", "set scroll continuous", 'read "judged.mm"', "verify proof *", "exit")
+_VERIFY = ("metamath", "set scroll continuous", 'read "graded.mm"', "verify proof *", "exit")
 _LABEL = re.compile(r"[A-Za-z0-9._-]+")
 _SYMBOL = re.compile(r"[!-#%-~]+")  # printable, no dollar sign
 _ENDS = {"$p": "$=", "$=": "$.", "$e": "$.", "$d": "$."}
@@ -80,7 +80,7 @@ class Metamath(ProofVerifier):
         _check_statement(database, theorem, " ".join([*premises, *claim]), self.limits, self.tools)
         closing = [*premises, *claim, "$=", *steps, "$."]
         source = "\n".join([database, *_lines(lemmas), "${", *_lines(closing), "$}", ""])
-        outcome = run_checker(_VERIFY, {"judged.mm": source.encode()}, self.limits, tools=self.tools)
+        outcome = run_checker(_VERIFY, {"graded.mm": source.encode()}, self.limits, tools=self.tools)
         if score := score_unfinished(outcome, "the proof"):
             return score
         return read_metamath_output(outcome.output)
@@ -130,7 +130,8 @@ def _labelled(tokens: list[str], at: int, depth: int) -> int:
     kind = tokens[at + 1] if at + 1 < len(tokens) else ""
     if not _LABEL.fullmatch(tokens[at]) or kind not in ("$p", "$e"):
         raise MalformedMetamath(
-            f"{repr_for_reason(tokens[at])} {repr_for_reason(kind)}: a proof may hold only $p, $e and $d, and ${{ $}} around them"
+            f"{repr_for_reason(tokens[at])} {repr_for_reason(kind)}: a proof may hold only $p, $e and $d,"
+            " and ${ $} around them"
         )
     return _span(tokens, at + 1, depth)
 
@@ -225,7 +226,7 @@ def message(complaint: str) -> str:
 def _check_statement(database: str, theorem: str, claim: str, limits: SandboxLimits, tools: tuple[str, ...]) -> None:
     """See that the trusted part can be read, and lacks no proof but this one, so that no proof is blamed for it."""
     source = f"{database}\n${{ {claim} $= ? $. $}}\n"
-    outcome = run_checker(_VERIFY, {"judged.mm": source.encode()}, limits, tools=tools)
+    outcome = run_checker(_VERIFY, {"graded.mm": source.encode()}, limits, tools=tools)
     score_unfinished(outcome, "the database", blamed=False)
     complaint = re.search(r"^\?", outcome.output, re.MULTILINE)
     if complaint or not _READ.search(outcome.output):

@@ -1,7 +1,7 @@
-"""Z3 for goals without quantifiers: does an assignment satisfy a formula, is an invariant one?
+"""Z3 for goals without quantifiers: does an assignment satisfy a formula, is an invariant inductive?
 
-What the answer says is read here, symbol by symbol, and written out again into a file of ours; Z3 never reads the
-answer itself. What Z3 cannot decide in its time is undecided.
+The answer is parsed here, symbol by symbol, and written out again into a file of ours; Z3 never reads the answer
+itself. What Z3 cannot decide in time is undecided.
 """
 
 from __future__ import annotations
@@ -185,7 +185,8 @@ def declared_sorts(commands: list[Tree]) -> dict[str, str]:
                 pass
             case _:
                 bad_data(
-                    f"the gold formula says {repr_for_reason(to_smtlib(command))}; give declarations of constants and asserts"
+                    f"the gold formula says {repr_for_reason(to_smtlib(command))};"
+                    " give declarations of constants and asserts"
                 )
     return sorts
 

@@ -1,4 +1,4 @@
-"""What every proof checker has in common: where the proof is, who may be blamed, and how a verdict is worded."""
+"""The base class of proof verifiers: where the proof is, whose fault a failure is, and the wording of verdicts."""
 
 from __future__ import annotations
 
@@ -27,10 +27,6 @@ class ProofVerifier(TextVerifier):
     code block after the thinking, or in the one `<answer>`.
     """
 
-    @property
-    def name(self) -> str:
-        return "accuracy"
-
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
         """In threads, since each waits for processes of its own."""
         texts, gold = [trace.text(step) for step in steps], trace.problem.answer
@@ -50,7 +46,7 @@ class ProofVerifier(TextVerifier):
             return Score(None, str(fault))
 
     def missing_tools(self) -> str:
-        """Why nothing can be judged here, and what to install; empty where the checker is there."""
+        """Why no proof can be graded here, and what to install; empty where the checker is installed."""
         raise NotImplementedError(f"{type(self).__name__} must say whether its checker is installed")
 
     def check_proof(self, proof: str, gold: Mapping[str, Any]) -> Score:

@@ -1,1 +1,1 @@
-"""Puzzles: an answer is checked against the rules, whatever way it was found."""
+"""Verifiers of puzzles: each checks an answer against the rules, so any correct solution counts."""

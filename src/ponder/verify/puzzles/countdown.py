@@ -1,4 +1,4 @@
-"""Does an expression reach the target with the given numbers? Countdown and the Game of 24, in exact fractions."""
+"""Verify that an expression reaches the target with the given numbers, exactly: Countdown and the Game of 24."""
 
 from __future__ import annotations
 
@@ -27,10 +27,6 @@ class CountdownVerifier(TextVerifier):
 
     def __post_init__(self) -> None:
         check_forms(self.forms, TEXT_FORMS)
-
-    @property
-    def name(self) -> str:
-        return "accuracy"
 
     def verify(self, text: str, gold: Any) -> Score:
         numbers, target = self.numbers_and_target(gold)

@@ -1,4 +1,4 @@
-"""Is a choice of items the most valuable one that the knapsack holds?"""
+"""Verify that a choice of items is the most valuable one that fits the knapsack."""
 
 from __future__ import annotations
 
@@ -31,10 +31,6 @@ class KnapsackVerifier(TextVerifier):
     """
 
     partial_credit: bool = False
-
-    @property
-    def name(self) -> str:
-        return "accuracy"
 
     def verify(self, text: str, gold: Any) -> Score:
         values, weights, capacity, names = _instance(gold)

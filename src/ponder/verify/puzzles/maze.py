@@ -1,4 +1,4 @@
-"""Does a path lead through a maze? Walked move by move."""
+"""Verify that a path leads through a maze, move by move."""
 
 from __future__ import annotations
 
@@ -36,10 +36,6 @@ class MazeVerifier(TextVerifier):
     """
 
     shortest: bool = False
-
-    @property
-    def name(self) -> str:
-        return "accuracy"
 
     def verify(self, text: str, gold: Any) -> Score:
         lines, start, goal = _maze(gold)

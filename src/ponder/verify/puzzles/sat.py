@@ -1,4 +1,4 @@
-"""Does an assignment satisfy every clause of a formula in conjunctive normal form?"""
+"""Verify that an assignment satisfies every clause of a formula in conjunctive normal form."""
 
 from __future__ import annotations
 
@@ -29,10 +29,6 @@ class SatVerifier(TextVerifier):
     assignment exists. The completion lists literals (`1 -2 3`) or values (`x1 = true, x2 = false`). A variable
     left out satisfies nothing; one that stands twice makes the answer malformed.
     """
-
-    @property
-    def name(self) -> str:
-        return "accuracy"
 
     def verify(self, text: str, gold: Any) -> Score:
         clauses = _clauses(gold)

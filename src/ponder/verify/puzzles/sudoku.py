@@ -1,4 +1,4 @@
-"""Is a sudoku solved, with its clues kept? Any valid filling counts: the puzzle need not have only one."""
+"""Verify that a sudoku is solved and its clues are unchanged. Any valid solution counts."""
 
 from __future__ import annotations
 
@@ -31,10 +31,6 @@ class SudokuVerifier(TextVerifier):
     def __post_init__(self) -> None:
         if self.size < 4 or self.size > 25 or math.isqrt(self.size) ** 2 != self.size:
             raise UsageError(f"size is {self.size}; a sudoku has 4, 9, 16 or 25 cells to a side")
-
-    @property
-    def name(self) -> str:
-        return "accuracy"
 
     def verify(self, text: str, gold: Any) -> Score:
         clues = self.clues(gold)

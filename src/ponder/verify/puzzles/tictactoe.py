@@ -1,4 +1,4 @@
-"""Is a tic-tac-toe move legal, and as good as any? By searching the whole game."""
+"""Verify that a tic-tac-toe move is legal and, by searching the whole game, optimal."""
 
 from __future__ import annotations
 
@@ -27,10 +27,6 @@ class TicTacToeVerifier(TextVerifier):
     """
 
     optimal: bool = True
-
-    @property
-    def name(self) -> str:
-        return "accuracy"
 
     def verify(self, text: str, gold: Any) -> Score:
         board, turn = _position(gold)

@@ -1,4 +1,4 @@
-"""Is the whole of a logic grid right: who lives where, with which colour, drink and pet?"""
+"""Verify a whole logic grid: who lives where, with which colour, drink and pet."""
 
 from __future__ import annotations
 
@@ -24,10 +24,6 @@ class ZebraVerifier(TextVerifier):
     """
 
     partial_credit: bool = False
-
-    @property
-    def name(self) -> str:
-        return "accuracy"
 
     def verify(self, text: str, gold: Any) -> Score:
         truth = _cells(gold)

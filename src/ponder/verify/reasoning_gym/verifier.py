@@ -18,10 +18,10 @@ REASONING_GYM_JAIL_MODULE = "ponder.verify.in_jail.reasoning_gym_scores"
 
 @dataclass(frozen=True)
 class ReasoningGymVerifier:
-    """What reasoning-gym gives the answer in `<answer> </answer>`, from 0 to 1: some wrong answers earn a little.
+    """reasoning-gym's score of the answer in `<answer> </answer>`, from 0 to 1: some wrong answers earn a little.
 
-    Its rules parse and sometimes run what they judge, so they are asked in a jail; one that breaks or takes longer
-    than `seconds` leaves the answer undecided.
+    Its rules parse and sometimes run the answer, so they run in the sandbox; one that breaks or takes longer than
+    `timeout_seconds` leaves the answer undecided.
     """
 
     timeout_seconds: float = 5.0

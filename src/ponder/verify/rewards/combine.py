@@ -1,6 +1,6 @@
-"""One reward out of several scores, each of which stays on the step under its own name.
+"""Combine several scores into one reward. Each score stays on the step under its own name.
 
-A sum or a gate with a part that can be gamed (a model as judge) can be gamed too, and says so.
+A sum or a gate with a gameable part (an LLM judge) is gameable too.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class WeightedSum:
 class GatedReward:
     """The reward of an answer that passes the gate (a score of at least `least`); `closed` for one that does not.
 
-    As in: no reward for a right answer in the wrong format. What does not pass is not judged further, and an undecided
+    As in: no reward for a right answer in the wrong format. What does not pass is not graded further, and an undecided
     gate leaves the whole undecided.
     """
 

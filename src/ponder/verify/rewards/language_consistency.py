@@ -1,7 +1,7 @@
-"""Which language is a text in, and does it stay in it? By script and by common words; nothing is downloaded.
+"""Detect the language of a text and whether it stays the same, by script and common words. Nothing is downloaded.
 
-A script tells Chinese from English for certain. Languages that share one are told apart by their commonest words, so a
-few words decide nothing, and what is written in a language not listed here counts as none of them.
+The script tells Chinese from English for certain. Languages that share a script are told apart by their commonest
+words, so a few words decide nothing, and a language not listed here counts as none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ponder.verify.base import bad_data, grade_or_undecided
 from ponder.verify.rewards.language_data import LANGUAGES, SCRIPTS
 
 MAX_LANGUAGE_CHARS = 200_000  # characters that are looked at
-MIN_COMMON_WORDS = 8  # common words below which only the script is judged
+MIN_COMMON_WORDS = 8  # common words below which only the script decides
 
 _SCRIPT = re.compile("|".join(f"(?P<{name}>[{span}]+)" for name, span in SCRIPTS.items()))
 _UNSPACED = {"kana", "han", "thai"}  # there, a sign counts as much as elsewhere half a word

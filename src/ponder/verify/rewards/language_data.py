@@ -1,4 +1,4 @@
-"""What is known of languages: the scripts they are written in, and their commonest words of two letters or more."""
+"""Languages: their scripts, and their commonest words of two letters or more."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ def _profile(scripts: str, common: str = "") -> LanguageProfile:
 
 
 LANGUAGES: Mapping[str, LanguageProfile] = {
-    "en": _profile("latin", """the of and to in is that it for as with was on be are this by have we not from so which or
+    "en": _profile("latin", """
+        the of and to in is that it for as with was on be are this by have we not from so which or
         then what if there let they you but he she his her how each an can will has do no at all my me our were when
         one than its also more only now since because must same men son die over under after first both out up per"""),
-    "de": _profile("latin", """der die das und ist nicht ein eine zu den mit sich von auf für dem es auch wir ich sie als
+    "de": _profile("latin", """
+        der die das und ist nicht ein eine zu den mit sich von auf für dem es auch wir ich sie als
         wie dass wird bei oder aus nach kann so haben sind noch nur wenn dann also einen einer an am im in hat war er
         was man um des zum zur über diese dieser mehr da hier sein"""),
     "fr": _profile("latin", """le la les de des et est un une que qui dans pour pas sur avec ce il elle nous vous on au
@@ -38,7 +40,8 @@ LANGUAGES: Mapping[str, LanguageProfile] = {
         questo questa quindi se al da nel ci ha hanno uno alla delle dal due ogni mi su ne poi"""),
     "pt": _profile("latin", """os as de que em um uma por com para não se do da dos das no na como mais mas seu sua
         ou este esta então são tem quando também ele ela ao cada dois isso me foi ser"""),
-    "nl": _profile("latin", """de het een en van is dat in te niet op met voor zijn er aan ook als maar om dan we ze naar
+    "nl": _profile("latin", """
+        de het een en van is dat in te niet op met voor zijn er aan ook als maar om dan we ze naar
         bij uit nog wordt dus of kan hebben deze door was hij heeft elk twee over zo want die"""),
     "pl": _profile("latin", """na że nie się do to jest jak po co za od ale czy przez są dla tak więc być ten ta
         może tylko daje ile który która on ona ma każdy dwa jego gdy oraz ze"""),

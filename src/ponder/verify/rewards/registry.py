@@ -1,4 +1,4 @@
-"""A reward put together by name and weight: `{"accuracy": 1.0, "format": 0.2}`."""
+"""Build a reward from names and weights: `{"accuracy": 1.0, "format": 0.2}`."""
 
 from __future__ import annotations
 

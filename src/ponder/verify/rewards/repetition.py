@@ -1,4 +1,4 @@
-"""How much of a text repeats itself."""
+"""A penalty for text that repeats itself."""
 
 from __future__ import annotations
 

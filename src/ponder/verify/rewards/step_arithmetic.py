@@ -1,4 +1,4 @@
-"""Are the sums in the working right? Every `a op b = c` is worked out again, exactly."""
+"""Check the arithmetic in the working: every `a op b = c` is computed again, exactly."""
 
 from __future__ import annotations
 

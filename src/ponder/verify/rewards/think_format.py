@@ -1,4 +1,4 @@
-"""Did the model think first and answer second, each once, with nothing around them?"""
+"""A reward for the format: thinking first, then the answer, each once, with nothing around them."""
 
 from __future__ import annotations
 

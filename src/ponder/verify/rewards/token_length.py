@@ -1,6 +1,6 @@
-"""Rewards for length: a soft penalty for answers near the budget, and the cosine reward.
+"""Rewards for length: a soft penalty for completions near the limit, and the cosine reward.
 
-Length is counted in tokens that the policy wrote; a tool's output between them costs it nothing.
+Length counts the tokens that the policy generated; a tool's output costs nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class OverlongPenalty:
     def __post_init__(self) -> None:
         if not 0 < self.buffer_tokens <= self.max_tokens:
             raise UsageError(
-                f"buffer_tokens is {self.buffer_tokens}; it must lie between 1 and max_tokens, which is {self.max_tokens}"
+                f"buffer_tokens is {self.buffer_tokens}; it must be between 1 and max_tokens, {self.max_tokens}"
             )
 
     @property
@@ -86,19 +86,19 @@ class CosineLengthReward:
         return "cosine_length"
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        judged = await self.accuracy(trace, steps)
-        for step, score in zip(steps, judged, strict=True):
+        scores = await self.accuracy(trace, steps)
+        for step, score in zip(steps, scores, strict=True):
             trace.steps[step].scores[self.accuracy.name] = score
-        return [self._score(score, sampled_length(trace, step)) for step, score in zip(steps, judged, strict=True)]
+        return [self._score(score, sampled_length(trace, step)) for step, score in zip(steps, scores, strict=True)]
 
-    def _score(self, judged: Score, length: int | None) -> Score:
+    def _score(self, accuracy: Score, length: int | None) -> Score:
         if length is None:
             return _UNKNOWN
         if length >= self.max_tokens:
             return Score(self.reward_at_limit, f"{length} tokens reach the limit of {self.max_tokens}")
-        if judged.value is None:
-            return Score(None, f"{self.accuracy.name} is undecided: {judged.reason}")
-        right = judged.value >= 1
+        if accuracy.value is None:
+            return Score(None, f"{self.accuracy.name} is undecided: {accuracy.reason}")
+        right = accuracy.value >= 1
         short, long = self.right_rewards if right else self.wrong_rewards
         value = long + (short - long) * (1 + math.cos(math.pi * length / self.max_tokens)) / 2
         return Score(value, f"{'right' if right else 'wrong'} in {length} of {self.max_tokens} tokens")

@@ -1,8 +1,8 @@
 """A jail for untrusted programs: no network, no files of the host, bounded time, memory and output.
 
     with Sandbox() as jail:
-        jail.run_script("print(int(input()) + 1)", stdin="41")     # ProgramResult(run_status="done", stdout="42\\n", ...)
-        await jail.in_thread(jail.run_script, "print(1)")          # the same from any event loop
+        jail.run_script("print(int(input()) + 1)", stdin="41")  # ProgramResult(run_status="done", stdout="42\\n", ...)
+        await jail.in_thread(jail.run_script, "print(1)")  # the same from any event loop
 
 No run sees what another run did, in this jail or another, and neither does the host. Streams that nobody reads are
 files of the run alone. The seccomp filter answers file locks without locking anything, because the files that all runs

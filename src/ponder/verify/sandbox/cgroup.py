@@ -1,6 +1,6 @@
-"""A control group below our own, where the machine lets us make one: memory and processes of a worker, all together.
+"""A control group below our own, where the machine allows one: it bounds a worker's memory and processes together.
 
-Without one, resource limits bound each process on its own, and a Python program cannot start a second.
+Without one, resource limits bound each process alone, and a Python program cannot start a second.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Plain data across the wall of the jail: exact builtin types, bounded, as JSON without objects. Never pickle.
 
-A value becomes a tree: None, booleans, strings, small integers and finite floats stand for themselves; everything else
-is a list that begins with a tag, such as ["t", 1, 2] for (1, 2) or ["d", [key, value], ...] for a dict.
+A value becomes a tree: None, booleans, strings, small integers and finite floats are themselves; everything else is a
+list that begins with a tag, such as ["t", 1, 2] for (1, 2) or ["d", [key, value], ...] for a dict.
 
 The tree may come from a hostile program. `loads` reads no JSON objects and `decode` builds no large dict or set whose
-keys can be chosen to collide (integers hash to themselves), so reading it takes time in proportion to its length.
+keys can be chosen to collide (integers hash to themselves), so reading takes time proportional to the length.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What crosses between a program and its tests by value: plain data and some types of the standard library.
+"""The types that cross between a program and its tests by value: plain data and some standard library types.
 
 Only these exact types; a class that derives from one crosses as an object with that value inside (proxies.py). A value
-is rebuilt by a constructor from the tables here, never by what the other side names, so this is no pickle.
+is rebuilt by a constructor from the tables here, never by one that the other side names, so this is no pickle.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _in_library(module: str) -> bool:
 
 
 def from_library(module: str, name: str) -> Any:
-    """What this name stands for here. The module must have been imported already: nobody is made to load another."""
+    """What this name stands for here. The module must be imported already: no message can load one."""
     if not _in_library(module):
         raise KeyError(module)
     found: Any = sys.modules[module]

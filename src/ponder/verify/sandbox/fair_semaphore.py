@@ -1,4 +1,4 @@
-"""So many at once, first come first served."""
+"""A semaphore that serves its waiters in order."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Which names of a test file are its own, which are a library's, and which are for the program to define.
+"""Sort the free names of a test file: its own, a library's, or for the program to define.
 
-A name that the tests bind or that Python has is theirs. Of the others the program defines those under test: the entry,
-names that the row lists, and classes (by their capital letter). Helpers come from the standard library, which tests
-often use without importing it. With no entry given, functions are under test too, unless they are called on what
-another of them returned and the library has a function of that name: `isclose(area(1), 3.14)`.
+A name that the tests bind or that Python has belongs to the tests. Of the others, the program defines those under test:
+the entry, names that the row lists, and classes (by their capital letter). Helpers come from the standard library,
+which tests often use without importing it. With no entry given, functions are under test too, unless they are called on
+what another of them returned and the library has a function of that name: `isclose(area(1), 3.14)`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a run does once it is locked in, by mode. It speaks to the host over descriptor 3, in frames.
+"""The guest side of a run: what it does once confined, by mode. It talks to the host over descriptor 3, in frames.
 
-A frame is its length (4 bytes), a letter that says what it is, and a tree as JSON. Whatever comes out of here may have
-been written by the program itself: the host believes none of it beyond "this is the answer it gave".
+A frame is its length (4 bytes), a letter for its kind, and a tree as JSON. The program itself may have written any of
+these bytes, so the host takes them for the program's answer and nothing more.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ class _NullStream(io.RawIOBase):
 
 
 def discard_output() -> None:
-    """For runs whose output nobody reads: what they print is dropped here and fills no file."""
+    """For runs whose output is not read: drop what they print, so that it fills no file."""
     for name in ("stdout", "stderr"):
         stream = io.TextIOWrapper(io.BufferedWriter(_NullStream()), "utf-8", "backslashreplace")
         setattr(sys, name, stream)

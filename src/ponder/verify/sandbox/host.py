@@ -1,6 +1,6 @@
-"""What is said between the host and a run, in each mode. Every function here holds its workers alone.
+"""The host side of a run: the messages between host and guest in each mode. Each function owns its workers.
 
-`RunEnded` (the program has no more to say) is turned into an outcome here; `WorkerLost` (the jail broke) goes through.
+`RunEnded` (the program sends no more) becomes a result here; `WorkerLost` (the jail broke) is passed on.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def call_program(
 def run_tests(
     worker: Worker, other: Worker, source: str, entry: str, request: Tree, limits: SandboxLimits
 ) -> TestsResult:
-    """Tests in one worker, the program they test in another. Between them go frames that nobody here looks into."""
+    """Tests in one worker, the program they test in another. The host passes their frames on without parsing them."""
     run = worker.launch("candidate", limits)
     tests_run = other.launch("tests", replace(limits, output_bytes=max(limits.output_bytes, MAX_REQUEST_BYTES)))
     try:

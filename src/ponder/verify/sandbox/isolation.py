@@ -1,4 +1,4 @@
-"""Which jail this machine can build. Each rung is tried for real, once, and the first that holds is taken."""
+"""Detect the strongest isolation possible here. Each level is tried for real, once; the first that works wins."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from ponder.verify.sandbox.worker import Worker, missing_support
 NO_JAIL_ADVICE = (
     "Allow unprivileged user namespaces (sysctl user.max_user_namespaces=10000, and on Ubuntu"
     " kernel.apparmor_restrict_unprivileged_userns=0), use Linux 5.13 or newer with Landlock, or start the container"
-    " with --security-opt seccomp=unconfined. Or choose isolation='unsafe' (--unsafe-sandbox), which gives up the jail and"
-    " says so."
+    " with --security-opt seccomp=unconfined. Or choose isolation='unsafe' (--unsafe-sandbox), which gives up the jail"
+    " and says so."
 )
 UNSAFE_WARNING = (
-    "isolation='unsafe' runs programs without a jail: they can read and delete your files, use the network, start processes"
-    " that outlive them and fill memory and disk. Scores are still computed outside of them."
+    "isolation='unsafe' runs programs without a jail: they can read and delete your files, use the network, start"
+    " processes that outlive them and fill memory and disk. Scores are still computed outside of them."
 )
 
 
 @dataclass(frozen=True)
 class IsolationReport:
-    """The rung runs stand on, what holds them there, and why no higher one does. `rung=None`: none holds."""
+    """The isolation that runs get, its layers, and why no stronger one works. `isolation=None`: none works."""
 
     isolation: IsolationKind | None
     layers: tuple[str, ...] = ()
-    why_not: tuple[tuple[str, str], ...] = ()  # a higher rung, and what was in its way
+    why_not: tuple[tuple[str, str], ...] = ()  # a stronger isolation, and what prevents it
 
     def __str__(self) -> str:
         held = f"{self.isolation} ({', '.join(self.layers)})" if self.isolation else "no jail"
@@ -51,8 +51,8 @@ def detect_isolation() -> IsolationReport:
             None, (), (("namespaces", f"processor {platform.machine()!r} is not known here, only {known}"),)
         )
     obstacles: list[tuple[str, str]] = []
-    rungs: dict[IsolationKind, Callable[[], str]] = {"namespaces": lambda: "", "landlock": _no_landlock}
-    for isolation, obstacle in rungs.items():
+    candidates: dict[IsolationKind, Callable[[], str]] = {"namespaces": lambda: "", "landlock": _no_landlock}
+    for isolation, obstacle in candidates.items():
         reason = obstacle()
         if not reason:
             try:
@@ -73,7 +73,7 @@ def allow_unsafe() -> None:
 
 
 def choose_isolation(isolation: IsolationKind | None) -> IsolationKind:
-    """The rung asked for, or the best there is; `SandboxError` says why there is none."""
+    """The requested isolation, or the strongest possible; `SandboxError` says why there is none."""
     if isolation is None and _unsafe_allowed and detect_isolation().isolation is None:
         isolation = "unsafe"
     if isolation is not None:

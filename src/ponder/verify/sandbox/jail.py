@@ -1,4 +1,4 @@
-"""Building the jail around this process, and confining one run in it. Runs inside, with the standard library only."""
+"""Build the jail around this process, and confine one run in it. Runs inside, with the standard library only."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def open_rules(settings: Settings) -> list[bytes]:
 
 
 def locks(settings: Settings, bounds: dict[str, Any]) -> list[kernel.Call]:
-    """The calls that lock a process in, for good, just before it runs what nobody trusts; in the order to make them.
+    """The calls that lock a process in, for good, just before it runs an untrusted program; in this order.
 
     They are put together once for all runs with the same bounds: a clone that works out less copies less memory.
     """

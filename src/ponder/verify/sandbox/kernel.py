@@ -1,4 +1,4 @@
-"""The Linux calls a jail is made of, through ctypes: nothing to compile, nothing to install."""
+"""The Linux system calls that build a jail, through ctypes: nothing to compile, nothing to install."""
 
 from __future__ import annotations
 

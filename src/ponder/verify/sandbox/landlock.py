@@ -1,4 +1,4 @@
-"""Landlock: a process gives up, for good, every file it does not name. Linux 5.13 and newer."""
+"""Landlock: a process gives up access to every file that it does not list, for good. Linux 5.13 and newer."""
 
 from __future__ import annotations
 

@@ -1,18 +1,19 @@
-"""What the objects of a program may decide in its tests. Runs beside the tests.
+"""The trust rule: which questions of the tests an object of the program may answer. Runs in the jail of the tests.
 
-The rule, for an object of the program and a value of the tests:
+For an object of the program and a value of the tests:
 
-1. Plain data crosses by value and is compared here. No method of the program is asked. An object of a class that
+1. Plain data crosses by value and is compared here. No method of the program is called. An object of a class that
    derives from a builtin type compares with plain data by the builtin value inside it.
 2. Two objects of the program are compared by the program: its `__eq__` and its order are under test.
-3. An object and plain data are never compared by the object. It equals no plain data; but where its class has an
+3. An object and plain data are never compared by the object. It equals no plain data. But where its class has an
    `__eq__` of its own and the tests name that class, they may mean it, so the test is undecided. The same holds for its
    order.
-4. Arithmetic and `in` with plain data are for the object to answer where the tests name its class: they put its methods
-   under test. If arithmetic then gives plain data, the object may have made it of what the tests expect, so the test is
-   undecided, as it is for objects of other classes. `in` looks for the value among the items of those.
+4. Arithmetic and `in` with plain data are answered by the object where the tests name its class: they put its methods
+   under test. If arithmetic then gives plain data, the object may have made it from what the tests expect, so the test
+   is undecided, as it is for objects of other classes. For those, `in` searches the items for the value.
 
-`named` are the classes that the tests name. What the program was never seen to deny is reported as weak.
+`classes_named_by_tests` holds the classes that the tests name. A method that the program was never seen to answer with
+"no" is reported as weak.
 """
 
 from __future__ import annotations

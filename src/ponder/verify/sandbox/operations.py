@@ -1,8 +1,8 @@
-"""What one side may ask of the objects of the other (peer.py).
+"""The operations that one side may ask for on objects of the other (peer.py).
 
 The tests may ask a program for anything. A program may ask its tests for less: it calls the functions that it was
-handed, and uses objects by their public names and special methods. It does not get from a function to the names that
-the tests know, which hold what they expect.
+given, and uses objects by their public names and special methods. It cannot get from a function to the globals of the
+tests, which hold the expected values.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Two interpreters that share no memory, and objects of each that the other can use.
+"""Two interpreters that share no memory, with objects of each that the other can use.
 
-One holds a program, the other its tests; a `Peer` stands in each. They speak in turns: a request is answered, and until
-it is, the one who was asked may ask back (a program calls a function that its tests handed over). A message is
+One holds a program, the other its tests; each has a `Peer`. They take turns: while a request is pending, the side that
+received it may send requests back (a program calls a function that its tests passed in). A message is
 [kind, body, changes, dropped, classes, printed], where `kind` is "?" for a request, "=" for a value, "!" for an error.
 
 How a value crosses:
 
-- plain data and some types of the standard library, by value (values.py)
-- lists, dicts, sets and their like, by value and number. Both sides keep the number as long as they keep the object,
-  and every message says what has changed in those, so both sides see one list and not two
+- plain data and some types of the standard library, by value (crossing_types.py)
+- lists, dicts, sets and similar containers, by value and number. Both sides keep the number as long as they keep the
+  object, and every message lists the changes, so both sides see one list and not two (shared_containers.py)
 - any other object, by number alone: the other side has a proxy for it (proxies.py). Its class crosses too
 
-Everything here may come from a hostile program. What a peer may ask of us is for `guard` to say.
+Everything here may come from a hostile program. `operations.py` says what a peer may ask for.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class MalformedMessage(RuntimeError):
 
 
 class Peer(SharedContainers):
-    """One side. `operations` are what the other side may ask for, by name; `runs_tests` is for the side of the tests."""
+    """One side. `operations`: what the other side may ask for, by name. `runs_tests`: this is the side of the tests."""
 
     def __init__(
         self,

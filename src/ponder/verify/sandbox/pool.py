@@ -1,4 +1,4 @@
-"""The sandbox: warm workers, lent out one run at a time, to any thread and any event loop."""
+"""The sandbox: a pool of warm workers, lent out one run at a time, to any thread and any event loop."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NO_FILES: Mapping[str, bytes] = MappingProxyType({})
 
 
 class Sandbox:
-    """Runs what nobody trusts. `slots`: runs at once (default: one for each processor).
+    """Runs untrusted programs. `slots`: runs at once (default: one for each processor).
 
     `paths`: folders of modules; `tools`: folders outside /usr that other programs than Python are found in. Both can
     be read inside, and not changed.
@@ -184,7 +184,7 @@ class Sandbox:
             threads, self._threads = self._threads, None
         if threads is not None:
             threads.shutdown(cancel_futures=True)
-        with contextlib.ExitStack() as all_turns:  # whoever still runs something closes its own worker
+        with contextlib.ExitStack() as all_turns:  # a worker that still runs is closed by its holder
             for _ in range(self.slots):
                 all_turns.enter_context(self._semaphore)
         with self._lock:

@@ -1,10 +1,10 @@
-"""Stand-ins for objects that live on the other side (peer.py).
+"""Proxies for objects that live on the other side (peer.py).
 
-A class over there has a class here, with the special methods that it has and no others, so that `isinstance`, `except`
-and `iter` mean what they mean at home. An object of a class that derives from `int`, `tuple`, `list` and their like
-holds that value here, and compares as it does. Generators and coroutines become generators and coroutines.
+A remote class has a class here, with the same special methods and no others, so that `isinstance`, `except` and `iter`
+behave as they do there. An object of a class that derives from `int`, `tuple`, `list` and similar types holds that
+value here, and compares by it. Generators and coroutines become generators and coroutines.
 
-What the object of a program may be asked by its tests is decided in fairness.py.
+`object_trust.py` decides which questions of the tests an object of the program may answer.
 """
 
 from __future__ import annotations

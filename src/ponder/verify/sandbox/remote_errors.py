@@ -1,4 +1,4 @@
-"""Errors across the wall: of what class they are, with their arguments, attributes and cause."""
+"""Errors across the wall: their class, arguments, attributes and cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generators and coroutines that run on the other side, and are driven from here (proxies.py)."""
+"""Generators and coroutines that run on the other side and are driven from here (proxies.py)."""
 
 from __future__ import annotations
 

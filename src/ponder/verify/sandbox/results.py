@@ -1,4 +1,4 @@
-"""What a run may use, and how it ended."""
+"""The limits of a run, and the results of runs."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from ponder.errors import PonderError, UsageError
 
 IsolationKind = Literal["namespaces", "landlock", "unsafe"]
 
-# How a run ended. Only "lost" is the jail's fault, not the program's: it died twice, or would not start.
+# How a run ended. Only "lost" is the jail's fault: it died twice, or did not start.
 RunStatus = Literal[
     "done", "raised", "timed out", "out of memory", "too much output", "crashed", "malformed", "lost",
 ]  # fmt: skip
 
 
 def printable_line(text: str) -> str:
-    """What a program said of itself, in one line that any terminal and any file can take."""
+    """Text of a program, as one line that is safe for any terminal and any file."""
     return "".join(c if c.isprintable() else " " for c in text)
 
 
 class SandboxError(PonderError):
-    """No jail can be had here, or what was asked of it makes no sense."""
+    """No jail can be built here, or the request makes no sense."""
 
 
 @dataclass(frozen=True)
 class SandboxLimits:
-    """What one run may use. `cpu_seconds` is processor time. `wall_seconds` None means twice that and a second."""
+    """The limits of one run. `cpu_seconds` is processor time. `wall_seconds=None` means twice that and a second."""
 
     cpu_seconds: float = 5.0
     wall_seconds: float | None = None
@@ -51,7 +51,7 @@ class SandboxLimits:
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """What a function gave back: its value where `end` is "done", else None and what went wrong."""
+    """The result of a call: its value where `run_status` is "done", else None and what went wrong."""
 
     run_status: RunStatus
     value: Any = None
@@ -59,16 +59,16 @@ class CallResult:
 
     @property
     def description(self) -> str:
-        """For people: how it ended."""
+        """How it ended, for people."""
         return f"{self.run_status}: {self.detail}" if self.detail else self.run_status
 
 
 @dataclass(frozen=True, slots=True)
 class TestsResult:
-    """What tests found: how many of them passed (-1: they cannot be run), and how the program or the tests ended.
+    """The result of tests: how many passed (-1: they cannot be run), and how the program or the tests ended.
 
-    `undecided` says why some of them could not tell; `failed`, whether others failed all the same. `weak` says what a
-    wrong program could have passed them by.
+    `undecided` says why some of them have no verdict; `failed`, whether others failed all the same. `weaknesses` says
+    how a wrong program could have passed them.
     """
 
     run_status: RunStatus
@@ -82,7 +82,7 @@ class TestsResult:
 
 @dataclass(frozen=True, slots=True)
 class ProgramResult:
-    """What a program wrote and how it ended. "done" is an exit with status 0, "raised" with another."""
+    """A program's output and how it ended. "done" is an exit with status 0, "raised" with another."""
 
     run_status: RunStatus
     stdout: str = ""

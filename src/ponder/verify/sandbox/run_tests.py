@@ -1,7 +1,7 @@
-"""Trusted tests of an untrusted program, each in a jail of its own. Runs inside.
+"""Run trusted tests of an untrusted program, each side in a jail of its own. Runs inside.
 
-What the program defines stands in the tests as a proxy (proxies.py): to use it is to ask the program, over the host. A
-test fails, passes, or is undecided, where it does something that does not cross the wall.
+What the program defines is a proxy in the tests (proxies.py): using it asks the program, through the host. A test
+passes, fails, or is undecided where it needs something that does not cross the wall.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Tested:
 
     def __init__(self, peer: Peer, space: dict[str, Any], trees: list[ast.Module], count_each: bool) -> None:
         self.peer, self.space, self.trees, self.count_each = peer, space, trees, count_each
-        self.refused: dict[str, str] = {}  # names that nobody may define, and why
+        self.refused: dict[str, str] = {}  # names that may not be defined, and why
         self.counted: dict[str, bool] = {}  # whether each held every time
         self.open: dict[str, str] = {}  # those that are undecided, and why
         self.why = ""

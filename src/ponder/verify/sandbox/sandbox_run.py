@@ -1,4 +1,4 @@
-"""One run, seen from outside: what is sent to it, what it says, and how it ended."""
+"""One run, seen from the host: what to send, what it sends back, and how it ended."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class SandboxRun:
                 raise RunEnded(None) from None
 
     def receive(self, until: float | None = None) -> tuple[str, bytes]:
-        """The next frame: its letter, and its tree as bytes nobody has looked at."""
+        """The next frame: its letter, and its tree as unparsed bytes."""
         self.await_confinement()
         return self._frame(until)
 
@@ -172,7 +172,7 @@ class SandboxRun:
 
 
 def _write(descriptor: int, view: memoryview) -> int:
-    """How much of this is no longer to be written: all, where nobody reads any more."""
+    """How much of this need not be written any more: all, where the reader is gone."""
     try:
         return os.write(descriptor, view[: 1 << 16])
     except BlockingIOError:

@@ -1,7 +1,7 @@
 """Seccomp: the system calls a jailed process may make. All that are not listed are refused.
 
-The filter is classic BPF, put together here: a binary search over the call's number ends in a block that allows it,
-refuses it, or first looks at its arguments. An argument's low word is enough wherever the kernel takes an int.
+The filter is classic BPF, assembled here: a binary search over the call's number ends in a block that allows it,
+refuses it, or first checks its arguments. An argument's low word is enough wherever the kernel takes an int.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Containers that two peers both have: each message says what has changed in them, so that they stay one (peer.py).
+"""Containers that both peers have: each message lists their changes, so that both copies stay equal (peer.py).
 
-A container keeps its number as long as somebody on both sides can reach it. Who is the last on a side says so.
+A container keeps its number as long as both sides can reach it. When a side drops its last reference, it says so.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class SharedContainers:
         )
 
     def _drop(self) -> list[int]:
-        """Forget what only this table still holds: nobody here can change it any more."""
+        """Drop what only this table still references: no code here can change it any more."""
         dropped = []
         for number, shared in list(self._shared.items()):
             if sys.getrefcount(shared.held) == 2:  # the table's and the call's

@@ -1,4 +1,4 @@
-"""Python's special methods, by what is asked of an object: what it is, or something about another value."""
+"""Python's special methods, grouped: those that describe the object, and those that answer about another value."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Tests that a wrong program could pass, or that an honest one could fail: what they lean on.
+"""Find tests that a wrong program could pass or an honest one could fail, and why.
 
-The static half reads the tests; the dynamic half is what was seen while they ran. Neither changes a verdict of "right":
-they are told with it.
+The static half reads the tests; the dynamic half watches them run. Neither changes the verdict: both are reported with
+it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the host and a zygote say to each other over their socket. Plain bytes: both say little, and say it often.
+"""The messages between the host and a zygote over their socket: plain bytes, because they are short and frequent.
 
-A request is `HEADER` and the run's bounds as JSON, the same bytes for the same bounds; or `STOP`. The answer to both is
+A request is `HEADER` and the run's limits as JSON, the same bytes for the same limits; or `STOP`. The answer to both is
 a `REPORT`.
 """
 

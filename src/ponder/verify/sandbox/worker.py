@@ -1,4 +1,4 @@
-"""One worker: a zygote in its jail, seen from outside. One run at a time; whoever holds the worker holds it alone."""
+"""One worker: a zygote in its jail, seen from the host. It does one run at a time, for one holder."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Worker:
         memory = limits.memory_bytes if kind == "python" else max(limits.memory_bytes, 1 << 30)  # a compiler needs more
         self._group = ControlGroup(memory + limits.disk_bytes + ZYGOTE_MEMORY_BYTES, max(limits.max_processes, 64) + 8)
         self._kills = self._group.oom_kills()
-        other = random.SystemRandom().randrange(1 << 20, 1 << 30) * 2  # nobody's number, and the next one's as well
+        other = random.SystemRandom().randrange(1 << 20, 1 << 30) * 2  # a user id that no user has, nor the next one
         visible = _visible_paths(kind, paths, preload)
         self._work = tempfile.mkdtemp(prefix="ponder-unsafe-") if isolation == "unsafe" else None
         self._settings: dict[str, Any] = {
@@ -168,8 +168,9 @@ class Worker:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         number, wall = next(self._numbers), limits.deadline if keep_seconds is None else keep_seconds
         bounds = {
-            "mode": mode, "seconds": limits.cpu_seconds if keep_seconds is None else keep_seconds, "memory": int(limits.memory_bytes),
-            "reserves": reserves, "disk": int(limits.disk_bytes), "processes": self._processes(mode, limits),
+            "mode": mode, "seconds": limits.cpu_seconds if keep_seconds is None else keep_seconds,
+            "memory": int(limits.memory_bytes), "reserves": reserves, "disk": int(limits.disk_bytes),
+            "processes": self._processes(mode, limits),
         }  # fmt: skip
         request = HEADER.pack(number, wall) + json.dumps(bounds).encode()
         rights = array.array("i", [theirs.fileno(), *streams])

@@ -1,5 +1,7 @@
-"""The warm interpreter inside the jail: one clone of it is one run. Started by worker.py, which speaks to it over a
-socket; it holds no tests, no expected values and no secrets, since every run begins as a copy of it.
+"""The warm interpreter inside the jail: one clone of it is one run.
+
+worker.py starts it and talks to it over a socket. It holds no tests, no expected values and no secrets, because every
+run begins as a copy of it.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ def main(descriptor: int, settings: jail.Settings) -> None:
         0,
         1,
         2,
-    ):  # nobody listens to complaints any more; what a run finds here is its own, see `_arrange_descriptors`
+    ):  # no one reads error messages any more; what a run finds here is its own, see `_arrange_descriptors`
         os.dup2(null, stream)
     os.close(null)
     guest.discard_output()
@@ -72,7 +74,7 @@ def _reset_process_state() -> None:
     os.environ.clear()
     os.umask(0o022)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, nobody hears how a run ended
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, the exit status of a run is lost
 
 
 def _join(folders: list[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Boxes and masks: reading them strictly, overlap, and average precision. Numbers only; the scorers are in `vision`.
+"""Boxes and masks: strict parsing, overlap and average precision. Numbers only; the scorers are in `verifiers`.
 
 N: predicted boxes, M: gold boxes, H, W: height and width of an image in pixels.
 """

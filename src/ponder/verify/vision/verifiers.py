@@ -1,7 +1,7 @@
-"""Rewards for where things are in an image: box overlap, a point in a mask, mask overlap, detection.
+"""Rewards for locations in an image: box overlap, a point in a mask, mask overlap, detection.
 
-Each is a number from 0 to 1 rather than right or wrong, so validity is checked first: a box inside out, outside the
-image or not finite is malformed and earns 0, whatever a formula would make of it.
+Each is a number from 0 to 1 rather than right or wrong, so validity is checked first: a box that is inverted, outside
+the image or not finite is malformed and scores 0, whatever a formula would give.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def _image(gold: Any) -> Size | None:
     return None if size is None else _parse_gold(lambda: geometry.parse_size(size))
 
 
-def _grade_json_answer(text: str, judge: Callable[[Any], Score]) -> Score:
+def _grade_json_answer(text: str, grade: Callable[[Any], Score]) -> Score:
     """Judge the JSON value that a completion gives."""
     found = extract_structured(text)
     if found.answer is None:
         return Score(0.0, found.reason)
     try:
-        return judge(parse_strict_json(found.answer))
+        return grade(parse_strict_json(found.answer))
     except (InvalidJson, InvalidGeometry) as why:
         return Score(0.0, f"malformed: {why}")
 
@@ -106,7 +106,7 @@ class PointInMask(TextVerifier):
         else:
             corners = _parse_gold(lambda: geometry.parse_polygon(given))
 
-        def judge(value: Any) -> Score:
+        def grade(value: Any) -> Score:
             x, y = geometry.parse_numbers(value, 2)
             if image and not (0 <= x < image[0] and 0 <= y < image[1]):
                 raise InvalidGeometry("the point leaves the image")
@@ -116,7 +116,7 @@ class PointInMask(TextVerifier):
                 hit = bool(geometry.points_in_polygon(np.array([x, y]), corners))
             return Score(1.0, "right") if hit else Score(0.0, "wrong: outside the mask")
 
-        return _grade_json_answer(text, judge)
+        return _grade_json_answer(text, grade)
 
 
 @dataclass(frozen=True)
@@ -136,11 +136,11 @@ class MaskIoU(TextVerifier):
             bad_data("the gold mask is empty")
         image = truth.shape[1], truth.shape[0]
 
-        def judge(value: Any) -> Score:
+        def grade(value: Any) -> Score:
             overlap = geometry.mask_iou(geometry.parse_mask(value, image), truth)
             return Score(overlap, f"IoU {overlap:.3f}")
 
-        return _grade_json_answer(text, judge)
+        return _grade_json_answer(text, grade)
 
 
 @dataclass(frozen=True)
