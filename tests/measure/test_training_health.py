@@ -62,7 +62,7 @@ DEAD = {"frac_reward_zero_std": 0.62, "frac_groups_failed": 0.58, "frac_groups_s
 EASY = {"frac_reward_zero_std": 0.8, "frac_groups_failed": 0.05, "frac_groups_solved": 0.75}
 FLAT = {"reward": lambda s: 0.31 + 0.02 * (-1) ** s}
 
-# Name, severity, what is said, the disease, what comes close without being it.
+# Name, severity, start of the text, metrics that have the problem, metrics that come close without it.
 FINDING_CASES: list[tuple[str, int, str, dict[str, Any], dict[str, Any]]] = [
     (
         "too hard", 2, "62 % of groups have equal rewards, mostly the lowest: problems too hard; use easier ones,",
@@ -96,7 +96,7 @@ FINDING_CASES: list[tuple[str, int, str, dict[str, Any], dict[str, Any]]] = [
         {"ratio__mean_abs": 0.25}, {"ratio__mean_abs": 0.1},
     ),
     (
-        "entropy collapse", 2, "entropy collapses: 0.03 nats, 6 % of what it was at the start; --option clip_high",
+        "entropy collapse", 2, "entropy collapses: 0.03 nats, 6 % of what it was at the start; --algorithm.clip_high",
         {"entropy": after(30, 0.03, 0.5)}, {"entropy": after(30, 0.07, 0.5)},
     ),
     ("entropy collapse", 2, "0.05 nats, 5 %", {"entropy": after(30, 0.05, 1.0)}, {"entropy": after(30, 0.15, 2.0)}),
@@ -132,7 +132,7 @@ IDS = [f"{d[0]} {d[1]}" for d in FINDING_CASES]
 
 
 @pytest.mark.parametrize(("name", "severity", "said", "sick", "near"), FINDING_CASES, ids=IDS)
-def test_disease(name: str, severity: int, said: str, sick: dict[str, Any], near: dict[str, Any]) -> None:
+def test_finding_names_problem_and_severity(name: str, severity: int, said: str, sick: dict[str, Any], near: dict[str, Any]) -> None:
     found = {f.name: f for f in diagnose(run(**sick))}
     assert name in found and said in found[name].text and found[name].severity == severity
     assert name not in names(run(**near))

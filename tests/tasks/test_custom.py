@@ -153,7 +153,8 @@ def test_a_job_keeps_functions_by_name():
 @pytest.mark.parametrize(
     "settings",
     [{"rewards": ()}, {"rewards": ("nowhere:f",)}, {"rewards": ("json:nothing",)}, {"rewards": ("json:__doc__",)},
-     {"weights": (1.0, 2.0)}, {"weights": (float("nan"),)}, {"held_out_tenths": 0}, {"held_out_tenths": 10}, {"limit": 0}],
+     {"weights": (1.0, 2.0)}, {"weights": (float("nan"),)}, {"held_out_tenths": 0}, {"held_out_tenths": 10},
+     {"limit": 0}],
 )  # fmt: skip
 def test_bad_settings_are_refused(settings):
     with pytest.raises(UsageError):

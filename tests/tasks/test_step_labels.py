@@ -240,8 +240,9 @@ def test_each_label_stands_once_and_each_answer_ends(steps: list[tuple[int, str,
 
 
 def test_why_a_solution_is_finished(tmp_path: Path) -> None:
-    trace = trace_from_parents([(0, "a\n", 1.0, False), (1, "right\n", 1.0, True), (1, "wrong\n", 0.0, True), (0, "b\n", 1.0, False),
-                   (4, "error\n", 0.0, False), (0, "c\n", 1.0, False), (6, "open\n", 1.0, False)])  # fmt: skip
+    trace = trace_from_parents([(0, "a\n", 1.0, False), (1, "right\n", 1.0, True), (1, "wrong\n", 0.0, True),
+                   (0, "b\n", 1.0, False), (4, "error\n", 0.0, False), (0, "c\n", 1.0, False),
+                   (6, "open\n", 1.0, False)])  # fmt: skip
     assert write_labels(tmp_path / "p.jsonl", [trace], "prm800k") == 4
     labels = [row["label"] for row in rows_of(tmp_path / "p.jsonl")]
     assert [x["finish_reason"] for x in labels] == ["solution", "found_error", "found_error", "give_up"]

@@ -1,7 +1,7 @@
 """Statistics of evaluations, scaling laws and costs, diagnostics, and figures.
 
-`statistics`: intervals, paired tests, power, pass@k, votes, best-of-k, calibration. `scaling`: laws that extrapolate, FLOPs,
-Pareto frontiers, and decisions (sample allocation, routing, train or think). `diagnostics`: training health,
+`statistics`: intervals, paired tests, power, pass@k, votes, best-of-k, calibration. `scaling`: laws that extrapolate,
+FLOPs, Pareto frontiers, and decisions (sample allocation, routing, train or think). `diagnostics`: training health,
 contamination, reflection. `readers` read logs of any tool; `figures` draw them.
 """
 

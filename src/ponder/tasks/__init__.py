@@ -1,8 +1,8 @@
-"""Problems, and which verifier judges them. `TASKS` has every task by its name on the command line.
+"""Problems, and the verifier that grades their answers. `TASKS` has every task by its name on the command line.
 
 Generated tasks (`GeneratedTask`) need no data: problem i is a function of the settings, a seed and i. Data sets
-(`DatasetTask`) are read from the folder that PONDER_DATA names; each module says which files. `CustomTask` takes your own
-rows and reward functions, `ReasoningGym` the generators of that library.
+(`DatasetTask`) are read from the folder that PONDER_DATA names; each module says which files. `CustomTask` takes your
+own rows and reward functions, `ReasoningGym` the generators of that library.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
-"""A task asks a question; a style says how to answer it (`verify.style`). Here the two come together.
+"""Tasks whose questions can be asked in several answer styles (`verify.answers.style`).
 
-`StyledTask` is for tasks that know what they want for an answer. Any other task takes a style as `StyleWrapper`.
+`StyledTask` is the base of tasks that know their answer format. Any other task takes a style through `StyleWrapper`.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class StyledTask:
 
 @dataclass(frozen=True)
 class StyleWrapper:
-    """A task that knows no styles, with one said after its questions. Its verifier reads the form that is asked for,
-    too, where it has forms to choose from."""
+    """Adds the instruction of a style to the questions of a task without styles. Its verifier then also reads the form
+    that the instruction asks for, where it has forms."""
 
     task: Task
     style: str

@@ -28,9 +28,9 @@ RowSource = str | Sequence[Mapping[str, Any]]
 class CustomTask:
     """Your own rows with any columns, judged by your own reward functions.
 
-    `held_out_tenths` tenths of the rows, by the hash of their prompt, are for testing, unless `test_data` brings others.
-    `gold` names the column with an answer that earns the reward, for `ponder sft` and for the check before training
-    that the reward tells right from wrong.
+    `held_out_tenths` tenths of the rows, by the hash of their prompt, are for testing, unless `test_data` brings
+    others. `gold_column` names the column with an answer that earns the reward, for `ponder sft` and for the preflight
+    check that the reward tells right from wrong.
     """
 
     REQUIRED_SETTINGS: ClassVar[dict[str, str]] = {
@@ -97,8 +97,8 @@ class CustomTask:
         train = [row for row in rows if same_question_key(row.question) not in held]
         if not train or not test:
             raise TaskError(
-                f"{_source_name(self.data)} gives {len(train)} training and {len(test)} test problems; give more rows, or"
-                " held_out_tenths=... or test_data=... for testing"
+                f"{_source_name(self.data)} gives {len(train)} training and {len(test)} test problems; give more rows,"
+                " or held_out_tenths=... or test_data=... for testing"
             )
         return self._problems("train", train), self._problems("test", test)
 
@@ -109,8 +109,8 @@ class CustomTask:
         for function, needed in self.verifier.required_columns().items():
             if missing := [name for name in needed if name not in columns]:
                 raise TaskError(
-                    f"reward function {function!r} asks for the column {missing[0]!r}, which {_source_name(data)} does not"
-                    f" have; it has: prompt, {', '.join(sorted(columns))}"
+                    f"reward function {function!r} asks for the column {missing[0]!r}, which {_source_name(data)} does"
+                    f" not have; it has: prompt, {', '.join(sorted(columns))}"
                 )
         return rows
 

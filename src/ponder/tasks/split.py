@@ -1,4 +1,4 @@
-"""Which side of a split a problem falls on: a stable hash of what makes it that problem."""
+"""Assign problems to training or test by a stable hash of their key."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ def stable_hash(key: str) -> int:
 
 
 def hashes_to_test(key: str, tenths: int) -> bool:
-    """True for about this many keys in ten. Problems with one key are never parted."""
+    """True for about this many keys in ten. Problems with the same key fall into the same split."""
     return stable_hash(key) % 10 < tenths

@@ -1,13 +1,13 @@
-"""Was an evaluation seen in training? Runs of words that both have (Brown et al. 2020, GPT-3's rule), and whole texts.
+"""Find test problems that stand in the training data: shared n-grams (GPT-3's rule, Brown et al. 2020) and whole texts.
 
 A text is its words, in lower case, without punctuation; a sign between two operands stays, since 3 + 4 is not 3 - 4. A
 training text may have parts, such as the messages of a conversation: a run of words lies within one of them.
 
 An evaluation problem is flagged where
-- it has n words or more, and one of its runs of n words stands in a training text;
-- it has fewer, and all of it stands there;
-- it has fewer than `MIN_OVERLAP_WORDS`, and a part, or a line or sentence of one, is the same: so few words stand inside others
-  by chance.
+- it has n words or more, and a training text contains one of its n-grams;
+- it has fewer, and a training text contains all of it;
+- it has fewer than `MIN_OVERLAP_WORDS`, and a part, or a line or sentence of one, is equal: so few words occur inside
+  other texts by chance.
 
 A run that stands in more than `COMMON` training texts is boilerplate and does not count. A whole problem counts however
 often it stands there. Answers to one prompt are one text in that count.
@@ -47,7 +47,7 @@ class TrainingText(NamedTuple):
 
 @dataclass(frozen=True)
 class ContaminatedProblem:
-    """A problem of the evaluation that training has seen."""
+    """A test problem that the training data contain."""
 
     problem: str
     exact: bool  # a training text, or a line or sentence of it, has the same words from first to last
@@ -87,7 +87,7 @@ def find_contamination(
     n: int = NGRAM_WORDS,
     common: int = MAX_COMMON_TEXTS,
 ) -> ContaminationReport:
-    """Reads training once, and keeps only what the evaluation could meet."""
+    """Reads the training texts once, and stores only n-grams that the test problems have."""
     if n < 2:
         raise UsageError(f"n is {n}; runs of at least 2 words are compared, usually {NGRAM_WORDS}")
     if not problems:

@@ -1,4 +1,4 @@
-"""Signs of a model that looks back: words of doubt, and answers in which it takes back what it said.
+"""Signs of reflection in completions: words of doubt, and answers that replace an earlier answer.
 
 Counting words is a rough sign: a model can write "wait" and mean nothing by it. So a correction counts only where the
 final answer is right, and another one stands before the word.

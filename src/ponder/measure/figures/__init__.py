@@ -1,4 +1,4 @@
-"""Pictures of runs and logs, each with its numbers: `draw(kind, ...)`, then `Drawn.save`."""
+"""Figures of runs and logs, each with its numbers: `draw_figure(kind, ...)`, then `save`."""
 
 from ponder.measure.figures.canvas import FigureWithData
 from ponder.measure.figures.registry import FIGURE_KINDS, FigureKind, draw_figure

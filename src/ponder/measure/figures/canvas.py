@@ -1,4 +1,4 @@
-"""A picture with its numbers, and what all pictures share. matplotlib is imported where it draws."""
+"""A figure with its numbers, and the layout that all figures share. matplotlib is imported only when one is drawn."""
 
 from __future__ import annotations
 
@@ -128,8 +128,9 @@ def label_line_ends(axes: Axes, labels: Sequence[tuple[float, str, str]], x: flo
     ordered = sorted(labels, key=lambda item: item[0])
     for (height, text, colour), at in zip(ordered, spread_labels([h for h, *_ in ordered], gap), strict=True):
         axes.annotate(
-            shorten_name(text), (1, height), (x, at), xycoords=("axes fraction", "data"), textcoords=("axes fraction", "data"),
-            color=colour, va="center", ha="left", fontsize=8.5, annotation_clip=False,
+            shorten_name(text), (1, height), (x, at), xycoords=("axes fraction", "data"),
+            textcoords=("axes fraction", "data"), color=colour, va="center", ha="left", fontsize=8.5,
+            annotation_clip=False,
         )  # fmt: skip
 
 
@@ -151,7 +152,7 @@ def _mean_height(heights: Sequence[float]) -> float:
 
 
 def add_footnotes(figure: Figure, lines: Sequence[str]) -> None:
-    """What a reader must know to read the picture rightly."""
+    """Notes below the figure that a reader needs to interpret it."""
     if lines:
         figure.supxlabel("\n".join(lines), fontsize=7.5, color=MUTED_COLOUR, x=0.014, ha="left")
 

@@ -1,4 +1,4 @@
-"""What more samples buy, if one can choose among them: coverage against consensus, and selection curves."""
+"""Accuracy over the number of samples: coverage (pass@k) against votes, and selection curves."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ CURVE_STYLE_INDEX = {
     "one sample": 7,
 }  # of COLOURS, everywhere
 LineLabels = list[tuple[float, str, str]]  # where a line ends, its name and colour
-CURVE_LABELS = {"coverage": "any right (pass@k)", "majority": "majority", "best": "best score", "weighted": "weighted vote",
+CURVE_LABELS = {"coverage": "any right (pass@k)", "majority": "majority", "best": "best score",
+          "weighted": "weighted vote",
           "logprob": "likeliest", "one sample": "one sample"}  # fmt: skip
 
 

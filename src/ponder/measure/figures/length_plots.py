@@ -1,4 +1,4 @@
-"""Thinking wider and thinking longer: accuracy over samples and tokens per attempt."""
+"""Accuracy over samples per problem and tokens per sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What quality costs: systems by accuracy and cost per problem, and the frontier of those that are worth it."""
+"""Systems by accuracy and cost per problem, with their Pareto frontier."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def plot_pareto(
 
     rows: list[FigureRow] = [
         {"system": p.name, "cost": p.cost, "cost_low": p.cost_interval[0], "cost_high": p.cost_interval[1], "in": paid,
-         "accuracy": p.quality, "low": p.quality_interval[0], "high": p.quality_interval[1], "on_frontier": p.on_frontier,
-         "chance_on_frontier": p.frontier_probability}
+         "accuracy": p.quality, "low": p.quality_interval[0], "high": p.quality_interval[1],
+         "on_frontier": p.on_frontier, "chance_on_frontier": p.frontier_probability}
         for p in places
     ]  # fmt: skip
     return FigureWithData(make_panels(1, paint, title, size=(6.0, 3.8)), tuple(rows), tuple(said))

@@ -1,4 +1,4 @@
-"""The pictures by name."""
+"""Figures by name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def draw_figure(
     common: bool = False,
     metrics: Sequence[str] = (),
 ) -> tuple[FigureWithData, list[Attempts]]:
-    """A picture of these runs or logs, and what was read of them."""
+    """Draw a figure of these runs or logs, and say what was read from them."""
     if kind == "training":
         return plot_training_metrics(sources, title, metrics), []
     if kind == "length":

@@ -1,4 +1,4 @@
-"""The law of coverage: how far more samples would carry, and how well that could be foreseen."""
+"""The power law of coverage, fitted to few samples and extrapolated to many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A curve in one line of text."""
+"""A curve as one line of text."""
 
 from __future__ import annotations
 

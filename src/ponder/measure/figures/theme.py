@@ -1,4 +1,4 @@
-"""Pictures of a run. matplotlib is imported where it draws, so that measuring needs no plotting library loaded."""
+"""Colours and style of figures, and the reward curve. matplotlib is imported only when a figure is drawn."""
 
 from __future__ import annotations
 

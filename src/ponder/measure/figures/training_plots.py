@@ -1,4 +1,4 @@
-"""How a run went: curves of its metrics, and how the length of its answers grew."""
+"""Figures of training runs: metrics by step, and the length of answers by step."""
 
 from __future__ import annotations
 

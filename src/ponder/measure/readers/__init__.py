@@ -1,6 +1,6 @@
-"""Read what was tried: run directories, and the logs of other tools.
+"""Read attempts at problems from run directories and from the logs of other tools.
 
-`read` takes a run directory or a file in Parquet, CSV, JSON lines or JSON; formats of known tools are recognised,
+`read_log` takes a run directory or a file in Parquet, CSV, JSON lines or JSON; formats of known tools are recognised,
 any other table is read by rules that are shown (`Attempts.reading_notes`) and that `ColumnMap` overrides.
 """
 

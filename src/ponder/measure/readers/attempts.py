@@ -1,4 +1,4 @@
-"""What was tried on each problem, whoever tried it: the one table that all estimators take their numbers from."""
+"""The attempts of a system at each problem: the table that all estimators read."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class ProblemAttempts:
 
 @dataclass(frozen=True)
 class Attempts:
-    """One system on a set of problems. `how` says what was read as what, and what is missing."""
+    """One system on a set of problems. `reading_notes` say which column was read as what, and what is missing."""
 
     name: str
     groups: tuple[ProblemAttempts, ...]

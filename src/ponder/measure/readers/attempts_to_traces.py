@@ -1,4 +1,4 @@
-"""Attempts of any log as traces, so that everything that works on traces works on other tools' logs too."""
+"""Convert attempts of any log to traces, so that everything that takes traces also takes the logs of other tools."""
 
 from __future__ import annotations
 

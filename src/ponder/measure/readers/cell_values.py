@@ -1,4 +1,4 @@
-"""A cell of a log as a verdict, a number or a text; what it does not say stays None."""
+"""Parse a cell of a log as a verdict, a number or a text; an empty cell is None."""
 
 from __future__ import annotations
 

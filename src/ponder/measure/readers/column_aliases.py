@@ -1,4 +1,4 @@
-"""What columns are usually called, by what they are to us, and how a user says otherwise."""
+"""Usual names of columns by their role, and how a user overrides them."""
 
 from __future__ import annotations
 
@@ -109,12 +109,13 @@ FIRST_WEAK_VERDICT_ALIAS = COLUMN_ALIASES["correct"].index(
 
 @dataclass(frozen=True)
 class ColumnMap:
-    """Which column is what, where the rules shall not find it. Several for `correct`, `answer`, `score` or `tokens`
-    (comma-separated) are the attempts of a wide table.
+    """Names of columns by role, for those that the rules shall not detect.
 
-    `right`: values that mean right. `systems`: columns that each hold one system's verdicts. `scoring`: how a list of
-    step scores becomes one. `duplicates`: a problem that stands in several rows is refused, or its rows are attempts.
-    `version`: none, where a column called so is not the task's.
+    Several names for `correct`, `answer`, `score` or `tokens` (comma-separated) are the attempts of a wide table.
+
+    `right`: values that mean right. `systems`: columns that each hold one system's verdicts. `step_score_reduction`:
+    how a list of step scores becomes one score. `duplicates`: a problem in several rows is an error, or its rows are
+    attempts. `version`: none, where a column of that name is not the task's version.
     """
 
     id: str = ""

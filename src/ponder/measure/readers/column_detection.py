@@ -1,7 +1,7 @@
-"""Which column of a log is what. A user names them; else these rules find them by name and by what they hold.
+"""Detect the role of each column of a log, by its name and its values. Columns that the user names take precedence.
 
-Within a list of names the first that a log has, and that holds what it must, is taken. What was taken, and what also
-fitted, is shown with every reading. Where two fit equally well, the user is asked.
+Within a list of aliases the first column that the log has, and whose values fit, is taken. The reading notes show which
+column was taken and which others fit. Where two fit equally well, an error asks the user to choose.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NO_VERSION = ("version", "none")  # --column version=none: what is called so is 
 
 @dataclass(frozen=True)
 class DetectedColumns:
-    """Columns by role, and what to tell of the choice."""
+    """Columns by role, and notes on the choice."""
 
     by_role: Mapping[str, str]
     notes: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Answers of a log that has no verdicts, compared with its gold answers as mathematics."""
+"""Grade the answers of a log without verdicts, by comparing them with its gold answers as mathematics."""
 
 from __future__ import annotations
 

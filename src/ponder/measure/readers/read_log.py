@@ -1,4 +1,4 @@
-"""One door to all logs: a run directory, a known tool's format, or any table."""
+"""Read any log: a run directory, the format of a known tool, or any table."""
 
 from __future__ import annotations
 

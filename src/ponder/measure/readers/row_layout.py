@@ -1,4 +1,4 @@
-"""Whatever shape a log's data has, as rows with columns: one row per problem (wide) or per attempt (long).
+"""Convert the data of a log, whatever its shape, to rows: one row per problem (wide) or per attempt (long).
 
     [{...}, {...}]                    rows as they are
     {"a": [...], "b": [...]}          columns, where the names are those of columns

@@ -1,4 +1,4 @@
-"""Rows of a log as attempts: wide (lists of attempts, one row per problem), long (one row per attempt) or counts."""
+"""Convert rows of a log to attempts: wide (a row per problem, with lists), long (a row per attempt) or counts."""
 
 from __future__ import annotations
 
@@ -195,8 +195,8 @@ class _TableReader:
             problem = self._problem(row, at)
             if seen.setdefault(problem, at) != at:
                 raise UsageError(
-                    f"{label}: the problem {shorten_id(problem)} stands in rows {seen[problem]} and {at}; name another id"
-                    " with --column id=NAME, or what tells systems apart with --column system=NAME"
+                    f"{label}: the problem {shorten_id(problem)} stands in rows {seen[problem]} and {at}; name another"
+                    " id with --column id=NAME, or what tells systems apart with --column system=NAME"
                 )
             yield self._about(problem, row), at, row
 
@@ -231,8 +231,8 @@ class _TableReader:
         if max(sizes) > 1 and median(sizes) == 1:
             twice = [p for p, part in parts.items() if len(part) > 1]
             raise UsageError(
-                f"{label}: most problems have one row, but {len(twice)} have more ({list_problems(twice)}): leave the doubles"
-                " out, or say that they are attempts with --column duplicates=attempts"
+                f"{label}: most problems have one row, but {len(twice)} have more ({list_problems(twice)}): leave the"
+                " doubles out, or say that they are attempts with --column duplicates=attempts"
             )
 
     def _one_version(self, label: str, parts: Mapping[str, Sequence[tuple[int, LogRow]]]) -> None:

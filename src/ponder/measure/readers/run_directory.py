@@ -1,4 +1,4 @@
-"""A run directory as attempts: its traces' answers, judged by the scorer of the run's task."""
+"""Read a run directory as attempts: the answers of its traces, graded by the verifier of its task."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def run_verifier(path: Path, task: Any) -> str | None:
 
 
 def task_verifier(task: Any) -> Any:
-    """Who judges for a run's task; None where nobody does, or it would take code that is not trusted."""
+    """The verifier of a run's task; None where it has none, or where it needs code that is not trusted."""
     try:
         with only_allowed(allowed_names()):
             return getattr(task, "verifier", None)

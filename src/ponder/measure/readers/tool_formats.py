@@ -1,4 +1,4 @@
-"""Logs of known tools, where more is known than a table's columns tell. Each says by which keys it is recognised."""
+"""Readers for the log formats of known tools. Each is recognised by its keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Train or think: pay once for a better model, or with every query for more thinking, at equal quality."""
+"""Train or think: the number of queries at which training a better model is cheaper than more inference compute."""
 
 from __future__ import annotations
 

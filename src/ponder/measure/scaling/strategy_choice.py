@@ -1,4 +1,4 @@
-"""One way of thinking for each problem under one budget: how many samples, how long, which strategy, how often checked.
+"""Choose a strategy for each problem under one budget for all.
 
 A multiple-choice knapsack. Each problem's options on the upper hull of success against cost are climbed in order of
 gain per cost (Lagrange's price of compute, falling); what is left of the budget goes to the best upgrades that fit.

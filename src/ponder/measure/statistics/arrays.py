@@ -1,4 +1,4 @@
-"""What estimators are given, checked: numbers that may be missing, whole numbers, words of a setting."""
+"""Check the inputs of estimators: numbers that may be missing, whole numbers, choices."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def to_floats(values: Sequence[float | None] | FloatArray) -> FloatArray:
 
 
 def check_choice(kind: str, word: str, words: Any) -> None:
-    """A setting must be one of its words: another one must not pass for some default."""
+    """Raise unless the setting is one of its choices."""
     if word not in get_args(words):
         raise UnknownName(kind, str(word), get_args(words))
 

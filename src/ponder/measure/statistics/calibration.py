@@ -1,4 +1,4 @@
-"""Do scores mean what they say? Reliability curve, expected calibration error, Brier score, a temperature that helps.
+"""Calibration of scores: reliability curve, expected calibration error, Brier score, temperature scaling.
 
 A score here is a probability of being right. Shapes: N samples, B bins.
 """

@@ -1,7 +1,7 @@
-"""Several samples of each problem: a mean whose interval knows that samples of one problem are alike.
+"""Means over problems with several samples each, with clustered standard errors.
 
-What varies is which problems were asked and what was sampled on each; both are told, since more samples per problem
-help against the second only. Shapes: P problems, N samples of one, R resamples.
+The standard error has two parts, reported separately: which problems were asked, and what was sampled on each. More
+samples per problem reduce the second part only. Shapes: P problems, N samples of one, R resamples.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Systems side by side on the same problems: accuracy, what it cost, and how sure their differences are."""
+"""Compare systems on the same problems: accuracy, cost, and paired differences with intervals and p-values."""
 
 from __future__ import annotations
 

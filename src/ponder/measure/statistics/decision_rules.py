@@ -1,4 +1,4 @@
-"""What a rule makes of the attempts at each problem: one answer, and what it is worth.
+"""Decision rules: reduce the attempts at each problem to one answer, and value it.
 
 The worth is 1 or 0 where the rule gives an answer that was judged, between them where verdicts are graded or the rule
 leaves a choice open (`mean`), and None where no verdict says.
@@ -100,7 +100,7 @@ def _default_scorer(attempts: Attempts, method: DecisionRule) -> str:
     if len(names) == 1:
         return names[0]
     have = ", ".join(names) if names else "none"
-    raise UsageError(f"{attempts.name}: {method} needs a score; say whose with --scorer NAME (it has {have})")
+    raise UsageError(f"{attempts.name}: {method} needs a score; name its scorer with --scorer NAME (it has {have})")
 
 
 def _check_rule_inputs(attempts: Attempts, method: DecisionRule, scorer: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Ratings from games: Bradley and Terry's (1952) maximum likelihood on Elo's scale, draws counting half."""
+"""Elo ratings from games: Bradley and Terry's (1952) maximum likelihood on Elo's scale, draws counting half."""
 
 from __future__ import annotations
 

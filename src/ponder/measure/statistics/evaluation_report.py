@@ -18,8 +18,11 @@ from ponder.verify.undecided import MAX_LISTED_REASONS, MAX_UNDECIDED_SHARE, cou
 
 @dataclass(frozen=True)
 class EvaluationReport:
-    """The result of an evaluation. `single` is the accuracy of what the strategy chose, or of one sample where it chooses
-    none; votes and coverage need more samples. All problems are in every denominator, also those that failed."""
+    """The result of an evaluation.
+
+    `accuracy` is that of the answer the strategy chose, or of one sample where it chooses none; votes and coverage need
+    more samples. All problems are in every denominator, also those that failed.
+    """
 
     num_problems: int
     samples_per_problem: int  # per problem, at most

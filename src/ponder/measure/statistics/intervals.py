@@ -1,4 +1,4 @@
-"""How sure a number is: an interval for one accuracy, for one mean, and for two systems on the same problems.
+"""Confidence intervals for one accuracy, for one mean, and for two systems on the same problems.
 
 Wilson (1927) for a share of right answers, Newcombe (1998, method 10) for the difference of two shares that come
 from the same problems, and the percentile bootstrap over problems where values are not just right or wrong.
@@ -80,7 +80,8 @@ class MeanInterval:
 
     def __str__(self) -> str:
         numbers = f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
-        return f"{numbers} (bootstrap over {self.total} problems{_caveats(self.total, self.undecided, self.undecided_in_total)})"
+        caveats = _caveats(self.total, self.undecided, self.undecided_in_total)
+        return f"{numbers} (bootstrap over {self.total} problems{caveats})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Who wins a vote, exactly: the chance that an answer is the most frequent of k samples, first seen winning ties.
+"""Exact accuracy of a vote: the chance that an answer is the most frequent of k samples; the first seen wins ties.
 
 Samples come in random order, so answers that tie are equally likely to be seen first: with b others at the top an
 answer wins one time in 1 + b, which is the integral of w^b over w in [0, 1]. For each height t at which it may win,

@@ -1,4 +1,4 @@
-"""How many problems it takes to see a difference, before they are bought."""
+"""Power analysis: how many problems an evaluation needs to detect a difference."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def problems_for_accuracies(
     most = min(accuracy + other, 2 - accuracy - other)
     if not abs(difference) <= disagreement_rate <= most + 1e-9:
         raise UsageError(
-            f"the systems cannot disagree on {disagreement_rate:g} of the problems: at {accuracy:g} and {other:g} it lies "
-            f"between {abs(difference):g} and {most:g}"
+            f"the systems cannot disagree on {disagreement_rate:g} of the problems: at {accuracy:g} and {other:g} it"
+            f" lies between {abs(difference):g} and {most:g}"
         )
     # McNemar's test (Miettinen 1968): only problems on which they disagree tell.
     return math.ceil(

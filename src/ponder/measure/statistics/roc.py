@@ -1,4 +1,4 @@
-"""How well a score tells right from wrong: the area under the ROC curve, ties counting half, with its interval.
+"""AUROC of a score as a predictor of correctness, ties counting half, with its interval.
 
 Shapes: N samples, R right ones, W wrong ones.
 """

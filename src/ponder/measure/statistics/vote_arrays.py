@@ -1,4 +1,4 @@
-"""Samples of problems as arrays that votes are counted on: who said what, how it scored, what it was worth.
+"""Samples of problems as arrays for counting votes: answers, scores and values.
 
 Shapes: P problems, N samples of a problem, L different answers of a problem.
 """

@@ -1,1 +1,1 @@
-"""Public sets, read from the folder that PONDER_DATA names."""
+"""Public data sets and files of questions, read from the folder PONDER_DATA or from a path."""

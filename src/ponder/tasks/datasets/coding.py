@@ -23,7 +23,7 @@ from ponder.verify.code.verifiers import AssertTests
 
 @dataclass(frozen=True, kw_only=True)
 class CodingTask(DatasetTask):
-    """The program is the one code block after the thinking. `partial_credit`: the share of tests passed, not all or nothing."""
+    """The program is the one code block after the thinking. `partial_credit` rewards the share of tests passed."""
 
     DEFAULT_STYLE = "answer"
 

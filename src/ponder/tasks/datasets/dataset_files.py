@@ -1,7 +1,7 @@
-"""Read the files of a set row by row, and keep count of the rows that cannot be used.
+"""Read the files of a data set row by row, and collect the rows that cannot be used.
 
-A row that is malformed, has no gold answer or no tests, or an id that stood before is named with its file and
-line. Then the set is refused, or goes on without them where `bad_rows="skip"` was asked for, with a warning.
+A bad row (malformed, without a gold answer or tests, or with a repeated id) is reported with its file and line. Then
+the task raises an error, or with `bad_rows="skip"` leaves them out with a warning.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_LISTED_ROWS = 3  # bad rows that a message names; the rest are counted
 
 @dataclass(frozen=True, slots=True)
 class DatasetRow:
-    """One problem as its file gives it. `key` decides the side where the set has no split of its own."""
+    """One problem as read from its file. `split_key` decides the side where the set has no split of its own."""
 
     id: str
     question: str
@@ -33,21 +33,20 @@ class DatasetRow:
 
 
 class DatasetRecord(dict[str, Any]):
-    """A row as it stands in its file, which says what it lacks."""
+    """A row of a file; a missing column raises an error that lists the others."""
 
     def __missing__(self, name: str) -> Any:
         there = ", ".join(map(repr, self)) or "none"
         raise TaskError(f"the column {name!r} is missing; the columns are {there}")
 
 
-RowParser = Callable[
-    [dict[str, Any], int], DatasetRow
-]  # from a record and its number; raises where there is no problem in it
+# From a record and its number; raises an error for a bad row.
+RowParser = Callable[[dict[str, Any], int], DatasetRow]
 
 
 @dataclass(slots=True)
 class DatasetFiles:
-    """The files of one set. `bad` says which rows could not be used, and why."""
+    """The files of one data set. `bad_rows` lists the rows that cannot be used, with the reason."""
 
     folder: Path
     row_count: int = 0
@@ -90,7 +89,7 @@ class DatasetFiles:
         try:
             records = strict_parsing.parse_csv(read_text_file(path))
         except strict_parsing.RowError as error:
-            raise TaskError(f"{path}, {error}. Mend the file or get it again") from None
+            raise TaskError(f"{path}, {error}. Repair the file or download it again") from None
         begins = [line for line, _ in records]  # a cell may have several lines, so that a row's number is another
         rows = enumerate((record for _, record in records), 2)
         return self._parse_rows(path, "line", rows, make, line=lambda number: begins[number - 2])
@@ -114,7 +113,7 @@ class DatasetFiles:
         return self._parse_rows(self.folder / file, "row", enumerate(records, 1), make)
 
     def report_bad_rows(self, task: str, bad_rows: BadRows) -> None:
-        """Refuse the set for its bad rows, or say what was left out."""
+        """Raise an error for bad rows, or warn that they are left out."""
         if not self.bad_rows:
             return
         listed = "; ".join(self.bad_rows[:MAX_LISTED_ROWS]) + (
@@ -123,7 +122,7 @@ class DatasetFiles:
         said = f"task {task!r}: {len(self.bad_rows)} of {self.row_count} rows cannot be used: {listed}"
         if bad_rows == "refuse":
             others = ", or go on without them: bad_rows=skip" if len(self.bad_rows) < self.row_count else ""
-            raise TaskError(f"{said}. Mend the file or get it again{others}")
+            raise TaskError(f"{said}. Repair the file or download it again{others}")
         warnings.warn(f"{said}. They were left out", stacklevel=2)
 
     def _parse_rows(

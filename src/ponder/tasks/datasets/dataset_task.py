@@ -1,4 +1,4 @@
-"""Problems from the files of a public set, in the folder that PONDER_DATA names.
+"""The base class of public data sets, read from the folder PONDER_DATA.
 
 A question that stands in `test` is dropped from `train`, whatever its punctuation. A set made for testing only
 has no `train`, and says so when it is asked for one.
@@ -27,9 +27,7 @@ HELD_OUT_TENTHS = 3  # of a set that comes without a split
 class DatasetTask(StyledTask, ABC):
     """`limit` keeps the first so many problems of each split."""
 
-    NO_TRAIN_REASON: ClassVar[str] = (
-        ""  # of a set made for testing only: why there is nothing to train on, and what to do
-    )
+    NO_TRAIN_REASON: ClassVar[str] = ""  # of a set made for testing only: why it has no training problems
 
     limit: int | None = None
     prompt: str = "{question}"

@@ -1,1 +1,1 @@
-"""Tasks whose problems are drawn, as many as are wanted, each with a solver for its gold answers."""
+"""Tasks whose problems are generated from a seed, without data files."""

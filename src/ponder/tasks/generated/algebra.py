@@ -192,10 +192,11 @@ def _receipts(count: int) -> Callable[[random.Random, int], Story]:
                 break
         goods = rng.sample(THINGS, count)
         equations = tuple((*row, sum(n * p for n, p in zip(row, prices, strict=True))) for row in bought)
-        lines = [
-            f"{_join_phrases([_counted_things(n, thing) for n, thing in zip(row[:-1], goods, strict=True)])} cost ${row[-1]}."
+        bought_phrases = [
+            _join_phrases([_counted_things(n, thing) for n, thing in zip(row[:-1], goods, strict=True)])
             for row in equations
         ]
+        lines = [f"{phrase} cost ${row[-1]}." for phrase, row in zip(bought_phrases, equations, strict=True)]
         asked = rng.randrange(count)
         text = f"{' '.join(lines)} How many dollars does one {_singular(goods[asked])} cost?"
         return Story(f"receipts-{count}", text, equations, asked)

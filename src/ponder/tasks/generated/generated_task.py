@@ -1,7 +1,7 @@
-"""Generated problems. Problem i of a split is a pure function of (task, split, seed, i).
+"""The base class of generated tasks. Problem i of a split is a pure function of (task, split, seed, i).
 
-So a run resumes from an integer, and no problem can stand on both sides: the hash of its canonical key
-decides the side, whatever the seed. A problem is drawn until it falls on the side that was asked for.
+So a run resumes from an integer, and no problem is in both splits: the hash of its canonical key decides the split,
+whatever the seed. A problem is drawn again until it falls into the split that was asked for.
 
 How hard the problems are is set field by field, or all at once by `level`: 1 is the easiest, and each task's
 table `LEVELS` says which settings a level stands for.
@@ -54,7 +54,7 @@ class GeneratedTask(ABC, Generic[Item]):
         self.verifier  # noqa: B018  builds it, which checks its settings
 
     def _apply_level(self, level: int) -> None:
-        """Set what the level says. Refuses settings that were given beside it: one would have to win in silence."""
+        """Apply the settings of a level. Raises an error where the same settings are also given themselves."""
         if not 1 <= level <= len(self.LEVELS):
             have = f"levels 1 to {len(self.LEVELS)}" if self.LEVELS else "no levels; leave it out"
             raise UsageError(f"level is {level}; task {self.name!r} has {have}")

@@ -170,7 +170,8 @@ def _congruences(rng: random.Random, below: int) -> tuple[int, ...]:
 
 
 _DRAW: dict[Kind, Callable[[random.Random, int], tuple[int, ...]]] = {
-    "gcd": _pair_with_common_divisor, "lcm": _pair_with_common_divisor, "power": _power, "inverse": _invertible, "divisors": _number,
+    "gcd": _pair_with_common_divisor, "lcm": _pair_with_common_divisor, "power": _power, "inverse": _invertible,
+    "divisors": _number,
     "divisor-sum": _number, "totient": _number, "prime-factors": _number, "largest-prime": _number,
     "remainders": _congruences,
 }  # fmt: skip

@@ -88,8 +88,9 @@ class Programs(QuestionTask[ProgramItem]):
         gives = item.steps[-1].operation.output_type
         lines = [f"{i}. {step.words[0].upper()}{step.words[1:]}." for i, step in enumerate(item.steps, 1)]
         shown = [f"{ENTRY}({case.argument!r}) == {case.expected!r}" for case in self._cases(item)[: self.examples]]
-        told = f"Write a Python function `{ENTRY}(x)` that takes {TYPE_PHRASES[item.takes]} and returns {TYPE_PHRASES[gives]}, so:"
-        return "\n".join([told, *lines, *(["For example:", *shown] if shown else [])])
+        types = f"takes {TYPE_PHRASES[item.takes]} and returns {TYPE_PHRASES[gives]}"
+        instruction = f"Write a Python function `{ENTRY}(x)` that {types}, so:"
+        return "\n".join([instruction, *lines, *(["For example:", *shown] if shown else [])])
 
     def answer(self, item: ProgramItem) -> Mapping[str, Any]:
         hidden = self._cases(item)[self.examples :]

@@ -1,4 +1,4 @@
-"""A drawn task in two parts: what is asked about an item, and what the answer is."""
+"""Base classes of generated tasks that ask one question about an item."""
 
 from __future__ import annotations
 

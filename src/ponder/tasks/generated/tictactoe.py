@@ -68,8 +68,8 @@ class TicTacToe(QuestionTask[str]):
     def question(self, item: str) -> str:
         rows = "\n".join(" ".join(item[i : i + 3]) for i in (0, 3, 6))
         return (
-            f"You are {player_to_move(item)} in this game of tic-tac-toe, and it is your turn. The cells are numbered 1 to 9 row"
-            f" by row; dots are empty.\n{rows}\nWhich move leads to the best outcome against best play?"
+            f"You are {player_to_move(item)} in this game of tic-tac-toe, and it is your turn. The cells are numbered"
+            f" 1 to 9 row by row; dots are empty.\n{rows}\nWhich move leads to the best outcome against best play?"
         )
 
     def answer(self, item: str) -> Mapping[str, str]:

@@ -1,8 +1,8 @@
-"""Solutions whose steps somebody judged: files of labels become traces, and traces files.
+"""Read and write solutions with labelled steps: files of labels become traces, and traces become files.
 
-A label is the score that stands on a step under the name `LABEL`: 1 right, 0 wrong, between them a share or a doubt.
-Undecided (no value, with a reason) is a step that nobody rated. Texts come without tokens: a model's own tokenizer
-makes those where the traces are used. Each step's text carries its separator, so that a path reads as it was written.
+A label is the score of a step under the name `LABEL_SCORE`: 1 right, 0 wrong, between them a share or an uncertainty.
+A step that nobody rated is undecided (no value, with a reason). Texts have no tokens: the model's own tokenizer makes
+them when the traces are used. The text of each step includes its separator, so that a path reads as it was written.
 
     prm800k    human ratings with alternatives to each step   Lightman et al. 2023, arXiv:2305.20050
     shepherd   + and - after each step                        Wang et al. 2024, arXiv:2312.08935

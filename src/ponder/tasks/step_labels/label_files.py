@@ -42,7 +42,7 @@ ROW_ERRORS = (KeyError, TypeError, ValueError, AttributeError, IndexError, Recur
 
 
 class LabelRows(NamedTuple):
-    """The rows of a file with their lines, and why others are none."""
+    """The valid rows of a file with their line numbers, and the reasons why others are invalid."""
 
     path: Path
     valid: list[tuple[int, LabelRow]]
@@ -59,7 +59,7 @@ def read_labels(
 
 
 def parse_label_file(path: str | Path) -> LabelRows:
-    """What a file of labels or traces holds, before anybody knows of what kind."""
+    """The rows of a file of labels or traces, before its format is known."""
     try:
         lines = Path(path).read_text("utf-8-sig").split("\n")  # splitlines would cut inside a text at U+2028
     except OSError as why:
@@ -85,7 +85,7 @@ def parse_label_file(path: str | Path) -> LabelRows:
 
 
 def row_reader(rows: LabelRows, format: str | None = None) -> LabelRowReader:
-    """What makes traces of these rows: of a format, or of the first one that some row has the columns of."""
+    """The reader of a format; without one, of the first format whose columns some row has."""
     if format is not None and format not in STEP_LABEL_FORMATS:
         raise UnknownName("format of labels", format, STEP_LABEL_FORMATS)
     fitting = (name for _, row in rows.valid if (name := _matching_format(row)) is not None)

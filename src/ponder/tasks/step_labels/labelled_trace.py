@@ -71,7 +71,7 @@ def parse_step_text(value: Any, what: str) -> str:
 
 
 def get_field(of: Any, name: str, what: str) -> Any:
-    """What stands under a name; where it does not, what does."""
+    """The value of a field; a missing field raises an error that lists the others."""
     if not isinstance(of, Mapping):
         raise TaskError(f"{what} is {type(of).__name__}, not an object with {name!r}")
     if name not in of:
@@ -126,7 +126,7 @@ def thought_steps(trace: Trace) -> list[int]:
 
 
 def reasoning_paths(trace: Trace) -> list[list[int]]:
-    """The steps of each way down, without the prompt."""
+    """The steps of each path from root to leaf, without the prompt."""
     return [trace.path(i)[1:] for i in thought_steps(trace) if not child_steps(trace, i)]
 
 

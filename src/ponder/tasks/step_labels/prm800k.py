@@ -1,11 +1,11 @@
-"""PRM800K (Lightman et al. 2023): a person rated several ways to go on, chose one, and so forth.
+"""PRM800K (Lightman et al. 2023): at each step a person rated several continuations and chose one.
 
-Every rated way is a step; those that were not chosen stand beside the one that was. A rating of 1 is right, -1 wrong.
-Neutral (0) counts as right, as the paper counts it when it scores solutions; the score's reason keeps the difference.
-A way that a person wrote has no rating.
+Every rated continuation is a step; those that were not chosen are siblings of the chosen one. A rating of 1 is right,
+-1 wrong. Neutral (0) counts as right, as the paper counts it when it scores solutions; the score's reason keeps the
+difference. A continuation that a person wrote has no rating.
 
-A row tells one solution, so a tree is several rows: one for each answer with a label, and one for each other way with
-labels that no row before it has. A step that two rows share is rated in the first; in the other it has no rating.
+A row is one solution, so a tree becomes several rows: one for each answer with a label, and one for each other path
+with labels that no row before it has. A step that two rows share is rated in the first; in the other it has no rating.
 """
 
 from __future__ import annotations

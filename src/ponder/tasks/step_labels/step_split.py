@@ -1,5 +1,5 @@
-"""Where the steps of a long text end, in tokens. Nothing is tokenised again: a cut falls after the token that completes
-a separator.
+"""Split a sampled text into steps, in tokens. Nothing is tokenised again: a step ends after the token that completes a
+separator.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The built-in suite: four categories of reasoning, made or written here."""
+"""The built-in suite: four categories of reasoning, generated or written by hand."""
 
 from ponder.tasks.suite.task import Suite
 

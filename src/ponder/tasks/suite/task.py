@@ -35,7 +35,7 @@ NUMBER_SPEC, LETTER_SPEC = AnswerSpec("the final number"), AnswerSpec("the lette
 
 @dataclass(frozen=True)
 class NumberOrChoice(TextVerifier):
-    """Judges a number or the letter of an option, whichever the question asks for."""
+    """Grades a number or the letter of an option, whichever the question asks for."""
 
     forms: tuple[AnswerForm, ...] = EXPLICIT_FORMS
 

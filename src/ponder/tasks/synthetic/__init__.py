@@ -1,6 +1,6 @@
-"""Problems that are made: from templates, by changing others, or by a model; and which of them are worth keeping.
+"""Synthetic problems: from templates, by mutation, or written by a model; with deduplication and selection.
 
-Pure parts only. `pipelines/make_problems.py` asks models. A made problem's tags say where it comes from: `source`,
+Pure functions only; `pipelines/make_problems.py` calls models. The tags of a problem record its origin: `source`,
 `operator`, `parents` (ids), `seed`, `model`, and `question`, the bare question without how to answer it.
 """
 

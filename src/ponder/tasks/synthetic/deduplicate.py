@@ -1,4 +1,4 @@
-"""Problems that are there already: word for word, or nearly."""
+"""Find exact and near duplicates among questions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model is asked for when it makes problems, and how its reply is read."""
+"""Prompts for generating problems with a model, and the parser of its replies."""
 
 from __future__ import annotations
 

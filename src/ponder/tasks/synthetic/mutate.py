@@ -1,4 +1,4 @@
-"""Problems changed: other numbers with the answer worked out again, other names, other units.
+"""Mutate problems: other numbers with the answer recomputed, other names, other units.
 
 Numbers are changed only where the question's own numbers, each used once, give the answer in exactly one way with
 + - * /: then that way is taken for the template. It may still be the wrong one by chance, so what comes out is to be

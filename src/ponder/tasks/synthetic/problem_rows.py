@@ -1,4 +1,4 @@
-"""Problems as rows of a file, which the `custom` task reads to train and to measure; and rows as problems."""
+"""Convert problems to rows of a file, which the `custom` task reads, and rows to problems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which problems to keep when there are more than wanted."""
+"""Select a diverse subset of problems, as s1K did."""
 
 from __future__ import annotations
 

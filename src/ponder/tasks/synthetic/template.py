@@ -1,4 +1,4 @@
-"""Parameterised problems: a text with fields, what the fields may be, what must hold, and the answer as a formula.
+"""Problem templates: a text with fields, the values of each field, conditions, and the answer as a formula.
 
     {"name": "apples", "domain": "buying",
      "question": "{who} has {a} apples and buys {b} bags of {c}. How many apples does {who} have now?",
