@@ -64,6 +64,7 @@ _DOUBT_PREFILTER = ("think", "believe", "say", "wrong", "false", "incorrect", "d
 # Spaces as LaTeX, HTML and Unicode write them. A thin space of negative width joins what stands beside it.
 _ODD_SPACE = r"(?:[^\S\n ]|~|\\[,;:> ]|\\(?:q?quad|(?:en|thin|med|thick)?space)(?![A-Za-z])|&nbsp;)"
 _SPACES = re.compile(rf" ?{_ODD_SPACE}(?:{_ODD_SPACE}| )*| {{2,}}")
+_SPACE_MARKS = ("  ", "~", "\\", "&nbsp;", "\t", "\r", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x1f")
 _JOINED = re.compile(r"\\!|\\negthinspace(?![A-Za-z])")
 # One line break between words is a space. A blank line, a bullet or a heading begins something new.
 _WRAPPED_LINE = re.compile(r"(?<=[\w,'’])[ ]?\n[ ]?(?=[^\s#*>•-])")
@@ -73,6 +74,8 @@ CONTEXT_CHARS, MAX_CONTEXT_CHARS = 400, 8000  # characters before or after an an
 
 def normalize_spaces(text: str) -> str:
     """One plain space for every run of spaces, however they are written; line breaks stay."""
+    if text.isascii() and not any(mark in text for mark in _SPACE_MARKS):
+        return text
     return _SPACES.sub(" ", _JOINED.sub("", text) if "\\" in text else text)
 
 
@@ -104,7 +107,7 @@ def is_denied(before: str, inline: bool = False) -> bool:
         and any(_is_denied(text) for text in _readings(f"{lines} "))
     ):
         return True
-    return any(_is_denied(text) for text in _readings(before))
+    return any(_is_denied(text) for text in _readings(normalize_spaces(before)[-160:]))
 
 
 def _is_denied(before: str) -> bool:
@@ -277,8 +280,19 @@ _OTHER_ANSWER_AFTER = re.compile(
 )
 
 
+_RETRACTION_PREFILTER = (
+    "wait", "oops", "hmm", "scratch", "never", "mistake", "my bad", "sorry", "second", "disregard", "ignore", "i mean",
+    "possible", "error", "wrong", "incorrect", "not", "n't", "sure", "certain", "false", "untrue", "lie", "joke",
+    "trick", "nonsense", "invented", "plausible", "equally", "kidding", "joking", "lying", "retract", "withdraw",
+    "back", "mind", "reconsider", "strike", "forget", "trust", "believe", "guess", "correction", "no,", "actually",
+    "could", "might", "may ", "should", "alternative", "instead", "rather", "other",
+)  # fmt: skip
+
+
 def _is_retracted(after: str) -> bool:
-    return bool(_ALTERNATIVE_AFTER.match(after) or _RETRACTION_AFTER.search(after))
+    if _ALTERNATIVE_AFTER.match(after):
+        return True
+    return _mentions(after, _RETRACTION_PREFILTER) and _RETRACTION_AFTER.search(after) is not None
 
 
 def _explanation_fault(after: str, answer: str) -> str:
