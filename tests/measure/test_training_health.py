@@ -132,7 +132,9 @@ IDS = [f"{d[0]} {d[1]}" for d in FINDING_CASES]
 
 
 @pytest.mark.parametrize(("name", "severity", "said", "sick", "near"), FINDING_CASES, ids=IDS)
-def test_finding_names_problem_and_severity(name: str, severity: int, said: str, sick: dict[str, Any], near: dict[str, Any]) -> None:
+def test_finding_names_problem_and_severity(
+    name: str, severity: int, said: str, sick: dict[str, Any], near: dict[str, Any]
+) -> None:
     found = {f.name: f for f in diagnose(run(**sick))}
     assert name in found and said in found[name].text and found[name].severity == severity
     assert name not in names(run(**near))
