@@ -1,4 +1,5 @@
-"""Every `ponder` command of the README and the guides in docs/, from an installed wheel in an empty folder with a new home.
+"""Every `ponder` command of the README and the guides in docs/, from an installed wheel in an empty folder with a new
+home.
 
 Where there is no GPU, what would take long is shortened by the flags of SHORTER; all else is run as it stands there.
 What a command reads and the README does not make (runs/a, pairs.jsonl, ...) is made before, by PREPARE and FILES.

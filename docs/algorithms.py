@@ -105,10 +105,21 @@ def rewards(name: str, steps: int, seed: int) -> list[float]:
     """Mean reward of each step's samples."""
     strategy: Strategy = Fork() if name == "tree" else Samples(16, PLAIN)
     job = RL(
-        Word(), ScratchModel(LETTERS, width=32, layers=2, heads=4, context=16, seed=seed), "{{- messages[-1].content }}",
-        strategy, ONLINE[name](**SETTINGS.get(name, {})), ADAM, steps=steps, problems_per_step=6, epochs_per_batch=2,
-        preflight=False, save_every=steps, seed=seed, device="cpu", dtype="float32",
-    )  # fmt: skip
+        Word(),
+        ScratchModel(LETTERS, width=32, layers=2, heads=4, context=16, seed=seed),
+        "{{- messages[-1].content }}",
+        strategy,
+        ONLINE[name](**SETTINGS.get(name, {})),
+        ADAM,
+        steps=steps,
+        problems_per_step=6,
+        epochs_per_batch=2,
+        preflight=False,
+        save_every=steps,
+        seed=seed,
+        device="cpu",
+        dtype="float32",
+    )
     with tempfile.TemporaryDirectory() as run:
         job(run)
         return [row["reward"] for row in read_metrics(run)]

@@ -256,7 +256,9 @@ def test_ponder_s_own_is_found_within_limits() -> None:
     )
     with registry.only_allowed(()):
         assert all(registry.import_object(kind) is not None for kind in kinds)
-        assert registry.import_object("_last_digits:LastDigits").__name__ == "LastDigits"  # of a recipe that comes with ponder
+        assert (
+            registry.import_object("_last_digits:LastDigits").__name__ == "LastDigits"
+        )  # of a recipe that comes with ponder
     assert registry.import_object("json:dumps") is json.dumps, "beyond, whoever writes a name means it"
 
 

@@ -664,9 +664,7 @@ def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("url", "sent"), [("http://127.0.0.1:1/v1", True), ("https://api/v1", True), ("http://gpu-box:8000/v1", False)]
 )
-def test_environment_key_is_not_sent_in_the_clear(
-    url: str, sent: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_key_is_not_sent_in_the_clear(url: str, sent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     from ponder.models.server_discovery import api_key_for
 
     monkeypatch.setenv("OPENAI_API_KEY", KEY)

@@ -270,12 +270,28 @@ def test_harvest_refuses_folders_that_are_no_run(tmp_path: Path):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"runs": ()}, {"kind": "chain"}, {"keep": "best"}, {"max_per_problem": 0}, {"max_tokens": 0}, {"max_wrong_turns": 0}, {"min_margin": 0.0},
-     {"kind": "pairs", "tokens_model": "smollm2"}, {"kind": "labels", "max_tokens": 9}, {"kind": "values", "min_score": 0.5},
-     {"min_margin": 0.2}, {"max_wrong_turns": 1}, {"kind": "pairs", "max_wrong_turn_steps": 1}, {"min_visits": 2}, {"include_oracle": True},
-     {"task": Addition(digits=1)}, {"format": "omega"}, {"kind": "labels", "format": "pairs"},
-     {"kind": "labels", "keep": "first"}],
-)  # fmt: skip
+    [
+        {"runs": ()},
+        {"kind": "chain"},
+        {"keep": "best"},
+        {"max_per_problem": 0},
+        {"max_tokens": 0},
+        {"max_wrong_turns": 0},
+        {"min_margin": 0.0},
+        {"kind": "pairs", "tokens_model": "smollm2"},
+        {"kind": "labels", "max_tokens": 9},
+        {"kind": "values", "min_score": 0.5},
+        {"min_margin": 0.2},
+        {"max_wrong_turns": 1},
+        {"kind": "pairs", "max_wrong_turn_steps": 1},
+        {"min_visits": 2},
+        {"include_oracle": True},
+        {"task": Addition(digits=1)},
+        {"format": "omega"},
+        {"kind": "labels", "format": "pairs"},
+        {"kind": "labels", "keep": "first"},
+    ],
+)
 def test_harvest_refuses_impossible_settings(settings):
     with pytest.raises((UsageError, UnknownName)):
         Harvest(**{"runs": ("r",), **settings})

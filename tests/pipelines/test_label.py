@@ -199,9 +199,12 @@ def test_steps_to_label_skips_meta_steps_and_prompts() -> None:
 
 def test_labellers_refuse_impossible_settings() -> None:
     rules: list[tuple[type[StepLabeller], dict[str, Any]]] = [
-        (MathShepherd, {"first_round": 9}), (FirstErrorSearch, {"first_round": 0}), (MathShepherd, {"kind": "firm"}), (MathShepherd, {"max_interval_width": 1.0}),
+        (MathShepherd, {"first_round": 9}),
+        (FirstErrorSearch, {"first_round": 0}),
+        (MathShepherd, {"kind": "firm"}),
+        (MathShepherd, {"max_interval_width": 1.0}),
         (FirstErrorSearch, {"sampling": Sampling(temperature=0.0)}),
-    ]  # fmt: skip
+    ]
     for kind, changes in rules:
         with pytest.raises(UsageError):
             kind(**changes)
@@ -222,9 +225,17 @@ def base(folder: Path) -> str:
 def test_label_job_resumes(tmp_path: Path) -> None:
     sampling = Sampling(max_tokens=12)
     job = Label(
-        DigitTask(), base(tmp_path / "base"), QUESTION_TEMPLATE, strategy=Samples(3, sampling), labeller=MathShepherd(max_completions=2, sampling=sampling),
-        separator="1", limit=6, max_concurrency=2, device="cpu", dtype="float32",
-    )  # fmt: skip
+        DigitTask(),
+        base(tmp_path / "base"),
+        QUESTION_TEMPLATE,
+        strategy=Samples(3, sampling),
+        labeller=MathShepherd(max_completions=2, sampling=sampling),
+        separator="1",
+        limit=6,
+        max_concurrency=2,
+        device="cpu",
+        dtype="float32",
+    )
     whole = job(tmp_path / "whole")
     assert len(whole) == 6
     assert all(LABEL_SCORE in s.scores and s.sampled for trace in whole for s in trace.steps[1:])
@@ -263,9 +274,15 @@ def test_useless_labels_end_the_job_with_the_report(answer: str | None, why: str
     """A solver that never succeeds, or always does, or is never judged. What it wrote is kept."""
     policy = load_policy(base(tmp_path / "base"), QUESTION_TEMPLATE, "cpu", "float32")
     job = Label(
-        DigitTask(), str(tmp_path / "base"), QUESTION_TEMPLATE, (str(tmp_path / "given"),), separator=None,
-        labeller=MathShepherd(max_completions=1, first_round=1, sampling=Sampling(max_tokens=2)), device="cpu", dtype="float32",
-    )  # fmt: skip
+        DigitTask(),
+        str(tmp_path / "base"),
+        QUESTION_TEMPLATE,
+        (str(tmp_path / "given"),),
+        separator=None,
+        labeller=MathShepherd(max_completions=1, first_round=1, sampling=Sampling(max_tokens=2)),
+        device="cpu",
+        dtype="float32",
+    )
     with Run(tmp_path / "given", job) as run:
         for i in range(4):
             problem = replace(DigitTask().train[i], answer=answer or str(i))
@@ -288,9 +305,16 @@ def test_useless_labels_end_the_job_with_the_report(answer: str | None, why: str
 def test_label_summary_lines(tmp_path: Path) -> None:
     sampling = Sampling(max_tokens=12)
     job = Label(
-        DigitTask(), base(tmp_path / "base"), QUESTION_TEMPLATE, strategy=Samples(3, sampling), labeller=MathShepherd(max_completions=2, sampling=sampling),
-        separator="1", limit=6, device="cpu", dtype="float32",
-    )  # fmt: skip
+        DigitTask(),
+        base(tmp_path / "base"),
+        QUESTION_TEMPLATE,
+        strategy=Samples(3, sampling),
+        labeller=MathShepherd(max_completions=2, sampling=sampling),
+        separator="1",
+        limit=6,
+        device="cpu",
+        dtype="float32",
+    )
     traces = job(tmp_path / "run")
     said = job.summary_lines(tmp_path / "run", traces)
     steps = sum(LABEL_SCORE in s.scores for t in traces for s in t.steps)
@@ -316,9 +340,15 @@ def test_answers_of_runs_need_the_same_tokenizer_and_keep_equal_ids_apart(tmp_pa
     """Two runs may have other problems under one id, and a run of another model has other tokens."""
     policy = load_policy(base(tmp_path / "base"), QUESTION_TEMPLATE, "cpu", "float32")
     job = Label(
-        DigitTask(), str(tmp_path / "base"), QUESTION_TEMPLATE, (str(tmp_path / "one"), str(tmp_path / "two")), separator=None,
-        labeller=MathShepherd(max_completions=1, first_round=1, sampling=Sampling(max_tokens=2)), device="cpu", dtype="float32",
-    )  # fmt: skip
+        DigitTask(),
+        str(tmp_path / "base"),
+        QUESTION_TEMPLATE,
+        (str(tmp_path / "one"), str(tmp_path / "two")),
+        separator=None,
+        labeller=MathShepherd(max_completions=1, first_round=1, sampling=Sampling(max_tokens=2)),
+        device="cpu",
+        dtype="float32",
+    )
     for name, question, gold in (("one", "1=", "1"), ("two", "2=", "2")):
         problem = Problem("p/0", user_messages(question), gold)
         trace = Trace(problem, [Step(None, "", policy.encode(problem.messages))])

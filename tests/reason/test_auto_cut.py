@@ -107,9 +107,17 @@ def test_pieces_are_what_drawing_would_cut() -> None:
 
 
 SEARCHES = [
-    BeamSearch(2, 1), DVTS(2, 1), Rebase(2), LookaheadBeamSearch(2, 1, lookahead_steps=1), ParticleFilter(2), MCTS(simulations=6, width=1),
-    SampleTree((2, 2)), TreeOfThoughts(generation="sample", thoughts_per_step=2, beam_width=2), BestOfN(2, cut=AUTO_CUT), Forest(BeamSearch(2, 1), 2),
-]  # fmt: skip
+    BeamSearch(2, 1),
+    DVTS(2, 1),
+    Rebase(2),
+    LookaheadBeamSearch(2, 1, lookahead_steps=1),
+    ParticleFilter(2),
+    MCTS(simulations=6, width=1),
+    SampleTree((2, 2)),
+    TreeOfThoughts(generation="sample", thoughts_per_step=2, beam_width=2),
+    BestOfN(2, cut=AUTO_CUT),
+    Forest(BeamSearch(2, 1), 2),
+]
 NAMES = [type(s).__name__ for s in SEARCHES]
 
 

@@ -297,12 +297,15 @@ def test_random_trees_keep_their_books(seed: int, ways: int, forks: int, answers
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: EntropyFork("entropi"), "Did you mean 'entropy'"), (lambda: EntropyFork("variance"), "give vocab_size"),
-        (lambda: EntropyFork(branches=1), "branches of 2 or more"), (lambda: UncertaintyTrigger(), "one of the two"),
-        (lambda: UncertaintyTrigger(1.0, 0.5), "one of the two"), (lambda: UncertaintyTrigger(quantile=1.5), "between 0 and 1"),
+        (lambda: EntropyFork("entropi"), "Did you mean 'entropy'"),
+        (lambda: EntropyFork("variance"), "give vocab_size"),
+        (lambda: EntropyFork(branches=1), "branches of 2 or more"),
+        (lambda: UncertaintyTrigger(), "one of the two"),
+        (lambda: UncertaintyTrigger(1.0, 0.5), "one of the two"),
+        (lambda: UncertaintyTrigger(quantile=1.5), "between 0 and 1"),
         (lambda: UncertaintyTrigger(quantile=0.5, min_seen_tokens=0), "at least one"),
     ],
-)  # fmt: skip
+)
 def test_bad_settings(make: Any, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         make()

@@ -91,13 +91,16 @@ def test_rejection_gives_up_with_the_reason_and_goes_on_with_more_attempts() -> 
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: TokenControl(0), "at least 1"), (lambda: TokenControl(instruction="be quick"), "{tokens}"),
-        (lambda: StepControl(0), "at least 1"), (lambda: StepControl(countdown="go"), "{left}"),
+        (lambda: TokenControl(0), "at least 1"),
+        (lambda: TokenControl(instruction="be quick"), "{tokens}"),
+        (lambda: StepControl(0), "at least 1"),
+        (lambda: StepControl(countdown="go"), "{left}"),
         (lambda: ClassControl("lng"), "Did you mean"),
         (lambda: LengthRejection(max_answer_tokens=2, min_answer_tokens=3), "min <= max"),
-        (lambda: LengthRejection(max_attempts=0), "at least 1"), (lambda: StepControl(think_end=""), "ends the thinking"),
+        (lambda: LengthRejection(max_attempts=0), "at least 1"),
+        (lambda: StepControl(think_end=""), "ends the thinking"),
     ],
-)  # fmt: skip
+)
 def test_bad_settings(make: Any, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         make()

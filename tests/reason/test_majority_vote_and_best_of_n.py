@@ -224,14 +224,17 @@ def test_best_of_by_the_scores_of_steps(how: Any, best: str) -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: MajorityVote(0), "at least one"), (lambda: MajorityVote(chains_per_round=0), "round is 0"), (lambda: MajorityVote(min_leader_probability=1.0), "0.5 and 1"),
+        (lambda: MajorityVote(0), "at least one"),
+        (lambda: MajorityVote(chains_per_round=0), "round is 0"),
+        (lambda: MajorityVote(min_leader_probability=1.0), "0.5 and 1"),
         (lambda: MajorityVote(weight="counts"), "Did you mean 'count'"),  # type: ignore[arg-type]
         (lambda: MajorityVote(early_stopping="betta"), "Did you mean 'beta'"),  # type: ignore[arg-type]
-        (lambda: MajorityVote(early_stopping="beta", weight="score"), "counts votes"), (lambda: BestOfN(0), "at least 1"),
+        (lambda: MajorityVote(early_stopping="beta", weight="score"), "counts votes"),
+        (lambda: BestOfN(0), "at least 1"),
         (lambda: BestOfN(rank_by="scores"), "Did you mean 'score'"),  # type: ignore[arg-type]
         (lambda: BestOfN(reduce="max"), "reduction"),  # type: ignore[arg-type]
     ],
-)  # fmt: skip
+)
 def test_settings_that_cannot_work(make: Any, says: str) -> None:
     with pytest.raises(PonderError, match=says):
         make()

@@ -37,9 +37,13 @@ CHAIN = {"": ["a\n"], "a\n": ["b\n"], "a\nb\n": ["c\n"], "a\nb\nc\n": ["d\n"], "
 COUNTED: dict[Reduction, float] = {"min": 0.592, "product": 0.254479, "last": 0.818, "mean": 0.7662}
 EVERY = pytest.mark.parametrize("how", COUNTED)
 SEARCHES = [
-    BeamSearch(2, 1, cut=LINES), DVTS(2, 1, cut=LINES), Rebase(2, cut=LINES), LookaheadBeamSearch(2, 1, cut=LINES, lookahead_steps=2),
-    ParticleFilter(2, cut=LINES), BestOfN(2, cut=LINES),
-]  # fmt: skip
+    BeamSearch(2, 1, cut=LINES),
+    DVTS(2, 1, cut=LINES),
+    Rebase(2, cut=LINES),
+    LookaheadBeamSearch(2, 1, cut=LINES, lookahead_steps=2),
+    ParticleFilter(2, cut=LINES),
+    BestOfN(2, cut=LINES),
+]
 
 
 def think(strategy: Any, guide: Scorer | None, policy: Any = None, trace: Trace | None = None) -> Trace:

@@ -51,12 +51,17 @@ def test_they_keep_the_protocols() -> None:
 @pytest.mark.parametrize(
     "strategy",
     [
-        BeamSearch(4, 2, cut=LINES), DVTS(4, 2, cut=LINES), LookaheadBeamSearch(4, 2, cut=LINES, lookahead_steps=2), Rebase(5, cut=LINES),
-        ParticleFilter(4, cut=LINES), BestOfN(3, cut=LINES), Forest(BeamSearch(4, 2, cut=LINES), 2),
+        BeamSearch(4, 2, cut=LINES),
+        DVTS(4, 2, cut=LINES),
+        LookaheadBeamSearch(4, 2, cut=LINES, lookahead_steps=2),
+        Rebase(5, cut=LINES),
+        ParticleFilter(4, cut=LINES),
+        BestOfN(3, cut=LINES),
+        Forest(BeamSearch(4, 2, cut=LINES), 2),
         MajorityVote(6, "score", "decided"),
     ],
     ids=lambda s: type(s).__name__,
-)  # fmt: skip
+)
 def test_a_stored_search_replays_exactly(strategy: Any) -> None:
     for seed in range(6):
         stored = think(strategy, Wild(seed), Hashed(5))

@@ -242,12 +242,17 @@ def test_a_part_that_fails_fails_the_graph() -> None:
         (lambda: GraphOfThoughts(()), "ends with an answer"),
         (lambda: GraphOfThoughts((Solve(), Split())), "ends with"),
         (lambda: GraphOfThoughts((Merge(),)), "let Solve come"),
-        (lambda: GraphOfThoughts((Split(), Improve())), "let Solve come"), (lambda: Split(1), "at least 2"),
-        (lambda: Solve(0), "at least one"), (lambda: Merge(merge_size=1), "0, 2 or more"), (lambda: Improve(0), "leave"),
-        (lambda: SelfRefine(max_rounds=0), "use a chain"), (lambda: SelfRefine(feedback="slf"), "Did you mean 'self'"),
-        (lambda: SelfRefine(critique_template="?"), "{question}"), (lambda: Solve(template="?"), "{part}"),
+        (lambda: GraphOfThoughts((Split(), Improve())), "let Solve come"),
+        (lambda: Split(1), "at least 2"),
+        (lambda: Solve(0), "at least one"),
+        (lambda: Merge(merge_size=1), "0, 2 or more"),
+        (lambda: Improve(0), "leave"),
+        (lambda: SelfRefine(max_rounds=0), "use a chain"),
+        (lambda: SelfRefine(feedback="slf"), "Did you mean 'self'"),
+        (lambda: SelfRefine(critique_template="?"), "{question}"),
+        (lambda: Solve(template="?"), "{part}"),
     ],
-)  # fmt: skip
+)
 def test_bad_settings(make: Any, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         make()

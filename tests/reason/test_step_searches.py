@@ -257,12 +257,19 @@ def test_particles_refuse_scores_that_are_no_probabilities() -> None:
 # Random trees: continuations and scores are functions of the text so far.
 
 SEARCHES = [
-    BeamSearch(4, 2, cut=LINES), BeamSearch(6, 3, cut=LINES, reduce="mean", choose="best"), BeamSearch(4, 2, cut=LINES, filter_duplicates=True),
-    DVTS(4, 2, cut=LINES), LookaheadBeamSearch(4, 2, cut=LINES, lookahead_steps=2), LookaheadBeamSearch(4, 2, cut=LINES, lookahead_steps=1, reduce="min"),
-    Rebase(5, cut=LINES), Rebase(5, cut=LINES, rounding="code"), ParticleFilter(4, cut=LINES),
+    BeamSearch(4, 2, cut=LINES),
+    BeamSearch(6, 3, cut=LINES, reduce="mean", choose="best"),
+    BeamSearch(4, 2, cut=LINES, filter_duplicates=True),
+    DVTS(4, 2, cut=LINES),
+    LookaheadBeamSearch(4, 2, cut=LINES, lookahead_steps=2),
+    LookaheadBeamSearch(4, 2, cut=LINES, lookahead_steps=1, reduce="min"),
+    Rebase(5, cut=LINES),
+    Rebase(5, cut=LINES, rounding="code"),
+    ParticleFilter(4, cut=LINES),
     ParticleFilter(4, cut=LINES, resampling="systematic", weight="share", choose="weighted"),
-    BestOfN(3, cut=LINES), BestOfN(3, cut=LINES, rank_by="logprob"),
-]  # fmt: skip
+    BestOfN(3, cut=LINES),
+    BestOfN(3, cut=LINES, rank_by="logprob"),
+]
 NAMES = [f"{i}-{type(s).__name__}" for i, s in enumerate(SEARCHES)]
 
 
@@ -501,15 +508,21 @@ def test_a_budget_below_one_step() -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: BeamSearch(6, 4), "beam_width must divide n"), (lambda: BeamSearch(0, 1), "divide"), (lambda: DVTS(4, 3), "divide"),
-        (lambda: Rebase(0), "at least 1"), (lambda: Rebase(temperature=0.0), "positive"),
+        (lambda: BeamSearch(6, 4), "beam_width must divide n"),
+        (lambda: BeamSearch(0, 1), "divide"),
+        (lambda: DVTS(4, 3), "divide"),
+        (lambda: Rebase(0), "at least 1"),
+        (lambda: Rebase(temperature=0.0), "positive"),
         (lambda: Rebase(rounding="up"), "no rounding named 'up'"),  # type: ignore[arg-type]
-        (lambda: ParticleFilter(0), "give at least 1"), (lambda: ParticleFilter(seed=-1), "positive"),
+        (lambda: ParticleFilter(0), "give at least 1"),
+        (lambda: ParticleFilter(seed=-1), "positive"),
         (lambda: ParticleFilter(weight="odd"), "Did you mean 'odds'"),  # type: ignore[arg-type]
-        (lambda: BeamSearch(choose="vote"), "way to choose"), (lambda: BeamSearch(reduce="max"), "reduction"),  # type: ignore[arg-type]
-        (lambda: LookaheadBeamSearch(lookahead_steps=-1), "0 or more"), (lambda: LookaheadBeamSearch(cut=None), "needs a cut"),
+        (lambda: BeamSearch(choose="vote"), "way to choose"),
+        (lambda: BeamSearch(reduce="max"), "reduction"),  # type: ignore[arg-type]
+        (lambda: LookaheadBeamSearch(lookahead_steps=-1), "0 or more"),
+        (lambda: LookaheadBeamSearch(cut=None), "needs a cut"),
     ],
-)  # fmt: skip
+)
 def test_settings_that_cannot_work(make: Any, says: str) -> None:
     with pytest.raises(PonderError, match=says):
         make()

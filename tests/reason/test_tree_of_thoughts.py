@@ -248,12 +248,14 @@ def test_values_are_the_papers_sum() -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: TreeOfThoughts("bsf"), "Did you mean 'bfs'"), (lambda: TreeOfThoughts(depth=0), "depth is 0"),
+        (lambda: TreeOfThoughts("bsf"), "Did you mean 'bfs'"),
+        (lambda: TreeOfThoughts(depth=0), "depth is 0"),
         (lambda: TreeOfThoughts(generation="sample", thoughts_per_step=0), "number of thoughts to sample"),
-        (lambda: ThoughtPrompts(state_pattern="("), "no regular expression"), (lambda: ThoughtPrompts(vote="?"), "{choices}"),
+        (lambda: ThoughtPrompts(state_pattern="("), "no regular expression"),
+        (lambda: ThoughtPrompts(vote="?"), "{choices}"),
         (lambda: ThoughtPrompts(scale=()), "scale is empty"),
     ],
-)  # fmt: skip
+)
 def test_bad_settings(make: Any, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         make()

@@ -97,12 +97,21 @@ def test_rollouts_pruned_steps_and_asides_are_not_selected() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        lambda: UCT(-1), lambda: UCT(math.nan), lambda: PUCT(low=0), lambda: PUCT(low=1, high=1),
-        lambda: X1(low=2, high=1), lambda: PUCT(c1=math.inf), lambda: DiscountedBackup(gamma=0), lambda: DiscountedBackup(learning_rate=2),
-        lambda: DirichletNoise(alpha=0), lambda: DirichletNoise(fraction=2), lambda: DirichletNoise(seed=-1), lambda: ProgressiveWidening(k=0),
+        lambda: UCT(-1),
+        lambda: UCT(math.nan),
+        lambda: PUCT(low=0),
+        lambda: PUCT(low=1, high=1),
+        lambda: X1(low=2, high=1),
+        lambda: PUCT(c1=math.inf),
+        lambda: DiscountedBackup(gamma=0),
+        lambda: DiscountedBackup(learning_rate=2),
+        lambda: DirichletNoise(alpha=0),
+        lambda: DirichletNoise(fraction=2),
+        lambda: DirichletNoise(seed=-1),
+        lambda: ProgressiveWidening(k=0),
         lambda: ProgressiveWidening(alpha=2),
     ],
-)  # fmt: skip
+)
 def test_settings_that_cannot_work(bad: object) -> None:
     with pytest.raises(UsageError):
         bad()  # type: ignore[operator]

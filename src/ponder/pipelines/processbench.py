@@ -35,7 +35,8 @@ class ProcessBenchResult:
 def process_bench(
     reward_model: PRM, traces: Sequence[Trace], threshold: float = 0.5, watch: Callable[[int], None] = lambda done: None
 ) -> ProcessBenchResult:
-    """Score solutions as `tasks.step_labels.processbench_labels` reads them. `watch` is called with how many are done."""
+    """Score solutions as `tasks.step_labels.processbench_labels` reads them. `watch` is called with how many are
+    done."""
     if not 0 < threshold < 1:
         raise UsageError(f"the threshold is {threshold}; it is a probability between 0 and 1")
     if reward_model.granularity == "line":

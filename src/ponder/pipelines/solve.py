@@ -34,7 +34,8 @@ async def solve(
     """
     if verifier is not None and guide is not None and guide.name == verifier.name and not oracle:
         raise UsageError(
-            f"guide and verifier both score as {verifier.name!r}, and one would be taken for the other: rename the guide"
+            f"guide and verifier both score as {verifier.name!r}, and one would be taken for the other: "
+            "rename the guide"
         )
     settings.check_finite(strategy)
     trace = prompt_trace(problem, policy.encode(problem.messages)) if trace is None else trace

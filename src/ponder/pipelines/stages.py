@@ -1,5 +1,5 @@
-"""Several jobs in a row, each an ordinary run in its own folder. A resumed run does not repeat a stage that is done, and
-a stage without a result may have changed (see runs/stage_changes.py).
+"""Several jobs in a row, each an ordinary run in its own folder. A resumed run does not repeat a stage that is done,
+and a stage without a result may have changed (see runs/stage_changes.py).
 
 A later stage names an earlier one anywhere in its job: `stage:NAME` is its run directory (and so its model), and
 `stage:NAME/data.jsonl` a file in it.

@@ -33,7 +33,8 @@ def check_inputs_unchanged(folder: Path, now: Mapping[str, str], job_changed: bo
     began = environment.get(INPUTS_KEY)
     if not isinstance(began, dict):
         raise RunError(
-            f"{folder} is of an earlier version and does not say what its results depend on, so nobody can tell whether "
+            f"{folder} is of an earlier version and does not say what its results depend on, "
+            "so nobody can tell whether "
             "they still hold: give another --run"
         )
     new = [name for name in now if name not in began and name.startswith(CODE_PREFIX) and not job_changed]
@@ -43,7 +44,8 @@ def check_inputs_unchanged(folder: Path, now: Mapping[str, str], job_changed: bo
         when = f" ({time_text[:16].replace('T', ' ')})" if isinstance(time_text, str) else ""
         more = f" and {len(changed) - MAX_LISTED_DIFFERENCES} more" if len(changed) > MAX_LISTED_DIFFERENCES else ""
         raise RunError(
-            f"{', '.join(changed[:MAX_LISTED_DIFFERENCES])}{more} changed since {folder} began{when}, and its results are "
+            f"{', '.join(changed[:MAX_LISTED_DIFFERENCES])}{more} changed since {folder} began{when}, "
+            "and its results are "
             "of the old state: give another --run, or restore the old state"
         )
     return [name for name in began if name not in now]

@@ -29,5 +29,6 @@ def check_problems_unchanged(run: Run, traces: Iterable[Trace], problems: Sequen
     count = len({p.id for p in changed})
     raise RunError(
         f"the data changed since {run.folder} began: {count} of its problems {'is' if count == 1 else 'are'} not what "
-        f"was asked then ({before.id} {how}). Bring the old data back, or give another --run to ask them all as they are"
+        f"was asked then ({before.id} {how}). "
+        "Bring the old data back, or give another --run to ask them all as they are"
     )

@@ -183,10 +183,19 @@ class LabelledTraces:
 
 
 def prepare_labels(
-    data: Sequence[str], policy: PonderPolicy, places: Callable[[Trace, str], list[tuple[int, float]]],
-    held_out_tenths: int, format: str | None = None, scorer: str | None = None, separator: str | None = None, skip_bad: bool = False,
-    needs_scores: bool = True, pairwise: bool = False, must_differ: bool = False, include_held_out: bool = False,
-) -> LabelledTraces:  # fmt: skip
+    data: Sequence[str],
+    policy: PonderPolicy,
+    places: Callable[[Trace, str], list[tuple[int, float]]],
+    held_out_tenths: int,
+    format: str | None = None,
+    scorer: str | None = None,
+    separator: str | None = None,
+    skip_bad: bool = False,
+    needs_scores: bool = True,
+    pairwise: bool = False,
+    must_differ: bool = False,
+    include_held_out: bool = False,
+) -> LabelledTraces:
     """The traces with labels, in the policy's tokens, split into training and test data.
 
     `places`: the labelled positions of a trace. `pairwise`: answers are compared, so those to one prompt become one

@@ -35,7 +35,8 @@ class CompletionCounts:
 
     def describe(self) -> str:
         lost = f", {self.num_sampled - self.num_judged} undecided" if self.num_sampled > self.num_judged else ""
-        return f"{self.num_correct} of {self.num_judged} completions are right{lost}{'; ' + self.failed if self.failed else ''}"
+        failed = f"; {self.failed}" if self.failed else ""
+        return f"{self.num_correct} of {self.num_judged} completions are right{lost}{failed}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +51,13 @@ class StepLabeller(ABC):
     def __post_init__(self) -> None:
         if not 1 <= self.first_round <= self.max_completions:
             raise UsageError(
-                f"of {self.max_completions} completions, {self.first_round} in the first round: give 1 to max_completions of them"
+                f"of {self.max_completions} completions, {self.first_round} in the first round: "
+                "give 1 to max_completions of them"
             )
         if self.max_completions > 1 and self.sampling.deterministic:
             raise UsageError(
-                "several completions at temperature 0, or with top_k 1, are one: give sampling a temperature, or max_completions=1"
+                "several completions at temperature 0, or with top_k 1, are one: "
+                "give sampling a temperature, or max_completions=1"
             )
 
     @abstractmethod
