@@ -398,7 +398,7 @@ def test_a_guide_that_cannot_decide_closes_the_step() -> None:
     nan = grown(replace(TWO, simulations=3, selection=UCT(1.0)), guide=TableScorer({**RATED.scores, "b\n": math.nan}))
     assert "the score was nan" in nan.steps[2].pruned
     judged = grown(replace(TWO, simulations=3, rollouts=1), guide=TableScorer({**RATED.scores, "c=1": None}))
-    assert "no rollout was judged: no idea" in judged.steps[1].pruned
+    assert "no rollout was scored: no idea" in judged.steps[1].pruned
 
 
 def test_steps_that_say_nothing_or_the_same_or_never_end() -> None:
