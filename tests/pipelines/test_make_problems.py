@@ -377,7 +377,7 @@ def test_mutations_need_solvers(tmp_path: Path):
     assert {r["tags"]["operator"] for r in found.rows} == {"numbers", "names", "units"}
     assert all(int(r["answer"]) == sum(figures(r["tags"]["question"])) for r in found.rows)
     assert all(r["tags"]["parents"][0] in ("p/1", "p/2") for r in found.rows)
-    with pytest.raises(UsageError, match="solvers must check what .* gives"):
+    with pytest.raises(UsageError, match=r"solvers must check what .* gives"):
         MakeProblems("mutate", file=str(path))
 
 

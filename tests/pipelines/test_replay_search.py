@@ -61,7 +61,7 @@ def test_problem_without_enough_samples_is_not_replayable(tmp_path: Path) -> Non
     assert cycled.not_replayable == {} and cycled.after.mean == 0.5
     with pytest.raises(UsageError, match="no stored problem can be replayed with best-of-n: 9 continuations"):
         replay_search(stored, BestOfN(9, rank_by="logprob"), "best-of-n")
-    with pytest.raises(UsageError, match="no stored problem .* no step that was inserted"):
+    with pytest.raises(UsageError, match=r"no stored problem .* no step that was inserted"):
         replay_search(stored, BudgetForcing(think_start="<think>"), "budget-forcing")
 
 
