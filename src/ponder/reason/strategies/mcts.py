@@ -156,6 +156,8 @@ class MCTS:
             if step.done or not (step.visits or at == root):
                 return at
             onward = open_children(trace, at)
+            if self._unevaluated_children(trace, at):
+                return at
             if (self.widening or not onward) and self._continuations_allowed(trace, at):
                 return at
             if not onward and at == root:
@@ -165,6 +167,12 @@ class MCTS:
                 at = root
                 continue
             at = select_child(trace, at, onward, self.selection, in_flight.visits, self.virtual_loss, self.two_player)
+
+    def _unevaluated_children(self, trace: Trace, at: int) -> list[int]:
+        """Children that a budget left unevaluated right after their expansion: they are evaluated together."""
+        if self.evaluate_on != "expansion":
+            return []
+        return [k for k in open_children(trace, at) if not trace.steps[k].visits]
 
     def _continuations_allowed(self, trace: Trace, at: int) -> int:
         """How many more continuations a step may get: pruned ones count, rollouts do not."""
@@ -180,6 +188,10 @@ class MCTS:
     ) -> None:
         if self.parallel_simulations == 1:  # nobody else is under way: it may work on the trace itself
             in_flight.window.append(Simulation([leaf], None, self._simulate(trace, leaf, policy, guide)))
+            return
+        if self._unevaluated_children(trace, leaf):  # their rollouts, if any, are in the trace and in no copy of a branch
+            in_flight.window.append(Simulation([leaf], None, self._simulate(trace, leaf, policy, guide)))
+            in_flight.busy.add(leaf)
             return
         branch = DetachedBranch.at(trace, leaf)
         work = asyncio.ensure_future(self._simulate(branch.trace, branch.tip, policy, guide))
@@ -207,7 +219,7 @@ class MCTS:
             places = simulation.branch.merge_into(trace)
             found = [places[i] for i in found]
             in_flight.visits.subtract(simulation.path)
-            in_flight.busy.discard(simulation.path[-1])
+        in_flight.busy.discard(simulation.path[-1])
         if failed is not None:
             if isinstance(failed, BudgetExhausted) or simulation.path[-1] == root:
                 return failed
@@ -221,7 +233,7 @@ class MCTS:
         step = trace.steps[at]
         new = [at]
         if not step.done and (step.visits or step.parent is None):
-            new = await self._expand_step(trace, at, policy)
+            new = self._unevaluated_children(trace, at) or await self._expand_step(trace, at, policy)
             if self.evaluate_on == "visit" and new:
                 new = [select_child(trace, at, new, self.selection, two_player=self.two_player)]
         unknown = [i for i in new if self._step_value.value(trace, i, guide.name) is None]
