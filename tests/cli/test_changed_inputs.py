@@ -255,7 +255,7 @@ class AddingPolicy(FakePolicy):
         self.script, self.written = [f"\\boxed{{{total + (not first)}}}"], 0
         return super()._completion(prefix, first)
 
-    def stream(self, *seeds: int) -> None:
+    def reseed(self, *seeds: int) -> None:
         """What it writes is no matter of chance."""
 
 
@@ -322,7 +322,7 @@ class Sums(Addition):
 def recipe(each: int = 1) -> Stages:
     return Stages((
         Stage("collect", Collect(Sums(digits=1), "model", strategy=Samples(8, Sampling(max_tokens=60)), limit=4)),
-        Stage("harvest", Harvest(("stage:collect",), each=each)),
+        Stage("harvest", Harvest(("stage:collect",), max_per_problem=each)),
     ))
 """
 
