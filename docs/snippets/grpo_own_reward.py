@@ -9,6 +9,6 @@ def right(completions, answer, **columns):
     return [float(text.strip() == str(gold)) for text, gold in zip(completions, answer, strict=True)]
 
 
-task, samples = CustomTask(data=rows, rewards=right), Samples(4, Sampling(max_tokens=8))
+task, samples = CustomTask(data=rows, rewards=right, gold_column="answer"), Samples(4, Sampling(max_tokens=8))
 job = RL(task, "smollm2", "qa", strategy=samples, algorithm=GRPO(kl=None), steps=2, problems_per_step=2)
 job("runs/times-three")

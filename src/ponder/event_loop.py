@@ -13,11 +13,15 @@ Result = TypeVar("Result")
 
 def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
     """The coroutine's result. Inside a running event loop the coroutine gets a loop and a thread of its own."""
+    return _run_in_thread(coroutine) if _is_loop_running() else asyncio.run(coroutine)
+
+
+def _is_loop_running() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(coroutine)
-    return _run_in_thread(coroutine)
+        return False
+    return True
 
 
 def _run_in_thread(coroutine: Coroutine[Any, Any, Result]) -> Result:

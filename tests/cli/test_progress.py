@@ -98,7 +98,7 @@ def test_panel_shows_findings(width: int) -> None:
     told = [line[1:-1].strip() for line in lines if line[2:].startswith("! ")]
     assert [t[:22] for t in told] == ["! 97 % of groups have ", "! 12 % of answers unde", "! 41 % truncated: rais"]
     text = " ".join(line[1:-1].strip() for line in lines)
-    assert f"{HARD}; use easier ones, --curriculum frontier or more samples (--group-size)" in text
+    assert f"{HARD}; use easier ones, --curriculum frontier or a larger --group-size" in text
 
 
 def test_live_panel() -> None:

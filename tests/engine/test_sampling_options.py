@@ -212,5 +212,5 @@ def test_options_that_leave_no_token_fail_alone() -> None:
         return await asyncio.gather(machine.generate(none_left), machine.generate(fine), return_exceptions=True)
 
     failed, found = run_async(both())
-    assert isinstance(failed, UsageError) and "loosen the rules" in str(failed)
+    assert isinstance(failed, UsageError) and "loosen the options" in str(failed)
     assert [len(r.token_ids) for r in found] == [4, 4] or all(r.stop for r in found)

@@ -30,7 +30,7 @@ def test_the_bench_compares_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(estimators, "report", partial(harness.report, results=tmp_path))
-    sizes = {"problems": 12, "samples": 40, "k": 20, "votes": 6, "subsets": 60, "few": 12}
+    sizes = {"problems": 12, "samples": 40, "k": 20, "votes": 6, "subsets": 60, "loop-problems": 12}
     monkeypatch.setattr(sys, "argv", ["bench", *(word for k, v in sizes.items() for word in (f"--{k}", str(v)))])
     estimators.main()
     kept = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]

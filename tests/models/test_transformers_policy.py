@@ -276,6 +276,6 @@ def test_failing_request_affects_no_other_in_the_batch(twins: tuple[PonderPolicy
         return await asyncio.gather(*calls, return_exceptions=True)
 
     *others, failed = asyncio.run(together(none_left))
-    assert isinstance(failed, UsageError) and "loosen the rules" in str(failed)
+    assert isinstance(failed, UsageError) and "loosen the options" in str(failed)
     alone = asyncio.run(together())
     assert [[c.text for c in group] for group in others] == [[c.text for c in group] for group in alone]

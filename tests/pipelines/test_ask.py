@@ -45,7 +45,7 @@ def test_ask_works_inside_a_running_event_loop(policy):
 
 
 def test_ask_takes_a_strategy_by_name_and_its_default_guide(policy):
-    answer = ask("1+1=", policy, strategy="beam", n=4, max_tokens=4)
+    answer = ask("1+1=", policy, strategy="beam-search", n=4, max_tokens=4)
     assert any("likelihood" in step.scores for step in answer.trace.steps)
 
 

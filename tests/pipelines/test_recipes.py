@@ -98,14 +98,14 @@ def test_every_recipe_makes_a_job_that_encodes() -> None:
         job = made(name)
         assert job_json.decode(job_json.encode(job)) == job
     for name in SMALL:
-        job = made(name, on="smollm2")
+        job = made(name, base_model="smollm2")
         assert job_json.decode(job_json.encode(job)) == job != made(name)
-        assert '"model": "some/folder"' in json.dumps(job_json.encode(made(name, on="some/folder")))
+        assert '"model": "some/folder"' in json.dumps(job_json.encode(made(name, base_model="some/folder")))
 
 
 @pytest.mark.parametrize("shown", [True, False])
 def test_r1_zero_rewards_the_format_of_its_prompt(shown: bool) -> None:
-    job = made("r1_zero", on="smollm2", shown=shown).stages[1].job
+    job = made("r1_zero", base_model="smollm2", one_shot=shown).stages[1].job
     assert isinstance(job, RL) and job.template is not None
     problem = job.task.train[0]
     template = CHAT_TEMPLATES.get(job.template, job.template)

@@ -68,14 +68,14 @@ def test_a_probe_learns_what_agreement_means() -> None:
         trace = trace_group([5], [[1]] * 4, [right] * 4)
         for k, step in enumerate(trace.steps[1:]):
             step.text = "1" if k < share else str(k + 2)
-        trace.extract_answer = FirstCharVerifier().read
+        trace.extract_answer = FirstCharVerifier().extract_answer
         traces.append(trace)
     probe = fit_probe(traces, "wanted")
     assert len(probe.weights) == len(FEATURES)
     few, many = (trace_group([5], [[1]] * 4) for _ in range(2))
     for k in range(4):
         few.steps[k + 1].text, many.steps[k + 1].text = str(k), "1"
-    few.extract_answer = many.extract_answer = FirstCharVerifier().read
+    few.extract_answer = many.extract_answer = FirstCharVerifier().extract_answer
     assert probe(few, few.answers()) == pytest.approx(0.2, abs=0.1)
     assert probe(many, many.answers()) == pytest.approx(0.8, abs=0.1)
     assert probe_features(many, many.answers())[0] == 1.0

@@ -260,3 +260,10 @@ def test_a_class_that_is_no_scorer_is_refused():
     for given, why in (("ponder.types:Problem", "cannot be made without settings"), ("builtins:dict", "neither")):
         with pytest.raises(UsageError, match=why):
             CustomTask(data=ROWS, rewards=(given,))
+
+
+def test_gold_may_be_a_number_and_zero():
+    rows = [{"prompt": f"{n}?", "answer": n} for n in range(4)]
+    task = CustomTask(data=rows, rewards=lambda completions, **columns: [0.0] * len(completions), gold_column="answer")
+    golds = {task.gold(problem) for problem in [*task.train, *task.test]}
+    assert golds == {"0", "1", "2", "3"}

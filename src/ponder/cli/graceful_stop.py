@@ -75,7 +75,7 @@ class GracefulStop:
         return Interrupted(f"stopped{more}")
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        global _last
+        global _last_signal
         if self.interrupting:
             self._interrupt()
             return

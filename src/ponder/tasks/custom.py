@@ -79,12 +79,13 @@ class CustomTask:
 
     def gold(self, problem: Problem) -> str:
         columns = problem.answer["columns"]
-        if self.gold_column is None or not columns.get(self.gold_column):
+        answer = None if self.gold_column is None else columns.get(self.gold_column)
+        if answer is None or answer in ("", []):
             raise TaskError(
                 f"problem {problem.id!r} has no gold answer: name the column that holds one with gold_column=..., or"
                 f" do without (--no-preflight); columns: {', '.join(columns) or 'none'}"
             )
-        return _message_text(columns[self.gold_column])
+        return str(answer) if isinstance(answer, int | float) else _message_text(answer)
 
     @cached_property
     def _splits(self) -> tuple[list[Problem], list[Problem]]:

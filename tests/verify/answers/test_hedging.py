@@ -220,3 +220,11 @@ def test_spaces_hide_no_operation(verifier, text: str) -> None:
 )  # fmt: skip
 def test_line_breaks_and_thin_spaces_leave_honest_answers_alone(verifier, text: str) -> None:
     assert verifier.grade(text, "42").value == 1.0, verifier.grade(text, "42")
+
+
+def test_a_line_that_counts_times_is_no_product():
+    from ponder.verify import FinalNumber, MathAnswer
+
+    text = "we should ride at least 25+1=26 times\n\\boxed{26}"
+    assert MathAnswer().grade(text, "26").value == FinalNumber().grade(text, "26").value == 1.0
+    assert MathAnswer().grade("we get 3 times \\boxed{26}", "26").value == 0.0

@@ -66,8 +66,9 @@ _ODD_SPACE = r"(?:[^\S\n ]|~|\\[,;:> ]|\\(?:q?quad|(?:en|thin|med|thick)?space)(
 _SPACES = re.compile(rf" ?{_ODD_SPACE}(?:{_ODD_SPACE}| )*| {{2,}}")
 _SPACE_MARKS = ("  ", "~", "\\", "&nbsp;", "\t", "\r", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x1f")
 _JOINED = re.compile(r"\\!|\\negthinspace(?![A-Za-z])")
-# One line break between words is a space. A blank line, a bullet or a heading begins something new.
-_WRAPPED_LINE = re.compile(r"(?<=[\w,'’])[ ]?\n[ ]?(?=[^\s#*>•-])")
+# One line break between words is a space. A blank line, a bullet or a heading begins something new. A line that ends in
+# "times" mostly counts something ("ride 26 times") and does not multiply the next one.
+_WRAPPED_LINE = re.compile(r"(?<=[\w,'’])(?<!times)[ ]?\n[ ]?(?=[^\s#*>•-])")
 _TEXT_COMMAND = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt)?|math(?:rm|bf|it|sf)|mbox)[ ]?\{([^{}]{0,60})\}")
 CONTEXT_CHARS, MAX_CONTEXT_CHARS = 400, 8000  # characters before or after an answer: of words, and with their spaces
 
@@ -104,6 +105,7 @@ def is_denied(before: str, inline: bool = False) -> bool:
         inline
         and len(before) - len(lines) > 0
         and before[len(lines) :].count("\n") == 1
+        and not lines.endswith("times")
         and any(_is_denied(text) for text in _readings(f"{lines} "))
     ):
         return True
