@@ -189,9 +189,7 @@ class MCTS:
         if self.parallel_simulations == 1:  # nobody else is under way: it may work on the trace itself
             in_flight.window.append(Simulation([leaf], None, self._simulate(trace, leaf, policy, guide)))
             return
-        if self._unevaluated_children(
-            trace, leaf
-        ):  # their rollouts, if any, are in the trace and in no copy of a branch
+        if self._unevaluated_children(trace, leaf):  # their rollouts are in the trace and in no copy of a branch
             in_flight.window.append(Simulation([leaf], None, self._simulate(trace, leaf, policy, guide)))
             in_flight.busy.add(leaf)
             return

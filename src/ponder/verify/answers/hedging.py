@@ -69,6 +69,8 @@ _JOINED = re.compile(r"\\!|\\negthinspace(?![A-Za-z])")
 # One line break between words is a space. A blank line, a bullet or a heading begins something new. A line that ends in
 # "times" mostly counts something ("ride 26 times") and does not multiply the next one.
 _WRAPPED_LINE = re.compile(r"(?<=[\w,'’])(?<!times)[ ]?\n[ ]?(?=[^\s#*>•-])")
+_MAX_LEADING_LINE_CHARS = 24  # a longer line is a line of working that ends, and leads to no answer on the next one
+
 _TEXT_COMMAND = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt)?|math(?:rm|bf|it|sf)|mbox)[ ]?\{([^{}]{0,60})\}")
 CONTEXT_CHARS, MAX_CONTEXT_CHARS = 400, 8000  # characters before or after an answer: of words, and with their spaces
 
@@ -106,6 +108,7 @@ def is_denied(before: str, inline: bool = False) -> bool:
         and len(before) - len(lines) > 0
         and before[len(lines) :].count("\n") == 1
         and not lines.endswith("times")
+        and len(lines.rpartition("\n")[2]) <= _MAX_LEADING_LINE_CHARS
         and any(_is_denied(text) for text in _readings(f"{lines} "))
     ):
         return True
