@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import platform
 import subprocess
 import sys
@@ -64,6 +65,9 @@ def _write(section: str, findings: list[CheckResult], seconds: float) -> Path:
 
 
 def _cell(text: str) -> str:
+    """One line of a table, without the data folder of this machine."""
+    if data := os.environ.get("PONDER_DATA"):
+        text = text.replace(data, "$PONDER_DATA")
     return " ".join(text.split()).replace("|", "\\|")
 
 

@@ -119,7 +119,7 @@ def make(base: Any, kind: type, *value: Any) -> Any:
     return base.__new__(kind, *value)
 
 
-def library_name(value: Any) -> tuple[str, str] | None:
+def standard_name(value: Any) -> tuple[str, str] | None:
     """Module and name under which anybody finds this class, function or module of the standard library."""
     if isinstance(value, type) and value in _NAMED_IN_TYPES:
         return _NAMED_IN_TYPES[value]

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ponder.verify.sandbox.codec import NotPlainData, Tree, decode, dumps, encode, loads
-from ponder.verify.sandbox.crossing_types import library_name
+from ponder.verify.sandbox.crossing_types import standard_name
 from ponder.verify.sandbox.operations import PROGRAM_OPERATIONS
 from ponder.verify.sandbox.peer import Peer
 
@@ -176,7 +176,7 @@ def _kind(module: types.ModuleType, name: str) -> tuple[str, Any]:
         return "missing", None
     if not isinstance(found, type) and not callable(found):
         return "other", found
-    if library_name(found) is not None:  # f = str: the tests must ask here, not use one of their own
+    if standard_name(found) is not None:  # f = str: the tests must ask here, not use one of their own
         return "function", lambda *arguments, **named: found(*arguments, **named)
     return "class" if isinstance(found, type) else "function", found
 

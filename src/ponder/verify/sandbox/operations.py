@@ -159,7 +159,7 @@ SAFE_LIBRARY_FUNCTIONS = frozenset({"asdict", "astuple", "is_dataclass", "signat
 
 def _of_the_tests(peer: Peer, target: Any) -> None:
     """Only what the program was handed, and no class of the library, which would do anything for it."""
-    if not peer.is_mine(target) or (isinstance(target, type) and crossing_types.library_name(target) is not None):
+    if not peer.is_mine(target) or (isinstance(target, type) and crossing_types.standard_name(target) is not None):
         raise PermissionError("a program uses what its tests hand to it, and nothing else of theirs")
 
 

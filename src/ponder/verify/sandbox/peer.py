@@ -160,10 +160,10 @@ class Peer(SharedContainers):
         return self._pack_object(value, kind)
 
     def _pack_object(self, value: Any, kind: type) -> Tree:
-        named = crossing_types.library_name(value) if self.runs_tests or crossing_types.is_plain_class(value) else None
+        named = crossing_types.standard_name(value) if self.runs_tests or crossing_types.is_plain_class(value) else None
         if named is not None:
             return ["n", *named]
-        if isinstance(value, BaseException) and crossing_types.library_name(kind) is not None:
+        if isinstance(value, BaseException) and crossing_types.standard_name(kind) is not None:
             return pack_library_error(self, value)
         base = crossing_types.builtin_base(kind)
         if base in crossing_types.CONTAINER_TYPES:
@@ -263,7 +263,7 @@ class Peer(SharedContainers):
 
     def base(self, kind: type) -> Tree:
         """How the description of a class names one of its bases."""
-        named = crossing_types.library_name(kind)
+        named = crossing_types.standard_name(kind)
         if named is not None:
             return ["n", *named]
         self._describe_later(kind)

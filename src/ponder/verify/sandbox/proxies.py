@@ -183,7 +183,7 @@ def describe(peer: Peer, kind: type) -> Tree:
     for name, value in list(vars(kind).items()):
         if type(name) is str and name not in special_methods.ALL_METHODS:
             (functions if isinstance(value, types.FunctionType) else attributes).append(name)
-    known = [list(named) for b in kind.__mro__[:-1] if (named := crossing_types.library_name(b)) is not None]
+    known = [list(named) for b in kind.__mro__[:-1] if (named := crossing_types.standard_name(b)) is not None]
     meta = special_methods.own(type(kind), type) if type(kind).__module__ not in ("builtins", "abc") else []
     hashing = special_methods.defined(kind, "__hash__")
     return [

@@ -26,7 +26,7 @@ def pack_error(peer: Peer, error: BaseException) -> Tree:
 
 def pack_library_error(peer: Peer, error: BaseException) -> Tree:
     """An error of the standard library as a tree."""
-    named = [list(found) for kind in type(error).__mro__ if (found := crossing_types.library_name(kind)) is not None]
+    named = [list(found) for kind in type(error).__mro__ if (found := crossing_types.standard_name(kind)) is not None]
     cause = None if error.__cause__ is None else pack_error(peer, error.__cause__)
     kept = [peer.pack(item) for item in vars(error).items()]
     return ["X", named, ["t", *[peer.pack(part) for part in error.args]], cause, ["t", *kept]]
