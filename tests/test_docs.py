@@ -160,3 +160,9 @@ def test_flags_of_documented_commands_exist(page: str, line: str, capsys: pytest
         known = re.search(rf"{re.escape(flag)}(?![\w-])", text)
         dotted = f"{flag.partition('.')[0]}.NAME" in text and "." in flag
         assert known or dotted or flag in ("--help", "--trust"), f"{page}: {line}: {flag}"
+
+
+def test_every_python_block_is_a_tested_snippet() -> None:
+    for page in DOCS.rglob("*.md"):
+        for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.S):
+            assert re.fullmatch(r'--8<-- "snippets/\w+\.py"\n', block), f"{page.name}: {block[:60]}"
