@@ -14,9 +14,8 @@ from fakes import CONFIGS, tiny_decoder
 from ponder.nets.decoder import MLP, Block, Decoder
 from ponder.nets.torch_compile import compile_once
 
-DEFAULT_RECOMPILE_LIMIT = (
-    8  # compilations of one function after which torch stops compiling it, unless it is told otherwise
-)
+# compilations of one function after which torch stops compiling it, unless it is told otherwise
+DEFAULT_RECOMPILE_LIMIT = 8
 
 
 class Attend:

@@ -39,9 +39,8 @@ class GracefulStop:
         self.quiet = False  # a live panel shows it instead
         self.acknowledged = False  # the job was asked to stop
         self.critical = False  # learning or saving: never broken off in the middle
-        self.interrupting: UserCall | bool = (
-            False  # the next signal is the watchman's, who breaks off this call, or whatever
-        )
+        # the next signal is the watchman's, who breaks off this call, or whatever
+        self.interrupting: UserCall | bool = False
         self._previous_handlers: dict[int, Any] = {}
         self._watchdog = Watchdog(self)
 

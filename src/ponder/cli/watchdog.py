@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from ponder.cli.graceful_stop import GracefulStop
 
 POLL_SECONDS = 0.25  # seconds between two checks
-SLOW_BLOCKING_SECONDS = (
-    10.0  # a call that blocks all others is reported after so many seconds; then after three times as many
-)
+# a call that blocks all others is reported after so many seconds; then after three times as many
+SLOW_BLOCKING_SECONDS = 10.0
 SLOW_WAITING_SECONDS = 30.0  # a call that waits for something is reported after so many seconds
 FOREIGN_CODE_GRACE_SECONDS = 1.0  # seconds that user code has to end after a stop
 OWN_CODE_GRACE_SECONDS = 3.0  # seconds that ponder's code has to reach its next check

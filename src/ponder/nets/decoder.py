@@ -140,9 +140,8 @@ class Decoder(nn.Module):
         self.lm_head = nn.Linear(c.width, c.vocab, bias=False)
         if c.tied_embeddings:
             self.lm_head.weight = self.embed_tokens.weight
-        self.gradient_checkpointing = (
-            False  # keep no activations inside a block for the backward pass: compute them again
-        )
+        # keep no activations inside a block for the backward pass: compute them again
+        self.gradient_checkpointing = False
         self.rope_frequencies = [rope.frequencies(r, c.head_dim, c.context) for r in (c.rope, c.local_rope or c.rope)]
 
     def forward(self, ids_T: Tensor, positions_T: Tensor, attend: AttentionFn, compiled: bool = False) -> Tensor:

@@ -60,9 +60,8 @@ class Harvest(BaseJob):
     kind: HarvestKind = "chains"
     scorer: str = ""
     min_score: float = 1.0  # the score from which an answer is right
-    max_per_problem: int | None = (
-        None  # None: DEFAULT_MAX_PER_PROBLEM of what is imitated, all of what estimates something
-    )
+    # None: DEFAULT_MAX_PER_PROBLEM of what is imitated, all of what estimates something
+    max_per_problem: int | None = None
     keep: KeepRule = "shortest"
     max_tokens: int | None = None  # tokens of an answer
     min_margin: float = 0.5  # between the scores of a pair
@@ -72,9 +71,8 @@ class Harvest(BaseJob):
     include_oracle: bool = False  # also labels and values from searches that the gold answer guided
     include_held_out: bool = False  # also traces of held-out problems
     task: Task | None = None
-    tokens_model: str | None = (
-        None  # also write token ids, which must decode to the traces' text with this model's tokenizer
-    )
+    # also write token ids, which must decode to the traces' text with this model's tokenizer
+    tokens_model: str | None = None
     format: LabelFormat = "stepwise"  # of labels
 
     def __post_init__(self) -> None:

@@ -230,9 +230,8 @@ class DAPO(ClippedSurrogate):
     clip_high: float | None = 0.28
     kl: KL | None = None
     entropy_coef: float = 0.0
-    max_completion_tokens: int = (
-        20480  # tokens; the penalty grows from 0 at max_completion_tokens - overlong_buffer to -1 here
-    )
+    # tokens; the penalty grows from 0 at max_completion_tokens - overlong_buffer to -1 here
+    max_completion_tokens: int = 20480
     overlong_buffer: int = 4096  # 0: no penalty
     mask_truncated: bool = False  # leave truncated answers out of the loss
     dynamic_sampling_rounds = 10

@@ -23,9 +23,8 @@ ZERO_STD_SHARE_SEVERE = 0.95  # next to nothing is left to learn from
 ONE_SIDED_SHARE = 0.7  # share of the dead groups that must lie on one side to call the problems too hard or too easy
 # Mean rewards that decide between too hard and too easy where groups were not counted, for rewards in [0, 1].
 LOW_REWARD, HIGH_REWARD = 0.2, 0.8
-TRUNCATED_SHARE = (
-    0.25  # share of truncated answers: a quarter of the rewards measure the token budget, not the reasoning
-)
+# share of truncated answers: a quarter of the rewards measure the token budget, not the reasoning
+TRUNCATED_SHARE = 0.25
 NO_EOS_SHARE = 0.99  # no answer ends by itself: the model does not write EOS
 UNDECIDED_SHARE = 0.05  # share of answers without a verdict; a working grader leaves fewer
 LOGP_DIFFERENCE = 0.05  # nats per token; rounding in bfloat16 makes some 0.01, another distribution much more

@@ -14,9 +14,8 @@ from ponder.errors import UsageError
 from ponder.measure.statistics.arrays import FloatArray, IntArray
 from ponder.measure.statistics.intervals import bootstrap_tail, constant_sample_interval, wilson
 
-BOOTSTRAP_MAX_PROBLEMS = (
-    5_000  # problems (or kinds of them): from here on the central limit gives the bootstrap's interval
-)
+# problems (or kinds of them): from here on the central limit gives the bootstrap's interval
+BOOTSTRAP_MAX_PROBLEMS = 5_000
 
 
 @dataclass(frozen=True, slots=True)

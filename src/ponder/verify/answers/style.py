@@ -37,9 +37,8 @@ class AnswerSpec:
     """What a task wants for an answer, and in which forms its verifier can read that."""
 
     description: str = "the final answer"
-    forms: tuple[AnswerForm, ...] = (
-        EXPLICIT_FORMS  # read where nothing is asked for; the first that is not bare is asked for
-    )
+    # read where nothing is asked for; the first that is not bare is asked for
+    forms: tuple[AnswerForm, ...] = EXPLICIT_FORMS
     notation: str = ""  # how it is written, said after its place: ", separated by commas"
     place: str = ""  # where it stands, if that is no form: "in a ```python block"
     allow_bare: bool = True  # the verifier can read it where it is all that is said

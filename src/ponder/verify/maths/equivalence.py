@@ -36,9 +36,8 @@ ORDINARY_POINTS, LARGE_POINTS, FAR_POINTS = (
 MAX_FAR_POINT = 1000  # beyond the points where an expression with functions is looked at
 MIN_DIGITS_TO_AGREE = 200  # decimal digits, at least, before two values count as the same
 MAX_DIGITS = 12_000  # of which an expression without functions can be worked out in milliseconds
-MAX_DIGITS_AT_FAR_POINT = (
-    1_500  # of a gold at a point that is not of ordinary size; with more it is not looked at there
-)
+# of a gold at a point that is not of ordinary size; with more it is not looked at there
+MAX_DIGITS_AT_FAR_POINT = 1_500
 MAX_DIGITS_TIMES_FUNCTIONS = 60_000  # digits times functions
 
 _NO_VALUE = (Undefined, ArithmeticError, ValueError)

@@ -15,9 +15,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, TypeAlias
 
-Plain: TypeAlias = (
-    Any  # None, bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict, Decimal, Fraction
-)
+# None, bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict, Decimal, Fraction
+Plain: TypeAlias = Any
 Tree: TypeAlias = Any  # None, bool, int, float, str, or a list [tag, ...]
 
 MAX_CODEC_DEPTH = 60  # containers within containers
