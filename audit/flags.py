@@ -98,10 +98,11 @@ def table() -> list[FlagTrial]:
             short[name] = _expand(what, short)
         elif line and not line.startswith("#"):
             named, _, lines = line.partition(": ")
+            command, flag = named.split()
             same = lines.startswith("same ")
             base, mark, more = re.split(r" (\||=>) ", lines.removeprefix("same "), maxsplit=1)
             base, more = _expand(base, short), _expand(more, short)
-            out.append(FlagTrial(*named.split(), base, more if mark == "=>" else f"{base} {more}", same))
+            out.append(FlagTrial(command, flag, base, more if mark == "=>" else f"{base} {more}", same))
     return out
 
 
@@ -112,8 +113,9 @@ def _expand(line: str, short: dict[str, str]) -> str:
 
 def _untested_flags(tried: list[FlagTrial]) -> Iterator[CheckResult]:
     """A command or flag that nobody looks at."""
-    from ponder.cli import COMMANDS, schema
+    from ponder.cli import schema
     from ponder.cli.command_help import PLAN_FLAGS, RUN_FLAGS
+    from ponder.cli.commands import COMMANDS
 
     own = {"plan": PLAN_FLAGS, "run": RUN_FLAGS}
     for name, command in COMMANDS.items():

@@ -19,6 +19,7 @@ from ponder.pipelines.preflight.run_checks import run_preflight
 from ponder.pipelines.rl import RL, build_learners, collect_rollouts
 from ponder.pipelines.training.session import TrainingState
 from ponder.reason.strategies import Samples
+from ponder.train.critic import write_values
 from ponder.train.ppo import PPO
 from ponder.types import Sampling, Trace
 
@@ -43,7 +44,9 @@ def check() -> Iterator[CheckResult]:
 
 def _recipe() -> RL:
     job = recipe_files.load_recipe(recipe_files.find_recipe("addition"))()
-    return replace(job, prompts=8, strategy=Samples(4, Sampling(max_tokens=10)), device="cpu", dtype="float32")
+    return replace(
+        job, problems_per_step=8, strategy=Samples(4, Sampling(max_tokens=10)), device="cpu", dtype="float32"
+    )
 
 
 def _devices() -> Iterator[tuple[str, str, bool]]:
@@ -60,7 +63,7 @@ async def _cpu_traces_and_gradient(job: RL) -> tuple[list[Trace], dict[str, torc
     learner, critic = build_learners(job, policy)
     _, traces = await collect_rollouts(job, policy, 0, TrainingState())
     if critic is not None:
-        critic.write_values(traces)
+        write_values(critic, traces)
     for i, trace in enumerate(traces):  # few are right at first: half of the answers are made so
         for k, step in enumerate(s for s in trace.steps if s.sampled):
             step.scores = {n: replace(s, value=float((i + k) % 2)) for n, s in step.scores.items()}

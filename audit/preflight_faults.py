@@ -6,7 +6,7 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from unittest import mock
@@ -25,7 +25,9 @@ from ponder.pipelines.preflight.run_checks import preflight_rl
 from ponder.pipelines.rl import RL, build_learners
 from ponder.reason.strategies import Samples
 from ponder.tasks import Addition
+from ponder.train import learner as learner_module
 from ponder.train import losses, readouts
+from ponder.train.chunked_lm_head import token_logprobs
 from ponder.train.objective import KL
 from ponder.train.pack import pack
 from ponder.train.policy_gradient import DAPO, GRPO, GSPO
@@ -122,14 +124,12 @@ def _kl_term(broken: object) -> AbstractContextManager[object]:
 
 
 def _packing(change: object) -> AbstractContextManager[object]:
-    return mock.patch.object(readouts, "pack", lambda part, device, notes=(): change(pack(part, device, notes)))  # type: ignore[operator]
+    return mock.patch.object(learner_module, "pack", lambda part, device, notes=(): change(pack(part, device, notes)))  # type: ignore[operator]
 
 
 def _temperature() -> AbstractContextManager[object]:
-    read = readouts.token_logprobs
-
     def cooler(hidden_NE: Tensor, weight_VE: Tensor, target_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        return read(hidden_NE, weight_VE, target_N, temperature * 0.6)
+        return token_logprobs(hidden_NE, weight_VE, target_N, temperature * 0.6)
 
     return mock.patch.object(readouts, "token_logprobs", cooler)
 
@@ -143,10 +143,10 @@ def _frozen() -> AbstractContextManager[object]:
         fixed = {n: p.detach() for n, p in block.named_parameters()}
         return torch.func.functional_call(block, fixed, (x, turn, attend))
 
-    return mock.patch.multiple(decoder, fused=run) if GPU else mock.patch.object(Block, "__call__", run)
+    return mock.patch.multiple(decoder, run_compiled_block=run) if GPU else mock.patch.object(Block, "__call__", run)
 
 
-FAULTS = {
+FAULTS: dict[str, tuple[str, Callable[[], AbstractContextManager[object]]]] = {
     "a KL term without gradient": ("KL", lambda: _kl_term(lambda p, q: losses.k3(p.detach(), q) + 0 * p)),
     "a KL term of the wrong sign": ("KL", lambda: _kl_term(lambda p, q: -losses.k3(p, q))),
     "half a KL term": ("KL", lambda: _kl_term(lambda p, q: losses.k3(p, q) / 2)),

@@ -13,7 +13,7 @@ import math
 import tempfile
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ QUESTION = (
     "A pen costs 3 dollars. How much do 4 pens and a book for 5 dollars cost? Write each calculation on a new line."
 )
 SAMPLING = Sampling(temperature=0.8, max_tokens=64, seed=1)
-REDUCTIONS = {
+REDUCTIONS: dict[Any, Callable[[Sequence[float]], float]] = {
     "min": lambda p: sorted(p)[0],
     "product": lambda p: math.exp(sum(math.log(x) for x in p)),
     "last": lambda p: p[len(p) - 1],
@@ -121,10 +121,11 @@ def _finished(trace: Trace) -> list[int]:
 
 def _path(trace: Trace, step: int) -> list[int]:
     """The policy's own steps on the way."""
-    out, at = [], step
-    while trace.steps[at].parent is not None:
+    out = []
+    at: int | None = step
+    while at is not None and (parent := trace.steps[at].parent) is not None:
         out.append(at)
-        at = trace.steps[at].parent
+        at = parent
     return out[::-1]
 
 
@@ -219,7 +220,7 @@ def _check_reductions(strategy: BestOfN, stored: Trace) -> Iterator[CheckResult]
 def _check_votes(policy: Any) -> Iterator[CheckResult]:
     trace = _solve(MajorityVote(5, weight="score", sampling=SAMPLING), policy, Likelihood())
     ends = _finished(trace)
-    weight = {i: math.exp(float(np.mean(trace.steps[i].logprobs, dtype=np.float64))) for i in ends}
+    weight = {i: math.exp(float(np.mean(np.asarray(trace.steps[i].logprobs), dtype=np.float64))) for i in ends}
     gaps = [abs(weight[i] - (trace.score(i, "likelihood") or 0.0)) for i in ends]
     yield CheckResult(
         "a likelihood is exp of the mean log-probability", max(gaps) < 1e-6, f"at most {max(gaps):.1e} apart"

@@ -89,7 +89,7 @@ def test_run_stops_at_last_step_and_zero_never_stops(tmp_path: Path) -> None:
 def test_warning_after_two_steps(steps: int, said: str, tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=f"{said} rewards are 0, so nothing is learned") as heard:
         replace(JOB, steps=steps)(tmp_path / "run")
-    assert len(heard) == 1
+    assert sum("rewards are 0" in str(w.message) for w in heard) == 1
 
 
 @pytest.mark.parametrize("job", [

@@ -193,14 +193,13 @@ class Learner:
         if self.process_group.size > 1:
             self.process_group.all_reduce(self.master_weights.gradients_or_zeros())
             sums.all_reduce(self.process_group)
-        norm = self.master_weights.grad_norm()
-        metrics = sums.metrics() | {"grad_norm": float(norm)}
+        metrics = sums.metrics() | {"grad_norm": self.master_weights.grad_norm()}
         if self.oom_retries:
             metrics |= {
                 "oom_retries": float(self.oom_retries),
                 "max_tokens_per_microbatch": float(self.max_tokens_per_microbatch),
             }
-        return self.guarded_step.take(metrics, norm)
+        return self.guarded_step.take(metrics)
 
     def _backward(
         self,

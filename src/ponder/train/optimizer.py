@@ -130,9 +130,9 @@ class MasterWeights:
                     self._float32_grads[n] = grads[n]
         return [grads[n] for n in self.params]
 
-    def grad_norm(self) -> Tensor:
+    def grad_norm(self) -> float:
         grads = list(self.gradients().values())
-        return nn.utils.get_total_norm(grads) if grads else torch.zeros(())
+        return float(nn.utils.get_total_norm(grads)) if grads else 0.0
 
     def zero_grad(self) -> None:
         """Drop the gradients without a step."""
@@ -140,14 +140,14 @@ class MasterWeights:
         self.net.zero_grad(set_to_none=True)
 
     @torch.no_grad()
-    def step(self, norm: Tensor) -> bool:
+    def step(self, norm: float) -> bool:
         """Clip by the norm and take a step. If a weight or moment would not be finite, nothing changes. Returns whether
         the step was taken.
         """
         grads = self.gradients()
-        before = None if self._cannot_overflow(float(norm)) else self._snapshot()
-        if grads and math.isfinite(self.settings.max_grad_norm):
-            torch._foreach_mul_(list(grads.values()), (self.settings.max_grad_norm / norm).clamp(max=1.0))
+        before = None if self._cannot_overflow(norm) else self._snapshot()
+        if norm > self.settings.max_grad_norm:
+            torch._foreach_mul_(list(grads.values()), self.settings.max_grad_norm / norm)
         grads = self._grads_beside_masters(grads)
         s = self.settings
         for matrices in (True, False):  # weight decay on matrices only, not on norms and biases
@@ -254,11 +254,11 @@ class GuardedStep:
         self.master_weights = master_weights
         self.consecutive_skipped = 0
 
-    def take(self, metrics: dict[str, float], norm: Tensor) -> dict[str, float]:
+    def take(self, metrics: dict[str, float]) -> dict[str, float]:
         """Step with the gradient that was collected, unless the loss, the gradient or a new weight is not finite.
         Returns the metrics, with the number of steps skipped in a row where this one was."""
         finite = math.isfinite(metrics["grad_norm"]) and math.isfinite(metrics["loss"])
-        if finite and self.master_weights.step(norm):
+        if finite and self.master_weights.step(metrics["grad_norm"]):
             self.consecutive_skipped = 0
             return metrics
         self.master_weights.zero_grad()

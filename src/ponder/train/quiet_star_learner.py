@@ -216,8 +216,7 @@ class QuietLearner:
         watch(1.0)
         self.master_weights.accumulate()
         norm = self.master_weights.grad_norm()
-        metrics = metrics | {"loss": float(total.detach()), "grad_norm": float(norm), "lr": rate}
-        return self.guarded_step.take(metrics, norm)
+        return self.guarded_step.take(metrics | {"loss": float(total.detach()), "grad_norm": norm, "lr": rate})
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that is trained, by name; `counters` and these restore the learner."""

@@ -1,0 +1,26 @@
+"""The audit's long checks need a GPU or an hour. What they are built from must exist, or a rename breaks them."""
+
+from __future__ import annotations
+
+import pytest
+
+from audit import flags, gradients, preflight_faults
+from ponder.cli.commands import COMMANDS
+
+
+@pytest.mark.parametrize("fault", preflight_faults.FAULTS)
+def test_faults_can_be_planted_and_removed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for gpu in (False, True):  # another place to plant it in
+        monkeypatch.setattr(preflight_faults, "GPU", gpu)
+        with preflight_faults.FAULTS[fault][1]():
+            pass
+
+
+def test_the_demos_recipe_takes_the_audits_settings() -> None:
+    job = gradients._recipe()
+    assert (job.problems_per_step, job.device, job.dtype) == (8, "cpu", "float32")
+
+
+def test_flag_trials_name_commands_that_exist() -> None:
+    trials = flags.table()
+    assert len(trials) > 100 and {t.command for t in trials} <= COMMANDS.keys()
