@@ -220,7 +220,7 @@ def test_cache_shrinks_to_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(asyncio.run(machine.generate(request([5, 6], max_tokens=5)))[0].token_ids) == 5
     assert machine.cache_tokens * machine._bytes_per_token <= free
     machine.close()
-    with pytest.raises(ModelError, match="do not fit the device's memory"):
+    with pytest.raises(ModelError, match="do not fit in the device's memory"):
         asyncio.run(Engine(net, cache_bytes=3 * free).generate(request([5, 6], max_tokens=5)))
 
 
