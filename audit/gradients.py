@@ -18,7 +18,6 @@ from ponder.nets.lora import LoRA
 from ponder.pipelines.preflight.run_checks import run_preflight
 from ponder.pipelines.rl import RL, build_learners, collect_rollouts
 from ponder.pipelines.training.session import TrainingState
-from ponder.reason.strategies import Samples
 from ponder.train.critic import write_values
 from ponder.train.ppo import PPO
 from ponder.types import Sampling, Trace
@@ -45,7 +44,7 @@ def check() -> Iterator[CheckResult]:
 def _recipe() -> RL:
     job = recipe_files.load_recipe(recipe_files.find_recipe("addition"))()
     return replace(
-        job, problems_per_step=8, strategy=Samples(4, Sampling(max_tokens=10)), device="cpu", dtype="float32"
+        job, problems_per_step=8, group_size=4, sampling=Sampling(max_tokens=10), device="cpu", dtype="float32"
     )
 
 

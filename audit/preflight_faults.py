@@ -71,7 +71,6 @@ def _job(dtype: str, seed: int) -> RL:
         "smollm2",
         strategy=strategy,
         algorithm=OBJECTIVES[seed % len(OBJECTIVES)],
-        temperature=temperature,
         frozen_layers=(0, 12, 20)[seed // 2 % 3],
         seed=seed,
         dtype=dtype,

@@ -137,12 +137,8 @@ class RecipeBase:
         """RL with `group_size` samples of each problem, and as many problems a step as the answer budget allows."""
         steps = steps or self.rl.steps
         problems_per_step = more.pop("problems_per_step", None) or self.answer_budget // (steps * group_size)
-        given = {
-            "task": self.task,
-            "strategy": Samples(group_size, self.sampling),
-            "problems_per_step": problems_per_step,
-            **more,
-        }
+        rollouts = {} if "strategy" in more else {"group_size": group_size, "sampling": self.sampling}
+        given = {"task": self.task, "problems_per_step": problems_per_step, **rollouts, **more}
         return RL(
             model=model, template=self.template, algorithm=objective, steps=steps, save_every=steps, seed=seed,
             optimizer=AdamW(lr=lr or self.rl.lr, betas=(0.9, 0.95)), **given,

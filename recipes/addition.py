@@ -13,7 +13,6 @@ above 1/64, so these do not move at once. Hence float32 is the default on every 
 """
 
 from ponder.pipelines.rl import RL
-from ponder.reason.strategies import Samples
 from ponder.tasks import Addition
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
@@ -40,7 +39,8 @@ def recipe(
         task=Addition(digits=digits, prompt="What is {a} + {b}?", forms=FORMS),
         model=model,
         template="qa",
-        strategy=Samples(n=group_size, sampling=Sampling(max_tokens=max_tokens)),
+        group_size=group_size,
+        sampling=Sampling(max_tokens=max_tokens),
         algorithm=GRPO(kl=None),
         optimizer=AdamW(lr=lr, betas=(0.9, 0.95), decay_steps=steps),
         steps=steps,

@@ -56,7 +56,8 @@ def recipe(
     rl = RL(
         task=task,
         model="stage:sft",
-        strategy=Samples(n=group_size, sampling=budget),
+        group_size=group_size,
+        sampling=budget,
         algorithm=GRPO(kl=None),
         optimizer=AdamW(lr=rl_lr, betas=(0.9, 0.95)),
         steps=rl_steps,

@@ -31,7 +31,7 @@ def recipe(
             Stage("teacher-accuracy", b.evaluate("stage:teacher", seed)),
             Stage("student-accuracy", b.evaluate("stage:student", seed)),
             Stage("sample", b.collect("stage:teacher", Samples(n, b.sampling), problems, seed)),
-            Stage("harvest", Harvest(("stage:sample",), "chains", max_per_problem=n, tokens_model="stage:student")),
+            Stage("harvest", Harvest(("stage:sample",), "chains", max_per_problem=n, tokenizer="stage:student")),
             Stage("by-traces", b.fine_tune(data, student, seed, steps, lr)),
             Stage("by-traces-accuracy", b.evaluate("stage:by-traces", seed)),
             Stage("by-logits", by_logits),

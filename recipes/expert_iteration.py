@@ -36,7 +36,7 @@ def recipe(
             way, guide = guided, f"oracle+reward:stage:value-{k - 1}"
         stages += [
             Stage(f"sample-{k}", b.collect(newest, way, problems, seed, (k - 1) * problems, guide)),
-            Stage(f"harvest-{k}", Harvest((f"stage:sample-{k}",), "chains", max_per_problem=4, tokens_model=newest)),
+            Stage(f"harvest-{k}", Harvest((f"stage:sample-{k}",), "chains", max_per_problem=4, tokenizer=newest)),
             Stage(f"tune-{k}", b.fine_tune(f"stage:harvest-{k}/data.jsonl", newest, seed, steps, lr)),
             Stage(f"accuracy-{k}", b.evaluate(f"stage:tune-{k}", seed)),
         ]

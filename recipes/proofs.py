@@ -46,7 +46,7 @@ def recipe(
         steps=start_steps, batch_size=32, save_every=start_steps, seed=seed,
     )  # fmt: skip
     grpo = RL(
-        task, "stage:start", TEMPLATE, strategy=Samples(group_size, sampling), algorithm=GRPO(kl=None),
+        task, "stage:start", TEMPLATE, group_size=group_size, sampling=sampling, algorithm=GRPO(kl=None),
         optimizer=AdamW(lr=lr, betas=(0.9, 0.95)), steps=steps, problems_per_step=problems_per_step, save_every=steps,
         seed=seed,
     )  # fmt: skip

@@ -20,7 +20,7 @@ def recipe(
     problems = problems or b.answer_budget // n
     stages += [
         Stage("sample", b.collect(first, Samples(n, b.sampling), problems, seed)),
-        Stage("harvest", Harvest(("stage:sample",), "chains", max_per_problem=max_per_problem, tokens_model=first)),
+        Stage("harvest", Harvest(("stage:sample",), "chains", max_per_problem=max_per_problem, tokenizer=first)),
         Stage("tune", b.fine_tune("stage:harvest/data.jsonl", first, seed, steps, lr)),
         Stage("accuracy", b.evaluate("stage:tune", seed)),
     ]

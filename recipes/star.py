@@ -28,7 +28,7 @@ def recipe(
     for k in range(1, rounds + 1):
         stages += [
             Stage(f"sample-{k}", b.collect(newest, way, problems, seed, first=(k - 1) * problems, guide="oracle")),
-            Stage(f"harvest-{k}", Harvest((f"stage:sample-{k}",), "chains", max_per_problem=1, tokens_model=first)),
+            Stage(f"harvest-{k}", Harvest((f"stage:sample-{k}",), "chains", max_per_problem=1, tokenizer=first)),
             Stage(f"tune-{k}", b.fine_tune(f"stage:harvest-{k}/data.jsonl", first, seed, steps, lr)),
             Stage(f"accuracy-{k}", b.evaluate(f"stage:tune-{k}", seed)),
         ]

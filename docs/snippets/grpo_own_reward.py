@@ -1,6 +1,6 @@
 """GRPO on your own rows with your own reward function. Rows may also be a .jsonl, .csv or .parquet file."""
 
-from ponder import GRPO, RL, CustomTask, Samples, Sampling
+from ponder import RL, CustomTask, Sampling
 
 rows = [{"prompt": f"What is {n} times 3?", "answer": 3 * n} for n in range(100)]
 
@@ -9,6 +9,6 @@ def right(completions, answer, **columns):
     return [float(text.strip() == str(gold)) for text, gold in zip(completions, answer, strict=True)]
 
 
-task, samples = CustomTask(data=rows, rewards=right, gold_column="answer"), Samples(4, Sampling(max_tokens=8))
-job = RL(task, "smollm2", "qa", strategy=samples, algorithm=GRPO(kl=None), steps=2, problems_per_step=2)
+task = CustomTask(data=rows, rewards=right, gold_column="answer")
+job = RL(task, "smollm2", "qa", group_size=4, sampling=Sampling(max_tokens=8), steps=2, problems_per_step=2)
 job("runs/times-three")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ponder import GRPO, RL, AdamW, Addition, Samples, Sampling, ScratchModel, read_metrics
+from ponder import GRPO, RL, AdamW, Addition, Sampling, ScratchModel, read_metrics
 from ponder.train import credit
 
 
@@ -29,7 +29,7 @@ job = RL(
     Addition(digits=1),
     ScratchModel("0123456789 +?Whatis", width=32, layers=1, heads=2),
     template="{{ bos_token }}{{ messages[-1].content }}",
-    strategy=Samples(8, Sampling(max_tokens=2)),
+    sampling=Sampling(max_tokens=2),
     algorithm=RankGRPO(kl=None),
     optimizer=AdamW(lr=3e-3),
     steps=2,

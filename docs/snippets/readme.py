@@ -1,4 +1,4 @@
-from ponder import GRPO, RL, CustomTask, Samples, Sampling, ask, read_metrics
+from ponder import RL, CustomTask, Sampling, ask, read_metrics
 
 rows = [{"prompt": f"What is {n} times 3?", "answer": 3 * n} for n in range(100)]  # or a .jsonl file
 
@@ -7,8 +7,8 @@ def right(completions, answer, **columns):  # TRL's form
     return [float(text.strip() == str(gold)) for text, gold in zip(completions, answer, strict=True)]
 
 
-task, samples = CustomTask(data=rows, rewards=right, gold_column="answer"), Samples(4, Sampling(max_tokens=8))
-job = RL(task, "smollm2", "qa", strategy=samples, algorithm=GRPO(kl=None), steps=2, problems_per_step=4)
+task = CustomTask(data=rows, rewards=right, gold_column="answer")
+job = RL(task, "smollm2", "qa", group_size=4, sampling=Sampling(max_tokens=8), steps=2, problems_per_step=4)
 job("runs/times-three")
 print([row["reward"] for row in read_metrics("runs/times-three")])
 print(ask("What is 7 times 3?", model="runs/times-three", n=8))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -28,27 +28,27 @@ class Sampling:
     log-probabilities are of the resulting distribution.
     """
 
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0  # 0: no limit
-    min_p: float = 0.0
-    max_tokens: int = 256
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    seed: int | None = None
-    min_tokens: int = 0  # no end of sequence and no stop before so many tokens
+    temperature: Annotated[float, "0: greedy"] = 1.0
+    top_p: Annotated[float, "the smallest set of tokens with this probability"] = 1.0
+    top_k: Annotated[int, "the k likeliest tokens; 0: no limit"] = 0
+    min_p: Annotated[float, "tokens with this share of the likeliest one's probability"] = 0.0
+    max_tokens: Annotated[int, "longest completion"] = 256
+    stop: Annotated[tuple[str, ...], "texts that end a completion"] = ()
+    stop_token_ids: Annotated[tuple[int, ...], "tokens that end a completion"] = ()
+    seed: Annotated[int | None, "of this request; default: the policy's own random stream"] = None
+    min_tokens: Annotated[int, "no end of sequence and no stop before so many tokens"] = 0
     # Divides the positive logits of tokens in the prompt or the text so far, and multiplies the negative ones (CTRL).
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0  # subtracted from the logit of each token in the text so far
-    frequency_penalty: float = 0.0  # the same, for each of its occurrences
-    no_repeat_ngram_size: int = 0  # no n-gram of this size occurs twice; 0: no such rule
+    repetition_penalty: Annotated[float, "CTRL's: above 1 makes tokens of prompt and text less likely"] = 1.0
+    presence_penalty: Annotated[float, "subtracted from the logit of each token in the text so far"] = 0.0
+    frequency_penalty: Annotated[float, "the same, for each of its occurrences"] = 0.0
+    no_repeat_ngram_size: Annotated[int, "no n-gram of this size occurs twice; 0: no such rule"] = 0
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token, what is added to its logit)
-    allowed_token_ids: tuple[int, ...] = ()  # the only tokens that may be drawn; empty: all
-    regex: str = ""  # a regular expression for the whole text
-    json_schema: str = ""  # a JSON schema for the whole text, as JSON
-    forced_token_ids: tuple[int, ...] = ()  # the first tokens of a completion, whatever their probability
-    logprobs: int = 0  # also return the k likeliest tokens at each position, with log-probabilities
-    token_stats: tuple[str, ...] = ()  # also return these of TOKEN_STATS for each token
+    allowed_token_ids: Annotated[tuple[int, ...], "the only tokens that may be drawn; none: all"] = ()
+    regex: Annotated[str, "a regular expression for the whole text"] = ""
+    json_schema: Annotated[str, "a JSON schema for the whole text, as JSON"] = ""
+    forced_token_ids: Annotated[tuple[int, ...], "the first tokens, whatever their probability"] = ()
+    logprobs: Annotated[int, "also return the k likeliest tokens at each position"] = 0
+    token_stats: Annotated[tuple[str, ...], "also return these of TOKEN_STATS for each token"] = ()
 
     def __post_init__(self) -> None:
         for name, check in _FIELD_CHECKS.items():

@@ -60,17 +60,20 @@ class GreaterThan:
 class Named:
     """The setting is a name in these tables, each as `module:TABLE`, so that nothing is imported to write this down.
 
-    `listed`: help lists the names. `or_file`: it may also be a file.
+    `listed`: help lists the names. `or_file`: it may also be a file. `default`: the name that a command takes where
+    none is given, in place of a job's own default.
     """
 
     tables: tuple[str, ...]
     listed: bool
     or_file: bool
+    default: str | None
 
-    def __init__(self, *tables: str, listed: bool = False, or_file: bool = False) -> None:
+    def __init__(self, *tables: str, listed: bool = False, or_file: bool = False, default: str | None = None) -> None:
         object.__setattr__(self, "tables", tables)
         object.__setattr__(self, "listed", listed)
         object.__setattr__(self, "or_file", or_file)
+        object.__setattr__(self, "default", default)
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ JOB_COMMANDS |= {name: import_object(COMMANDS[name].target) for name in ("reward
 
 BASE_ARGS: dict[str, Given] = {
     "train": {"task": "addition"},
-    "sft": {"source": "addition"},
+    "sft": {"data": "addition"},
     "eval": {"task": "addition"},
     "label": {"task": "addition"},
     "reward": {"data": ["run"], "algorithm": "prm"},
@@ -58,6 +58,7 @@ BASE_ARGS: dict[str, Given] = {
 }
 # Beside which others, and at which value, a parameter counts: (the others, its value).
 ROWS: Given = {"source": "rows.jsonl"}
+DATA_ROWS: Given = {"data": "rows.jsonl"}
 COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("train", "task"): ({}, "countdown"),
     ("train", "algorithm"): ({}, "rloo"),
@@ -65,9 +66,13 @@ COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("train", "optimizer_settings"): ({}, {"weight_decay": "0.1"}),
     ("train", "lora_settings"): ({}, {"rank": "4"}),
     ("train", "task_settings"): ({}, {"digits": "3"}),
-    ("sft", "source"): ({}, "rows.jsonl"),
-    ("sft", "algorithm"): (ROWS, "dpo"),
-    ("sft", "algorithm_settings"): ({**ROWS, "algorithm": "dpo"}, {"beta": "0.3"}),
+    ("train", "curriculum"): ({}, "frontier"),
+    ("train", "curriculum_settings"): ({"curriculum": "frontier"}, {"focus": "2"}),
+    ("train", "sampling_settings"): ({}, {"stop": "END"}),
+    ("sft", "data"): ({}, "rows.jsonl"),
+    ("sft", "algorithm"): (DATA_ROWS, "dpo"),
+    ("sft", "algorithm_settings"): ({**DATA_ROWS, "algorithm": "dpo"}, {"beta": "0.3"}),
+    ("reward", "algorithm"): ({}, "value"),
     ("sft", "teacher"): ({"algorithm": "distill", "teacher": "one"}, "another"),
     ("sft", "optimizer_settings"): ({}, {"betas": "0.8,0.9"}),
     ("sft", "lora_settings"): ({}, {"alpha": "4"}),

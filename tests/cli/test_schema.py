@@ -7,6 +7,7 @@ import pytest
 from ponder.cli import recipe_files, schema
 from ponder.cli.command_help import PLAN_FLAGS, RERUN_FLAGS, RUN_FLAGS
 from ponder.cli.commands import COMMANDS
+from ponder.cli.job_command import command_signature
 from ponder.reason.presets import PRESETS
 from ponder.reason.strategies import STRATEGIES
 from ponder.registry import import_object
@@ -19,7 +20,7 @@ FUNCTIONS = [*(c.target for c in COMMANDS.values() if not c.raw_args), RUN_FLAGS
 
 @pytest.mark.parametrize("target", FUNCTIONS)
 def test_command_signature_is_read_as_it_is(target: str) -> None:
-    assert schema.read_signature(target) == schema.live_signature(import_object(target))
+    assert command_signature(target) == schema.live_signature(import_object(target))
 
 
 @pytest.mark.parametrize("name", [*recipe_files.shipped_recipes()])
@@ -37,7 +38,7 @@ def test_tables_are_read_as_they_are() -> None:
 
 def test_every_table_and_class_that_a_flag_names_can_be_read() -> None:
     for target in FUNCTIONS:
-        for parameter in schema.read_signature(target).parameters:
+        for parameter in command_signature(target).parameters:
             for marker in getattr(parameter.hint, "__metadata__", ()):
                 if isinstance(marker, Named):
                     assert schema.table_names(*marker.tables)

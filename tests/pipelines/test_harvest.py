@@ -278,7 +278,7 @@ def test_harvest_refuses_folders_that_are_no_run(tmp_path: Path):
         {"max_tokens": 0},
         {"max_wrong_turns": 0},
         {"min_margin": 0.0},
-        {"kind": "pairs", "tokens_model": "smollm2"},
+        {"kind": "pairs", "tokenizer": "smollm2"},
         {"kind": "labels", "max_tokens": 9},
         {"kind": "values", "min_score": 0.5},
         {"min_margin": 0.2},
@@ -307,10 +307,10 @@ def test_tokens_are_checked_by_the_tokenizer_that_is_named(run: Path, tmp_path: 
         made = trace("3+4", {"7": 1.0})
         made.steps[1].token_ids = ids([*characters.encode("7", add_special_tokens=False), characters.eos[0]])
         opened.write_traces(0, [made])
-    (row,) = Harvest((str(tmp_path / "own"),), tokens_model=str(tmp_path / "model")).rows(FilterReport())
+    (row,) = Harvest((str(tmp_path / "own"),), tokenizer=str(tmp_path / "model")).rows(FilterReport())
     assert row["token_ids"] == made.steps[1].token_ids.tolist() and row["sampled"] == [1, 1]
     with pytest.raises(TaskError, match="another one wrote the"):
-        Harvest((str(run),), tokens_model=str(tmp_path / "model")).rows(FilterReport())
+        Harvest((str(run),), tokenizer=str(tmp_path / "model")).rows(FilterReport())
 
 
 def test_tokens_must_be_all_of_the_text_s(tmp_path: Path):
@@ -324,7 +324,7 @@ def test_tokens_must_be_all_of_the_text_s(tmp_path: Path):
     with Run(tmp_path / "own", Harvest(("x",))) as opened:
         opened.write_traces(0, [made])
     with pytest.raises(TaskError, match="another one wrote the"):
-        Harvest((str(tmp_path / "own"),), tokens_model=str(tmp_path / "model")).rows(FilterReport())
+        Harvest((str(tmp_path / "own"),), tokenizer=str(tmp_path / "model")).rows(FilterReport())
 
 
 def test_a_journey_s_own_words_are_learned_too(tmp_path: Path):
@@ -349,7 +349,7 @@ def test_a_journey_s_own_words_are_learned_too(tmp_path: Path):
     with Run(tmp_path / "own", Harvest(("x",))) as opened:
         opened.write_traces(0, [made])
     tokenizer.save(tmp_path / "model")
-    job = Harvest((str(tmp_path / "own"),), kind="journeys", tokens_model=str(tmp_path / "model"))
+    job = Harvest((str(tmp_path / "own"),), kind="journeys", tokenizer=str(tmp_path / "model"))
     (row,) = job.rows(FilterReport())
     assert sum(row["sampled"]) == 2 + 2 and all(row["learned"])
     write_jsonl(tmp_path / "data.jsonl", [row])

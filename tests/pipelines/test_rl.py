@@ -312,8 +312,10 @@ def test_trained_model_loads_from_run_directory(whole: tuple[Path, PonderPolicy]
     ("change", "words"),
     [
         ({"strategy": Samples(1, Sampling(max_tokens=2))}, "group of one"),
-        ({"strategy": Samples(4, Sampling(temperature=0.5))}, "temperature"),
-        ({"temperature": 0.0, "strategy": Samples(4, Sampling(temperature=0.0))}, "positive"),
+        ({"group_size": 3}, "Samples has its own n: leave out the job's group_size"),
+        ({"sampling": Sampling(max_tokens=3)}, "Samples has its own sampling: leave out"),
+        ({"strategy": Samples(4, Sampling(temperature=0.0))}, "positive"),
+        ({"strategy": None, "group_size": 0}, "at least 1"),
         ({"steps": 0}, "at least 1"), ({"save_every": 0}, "at least 1"), ({"problems_per_step": -1}, "at least 1"),
         ({"epochs_per_batch": 0}, "at least 1"), ({"minibatches": 0}, "at least 1"),
         ({"keep_checkpoints": 0}, "at least 1"),

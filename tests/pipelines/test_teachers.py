@@ -123,7 +123,7 @@ def test_distillation_into_another_vocabulary(teacher: str, tmp_path: Path) -> N
     run = (str(tmp_path / "sample"),)
 
     with pytest.raises(TaskError, match="harvest text without tokens"):
-        Harvest(run, scorer="wanted", min_score=0.0, tokens_model=pupil)(tmp_path / "ids")
+        Harvest(run, scorer="wanted", min_score=0.0, tokenizer=pupil)(tmp_path / "ids")
     data = str(Harvest(run, scorer="wanted", min_score=0.0)(tmp_path / "texts"))
     job = replace(LEARN, data=data, model=pupil, template=None, steps=20, save_every=20)
     with pytest.raises(UsageError, match=r"another vocabulary .*answers as text"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,9 @@ JOBS = [
     RL(
         Countdown(), ScratchModel("01+= ", seed=4), "r1", Samples(3, Sampling(0.7, max_tokens=33, stop=("\n",))),
         GRPO(0.1, bessel=True),
-        AdamW(1e-3, (0.5, 0.6), warmup_steps=3, max_grad_norm=float("inf")), temperature=0.7, seed=5,
+        AdamW(1e-3, (0.5, 0.6), warmup_steps=3, max_grad_norm=float("inf")), seed=5,
     ),
-    RL(DigitTask(3), template=QUESTION_TEMPLATE),
+    RL(DigitTask(3), template=QUESTION_TEMPLATE, group_size=4, sampling=replace(SAMPLING, seed=None)),
     FineTune("data/é.jsonl"),
     FineTune(Arithmetic(), ScratchModel("ab"), frozen_layers=2),
     Evaluate(Addition(), strategy=Chain(SAMPLING), limit=3),

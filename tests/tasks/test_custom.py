@@ -233,7 +233,7 @@ def test_a_problem_of_another_task_is_undecided():
 
 
 def test_the_command_line_finds_it(tmp_path):
-    from ponder.cli.job_commands import build_task
+    from ponder.cli.named_objects import build_task
 
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in ROWS))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ponder.cli import schema
 from ponder.cli.commands import COMMANDS, DEMO_DESCRIPTION, DEMO_RECIPE
+from ponder.cli.job_command import command_signature
 
 RUN_FLAGS = "ponder.cli.job_commands:run_flags"
 RERUN_FLAGS = "ponder.cli.job_commands:rerun_flags"
@@ -51,12 +52,12 @@ def read_signatures(command: str, argv: Sequence[str]) -> list[schema.Signature]
         (recipe,) = _recipe(DEMO_RECIPE)
         return [schema.Signature(recipe.parameters, f"{DEMO_DESCRIPTION}\n\n{recipe.doc}".strip()), _silent(RUN_FLAGS)]
     if command not in ("run", "plan"):
-        return [schema.read_signature(COMMANDS[command].target)]
+        return [command_signature(COMMANDS[command].target)]
     if not first:
         return []
     plan = [_silent(PLAN_FLAGS)] if command == "plan" else []
     if command == "plan" and first in PLANNED_COMMANDS:
-        return [schema.read_signature(COMMANDS[first].target), *plan]
+        return [command_signature(COMMANDS[first].target), *plan]
     if (Path(first) / "job.json").is_file():
         return [schema.read_signature(RERUN_FLAGS), *plan]
     return [*_recipe(first), _silent(RUN_FLAGS), *plan]

@@ -213,7 +213,7 @@ def _prompt_of_row(row: Mapping[str, Any]) -> Any:
 
 
 def _problems_of_task(source: str, side: str) -> Iterator[Problem]:
-    from ponder.cli.job_commands import build_task
+    from ponder.cli.named_objects import build_task
     from ponder.pipelines.problems.filters import without_instruction
 
     task, _, named = source.partition(":")

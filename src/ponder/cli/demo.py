@@ -221,7 +221,7 @@ def _ask_trained_model(model: Path, job: RL, stop: GracefulStop) -> Answer:
     policy.on_tokens = lambda tokens: stop.check()
     policy.reseed(job.seed)
     question_job = solve.QuestionJob(QUESTION, str(model), None, "majority-vote", "", job.seed)
-    strategy = MajorityVote(8, sampling=Sampling(temperature=job.temperature, max_tokens=32))
+    strategy = MajorityVote(8, sampling=Sampling(temperature=job.rollout_sampling.temperature, max_tokens=32))
     return decide(solve.solve_question(question_job, strategy, policy, None, None, None))
 
 

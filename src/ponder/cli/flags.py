@@ -250,8 +250,8 @@ def parse_value(hint: Any, text: str) -> Any:
     raise ValueError(f"a value of type {getattr(kind, '__name__', kind)} cannot be given as text")
 
 
-def build_with_settings(kind: str, thing: Any, settings: Mapping[str, str], prefix: str) -> Any:
-    """A dataclass (or an object of one) with these settings, each parsed by its field's type.
+def build_with_settings(kind: str, thing: Any, settings: Mapping[str, Any], prefix: str) -> Any:
+    """A dataclass (or an object of one) with these settings; text is parsed by its field's type.
 
     A dotted name reaches into a nested dataclass: `kl.beta`. The user gave them as `--PREFIX.NAME VALUE`.
     """
@@ -265,9 +265,9 @@ def build_with_settings(kind: str, thing: Any, settings: Mapping[str, str], pref
     for name, inner in _by_first_part(settings).items():
         if name not in known:
             raise UnknownName(f"{kind} setting", name, known)
-        if isinstance(inner, str):
+        if not isinstance(inner, dict):
             try:
-                given[name] = parse_value(hints[name], inner)
+                given[name] = parse_value(hints[name], inner) if isinstance(inner, str) else inner
             except ValueError as why:
                 raise UsageError(f"--{prefix}.{name}: {why}") from None
             continue
@@ -286,16 +286,16 @@ def build_with_settings(kind: str, thing: Any, settings: Mapping[str, str], pref
     return built
 
 
-def _by_first_part(settings: Mapping[str, str]) -> dict[str, str | dict[str, str]]:
+def _by_first_part(settings: Mapping[str, Any]) -> dict[str, Any]:
     """`{"kl.beta": "1", "clip": "2"}` as `{"kl": {"beta": "1"}, "clip": "2"}`."""
-    out: dict[str, str | dict[str, str]] = {}
+    out: dict[str, Any] = {}
     for path, text in settings.items():
         name, dot, rest = path.partition(".")
         if not dot:
             out.setdefault(name, text)
             continue
         inner = out.setdefault(name, {})
-        if isinstance(inner, str):
+        if not isinstance(inner, dict):
             raise UsageError(f"{name} is given as a whole and in parts ({path}): leave one of them out")
         inner[rest] = text
     return out

@@ -95,9 +95,9 @@ def plan(argv: Sequence[str]) -> int:
 
     run_plan = RunPlan(*find_training_job(job))
     run_plan.job.check_memory()
-    run_plan.ineffective_settings = (
-        ineffective_settings(run_plan.job.strategy) if hasattr(run_plan.job, "strategy") else []
-    )
+    run_plan.ineffective_settings = [
+        line for strategy, budget in run_plan.job.strategies() for line in ineffective_settings(strategy, budget)
+    ]
     with GracefulStop(resumable=False) as stop:
         with ProgressTracker("", stop) if json else progress_display("plan", stop, unit="plan") as seen:
             fill_plan(run_plan, scan, probe, seen)
@@ -233,7 +233,7 @@ def _forecast_time(run_plan: RunPlan, p: DryRun, learner: Learner) -> None:
     from ponder.pipelines.preflight.dry_run import time_full_pass
     from ponder.pipelines.preflight.forecast import forecast_run_time
 
-    sampling = getattr(getattr(run_plan.job, "strategy", None), "sampling", None)
+    sampling = getattr(next((s for s, _ in run_plan.job.strategies()), None), "sampling", None)
     length = p.metrics[-1].get("completions/mean_length", 0.0)
     growth = sampling.max_tokens / length if sampling is not None and length else 1.0
     live = [

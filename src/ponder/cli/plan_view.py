@@ -102,7 +102,7 @@ def describe_algorithm(value: Any) -> str:
 
 def describe_steps(job: Any) -> str:
     """How much a run of this job is."""
-    strategy, total = getattr(job, "strategy", None), job.steps
+    strategy, total = next((s for s, _ in job.strategies()), None), job.steps
     if strategy is None:
         return f"{total:,} of {job.batch_size} answers"
     n, sampling = getattr(strategy, "n", None), getattr(strategy, "sampling", None)
@@ -110,7 +110,7 @@ def describe_steps(job: Any) -> str:
         return f"{total:,} of {job.problems_per_step} problems with {short_repr(strategy)}"
     each = f"{total:,} of {job.problems_per_step} problems x {n} completions of at most {sampling.max_tokens} tokens"
     most = total * job.problems_per_step * n * sampling.max_tokens
-    return f"{each}, temperature {job.temperature:g}: at most {format_count(most)} tokens to write"
+    return f"{each}, temperature {sampling.temperature:g}: at most {format_count(most)} tokens to write"
 
 
 def cost_rows(plan: RunPlan) -> list[tuple[str, str]]:

@@ -78,7 +78,7 @@ def problems(
 ) -> int:
     """New problems with known answers, filtered: of fitting length, and new. With solvers (--model, --solver) also
     agreed on, and neither too easy nor too hard."""
-    from ponder.cli.job_commands import build_task, is_data_file
+    from ponder.cli.named_objects import build_task, is_data_file
     from ponder.pipelines.make_problems import MakeProblems
     from ponder.pipelines.problems.filters import Filters
     from ponder.types import Sampling

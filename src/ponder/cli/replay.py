@@ -143,7 +143,7 @@ def _task_builder(settings: Mapping[str, str], made: list[Any]) -> Callable[[str
     """A maker of tasks with these settings; `made` then has them."""
 
     def make(name: str) -> Any:
-        from ponder.cli.job_commands import build_task
+        from ponder.cli.named_objects import build_task
 
         made.append(build_task(name, settings))
         return made[-1]

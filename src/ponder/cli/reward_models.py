@@ -3,100 +3,43 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from ponder.cli import flags
 from ponder.cli import shared_flags as opt
-from ponder.cli.launch import JobLaunch
+from ponder.cli.job_command import Fields, job_command
 from ponder.cli.progress import print_json
 from ponder.cli.remote_model import resolve_remote_model
 from ponder.errors import UsageError
 from ponder.settings import When
 from ponder.terminal import raw_stream
 
-
-def reward(
-    *data: Annotated[str, "JSONL of labels or traces, or a run directory; several are read one after another"],
-    algorithm: Annotated[
-        Literal["pairs", "orm", "prm", "value"], "learn from preferences, outcomes, steps, or values of states"
-    ],
-    model: opt.Model = "smollm2",
-    format: Annotated[str | None, "prm800k, shepherd, omega, stepwise, pairs, ranked, outcomes or traces"] = None,
-    scorer: Annotated[str | None, "whose scores are the labels of a run's traces"] = None,
-    separator: Annotated[
-        str | None, "cut what a model wrote into steps here, such as '\\n'", When("algorithm", "prm", "value")
-    ] = None,
-    skip_bad: Annotated[bool, "go on without rows of a file that cannot be used"] = False,
-    held_out_tenths: Annotated[int, "tenths of the questions to measure on, and to fit the temperature"] = 1,
-    include_held_out: Annotated[bool, "also an evaluation's problems, which are left out otherwise"] = False,
-    steps: int = 100,
-    batch_size: Annotated[int, "solutions (or prompts) per step"] = 32,
-    lr: opt.LearningRate = 1e-5,
-    warmup_steps: Annotated[int, "optimizer steps over which the learning rate rises"] = 0,
-    cosine: Annotated[bool, "lower the learning rate to 0 by the last step, along a cosine"] = False,
-    head_only: Annotated[bool, "train the head alone: it can then read the policy's own states"] = False,
-    seed: int = 0,
-    template: opt.Template = None,
-    frozen_layers: opt.FrozenLayers = 0,
-    save_every: opt.SaveEvery = 50,
-    keep_checkpoints: opt.KeepCheckpoints = 2,
-    max_tokens_per_microbatch: opt.MaxTokensPerMicrobatch = 0,
-    gradient_checkpointing: opt.GradientCheckpointing = False,
-    optimizer_states: opt.OptimizerStates = "float32",
-    device: opt.Device = "auto",
-    dtype: opt.Dtype = "auto",
-    run: opt.RunDirectory = None,
-    no_resume: opt.NoResume = False,
-    json: opt.Json = False,
-    algorithm_settings: opt.AlgorithmSettings = {},  # noqa: B006 (never changed)
-    optimizer_settings: opt.OptimizerSettings = {},  # noqa: B006
-    lora_settings: opt.LoraSettings = {},  # noqa: B006
-) -> JobLaunch:
-    """Train a reward model on preferences, outcomes or steps, or a value model."""
-    from ponder.cli.job_commands import build_lora, path_slug
+if TYPE_CHECKING:
+    from ponder.pipelines.label import Label
     from ponder.pipelines.reward_model import TrainRewardModel
-    from ponder.train.optimizer import AdamW
-    from ponder.train.reward_objectives import REWARD_OBJECTIVES
-
-    adam = AdamW(lr=lr, warmup_steps=warmup_steps, decay_steps=cosine * steps, states=optimizer_states)
-    job = TrainRewardModel(
-        data=data,
-        model=model,
-        algorithm=flags.build_with_settings("algorithm", REWARD_OBJECTIVES[algorithm], algorithm_settings, "algorithm"),
-        template=template,
-        format=format,
-        scorer=scorer,
-        separator=_unescape(separator),
-        skip_bad=skip_bad,
-        held_out_tenths=held_out_tenths,
-        include_held_out=include_held_out,
-        optimizer=flags.build_with_settings("optimizer", adam, optimizer_settings, "optimizer"),
-        steps=steps,
-        batch_size=batch_size,
-        lora=build_lora(lora_settings),
-        head_only=head_only,
-        max_tokens_per_microbatch=max_tokens_per_microbatch,
-        gradient_checkpointing=gradient_checkpointing,
-        frozen_layers=frozen_layers,
-        save_every=save_every,
-        keep_checkpoints=keep_checkpoints,
-        seed=seed,
-        device=device,
-        dtype=dtype,
-    )
-    return JobLaunch(
-        job, run or Path("runs") / f"{algorithm}-{path_slug(Path(data[0]).stem)}-{path_slug(model)}", json, no_resume
-    )
 
 
+@job_command(
+    "ponder.pipelines.reward_model:TrainRewardModel",
+    place="data",
+    required=("algorithm",),
+    aliases={
+        "lr": "optimizer.lr", "warmup_steps": "optimizer.warmup_steps", "cosine": "optimizer.cosine",
+        "optimizer_states": "optimizer.states",
+    },
+)  # fmt: skip
+def reward(fields: Fields, /) -> TrainRewardModel:
+    """Train a reward model on preferences, outcomes or steps, or a value model."""
+    from ponder.pipelines.reward_model import TrainRewardModel
+
+    return TrainRewardModel(**fields | {"separator": _unescape(fields.get("separator"))})
+
+
+@job_command("ponder.pipelines.label:Label", place="task")
 def label(
-    task: opt.TaskName,
+    fields: Fields,
     /,
     *,
-    model: opt.Model = "smollm2",
     data: Annotated[list[str], "label the answers of these runs, in place of new ones; may be given again"] = [],  # noqa: B006
-    include_held_out: Annotated[bool, "of these runs also an evaluation's problems"] = False,
     labeller: Annotated[
         Literal["shepherd", "first-error"], "every step, or a binary search for the first wrong one"
     ] = "shepherd",
@@ -113,45 +56,32 @@ def label(
     ] = 0.0,
     max_completions: Annotated[int, "drawn from each prefix, at most"] = 8,
     answers_per_problem: Annotated[int, "new answers per problem", When("data", [])] = 4,
-    limit: Annotated[int, "the first so many training problems"] = 100,
-    max_concurrency: Annotated[int, "problems at once"] = 32,
     separator: Annotated[str, "where a step ends; none: steps as they are"] = "\\n",
     temperature: float = 0.7,
     max_tokens: opt.MaxTokens = 256,
-    template: opt.Template = None,
-    seed: int = 0,
-    device: opt.Device = "auto",
-    dtype: opt.Dtype = "auto",
-    run: opt.RunDirectory = None,
-    json: opt.Json = False,
-    task_settings: opt.TaskSettings = {},  # noqa: B006 (never changed)
-) -> JobLaunch:
+) -> Label:
     """Label the steps of answers by completing them: the run directory is data for `ponder reward --algorithm prm`."""
-    from ponder.cli.job_commands import build_task, path_slug
     from ponder.pipelines.label import Label
     from ponder.pipelines.rewards.step_labelling import FirstErrorSearch, MathShepherd, StepLabeller
     from ponder.reason.strategies import Samples
     from ponder.types import Sampling
 
-    resolve_remote_model(model, device=device, dtype=dtype)
+    place = {name: fields[name] for name in ("device", "dtype") if name in fields}
+    resolve_remote_model(fields.get("model", "smollm2"), **place)
     sampling = Sampling(temperature=temperature, max_tokens=max_tokens)
     first = min(2, max_completions)
-    step_labeller: StepLabeller = MathShepherd(
-        max_completions=max_completions,
-        first_round=first,
-        sampling=sampling,
-        kind=estimation,
-        max_interval_width=max_interval_width,
+    step_labeller: StepLabeller = FirstErrorSearch(
+        max_completions=max_completions, first_round=first, sampling=sampling
     )
-    if labeller == "first-error":
-        step_labeller = FirstErrorSearch(max_completions=max_completions, first_round=first, sampling=sampling)
-    job = Label(
-        task=build_task(task, task_settings), model=model, template=template, data=tuple(data),
-        include_held_out=include_held_out, strategy=Samples(answers_per_problem, sampling), labeller=step_labeller,
-        separator=None if separator == "none" else _unescape(separator), limit=limit, max_concurrency=max_concurrency,
-        seed=seed, device=device, dtype=dtype,
+    if labeller == "shepherd":
+        step_labeller = MathShepherd(
+            max_completions=max_completions, first_round=first, sampling=sampling, kind=estimation,
+            max_interval_width=max_interval_width,
+        )  # fmt: skip
+    return Label(
+        data=tuple(data), strategy=Samples(answers_per_problem, sampling), labeller=step_labeller,
+        separator=None if separator == "none" else _unescape(separator), **fields,
     )  # fmt: skip
-    return JobLaunch(job, run or Path("runs") / f"label-{path_slug(task)}-{path_slug(model)}", json)
 
 
 def processbench(

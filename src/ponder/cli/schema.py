@@ -9,6 +9,7 @@ defaults from the syntax tree and follows imports inside ponder and beside a rec
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ REQUIRED = inspect.Parameter.empty
 _PACKAGE = Path(ponder.__file__).parent
 _TYPES: dict[str, Any] = {
     "str": str, "int": int, "float": float, "bool": bool, "list": list, "tuple": tuple, "dict": dict, "Any": Any,
-    "Path": Path, "Annotated": Annotated, "Literal": Literal,
+    "Path": Path, "Annotated": Annotated, "Literal": Literal, "Mapping": dict,
 }  # fmt: skip
 _MARKERS = {kind.__name__: kind for kind in (settings.When, settings.GreaterThan, settings.Named, settings.SettingsOf)}
 
@@ -68,18 +69,31 @@ def read_signature(target: str) -> Signature:
     module, node = _find(target)
     if not isinstance(node, ast.FunctionDef):
         raise Unreadable(f"{target} is no function")
-    args, out = node.args, []
+    return Signature(tuple(_parameters(module, node)), ast.get_docstring(node) or "")
+
+
+def read_decorator(target: str, name: str) -> tuple[list[Any], dict[str, Any]] | None:
+    """The arguments of a function's decorator `@name(...)`; None where it has none."""
+    module, node = _find(target)
+    for one in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
+        if isinstance(one, ast.Call) and isinstance(one.func, ast.Name) and one.func.id == name:
+            named = {k.arg: module.value(k.value) for k in one.keywords if k.arg}
+            return [module.value(a) for a in one.args], named
+    return None
+
+
+def _parameters(module: _Module, node: ast.FunctionDef) -> Iterator[Parameter]:
+    args = node.args
     by_place = [*args.posonlyargs, *args.args]
     defaults: list[ast.expr | None] = [*[None] * (len(by_place) - len(args.defaults)), *args.defaults]
     for i, (arg, default) in enumerate(zip(by_place, defaults, strict=True)):
         only = i < len(args.posonlyargs)
         kind = inspect.Parameter.POSITIONAL_ONLY if only else inspect.Parameter.POSITIONAL_OR_KEYWORD
-        out.append(module.parameter(arg, default, kind))
+        yield module.parameter(arg, default, kind)
     if args.vararg is not None:
-        out.append(module.parameter(args.vararg, None, inspect.Parameter.VAR_POSITIONAL))
+        yield module.parameter(args.vararg, None, inspect.Parameter.VAR_POSITIONAL)
     for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True):
-        out.append(module.parameter(arg, default, inspect.Parameter.KEYWORD_ONLY))
-    return Signature(tuple(out), ast.get_docstring(node) or "")
+        yield module.parameter(arg, default, inspect.Parameter.KEYWORD_ONLY)
 
 
 def read_module_doc(target: str) -> str:
@@ -87,7 +101,11 @@ def read_module_doc(target: str) -> str:
 
 
 def read_fields(target: str) -> list[Parameter]:
-    """The fields of a dataclass that can be given as text, those of its bases first."""
+    """The fields of a dataclass that can be given as text or by name, those of its bases first.
+
+    A field that holds an object is among them if its annotation has a marker: `Named`, or `SettingsOf`. Its default is
+    then what the source gives to the object's class (`AdamW(lr=1e-5)`: {"lr": 1e-5}).
+    """
     module, node = _find(target)
     if not isinstance(node, ast.ClassDef):
         raise Unreadable(f"{target} is no class")
@@ -156,17 +174,40 @@ class _Module:
             case ast.Tuple() | ast.List():
                 items = list(self._items(node.elts))
                 return items if isinstance(node, ast.List) else tuple(items)
-            case ast.Dict(keys=[]):
-                return {}
+            case ast.Dict():
+                if None in node.keys:
+                    raise Unreadable(f"{self.path}: {ast.unparse(node)}")
+                return {self.value(k): self.value(v) for k, v in zip(node.keys, node.values, strict=True) if k}
             case ast.UnaryOp(op=ast.USub()):
                 return -self.value(node.operand)
             case ast.BinOp(op=ast.BitOr()):
-                return self.value(node.left) | self.value(node.right)
+                return self._union(node)
+            case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=[kind, *notes])):
+                return self._annotated(kind, list(self._items(notes)))
             case ast.Subscript():
                 return self.value(node.value)[self.value(node.slice)]
             case ast.Call(func=ast.Name() | ast.Attribute()):
                 return self._call(node)
         raise Unreadable(f"{self.path}: {ast.unparse(node)}")
+
+    def _union(self, node: ast.BinOp) -> Any:
+        """What of `str | ScratchModel` can be given as text: the types that can be read."""
+        sides = []
+        for side in (node.left, node.right):
+            with contextlib.suppress(Unreadable):
+                sides.append(self.value(side))
+        if not sides or sides == [None]:
+            raise Unreadable(f"{self.path}: {ast.unparse(node)}")
+        return sides[0] if len(sides) == 1 else sides[0] | sides[1]
+
+    def _annotated(self, kind: ast.expr, notes: list[Any]) -> Any:
+        try:
+            inner = self.value(kind)
+        except Unreadable:
+            if not any(isinstance(note, settings.Named | settings.SettingsOf) for note in notes):
+                raise
+            inner = Any
+        return Annotated[inner, *notes]
 
     def _items(self, nodes: list[ast.expr]) -> Iterator[Any]:
         for node in nodes:
@@ -265,12 +306,29 @@ def _fields(module: _Module, node: ast.ClassDef) -> dict[str, Parameter]:
         name = line.target.id
         try:
             hint = module.value(line.annotation)
-            default = REQUIRED if line.value is None else module.value(line.value)
+            default = _default(module, line.value, hint)
         except Unreadable:  # a nested object, or a constant of the class
             continue
         if not name.startswith("_"):
+            out.pop(name, None)
             out[name] = Parameter(name, hint, default)
     return out
+
+
+def _default(module: _Module, node: ast.expr | None, hint: Any) -> Any:
+    """A field's default. Of an object, the arguments that its class is given."""
+    if node is None:
+        return REQUIRED
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        if node.func.id == "field":
+            given = next((k.value for k in node.keywords if k.arg == "default"), None)
+            if given is None:
+                raise Unreadable(f"{module.path}: {ast.unparse(node)}")
+            return _default(module, given, hint)
+        markers = getattr(hint, "__metadata__", ())
+        if any(isinstance(m, settings.Named | settings.SettingsOf) for m in markers):
+            return {k.arg: module.value(k.value) for k in node.keywords if k.arg}
+    return module.value(node)
 
 
 def _type_of_default(default: Any) -> Any:

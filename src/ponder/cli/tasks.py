@@ -75,7 +75,7 @@ def _missing_settings(name: str, settings: Mapping[str, str]) -> dict[str, Any] 
 async def _describe(
     name: str, settings: Mapping[str, str], strategy: str | None, effort: str | None, template: str | None
 ) -> dict[str, Any]:
-    from ponder.cli.job_commands import build_task
+    from ponder.cli.named_objects import build_task
     from ponder.cli.strategy_flags import strategy_from_flags
     from ponder.errors import TaskError
     from ponder.pipelines.problems.prompt_style import apply_style

@@ -16,6 +16,7 @@ from ponder.models.load import load_inference_policy
 from ponder.pipelines.evaluate import accuracy_so_far
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.open_run import open_run
+from ponder.pipelines.job.shared_fields import ComputeFields, MaxConcurrency
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.problems.solve_many import solve_many
@@ -29,7 +30,7 @@ from ponder.types import Trace
 
 
 @dataclass(frozen=True)
-class Collect(BaseJob):
+class Collect(ComputeFields, BaseJob):
     """The job: `limit` training problems from `start_index` on, in the order of a training run with this seed."""
 
     task: Task
@@ -41,15 +42,13 @@ class Collect(BaseJob):
     budget: Budget | None = None
     limit: int = 256
     start_index: int = 0
-    max_concurrency: int = 128  # problems in flight; an interruption loses at most these
-    seed: int = 0
-    device: str = "auto"
-    dtype: str = "auto"
+    max_concurrency: MaxConcurrency = 128
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "task", apply_style(self.task, self.strategy, self.template))
-        if min(self.max_concurrency, self.limit) < 1 or min(self.seed, self.start_index) < 0:
-            raise UsageError("max_concurrency and limit must each be at least 1, seed and start_index at least 0")
+        self.check_shared_fields()
+        if min(self.max_concurrency, self.limit) < 1 or self.start_index < 0:
+            raise UsageError("max_concurrency and limit must each be at least 1, start_index at least 0")
 
     def check_memory(self) -> None:
         memory_check.require_trace_memory({"limit": self.limit}, {"n": getattr(self.strategy, "n", 1)})

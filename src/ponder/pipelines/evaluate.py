@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from ponder import event_loop, memory_check
 from ponder.errors import TaskError, UsageError
@@ -15,6 +15,7 @@ from ponder.models.guides import guide_code, is_oracle, load_guide
 from ponder.models.load import load_inference_policy, load_tokenizer
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.open_run import open_run
+from ponder.pipelines.job.shared_fields import TASK_HELP, ComputeFields, Guide, MaxConcurrency, Model, Template
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.solve_many import solve_many
 from ponder.pipelines.solve import try_solve
@@ -23,31 +24,30 @@ from ponder.reason.budget import Budget, BudgetLedger
 from ponder.reason.strategies import Chain
 from ponder.runs import Run, read_traces
 from ponder.runs.trust import names_code
+from ponder.settings import Named
 from ponder.types import Cost, Problem, Trace
 
 
 @dataclass(frozen=True)
-class Evaluate(BaseJob):
+class Evaluate(ComputeFields, BaseJob):
     """The job: held-out problems of a task, solved by a strategy."""
 
-    task: Task
-    model: str = "smollm2"
-    template: str | None = None
+    task: Annotated[Task, Named("ponder.tasks:TASKS"), TASK_HELP]
+    model: Model = "smollm2"
+    template: Template = None
     strategy: Strategy = Chain()
-    # The scorer that guides a search (see `models.guides`). "oracle": the task's verifier; every report says so.
-    guide: str = field(default="", metadata=names_code(guide_code))
+    # See `models.guides`. "oracle": the task's verifier; every report says so.
+    guide: Guide = field(default="", metadata=names_code(guide_code))
     budget: Budget | None = None  # of each problem
-    shared_budget: bool = False  # one budget for all problems together: a hard one leaves less to the others
-    limit: int | None = None  # number of problems, from the first on; None: all
-    max_concurrency: int = 128  # problems in flight; an interruption loses at most these
-    seed: int = 0
-    device: str = "auto"
-    dtype: str = "auto"
+    shared_budget: Annotated[bool, "the budget is for all problems together"] = False
+    limit: Annotated[int | None, "the first so many problems"] = None
+    max_concurrency: MaxConcurrency = 128
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "task", apply_style(self.task, self.strategy, self.template))
-        if self.max_concurrency < 1 or (self.limit is not None and self.limit < 1) or self.seed < 0:
-            raise UsageError("max_concurrency and limit must each be at least 1, seed at least 0")
+        self.check_shared_fields()
+        if self.max_concurrency < 1 or (self.limit is not None and self.limit < 1):
+            raise UsageError("max_concurrency and limit must each be at least 1")
 
     @property
     def unit(self) -> str:

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from ponder import event_loop
 from ponder.errors import RunError, TaskError, UnknownName, UsageError
@@ -56,24 +56,31 @@ class Harvest(BaseJob):
     say so.
     """
 
-    runs: tuple[str, ...]
-    kind: HarvestKind = "chains"
-    scorer: str = ""
-    min_score: float = 1.0  # the score from which an answer is right
-    # None: DEFAULT_MAX_PER_PROBLEM of what is imitated, all of what estimates something
-    max_per_problem: int | None = None
-    keep: KeepRule = "shortest"
-    max_tokens: int | None = None  # tokens of an answer
-    min_margin: float = 0.5  # between the scores of a pair
-    max_wrong_turns: int = 2  # in a journey
-    max_wrong_turn_steps: int = 4  # steps into a wrong turn
-    min_visits: int = 1  # visits of a prefix with a value
-    include_oracle: bool = False  # also labels and values from searches that the gold answer guided
-    include_held_out: bool = False  # also traces of held-out problems
+    runs: Annotated[tuple[str, ...], "run directories whose traces are taken, one after another"]
+    kind: Annotated[
+        HarvestKind,
+        "right answers; right answers with wrong turns; better and worse answers; better and worse steps;"
+        " labelled steps; values of prefixes; whether answers are right, for a generative judge; the same after a"
+        " right answer, which it learns to write first; which operator was applied where",
+    ] = "chains"
+    scorer: Annotated[
+        str, "by whose scores; default: the only one there is, or the run's verifier; for labels, those of ponder label"
+    ] = ""
+    min_score: Annotated[float, "the score from which an answer is right"] = 1.0
+    max_per_problem: Annotated[
+        int | None, "rows of a problem, at most (default 4 chains, journeys or pairs, else all)"
+    ] = None
+    keep: Annotated[KeepRule, "which of a problem's are kept"] = "shortest"
+    max_tokens: Annotated[int | None, "leave out answers of more tokens"] = None
+    min_margin: Annotated[float, "least difference between the scores of a pair"] = 0.5
+    max_wrong_turns: Annotated[int, "wrong turns in a journey, at most"] = 2
+    max_wrong_turn_steps: Annotated[int, "steps into a wrong turn, at most"] = 4
+    min_visits: Annotated[int, "visits of a prefix with a value, at least"] = 1
+    include_oracle: Annotated[bool, "labels and values also from searches that the gold answer guided"] = False
+    include_held_out: Annotated[bool, "also an evaluation's problems; rows made of them say so"] = False
     task: Task | None = None
-    # also write token ids, which must decode to the traces' text with this model's tokenizer
-    tokens_model: str | None = None
-    format: LabelFormat = "stepwise"  # of labels
+    tokenizer: Annotated[str | None, "also write the token ids, checked by this model's tokenizer"] = None
+    format: Annotated[LabelFormat, "of labels: TRL's, PRM800K's, Math-Shepherd's, OmegaPRM's"] = "stepwise"
 
     def __post_init__(self) -> None:
         if not self.runs or isinstance(self.runs, str):
@@ -100,7 +107,7 @@ class Harvest(BaseJob):
             )
         if not self.min_margin > 0:
             raise UsageError(f"min_margin is {self.min_margin}; a preference needs a difference above 0")
-        if self.tokens_model is not None and self.kind not in TOKEN_KINDS:
+        if self.tokenizer is not None and self.kind not in TOKEN_KINDS:
             raise UsageError(f"token ids are for {' and '.join(TOKEN_KINDS)}: leave them out for {self.kind}")
         for f in fields(self):
             if getattr(self, f.name) != f.default and self.kind not in (
@@ -144,7 +151,7 @@ class Harvest(BaseJob):
         for run in self.runs:
             check_has_traces(run)
         scorer = {run: self.scorer or self._choose_scorer(run) for run in self.runs}
-        codec = None if self.tokens_model is None else _TokenizerText.of(self.tokens_model)
+        codec = None if self.tokenizer is None else _TokenizerText.of(self.tokenizer)
         rows: list[HarvestedRow] = []
         problems: dict[str, Problem] = {}
         for origin, trace in self._training_traces(report, scorer):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from ponder import event_loop, memory_check
 from ponder.errors import TaskError, UsageError
@@ -14,6 +14,7 @@ from ponder.models.base_policy import BasePolicy
 from ponder.models.load import load_inference_policy
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.open_run import open_run
+from ponder.pipelines.job.shared_fields import TASK_HELP, ComputeFields, MaxConcurrency, Model, Template
 from ponder.pipelines.problems.held_out import raise_if_all_held_out, training_traces
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.solve_many import solve_many
@@ -24,13 +25,14 @@ from ponder.protocols import NoProgress, Progress, Strategy, Task
 from ponder.reason.strategies import Samples
 from ponder.runs import Run, read_job, read_traces, write_json
 from ponder.runs.data_files import FILTER_REPORT_FILE
+from ponder.settings import Named
 from ponder.tasks.step_labels import LABEL_SCORE
 from ponder.tasks.step_labels.step_split import split_steps
 from ponder.types import Cost, Problem, Trace, problem_key
 
 
 @dataclass(frozen=True)
-class Label(BaseJob):
+class Label(ComputeFields, BaseJob):
     """The job: label the steps of answers to a task's training problems.
 
     A strategy writes the answers, or they come from runs (`data`; of a problem with several traces, the last one).
@@ -38,24 +40,22 @@ class Label(BaseJob):
     model.
     """
 
-    task: Task
-    model: str = "smollm2"
-    template: str | None = None
+    task: Annotated[Task, Named("ponder.tasks:TASKS"), TASK_HELP]
+    model: Model = "smollm2"
+    template: Template = None
     data: tuple[str, ...] = ()
-    include_held_out: bool = False  # also take held-out problems from these runs
+    include_held_out: Annotated[bool, "of these runs also an evaluation's problems"] = False
     strategy: Strategy = Samples(4)
     labeller: StepLabeller = MathShepherd()
-    separator: str | None = "\n"
-    limit: int = 100  # problems
-    max_concurrency: int = 32  # problems in flight; an interruption loses at most these
-    seed: int = 0
-    device: str = "auto"
-    dtype: str = "auto"
+    separator: Annotated[str | None, "where a step ends; none: steps as they are"] = "\n"
+    limit: Annotated[int, "the first so many training problems"] = 100
+    max_concurrency: MaxConcurrency = 32
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "task", apply_style(self.task, self.strategy, self.template))
-        if min(self.limit, self.max_concurrency) < 1 or self.seed < 0:
-            raise UsageError("limit and max_concurrency must be at least 1, seed at least 0")
+        self.check_shared_fields()
+        if min(self.limit, self.max_concurrency) < 1:
+            raise UsageError("limit and max_concurrency must be at least 1")
         if self.include_held_out and not self.data:
             raise UsageError("include_held_out is for `data`: a task's training problems are never held out")
 

@@ -18,6 +18,7 @@ from ponder import event_loop, memory_check, registry
 from ponder.errors import RunError, UnknownName, UsageError
 from ponder.filter_report import FilterReport
 from ponder.pipelines.job.base_job import BaseJob
+from ponder.pipelines.job.shared_fields import ComputeFields, MaxConcurrency
 from ponder.pipelines.problems.filters import Filters, without_instruction
 from ponder.pipelines.problems.held_out import HELD_OUT_REASON, TRAINING_ONLY_STAGE, is_held_out
 from ponder.pipelines.problems.solve_many import solve_many
@@ -67,7 +68,7 @@ PolicyLoader = Callable[[str], Policy]  # a policy by its model's name
 
 
 @dataclass(frozen=True)
-class MakeProblems(BaseJob):
+class MakeProblems(ComputeFields, BaseJob):
     """The job.
 
     `templates` draws from a file of templates; `write`, `evolve` and `backward` ask the model for new problems: like
@@ -99,12 +100,10 @@ class MakeProblems(BaseJob):
     max_pass_rate: float = 0.95
     filters: Filters = Filters()
     max_kept: int | None = None  # of more, choose some: spread over domains, preferring long reasoning
-    max_concurrency: int = 128  # problems in flight
-    seed: int = 0
-    device: str = "auto"
-    dtype: str = "auto"
+    max_concurrency: MaxConcurrency = 128
 
     def __post_init__(self) -> None:
+        self.check_shared_fields()
         if self.source not in SOURCES:
             raise UnknownName("source of problems", str(self.source), SOURCES)
         if self.source == "templates" and (self.file is None or self.task is not None):
@@ -123,10 +122,10 @@ class MakeProblems(BaseJob):
             if operator not in (known := OPERATORS.get(self.source, ())):
                 raise UnknownName(f"operator of {self.source}", operator, known)
         least = min(self.count, self.max_concurrency, self.min_votes, self.max_kept or 1, self.examples + 1)
-        if least < 1 or self.max_kept == 0 or self.samples_per_solver < 0 or self.seed < 0:
+        if least < 1 or self.max_kept == 0 or self.samples_per_solver < 0:
             raise UsageError(
-                "count, max_concurrency, min_votes and max_kept must be at least 1; examples, samples_per_solver and "
-                "seed at least 0"
+                "count, max_concurrency, min_votes and max_kept must be at least 1; examples and samples_per_solver "
+                "at least 0"
             )
         if not 0 <= self.min_pass_rate <= self.max_pass_rate <= 1:
             raise UsageError(

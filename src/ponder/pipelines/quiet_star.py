@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,6 +23,7 @@ from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.open_run import open_run
+from ponder.pipelines.job.shared_fields import KeepCheckpoints, SaveEvery, TrainingFields
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.sft import text_answer_trace
@@ -39,7 +40,7 @@ MAX_SHOWN_TEXTS = 2  # texts of each step whose thoughts are recorded
 
 
 @dataclass(frozen=True)
-class QuietStar(BaseJob):
+class QuietStar(TrainingFields, BaseJob):
     """The job: train on a task's gold answers, with `num_thoughts` of at most `max_thought_tokens` tokens before each
     of their tokens, or once before the answer (0: none, for comparison). A sampled end token ends a thought.
 
@@ -62,35 +63,17 @@ class QuietStar(BaseJob):
     positive_only: bool = True  # learn only from thoughts that are better than the mean
     template: str | None = None
     optimizer: AdamW = AdamW(lr=1e-4)
-    steps: int = 100
     batch_size: int = 32  # answers per step
     eval_limit: int = 500  # held-out problems to evaluate on
-    save_every: int = 50
-    keep_checkpoints: int = 1
-    seed: int = 0
-    device: str = "auto"
-    dtype: str = "auto"
+    save_every: SaveEvery = field(default=50, kw_only=True)
+    keep_checkpoints: KeepCheckpoints = field(default=1, kw_only=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "data", apply_style(self.data, template=self.template))
-        if (
-            min(
-                self.steps,
-                self.batch_size,
-                self.max_thought_tokens,
-                self.lookahead_tokens,
-                self.eval_limit,
-                self.save_every,
-                self.keep_checkpoints,
-            )
-            < 1
-        ):
-            raise UsageError(
-                "steps, batch_size, max_thought_tokens, lookahead_tokens, eval_limit, save_every and keep_checkpoints "
-                "must be at least 1"
-            )
-        if min(self.seed, self.num_thoughts) < 0 or not self.beta >= 0:
-            raise UsageError("seed, num_thoughts and beta must be 0 or more")
+        self.check_shared_fields()
+        self.check_at_least_one("batch_size", "max_thought_tokens", "lookahead_tokens", "eval_limit")
+        if self.num_thoughts < 0 or not self.beta >= 0:
+            raise UsageError("num_thoughts and beta must be 0 or more")
         if self.num_thoughts == 1 and self.beta:
             raise UsageError("one thought has no others to be better than: give 2 or more, 0 for none, or beta 0")
         if self.thought_tokens[0] == self.thought_tokens[1]:
@@ -135,7 +118,7 @@ async def quiet_star(job: QuietStar, run: Run, watch: Progress) -> PonderPolicy:
         )
     learner = QuietLearner(
         policy.net,
-        job.optimizer,
+        job.optimizer.over(job.steps),
         marks,
         lookahead_tokens=job.lookahead_tokens,
         beta=job.beta,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -25,15 +25,17 @@ from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
 from ponder.nets import lora
 from ponder.nets.decoder_with_head import DecoderWithHead
-from ponder.nets.lora import LoRA
 from ponder.pipelines.job.base_job import BaseJob
+from ponder.pipelines.job.learner_fields import LearnerFields, OptimizerField
 from ponder.pipelines.job.open_run import open_run
+from ponder.pipelines.job.shared_fields import MODEL_HELP, IncludeHeldOut, SaveEvery, Template
 from ponder.pipelines.problems.shuffled_order import shuffled_indices
 from ponder.pipelines.rewards.labelled_traces import merge_by_prompt, prepare_labels
 from ponder.pipelines.training.session import TrainingSession
 from ponder.protocols import NoProgress, Progress
 from ponder.runs import Run, read_metrics, write_json
 from ponder.runs.data_files import FILTER_REPORT_FILE, filter_report_lines
+from ponder.settings import Named, When
 from ponder.train import checkpoint
 from ponder.train.learner import Learner
 from ponder.train.optimizer import AdamW
@@ -43,7 +45,7 @@ from ponder.types import Trace
 
 
 @dataclass(frozen=True)
-class TrainRewardModel(BaseJob):
+class TrainRewardModel(LearnerFields, BaseJob):
     """The job. `data`: files of labels or traces, or run directories, whose labels are the scores of `scorer`.
 
     `separator` splits completions into steps (None: the trace's own steps). Some tenths of the questions are held out,
@@ -51,44 +53,37 @@ class TrainRewardModel(BaseJob):
     a reward model can share an engine with the policy it was trained on.
     """
 
-    data: tuple[str, ...]
-    model: str | ScratchModel = "smollm2"
-    algorithm: RewardObjective = OutcomeReward()
-    template: str | None = None
-    format: str | None = None
-    scorer: str | None = None
-    separator: str | None = None
-    skip_bad: bool = False  # skip rows that cannot be used
-    held_out_tenths: int = 1  # of the questions
-    include_held_out: bool = False  # also train on traces of an evaluation
-    optimizer: AdamW = AdamW(lr=1e-5)
-    steps: int = 100
-    batch_size: int = 32  # traces per step
-    lora: LoRA | None = None
-    head_only: bool = False
-    max_tokens_per_microbatch: int = 0
-    gradient_checkpointing: bool = False
-    frozen_layers: int = 0
-    save_every: int = 50
-    keep_checkpoints: int = 2
-    seed: int = 0
-    device: str = "auto"
-    dtype: str = "auto"
+    data: Annotated[
+        tuple[str, ...], "JSONL of labels or traces, or a run directory; several are read one after another"
+    ]
+    model: Annotated[str | ScratchModel, MODEL_HELP] = "smollm2"
+    algorithm: Annotated[
+        RewardObjective,
+        Named("ponder.train.reward_objectives:REWARD_OBJECTIVES", listed=True),
+        "learn from preferences, outcomes, steps, or values of states",
+    ] = OutcomeReward()
+    template: Template = None
+    format: Annotated[str | None, "prm800k, shepherd, omega, stepwise, pairs, ranked, outcomes or traces"] = None
+    scorer: Annotated[str | None, "whose scores are the labels of a run's traces"] = None
+    separator: Annotated[
+        str | None, "cut what a model wrote into steps here, such as '\\n'", When("algorithm", "prm", "value")
+    ] = None
+    skip_bad: Annotated[bool, "go on without rows of a file that cannot be used"] = False
+    held_out_tenths: Annotated[int, "tenths of the questions to measure on, and to fit the temperature"] = 1
+    include_held_out: IncludeHeldOut = False
+    optimizer: OptimizerField = AdamW(lr=1e-5)
+    batch_size: Annotated[int, "solutions (or prompts) per step"] = 32
+    head_only: Annotated[bool, "train the head alone: it can then read the policy's own states"] = False
+    save_every: SaveEvery = field(default=50, kw_only=True)
 
     def __post_init__(self) -> None:
         if isinstance(self.data, str) or not self.data:
             raise UsageError("data is one or more paths: give a tuple of files or run directories")
-        if (
-            min(self.steps, self.batch_size, self.save_every, self.keep_checkpoints) < 1
-            or min(self.seed, self.max_tokens_per_microbatch) < 0
-        ):
-            raise UsageError(
-                "steps, batch_size, save_every and keep_checkpoints must be at least 1, seed and "
-                "max_tokens_per_microbatch at least 0"
-            )
+        self.check_shared_fields()
+        self.check_at_least_one("batch_size")
         if not 0 <= self.held_out_tenths <= 9:
             raise UsageError(f"held_out_tenths is {self.held_out_tenths}; it is 0 to 9 tenths of the questions")
-        if sum([self.lora is not None, self.head_only, bool(self.frozen_layers)]) > 1:
+        if self.head_only and (self.lora is not None or self.frozen_layers):
             raise UsageError("lora, head_only and frozen_layers each choose which weights learn: give one of them")
 
     def check_memory(self) -> None:
@@ -143,7 +138,7 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
     if job.lora is not None:
         lora.attach(net, job.lora, job.seed)
     learner = make_reward_learner(
-        net, job.algorithm, job.optimizer, max_tokens_per_microbatch=job.max_tokens_per_microbatch,
+        net, job.algorithm, job.optimizer.over(job.steps), max_tokens_per_microbatch=job.max_tokens_per_microbatch,
         gradient_checkpointing=job.gradient_checkpointing,
         frozen_layers=job.frozen_layers, head_only=job.head_only,
     )  # fmt: skip

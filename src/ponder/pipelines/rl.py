@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from ponder import event_loop, memory_check
 from ponder.errors import UsageError, VerifierError
@@ -17,9 +17,10 @@ from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
 from ponder.nets import lora
-from ponder.nets.lora import LoRA
 from ponder.pipelines.job.base_job import BaseJob
+from ponder.pipelines.job.learner_fields import ALGORITHM_HELP, LearnerFields, OptimizerField
 from ponder.pipelines.job.open_run import open_run
+from ponder.pipelines.job.shared_fields import MODEL_HELP, TASK_HELP, Template
 from ponder.pipelines.preflight.run_checks import run_preflight
 from ponder.pipelines.problems.curriculum import Curriculum, PassRateHistory, Uniform
 from ponder.pipelines.problems.prompt_style import apply_style
@@ -31,6 +32,7 @@ from ponder.pipelines.training.teachers import load_teacher, load_value_model
 from ponder.protocols import NoProgress, Progress, Strategy, Task
 from ponder.reason.strategies import Samples
 from ponder.runs import Run
+from ponder.settings import Named, SettingsOf
 from ponder.train import checkpoint
 from ponder.train.critic import critic_metrics, make_critic_learner, write_values
 from ponder.train.learner import Learner
@@ -42,61 +44,64 @@ from ponder.verify.undecided import VerdictCounts, count_verdicts, too_many_unde
 
 
 @dataclass(frozen=True)
-class RL(BaseJob):
+class RL(LearnerFields, BaseJob):
     """The job. Calling it with a run directory trains, or resumes that run."""
 
     READ_SPLITS: ClassVar = ("train",)  # the splits of the task that the result depends on
 
-    task: Task
-    model: str | ScratchModel = "smollm2"
-    template: str | None = None  # None: the model's own chat template
-    strategy: Strategy = field(default_factory=lambda: Samples(n=8, sampling=Sampling(max_tokens=256)))
-    algorithm: Objective = GRPO(kl=None)
-    optimizer: AdamW = AdamW()
-    steps: int = 100
-    problems_per_step: int = 32
-    temperature: float = 1.0  # of sampling and of every log-probability
-    epochs_per_batch: int = 1  # over the samples of a step
-    minibatches: int = 1  # optimiser steps per epoch
-    curriculum: Curriculum = Uniform()
-    dynamic_sampling_rounds: int | None = None  # to replace groups of equal rewards; None: the algorithm's own
-    teacher: str | None = None  # a model to distil from, or the KL term's reference; None: the model at the start
-    lora: LoRA | None = None  # train adapters instead of the weights
-    frozen_layers: int = 0  # the lowest layers, which do not learn; nor do embeddings and head then
-    max_tokens_per_microbatch: int = 0  # changes memory, not the gradient; 0: what suits the device
-    gradient_checkpointing: bool = False  # recompute activations: less memory, a third more time
-    max_steps_without_signal: int = 8  # stop if rewards have not differed in so many steps from the start; 0: never
-    preflight: bool = True  # run the checks before the first step
-    save_every: int = 20
-    keep_checkpoints: int = 2  # the newest, besides the best
-    seed: int = 0
-    device: str = "auto"
-    dtype: str = "auto"
+    task: Annotated[Task, Named("ponder.tasks:TASKS"), TASK_HELP]
+    model: Annotated[str | ScratchModel, MODEL_HELP] = "smollm2"
+    template: Template = None
+    strategy: Strategy | None = (
+        None  # in place of `group_size` independent completions: a search, with its own sampling
+    )
+    algorithm: Annotated[
+        Objective, Named("ponder.train.algorithms:ON_POLICY", listed=True, default="grpo"), ALGORITHM_HELP
+    ] = GRPO(kl=None)
+    optimizer: OptimizerField = AdamW()
+    group_size: Annotated[int, "completions per problem"] = 8
+    # The learner takes every log-probability at this temperature, too.
+    sampling: Annotated[Sampling, SettingsOf("sampling", "ponder.sampling:Sampling"), "how completions are sampled"] = (
+        Sampling(max_tokens=256)
+    )
+    problems_per_step: Annotated[int, "problems per step"] = 32
+    epochs_per_batch: Annotated[int, "passes over the samples of a step"] = 1
+    minibatches: Annotated[int, "optimizer steps per pass"] = 1
+    curriculum: Annotated[
+        Curriculum,
+        Named("ponder.pipelines.problems.curriculum:CURRICULA", listed=True, default="uniform"),
+        "which problems come next",
+    ] = Uniform()
+    dynamic_sampling_rounds: Annotated[
+        int | None, "rounds that may replace groups of equal rewards; default: the paper's"
+    ] = None
+    teacher: Annotated[
+        str | None, "a model to distil from, or to hold the KL against; default: the model as it begins"
+    ] = None
+    max_steps_without_signal: Annotated[
+        int, "stop if rewards have not differed in so many steps from the start; 0: never"
+    ] = 8
+    preflight: Annotated[bool, "skip the checks before the first step"] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "task", apply_style(self.task, self.strategy, self.template))
-        counted = ("steps", "problems_per_step", "epochs_per_batch", "minibatches", "save_every", "keep_checkpoints")
-        if (
-            min(getattr(self, name) for name in counted) < 1
-            or min(self.seed, self.max_tokens_per_microbatch, self.max_steps_without_signal) < 0
-        ):
-            raise UsageError(
-                f"{', '.join(counted)} must each be at least 1, seed, max_tokens_per_microbatch and "
-                "max_steps_without_signal at least 0"
-            )
+        object.__setattr__(self, "task", apply_style(self.task, self.rollout_strategy, self.template))
+        self.check_shared_fields()
+        self.check_at_least_one("problems_per_step", "group_size", "epochs_per_batch", "minibatches")
+        if self.max_steps_without_signal < 0:
+            raise UsageError(f"max_steps_without_signal is {self.max_steps_without_signal}; it must be 0 or more")
         if self.dynamic_sampling_rounds is not None and self.dynamic_sampling_rounds < 0:
             given = self.dynamic_sampling_rounds
             raise UsageError(f"dynamic_sampling_rounds is {given}; it is a number of rounds, 0 or more")
-        if self.lora is not None and self.frozen_layers:
-            raise UsageError("adapters leave all weights as they are: give either lora or frozen_layers")
         self._check_sampling()
         self._check_algorithm()
 
     def _check_sampling(self) -> None:
-        sampling = self.sampling
-        if sampling.temperature != self.temperature or not self.temperature:
-            both = f"the strategy samples at temperature {sampling.temperature}, the learner at {self.temperature}"
-            raise UsageError(f"{both}: they must be equal and positive")
+        for own, name in (("n", "group_size"), ("sampling", "sampling")):
+            if hasattr(self.strategy, own) and getattr(self, name) != getattr(RL, name):
+                raise UsageError(f"{type(self.strategy).__name__} has its own {own}: leave out the job's {name}")
+        sampling = self.rollout_sampling
+        if not sampling.temperature:
+            raise UsageError("the temperature is 0, so all samples are equal: give a positive one")
         if sampling.seed is not None:
             raise UsageError("a sampling seed would draw the same numbers at every step: set the job's seed instead")
         if sampling.renormalises:
@@ -106,12 +111,12 @@ class RL(BaseJob):
 
     def _check_algorithm(self) -> None:
         algorithm, name = self.algorithm, type(self.algorithm).__name__
-        group_size: int | None = getattr(self.strategy, "n", None)
+        group_size: int | None = getattr(self.rollout_strategy, "n", None)
         if algorithm.needs_group and group_size is not None and group_size < 2:
             raise UsageError(
                 "a group of one has no baseline: sample at least 2 completions per problem (--group-size 8)"
             )
-        if algorithm.needs_group and self.sampling.deterministic:
+        if algorithm.needs_group and self.rollout_sampling.deterministic:
             raise UsageError("with top_k 1 all answers of a group are the same, so nothing is learned: leave it out")
         if algorithm.needs_teacher and self.teacher is None:
             raise UsageError("distillation needs a teacher: name a model that reads the same tokens (--teacher)")
@@ -120,21 +125,40 @@ class RL(BaseJob):
                 f"{name} reads no teacher without a KL term: give it one (--beta), or leave out the teacher"
             )
         rollouts = RolloutSettings(
-            self.sampling, group_size, self.epochs_per_batch * self.minibatches, self.teacher is not None
+            self.rollout_sampling, group_size, self.epochs_per_batch * self.minibatches, self.teacher is not None
         )
         for text in algorithm.check(rollouts):
             warnings.warn(text, stacklevel=4)
 
     @property
-    def sampling(self) -> Sampling:
-        """How the strategy samples."""
-        sampling: Sampling = getattr(self.strategy, "sampling", Sampling(temperature=self.temperature))
+    def rollout_strategy(self) -> Strategy:
+        """What answers a problem: the strategy, or `group_size` independent completions."""
+        return self.strategy if self.strategy is not None else Samples(self.group_size, self.sampling)
+
+    @property
+    def rollout_sampling(self) -> Sampling:
+        """How that samples, and so at which temperature the learner takes log-probabilities."""
+        sampling: Sampling = getattr(self.strategy, "sampling", self.sampling)
         return sampling
+
+    @property
+    def optimizer_steps(self) -> int:
+        return self.steps * self.epochs_per_batch * self.minibatches
+
+    def strategies(self) -> list[tuple[Strategy, Any]]:
+        return [(self.rollout_strategy, None)]
+
+    def unused(self) -> dict[str, str]:
+        """Settings that change nothing as the others stand, and why (see settings.py)."""
+        if self.epochs_per_batch * self.minibatches > 1:
+            return {}
+        once = "a step's samples are learned from once, so that every ratio is 1; give epochs_per_batch or minibatches"
+        return {"algorithm.clip": once, "algorithm.clip_high": once}
 
     def check_memory(self) -> None:
         """Refuse a step that this machine's memory cannot hold."""
         memory_check.require_trace_memory(
-            {"problems_per_step": self.problems_per_step}, {"n": getattr(self.strategy, "n", 1)}
+            {"problems_per_step": self.problems_per_step}, {"n": getattr(self.rollout_strategy, "n", 1)}
         )
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> PonderPolicy:
@@ -210,7 +234,7 @@ async def collect_rollouts(
     for turn in range(rounds):
         policy.reseed(job.seed, step, *([turn] if turn else []))
         chosen = job.curriculum.choose(problems, job.seed, state.cursor, job.problems_per_step - len(useful), history)
-        traces = await solve_all([problems[i] for i in chosen], job.strategy, policy, verifier)
+        traces = await solve_all([problems[i] for i in chosen], job.rollout_strategy, policy, verifier)
         for i, trace in zip(chosen, traces, strict=True):
             history.add(i, [trace.score(leaf, verifier.name) for leaf in trace.answers()])
         state.cursor += len(chosen)
@@ -243,8 +267,8 @@ def build_learners(job: RL, policy: PonderPolicy) -> tuple[Learner, Learner | No
     if job.lora is not None:
         lora.attach(net, job.lora, job.seed)
     learner = Learner(
-        net, job.algorithm, job.optimizer, temperature=job.temperature, frozen_layers=job.frozen_layers,
-        gradient_checkpointing=job.gradient_checkpointing,
+        net, job.algorithm, job.optimizer.over(job.optimizer_steps), temperature=job.rollout_sampling.temperature,
+        frozen_layers=job.frozen_layers, gradient_checkpointing=job.gradient_checkpointing,
         reference=None if job.teacher is None else load_teacher(job.teacher, policy), **sizes,
     )  # fmt: skip
     return learner, critic

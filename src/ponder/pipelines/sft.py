@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -18,9 +18,10 @@ from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import lora
-from ponder.nets.lora import LoRA
 from ponder.pipelines.job.base_job import BaseJob
+from ponder.pipelines.job.learner_fields import ALGORITHM_HELP, LearnerFields, OptimizerField
 from ponder.pipelines.job.open_run import open_run
+from ponder.pipelines.job.shared_fields import MODEL_HELP, SaveEvery, Template
 from ponder.pipelines.problems.conversations import HELD_OUT_TAG, TokenizedAnswer, read_conversations
 from ponder.pipelines.problems.held_out import warn_held_out
 from ponder.pipelines.problems.prompt_style import apply_style
@@ -29,6 +30,7 @@ from ponder.pipelines.training.session import TrainingSession
 from ponder.pipelines.training.teachers import load_teacher
 from ponder.protocols import NoProgress, Progress, Task
 from ponder.runs import Run
+from ponder.settings import Named
 from ponder.train import checkpoint
 from ponder.train.imitation import SFT
 from ponder.train.learner import Learner
@@ -40,7 +42,7 @@ PREFERENCE_SCORER = "preferred"  # the scorer's name under which a pair is marke
 
 
 @dataclass(frozen=True)
-class FineTune(BaseJob):
+class FineTune(LearnerFields, BaseJob):
     """The job. `data` is a task, whose gold answers are imitated, or a JSONL file of conversations. Rows with token ids
     (`ponder harvest --tokenizer`) are trained on these ids and not tokenised again.
 
@@ -50,39 +52,29 @@ class FineTune(BaseJob):
 
     READ_SPLITS: ClassVar = ("train",)
 
-    data: Task | str
-    model: str | ScratchModel = "smollm2"
-    template: str | None = None
-    algorithm: Objective = SFT()
-    optimizer: AdamW = AdamW(lr=2e-5)
-    steps: int = 100
-    batch_size: int = 32  # answers (or pairs) per step
-    teacher: str | None = None
-    lora: LoRA | None = None
-    max_tokens_per_microbatch: int = 0
-    gradient_checkpointing: bool = False
-    frozen_layers: int = 0
-    save_every: int = 50
-    keep_checkpoints: int = 2
-    seed: int = 0
-    device: str = "auto"
-    dtype: str = "auto"
+    data: Annotated[
+        Task | str,
+        Named("ponder.tasks:TASKS", or_file=True),
+        "a task, whose gold answers are imitated, or a JSONL file: 'messages', or 'prompt' and 'completion'; for dpo"
+        " 'chosen' and 'rejected'",
+    ]
+    model: Annotated[str | ScratchModel, MODEL_HELP] = "smollm2"
+    template: Template = None
+    algorithm: Annotated[
+        Objective, Named("ponder.train.algorithms:OFFLINE", listed=True, default="sft"), ALGORITHM_HELP
+    ] = SFT()
+    optimizer: OptimizerField = AdamW(lr=2e-5)
+    batch_size: Annotated[int, "answers (or pairs) per step"] = 32
+    teacher: Annotated[str | None, "the model that distill learns from"] = None
+    save_every: SaveEvery = field(default=50, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.data, str):
             object.__setattr__(self, "data", apply_style(self.data, template=self.template))
-        if (
-            min(self.steps, self.batch_size, self.save_every, self.keep_checkpoints) < 1
-            or min(self.seed, self.max_tokens_per_microbatch) < 0
-        ):
-            raise UsageError(
-                "steps, batch_size, save_every and keep_checkpoints must be at least 1, seed and "
-                "max_tokens_per_microbatch at least 0"
-            )
+        self.check_shared_fields()
+        self.check_at_least_one("batch_size")
         if not self.algorithm.learns_from_given:
             raise UsageError(f"{type(self.algorithm).__name__} learns from rewards for sampled answers: use an RL job")
-        if self.lora is not None and self.frozen_layers:
-            raise UsageError("adapters leave all weights as they are: give either lora or frozen_layers")
         if self.algorithm.needs_pairs and not isinstance(self.data, str):
             raise UsageError("a task has no rejected answers: give a JSONL file with 'prompt', 'chosen' and 'rejected'")
         if self.algorithm.needs_teacher != (self.teacher is not None):
@@ -136,7 +128,7 @@ def build_sft_learner(job: FineTune, policy: PonderPolicy) -> Learner:
     return Learner(
         policy.net,
         job.algorithm,
-        job.optimizer,
+        job.optimizer.over(job.steps),
         max_tokens_per_microbatch=job.max_tokens_per_microbatch,
         gradient_checkpointing=job.gradient_checkpointing,
         frozen_layers=job.frozen_layers,

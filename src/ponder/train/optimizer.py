@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, get_args
 
 import torch
@@ -33,10 +33,11 @@ class AdamW:
     eps: Annotated[float, "added to the root of the second moment"] = 1e-8
     weight_decay: Annotated[float, "decoupled from the gradient"] = 0.0
     warmup_steps: Annotated[int, "steps over which the learning rate rises"] = 0
-    decay_steps: Annotated[int, "the cosine reaches its floor at this step; 0: a constant rate"] = 0
+    decay_steps: Annotated[int, "the cosine reaches its floor at this step, not at the last"] = 0
     min_lr_ratio: Annotated[float, "the share of lr that the cosine ends at"] = 0.0
     max_grad_norm: Annotated[float, "the gradient's global norm is clipped to this"] = 1.0
     states: Annotated[States, "how Adam's moments are stored"] = "float32"
+    cosine: Annotated[bool, "lower the learning rate along a cosine, to its floor at the last step"] = False
 
     UNBOUNDED: ClassVar = ("max_grad_norm",)  # see settings.py
 
@@ -60,6 +61,10 @@ class AdamW:
             raise UsageError(f"max_grad_norm is {self.max_grad_norm}; it must be positive (inf: no clipping)")
         if self.states not in get_args(States):
             raise UnknownName("kind of optimiser states", self.states, get_args(States))
+
+    def over(self, steps: int) -> AdamW:
+        """The same for a job of so many optimizer steps, at the last of which a cosine ends."""
+        return replace(self, decay_steps=steps) if self.cosine and not self.decay_steps else self
 
     def lr_at(self, step: int) -> float:
         """Learning rate of step 0, 1, 2, ..."""

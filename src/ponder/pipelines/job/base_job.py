@@ -91,7 +91,7 @@ def training_summary(job: Any, folder: Path) -> list[str]:
 
 def solve_hint(question: str, model: Path, job: Any) -> str:
     """A command that asks the trained model, with as many tokens as it was trained with."""
-    sampling = getattr(getattr(job, "strategy", None), "sampling", None)
+    sampling = getattr(next((strategy for strategy, _ in as_job(job).strategies()), None), "sampling", None)
     tokens = getattr(sampling, "max_tokens", DEFAULT_ANSWER_TOKENS)
     more = "" if tokens == DEFAULT_ANSWER_TOKENS else f" --max-tokens {tokens}"
     return f"ponder solve {shlex.quote(question)} --model {shlex.quote(str(model))}{more}"

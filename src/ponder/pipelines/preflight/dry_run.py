@@ -133,5 +133,5 @@ async def sample_groups(job: RL, policy: PonderPolicy, count: int, have: Sequenc
         policy.reseed(job.seed, 0, *([1] if traces else []))
         problems = job.task.train
         chosen = job.curriculum.choose(problems, job.seed, len(traces), count - len(traces), PassRateHistory())
-        traces += await solve_all([problems[i] for i in chosen], job.strategy, policy, job.task.verifier)
+        traces += await solve_all([problems[i] for i in chosen], job.rollout_strategy, policy, job.task.verifier)
     return traces

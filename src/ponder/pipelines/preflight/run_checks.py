@@ -49,7 +49,7 @@ async def preflight_rl(
     job: RL, policy: PonderPolicy, learner: Learner, critic: Learner | None = None
 ) -> tuple[list[Check], PreflightData | None]:
     """The results of all checks, and their data; a single failed one if sampling fails, or nothing has a gradient."""
-    sampling = job.sampling
+    sampling = job.rollout_sampling
     try:
         e = await _gather_samples(job, policy, learner, sampling)
     except ModelError as why:
@@ -100,7 +100,7 @@ async def _gather_samples(job: RL, policy: PonderPolicy, learner: Learner, sampl
     tokenizer, scorer = policy.tokenizer, job.task.verifier.name
     policy.reseed(job.seed)
     problems = shortest_prompts(policy, shuffled_problems(job.task.train, job.seed, 0, 8 * NUM_PROBLEMS))
-    samples = await draw_short_samples(policy, problems, sampling, job.strategy)
+    samples = await draw_short_samples(policy, problems, sampling, job.rollout_strategy)
     real = add_ended_answers(samples, answer_end_token(tokenizer) if tokenizer.eos else None, scorer)
     traces = [trace for trace, _ in samples]
     with learner.unchanged():

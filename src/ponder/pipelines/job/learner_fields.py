@@ -1,0 +1,38 @@
+"""Which weights of a model learn, and in how much memory: settings of every job with a `Learner`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from ponder.errors import UsageError
+from ponder.nets.lora import LoRA
+from ponder.pipelines.job.shared_fields import TrainingFields
+from ponder.settings import SettingsOf
+from ponder.train.optimizer import AdamW
+
+ALGORITHM_HELP = "credit rule and loss; its settings are such as --algorithm.clip_high or --algorithm.kl.estimator"
+OptimizerField = Annotated[AdamW, SettingsOf("optimizer", "ponder.train.optimizer:AdamW"), "settings of AdamW"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerFields(TrainingFields):
+    """`lora`: None trains the weights themselves. With frozen layers, embeddings and head do not learn either."""
+
+    lora: Annotated[
+        LoRA | None, SettingsOf("lora", "ponder.nets.lora:LoRA"), "train adapters in place of the weights"
+    ] = None
+    frozen_layers: Annotated[int, "the lowest so many layers stay as they are"] = 0
+    max_tokens_per_microbatch: Annotated[
+        int, "tokens per forward pass: memory only, not the result; 0: as many as suit the device"
+    ] = 0
+    gradient_checkpointing: Annotated[
+        bool, "recompute activations in the backward pass: less memory, a third more time"
+    ] = False
+
+    def check_shared_fields(self) -> None:
+        super().check_shared_fields()
+        if min(self.frozen_layers, self.max_tokens_per_microbatch) < 0:
+            raise UsageError("frozen_layers and max_tokens_per_microbatch must be 0 or more")
+        if self.lora is not None and self.frozen_layers:
+            raise UsageError("adapters leave all weights as they are: give either lora or frozen_layers")

@@ -1,0 +1,59 @@
+"""The settings that several jobs share, each with its help and its check in one place.
+
+A job inherits what it has: the device (`ComputeFields`), checkpoints (`TrainingFields`), and which weights learn in how
+much memory (`learner_fields.LearnerFields`). All are given by keyword. The command line reads help and defaults here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from ponder.errors import UsageError
+
+TASK_HELP = "addition, countdown, gsm8k ... (ponder tasks lists them) or module:object"
+MODEL_HELP = "smollm2, a Hugging Face folder, a .gguf file, a run directory, or openai:URL for a server"
+
+Model = Annotated[str, MODEL_HELP]
+Template = Annotated[str | None, "plain, qa, r1 or jinja2 text, in place of the model's own chat template"]
+Guide = Annotated[
+    str, "what guides a search: likelihood, p_true, reward:FOLDER, genrm:MODEL, module:object; oracle (eval only)"
+]
+Device = Annotated[str, "auto, cpu, cuda or mps"]
+Dtype = Annotated[str, "auto, float32, bfloat16 or float16"]
+Steps = Annotated[int, "steps of training"]
+SaveEvery = Annotated[int, "steps between checkpoints"]
+KeepCheckpoints = Annotated[int, "checkpoints to keep, besides the best"]
+MaxConcurrency = Annotated[int, "problems in flight; an interruption loses at most these"]
+IncludeHeldOut = Annotated[bool, "also an evaluation's problems, which are left out otherwise"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeFields:
+    """Where a job runs, and its random numbers."""
+
+    seed: Annotated[int, "seed of every random number"] = 0
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+
+    def check_shared_fields(self) -> None:
+        if self.seed < 0:
+            raise UsageError(f"seed is {self.seed}; it must be 0 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingFields(ComputeFields):
+    """Of a job that trains."""
+
+    steps: Steps = 100
+    save_every: SaveEvery = 20
+    keep_checkpoints: KeepCheckpoints = 2
+
+    def check_shared_fields(self) -> None:
+        super().check_shared_fields()
+        self.check_at_least_one("steps", "save_every", "keep_checkpoints")
+
+    def check_at_least_one(self, *names: str) -> None:
+        for name in names:
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is {getattr(self, name)}; it must be at least 1")
