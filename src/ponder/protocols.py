@@ -165,6 +165,11 @@ class Job(Protocol):
         """Each strategy that the job runs, with its budget or None."""
         ...
 
+    def training_jobs(self) -> list[tuple[str, Any]]:
+        """The jobs in it that can be planned, each with the name of its stage; "" if it is the job itself. Such a job
+        has a `preflight_report`."""
+        ...
+
     def summary_lines(self, folder: Path, result: Any) -> list[str]:
         """What came out, for people. `result`: what the call returned."""
         ...

@@ -164,26 +164,18 @@ def _refuse_run_flags(given: dict[str, Any]) -> None:
 
 def find_training_job(job: Any) -> tuple[Any, str]:
     """The first job that trains, and what to say of it where there are several."""
-    from ponder.pipelines.rl import RL
-    from ponder.pipelines.sft import FineTune
-    from ponder.pipelines.stages import Stages
+    from ponder.pipelines.job.base_job import as_job
 
-    stages = list(job.stages) if isinstance(job, Stages) else []
-    for i, stage in enumerate(stages):
-        if isinstance(stage.job, RL | FineTune):
-            return stage.job, f"stage {stage.name!r}, {i + 1} of {len(stages)}; later ones begin from what it learns"
-    if not isinstance(job, RL | FineTune):
+    training = as_job(job).training_jobs()
+    if not training:
         raise UsageError(f"only training can be planned, and {type(job).__name__} does not train: `ponder run` it")
-    return job, ""
+    name, first = training[0]
+    return first, f"stage {name!r}, the first that trains; later ones begin from what it learns" if name else ""
 
 
 def fill_plan(run_plan: RunPlan, scan: int, probe: int, seen: ProgressTracker) -> None:
     """Try the job out. The dry run comes first, so that the memory it measures is the run's own."""
     from ponder.models.load import load_policy
-    from ponder.pipelines.preflight.run_checks import preflight_rl, preflight_sft
-    from ponder.pipelines.problems.conversations import read_conversations
-    from ponder.pipelines.rl import RL, build_learners
-    from ponder.pipelines.sft import build_sft_learner
 
     job = run_plan.job
     if probe:
@@ -192,29 +184,20 @@ def fill_plan(run_plan: RunPlan, scan: int, probe: int, seen: ProgressTracker) -
     seen.phase("load")
     policy = load_policy(job.model, template=job.template, device=job.device, dtype=job.dtype)
     policy.on_tokens = seen.tokens
-    learner, critic = build_learners(job, policy) if isinstance(job, RL) else (build_sft_learner(job, policy), None)
-    _describe_model(run_plan, policy, learner)
     seen.phase("check")
-    if isinstance(job, RL):
-        run_plan.checks, evidence = event_loop.run(preflight_rl(job, policy, learner, critic))
-    else:
-        problems = (
-            read_conversations(job.data, job.algorithm.needs_pairs) if isinstance(job.data, str) else job.data.train
-        )
-        run_plan.checks, evidence = preflight_sft(job, problems, policy, learner)
-    if evidence is not None:
-        _, step = evidence.credited()[0]
-        run_plan.token_spans, run_plan.sample_was_cut = (
-            token_spans(evidence),
-            evidence.sampled_lengths.get(id(step), len(step.token_ids)) < len(step.token_ids),
-        )
-    if run_plan.dry_run is not None and evidence is not None:
+    learner, run_plan.checks, data = job.preflight_report(policy)
+    _describe_model(run_plan, policy, learner)
+    if data is None:
+        return
+    _, step = data.credited()[0]
+    run_plan.token_spans = token_spans(data)
+    run_plan.sample_was_cut = data.sampled_lengths.get(id(step), len(step.token_ids)) < len(step.token_ids)
+    if run_plan.dry_run is not None:
         _forecast_time(run_plan, run_plan.dry_run, learner)
-    if scan and isinstance(job, RL) and evidence is not None:
+    if scan and job.strategies():
         seen.phase("sample")
-        run_plan.pass_rate = _scan_pass_rate(
-            job, policy, scan, run_plan.dry_run.first_traces if run_plan.dry_run else []
-        )
+        have = run_plan.dry_run.first_traces if run_plan.dry_run else []
+        run_plan.pass_rate = _scan_pass_rate(job, policy, scan, have)
 
 
 def _dry_run(run_plan: RunPlan, steps: int, seen: ProgressTracker) -> None:

@@ -21,7 +21,7 @@ from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.learner_fields import ALGORITHM_HELP, LearnerFields, OptimizerField
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.job.shared_fields import MODEL_HELP, TASK_HELP, Template
-from ponder.pipelines.preflight.run_checks import run_preflight
+from ponder.pipelines.preflight.run_checks import PreflightReport, preflight_rl, run_preflight
 from ponder.pipelines.problems.curriculum import Curriculum, PassRateHistory, Uniform
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.solve import solve_all
@@ -154,6 +154,14 @@ class RL(LearnerFields, BaseJob):
             return {}
         once = "a step's samples are learned from once, so that every ratio is 1; give epochs_per_batch or minibatches"
         return {"algorithm.clip": once, "algorithm.clip_high": once}
+
+    def training_jobs(self) -> list[tuple[str, Any]]:
+        return [("", self)]
+
+    def preflight_report(self, policy: PonderPolicy) -> PreflightReport:
+        """What the checks before the first step say."""
+        learner, critic = build_learners(self, policy)
+        return PreflightReport(learner, *event_loop.run(preflight_rl(self, policy, learner, critic)))
 
     def check_memory(self) -> None:
         """Refuse a step that this machine's memory cannot hold."""

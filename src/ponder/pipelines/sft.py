@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -37,6 +37,9 @@ from ponder.train.learner import Learner
 from ponder.train.objective import Objective
 from ponder.train.optimizer import AdamW
 from ponder.types import Ids, Problem, Score, Step, Trace, ids, prompt_trace
+
+if TYPE_CHECKING:
+    from ponder.pipelines.preflight.run_checks import PreflightReport
 
 PREFERENCE_SCORER = "preferred"  # the scorer's name under which a pair is marked
 
@@ -79,6 +82,16 @@ class FineTune(LearnerFields, BaseJob):
             raise UsageError("a task has no rejected answers: give a JSONL file with 'prompt', 'chosen' and 'rejected'")
         if self.algorithm.needs_teacher != (self.teacher is not None):
             raise UsageError("distillation needs a teacher, and only distillation: give both or neither")
+
+    def training_jobs(self) -> list[tuple[str, Any]]:
+        return [("", self)]
+
+    def preflight_report(self, policy: PonderPolicy) -> PreflightReport:
+        """What the checks of given answers say."""
+        from ponder.pipelines.preflight.run_checks import PreflightReport, preflight_sft
+
+        learner = build_sft_learner(self, policy)
+        return PreflightReport(learner, *preflight_sft(self, _read_problems(self), policy, learner))
 
     def check_memory(self) -> None:
         """Refuse a step that this machine's memory cannot hold."""

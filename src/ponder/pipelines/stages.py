@@ -50,6 +50,9 @@ class Stages(BaseJob):
                 if wanted not in names[:i]:
                     raise UnknownName("earlier stage", wanted, names[:i])
 
+    def training_jobs(self) -> list[tuple[str, Any]]:
+        return [(stage.name, job) for stage in self.stages for _, job in as_job(stage.job).training_jobs()]
+
     def __call__(self, folder: str | Path, progress: Progress | None = None) -> dict[str, Any]:
         """What each stage returned, by name; for training that was finished before, the folder of its model."""
         progress = progress or NoProgress()

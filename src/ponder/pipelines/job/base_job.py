@@ -42,6 +42,9 @@ class BaseJob:
         strategy = getattr(self, "strategy", None)
         return [] if strategy is None else [(strategy, getattr(self, "budget", None))]
 
+    def training_jobs(self) -> list[tuple[str, Any]]:
+        return []
+
     def summary_lines(self, folder: Path, result: Any) -> list[str]:
         return training_summary(self, folder)
 

@@ -6,7 +6,7 @@ Nothing of the run changes: no step is taken, and every step of the run seeds th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,12 @@ from ponder.types import Problem, Sampling
 
 if TYPE_CHECKING:
     from ponder.pipelines.rl import RL
+
+
+class PreflightReport(NamedTuple):
+    learner: Learner
+    checks: list[Check]
+    data: PreflightData | None  # what they were made on; None if sampling failed or nothing has a gradient
 
 
 async def run_preflight(job: RL, policy: PonderPolicy, learner: Learner, critic: Learner | None = None) -> list[Check]:
