@@ -220,6 +220,8 @@ def _set_up() -> None:
         " --run labelled",
         f"eval {TASK} --model model --strategy mcts --guide oracle --n 12 --strategy.rollouts 1 --max-tokens 24"
         " --limit 12 --temperature 1.3 --run searched",
+        f"eval {TASK} --model model --strategy mcts --guide oracle --n 16 --strategy.rollouts 1 --strategy.cut tokens:2"
+        " --max-tokens 24 --limit 12 --temperature 1.3 --run deep",
     ):  # fmt: skip
         code, said, _ = _run(line, Path.cwd())
         if code:

@@ -145,7 +145,9 @@ def test_plan_the_first_stage_that_trains(ponder: Ponder, here: Path) -> None:
     more += '    return Stages((Stage("rl", rl), Stage("test", Evaluate(rl.task, "stage:rl", limit=2))))\n'
     Path("several.py").write_text(more)
     said = ponder("plan", "several.py", *QUICK)
-    assert said.code == 0 and "stage 'rl', the first that trains; later ones begin from what it learns" in said.out, said.err
+    assert said.code == 0 and "stage 'rl', the first that trains; later ones begin from what it learns" in said.out, (
+        said.err
+    )
 
 
 def test_help(ponder: Ponder, here: Path) -> None:

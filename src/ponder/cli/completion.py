@@ -161,7 +161,8 @@ def _flags(parameters: Sequence[schema.Parameter], rest: Sequence[str]) -> list[
         elif not _has_place(p):
             flag = p.name.replace("_", "-")
             out.append(f"--no-{flag}" if _is_switch(p) and p.default is True else f"--{flag}")
-    return [*out, "--help"]
+    config = ["--config", "--print-config"] if any(p.name == "run" for p in parameters) else []
+    return [*out, *config, "--help"]
 
 
 def _settings(
@@ -172,7 +173,7 @@ def _settings(
         return schema.read_fields(settings.target)
     for p in parameters:
         named = next((m for m in _markers(p) if isinstance(m, Named)), None)
-        owners = ("task", "source", "name") if settings.prefix == "task" else (settings.prefix,)
+        owners = ("task", "data", "source", "name") if settings.prefix == "task" else (settings.prefix,)
         if named is None or p.name not in owners:
             continue
         if p.kind is inspect.Parameter.POSITIONAL_ONLY:

@@ -39,6 +39,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, prog: str, description: str = "") -> None:
         super().__init__(prog=prog, description=description, allow_abbrev=False, formatter_class=_HelpFormatter)
         self._prefixes: dict[str, str] = {}  # the prefix of dotted flags -> the parameter that takes them
+        self._parameters: list[schema.Parameter] = []
 
     def error(self, message: str) -> NoReturn:
         text = message.removeprefix("argument ")
@@ -50,9 +51,12 @@ class Parser(argparse.ArgumentParser):
 
     def add_signature(self, signature: schema.Signature) -> Parser:
         """Add a flag for every parameter of this signature."""
+        self._parameters += signature.parameters
         for parameter in signature.parameters:
             try:
                 self._add_parameter(parameter)
+                if parameter.name == "run":
+                    self._add_config_flags()
             except argparse.ArgumentError:
                 flag = parameter.name
                 raise UsageError(f"a recipe cannot have the parameter {flag!r}: `{self.prog}` has that flag") from None
@@ -60,6 +64,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse_given(self, argv: Sequence[str]) -> dict[str, Any]:
         """The arguments that were given, by parameter name; the others are left to the function's defaults."""
+        argv = self._with_config(argv)
         argv, settings = self._take_dotted(argv)
         optional_place = any(action.nargs == "?" and not action.option_strings for action in self._actions)
         parse = self.parse_known_intermixed_args if optional_place else self.parse_known_args
@@ -68,7 +73,49 @@ class Parser(argparse.ArgumentParser):
             if not extra[0].startswith("-"):
                 self.error(f"{extra[0]!r} is one argument too many")
             self.error(self._unknown_flag(extra[0].partition("=")[0]))
-        return vars(given) | settings
+        out = vars(given) | settings
+        if out.pop("print_config", False):
+            from ponder.cli.config_files import config_text
+
+            print(config_text(out, self._parameters), end="")
+            self.exit()
+        return out
+
+    def _add_config_flags(self) -> None:
+        self.add_argument("--config", metavar="PATH", help="a YAML or JSON file of flags; those given here override it")
+        self.add_argument(
+            "--print-config", action="store_true", default=argparse.SUPPRESS, help="print such a file, and do nothing"
+        )
+        self.set_defaults(config=argparse.SUPPRESS)
+
+    def _with_config(self, argv: Sequence[str]) -> list[str]:
+        """The arguments with those of a `--config FILE` before them."""
+        words = list(argv)
+        at = next((i for i, word in enumerate(words) if word.partition("=")[0] == "--config"), None)
+        if at is None or not any(p.name == "run" for p in self._parameters):
+            return words
+        from ponder.cli.config_files import config_places, config_words, read_config
+
+        flag, equals, value = words.pop(at).partition("=")
+        if not equals:
+            if at == len(words) or words[at].startswith("--"):
+                self.error(f"{flag}: expected one argument")
+            value = words.pop(at)
+        config = read_config(Path(value))
+        given = config_words(config, self._parameters, Path(value)) + words
+        plain, _ = self._take_dotted(given)
+        return (config_places(config, self._parameters) if not self._has_places(plain) else []) + given
+
+    def _has_places(self, words: Sequence[str]) -> bool:
+        """Whether something is given by place."""
+        switches = {o for a in self._actions if a.nargs == 0 for o in a.option_strings}
+        before = ""
+        for word in words:
+            is_value = before.startswith("--") and "=" not in before and before not in switches
+            if not word.startswith("-") and not is_value:
+                return True
+            before = "" if is_value else word
+        return False
 
     def _take_dotted(self, argv: Sequence[str]) -> tuple[list[str], dict[str, dict[str, str]]]:
         """Split `--PREFIX.NAME VALUE` and `--PREFIX.NAME=VALUE` from the other arguments."""
