@@ -67,6 +67,10 @@ def test_bad_files_are_refused(text: str, words: str) -> None:
         encoded("addition", "--config", "job.yaml")
 
 
+def test_parser_gives_neither_flag_to_the_command() -> None:
+    assert set(parse("addition")) == {"task"}
+
+
 def test_missing_file_is_refused() -> None:
     with pytest.raises(UsageError, match=r"there is no file nowhere\.yaml"):
         parse("addition", "--config", "nowhere.yaml")

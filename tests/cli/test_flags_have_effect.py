@@ -67,6 +67,8 @@ COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("train", "lora_settings"): ({}, {"rank": "4"}),
     ("train", "task_settings"): ({}, {"digits": "3"}),
     ("train", "curriculum"): ({}, "frontier"),
+    ("train", "eval_limit"): ({"eval_every": 5}, 3),
+    ("train", "eval_samples"): ({"eval_every": 5}, 3),
     ("train", "curriculum_settings"): ({"curriculum": "frontier"}, {"focus": "2"}),
     ("train", "sampling_settings"): ({}, {"stop": "END"}),
     ("sft", "data"): ({}, "rows.jsonl"),

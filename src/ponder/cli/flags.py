@@ -82,11 +82,10 @@ class Parser(argparse.ArgumentParser):
         return out
 
     def _add_config_flags(self) -> None:
-        self.add_argument("--config", metavar="PATH", help="a YAML or JSON file of flags; those given here override it")
-        self.add_argument(
-            "--print-config", action="store_true", default=argparse.SUPPRESS, help="print such a file, and do nothing"
-        )
-        self.set_defaults(config=argparse.SUPPRESS)
+        about = "a YAML or JSON file of flags; those given here override it"
+        self.add_argument("--config", metavar="PATH", default=argparse.SUPPRESS, help=about)
+        about = "print such a file, and do nothing"
+        self.add_argument("--print-config", action="store_true", default=argparse.SUPPRESS, help=about)
 
     def _with_config(self, argv: Sequence[str]) -> list[str]:
         """The arguments with those of a `--config FILE` before them."""

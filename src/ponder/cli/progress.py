@@ -21,6 +21,7 @@ from ponder.types import Score, Trace
 
 # What else to show of a step: metric, short name, format.
 DETAIL_METRICS = (
+    ("eval/accuracy", "held-out", ".3f"),
     ("frac_reward_zero_std", "zero-std", ".2f"),
     ("completions/mean_length", "length", ".1f"),
     ("completions/clipped_ratio", "clipped", ".2f"),
@@ -34,6 +35,7 @@ PHASE_TEXTS = {
     "sample": "sampling",
     "learn": "learning",
     "save": "saving",
+    "eval": "evaluating",
     "solve": "solving",
 }
 HEARTBEAT_SECONDS = 15.0  # seconds

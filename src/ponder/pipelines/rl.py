@@ -9,7 +9,7 @@ import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from ponder import event_loop, memory_check
 from ponder.errors import UsageError, VerifierError
@@ -26,13 +26,14 @@ from ponder.pipelines.problems.curriculum import Curriculum, PassRateHistory, Un
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.solve import solve_all
 from ponder.pipelines.training import flat_rewards
+from ponder.pipelines.training.held_out_accuracy import ACCURACY, START_ACCURACY, held_out_accuracy
 from ponder.pipelines.training.sample_metrics import has_reward_spread, sample_metrics
 from ponder.pipelines.training.session import TrainingSession, TrainingState
 from ponder.pipelines.training.teachers import load_teacher, load_value_model
 from ponder.protocols import NoProgress, Progress, Strategy, Task
 from ponder.reason.strategies import Samples
 from ponder.runs import Run
-from ponder.settings import Named, SettingsOf
+from ponder.settings import Named, SettingsOf, When
 from ponder.train import checkpoint
 from ponder.train.critic import critic_metrics, make_critic_learner, write_values
 from ponder.train.learner import Learner
@@ -46,8 +47,6 @@ from ponder.verify.undecided import VerdictCounts, count_verdicts, too_many_unde
 @dataclass(frozen=True)
 class RL(LearnerFields, BaseJob):
     """The job. Calling it with a run directory trains, or resumes that run."""
-
-    READ_SPLITS: ClassVar = ("train",)  # the splits of the task that the result depends on
 
     task: Annotated[Task, Named("ponder.tasks:TASKS"), TASK_HELP]
     model: Annotated[str | ScratchModel, MODEL_HELP] = "smollm2"
@@ -82,13 +81,19 @@ class RL(LearnerFields, BaseJob):
         int, "stop if rewards have not differed in so many steps from the start; 0: never"
     ] = 8
     preflight: Annotated[bool, "skip the checks before the first step"] = True
+    eval_every: Annotated[int, "steps between evaluations on held-out problems; 0: none"] = 0
+    eval_limit: Annotated[int, "held-out problems to evaluate on, at most", When("eval_every")] = 128
+    eval_samples: Annotated[
+        int, "samples of each, for pass@1 and the majority's accuracy; 0: greedy alone", When("eval_every")
+    ] = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "task", apply_style(self.task, self.rollout_strategy, self.template))
         self.check_shared_fields()
-        self.check_at_least_one("problems_per_step", "group_size", "epochs_per_batch", "minibatches")
-        if self.max_steps_without_signal < 0:
-            raise UsageError(f"max_steps_without_signal is {self.max_steps_without_signal}; it must be 0 or more")
+        self.check_at_least_one("problems_per_step", "group_size", "epochs_per_batch", "minibatches", "eval_limit")
+        for name in ("max_steps_without_signal", "eval_every", "eval_samples"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} is {getattr(self, name)}; it must be 0 or more")
         if self.dynamic_sampling_rounds is not None and self.dynamic_sampling_rounds < 0:
             given = self.dynamic_sampling_rounds
             raise UsageError(f"dynamic_sampling_rounds is {given}; it is a number of rounds, 0 or more")
@@ -155,6 +160,11 @@ class RL(LearnerFields, BaseJob):
         once = "a step's samples are learned from once, so that every ratio is 1; give epochs_per_batch or minibatches"
         return {"algorithm.clip": once, "algorithm.clip_high": once}
 
+    @property
+    def READ_SPLITS(self) -> tuple[str, ...]:
+        """The splits of the task that the result depends on."""
+        return ("train", "test") if self.eval_every else ("train",)
+
     def training_jobs(self) -> list[tuple[str, Any]]:
         return [("", self)]
 
@@ -192,6 +202,9 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
             watch.phase("check")
             await run_preflight(job, policy, learner, critic)
         policy.on_tokens = watch.tokens
+        at_start: dict[str, float] = {}
+        if job.eval_every and not session.state.step:
+            at_start = {START_ACCURACY: (await evaluate_held_out(job, policy, 0, watch))[ACCURACY]}
         for step in session.remaining_steps():
             with session.step() as state:
                 began = time.perf_counter()
@@ -219,6 +232,9 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
                 state.num_tokens += metrics["num_tokens"]
                 metrics |= {"num_tokens": state.num_tokens, "groups": float(len(traces))}
                 metrics |= {"time/sample": sampled - began, "time/learn": ended - sampled, "step_time": ended - began}
+                metrics |= at_start if step == 0 else {}
+                if job.eval_every and ((step + 1) % job.eval_every == 0 or step + 1 == job.steps):
+                    metrics |= await evaluate_held_out(job, policy, step + 1, watch)
                 session.record(state, metrics, rollouts)
             scores = (t.steps[i].scores.get(verifier.name) for t in rollouts for i in t.answers())
             verdicts.append(count_verdicts(s for s in scores if s is not None))
@@ -227,6 +243,16 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
             if job.algorithm.needs_reward:
                 flat_rewards.stop_if_flat(session, job.max_steps_without_signal)
     return policy
+
+
+async def evaluate_held_out(job: RL, policy: PonderPolicy, step: int, watch: Progress) -> dict[str, float]:
+    """Accuracy on held-out problems after so many steps, and the time it took."""
+    watch.phase("eval")
+    began = time.perf_counter()
+    metrics = await held_out_accuracy(
+        job.task, policy, job.rollout_sampling, job.eval_limit, job.eval_samples, job.seed, step
+    )
+    return metrics | {"time/eval": time.perf_counter() - began}
 
 
 async def collect_rollouts(

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 METRIC_LABELS = {
     "reward": "mean reward",
     "accuracy": "accuracy",
+    "eval/accuracy": "held-out accuracy, greedy",
     "loss": "loss",
     "completions/mean_length": "mean length, tokens",
     "entropy": "entropy, nats per token",

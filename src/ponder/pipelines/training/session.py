@@ -27,6 +27,7 @@ from ponder.nets.decoder import Decoder
 from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.lora import LoRA
 from ponder.pipelines.preflight.checks import check_gradient, raise_if_failed
+from ponder.pipelines.training.held_out_accuracy import ACCURACY as HELD_OUT_ACCURACY
 from ponder.protocols import Progress
 from ponder.runs import Run, read_metrics
 from ponder.train import checkpoint
@@ -155,7 +156,7 @@ class TrainingSession:
         self.watch.step(state.step, self.job.steps, metrics, traces)
         if state.step % self.job.save_every == 0 or state.step == self.job.steps:
             self.watch.phase("save")
-            self.save(metrics.get("reward"))
+            self.save(metrics.get(HELD_OUT_ACCURACY if getattr(self.job, "eval_every", 0) else "reward"))
         for learner in self.learners.values():
             if learner.pending_interrupt is not None:
                 raise learner.pending_interrupt
