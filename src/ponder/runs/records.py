@@ -23,6 +23,7 @@ from typing import IO, Any
 from zlib import crc32
 
 from ponder import full_disk
+from ponder.atomic_write import fsync_path
 from ponder.errors import RunError
 
 _CHUNK_BYTES = 1 << 16
@@ -304,12 +305,3 @@ def _damaged_record(path: Path, line: int, why: str, number: int | None, offset:
 
 def damaged_record(path: Path, number: int, why: str) -> RunError:
     return _damaged_record(path, number, why, None, 0)
-
-
-def fsync_path(path: Path) -> None:
-    """Write a file's bytes, or a folder's entries, through to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

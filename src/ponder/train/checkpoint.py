@@ -32,11 +32,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ponder import full_disk, signals
+from ponder.atomic_write import fsync_path
 from ponder.errors import Interrupted, PonderError, RunError, UsageError
 from ponder.runs import Run, checkpoints
 from ponder.runs import manifest as manifests
 from ponder.runs.manifest import ManifestMismatch
-from ponder.runs.records import fsync_path
 from ponder.train.finite_checks import Diverged, check_tensors_finite, invalid_reason
 
 TENSORS_FILE, STATE_FILE = "learner.safetensors", "state.json"

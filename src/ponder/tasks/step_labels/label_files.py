@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ponder.atomic_write import write_atomically
 from ponder.errors import TaskError, UnknownName
 from ponder.filter_report import FilterReport
 from ponder.strict_parsing import parse_json
@@ -126,9 +127,7 @@ def write_labels(path: str | Path, traces: Sequence[Trace], format: str) -> int:
     rows = [row for trace in traces for row in STEP_LABEL_FORMATS[format].write(trace)]
     if not rows:
         raise TaskError(f"no trace has labels that the format {format!r} can hold: nothing is written to {path}")
-    beside = Path(path).with_name(Path(path).name + ".new")
-    beside.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    beside.replace(path)
+    write_atomically(Path(path), "".join(json.dumps(row) + "\n" for row in rows))
     return len(rows)
 
 
