@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from fakes import CONFIGS, char_policy, plain_hidden, plain_logits, plain_logprobs, run_async, tiny_decoder, weights64
+from fakes import CONFIGS, char_policy, run_async, tiny_decoder
 from ponder.engine import kv_cache, torch_attention
 from ponder.engine.adapters import Adapters, _add_lora
 from ponder.engine.engine import Engine
@@ -32,6 +32,7 @@ from ponder.nets.decoder import Decoder
 from ponder.nets.lora import LORA_TARGETS, PEFT_PREFIX
 from ponder.protocols import Policy
 from ponder.types import Completion, Sampling, ids, user_messages
+from reference_decoder import plain_hidden, plain_logits, plain_logprobs, weights64
 
 PROMPTS = [[5], [9, 3, 22, 40, 17], [33] * 11, [8, 60, 7]]
 SHAPES: dict[str, tuple[int, float, Sequence[str]]] = {  # rank, alpha, targets

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 
-from fakes import char_policy, plain_logits, run_async, tiny_decoder, weights64
+from fakes import char_policy, run_async, tiny_decoder
 from ponder.engine import engine as module
 from ponder.engine import kv_cache
 from ponder.engine.engine import Engine
@@ -31,6 +31,7 @@ from ponder.engine.scheduler import PrefillChunk
 from ponder.errors import ModelError, UsageError
 from ponder.nets.decoder import Decoder
 from ponder.types import Sampling, ids
+from reference_decoder import plain_logits, weights64
 
 
 def request(prompt: list[int], n: int = 1, seed: int = 0, **sampling: Any) -> Request:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fakes import CONFIGS, plain_logits, run_async, tiny_decoder, weights64
+from fakes import CONFIGS, run_async, tiny_decoder
 from ponder import memory_check
 from ponder.engine import cpu_packed_weights, runner_factory
 from ponder.engine.cpu_packed_weights import PackedWeightsRunner
@@ -24,6 +24,7 @@ from ponder.engine.request import Request, SequenceState
 from ponder.nets import lora
 from ponder.nets.decoder import Decoder
 from ponder.types import Sampling, ids
+from reference_decoder import plain_logits, weights64
 
 PROMPTS = [[5], [9, 3, 22, 40, 17], [33] * 11, [8, 60, 7]]
 

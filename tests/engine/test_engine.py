@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from fakes import CONFIGS, plain_hidden, plain_logits, plain_logprobs, run_async, tiny_decoder, trace_group, weights64
+from fakes import CONFIGS, run_async, tiny_decoder, trace_group
 from ponder.engine import engine, kv_cache, torch_attention
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request, SequenceState
@@ -22,6 +22,7 @@ from ponder.train.learner import Learner
 from ponder.train.policy_gradient import GRPO
 from ponder.train.readouts import LogprobReadout
 from ponder.types import Sampling, ids
+from reference_decoder import plain_hidden, plain_logits, plain_logprobs, weights64
 
 PROMPTS = [[5], [9, 3, 22, 40, 17], [33] * 11, [8, 60, 7], [12, 12, 50, 9, 30, 4, 61, 22]]
 

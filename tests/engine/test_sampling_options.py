@@ -13,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from fakes import plain_logits, run_async, tiny_decoder, weights64
+from fakes import run_async, tiny_decoder
 from ponder.engine import sampler
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request, SequenceState
 from ponder.engine.sampling_step import sample_and_append
 from ponder.errors import UnknownName, UsageError
 from ponder.types import Sampling, ids
+from reference_decoder import plain_logits, weights64
 
 V = 12
 LOGITS = np.array([1.2, -0.3, 2.0, 0.0, 0.9, -1.5, 2.0, 0.4, -4.0, 1.1, 0.2, -0.7])

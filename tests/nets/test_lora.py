@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fakes import CONFIGS, plain_logits, run_async, tiny_decoder, weights64
+from fakes import CONFIGS, run_async, tiny_decoder
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request
 from ponder.errors import ModelError, PonderError, UsageError
@@ -25,6 +25,7 @@ from ponder.nets.lora import LORA_TARGETS, LoRA
 from ponder.nets.tree_attention import PaddedTreeAttention
 from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.types import Sampling, ids
+from reference_decoder import plain_logits, weights64
 
 peft = pytest.importorskip("peft")
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import float64_losses
-from fakes import mixed_groups, perturb, plain_hidden, tiny_decoder, weights64
+from fakes import mixed_groups, perturb, tiny_decoder
 from float64_losses import gap
 from ponder.nets.decoder import Decoder
 from ponder.nets.decoder_with_head import DecoderWithHead
@@ -19,6 +19,7 @@ from ponder.train.objective import Critic
 from ponder.train.optimizer import AdamW
 from ponder.train.ppo import PPO
 from ponder.types import Trace
+from reference_decoder import plain_hidden, weights64
 
 RULE = PPO(kl=None)
 

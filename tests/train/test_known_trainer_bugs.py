@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import float64_losses
-from fakes import fails_if, mixed_groups, perturb, plain_logprobs, tiny_decoder, trace_group, weights64
+from fakes import fails_if, mixed_groups, perturb, tiny_decoder, trace_group
 from float64_losses import gap, turned
 from ponder.errors import UsageError
 from ponder.nets import decoder, lora
@@ -33,6 +33,7 @@ from ponder.train.objective import KL, Objective
 from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.train.policy_gradient import DAPO, GRPO
 from ponder.types import Score, Trace
+from reference_decoder import plain_logprobs, weights64
 
 Patch = pytest.MonkeyPatch
 PLAIN = GRPO(kl=None)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import float64_losses
-from fakes import mixed_groups, perturb, plain_logprobs, tiny_decoder, trace_group, weights64
+from fakes import mixed_groups, perturb, tiny_decoder, trace_group
 from float64_losses import gap, turned
 from ponder.errors import UsageError
 from ponder.nets import lora
@@ -25,6 +25,7 @@ from ponder.train.objective import KL, Objective, Stats, Tokens
 from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Step, Trace, ids
+from reference_decoder import plain_logprobs, weights64
 
 PLAIN = GRPO(kl=None)
 

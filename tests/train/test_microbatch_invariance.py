@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import float64_losses
-from fakes import mixed_groups, perturb, plain_logprobs, tiny_decoder, trace_group, weights64
+from fakes import mixed_groups, perturb, tiny_decoder, trace_group
 from ponder.nets.decoder import Decoder
 from ponder.train import chunked_lm_head, readouts
 from ponder.train.algorithms import OFFLINE, ONLINE
@@ -27,6 +27,7 @@ from ponder.train.objective import Critic
 from ponder.train.pack import PackedBatch, chains
 from ponder.train.ppo import PPO
 from ponder.types import Score, Step, Trace, ids
+from reference_decoder import plain_logprobs, weights64
 
 HEAT = 0.8
 BY = 0.01  # two fifths of the ratios then lie outside the clip range

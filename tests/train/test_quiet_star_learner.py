@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fakes import char_policy, plain_hidden, plain_logits, weights64
+from fakes import char_policy
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.train.optimizer import AdamW
 from ponder.train.quiet_star_learner import (
@@ -25,6 +25,7 @@ from ponder.train.quiet_star_learner import (
     thought_rewards,
 )
 from ponder.types import ids
+from reference_decoder import plain_hidden, plain_logits, weights64
 
 START, END = 7, 8  # two of the alphabet's tokens
 

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fakes import mixed_groups, perturb, plain_hidden, tiny_decoder, trace_group, weights64
+from fakes import mixed_groups, perturb, tiny_decoder, trace_group
 from float64_losses import Grads, gap
 from ponder.errors import ModelError, UsageError
 from ponder.nets import hf
@@ -41,6 +41,7 @@ from ponder.train.reward_objectives import (
     two_hot,
 )
 from ponder.types import Score, Step, Trace, ids
+from reference_decoder import plain_hidden, weights64
 
 RULES: dict[str, RewardObjective] = {
     "pairs": BradleyTerry(), "orm": OutcomeReward(), "orm, bias": OutcomeReward(bias=True), "prm": ProcessReward(),
