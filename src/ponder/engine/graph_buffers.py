@@ -60,18 +60,18 @@ def _split_long_tails(plan: AttentionPlan) -> None:
 
 def _limit_sharing_depth(shared: Sequence[KVSegment]) -> list[KVSegment]:
     """Of a deep tree, only segments near the root stay shared: a row reads three of them, then one of its own."""
-    kept: list[KVSegment] = []
+    still_shared: list[KVSegment] = []
     own: dict[int, KVSegment] = {}
     depth: dict[int, int] = {}
     for segment in sorted(shared, key=lambda s: s.position):
         deep = depth.get(segment.rows[0], 0)  # all readers of this segment have read the same before it
         if deep < 3:
-            kept.append(segment)
+            still_shared.append(segment)
             depth |= dict.fromkeys(segment.rows, deep + 1)
         else:
             for row in segment.rows:
                 own.setdefault(row, KVSegment([row], segment.position)).slot_runs += segment.slot_runs
-    return [*kept, *own.values()]
+    return [*still_shared, *own.values()]
 
 
 class GraphBuffers:

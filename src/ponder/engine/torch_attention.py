@@ -190,13 +190,17 @@ class DecodeAttention:
         groups, size, (rows, room) = kv.shape[1], kv.shape[3], self.tail_slots.shape
         if not self._keeps_tail_copies:
             return kv.index_select(2, self.slots_BL.view(-1)).view(2, groups, rows, -1, size)
-        kept = self._tail_copies.get(layer)
-        if kept is None:
-            kept = self._tail_copies[layer] = kv.new_zeros(2, groups, rows, room, size, dtype=self._tail_copy_dtype)
-            kept[:, :, :, : self.longest] = kv.index_select(2, self.slots_BL.view(-1)).view(2, groups, rows, -1, size)
+        tail_copy = self._tail_copies.get(layer)
+        if tail_copy is None:
+            tail_copy = self._tail_copies[layer] = kv.new_zeros(
+                2, groups, rows, room, size, dtype=self._tail_copy_dtype
+            )
+            tail_copy[:, :, :, : self.longest] = kv.index_select(2, self.slots_BL.view(-1)).view(
+                2, groups, rows, -1, size
+            )
         else:
-            kept.view(2, groups, rows * room, size).index_copy_(2, self.last_B, new_2KBD.to(self._tail_copy_dtype))
-        return kept[:, :, :, : self.longest]
+            tail_copy.view(2, groups, rows * room, size).index_copy_(2, self.last_B, new_2KBD.to(self._tail_copy_dtype))
+        return tail_copy[:, :, :, : self.longest]
 
     def _in_window(self, window: int | None) -> Tensor:
         return self.back_BL >= 0 if window is None else (self.back_BL >= 0) & (self.back_BL < window)

@@ -306,5 +306,5 @@ def _metadata(c: DecoderConfig) -> dict[str, Any]:
 def _special_token_metadata(c: DecoderConfig) -> dict[str, Any]:
     """Without a tokenizer: the token ids of the configuration."""
     ids = {"bos": c.bos, "padding": c.pad} | dict(zip(END_TOKEN_KEYS, c.eos, strict=False))
-    found = {f"tokenizer.ggml.{name}_token_id": index for name, index in ids.items() if index is not None}
-    return {"tokenizer.ggml.model": "none", **found}
+    token_ids = {f"tokenizer.ggml.{name}_token_id": index for name, index in ids.items() if index is not None}
+    return {"tokenizer.ggml.model": "none", **token_ids}

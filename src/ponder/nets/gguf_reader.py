@@ -84,9 +84,9 @@ class ByteCursor:
             raise MalformedGGUF("lists of lists, which no model has")
         item = np.dtype(_scalar_format(kind)).newbyteorder(self.order)
         self.need(item.itemsize * count)
-        found = np.frombuffer(self.data, item, count, self.offset)
-        self.offset += found.nbytes
-        return found
+        values = np.frombuffer(self.data, item, count, self.offset)
+        self.offset += values.nbytes
+        return values
 
     def need(self, count: int) -> None:
         if count > len(self.data) - self.offset:

@@ -98,26 +98,26 @@ def rows_to_traces(
     rows: LabelRows, make: LabelRowReader, skip_bad: bool = False, funnel: FilterReport | None = None
 ) -> list[Trace]:
     """A trace for each row; the bad ones are refused together, or left out."""
-    found, bad = [], list(rows.invalid)
+    traces, bad = [], list(rows.invalid)
     for number, row in rows.valid:
         try:
-            found.append(make(row, f"{rows.path}:{number}"))
+            traces.append(make(row, f"{rows.path}:{number}"))
         except TaskError as why:
             bad.append((number, str(why)))
     if bad:
         named = [f"{rows.path}, line {n}{'' if why.startswith('is ') else ':'} {why}" for n, why in sorted(bad)]
-        said = "; ".join(named[:MAX_LISTED_ROWS]) + (
+        faults = "; ".join(named[:MAX_LISTED_ROWS]) + (
             f"; and {len(bad) - MAX_LISTED_ROWS} more" if len(bad) > MAX_LISTED_ROWS else ""
         )
-        if not found:
-            raise TaskError(f"no row of {rows.path} can be used: {said}. Mend these rows")
+        if not traces:
+            raise TaskError(f"no row of {rows.path} can be used: {faults}. Mend these rows")
         if not skip_bad:
-            raise TaskError(f"{said}. Mend these rows, or go on without them: skip_bad (the flag --skip-bad)")
+            raise TaskError(f"{faults}. Mend these rows, or go on without them: skip_bad (the flag --skip-bad)")
         if funnel is None:
-            warnings.warn(f"{len(bad)} of {len(found) + len(bad)} rows were left out: {said}", stacklevel=3)
+            warnings.warn(f"{len(bad)} of {len(traces) + len(bad)} rows were left out: {faults}", stacklevel=3)
     if funnel is not None:
-        funnel.add("rows that can be used", len(found), Counter(why for _, why in bad))
-    return found
+        funnel.add("rows that can be used", len(traces), Counter(why for _, why in bad))
+    return traces
 
 
 def write_labels(path: str | Path, traces: Sequence[Trace], format: str) -> int:
@@ -142,14 +142,14 @@ def detect_format(row: LabelRow, path: str | Path) -> str:
         for some in _required_columns(name, f)
     }
     most = max(near.values())
-    lacking = [f"{name} also needs {', '.join(c for c in some if c not in keys)}"
+    missing = [f"{name} also needs {', '.join(c for c in some if c not in keys)}"
                for (name, some), shared in near.items() if most and shared == most]  # fmt: skip
     known = "; ".join(
         f"{name}: {' or '.join(map(', '.join, _required_columns(name, f)))}" for name, f in STEP_LABEL_FORMATS.items()
     )
     raise TaskError(
         f"{path} has the columns {', '.join(sorted(keys)) or 'none'}, which are of no known format"
-        f" ({'; '.join(lacking) or known})"
+        f" ({'; '.join(missing) or known})"
     )
 
 
@@ -166,8 +166,8 @@ def _matching_format(row: LabelRow) -> str | None:
 
 def _trace(format: StepLabelFormat, name: str, row: LabelRow, where: str) -> Trace:
     if missing := [repr(column) for column in format.columns if column not in row]:
-        which = f"columns {', '.join(missing)} are" if len(missing) > 1 else f"column {missing[0]} is"
-        raise TaskError(f"the {which} missing, which {name} rows have; found {', '.join(sorted(row)) or 'none'}")
+        named = f"columns {', '.join(missing)} are" if len(missing) > 1 else f"column {missing[0]} is"
+        raise TaskError(f"the {named} missing, which {name} rows have; found {', '.join(sorted(row)) or 'none'}")
     try:
         return format.read(row, where)
     except ROW_ERRORS as why:
