@@ -291,7 +291,7 @@ def ask(policy: Policy, prompt: Sequence[int] = (5, 6, 9), n: int = 2, **samplin
     return run_async(policy.generate(ids(prompt), Sampling(**{"max_tokens": 6, **sampling}), n))
 
 
-def test_a_policy_with_an_adapter_on(tmp_path: Path) -> None:
+def test_policy_samples_with_its_adapter(tmp_path: Path) -> None:
     policy = char_policy()
     folded = char_policy()
     merge_by_hand(folded.net, "red", write(tmp_path / "red", policy.net, "red", 0.4))

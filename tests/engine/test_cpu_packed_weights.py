@@ -104,7 +104,7 @@ def test_packed_only_after_some_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     assert runner(engine)._packed
 
 
-def test_a_network_with_an_adapter_of_its_own() -> None:
+def test_network_with_attached_adapter_is_packed_correctly() -> None:
     net = tiny_decoder("untied")
     lora.attach(net, lora.LoRA(rank=2), seed=0)
     with torch.no_grad():
@@ -214,6 +214,6 @@ def test_packing_skipped_when_not_worthwhile(why: str, monkeypatch: pytest.Monke
     assert type(runner_factory.make_runner(net, 10, 1, True, "")) is ModelRunner
 
 
-def test_the_memory_that_is_free() -> None:
+def test_free_memory_is_read() -> None:
     free = memory_check.free_memory()
     assert 1 << 20 < free < 1 << 50

@@ -318,7 +318,7 @@ def test_end_of_sequence_is_kept_and_ends() -> None:
     assert one[0].stop == "eos", "an end at the last token of the budget is an end"
 
 
-def test_stop_tokens_and_the_budget() -> None:
+def test_generation_ends_at_stop_tokens_and_max_tokens() -> None:
     net = tiny_decoder()
     free = greedy_by_kind("llama")[1]
     at = free.index(free[5])

@@ -101,7 +101,7 @@ def test_log_probabilities_of_a_large_vocabulary_are_exact() -> None:
     assert (said - exactly.gather(-1, tokens[:, None])[:, 0]).abs().max() < 3e-6
 
 
-def test_rows_do_not_touch_each_other() -> None:
+def test_rows_are_independent() -> None:
     logits = torch.tensor(np.stack([LOGITS * (1 + i / 10) for i in range(len(RULES))]), dtype=torch.float32)
     rules = list(RULES.values())
     together = sampler.warp(logits, rules)

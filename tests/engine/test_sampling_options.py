@@ -120,7 +120,7 @@ def test_each_option_changes_the_distribution() -> None:
     assert same == ["minimum reached"]
 
 
-def test_rows_do_not_touch_each_other() -> None:
+def test_rows_with_options_are_independent() -> None:
     rules = [Sampling(**o) for o in OPTIONS.values()] + [Sampling()]
     logits = torch.tensor(LOGITS, dtype=torch.float32).repeat(len(rules), 1)
     before = logits.clone()

@@ -547,7 +547,7 @@ def is_refused(case: dict[str, Any]) -> bool:
     )
 
 
-def test_the_links_of_a_hubs_cache_are_honest(valid_model: Path, tmp_path: Path) -> None:
+def test_symlinks_of_the_hub_cache_are_allowed(valid_model: Path, tmp_path: Path) -> None:
     snapshot = Path(shutil.copytree(valid_model / "model", tmp_path / "models--x" / "snapshots" / "0a1b"))
     blobs = tmp_path / "models--x" / "blobs"
     blobs.mkdir()

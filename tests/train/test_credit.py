@@ -142,7 +142,7 @@ def test_whiten_is_over_all_parts(parts: list[list[float]]) -> None:
         np.testing.assert_allclose(np.concatenate(found), [(x - mean) / std for x in every], rtol=1e-6, atol=1e-6)
 
 
-def test_whiten_of_nothing() -> None:
+def test_whiten_of_empty_or_equal_values_is_zero() -> None:
     assert credit.whiten([]) == []
     assert not np.concatenate(credit.whiten([np.full(3, 0.1 + 0.2), np.full(4, 0.1 + 0.2)])).any()
 
@@ -200,7 +200,7 @@ def test_scored_answers_leave_tool_output_out() -> None:
         long.note("values")
 
 
-def test_gae_skips_what_a_tool_wrote() -> None:
+def test_gae_skips_tool_output() -> None:
     """Per-token credit of an answer in parts is that of the same answer without its tools."""
     trace, (a, b, c, _) = with_tools()
     long = credit.scored_answers(trace, "wanted")[0]

@@ -33,7 +33,7 @@ def seen(net: Decoder, traces: list[Trace], rule: PPO = RULE) -> Learner:
     return learner
 
 
-def test_values_begin_at_zero_and_the_policy_stays_its_own() -> None:
+def test_critic_starts_at_zero_and_leaves_the_policy_unchanged() -> None:
     net = tiny_decoder()
     before = copy.deepcopy(net.state_dict())
     learner, traces = make_critic_learner(net, Critic(optimizer=AdamW(lr=0.1))), mixed_groups()
@@ -88,7 +88,7 @@ def test_temperature_is_not_in_values() -> None:
     assert np.array_equal(*read) and read[0].any()
 
 
-def test_undecided_answers_teach_the_critic_nothing() -> None:
+def test_undecided_answers_give_the_critic_no_gradient() -> None:
     traces = mixed_groups()
     learner = seen(tiny_decoder(), traces)
     undecided = traces[2].steps[2]

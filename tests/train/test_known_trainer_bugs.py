@@ -128,7 +128,9 @@ def test_5_temperature_is_in_every_log_probability(mistake: str, monkeypatch: Pa
 
 @pytest.mark.parametrize(("passes", "minibatches"), [(3, 1), (2, 2)])
 @both
-def test_6_old_is_of_before_the_first_update(passes: int, minibatches: int, broken: bool, monkeypatch: Patch) -> None:
+def test_6_old_logprobs_are_from_before_the_first_update(
+    passes: int, minibatches: int, broken: bool, monkeypatch: Patch
+) -> None:
     if broken:  # old = current in each pass and mini-batch
         monkeypatch.setattr(readouts.LogprobReadout, "needs_old_logprobs", False)
     traces = credited()
@@ -216,7 +218,7 @@ def test_9_no_zero_times_infinity(mistake: str, monkeypatch: Patch) -> None:
 
 
 @both
-def test_10_adapters_off_is_the_reference_only_if_they_began_at_zero(
+def test_10_disabled_adapters_are_the_reference_only_if_they_started_at_zero(
     broken: bool, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     if broken:
@@ -241,7 +243,7 @@ def test_10_adapters_off_is_the_reference_only_if_they_began_at_zero(
 
 
 @both
-def test_11_the_end_is_learned_even_where_it_is_the_pad(broken: bool, monkeypatch: Patch) -> None:
+def test_11_eos_is_trained_even_if_it_is_the_pad_token(broken: bool, monkeypatch: Patch) -> None:
     """Never a second end: test_sft.py. Padding with it: test_invariance.py."""
     net = tiny_decoder()
     net.config = replace(net.config, pad=2)
@@ -255,7 +257,7 @@ def test_11_the_end_is_learned_even_where_it_is_the_pad(broken: bool, monkeypatc
 
 @pytest.mark.parametrize("kind", ["untied", "window", "gemma"])
 @both
-def test_12_packed_equals_alone(kind: str, broken: bool, monkeypatch: Patch) -> None:
+def test_12_packed_batch_equals_single_sequences(kind: str, broken: bool, monkeypatch: Patch) -> None:
     if broken:  # positions that count on through the pack
         real = learning.make_tree_attention
 
@@ -292,7 +294,7 @@ def test_13_no_dropout(broken: bool, monkeypatch: Patch) -> None:
 
 
 @both
-def test_14_the_head_keeps_no_logits(broken: bool, monkeypatch: Patch) -> None:
+def test_14_lm_head_keeps_no_logits(broken: bool, monkeypatch: Patch) -> None:
     kept: list[tuple[int, ...]] = []
     if broken:
         monkeypatch.setattr(readouts, "token_logprobs", float64_losses.full_logprobs)
@@ -305,7 +307,7 @@ def test_14_the_head_keeps_no_logits(broken: bool, monkeypatch: Patch) -> None:
 
 
 @both
-def test_14_the_head_sums_in_float32(broken: bool, monkeypatch: Patch) -> None:
+def test_14_lm_head_sums_in_float32(broken: bool, monkeypatch: Patch) -> None:
     """Many small pieces in bfloat16: a running bfloat16 sum would stop growing."""
     monkeypatch.setattr(chunked_lm_head, "_CHUNK_BYTES", 1)
     if broken:
@@ -333,7 +335,7 @@ def test_17_clipping_is_by_the_global_norm(broken: bool, monkeypatch: Patch) -> 
         assert float(moment.norm()) == pytest.approx(0.1 * 0.01, rel=1e-4)
 
 
-def test_17_what_is_not_finite_is_not_learned() -> None:
+def test_17_nonfinite_step_is_skipped() -> None:
     """How it is skipped, recorded and given up: test_trouble.py. That no weight takes it either: test_finite.py."""
     traces = credited()
     traces[0].steps[1].advantages = np.array([np.inf, 1, 1], np.float32)

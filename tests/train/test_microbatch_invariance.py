@@ -171,11 +171,11 @@ def check(name: str, kind: str, patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", [*ALGORITHMS, "critic"])
-def test_gradient_is_the_same_however_computed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradient_is_independent_of_microbatches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check(name, "llama", monkeypatch)
 
 
-def test_the_cases_are_off_policy() -> None:
+def test_grpo_case_is_off_policy() -> None:
     case = Case("grpo", "llama")
     rho = torch.cat([p.rho_t for p in float64_losses.parts(case.net, weights64(case.net), case.traces, heat=HEAT)])
     assert all(int(n) > 5 for n in ((rho > 1.2).sum(), (rho < 0.8).sum(), ((rho - 1).abs() < 0.2).sum()))

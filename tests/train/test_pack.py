@@ -169,7 +169,7 @@ def test_credit_on_prompt_is_refused() -> None:
         every([trace])
 
 
-def test_plan_of_nothing() -> None:
+def test_plan_of_no_traces_is_empty() -> None:
     assert every([]) == [] and every([trace_group([5], [[1]])]) == [] and pack.split_microbatches([], 10) == []
 
 

@@ -95,7 +95,7 @@ def test_reinforce_against_all_thoughts() -> None:
             assert torch.allclose(total, -exact / 2, atol=1e-12), "(N - 1) / N with N = 2"
 
 
-def test_the_reward_carries_no_gradient_to_the_prediction() -> None:
+def test_reward_has_no_gradient_to_the_prediction() -> None:
     said = torch.tensor([-1.0, -2.0], requires_grad=True)
     each = thought_loss(said, torch.tensor([-3.0, -4.0]), torch.zeros(2, dtype=torch.long), 5.0, False)
     each.sum().backward()
@@ -140,7 +140,7 @@ def draw_world(seed: int) -> tuple[list[QuietText], list[list[list[np.ndarray]]]
 
 @settings(deadline=None, max_examples=8)
 @given(st.integers(0, 99), st.integers(1, 4), st.booleans())
-def test_the_packed_loss_and_gradient_are_those_of_single_texts(seed: int, ahead: int, positive: bool) -> None:
+def test_packed_loss_and_gradient_equal_single_texts(seed: int, ahead: int, positive: bool) -> None:
     policy = lively(seed)
     made = learner(policy, lookahead_tokens=ahead, beta=0.7, positive_only=positive)
     texts, thoughts = draw_world(seed)
@@ -165,7 +165,7 @@ def test_the_packed_loss_and_gradient_are_those_of_single_texts(seed: int, ahead
     assert made.step_on_texts(texts, thoughts)["loss"] == pytest.approx(float(expected.detach()), rel=1e-5)
 
 
-def test_the_expected_gradient_by_all_thoughts_of_a_network() -> None:
+def test_expected_gradient_equals_enumeration_of_thoughts() -> None:
     """Thoughts of one token, two at a place: the mean over all pairs is the gradient of the expectation."""
     policy = lively(3)
     made = learner(policy, lookahead_tokens=2, positive_only=False)

@@ -260,7 +260,7 @@ def unshared(trace: Trace) -> Trace:
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_gradient_is_the_same_however_computed(name: str) -> None:
+def test_reward_gradient_is_independent_of_microbatches(name: str) -> None:
     """Cut into micro-batches, with prefixes shared and each with its own copy."""
     traces = traces_of(RULES[name])
     whole = learner_of(name)

@@ -73,7 +73,7 @@ def searched(strategy, seed=0):
     "settings", [{"rollouts": 2}, {"rollouts": 1, "parallel_simulations": 3}, {"rollouts": 3, "width": 2}]
 )
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_values_are_what_the_search_backed_up(settings, seed):
+def test_harvested_values_equal_backed_up_values(settings, seed):
     """With the mean as its back-up, a step's value is the visit-weighted mean of the outcomes below it."""
     trace = searched(MCTS(simulations=20, **settings), seed)
     found = outcomes_by_step(trace, "accuracy", visits=True)
@@ -96,7 +96,7 @@ def test_values_are_what_the_search_backed_up(settings, seed):
 @pytest.mark.parametrize(
     "strategy", [Samples(6), MCTS(simulations=12, rollouts=1), BeamSearch(), SelfRefine(), STaR()], ids=str
 )
-def test_everything_can_be_taken_of_every_search(strategy):
+def test_every_harvest_kind_works_on_every_search(strategy):
     trace = searched(strategy, 3)
     read = FinalNumber()
     for one in harvest_chains(trace, "accuracy", FilterReport(), Provenance()):
