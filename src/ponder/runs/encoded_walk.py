@@ -1,4 +1,4 @@
-"""The one walk over an encoded job, for whoever looks for names, paths or models in it."""
+"""The one walk over an encoded job, with which names, paths and models in it are found."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ class MCTS:
     def _start_simulation(
         self, trace: Trace, leaf: int, policy: Policy, guide: Scorer, in_flight: SimulationsInFlight
     ) -> None:
-        if self.parallel_simulations == 1:  # nobody else is under way: it may work on the trace itself
+        if self.parallel_simulations == 1:  # no other simulation is in flight: it may change the trace itself
             in_flight.window.append(Simulation([leaf], None, self._simulate(trace, leaf, policy, guide)))
             return
         if self._unevaluated_children(trace, leaf):  # their rollouts are in the trace and in no copy of a branch

@@ -53,7 +53,7 @@ class LabelRows(NamedTuple):
 def read_labels(
     path: str | Path, format: str | None = None, skip_bad: bool = False, funnel: FilterReport | None = None
 ) -> list[Trace]:
-    """One trace for each row of a JSONL file. `skip_bad` goes on without rows that cannot be used, and counts them in
+    """One trace for each row of a JSONL file. `skip_bad` leaves out rows that cannot be used, and counts them in
     the funnel, or warns where there is none."""
     rows = parse_label_file(path)
     return rows_to_traces(rows, row_reader(rows, format), skip_bad, funnel)

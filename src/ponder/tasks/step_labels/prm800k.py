@@ -42,7 +42,7 @@ def read(row: Mapping[str, Any], where: str) -> Trace:
     question, label = row["question"], row["label"]
     rounds = get_list(label, "steps", "'label'")
     while rounds and not (rounds[-1].get("completions") or rounds[-1].get("human_completion")):
-        rounds = rounds[:-1]  # a round that nobody filled in
+        rounds = rounds[:-1]  # an empty last round
     if not rounds:
         raise TaskError("there are no steps")
     asking = parse_text(get_field(question, "problem", "'question'"), "the problem")

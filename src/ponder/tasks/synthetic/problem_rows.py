@@ -61,7 +61,7 @@ def from_row(row: Mapping[str, Any], where: str, question: str, answer: str) -> 
     tags = row.get("tags")
     id = str(row.get("id", where))
     for text in (id, *(m["content"] for m in messages), str(dict(tags or {}).get("question", ""))):
-        text.encode()  # half a character, as JSON may have it, would stop whoever compares texts
+        text.encode()  # half a surrogate pair, which JSON allows, cannot be compared or written
     return Problem(id, messages, _text_or_number(gold, answer), dict(tags) if tags else {})
 
 
