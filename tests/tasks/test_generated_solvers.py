@@ -221,7 +221,7 @@ def test_sudokus_have_one_solution(level):
         assert len({problem.answer, *(p.answer for p in task.train[10:13])}) > 1
 
 
-def test_four_by_four_sudokus_by_trying_everything():
+def test_sudoku_solutions_equal_brute_force():
     rows = list(itertools.permutations((1, 2, 3, 4)))
     grids = [
         sum(four, ())
@@ -277,7 +277,7 @@ def test_some_formulas_can_be_satisfied_and_some_cannot():
     assert 30 < sum(said) < 72
 
 
-def test_tictactoe_by_playing_every_game():
+def test_tictactoe_gold_equals_full_search():
     def play(board, mark):  # the whole tree, without a table
         other = "O" if mark == "X" else "X"
         if any(all(board[i] == other for i in line) for line in tictactoe.LINES):
@@ -293,14 +293,14 @@ def test_tictactoe_by_playing_every_game():
         assert tictactoe.best_moves("".join(board)) == best and len(best) < len(values)
 
 
-def test_turned_and_mirrored_boards_are_one():
+def test_rotated_and_mirrored_boards_share_a_key():
     task = TicTacToe()
     boards = {"X.O......", "O.X......", "..O.....X", "X.....O..", "O.....X..", "......O.X"}
     assert len({task.key(board) for board in boards}) == 1
     assert task.key("XO.......") != task.key("X...O....")
 
 
-def test_knights_from_their_words():
+def test_knights_and_knaves_solution_follows_from_the_text():
     """Read each sentence again, and try every assignment."""
     for problem in KnightsAndKnaves(people=5).train[:25]:
         names = re.findall(r"^(\w+): ", problem.question, re.MULTILINE)
@@ -334,7 +334,7 @@ def true(said, kinds):
 
 
 @pytest.mark.parametrize("level", [1, 2, 3])
-def test_zebras_by_trying_every_grid(level):
+def test_zebra_solutions_equal_brute_force(level):
     task = Zebra(level=level)
     size, attributes = task.houses, task.attributes
     for seed in range(2):

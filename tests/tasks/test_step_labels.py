@@ -285,7 +285,7 @@ texts = texts.filter(lambda said: bool(said.strip()))
 
 
 @given(texts, st.lists(st.tuples(texts, st.sampled_from([True, False, 0.5])), min_size=1, max_size=6))
-def test_any_text_survives(question: str, steps: list[tuple[str, Any]]) -> None:
+def test_any_step_text_survives_the_round_trip(question: str, steps: list[tuple[str, Any]]) -> None:
     row = {"prompt": question, "completions": [s for s, _ in steps], "labels": [label for _, label in steps]}
     with tempfile.TemporaryDirectory() as folder:
         write_labels(Path(folder) / "b.jsonl", read_labels(put(Path(folder) / "a.jsonl", row)), "stepwise")
@@ -364,7 +364,7 @@ def test_a_bad_row_is_named_by_its_line(name: str, row: Any, why: str, tmp_path:
 
 
 @pytest.mark.parametrize("format", ["stepwise", "outcomes", "omega", "shepherd", "prm800k"])
-def test_a_rank_is_no_share_and_is_not_written_as_one(format: str, tmp_path: Path) -> None:
+def test_rank_scores_are_not_written_as_labels(format: str, tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").write_text('{"prompt": "Q", "completions": ["a", "b", "a"], "scores": [1, 2, -1]}')
     traces = read_labels(tmp_path / "r.jsonl")
     with pytest.raises(TaskError, match=r"a score of -?\d is no share"):
@@ -374,7 +374,7 @@ def test_a_rank_is_no_share_and_is_not_written_as_one(format: str, tmp_path: Pat
     assert len(read_labels(tmp_path / "out.jsonl")) == 2, "an answer is not better than itself"
 
 
-def test_half_a_character_is_written_and_read_again(tmp_path: Path) -> None:
+def test_lone_surrogate_survives_the_round_trip(tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").write_text('{"prompt": "Q", "completion": "a\\ud800", "label": true}')
     traces = read_labels(tmp_path / "r.jsonl")
     write_labels(tmp_path / "out.jsonl", traces, "outcomes")
@@ -545,7 +545,7 @@ def test_a_mark_of_several_tokens_and_an_end() -> None:
 
 
 @given(st.text(st.sampled_from("ab \n"), max_size=40), st.sampled_from(["\n", "\n\n", "ab"]))
-def test_pieces_are_the_whole(text: str, separator: str) -> None:
+def test_split_pieces_concatenate_to_the_step(text: str, separator: str) -> None:
     cuts = step_ends(tokens(text), spell, separator)
     pieces = [text[a:b] for a, b in zip([0, *cuts], cuts, strict=False)]
     assert "".join(pieces) == text and cuts == sorted(set(cuts))

@@ -84,7 +84,7 @@ def test_thinking_is_a_matter_of_the_prompt_only() -> None:
     assert score_text(Suite(), number, number.answer["number"]) == 0.0
 
 
-def test_no_letter_is_favoured() -> None:
+def test_answer_letters_are_balanced() -> None:
     for category in ("deduction", "spatial", "common-sense"):
         letters = Counter(
             i.answer["choice"] for i in category_questions(category) if len(i.answer.get("options", "")) == 4
@@ -92,14 +92,14 @@ def test_no_letter_is_favoured() -> None:
         assert max(letters.values()) <= 0.45 * sum(letters.values())
 
 
-def test_votes_can_be_counted() -> None:
+def test_extract_answer_supports_votes() -> None:
     read = Suite().verifier.extract_answer
     assert read("so \\boxed{12}") == read("\\boxed{12.0}") == "12"
     assert read("\\boxed{(B)}") == read("The answer is B.") == "B"
     assert read("hm") is None
 
 
-def test_settings_that_cannot_be() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(UnknownName, match="'deduction'"):
         Suite(categories=("deducton",))
     with pytest.raises(UsageError, match="twice"):
