@@ -299,15 +299,15 @@ def test_policy_loaded_by_name_equals_cpu(tmp_path: Path) -> None:
 
     def all_of(model: str | ScratchModel, device: str) -> list[Any]:
         policy = load_policy(model, QUESTION_TEMPLATE, device=device, dtype="float32")
-        found: list[Any] = [c.token_ids.tolist() for c in complete(policy)]
-        found += [c.token_ids.tolist() for c in complete(policy, stop=("3", "ab"), regex="[0-9a-c]{4,6}")]
+        result: list[Any] = [c.token_ids.tolist() for c in complete(policy)]
+        result += [c.token_ids.tolist() for c in complete(policy, stop=("3", "ab"), regex="[0-9a-c]{4,6}")]
         with torch.no_grad():
             policy.net.embed_tokens.weight.copy_(torch.linspace(-9, 9, 23 * 32).sin().view(23, 32))
-        found += [c.token_ids.tolist() for c in complete(policy)]
-        found.append(run_async(policy.token_logprobs(ids([5, 6, 9]), ids([4, 7, 20]))))
-        found.append(run_async(policy.hidden_states(ids([5, 6, 9]), 1)).cpu())
+        result += [c.token_ids.tolist() for c in complete(policy)]
+        result.append(run_async(policy.token_logprobs(ids([5, 6, 9]), ids([4, 7, 20]))))
+        result.append(run_async(policy.hidden_states(ids([5, 6, 9]), 1)).cpu())
         policy.engine.close()
-        return found
+        return result
 
     pytest.importorskip("llguidance")
     first = load_policy(fresh, QUESTION_TEMPLATE, device="cpu", dtype="float32")
@@ -317,9 +317,9 @@ def test_policy_loaded_by_name_equals_cpu(tmp_path: Path) -> None:
     assert expected[:3] != expected[6:9], "weights that are new are used"
     with fake_mps():
         for model in (fresh, str(tmp_path)):
-            found = all_of(model, "mps")
-            assert found[:-2] == expected[:-2]
-            assert all(np.allclose(a, b, atol=1e-5) for a, b in zip(found[-2:], expected[-2:], strict=True))
+            result = all_of(model, "mps")
+            assert result[:-2] == expected[:-2]
+            assert all(np.allclose(a, b, atol=1e-5) for a, b in zip(result[-2:], expected[-2:], strict=True))
         policy = load_policy(str(tmp_path), device="mps")
         assert policy.net.dtype == torch.float32 and policy.net.lm_head.weight is policy.net.embed_tokens.weight
         hf.snapshot(policy.net)(tmp_path / "again")
@@ -339,9 +339,9 @@ def test_reward_model_scores_equal_cpu(head: ScoreHead) -> None:
         with torch.no_grad():
             for p in policy.net.score.parameters():
                 p.copy_(torch.linspace(-1, 1, p.numel()).view(p.shape))
-        found, _ = run_async(HeadReader(policy, policy.net.head, policy.net.score)(ids([5, 6, 9, 4, 3]), [1, 2, 4]))
+        result, _ = run_async(HeadReader(policy, policy.net.head, policy.net.score)(ids([5, 6, 9, 4, 3]), [1, 2, 4]))
         policy.engine.close()
-        return found
+        return result
 
     expected = numbers("cpu")
     assert len(set(expected)) == 3
@@ -383,8 +383,8 @@ def test_reward_model_prediction_equals_cpu() -> None:
     expected = told("cpu")
     assert sum(map(len, expected)) > 5
     with fake_mps():
-        for found, exact in zip(told("mps"), expected, strict=True):
-            assert np.allclose(found, exact, atol=1e-5)
+        for result, exact in zip(told("mps"), expected, strict=True):
+            assert np.allclose(result, exact, atol=1e-5)
 
 
 # by reading

@@ -90,8 +90,8 @@ def test_new_weights_are_packed_again() -> None:
         for p, other in zip(net.parameters(), tiny_decoder(seed=5).parameters(), strict=True):
             p.copy_(other)
         engine.refresh_weights()
-    found, fresh = write(engine), write(Engine(tiny_decoder(seed=5)))
-    assert [[r.token_ids for r in rows] for rows in found] == [[r.token_ids for r in rows] for rows in fresh]
+    result, fresh = write(engine), write(Engine(tiny_decoder(seed=5)))
+    assert [[r.token_ids for r in rows] for rows in result] == [[r.token_ids for r in rows] for rows in fresh]
     assert runner(engine)._packed
 
 
@@ -125,16 +125,16 @@ def test_packed_runner_does_not_affect_gradients() -> None:
     net = tiny_decoder()
     layer = net.layers[0].mlp.down_proj  # type: ignore[union-attr]
     x = torch.randn(3, layer.in_features)  # type: ignore[union-attr, arg-type]
-    found: list[Tensor] = []
+    result: list[Tensor] = []
     with override_forward({layer: lambda plain: lambda x: plain(x) * 0}):
         assert not layer(x).any()  # type: ignore[operator]
         with override_forward({layer: lambda plain: lambda x: plain(x) + 1}):
             assert torch.equal(layer(x), torch.ones(3, layer.out_features))  # type: ignore[operator, union-attr, arg-type]
         assert not layer(x).any()  # type: ignore[operator]
-        other = threading.Thread(target=lambda: found.append(layer(x)))  # type: ignore[operator]
+        other = threading.Thread(target=lambda: result.append(layer(x)))  # type: ignore[operator]
         other.start()
         other.join()
-    assert torch.equal(found[0], layer(x)) and found[0].requires_grad  # type: ignore[operator]
+    assert torch.equal(result[0], layer(x)) and result[0].requires_grad  # type: ignore[operator]
     assert "forward" not in layer.__dict__  # type: ignore[union-attr]
 
 

@@ -72,13 +72,13 @@ def run(
         async def all_of_them() -> list[list[SequenceState]]:
             return list(await asyncio.gather(*(machine.generate(r) for r in requests)))
 
-        found = asyncio.run(all_of_them())
+        result = asyncio.run(all_of_them())
         schedule = machine._scheduler
         assert (
             schedule is not None and schedule.allocator.free_count + schedule.tree.evictable == schedule.allocator.size
         )
         machine.close()
-    return found
+    return result
 
 
 def same(kind: str, requests: Sequence[Request], **more: Any) -> list[list[SequenceState]]:

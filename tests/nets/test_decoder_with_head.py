@@ -52,9 +52,9 @@ def test_transformers_reads_the_same_values(tmp_path: Path) -> None:
     hf.save(net, tmp_path / "critic")
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "critic")
     theirs.config.pad_token_id = 0
-    found = theirs(torch.tensor([[7, 8, 9, 10]])).logits  # of the last token
-    assert found.shape == (1, 1)
-    assert found.item() == pytest.approx(values(net, [7, 8, 9, 10])[-1].item(), rel=1e-4)
+    result = theirs(torch.tensor([[7, 8, 9, 10]])).logits  # of the last token
+    assert result.shape == (1, 1)
+    assert result.item() == pytest.approx(values(net, [7, 8, 9, 10])[-1].item(), rel=1e-4)
 
 
 def test_language_model_loads_as_critic(tmp_path: Path) -> None:

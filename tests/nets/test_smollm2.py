@@ -137,15 +137,15 @@ def test_conversion_happens_once_and_races_are_harmless(cache: Path, monkeypatch
         meet.wait()  # both have converted before either renames
 
     monkeypatch.setattr(smollm2, "convert_gguf", convert_gguf)
-    found: list[Path] = []
-    threads = [threading.Thread(target=lambda: found.append(smollm2.ensure_converted())) for _ in range(2)]
+    result: list[Path] = []
+    threads = [threading.Thread(target=lambda: result.append(smollm2.ensure_converted())) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [cache / smollm2.NAME] * 2
+    assert result == [cache / smollm2.NAME] * 2
     assert len(calls) == 2
-    assert smollm2.ensure_converted() == found[0]
+    assert smollm2.ensure_converted() == result[0]
     assert len(calls) == 2
     assert [p.name for p in cache.iterdir()] == [smollm2.NAME]
 

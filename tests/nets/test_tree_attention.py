@@ -73,10 +73,10 @@ def test_packed_forest_equals_each_path_alone(
     *inputs, weight = numbers(sum(lengths), *heads)
     ours, theirs = ([x.clone().requires_grad_() for x in inputs] for _ in range(2))
     packed = PaddedTreeAttention(lengths, parents)
-    found = packed(0, *ours, scale=0.7, window=window)
+    result = packed(0, *ours, scale=0.7, window=window)
     expected = plain(*theirs, lengths, parents, 0.7, window)
-    torch.testing.assert_close(found, expected)
-    (found * weight).sum().backward()
+    torch.testing.assert_close(result, expected)
+    (result * weight).sum().backward()
     (expected * weight).sum().backward()
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a.grad, b.grad)
@@ -123,9 +123,9 @@ def test_gradient_is_finite_and_stays_in_its_tree() -> None:
     lengths, parents = [4, 4, 5], [-1, -1, -1]
     q, k, v, _ = numbers(13, 2, 1)
     q, k, v = (x.requires_grad_() for x in (q, k, v))
-    found = PaddedTreeAttention(lengths, parents)(0, q, k, v, scale=1.0, window=None)
-    assert torch.isfinite(found).all()
-    found[:4].sum().backward()
+    result = PaddedTreeAttention(lengths, parents)(0, q, k, v, scale=1.0, window=None)
+    assert torch.isfinite(result).all()
+    result[:4].sum().backward()
     assert all(torch.isfinite(x.grad).all() and not x.grad[4:].any() for x in (q, k, v))
 
 

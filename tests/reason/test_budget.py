@@ -51,12 +51,12 @@ def test_budget_is_never_exceeded_by_a_token(tokens: int, asked: list[tuple[int,
         work = (policy.generate(ids([1]), Sampling(max_tokens=m), n) for m, n in asked)
         return ledger, list(await asyncio.wait_for(asyncio.gather(*work, return_exceptions=True), 20))
 
-    ledger, found = asyncio.run(storm())
-    written = sum(len(c.token_ids) for group in found if isinstance(group, list) for c in group)
+    ledger, result = asyncio.run(storm())
+    written = sum(len(c.token_ids) for group in result if isinstance(group, list) for c in group)
     assert written == ledger.spent.generated_tokens <= tokens
-    assert all(isinstance(g, list | BudgetExhausted) for g in found)
+    assert all(isinstance(g, list | BudgetExhausted) for g in result)
     assert ledger.tokens_left == tokens - written, "nothing stays reserved"
-    if any(isinstance(g, BudgetExhausted) for g in found):
+    if any(isinstance(g, BudgetExhausted) for g in result):
         assert ledger.tokens_left < max(n for _, n in asked), "nobody is turned away while there is enough"
 
 

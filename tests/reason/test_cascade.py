@@ -100,9 +100,9 @@ def test_calling_again_changes_nothing() -> None:
     trace, policy = thought(["1", "2", "3", "3", "3", "3"], route)
     before = trace.to_json()
     assert trace.score(0, "sure") == 0.5
-    kept = Trace.from_json(before)
-    asyncio.run(solve(kept.problem, route, policy, FirstCharVerifier(), trace=kept))
-    assert kept.to_json() == before and policy.written == 6
+    restored = Trace.from_json(before)
+    asyncio.run(solve(restored.problem, route, policy, FirstCharVerifier(), trace=restored))
+    assert restored.to_json() == before and policy.written == 6
 
 
 def test_fast_strategys_own_choice_is_kept() -> None:

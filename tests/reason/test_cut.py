@@ -48,15 +48,15 @@ class Letters:
             raise ModelError("the server is tired")
         await asyncio.sleep(0)
         left = [*self.mind.encode(), END][len(prefix) - 1 :]
-        found, stop = ids([]), "length"
+        result, stop = ids([]), "length"
         for token in left[: sampling.max_tokens]:
-            found = ids([*found, token])
-            if token == END or any(self.text(found).endswith(s) for s in sampling.stop):
+            result = ids([*result, token])
+            if token == END or any(self.text(result).endswith(s) for s in sampling.stop):
                 stop = "eos" if token == END else "stop"
                 break
-        cost = Cost(len(prefix), 0, len(found))
-        floats = np.arange(len(found), dtype=np.float32)
-        return [Completion(self.text(found), found, floats, stop, 0, cost)] * n  # type: ignore[arg-type]
+        cost = Cost(len(prefix), 0, len(result))
+        floats = np.arange(len(result), dtype=np.float32)
+        return [Completion(self.text(result), result, floats, stop, 0, cost)] * n  # type: ignore[arg-type]
 
 
 def begun() -> Trace:
@@ -91,24 +91,24 @@ def steps_of(mind: str, cut: Cut, most: int = 10_000) -> tuple[list[str], Trace]
     ],
 )
 def test_cut_ends_steps_at_their_separators(name: str, text: str, steps: list[str]) -> None:
-    found, trace = steps_of(text, parse_cut(name))
-    assert found == steps and trace.steps[-1].stop == "eos"
+    result, trace = steps_of(text, parse_cut(name))
+    assert result == steps and trace.steps[-1].stop == "eos"
     drawn = trace.token_ids(len(trace.steps) - 1)[1:].tolist()
     assert drawn == [*text.encode(), END] and trace.cost.generated_tokens == len(drawn)
 
 
 @given(st.text(alphabet="ab. \n`é🙂1", max_size=40).filter(bool), st.sampled_from([*CUTS, "tokens:3"]))
 def test_steps_concatenate_to_the_text(text: str, name: str) -> None:
-    found, trace = steps_of(text, parse_cut(name))
-    assert "".join(found) == text and trace.steps[-1].done
-    assert "\ufffd" not in "".join(found), "no step ends inside a character"
+    result, trace = steps_of(text, parse_cut(name))
+    assert "".join(result) == text and trace.steps[-1].done
+    assert "\ufffd" not in "".join(result), "no step ends inside a character"
     assert all(s.logprobs is not None and len(s.logprobs) == len(s.token_ids) for s in trace.steps[1:])
 
 
 @given(st.text(alphabet="ab\n", min_size=1, max_size=30), st.integers(1, 20))
 def test_max_tokens_bounds_the_whole_answer(text: str, most: int) -> None:
-    found, trace = steps_of(text, CUTS["line"], most)
-    assert len("".join(found)) <= most and trace.steps[-1].done
+    result, trace = steps_of(text, CUTS["line"], most)
+    assert len("".join(result)) <= most and trace.steps[-1].done
     assert trace.steps[-1].stop == ("eos" if len(text) < most else "length")
     with pytest.raises(UsageError, match="reached its"):
         asyncio.run(
@@ -119,8 +119,8 @@ def test_max_tokens_bounds_the_whole_answer(text: str, most: int) -> None:
 
 
 def test_step_without_end_is_pruned() -> None:
-    found, trace = steps_of("a" * 50, Cut(stop=("\n",), max_step_tokens=8))
-    assert found == ["a" * 8] and trace.steps[1].pruned == "no step ended within 8 tokens"
+    result, trace = steps_of("a" * 50, Cut(stop=("\n",), max_step_tokens=8))
+    assert result == ["a" * 8] and trace.steps[1].pruned == "no step ended within 8 tokens"
     assert trace.answers() == []
 
 

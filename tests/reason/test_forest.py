@@ -85,14 +85,14 @@ def test_stopped_forest_resumes(stop: int) -> None:
     whole = think(forest, ScriptedPolicy(TREE), GUIDE)
     policy = ScriptedPolicy(TREE, spends=stop)
     trace = think(forest, policy, GUIDE)
-    kept = Trace.from_json(trace.to_json())
-    kept.extract_answer, policy.spends = trace.extract_answer, None
-    think(forest, policy, GUIDE, kept)
+    restored = Trace.from_json(trace.to_json())
+    restored.extract_answer, policy.spends = trace.extract_answer, None
+    think(forest, policy, GUIDE, restored)
     if stop >= 3:  # before, which tree got which first steps depended on who was stopped
-        assert kept.to_json() == whole.to_json()
-    before, calls = kept.to_json(), len(policy.asked)
-    think(forest, policy, GUIDE, kept)
-    assert kept.to_json() == before and len(policy.asked) == calls
+        assert restored.to_json() == whole.to_json()
+    before, calls = restored.to_json(), len(policy.asked)
+    think(forest, policy, GUIDE, restored)
+    assert restored.to_json() == before and len(policy.asked) == calls
 
 
 def test_forest_grows_more_trees_later() -> None:

@@ -140,8 +140,8 @@ def test_the_best_way_is_by_visits_by_value_or_the_best_score_anywhere() -> None
         "visits": "a\nc=1", "value": "a\nc=1", "score": "a\nc=1",
     }  # fmt: skip
     more = replace(search, selection=UCT(5.0), simulations=6, final_choice="score")
-    found = grown(more, ScriptedPolicy(script), guide)
-    assert found.text(found.chosen or 0) == "b\nd=2"
+    result = grown(more, ScriptedPolicy(script), guide)
+    assert result.text(result.chosen or 0) == "b\nd=2"
 
 
 # mctx 0.0.71: muzero_policy, 30 simulations, no noise, qtransform_by_min_max from 0 to 1, on a complete tree of 3 moves

@@ -259,8 +259,8 @@ def test_interrupted_strategies_resume(name: str) -> None:
             think(name, policy, Guide(), ledger, trace)
         assert ledger.tokens_left == 1000 - ledger.spent.generated_tokens, "nothing stays reserved"
         policy.stops = None
-        kept = Trace.from_json(json.loads(json.dumps(trace.to_json())))
-        done = think(name, policy, Guide(), trace=kept)
+        restored = Trace.from_json(json.loads(json.dumps(trace.to_json())))
+        done = think(name, policy, Guide(), trace=restored)
         assert done.chosen is None or not done.steps[done.chosen].pruned
 
 

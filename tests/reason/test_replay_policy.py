@@ -218,14 +218,14 @@ def test_faithful_votes_on_the_reward_models_log() -> None:
 
     def solved(strategy: Any) -> list[Trace]:
         strategy = replace(strategy, sampling=Sampling(max_tokens=20_000))
-        found: list[Trace] = []
+        result: list[Trace] = []
 
         async def work() -> None:  # asyncio.run would print what is returned into a message that nobody reads
             problems = [t.problem for t in stored]
-            found.extend(await solve_all(problems, strategy, ReplayPolicy(stored), judge, guide=guide))
+            result.extend(await solve_all(problems, strategy, ReplayPolicy(stored), judge, guide=guide))
 
         asyncio.run(work())
-        return found
+        return result
 
     def right(strategy: Any) -> int:
         return sum(t.score(t.chosen, "logged") == 1 for t in solved(strategy) if t.chosen is not None)

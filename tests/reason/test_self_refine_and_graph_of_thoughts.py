@@ -111,7 +111,7 @@ class Counted(TextPolicy):
 def says(before: str, _: int) -> str:
     if before.startswith("C"):
         return "wrong"
-    return f"Answer: {1 + int(found[-1])}" if (found := re.findall(r"\d+", before)) else "Answer: 1"
+    return f"Answer: {1 + int(result[-1])}" if (result := re.findall(r"\d+", before)) else "Answer: 1"
 
 
 @pytest.mark.parametrize("first", range(7))
@@ -147,8 +147,8 @@ def test_follow_up_questions_are_asked_once() -> None:
         FollowUpQuestion(one, (0,)),
         FollowUpQuestion(two, (), shared_prompt=True),
     ]
-    found = asyncio.run(follow_ups.ask_all(asked, Sampling(), 2))
-    assert found[0] == found[2] == [2, 3] and found[1] == [5, 6] and len(policy.asked) == 3
+    result = asyncio.run(follow_ups.ask_all(asked, Sampling(), 2))
+    assert result[0] == result[2] == [2, 3] and result[1] == [5, 6] and len(policy.asked) == 3
     assert asyncio.run(FollowUps(trace, policy).ask_all(asked[:2], Sampling(), 2)) == [[2, 3], [5, 6]]
     more = asyncio.run(FollowUps(trace, policy).ask_all(asked[:1], Sampling(), 3))
     assert more[0] == [2, 3, len(trace.steps) - 1]

@@ -328,13 +328,13 @@ def test_stopped_search_resumes_to_the_same_tree(strategy: Any, seed: int, stop:
     trace = think(strategy, policy, fitting(strategy, Hashed(gaps)))
     if not trace.children(0):
         assert trace.budget_exhausted and not trace.failed and trace.chosen is None
-    kept = Trace.from_json(trace.to_json())  # saved and read again
-    kept.extract_answer, policy.spends = trace.extract_answer, None
-    think(strategy, policy, fitting(strategy, Hashed(gaps)), kept)
-    assert shape(kept) == shape(whole) and kept.failed == whole.failed
-    before, calls = kept.to_json(), len(policy.asked)
-    think(strategy, policy, fitting(strategy, Hashed(gaps)), kept)
-    assert kept.to_json() == before and len(policy.asked) == calls, "nothing was left to do"
+    restored = Trace.from_json(trace.to_json())  # saved and read again
+    restored.extract_answer, policy.spends = trace.extract_answer, None
+    think(strategy, policy, fitting(strategy, Hashed(gaps)), restored)
+    assert shape(restored) == shape(whole) and restored.failed == whole.failed
+    before, calls = restored.to_json(), len(policy.asked)
+    think(strategy, policy, fitting(strategy, Hashed(gaps)), restored)
+    assert restored.to_json() == before and len(policy.asked) == calls, "nothing was left to do"
     assert decode(encode(strategy)) == strategy
 
 
@@ -393,12 +393,12 @@ def test_with_a_network_a_seed_gives_the_same_trees() -> None:
         ParticleFilter(4),
     ):
         strategy = replace(strategy, cut=Cut(tokens=3), sampling=Sampling(max_tokens=6))
-        found = []
+        result = []
         for _ in range(2):
             policy.reseed(3)
             traces = run_async(solve_all(problems, strategy, policy, guide=fitting(strategy, Hashed())))
-            found.append([[(s.parent, s.token_ids.tolist(), s.visits, s.value) for s in t.steps] for t in traces])
-        assert found[0] == found[1]
+            result.append([[(s.parent, s.token_ids.tolist(), s.visits, s.value) for s in t.steps] for t in traces])
+        assert result[0] == result[1]
         for trace in traces:
             for i in trace.answers():
                 text = trace.token_ids(i)[len(trace.steps[0].token_ids) :]

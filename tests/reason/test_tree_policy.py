@@ -30,8 +30,8 @@ from ponder.types import Step, Trace, ids
 
 def test_uct_equals_its_formula() -> None:
     # N = 1 + 3 + 5: ln 9 = 2.197225; sqrt(2.197225 / 3) = 0.855808, sqrt(2.197225 / 5) = 0.662906
-    found = UCT(2.0).scores(9, 0.5, [3, 0, 5], [0.2, 0.0, 0.7], [0.1] * 3)
-    assert found == pytest.approx([0.2 + 2 * 0.855808, math.inf, 0.7 + 2 * 0.662906], abs=1e-5)
+    result = UCT(2.0).scores(9, 0.5, [3, 0, 5], [0.2, 0.0, 0.7], [0.1] * 3)
+    assert result == pytest.approx([0.2 + 2 * 0.855808, math.inf, 0.7 + 2 * 0.662906], abs=1e-5)
 
 
 # n, q, p, the parent's value; what mctx's muzero_action_selection compares (without its tie-breaking noise) with
@@ -62,8 +62,8 @@ def test_x1_equals_its_formula() -> None:
     # sqrt(8) / (1 + n) (1.25 + log(19661 / 19652)): 3.536829 / 4 and 3.536829 / 6; q scaled from -1..1
     weight = math.sqrt(8) * (1.25 + math.log(19661 / 19652))
     assert weight == pytest.approx(3.536829, abs=1e-5)
-    found = X1(low=-1, high=1).scores(9, 0.0, [3, 5], [0.2, -1.0], [0.9, 0.1])
-    assert found == pytest.approx([0.6 + 3.536829 / 4, 0.0 + 3.536829 / 6], abs=1e-5)
+    result = X1(low=-1, high=1).scores(9, 0.0, [3, 5], [0.2, -1.0], [0.9, 0.1])
+    assert result == pytest.approx([0.6 + 3.536829 / 4, 0.0 + 3.536829 / 6], abs=1e-5)
     assert X1().scores(1, 0.0, [1, 1], [0.2, 0.4], [1, 0]) == [0.2, 0.4], "after one visit, by value alone"
 
 
@@ -123,9 +123,9 @@ def test_priors_are_normalised_sequence_probabilities(rows: list[list[float]], t
     for step, row in zip(trace.steps[1:], rows, strict=True):
         step.logprobs = np.array(row, np.float32)
     set_priors(trace, range(1, len(rows) + 1), temperature)
-    found = np.array([s.prior for s in trace.steps[1:]])
+    result = np.array([s.prior for s in trace.steps[1:]])
     likely = np.exp(np.array([sum(r) for r in rows]) / temperature - max(sum(r) for r in rows) / temperature)
-    np.testing.assert_allclose(found, likely / likely.sum(), rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(result, likely / likely.sum(), rtol=1e-4, atol=1e-7)
 
 
 def test_priors_are_equal_without_logprobs() -> None:

@@ -86,9 +86,9 @@ def test_number_theory(kind):
 
 def test_factors_multiply_to_the_number():
     for n in range(2, 3000):
-        found = number_theory.factors(n)
-        assert math.prod(p**k for p, k in found.items()) == n
-        assert all(all(p % d for d in range(2, math.isqrt(p) + 1)) for p in found)
+        result = number_theory.factors(n)
+        assert math.prod(p**k for p, k in result.items()) == n
+        assert all(all(p % d for d in range(2, math.isqrt(p) + 1)) for p in result)
 
 
 @pytest.mark.parametrize("level", range(1, 7))
@@ -214,10 +214,10 @@ def test_sudokus_have_one_solution(level):
     task = Sudoku(level=level)
     for problem in task.train[:6]:
         cells = [0 if sign == "." else int(sign) for sign in problem.answer]
-        found = list(itertools.islice(sudoku.solutions(cells), 2))
-        assert len(found) == 1 and sum(map(bool, cells)) >= task.clues
+        result = list(itertools.islice(sudoku.solutions(cells), 2))
+        assert len(result) == 1 and sum(map(bool, cells)) >= task.clues
         side = task.side
-        assert all(sorted(found[0][r * side : (r + 1) * side]) == list(range(1, side + 1)) for r in range(side))
+        assert all(sorted(result[0][r * side : (r + 1) * side]) == list(range(1, side + 1)) for r in range(side))
         assert len({problem.answer, *(p.answer for p in task.train[10:13])}) > 1
 
 
@@ -262,14 +262,14 @@ clause = st.lists(st.integers(1, 5), min_size=1, max_size=3, unique=True).flatma
 @given(st.lists(clause, min_size=1, max_size=20))
 @settings(max_examples=200)
 def test_satisfiability(clauses):
-    found = satisfiability.solve(clauses)
+    result = satisfiability.solve(clauses)
     every = any(
         all(any((n > 0) == values[abs(n) - 1] for n in c) for c in clauses)
         for values in itertools.product((True, False), repeat=5)
     )
-    assert (found is not None) == every
-    if found is not None:
-        assert all(set(c) & set(found) for c in clauses) and not {-n for n in found} & set(found)
+    assert (result is not None) == every
+    if result is not None:
+        assert all(set(c) & set(result) for c in clauses) and not {-n for n in result} & set(result)
 
 
 def test_some_formulas_can_be_satisfied_and_some_cannot():
@@ -317,8 +317,8 @@ def true(said, kinds):
     named = [kinds[name] for name in kinds if name in said]
     knights = sum(kind == "knight" for kind in kinds.values())
     order = [kinds[name] for name in re.findall(r"[A-Z][a-z]+", said) if name in kinds]
-    if found := re.fullmatch(r"(\w+) is a (knight|knave)\.", said):
-        return kinds[found[1]] == found[2]
+    if result := re.fullmatch(r"(\w+) is a (knight|knave)\.", said):
+        return kinds[result[1]] == result[2]
     if "both knights or both" in said:
         return len(set(named)) == 1
     if said.startswith("One of"):

@@ -97,8 +97,8 @@ def test_prm800k_s_alternatives_and_choices(tmp_path: Path) -> None:
     for row, trace in zip(given_rows, traces, strict=True):
         ratings = [c["rating"] for s in row["label"]["steps"] for c in s["completions"] or []]
         right = [{1: 1.0, 0: 1.0, -1: 0.0, None: None}[r] for r in ratings]
-        found = [trace.score(i, LABEL_SCORE) for i in range(1, len(trace.steps))]
-        assert sorted(map(str, right)) == sorted(str(f) for f in found if f is not None or None in ratings)
+        result = [trace.score(i, LABEL_SCORE) for i in range(1, len(trace.steps))]
+        assert sorted(map(str, right)) == sorted(str(f) for f in result if f is not None or None in ratings)
         assert [s.scores[LABEL_SCORE].reason for s in trace.steps[1:]].count("neutral") == ratings.count(0)
         assert bool(trace.answers()) == (row["label"]["finish_reason"] == "solution")
         assert trace.problem.answer == row["question"]["ground_truth_answer"]
@@ -113,8 +113,8 @@ def test_omega_prefixes_make_the_tree_they_came_from() -> None:
     for row, trace in zip(rows_of(sample("omega")), read_labels(sample("omega")), strict=True):
         question = row["question"]
         assert trace.steps[0].scores[LABEL_SCORE].value == row["reasoning_steps"][0]["mc_value"]
-        found = sorted((question + trace.text(i), s.value) for i, s in enumerate(trace.steps))
-        assert found == sorted((s["solution_prefix"], s["mc_value"]) for s in row["reasoning_steps"])
+        result = sorted((question + trace.text(i), s.value) for i, s in enumerate(trace.steps))
+        assert result == sorted((s["solution_prefix"], s["mc_value"]) for s in row["reasoning_steps"])
         for i in range(1, len(trace.steps)):
             parent = question + trace.text(trace.steps[i].parent or 0)
             mine = question + trace.text(i)
@@ -264,8 +264,8 @@ def test_questions_about_a_step_and_other_prompts_are_not_written(tmp_path: Path
     given_up = add_labelled_step(trace, 0, "d\n", Score(0.0))
     trace.steps[given_up].pruned = "low"
     for format in ("stepwise", "omega", "prm800k", "shepherd"):
-        found = {t.text(i).strip() for t in write_and_read([trace], format) for i in t.leaves()}
-        assert {x.replace("Step 1: ", "").replace("Step 2: ", "") for x in found} == {"a\nb", "d"}, format
+        result = {t.text(i).strip() for t in write_and_read([trace], format) for i in t.leaves()}
+        assert {x.replace("Step 1: ", "").replace("Step 2: ", "") for x in result} == {"a\nb", "d"}, format
     trace.steps[given_up].text = "\n"
     with pytest.raises(TaskError, match="step 6 has no text"):
         write_labels(tmp_path / "x.jsonl", [trace], "omega")
@@ -431,16 +431,16 @@ def test_processbench_and_the_oracle() -> None:
         labels = [t.problem.tags["first_wrong"] for t in traces]
         assert len(traces) == total and sum(label >= 0 for label in labels) == wrong
         told = [[t.score(i, LABEL_SCORE) for i in range(1, len(t.steps))] for t in traces]
-        found = [first_wrong_step([1.0 if x is None else x for x in steps]) for steps in told]
-        assert score_first_errors(found, labels).f1 == 1.0, "labels are their own oracle"
+        result = [first_wrong_step([1.0 if x is None else x for x in steps]) for steps in told]
+        assert score_first_errors(result, labels).f1 == 1.0, "labels are their own oracle"
         nothing = score_first_errors([-1] * total, labels)
         assert (nothing.error_accuracy, nothing.correct_accuracy, nothing.f1) == (0.0, 1.0, 0.0)
 
 
 def test_f1_is_the_harmonic_mean_of_both_accuracies() -> None:
     """Two of four first errors found, three of four right solutions let pass: 2 * .5 * .75 / 1.25."""
-    found = score_first_errors([0, 2, 1, -1, -1, -1, -1, 3], [0, 2, 2, 1, -1, -1, -1, -1])
-    assert (found.error_accuracy, found.correct_accuracy) == (0.5, 0.75) and found.f1 == pytest.approx(0.6)
+    result = score_first_errors([0, 2, 1, -1, -1, -1, -1, 3], [0, 2, 2, 1, -1, -1, -1, -1])
+    assert (result.error_accuracy, result.correct_accuracy) == (0.5, 0.75) and result.f1 == pytest.approx(0.6)
     with pytest.raises(UsageError, match="with an error and solutions without"):
         score_first_errors([0], [0])
     with pytest.raises(UsageError, match="do not match"):

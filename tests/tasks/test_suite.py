@@ -24,9 +24,9 @@ VERSION_1 = "7f2b7dcb6d4656e0"
 
 
 def kind(category: str, name: str) -> list[SuiteQuestion]:
-    found = [item for item in category_questions(category) if item.kind == name]
-    assert len(found) >= 10
-    return found
+    result = [item for item in category_questions(category) if item.kind == name]
+    assert len(result) >= 10
+    return result
 
 
 def correct_text(item: SuiteQuestion) -> str:
@@ -117,9 +117,9 @@ def test_invalid_settings_are_refused() -> None:
 
 def test_expressions_by_python() -> None:
     for item in kind("arithmetic", "expression"):
-        found = re.fullmatch(r"What is ([\d+*()\- ]+)\?", item.question)
-        assert found
-        assert eval(found[1]) == int(correct_text(item))
+        result = re.fullmatch(r"What is ([\d+*()\- ]+)\?", item.question)
+        assert result
+        assert eval(result[1]) == int(correct_text(item))
 
 
 def test_stories_by_other_arithmetic() -> None:
@@ -296,12 +296,12 @@ def test_dice_by_rolling_all_six_faces() -> None:
         "north": "SNTBEW", "south": "NSBTEW", "east": "WENSTB", "west": "EWNSBT",
     }  # fmt: skip
     for item in kind("spatial", "rolling"):
-        found = re.search(r"On top is (\d), (\d) faces north and (\d) faces east.* to the ([a-z, ]+)\.", item.question)
-        assert found
-        top, north, east = (int(found[i]) for i in (1, 2, 3))
+        result = re.search(r"On top is (\d), (\d) faces north and (\d) faces east.* to the ([a-z, ]+)\.", item.question)
+        assert result
+        top, north, east = (int(result[i]) for i in (1, 2, 3))
         faces = {"T": top, "B": 7 - top, "N": north, "S": 7 - north, "E": east, "W": 7 - east}
         assert sorted(faces.values()) == [1, 2, 3, 4, 5, 6]
-        for wind in found[4].split(", "):
+        for wind in result[4].split(", "):
             faces = {to: faces[source] for to, source in zip("TBNSEW", roll[wind], strict=True)}
         assert int(correct_text(item)) == faces["T"]
 

@@ -216,9 +216,9 @@ def test_the_one_way_to_an_answer():
         "(n0 * n1)",
     }  # two ways: nobody knows which was meant
     assert find_formulas((3, 4), Fraction(100)) == []
-    found = infer_template(APPLE_PROBLEM.question, "31")
-    assert found is not None and found.numbers == (15, 4, 20)
-    assert found.formula.value({"n0": Fraction(1), "n1": Fraction(2), "n2": Fraction(9)}) == 8
+    result = infer_template(APPLE_PROBLEM.question, "31")
+    assert result is not None and result.numbers == (15, 4, 20)
+    assert result.formula.value({"n0": Fraction(1), "n1": Fraction(2), "n2": Fraction(9)}) == 8
 
 
 @given(st.lists(st.integers(2, 60), min_size=2, max_size=3), st.integers(0, 3**2 - 1))
@@ -318,10 +318,10 @@ def test_near_duplicates_are_those_of_a_full_comparison():
         ]
         wanted.append(near[0] if near else None)
         kept += [] if near else [i]
-    found = near_duplicates(texts, 0.7)
+    result = near_duplicates(texts, 0.7)
     assert sum(w is not None for w in wanted) > 8
-    assert sum(f == w for f, w in zip(found, wanted, strict=True)) >= len(texts) - 2  # MinHash may miss a few
-    assert all(w is not None for f, w in zip(found, wanted, strict=True) if f is not None)  # and claims none falsely
+    assert sum(f == w for f, w in zip(result, wanted, strict=True)) >= len(texts) - 2  # MinHash may miss a few
+    assert all(w is not None for f, w in zip(result, wanted, strict=True) if f is not None)  # and claims none falsely
 
 
 def test_missing_datasketch_error_names_the_extra(monkeypatch):

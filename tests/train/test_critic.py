@@ -68,9 +68,9 @@ def test_critic_loss_and_gradient(clip: float | None) -> None:
     moved = make_critic_learner(perturb(learner.net, 0.02, seed=3), Critic(value_clip=clip, optimizer=AdamW(lr=1e-9)))
     wide = 1e9 if clip is None else clip
     loss, expected = float64_losses.step(lambda of: float64_losses.critic(of, wide), moved.net, traces)
-    found = moved.gradient(traces)
-    assert gap(found, expected) < 1e-5
-    assert "lm_head.weight" not in found, "a critic has no words"
+    result = moved.gradient(traces)
+    assert gap(result, expected) < 1e-5
+    assert "lm_head.weight" not in result, "a critic has no words"
     told = critic_metrics(moved.step(traces))
     assert told["critic/loss"] == pytest.approx(loss, rel=1e-5)
     assert told.keys() == {"critic/loss", "critic/grad_norm", "critic/lr"}

@@ -92,8 +92,8 @@ def test_2_masked_tokens_leave_numerator_and_denominator(mistake: str, monkeypat
     if mistake == "tool":
         traces[-1].steps[3].advantages = np.zeros(4, np.float32)  # no weight above, but counted below
     with fails_if(bool(mistake)):
-        found = Learner(tiny_decoder(), rule).gradient(traces)
-        assert gap(found, expected) < 1e-5
+        result = Learner(tiny_decoder(), rule).gradient(traces)
+        assert gap(result, expected) < 1e-5
 
 
 def everywhere(heat: float) -> None:
@@ -181,8 +181,8 @@ def test_8_kl_in_the_loss_pulls_back(mistake: Callable[[Tensor, Tensor], Tensor]
         step.advantages = np.zeros(len(step.token_ids), np.float32)
     _, expected = float64_losses.step(lambda of: float64_losses.grpo(of, 1.0), net, traces, learner.reference)
     with fails_if(mistake is not None):
-        found = learner.gradient(traces)
-        assert max(float(g.norm()) for g in found.values()) > 0 and gap(found, expected) < 1e-5
+        result = learner.gradient(traces)
+        assert max(float(g.norm()) for g in result.values()) > 0 and gap(result, expected) < 1e-5
         kept = [learner.step(traces)["kl"] for _ in range(4)]
         assert kept[0] > kept[1] > kept[2] > kept[3] >= 0
     with pytest.raises(UsageError, match="k1 in the loss has no gradient"):
@@ -262,21 +262,21 @@ def test_12_packed_batch_equals_single_sequences(kind: str, broken: bool, monkey
         real = learning.make_tree_attention
 
         def running(*args: Any) -> Any:
-            found = real(*args)
-            found.positions_T = torch.arange(len(found.positions_T))
-            return found
+            result = real(*args)
+            result.positions_T = torch.arange(len(result.positions_T))
+            return result
 
         monkeypatch.setattr(learning, "make_tree_attention", running)
     net, traces = tiny_decoder(kind), credited()
     learner = Learner(net, PLAIN)
     batch = pack.pack(pack.plan(traces, PLAIN.weigh, trains_zero_advantage=True), net.device)
     with torch.no_grad():
-        found = learner.readout.loss_inputs(learner, batch).logprobs_N
+        result = learner.readout.loss_inputs(learner, batch).logprobs_N
     paths = {id(s): t.token_ids(i).tolist() for t in traces for i, s in enumerate(t.steps)}
     w = weights64(net)
     alone = torch.cat([plain_logprobs(net, w, paths[id(s)], len(s.token_ids)).detach() for s in batch.steps])
     with fails_if(broken):
-        assert float((found - alone).abs().max()) < 1e-5
+        assert float((result - alone).abs().max()) < 1e-5
 
 
 @both

@@ -108,8 +108,8 @@ def sampled_by(net: Decoder, traces: Sequence[Trace]) -> None:
     for trace in traces:
         for i, step in enumerate(trace.steps):
             if step.sampled:
-                found = plain_logprobs(net, w, trace.token_ids(i).tolist(), len(step.token_ids), HEAT)
-                step.logprobs = step.notes["old"] = found.float().numpy()
+                result = plain_logprobs(net, w, trace.token_ids(i).tolist(), len(step.token_ids), HEAT)
+                step.logprobs = step.notes["old"] = result.float().numpy()
 
 
 class Case:
@@ -159,11 +159,11 @@ class Case:
 def check(name: str, kind: str, patch: pytest.MonkeyPatch) -> None:
     case = Case(name, kind)
     _, expected = float64_losses.step(name, case.net, case.traces, case.reference, HEAT)
-    ways, found = zip(*case.everywhere(patch), strict=True)
+    ways, result = zip(*case.everywhere(patch), strict=True)
     assert len(ways) == (9 if name == "critic" else 18)
-    for way, grads in zip(ways, found, strict=True):
+    for way, grads in zip(ways, result, strict=True):
         assert float64_losses.gap(grads, expected) < 1e-5, way
-    flat = torch.stack([torch.cat([g[n].double().flatten() for n in expected]) for g in found])
+    flat = torch.stack([torch.cat([g[n].double().flatten() for n in expected]) for g in result])
     size = torch.cat([g.flatten() for g in expected.values()]).norm()
     off = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist") / size
     worst = divmod(int(off.argmax()), len(ways))

@@ -53,9 +53,9 @@ def test_mix_logits_interpolates() -> None:
     plain, thought = torch.randn(5, 7), torch.randn(5, 7)
     for w, alone in ((0.0, plain), (1.0, thought)):
         assert torch.allclose(mix_logits(plain, thought, torch.full((5,), w)), alone.log_softmax(-1), atol=1e-6)
-    found = mix_logits(plain, thought, torch.full((5,), 0.3))
-    assert torch.allclose(found.exp().sum(-1), torch.ones(5)), "a distribution"
-    for p, t, m in zip(plain.tolist(), thought.tolist(), found.tolist(), strict=True):
+    result = mix_logits(plain, thought, torch.full((5,), 0.3))
+    assert torch.allclose(result.exp().sum(-1), torch.ones(5)), "a distribution"
+    for p, t, m in zip(plain.tolist(), thought.tolist(), result.tolist(), strict=True):
         raised = [math.exp(0.7 * a + 0.3 * b) for a, b in zip(p, t, strict=True)]
         assert m == pytest.approx([math.log(x / sum(raised)) for x in raised], abs=1e-5)
 
@@ -64,8 +64,8 @@ def test_mix_logits_interpolates() -> None:
 def test_thought_rewards_are_relative_to_their_position(told: list[tuple[int, float]]) -> None:
     place = torch.tensor([p for p, _ in told])
     said = torch.tensor([s for _, s in told], dtype=torch.float64)
-    found = thought_rewards(said, place).tolist()
-    for (p, s), r in zip(told, found, strict=True):
+    result = thought_rewards(said, place).tolist()
+    for (p, s), r in zip(told, result, strict=True):
         rivals = [x for q, x in told if q == p]
         assert r == pytest.approx(s - sum(rivals) / len(rivals), abs=1e-9)
 
@@ -156,8 +156,8 @@ def test_packed_loss_and_gradient_equal_single_texts(seed: int, ahead: int, posi
                 terms.append(-said - 0.7 * (max(r, 0.0) if positive else r) * logp)
     expected = sum(terms[1:], terms[0]) / len(terms)
     expected.backward()
-    found = made.gradient_of_texts(texts, thoughts)
-    for name, g in found.items():
+    result = made.gradient_of_texts(texts, thoughts)
+    for name, g in result.items():
         leaf = w[name.removeprefix("net.")] if name.startswith("net.") else head[name.removeprefix("mixing.")]
         assert leaf.grad is not None
         scale = max(float(leaf.grad.abs().max()), 1e-3)
@@ -184,9 +184,9 @@ def test_expected_gradient_equals_enumeration_of_thoughts() -> None:
         for name, g in made.gradient_of_texts([text], [[[ids([a]), ids([b])]]]).items():
             if name.startswith("net."):
                 total[name.removeprefix("net.")] += chance * g.double()
-    for (name, found), g in zip(total.items(), exact, strict=True):
+    for (name, result), g in zip(total.items(), exact, strict=True):
         assert g is not None
-        assert float((found - g).abs().max()) < 1e-3 * max(float(g.abs().max()), 1e-3), name
+        assert float((result - g).abs().max()) < 1e-3 * max(float(g.abs().max()), 1e-3), name
 
 
 def test_pack_thoughts_holds_a_text_once() -> None:
@@ -212,11 +212,11 @@ def test_no_thoughts_is_plain_training() -> None:
     policy = lively(5)
     made = learner(policy)
     text = QuietText(ids([3, 4, 5, 6]), 2)
-    found = made.gradient_of_texts([text], [[[], []]])
+    result = made.gradient_of_texts([text], [[[], []]])
     w = weights64(policy.net)
     logp = plain_logits(w, policy.net.config, [3, 4, 5]).log_softmax(-1)
     (-(logp[1, 5] + logp[2, 6]) / 2).backward()
     for name, leaf in w.items():
         assert leaf.grad is not None
-        assert torch.allclose(found[f"net.{name}"].double(), leaf.grad, atol=1e-5), name
-    assert not any(found[f"mixing.{n}"].any() for n, _ in made.mixing.named_parameters())
+        assert torch.allclose(result[f"net.{name}"].double(), leaf.grad, atol=1e-5), name
+    assert not any(result[f"mixing.{n}"].any() for n, _ in made.mixing.named_parameters())

@@ -32,11 +32,11 @@ def test_outcomes_by_step_equal_hand_counts(grow):
         ("g", [("h", "unscored")]),
         ("i", 0.0),
     )
-    found = {trace.steps[i].text: o for i, o in enumerate(outcomes_by_step(trace, "accuracy"))}
-    assert found["What is 2 + 2?"].mean == pytest.approx(2 / 4)
-    assert found["a"].mean == pytest.approx(2 / 3) and found["d"].mean == 1.0
-    assert found["g"].mean is None and found["h"].best is None and found["f"].mean is None  # unknown is not zero
-    assert found["i"].mean == 0.0 and found["i"].best == 0.0
+    result = {trace.steps[i].text: o for i, o in enumerate(outcomes_by_step(trace, "accuracy"))}
+    assert result["What is 2 + 2?"].mean == pytest.approx(2 / 4)
+    assert result["a"].mean == pytest.approx(2 / 3) and result["d"].mean == 1.0
+    assert result["g"].mean is None and result["h"].best is None and result["f"].mean is None  # unknown is not zero
+    assert result["i"].mean == 0.0 and result["i"].best == 0.0
 
 
 def test_outcomes_are_weighted_by_visits(grow):

@@ -76,12 +76,12 @@ def searched(strategy, seed=0):
 def test_harvested_values_equal_backed_up_values(settings, seed):
     """With the mean as its back-up, a step's value is the visit-weighted mean of the outcomes below it."""
     trace = searched(MCTS(simulations=20, **settings), seed)
-    found = outcomes_by_step(trace, "accuracy", visits=True)
+    result = outcomes_by_step(trace, "accuracy", visits=True)
     visited = [i for i, step in enumerate(trace.steps) if step.visits]
     assert len(visited) > 2
     for i in visited:
-        assert found[i].mean == pytest.approx(trace.steps[i].value)
-        assert found[i].weight == pytest.approx(trace.steps[i].visits)
+        assert result[i].mean == pytest.approx(trace.steps[i].value)
+        assert result[i].weight == pytest.approx(trace.steps[i].visits)
     told = merge_estimates(prefix_values(trace, "accuracy", FilterReport(), Provenance()), FilterReport())
     assert all("q" not in one.row or one.row["q"] == pytest.approx(one.row["value"]) for one in told)
     labels = [

@@ -87,8 +87,8 @@ def test_thinking_tags_are_not_repeated(grow):
 
 def test_wrong_turn_after_the_thinking_is_dropped(grow):
     trace = grow(("<think>hm</think>", [("\\boxed{5}", 0.0), ("\\boxed{4}", 1.0)]))
-    found, funnel = told(trace)
-    assert found == [] and funnel.dropped["composed"] == {"the thinking ends before the turn": 1}
+    result, funnel = told(trace)
+    assert result == [] and funnel.dropped["composed"] == {"the thinking ends before the turn": 1}
 
 
 def test_only_scored_or_pruned_branches_become_wrong_turns(grow):
@@ -124,9 +124,9 @@ def test_a_corrected_answer_is_a_journey(grow):
         better = Step(prompt, "No: \\boxed{4}", tokens, np.zeros(len(tokens), np.float32), "eos")
         better.scores["accuracy"] = Score(1.0)
         trace.add(better)
-    found, funnel = told(trace)
+    result, funnel = told(trace)
     assert funnel.stages["corrections"] == 1  # what was right already is not corrected
-    one, parts = next((one, parts) for one, parts in found if one.row["from"]["steps"] == [4, 5])
+    one, parts = next((one, parts) for one, parts in result if one.row["from"]["steps"] == [4, 5])
     assert one.text.startswith("<think>\nFirst. \\boxed{5}\n\n") and one.text.endswith("</think>\nNo: \\boxed{4}")
     assert FinalNumber().grade(one.text, "4").value == 1.0 and one.row["from"]["wrong"] == [1, 2]
     alone = journey_trace(trace, parts, Letters())
@@ -153,10 +153,10 @@ def test_journey_follows_the_most_visited_path(grow):
 
 def test_journey_tokens_are_the_sampled_ones(grow):
     trace = grow(("five", 0.0), ("two ", [("three", 0.0), ("four", 1.0)]))
-    (found,), _ = told(trace, turns=5)
-    alone = journey_trace(trace, found[1], Letters())
+    (result,), _ = told(trace, turns=5)
+    alone = journey_trace(trace, result[1], Letters())
     assert alone is not None
-    assert "".join(s.text for s in alone.steps[1:]) == found[0].text
+    assert "".join(s.text for s in alone.steps[1:]) == result[0].text
     for step in alone.steps[1:]:
         own = [s for s in trace.steps[1:] if s.text == step.text]
         assert step.sampled == bool(own) and step.parent is not None
