@@ -198,7 +198,7 @@ def spoilt(folder: Path) -> None:
     raise ModelError("the weights are not there")
 
 
-FAILED = r"step-000002 \(Input/output error\): put that right and run again; the one before is kept"
+FAILED = r"step-000002 \(Input/output error\): fix this and run again; the previous checkpoint is kept"
 
 
 def test_foreground_save_error_is_raised_at_once(run: Run) -> None:
@@ -270,7 +270,7 @@ def test_stop_request_ends_wait_for_disk_space(run: Run, background: bool) -> No
     wants = lambda: True  # noqa: E731
     signals.add_stop_check(wants)
     try:
-        with pytest.raises(RunError, match=r"step-000002 \(No space left on device\): put that right"):
+        with pytest.raises(RunError, match=r"step-000002 \(No space left on device\): fix this"):
             with CheckpointWriter(run, background=background) as saver:
                 saver.save(2, tensors(2), state(2), {"model": fill})
     finally:

@@ -54,7 +54,7 @@ class GGUFFile:
     def need(self, key: str) -> Any:
         value = self.get(key)
         if value is None:
-            raise ModelError(f"{self.path} has no metadata {key!r}; download it again or convert the model anew")
+            raise ModelError(f"{self.path} has no metadata {key!r}; download it again or convert the model again")
         return value
 
 

@@ -120,5 +120,5 @@ def _header_entries(path: Path) -> Iterable[TensorEntry]:
 def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        raise ValueError("a name stands in it twice")
+        raise ValueError("a name appears in it twice")
     return members

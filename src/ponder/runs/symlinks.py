@@ -25,8 +25,8 @@ def refuse_symlinks(folder: str | Path) -> None:
         else:
             continue
         raise RunError(
-            f"{entry.path} {fault}, and a run directory is read and written in itself alone: put what it stands for in "
-            "its place, or remove it"
+            f"{entry.path} {fault}, and nothing outside a run directory is read or written: replace it by a copy, or "
+            "remove it"
         )
 
 

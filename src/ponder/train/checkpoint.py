@@ -128,7 +128,7 @@ class CheckpointWriter:
             raise
         except (OSError, SafetensorError, PonderError) as why:
             failure = f"cannot save {final} ({getattr(why, 'strerror', None) or why})"
-            raise RunError(f"{failure}: put that right and run again; the one before is kept") from None
+            raise RunError(f"{failure}: fix this and run again; the previous checkpoint is kept") from None
         self._prune()
 
     def _write_once(

@@ -172,7 +172,7 @@ class Learner:
 
     def restore(self, tensors: dict[str, Tensor], counters: dict[str, int]) -> None:
         if missing := self.counters().keys() - counters.keys():
-            raise RunError(f"the checkpoint has no {min(missing)}: another version wrote it; start the run anew")
+            raise RunError(f"the checkpoint has no {min(missing)}: another version wrote it; start a new run")
         self.master_weights.restore(tensors, counters)
         self.guarded_step.restore(counters)
         self.oom_retries, self.max_tokens_per_microbatch = (
@@ -208,7 +208,7 @@ class Learner:
         of: Sequence[Tensor] | None = None,
         batches: list[tuple[PackedBatch, Tokens]] | None = None,
     ) -> MetricSums:
-        """Add up the gradient of all micro-batches, which are put into `batches`. A lack of memory starts it anew."""
+        """Sum the gradient of all micro-batches, which are put into `batches`. Out of memory: it starts again."""
 
         def once() -> MetricSums:
             sums = MetricSums()

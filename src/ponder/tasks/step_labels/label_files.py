@@ -110,9 +110,9 @@ def rows_to_traces(
             f"; and {len(bad) - MAX_LISTED_ROWS} more" if len(bad) > MAX_LISTED_ROWS else ""
         )
         if not traces:
-            raise TaskError(f"no row of {rows.path} can be used: {faults}. Mend these rows")
+            raise TaskError(f"no row of {rows.path} can be used: {faults}. Fix these rows")
         if not skip_bad:
-            raise TaskError(f"{faults}. Mend these rows, or go on without them: skip_bad (the flag --skip-bad)")
+            raise TaskError(f"{faults}. Fix these rows, or leave them out: skip_bad (the flag --skip-bad)")
         if funnel is None:
             warnings.warn(f"{len(bad)} of {len(traces) + len(bad)} rows were left out: {faults}", stacklevel=3)
     if funnel is not None:
