@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fakes import plain_hidden, weights64
 from ponder.nets.decoder import Decoder
 from ponder.types import Trace
+from reference_decoder import plain_hidden, weights64
 
 Grads = dict[str, Tensor]
 

@@ -369,4 +369,4 @@ def test_another_version_of_ponder_is_told(ponder: Ponder, place: Path) -> None:
     assert "nothing else that it depends on has changed" in said.out
     told.write_text(json.dumps({k: v for k, v in then.items() if k != "inputs"}))
     said = ponder(*EVAL)
-    assert said.code == 2 and "does not say what its results depend on" in said.err and said.out == ""
+    assert said.code == 2 and "without fingerprints of its inputs" in said.err and said.out == ""

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from fakes import CONFIGS, char_policy, plain_hidden, plain_logits, plain_logprobs, run_async, tiny_decoder, weights64
+from fakes import CONFIGS, char_policy, run_async, tiny_decoder
 from ponder.engine import kv_cache, torch_attention
 from ponder.engine.adapters import Adapters, _add_lora
 from ponder.engine.engine import Engine
@@ -32,6 +32,7 @@ from ponder.nets.decoder import Decoder
 from ponder.nets.lora import LORA_TARGETS, PEFT_PREFIX
 from ponder.protocols import Policy
 from ponder.types import Completion, Sampling, ids, user_messages
+from reference_decoder import plain_hidden, plain_logits, plain_logprobs, weights64
 
 PROMPTS = [[5], [9, 3, 22, 40, 17], [33] * 11, [8, 60, 7]]
 SHAPES: dict[str, tuple[int, float, Sequence[str]]] = {  # rank, alpha, targets
@@ -41,8 +42,8 @@ SHAPES: dict[str, tuple[int, float, Sequence[str]]] = {  # rank, alpha, targets
 
 
 def linears(net: nn.Module, targets: Sequence[str]) -> dict[str, nn.Linear]:
-    found = {n: m for n, m in net.named_modules() if n.rpartition(".")[2] in targets}
-    return {n: m for n, m in found.items() if isinstance(m, nn.Linear)}
+    result = {n: m for n, m in net.named_modules() if n.rpartition(".")[2] in targets}
+    return {n: m for n, m in result.items() if isinstance(m, nn.Linear)}
 
 
 def write(folder: Path, net: Decoder, name: str, size: float = 0.15, **config: Any) -> dict[str, tuple[Tensor, Tensor]]:
@@ -102,10 +103,10 @@ def generate_together(machine: Engine, requests: Sequence[Request]) -> list[list
 def test_mixed_adapter_batch_equals_separate_models(kind: str, tmp_path: Path) -> None:
     machine, models = world(kind, tmp_path)
     requests = [request(p, name, temperature=0.0) for p in PROMPTS for name in ("red", "", "blue")]
-    found = generate_together(machine, requests)
+    result = generate_together(machine, requests)
     weights = {name: {n: p.detach() for n, p in weights64(net).items()} for name, net in models.items()}
     texts = set()
-    for asked, (row,) in zip(requests, found, strict=True):
+    for asked, (row,) in zip(requests, result, strict=True):
         tokens = asked.prefix.tolist()
         for _ in range(10):
             tokens.append(int(plain_logits(weights[asked.adapter], CONFIGS[kind], tokens)[-1].argmax()))
@@ -125,7 +126,7 @@ def test_adapter_samples_equal_separate_models(room: dict[str, int], tmp_path: P
     for name, value in room.items():
         token = kv_cache.bytes_per_token(machine.net.config, machine.net.dtype) if name == "cache_bytes" else 1
         setattr(machine, name, value * token)
-    found = generate_together(machine, requests)
+    result = generate_together(machine, requests)
     if "cache_bytes" in room:
         assert machine._scheduler is not None and machine._scheduler.preemptions > 0
     for name, net in models.items():
@@ -134,21 +135,21 @@ def test_adapter_samples_equal_separate_models(room: dict[str, int], tmp_path: P
             Engine(net), [request(requests[i].prefix, "", seed=requests[i].seed, **rule) for i in mine]
         )
         for i, rows in zip(mine, alone, strict=True):
-            assert [r.token_ids for r in found[i]] == [r.token_ids for r in rows]
-            for ours, theirs in zip(found[i], rows, strict=True):
+            assert [r.token_ids for r in result[i]] == [r.token_ids for r in rows]
+            for ours, theirs in zip(result[i], rows, strict=True):
                 assert np.allclose(ours.logprobs, theirs.logprobs, atol=1e-5)
 
 
 def test_sequences_without_adapter_are_bitwise_equal(tmp_path: Path) -> None:
     machine, _ = world("llama", tmp_path)
     names = ["red", "", "blue", ""]
-    found = []
+    result = []
     for use in (names, [""] * 4):
         machine.refresh_weights()  # prompts are filled in again: what shares a pass is the same
-        found.append(
+        result.append(
             generate_together(machine, [request(p, a, n=2, temperature=1.0) for p, a in zip(PROMPTS, use, strict=True)])
         )
-    mixed, plain = found
+    mixed, plain = result
     for name, a, b in zip(names, mixed, plain, strict=True):
         same = [r.logprobs for r in a] == [r.logprobs for r in b]
         assert same == (name == "")
@@ -157,10 +158,10 @@ def test_sequences_without_adapter_are_bitwise_equal(tmp_path: Path) -> None:
 def test_adapters_do_not_share_cached_prefixes(tmp_path: Path) -> None:
     machine, models = world("llama", tmp_path)
     for name in ("", "red", "blue", "red", ""):
-        (found,) = generate_together(machine, [request(PROMPTS[2], name, temperature=0.0)])
+        (result,) = generate_together(machine, [request(PROMPTS[2], name, temperature=0.0)])
         (alone,) = generate_together(Engine(models[name]), [request(PROMPTS[2], "", temperature=0.0)])
-        assert found[0].token_ids == alone[0].token_ids
-    assert found[0].prefill_tokens == 1, "its own prefix it finds again, and feeds the last token"
+        assert result[0].token_ids == alone[0].token_ids
+    assert result[0].prefill_tokens == 1, "its own prefix it finds again, and feeds the last token"
 
 
 def test_adapter_name_can_be_reused(tmp_path: Path) -> None:
@@ -169,9 +170,9 @@ def test_adapter_name_can_be_reused(tmp_path: Path) -> None:
     machine.adapters.remove("red")
     assert list(machine.adapters) == ["blue"] and "red" not in machine.adapters
     machine.adapters.add("red", tmp_path / "blue")
-    (found,) = generate_together(machine, [request(PROMPTS[2], "red", temperature=0.0)])
+    (result,) = generate_together(machine, [request(PROMPTS[2], "red", temperature=0.0)])
     (alone,) = generate_together(Engine(models["blue"]), [request(PROMPTS[2], "", temperature=0.0)])
-    assert found[0].token_ids == alone[0].token_ids
+    assert result[0].token_ids == alone[0].token_ids
 
 
 def test_read_requests_use_their_adapter(tmp_path: Path) -> None:
@@ -234,15 +235,15 @@ def test_adapters_affect_only_the_engine_thread(tmp_path: Path) -> None:
         while "forward" not in layer.__dict__ and not all(a.done() for a in asked):
             time.sleep(0.001)
         assert torch.equal(layer(x), base)
-        found = [a.result(20) for a in asked]
+        result = [a.result(20) for a in asked]
     alone = []
     for name in SHAPES:
         with torch.no_grad(), machine.adapters.apply([name], [3]):
             alone.append(layer(x))
     assert all(
-        torch.equal(first, one) and not torch.equal(first, base) for (first, _), one in zip(found, alone, strict=True)
+        torch.equal(first, one) and not torch.equal(first, base) for (first, _), one in zip(result, alone, strict=True)
     )
-    assert all(torch.equal(after, base) for _, after in found) and has_plain_forwards(machine.net)
+    assert all(torch.equal(after, base) for _, after in result) and has_plain_forwards(machine.net)
 
 
 @settings(max_examples=40, deadline=None)
@@ -261,14 +262,14 @@ def test_adapters_apply_to_tokens_in_any_order(runs: list[tuple[str, int]]) -> N
     with torch.no_grad():
         base = layer(x)
         with override_forward({layer: _add_lora(used)}):
-            found = layer(x)
+            result = layer(x)
         assert torch.equal(layer(x), base)
         for t, name in enumerate(names):
             if name:
                 a, b = (p.double() for p in pairs[name])
-                assert torch.allclose(found[t].double(), base[t].double() + b @ (a @ x[t].double()), atol=1e-5)
+                assert torch.allclose(result[t].double(), base[t].double() + b @ (a @ x[t].double()), atol=1e-5)
             else:
-                assert torch.equal(found[t], base[t])
+                assert torch.equal(result[t], base[t])
 
 
 def test_adapters_keep_the_network_dtype(tmp_path: Path) -> None:
@@ -277,10 +278,10 @@ def test_adapters_keep_the_network_dtype(tmp_path: Path) -> None:
     generate_together(machine, [request(PROMPTS[1], "red")])
     machine.net.to(torch.bfloat16)
     machine.refresh_weights()
-    (found,) = generate_together(machine, [request(PROMPTS[1], "red", temperature=0.0, max_tokens=4)])
+    (result,) = generate_together(machine, [request(PROMPTS[1], "red", temperature=0.0, max_tokens=4)])
     w = {n: p.detach() for n, p in weights64(models["red"]).items()}
-    exact = plain_logprobs(models["red"], w, [*PROMPTS[1], *found[0].token_ids], 4)
-    assert np.allclose(found[0].logprobs, exact, atol=0.3)
+    exact = plain_logprobs(models["red"], w, [*PROMPTS[1], *result[0].token_ids], 4)
+    assert np.allclose(result[0].logprobs, exact, atol=0.3)
 
 
 # the policy
@@ -290,7 +291,7 @@ def ask(policy: Policy, prompt: Sequence[int] = (5, 6, 9), n: int = 2, **samplin
     return run_async(policy.generate(ids(prompt), Sampling(**{"max_tokens": 6, **sampling}), n))
 
 
-def test_a_policy_with_an_adapter_on(tmp_path: Path) -> None:
+def test_policy_samples_with_its_adapter(tmp_path: Path) -> None:
     policy = char_policy()
     folded = char_policy()
     merge_by_hand(folded.net, "red", write(tmp_path / "red", policy.net, "red", 0.4))
@@ -426,9 +427,9 @@ def test_trained_adapter_is_sampled_without_peft(tmp_path: Path, monkeypatch: py
     monkeypatch.setitem(sys.modules, "peft", None)
     machine = Engine(tiny_decoder())
     machine.adapters.add("saved", tmp_path / "saved")
-    (found,) = generate_together(machine, [request(PROMPTS[1], "saved", temperature=0.0)])
-    assert found[0].token_ids == trained[0].token_ids
-    assert np.allclose(found[0].logprobs, trained[0].logprobs, atol=1e-5)
+    (result,) = generate_together(machine, [request(PROMPTS[1], "saved", temperature=0.0)])
+    assert result[0].token_ids == trained[0].token_ids
+    assert np.allclose(result[0].logprobs, trained[0].logprobs, atol=1e-5)
 
 
 def test_nonfinite_adapter_does_not_affect_others(tmp_path: Path) -> None:
@@ -441,7 +442,7 @@ def test_nonfinite_adapter_does_not_affect_others(tmp_path: Path) -> None:
         asked = [request(p, name, temperature=0.0) for p in PROMPTS for name in ("wild", "")]
         return await asyncio.gather(*map(machine.generate, asked), return_exceptions=True)
 
-    found = run_async(both())
-    assert all(isinstance(f, ModelError) and "not finite" in str(f) for f in found[::2])
+    result = run_async(both())
+    assert all(isinstance(f, ModelError) and "not finite" in str(f) for f in result[::2])
     alone = generate_together(Engine(models[""]), [request(p, "", temperature=0.0) for p in PROMPTS])
-    assert [f[0].token_ids for f in found[1::2]] == [a[0].token_ids for a in alone]
+    assert [f[0].token_ids for f in result[1::2]] == [a[0].token_ids for a in alone]

@@ -224,7 +224,7 @@ def test_sequences_are_preempted_when_memory_is_short() -> None:
         same(write(tiny_decoder("gemma").to("mps"), requests, slots=40, prefill_chunk_tokens=4), expected)
 
 
-def test_every_option_of_sampling() -> None:
+def test_every_sampling_option_equals_cpu() -> None:
     requests = [ask(PROMPTS[i % 5], 2, i, **options) for i, options in enumerate(OPTIONS)]
     guided = Request(ids(PROMPTS[1]), Sampling(max_tokens=10), 2, 5, grammar=AlternatingGrammar)
     expected = write(tiny_decoder("window"), [*requests, guided])
@@ -233,7 +233,7 @@ def test_every_option_of_sampling() -> None:
         same(write(tiny_decoder("window").to("mps"), [*requests, guided]), expected)
 
 
-def test_long_and_short_rows_and_shared_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_and_short_rows_with_shared_segments_equal_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Piece by piece, under windows too."""
     monkeypatch.setattr(torch_attention, "_MAX_PADDED_SCORES", 0)
     prompts = [[33] * 40, *([8, 60, 7 + i] for i in range(4)), [8, 60, *range(3, 20)]]
@@ -246,7 +246,7 @@ def test_long_and_short_rows_and_shared_runs(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a processor without bfloat16 says so
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_float16_and_bfloat16(dtype: torch.dtype) -> None:
+def test_half_precision_is_close_to_float32(dtype: torch.dtype) -> None:
     """The processor rounds elsewhere: that it runs, and that nothing is far off, must do."""
     with fake_mps():
         rows = write(tiny_decoder("gemma", dtype=dtype).to("mps"), [ask(p, 2, i) for i, p in enumerate(PROMPTS)])
@@ -257,7 +257,7 @@ def test_float16_and_bfloat16(dtype: torch.dtype) -> None:
     assert all(np.allclose(r.logprobs, e.logprobs, atol=0.3) for r, e in zip(rows, exact, strict=True))
 
 
-def test_readings_and_adapters(tmp_path: Path) -> None:
+def test_read_requests_and_adapters_equal_cpu(tmp_path: Path) -> None:
     net, draw = tiny_decoder(), torch.Generator().manual_seed(1)
     stored = {}
     for layer in (f"layers.{i}.{part}" for i in range(2) for part in ("self_attn.q_proj", "mlp.down_proj")):
@@ -293,21 +293,21 @@ def complete(policy: PonderPolicy, **sampling: Any) -> list[Completion]:
     return run_async(policy.generate(ids([5, 6, 9]), Sampling(**{"max_tokens": 8, "seed": 3, **sampling}), 3))
 
 
-def test_a_policy_by_name(tmp_path: Path) -> None:
+def test_policy_loaded_by_name_equals_cpu(tmp_path: Path) -> None:
     """Fresh, saved, and loaded again; its scores, its readings, and new weights."""
     fresh = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=64)
 
     def all_of(model: str | ScratchModel, device: str) -> list[Any]:
         policy = load_policy(model, QUESTION_TEMPLATE, device=device, dtype="float32")
-        found: list[Any] = [c.token_ids.tolist() for c in complete(policy)]
-        found += [c.token_ids.tolist() for c in complete(policy, stop=("3", "ab"), regex="[0-9a-c]{4,6}")]
+        result: list[Any] = [c.token_ids.tolist() for c in complete(policy)]
+        result += [c.token_ids.tolist() for c in complete(policy, stop=("3", "ab"), regex="[0-9a-c]{4,6}")]
         with torch.no_grad():
             policy.net.embed_tokens.weight.copy_(torch.linspace(-9, 9, 23 * 32).sin().view(23, 32))
-        found += [c.token_ids.tolist() for c in complete(policy)]
-        found.append(run_async(policy.token_logprobs(ids([5, 6, 9]), ids([4, 7, 20]))))
-        found.append(run_async(policy.hidden_states(ids([5, 6, 9]), 1)).cpu())
+        result += [c.token_ids.tolist() for c in complete(policy)]
+        result.append(run_async(policy.token_logprobs(ids([5, 6, 9]), ids([4, 7, 20]))))
+        result.append(run_async(policy.hidden_states(ids([5, 6, 9]), 1)).cpu())
         policy.engine.close()
-        return found
+        return result
 
     pytest.importorskip("llguidance")
     first = load_policy(fresh, QUESTION_TEMPLATE, device="cpu", dtype="float32")
@@ -317,9 +317,9 @@ def test_a_policy_by_name(tmp_path: Path) -> None:
     assert expected[:3] != expected[6:9], "weights that are new are used"
     with fake_mps():
         for model in (fresh, str(tmp_path)):
-            found = all_of(model, "mps")
-            assert found[:-2] == expected[:-2]
-            assert all(np.allclose(a, b, atol=1e-5) for a, b in zip(found[-2:], expected[-2:], strict=True))
+            result = all_of(model, "mps")
+            assert result[:-2] == expected[:-2]
+            assert all(np.allclose(a, b, atol=1e-5) for a, b in zip(result[-2:], expected[-2:], strict=True))
         policy = load_policy(str(tmp_path), device="mps")
         assert policy.net.dtype == torch.float32 and policy.net.lm_head.weight is policy.net.embed_tokens.weight
         hf.snapshot(policy.net)(tmp_path / "again")
@@ -330,7 +330,7 @@ def test_a_policy_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "head", [ScoreHead("value"), ScoreHead("process", "logit", hidden=(5,)), ScoreHead("value", "two-hot", bins=4)]
 )
-def test_reward_model_scores(head: ScoreHead) -> None:
+def test_reward_model_scores_equal_cpu(head: ScoreHead) -> None:
     def numbers(device: str) -> list[float]:
         policy = load_policy_with_head(
             ScratchModel(ALPHABET, 32, 2, 4, 64), head, QUESTION_TEMPLATE, device=device, dtype="float32", seed=1
@@ -339,9 +339,9 @@ def test_reward_model_scores(head: ScoreHead) -> None:
         with torch.no_grad():
             for p in policy.net.score.parameters():
                 p.copy_(torch.linspace(-1, 1, p.numel()).view(p.shape))
-        found, _ = run_async(HeadReader(policy, policy.net.head, policy.net.score)(ids([5, 6, 9, 4, 3]), [1, 2, 4]))
+        result, _ = run_async(HeadReader(policy, policy.net.head, policy.net.score)(ids([5, 6, 9, 4, 3]), [1, 2, 4]))
         policy.engine.close()
-        return found
+        return result
 
     expected = numbers("cpu")
     assert len(set(expected)) == 3
@@ -353,7 +353,7 @@ def test_reward_model_scores(head: ScoreHead) -> None:
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma"])
-def test_the_learner_s_loss(kind: str) -> None:
+def test_learner_loss_equals_cpu(kind: str) -> None:
     def told(device: str) -> dict[str, float]:
         net, traces = tiny_decoder(kind).to(device), mixed_groups()
         learner = Learner(net, GRPO(kl=KL(0.04)), reference=tiny_decoder(kind).to(device))
@@ -370,7 +370,7 @@ def test_the_learner_s_loss(kind: str) -> None:
         assert told("mps") == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
-def test_reward_model_prediction() -> None:
+def test_reward_model_prediction_equals_cpu() -> None:
     def told(device: str) -> list[list[float]]:
         net, traces = DecoderWithHead.from_decoder(tiny_decoder().to(device), OutcomeReward().head), mixed_groups()
         with torch.no_grad():
@@ -383,15 +383,15 @@ def test_reward_model_prediction() -> None:
     expected = told("cpu")
     assert sum(map(len, expected)) > 5
     with fake_mps():
-        for found, exact in zip(told("mps"), expected, strict=True):
-            assert np.allclose(found, exact, atol=1e-5)
+        for result, exact in zip(told("mps"), expected, strict=True):
+            assert np.allclose(result, exact, atol=1e-5)
 
 
 # by reading
 
 
 @pytest.mark.parametrize("kind", ["default", "linear", "llama3", "yarn"])
-def test_angles_are_the_same_from_rounded_frequencies(kind: Any) -> None:
+def test_rope_angles_are_equal_from_rounded_frequencies(kind: Any) -> None:
     settings = {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
     freqs, factor = rope.frequencies(RopeConfig(1e4, kind, settings), 16, 128)
     wide, rounded = (rope.angles(torch.arange(5000), f, factor) for f in (freqs, freqs.float()))

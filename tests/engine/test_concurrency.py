@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 
-from fakes import char_policy, plain_logits, run_async, tiny_decoder, weights64
+from fakes import char_policy, run_async, tiny_decoder
 from ponder.engine import engine as module
 from ponder.engine import kv_cache
 from ponder.engine.engine import Engine
@@ -31,6 +31,7 @@ from ponder.engine.scheduler import PrefillChunk
 from ponder.errors import ModelError, UsageError
 from ponder.nets.decoder import Decoder
 from ponder.types import Sampling, ids
+from reference_decoder import plain_logits, weights64
 
 
 def request(prompt: list[int], n: int = 1, seed: int = 0, **sampling: Any) -> Request:
@@ -87,17 +88,17 @@ def test_requests_from_several_threads_and_loops() -> None:
     expected = [
         [r.token_ids for r in run_async(make_engine(net).generate(request([i + 3], n=2, seed=i)))] for i in range(6)
     ]
-    found: dict[int, Any] = {}
+    result: dict[int, Any] = {}
 
     def one(i: int) -> None:
-        found[i] = [r.token_ids for r in asyncio.run(engine.generate(request([i + 3], n=2, seed=i)))]
+        result[i] = [r.token_ids for r in asyncio.run(engine.generate(request([i + 3], n=2, seed=i)))]
 
     threads = [threading.Thread(target=one, args=(i,)) for i in range(6)]
     for t in threads:
         t.start()
     for t in threads:
         t.join(30)
-    assert [found[i] for i in range(6)] == expected
+    assert [result[i] for i in range(6)] == expected
     wait_until_idle(engine)
 
 
@@ -356,8 +357,8 @@ def test_closed_engine_fails_all_requests() -> None:
         await asyncio.to_thread(engine.close)
         return list(await asyncio.gather(*calls, engine.generate(request([5])), return_exceptions=True))
 
-    found = run_async(closing())
-    assert len(found) == 5 and all(isinstance(f, UsageError) and "closed" in str(f) for f in found)
+    result = run_async(closing())
+    assert len(result) == 5 and all(isinstance(f, UsageError) and "closed" in str(f) for f in result)
 
 
 def test_failed_step_fails_all_requests_and_engine_recovers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -533,13 +534,13 @@ def test_weights_change_during_requests_in_flight() -> None:
             engine.refresh_weights()
         return (await call)[0]
 
-    found = run_async(update())
-    turn = found.versions.index(1)
-    assert found.versions == [0] * turn + [1] * (300 - turn) and turn > 5
+    result = run_async(update())
+    turn = result.versions.index(1)
+    assert result.versions == [0] * turn + [1] * (300 - turn) and turn > 5
     old, path = weights64(tiny_decoder()), list(prompt)
     for _ in range(turn):
         path.append(int(plain_logits(old, net.config, path)[-1].argmax()))
-    assert found.token_ids[:turn] == path[3:]
+    assert result.token_ids[:turn] == path[3:]
     new, path = weights64(tiny_decoder(seed=4)), list(prompt)
     (fresh,) = run_async(engine.generate(request(prompt, max_tokens=6, temperature=0.0)))
     for _ in range(6):
@@ -575,7 +576,7 @@ def test_scores_equal_plain_forward(kind: str) -> None:
 def test_scoring_reuses_the_cache_of_sampling(monkeypatch: pytest.MonkeyPatch) -> None:
     net = tiny_decoder()
     engine = make_engine(net)
-    (found,) = run_async(engine.generate(request([5, 9, 22, 8], max_tokens=10)))
+    (result,) = run_async(engine.generate(request([5, 9, 22, 8], max_tokens=10)))
     fed: list[int] = []
     real = ModelRunner.prefill
     monkeypatch.setattr(
@@ -583,12 +584,12 @@ def test_scoring_reuses_the_cache_of_sampling(monkeypatch: pytest.MonkeyPatch) -
         "prefill",
         lambda self, chunks: (fed.append(sum(len(p.tokens) for p in chunks)), real(self, chunks))[1],
     )
-    tokens = [5, 9, 22, 8, *found.token_ids]
+    tokens = [5, 9, 22, 8, *result.token_ids]
     hidden = run_async(engine.read_hidden_states(ids(tokens), 12))
     assert fed == [2] and hidden.shape[0] == 2, "only what is wanted is computed"
     with torch.inference_mode():
         said = logprobs_from_hidden(net, hidden[:1], torch.tensor([tokens[13]]))
-    assert float(said[0]) == pytest.approx(found.logprobs[9], abs=1e-5)
+    assert float(said[0]) == pytest.approx(result.logprobs[9], abs=1e-5)
 
 
 def test_request_longer_than_cache_is_refused_alone() -> None:

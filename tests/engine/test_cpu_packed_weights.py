@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fakes import CONFIGS, plain_logits, run_async, tiny_decoder, weights64
+from fakes import CONFIGS, run_async, tiny_decoder
 from ponder import memory_check
 from ponder.engine import cpu_packed_weights, runner_factory
 from ponder.engine.cpu_packed_weights import PackedWeightsRunner
@@ -24,6 +24,7 @@ from ponder.engine.request import Request, SequenceState
 from ponder.nets import lora
 from ponder.nets.decoder import Decoder
 from ponder.types import Sampling, ids
+from reference_decoder import plain_logits, weights64
 
 PROMPTS = [[5], [9, 3, 22, 40, 17], [33] * 11, [8, 60, 7]]
 
@@ -89,8 +90,8 @@ def test_new_weights_are_packed_again() -> None:
         for p, other in zip(net.parameters(), tiny_decoder(seed=5).parameters(), strict=True):
             p.copy_(other)
         engine.refresh_weights()
-    found, fresh = write(engine), write(Engine(tiny_decoder(seed=5)))
-    assert [[r.token_ids for r in rows] for rows in found] == [[r.token_ids for r in rows] for rows in fresh]
+    result, fresh = write(engine), write(Engine(tiny_decoder(seed=5)))
+    assert [[r.token_ids for r in rows] for rows in result] == [[r.token_ids for r in rows] for rows in fresh]
     assert runner(engine)._packed
 
 
@@ -103,7 +104,7 @@ def test_packed_only_after_some_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     assert runner(engine)._packed
 
 
-def test_a_network_with_an_adapter_of_its_own() -> None:
+def test_network_with_attached_adapter_is_packed_correctly() -> None:
     net = tiny_decoder("untied")
     lora.attach(net, lora.LoRA(rank=2), seed=0)
     with torch.no_grad():
@@ -124,16 +125,16 @@ def test_packed_runner_does_not_affect_gradients() -> None:
     net = tiny_decoder()
     layer = net.layers[0].mlp.down_proj  # type: ignore[union-attr]
     x = torch.randn(3, layer.in_features)  # type: ignore[union-attr, arg-type]
-    found: list[Tensor] = []
+    result: list[Tensor] = []
     with override_forward({layer: lambda plain: lambda x: plain(x) * 0}):
         assert not layer(x).any()  # type: ignore[operator]
         with override_forward({layer: lambda plain: lambda x: plain(x) + 1}):
             assert torch.equal(layer(x), torch.ones(3, layer.out_features))  # type: ignore[operator, union-attr, arg-type]
         assert not layer(x).any()  # type: ignore[operator]
-        other = threading.Thread(target=lambda: found.append(layer(x)))  # type: ignore[operator]
+        other = threading.Thread(target=lambda: result.append(layer(x)))  # type: ignore[operator]
         other.start()
         other.join()
-    assert torch.equal(found[0], layer(x)) and found[0].requires_grad  # type: ignore[operator]
+    assert torch.equal(result[0], layer(x)) and result[0].requires_grad  # type: ignore[operator]
     assert "forward" not in layer.__dict__  # type: ignore[union-attr]
 
 
@@ -213,6 +214,6 @@ def test_packing_skipped_when_not_worthwhile(why: str, monkeypatch: pytest.Monke
     assert type(runner_factory.make_runner(net, 10, 1, True, "")) is ModelRunner
 
 
-def test_the_memory_that_is_free() -> None:
+def test_free_memory_is_read() -> None:
     free = memory_check.free_memory()
     assert 1 << 20 < free < 1 << 50

@@ -72,13 +72,13 @@ def run(
         async def all_of_them() -> list[list[SequenceState]]:
             return list(await asyncio.gather(*(machine.generate(r) for r in requests)))
 
-        found = asyncio.run(all_of_them())
+        result = asyncio.run(all_of_them())
         schedule = machine._scheduler
         assert (
             schedule is not None and schedule.allocator.free_count + schedule.tree.evictable == schedule.allocator.size
         )
         machine.close()
-    return found
+    return result
 
 
 def same(kind: str, requests: Sequence[Request], **more: Any) -> list[list[SequenceState]]:
@@ -118,18 +118,18 @@ def test_mixed_batches_prefill_and_decode(kind: str, monkeypatch: pytest.MonkeyP
     assert {drawing for drawing, filled in both if filled} == {True, False}
 
 
-def test_groups_trees_and_early_stops() -> None:
+def test_groups_trees_and_early_stops_equal_plain_runner() -> None:
     (first,) = same("window", [request(PROMPTS[2], n=4, max_tokens=20)], eos=[7, 9, 30, 41])
     assert len({len(r.token_ids) for r in first}) > 1
     deeper = [request([*PROMPTS[2], *first[i].token_ids[:k]], n=2, seed=i) for i in range(3) for k in (2, 5)]
     same("window", deeper)
 
 
-def test_preemption_when_memory_is_short() -> None:
+def test_sequences_are_preempted_when_memory_is_short() -> None:
     same("llama", [request(p, n=2, seed=i, max_tokens=12) for i, p in enumerate(PROMPTS)], slots=50)
 
 
-def test_host_sampled_sequences() -> None:
+def test_host_sampled_sequences_equal_plain_runner() -> None:
     rules = [
         {"top_p": 0.8, "presence_penalty": 0.5},
         {"repetition_penalty": 1.4},
@@ -140,14 +140,14 @@ def test_host_sampled_sequences() -> None:
     same("llama", [request([5, 6], seed=i, max_tokens=4, **rule) for i, rule in enumerate(rules)], eos=[40])
 
 
-def test_device_and_host_sampled_sequences_together() -> None:
+def test_device_and_host_sampled_sequences_share_a_batch() -> None:
     """They have turns, and write what they would alone; who ends first does not matter."""
     for few, many in ((3, 12), (12, 3)):
         plain = [request([5, 6], n=2, seed=1, max_tokens=many), request([5, 6, 7], seed=2, max_tokens=few)]
         same("llama", [*plain, request([5, 9], n=2, frequency_penalty=0.3, max_tokens=few)], eos=[40])
 
 
-def test_top_k_top_p_min_p_on_device() -> None:
+def test_top_k_top_p_min_p_on_device_equal_host() -> None:
     rules: list[dict[str, Any]] = [
         {"top_p": 0.8}, {"top_k": 3}, {"min_p": 0.2}, {}, {"top_k": 9, "top_p": 0.5, "temperature": 0.7},
         {"top_k": 500, "top_p": 0.9, "min_p": 0.05}, {"temperature": 0.0, "top_k": 5}, {"top_p": 1e-6},
@@ -156,7 +156,7 @@ def test_top_k_top_p_min_p_on_device() -> None:
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma"])
-def test_odd_model_sizes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_odd_model_sizes_equal_plain_runner(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Heads and groups that are no powers of two, and a vocabulary that is cut in chunks, the last one smaller."""
     odd = replace(CONFIGS[kind], vocab=61, width=36, heads=6, kv_heads=2, head_dim=12, mlp_width=50)
     monkeypatch.setitem(CONFIGS, kind, odd)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from fakes import CONFIGS, plain_hidden, plain_logits, plain_logprobs, run_async, tiny_decoder, trace_group, weights64
+from fakes import CONFIGS, run_async, tiny_decoder, trace_group
 from ponder.engine import engine, kv_cache, torch_attention
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request, SequenceState
@@ -22,6 +22,7 @@ from ponder.train.learner import Learner
 from ponder.train.policy_gradient import GRPO
 from ponder.train.readouts import LogprobReadout
 from ponder.types import Sampling, ids
+from reference_decoder import plain_hidden, plain_logits, plain_logprobs, weights64
 
 PROMPTS = [[5], [9, 3, 22, 40, 17], [33] * 11, [8, 60, 7], [12, 12, 50, 9, 30, 4, 61, 22]]
 
@@ -47,9 +48,9 @@ def run(
 ) -> list[list[SequenceState]]:
     room = slots * kv_cache.bytes_per_token(net.config, net.dtype)
     machine = Engine(net, frozenset(eos), max_num_seqs=max_rows, cache_bytes=room, **more)
-    found = generate_together(machine, requests)
+    result = generate_together(machine, requests)
     machine.close()
-    return found
+    return result
 
 
 def token_lists(groups: list[list[SequenceState]]) -> list[list[list[int]]]:
@@ -85,8 +86,8 @@ def test_greedy_equals_plain_loop(kind: str) -> None:
     net = tiny_decoder(kind)
     expected = greedy_by_kind(kind)
     for max_rows in (64, 3, 1):
-        found = run(net, [request(p, temperature=0.0) for p in PROMPTS], max_rows=max_rows)
-        assert token_lists(found) == [[e] for e in expected]
+        result = run(net, [request(p, temperature=0.0) for p in PROMPTS], max_rows=max_rows)
+        assert token_lists(result) == [[e] for e in expected]
     assert len({tuple(e) for e in expected}) == len(PROMPTS) and max(len(set(e)) for e in expected) > 3
 
 
@@ -97,8 +98,8 @@ def test_greedy_equals_plain_loop_when_memory_is_short(kind: str) -> None:
     net = tiny_decoder(kind)
     requests = [request(p, n=2, temperature=0.0) for p in PROMPTS]
     for slots, chunk in ((24, 2), (40, 3), (60, 7)):
-        found = run(net, requests, slots=slots, prefill_chunk_tokens=chunk)
-        assert token_lists(found) == [[e, e] for e in greedy_by_kind(kind)]
+        result = run(net, requests, slots=slots, prefill_chunk_tokens=chunk)
+        assert token_lists(result) == [[e, e] for e in greedy_by_kind(kind)]
 
 
 @pytest.mark.parametrize("kind", list(CONFIGS))
@@ -116,8 +117,8 @@ def test_segments_are_padded_only_within_groups(kind: str, monkeypatch: pytest.M
     monkeypatch.setattr(torch_attention.DecodeAttention, "__init__", spy)
     net = tiny_decoder(kind)
     prompts = [[33] * 40, *([8, 60, 7 + i] for i in range(4)), [8, 60, *range(3, 20)]]
-    found = run(net, [request(p, n=1 if i < 5 else 6, temperature=0.0) for i, p in enumerate(prompts)])
-    assert [g[0].token_ids for g in found] == [plain_greedy(net, p, 12) for p in prompts]
+    result = run(net, [request(p, n=1 if i < 5 else 6, temperature=0.0) for i, p in enumerate(prompts)])
+    assert [g[0].token_ids for g in result] == [plain_greedy(net, p, 12) for p in prompts]
     most = max(made, key=lambda d: len(d.lengths))
     assert len(most.lengths) == 11 and len(most.shared) >= 2
     assert most.lengths.max() < 30, "the long prompt is no tail"
@@ -234,17 +235,17 @@ def test_broken_attention_is_detected(mistake: str, monkeypatch: pytest.MonkeyPa
 def test_finished_sequence_does_not_affect_others() -> None:
     net = tiny_decoder()
     wanted = [3, 12, 1, 9, 5]
-    found = run(net, [request(p, temperature=0.0, max_tokens=n) for p, n in zip(PROMPTS, wanted, strict=True)])
-    assert token_lists(found) == [[plain_greedy(net, p, n)] for p, n in zip(PROMPTS, wanted, strict=True)]
-    assert [r.stop for g in found for r in g] == ["length"] * 5
+    result = run(net, [request(p, temperature=0.0, max_tokens=n) for p, n in zip(PROMPTS, wanted, strict=True)])
+    assert token_lists(result) == [[plain_greedy(net, p, n)] for p, n in zip(PROMPTS, wanted, strict=True)]
+    assert [r.stop for g in result for r in g] == ["length"] * 5
 
 
 def test_long_tails_outgrow_their_table() -> None:
     net = tiny_decoder("window")
     for length in (1, 15, 16, 17):
         prompt = np.random.default_rng(length).integers(3, 64, length).tolist()
-        (found,) = run(net, [request(prompt, temperature=0.0, max_tokens=40)])
-        assert found[0].token_ids == plain_greedy(net, prompt, 40)
+        (result,) = run(net, [request(prompt, temperature=0.0, max_tokens=40)])
+        assert result[0].token_ids == plain_greedy(net, prompt, 40)
 
 
 @pytest.mark.parametrize("kind", ["llama", "window", "gemma"])
@@ -286,10 +287,10 @@ def test_more_requests_than_max_num_seqs(max_rows: int) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "sample_and_append", counting)
-        found = run(net, requests, max_rows=max_rows)
+        result = run(net, requests, max_rows=max_rows)
     assert max(most) <= max_rows
-    assert token_lists(found) == token_lists(run(net, requests, max_rows=1000))
-    for asked, rows in zip(requests, found, strict=True):
+    assert token_lists(result) == token_lists(run(net, requests, max_rows=1000))
+    for asked, rows in zip(requests, result, strict=True):
         assert [(r.request, r.index) for r in rows] == [(asked, j) for j in range(asked.n)]
 
 
@@ -298,8 +299,8 @@ def test_progress_counts_every_token_once() -> None:
     requests = [request(PROMPTS[i % 5], n=2, seed=i, max_tokens=2 + 3 * (i % 3)) for i in range(8)]
     machine = Engine(tiny_decoder(), max_num_seqs=5)
     machine.on_tokens = told.append
-    found = generate_together(machine, requests)
-    assert sum(told) == sum(len(r.token_ids) for g in found for r in g)
+    result = generate_together(machine, requests)
+    assert sum(told) == sum(len(r.token_ids) for g in result for r in g)
 
 
 # when a row ends
@@ -309,20 +310,20 @@ def test_end_of_sequence_is_kept_and_ends() -> None:
     net = tiny_decoder()
     free = greedy_by_kind("llama")[1]
     eos = free[4]
-    (found,) = run(net, [request(PROMPTS[1], temperature=0.0)], eos=[eos])
+    (result,) = run(net, [request(PROMPTS[1], temperature=0.0)], eos=[eos])
     first = free.index(eos)
-    assert found[0].token_ids == free[: first + 1] and found[0].stop == "eos"
-    assert len(found[0].logprobs) == first + 1, "EOS has its log-probability too"
+    assert result[0].token_ids == free[: first + 1] and result[0].stop == "eos"
+    assert len(result[0].logprobs) == first + 1, "EOS has its log-probability too"
     (one,) = run(net, [request(PROMPTS[1], temperature=0.0, max_tokens=first + 1)], eos=[eos])
     assert one[0].stop == "eos", "an end at the last token of the budget is an end"
 
 
-def test_stop_tokens_and_the_budget() -> None:
+def test_generation_ends_at_stop_tokens_and_max_tokens() -> None:
     net = tiny_decoder()
     free = greedy_by_kind("llama")[1]
     at = free.index(free[5])
-    (found,) = run(net, [request(PROMPTS[1], temperature=0.0, stop_token_ids=(free[5],))])
-    assert found[0].token_ids == free[: at + 1] and found[0].stop == "stop"
+    (result,) = run(net, [request(PROMPTS[1], temperature=0.0, stop_token_ids=(free[5],))])
+    assert result[0].token_ids == free[: at + 1] and result[0].stop == "stop"
     (short,) = run(net, [request(PROMPTS[1], temperature=0.0, max_tokens=3)])
     assert short[0].token_ids == free[:3] and short[0].stop == "length"
 
@@ -335,8 +336,8 @@ def test_stop_check_sees_the_newest_token() -> None:
         seen.append(list(row.token_ids))
         return len(row.token_ids) == 4
 
-    (found,) = generate_together(Engine(net, stop_check=after_four), [request(PROMPTS[1], temperature=0.0)])
-    assert found[0].stop == "stop" and len(found[0].token_ids) == 4
+    (result,) = generate_together(Engine(net, stop_check=after_four), [request(PROMPTS[1], temperature=0.0)])
+    assert result[0].stop == "stop" and len(result[0].token_ids) == 4
     assert [len(s) for s in seen] == [1, 2, 3, 4]
 
 
@@ -347,9 +348,9 @@ def test_stop_check_sees_the_newest_token() -> None:
 def test_sampled_logprobs_equal_the_learner_s(kind: str, heat: float) -> None:
     net = tiny_decoder(kind)
     requests = [request(p, n=4, seed=i, temperature=heat) for i, p in enumerate(PROMPTS)]
-    found = run(net, requests, eos=[2], max_rows=6)
-    traces = [trace_group(p, [r.token_ids for r in rows_]) for p, rows_ in zip(PROMPTS, found, strict=True)]
-    for trace, rows_ in zip(traces, found, strict=True):
+    result = run(net, requests, eos=[2], max_rows=6)
+    traces = [trace_group(p, [r.token_ids for r in rows_]) for p, rows_ in zip(PROMPTS, result, strict=True)]
+    for trace, rows_ in zip(traces, result, strict=True):
         for step, row in zip(trace.steps[1:], rows_, strict=True):
             step.logprobs = np.asarray(row.logprobs, np.float32)
             step.advantages = np.ones(len(row.token_ids), np.float32)
@@ -363,17 +364,17 @@ def test_sampled_logprobs_equal_the_learner_s(kind: str, heat: float) -> None:
         assert float((learner.read(net, packed) - packed.sampled_N).abs().max()) > 0.1
 
     w = {n: p.detach() for n, p in weights64(net).items()}
-    row = found[1][0]
+    row = result[1][0]
     exact = plain_logprobs(net, w, [*PROMPTS[1], *row.token_ids], len(row.token_ids), heat)
     assert np.allclose(row.logprobs, exact, atol=1e-5)
 
 
 def test_greedy_logprobs_are_the_model_s() -> None:
     net = tiny_decoder()
-    (found,) = run(net, [request(PROMPTS[1], temperature=0.0)])
+    (result,) = run(net, [request(PROMPTS[1], temperature=0.0)])
     w = {n: p.detach() for n, p in weights64(net).items()}
-    exact = plain_logprobs(net, w, [*PROMPTS[1], *found[0].token_ids], 12)
-    assert np.allclose(found[0].logprobs, exact, atol=1e-5)
+    exact = plain_logprobs(net, w, [*PROMPTS[1], *result[0].token_ids], 12)
+    assert np.allclose(result[0].logprobs, exact, atol=1e-5)
 
 
 def test_damaged_weights_raise_model_error() -> None:
@@ -393,8 +394,8 @@ def test_new_weights_are_used_at_once() -> None:
         for p, q in zip(net.parameters(), tiny_decoder(seed=8).parameters(), strict=True):
             p.copy_(q)
     machine.refresh_weights()
-    (found,) = generate_together(machine, [request(PROMPTS[1], temperature=0.0)])
-    assert found[0].token_ids == plain_greedy(tiny_decoder(seed=8), PROMPTS[1], 12)
+    (result,) = generate_together(machine, [request(PROMPTS[1], temperature=0.0)])
+    assert result[0].token_ids == plain_greedy(tiny_decoder(seed=8), PROMPTS[1], 12)
 
 
 def test_first_input_of_a_group_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,7 +404,7 @@ def test_first_input_of_a_group_is_computed_once(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(
         Decoder, "forward", lambda self, ids_T, *rest: (fed.append(len(ids_T)), real(self, ids_T, *rest))[1]
     )
-    (found,) = run(tiny_decoder(), [request(PROMPTS[1], n=5, max_tokens=3)])
-    assert fed == [4, 1, 5, 5] and [r.prefill_tokens for r in found] == [5, 0, 0, 0, 0]
+    (result,) = run(tiny_decoder(), [request(PROMPTS[1], n=5, max_tokens=3)])
+    assert fed == [4, 1, 5, 5] and [r.prefill_tokens for r in result] == [5, 0, 0, 0, 0]
     alone = [run(tiny_decoder(), [request(PROMPTS[1], n=n, max_tokens=3)])[0][-1].token_ids for n in (1, 3, 5)]
-    assert alone == [found[i].token_ids for i in (0, 2, 4)]
+    assert alone == [result[i].token_ids for i in (0, 2, 4)]

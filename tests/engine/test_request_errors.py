@@ -61,8 +61,8 @@ async def run_with_bad_request(policy: PonderPolicy, bad: Callable[[], Any]) -> 
     async def hostile() -> Any:
         return await bad()
 
-    found = await asyncio.gather(hostile(), *good(policy), return_exceptions=True)
-    return found[0], found[1:]
+    result = await asyncio.gather(hostile(), *good(policy), return_exceptions=True)
+    return result[0], result[1:]
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +94,8 @@ def test_bad_option_fails_only_its_request(policy: PonderPolicy, alone: list[Any
         async def hostile(value: Any) -> Any:
             return await ask(value)
 
-        found = await asyncio.gather(*(hostile(v) for v in HOSTILE_VALUES), *good(policy), return_exceptions=True)
-        return found[: len(HOSTILE_VALUES)], found[len(HOSTILE_VALUES) :]
+        result = await asyncio.gather(*(hostile(v) for v in HOSTILE_VALUES), *good(policy), return_exceptions=True)
+        return result[: len(HOSTILE_VALUES)], result[len(HOSTILE_VALUES) :]
 
     bad, others = run_async(all_of_them(), 60)
     for value, came in zip(HOSTILE_VALUES, bad, strict=True):

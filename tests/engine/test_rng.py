@@ -13,8 +13,8 @@ def test_the_stream_is_splitmix64() -> None:
     published = [
         6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821,
     ]  # fmt: skip
-    found = rng.uniforms(np.asarray([1234567], np.uint64), np.arange(5))
-    assert found.tolist() == [(x >> 11) * 2.0**-53 for x in published]
+    result = rng.uniforms(np.asarray([1234567], np.uint64), np.arange(5))
+    assert result.tolist() == [(x >> 11) * 2.0**-53 for x in published]
 
 
 def test_number_depends_only_on_key_and_place() -> None:

@@ -57,13 +57,13 @@ def exact(logits: np.ndarray, rule: Sampling) -> np.ndarray:
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=list(RULES))
 def test_warp_gives_the_distribution(rule: Sampling) -> None:
-    found = sampler.exact_log_softmax(sampler.warp(torch.tensor(LOGITS, dtype=torch.float32)[None], [rule]))[0]
+    result = sampler.exact_log_softmax(sampler.warp(torch.tensor(LOGITS, dtype=torch.float32)[None], [rule]))[0]
     with np.errstate(divide="ignore"):
         expected = np.log(exact(LOGITS, rule))
-    assert np.array_equal(np.isinf(found.numpy()), np.isinf(expected)), "the same tokens stay"
+    assert np.array_equal(np.isinf(result.numpy()), np.isinf(expected)), "the same tokens stay"
     kept = np.isfinite(expected)
-    assert np.allclose(found.numpy()[kept], expected[kept], atol=1e-5)
-    assert found.exp().sum().item() == pytest.approx(1.0, abs=1e-6)
+    assert np.allclose(result.numpy()[kept], expected[kept], atol=1e-5)
+    assert result.exp().sum().item() == pytest.approx(1.0, abs=1e-6)
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=list(RULES))
@@ -101,7 +101,7 @@ def test_log_probabilities_of_a_large_vocabulary_are_exact() -> None:
     assert (said - exactly.gather(-1, tokens[:, None])[:, 0]).abs().max() < 3e-6
 
 
-def test_rows_do_not_touch_each_other() -> None:
+def test_rows_are_independent() -> None:
     logits = torch.tensor(np.stack([LOGITS * (1 + i / 10) for i in range(len(RULES))]), dtype=torch.float32)
     rules = list(RULES.values())
     together = sampler.warp(logits, rules)
@@ -130,9 +130,9 @@ def test_inversion_equals_a_float64_sum(size: int) -> None:
     rng = np.random.default_rng(size)
     probs = softmax(rng.normal(size=size) * 4).astype(np.float32)
     uniform = np.concatenate([rng.random(200), [0.0, 1 - 2**-53]])
-    found = sampler._invert_cdf(torch.from_numpy(probs).expand(len(uniform), -1), torch.from_numpy(uniform))[0].numpy()
+    result = sampler._invert_cdf(torch.from_numpy(probs).expand(len(uniform), -1), torch.from_numpy(uniform))[0].numpy()
     expected = np.minimum(inverted(probs, uniform), size - 1)
-    assert np.array_equal(found, expected)
+    assert np.array_equal(result, expected)
 
 
 def test_inversion_at_exact_borders() -> None:
@@ -149,8 +149,8 @@ def test_tokens_below_float32_resolution_can_be_sampled(place: str) -> None:
     probs = np.zeros(size, np.float32)
     probs[3], probs[tail] = 1.0, 1e-9
     uniform = np.array([0.5, 1 - 1e-6, 1 - 5e-10, 1 - 2**-53])
-    found = sampler._invert_cdf(torch.from_numpy(probs).expand(len(uniform), -1), torch.from_numpy(uniform))[0].numpy()
-    assert found.tolist() == [3, 3, tail, tail]
+    result = sampler._invert_cdf(torch.from_numpy(probs).expand(len(uniform), -1), torch.from_numpy(uniform))[0].numpy()
+    assert result.tolist() == [3, 3, tail, tail]
 
 
 def test_tail_is_sampled_at_its_frequency() -> None:
@@ -168,14 +168,14 @@ def test_zero_probability_token_is_never_sampled() -> None:
     probs = rng.random((64, 700)).astype(np.float32) * (rng.random((64, 700)) < 0.02)
     probs[:, 5] = 1e-3
     ends = np.where(np.arange(64) % 2, 0.0, 1 - 2**-53)
-    found = sampler._invert_cdf(torch.from_numpy(probs), torch.from_numpy(ends))[0].numpy()
-    assert (probs[np.arange(64), found] > 0).all()
+    result = sampler._invert_cdf(torch.from_numpy(probs), torch.from_numpy(ends))[0].numpy()
+    assert (probs[np.arange(64), result] > 0).all()
 
 
 def test_one_filter_drops_nothing_else() -> None:
     """top_p = 1 keeps everything, tokens after a sum that float32 rounds to 1 included."""
-    found = sampler.exact_log_softmax(sampler.warp(torch.tensor([[20.0, 0.0, -1.0]]), [Sampling(top_k=2)]))[0]
-    assert found.tolist() == pytest.approx([0.0, -20.0, -np.inf], abs=1e-5)
+    result = sampler.exact_log_softmax(sampler.warp(torch.tensor([[20.0, 0.0, -1.0]]), [Sampling(top_k=2)]))[0]
+    assert result.tolist() == pytest.approx([0.0, -20.0, -np.inf], abs=1e-5)
 
 
 def test_nonfinite_logits_give_nonfinite_logprobs() -> None:

@@ -13,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from fakes import plain_logits, run_async, tiny_decoder, weights64
+from fakes import run_async, tiny_decoder
 from ponder.engine import sampler
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request, SequenceState
 from ponder.engine.sampling_step import sample_and_append
 from ponder.errors import UnknownName, UsageError
 from ponder.types import Sampling, ids
+from reference_decoder import plain_logits, weights64
 
 V = 12
 LOGITS = np.array([1.2, -0.3, 2.0, 0.0, 0.9, -1.5, 2.0, 0.4, -4.0, 1.1, 0.2, -0.7])
@@ -119,7 +120,7 @@ def test_each_option_changes_the_distribution() -> None:
     assert same == ["minimum reached"]
 
 
-def test_rows_do_not_touch_each_other() -> None:
+def test_rows_with_options_are_independent() -> None:
     rules = [Sampling(**o) for o in OPTIONS.values()] + [Sampling()]
     logits = torch.tensor(LOGITS, dtype=torch.float32).repeat(len(rules), 1)
     before = logits.clone()
@@ -142,14 +143,14 @@ def test_no_ngram_is_repeated(tokens: list[int], size: int) -> None:
 def test_forced_tokens_come_first_and_do_not_finish() -> None:
     net = tiny_decoder()
     request = Request(ids([5, 9]), Sampling(forced_token_ids=(7, 2, 7), max_tokens=6, temperature=0.0), 1, 0)
-    (found,) = run_async(Engine(net, frozenset({2})).generate(request))
-    assert found.token_ids[:3] == [7, 2, 7] and len(found.token_ids) > 3
+    (result,) = run_async(Engine(net, frozenset({2})).generate(request))
+    assert result.token_ids[:3] == [7, 2, 7] and len(result.token_ids) > 3
     w = weights64(net)
-    logits = plain_logits(w, net.config, [5, 9, *found.token_ids])[1:-1].log_softmax(-1)
-    said = [float(logits[i, t].detach()) for i, t in enumerate(found.token_ids)]
-    assert np.allclose(found.logprobs, said, atol=1e-5), "their log-probability is the model's"
+    logits = plain_logits(w, net.config, [5, 9, *result.token_ids])[1:-1].log_softmax(-1)
+    said = [float(logits[i, t].detach()) for i, t in enumerate(result.token_ids)]
+    assert np.allclose(result.logprobs, said, atol=1e-5), "their log-probability is the model's"
     free = Request(ids([5, 9, 7, 2, 7]), Sampling(max_tokens=3, temperature=0.0), 1, 0)
-    assert found.token_ids[3:] == run_async(Engine(net, frozenset({2})).generate(free))[0].token_ids
+    assert result.token_ids[3:] == run_async(Engine(net, frozenset({2})).generate(free))[0].token_ids
 
 
 def test_token_stats_equal_plain_sums() -> None:
@@ -168,10 +169,10 @@ def test_token_stats_equal_plain_sums() -> None:
 
 
 def test_token_stats_of_certain_token_are_finite() -> None:
-    found = sampler.entropy_measures(torch.tensor([[0.0, -torch.inf, -torch.inf], [0.0, 0.0, -torch.inf]]))
-    assert found["entropy"].tolist() == pytest.approx([0.0, np.log(2)])
-    assert found["varentropy"].tolist() == pytest.approx([0.0, 0.0], abs=1e-6)
-    assert found["gini"].tolist() == pytest.approx([0.0, 0.5])
+    result = sampler.entropy_measures(torch.tensor([[0.0, -torch.inf, -torch.inf], [0.0, 0.0, -torch.inf]]))
+    assert result["entropy"].tolist() == pytest.approx([0.0, np.log(2)])
+    assert result["varentropy"].tolist() == pytest.approx([0.0, 0.0], abs=1e-6)
+    assert result["gini"].tolist() == pytest.approx([0.0, 0.5])
 
 
 @pytest.mark.parametrize(
@@ -211,6 +212,6 @@ def test_options_that_leave_no_token_fail_alone() -> None:
     async def both() -> list[Any]:
         return await asyncio.gather(machine.generate(none_left), machine.generate(fine), return_exceptions=True)
 
-    failed, found = run_async(both())
+    failed, result = run_async(both())
     assert isinstance(failed, UsageError) and "loosen the options" in str(failed)
-    assert [len(r.token_ids) for r in found] == [4, 4] or all(r.stop for r in found)
+    assert [len(r.token_ids) for r in result] == [4, 4] or all(r.stop for r in result)

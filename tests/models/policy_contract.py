@@ -1,7 +1,7 @@
 """What every policy must do: the same tests for each, over the same small model.
 
 The model's weights are drawn at random, and its tokenizer knows bytes and a few words, so that a character can be
-several tokens and a word can be split in several ways. The truth is `fakes.plain_logits`, written out in float64.
+several tokens and a word can be split in several ways. The truth is `plain_logits`, written out in float64.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import tokenizers
 import torch
 from tokenizers import decoders, models, pre_tokenizers
 
-from fakes import LLAMA, plain_logits, run_async, weights64
+from fakes import LLAMA, run_async
 from ponder.errors import UsageError
 from ponder.models.base_policy import BasePolicy
 from ponder.models.tokenizer import Tokenizer
@@ -32,6 +32,7 @@ from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import Decoder, init_decoder
 from ponder.protocols import Policy
 from ponder.types import Completion, Ids, Sampling, ids, user_messages
+from reference_decoder import plain_logits, weights64
 
 Bias = tuple[tuple[int, float], ...]
 WORDS = (" the", " cat", " sat", " on", " a", " mat", "ing", "er")

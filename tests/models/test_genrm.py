@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from fakes import plain_logits, run_async, weights64
+from fakes import run_async
 from ponder.errors import Interrupted, UsageError
 from ponder.models import chat_templates
 from ponder.models.genrm import GenRM, parse_verdict, training_row, verdict_prompt
@@ -22,6 +22,7 @@ from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.problems.conversations import read_conversations
 from ponder.protocols import Scorer
 from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Step, Trace, ids, user_messages
+from reference_decoder import plain_logits, weights64
 
 LETTERS = "".join(chr(c) for c in range(32, 127)) + "\n"
 

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from fakes import char_policy, perturb, plain_logits, run_async, weights64
+from fakes import char_policy, perturb, run_async
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request
 from ponder.errors import MissingExtra, UsageError
@@ -33,6 +33,7 @@ from ponder.models.tokenizer import Tokenizer
 from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import init_decoder
 from ponder.types import Completion, Sampling, ids
+from reference_decoder import plain_logits, weights64
 
 pytest.importorskip("llguidance")
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models
 
-from fakes import CONFIGS, char_policy, plain_logits, run_async, tiny_decoder, weights64
+from fakes import CONFIGS, char_policy, run_async, tiny_decoder
 from ponder.engine import sampler
 from ponder.engine.model_runner import ModelRunner
 from ponder.engine.request import Request, SequenceState
@@ -27,6 +27,7 @@ from ponder.models.tokenizer import Tokenizer
 from ponder.nets.decoder import init_decoder
 from ponder.protocols import Policy
 from ponder.types import Completion, Sampling, ids, user_messages
+from reference_decoder import plain_logits, weights64
 
 ASKED = [[5, 6], [7], [5, 6, 9, 12], [20, 3]]
 

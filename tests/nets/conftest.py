@@ -98,7 +98,7 @@ def logits() -> Callable[[Any], Tensor]:
         if isinstance(model, Decoder):
             attend = PaddedTreeAttention([len(IDS)], [-1])
             return model.logits(model(ids, attend.positions_T, attend))
-        found: Tensor = model(ids[None]).logits[0]
-        return found
+        result: Tensor = model(ids[None]).logits[0]
+        return result
 
     return of

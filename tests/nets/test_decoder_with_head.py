@@ -21,7 +21,7 @@ def values(net: DecoderWithHead, tokens: list[int]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", list(CONFIGS))
-def test_a_policy_s_network_begins_with_values_of_zero_and_the_same_hidden_states(kind: str) -> None:
+def test_from_decoder_starts_at_zero_values_with_same_hidden_states(kind: str) -> None:
     policy = tiny_decoder(kind)
     net = DecoderWithHead.from_decoder(policy)
     tokens = [5, 9, 3, 40]
@@ -35,7 +35,7 @@ def test_a_policy_s_network_begins_with_values_of_zero_and_the_same_hidden_state
 
 
 @pytest.mark.parametrize("kind", ["llama", "untied"])
-def test_saved_and_loaded(kind: str, tmp_path: Path) -> None:
+def test_save_and_load_restore_the_head(kind: str, tmp_path: Path) -> None:
     net = DecoderWithHead.from_decoder(tiny_decoder(kind))
     torch.nn.init.normal_(net.score.weight)
     hf.save(net, tmp_path / "critic")
@@ -52,19 +52,19 @@ def test_transformers_reads_the_same_values(tmp_path: Path) -> None:
     hf.save(net, tmp_path / "critic")
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "critic")
     theirs.config.pad_token_id = 0
-    found = theirs(torch.tensor([[7, 8, 9, 10]])).logits  # of the last token
-    assert found.shape == (1, 1)
-    assert found.item() == pytest.approx(values(net, [7, 8, 9, 10])[-1].item(), rel=1e-4)
+    result = theirs(torch.tensor([[7, 8, 9, 10]])).logits  # of the last token
+    assert result.shape == (1, 1)
+    assert result.item() == pytest.approx(values(net, [7, 8, 9, 10])[-1].item(), rel=1e-4)
 
 
-def test_a_language_model_can_become_a_critic(tmp_path: Path) -> None:
+def test_language_model_loads_as_critic(tmp_path: Path) -> None:
     policy = tiny_decoder()
     hf.save(policy, tmp_path / "model")
     net = hf.load_with_head(tmp_path / "model", torch.float32)
     assert torch.equal(net.embed_tokens.weight, policy.embed_tokens.weight) and not net.score.weight.any()
 
 
-def test_a_classifier_with_several_numbers_is_refused(tmp_path: Path) -> None:
+def test_classifier_with_several_outputs_is_refused(tmp_path: Path) -> None:
     hf.save(DecoderWithHead.from_decoder(tiny_decoder()), tmp_path / "critic")
     from safetensors.torch import load_file, save_file
 

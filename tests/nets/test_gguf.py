@@ -56,7 +56,7 @@ def test_round_trip_is_exact(
 
 # transformers takes a few settings for granted when it reads GGUF: Qwen 3's head size, Gemma's scale of queries.
 @pytest.mark.parametrize("name", ["llama", "llama-tied", "qwen2", "qwen3-tied", "gemma3"])
-def test_transformers_reads_what_we_write(
+def test_transformers_reads_saved_file(
     name: str, build: Callable[..., Any], logits: Callable[[Any], Tensor], tmp_path: Path
 ) -> None:
     transformers = pytest.importorskip("transformers")
@@ -71,7 +71,7 @@ def test_transformers_reads_what_we_write(
 
 
 @pytest.mark.parametrize("kind", gguf.WRITABLE_TYPES)
-def test_what_we_write_is_what_the_package_makes_of_it(kind: str, tiny: Decoder, tmp_path: Path) -> None:
+def test_quantized_tensors_equal_the_gguf_package(kind: str, tiny: Decoder, tmp_path: Path) -> None:
     gguf.save(tiny, None, tmp_path / "m.gguf", kind)
     net = gguf.load(tmp_path / "m.gguf")
     for name in ("embed_tokens.weight", "layers.0.mlp.down_proj.weight", "layers.0.self_attn.v_proj.weight"):
@@ -84,7 +84,7 @@ def test_what_we_write_is_what_the_package_makes_of_it(kind: str, tiny: Decoder,
     assert stored == {"F32", kind}
 
 
-def test_rows_that_are_no_whole_blocks_are_stored_as_halves(tmp_path: Path) -> None:
+def test_rows_of_partial_blocks_are_stored_as_f16(tmp_path: Path) -> None:
     shape = {"vocab": 32, "width": 24, "layers": 1, "heads": 2, "kv_heads": 1, "head_dim": 12, "mlp_width": 32}
     gguf.save(init_decoder(DecoderConfig("qwen3", **shape, qk_norm=True), seed=0), None, tmp_path / "m.gguf", "Q8_0")
     file = gguf.open_gguf(tmp_path / "m.gguf")
@@ -111,7 +111,7 @@ def rewrite(source: Path, target: Path, **changed: tuple[np.ndarray[Any, Any], A
 
 
 @pytest.mark.parametrize("kind", ["Q4_K", "Q5_K", "Q6_K", "Q2_K", "Q3_K"])
-def test_quants_that_can_only_be_read(kind: str, tiny: Decoder, tmp_path: Path) -> None:
+def test_read_only_quantizations_load(kind: str, tiny: Decoder, tmp_path: Path) -> None:
     gguf.save(tiny, None, tmp_path / "plain.gguf")
     rows, size = 256, package.GGML_QUANT_SIZES[TYPES[kind]][1]
     data = np.random.default_rng(0).integers(0, 256, (rows, size), dtype=np.uint8)
@@ -142,14 +142,14 @@ def test_llama3_settings_are_recovered_from_factors() -> None:
         torch.testing.assert_close(frequencies(unknown, size, 0)[0], frequencies(rope, size, 0)[0], rtol=1e-5, atol=0)
 
 
-def test_factors_of_another_kind_are_refused() -> None:
+def test_unknown_rope_factors_are_refused() -> None:
     with pytest.raises(ModelError, match="not Llama 3's"):
         gguf_rope.parse(1e4, 64, {}, np.linspace(1, 40, 32) ** 2, "m.gguf")
     with pytest.raises(ModelError, match="'longrope'"):
         gguf_rope.parse(1e4, 64, {"type": "longrope"}, None, "m.gguf")
 
 
-def test_the_largest_gemma_has_its_own_scale(tmp_path: Path) -> None:
+def test_largest_gemma_keeps_its_query_scale(tmp_path: Path) -> None:
     shape = {"vocab": 8, "width": 32, "layers": 62, "heads": 2, "kv_heads": 1, "head_dim": 4, "mlp_width": 32}
     more = {"gemma": True, "qk_norm": True, "local_rope": RopeConfig(), "query_scale": 0.25}
     net = init_decoder(DecoderConfig("gemma3_text", **shape, **more), seed=0)
@@ -160,7 +160,7 @@ def test_the_largest_gemma_has_its_own_scale(tmp_path: Path) -> None:
     assert gguf.decoder_config(file).scale == 16**-0.5
 
 
-def test_a_file_is_written_whole_or_not_at_all(tiny: Decoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_save_is_atomic(tiny: Decoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gguf.save(tiny, None, tmp_path / "m.gguf", "Q8_0")
     with pytest.raises(ModelError, match="exists"):
         gguf.save(tiny, None, tmp_path / "m.gguf")
@@ -177,12 +177,12 @@ def test_a_file_is_written_whole_or_not_at_all(tiny: Decoder, tmp_path: Path, mo
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_an_unknown_type_to_write(tiny: Decoder, tmp_path: Path) -> None:
+def test_save_refuses_unknown_tensor_type(tiny: Decoder, tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match=r"Did you mean .*'Q4_0'"):
         gguf.save(tiny, None, tmp_path / "m.gguf", "Q4_O")
 
 
-def test_a_file_cut_anywhere_is_an_error_of_ours(tiny: Decoder, tmp_path: Path) -> None:
+def test_truncated_file_raises_model_error(tiny: Decoder, tmp_path: Path) -> None:
     gguf.save(tiny, None, tmp_path / "m.gguf", "Q8_0")
     data = (tmp_path / "m.gguf").read_bytes()
     cut = tmp_path / "cut.gguf"
@@ -192,7 +192,7 @@ def test_a_file_cut_anywhere_is_an_error_of_ours(tiny: Decoder, tmp_path: Path) 
             gguf.load(cut)
 
 
-def test_bad_files(tiny: Decoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_file_error_names_the_problem(tiny: Decoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelError, match="no GGUF file at"):
         gguf.load(tmp_path / "none.gguf")
     (tmp_path / "text.gguf").write_text("Not Found")
@@ -219,13 +219,13 @@ def test_bad_files(tiny: Decoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         gguf.load(tmp_path / "m.gguf")
 
 
-def test_float32_settings_come_back_as_they_were_meant(tiny: Decoder, tmp_path: Path) -> None:
+def test_float32_settings_survive_the_round_trip(tiny: Decoder, tmp_path: Path) -> None:
     tiny.config = replace(tiny.config, norm_eps=1e-5, rope=RopeConfig(5e5, "linear", {"factor": 1.1}))
     gguf.save(tiny, None, tmp_path / "m.gguf")
     assert gguf.load(tmp_path / "m.gguf").config == tiny.config
 
 
-def test_errors_are_one_sentence(tmp_path: Path) -> None:
+def test_gguf_errors_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(PonderError) as error:
         gguf.load(tmp_path)
     assert "\n" not in str(error.value)

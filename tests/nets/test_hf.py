@@ -39,7 +39,7 @@ def folder(tiny: Decoder, tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def test_transformers_to_ours_and_back(
+def test_load_and_save_match_transformers(
     family: str, build: Callable[..., Any], logits: Callable[[Any], Tensor], tmp_path: Path
 ) -> None:
     from transformers import AutoModelForCausalLM
@@ -64,7 +64,7 @@ def test_transformers_to_ours_and_back(
 @pytest.mark.parametrize(
     "name", ["llama-llama3", "llama-linear", "llama-yarn", "llama-yarn-factor", "mistral", "qwen2-window", "gemma3"]
 )
-def test_closeness_would_notice_a_lost_setting(
+def test_comparison_detects_a_lost_setting(
     name: str, build: Callable[..., Any], logits: Callable[[Any], Tensor], tmp_path: Path
 ) -> None:
     build(name).save_pretrained(tmp_path)
@@ -75,7 +75,7 @@ def test_closeness_would_notice_a_lost_setting(
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
-def test_shards_both_ways(
+def test_shards_load_and_save(
     name: str, build: Callable[..., Any], logits: Callable[[Any], Tensor], tmp_path: Path
 ) -> None:
     from transformers import AutoModelForCausalLM
@@ -95,14 +95,14 @@ def test_shards_both_ways(
     assert (logits(back) - logits(theirs)).abs().max() < LOGIT_TOLERANCE
 
 
-def test_a_tied_head_is_stored_once_and_stays_tied(folder: Path, tiny: Decoder) -> None:
+def test_tied_head_is_stored_once(folder: Path, tiny: Decoder) -> None:
     assert "lm_head.weight" not in load_file(folder / "model.safetensors")
     again = hf.load(folder)
     assert again.lm_head.weight is again.embed_tokens.weight
     assert same(again, tiny)
 
 
-def test_a_head_stored_twice_is_read_once(folder: Path, tiny: Decoder) -> None:
+def test_duplicate_tied_head_loads_as_tied(folder: Path, tiny: Decoder) -> None:
     path = folder / "model.safetensors"
     tensors = load_file(path)
     save_file(tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}, path)
@@ -118,14 +118,14 @@ def test_dtypes_load_and_save(folder: Path, tiny: Decoder, tmp_path: Path) -> No
     assert hf.load(tmp_path / "half").dtype == torch.float32
 
 
-def test_old_buffers_are_passed_over(folder: Path) -> None:
+def test_legacy_buffers_are_ignored(folder: Path) -> None:
     path = folder / "model.safetensors"
     save_file(load_file(path) | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}, path)
     hf.load(folder)
 
 
 @pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
-def test_the_text_of_a_multimodal_gemma(prefix: str, build: Callable[..., Any], tmp_path: Path) -> None:
+def test_multimodal_gemma_loads_its_text_model(prefix: str, build: Callable[..., Any], tmp_path: Path) -> None:
     build("gemma3").save_pretrained(tmp_path / "text")
     ours = hf.load(tmp_path / "text")
     text = json.loads((tmp_path / "text/config.json").read_text())
@@ -137,14 +137,14 @@ def test_the_text_of_a_multimodal_gemma(prefix: str, build: Callable[..., Any], 
     assert same(hf.load(tmp_path / "whole"), ours)
 
 
-def test_ends_of_text_are_written_for_generation(tiny: Decoder, tmp_path: Path) -> None:
+def test_save_writes_eos_to_generation_config(tiny: Decoder, tmp_path: Path) -> None:
     tiny.config = replace(tiny.config, eos=(2, 5))
     hf.save(tiny, tmp_path / "m")
     told = json.loads((tmp_path / "m/generation_config.json").read_text())
     assert told == {"bos_token_id": 1, "eos_token_id": [2, 5], "pad_token_id": 0}
 
 
-def test_saving_is_all_or_nothing(tiny: Decoder, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_save_is_atomic(tiny: Decoder, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import safetensors.torch
 
     def full(*_: Any, **__: Any) -> None:
@@ -160,7 +160,7 @@ def test_saving_is_all_or_nothing(tiny: Decoder, folder: Path, monkeypatch: pyte
     assert [p.name for p in folder.parent.iterdir()] == [folder.name]
 
 
-def test_saving_replaces_only_what_it_is_told_to(tiny: Decoder, folder: Path) -> None:
+def test_save_overwrites_only_when_allowed(tiny: Decoder, folder: Path) -> None:
     with pytest.raises(ModelError, match="not empty"):
         hf.save(tiny, folder)
     (folder / "model-00001-of-00002.safetensors").write_text("stale")

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fakes import CONFIGS, plain_logits, run_async, tiny_decoder, weights64
+from fakes import CONFIGS, run_async, tiny_decoder
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request
 from ponder.errors import ModelError, PonderError, UsageError
@@ -25,6 +25,7 @@ from ponder.nets.lora import LORA_TARGETS, LoRA
 from ponder.nets.tree_attention import PaddedTreeAttention
 from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.types import Sampling, ids
+from reference_decoder import plain_logits, weights64
 
 peft = pytest.importorskip("peft")
 
@@ -70,7 +71,7 @@ def lora_by_hand(kind: str, net: Decoder, made: LoRA) -> Tensor:
 
 @pytest.mark.parametrize("made", [SMALL_LORA, LoRA(3, 10.0, ("q_proj", "down_proj"))], ids=["all", "some"])
 @pytest.mark.parametrize("kind", list(CONFIGS))
-def test_adapters_follow_the_formula(kind: str, made: LoRA) -> None:
+def test_adapter_output_equals_the_lora_formula(kind: str, made: LoRA) -> None:
     net = with_adapters(kind, made)
     expected = lora_by_hand(kind, net, made)
     assert (forward(net) - expected).abs().max() < 1e-4
@@ -78,7 +79,7 @@ def test_adapters_follow_the_formula(kind: str, made: LoRA) -> None:
     assert len(adapters(net)) == 2 * 2 * len(made.targets)
 
 
-def test_attaching_changes_no_function_and_no_draw() -> None:
+def test_attach_changes_no_output_and_no_random_state() -> None:
     net = tiny_decoder("untied")
     before, state = forward(net), torch.get_rng_state()
     lora.attach(net, SMALL_LORA, seed=1)
@@ -94,7 +95,7 @@ def test_attaching_changes_no_function_and_no_draw() -> None:
             assert 0.8 * bound < float(p.abs().max()) <= bound and abs(float(p.mean())) < 0.3 * bound
 
 
-def test_the_seed_fixes_what_is_drawn() -> None:
+def test_seed_determines_initial_adapters() -> None:
     nets = [tiny_decoder() for _ in range(3)]
     for net, seed, junk in zip(nets, (1, 1, 2), (1, 2, 3), strict=True):
         torch.manual_seed(junk)
@@ -141,7 +142,7 @@ def test_only_adapters_train_and_disabled_is_the_base() -> None:
     assert torch.equal(forward(again), learned) and lora.starts_at_zero(again), "a resumed run has the same reference"
 
 
-def test_off_puts_everything_back() -> None:
+def test_disabled_restores_adapters_afterwards() -> None:
     net = with_adapters()
     frozen = net.layers[0].self_attn.q_proj.lora_A
     frozen.requires_grad_(False)  # the user's choice, not peft's
@@ -156,7 +157,7 @@ def test_off_puts_everything_back() -> None:
     assert [p.requires_grad for p in net.parameters()] == flags and any(flags)
 
 
-def test_a_gradient_survives_a_reference_pass_in_between() -> None:
+def test_reference_pass_keeps_the_gradient() -> None:
     """Forward, then the reference, then backward: as a loss with a KL term does."""
     grads = []
     for between in (False, True):
@@ -171,7 +172,7 @@ def test_a_gradient_survives_a_reference_pass_in_between() -> None:
 
 
 @pytest.mark.parametrize("kind", list(CONFIGS))
-def test_merged_weights_are_a_plain_decoders(kind: str) -> None:
+def test_merged_weights_equal_a_plain_decoder(kind: str) -> None:
     net = with_adapters(kind)
     before = {n: p.detach().clone() for n, p in net.named_parameters()}
     weights = lora.merged_weights(net)
@@ -185,7 +186,7 @@ def test_merged_weights_are_a_plain_decoders(kind: str) -> None:
     assert all(torch.equal(p, untouched[n]) for n, p in tiny_decoder(kind).named_parameters())
 
 
-def test_the_sampler_draws_from_the_adapted_model() -> None:
+def test_engine_samples_from_the_adapted_model() -> None:
     net = with_adapters()
     plain = build_decoder(net.config, lora.merged_weights(net).items(), Path("."), None, "cpu")
     requests = [Request(ids(IDS[:k]), Sampling(max_tokens=8, temperature=t), 2, 0) for k in (3, 7) for t in (0, 1)]
@@ -199,7 +200,7 @@ def test_the_sampler_draws_from_the_adapted_model() -> None:
         assert a.logprobs == pytest.approx(b.logprobs, abs=1e-4)
 
 
-def test_a_copy_knows_its_adapters() -> None:
+def test_copied_network_keeps_its_adapters() -> None:
     net = with_adapters()
     twin = copy.deepcopy(net)
     assert lora.has_adapter(twin) and lora.starts_at_zero(twin) and torch.equal(forward(twin), forward(net))
@@ -212,7 +213,7 @@ def test_a_copy_knows_its_adapters() -> None:
 
 
 @pytest.mark.parametrize("kind", ["llama-tied", "qwen2", "qwen3", "gemma3"])
-def test_peft_loads_what_we_save(
+def test_peft_loads_saved_adapter(
     kind: str, build: Callable[..., Any], logits: Callable[[Any], Tensor], tmp_path: Path
 ) -> None:
     from transformers import AutoModelForCausalLM
@@ -235,7 +236,7 @@ def test_peft_loads_what_we_save(
 
 
 @pytest.mark.parametrize("more", [{}, {"use_rslora": True, "lora_dropout": 0.1}, {"target_modules": "all-linear"}])
-def test_we_load_what_peft_saves(
+def test_adapter_saved_by_peft_loads(
     more: dict[str, Any], build: Callable[..., Any], logits: Callable[[Any], Tensor], tmp_path: Path
 ) -> None:
     model = build("llama")
@@ -253,7 +254,7 @@ def test_we_load_what_peft_saves(
     assert {n for n, p in net.named_parameters() if p.requires_grad} == adapters(net).keys()
 
 
-def test_off_is_refused_where_it_is_not_the_start(tmp_path: Path) -> None:
+def test_disabled_is_refused_when_base_is_not_the_start(tmp_path: Path) -> None:
     """The trap: a loaded adapter belongs to the start, so the base alone is another model than the reference."""
     net = with_adapters()
     lora.save(net, SMALL_LORA, tmp_path / "adapter", base="somewhere")
@@ -266,7 +267,7 @@ def test_off_is_refused_where_it_is_not_the_start(tmp_path: Path) -> None:
     assert torch.equal(forward(again), forward(net))
 
 
-def test_a_snapshot_is_of_its_moment(tmp_path: Path) -> None:
+def test_snapshot_is_a_copy(tmp_path: Path) -> None:
     net = with_adapters()
     then, write = forward(net), lora.snapshot(net, SMALL_LORA, "somewhere")
     randomize_adapters(net, seed=9)
@@ -276,7 +277,7 @@ def test_a_snapshot_is_of_its_moment(tmp_path: Path) -> None:
     assert torch.equal(forward(again), then) and not torch.equal(forward(net), then)
 
 
-def test_a_saved_start_is_still_one(tmp_path: Path) -> None:
+def test_saved_zero_adapter_still_counts_as_start(tmp_path: Path) -> None:
     net = tiny_decoder()
     lora.attach(net, SMALL_LORA, seed=1)
     lora.save(net, SMALL_LORA, tmp_path / "adapter", base="somewhere")
@@ -317,7 +318,7 @@ def test_misuse_raises_usage_error(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["full"]
 
 
-def test_without_peft_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_peft_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
     net = tiny_decoder()
     with pytest.raises(PonderError, match=r"pip install 'ponder\[hf\]'"):
@@ -345,9 +346,7 @@ def _set(folder: Path, **settings: Any) -> None:
         (lambda f: (f / "adapter_model.safetensors").unlink(), "has no adapter_model.safetensors"),
     ],
 )
-def test_an_adapter_that_cannot_be_loaded_leaves_the_model_as_it_is(
-    spoil: Callable[[Path], Any], said: str, tmp_path: Path
-) -> None:
+def test_failed_load_leaves_the_model_unchanged(spoil: Callable[[Path], Any], said: str, tmp_path: Path) -> None:
     folder = tmp_path / "adapter"
     lora.save(with_adapters(), SMALL_LORA, folder, base="somewhere")
     spoil(folder)

@@ -521,7 +521,7 @@ def test_valid_models_load(valid_model: Path) -> None:
     cases = [{"name": "warm", "way": "model", "path": str(valid_model / "model")}]
     cases += [{"name": way, "way": way, "path": str(valid_model / way)} for way in ("model", "adapter", "judge")]
     cases += [{"name": "gguf", "way": "model", "path": str(valid_model / "model.gguf")}]
-    assert [found["said"] for found in attempts(cases)] == ["loaded"] * 4
+    assert [result["said"] for result in attempts(cases)] == ["loaded"] * 4
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -534,9 +534,9 @@ def test_malicious_files_are_refused_in_one_sentence(group: str, valid_model: Pa
                 shutil.copytree(valid_model / source, path)
             change(path)
             cases.append({"name": f"{kind}: {name}", "way": way, "path": str(path)})
-    found = attempts(cases)
-    assert [f["name"] for f in found] == [case["name"] for case in cases[1:]]
-    assert {case["name"]: case["said"][:200] for case in found if not is_refused(case)} == {}
+    result = attempts(cases)
+    assert [f["name"] for f in result] == [case["name"] for case in cases[1:]]
+    assert {case["name"]: case["said"][:200] for case in result if not is_refused(case)} == {}
 
 
 def is_refused(case: dict[str, Any]) -> bool:
@@ -547,7 +547,7 @@ def is_refused(case: dict[str, Any]) -> bool:
     )
 
 
-def test_the_links_of_a_hubs_cache_are_honest(valid_model: Path, tmp_path: Path) -> None:
+def test_symlinks_of_the_hub_cache_are_allowed(valid_model: Path, tmp_path: Path) -> None:
     snapshot = Path(shutil.copytree(valid_model / "model", tmp_path / "models--x" / "snapshots" / "0a1b"))
     blobs = tmp_path / "models--x" / "blobs"
     blobs.mkdir()

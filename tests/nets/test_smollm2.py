@@ -46,7 +46,7 @@ def logits(net: Decoder, ids: Any) -> torch.Tensor:
     return net.logits(net(torch.tensor(ids, dtype=torch.long), attend.positions_T, attend))
 
 
-def test_logits_are_transformers(folder: Path, net: Decoder, tokenizer: Tokenizer) -> None:
+def test_logits_equal_transformers(folder: Path, net: Decoder, tokenizer: Tokenizer) -> None:
     transformers = pytest.importorskip("transformers")
     ids = tokenizer.encode("Seven friends share 91 apples evenly, so each of them gets 13.").tolist()
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
@@ -56,18 +56,18 @@ def test_logits_are_transformers(folder: Path, net: Decoder, tokenizer: Tokenize
     assert (logits(net, ids) - expected).abs().max() < 5e-6 * expected.abs().max()
 
 
-def test_it_knows_a_capital(net: Decoder, tokenizer: Tokenizer) -> None:
+def test_greedy_completion_names_a_capital(net: Decoder, tokenizer: Tokenizer) -> None:
     assert tokenizer.decode([int(logits(net, tokenizer.encode("The capital of France is"))[-1].argmax())]) == " Paris"
 
 
-def test_special_tokens(net: Decoder, tokenizer: Tokenizer) -> None:
+def test_special_tokens_are_known(net: Decoder, tokenizer: Tokenizer) -> None:
     assert [tokenizer.token(i) for i in (0, 1, 2)] == ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     assert (tokenizer.pad, tokenizer.bos, tokenizer.eos) == (0, 1, (2,))
     assert (net.config.pad, net.config.bos, net.config.eos) == (0, 1, (2,))
     tokenizer.check_fits(net.config)
 
 
-def test_the_default_system_message_is_the_models_own(tokenizer: Tokenizer) -> None:
+def test_chat_template_uses_the_models_system_message(tokenizer: Tokenizer) -> None:
     ids = chat_templates.encode_chat(tokenizer, user_messages("Hi"))
     assert tokenizer.decode(ids, keep_special=True) == (
         "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
@@ -110,7 +110,7 @@ def by_hand(text: str, merges: dict[tuple[str, str], int]) -> list[str]:
     return out
 
 
-def test_tokens_are_those_of_an_independent_implementation(folder: Path, tokenizer: Tokenizer) -> None:
+def test_tokens_equal_an_independent_implementation(folder: Path, tokenizer: Tokenizer) -> None:
     stored = json.loads((folder / "tokenizer.json").read_text("utf-8"))["model"]["merges"]
     merges = {tuple(m): i for i, m in enumerate(stored)}
     for text in TEXTS:
@@ -137,20 +137,20 @@ def test_conversion_happens_once_and_races_are_harmless(cache: Path, monkeypatch
         meet.wait()  # both have converted before either renames
 
     monkeypatch.setattr(smollm2, "convert_gguf", convert_gguf)
-    found: list[Path] = []
-    threads = [threading.Thread(target=lambda: found.append(smollm2.ensure_converted())) for _ in range(2)]
+    result: list[Path] = []
+    threads = [threading.Thread(target=lambda: result.append(smollm2.ensure_converted())) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [cache / smollm2.NAME] * 2
+    assert result == [cache / smollm2.NAME] * 2
     assert len(calls) == 2
-    assert smollm2.ensure_converted() == found[0]
+    assert smollm2.ensure_converted() == result[0]
     assert len(calls) == 2
     assert [p.name for p in cache.iterdir()] == [smollm2.NAME]
 
 
-def test_another_version_of_the_package_is_converted_anew(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_package_version_is_converted_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def convert_gguf(source: Path, target: Path) -> None:
         target.mkdir()
         (target / "config.json").write_text(smollm2.metadata.version(smollm2.PACKAGE))
@@ -163,7 +163,7 @@ def test_another_version_of_the_package_is_converted_anew(cache: Path, monkeypat
     assert (first / "config.json").read_text() == smollm2.UNVERSIONED_RELEASE, "which others may still use"
 
 
-def test_a_failed_conversion_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_conversion_leaves_no_files(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def convert_gguf(source: Path, target: Path) -> None:
         target.mkdir()
         raise ModelError("cut short")
@@ -174,7 +174,7 @@ def test_a_failed_conversion_leaves_nothing(cache: Path, monkeypatch: pytest.Mon
     assert list(cache.iterdir()) == []
 
 
-def test_a_folder_in_the_way(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conversion_reports_a_folder_in_its_place(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (cache / smollm2.NAME).mkdir(parents=True)
     (cache / smollm2.NAME / "notes.txt").write_text("mine")
     monkeypatch.setattr(smollm2, "convert_gguf", lambda source, target: target.mkdir())
@@ -183,7 +183,7 @@ def test_a_folder_in_the_way(cache: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert (cache / smollm2.NAME / "notes.txt").exists()
 
 
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PONDER_CACHE", "/a")
     assert smollm2.cache_folder() == Path("/a")
     monkeypatch.delenv("PONDER_CACHE")
@@ -193,7 +193,7 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert smollm2.cache_folder() == Path.home() / ".cache/ponder"
 
 
-def test_without_the_package(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_reported(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(smollm2, "PACKAGE", "no-such-package")
     monkeypatch.setenv("PONDER_CACHE", str(cache))

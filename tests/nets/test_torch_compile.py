@@ -48,7 +48,7 @@ def backend() -> Iterator[CountingBackend]:
     torch._dynamo.reset()
 
 
-def test_a_block_is_compiled_a_few_times_in_all(backend: CountingBackend) -> None:
+def test_block_is_compiled_few_times(backend: CountingBackend) -> None:
     block = torch.compile(Block.forward_any_layer, dynamic=True, backend=backend)
 
     def run(net: Decoder, tokens: int, most: tuple[int, int], shared: bool, grad: bool) -> None:
@@ -68,7 +68,7 @@ def test_a_block_is_compiled_a_few_times_in_all(backend: CountingBackend) -> Non
     assert backend.graphs <= DEFAULT_RECOMPILE_LIMIT - 2, f"{backend.graphs} compilations"
 
 
-def test_one_process_compiles_for_many_networks(backend: CountingBackend) -> None:
+def test_networks_share_compiled_blocks(backend: CountingBackend) -> None:
     """As a pipeline does that trains a policy, its judge, a value model and a student."""
     mlp = compile_once(MLP.forward, backend)
     many = 2 * DEFAULT_RECOMPILE_LIMIT
@@ -79,7 +79,7 @@ def test_one_process_compiles_for_many_networks(backend: CountingBackend) -> Non
     assert backend.graphs == many
 
 
-def test_a_parameter_that_learns_again_gets_a_gradient_from_compiled_blocks() -> None:
+def test_unfrozen_parameter_gets_gradient_from_compiled_blocks() -> None:
     """A graph compiled while most parameters were frozen must not be used once they learn."""
     torch._dynamo.reset()
     block = compile_once(Block.compute_qkv, "aot_eager")

@@ -66,17 +66,17 @@ def numbers(tokens: int, heads: int, kv_heads: int, seed: int = 0) -> list[Tenso
 
 @settings(max_examples=25)
 @given(forests(), st.sampled_from([None, 1, 3, 7]), st.sampled_from([(1, 1), (4, 2), (2, 2)]))
-def test_packed_equals_every_path_alone(
+def test_packed_forest_equals_each_path_alone(
     forest: tuple[list[int], list[int]], window: int | None, heads: tuple[int, int]
 ) -> None:
     lengths, parents = forest
     *inputs, weight = numbers(sum(lengths), *heads)
     ours, theirs = ([x.clone().requires_grad_() for x in inputs] for _ in range(2))
     packed = PaddedTreeAttention(lengths, parents)
-    found = packed(0, *ours, scale=0.7, window=window)
+    result = packed(0, *ours, scale=0.7, window=window)
     expected = plain(*theirs, lengths, parents, 0.7, window)
-    torch.testing.assert_close(found, expected)
-    (found * weight).sum().backward()
+    torch.testing.assert_close(result, expected)
+    (result * weight).sum().backward()
     (expected * weight).sum().backward()
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a.grad, b.grad)
@@ -84,7 +84,7 @@ def test_packed_equals_every_path_alone(
     assert packed.positions_T.tolist() == places, "positions count along the path"
 
 
-def test_trees_do_not_see_each_other() -> None:
+def test_trees_are_independent() -> None:
     lengths, parents = [3, 2, 4, 1, 2], [-1, 0, -1, 2, -1]
     q, k, v, _ = numbers(12, 4, 2)
     before = PaddedTreeAttention(lengths, parents)(0, q, k, v, scale=1.0, window=None)
@@ -94,7 +94,7 @@ def test_trees_do_not_see_each_other() -> None:
     assert not torch.allclose(before[5:10], after[5:10])
 
 
-def test_siblings_do_not_see_each_other_and_parents_not_their_children() -> None:
+def test_tokens_attend_only_to_their_ancestors() -> None:
     lengths, parents = [3, 2, 2], [-1, 0, 0]
     q, k, v, _ = numbers(7, 2, 2)
     before = PaddedTreeAttention(lengths, parents)(0, q, k, v, scale=1.0, window=None)
@@ -103,7 +103,7 @@ def test_siblings_do_not_see_each_other_and_parents_not_their_children() -> None
     assert torch.equal(before[:3], after[:3]) and torch.equal(before[5:], after[5:])
 
 
-def test_trees_of_very_different_size_and_many_of_the_same() -> None:
+def test_uneven_and_repeated_trees_equal_each_path_alone() -> None:
     """Whatever is batched or padded inside, each tree comes out as if alone, in its place."""
     lengths = [40, 1, 3, 1, 40, 2, 7, 7, 1, 39]
     parents = [-1, -1, -1, 2, -1, 4, -1, -1, -1, -1]
@@ -119,17 +119,17 @@ def test_trees_of_very_different_size_and_many_of_the_same() -> None:
         first = past
 
 
-def test_not_finite_numbers_of_one_tree_stay_there() -> None:
+def test_gradient_is_finite_and_stays_in_its_tree() -> None:
     lengths, parents = [4, 4, 5], [-1, -1, -1]
     q, k, v, _ = numbers(13, 2, 1)
     q, k, v = (x.requires_grad_() for x in (q, k, v))
-    found = PaddedTreeAttention(lengths, parents)(0, q, k, v, scale=1.0, window=None)
-    assert torch.isfinite(found).all()
-    found[:4].sum().backward()
+    result = PaddedTreeAttention(lengths, parents)(0, q, k, v, scale=1.0, window=None)
+    assert torch.isfinite(result).all()
+    result[:4].sum().backward()
     assert all(torch.isfinite(x.grad).all() and not x.grad[4:].any() for x in (q, k, v))
 
 
-def test_the_mask_can_differ_by_layer() -> None:
+def test_window_masks_differ_by_layer() -> None:
     q, k, v, _ = numbers(6, 2, 2)
     packed = PaddedTreeAttention([6], [-1])
     wide = packed(0, q, k, v, scale=1.0, window=None)
@@ -143,6 +143,6 @@ def test_the_mask_can_differ_by_layer() -> None:
     [([2, 0], [-1, 0]), ([2, 2], [-1, 1]), ([2, 2], [-1, -2]), ([2], [0]), ([2, 2, 2], [-1, -1, 0])],
     ids=["empty", "itself", "below -1", "no root", "another tree"],
 )
-def test_impossible_forests_are_refused(lengths: list[int], parents: list[int]) -> None:
+def test_invalid_parents_are_refused(lengths: list[int], parents: list[int]) -> None:
     with pytest.raises(ValueError, match="segment"):
         PaddedTreeAttention(lengths, parents)

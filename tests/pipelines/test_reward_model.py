@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from fakes import ALPHABET, QUESTION_TEMPLATE, RecordingProgress, plain_hidden, run_async, weights64
+from fakes import ALPHABET, QUESTION_TEMPLATE, RecordingProgress, run_async
 from ponder.engine.request import ReadRequest
 from ponder.errors import Interrupted, ModelError, RunError, TaskError, UsageError
 from ponder.models.guides import load_guide, parse_reward_model
@@ -40,6 +40,7 @@ from ponder.tasks.step_labels import LABEL_SCORE, read_labels, write_labels
 from ponder.train.optimizer import AdamW
 from ponder.train.reward_objectives import BradleyTerry, OutcomeReward, ProcessReward, RewardObjective, StateValue
 from ponder.types import Problem, Sampling, Score, Step, Trace, ids, user_messages
+from reference_decoder import plain_hidden, weights64
 
 MODEL = ScratchModel(ALPHABET + "\n", width=32, layers=1, heads=4, context=64)
 JOB = TrainRewardModel(

@@ -13,17 +13,7 @@ import pytest
 import tokenizers
 import torch
 
-from fakes import (
-    ALPHABET,
-    QUESTION_TEMPLATE,
-    DigitTask,
-    RecordingProgress,
-    char_policy,
-    plain_logits,
-    plain_logprobs,
-    run_async,
-    weights64,
-)
+from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, RecordingProgress, char_policy, run_async
 from ponder.errors import Interrupted, RunError, TaskError, UsageError
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
@@ -38,6 +28,7 @@ from ponder.train.imitation import SFT, RejectionSampling
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Problem, Sampling, user_messages
+from reference_decoder import plain_logits, plain_logprobs, weights64
 
 MODEL = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
 JOB = FineTune(

@@ -11,7 +11,7 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
-from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, char_policy, plain_logprobs, run_async, weights64
+from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, char_policy, run_async
 from ponder.errors import TaskError, UsageError
 from ponder.models import chat_templates
 from ponder.models.load import load_policy
@@ -36,6 +36,7 @@ from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.train.ppo import PPO
 from ponder.types import Sampling
+from reference_decoder import plain_logprobs, weights64
 
 MODEL = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
 LEARN = FineTune(

@@ -14,19 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from fakes import (
-    ALPHABET,
-    QUESTION_TEMPLATE,
-    DigitTask,
-    RecordingProgress,
-    char_policy,
-    fails_if,
-    perturb,
-    plain_logits,
-    plain_logprobs,
-    run_async,
-    weights64,
-)  # fmt: skip
+from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, RecordingProgress, char_policy, fails_if, perturb, run_async
 from ponder.engine import sampler
 from ponder.engine.engine import Engine
 from ponder.errors import Interrupted
@@ -48,6 +36,7 @@ from ponder.train.policy_gradient import GRPO, REINFORCE
 from ponder.types import Completion, Sampling, Score, user_messages
 from ponder.verify import FinalNumber, base
 from ponder.verify.final_answer import number
+from reference_decoder import plain_logits, plain_logprobs, weights64  # fmt: skip
 
 Patch = pytest.MonkeyPatch
 both = pytest.mark.parametrize("broken", [False, True], ids=["right", "mistake"])

@@ -90,11 +90,11 @@ class TableScorer:
         await asyncio.sleep(0)
         texts = [trace.steps[i].text for i in steps]
         self.calls.append(texts)
-        found = [self.scores.get(t, 0.0) for t in texts]
-        for f in found:
+        result = [self.scores.get(t, 0.0) for t in texts]
+        for f in result:
             if isinstance(f, Exception):
                 raise f
-        return [Score(f, "no idea" if f is None else "") for f in found]  # type: ignore[arg-type]
+        return [Score(f, "no idea" if f is None else "") for f in result]  # type: ignore[arg-type]
 
 
 def question_trace(question: str = ASKED) -> Trace:

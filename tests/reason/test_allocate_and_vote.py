@@ -25,7 +25,7 @@ from ponder.reason.operators.vote import is_vote_decided, leader_probability, we
 from ponder.types import Step, ids
 
 
-def test_highest_and_evenly() -> None:
+def test_top_indices_and_split_evenly() -> None:
     assert top_indices([0.1, 0.9, 0.9, 0.5], 3) == [1, 2, 3], "the first of equals first"
     assert top_indices([], 2) == [] and top_indices([3.0], 5) == [0]
     assert (
@@ -56,7 +56,9 @@ def test_highest_and_evenly() -> None:
         ([-50.0, 900.0], 4, [0, 4], [0, 4]),  # nothing overflows
     ],
 )  # fmt: skip
-def test_rebase_by_hand(scores: list[float], width: int, paper: list[int], code: list[int]) -> None:
+def test_rebase_allocation_equals_hand_count(
+    scores: list[float], width: int, paper: list[int], code: list[int]
+) -> None:
     assert rebase_counts(scores, width, 0.2, "paper") == paper
     assert rebase_counts(scores, width, 0.2, "code") == code
 
@@ -65,7 +67,7 @@ SCORES = st.lists(st.floats(0, 1), min_size=1, max_size=12)
 
 
 @given(SCORES, st.integers(1, 40), st.floats(0.05, 5))
-def test_rebase_shares(scores: list[float], width: int, temperature: float) -> None:
+def test_rebase_allocation_sums_to_its_width(scores: list[float], width: int, temperature: float) -> None:
     """The code's counts sum to the width and exceed no share by more than one; the paper's miss none by over a half."""
     share = [width * math.exp(s / temperature) / sum(math.exp(t / temperature) for t in scores) for s in scores]
     code, paper = (rebase_counts(scores, width, temperature, r) for r in ("code", "paper"))
@@ -77,7 +79,7 @@ def test_rebase_shares(scores: list[float], width: int, temperature: float) -> N
         assert sum(paper) == 1 and paper[scores.index(max(scores))] == 1
 
 
-def test_weights_of_particles() -> None:
+def test_particle_weights_equal_their_formulas() -> None:
     # 0.5 / 0.5 = 1 and 0.8 / 0.2 = 4
     assert particle_weights([0.5, 0.8], "odds").tolist() == pytest.approx([0.2, 0.8])
     assert particle_weights([0.0, math.log(3)], "softmax").tolist() == pytest.approx([0.25, 0.75])
@@ -91,7 +93,7 @@ def test_weights_of_particles() -> None:
 
 
 @pytest.mark.parametrize("pick", [multinomial_counts, systematic_counts])
-def test_resampling_is_fair(pick: object) -> None:
+def test_resampling_is_unbiased(pick: object) -> None:
     weights = np.array([0.05, 0.6, 0.35])
     counts = np.array([pick(weights, 7, np.random.default_rng(seed)) for seed in range(1000)])  # type: ignore[operator]
     assert (counts.sum(1) == 7).all()
@@ -116,9 +118,7 @@ def test_systematic_rounds_down_or_up(scores: list[float], n: int, seed: int) ->
 )
 @example(["a", "b", "b"], 1, [1.0] * 6)  # a can tie, and was seen first
 @example(["b", "a", "b"], 1, [1.0] * 6)
-def test_settled_means_that_nothing_can_change_it(
-    answers: list[str | None], left: int, weights: list[float | None]
-) -> None:
+def test_settled_vote_cannot_change(answers: list[str | None], left: int, weights: list[float | None]) -> None:
     """Against every vote that may still come."""
     weights = weights[: len(answers)]
     now = weighted_answer(answers, weights)
@@ -133,7 +133,7 @@ def test_settled_means_that_nothing_can_change_it(
 @pytest.mark.parametrize(
     ("first", "second", "p"), [(0, 0, 0.5), (1, 0, 0.75), (3, 0, 15 / 16), (4, 0, 31 / 32), (2, 1, 11 / 16)]
 )
-def test_beta_rule_by_hand(first: int, second: int, p: float) -> None:
+def test_beta_rule_equals_hand_count(first: int, second: int, p: float) -> None:
     """P(p > 1/2) under Beta(1, 1) is 1/2, under Beta(2, 1) the integral of 2p from 1/2 to 1, and so on."""
     assert leader_probability(first, second) == pytest.approx(p)
     from scipy.special import betainc
@@ -141,7 +141,7 @@ def test_beta_rule_by_hand(first: int, second: int, p: float) -> None:
     assert leader_probability(first, second) == pytest.approx(1 - betainc(first + 1, second + 1, 0.5))
 
 
-def test_confidence() -> None:
+def test_confidence_equals_its_formula() -> None:
     trace = trace_group([1], [[2, 3], [4]])
     a, b = trace.steps[1], trace.steps[2]
     a.logprobs, b.logprobs = np.log(np.array([0.5, 0.125], np.float32)), np.array([np.nan], np.float32)

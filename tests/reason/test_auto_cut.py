@@ -94,11 +94,11 @@ def depth(trace: Trace) -> int:
         ("\n\n\n\na\nb", "line"), ("It is 3.5 now. Dr. Who left. See e.g. here", "sentence"),
     ],
 )  # fmt: skip
-def test_the_coarsest_cut_with_enough_steps(text: str, name: str) -> None:
+def test_auto_cut_chooses_the_coarsest_cut_with_enough_steps(text: str, name: str) -> None:
     assert AUTO_CUT.choose(text) == name
 
 
-def test_pieces_are_what_drawing_would_cut() -> None:
+def test_split_into_steps_cuts_like_sampling() -> None:
     assert len(split_into_steps(SENTENCES, CUTS["sentence"])) == 4
     assert split_into_steps("Dr. Who. 1. See", CUTS["sentence"]) == ["Dr. Who. ", "1. See"]
     assert split_into_steps(LINES, CUTS["paragraph"]) == [LINES] and len(split_into_steps(LINES, CUTS["line"])) == 4
@@ -123,7 +123,7 @@ NAMES = [type(s).__name__ for s in SEARCHES]
 
 @pytest.mark.parametrize("strategy", SEARCHES, ids=NAMES)
 @pytest.mark.parametrize(("text", "name"), [(LINES, "line"), (PARAGRAPHS, "paragraph"), (SENTENCES, "sentence")])
-def test_every_search_has_steps_where_the_model_writes_them(strategy: Any, text: str, name: str) -> None:
+def test_every_search_steps_at_the_chosen_cut(strategy: Any, text: str, name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         trace = think(strategy, Writer(text))
@@ -135,7 +135,7 @@ def test_every_search_has_steps_where_the_model_writes_them(strategy: Any, text:
 
 
 @pytest.mark.parametrize("strategy", SEARCHES, ids=NAMES)
-def test_a_search_that_goes_on_keeps_its_cut(strategy: Any) -> None:
+def test_resumed_search_keeps_its_cut(strategy: Any) -> None:
     """Its budget ends after the first level; the look is not repeated."""
     trace = think(strategy, Writer(LINES), budget=Budget(tokens=len(LINES) + 20))
     assert trace.budget_exhausted
@@ -147,7 +147,7 @@ def test_a_search_that_goes_on_keeps_its_cut(strategy: Any) -> None:
 
 
 @pytest.mark.parametrize("strategy", [s for s in SEARCHES if not isinstance(s, Forest)], ids=NAMES[:-1])
-def test_a_cut_that_is_given_wins(strategy: Any) -> None:
+def test_explicit_cut_overrides_auto_cut(strategy: Any) -> None:
     policy = Writer(PARAGRAPHS)
     trace = think(replace(strategy, cut=Cut(tokens=8)), policy)
     assert chosen_cut(trace) is None and policy.calls[0].max_tokens == 8
@@ -155,12 +155,12 @@ def test_a_cut_that_is_given_wins(strategy: Any) -> None:
 
 
 @pytest.mark.parametrize("strategy", [BeamSearch(2, 1), MCTS(simulations=4, width=1)], ids=["beam", "mcts"])
-def test_a_budget_that_the_look_uses_up(strategy: Any) -> None:
+def test_auto_cut_probe_may_exhaust_the_budget(strategy: Any) -> None:
     trace = think(strategy, Writer(LINES), budget=Budget(tokens=4))
     assert trace.budget_exhausted and not trace.failed and trace.chosen is None and trace.cost.generated_tokens == 4
 
 
-def test_the_warning_and_the_report() -> None:
+def test_cut_that_never_fires_is_warned_about_and_reported() -> None:
     with pytest.warns(UserWarning, match="cut no step"):
         flat = think(BeamSearch(2, 1, cut=CUTS["paragraph"]), Writer(LINES))
     assert depth(flat) == 1 and count_without_steps([flat]) == 1
@@ -185,6 +185,6 @@ def test_a_stored_search_replays_with_its_cut() -> None:
     assert depth(other) == depth(stored), "what was only looked at is no sample"
 
 
-def test_it_has_a_name_on_the_command_line() -> None:
+def test_auto_cut_has_a_name_on_the_command_line() -> None:
     strategy, _, _ = strategy_from_flags("beam-search", settings={"cut": "auto", "reduce": "product"})
     assert strategy == replace(BeamSearch(), reduce="product", sampling=strategy.sampling)  # type: ignore[attr-defined]

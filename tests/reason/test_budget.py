@@ -44,23 +44,23 @@ class Random(FakePolicy):
     st.lists(st.tuples(st.integers(1, 60), st.integers(1, 5)), min_size=1, max_size=12),
     st.integers(0, 1000),
 )
-def test_never_one_token_more(tokens: int, asked: list[tuple[int, int]], seed: int) -> None:
+def test_budget_is_never_exceeded_by_a_token(tokens: int, asked: list[tuple[int, int]], seed: int) -> None:
     async def storm() -> tuple[BudgetLedger, list[list[Completion] | BaseException]]:
         ledger = BudgetLedger(Budget(tokens))
         policy = BudgetedPolicy(Random(seed=seed), ledger)
         work = (policy.generate(ids([1]), Sampling(max_tokens=m), n) for m, n in asked)
         return ledger, list(await asyncio.wait_for(asyncio.gather(*work, return_exceptions=True), 20))
 
-    ledger, found = asyncio.run(storm())
-    written = sum(len(c.token_ids) for group in found if isinstance(group, list) for c in group)
+    ledger, result = asyncio.run(storm())
+    written = sum(len(c.token_ids) for group in result if isinstance(group, list) for c in group)
     assert written == ledger.spent.generated_tokens <= tokens
-    assert all(isinstance(g, list | BudgetExhausted) for g in found)
+    assert all(isinstance(g, list | BudgetExhausted) for g in result)
     assert ledger.tokens_left == tokens - written, "nothing stays reserved"
-    if any(isinstance(g, BudgetExhausted) for g in found):
+    if any(isinstance(g, BudgetExhausted) for g in result):
         assert ledger.tokens_left < max(n for _, n in asked), "nobody is turned away while there is enough"
 
 
-def test_a_failing_call_gives_back_what_it_reserved() -> None:
+def test_failed_call_releases_its_reservation() -> None:
     class Broken(FakePolicy):
         async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
             raise RuntimeError("a bug")
@@ -74,7 +74,7 @@ def test_a_failing_call_gives_back_what_it_reserved() -> None:
     assert asyncio.run(run()) == 10
 
 
-def test_seconds_and_dollars() -> None:
+def test_seconds_and_dollars_end_the_budget() -> None:
     price = Price(prompt=1e6, cached=0.5e6, generated=2e6)
     assert price.dollars(Cost(2, 4, 3)) == 2 + 2 + 6
     ledger = BudgetLedger(Budget(dollars=10, price=price))
@@ -89,12 +89,12 @@ def test_seconds_and_dollars() -> None:
 
 
 @pytest.mark.parametrize("bad", [{"tokens": 0}, {"seconds": -1.0}, {"dollars": 1.0}, {"dollars": float("nan")}])
-def test_budgets_that_buy_nothing(bad: dict[str, float]) -> None:
+def test_invalid_budgets_are_refused(bad: dict[str, float]) -> None:
     with pytest.raises(UsageError):
         Budget(**bad)  # type: ignore[arg-type]
 
 
-def test_a_problem_has_its_own_purse_or_shares_one() -> None:
+def test_problems_have_own_or_shared_budget() -> None:
     problems = DigitTask().test[:3]
     policy = Random(seed=1)
     each = asyncio.run(solve_all(problems, Samples(4, Sampling(max_tokens=5)), policy, budget=Budget(8)))
@@ -105,7 +105,7 @@ def test_a_problem_has_its_own_purse_or_shares_one() -> None:
     assert any(t.budget_exhausted for t in shared) and not any(t.failed for t in shared)
 
 
-def test_more_budget_goes_on_where_it_stopped() -> None:
+def test_larger_budget_resumes_the_trace() -> None:
     problem, strategy = DigitTask().test[1], Samples(4, Sampling(max_tokens=3))
 
     async def twice() -> Trace:
@@ -137,7 +137,7 @@ def test_gold_is_hidden_unless_the_trace_says_oracle() -> None:
     assert Trace.from_json(trace.to_json()).oracle
 
 
-def test_one_problem_fails_and_the_others_go_on() -> None:
+def test_failed_problem_does_not_stop_others() -> None:
     class Moody(FakePolicy):
         async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
             if prefix[0] == ord("1"):
@@ -151,7 +151,7 @@ def test_one_problem_fails_and_the_others_go_on() -> None:
         asyncio.run(solve_all(DigitTask().test[:3], Chain(), Moody(), FirstCharVerifier()))
 
 
-def test_what_a_scorer_costs_is_on_the_bill() -> None:
+def test_scorer_cost_is_counted() -> None:
     class Dear(FirstCharVerifier):
         async def __call__(self, trace: Trace, steps: object) -> list[Score]:
             return [Score(1.0, cost=Cost(prompt_tokens=7, generated_tokens=2, flops=5.0))] * 2
@@ -160,7 +160,7 @@ def test_what_a_scorer_costs_is_on_the_bill() -> None:
     assert trace.cost.scorer_tokens == 18 and trace.cost.generated_tokens == 2
 
 
-def test_who_was_cut_off_by_its_budget_says_so() -> None:
+def test_exhausted_budget_is_recorded_on_the_trace() -> None:
     trace = asyncio.run(
         solve(DigitTask().test[1], Chain(Sampling(max_tokens=3)), TextPolicy(["long"]), budget=Budget(2))
     )
@@ -171,14 +171,14 @@ def test_who_was_cut_off_by_its_budget_says_so() -> None:
     assert whole.steps[1].stop == "length" and not whole.budget_exhausted, "it had all that it asked for"
 
 
-def test_a_guide_cannot_pass_for_the_judge() -> None:
+def test_guide_with_the_verifiers_name_is_refused() -> None:
     with pytest.raises(UsageError, match="both score as 'wanted'"):
         asyncio.run(
             solve(DigitTask().test[4], Chain(), FakePolicy(["4"]), FirstCharVerifier(), guide=FirstCharVerifier())
         )
 
 
-def test_a_prompt_that_cannot_be_written_is_one_problem_s_failure() -> None:
+def test_failed_prompt_fails_only_its_problem() -> None:
     class Picky(FakePolicy):
         def encode(self, messages: object) -> Ids:
             raise UsageError("no such character")
@@ -198,7 +198,7 @@ class NoProgress(FakePolicy):
 
 
 @pytest.mark.parametrize("said", [[0.5, 0.5], [None, None], ["high", "low"]])
-def test_a_scorer_that_gives_no_scores_decides_nothing(said: list[object]) -> None:
+def test_scorer_without_scores_is_undecided(said: list[object]) -> None:
     class Loose(FirstCharVerifier):
         async def __call__(self, trace: Trace, steps: object) -> list[Score]:
             return said  # type: ignore[return-value]
@@ -207,7 +207,7 @@ def test_a_scorer_that_gives_no_scores_decides_nothing(said: list[object]) -> No
     assert trace.score(1, "wanted") is None and "not a Score" in trace.steps[1].scores["wanted"].reason
 
 
-def test_scores_of_any_number_can_be_saved_and_any_cost_is_on_the_bill() -> None:
+def test_numpy_scores_are_saved_and_their_cost_counted() -> None:
     class Single(FirstCharVerifier):
         async def __call__(self, trace: Trace, steps: object) -> list[Score]:
             return [Score(np.float32(0.5), cost=Cost(dollars=0.25, seconds=2.0))]  # type: ignore[arg-type]
@@ -221,7 +221,7 @@ NINE = Sampling(max_tokens=9)
 
 
 @pytest.mark.parametrize("strategy", [Chain(NINE), Samples(2, NINE), MajorityVote(2, sampling=NINE)])
-def test_an_answer_that_was_cut_off_goes_on_with_more_budget(strategy: Any) -> None:
+def test_truncated_answer_resumes_with_larger_budget(strategy: Any) -> None:
     """The tokens that are there stay, and nothing is asked for again."""
     policy = TextPolicy(lambda before, _: "=abcdef"[len(before.partition("=")[2]) + 1 :])
     problem = Problem("p", user_messages("1="))
@@ -238,7 +238,7 @@ def test_an_answer_that_was_cut_off_goes_on_with_more_budget(strategy: Any) -> N
     assert trace.to_json() == before
 
 
-def test_an_answer_without_room_for_more_stays() -> None:
+def test_truncated_answer_without_room_stays() -> None:
     policy = TextPolicy(lambda before, _: "abcdef", fails=lambda text: ModelError("full") if "a" in text else None)
     trace = asyncio.run(solve(Problem("p", user_messages("1=")), Chain(), policy, budget=Budget(2)))
     asyncio.run(solve(trace.problem, Chain(), policy, trace=trace))

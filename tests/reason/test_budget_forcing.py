@@ -30,7 +30,7 @@ def force(policy: TextPolicy, tokens: int | None = None, trace: Trace | None = N
     return asyncio.run(solve(PROBLEM, strategy, policy, budget=Budget(tokens) if tokens else None, trace=trace))
 
 
-def test_a_thought_that_ends_is_made_to_go_on_once() -> None:
+def test_ended_thought_is_extended_once() -> None:
     trace = force(TextPolicy(["abc</think>", "de</think>", " 42"]), waits=1)
     assert tree_rows(trace) == [
         (None, "?", False), (0, "abc", True), (1, "Wait", False), (2, "de</think>", True), (3, " 42", True),
@@ -41,7 +41,7 @@ def test_a_thought_that_ends_is_made_to_go_on_once() -> None:
     assert trace.cost.generated_tokens == len("abc</think>de</think> 42") + 1
 
 
-def test_a_thought_that_does_not_end_is_closed() -> None:
+def test_unfinished_thought_is_closed() -> None:
     trace = force(TextPolicy(["abcdefghij", "7"]), max_thinking_tokens=6, waits=0)
     assert tree_rows(trace)[1:] == [(0, "abcdef", True), (1, "</think>\n\nFinal Answer:", False), (2, "7", True)]
     marked = force(
@@ -55,7 +55,7 @@ def test_a_thought_that_does_not_end_is_closed() -> None:
     assert tree_rows(marked)[1:] == [(0, "<t>", False), (1, "abcdef", True), (2, "</t>", False), (3, "7", True)]
 
 
-def test_what_is_left_or_a_full_budget() -> None:
+def test_round_budget_is_the_remaining_or_the_full_one() -> None:
     says = ["abcd</think>", "x" * 50, "1"]
     left = force(TextPolicy(says), max_thinking_tokens=12, round_budget="left")
     assert [s.text for s in left.steps[1:4]] == ["abcd", "Wait", "xxxx"]  # 4 + 4 + 4
@@ -63,7 +63,7 @@ def test_what_is_left_or_a_full_budget() -> None:
     assert [s.text for s in full.steps[1:4]] == ["abcd", "Wait", "x" * 12]
 
 
-def test_a_minimum_holds_whatever_the_count() -> None:
+def test_min_tokens_holds_for_any_number_of_waits() -> None:
     trace = force(
         TextPolicy(["a</think>"] * 9 + ["!"]), max_thinking_tokens=40, min_thinking_tokens=12, waits=0, wait_word="Hm"
     )
@@ -71,7 +71,7 @@ def test_a_minimum_holds_whatever_the_count() -> None:
     assert thought == "aHm" * 4 + "a</think>"  # 12 tokens are there at the fifth end
 
 
-def test_an_end_of_sequence_is_an_end_of_thought() -> None:
+def test_eos_ends_the_thought() -> None:
     trace = force(TextPolicy(["ab", "cd", "5"]), waits=1)
     assert [s.text for s in trace.steps[1:]] == ["ab", "Wait", "cd", "</think>\n\nFinal Answer:", "5"]
     assert EOS not in trace.token_ids(4), "the text goes on, so nothing ends inside it"
@@ -84,7 +84,7 @@ def test_text_before_the_mark_in_the_same_token_is_kept() -> None:
     assert trace.text(3) == "abcdeWaitfg</think>"
 
 
-def test_nothing_thought_is_closed_not_looped() -> None:
+def test_empty_thought_is_closed() -> None:
     trace = force(TextPolicy(["", "9"]), waits=3)
     assert [s.text for s in trace.steps[1:]] == ["</think>\n\nFinal Answer:", "9"] and trace.chosen == 2
 
@@ -99,7 +99,7 @@ def test_nothing_thought_is_closed_not_looped() -> None:
     assert silent.steps[-1].pruned == "nothing was written"
 
 
-def test_never_more_than_its_bound_in_thousands_of_cases() -> None:
+def test_random_thoughts_never_exceed_the_bound() -> None:
     rng = random.Random(6)
 
     async def all_of_them() -> None:
@@ -121,7 +121,7 @@ def test_never_more_than_its_bound_in_thousands_of_cases() -> None:
         st.sampled_from(["Wait", "W"]), st.booleans(),
     ),
 )  # fmt: skip
-def test_never_more_than_its_bound(lengths: list[tuple[int, str]], case: tuple[Any, ...]) -> None:
+def test_thought_never_exceeds_the_bound(lengths: list[tuple[int, str]], case: tuple[Any, ...]) -> None:
     asyncio.run(holds((lengths * 60)[:60], *case))
 
 
@@ -154,7 +154,7 @@ async def holds(
 
 
 @pytest.mark.parametrize("tokens", range(1, 40))
-def test_stopped_at_any_budget_and_gone_on(tokens: int) -> None:
+def test_resume_after_any_budget_gives_the_same_trace(tokens: int) -> None:
     parts = "abcdefgh</think>", "ijklm</think>", "42"
 
     def next_part(before: str, _: int) -> str:
@@ -179,7 +179,7 @@ def test_stopped_at_any_budget_and_gone_on(tokens: int) -> None:
         ({"wait_word": ""}, "word"), ({"think_end": ""}, "ends the thinking"), ({"waits": -1}, "at least 1 and 0"),
     ],
 )  # fmt: skip
-def test_bad_settings(bad: dict[str, object], says: str) -> None:
+def test_invalid_settings_are_refused(bad: dict[str, object], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         BudgetForcing(**bad)  # type: ignore[arg-type]
     with pytest.raises(UnknownName, match="left"):

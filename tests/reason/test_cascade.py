@@ -33,24 +33,24 @@ def thought(script: list[str], route: Cascade = ROUTE) -> tuple[Trace, FakePolic
     return asyncio.run(solve(DigitTask().test[1], route, policy, FirstCharVerifier())), policy
 
 
-def test_agreement_is_enough() -> None:
+def test_agreement_keeps_the_fast_answer() -> None:
     trace, policy = thought(["1", "2", "1"])
     assert policy.written == 3 and trace.chosen == 1
 
 
-def test_doubt_thinks_on_from_what_there_is() -> None:
+def test_disagreement_continues_from_the_fast_samples() -> None:
     trace, policy = thought(["1", "2", "3", "3", "2", "2"])
     assert policy.written == 6 and [n for _, _, n in policy.calls] == [3, 3]
     assert trace.chosen == 2, "2 has three votes, the first of them a fast one's"
 
 
-def test_none_that_answers_is_doubt() -> None:
+def test_no_answer_counts_as_disagreement() -> None:
     trace, policy = thought(["", "", "", "4", "4", "4"])
     assert policy.written == 6 and trace.text(trace.chosen or 0) == "4"
     assert majority_share(trace, trace.answers()) == 0.5
 
 
-def test_entropy_asks_for_entropies() -> None:
+def test_entropy_signal_requests_entropies() -> None:
     route = Cascade(Samples(1), MajorityVote(n=2), signal="entropy")
     with pytest.raises(UsageError, match="token_stats"):
         thought(["1"], route)
@@ -59,7 +59,7 @@ def test_entropy_asks_for_entropies() -> None:
     assert route.confidence(trace, [1]) == pytest.approx(0.5)
 
 
-def test_a_probe_learns_what_agreement_means() -> None:
+def test_probe_learns_from_agreement() -> None:
     draw = np.random.default_rng(0)
     traces = []
     for _ in range(300):
@@ -81,7 +81,7 @@ def test_a_probe_learns_what_agreement_means() -> None:
     assert probe_features(many, many.answers())[0] == 1.0
 
 
-def test_bad_settings() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(UsageError, match="between 0 and 1"):
         Cascade(threshold=1.5)
     with pytest.raises(UsageError, match="has no weights"):
@@ -100,12 +100,12 @@ def test_calling_again_changes_nothing() -> None:
     trace, policy = thought(["1", "2", "3", "3", "3", "3"], route)
     before = trace.to_json()
     assert trace.score(0, "sure") == 0.5
-    kept = Trace.from_json(before)
-    asyncio.run(solve(kept.problem, route, policy, FirstCharVerifier(), trace=kept))
-    assert kept.to_json() == before and policy.written == 6
+    restored = Trace.from_json(before)
+    asyncio.run(solve(restored.problem, route, policy, FirstCharVerifier(), trace=restored))
+    assert restored.to_json() == before and policy.written == 6
 
 
-def test_the_fast_strategy_s_own_choice_stands() -> None:
+def test_fast_strategys_own_choice_is_kept() -> None:
     trace, _ = thought(["1", "1", "2"], Cascade(BestOfN(3, rank_by="logprob"), threshold=0.0))
     assert trace.chosen == 1
     likes_the_last = Cascade(BestOfN(3), threshold=0.0)
@@ -119,6 +119,6 @@ class Larger(FirstCharVerifier):
         return [Score(float(trace.text(i)[0])) for i in steps]
 
 
-def test_an_unknown_signal() -> None:
+def test_unknown_signal_is_refused() -> None:
     with pytest.raises(UnknownName, match="agreement"):
         Cascade(signal="agreemnt")  # type: ignore[arg-type]

@@ -48,15 +48,15 @@ class Letters:
             raise ModelError("the server is tired")
         await asyncio.sleep(0)
         left = [*self.mind.encode(), END][len(prefix) - 1 :]
-        found, stop = ids([]), "length"
+        result, stop = ids([]), "length"
         for token in left[: sampling.max_tokens]:
-            found = ids([*found, token])
-            if token == END or any(self.text(found).endswith(s) for s in sampling.stop):
+            result = ids([*result, token])
+            if token == END or any(self.text(result).endswith(s) for s in sampling.stop):
                 stop = "eos" if token == END else "stop"
                 break
-        cost = Cost(len(prefix), 0, len(found))
-        floats = np.arange(len(found), dtype=np.float32)
-        return [Completion(self.text(found), found, floats, stop, 0, cost)] * n  # type: ignore[arg-type]
+        cost = Cost(len(prefix), 0, len(result))
+        floats = np.arange(len(result), dtype=np.float32)
+        return [Completion(self.text(result), result, floats, stop, 0, cost)] * n  # type: ignore[arg-type]
 
 
 def begun() -> Trace:
@@ -90,25 +90,25 @@ def steps_of(mind: str, cut: Cut, most: int = 10_000) -> tuple[list[str], Trace]
         ("mark:<s>", "a<b<s>c", ["a<b<s>", "c"]),
     ],
 )
-def test_where_steps_end(name: str, text: str, steps: list[str]) -> None:
-    found, trace = steps_of(text, parse_cut(name))
-    assert found == steps and trace.steps[-1].stop == "eos"
+def test_cut_ends_steps_at_their_separators(name: str, text: str, steps: list[str]) -> None:
+    result, trace = steps_of(text, parse_cut(name))
+    assert result == steps and trace.steps[-1].stop == "eos"
     drawn = trace.token_ids(len(trace.steps) - 1)[1:].tolist()
     assert drawn == [*text.encode(), END] and trace.cost.generated_tokens == len(drawn)
 
 
 @given(st.text(alphabet="ab. \n`é🙂1", max_size=40).filter(bool), st.sampled_from([*CUTS, "tokens:3"]))
-def test_steps_are_the_text(text: str, name: str) -> None:
-    found, trace = steps_of(text, parse_cut(name))
-    assert "".join(found) == text and trace.steps[-1].done
-    assert "\ufffd" not in "".join(found), "no step ends inside a character"
+def test_steps_concatenate_to_the_text(text: str, name: str) -> None:
+    result, trace = steps_of(text, parse_cut(name))
+    assert "".join(result) == text and trace.steps[-1].done
+    assert "\ufffd" not in "".join(result), "no step ends inside a character"
     assert all(s.logprobs is not None and len(s.logprobs) == len(s.token_ids) for s in trace.steps[1:])
 
 
 @given(st.text(alphabet="ab\n", min_size=1, max_size=30), st.integers(1, 20))
-def test_the_whole_answer_has_the_bound(text: str, most: int) -> None:
-    found, trace = steps_of(text, CUTS["line"], most)
-    assert len("".join(found)) <= most and trace.steps[-1].done
+def test_max_tokens_bounds_the_whole_answer(text: str, most: int) -> None:
+    result, trace = steps_of(text, CUTS["line"], most)
+    assert len("".join(result)) <= most and trace.steps[-1].done
     assert trace.steps[-1].stop == ("eos" if len(text) < most else "length")
     with pytest.raises(UsageError, match="reached its"):
         asyncio.run(
@@ -118,13 +118,13 @@ def test_the_whole_answer_has_the_bound(text: str, most: int) -> None:
         )
 
 
-def test_a_cut_that_never_fires_prunes_the_step() -> None:
-    found, trace = steps_of("a" * 50, Cut(stop=("\n",), max_step_tokens=8))
-    assert found == ["a" * 8] and trace.steps[1].pruned == "no step ended within 8 tokens"
+def test_step_without_end_is_pruned() -> None:
+    result, trace = steps_of("a" * 50, Cut(stop=("\n",), max_step_tokens=8))
+    assert result == ["a" * 8] and trace.steps[1].pruned == "no step ended within 8 tokens"
     assert trace.answers() == []
 
 
-def test_names() -> None:
+def test_unknown_cut_names_are_refused() -> None:
     with pytest.raises(UnknownName, match="Did you mean 'line'"):
         parse_cut("lines")
     with pytest.raises(UsageError, match="tokens:32"):
@@ -133,7 +133,7 @@ def test_names() -> None:
         Cut()
 
 
-def test_one_branch_fails_and_the_others_go_on() -> None:
+def test_failed_branch_does_not_stop_others() -> None:
     trace = begun()
     first = asyncio.run(generate(trace, 0, Letters("a\nb\nc"), Sampling(), 3, cut=CUTS["line"]))
     policy = Letters("a\nb\nc", bad=2)
@@ -144,7 +144,7 @@ def test_one_branch_fails_and_the_others_go_on() -> None:
         asyncio.run(expand(trace, [first[0]], Letters("a", bad=1), Sampling(), cut=CUTS["line"]))
 
 
-def test_what_was_paid_for_is_kept_when_the_budget_ends() -> None:
+def test_sampled_steps_are_kept_when_the_budget_ends() -> None:
     class Poor(Letters):
         async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
             if len(self.calls) == 1:
@@ -159,20 +159,20 @@ def test_what_was_paid_for_is_kept_when_the_budget_ends() -> None:
     assert [trace.children(i) for i in first] == [[4], [], [5]]
 
 
-def test_a_seed_does_not_write_the_same_children_again() -> None:
+def test_repeated_expansion_uses_new_seeds() -> None:
     trace, policy = begun(), Letters("a\nb")
     for _ in range(3):
         asyncio.run(generate(trace, 0, policy, Sampling(seed=5), cut=CUTS["line"]))
     assert policy.calls[0].seed == 5 and len({s.seed for s in policy.calls}) == 3
 
 
-def test_written_text_is_not_trained() -> None:
+def test_inserted_text_has_no_logprobs() -> None:
     trace = begun()
     at = insert_text(trace, 0, "Wait", Letters(""))
     assert trace.text(at) == "Wait" and not trace.steps[at].sampled and trace.token_ids(at).tolist() == [0, *b"Wait"]
 
 
-def test_on_a_real_network() -> None:
+def test_cuts_work_on_a_real_network() -> None:
     """Steps of two tokens are the tokens that one call would have drawn."""
     import torch
 
@@ -196,11 +196,11 @@ def test_on_a_real_network() -> None:
     assert one == two
 
 
-def test_errors_are_ponders_own() -> None:
+def test_budget_exhausted_is_a_ponder_error() -> None:
     assert issubclass(BudgetExhausted, PonderError)
 
 
-def test_what_was_written_is_kept_where_the_rest_fails() -> None:
+def test_partial_step_is_kept_when_its_rest_fails() -> None:
     """A step that stopped after "Dr. " goes on, and there is no room for more: it ends there, and is paid for."""
 
     class Narrow(ScriptedPolicy):

@@ -116,7 +116,7 @@ def think(strategy: EntropyFork, policy: Torn, tokens: int | None = None, **more
     return asyncio.run(solve(Problem("p", user_messages("Q")), strategy, policy, budget=budget, **more))
 
 
-def test_branches_then_backs_up_by_hand() -> None:
+def test_fork_and_backup_equal_hand_count() -> None:
     trace = think(BY, Torn(crossroads))
     assert tree_rows(trace) == [
         (None, "Q", False), (0, "ab", True), (1, "c", True), (1, "d", True), (2, "x", True), (3, "7", True),
@@ -131,7 +131,7 @@ def test_branches_then_backs_up_by_hand() -> None:
     assert Trace.from_json(trace.to_json()).to_json() == trace.to_json()
 
 
-def test_with_nowhere_else_to_go_it_goes_on() -> None:
+def test_search_continues_when_nothing_else_is_open() -> None:
     trace = think(replace(BY, max_forks=0), Torn(crossroads))
     assert tree_rows(trace)[1:] == [(0, "abcxe8", True)] and trace.chosen == 1
 
@@ -165,7 +165,7 @@ def test_each_measure_can_fork(measure: str, bar: float) -> None:
     assert measure in trace.steps[1].notes
 
 
-def test_the_variance_is_of_the_whole_vocabulary() -> None:
+def test_variance_is_over_the_whole_vocabulary() -> None:
     p = [0.6, 0.4]
     c = Completion("c", ids([1]), np.zeros(1, np.float32), "eos", notes={"gini": np.array([0.48], np.float32)})
     whole = by_hand([*p, *[0.0] * 98])
@@ -176,7 +176,7 @@ def test_the_variance_is_of_the_whole_vocabulary() -> None:
         token_uncertainty(c, "margin")
 
 
-def test_quantiles_are_of_what_was_seen() -> None:
+def test_quantiles_are_over_seen_tokens() -> None:
     seen = [float(i) for i in range(101)]
     assert UncertaintyTrigger(quantile=0.9).cutoff(seen) == 90.0 and UncertaintyTrigger(quantile=0.9).cutoff(
         seen, small=True
@@ -197,7 +197,7 @@ def test_quantiles_are_of_what_was_seen() -> None:
 
 
 @pytest.mark.parametrize("tokens", range(1, 16))
-def test_stopped_at_any_budget_and_gone_on(tokens: int) -> None:
+def test_resume_after_any_budget_reaches_the_answer(tokens: int) -> None:
     how = replace(BY, chunk_tokens=3)
     part = think(how, Torn(crossroads), tokens)
     assert part.cost.generated_tokens <= tokens
@@ -210,7 +210,7 @@ def test_stopped_at_any_budget_and_gone_on(tokens: int) -> None:
     assert part.to_json() == before, "nothing is left to do"
 
 
-def test_a_branch_that_fails_is_pruned() -> None:
+def test_failed_branch_is_pruned() -> None:
     how = replace(BY, backtrack_trigger=None, answers=2)
     trace = think(how, Torn(crossroads, fails=lambda text: text == "Qabc"))
     assert trace.steps[2].pruned == "the context is full" and trace.text(trace.chosen or 0) == "abd7"
@@ -218,7 +218,7 @@ def test_a_branch_that_fails_is_pruned() -> None:
         think(how, Torn(crossroads, fails=lambda text: True))
 
 
-def test_an_answer_ends_at_its_budget() -> None:
+def test_answer_ends_at_max_tokens() -> None:
     how = EntropyFork(
         fork_trigger=UncertaintyTrigger(threshold=9.0),
         answers=1,
@@ -229,7 +229,7 @@ def test_an_answer_ends_at_its_budget() -> None:
     assert trace.text(trace.chosen or 0) == "a" * 12 and trace.steps[-1].stop == "length"
 
 
-def test_a_stop_of_the_users_ends_the_answer() -> None:
+def test_user_stop_string_ends_the_answer() -> None:
     class Stopping(Torn):
         async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
             (c,) = await super().generate(prefix, sampling, n)
@@ -253,7 +253,7 @@ def test_a_stop_of_the_users_ends_the_answer() -> None:
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=40), st.floats(0.01, 0.99), st.booleans())
-def test_a_bar_is_numpys_quantile(seen: list[float], share: float, small: bool) -> None:
+def test_threshold_is_numpys_quantile(seen: list[float], share: float, small: bool) -> None:
     expected = np.quantile(seen, 1 - share if small else share)
     assert UncertaintyTrigger(quantile=share, min_seen_tokens=1).cutoff(sorted(seen), small) == pytest.approx(
         expected, abs=1e-9
@@ -262,7 +262,7 @@ def test_a_bar_is_numpys_quantile(seen: list[float], share: float, small: bool) 
 
 @settings(max_examples=60)
 @given(st.integers(0, 10_000), st.integers(2, 3), st.integers(0, 5), st.integers(1, 4), st.integers(1, 6))
-def test_random_trees_keep_their_books(seed: int, ways: int, forks: int, answers: int, piece: int) -> None:
+def test_random_trees_keep_their_invariants(seed: int, ways: int, forks: int, answers: int, piece: int) -> None:
     def after(text: str) -> Mapping[str, float]:
         rng = np.random.default_rng([seed, *map(ord, text)])
         letters = ["a", "b", "c", END if len(text) > 3 else "d"]
@@ -306,6 +306,6 @@ def test_random_trees_keep_their_books(seed: int, ways: int, forks: int, answers
         (lambda: UncertaintyTrigger(quantile=0.5, min_seen_tokens=0), "at least one"),
     ],
 )
-def test_bad_settings(make: Any, says: str) -> None:
+def test_invalid_settings_are_refused(make: Any, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         make()

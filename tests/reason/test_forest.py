@@ -30,7 +30,7 @@ def think(strategy: Any, policy: Any, guide: Scorer | None = None, trace: Trace 
     return trace
 
 
-def test_a_forest_by_hand() -> None:
+def test_forest_equals_hand_count() -> None:
     """Three beams of two first steps each: the first answers 1, the second 2, the third 3: a tie, first seen wins."""
     trace = think(Forest(BeamSearch(2, 2, cut=LINES), 3), ScriptedPolicy(TREE), GUIDE)
     assert [i for i, s in enumerate(trace.steps) if s.parent is None] == [0, 5, 10]
@@ -62,7 +62,7 @@ def test_a_forest_by_hand() -> None:
     assert trace.cost.generated_tokens == sum(len(s.token_ids) for s in trace.steps if s.sampled)
 
 
-def test_a_tree_that_chooses_nothing_votes_with_its_most_frequent_answer() -> None:
+def test_undecided_tree_votes_with_its_most_frequent_answer() -> None:
     policy = ScriptedPolicy({"": ["=1", "=2", "=2", "=2", "=1", "=2"]})
     trace = think(Forest(Samples(3), 2), policy)
     assert trace.chosen == 2
@@ -80,22 +80,22 @@ def test_each_tree_has_one_vote() -> None:
 
 
 @pytest.mark.parametrize("stop", range(9))
-def test_a_forest_that_was_stopped_goes_on(stop: int) -> None:
+def test_stopped_forest_resumes(stop: int) -> None:
     forest = Forest(BeamSearch(2, 2, cut=LINES), 3)
     whole = think(forest, ScriptedPolicy(TREE), GUIDE)
     policy = ScriptedPolicy(TREE, spends=stop)
     trace = think(forest, policy, GUIDE)
-    kept = Trace.from_json(trace.to_json())
-    kept.extract_answer, policy.spends = trace.extract_answer, None
-    think(forest, policy, GUIDE, kept)
+    restored = Trace.from_json(trace.to_json())
+    restored.extract_answer, policy.spends = trace.extract_answer, None
+    think(forest, policy, GUIDE, restored)
     if stop >= 3:  # before, which tree got which first steps depended on who was stopped
-        assert kept.to_json() == whole.to_json()
-    before, calls = kept.to_json(), len(policy.asked)
-    think(forest, policy, GUIDE, kept)
-    assert kept.to_json() == before and len(policy.asked) == calls
+        assert restored.to_json() == whole.to_json()
+    before, calls = restored.to_json(), len(policy.asked)
+    think(forest, policy, GUIDE, restored)
+    assert restored.to_json() == before and len(policy.asked) == calls
 
 
-def test_more_trees_later() -> None:
+def test_forest_grows_more_trees_later() -> None:
     policy = ScriptedPolicy(TREE)
     trace = think(Forest(BeamSearch(2, 2, cut=LINES), 1), policy, GUIDE)
     think(Forest(BeamSearch(2, 2, cut=LINES), 3), policy, GUIDE, trace)
@@ -130,7 +130,7 @@ class Breaks:
         await Chain()(trace, policy)
 
 
-def test_a_tree_that_fails_has_no_vote() -> None:
+def test_failed_tree_has_no_vote() -> None:
     policy = ScriptedPolicy({"": ["=1"]})
     trace = think(Forest(Breaks(2), 3), policy)
     assert [s.pruned for s in trace.steps if s.parent is None] == ["the server is down"] * 2 + [""]
@@ -143,7 +143,7 @@ def test_a_tree_that_fails_has_no_vote() -> None:
     assert spent.budget_exhausted and not spent.failed and spent.chosen is None
 
 
-def test_settings_that_cannot_work() -> None:
+def test_invalid_settings_are_refused() -> None:
     for make, says in [
         (lambda: Forest(trees=0), "at least one"), (lambda: Forest(strategy=3), "of a strategy"),
         (lambda: Forest(Forest()), "of a strategy"), (lambda: Forest(weight="scores"), "Did you mean 'score'"),  # type: ignore[arg-type]

@@ -61,17 +61,17 @@ ALIKE = [
 
 
 @pytest.mark.parametrize(("strategy", "said"), ALIKE, ids=lambda x: x if isinstance(x, str) else "")
-def test_what_cannot_differ_is_told(strategy: Any, said: str) -> None:
+def test_identical_samples_are_warned_about(strategy: Any, said: str) -> None:
     assert any(said in line for line in ineffective_settings(strategy)), ineffective_settings(strategy)
 
 
 @pytest.mark.parametrize("name", [*STRATEGIES, *PRESETS])
-def test_no_strategy_is_futile_as_it_comes(name: str) -> None:
+def test_default_strategies_have_no_ineffective_setting(name: str) -> None:
     kind = STRATEGIES[name]() if name in STRATEGIES else PRESETS[name].strategy
     assert ineffective_settings(kind) == []
 
 
-def test_a_budget_smaller_than_an_answer_is_told() -> None:
+def test_budget_below_one_answer_is_warned_about() -> None:
     (said,) = ineffective_settings(MajorityVote(n=2, sampling=Sampling(max_tokens=256)), Budget(10))
     assert "the budget of 10 tokens is less than one answer may have (256)" in said
     for level in EFFORTS.values():

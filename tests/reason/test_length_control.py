@@ -25,7 +25,7 @@ def think(strategy: Any, policy: TextPolicy, tokens: int | None = None, trace: T
     return asyncio.run(solve(PROBLEM, strategy, policy, budget=Budget(tokens) if tokens else None, trace=trace))
 
 
-def test_told_in_tokens_or_in_words() -> None:
+def test_length_instruction_is_in_tokens_or_words() -> None:
     trace = think(TokenControl(64, prompt=Prompt("Be brief.")), TextPolicy(["7"]))
     assert trace.steps[1].text == "?\nBe brief.\nThink for at most 64 tokens before you give the final answer."
     assert tree_rows(trace)[2] == (1, "7", True) and trace.chosen == 2
@@ -38,7 +38,7 @@ def test_told_in_tokens_or_in_words() -> None:
 COUNT = StepControl(3, max_step_tokens=5, countdown="[{left}]", step_separator=";", sampling=Sampling(max_tokens=4))
 
 
-def test_steps_are_counted_down() -> None:
+def test_step_markers_count_down() -> None:
     trace = think(COUNT, TextPolicy(["ab;", "cdefgh", "i;", "42"]))
     assert tree_rows(trace)[2:] == [
         (1, "[3]", False), (2, "ab;", True), (3, "[2]", False), (4, "cdefg", True), (5, "[1]", False), (6, "i;", True),
@@ -47,7 +47,7 @@ def test_steps_are_counted_down() -> None:
     assert trace.chosen == 9
 
 
-def test_a_thought_may_end_before_its_last_step() -> None:
+def test_thought_may_end_before_its_last_step() -> None:
     early = think(COUNT, TextPolicy(["a</think>", "bc", "42"]))  # a step of 5 tokens cannot hold the mark
     assert [s.text for s in early.steps[2:6]] == ["[3]", "a", "[2]", "bc"], "half a mark is not left standing"
     wide = StepControl(3, max_step_tokens=20, countdown="[{left}]", step_separator=";", sampling=Sampling(max_tokens=4))
@@ -58,7 +58,7 @@ def test_a_thought_may_end_before_its_last_step() -> None:
 
 
 @pytest.mark.parametrize("tokens", range(1, 14))
-def test_a_countdown_stopped_at_any_budget_goes_on(tokens: int) -> None:
+def test_step_control_resumes_after_any_budget(tokens: int) -> None:
     policy = TextPolicy(lambda before, _: "42" if "Answer:" in before else "xy;")
     part = think(COUNT, policy, tokens)
     assert part.cost.generated_tokens <= tokens
@@ -77,7 +77,7 @@ def test_rejection_samples_until_one_fits() -> None:
     assert len(think(LengthRejection(max_answer_tokens=8, min_answer_tokens=3), policy, trace=trace).steps) == 4
 
 
-def test_rejection_gives_up_with_the_reason_and_goes_on_with_more_attempts() -> None:
+def test_rejection_gives_up_with_a_reason_and_resumes() -> None:
     policy = TextPolicy(["x" * 9, "x" * 9, "ok"])
     trace = think(LengthRejection(max_answer_tokens=5, max_attempts=2, attempts_per_round=2), policy)
     assert trace.chosen is None and trace.failed == "none of 2 answers has 0 to 5 tokens"
@@ -101,6 +101,6 @@ def test_rejection_gives_up_with_the_reason_and_goes_on_with_more_attempts() -> 
         (lambda: StepControl(think_end=""), "ends the thinking"),
     ],
 )
-def test_bad_settings(make: Any, says: str) -> None:
+def test_invalid_settings_are_refused(make: Any, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         make()

@@ -39,7 +39,7 @@ N = math.nan
         (table([N, 0.9, 0.4], [0.1, N, 0.8], [0.6, 0.2, N]), [1.0, 0.5, 0.0]),
     ],
 )
-def test_borda(wins: np.ndarray, worth: list[float]) -> None:
+def test_borda_counts_equal_hand_count(wins: np.ndarray, worth: list[float]) -> None:
     assert enhanced_borda_count(wins) == pytest.approx(worth)
 
 
@@ -56,7 +56,7 @@ def thought(
     return asyncio.run(solve(DigitTask().test[3], strategy, FakePolicy(script), guide=guide, budget=budget))
 
 
-def test_a_golden_tree() -> None:
+def test_llama_berry_tree_equals_hand_count() -> None:
     """4 is refined to 6 (better), 6 to 5 (worse than it, better than 4): ranks 6 > 5 > 4."""
     trace = thought(["4", "6", "5"], LlamaBerry(n=3, width=1, alpha=0.5, gamma=0.5), Larger())
     roots = [i for i, s in enumerate(trace.steps) if s.parent is None]
@@ -68,7 +68,7 @@ def test_a_golden_tree() -> None:
     assert [trace.steps[i].value for i in (1, 3, 5)] == pytest.approx([0.6875, 0.625, 0.25])
 
 
-def test_by_asking_which_is_better() -> None:
+def test_pairwise_preference_is_asked_from_the_policy() -> None:
     """Without a guide the policy is asked: the second of the two."""
     trace = thought(["4", "5", "The best choice is 2"], LlamaBerry(n=2))
     assert trace.text(trace.chosen or 0) == "5"
@@ -77,7 +77,7 @@ def test_by_asking_which_is_better() -> None:
     assert nobody.text(nobody.chosen or 0) == "4", "nothing is known: the first"
 
 
-def test_more_answers_later_and_a_budget() -> None:
+def test_llama_berry_resumes_and_keeps_its_budget() -> None:
     first = thought(["4", "6", "5"], LlamaBerry(n=2), Larger())
     assert len(first.answers()) == 2
     again = asyncio.run(solve(first.problem, LlamaBerry(n=3), FakePolicy(["9"]), guide=Larger(), trace=first))
@@ -86,14 +86,14 @@ def test_more_answers_later_and_a_budget() -> None:
     assert little.cost.generated_tokens <= 2 and little.text(little.chosen or 0) == "6"
 
 
-def test_settings() -> None:
+def test_invalid_settings_are_refused() -> None:
     for bad in ({"n": 0}, {"alpha": 2.0}, {"gamma": 0.0}):
         with pytest.raises(UsageError):
             LlamaBerry(**bad)  # type: ignore[arg-type]
     assert job_json.decode(job_json.encode(LlamaBerry())) == LlamaBerry()
 
 
-def test_an_answer_is_refined_as_often_as_it_may() -> None:
+def test_answer_is_refined_up_to_its_width() -> None:
     """4 is refined to 3 and 2, both worse: as the best, it is refined again."""
     trace = thought(["4", "3", "2"], LlamaBerry(n=3, width=2, c=0.0), Larger())
     assert [trace.text(i) for i in trace.answers()] == ["4", "3", "2"]
@@ -118,14 +118,14 @@ class Full(Empty):
 
 @pytest.mark.parametrize("script", [[], ["4"], ["4", "6"]])
 @pytest.mark.parametrize("kind", [Empty, Full])
-def test_refinements_that_cannot_be_had_leave_the_answers(kind: type[Empty], script: list[str]) -> None:
+def test_failed_refinements_leave_the_answers(kind: type[Empty], script: list[str]) -> None:
     work = try_solve(DigitTask().test[3], LlamaBerry(n=9), kind(script), guide=Larger())
     trace = run_async(work, 5)
     assert len(trace.answers()) == len(script) and (trace.chosen is None) == (not script)
     assert ("context is full" if kind is Full else "nothing was written") in trace.failed
 
 
-def test_stopped_between_an_answer_and_its_comparison() -> None:
+def test_resume_between_an_answer_and_its_comparison() -> None:
     whole = thought(["4", "5", "The best choice is 2", "6"], LlamaBerry(n=2))
     part = thought(["4", "5"], LlamaBerry(n=2), budget=Budget(2))
     assert len(part.answers()) == 2 and part.budget_exhausted

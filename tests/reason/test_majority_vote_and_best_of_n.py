@@ -37,7 +37,7 @@ def said(trace: Trace) -> str | None:
     return None if trace.chosen is None else trace.text(trace.chosen)
 
 
-def test_a_plain_vote() -> None:
+def test_vote_chooses_the_most_frequent_answer() -> None:
     policy = ScriptedPolicy({"": ["=2", "=1", "x", "=1"]})
     trace = think(MajorityVote(4), policy)
     assert tree_lines(trace) == ["Q: x0 0", "  =2 x0 0", "  =1 x0 0 *", "  x x0 0", "  =1 x0 0"]
@@ -101,7 +101,7 @@ def test_a_vote_weighted_by_spread(weight: Any) -> None:
     )
 
 
-def test_a_settled_vote_stops() -> None:
+def test_settled_vote_stops_early() -> None:
     """After 2, 1, 1, 1 of six there are two left: 2 can tie, and was seen first. One more for 1 settles it."""
     policy = ScriptedPolicy({"": ["=2", "=1", "=1", "=1", "=1", "=2"]})
     trace = think(MajorityVote(6, early_stopping="decided"), policy)
@@ -114,7 +114,7 @@ def test_a_settled_vote_stops() -> None:
     assert odd.asked == [("", 3), ("", 3), ("", 1)]
 
 
-def test_the_beta_rule_stops() -> None:
+def test_beta_rule_stops_early() -> None:
     """P(p > 1/2 | 4 to 0) = 31/32 is the first above 0.95; against one dissenter it takes 6 (0.965; 5: 0.9375)."""
     same = ScriptedPolicy({"": ["=1"]})
     think(MajorityVote(20, early_stopping="beta"), same)
@@ -144,12 +144,12 @@ def test_stopping_early_never_changes_the_outcome(texts: list[str], n: int, size
     assert said(early) == said(all_at_once) and len(early.steps) <= len(all_at_once.steps)
 
 
-def test_a_score_above_one_cannot_be_settled() -> None:
+def test_score_above_one_prevents_settling() -> None:
     with pytest.raises(UsageError, match="leave out early_stopping"):
         think(MajorityVote(4, "score", "decided"), ScriptedPolicy({"": ["=1"]}), TableScorer({"=1": 3.5}))
 
 
-def test_a_vote_goes_on() -> None:
+def test_vote_resumes_with_more_samples() -> None:
     policy, guide = ScriptedPolicy({"": ["=1", "=2", "=2", "=3"]}), TableScorer({"=1": 1.0, "=2": 0.9})
     trace = think(MajorityVote(2, "score"), policy, guide)
     assert said(trace) == "=1"
@@ -160,7 +160,7 @@ def test_a_vote_goes_on() -> None:
     assert trace.to_json() == before and len(policy.asked) == len(guide.calls) == 2
 
 
-def test_a_vote_decides_by_what_a_budget_buys() -> None:
+def test_vote_decides_by_the_samples_of_its_budget() -> None:
     policy = ScriptedPolicy({"": ["=1", "=1", "=2"]}, spends=2)
     trace = think(MajorityVote(9, early_stopping="decided"), policy)
     assert said(trace) == "=1" and trace.failed == "" and len(trace.steps) == 3
@@ -171,7 +171,7 @@ def test_a_vote_decides_by_what_a_budget_buys() -> None:
     assert few.budget_exhausted and not few.failed and not few.answers(), "less than a token for each"
 
 
-def test_a_policy_that_breaks_later() -> None:
+def test_vote_decides_when_the_policy_fails_later() -> None:
     @dataclass
     class Breaks(ScriptedPolicy):
         async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
@@ -185,7 +185,7 @@ def test_a_policy_that_breaks_later() -> None:
         think(MajorityVote(3), Breaks({}, asked=[("", 1)] * 2))
 
 
-def test_a_vote_may_ask_in_another_way() -> None:
+def test_vote_uses_its_own_prompt() -> None:
     trace = think(
         MajorityVote(2, prompt=STEP_BY_STEP), ScriptedPolicy({f"\n{answer_instruction('cot')}": ["=1", "=1"]})
     )
@@ -235,17 +235,17 @@ def test_best_of_by_the_scores_of_steps(how: Any, best: str) -> None:
         (lambda: BestOfN(reduce="max"), "reduction"),  # type: ignore[arg-type]
     ],
 )
-def test_settings_that_cannot_work(make: Any, says: str) -> None:
+def test_invalid_settings_are_refused(make: Any, says: str) -> None:
     with pytest.raises(PonderError, match=says):
         make()
 
 
-def test_they_are_their_own_config() -> None:
+def test_strategies_survive_job_json() -> None:
     for strategy in (MajorityVote(4, "gini", "decided", 2), BestOfN(4, "logprob", cut=LINES, prompt=STEP_BY_STEP)):
         assert decode(encode(strategy)) == strategy
 
 
-def test_the_operators_agree() -> None:
+def test_strategies_agree_with_the_vote_operators() -> None:
     texts: Sequence[str] = ["=1", "=2", "=2", "=3", "=3"]
     answers = [t[1:] for t in texts]
     assert said(think(MajorityVote(5), ScriptedPolicy({"": texts}))) == f"={majority_answer(answers)}"

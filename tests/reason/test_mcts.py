@@ -58,7 +58,7 @@ def grown(strategy: MCTS, policy: Any = None, guide: Any = RATED, trace: Trace |
 # By hand. Each simulation: the scores that decide, and what is backed up.
 
 
-def test_uct_by_hand() -> None:
+def test_uct_search_equals_hand_count() -> None:
     # 1 a: .5   2 b: .3   3 a 1.548 > b 1.348, c: .9   4 a 1.533 > b 1.477, d: .1   5 b 1.569 > a 1.233, e: .2
     # 6 a 1.273 > b 1.197, c 1.948 > d 1.148: .9
     trace = grown(replace(TWO, simulations=6, selection=UCT(1.0)))
@@ -73,7 +73,7 @@ def test_uct_by_hand() -> None:
     ]
 
 
-def test_puct_by_hand() -> None:
+def test_puct_search_equals_hand_count() -> None:
     # Priors a .8, b .2, others .5. With w(N) = sqrt(N) (1.25 + log((N + 19653) / 19652)): 1.2501, 1.7680, 2.1654, ...
     # 1 a: .5   2 a .5 + .8 w/2 = 1.207 > b .354, c: .9   3 a 1.277 > .433, c 1.342 > d .884: .9
     # 4 a 1.267 > .500, c 1.261 > d 1.083: .9   5 a 1.247 > .559, d 1.250 > c 1.213: .1
@@ -85,7 +85,7 @@ def test_puct_by_hand() -> None:
     assert [s.prior for s in trace.steps[1:]] == pytest.approx([0.8, 0.2, 0.5, 0.5], abs=1e-6)
 
 
-def test_x1_by_hand() -> None:
+def test_x1_search_equals_hand_count() -> None:
     # All children are judged when written, with one visit each.
     # 1 a .5, b .3; root .96 .4   2 by value a; c .9, d .1; a .96 .5; root .96 (2 .48 + .3) / 3
     # 3 b .925 > a .897; e .2, f .4; b .288   4 a 1.069 > b .877, c: again .9; a .96 (2 .9 + .1) / 3
@@ -112,7 +112,7 @@ def test_x1_by_hand() -> None:
     assert [s.visits for s in ended.steps] == [3, 2, 2, 1, 1, 1, 1], "x1 stops when selection comes to an answer"
 
 
-def test_rollouts_and_the_guide_are_mixed() -> None:
+def test_rollout_and_guide_values_are_mixed() -> None:
     script = {"": ["a\n", "b\n"], "a\n": ["x=1", "y=2"], "b\n": ["z=3"]}
     guide = TableScorer({"a\n": 0.4, "b\n": 0.2, "x=1": 1.0, "y=2": 0.5, "z=3": 0.6})
     both = grown(
@@ -140,8 +140,8 @@ def test_the_best_way_is_by_visits_by_value_or_the_best_score_anywhere() -> None
         "visits": "a\nc=1", "value": "a\nc=1", "score": "a\nc=1",
     }  # fmt: skip
     more = replace(search, selection=UCT(5.0), simulations=6, final_choice="score")
-    found = grown(more, ScriptedPolicy(script), guide)
-    assert found.text(found.chosen or 0) == "b\nd=2"
+    result = grown(more, ScriptedPolicy(script), guide)
+    assert result.text(result.chosen or 0) == "b\nd=2"
 
 
 # mctx 0.0.71: muzero_policy, 30 simulations, no noise, qtransform_by_min_max from 0 to 1, on a complete tree of 3 moves
@@ -196,7 +196,7 @@ class Complete:
         return [Score(float(self.values[node(trace.token_ids(i))])) for i in steps]
 
 
-def test_the_whole_search_is_that_of_mctx() -> None:
+def test_search_equals_mctx() -> None:
     world = Complete()
     strategy = MCTS(
         simulations=30, width=3, cut=CUTS["token"], selection=PUCT(low=0, high=1), sampling=Sampling(max_tokens=9)
@@ -319,9 +319,7 @@ def test_counts_add_up_and_a_second_call_changes_nothing(strategy: MCTS, simulat
 
 @settings(max_examples=25, deadline=None)
 @given(SEARCHES, st.integers(2, 20), st.integers(0, 30), st.sampled_from([1, 3]))
-def test_a_search_that_was_stopped_goes_on_to_the_same_tree(
-    strategy: MCTS, simulations: int, spends: int, parallel: int
-) -> None:
+def test_stopped_search_resumes_to_the_same_tree(strategy: MCTS, simulations: int, spends: int, parallel: int) -> None:
     strategy = replace(strategy, simulations=simulations, parallel_simulations=parallel)
     whole = fresh()
     run_async(strategy(whole, Pure(), Crc()))
@@ -340,7 +338,7 @@ def test_a_search_that_was_stopped_goes_on_to_the_same_tree(
 
 @settings(max_examples=20, deadline=None)
 @given(SEARCHES, st.integers(2, 8), st.integers(0, 1000), st.sampled_from([0.0, None, -1.0]))
-def test_several_at_once_make_one_tree_whoever_is_ready_first(
+def test_parallel_simulations_give_one_tree_in_any_order(
     strategy: MCTS, parallel: int, delays: int, loss: float | None
 ) -> None:
     strategy = replace(strategy, simulations=24, parallel_simulations=parallel, virtual_loss=loss)
@@ -354,7 +352,7 @@ def test_several_at_once_make_one_tree_whoever_is_ready_first(
     assert trees[0] == trees[1] == trees[2]
 
 
-def test_several_are_under_way_at_once() -> None:
+def test_simulations_run_in_parallel() -> None:
     class Counting(Pure):
         now = most = 0
 
@@ -378,7 +376,7 @@ def test_several_are_under_way_at_once() -> None:
 # When something fails.
 
 
-def test_a_branch_that_fails_is_pruned_and_the_others_go_on() -> None:
+def test_failed_branch_is_pruned() -> None:
     for parallel in (1, 2):
         policy = ScriptedPolicy(SCRIPT, fails=frozenset(["a\n"]))
         trace = grown(replace(TWO, simulations=6, selection=UCT(1.0), parallel_simulations=parallel), policy)
@@ -389,7 +387,7 @@ def test_a_branch_that_fails_is_pruned_and_the_others_go_on() -> None:
         grown(TWO, policy)
 
 
-def test_a_guide_that_cannot_decide_closes_the_step() -> None:
+def test_undecided_guide_prunes_the_step() -> None:
     trace = grown(replace(TWO, simulations=6, selection=UCT(1.0)), guide=TableScorer({**RATED.scores, "a\n": None}))
     assert trace.steps[1].pruned == "no score: no idea" and trace.steps[0].visits == 6
     for bad in (RuntimeError("boom"), ModelError("boom")):
@@ -401,7 +399,7 @@ def test_a_guide_that_cannot_decide_closes_the_step() -> None:
     assert "no rollout was scored: no idea" in judged.steps[1].pruned
 
 
-def test_steps_that_say_nothing_or_the_same_or_never_end() -> None:
+def test_empty_repeated_and_endless_steps_are_pruned() -> None:
     trace = grown(replace(TWO, simulations=4, width=3), ScriptedPolicy({**SCRIPT, "": ["a\n", "a\n", ""]}))
     assert [s.pruned for s in trace.steps[1:4]] == ["", "the same as step 1 of these", "nothing was written"]
     endless = ScriptedPolicy({"": ["long\n"]})
@@ -416,14 +414,14 @@ def test_steps_that_say_nothing_or_the_same_or_never_end() -> None:
         grown(TWO, NoProgress({}))
 
 
-def test_a_dead_end_closes_the_way_to_it() -> None:
+def test_dead_end_closes_its_ancestors() -> None:
     script = {"": ["a\n", "b\n"], "a\n": [""], "b\n": ["e=3"]}
     trace = grown(replace(TWO, simulations=5, selection=UCT(1.0)), ScriptedPolicy(script))
     assert trace.steps[1].pruned == "no continuation is open: nothing was written"
     assert trace.text(trace.chosen or 0) == "b\ne=3" and trace.steps[0].visits == 5
 
 
-def test_budgets_are_kept_and_decide_by_what_there_is() -> None:
+def test_exhausted_budget_chooses_the_best_answer_so_far() -> None:
     for tokens in (*range(1, 12), 17, 25, 40):
         strategy = MCTS(
             simulations=50, rollouts=1, parallel_simulations=1 + tokens % 3, sampling=Sampling(max_tokens=30)
@@ -437,7 +435,7 @@ def test_budgets_are_kept_and_decide_by_what_there_is() -> None:
             assert trace.chosen is not None
 
 
-def test_the_best_way_is_written_on_to_an_answer() -> None:
+def test_best_path_is_completed_to_an_answer() -> None:
     script = {**SCRIPT, "a\n": ["go\n"], "a\ngo\n": ["end=1"]}
     trace = grown(replace(TWO, simulations=2, selection=UCT(1.0), complete_answer=True), ScriptedPolicy(script))
     assert trace.steps[trace.chosen or 0].last and trace.text(trace.chosen or 0).startswith("a\n")
@@ -459,7 +457,7 @@ def test_noise_is_on_the_first_steps_only_and_widening_bounds_them() -> None:
     assert len(trace.children(0)) == 3, "ceil(sqrt(8)) when the last simulation left"
 
 
-def test_what_cannot_work_is_said() -> None:
+def test_invalid_settings_are_refused() -> None:
     assert STRATEGIES["mcts"] is MCTS
     with pytest.raises(UsageError, match="needs a guide"):
         run_async(MCTS()(question_trace(), ScriptedPolicy(SCRIPT)))

@@ -207,7 +207,7 @@ def check(name: str, trace: Trace, policy: Wild, guide: Guide | None = None, tok
 @pytest.mark.parametrize(
     "odd", [{}, {"empty": 0.3}, {"empty": 1.0}, {"fails": 0.3}, {"fails": 1.0}, {"few": 0.4}], ids=str
 )
-def test_policies_that_misbehave(name: str, odd: dict[str, float]) -> None:
+def test_misbehaving_policies_raise_only_ponder_errors(name: str, odd: dict[str, float]) -> None:
     for seed in range(2):
         for tokens in (None, 1, 7, 60):
             policy, guide = Wild(seed, **odd), Guide()  # type: ignore[arg-type]
@@ -221,7 +221,7 @@ def test_policies_that_misbehave(name: str, odd: dict[str, float]) -> None:
 
 @pytest.mark.parametrize("name", WAYS)
 @pytest.mark.parametrize("breaks", ["raises", "short", "nan", "some"])
-def test_guides_that_misbehave(name: str, breaks: str) -> None:
+def test_misbehaving_guides_raise_only_ponder_errors(name: str, breaks: str) -> None:
     policy, guide = Wild(1), Guide(breaks)
     try:
         check(name, think(name, policy, guide), policy, guide)
@@ -230,7 +230,7 @@ def test_guides_that_misbehave(name: str, breaks: str) -> None:
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_who_is_first_changes_nothing_and_again_changes_nothing(name: str) -> None:
+def test_completion_order_and_a_second_call_change_nothing(name: str) -> None:
     first, policy = (think(name, p := Wild(3), Guide()), p)
     for late in (1, 2):
         assert think(name, Wild(3, late=late), Guide()).to_json() | {"cost": 0} == first.to_json() | {"cost": 0}
@@ -240,7 +240,7 @@ def test_who_is_first_changes_nothing_and_again_changes_nothing(name: str) -> No
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_budgets_that_grow(name: str) -> None:
+def test_growing_budgets_resume_every_strategy(name: str) -> None:
     for first in (1, 9, 40):
         policy, guide = Wild(5), Guide()
         trace: Trace | None = None
@@ -251,7 +251,7 @@ def test_budgets_that_grow(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_stopped_by_hand_and_gone_on_with(name: str) -> None:
+def test_interrupted_strategies_resume(name: str) -> None:
     for stops in (0, 1, 2, 5):
         policy, ledger = Wild(7, stops=stops, how=Interrupted), BudgetLedger(Budget(1000))
         trace = prompt_trace(PROBLEM, policy.encode(PROBLEM.messages))
@@ -259,13 +259,13 @@ def test_stopped_by_hand_and_gone_on_with(name: str) -> None:
             think(name, policy, Guide(), ledger, trace)
         assert ledger.tokens_left == 1000 - ledger.spent.generated_tokens, "nothing stays reserved"
         policy.stops = None
-        kept = Trace.from_json(json.loads(json.dumps(trace.to_json())))
-        done = think(name, policy, Guide(), trace=kept)
+        restored = Trace.from_json(json.loads(json.dumps(trace.to_json())))
+        done = think(name, policy, Guide(), trace=restored)
         assert done.chosen is None or not done.steps[done.chosen].pruned
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_a_guide_is_asked_or_said_to_be_unused(name: str) -> None:
+def test_guide_is_used_or_reported_as_unused(name: str) -> None:
     """`unused()` tells the truth: who names the guide there never asks it, and all others do."""
     guides = [Guide() for _ in range(4)]
     for seed, guide in enumerate(guides):

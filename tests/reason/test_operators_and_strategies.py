@@ -36,7 +36,7 @@ READ = FirstCharVerifier().extract_answer
         (["", "", "", "7"], 4), (["", "3", ""], 2), (["", ""], None), ([], None), (["4"], 1),
     ],
 )  # fmt: skip
-def test_majority(texts: Sequence[str], winner: int | None) -> None:
+def test_majority_answer_is_the_most_frequent(texts: Sequence[str], winner: int | None) -> None:
     trace, steps = answered(*texts)
     assert majority_step(trace, steps, READ) == winner
 
@@ -58,13 +58,13 @@ def test_majority_reads_the_whole_path() -> None:
         ([float("nan"), 0.2, float("nan")], 2), ([0.2, float("nan")], 1),
     ],
 )  # fmt: skip
-def test_best_ignores_what_is_undecided(scores: Sequence[float | None], winner: int | None) -> None:
+def test_best_step_ignores_undecided_scores(scores: Sequence[float | None], winner: int | None) -> None:
     trace = trace_group([5], [[1]] * len(scores), scores)
     assert best_step(trace, trace.answers(), "wanted") == winner
     assert best_step(trace, trace.answers(), "another") is None
 
 
-def test_the_toy_world_keeps_the_protocols() -> None:
+def test_fakes_implement_the_protocols() -> None:
     assert (
         isinstance(FakePolicy(), Policy) and isinstance(FirstCharVerifier(), Scorer) and isinstance(DigitTask(), Task)
     )
@@ -83,7 +83,7 @@ def test_generate_adds_children_and_their_cost() -> None:
     assert trace.cost.generated_tokens == 2 + 1 + 2 and trace.cost.prompt_tokens == 2 + 4
 
 
-def test_chain() -> None:
+def test_chain_adds_one_answer() -> None:
     trace = asyncio.run(solve(DigitTask().test[3], Chain(), FakePolicy(["3"]), FirstCharVerifier()))
     assert [s.text for s in trace.steps] == ["3=", "3"] and trace.score(1, "wanted") == 1.0
     assert trace.cost == Cost(prompt_tokens=2, generated_tokens=1, flops=2.0, seconds=0.5)
@@ -91,7 +91,7 @@ def test_chain() -> None:
     assert unscored.steps[1].scores == {}
 
 
-def test_ensemble() -> None:
+def test_samples_adds_n_answers() -> None:
     policy = FakePolicy(seed=2)
     trace = asyncio.run(solve(DigitTask().test[3], Samples(5), policy, FirstCharVerifier()))
     assert len(policy.calls) == 1, "one call, so that the prompt is shared"
@@ -132,7 +132,7 @@ def test_thinking_needs_no_gpu_library() -> None:
     assert out.stdout.strip() == "False"
 
 
-def test_log_probabilities_and_tokens_stay_side_by_side() -> None:
+def test_logprobs_and_tokens_stay_aligned() -> None:
     trace = asyncio.run(solve(DigitTask().test[1], Samples(3), FakePolicy()))
     for step in trace.steps[1:]:
         assert step.logprobs is not None and step.logprobs.shape == step.token_ids.shape

@@ -72,7 +72,7 @@ def test_p_true_by_log_probability() -> None:
     assert asked(T=0.3)[0].value == 1.0 and math.isclose(asked(F=0.3)[0].value or 0.0, 0.0)
 
 
-def test_p_true_is_undecided_where_nothing_is_told() -> None:
+def test_p_true_is_undecided_without_true_or_false() -> None:
     assert "does not return" in asked()[0].reason and asked()[0].value is None
     none, _ = asked(Maybe=0.9)
     assert none.value is None and "neither True nor False" in none.reason

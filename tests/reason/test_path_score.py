@@ -53,7 +53,7 @@ def think(strategy: Any, guide: Scorer | None, policy: Any = None, trace: Trace 
 
 
 @EVERY
-def test_reduced(how: Reduction) -> None:
+def test_reduce_scores_equals_hand_count(how: Reduction) -> None:
     assert reduce_scores(list(STEPS.values()), how) == pytest.approx(COUNTED[how], abs=1e-6)
     with pytest.raises(UnknownName, match="median"):
         reduce_scores([0.5], "median")  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ def test_searches_reduce_raw_step_scores(strategy: Any, own: Reduction, how: Red
 
 
 @pytest.mark.parametrize("strategy", SEARCHES, ids=lambda s: type(s).__name__)
-def test_the_default_is_the_published_one(strategy: Any) -> None:
+def test_default_reduction_is_the_published_one(strategy: Any) -> None:
     trace = think(strategy, StepScoreReducer(TableScorer(STEPS), "product"))
     default: Reduction = "min" if isinstance(strategy, BestOfN) else "last"
     for i in trace.answers():
@@ -100,7 +100,7 @@ BEST = {"min": "c\n=3", "product": "b\n=2", "last": "a\n=1", "mean": "b\n=2"}
     [BestOfN(3, cut=LINES), DVTS(3, 1, cut=LINES), BeamSearch(3, 1, cut=LINES)],
     ids=lambda s: type(s).__name__,
 )
-def test_the_answer_is_the_one_that_a_hand_count_prefers(strategy: Any, choose: Any, how: Reduction) -> None:
+def test_chosen_answer_equals_hand_count(strategy: Any, choose: Any, how: Reduction) -> None:
     trace = think(
         replace(strategy, reduce=how, choose=choose), StepScoreReducer(TableScorer(RATED)), ScriptedPolicy(THREE)
     )
@@ -108,7 +108,7 @@ def test_the_answer_is_the_one_that_a_hand_count_prefers(strategy: Any, choose: 
 
 
 @EVERY
-def test_whoever_takes_a_path_s_score_has_the_guide_s_reduction(how: Reduction) -> None:
+def test_every_use_of_a_path_score_has_the_guides_reduction(how: Reduction) -> None:
     """MCTS backs up, votes weigh, forests and harvests choose by `Score.value`, which the guide reduced once."""
     guide = StepScoreReducer(TableScorer(STEPS), how)
     trace = think(MCTS(simulations=5, width=1, cut=LINES, complete_answer=False), guide)
@@ -131,7 +131,7 @@ def test_whoever_takes_a_path_s_score_has_the_guide_s_reduction(how: Reduction) 
 
 
 @EVERY
-def test_a_vote_weighs_by_the_guide_s_reduction(how: Reduction) -> None:
+def test_vote_weights_use_the_guides_reduction(how: Reduction) -> None:
     """A vote among the chains of a best-of search with cuts, so that a chain has two scores."""
     trace = think(
         BestOfN(3, cut=LINES, choose="weighted", reduce=how),
@@ -153,7 +153,7 @@ def test_a_vote_weighs_by_the_guide_s_reduction(how: Reduction) -> None:
 
 
 @EVERY
-def test_a_stored_search_is_ranked_anew(how: Reduction) -> None:
+def test_stored_search_is_ranked_again(how: Reduction) -> None:
     stored = think(BestOfN(3, cut=LINES), StepScoreReducer(TableScorer(RATED)), ScriptedPolicy(THREE))
     stored = Trace.from_json(stored.to_json())
     recall = ReplayScorer([stored], "rated")
@@ -176,7 +176,7 @@ def test_a_score_of_the_whole_path_is_not_reduced(how: Reduction) -> None:
         BestOfN(2, rank_by="logprob", reduce=how)
 
 
-def test_path_scorers_rank_by_their_word_at_the_end() -> None:
+def test_path_scorers_rank_by_their_last_score() -> None:
     for strategy in SEARCHES:
         trace = think(strategy, Likelihood())
         for i in trace.answers():
@@ -201,7 +201,7 @@ def test_outcomes_at_the_end_and_step_scores_before(how: Reduction) -> None:
     assert {trace.steps[i].value for i in trace.answers()} == {0.25}
 
 
-def test_step_scores_asks_once_and_pays_once() -> None:
+def test_step_scores_are_computed_once() -> None:
     class Costly(TableScorer):
         async def __call__(self, trace: Trace, steps: Any) -> list[Score]:
             return [replace(s, cost=Cost(scorer_tokens=1)) for s in await super().__call__(trace, steps)]

@@ -43,7 +43,7 @@ def think(strategy: Any, policy: Any, guide: Scorer | None = None, trace: Trace 
     return trace
 
 
-def test_they_keep_the_protocols() -> None:
+def test_replay_policy_and_scorer_implement_the_protocols() -> None:
     trace = think(BeamSearch(4, 2, cut=LINES), ScriptedPolicy(TREE), TableScorer(SCORES))
     assert isinstance(ReplayPolicy([trace]), Policy) and isinstance(ReplayScorer([trace], "rated"), Scorer)
 
@@ -71,7 +71,7 @@ def test_a_stored_search_replays_exactly(strategy: Any) -> None:
         assert again.cost.generated_tokens == stored.cost.generated_tokens
 
 
-def test_another_strategy_on_the_same_samples() -> None:
+def test_another_strategy_replays_the_same_samples() -> None:
     """What a narrower beam would have made of a wide one's steps."""
     stored = think(
         BestOfN(4, cut=LINES),
@@ -93,7 +93,7 @@ def two() -> Trace:
     return trace
 
 
-def test_in_order_and_to_the_end() -> None:
+def test_continuations_are_replayed_in_order_until_exhausted() -> None:
     replay, prompt = ReplayPolicy([two()]), question_trace().token_ids(0)
     first, second = (asyncio.run(replay.generate(prompt, Sampling()))[0] for _ in range(2))
     assert (first.text, second.text, second.stop) == ("=1", "=22", "eos")
@@ -113,7 +113,7 @@ def test_in_order_and_to_the_end() -> None:
         ReplayPolicy([two(), Trace(question_trace().problem)])
 
 
-def test_traces_of_one_prompt_are_one_store() -> None:
+def test_traces_of_one_prompt_share_a_store() -> None:
     replay = ReplayPolicy([two(), two()])
     assert [c.text for c in asyncio.run(replay.generate(question_trace().token_ids(0), Sampling(), 4))] == [
         "=1",
@@ -133,7 +133,7 @@ def test_equal_steps_have_their_own_scores() -> None:
     assert other.failed == "no branch came to an answer: no score: the stored traces have no rm for this step"
 
 
-def test_a_budget_holds() -> None:
+def test_replay_keeps_its_budget() -> None:
     """Five tokens are stored; three buy the first answer, and not the end of the second."""
     stored, problem = two(), question_trace().problem
     trace = asyncio.run(
@@ -144,7 +144,7 @@ def test_a_budget_holds() -> None:
         asyncio.run(ReplayPolicy([stored]).generate(question_trace().token_ids(0), Sampling(max_tokens=2), 2))
 
 
-def test_prompts_and_words_that_were_stored() -> None:
+def test_only_stored_prompts_and_texts_are_encoded() -> None:
     policy, trace = ScriptedPolicy({}), question_trace()
     insert_text(trace, 0, "Wait", policy)
     add_prompt(trace, user_messages("Is it right?"), policy, cites=(0,))
@@ -164,7 +164,7 @@ def test_prompts_and_words_that_were_stored() -> None:
             broken()
 
 
-def test_what_a_tool_wrote_is_not_handed_out() -> None:
+def test_tool_output_is_not_replayed_as_a_sample() -> None:
     trace = question_trace()
     insert_text(trace, 0, "Wait", ScriptedPolicy({}))
     with pytest.raises(UsageError, match="no continuation of this prefix"):
@@ -218,14 +218,14 @@ def test_faithful_votes_on_the_reward_models_log() -> None:
 
     def solved(strategy: Any) -> list[Trace]:
         strategy = replace(strategy, sampling=Sampling(max_tokens=20_000))
-        found: list[Trace] = []
+        result: list[Trace] = []
 
         async def work() -> None:  # asyncio.run would print what is returned into a message that nobody reads
             problems = [t.problem for t in stored]
-            found.extend(await solve_all(problems, strategy, ReplayPolicy(stored), judge, guide=guide))
+            result.extend(await solve_all(problems, strategy, ReplayPolicy(stored), judge, guide=guide))
 
         asyncio.run(work())
-        return found
+        return result
 
     def right(strategy: Any) -> int:
         return sum(t.score(t.chosen, "logged") == 1 for t in solved(strategy) if t.chosen is not None)

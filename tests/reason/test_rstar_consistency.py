@@ -32,7 +32,7 @@ def thought(script: list[str], strategy: RStarConsistency = MUTUAL, **more: obje
     return asyncio.run(solve(DigitTask().test[3], strategy, policy, Ends(), **more)), policy  # type: ignore[arg-type]
 
 
-def test_a_golden_trace() -> None:
+def test_rstar_trace_equals_hand_count() -> None:
     trace, policy = thought(["ab1", "cdef2", "x3", "x1", "y2", "y2"])
     looks = {s.cites: (s.text, s.token_ids.tolist()) for s in trace.steps if s.cites}
     prompt = [ord("3"), ord("=")]
@@ -42,7 +42,7 @@ def test_a_golden_trace() -> None:
     assert policy.written == 6
 
 
-def test_the_guide_weighs() -> None:
+def test_guide_weights_the_agreement() -> None:
     class Likes(Ends):
         name = "likes"  # type: ignore[assignment]
 
@@ -57,7 +57,7 @@ def test_the_guide_weighs() -> None:
     assert trace.chosen == 1, "also where the strategy inside asked nobody"
 
 
-def test_it_goes_on_and_stays_in_its_budget() -> None:
+def test_rstar_resumes_and_keeps_its_budget() -> None:
     trace, _ = thought(["ab1", "cdef2", "x3"], budget=Budget(10))
     assert trace.chosen is not None and len([s for s in trace.steps if s.meta]) < 4
     policy = FakePolicy(["y1", "y2", "y2", "y2"])
@@ -65,20 +65,20 @@ def test_it_goes_on_and_stays_in_its_budget() -> None:
     assert len([s for s in trace.steps if s.cites]) == 2 and trace.answers() == [1, 2]
 
 
-def test_settings() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(UsageError):
         RStarConsistency(prefix_share=1.0)
     assert job_json.decode(job_json.encode(MUTUAL)) == MUTUAL
 
 
-def test_the_tree_grows_on_after_second_looks() -> None:
+def test_tree_grows_after_completions_were_checked() -> None:
     trace, _ = thought(["ab1", "cdef2", "x3", "x1", "y2", "y2"])
     more = RStarConsistency(Samples(3), n=2)
     asyncio.run(solve(trace.problem, more, FakePolicy(["gh2", "z2", "z2"]), Ends(), trace=trace))
     assert len(trace.answers()) == 3 and len([s for s in trace.steps if s.cites]) == 3
 
 
-def test_answers_that_refine_others_are_looked_at_too() -> None:
+def test_refined_answers_are_checked_too() -> None:
     """A prompt that asks for a refinement cites an answer as a second look does, and is none."""
     tree = SelfRefine(max_rounds=1, feedback="none")
     trace, _ = thought(["ab1", "cd2", "x9", "y2"], RStarConsistency(tree, n=1))
@@ -87,7 +87,7 @@ def test_answers_that_refine_others_are_looked_at_too() -> None:
     assert trace.text(trace.chosen or 0) == "cd2"
 
 
-def test_second_looks_that_fail_leave_the_answers() -> None:
+def test_failed_checks_leave_the_answers() -> None:
     class Once(FakePolicy):
         async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
             if self.written >= 2:

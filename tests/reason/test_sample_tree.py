@@ -27,7 +27,7 @@ def grown(script: list[str], widths: tuple[int, ...] = (2, 2), stop: str = "stop
     return trace, policy
 
 
-def test_a_golden_tree() -> None:
+def test_sample_tree_equals_hand_count() -> None:
     trace, policy = grown(["3\n", "4\n", "a", "b", "c", "d"])
     assert [s.parent for s in trace.steps] == [None, 0, 0, 1, 1, 2, 2]
     assert [trace.text(i) for i in trace.answers()] == ["3\na", "3\nb", "4\nc", "4\nd"]
@@ -37,12 +37,12 @@ def test_a_golden_tree() -> None:
     assert given == [None, 0.5, -0.5, 0.0, 0.0, 0.0, 0.0], "the first line decided, and earns all of it"
 
 
-def test_what_ends_early_stays() -> None:
+def test_early_answers_stay_leaves() -> None:
     trace, policy = grown(["3", "4"], (2, 2), stop="eos")
     assert len(policy.calls) == 1 and trace.answers() == [1, 2]
 
 
-def test_it_goes_on() -> None:
+def test_sample_tree_resumes() -> None:
     trace, _ = grown(["3\n", "4\n", "a", "b", "c", "d"])
     again = FakePolicy(["e", "f"], stop="stop")
     more = SampleTree((2, 3), Sampling(max_tokens=9), CUTS["line"])
@@ -51,7 +51,7 @@ def test_it_goes_on() -> None:
     assert np.isfinite([trace.score(i, "wanted") for i in trace.answers()]).all()
 
 
-def test_settings() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(UsageError, match="at least one level"):
         SampleTree(())
     assert job_json.decode(job_json.encode(SampleTree((3, 1)))) == SampleTree((3, 1))

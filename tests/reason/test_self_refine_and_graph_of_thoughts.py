@@ -40,7 +40,7 @@ class Near:
         return [Score(1.0 - d / 100, f"off by {d}") for d in off]
 
 
-def test_a_critique_and_a_better_answer_by_hand() -> None:
+def test_self_refine_equals_hand_count() -> None:
     trace = think(SelfRefine(**SHORT), TextPolicy(["Answer: 5", "too small", "Answer: 6", "No mistakes."]))
     assert tree_rows(trace) == [
         (None, "Q", False), (0, "Answer: 5", True),
@@ -52,7 +52,7 @@ def test_a_critique_and_a_better_answer_by_hand() -> None:
     assert trace.steps[4].cites == (1,) and trace.steps[2].cites == (1,)
 
 
-def test_it_ends_where_nothing_changes() -> None:
+def test_self_refine_ends_when_nothing_changes() -> None:
     policy = TextPolicy(["Answer: 5", "so, Answer: 5.0", "never"])
     trace = think(SelfRefine(feedback="none", **SHORT), policy)
     assert len(policy.asked) == 2 and trace.chosen == 3
@@ -60,7 +60,7 @@ def test_it_ends_where_nothing_changes() -> None:
     assert rounds.chosen == 5 and len(rounds.answers()) == 3
 
 
-def test_a_guide_tells_what_is_wrong_and_the_best_is_kept() -> None:
+def test_guide_gives_feedback_and_the_best_attempt_is_chosen() -> None:
     policy = TextPolicy(["Answer: 40", "Answer: 41", "Answer: 7"])
     trace = think(SelfRefine(feedback="guide", max_rounds=2, **SHORT), policy, guide=Near())
     assert "off by 2" in policy.asked[1][0] and "off by 1" in policy.asked[2][0]
@@ -71,7 +71,7 @@ def test_a_guide_tells_what_is_wrong_and_the_best_is_kept() -> None:
         think(SelfRefine(feedback="guide"), TextPolicy(["x"]))
 
 
-def test_the_last_that_reads_is_given() -> None:
+def test_last_attempt_with_an_answer_is_chosen() -> None:
     unread = "x" * 300  # too long to be an answer by itself
     trace = think(SelfRefine(feedback="none", max_rounds=1, **SHORT), TextPolicy(["Answer: 5", unread]))
     assert trace.chosen == 1
@@ -86,7 +86,7 @@ def test_the_last_that_reads_is_given() -> None:
     assert odd.chosen == 3 and odd.steps[1].scores["near"].value is None
 
 
-def test_an_attempt_that_fails_leaves_what_there_is() -> None:
+def test_failed_attempt_leaves_earlier_attempts() -> None:
     policy = TextPolicy(
         ["Answer: 5", "bad"], fails=lambda t: ModelError("the context is full") if t[0] == "R" else None
     )
@@ -111,11 +111,11 @@ class Counted(TextPolicy):
 def says(before: str, _: int) -> str:
     if before.startswith("C"):
         return "wrong"
-    return f"Answer: {1 + int(found[-1])}" if (found := re.findall(r"\d+", before)) else "Answer: 1"
+    return f"Answer: {1 + int(result[-1])}" if (result := re.findall(r"\d+", before)) else "Answer: 1"
 
 
 @pytest.mark.parametrize("first", range(7))
-def test_refining_goes_on_where_it_stopped(first: int) -> None:
+def test_self_refine_resumes(first: int) -> None:
     policy = Counted(says)
     once = think(SelfRefine(**SHORT), Counted(says))
     policy.left = first
@@ -128,14 +128,14 @@ def test_refining_goes_on_where_it_stopped(first: int) -> None:
     assert tree_rows(trace) == tree_rows(once)
 
 
-def test_aggregate_cites_what_it_quotes() -> None:
+def test_aggregate_cites_the_quoted_steps() -> None:
     trace = think(SelfRefine(feedback="none", max_rounds=1, **SHORT), TextPolicy(["Answer: 5", "Answer: 6"]))
     made = asyncio.run(aggregate(FollowUps(trace, policy := TextPolicy(["Answer: 7"])), [1, 3], Sampling()))
     assert made == [5] and trace.steps[4].cites == (1, 3)
     assert "Attempt 1:\nAnswer: 5\n\nAttempt 2:\nAnswer: 6" in policy.asked[0][0]
 
 
-def test_questions_are_asked_once() -> None:
+def test_follow_up_questions_are_asked_once() -> None:
     trace = Trace(PROBLEM, [])
     trace.add(think(SelfRefine(feedback="none", max_rounds=1), TextPolicy(["a", "a"])).steps[0])
     policy = TextPolicy(lambda t, j: f"{t}{j}")
@@ -147,8 +147,8 @@ def test_questions_are_asked_once() -> None:
         FollowUpQuestion(one, (0,)),
         FollowUpQuestion(two, (), shared_prompt=True),
     ]
-    found = asyncio.run(follow_ups.ask_all(asked, Sampling(), 2))
-    assert found[0] == found[2] == [2, 3] and found[1] == [5, 6] and len(policy.asked) == 3
+    result = asyncio.run(follow_ups.ask_all(asked, Sampling(), 2))
+    assert result[0] == result[2] == [2, 3] and result[1] == [5, 6] and len(policy.asked) == 3
     assert asyncio.run(FollowUps(trace, policy).ask_all(asked[:2], Sampling(), 2)) == [[2, 3], [5, 6]]
     more = asyncio.run(FollowUps(trace, policy).ask_all(asked[:1], Sampling(), 3))
     assert more[0] == [2, 3, len(trace.steps) - 1]
@@ -180,7 +180,7 @@ def sorts(before: str, j: int) -> str:
 LIST = Problem("s", user_messages("Sort [7, 3, 9, 1]"))
 
 
-def test_sorting_by_splitting_and_merging() -> None:
+def test_graph_of_thoughts_sorts_by_splitting_and_merging() -> None:
     trace = asyncio.run(solve(LIST, SORTING_GRAPH, TextPolicy(sorts)))
     assert decode(encode(SORTING_GRAPH)) == SORTING_GRAPH
     assert [(s.parent, s.cites, s.text if s.sampled else "", s.meta) for s in trace.steps] == [
@@ -195,7 +195,7 @@ def test_sorting_by_splitting_and_merging() -> None:
 
 
 @pytest.mark.parametrize("first", range(7))
-def test_a_graph_goes_on_where_it_stopped(first: int) -> None:
+def test_graph_of_thoughts_resumes(first: int) -> None:
     policy = Counted(sorts)
     policy.left = first
     once = asyncio.run(solve(LIST, SORTING_GRAPH, TextPolicy(sorts)))
@@ -217,7 +217,7 @@ def test_a_guide_keeps_the_best_solution_and_the_better_of_two() -> None:
     assert alone.text(alone.chosen or 0) == "Answer: 3"
 
 
-def test_what_cannot_be_split_goes_through_whole() -> None:
+def test_unsplittable_thought_passes_through_whole() -> None:
     trace = think(GraphOfThoughts(), TextPolicy(["I would rather not.", "Answer: 4", "Answer: 4"]))
     assert trace.text(trace.chosen or 0) == "Answer: 4" and not trace.steps[trace.chosen or 0].meta
 
@@ -253,7 +253,7 @@ def test_a_part_that_fails_fails_the_graph() -> None:
         (lambda: Solve(template="?"), "{part}"),
     ],
 )
-def test_bad_settings(make: Any, says: str) -> None:
+def test_invalid_settings_are_refused(make: Any, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         make()
 
@@ -274,7 +274,7 @@ def silent_after(count: int) -> TextPolicy:
 @pytest.mark.parametrize(
     "how", [SelfRefine(), SelfRefine(feedback="none"), GraphOfThoughts(), GraphOfThoughts((Solve(2), Improve()))]
 )
-def test_nothing_written_is_never_the_answer(how: Any, answers: int) -> None:
+def test_empty_attempt_is_never_chosen(how: Any, answers: int) -> None:
     trace = asyncio.run(try_solve(Problem("p", user_messages("Q")), how, silent_after(answers)))
     if trace.chosen is not None:
         assert trace.steps[trace.chosen].done and not trace.steps[trace.chosen].pruned and trace.text(trace.chosen)

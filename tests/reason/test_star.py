@@ -29,12 +29,12 @@ def thought(script: list[str], strategy: STaR = HINT) -> Trace:
     )
 
 
-def test_a_right_answer_needs_no_hint() -> None:
+def test_star_gives_no_hint_after_a_right_answer() -> None:
     trace = thought(["4", "3"])
     assert trace.chosen == 2 and trace.oracle and len(trace.steps) == 3
 
 
-def test_a_hint_where_none_is_right() -> None:
+def test_star_gives_a_hint_when_no_answer_is_right() -> None:
     trace = thought(["4", "5", "3", "6"])
     prompt = trace.steps[3]
     assert prompt.parent is None and prompt.text == "3=\nhint 3" and not prompt.cites
@@ -42,13 +42,13 @@ def test_a_hint_where_none_is_right() -> None:
     assert [trace.score(i, "wanted") for i in (1, 2, 4, 5)] == [0.0, 0.0, 1.0, 0.0]
 
 
-def test_a_hint_that_does_not_help_chooses_nothing() -> None:
+def test_star_chooses_nothing_when_the_hint_fails() -> None:
     assert thought(["4", "5", "6", "7"]).chosen is None
     without = thought(["4", "5"], STaR(n=2, rationalise=False))
     assert without.chosen is None and len(without.steps) == 3
 
 
-def test_it_goes_on_from_what_is_there() -> None:
+def test_star_resumes() -> None:
     trace = thought(["4", "5", "3", "6"])
     again = asyncio.run(
         solve(trace.problem, HINT, FakePolicy(["no"]), guide=FirstCharVerifier(), oracle=True, trace=trace)
@@ -56,7 +56,7 @@ def test_it_goes_on_from_what_is_there() -> None:
     assert len(again.steps) == 6 and again.chosen == 4
 
 
-def test_what_is_harvested_has_no_hint() -> None:
+def test_harvested_chain_has_no_hint() -> None:
     from ponder.filter_report import FilterReport
     from ponder.reason import harvest
     from ponder.reason.harvest.harvested_row import Provenance
@@ -66,7 +66,7 @@ def test_what_is_harvested_has_no_hint() -> None:
     assert kept.row["messages"] == [{"role": "user", "content": "3="}, {"role": "assistant", "content": "3"}]
 
 
-def test_bad_settings() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(UsageError, match="guide='oracle'"):
         asyncio.run(solve(DigitTask().test[3], HINT, FakePolicy(), guide=FirstCharVerifier()))
     with pytest.raises(UsageError, match=r"write \{answer\}"):

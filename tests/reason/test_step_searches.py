@@ -43,7 +43,7 @@ def think(strategy: Any, policy: Any, guide: Scorer | None = None, trace: Trace 
     return trace
 
 
-def test_beam_by_hand() -> None:
+def test_beam_search_equals_hand_count() -> None:
     """Keep 2 of 4, each by 2. Answers leave the beam; the third level has the n-th. 2: 3 x 0.6 beats 1: 2 x 0.8."""
     policy, guide = ScriptedPolicy(TREE), TableScorer(SCORES)
     trace = think(BeamSearch(4, 2, cut=LINES), policy, guide)
@@ -86,13 +86,13 @@ def test_a_beam_ends_with_n_answers() -> None:
     ]
 
 
-def test_where_few_are_left_the_width_is_shared_out() -> None:
+def test_beam_shares_its_width_when_few_steps_are_left() -> None:
     tree = {"": ["=1", "=1", "=1", "a\n"], "a\n": ["=2"]}
     trace = think(BeamSearch(4, 2, cut=LINES), ScriptedPolicy(tree), TableScorer({}))
     assert [trace.steps[i].text for i in trace.children(4)] == ["=2"] * 4
 
 
-def test_duplicates_stay_unless_asked() -> None:
+def test_duplicate_steps_stay_by_default() -> None:
     tree = {"": ["a\n", "a\n", "b\n", "b\n"], "a\n": ["=1"], "b\n": ["=2"]}
     guide = TableScorer({"a\n": 0.9, "b\n": 0.5})
     both = think(BeamSearch(4, 2, cut=LINES), ScriptedPolicy(tree), guide)
@@ -101,7 +101,7 @@ def test_duplicates_stay_unless_asked() -> None:
     assert [s.visits for s in one.steps[1:5]] == [2, 0, 2, 0]
 
 
-def test_dvts_by_hand() -> None:
+def test_dvts_equals_hand_count() -> None:
     """{a, b} and {c, d} are subtrees of their own: c goes on though b is better. In a's the best is an answer; in c's
     it is f, so the answer beside it is dropped."""
     trace = think(DVTS(4, 2, cut=LINES), ScriptedPolicy(TREE), TableScorer(SCORES | {"b\n": 0.8}))
@@ -128,7 +128,7 @@ def test_dvts_keeps_its_subtrees_apart_where_a_step_is_undecided() -> None:
     assert [s.visits for s in trace.steps[1:5]] == [0, 2, 2, 0] and trace.steps[1].pruned == "no score: no idea"
 
 
-def test_lookahead_by_hand() -> None:
+def test_lookahead_equals_hand_count() -> None:
     """a looks better than b, but leads to less: 0.2 against 0.6 one step on."""
     tree = {"": ["a\n", "b\n"], "a\n": ["x\n", "=1"], "b\n": ["y\n", "=2", "=2"]}
     guide = TableScorer({"a\n": 0.9, "b\n": 0.1, "x\n": 0.2, "y\n": 0.6, "=2": 0.5})
@@ -161,7 +161,7 @@ def test_lookahead_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("rounding", "counts"), [("paper", [2, 2, 1, 0]), ("code", [2, 2, 0, 0])])
-def test_rebase_by_hand(rounding: Any, counts: list[int]) -> None:
+def test_rebase_equals_hand_count(rounding: Any, counts: list[int]) -> None:
     """Scores 0.8, 0.8, 0.6, 0.2 share out 4 as in test_allocate. Three answers then leave a width of 1: to e, whose
     share is exp(3) / (exp(3) + exp(2)) = 0.73."""
     tree = {
@@ -212,7 +212,7 @@ def test_answers_are_drawn_among_the_particles_of_later_levels() -> None:
         assert first.visits == copies["=1"] and bool(first.pruned) == (not first.visits)
 
 
-def test_particles_by_hand() -> None:
+def test_particle_filter_equals_hand_count() -> None:
     """All four are drawn from a, whose odds are 10^14 times the others'. Then =2 and b share the draws: an answer that
     is drawn twice counts twice."""
     tree = {"": ["a\n", "x\n", "y\n", "z\n"], "a\n": ["=1", "=2", "b\n", "c\n"], "a\nb\n": ["=3", "=4", "=5", "=6"]}
@@ -245,7 +245,7 @@ def test_particles_by_hand() -> None:
     assert len(other) > 1, "another seed draws others"
 
 
-def test_particles_refuse_scores_that_are_no_probabilities() -> None:
+def test_particle_filter_refuses_scores_outside_0_to_1() -> None:
     with pytest.raises(UsageError, match="take weight='softmax'"):
         think(ParticleFilter(2, cut=LINES), ScriptedPolicy(TREE), TableScorer({"a\n": 3.0, "b\n": -1.0}))
     assert (
@@ -322,26 +322,26 @@ def shape(trace: Trace) -> tuple[list[str], str | None]:
 @pytest.mark.parametrize("strategy", SEARCHES, ids=NAMES)
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 10**6), st.integers(0, 12), st.sampled_from([0, 5]))
-def test_a_search_that_was_stopped_goes_on_to_the_same_tree(strategy: Any, seed: int, stop: int, gaps: int) -> None:
+def test_stopped_search_resumes_to_the_same_tree(strategy: Any, seed: int, stop: int, gaps: int) -> None:
     whole = think(strategy, Wild(seed), fitting(strategy, Hashed(gaps)))
     policy = Wild(seed, spends=stop)
     trace = think(strategy, policy, fitting(strategy, Hashed(gaps)))
     if not trace.children(0):
         assert trace.budget_exhausted and not trace.failed and trace.chosen is None
-    kept = Trace.from_json(trace.to_json())  # saved and read again
-    kept.extract_answer, policy.spends = trace.extract_answer, None
-    think(strategy, policy, fitting(strategy, Hashed(gaps)), kept)
-    assert shape(kept) == shape(whole) and kept.failed == whole.failed
-    before, calls = kept.to_json(), len(policy.asked)
-    think(strategy, policy, fitting(strategy, Hashed(gaps)), kept)
-    assert kept.to_json() == before and len(policy.asked) == calls, "nothing was left to do"
+    restored = Trace.from_json(trace.to_json())  # saved and read again
+    restored.extract_answer, policy.spends = trace.extract_answer, None
+    think(strategy, policy, fitting(strategy, Hashed(gaps)), restored)
+    assert shape(restored) == shape(whole) and restored.failed == whole.failed
+    before, calls = restored.to_json(), len(policy.asked)
+    think(strategy, policy, fitting(strategy, Hashed(gaps)), restored)
+    assert restored.to_json() == before and len(policy.asked) == calls, "nothing was left to do"
     assert decode(encode(strategy)) == strategy
 
 
 @pytest.mark.parametrize("strategy", SEARCHES, ids=NAMES)
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 60))
-def test_no_token_too_many(strategy: Any, seed: int, tokens: int) -> None:
+def test_searches_never_exceed_their_budget(strategy: Any, seed: int, tokens: int) -> None:
     trace, ledger = question_trace(), BudgetLedger(Budget(tokens=tokens))
     think(strategy, BudgetedPolicy(Wild(seed), ledger), fitting(strategy, Hashed()), trace)
     written = sum(len(s.token_ids) for s in trace.steps if s.sampled)
@@ -351,7 +351,7 @@ def test_no_token_too_many(strategy: Any, seed: int, tokens: int) -> None:
 
 
 @pytest.mark.parametrize("strategy", [s for s in SEARCHES if type(s) is not BestOfN], ids=lambda s: type(s).__name__)
-def test_a_wider_search_goes_on_from_a_narrow_one(strategy: Any) -> None:
+def test_wider_search_resumes_from_a_narrow_one(strategy: Any) -> None:
     policy = Wild(5)
     trace = think(strategy, policy, fitting(strategy, Hashed()))
     before = len(trace.steps)
@@ -372,7 +372,7 @@ def test_a_wider_search_goes_on_from_a_narrow_one(strategy: Any) -> None:
 
 
 @pytest.mark.parametrize("strategy", SEARCHES, ids=NAMES)
-def test_every_kept_step_was_given_what_it_has(strategy: Any) -> None:
+def test_kept_steps_have_the_children_they_were_allocated(strategy: Any) -> None:
     for seed in range(5):
         trace = think(strategy, Wild(seed), fitting(strategy, Hashed()))
         for i, step in enumerate(trace.steps):
@@ -393,12 +393,12 @@ def test_with_a_network_a_seed_gives_the_same_trees() -> None:
         ParticleFilter(4),
     ):
         strategy = replace(strategy, cut=Cut(tokens=3), sampling=Sampling(max_tokens=6))
-        found = []
+        result = []
         for _ in range(2):
             policy.reseed(3)
             traces = run_async(solve_all(problems, strategy, policy, guide=fitting(strategy, Hashed())))
-            found.append([[(s.parent, s.token_ids.tolist(), s.visits, s.value) for s in t.steps] for t in traces])
-        assert found[0] == found[1]
+            result.append([[(s.parent, s.token_ids.tolist(), s.visits, s.value) for s in t.steps] for t in traces])
+        assert result[0] == result[1]
         for trace in traces:
             for i in trace.answers():
                 text = trace.token_ids(i)[len(trace.steps[0].token_ids) :]
@@ -408,7 +408,7 @@ def test_with_a_network_a_seed_gives_the_same_trees() -> None:
 # What goes wrong.
 
 
-def test_a_guide_is_needed() -> None:
+def test_searches_without_a_guide_are_refused() -> None:
     for strategy in SEARCHES[:-1]:
         trace = question_trace()
         with pytest.raises(UsageError, match="give a scorer"):
@@ -417,7 +417,7 @@ def test_a_guide_is_needed() -> None:
 
 
 @pytest.mark.parametrize("strategy", SEARCHES[:-2], ids=NAMES[:-2])
-def test_a_branch_that_fails_is_pruned_and_the_others_go_on(strategy: Any) -> None:
+def test_failed_branch_is_pruned(strategy: Any) -> None:
     tree = TREE | {"": ["a\n", "b\n", "c\n", "d\n", "h\n", "i\n"]}
     guide = fitting(strategy, TableScorer(SCORES | {"h\n": 0.4, "i\n": 0.8}))
     one = think(strategy, ScriptedPolicy(tree, fails=frozenset({"a\n"})), guide)
@@ -429,7 +429,7 @@ def test_a_branch_that_fails_is_pruned_and_the_others_go_on(strategy: Any) -> No
     assert one.to_json() == before, "what failed is not tried again"
 
 
-def test_all_branches_fail() -> None:
+def test_search_raises_only_when_all_branches_fail() -> None:
     trace = question_trace()
     with pytest.raises(ModelError, match="context is full"):
         think(BeamSearch(4, 2, cut=LINES), ScriptedPolicy(TREE, fails=frozenset({""})), TableScorer(SCORES), trace)
@@ -449,13 +449,13 @@ def test_all_branches_fail() -> None:
     ],
     ids=["undecided", "crashes", "refuses"],
 )
-def test_a_guide_that_decides_nothing(guide: TableScorer) -> None:
+def test_undecided_guide_fails_the_trace(guide: TableScorer) -> None:
     trace = think(BeamSearch(4, 2, cut=LINES), ScriptedPolicy(TREE), guide)
     assert trace.chosen is None and trace.failed.startswith("no branch came to an answer: no score: ")
     assert all(s.pruned for s in trace.steps[1:])
 
 
-def test_a_guide_that_is_not_sure_of_all() -> None:
+def test_partly_undecided_guide_prunes_those_steps() -> None:
     nan = float("nan")
     trace = think(BeamSearch(4, 2, cut=LINES), ScriptedPolicy(TREE), TableScorer(SCORES | {"a\n": nan, "d\n": None}))
     assert [s.visits for s in trace.steps[1:5]] == [0, 2, 2, 0]
@@ -469,7 +469,7 @@ def test_a_guide_that_is_not_sure_of_all() -> None:
     assert "gave 1 scores for 4 steps" in short.failed
 
 
-def test_texts_that_are_no_steps() -> None:
+def test_empty_and_endless_steps_are_pruned() -> None:
     empty = think(BeamSearch(4, 2, cut=LINES), ScriptedPolicy({"": ["", "a\n"], "a\n": ["=1"]}), TableScorer({}))
     assert [s.pruned for s in empty.steps[1:5]] == ["nothing was written", "", "nothing was written", ""]
     assert empty.chosen is not None
@@ -481,7 +481,7 @@ def test_texts_that_are_no_steps() -> None:
     assert unread.chosen is None and unread.failed == "" and len(unread.answers()) == 2, "answers that nobody can read"
 
 
-def test_an_answer_has_its_bound() -> None:
+def test_answer_ends_at_max_tokens() -> None:
     """Four tokens in all: steps of two, and the second fills it."""
     four = Sampling(max_tokens=4)
     trace = think(
@@ -491,7 +491,7 @@ def test_an_answer_has_its_bound() -> None:
     assert [len(trace.token_ids(i)) for i in trace.answers()] == [len(ASKED) + 4] * 2
 
 
-def test_a_budget_below_one_step() -> None:
+def test_budget_below_one_step_is_exhausted() -> None:
     problem = question_trace().problem
     trace = asyncio.run(
         solve(
@@ -523,6 +523,6 @@ def test_a_budget_below_one_step() -> None:
         (lambda: LookaheadBeamSearch(cut=None), "needs a cut"),
     ],
 )
-def test_settings_that_cannot_work(make: Any, says: str) -> None:
+def test_invalid_settings_are_refused(make: Any, says: str) -> None:
     with pytest.raises(PonderError, match=says):
         make()

@@ -93,7 +93,7 @@ def test_a_seed_gives_the_same_trace_and_a_budget_holds(name: str) -> None:
         assert think(KINDS[name], tokens).cost.generated_tokens <= tokens
 
 
-def test_what_a_fork_wastes_is_on_the_bill() -> None:
+def test_discarded_fork_tokens_are_counted() -> None:
     for name in ("fork", "margin", "variance"):
         trace = think(KINDS[name])
         kept = sum(len(s.token_ids) for s in trace.steps if s.sampled)
@@ -112,7 +112,7 @@ def test_p_true_reads_the_networks_own_probabilities() -> None:
     assert score.value is not None and 0 < score.value < 1 and score.cost.scorer_tokens > 0
 
 
-def test_a_prompt_of_its_own_is_asked_once() -> None:
+def test_strategy_prompt_is_added_once() -> None:
     policy = letters()
     how = BudgetForcing(5, 0, 1, "e", "left", "", "=", "?", WARM, Prompt("?"))
     trace = asyncio.run(solve(Problem("p", user_messages("7+8")), how, policy))

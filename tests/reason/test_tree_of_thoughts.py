@@ -50,7 +50,7 @@ def by_rule(before: str, _: int) -> str:
     return {"a": "Answer: 0", "b": "Answer: 1", "c": "Answer: 2"}[before[-1]]
 
 
-def test_breadth_first_by_hand() -> None:
+def test_breadth_first_equals_hand_count() -> None:
     trace = think(SMALL, TextPolicy(by_rule))
     assert tree_rows(trace) == [
         (None, "Q", False),
@@ -82,7 +82,7 @@ def test_calling_again_changes_nothing_and_wider_takes_up_what_was_dropped() -> 
 
 @pytest.mark.parametrize("search", ["bfs", "dfs"])
 @pytest.mark.parametrize("tokens", range(1, 90, 4))
-def test_never_more_than_a_budget(search: str, tokens: int) -> None:
+def test_tree_of_thoughts_keeps_its_budget(search: str, tokens: int) -> None:
     how = replace(SMALL, search=search)  # type: ignore[arg-type]
     trace = think(how, TextPolicy(by_rule), tokens)
     assert trace.cost.generated_tokens <= tokens and (trace.budget_exhausted or trace.answers())
@@ -90,7 +90,7 @@ def test_never_more_than_a_budget(search: str, tokens: int) -> None:
     assert (trace.chosen is None) == (not rated), "what there is decides"
 
 
-def test_resumed_is_the_same_tree() -> None:
+def test_resume_gives_the_same_tree() -> None:
     class LimitedSpeaker(TextPolicy):
         """Answers so many calls, then says that the budget is used up."""
 
@@ -133,7 +133,7 @@ def test_votes_decide() -> None:
     assert lost.steps[first[0]].scores["self_vote"] == Score(None, "none of 1 replies names a choice")
 
 
-def test_votes_are_not_asked_again() -> None:
+def test_resume_does_not_repeat_votes() -> None:
     how = replace(SMALL, search="dfs", evaluation="vote", evaluations_per_thought=2, max_answers=3)
     policy = TextPolicy(by_vote)
     trace = think(how, policy)
@@ -142,7 +142,7 @@ def test_votes_are_not_asked_again() -> None:
     assert trace.to_json() == before and len(policy.asked) == asked
 
 
-def test_depth_first_goes_back_from_what_is_worth_little() -> None:
+def test_depth_first_backtracks_from_low_values() -> None:
     def says(before: str, _: int) -> str:
         if before.startswith("P"):
             thoughts = before.split("|")[1]
@@ -187,7 +187,7 @@ def test_sampled_thoughts_are_the_policys_own_tokens() -> None:
     assert [trace.steps[i].text for i in ends] == ["1", "2", "3"] and trace.chosen == ends[0]
 
 
-def test_a_guide_rates_instead() -> None:
+def test_guide_replaces_self_evaluation() -> None:
     class Late:
         name = "late"
 
@@ -219,7 +219,7 @@ def test_a_guide_rates_instead() -> None:
     assert blind.chosen is None and "out of memory" in blind.failed, "unknown is not the best"
 
 
-def test_a_branch_that_fails_is_pruned_and_the_others_go_on() -> None:
+def test_failed_branch_is_pruned() -> None:
     policy = TextPolicy(by_rule, fails=lambda t: ModelError("the context is full") if t == "Ab" else None)
     trace = think(SMALL, policy)
     assert trace.steps[4].pruned == "the context is full"
@@ -235,7 +235,7 @@ def test_a_branch_that_fails_is_pruned_and_the_others_go_on() -> None:
     assert silent.chosen is None and silent.steps[0].pruned == "no thought was proposed after it"
 
 
-def test_values_are_the_papers_sum() -> None:
+def test_value_is_the_papers_sum() -> None:
     assert score_from_replies(["sure", "x\nlikely", "impossible"], TREE_OF_THOUGHTS_SCALE).value == 21.001
     assert score_from_replies(["sure"] * 3, TREE_OF_THOUGHTS_SCALE).value == 60.0
     assert score_from_replies(["<think>likely</think>sure", "", "maybe"], TREE_OF_THOUGHTS_SCALE).value == 20.0
@@ -256,12 +256,12 @@ def test_values_are_the_papers_sum() -> None:
         (lambda: ThoughtPrompts(scale=()), "scale is empty"),
     ],
 )
-def test_bad_settings(make: Any, says: str) -> None:
+def test_invalid_settings_are_refused(make: Any, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         make()
 
 
-def test_game_of_24_shows_what_is_left() -> None:
+def test_game_of_24_prompt_shows_remaining_numbers() -> None:
     problem = Problem("24", user_messages("4 5 6 10"))
     first = GAME_OF_24_PROMPTS.propose_messages(problem, "", 0, last=False)[0]["content"]
     assert first.endswith("Numbers: 4 5 6 10\n")
@@ -348,7 +348,7 @@ def levels(trace: Trace) -> list[list[str]]:
     return out
 
 
-def test_an_answer_stands_where_all_else_fails() -> None:
+def test_answer_is_kept_when_other_branches_fail() -> None:
     """The beam holds an answer and a thought, and the thought cannot be thought on."""
 
     def says(before: str, _: int) -> str:
@@ -360,7 +360,7 @@ def test_an_answer_stands_where_all_else_fails() -> None:
     assert "the context is full" in [s.pruned for s in trace.steps]
 
 
-def test_what_a_guide_cannot_rate_is_left() -> None:
+def test_undecided_thoughts_are_not_expanded() -> None:
     class Half:
         name = "half"
 

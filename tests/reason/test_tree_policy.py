@@ -28,10 +28,10 @@ from ponder.reason.strategies.mcts_parallel import DetachedBranch
 from ponder.types import Step, Trace, ids
 
 
-def test_uct() -> None:
+def test_uct_equals_its_formula() -> None:
     # N = 1 + 3 + 5: ln 9 = 2.197225; sqrt(2.197225 / 3) = 0.855808, sqrt(2.197225 / 5) = 0.662906
-    found = UCT(2.0).scores(9, 0.5, [3, 0, 5], [0.2, 0.0, 0.7], [0.1] * 3)
-    assert found == pytest.approx([0.2 + 2 * 0.855808, math.inf, 0.7 + 2 * 0.662906], abs=1e-5)
+    result = UCT(2.0).scores(9, 0.5, [3, 0, 5], [0.2, 0.0, 0.7], [0.1] * 3)
+    assert result == pytest.approx([0.2 + 2 * 0.855808, math.inf, 0.7 + 2 * 0.662906], abs=1e-5)
 
 
 # n, q, p, the parent's value; what mctx's muzero_action_selection compares (without its tie-breaking noise) with
@@ -47,7 +47,7 @@ MCTX = [
 
 
 @pytest.mark.parametrize(("n", "q", "p", "value", "siblings", "fixed", "first", "second"), MCTX)
-def test_puct_is_that_of_mctx(
+def test_puct_equals_mctx(
     n: list[int], q: list[float], p: list[float], value: float, siblings: list[float], fixed: list[float],
     first: int, second: int,
 ) -> None:  # fmt: skip
@@ -58,12 +58,12 @@ def test_puct_is_that_of_mctx(
         assert select_child(trace, 0, open_children(trace, 0), rule) == 1 + pick
 
 
-def test_x1() -> None:
+def test_x1_equals_its_formula() -> None:
     # sqrt(8) / (1 + n) (1.25 + log(19661 / 19652)): 3.536829 / 4 and 3.536829 / 6; q scaled from -1..1
     weight = math.sqrt(8) * (1.25 + math.log(19661 / 19652))
     assert weight == pytest.approx(3.536829, abs=1e-5)
-    found = X1(low=-1, high=1).scores(9, 0.0, [3, 5], [0.2, -1.0], [0.9, 0.1])
-    assert found == pytest.approx([0.6 + 3.536829 / 4, 0.0 + 3.536829 / 6], abs=1e-5)
+    result = X1(low=-1, high=1).scores(9, 0.0, [3, 5], [0.2, -1.0], [0.9, 0.1])
+    assert result == pytest.approx([0.6 + 3.536829 / 4, 0.0 + 3.536829 / 6], abs=1e-5)
     assert X1().scores(1, 0.0, [1, 1], [0.2, 0.4], [1, 0]) == [0.2, 0.4], "after one visit, by value alone"
 
 
@@ -75,7 +75,7 @@ def flat(n: Sequence[int], q: Sequence[float], p: Sequence[float] | None = None)
     return trace
 
 
-def test_who_is_under_way_counts_as_a_loss() -> None:
+def test_simulation_in_flight_counts_as_a_loss() -> None:
     trace = flat([2, 2], [0.6, 0.5])
     rule = UCT(0.0)
     assert select_child(trace, 0, [1, 2], rule) == 1
@@ -88,7 +88,7 @@ def test_who_is_under_way_counts_as_a_loss() -> None:
     assert select_child(trace, 0, [1, 2], UCT(1.0), {1: 5}, None) == 2
 
 
-def test_rollouts_pruned_steps_and_asides_are_not_selected() -> None:
+def test_rollouts_pruned_and_meta_steps_are_not_selected() -> None:
     trace = flat([0] * 4, [0.0] * 4)
     trace.steps[1].last, trace.steps[2].pruned, trace.steps[3].meta = True, "empty", True
     assert open_children(trace, 0) == [4]
@@ -112,7 +112,7 @@ def test_rollouts_pruned_steps_and_asides_are_not_selected() -> None:
         lambda: ProgressiveWidening(alpha=2),
     ],
 )
-def test_settings_that_cannot_work(bad: object) -> None:
+def test_invalid_settings_are_refused(bad: object) -> None:
     with pytest.raises(UsageError):
         bad()  # type: ignore[operator]
 
@@ -123,12 +123,12 @@ def test_priors_are_normalised_sequence_probabilities(rows: list[list[float]], t
     for step, row in zip(trace.steps[1:], rows, strict=True):
         step.logprobs = np.array(row, np.float32)
     set_priors(trace, range(1, len(rows) + 1), temperature)
-    found = np.array([s.prior for s in trace.steps[1:]])
+    result = np.array([s.prior for s in trace.steps[1:]])
     likely = np.exp(np.array([sum(r) for r in rows]) / temperature - max(sum(r) for r in rows) / temperature)
-    np.testing.assert_allclose(found, likely / likely.sum(), rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(result, likely / likely.sum(), rtol=1e-4, atol=1e-7)
 
 
-def test_a_policy_that_does_not_tell_its_probabilities_finds_all_alike() -> None:
+def test_priors_are_equal_without_logprobs() -> None:
     assert softmax_priors([math.nan, -1.0]) == [0.5, 0.5]
     assert softmax_priors([-math.inf, -math.inf]) == [0.5, 0.5]
     assert softmax_priors([-math.inf, -1.0]) == [0.0, 1.0]
@@ -145,7 +145,7 @@ def test_noise_is_seeded_and_keeps_the_sum() -> None:
     assert DirichletNoise(fraction=0).add_to(priors) == priors
 
 
-def test_widening() -> None:
+def test_progressive_widening_bounds_children() -> None:
     assert [ProgressiveWidening(1, 0.5).max_children(n) for n in (0, 1, 4, 5, 9, 10)] == [1, 1, 2, 3, 3, 4]
     assert ProgressiveWidening(2, 0.5).max_children(9) == 6 and ProgressiveWidening(3, 0).max_children(100) == 3
 
@@ -159,7 +159,7 @@ def chain() -> Trace:
     return trace
 
 
-def test_the_mean_goes_up_and_changes_sign_between_two_players() -> None:
+def test_mean_backup_alternates_sign_between_players() -> None:
     for two, signs in ((False, [1, 1, 1, 1]), (True, [-1, 1, -1, 1])):
         trace = chain()
         for value in (0.5, -1.0):
@@ -184,7 +184,7 @@ def test_x1_discounts_the_mean_of_the_children() -> None:
     assert trace.steps[2].value == pytest.approx(0.2325)
 
 
-def test_a_branch_grows_aside_and_is_put_back() -> None:
+def test_detached_branch_is_merged_back() -> None:
     trace = flat([1, 1], [0.1, 0.2])
     trace.add(Step(1, "x", ids([7])))
     branch = DetachedBranch.at(trace, 1)

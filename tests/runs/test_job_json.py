@@ -103,6 +103,14 @@ def test_decode_names_fields_of_another_version() -> None:
         job_json.decode(missing)
 
 
+@pytest.mark.parametrize("kind", ["ponder.tasks.removed:Task", "ponder.tasks.mixture:Removed"])
+def test_decode_names_types_of_another_version(kind: str) -> None:
+    job = job_json.encode(Evaluate(Addition()))
+    for data in ({"is": kind}, job | {"task": {"is": kind}}):
+        with pytest.raises(RunError, match=rf"another version of ponder \({kind}: no such type\): start a new run"):
+            job_json.decode(data)
+
+
 def test_differences_name_the_field() -> None:
     a = job_json.encode(RL(Addition(digits=3)))
     b = job_json.encode(RL(Addition(digits=4), optimizer=AdamW(betas=(0.9, 0.99)), template="qa"))

@@ -27,7 +27,7 @@ TEST_ONLY_SETS = [
 
 @needs_data
 @pytest.mark.parametrize(("task", "train", "test"), SETS_WITH_TRAIN, ids=lambda x: getattr(x, "name", x))
-def test_sets_with_two_sides(task, train, test):
+def test_datasets_with_train_and_test_load(task, train, test):
     assert (len(task.train), len(task.test)) == (train, test)
     sides = [{split_key(p.question) for p in side} for side in (task.train, task.test)]
     assert not sides[0] & sides[1]
@@ -37,7 +37,7 @@ def test_sets_with_two_sides(task, train, test):
 
 @needs_data
 @pytest.mark.parametrize(("task", "test"), TEST_ONLY_SETS, ids=lambda x: getattr(x, "name", x))
-def test_sets_for_testing_only(task, test):
+def test_evaluation_sets_have_no_training_problems(task, test):
     assert len(task.test) == test == len({p.id for p in task.test})
     with pytest.raises(TaskError, match=r"no training problems: .*(train on|put MATH)"):
         _ = task.train
@@ -53,7 +53,7 @@ def test_mbpp_has_974_problems():
 
 
 @needs_data
-def test_game24_takes_gold_and_nothing_else():
+def test_game24_accepts_only_gold():
     task = Game24()
     grade = task.verifier.grade
     for problem in task.test[:40]:
@@ -65,7 +65,7 @@ def test_game24_takes_gold_and_nothing_else():
 
 @needs_data
 @pytest.mark.parametrize("cot", [False, True])
-def test_bbh_takes_gold_in_both_forms_and_no_other_answer(cot):
+def test_bbh_accepts_gold_in_both_forms_only(cot):
     task = BBH(cot=cot)
     grade = task.verifier.grade
     for problem in task.test[:: 4 if cot else 1]:
@@ -82,14 +82,14 @@ def test_bbh_takes_gold_in_both_forms_and_no_other_answer(cot):
 
 
 @needs_data
-def test_bbh_one_part():
+def test_bbh_part_is_a_setting():
     assert {p.tags["part"] for p in BBH(part="snarks").test} == {"snarks"} and len(BBH(part="snarks").test) == 178
     with pytest.raises(UsageError, match="Did you mean 'snarks'"):
         BBH(part="snark")
 
 
 @needs_data
-def test_math500_takes_every_gold_answer_but_not_the_next_one():
+def test_math500_accepts_gold_and_refuses_the_next_gold():
     task = MATH500()
     grade = task.verifier.grade
     problems = task.test
@@ -117,7 +117,7 @@ def test_references_pass_their_tests_and_mutants_fail(task, step):
 
 
 @needs_data
-def test_cruxeval_output():
+def test_cruxeval_output_is_graded():
     task = CRUXEval()
     grade = task.verifier.grade
     for problem, other in zip(task.test, task.test[1:], strict=False):
@@ -131,7 +131,7 @@ def test_cruxeval_output():
 
 
 @needs_data
-def test_cruxeval_input():
+def test_cruxeval_input_is_graded():
     task = CRUXEval(direction="input")
     grade = task.verifier.grade
     for problem in task.test:  # the set's own inputs, as they are written
@@ -145,7 +145,7 @@ def test_cruxeval_input():
         assert grade(f"<answer>{bad}</answer>", upper).value == 0.0, bad
 
 
-def test_a_wrong_direction_is_refused():
+def test_cruxeval_refuses_unknown_direction():
     with pytest.raises(UsageError, match="no direction named 'outputs'"):
         CRUXEval(direction="outputs")
 
@@ -169,7 +169,7 @@ def science(id, key="B", labels="ABCD", stem="What floats?"):
     return {"id": id, "question": {"stem": stem, "choices": choices}, "answerKey": key}
 
 
-def test_arc(folder):
+def test_arc_reads_its_files(folder):
     write(folder, "arc/ARC-Easy/ARC-Easy-Train.jsonl", science("t1", stem="What sinks?"), science("t2"))
     write(folder, "arc/ARC-Easy/ARC-Easy-Test.jsonl", science("e1"), science("e2", "3", "1234", "What flies?"))
     task = ARC(part="Easy")
@@ -200,7 +200,7 @@ def test_bad_rows_are_named_counted_and_left_out_when_asked(folder, bad):
         ARC(bad_rows="ignore")
 
 
-def test_an_id_that_stands_twice(folder):
+def test_duplicate_id_is_reported(folder):
     write(folder, "arc/ARC-Challenge/ARC-Challenge-Train.jsonl", science("a", stem="Why?"), science("a", stem="How?"))
     write(folder, "arc/ARC-Challenge/ARC-Challenge-Test.jsonl", science("a"))
     with pytest.raises(TaskError, match="line 2: the id 'a' stands at line 1 already"):
@@ -219,7 +219,7 @@ def human(id, **other):
     return {**row, "test": "def check(f):\n    assert f(1) == 1", **other}
 
 
-def test_a_row_without_tests(folder):
+def test_row_without_tests_is_reported(folder):
     write(folder, "humaneval/HumanEval.jsonl.gz", human(0), human(1, test=""), human(2, entry_point=None))
     with pytest.raises(TaskError, match=r"2 of 3 rows .*line 2: problem HumanEval/1 has no 'test'"):
         _ = HumanEval().test
@@ -228,7 +228,7 @@ def test_a_row_without_tests(folder):
         assert [p.id for p in HumanEval(bad_rows="skip").test] == ["humaneval/test/0"]
 
 
-def test_files_that_are_not_what_they_should_be(folder):
+def test_wrong_files_are_reported(folder):
     for content in (b"", b"\x1f\x8b\x00", gzip.compress(b""), b"plain"):
         path = write(folder, "humaneval/HumanEval.jsonl.gz")
         path.write_bytes(content)
@@ -248,7 +248,7 @@ def test_files_that_are_not_what_they_should_be(folder):
         _ = Game24().test
 
 
-def test_math_has_a_training_side_where_its_file_is(folder):
+def test_math_has_training_problems_if_its_file_exists(folder):
     row = {"problem": "1+1?", "level": "Level 1", "subject": "Algebra", "solution": "$\\boxed{2}$", "answer": "2"}
     write(folder, "math500/test.jsonl", {**row, "unique_id": "test/a/1.json"})
     write(folder, "math500/train.jsonl", {**row, "unique_id": "train/a/1.json", "problem": "2+0?"})

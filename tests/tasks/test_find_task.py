@@ -11,14 +11,14 @@ from ponder.errors import UnknownName, UsageError
 from ponder.tasks import BBH, Addition, CustomTask, ReasoningGym, find
 
 
-def test_a_part_is_a_setting():
+def test_task_part_is_a_setting():
     assert find("addition", {"level": "2"}) == (Addition, {"level": "2"})
     assert find("bbh:navigate", {"limit": "3"}) == (BBH, {"part": "navigate", "limit": "3"})
     assert find("reasoning-gym:leg_counting") == (ReasoningGym, {"dataset": "leg_counting"})
     assert find("ponder.tasks:CustomTask") == (CustomTask, {})
 
 
-def test_a_module_may_be_called_like_a_task(tmp_path, monkeypatch):
+def test_module_may_have_a_tasks_name(tmp_path, monkeypatch):
     (tmp_path / "maze.py").write_text("class Mine: pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert find("maze:Mine", {"a": "1"})[0].__name__ == "Mine"
@@ -33,12 +33,12 @@ def test_a_module_may_be_called_like_a_task(tmp_path, monkeypatch):
         ("additoin:easy", {}, UsageError, "cannot load"),
     ],
 )
-def test_names_that_mean_nothing(name, settings, error, said):
+def test_unknown_task_names_are_refused(name, settings, error, said):
     with pytest.raises(error, match=said):
         find(name, settings)
 
 
-def test_a_task_that_needs_data_says_which_and_how_to_give_it(capsys):
+def test_tasks_command_names_required_data(capsys):
     assert main(["tasks", "custom"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("Your own rows") and "a problem:" not in said
@@ -48,7 +48,7 @@ def test_a_task_that_needs_data_says_which_and_how_to_give_it(capsys):
     assert list(json.loads(capsys.readouterr().out)["needs"]) == ["rewards"]
 
 
-def test_a_wrong_setting_is_still_an_error(capsys):
+def test_invalid_setting_is_refused(capsys):
     assert main(["tasks", "custom", "--task.dat", "rows.jsonl"]) == 2
     assert "Did you mean 'data'" in capsys.readouterr().err
 

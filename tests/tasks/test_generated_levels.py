@@ -33,7 +33,7 @@ def scores(task, problem, *texts):
 
 
 @levels
-def test_gold_is_right_and_the_rest_is_not(name, level):
+def test_verifier_accepts_gold_only(name, level):
     task = GENERATED_TASKS[name](level=level, test_size=1)  # the protocol's check looks at `test`, which makes it
     assert isinstance(task, Task) and task.name == name
     problems = task.train[: 4 if (name, level) in SLOW else 50 if level < 4 else 10]
@@ -63,7 +63,7 @@ def test_a_problem_is_a_function_of_seed_and_index(name):
 
 
 @each
-def test_sides_never_meet(name):
+def test_train_and_test_are_disjoint(name):
     task = GENERATED_TASKS[name](level=2, test_size=15)
     held = [p.messages for p in task.test]
     assert held and len({json.dumps(p.answer) + str(p.messages) for p in task.test}) == len(held)
@@ -72,7 +72,7 @@ def test_sides_never_meet(name):
 
 
 @each
-def test_keys_decide_the_side(name, monkeypatch):
+def test_problem_key_decides_the_split(name, monkeypatch):
     """Every training item hashes to one side and every test item to the other, whatever it looks like in words."""
     task = GENERATED_TASKS[name](level=1, test_size=8)
     seen = {"train": [], "test": []}
@@ -89,7 +89,7 @@ def test_keys_decide_the_side(name, monkeypatch):
 
 
 @each
-def test_levels_are_harder(name):
+def test_higher_levels_are_harder(name):
     """Longer questions or longer answers, or larger numbers: the mean length grows from the first level to the last."""
     kind = GENERATED_TASKS[name]
 
@@ -104,7 +104,7 @@ def test_levels_are_harder(name):
 
 
 @each
-def test_a_level_is_its_settings(name):
+def test_level_equals_its_settings(name):
     kind = GENERATED_TASKS[name]
     assert all(row.keys() == kind.LEVELS[0].keys() for row in kind.LEVELS)
     for n, row in enumerate(kind.LEVELS, 1):
@@ -118,13 +118,13 @@ def test_a_level_is_its_settings(name):
             kind(level=bad)
 
 
-def test_a_level_beside_settings_is_refused():
+def test_level_with_settings_is_refused():
     with pytest.raises(UsageError, match=r"give task 'addition' a level or digits; level 1 is digits=1"):
         Addition(7, level=1)
     assert Addition(1, level=1).digits == 1  # they say the same
 
 
-def test_a_task_without_levels_says_so():
+def test_task_without_levels_refuses_a_level():
     class Plain(Addition):
         LEVELS = ()
 

@@ -56,7 +56,7 @@ def test_leaving_a_step_out_fails_a_hidden_test():
     assert tried > 8
 
 
-def test_share_counts_the_tests_passed():
+def test_partial_score_is_the_share_of_passed_tests():
     task = Programs(steps=1, partial_credit=True)
     problem = task.problem(ProgramItem("list", (AppliedOperation("sum"),)), "x")
     constant = task.verifier.grade("```python\ndef solve(x):\n    return 0\n```", problem.answer)

@@ -86,9 +86,9 @@ def test_number_theory(kind):
 
 def test_factors_multiply_to_the_number():
     for n in range(2, 3000):
-        found = number_theory.factors(n)
-        assert math.prod(p**k for p, k in found.items()) == n
-        assert all(all(p % d for d in range(2, math.isqrt(p) + 1)) for p in found)
+        result = number_theory.factors(n)
+        assert math.prod(p**k for p, k in result.items()) == n
+        assert all(all(p % d for d in range(2, math.isqrt(p) + 1)) for p in result)
 
 
 @pytest.mark.parametrize("level", range(1, 7))
@@ -214,14 +214,14 @@ def test_sudokus_have_one_solution(level):
     task = Sudoku(level=level)
     for problem in task.train[:6]:
         cells = [0 if sign == "." else int(sign) for sign in problem.answer]
-        found = list(itertools.islice(sudoku.solutions(cells), 2))
-        assert len(found) == 1 and sum(map(bool, cells)) >= task.clues
+        result = list(itertools.islice(sudoku.solutions(cells), 2))
+        assert len(result) == 1 and sum(map(bool, cells)) >= task.clues
         side = task.side
-        assert all(sorted(found[0][r * side : (r + 1) * side]) == list(range(1, side + 1)) for r in range(side))
+        assert all(sorted(result[0][r * side : (r + 1) * side]) == list(range(1, side + 1)) for r in range(side))
         assert len({problem.answer, *(p.answer for p in task.train[10:13])}) > 1
 
 
-def test_four_by_four_sudokus_by_trying_everything():
+def test_sudoku_solutions_equal_brute_force():
     rows = list(itertools.permutations((1, 2, 3, 4)))
     grids = [
         sum(four, ())
@@ -262,14 +262,14 @@ clause = st.lists(st.integers(1, 5), min_size=1, max_size=3, unique=True).flatma
 @given(st.lists(clause, min_size=1, max_size=20))
 @settings(max_examples=200)
 def test_satisfiability(clauses):
-    found = satisfiability.solve(clauses)
+    result = satisfiability.solve(clauses)
     every = any(
         all(any((n > 0) == values[abs(n) - 1] for n in c) for c in clauses)
         for values in itertools.product((True, False), repeat=5)
     )
-    assert (found is not None) == every
-    if found is not None:
-        assert all(set(c) & set(found) for c in clauses) and not {-n for n in found} & set(found)
+    assert (result is not None) == every
+    if result is not None:
+        assert all(set(c) & set(result) for c in clauses) and not {-n for n in result} & set(result)
 
 
 def test_some_formulas_can_be_satisfied_and_some_cannot():
@@ -277,7 +277,7 @@ def test_some_formulas_can_be_satisfied_and_some_cannot():
     assert 30 < sum(said) < 72
 
 
-def test_tictactoe_by_playing_every_game():
+def test_tictactoe_gold_equals_full_search():
     def play(board, mark):  # the whole tree, without a table
         other = "O" if mark == "X" else "X"
         if any(all(board[i] == other for i in line) for line in tictactoe.LINES):
@@ -293,14 +293,14 @@ def test_tictactoe_by_playing_every_game():
         assert tictactoe.best_moves("".join(board)) == best and len(best) < len(values)
 
 
-def test_turned_and_mirrored_boards_are_one():
+def test_rotated_and_mirrored_boards_share_a_key():
     task = TicTacToe()
     boards = {"X.O......", "O.X......", "..O.....X", "X.....O..", "O.....X..", "......O.X"}
     assert len({task.key(board) for board in boards}) == 1
     assert task.key("XO.......") != task.key("X...O....")
 
 
-def test_knights_from_their_words():
+def test_knights_and_knaves_solution_follows_from_the_text():
     """Read each sentence again, and try every assignment."""
     for problem in KnightsAndKnaves(people=5).train[:25]:
         names = re.findall(r"^(\w+): ", problem.question, re.MULTILINE)
@@ -317,8 +317,8 @@ def true(said, kinds):
     named = [kinds[name] for name in kinds if name in said]
     knights = sum(kind == "knight" for kind in kinds.values())
     order = [kinds[name] for name in re.findall(r"[A-Z][a-z]+", said) if name in kinds]
-    if found := re.fullmatch(r"(\w+) is a (knight|knave)\.", said):
-        return kinds[found[1]] == found[2]
+    if result := re.fullmatch(r"(\w+) is a (knight|knave)\.", said):
+        return kinds[result[1]] == result[2]
     if "both knights or both" in said:
         return len(set(named)) == 1
     if said.startswith("One of"):
@@ -334,7 +334,7 @@ def true(said, kinds):
 
 
 @pytest.mark.parametrize("level", [1, 2, 3])
-def test_zebras_by_trying_every_grid(level):
+def test_zebra_solutions_equal_brute_force(level):
     task = Zebra(level=level)
     size, attributes = task.houses, task.attributes
     for seed in range(2):

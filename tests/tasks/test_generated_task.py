@@ -34,7 +34,7 @@ def test_is_a_task(task):
 
 
 @named
-def test_gold_is_accepted_and_anything_near_it_is_not(task):
+def test_verifier_accepts_gold_and_refuses_near_misses(task):
     for problem in [*task.train[:40], *task.test[:40]]:
         grade = task.verifier.grade
         assert grade(task.gold(problem), problem.answer).value == 1.0, problem
@@ -73,14 +73,14 @@ def test_a_problem_is_a_function_of_its_index(index, seed):
         assert kind(seed=seed).train[index] == kind(seed=seed).train[index]
 
 
-def test_seeds_differ_but_their_sides_do_not():
+def test_seeds_draw_different_problems_with_one_split():
     one, two = Addition(seed=1), Addition(seed=2)
     assert one.train[:20] != [p for p in two.train[:20]]
     held = {key_of(one, p) for p in one.test}
     assert not held & {key_of(two, p) for p in two.train[:2000]}
 
 
-def test_commuted_problems_fall_on_one_side():
+def test_commuted_problems_share_a_split():
     assert Addition().key((3, 4)) == Addition().key((4, 3))
     assert Arithmetic().key("(2 + 10) * 3") == Arithmetic().key("3 * (10 + 2)")
     assert Countdown().key(((1, 2, 3), 6)) == Countdown().key(((3, 1, 2), 6))
@@ -105,12 +105,12 @@ def test_tasks_pickle_and_compare():
     assert task.test and pickle.loads(pickle.dumps(task)) == task == Countdown()
 
 
-def test_a_small_space_gives_fewer_problems():
+def test_small_problem_space_gives_fewer_problems():
     assert 0 < len(Addition(1).test) < 20
     assert len({p.question for p in Countdown(2, largest=5).test}) < 100
 
 
-def test_a_space_without_test_problems_says_so(monkeypatch):
+def test_problem_space_without_test_problems_is_refused(monkeypatch):
     monkeypatch.setattr("ponder.tasks.generated.generated_task.hashes_to_test", lambda key, tenths: False)
     with pytest.raises(TaskError, match="widen"):
         _ = Addition().test
@@ -127,7 +127,7 @@ def test_prompt_system_and_forms_are_settings():
     assert task.verifier.grade(problem.answer, problem.answer).value == 0.0
 
 
-def test_the_default_forms_take_an_equation():
+def test_default_forms_accept_an_equation():
     assert set(Addition().answer_forms) == set(ANSWER_FORMS)
     assert Addition().verifier.grade("27 + 58 = 85.", "85").value == 1.0
 
@@ -163,13 +163,13 @@ def test_countdown_is_always_solved_by_its_solver(seed):
     assert expression.value == target and sorted(expression.used_integers) == sorted(numbers)
 
 
-def test_the_solver_knows_when_there_is_no_way():
+def test_solver_returns_none_without_a_solution():
     assert solve([1, 1], 5) is None
     assert evaluate_arithmetic(solve([3, 3, 8, 8], 24)).value == 24  # only 8 / (3 - 8 / 3) does it
     assert solve([5, 5, 5, 1], 24).count("/") == 1
 
 
-def test_countdown_may_leave_numbers_out():
+def test_countdown_may_leave_numbers_unused():
     task = Countdown(use_all=False)
     assert "at most once" in task.test[0].question
     assert task.verifier.grade("<answer>7 * 2</answer>", {"numbers": [7, 2, 5], "target": 14}).value == 1.0

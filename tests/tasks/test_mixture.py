@@ -31,31 +31,31 @@ class Letters(DigitTask):
 BOTH = TaskMixture((DigitTask(3), Letters(5, "a")))
 
 
-def test_one_of_each_in_turn() -> None:
-    found = list(BOTH.train)
-    assert [p.tags["task"] for p in found] == ["digits", "letters"] * 3 + ["letters"] * 2
-    assert len({p.id for p in found}) == len(BOTH.train) == 8
-    assert found == [BOTH.train[i] for i in range(8)] == BOTH.train[:8] and BOTH.train[-1] == found[-1]
-    assert [p.answer for p in found[-2:]] == ["a", "a"] and BOTH.gold(found[0]) == "0"
+def test_mixture_alternates_its_tasks() -> None:
+    result = list(BOTH.train)
+    assert [p.tags["task"] for p in result] == ["digits", "letters"] * 3 + ["letters"] * 2
+    assert len({p.id for p in result}) == len(BOTH.train) == 8
+    assert result == [BOTH.train[i] for i in range(8)] == BOTH.train[:8] and BOTH.train[-1] == result[-1]
+    assert [p.answer for p in result[-2:]] == ["a", "a"] and BOTH.gold(result[0]) == "0"
     with pytest.raises(IndexError):
         BOTH.train[8]
 
 
 @pytest.mark.parametrize(("at", "said", "score"), [(0, "0", 1.0), (0, "a", 0.0), (1, "a", 1.0), (1, "0", 0.0)])
-def test_each_by_its_own_verifier(at: int, said: str, score: float) -> None:
+def test_mixture_grades_by_each_tasks_verifier(at: int, said: str, score: float) -> None:
     trace = prompt_trace(BOTH.test[at], ids([1]))
     trace.add(Step(0, said, ids([1]), stop="eos"))
-    (found,) = asyncio.run(BOTH.verifier(trace, [1]))
-    assert found.value == score
+    (result,) = asyncio.run(BOTH.verifier(trace, [1]))
+    assert result.value == score
 
 
-def test_a_problem_of_no_task_is_undecided() -> None:
+def test_problem_of_no_task_is_undecided() -> None:
     trace = prompt_trace(DigitTask().test[0], ids([1]))
-    (found,) = asyncio.run(PerTaskVerifier(BOTH.tasks)(trace, [0]))
-    assert found.value is None and "none of the tasks" in found.reason
+    (result,) = asyncio.run(PerTaskVerifier(BOTH.tasks)(trace, [0]))
+    assert result.value is None and "none of the tasks" in result.reason
 
 
-def test_a_task_with_more_rewards() -> None:
+def test_mixture_keeps_extra_rewards() -> None:
     task = Addition(digits=1)
     shaped = WeightedRewardTask(task, ((task.verifier.name, 1.0), ("format", 0.25)))
     problem = shaped.train[0]
@@ -63,8 +63,8 @@ def test_a_task_with_more_rewards() -> None:
     gold = task.gold(problem)
     for text in (gold, f"<think>so</think><answer>{gold}</answer>", "<think>so</think><answer>none</answer>"):
         trace.add(Step(0, text, ids([1]), stop="eos"))
-    found = [s.value for s in asyncio.run(shaped.verifier(trace, [1, 2, 3]))]
-    assert found == [1.0, 1.25, 0.25]
+    result = [s.value for s in asyncio.run(shaped.verifier(trace, [1, 2, 3]))]
+    assert result == [1.0, 1.25, 0.25]
     assert shaped.test == task.test and shaped.gold(problem) == gold
     with pytest.raises(UnknownName):
         WeightedRewardTask(task, (("formta", 1.0),))
@@ -87,7 +87,7 @@ class Drawn(DigitTask):
     prompt: str = "What is {question}?"
 
 
-def test_what_one_task_tests_with_another_does_not_train_on() -> None:
+def test_mixture_removes_test_questions_from_other_tasks_training() -> None:
     rows = [{"prompt": q} for q in ("Letter  3=", "another", "one more", "a third", "and a last one", "sixth")]
     own = CustomTask(data=rows, rewards=(len_reward,), test_data=[{"prompt": "quite another test"}], name="own")
     letters = Letters(5)

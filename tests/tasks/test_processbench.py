@@ -29,7 +29,7 @@ def test_gold_is_right_and_the_next_step_is_wrong(data: Path) -> None:
         assert f"Step {len(problem.tags['steps']) - 1}: " in problem.question
 
 
-def test_it_is_made_to_measure_with(data: Path) -> None:
+def test_processbench_has_no_training_problems(data: Path) -> None:
     with pytest.raises(TaskError, match="is a test set"):
         ProcessBench().train  # noqa: B018
     with pytest.raises(UnknownName, match="Did you mean 'math'"):

@@ -95,7 +95,7 @@ def test_renamed_variables_are_the_same_problem() -> None:
     assert len(keys) > 20 and all("ph" not in key.split() for key in keys)
 
 
-def test_settings() -> None:
+def test_proofs_settings_are_applied_and_checked() -> None:
     assert find("proofs") == (Proofs, {})
     assert set(LANGUAGES) == {"metamath", "smt", "coq"}
     plain = Proofs(languages=("metamath",), show_database=False)

@@ -65,7 +65,7 @@ def test_a_row_without_an_answer_is_named(tmp_path: Path) -> None:
         assert len(QuestionFile(data=path, bad_rows="skip").test) == 1
 
 
-def test_training_needs_other_questions(tmp_path: Path) -> None:
+def test_training_without_other_questions_is_refused(tmp_path: Path) -> None:
     asked = write(tmp_path / "test.jsonl", [{"problem": "What is 2 + 2?", "answer": "4"}])
     with pytest.raises(TaskError, match="train_data=FILE"):
         QuestionFile(data=asked).train  # noqa: B018
@@ -76,7 +76,7 @@ def test_training_needs_other_questions(tmp_path: Path) -> None:
         QuestionFile(data=asked, train_data=asked).train  # noqa: B018
 
 
-def test_what_is_no_file_of_questions(tmp_path: Path) -> None:
+def test_invalid_question_files_are_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"give \.jsonl"):
         QuestionFile(data="questions.txt").test  # noqa: B018
     with pytest.raises(UsageError, match="cannot be filled in"):

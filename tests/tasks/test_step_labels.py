@@ -97,8 +97,8 @@ def test_prm800k_s_alternatives_and_choices(tmp_path: Path) -> None:
     for row, trace in zip(given_rows, traces, strict=True):
         ratings = [c["rating"] for s in row["label"]["steps"] for c in s["completions"] or []]
         right = [{1: 1.0, 0: 1.0, -1: 0.0, None: None}[r] for r in ratings]
-        found = [trace.score(i, LABEL_SCORE) for i in range(1, len(trace.steps))]
-        assert sorted(map(str, right)) == sorted(str(f) for f in found if f is not None or None in ratings)
+        result = [trace.score(i, LABEL_SCORE) for i in range(1, len(trace.steps))]
+        assert sorted(map(str, right)) == sorted(str(f) for f in result if f is not None or None in ratings)
         assert [s.scores[LABEL_SCORE].reason for s in trace.steps[1:]].count("neutral") == ratings.count(0)
         assert bool(trace.answers()) == (row["label"]["finish_reason"] == "solution")
         assert trace.problem.answer == row["question"]["ground_truth_answer"]
@@ -113,8 +113,8 @@ def test_omega_prefixes_make_the_tree_they_came_from() -> None:
     for row, trace in zip(rows_of(sample("omega")), read_labels(sample("omega")), strict=True):
         question = row["question"]
         assert trace.steps[0].scores[LABEL_SCORE].value == row["reasoning_steps"][0]["mc_value"]
-        found = sorted((question + trace.text(i), s.value) for i, s in enumerate(trace.steps))
-        assert found == sorted((s["solution_prefix"], s["mc_value"]) for s in row["reasoning_steps"])
+        result = sorted((question + trace.text(i), s.value) for i, s in enumerate(trace.steps))
+        assert result == sorted((s["solution_prefix"], s["mc_value"]) for s in row["reasoning_steps"])
         for i in range(1, len(trace.steps)):
             parent = question + trace.text(trace.steps[i].parent or 0)
             mine = question + trace.text(i)
@@ -264,8 +264,8 @@ def test_questions_about_a_step_and_other_prompts_are_not_written(tmp_path: Path
     given_up = add_labelled_step(trace, 0, "d\n", Score(0.0))
     trace.steps[given_up].pruned = "low"
     for format in ("stepwise", "omega", "prm800k", "shepherd"):
-        found = {t.text(i).strip() for t in write_and_read([trace], format) for i in t.leaves()}
-        assert {x.replace("Step 1: ", "").replace("Step 2: ", "") for x in found} == {"a\nb", "d"}, format
+        result = {t.text(i).strip() for t in write_and_read([trace], format) for i in t.leaves()}
+        assert {x.replace("Step 1: ", "").replace("Step 2: ", "") for x in result} == {"a\nb", "d"}, format
     trace.steps[given_up].text = "\n"
     with pytest.raises(TaskError, match="step 6 has no text"):
         write_labels(tmp_path / "x.jsonl", [trace], "omega")
@@ -285,7 +285,7 @@ texts = texts.filter(lambda said: bool(said.strip()))
 
 
 @given(texts, st.lists(st.tuples(texts, st.sampled_from([True, False, 0.5])), min_size=1, max_size=6))
-def test_any_text_survives(question: str, steps: list[tuple[str, Any]]) -> None:
+def test_any_step_text_survives_the_round_trip(question: str, steps: list[tuple[str, Any]]) -> None:
     row = {"prompt": question, "completions": [s for s, _ in steps], "labels": [label for _, label in steps]}
     with tempfile.TemporaryDirectory() as folder:
         write_labels(Path(folder) / "b.jsonl", read_labels(put(Path(folder) / "a.jsonl", row)), "stepwise")
@@ -364,7 +364,7 @@ def test_a_bad_row_is_named_by_its_line(name: str, row: Any, why: str, tmp_path:
 
 
 @pytest.mark.parametrize("format", ["stepwise", "outcomes", "omega", "shepherd", "prm800k"])
-def test_a_rank_is_no_share_and_is_not_written_as_one(format: str, tmp_path: Path) -> None:
+def test_rank_scores_are_not_written_as_labels(format: str, tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").write_text('{"prompt": "Q", "completions": ["a", "b", "a"], "scores": [1, 2, -1]}')
     traces = read_labels(tmp_path / "r.jsonl")
     with pytest.raises(TaskError, match=r"a score of -?\d is no share"):
@@ -374,7 +374,7 @@ def test_a_rank_is_no_share_and_is_not_written_as_one(format: str, tmp_path: Pat
     assert len(read_labels(tmp_path / "out.jsonl")) == 2, "an answer is not better than itself"
 
 
-def test_half_a_character_is_written_and_read_again(tmp_path: Path) -> None:
+def test_lone_surrogate_survives_the_round_trip(tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").write_text('{"prompt": "Q", "completion": "a\\ud800", "label": true}')
     traces = read_labels(tmp_path / "r.jsonl")
     write_labels(tmp_path / "out.jsonl", traces, "outcomes")
@@ -431,16 +431,16 @@ def test_processbench_and_the_oracle() -> None:
         labels = [t.problem.tags["first_wrong"] for t in traces]
         assert len(traces) == total and sum(label >= 0 for label in labels) == wrong
         told = [[t.score(i, LABEL_SCORE) for i in range(1, len(t.steps))] for t in traces]
-        found = [first_wrong_step([1.0 if x is None else x for x in steps]) for steps in told]
-        assert score_first_errors(found, labels).f1 == 1.0, "labels are their own oracle"
+        result = [first_wrong_step([1.0 if x is None else x for x in steps]) for steps in told]
+        assert score_first_errors(result, labels).f1 == 1.0, "labels are their own oracle"
         nothing = score_first_errors([-1] * total, labels)
         assert (nothing.error_accuracy, nothing.correct_accuracy, nothing.f1) == (0.0, 1.0, 0.0)
 
 
 def test_f1_is_the_harmonic_mean_of_both_accuracies() -> None:
     """Two of four first errors found, three of four right solutions let pass: 2 * .5 * .75 / 1.25."""
-    found = score_first_errors([0, 2, 1, -1, -1, -1, -1, 3], [0, 2, 2, 1, -1, -1, -1, -1])
-    assert (found.error_accuracy, found.correct_accuracy) == (0.5, 0.75) and found.f1 == pytest.approx(0.6)
+    result = score_first_errors([0, 2, 1, -1, -1, -1, -1, 3], [0, 2, 2, 1, -1, -1, -1, -1])
+    assert (result.error_accuracy, result.correct_accuracy) == (0.5, 0.75) and result.f1 == pytest.approx(0.6)
     with pytest.raises(UsageError, match="with an error and solutions without"):
         score_first_errors([0], [0])
     with pytest.raises(UsageError, match="do not match"):
@@ -545,7 +545,7 @@ def test_a_mark_of_several_tokens_and_an_end() -> None:
 
 
 @given(st.text(st.sampled_from("ab \n"), max_size=40), st.sampled_from(["\n", "\n\n", "ab"]))
-def test_pieces_are_the_whole(text: str, separator: str) -> None:
+def test_split_pieces_concatenate_to_the_step(text: str, separator: str) -> None:
     cuts = step_ends(tokens(text), spell, separator)
     pieces = [text[a:b] for a, b in zip([0, *cuts], cuts, strict=False)]
     assert "".join(pieces) == text and cuts == sorted(set(cuts))

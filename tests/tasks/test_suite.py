@@ -24,9 +24,9 @@ VERSION_1 = "7f2b7dcb6d4656e0"
 
 
 def kind(category: str, name: str) -> list[SuiteQuestion]:
-    found = [item for item in category_questions(category) if item.kind == name]
-    assert len(found) >= 10
-    return found
+    result = [item for item in category_questions(category) if item.kind == name]
+    assert len(result) >= 10
+    return result
 
 
 def correct_text(item: SuiteQuestion) -> str:
@@ -84,7 +84,7 @@ def test_thinking_is_a_matter_of_the_prompt_only() -> None:
     assert score_text(Suite(), number, number.answer["number"]) == 0.0
 
 
-def test_no_letter_is_favoured() -> None:
+def test_answer_letters_are_balanced() -> None:
     for category in ("deduction", "spatial", "common-sense"):
         letters = Counter(
             i.answer["choice"] for i in category_questions(category) if len(i.answer.get("options", "")) == 4
@@ -92,14 +92,14 @@ def test_no_letter_is_favoured() -> None:
         assert max(letters.values()) <= 0.45 * sum(letters.values())
 
 
-def test_votes_can_be_counted() -> None:
+def test_extract_answer_supports_votes() -> None:
     read = Suite().verifier.extract_answer
     assert read("so \\boxed{12}") == read("\\boxed{12.0}") == "12"
     assert read("\\boxed{(B)}") == read("The answer is B.") == "B"
     assert read("hm") is None
 
 
-def test_settings_that_cannot_be() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(UnknownName, match="'deduction'"):
         Suite(categories=("deducton",))
     with pytest.raises(UsageError, match="twice"):
@@ -117,9 +117,9 @@ def test_settings_that_cannot_be() -> None:
 
 def test_expressions_by_python() -> None:
     for item in kind("arithmetic", "expression"):
-        found = re.fullmatch(r"What is ([\d+*()\- ]+)\?", item.question)
-        assert found
-        assert eval(found[1]) == int(correct_text(item))
+        result = re.fullmatch(r"What is ([\d+*()\- ]+)\?", item.question)
+        assert result
+        assert eval(result[1]) == int(correct_text(item))
 
 
 def test_stories_by_other_arithmetic() -> None:
@@ -296,12 +296,12 @@ def test_dice_by_rolling_all_six_faces() -> None:
         "north": "SNTBEW", "south": "NSBTEW", "east": "WENSTB", "west": "EWNSBT",
     }  # fmt: skip
     for item in kind("spatial", "rolling"):
-        found = re.search(r"On top is (\d), (\d) faces north and (\d) faces east.* to the ([a-z, ]+)\.", item.question)
-        assert found
-        top, north, east = (int(found[i]) for i in (1, 2, 3))
+        result = re.search(r"On top is (\d), (\d) faces north and (\d) faces east.* to the ([a-z, ]+)\.", item.question)
+        assert result
+        top, north, east = (int(result[i]) for i in (1, 2, 3))
         faces = {"T": top, "B": 7 - top, "N": north, "S": 7 - north, "E": east, "W": 7 - east}
         assert sorted(faces.values()) == [1, 2, 3, 4, 5, 6]
-        for wind in found[4].split(", "):
+        for wind in result[4].split(", "):
             faces = {to: faces[source] for to, source in zip("TBNSEW", roll[wind], strict=True)}
         assert int(correct_text(item)) == faces["T"]
 

@@ -75,7 +75,7 @@ def test_formulas_by_hand(text, wanted):
     max_leaves=8,
 ))  # fmt: skip
 @settings(max_examples=80, deadline=None)
-def test_formulas_are_pythons_arithmetic(text):
+def test_formulas_equal_python_arithmetic(text):
     values = {"a": 3, "b": -4, "c": 11}
     assert of(text, **values) == eval(text, {}, values)
 
@@ -83,7 +83,7 @@ def test_formulas_are_pythons_arithmetic(text):
 @pytest.mark.parametrize(
     "text", ["1 / (a - 3)", "sqrt(2)", "\\pi a", "\\sin(a)", "a^(1/2)", "(a^999)^999", "2000!", "0^0"]
 )
-def test_what_has_no_exact_value_is_not_rounded(text):
+def test_inexact_formulas_are_refused(text):
     with pytest.raises(NoExactValue):
         of(text, a=3)
 
@@ -92,7 +92,7 @@ def test_what_has_no_exact_value_is_not_rounded(text):
     "text",
     ["a +", "a ** b ** c", "__import__('os')", "a;b", "new + 1", "pi a", "sin(a)", "floor(a", "x" * 600, ""],
 )
-def test_what_is_no_formula_is_refused(text):
+def test_invalid_formulas_are_refused(text):
     with pytest.raises(TaskError, match="formula"):
         Formula.parse(text, ["a", "b", "c"])
 
@@ -168,7 +168,7 @@ def test_latex_stays_and_answers_may_be_fractions():
         ({"kind": "x"}, "'kind', which no template has"),
     ],
 )  # fmt: skip
-def test_bad_templates_say_what_is_wrong(change, said):
+def test_invalid_template_error_names_the_problem(change, said):
     with pytest.raises(TaskError, match=said):
         Template.parse({**APPLE_TEMPLATE, **change}, "file.json, template 1")
 
@@ -178,7 +178,7 @@ def test_templates_that_cannot_be_met_say_which_condition():
         list(generate_from_templates([Template.parse({**APPLE_TEMPLATE, "let": {"bought": "0"}}, "x")], 1, 0))
 
 
-def test_files_of_templates(tmp_path):
+def test_template_files_load(tmp_path):
     (tmp_path / "one.json").write_text(json.dumps(APPLE_TEMPLATE))
     (tmp_path / "list.json").write_text(json.dumps([APPLE_TEMPLATE, {**APPLE_TEMPLATE, "name": "pears"}]))
     (tmp_path / "lines.jsonl").write_text("\n".join(json.dumps({**APPLE_TEMPLATE, "name": n}) for n in "ab"))
@@ -216,9 +216,9 @@ def test_the_one_way_to_an_answer():
         "(n0 * n1)",
     }  # two ways: nobody knows which was meant
     assert find_formulas((3, 4), Fraction(100)) == []
-    found = infer_template(APPLE_PROBLEM.question, "31")
-    assert found is not None and found.numbers == (15, 4, 20)
-    assert found.formula.value({"n0": Fraction(1), "n1": Fraction(2), "n2": Fraction(9)}) == 8
+    result = infer_template(APPLE_PROBLEM.question, "31")
+    assert result is not None and result.numbers == (15, 4, 20)
+    assert result.formula.value({"n0": Fraction(1), "n1": Fraction(2), "n2": Fraction(9)}) == 8
 
 
 @given(st.lists(st.integers(2, 60), min_size=2, max_size=3), st.integers(0, 3**2 - 1))
@@ -279,7 +279,7 @@ def test_names_and_things_change_only_words():
         assert question == "Oranges: he eats an orange of 5 oranges."
 
 
-def test_a_mutation_knows_its_parent():
+def test_mutation_records_its_parent():
     changed = mutate(problem(APPLE_PROBLEM.question, "31", domain="fruit"), "numbers", "m/0", 5)
     assert changed is not None and changed.id == "m/0"
     tags = {k: changed.tags[k] for k in ("source", "operator", "parents", "seed", "domain")}
@@ -290,7 +290,7 @@ def test_a_mutation_knows_its_parent():
 # What is there already
 
 
-def test_word_for_word():
+def test_exact_duplicates_ignore_case_and_spacing():
     texts = ["What is 3 + 4?", "what is  3 + 4", "What is 3 - 4?", "Was ist das?", "什么是 3 + 4?", "什么是 3 - 4?"]
     assert exact_duplicates(texts) == [None, 0, None, None, None, None]
     assert normalize_question("A?! ") == "a"
@@ -318,19 +318,19 @@ def test_near_duplicates_are_those_of_a_full_comparison():
         ]
         wanted.append(near[0] if near else None)
         kept += [] if near else [i]
-    found = near_duplicates(texts, 0.7)
+    result = near_duplicates(texts, 0.7)
     assert sum(w is not None for w in wanted) > 8
-    assert sum(f == w for f, w in zip(found, wanted, strict=True)) >= len(texts) - 2  # MinHash may miss a few
-    assert all(w is not None for f, w in zip(found, wanted, strict=True) if f is not None)  # and claims none falsely
+    assert sum(f == w for f, w in zip(result, wanted, strict=True)) >= len(texts) - 2  # MinHash may miss a few
+    assert all(w is not None for f, w in zip(result, wanted, strict=True) if f is not None)  # and claims none falsely
 
 
-def test_without_the_library_one_is_told_what_to_install(monkeypatch):
+def test_missing_datasketch_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasketch", None)
     with pytest.raises(MissingExtra, match=r"needs the package 'datasketch': pip install 'ponder\[data\]'"):
         near_duplicates(["a"], 0.8)
 
 
-def test_by_embeddings():
+def test_embedding_near_duplicates_are_found():
     vectors = {"a": [1.0, 0.0], "a'": [0.99, 0.14], "b": [0.0, 1.0], "zero": [0.0, 0.0]}
     assert embedding_near_duplicates(lambda texts: [vectors[t] for t in texts], ["a", "b", "a'", "zero"], 0.9) == [
         None,
@@ -401,7 +401,7 @@ def test_requests_say_what_they_need():
         ("x" * 30_000, "too long"),
     ],
 )
-def test_replies(reply, wanted):
+def test_parse_reply_reads_problem_and_answer(reply, wanted):
     assert parse_reply(reply) == wanted
 
 
@@ -452,7 +452,7 @@ def test_missing_columns_are_named(tmp_path):
         read_problems(tmp_path / "nowhere")
 
 
-def test_a_conversation_stays_one():
+def test_conversation_prompt_is_kept():
     talk = ({"role": "system", "content": "s"}, {"role": "user", "content": "q"})
     row = to_row(Problem("x", talk, "1", {"source": "given"}))
     assert row["prompt"] == list(talk) and row["tags"] == {"source": "given"}

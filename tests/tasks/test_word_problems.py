@@ -15,7 +15,7 @@ needs_data = pytest.mark.skipif(not os.environ.get("PONDER_DATA"), reason="PONDE
 
 @needs_data
 @pytest.mark.parametrize(("task", "train", "test"), [(GSM8K(), 7473, 1319), (SVAMP(), 695, 305), (MAWPS(), 1291, 573)])
-def test_real_sets(task, train, test):
+def test_word_problem_datasets_load(task, train, test):
     assert isinstance(task, Task)
     assert (len(task.train), len(task.test)) == (train, test)
     asked = [{split_key(p.question) for p in side} for side in (task.train, task.test)]
@@ -56,7 +56,7 @@ def gsm(question, answer="1 + 1 = <<1+1=2>>2\n#### 2"):
     return {"question": question, "answer": answer}
 
 
-def test_gsm8k_drops_from_train_what_stands_in_test(data):
+def test_gsm8k_train_excludes_test_questions(data):
     write(data, "gsm8k/train.jsonl", gsm("How many, then?"), gsm("Other"), gsm("Third"))
     write(data, "gsm8k/test.jsonl", gsm("how many then"), gsm("Fourth", "#### 1,234"))
     task = GSM8K(style="plain")

@@ -39,23 +39,23 @@ def test_quantize_rounds_to_nearest_level_per_block(signed: bool, count: int) ->
     x = (x if signed else x**2).astype(np.float32)
     codes, top = adam_states.quantize(torch.from_numpy(x), signed)
     assert codes.dtype == torch.uint8 and len(codes) == count and len(top) == -(-count // 256)
-    found = adam_states.dequantize(codes, top, signed).numpy()
+    result = adam_states.dequantize(codes, top, signed).numpy()
     book = np.float32(adam_states.quantization_levels(signed).numpy())
     for a in range(0, count, 256):
         block, largest = x[a : a + 256], np.abs(x[a : a + 256]).max()
         near = np.abs(book[None] * largest - block[:, None]).min(1)
         if not signed:  # but zero is for zero alone
             near = np.where(block > 0, np.abs(book[None, 1:] * largest - block[:, None]).min(1), near)
-        assert np.all(np.abs(found[a : a + 256] - block) <= near * (1 + 1e-4) + 1e-6 * np.abs(block))
-        assert np.all((found[a : a + 256] == 0) == (block == 0)) or signed
+        assert np.all(np.abs(result[a : a + 256] - block) <= near * (1 + 1e-4) + 1e-6 * np.abs(block))
+        assert np.all((result[a : a + 256] == 0) == (block == 0)) or signed
 
 
 def test_quantize_handles_tiny_and_zero_blocks() -> None:
     x = torch.zeros(768)
     x[300:310], x[600] = 1e-40, 1e-30  # 1e-40 is subnormal
     for signed in (True, False):
-        found = adam_states.dequantize(*adam_states.quantize(x, signed), signed)
-        torch.testing.assert_close(found, x, rtol=0.08, atol=0)
+        result = adam_states.dequantize(*adam_states.quantize(x, signed), signed)
+        torch.testing.assert_close(result, x, rtol=0.08, atol=0)
 
 
 def test_int8_states_take_a_quarter_of_memory() -> None:

@@ -116,8 +116,8 @@ def test_state_floats_round_trip_exactly(run: Run) -> None:
     values = [0.1, 1e-320, 1 / 3, -0.0, 1.7976931348623157e308, 2.0**-1074]
     with CheckpointWriter(run) as saver:
         saver.save(1, {}, {"values": values}, {})
-    found = load_latest(run)
-    assert found is not None and [v.hex() for v in found.state["values"]] == [v.hex() for v in values]
+    result = load_latest(run)
+    assert result is not None and [v.hex() for v in result.state["values"]] == [v.hex() for v in values]
 
 
 def test_resume_dtype_is_that_of_the_run(run: Run) -> None:
@@ -153,8 +153,8 @@ def test_background_save_does_not_block_training(run: Run) -> None:
         facts["list"].append(2)
         gate.open.set()
         saver.wait()
-        found = load_latest(run)
-    assert found is not None and torch.equal(found.tensors["weight"], torch.ones(3)) and found.state == {"list": [1]}
+        result = load_latest(run)
+    assert result is not None and torch.equal(result.tensors["weight"], torch.ones(3)) and result.state == {"list": [1]}
 
 
 def test_background_saves_are_sequential(run: Run) -> None:
@@ -198,7 +198,7 @@ def spoilt(folder: Path) -> None:
     raise ModelError("the weights are not there")
 
 
-FAILED = r"step-000002 \(Input/output error\): put that right and run again; the one before is kept"
+FAILED = r"step-000002 \(Input/output error\): fix this and run again; the previous checkpoint is kept"
 
 
 def test_foreground_save_error_is_raised_at_once(run: Run) -> None:
@@ -270,7 +270,7 @@ def test_stop_request_ends_wait_for_disk_space(run: Run, background: bool) -> No
     wants = lambda: True  # noqa: E731
     signals.add_stop_check(wants)
     try:
-        with pytest.raises(RunError, match=r"step-000002 \(No space left on device\): put that right"):
+        with pytest.raises(RunError, match=r"step-000002 \(No space left on device\): fix this"):
             with CheckpointWriter(run, background=background) as saver:
                 saver.save(2, tensors(2), state(2), {"model": fill})
     finally:

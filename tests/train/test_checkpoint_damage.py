@@ -154,8 +154,8 @@ def test_damaged_byte_falls_back_to_previous_checkpoint(file: str, run: Run) -> 
         flip(folder / file, at)
         said = rf"^step-000020 is damaged \({file}: .*\): the run goes on from step-000010, which is whole$"
         with pytest.warns(UserWarning, match=said):
-            found = load_latest(run)
-        assert found is not None and found.step == 10 and found.fallback_reason.startswith("step-000020 is damaged")
+            result = load_latest(run)
+        assert result is not None and result.step == 10 and result.fallback_reason.startswith("step-000020 is damaged")
         assert checkpoint_names(run) == ["step-000010", "step-000020.damaged"], "nobody takes it for whole again"
         folder.with_name("step-000020.damaged").rename(folder)
         flip(folder / file, at)

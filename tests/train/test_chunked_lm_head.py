@@ -90,12 +90,12 @@ def test_divergence_values_and_gradients(chunk: int, heat: float, mix: float, mo
         hidden, weight, _ = inputs(kind)
         taught = torch.randn(N, 3, generator=torch.Generator().manual_seed(5), dtype=kind, requires_grad=True)
         teacher = torch.randn(V, 3, generator=torch.Generator().manual_seed(6), dtype=kind, requires_grad=True)
-        found = chunked_lm_head.divergence(hidden, weight, taught, teacher, heat, mix)
-        (found * coefficient).sum().backward()
+        result = chunked_lm_head.divergence(hidden, weight, taught, teacher, heat, mix)
+        (result * coefficient).sum().backward()
         h, w, g, t = doubled(hidden, weight, taught, teacher)
         expected = plain_divergence(h, w, g, t, heat, mix)
         (expected * coefficient).sum().backward()
-        close(found, expected, size)
+        close(result, expected, size)
         close(hidden.grad, h.grad, size)
         close(weight.grad, w.grad, size)
         assert taught.grad is None and teacher.grad is None
@@ -171,8 +171,8 @@ def test_token_logprobs_in_bfloat16(chunk: int, monkeypatch: pytest.MonkeyPatch)
     h, w = doubled(hidden, weight)
     true_logp, true_entropy = plain(h, w, target, 1.0)
     (true_logp.sum() + true_entropy.sum()).backward()
-    for found, expected in ((logp, true_logp), (entropy, true_entropy), (hidden.grad, h.grad), (weight.grad, w.grad)):
-        close(found, expected, 0.01)
+    for result, expected in ((logp, true_logp), (entropy, true_entropy), (hidden.grad, h.grad), (weight.grad, w.grad)):
+        close(result, expected, 0.01)
 
     apart = chunked_lm_head.divergence(hidden, weight, hidden.detach().flip(0), weight.detach(), 1.0, 0.5)
     assert apart.dtype == torch.float32

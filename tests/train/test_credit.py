@@ -67,12 +67,12 @@ def test_leave_one_out_is_its_formula(rewards: list[float]) -> None:
 @pytest.mark.parametrize("rule", RULES)
 @given(REWARDS, st.randoms(use_true_random=False))
 def test_group_advantages_sum_to_zero_in_any_order(rule: Rule, rewards: list[float], random: Random) -> None:
-    found = rule(rewards)
-    assert np.isfinite(found).all()
-    assert abs(found.sum()) <= 1e-9 * max(1.0, np.abs(found).max()) * len(rewards) + 1e-6 * np.ptp(found)
+    result = rule(rewards)
+    assert np.isfinite(result).all()
+    assert abs(result.sum()) <= 1e-9 * max(1.0, np.abs(result).max()) * len(rewards) + 1e-6 * np.ptp(result)
     order = list(range(len(rewards)))
     random.shuffle(order)
-    np.testing.assert_allclose(rule([rewards[i] for i in order]), found[order], rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(rule([rewards[i] for i in order]), result[order], rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -131,18 +131,18 @@ def test_gae_is_its_double_sum(rewards: list[float], values: list[float], gamma:
 
 @given(st.lists(NUMBERS, min_size=1, max_size=5))
 def test_whiten_is_over_all_parts(parts: list[list[float]]) -> None:
-    found = credit.whiten([np.array(p) for p in parts])
-    assert [len(p) for p in found] == [len(p) for p in parts]
+    result = credit.whiten([np.array(p) for p in parts])
+    assert [len(p) for p in result] == [len(p) for p in parts]
     every = [x for p in parts for x in p]
     mean = sum(every) / len(every)
     std = math.sqrt(sum((x - mean) ** 2 for x in every) / len(every))
     if min(every) == max(every):
-        assert not np.concatenate(found).any()
+        assert not np.concatenate(result).any()
     elif std > 1e-6:
-        np.testing.assert_allclose(np.concatenate(found), [(x - mean) / std for x in every], rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(np.concatenate(result), [(x - mean) / std for x in every], rtol=1e-6, atol=1e-6)
 
 
-def test_whiten_of_nothing() -> None:
+def test_whiten_of_empty_or_equal_values_is_zero() -> None:
     assert credit.whiten([]) == []
     assert not np.concatenate(credit.whiten([np.full(3, 0.1 + 0.2), np.full(4, 0.1 + 0.2)])).any()
 
@@ -200,15 +200,15 @@ def test_scored_answers_leave_tool_output_out() -> None:
         long.note("values")
 
 
-def test_gae_skips_what_a_tool_wrote() -> None:
+def test_gae_skips_tool_output() -> None:
     """Per-token credit of an answer in parts is that of the same answer without its tools."""
     trace, (a, b, c, _) = with_tools()
     long = credit.scored_answers(trace, "wanted")[0]
     r, v = np.array([0, 0, 0, 0, 0, 1.0]), np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
     expected = credit.gae(r, v, 0.9, 0.8)
     credit.assign_to_tokens([long], [expected])
-    found = np.concatenate([trace.steps[i].advantages for i in (a, b, c)])
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    result = np.concatenate([trace.steps[i].advantages for i in (a, b, c)])
+    np.testing.assert_allclose(result, expected, rtol=1e-6)
     assert [s.advantages is None for s in trace.steps] == [True, False, True, False, True, False, True]
 
 
@@ -264,11 +264,11 @@ def test_tree_credit_values_and_advantages() -> None:
     credit.assign_tree_credit(trace, "wanted")
     expected = {"a": 0.25, "b": 0.25, "c": -0.25, "d": -0.5, "b1": 0, "b2": 0, "c1": 0.5, "c2": -0.5, "d1": 0, "d2": 0}
     for name, i in at.items():
-        found = trace.steps[i].advantages
+        result = trace.steps[i].advantages
         if name in ("none", "nowhere"):
-            assert found is None
+            assert result is None
         else:
-            assert found.tolist() == [expected[name]] * len(trace.steps[i].token_ids)
+            assert result.tolist() == [expected[name]] * len(trace.steps[i].token_ids)
     assert trace.steps[0].advantages is None
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import float64_losses
-from fakes import mixed_groups, perturb, plain_hidden, tiny_decoder, weights64
+from fakes import mixed_groups, perturb, tiny_decoder
 from float64_losses import gap
 from ponder.nets.decoder import Decoder
 from ponder.nets.decoder_with_head import DecoderWithHead
@@ -19,6 +19,7 @@ from ponder.train.objective import Critic
 from ponder.train.optimizer import AdamW
 from ponder.train.ppo import PPO
 from ponder.types import Trace
+from reference_decoder import plain_hidden, weights64
 
 RULE = PPO(kl=None)
 
@@ -32,7 +33,7 @@ def seen(net: Decoder, traces: list[Trace], rule: PPO = RULE) -> Learner:
     return learner
 
 
-def test_values_begin_at_zero_and_the_policy_stays_its_own() -> None:
+def test_critic_starts_at_zero_and_leaves_the_policy_unchanged() -> None:
     net = tiny_decoder()
     before = copy.deepcopy(net.state_dict())
     learner, traces = make_critic_learner(net, Critic(optimizer=AdamW(lr=0.1))), mixed_groups()
@@ -67,9 +68,9 @@ def test_critic_loss_and_gradient(clip: float | None) -> None:
     moved = make_critic_learner(perturb(learner.net, 0.02, seed=3), Critic(value_clip=clip, optimizer=AdamW(lr=1e-9)))
     wide = 1e9 if clip is None else clip
     loss, expected = float64_losses.step(lambda of: float64_losses.critic(of, wide), moved.net, traces)
-    found = moved.gradient(traces)
-    assert gap(found, expected) < 1e-5
-    assert "lm_head.weight" not in found, "a critic has no words"
+    result = moved.gradient(traces)
+    assert gap(result, expected) < 1e-5
+    assert "lm_head.weight" not in result, "a critic has no words"
     told = critic_metrics(moved.step(traces))
     assert told["critic/loss"] == pytest.approx(loss, rel=1e-5)
     assert told.keys() == {"critic/loss", "critic/grad_norm", "critic/lr"}
@@ -87,7 +88,7 @@ def test_temperature_is_not_in_values() -> None:
     assert np.array_equal(*read) and read[0].any()
 
 
-def test_undecided_answers_teach_the_critic_nothing() -> None:
+def test_undecided_answers_give_the_critic_no_gradient() -> None:
     traces = mixed_groups()
     learner = seen(tiny_decoder(), traces)
     undecided = traces[2].steps[2]

@@ -60,10 +60,10 @@ def work(case: str, peers: DataParallelGroup) -> dict[str, Any]:
 def process(rank: int, size: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=size)
     peers = current_group()
-    found: dict[str, Any] = {case: work(case, peers) for case in CASES}
-    found["any"] = [peers.any(rank == 1), peers.any(False), peers.any(True)]
-    found["rank"] = peers
-    torch.save(found, f"{folder}/{rank}")
+    result: dict[str, Any] = {case: work(case, peers) for case in CASES}
+    result["any"] = [peers.any(rank == 1), peers.any(False), peers.any(True)]
+    result["rank"] = peers
+    torch.save(result, f"{folder}/{rank}")
     dist.destroy_process_group()
 
 
@@ -89,7 +89,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("case", CASES)
 def test_two_processes_give_the_gradient_of_one(case: str, two: list[dict[str, Any]]) -> None:
     alone = work(case, SINGLE_PROCESS)
-    here, there = (found[case] for found in two)
+    here, there = (result[case] for result in two)
     near = 1e-2 if case == "bfloat16" else 1e-6  # there the sums are float32, what is summed is not
     assert turned(here["grads"], alone["grads"]) < near
     assert all(torch.equal(g, there["grads"][n]) for n, g in here["grads"].items()), "and the same one"
@@ -99,16 +99,16 @@ def test_two_processes_give_the_gradient_of_one(case: str, two: list[dict[str, A
 
 
 def test_one_process_may_have_no_work(two: list[dict[str, Any]]) -> None:
-    assert sorted(found["one trace"]["mine"] for found in two) == [0, 1]
-    assert sorted(found["grpo"]["mine"] for found in two) == [2, 3]
+    assert sorted(result["one trace"]["mine"] for result in two) == [0, 1]
+    assert sorted(result["grpo"]["mine"] for result in two) == [2, 3]
 
 
 def test_current_group_of_processes(two: list[dict[str, Any]]) -> None:
-    assert [found["rank"] for found in two] == [
+    assert [result["rank"] for result in two] == [
         DataParallelGroup(0, 2),
         DataParallelGroup(1, 2),
     ] and current_group() == SINGLE_PROCESS
-    assert [found["any"] for found in two] == [[True, False, True]] * 2
+    assert [result["any"] for result in two] == [[True, False, True]] * 2
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])

@@ -185,14 +185,14 @@ def test_dpo_loss_starts_at_log_2() -> None:
         assert measured(DPO(beta, label_smoothing=0.3), same, {}).loss == pytest.approx(math.log(2), abs=1e-6)
         assert measured(DPO(beta, "ipo"), same, {}).loss == pytest.approx(1 / (4 * beta**2), rel=1e-5)
     for kind in ("forward", "reverse", "jsd"):
-        found = measured(Distill(kind), same, {})  # type: ignore[arg-type]
-        assert found.loss == pytest.approx(0.0, abs=1e-6) and np.abs(found.grad_NV).max() < 1e-6
+        result = measured(Distill(kind), same, {})  # type: ignore[arg-type]
+        assert result.loss == pytest.approx(0.0, abs=1e-6) and np.abs(result.grad_NV).max() < 1e-6
 
 
 def test_dpo_is_finite_for_large_margins() -> None:
     far = replace(W, reference=tuple(r + (300 if i % 2 else -300) for i, r in enumerate(W.reference)))
-    found = measured(DPO(beta=5.0), far, {})
-    assert np.isfinite(found.loss) and np.isfinite(found.grad_NV).all()
+    result = measured(DPO(beta=5.0), far, {})
+    assert np.isfinite(result.loss) and np.isfinite(result.grad_NV).all()
 
 
 def test_credit_metrics() -> None:

@@ -23,7 +23,7 @@ both = pytest.mark.parametrize("broken", [False, True], ids=["right", "mistake"]
 
 
 @both
-def test_3_equal_rewards_earn_exactly_nothing(broken: bool, monkeypatch: Patch) -> None:
+def test_3_equal_rewards_give_exactly_zero(broken: bool, monkeypatch: Patch) -> None:
     def epsilon(rewards: Sequence[float], divide_by_std: bool = True, bessel: bool = False) -> np.ndarray:
         r = np.asarray(rewards, np.float32)
         return (r - r.mean()) / (r.std() + np.float32(1e-9))

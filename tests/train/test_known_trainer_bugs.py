@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import float64_losses
-from fakes import fails_if, mixed_groups, perturb, plain_logprobs, tiny_decoder, trace_group, weights64
+from fakes import fails_if, mixed_groups, perturb, tiny_decoder, trace_group
 from float64_losses import gap, turned
 from ponder.errors import UsageError
 from ponder.nets import decoder, lora
@@ -33,6 +33,7 @@ from ponder.train.objective import KL, Objective
 from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.train.policy_gradient import DAPO, GRPO
 from ponder.types import Score, Trace
+from reference_decoder import plain_logprobs, weights64
 
 Patch = pytest.MonkeyPatch
 PLAIN = GRPO(kl=None)
@@ -91,8 +92,8 @@ def test_2_masked_tokens_leave_numerator_and_denominator(mistake: str, monkeypat
     if mistake == "tool":
         traces[-1].steps[3].advantages = np.zeros(4, np.float32)  # no weight above, but counted below
     with fails_if(bool(mistake)):
-        found = Learner(tiny_decoder(), rule).gradient(traces)
-        assert gap(found, expected) < 1e-5
+        result = Learner(tiny_decoder(), rule).gradient(traces)
+        assert gap(result, expected) < 1e-5
 
 
 def everywhere(heat: float) -> None:
@@ -127,7 +128,9 @@ def test_5_temperature_is_in_every_log_probability(mistake: str, monkeypatch: Pa
 
 @pytest.mark.parametrize(("passes", "minibatches"), [(3, 1), (2, 2)])
 @both
-def test_6_old_is_of_before_the_first_update(passes: int, minibatches: int, broken: bool, monkeypatch: Patch) -> None:
+def test_6_old_logprobs_are_from_before_the_first_update(
+    passes: int, minibatches: int, broken: bool, monkeypatch: Patch
+) -> None:
     if broken:  # old = current in each pass and mini-batch
         monkeypatch.setattr(readouts.LogprobReadout, "needs_old_logprobs", False)
     traces = credited()
@@ -178,8 +181,8 @@ def test_8_kl_in_the_loss_pulls_back(mistake: Callable[[Tensor, Tensor], Tensor]
         step.advantages = np.zeros(len(step.token_ids), np.float32)
     _, expected = float64_losses.step(lambda of: float64_losses.grpo(of, 1.0), net, traces, learner.reference)
     with fails_if(mistake is not None):
-        found = learner.gradient(traces)
-        assert max(float(g.norm()) for g in found.values()) > 0 and gap(found, expected) < 1e-5
+        result = learner.gradient(traces)
+        assert max(float(g.norm()) for g in result.values()) > 0 and gap(result, expected) < 1e-5
         kept = [learner.step(traces)["kl"] for _ in range(4)]
         assert kept[0] > kept[1] > kept[2] > kept[3] >= 0
     with pytest.raises(UsageError, match="k1 in the loss has no gradient"):
@@ -215,7 +218,7 @@ def test_9_no_zero_times_infinity(mistake: str, monkeypatch: Patch) -> None:
 
 
 @both
-def test_10_adapters_off_is_the_reference_only_if_they_began_at_zero(
+def test_10_disabled_adapters_are_the_reference_only_if_they_started_at_zero(
     broken: bool, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     if broken:
@@ -240,7 +243,7 @@ def test_10_adapters_off_is_the_reference_only_if_they_began_at_zero(
 
 
 @both
-def test_11_the_end_is_learned_even_where_it_is_the_pad(broken: bool, monkeypatch: Patch) -> None:
+def test_11_eos_is_trained_even_if_it_is_the_pad_token(broken: bool, monkeypatch: Patch) -> None:
     """Never a second end: test_sft.py. Padding with it: test_invariance.py."""
     net = tiny_decoder()
     net.config = replace(net.config, pad=2)
@@ -254,26 +257,26 @@ def test_11_the_end_is_learned_even_where_it_is_the_pad(broken: bool, monkeypatc
 
 @pytest.mark.parametrize("kind", ["untied", "window", "gemma"])
 @both
-def test_12_packed_equals_alone(kind: str, broken: bool, monkeypatch: Patch) -> None:
+def test_12_packed_batch_equals_single_sequences(kind: str, broken: bool, monkeypatch: Patch) -> None:
     if broken:  # positions that count on through the pack
         real = learning.make_tree_attention
 
         def running(*args: Any) -> Any:
-            found = real(*args)
-            found.positions_T = torch.arange(len(found.positions_T))
-            return found
+            result = real(*args)
+            result.positions_T = torch.arange(len(result.positions_T))
+            return result
 
         monkeypatch.setattr(learning, "make_tree_attention", running)
     net, traces = tiny_decoder(kind), credited()
     learner = Learner(net, PLAIN)
     batch = pack.pack(pack.plan(traces, PLAIN.weigh, trains_zero_advantage=True), net.device)
     with torch.no_grad():
-        found = learner.readout.loss_inputs(learner, batch).logprobs_N
+        result = learner.readout.loss_inputs(learner, batch).logprobs_N
     paths = {id(s): t.token_ids(i).tolist() for t in traces for i, s in enumerate(t.steps)}
     w = weights64(net)
     alone = torch.cat([plain_logprobs(net, w, paths[id(s)], len(s.token_ids)).detach() for s in batch.steps])
     with fails_if(broken):
-        assert float((found - alone).abs().max()) < 1e-5
+        assert float((result - alone).abs().max()) < 1e-5
 
 
 @both
@@ -291,7 +294,7 @@ def test_13_no_dropout(broken: bool, monkeypatch: Patch) -> None:
 
 
 @both
-def test_14_the_head_keeps_no_logits(broken: bool, monkeypatch: Patch) -> None:
+def test_14_lm_head_keeps_no_logits(broken: bool, monkeypatch: Patch) -> None:
     kept: list[tuple[int, ...]] = []
     if broken:
         monkeypatch.setattr(readouts, "token_logprobs", float64_losses.full_logprobs)
@@ -304,7 +307,7 @@ def test_14_the_head_keeps_no_logits(broken: bool, monkeypatch: Patch) -> None:
 
 
 @both
-def test_14_the_head_sums_in_float32(broken: bool, monkeypatch: Patch) -> None:
+def test_14_lm_head_sums_in_float32(broken: bool, monkeypatch: Patch) -> None:
     """Many small pieces in bfloat16: a running bfloat16 sum would stop growing."""
     monkeypatch.setattr(chunked_lm_head, "_CHUNK_BYTES", 1)
     if broken:
@@ -332,7 +335,7 @@ def test_17_clipping_is_by_the_global_norm(broken: bool, monkeypatch: Patch) -> 
         assert float(moment.norm()) == pytest.approx(0.1 * 0.01, rel=1e-4)
 
 
-def test_17_what_is_not_finite_is_not_learned() -> None:
+def test_17_nonfinite_step_is_skipped() -> None:
     """How it is skipped, recorded and given up: test_trouble.py. That no weight takes it either: test_finite.py."""
     traces = credited()
     traces[0].steps[1].advantages = np.array([np.inf, 1, 1], np.float32)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import float64_losses
-from fakes import mixed_groups, perturb, plain_logprobs, tiny_decoder, trace_group, weights64
+from fakes import mixed_groups, perturb, tiny_decoder, trace_group
 from float64_losses import gap, turned
 from ponder.errors import UsageError
 from ponder.nets import lora
@@ -25,6 +25,7 @@ from ponder.train.objective import KL, Objective, Stats, Tokens
 from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Step, Trace, ids
+from reference_decoder import plain_logprobs, weights64
 
 PLAIN = GRPO(kl=None)
 
@@ -127,9 +128,9 @@ def test_groups_of_equal_rewards_still_count_in_the_denominator() -> None:
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul")  # a processor without bfloat16 says so
 def test_a_bfloat16_network_has_a_float32_gradient() -> None:
     net, traces = tiny_decoder(dtype=torch.bfloat16), credited()
-    found = Learner(net, PLAIN, max_tokens_per_microbatch=20).gradient(traces)
+    result = Learner(net, PLAIN, max_tokens_per_microbatch=20).gradient(traces)
     _, expected = float64_losses.step(grpo, net, traces)
-    assert {g.dtype for g in found.values()} == {torch.float32} and turned(found, expected) < 0.05
+    assert {g.dtype for g in result.values()} == {torch.float32} and turned(result, expected) < 0.05
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma"])
@@ -200,17 +201,17 @@ def test_minibatches_have_denominators_of_their_own(monkeypatch: pytest.MonkeyPa
     traces, net = credited(tool=False), tiny_decoder()
     learner = Learner(net, PLAIN, AdamW(lr=1e-9, max_grad_norm=float("inf")), minibatches=2)
     expected = [float64_losses.step(grpo, net, part)[1] for part in (traces[:2], traces[2:])]
-    found: list[float64_losses.Grads] = []
+    result: list[float64_losses.Grads] = []
     real = MasterWeights.grad_norm
 
     def keep(self: MasterWeights) -> Tensor:
-        found.append({n: g.clone() for n, g in self.gradients().items()})
+        result.append({n: g.clone() for n, g in self.gradients().items()})
         return real(self)
 
     monkeypatch.setattr(MasterWeights, "grad_norm", keep)
     learner.step(traces)
-    assert len(found) == 2 and learner.master_weights.steps == 2
-    assert max(gap(f, e) for f, e in zip(found, expected, strict=True)) < 1e-5
+    assert len(result) == 2 and learner.master_weights.steps == 2
+    assert max(gap(f, e) for f, e in zip(result, expected, strict=True)) < 1e-5
 
 
 def test_ratio_moves_in_later_epochs_and_notes_are_removed() -> None:
@@ -239,12 +240,12 @@ def test_frozen_layers_neither_change_nor_get_a_gradient(kind: str) -> None:
     before = copy.deepcopy(net.state_dict())
     learner = Learner(net, PLAIN, AdamW(lr=0.1), frozen_layers=1)
     traces = credited()
-    found = learner.gradient(traces)
+    result = learner.gradient(traces)
     _, expected = float64_losses.step(grpo, net, traces)
-    assert all(n.startswith(("layers.1.", "norm.")) for n in found)
-    assert gap(found, {n: expected[n] for n in found}) < 1e-5, "what is left learns as it would have"
+    assert all(n.startswith(("layers.1.", "norm.")) for n in result)
+    assert gap(result, {n: expected[n] for n in result}) < 1e-5, "what is left learns as it would have"
     learner.step(traces)
-    assert {n for n, p in net.state_dict().items() if not torch.equal(before[n], p)} == set(found)
+    assert {n for n, p in net.state_dict().items() if not torch.equal(before[n], p)} == set(result)
     Learner(net, PLAIN)
     assert all(p.requires_grad for p in net.parameters()), "another learner thaws them"
 
@@ -274,8 +275,8 @@ def test_adapters_learn_alone_and_reference_is_shared() -> None:
     for trace in fresh:
         for i, step in enumerate(trace.steps):
             if step.sampled:
-                found = plain_logprobs(start, weights64(start), trace.token_ids(i).tolist(), len(step.token_ids))
-                assert np.allclose(step.notes["reference"], found.detach(), atol=1e-5), "as it was at first"
+                result = plain_logprobs(start, weights64(start), trace.token_ids(i).tolist(), len(step.token_ids))
+                assert np.allclose(step.notes["reference"], result.detach(), atol=1e-5), "as it was at first"
 
 
 @pytest.mark.parametrize("layers", [-1, 2, 5])

@@ -60,10 +60,10 @@ def halves(settings: dict[str, Any], folder: Path, background: bool) -> tuple[Le
                 told = [one.step(credited()) for _ in range(2)]
         if not background:
             told = [one.step(credited()) for _ in range(2)]
-        found = load_latest(run)
-    assert found is not None
+        result = load_latest(run)
+    assert result is not None
     two = learner(**settings)
-    two.restore(found.tensors, found.state)
+    two.restore(result.tensors, result.state)
     return one, two, told, [two.step(credited()) for _ in range(2)]
 
 
@@ -93,9 +93,9 @@ def test_skipped_steps_are_restored(tmp_path: Path) -> None:
     with Run(tmp_path, Job()) as run:
         with CheckpointWriter(run) as saver:
             saver.save(5, one.tensors(), one.counters(), {})
-        found = load_latest(run)
-    assert found is not None
-    two.restore(found.tensors, found.state)
+        result = load_latest(run)
+    assert result is not None
+    two.restore(result.tensors, result.state)
     assert two.guarded_step.consecutive_skipped == 2
 
 

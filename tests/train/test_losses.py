@@ -144,12 +144,12 @@ def test_kl_gradients_in_the_loss(kind: str, of: str) -> None:
     logits = torch.tensor(rng.normal(size=8), requires_grad=True)
     ref = torch.tensor(rng.normal(size=8)).log_softmax(-1)
     logp = logits.log_softmax(-1)
-    (found,) = torch.autograd.grad((logp.detach().exp() * losses.KL_ESTIMATORS[kind](logp, ref)).sum(), logits)
+    (result,) = torch.autograd.grad((logp.detach().exp() * losses.KL_ESTIMATORS[kind](logp, ref)).sum(), logits)
     logp = logits.log_softmax(-1)
     true = {"nothing": (logits * 0).sum(), "reverse": (logp.exp() * (logp - ref)).sum(),
             "forward": (ref.exp() * (ref - logp)).sum()}[of]  # fmt: skip
     (expected,) = torch.autograd.grad(true, logits)
-    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(result, expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("gap", [1.0, 5.0, 19.0, 21.0, 40.0, 300.0])
@@ -228,9 +228,9 @@ def test_normalisers() -> None:
         losses.sequence_sum: [1 / 3] * 3, (lambda n: losses.sequence_sum(n, 10.0)): [1 / 30] * 3,
     }  # fmt: skip
     for weigh, expected in each.items():
-        found = weigh(lengths)
-        assert found.dtype == np.float64
-        np.testing.assert_allclose(found, expected, rtol=1e-15)
+        result = weigh(lengths)
+        assert result.dtype == np.float64
+        np.testing.assert_allclose(result, expected, rtol=1e-15)
 
 
 @pytest.mark.parametrize("kind", [k for k in ONLINE.values() if hasattr(k, "clip")], ids=lambda k: k.__name__)

@@ -99,13 +99,13 @@ def test_each_token_is_predicted_from_the_one_before_it(traces: list[Trace]) -> 
 @given(forests())
 def test_chains_are_unbranched(traces: list[Trace]) -> None:
     for trace in traces:
-        found = pack.chains(trace, lambda s: s.advantages is not None)
-        for chain in found:
+        result = pack.chains(trace, lambda s: s.advantages is not None)
+        for chain in result:
             path = trace.path(chain.steps[-1])
             assert set(chain.steps) <= set(path)
             inner = path[path.index(chain.steps[0]) : -1]
             assert all(len(trace.children(i)) == 1 for i in inner)
-        assert sum(len(c.steps) for c in found) == len({i for c in found for i in c.steps})
+        assert sum(len(c.steps) for c in result) == len({i for c in result for i in c.steps})
 
 
 def test_chain_continues_after_tool_output() -> None:
@@ -169,7 +169,7 @@ def test_credit_on_prompt_is_refused() -> None:
         every([trace])
 
 
-def test_plan_of_nothing() -> None:
+def test_plan_of_no_traces_is_empty() -> None:
     assert every([]) == [] and every([trace_group([5], [[1]])]) == [] and pack.split_microbatches([], 10) == []
 
 
@@ -185,5 +185,5 @@ def test_padding_of_last_block_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
     for a, b in zip(plain, filled, strict=True):
         assert torch.equal(a.source_N, b.source_N) and torch.equal(a.target_N, b.target_N)
         assert b.ids_T[: len(a.ids_T)].equal(a.ids_T) and b.lengths[:-1] == a.lengths
-    found = Learner(tiny_decoder(), GRPO(kl=None), max_tokens_per_microbatch=60).gradient(traces)
-    assert all(torch.allclose(found[n], g, atol=1e-6) for n, g in expected.items())
+    result = Learner(tiny_decoder(), GRPO(kl=None), max_tokens_per_microbatch=60).gradient(traces)
+    assert all(torch.allclose(result[n], g, atol=1e-6) for n, g in expected.items())

@@ -58,13 +58,13 @@ CHANGED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_defaults_are_the_paper_s(name: str) -> None:
+def test_defaults_equal_the_paper(name: str) -> None:
     objective = ALL[name]()
     for key, expected in PAPERS[name].items():
         assert getattr(objective, key) == expected, key
 
 
-def test_ziegler_s_controller() -> None:
+def test_adaptive_kl_defaults_equal_ziegler() -> None:
     assert AdaptiveKLController() == AdaptiveKLController(target=6.0, horizon=10_000)
 
 
@@ -74,7 +74,7 @@ def test_algorithm_tables_are_complete() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_paper_is_named(name: str) -> None:
+def test_objectives_name_their_paper(name: str) -> None:
     said = ALL[name].paper
     assert "arXiv:" in said or "doi:" in said
     assert ALL[name].__doc__ and not ALL[name].__doc__.startswith(f"{ALL[name].__name__}("), "written by a person"
@@ -94,7 +94,7 @@ def test_objectives_are_plain_data(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_objectives_answer_what_they_need(name: str) -> None:
+def test_objectives_declare_their_requirements(name: str) -> None:
     objective = ALL[name]()
     assert objective.needs_reference == (name in ("dpo", "distill"))
     assert objective.needs_whole_trace == (name == "dpo")
@@ -120,7 +120,7 @@ def test_lookup_by_name() -> None:
     assert registry.lookup("algorithm", "ppo", ONLINE) is PPO
 
 
-def test_tables_agree_with_what_each_algorithm_learns_from():
+def test_algorithm_tables_match_what_each_learns_from():
     from ponder.train.algorithms import ALGORITHMS, OFFLINE, ON_POLICY, ONLINE
 
     assert {name for name, kind in ALGORITHMS.items() if kind.learns_from_samples} == set(ON_POLICY)

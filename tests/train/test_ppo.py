@@ -66,9 +66,9 @@ def raw(w: World) -> dict[Answer, float]:
 
 def loss(w: World, now: Now, p: PPO, beta: float | None = None, earned: dict[Answer, float] | None = None) -> Any:
     terms: Terms = {}
-    found = advantages(w, p, start(p) if beta is None else beta, raw(w) if earned is None else earned)
+    result = advantages(w, p, start(p) if beta is None else beta, raw(w) if earned is None else earned)
     high = p.clip if p.clip_high is None else p.clip_high
-    for a, values in found.items():
+    for a, values in result.items():
         terms[a] = []
         for t, x in zip(a.rows, values, strict=True):
             rho = torch.exp(now.lp[t] - w.old[t])
@@ -114,8 +114,8 @@ def test_returns_are_those_before_whitening() -> None:
         PPO(gamma=0.9, advantage_estimator="mc", advantage_clip=0.1),
     ):
         expected = advantages(W, replace(p, whiten_advantages=False, advantage_clip=None), 0.02, raw(W))
-        found = measured(p, W, {})
-        steps = iter([s for t in found.traces for s in t.steps if "returns" in s.notes])
+        result = measured(p, W, {})
+        steps = iter([s for t in result.traces for s in t.steps if "returns" in s.notes])
         for a, values in expected.items():
             mine = np.concatenate([next(steps).notes["returns"] for _ in a.parts])
             np.testing.assert_allclose(mine, [x + W.values[t] for x, t in zip(values, a.rows, strict=True)], rtol=1e-5)
@@ -123,13 +123,13 @@ def test_returns_are_those_before_whitening() -> None:
 
 
 def test_credit_metrics() -> None:
-    found = measured(PPO(whiten_advantages=False), W, {})
+    result = measured(PPO(whiten_advantages=False), W, {})
     left = [x for values in advantages(W, PPO(whiten_advantages=False), 0.02, raw(W)).values() for x in values]
     values = [W.values[t] for a in raw(W) for t in a.rows]
     returns = np.add(left, values)
-    assert found.told["value/mean"] == pytest.approx(np.mean(values))
-    assert found.told["value/explained_variance"] == pytest.approx(1 - np.var(left) / np.var(returns))
-    assert found.told["kl_beta"] == 0.02
+    assert result.told["value/mean"] == pytest.approx(np.mean(values))
+    assert result.told["value/explained_variance"] == pytest.approx(1 - np.var(left) / np.var(returns))
+    assert result.told["kl_beta"] == 0.02
     assert PPO().credit([], "wanted", {}) == {}
 
 
@@ -171,8 +171,8 @@ def test_rewards_are_normalised_by_running_statistics() -> None:
 
 def test_equal_rewards_are_normalised_to_zero() -> None:
     w = world(0, groups=[2])
-    found = measured(PPO(normalize_rewards=True, kl=None, whiten_advantages=False, advantage_estimator="mc"), w, {})
-    returns = [s.notes["returns"] for t in found.traces for s in t.steps if s.sampled]
+    result = measured(PPO(normalize_rewards=True, kl=None, whiten_advantages=False, advantage_estimator="mc"), w, {})
+    returns = [s.notes["returns"] for t in result.traces for s in t.steps if s.sampled]
     assert not np.concatenate(returns).any()
 
 
@@ -219,8 +219,11 @@ def check_critic(objective: CriticObjective, clip: float | None) -> None:
         assert values_N.grad is not None
         grads.append(values_N.grad)
     torch.testing.assert_close(grads[0], grads[1], rtol=1e-5, atol=1e-8)
-    found, expected = critic_loss(W, PPO(gamma=0.9), moved, objective), slow_critic_loss(W, PPO(gamma=0.9), moved, clip)
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+    result, expected = (
+        critic_loss(W, PPO(gamma=0.9), moved, objective),
+        slow_critic_loss(W, PPO(gamma=0.9), moved, clip),
+    )
+    torch.testing.assert_close(result, expected, rtol=1e-6, atol=0)
 
 
 class Smaller(CriticObjective):

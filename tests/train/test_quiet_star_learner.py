@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fakes import char_policy, plain_hidden, plain_logits, weights64
+from fakes import char_policy
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.train.optimizer import AdamW
 from ponder.train.quiet_star_learner import (
@@ -25,6 +25,7 @@ from ponder.train.quiet_star_learner import (
     thought_rewards,
 )
 from ponder.types import ids
+from reference_decoder import plain_hidden, plain_logits, weights64
 
 START, END = 7, 8  # two of the alphabet's tokens
 
@@ -52,9 +53,9 @@ def test_mix_logits_interpolates() -> None:
     plain, thought = torch.randn(5, 7), torch.randn(5, 7)
     for w, alone in ((0.0, plain), (1.0, thought)):
         assert torch.allclose(mix_logits(plain, thought, torch.full((5,), w)), alone.log_softmax(-1), atol=1e-6)
-    found = mix_logits(plain, thought, torch.full((5,), 0.3))
-    assert torch.allclose(found.exp().sum(-1), torch.ones(5)), "a distribution"
-    for p, t, m in zip(plain.tolist(), thought.tolist(), found.tolist(), strict=True):
+    result = mix_logits(plain, thought, torch.full((5,), 0.3))
+    assert torch.allclose(result.exp().sum(-1), torch.ones(5)), "a distribution"
+    for p, t, m in zip(plain.tolist(), thought.tolist(), result.tolist(), strict=True):
         raised = [math.exp(0.7 * a + 0.3 * b) for a, b in zip(p, t, strict=True)]
         assert m == pytest.approx([math.log(x / sum(raised)) for x in raised], abs=1e-5)
 
@@ -63,8 +64,8 @@ def test_mix_logits_interpolates() -> None:
 def test_thought_rewards_are_relative_to_their_position(told: list[tuple[int, float]]) -> None:
     place = torch.tensor([p for p, _ in told])
     said = torch.tensor([s for _, s in told], dtype=torch.float64)
-    found = thought_rewards(said, place).tolist()
-    for (p, s), r in zip(told, found, strict=True):
+    result = thought_rewards(said, place).tolist()
+    for (p, s), r in zip(told, result, strict=True):
         rivals = [x for q, x in told if q == p]
         assert r == pytest.approx(s - sum(rivals) / len(rivals), abs=1e-9)
 
@@ -94,7 +95,7 @@ def test_reinforce_against_all_thoughts() -> None:
             assert torch.allclose(total, -exact / 2, atol=1e-12), "(N - 1) / N with N = 2"
 
 
-def test_the_reward_carries_no_gradient_to_the_prediction() -> None:
+def test_reward_has_no_gradient_to_the_prediction() -> None:
     said = torch.tensor([-1.0, -2.0], requires_grad=True)
     each = thought_loss(said, torch.tensor([-3.0, -4.0]), torch.zeros(2, dtype=torch.long), 5.0, False)
     each.sum().backward()
@@ -139,7 +140,7 @@ def draw_world(seed: int) -> tuple[list[QuietText], list[list[list[np.ndarray]]]
 
 @settings(deadline=None, max_examples=8)
 @given(st.integers(0, 99), st.integers(1, 4), st.booleans())
-def test_the_packed_loss_and_gradient_are_those_of_single_texts(seed: int, ahead: int, positive: bool) -> None:
+def test_packed_loss_and_gradient_equal_single_texts(seed: int, ahead: int, positive: bool) -> None:
     policy = lively(seed)
     made = learner(policy, lookahead_tokens=ahead, beta=0.7, positive_only=positive)
     texts, thoughts = draw_world(seed)
@@ -155,8 +156,8 @@ def test_the_packed_loss_and_gradient_are_those_of_single_texts(seed: int, ahead
                 terms.append(-said - 0.7 * (max(r, 0.0) if positive else r) * logp)
     expected = sum(terms[1:], terms[0]) / len(terms)
     expected.backward()
-    found = made.gradient_of_texts(texts, thoughts)
-    for name, g in found.items():
+    result = made.gradient_of_texts(texts, thoughts)
+    for name, g in result.items():
         leaf = w[name.removeprefix("net.")] if name.startswith("net.") else head[name.removeprefix("mixing.")]
         assert leaf.grad is not None
         scale = max(float(leaf.grad.abs().max()), 1e-3)
@@ -164,7 +165,7 @@ def test_the_packed_loss_and_gradient_are_those_of_single_texts(seed: int, ahead
     assert made.step_on_texts(texts, thoughts)["loss"] == pytest.approx(float(expected.detach()), rel=1e-5)
 
 
-def test_the_expected_gradient_by_all_thoughts_of_a_network() -> None:
+def test_expected_gradient_equals_enumeration_of_thoughts() -> None:
     """Thoughts of one token, two at a place: the mean over all pairs is the gradient of the expectation."""
     policy = lively(3)
     made = learner(policy, lookahead_tokens=2, positive_only=False)
@@ -183,9 +184,9 @@ def test_the_expected_gradient_by_all_thoughts_of_a_network() -> None:
         for name, g in made.gradient_of_texts([text], [[[ids([a]), ids([b])]]]).items():
             if name.startswith("net."):
                 total[name.removeprefix("net.")] += chance * g.double()
-    for (name, found), g in zip(total.items(), exact, strict=True):
+    for (name, result), g in zip(total.items(), exact, strict=True):
         assert g is not None
-        assert float((found - g).abs().max()) < 1e-3 * max(float(g.abs().max()), 1e-3), name
+        assert float((result - g).abs().max()) < 1e-3 * max(float(g.abs().max()), 1e-3), name
 
 
 def test_pack_thoughts_holds_a_text_once() -> None:
@@ -211,11 +212,11 @@ def test_no_thoughts_is_plain_training() -> None:
     policy = lively(5)
     made = learner(policy)
     text = QuietText(ids([3, 4, 5, 6]), 2)
-    found = made.gradient_of_texts([text], [[[], []]])
+    result = made.gradient_of_texts([text], [[[], []]])
     w = weights64(policy.net)
     logp = plain_logits(w, policy.net.config, [3, 4, 5]).log_softmax(-1)
     (-(logp[1, 5] + logp[2, 6]) / 2).backward()
     for name, leaf in w.items():
         assert leaf.grad is not None
-        assert torch.allclose(found[f"net.{name}"].double(), leaf.grad, atol=1e-5), name
-    assert not any(found[f"mixing.{n}"].any() for n, _ in made.mixing.named_parameters())
+        assert torch.allclose(result[f"net.{name}"].double(), leaf.grad, atol=1e-5), name
+    assert not any(result[f"mixing.{n}"].any() for n, _ in made.mixing.named_parameters())

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fakes import mixed_groups, perturb, plain_hidden, tiny_decoder, trace_group, weights64
+from fakes import mixed_groups, perturb, tiny_decoder, trace_group
 from float64_losses import Grads, gap
 from ponder.errors import ModelError, UsageError
 from ponder.nets import hf
@@ -41,6 +41,7 @@ from ponder.train.reward_objectives import (
     two_hot,
 )
 from ponder.types import Score, Step, Trace, ids
+from reference_decoder import plain_hidden, weights64
 
 RULES: dict[str, RewardObjective] = {
     "pairs": BradleyTerry(), "orm": OutcomeReward(), "orm, bias": OutcomeReward(bias=True), "prm": ProcessReward(),
@@ -259,18 +260,18 @@ def unshared(trace: Trace) -> Trace:
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_gradient_is_the_same_however_computed(name: str) -> None:
+def test_reward_gradient_is_independent_of_microbatches(name: str) -> None:
     """Cut into micro-batches, with prefixes shared and each with its own copy."""
     traces = traces_of(RULES[name])
     whole = learner_of(name)
     RULES[name].credit(traces, "wanted", {})
     loss, expected = plain_step(whole, traces)
-    found: list[Grads] = []
+    result: list[Grads] = []
     for layout in (traces, [unshared(t) for t in traces]):
         for micro in (1, 30, 10**9):
-            found.append(learner_of(name, micro).gradient(layout))
-            assert gap(found[-1], expected) < 1e-5, (layout is traces, micro)
-    flat = torch.stack([torch.cat([g[n].double().flatten() for n in expected]) for g in found])
+            result.append(learner_of(name, micro).gradient(layout))
+            assert gap(result[-1], expected) < 1e-5, (layout is traces, micro)
+    flat = torch.stack([torch.cat([g[n].double().flatten() for n in expected]) for g in result])
     size = torch.cat([g.flatten() for g in expected.values()]).norm()
     assert float(torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist").max() / size) < 1e-6
     told = whole.step(traces)
@@ -341,8 +342,8 @@ def test_adapters_and_the_head_learn_together() -> None:
     ProcessReward().credit(traces, "wanted", {})
     net = perturb(DecoderWithHead.from_decoder(tiny_decoder(), ProcessReward().head), 0.05)
     attach(net, LoRA(2, targets=("q_proj",)), 0)
-    found = make_reward_learner(net, ProcessReward()).gradient(traces)
-    assert all(".lora_" in n or n.startswith("score.") for n in found) and {"score.weight", "score.bias"} < set(found)
+    result = make_reward_learner(net, ProcessReward()).gradient(traces)
+    assert all(".lora_" in n or n.startswith("score.") for n in result) and {"score.weight", "score.bias"} < set(result)
 
 
 def test_unscored_answers_get_no_target() -> None:

@@ -87,11 +87,11 @@ def trl_grpo(numbers: Numbers, advantages: Tensor, loss_type: str, **changes: An
 
 
 def agree(objective: Any, w: World, loss_type: str, **changes: Any) -> None:
-    found, numbers = measured(objective, w, {}), Numbers(w)
-    loss = trl_grpo(numbers, given(found.traces, w), loss_type, **changes)
-    np.testing.assert_allclose(found.loss, loss.item(), rtol=1e-5, atol=1e-8)
+    result, numbers = measured(objective, w, {}), Numbers(w)
+    loss = trl_grpo(numbers, given(result.traces, w), loss_type, **changes)
+    np.testing.assert_allclose(result.loss, loss.item(), rtol=1e-5, atol=1e-8)
     grad = numbers.gradient(loss)
-    np.testing.assert_allclose(found.grad_NV, grad, rtol=0, atol=1e-5 * np.abs(grad).max())
+    np.testing.assert_allclose(result.grad_NV, grad, rtol=0, atol=1e-5 * np.abs(grad).max())
 
 
 @pytest.mark.parametrize("w", [W, FRESH], ids=["off-policy", "on-policy"])
@@ -129,7 +129,7 @@ def test_advantages() -> None:
 
 def test_rloo() -> None:
     """TRL clips a ratio of whole sequences; on fresh samples that has REINFORCE's gradient, though another value."""
-    found, numbers = measured(RLOO(kl=None), FRESH, {}), Numbers(FRESH)
+    result, numbers = measured(RLOO(kl=None), FRESH, {}), Numbers(FRESH)
     stand_in = SimpleNamespace(
         epsilon_low=0.2, epsilon_high=0.2, aux_loss_enabled=False, model=SimpleNamespace(training=False),
         accelerator=ALONE, _metrics={"eval": defaultdict(list)},
@@ -138,10 +138,10 @@ def test_rloo() -> None:
     blank = torch.zeros_like(numbers.mask)
     inputs = {
         "prompt_ids": blank, "prompt_mask": blank, "completion_ids": blank, "completion_mask": numbers.mask,
-        "advantages": given(found.traces, FRESH), "old_logps": numbers.old.sum(1),
+        "advantages": given(result.traces, FRESH), "old_logps": numbers.old.sum(1),
     }  # fmt: skip
     grad = numbers.gradient(RLOOTrainer._compute_loss(stand_in, None, inputs))
-    np.testing.assert_allclose(found.grad_NV, grad, rtol=0, atol=1e-5 * np.abs(grad).max())
+    np.testing.assert_allclose(result.grad_NV, grad, rtol=0, atol=1e-5 * np.abs(grad).max())
 
 
 def trl_dpo(w: World, loss_type: str, beta: float) -> tuple[float, np.ndarray]:
@@ -181,9 +181,9 @@ def test_dpo() -> None:
     the authors' own results are of that form); ours is the equation."""
     for kind, objective in (("sigmoid", DPO(0.3)), ("ipo", PerToken(0.3, "ipo"))):
         loss, grad = trl_dpo(W, kind, 0.3)
-        found = measured(objective, W, {})
-        np.testing.assert_allclose(found.loss, loss, rtol=1e-6)
-        np.testing.assert_allclose(found.grad_NV, grad, rtol=0, atol=1e-6 * np.abs(grad).max())
+        result = measured(objective, W, {})
+        np.testing.assert_allclose(result.loss, loss, rtol=1e-6)
+        np.testing.assert_allclose(result.grad_NV, grad, rtol=0, atol=1e-6 * np.abs(grad).max())
     assert measured(DPO(0.3, "ipo"), W, {}).loss != pytest.approx(loss, rel=1e-2)
 
 
@@ -193,11 +193,11 @@ def test_distillation(mix: float, heat: float) -> None:
     """GKD's generalised Jensen-Shannon divergence, its limits taken as the two KLs."""
     one = torch.eye(W.logits_NV.shape[1], dtype=torch.float64)
     ours, theirs = (W.logits_NV.clone().requires_grad_() for _ in range(2))
-    found = chunked_lm_head.divergence(ours, one, W.teacher_NV, one, heat, mix)
+    result = chunked_lm_head.divergence(ours, one, W.teacher_NV, one, heat, mix)
     jsd = GKDTrainer.generalized_jsd_loss
     expected = jsd(theirs, W.teacher_NV, beta=mix, temperature=heat, reduction="none").sum(-1)
-    coefficient = torch.linspace(-1, 2, len(found), dtype=torch.float64)
-    (found * coefficient).sum().backward()
+    coefficient = torch.linspace(-1, 2, len(result), dtype=torch.float64)
+    (result * coefficient).sum().backward()
     (expected * coefficient).sum().backward()
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(result, expected, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-10, atol=1e-12)

@@ -6,7 +6,7 @@ row reads alone, the end of its path and its own slots, is its tail.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,6 +23,13 @@ class KVSegment:
     position: int
     slot_runs: list[Slots] = field(default_factory=list)
 
+    def __len__(self) -> int:
+        return sum(map(len, self.slot_runs))
+
+    def repeated_reads(self) -> int:
+        """How many more keys are read if each row reads this segment by itself."""
+        return (len(self.rows) - 1) * len(self)
+
     @property
     def slots(self) -> Slots:
         return np.concatenate(self.slot_runs)
@@ -30,9 +37,41 @@ class KVSegment:
 
 @dataclass(slots=True)
 class AttentionPlan:
+    """Shared segments and tails. The attention that reads a plan first changes it to what is fastest on its device."""
+
     shared: list[KVSegment]
     tails: list[Slots]  # of each row
     tail_starts: list[int]  # position of each tail's first token
+
+    def repeated_reads(self) -> int:
+        """How many more keys are read if no segment is shared."""
+        return sum(segment.repeated_reads() for segment in self.shared)
+
+
+def inline_segments(plan: AttentionPlan, stays_shared: Callable[[KVSegment], bool]) -> None:
+    """Move shared segments into the tails of their rows, unless they stay shared. Everything that a row reads after an
+    inlined segment belongs to its tail."""
+    shared: list[KVSegment] = []
+    inlined: dict[int, list[Slots]] = {}  # by row
+    for segment in sorted(plan.shared, key=lambda s: s.position):
+        if stays_shared(segment) and inlined.keys().isdisjoint(segment.rows):
+            shared.append(segment)
+            continue
+        for row in segment.rows:
+            if row not in inlined:
+                inlined[row] = []
+                plan.tail_starts[row] = segment.position
+            inlined[row] += segment.slot_runs
+    for row, slot_runs in inlined.items():
+        plan.tails[row] = np.concatenate([*slot_runs, plan.tails[row]])
+    plan.shared = shared
+
+
+def split_tail(plan: AttentionPlan, row: int, length: int) -> None:
+    """Make the first `length` slots of a row's tail a segment that only this row reads."""
+    tail, start = plan.tails[row], plan.tail_starts[row]
+    plan.shared.append(KVSegment([row], start, [tail[:length]]))
+    plan.tails[row], plan.tail_starts[row] = tail[length:], start + length
 
 
 def plan_attention(rows: Sequence[SequenceState]) -> AttentionPlan:

@@ -16,6 +16,7 @@ from ponder.engine.fused_weights import FusedLayer, FusedLinear, FusedWeights
 from ponder.engine.graph_buffers import QUERIES_PER_PROGRAM, VOCAB_CHUNK_SIZE, GraphBuffers, max_shared_items
 from ponder.engine.kv_cache import KVCache
 from ponder.engine.scheduler import PrefillChunk
+from ponder.nets.power_of_two import next_power_of_two
 
 _QUERIES_PER_TILE = 64  # queries (tokens times heads of a group) of one prefill program
 
@@ -68,13 +69,13 @@ def _decode_attention(w: FusedWeights, cache: KVCache, b: GraphBuffers, rows: in
             k.shared_prefix_attention[(max_shared_items(rows), c.kv_heads)](
                 qkv, cache.kv[i], b.positions, cos, sin, q_weight, c.norm_eps, b.items, b.entry_rows, b.slots, b.counts,
                 b.partial_values, b.partial_max, b.partial_sum, c.scale, slots, c.head_dim,
-                M=max(16, _next_power_of_two(min(max(QUERIES_PER_PROGRAM, group), group * rows))), **kind,
+                M=max(16, next_power_of_two(min(max(QUERIES_PER_PROGRAM, group), group * rows))), **kind,
             )  # fmt: skip
         k.decode_attention[(rows, c.kv_heads)](
             qkv, cache.kv[i], b.positions, b.tail_slots, b.tail_starts, cos, sin, q_weight, k_weight, c.norm_eps,
             b.row_entries, b.row_entry_ends, b.partial_values, b.partial_max, b.partial_sum, mixed, c.scale, slots,
             c.head_dim, b.tail_slots.shape[1],
-            SHARED=has_shared, M=max(16, _next_power_of_two(group)), **kind,
+            SHARED=has_shared, M=max(16, next_power_of_two(group)), **kind,
         )  # fmt: skip
 
     return attend
@@ -111,11 +112,11 @@ def _prefill_attention(
         k.rotate_and_store[(len(q),)](
             qkv, q, cache.kv[i], slots_T, positions_T, cos, sin, *_qk_norm_weights(layer, qkv), c.norm_eps, slots,
             c.head_dim,
-            MQ=_next_power_of_two(c.heads), MK=_next_power_of_two(c.kv_heads), D=tile["D"], **_head_constants(w, layer),
+            MQ=next_power_of_two(c.heads), MK=next_power_of_two(c.kv_heads), D=tile["D"], **_head_constants(w, layer),
         )  # fmt: skip
         k.prefill_attention[(len(items), c.kv_heads)](
             q, cache.kv[i], items_I4, table, mixed, c.scale, slots, c.head_dim,
-            WINDOW=layer.window, H=c.heads, K=c.kv_heads, G=group, M=max(16, _next_power_of_two(per * group)),
+            WINDOW=layer.window, H=c.heads, K=c.kv_heads, G=group, M=max(16, next_power_of_two(per * group)),
             **(tile | {"num_warps": 4}),
         )  # fmt: skip
 
@@ -141,7 +142,7 @@ def _run_layers(w: FusedWeights, tokens_T: Tensor, attend: LayerAttention) -> Te
     qkv = stream.new_empty(many, (c.heads + 2 * c.kv_heads) * c.head_dim)
     mixed = stream.new_empty(many, c.heads * c.head_dim)
     both, gated = stream.new_empty(many, 2 * c.mlp_width), stream.new_empty(many, c.mlp_width)
-    wide = _next_power_of_two(c.width)
+    wide = next_power_of_two(c.width)
 
     def norm(module: Any, add: bool, source: Tensor = stream, out: Tensor = normed) -> None:
         k.add_norm[(many,)](source, more, module.weight, out, c.width, module.eps, ADD=add, GEMMA=module.gemma, E=wide)
@@ -189,7 +190,7 @@ def _sample(vocab: int, b: GraphBuffers, rows: int, has_truncation: bool) -> Non
     k.sample_token[(rows,)](
         logits, b.temperature, b.min_logit, b.greedy, b.uniforms, b.chunk_max, b.chunk_sum, b.chunk_argmax, b.tokens,
         b.logprobs, b.last_tokens, b.positions, b.step, vocab, chunks, b.tokens.shape[1],
-        TRIM=has_truncation, N=VOCAB_CHUNK_SIZE, C=_next_power_of_two(chunks),
+        TRIM=has_truncation, N=VOCAB_CHUNK_SIZE, C=next_power_of_two(chunks),
     )  # fmt: skip
     b.step.add_(1)
 
@@ -199,7 +200,7 @@ def _linear(x: Tensor, layer: FusedLinear, out: Tensor) -> None:
         from ponder.engine import triton_kernels as k
 
         (rows, wide), width = x.shape, out.shape[1]
-        tall = min(128, max(16, _next_power_of_two(rows)))
+        tall = min(128, max(16, next_power_of_two(rows)))
         broad = 32 if tall <= 32 else 64 if tall <= 64 else 128  # few rows: more programs, to keep the whole GPU busy
         k.quantized_linear[(-(-width // broad), -(-rows // tall))](
             x, layer.quantized, layer.scale, layer.scale if layer.bias is None else layer.bias, out, rows, width, wide,
@@ -227,9 +228,5 @@ def _head_constants(w: FusedWeights, layer: FusedLayer) -> dict[str, Any]:
 
 def _tile_constants(size: int, dtype: torch.dtype) -> dict[str, int]:
     """Keys per tile and head size: what fits in a multiprocessor's shared memory."""
-    wide = max(16, _next_power_of_two(size))
+    wide = max(16, next_power_of_two(size))
     return {"N": 64 if wide * dtype.itemsize < 1024 else 32, "D": wide, "num_warps": 2 if wide <= 64 else 4}
-
-
-def _next_power_of_two(n: int) -> int:
-    return 1 << (n - 1).bit_length()

@@ -76,10 +76,10 @@ class RemappableMemory:
         if self.is_mapped:
             return
         handle = ctypes.c_uint64()
-        wanted = ctypes.byref(handle), _size(self.size), ctypes.byref(self._allocation), _long(0)
-        if (failed := _driver_call("cuMemCreate", *wanted)) == _CUDA_ERROR_OUT_OF_MEMORY:
+        arguments = ctypes.byref(handle), _size(self.size), ctypes.byref(self._allocation), _long(0)
+        if (failed := _driver_call("cuMemCreate", *arguments)) == _CUDA_ERROR_OUT_OF_MEMORY:
             torch.cuda.empty_cache()  # frees what torch caches
-            failed = _driver_call("cuMemCreate", *wanted)
+            failed = _driver_call("cuMemCreate", *arguments)
         if failed == _CUDA_ERROR_OUT_OF_MEMORY:
             raise torch.OutOfMemoryError(f"CUDA out of memory: {self.size / 2**30:.1f} GiB were requested")
         _raise_on_error("cuMemCreate", failed)

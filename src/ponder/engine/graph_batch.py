@@ -122,10 +122,10 @@ class GraphBatch:
     def _write_sampling_params(self, seqs: Sequence[SequenceState]) -> None:
         """Write the sampling parameters of each row."""
         b, bucket = self.buffers, self.bucket
-        heat, greedy = np.ones(bucket, np.float32), np.zeros(bucket, np.int32)
-        heat[: len(seqs)] = [seq.sampling.temperature or 1.0 for seq in seqs]
+        temperature, greedy = np.ones(bucket, np.float32), np.zeros(bucket, np.int32)
+        temperature[: len(seqs)] = [seq.sampling.temperature or 1.0 for seq in seqs]
         greedy[: len(seqs)] = [seq.sampling.temperature == 0 for seq in seqs]
-        copy_to_device_async(heat, b.temperature[:bucket])
+        copy_to_device_async(temperature, b.temperature[:bucket])
         copy_to_device_async(greedy, b.greedy[:bucket])
         cuts = [
             (s.top_k, s.top_p, s.min_p) if s.temperature else _NO_TRUNCATION for s in (seq.sampling for seq in seqs)
@@ -149,10 +149,10 @@ class GraphBatch:
         if chunks or not b.logits.is_cuda:  # Triton's interpreter has no graphs
             return once(chunks)
         if key not in self.graphs:
-            kept = [x.clone() for x in (b.positions, b.last_tokens, b.step)]
+            saved = [x.clone() for x in (b.positions, b.last_tokens, b.step)]
             with side_stream(b.logits.device):
                 once()  # compiles the kernels and lets cuBLAS choose its own
-                for x, old in zip((b.positions, b.last_tokens, b.step), kept, strict=True):
+                for x, old in zip((b.positions, b.last_tokens, b.step), saved, strict=True):
                     x.copy_(old)
                 side = torch.cuda.current_stream()
             torch.cuda.current_stream().wait_stream(side)

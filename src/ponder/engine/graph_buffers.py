@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ponder.engine.attention_plan import AttentionPlan, KVSegment
+from ponder.engine.attention_plan import AttentionPlan, KVSegment, inline_segments, split_tail
 from ponder.engine.radix_tree import Slots
 from ponder.nets.decoder import Decoder
 
@@ -40,26 +40,14 @@ def fit_plan_to_kernels(plan: AttentionPlan, bucket: int, token_bytes: int) -> N
 def _inline_short_segments(plan: AttentionPlan, token_bytes: int) -> None:
     """Short segments with few rows are read by each of them: the second reader finds them in the GPU's cache, and one
     kernel less runs."""
-    sizes = {id(s): sum(map(len, s.slot_runs)) for s in plan.shared}
-    saved = sum((len(s.rows) - 1) * sizes[id(s)] for s in plan.shared) * token_bytes
-    kept, cut = list[KVSegment](), set[int]()
-    before: dict[int, list[Slots]] = {}
-    for segment in sorted(plan.shared, key=lambda s: s.position):
-        size = sizes[id(segment)]
-        worth = size >= _KEYS_PER_PROGRAM or (
-            saved >= _MIN_SAVED_BYTES and (len(segment.rows) - 1) * size >= _KEYS_PER_PROGRAM // 2
+    has_large_saving = plan.repeated_reads() * token_bytes >= _MIN_SAVED_BYTES
+
+    def pays(segment: KVSegment) -> bool:
+        return len(segment) >= _KEYS_PER_PROGRAM or (
+            has_large_saving and segment.repeated_reads() >= _KEYS_PER_PROGRAM // 2
         )
-        if worth and cut.isdisjoint(segment.rows):
-            kept.append(segment)
-            continue
-        for row in segment.rows:  # the rest of their paths is read with it
-            if row not in cut:
-                cut.add(row)
-                plan.tail_starts[row] = segment.position
-            before.setdefault(row, []).extend(segment.slot_runs)
-    for row, parts in before.items():
-        plan.tails[row] = np.concatenate([*parts, plan.tails[row]])
-    plan.shared = kept
+
+    inline_segments(plan, pays)
 
 
 def _split_long_tails(plan: AttentionPlan) -> None:
@@ -67,24 +55,23 @@ def _split_long_tails(plan: AttentionPlan) -> None:
     for r, tail in enumerate(plan.tails):
         cut = len(tail) - 2 * STEPS_PER_LAUNCH  # the last slots are not written yet
         if cut > 0 and len(tail) > _MAX_TAIL_KEYS:
-            plan.shared.append(KVSegment([r], plan.tail_starts[r], [tail[:cut]]))
-            plan.tails[r], plan.tail_starts[r] = tail[cut:], plan.tail_starts[r] + cut
+            split_tail(plan, r, cut)
 
 
 def _limit_sharing_depth(shared: Sequence[KVSegment]) -> list[KVSegment]:
     """Of a deep tree, only segments near the root stay shared: a row reads three of them, then one of its own."""
-    kept: list[KVSegment] = []
+    still_shared: list[KVSegment] = []
     own: dict[int, KVSegment] = {}
     depth: dict[int, int] = {}
     for segment in sorted(shared, key=lambda s: s.position):
         deep = depth.get(segment.rows[0], 0)  # all readers of this segment have read the same before it
         if deep < 3:
-            kept.append(segment)
+            still_shared.append(segment)
             depth |= dict.fromkeys(segment.rows, deep + 1)
         else:
             for row in segment.rows:
                 own.setdefault(row, KVSegment([row], segment.position)).slot_runs += segment.slot_runs
-    return [*kept, *own.values()]
+    return [*still_shared, *own.values()]
 
 
 class GraphBuffers:

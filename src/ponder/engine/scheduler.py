@@ -137,10 +137,10 @@ class Scheduler:
 
     def remove(self, *items: WorkItem) -> None:
         """Remove finished or cancelled items, in whatever state. What was computed for them stays in the cache."""
-        if gone := {item for item in items if item.node is None}:
-            self.waiting = [entry for entry in self.waiting if entry[1] not in gone]
+        if removed := {item for item in items if item.node is None}:
+            self.waiting = [entry for entry in self.waiting if entry[1] not in removed]
             heapq.heapify(self.waiting)
-        here = [item for item in items if item not in gone]
+        here = [item for item in items if item not in removed]
         if len(here) == 1:
             self._remove_active(here[0])
         elif here:
@@ -221,8 +221,8 @@ class Scheduler:
                     return chunks
                 met.add(id(node))
                 stop = min(len(node), node.computed + left)
-                wanted = item if isinstance(item, ReadRequest) and node is item.uncached else None
-                chunks.append(PrefillChunk(node, node.computed, stop, wanted))
+                read_request = item if isinstance(item, ReadRequest) and node is item.uncached else None
+                chunks.append(PrefillChunk(node, node.computed, stop, read_request))
                 left -= stop - node.computed
         return chunks
 
@@ -266,21 +266,21 @@ class Scheduler:
         assert item.node is not None
         node, tree = item.node, item.node.tree
         if isinstance(item, SequenceState):
-            kept = np.asarray(item.slots, np.int32)
-            filled = min(len(kept), item.length - 1 - node.end)  # other slots were for tokens never sampled
+            slots = np.asarray(item.slots, np.int32)
+            filled = min(len(slots), item.length - 1 - node.end)  # other slots were for tokens never sampled
             tokens = item.tokens[node.end : node.end + filled]
             item.slots = []
         else:
             assert item.uncached is not None
-            tokens, kept, filled = item.uncached.tokens, item.uncached.slots, item.uncached.computed
+            tokens, slots, filled = item.uncached.tokens, item.uncached.slots, item.uncached.computed
             item.uncached = None
             if filled < len(tokens):
                 item.hidden = []  # they are computed again
         if tree.is_stale or not node.is_computed:
-            self.allocator.free_slots(kept)
+            self.allocator.free_slots(slots)
         else:
-            self.allocator.free_slots(kept[filled:])
-            tree.insert_computed(node, tokens[:filled], kept[:filled])
+            self.allocator.free_slots(slots[filled:])
+            tree.insert_computed(node, tokens[:filled], slots[:filled])
         tree.release(node)
         item.node = None
 

@@ -13,9 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ponder.engine.attention_plan import AttentionPlan, KVSegment
+from ponder.engine.attention_plan import AttentionPlan, KVSegment, inline_segments, split_tail
 from ponder.engine.kv_cache import KVCache
-from ponder.engine.radix_tree import Slots
 from ponder.engine.scheduler import PrefillChunk
 
 _cpu_flash_attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -191,13 +190,17 @@ class DecodeAttention:
         groups, size, (rows, room) = kv.shape[1], kv.shape[3], self.tail_slots.shape
         if not self._keeps_tail_copies:
             return kv.index_select(2, self.slots_BL.view(-1)).view(2, groups, rows, -1, size)
-        kept = self._tail_copies.get(layer)
-        if kept is None:
-            kept = self._tail_copies[layer] = kv.new_zeros(2, groups, rows, room, size, dtype=self._tail_copy_dtype)
-            kept[:, :, :, : self.longest] = kv.index_select(2, self.slots_BL.view(-1)).view(2, groups, rows, -1, size)
+        tail_copy = self._tail_copies.get(layer)
+        if tail_copy is None:
+            tail_copy = self._tail_copies[layer] = kv.new_zeros(
+                2, groups, rows, room, size, dtype=self._tail_copy_dtype
+            )
+            tail_copy[:, :, :, : self.longest] = kv.index_select(2, self.slots_BL.view(-1)).view(
+                2, groups, rows, -1, size
+            )
         else:
-            kept.view(2, groups, rows * room, size).index_copy_(2, self.last_B, new_2KBD.to(self._tail_copy_dtype))
-        return kept[:, :, :, : self.longest]
+            tail_copy.view(2, groups, rows * room, size).index_copy_(2, self.last_B, new_2KBD.to(self._tail_copy_dtype))
+        return tail_copy[:, :, :, : self.longest]
 
     def _in_window(self, window: int | None) -> Tensor:
         return self.back_BL >= 0 if window is None else (self.back_BL >= 0) & (self.back_BL < window)
@@ -239,18 +242,10 @@ def _tail_columns(length: int) -> int:
     return max(length + 32, length * 5 // 4)
 
 
-def _inline_short_segments(plan: AttentionPlan, per_token: int) -> None:
+def _inline_short_segments(plan: AttentionPlan, token_bytes: int) -> None:
     """Short shared segments are read by each of their rows: that costs less than combining pieces."""
-    if sum((len(s.rows) - 1) * sum(map(len, s.slot_runs)) for s in plan.shared) * per_token > _MAX_INLINE_BYTES:
-        return
-    before: dict[int, list[Slots]] = {}
-    for segment in sorted(plan.shared, key=lambda s: s.position):
-        for row in segment.rows:
-            before.setdefault(row, []).extend(segment.slot_runs)
-    for row, parts in before.items():
-        plan.tails[row] = np.concatenate([*parts, plan.tails[row]])
-        plan.tail_starts[row] = 0
-    plan.shared = []
+    if plan.repeated_reads() * token_bytes <= _MAX_INLINE_BYTES:
+        inline_segments(plan, lambda _: False)
 
 
 def _split_long_tails(plan: AttentionPlan) -> None:
@@ -260,14 +255,12 @@ def _split_long_tails(plan: AttentionPlan) -> None:
     if lengths.max() * len(lengths) <= 2 * lengths.sum() + _MAX_PADDED_SCORES:
         return
     for r in np.flatnonzero(lengths > 2 * lengths.mean()).tolist():
-        tail, start = plan.tails[r], plan.tail_starts[r]
-        plan.shared.append(KVSegment([r], start, [tail[:-1]]))
-        plan.tails[r], plan.tail_starts[r] = tail[-1:], start + len(tail) - 1
+        split_tail(plan, r, int(lengths[r]) - 1)
 
 
 def _group_by_size(shared: Sequence[KVSegment]) -> list[list[KVSegment]]:
     """Groups of segments to be padded to one size, such that at most half of a group is padding, or only little."""
-    sizes = [(len(s.rows), sum(map(len, s.slot_runs))) for s in shared]
+    sizes = [(len(s.rows), len(s)) for s in shared]
     out: list[list[KVSegment]] = []
     most_rows = longest = real = 0
     for i in sorted(range(len(shared)), key=lambda i: tuple(size.bit_length() for size in sizes[i])):

@@ -396,8 +396,8 @@ def sample_token(
         token = tl.load(best + row * chunks + c_best).to(tl.int32)
     token = tl.minimum(token, vocabulary - 1)  # if all logits are NaN, the token is arbitrary
     value = tl.div_rn(tl.load(logits + row.to(tl.int64) * vocabulary + token), tl.load(temperature + row))
-    said = value - top - tl.log(total).to(tl.float32)
+    logprob = value - top - tl.log(total).to(tl.float32)
     tl.store(tokens + row * steps + now, token)
-    tl.store(logprobs + row * steps + now, said)
+    tl.store(logprobs + row * steps + now, logprob)
     tl.store(last_tokens + row, token.to(tl.int64))
     tl.store(positions + row, tl.load(positions + row) + 1)

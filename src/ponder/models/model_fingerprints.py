@@ -12,6 +12,7 @@ from ponder.errors import PonderError
 from ponder.models.guides import parse_reward_model
 from ponder.models.model_paths import OPENAI_PREFIX, TRANSFORMERS_PREFIX, VLLM_PREFIX, find_model, pin_checkpoint
 from ponder.runs import job_json, read_job
+from ponder.runs.encoded_walk import walk
 from ponder.runs.file_fingerprints import add_fingerprints, files_fingerprint
 from ponder.runs.manifest import MANIFEST_FILE
 
@@ -59,19 +60,14 @@ def model_fingerprint(path: Path, kind: str = "weights") -> str:
     return files_fingerprint(sorted(files)) if files else ""
 
 
-def model_references(data: Any, where: str = "") -> Iterator[tuple[str, str]]:
+def model_references(data: Any) -> Iterator[tuple[str, str]]:
     """The models and reward models that an encoded job names, with their fields."""
-    if isinstance(data, dict):
-        for key, value in data.items():
-            yield from model_references(value, f"{where}.{key}" if where else key)
-    elif isinstance(data, list):
-        for value in data:
-            yield from model_references(value, where)
-    elif isinstance(data, str) and data:
-        if reward_model := parse_reward_model(data)[1]:
-            yield where, reward_model
-        elif where.rpartition(".")[2] in MODEL_FIELDS:
-            yield where, data
+    for where, value in walk(data):
+        if isinstance(value, str) and value:
+            if reward_model := parse_reward_model(value)[1]:
+                yield where, reward_model
+            elif where.rpartition(".")[2] in MODEL_FIELDS:
+                yield where, value
 
 
 def _path_tail(name: str) -> str:

@@ -132,8 +132,8 @@ def parse_token_id(name: str, value: Any) -> int | None:
 
 def parse_token_ids(name: str, values: Any) -> tuple[int, ...]:
     """One or several token ids, without duplicates."""
-    found = [parse_token_id(name, value) for value in (values if isinstance(values, list | tuple) else [values])]
-    return tuple(dict.fromkeys(index for index in found if index is not None))
+    ids = [parse_token_id(name, value) for value in (values if isinstance(values, list | tuple) else [values])]
+    return tuple(dict.fromkeys(index for index in ids if index is not None))
 
 
 def _parse_family(family: str, raw: Mapping[str, Any]) -> DecoderConfig:
@@ -189,8 +189,8 @@ def _parse_ropes(raw: Mapping[str, Any], gemma: bool) -> tuple[RopeConfig, RopeC
     return _parse_rope(new or raw.get("rope_scaling") or {}, raw.get("rope_theta", 1e4)), None
 
 
-def _parse_rope(given: Mapping[str, Any], theta: Any) -> RopeConfig:
-    settings = dict(given)
+def _parse_rope(data: Mapping[str, Any], theta: Any) -> RopeConfig:
+    settings = dict(data)
     kind: Any = settings.pop("rope_type", None) or settings.pop("type", None) or "default"
     settings.pop("type", None)
     theta = float(settings.pop("rope_theta", None) or theta)

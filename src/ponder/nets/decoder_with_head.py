@@ -89,8 +89,8 @@ class DecoderWithHead(Decoder):
         """A copy of a policy's network; every prediction starts at 0."""
         valued = cls(net.config, head).to(net.device, net.dtype)
         own = {name: p for name, p in lora.merged_weights(net).items() if not name.startswith(("lm_head.", "score"))}
-        lacking = valued.load_state_dict(own, strict=False).missing_keys
-        assert all(name.startswith(("score", "lm_head.")) for name in lacking), lacking
+        missing = valued.load_state_dict(own, strict=False).missing_keys
+        assert all(name.startswith(("score", "lm_head.")) for name in missing), missing
         if isinstance(valued.score, nn.Sequential):
             draw = torch.Generator().manual_seed(seed)
             for layer in [m for m in valued.score if isinstance(m, nn.Linear)][:-1]:

@@ -54,7 +54,7 @@ class GGUFFile:
     def need(self, key: str) -> Any:
         value = self.get(key)
         if value is None:
-            raise ModelError(f"{self.path} has no metadata {key!r}; download it again or convert the model anew")
+            raise ModelError(f"{self.path} has no metadata {key!r}; download it again or convert the model again")
         return value
 
 
@@ -306,5 +306,5 @@ def _metadata(c: DecoderConfig) -> dict[str, Any]:
 def _special_token_metadata(c: DecoderConfig) -> dict[str, Any]:
     """Without a tokenizer: the token ids of the configuration."""
     ids = {"bos": c.bos, "padding": c.pad} | dict(zip(END_TOKEN_KEYS, c.eos, strict=False))
-    found = {f"tokenizer.ggml.{name}_token_id": index for name, index in ids.items() if index is not None}
-    return {"tokenizer.ggml.model": "none", **found}
+    token_ids = {f"tokenizer.ggml.{name}_token_id": index for name, index in ids.items() if index is not None}
+    return {"tokenizer.ggml.model": "none", **token_ids}

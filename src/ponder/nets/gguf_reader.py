@@ -84,9 +84,9 @@ class ByteCursor:
             raise MalformedGGUF("lists of lists, which no model has")
         item = np.dtype(_scalar_format(kind)).newbyteorder(self.order)
         self.need(item.itemsize * count)
-        found = np.frombuffer(self.data, item, count, self.offset)
-        self.offset += found.nbytes
-        return found
+        values = np.frombuffer(self.data, item, count, self.offset)
+        self.offset += values.nbytes
+        return values
 
     def need(self, count: int) -> None:
         if count > len(self.data) - self.offset:
@@ -116,7 +116,7 @@ def read_contents(path: Path, package: Any) -> tuple[dict[str, Any], dict[str, G
     for _ in range(keys):
         key = cursor.text(MAX_KEY_BYTES)
         if key in fields:
-            raise MalformedGGUF(f"the key {key!r:.80} stands in it twice")
+            raise MalformedGGUF(f"the key {key!r:.80} appears in it twice")
         fields[key] = cursor.value()
     table = [_read_tensor_info(cursor, package) for _ in range(tensors)]
     alignment = fields.get("general.alignment", 32)
@@ -155,7 +155,7 @@ def _map_tensors(
         if begin < end:
             raise MalformedGGUF(f"{before!r:.80} and {name!r:.80} lie on the same bytes")
         if name in out:
-            raise MalformedGGUF(f"the tensor {name!r:.80} stands in it twice")
+            raise MalformedGGUF(f"the tensor {name!r:.80} appears in it twice")
         end, before = begin + length, name
         rows, raw = shape[:0:-1], data[begin : begin + length]
         if kind.value in NUMPY_DTYPES:

@@ -63,19 +63,19 @@ def parse(
 
 def metadata(rope: RopeConfig, head_dim: int, context: int) -> dict[str, Any]:
     """The inverse of `parse`, less what `factors` says."""
-    given = rope.settings
+    settings = rope.settings
     if rope.kind == "default":
         return {}
-    original = int(given.get("original_max_position_embeddings") or context)
+    original = int(settings.get("original_max_position_embeddings") or context)
     if rope.kind == "llama3":
         return {"original_context_length": original}
     if rope.kind == "linear":
-        return {"type": "linear", "factor": float(given["factor"])}
-    if not given.get("truncate", True):
+        return {"type": "linear", "factor": float(settings["factor"])}
+    if not settings.get("truncate", True):
         raise ModelError("GGUF has no YaRN without truncation; save a Hugging Face folder instead")
-    factor = float(given.get("factor") or context / original)
+    factor = float(settings.get("factor") or context / original)
     out = {"type": "yarn", "factor": factor, "original_context_length": original}
-    out |= {f"yarn_{k}": float(given[k]) for k in ("beta_fast", "beta_slow") if given.get(k)}
+    out |= {f"yarn_{k}": float(settings[k]) for k in ("beta_fast", "beta_slow") if settings.get(k)}
     extra = frequencies(rope, head_dim, context)[1] / (0.1 * math.log(factor) + 1.0)
     return out if abs(extra - 1) < 1e-7 else out | {"yarn_attn_factor": extra}
 
@@ -88,17 +88,17 @@ def llama3_factors(rope: RopeConfig, head_dim: int) -> Tensor | None:
 
 
 def solve_llama3(
-    theta: float, head_dim: int, found: NDArray[np.float64], original: int | None, where: str
+    theta: float, head_dim: int, factors: NDArray[np.float64], original: int | None, where: str
 ) -> RopeConfig:
     """The settings that give these factors; an error if there are none."""
     guess = float(original or 8192)
     plain = frequencies(RopeConfig(theta), head_dim, 0)[0].numpy()
-    biggest = _round_to_quarter(float(found.max()))
+    biggest = _round_to_quarter(float(factors.max()))
     candidates = [(1.0, 4.0, guess)]
-    between = (found > 1 + 1e-4) & (found < biggest * (1 - 1e-4))
+    between = (factors > 1 + 1e-4) & (factors < biggest * (1 - 1e-4))
     if between.sum() >= 2:
         # 1 / f = blend + (1 - blend) / factor, and blend = slope * frequency + offset
-        blend = (1 / found[between] - 1 / biggest) / (1 - 1 / biggest)
+        blend = (1 / factors[between] - 1 / biggest) / (1 - 1 / biggest)
         slope, offset = np.polyfit(plain[between] / (2 * math.pi), blend, 1)
         spread = guess / slope
         candidates.append((_round_to_quarter(-offset * spread), _round_to_quarter((1 - offset) * spread), guess))
@@ -107,7 +107,7 @@ def solve_llama3(
         settings = {"factor": biggest, "low_freq_factor": low, "high_freq_factor": high}
         settings["original_max_position_embeddings"] = int(context)
         rope = RopeConfig(theta, "llama3", settings)
-        if len(found) == len(plain) and np.allclose(plain / frequencies(rope, head_dim, 0)[0].numpy(), found, 1e-5):
+        if len(factors) == len(plain) and np.allclose(plain / frequencies(rope, head_dim, 0)[0].numpy(), factors, 1e-5):
             return rope
     raise ModelError(f"{where} scales its rope by factors that are not Llama 3's; load the model's Hugging Face folder")
 

@@ -62,11 +62,11 @@ def set_threads() -> int:
     if "OMP_NUM_THREADS" in os.environ:
         return torch.get_num_threads()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    tried = {n: 0.0 for n in {1, max(1, cores // 2), cores}}
+    rates = {n: 0.0 for n in {1, max(1, cores // 2), cores}}
     for _ in range(2):
-        for n in tried:
+        for n in rates:
             torch.set_num_threads(n)
-            tried[n] = max(tried[n], matmul_rate(torch.float32, 0.03))
-    best = max(n for n in tried if tried[n] > 0.9 * max(tried.values()))  # equal products: the rest still gains
+            rates[n] = max(rates[n], matmul_rate(torch.float32, 0.03))
+    best = max(n for n in rates if rates[n] > 0.9 * max(rates.values()))  # equal products: the rest still gains
     torch.set_num_threads(best)
     return best

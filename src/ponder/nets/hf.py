@@ -73,12 +73,12 @@ def load_head(folder: Path | str) -> tuple[ScoreHead, dict[str, Tensor]]:
     if not _is_classifier(raw):
         raise ModelError(f"{folder} holds a language model; give a value or reward model")
     head, config = _parse_head(raw, folder), decoder_config(Path(folder), raw)
-    held = {name: entry for name, entry in _tensor_entries(Path(folder), False).items() if name.startswith("score.")}
+    entries = {name: entry for name, entry in _tensor_entries(Path(folder), False).items() if name.startswith("score.")}
     with torch.device("meta"):  # shapes without memory: the declared head may be of any size
-        wanted = {f"score.{n}": tuple(p.shape) for n, p in build_head(config.width, head).named_parameters()}
-    if wanted != {name: entry.shape for name, entry in held.items()}:
+        expected_shapes = {f"score.{n}": tuple(p.shape) for n, p in build_head(config.width, head).named_parameters()}
+    if expected_shapes != {name: entry.shape for name, entry in entries.items()}:
         raise ModelError(f"the head in {folder} is not what its config.json says; download the model again")
-    return head, dict(_read_tensors(held))
+    return head, dict(_read_tensors(entries))
 
 
 def _parse_head(raw: Mapping[str, Any], folder: Path | str) -> ScoreHead:
@@ -107,10 +107,12 @@ def _load(
     if "quantization_config" in raw:
         raise ModelError(f"{folder} holds quantised weights; use the 'transformers:' policy, or unquantised weights")
     config = decoder_config(folder, raw)
-    held = _tensor_entries(folder, multimodal="text_config" in raw)
-    stays = str(device) == "cpu" and dtype is not None and {e.dtype for e in held.values()} == {_DTYPE_NAMES.get(dtype)}
-    shapes = {name: entry.shape for name, entry in held.items()}
-    return build_decoder(config, _read_tensors(held), folder, None if stays else dtype, device, kind, shapes)
+    entries = _tensor_entries(folder, multimodal="text_config" in raw)
+    stays = (
+        str(device) == "cpu" and dtype is not None and {e.dtype for e in entries.values()} == {_DTYPE_NAMES.get(dtype)}
+    )
+    shapes = {name: entry.shape for name, entry in entries.items()}
+    return build_decoder(config, _read_tensors(entries), folder, None if stays else dtype, device, kind, shapes)
 
 
 def decoder_config(folder: Path, raw: Mapping[str, Any]) -> configs.DecoderConfig:
@@ -140,11 +142,11 @@ def _weight_files(folder: Path) -> list[Path]:
             raise ModelError(
                 f"{folder / WEIGHTS_INDEX_FILE} has no weight_map from tensors to files; download it again"
             )
-        found = [model_files.path_inside(folder, name) for name in sorted(set(where.values()))]
-        for file in found:
+        paths = [model_files.path_inside(folder, name) for name in sorted(set(where.values()))]
+        for file in paths:
             if not file.is_file():
                 raise ModelError(f"{folder} lacks {file.name:.200}, which {WEIGHTS_INDEX_FILE} names; download it")
-        return found
+        return paths
     if model_files.path_inside(folder, WEIGHTS_FILE).is_file():
         return [folder / WEIGHTS_FILE]
     if pickles := sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt")) + sorted(folder.glob("*.pth")):
@@ -181,10 +183,10 @@ def stream_tensors(folder: Path, multimodal: bool) -> Iterator[tuple[str, Tensor
     return _read_tensors(_tensor_entries(folder, multimodal))
 
 
-def _read_tensors(held: Mapping[str, TensorEntry]) -> Iterator[tuple[str, Tensor]]:
+def _read_tensors(entries: Mapping[str, TensorEntry]) -> Iterator[tuple[str, Tensor]]:
     from safetensors import SafetensorError, safe_open
 
-    for path, group in groupby(held.items(), key=lambda item: item[1].path):
+    for path, group in groupby(entries.items(), key=lambda item: item[1].path):
         try:
             with safe_open(path, framework="pt", device="cpu") as file:
                 for name, entry in group:
@@ -236,10 +238,10 @@ def _check_writable(folder: Path, overwrite: bool) -> None:
         return
     if not folder.is_dir():
         raise ModelError(f"{folder} is a file; name a folder to save the model in")
-    held = sorted(entry.name for entry in folder.iterdir())
-    if held and not overwrite:
+    names = sorted(entry.name for entry in folder.iterdir())
+    if names and not overwrite:
         raise ModelError(f"{folder} is not empty; name another folder, or allow overwriting")
-    if strange := [name for name in held if not any(fnmatch(name, ours) for ours in MODEL_FILE_PATTERNS)]:
+    if strange := [name for name in names if not any(fnmatch(name, ours) for ours in MODEL_FILE_PATTERNS)]:
         raise ModelError(f"{folder} holds {strange[0]}, which is no part of a model; name another folder")
 
 

@@ -28,10 +28,10 @@ class _SkipInit(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        given = dict(kwargs or {})
+        arguments = dict(kwargs or {})
         if getattr(func, "__module__", None) == "torch.nn.init":
-            return args[0] if args else given["tensor"]
-        return func(*args, **given)
+            return args[0] if args else arguments["tensor"]
+        return func(*args, **arguments)
 
 
 def build_decoder(
@@ -83,27 +83,27 @@ def _build_on_meta(
         with torch.device("meta"), _SkipInit():  # shapes without memory
             return kind(config)
     except (ArithmeticError, ValueError, TypeError, LookupError, RuntimeError) as reason:
-        what = "rope settings" if "turns" not in locals() or "finite" in str(reason) else "sizes"
-        raise ModelError(f"the {what} in {where} make no sense ({reason!s:.200}); download it again") from None
+        invalid_part = "rope settings" if "turns" not in locals() or "finite" in str(reason) else "sizes"
+        raise ModelError(f"the {invalid_part} in {where} make no sense ({reason!s:.200}); download it again") from None
 
 
 def _check_shapes(
     config: DecoderConfig,
     shapes: Mapping[str, tuple[int, ...]],
-    wanted: dict[str, tuple[int, ...]],
+    expected_shapes: dict[str, tuple[int, ...]],
     where: Path,
 ) -> None:
-    for name, found in shapes.items():
+    for name, shape in shapes.items():
         if config.tied_embeddings and name == "lm_head.weight":
             continue
-        if name not in wanted:
+        if name not in expected_shapes:
             raise ModelError(f"{where} holds {name:.200}, which no {config.family} model of its configuration has")
-        if wanted[name] != found:
+        if expected_shapes[name] != shape:
             raise ModelError(
-                f"{name} in {where} has shape {found}, but the configuration says {wanted[name]}: "
+                f"{name} in {where} has shape {shape}, but the configuration says {expected_shapes[name]}: "
                 "they belong to different models; download both again"
             )
-    if names := sorted(wanted.keys() - shapes.keys()):
+    if names := sorted(expected_shapes.keys() - shapes.keys()):
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         raise ModelError(f"{where} lacks the tensors {', '.join(names[:3])}{more}; download the model again")
 

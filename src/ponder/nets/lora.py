@@ -52,8 +52,8 @@ class LoRA:
 
     def __post_init__(self) -> None:
         if self.rank < 1 or not 0 < self.alpha <= MAX_ALPHA:
-            given = f"LoRA has rank {self.rank} and alpha {self.alpha}"
-            raise UsageError(f"{given}; both must be positive, and alpha at most {MAX_ALPHA:g}")
+            settings = f"LoRA has rank {self.rank} and alpha {self.alpha}"
+            raise UsageError(f"{settings}; both must be positive, and alpha at most {MAX_ALPHA:g}")
         if not self.targets:
             raise UsageError(f"LoRA has no targets; choose of {', '.join(LORA_TARGETS)}")
         for name in self.targets:  # not the head or embedding: their weight is used directly, without an adapter
@@ -203,10 +203,10 @@ def _load_tensors(stored: Mapping[str, TensorEntry], folder: Path) -> dict[str, 
     from safetensors.torch import load_file
 
     try:
-        found = load_file(folder / ADAPTER_WEIGHTS_FILE)
+        tensors = load_file(folder / ADAPTER_WEIGHTS_FILE)
     except (SafetensorError, OSError) as reason:
         raise ModelError(f"the adapter in {folder} is damaged ({reason}); download it again") from None
-    out = {name: found[entry.name] for name, entry in stored.items()}
+    out = {name: tensors[entry.name] for name, entry in stored.items()}
     for name, tensor in out.items():
         if not all_finite(tensor):
             raise ModelError(f"the adapter in {folder} has weights that are not finite ({name}); download it again")
@@ -242,17 +242,17 @@ def _read_files(folder: Path) -> tuple[Mapping[str, Any], dict[str, TensorEntry]
 
 
 def _check_shapes(net: Decoder, lora: LoRA, stored: Mapping[str, tuple[int, ...]], folder: Path) -> None:
-    wanted: dict[str, tuple[int, ...]] = {}
+    expected_shapes: dict[str, tuple[int, ...]] = {}
     for name, layer in net.named_modules():
         if name.rpartition(".")[2] in lora.targets and isinstance(layer, nn.Linear):
-            wanted[f"{name}.lora_A.weight"] = (lora.rank, layer.in_features)
-            wanted[f"{name}.lora_B.weight"] = (layer.out_features, lora.rank)
-    for name in wanted.keys() | stored.keys():
-        found = stored.get(name, "nothing")
-        if found != wanted.get(name):
+            expected_shapes[f"{name}.lora_A.weight"] = (lora.rank, layer.in_features)
+            expected_shapes[f"{name}.lora_B.weight"] = (layer.out_features, lora.rank)
+    for name in expected_shapes.keys() | stored.keys():
+        shape = stored.get(name, "nothing")
+        if shape != expected_shapes.get(name):
             raise ModelError(
-                f"the adapter in {folder} does not fit this model: {name} is {found} there, and "
-                f"{wanted.get(name, 'nothing')} here; load the model that it was trained on"
+                f"the adapter in {folder} does not fit this model: {name} is {shape} there, and "
+                f"{expected_shapes.get(name, 'nothing')} here; load the model that it was trained on"
             )
 
 

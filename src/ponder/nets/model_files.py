@@ -64,14 +64,14 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object."""
     text = read_text(path)
     try:
-        found = json.loads(text)
+        data = json.loads(text)
     except ValueError as reason:
         raise ModelError(f"{path} is not JSON ({reason}); download it again") from None
     except RecursionError:
         raise ModelError(f"{path} is nested too deeply to be a model's; download it again") from None
-    if not isinstance(found, dict):
+    if not isinstance(data, dict):
         raise ModelError(f"{path} is not a JSON object; download it again")
-    return found
+    return data
 
 
 def read_safetensors_header(path: Path) -> list[TensorEntry]:
@@ -118,7 +118,7 @@ def _header_entries(path: Path) -> Iterable[TensorEntry]:
 
 
 def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name stands in it twice")
-    return found
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        raise ValueError("a name appears in it twice")
+    return members

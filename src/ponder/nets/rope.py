@@ -14,9 +14,9 @@ def frequencies(rope: RopeConfig, head_dim: int, context: int) -> tuple[Tensor, 
     """Angular frequencies [D/2] and the factor on cos and sin (only YaRN's differs from 1)."""
     half = torch.arange(0, head_dim, 2, dtype=torch.float64, device="cpu") / head_dim  # not meta, when loading
     freqs = rope.theta**-half
-    given = rope.settings
+    settings = rope.settings
     if rope.kind == "linear":
-        return freqs / float(given["factor"]), 1.0
+        return freqs / float(settings["factor"]), 1.0
     if rope.kind == "llama3":
         return _llama3(freqs, rope), 1.0
     if rope.kind == "yarn":

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ponder.nets.power_of_two import next_power_of_two
+
 MAX_KEYS_PER_TOKEN = 8.0  # gathered keys per packed token; a deep tree of short steps has more, and uses FlexAttention
 
 
@@ -34,7 +36,7 @@ class VarlenTreeAttention:
         self.positions_T = put(runs.positions_T, torch.int64)
         self.ends_q = put(np.append(0, np.cumsum(runs.sizes)))
         self.ends_k = put(np.append(0, np.cumsum(runs.path_lengths)))
-        self.most_q, self.most_k = (_next_power_of_two(max(n)) for n in (runs.sizes, runs.path_lengths))
+        self.most_q, self.most_k = (next_power_of_two(max(n)) for n in (runs.sizes, runs.path_lengths))
         self.index_G = put(runs.index_G(), torch.int64) if runs.gathered_keys > len(runs.positions_T) else None
 
     def __call__(
@@ -110,8 +112,3 @@ class _GatherKeys(torch.autograd.Function):
 def _gather(x_TKD: Tensor, index_G: Tensor) -> Tensor:
     out: Tensor = _GatherKeys.apply(x_TKD, index_G)  # type: ignore[no-untyped-call]
     return out
-
-
-def _next_power_of_two(size: int) -> int:
-    """Round up, so that there are few different sizes to compile for."""
-    return 1 << (size - 1).bit_length()

@@ -15,12 +15,12 @@ def answer_of_step(trace: Trace, step: int) -> str | None:
 
 def extract_answer(text: str) -> str | None:
     """The final answer in canonical form: 85, 85.0 and \\boxed{85} are equal."""
-    found = extract(text, ANSWER_FORMS)
-    if found.answer is None:
+    extracted = extract(text, ANSWER_FORMS)
+    if extracted.answer is None:
         whole = (strip_thinking(text) or "").strip()
-        return whole if found.reason == "no answer" and 0 < len(whole) < MAX_UNSTATED_ANSWER_CHARS else None
-    number = parse_plain_number(found.answer)
-    return found.answer.strip() if number.value is None else canonical_number(number)
+        return whole if extracted.reason == "no answer" and 0 < len(whole) < MAX_UNSTATED_ANSWER_CHARS else None
+    number = parse_plain_number(extracted.answer)
+    return extracted.answer.strip() if number.value is None else canonical_number(number)
 
 
 def canonical_number(number: Number) -> str:

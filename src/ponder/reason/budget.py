@@ -102,16 +102,18 @@ class BudgetedPolicy(PolicyWrapper):
             await self.ledger.settle(granted * n, Cost())
             self.was_limited = True
             raise BudgetExhausted(f"{granted} tokens are left, and {len(sampling.forced_token_ids)} are forced")
-        drawn: list[Completion] = []
+        completions: list[Completion] = []
         try:
             how = replace(sampling, max_tokens=granted, min_tokens=min(sampling.min_tokens, granted))
-            drawn = await self.policy.generate(prefix, how, n)
-            self.was_limited |= granted < sampling.max_tokens and any(c.stop == "length" for c in drawn)
+            completions = await self.policy.generate(prefix, how, n)
+            self.was_limited |= granted < sampling.max_tokens and any(c.stop == "length" for c in completions)
             price = self.ledger.budget.price
-            drawn = [replace(c, cost=replace(c.cost, dollars=c.cost.dollars + price.dollars(c.cost))) for c in drawn]
-            return drawn
+            completions = [
+                replace(c, cost=replace(c.cost, dollars=c.cost.dollars + price.dollars(c.cost))) for c in completions
+            ]
+            return completions
         finally:
-            await asyncio.shield(self.ledger.settle(granted * n, sum((c.cost for c in drawn), Cost())))
+            await asyncio.shield(self.ledger.settle(granted * n, sum((c.cost for c in completions), Cost())))
 
 
 @contextmanager

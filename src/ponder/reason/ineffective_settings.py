@@ -38,8 +38,8 @@ def ineffective_settings(strategy: Any, budget: Budget | None = None) -> list[st
     sampling = getattr(strategy, "sampling", None)
     most = None if budget is None else budget.tokens
     if most is not None and isinstance(sampling, Sampling) and most < sampling.max_tokens:
-        said = f"the budget of {most:,} tokens is less than one answer may have ({sampling.max_tokens:,})"
-        warnings.append(f"{said}: long ones are cut short there")
+        message = f"the budget of {most:,} tokens is less than one answer may have ({sampling.max_tokens:,})"
+        warnings.append(f"{message}: long ones are cut short there")
     warnings += [line for one in inner_strategies(strategy).values() for line in ineffective_settings(one)]
     return list(dict.fromkeys(warnings))
 
@@ -51,9 +51,9 @@ def _identical_draws(strategy: Any) -> Iterator[str]:
     if not isinstance(sampling, Sampling) or not sampling.deterministic:
         return
     how = "at temperature 0" if sampling.temperature == 0 else f"with top_k {sampling.top_k}"
-    for count, drawn in _draw_counts(strategy):
+    for count, samples in _draw_counts(strategy):
         if count > 1:
-            yield f"{count:,} {drawn} {how} are all the same: {TEMPERATURE_ADVICE}, or draw one"
+            yield f"{count:,} {samples} {how} are all the same: {TEMPERATURE_ADVICE}, or draw one"
 
 
 def _draw_counts(strategy: Any) -> Iterator[tuple[int, str]]:

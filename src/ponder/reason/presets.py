@@ -97,6 +97,6 @@ PRESETS: dict[str, Preset] = {
 }  # fmt: skip
 
 
-def unpack_preset(found: Any) -> tuple[Strategy, str]:
+def unpack_preset(preset: Any) -> tuple[Strategy, str]:
     """The strategy and guide of a preset; any other object with no guide."""
-    return (found.strategy, found.guide) if isinstance(found, Preset) else (found, "")
+    return (preset.strategy, preset.guide) if isinstance(preset, Preset) else (preset, "")

@@ -29,8 +29,8 @@ class Prompt:
         if self.style:
             find_style(self.style)
 
-    def messages(self, given: Sequence[Message]) -> list[Message]:
-        out = [dict(m) for m in given]
+    def messages(self, messages: Sequence[Message]) -> list[Message]:
+        out = [dict(m) for m in messages]
         if self.system:
             if out and out[0]["role"] == "system":
                 out[0]["content"] = f"{out[0]['content']}\n\n{self.system}"
@@ -56,17 +56,17 @@ class Prompt:
 
     def messages_for(self, problem: Problem) -> list[Message] | None:
         """The conversation to send instead of the problem's own; None if it is unchanged."""
-        said = self._style_instruction(problem.style)
-        told = replace(self, instruction="\n".join(filter(None, [self.instruction, said])), style="")
-        return None if told == PLAIN else told.messages(problem.messages)
+        instruction = self._style_instruction(problem.style)
+        prompt = replace(self, instruction="\n".join(filter(None, [self.instruction, instruction])), style="")
+        return None if prompt == PLAIN else prompt.messages(problem.messages)
 
-    def _style_instruction(self, asked: str) -> str:
+    def _style_instruction(self, style: str) -> str:
         """The style's answer instruction, if the problem has none."""
-        if not self.style or asked == self.style or {asked, self.style} <= set(THINKING_STYLES):
+        if not self.style or style == self.style or {style, self.style} <= set(THINKING_STYLES):
             return ""
-        if asked not in ("", "plain"):
+        if style not in ("", "plain"):
             raise UsageError(
-                f"the problem asks for its answer in style {asked}, and the strategy in style {self.style}: give the"
+                f"the problem asks for its answer in style {style}, and the strategy in style {self.style}: give the"
                 " task the strategy's style, as every job does"
             )
         return answer_instruction(find_style(self.style))

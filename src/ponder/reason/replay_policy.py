@@ -74,11 +74,11 @@ class ReplayPolicy:
         return max(0, len(self._continuations.get(key, ())) - self._handed_out.get(key, 0))
 
     def encode(self, messages: Sequence[Message]) -> Ids:
-        asked = str(messages[-1]["content"]) if messages else ""
-        found = self._prompts.get(_messages_key(messages), self._prompts.get(asked))
-        if found is None:
-            raise self._refuse(f"the stored traces have no such prompt: {_shorten(asked)}")
-        return found
+        question = str(messages[-1]["content"]) if messages else ""
+        prompt = self._prompts.get(_messages_key(messages), self._prompts.get(question))
+        if prompt is None:
+            raise self._refuse(f"the stored traces have no such prompt: {_shorten(question)}")
+        return prompt
 
     def tokens(self, text: str) -> Ids:
         if text not in self._inserted_texts:
@@ -86,10 +86,10 @@ class ReplayPolicy:
         return self._inserted_texts[text]
 
     def text(self, tokens: Ids) -> str:
-        found = self._texts.get(ids(tokens).tobytes())
-        if found is None:
+        text = self._texts.get(ids(tokens).tobytes())
+        if text is None:
             raise self._refuse(f"the stored traces have no step of these {len(tokens)} tokens, so no text for them")
-        return found
+        return text
 
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
         key = _digest(prefix).digest()
@@ -97,25 +97,25 @@ class ReplayPolicy:
         shown, looked = self._cut_probes.get(key, []), self._handed_out.get(_CUT_PROBE_KEY + key, 0)
         if n == 1 and sampling.temperature == 0 and looked < len(shown):
             key, stored = _CUT_PROBE_KEY + key, shown
-        given = self._handed_out.get(key, 0)
+        offset = self._handed_out.get(key, 0)
         if not stored:
             raise self._refuse(
                 f"the stored traces have no continuation of this prefix of {len(prefix)} tokens: replay with the"
                 " strategy, cut and prompt that they were made with"
             )
-        if self.when_exhausted == "error" and given + n > len(stored):
+        if self.when_exhausted == "error" and offset + n > len(stored):
             raise self._refuse(
-                f"{n} continuations are asked for, and {given} of the {len(stored)} stored after this prefix were"
+                f"{n} continuations are asked for, and {offset} of the {len(stored)} stored after this prefix were"
                 " handed out before: ask for fewer, store more, rewind(), or give when_exhausted='cycle'"
             )
-        drawn = [stored[(given + j) % len(stored)] for j in range(n)]
-        if long := [s for _, s in drawn if len(stored_tokens(s)) > sampling.max_tokens]:
+        completions = [stored[(offset + j) % len(stored)] for j in range(n)]
+        if long := [s for _, s in completions if len(stored_tokens(s)) > sampling.max_tokens]:
             raise BudgetExhausted(
                 f"the stored step has {len(stored_tokens(long[0]))} tokens, and {sampling.max_tokens} are allowed here"
                 " (max_tokens, or what is left of a budget): its end is not known"
             )
-        self._handed_out[key] = given + n
-        return [_completion(trace, step, len(prefix), j == 0) for j, (trace, step) in enumerate(drawn)]
+        self._handed_out[key] = offset + n
+        return [_completion(trace, step, len(prefix), j == 0) for j, (trace, step) in enumerate(completions)]
 
     def _refuse(self, why: str) -> UsageError:
         """Note what is not stored: strategies catch errors of single branches and would hide it."""
@@ -149,13 +149,13 @@ class ReplayScorer:
         return [self._score_step(trace, i) for i in steps]
 
     def _score_step(self, trace: Trace, step: int) -> Score:
-        found = self._scores.get(_digest(trace.token_ids(step)).digest())
-        if not found:
+        scores = self._scores.get(_digest(trace.token_ids(step)).digest())
+        if not scores:
             return Score(None, f"the stored traces have no {self.name} for this step")
         parent, tokens = trace.steps[step].parent, trace.steps[step].token_ids
         before = () if parent is None else trace.children(parent)
         place = sum(np.array_equal(trace.steps[i].token_ids, tokens) for i in before if i < step)
-        return found[place % len(found)]
+        return scores[place % len(scores)]
 
 
 def _paths(trace: Trace) -> Iterator[tuple[int, bytes, bytes]]:

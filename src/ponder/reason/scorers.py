@@ -26,10 +26,10 @@ class Likelihood:
         return [self._score_step(trace, step) for step in steps]
 
     def _score_step(self, trace: Trace, step: int) -> Score:
-        drawn = [lp for i in trace.path(step) if (lp := trace.steps[i].logprobs) is not None and len(lp)]
-        if not drawn:
+        logprobs = [lp for i in trace.path(step) if (lp := trace.steps[i].logprobs) is not None and len(lp)]
+        if not logprobs:
             return Score(None, "the policy sampled nothing here")
-        mean = float(np.concatenate(drawn).mean())
+        mean = float(np.concatenate(logprobs).mean())
         if math.isnan(mean):
             return Score(None, "the policy does not return log-probabilities")
         return Score(math.exp(min(0.0, mean)), f"mean log-probability {mean:.3f}")
@@ -88,13 +88,13 @@ class StepScoreReducer:
         return out
 
     def _known_score(self, trace: Trace, step: int) -> Score | None:
-        found = trace.steps[step].scores.get(self.name)
-        return found if found is not None and found.steps else None
+        score = trace.steps[step].scores.get(self.name)
+        return score if score is not None and score.steps else None
 
-    def _score_step(self, found: Sequence[Score], cost: Cost) -> Score:
-        values = [s.value for s in found if s.value is not None]
-        if len(values) < len(found) or not values:
-            why = next((s.reason for s in found if s.value is None), "the policy wrote nothing here")
+    def _score_step(self, scores: Sequence[Score], cost: Cost) -> Score:
+        values = [s.value for s in scores if s.value is not None]
+        if len(values) < len(scores) or not values:
+            why = next((s.reason for s in scores if s.value is None), "the policy wrote nothing here")
             return Score(None, why, cost)
         return Score(reduce_scores(values, self.reduce), f"{self.reduce} of {len(values)} steps", cost, tuple(values))
 

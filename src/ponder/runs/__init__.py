@@ -3,6 +3,7 @@
 run_dir             the directory itself: job, environment, metrics, traces, checkpoints, lock
 records             its .jsonl files, one checked record per line
 job_json            a job as JSON and back; `trust` says whose code such a file may name
+encoded_walk        the walk over such JSON
 environment         versions and fingerprints that a run began with; it resumes only with the same
 *_fingerprints      of files, and of the user's own code
 cleanup             whether a run holds a result, and the removal of one that does not

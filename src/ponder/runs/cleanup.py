@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ponder.atomic_write import TEMPORARY_SUFFIX
 from ponder.errors import Interrupted, RunError
 from ponder.runs.data_files import FILTER_REPORT_FILE
 from ponder.runs.records import raw_records
@@ -16,9 +17,9 @@ from ponder.runs.run_dir import checkpoints, lock_run, read_job, read_metrics
 _RUN_FILES = ("job.json", "environment.json", "lock")
 _METADATA_FILES = {
     *_RUN_FILES,
-    *(f"{name}.new" for name in _RUN_FILES),
+    *(f"{name}{TEMPORARY_SUFFIX}" for name in _RUN_FILES),
     FILTER_REPORT_FILE,
-    f"{FILTER_REPORT_FILE}.new",
+    f"{FILTER_REPORT_FILE}{TEMPORARY_SUFFIX}",
 }  # they describe the work and are no result
 _TRAINING_FIELDS = ("steps", "save_every", "keep_checkpoints")
 _RECORD_NAMES = {"metrics.jsonl", "traces.jsonl", "checkpoints"}

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ponder.atomic_write import write_atomically
 from ponder.errors import RunError
 from ponder.filter_report import FilterReport
 
@@ -23,9 +24,7 @@ def filter_report_lines(folder: Path) -> list[str]:
 def write_jsonl(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write the rows atomically."""
     lines = [json.dumps(row, allow_nan=False) + "\n" for row in rows]
-    temporary = path.with_name(path.name + ".new")
     try:
-        temporary.write_text("".join(lines), encoding="utf-8")
-        temporary.replace(path)
+        write_atomically(path, "".join(lines))
     except OSError as why:
         raise RunError(f"cannot write {path}: {why.strerror}; give another place for it") from None

@@ -33,9 +33,8 @@ def check_inputs_unchanged(folder: Path, now: Mapping[str, str], job_changed: bo
     began = environment.get(INPUTS_KEY)
     if not isinstance(began, dict):
         raise RunError(
-            f"{folder} is of an earlier version and does not say what its results depend on, "
-            "so nobody can tell whether "
-            "they still hold: give another --run"
+            f"{folder} was written by an earlier version, without fingerprints of its inputs, so it cannot be checked "
+            "whether they changed: give another --run"
         )
     new = [name for name in now if name not in began and name.startswith(CODE_PREFIX) and not job_changed]
     changed = [name for name, mark in now.items() if began.get(name, mark) != mark] + new

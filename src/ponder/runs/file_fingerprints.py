@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
+from ponder.atomic_write import write_atomically
 from ponder.cache_folder import cache_folder
 from ponder.runs.records import read_records, without_checksum
 
@@ -107,8 +108,6 @@ def _hash_file(path: Path, size: int) -> str:
 
 def _write_cache(place: Path, entry: dict[str, object]) -> None:
     """Write atomically. If it cannot be written, the file is read again next time."""
-    temporary = place.with_name(f"{place.name}.{os.getpid()}")
     with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(entry), encoding="utf-8")
-        temporary.replace(place)
+        write_atomically(place, json.dumps(entry), suffix=f".{os.getpid()}")

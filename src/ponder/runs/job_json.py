@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ponder.errors import PonderError, RunError, UsageError
-from ponder.registry import import_object, only_allowed
+from ponder.registry import import_object, is_ponder_module, only_allowed, ponder_object
 from ponder.runs.trust import FLOAT_TYPE, Trust, check_trusted, external_code
 from ponder.runs.trust import TYPE_KEY as _TYPE_KEY
 
@@ -69,7 +69,10 @@ def _decode(data: Any) -> Any:
     plain = {k: _decode(v) for k, v in data.items() if k != _TYPE_KEY}
     if _TYPE_KEY not in data:
         return plain
-    kind = import_object(str(data[_TYPE_KEY]))
+    name = str(data[_TYPE_KEY])
+    if is_ponder_module(name.partition(":")[0]) and ponder_object(name) is None:
+        raise _other_version_error(name, "no such type")
+    kind = import_object(name)
     if not (isinstance(kind, type) and is_dataclass(kind)):
         raise RunError(f"job.json names {data[_TYPE_KEY]!r}, which is not a dataclass")
     try:
@@ -77,9 +80,17 @@ def _decode(data: Any) -> Any:
     except PonderError:
         raise
     except TypeError as why:
-        raise RunError(f"job.json was written by another version: {data[_TYPE_KEY]} {why}") from None
+        raise _other_version_error(name, str(why)) from None
     except (ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as why:
         raise RunError(f"job.json is damaged: {data[_TYPE_KEY]} cannot be made of what it says ({why})") from None
+
+
+def _other_version_error(name: str, why: str) -> RunError:
+    """The one error for a run directory whose job this version cannot build."""
+    return RunError(
+        f"job.json was written by another version of ponder ({name}: {why}): start a new run, or use the version in "
+        "environment.json"
+    )
 
 
 def _parse_float(text: Any) -> float:
@@ -90,7 +101,7 @@ def _parse_float(text: Any) -> float:
 
 
 def external_code_in(value: Any) -> list[str]:
-    """The code outside ponder that a job, or a part of one, names: whoever built it trusts it."""
+    """The code outside ponder that a job, or a part of one, names. The user who built it trusts it."""
     try:
         return external_code(encode(value))
     except UsageError:  # no part of a saved job

@@ -23,6 +23,7 @@ from typing import IO, Any
 from zlib import crc32
 
 from ponder import full_disk
+from ponder.atomic_write import fsync_path
 from ponder.errors import RunError
 
 _CHUNK_BYTES = 1 << 16
@@ -221,8 +222,10 @@ def _scan_lines(path: Path, file: IO[bytes]) -> Iterator[_Line]:
             if number < expected:
                 raise DamagedRecord(path, line, f"it is record {number} again", "remove that line", at)
             if number > expected:
-                gone = f"record {expected} is" if number == expected + 1 else f"records {expected} to {number - 1} are"
-                raise DamagedRecord(path, line, f"{gone} missing before it", _recovery_hint(number - 1), at)
+                missing = (
+                    f"record {expected} is" if number == expected + 1 else f"records {expected} to {number - 1} are"
+                )
+                raise DamagedRecord(path, line, f"{missing} missing before it", _recovery_hint(number - 1), at)
         elif "lost" in record:
             number = max(record["lost"], expected - 1)
         elif has_checksums or {"record", "crc"} & record.keys():
@@ -270,7 +273,7 @@ def _match_checksum(text: bytes) -> re.Match[bytes] | None:
 
 def _has_trailing_bytes(text: bytes) -> bool:
     """Whether a complete record is followed by something: not by a crash, its end was changed."""
-    return any(crc32(text[: found.end(1)]) == int(found[2]) for found in _CHECKSUM_PATTERN.finditer(text))
+    return any(crc32(text[: match.end(1)]) == int(match[2]) for match in _CHECKSUM_PATTERN.finditer(text))
 
 
 def _parse_record(text: bytes) -> dict[str, Any] | None:
@@ -304,12 +307,3 @@ def _damaged_record(path: Path, line: int, why: str, number: int | None, offset:
 
 def damaged_record(path: Path, number: int, why: str) -> RunError:
     return _damaged_record(path, number, why, None, 0)
-
-
-def fsync_path(path: Path) -> None:
-    """Write a file's bytes, or a folder's entries, through to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

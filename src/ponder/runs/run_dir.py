@@ -17,7 +17,6 @@ import contextlib
 import fcntl
 import json
 import math
-import os
 import re
 import time
 from collections import Counter
@@ -27,6 +26,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from ponder import full_disk, settings
+from ponder.atomic_write import TEMPORARY_SUFFIX, write_atomically
 from ponder.errors import RunError
 from ponder.runs import job_json
 from ponder.runs.environment import (
@@ -37,7 +37,7 @@ from ponder.runs.environment import (
     describe_environment,
     read_environment,
 )
-from ponder.runs.records import RecordWriter, damaged_record, fsync_path, read_records, repair_records
+from ponder.runs.records import RecordWriter, damaged_record, read_records, repair_records
 from ponder.runs.symlinks import refuse_symlinks
 from ponder.runs.trust import external_code
 from ponder.types import Trace
@@ -45,8 +45,8 @@ from ponder.types import Trace
 _STARTUP_FILES = (
     "lock",
     "environment.json",
-    "environment.json.new",
-    "job.json.new",
+    f"environment.json{TEMPORARY_SUFFIX}",
+    f"job.json{TEMPORARY_SUFFIX}",
 )  # all that a start cut short leaves
 _RECORD_FILES = ("metrics", "traces")
 FINDINGS = "findings"
@@ -224,14 +224,8 @@ def describe_differences(stored: Any, ours: Any) -> str:
 
 def write_json(path: Path, data: Any) -> None:
     """Write the file atomically. It is on the disk when this returns."""
-    temporary = path.with_name(path.name + ".new")
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(json.dumps(data, indent=1) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        fsync_path(path.parent)
+        write_atomically(path, json.dumps(data, indent=1) + "\n", sync=True)
     except OSError as why:
         raise RunError(f"cannot write {path}: {why.strerror}") from None
 

@@ -19,14 +19,14 @@ def refuse_symlinks(folder: str | Path) -> None:
     the user gave that path."""
     for entry in _walk(str(folder)):
         if entry.is_symlink():
-            what = "is a symbolic link"
+            fault = "is a symbolic link"
         elif not entry.is_file(follow_symlinks=False) and not entry.is_dir(follow_symlinks=False):
-            what = "is neither a file nor a folder"
+            fault = "is neither a file nor a folder"
         else:
             continue
         raise RunError(
-            f"{entry.path} {what}, and a run directory is read and written in itself alone: put what it stands for in "
-            "its place, or remove it"
+            f"{entry.path} {fault}, and nothing outside a run directory is read or written: replace it by a copy, or "
+            "remove it"
         )
 
 

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from ponder import registry
 from ponder.errors import RunError, UntrustedCode
+from ponder.runs.encoded_walk import strings, walk
 
 Trust = bool | Collection[str]  # True: everything; else these names, besides ponder's own
 
@@ -95,36 +96,20 @@ def _external_names(data: Any) -> Iterator[str]:
         kind = registry.ponder_object(value[TYPE_KEY]) if value[TYPE_KEY] != FLOAT_TYPE else None
         for field in fields(kind) if isinstance(kind, type) else ():
             if (read := field.metadata.get(_CODE_METADATA)) is not None:
-                for text in _strings(value.get(field.name)):
+                for text in strings(value.get(field.name)):
                     if (name := read(text)) and registry.ponder_object(name) is None:
                         yield name
-    yield from (text for text in _strings(data) if _is_remote_server(text))
+    yield from (text for text in strings(data) if _is_remote_server(text))
 
 
 def server_names(data: Any) -> list[str]:
     """The models of an encoded job that a server runs, as `openai:URL`."""
-    matches = filter(None, map(_SERVER_PATTERN.search, _strings(data)))
+    matches = filter(None, map(_SERVER_PATTERN.search, strings(data)))
     return list(dict.fromkeys(f"openai:{match['url']}" for match in matches))
 
 
-def walk(data: Any) -> Iterator[Any]:
-    """Every value and every key of an encoded job, however deep, in the order in which they are written."""
-    waiting = [data]
-    while waiting:
-        value = waiting.pop()
-        yield value
-        if isinstance(value, Mapping):
-            waiting += reversed([part for item in value.items() for part in item])
-        elif isinstance(value, list | tuple):
-            waiting += reversed(value)
-
-
 def _objects(data: Any) -> Iterator[Mapping[str, Any]]:
-    return (value for value in walk(data) if isinstance(value, Mapping) and TYPE_KEY in value)
-
-
-def _strings(data: Any) -> Iterator[str]:
-    return (value for value in walk(data) if isinstance(value, str))
+    return (value for _, value in walk(data) if isinstance(value, Mapping) and TYPE_KEY in value)
 
 
 def _is_remote_server(text: str) -> bool:

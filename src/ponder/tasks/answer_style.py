@@ -29,8 +29,8 @@ class StyledTask:
 
     @property
     def answer_spec(self) -> AnswerSpec:
-        given: tuple[AnswerForm, ...] = getattr(self, "forms", ())
-        return replace(self.ANSWER_SPEC, forms=given, allow_bare="bare" in given) if given else self.ANSWER_SPEC
+        forms: tuple[AnswerForm, ...] = getattr(self, "forms", ())
+        return replace(self.ANSWER_SPEC, forms=forms, allow_bare="bare" in forms) if forms else self.ANSWER_SPEC
 
     @property
     def resolved_style(self) -> AnswerStyle:
@@ -55,9 +55,9 @@ class StyledTask:
 
     def make_problem(self, id: str, question: str, answer: Any, tags: Any = None) -> Problem:
         """The problem with this question, asked in the style."""
-        said = self.with_instruction(question)
-        system, told = getattr(self, "system", None), said.removeprefix(question)
-        return Problem(id, user_messages(said, system), answer, tags or {}, self.resolved_style, told)
+        text = self.with_instruction(question)
+        system, instruction = getattr(self, "system", None), text.removeprefix(question)
+        return Problem(id, user_messages(text, system), answer, tags or {}, self.resolved_style, instruction)
 
     def gold_completion(self, answer: str, worked: str = "") -> str:
         """A completion that gives this answer in the style's form."""
@@ -104,8 +104,8 @@ class StyleWrapper:
         verifier: Any = self.task.verifier
         if not _has_forms(verifier):
             return self.task.verifier
-        asked = styles.accepted_forms(find_style(self.style), self._answer_spec)
-        more: Scorer = replace(verifier, forms=tuple(dict.fromkeys((*asked, *verifier.forms))))
+        forms = styles.accepted_forms(find_style(self.style), self._answer_spec)
+        more: Scorer = replace(verifier, forms=tuple(dict.fromkeys((*forms, *verifier.forms))))
         return more
 
     def gold(self, problem: Problem) -> str:
@@ -123,8 +123,8 @@ class StyleWrapper:
 def with_style(task: Task, style: str) -> Task:
     """The task, asked in this style."""
     own = getattr(task, "restyle", None)
-    found: Task = StyleWrapper(task, style) if own is None else own(style)
-    return found
+    styled: Task = StyleWrapper(task, style) if own is None else own(style)
+    return styled
 
 
 def _has_forms(verifier: Any) -> bool:
@@ -134,8 +134,8 @@ def _has_forms(verifier: Any) -> bool:
 class _StyledProblems(Sequence[Problem]):
     """Problems with an instruction after each, which is added when one is asked for."""
 
-    def __init__(self, problems: Sequence[Problem], style: AnswerStyle, wanted: AnswerSpec) -> None:
-        self.problems, self.style, self.wanted = problems, style, wanted
+    def __init__(self, problems: Sequence[Problem], style: AnswerStyle, spec: AnswerSpec) -> None:
+        self.problems, self.style, self.wanted = problems, style, spec
 
     def __len__(self) -> int:
         return len(self.problems)
@@ -150,17 +150,17 @@ class _StyledProblems(Sequence[Problem]):
         return self._styled_problem(self.problems[index])
 
     def _styled_problem(self, problem: Problem) -> Problem:
-        given: list[Message] = [dict(m) for m in problem.messages]
-        if not given or problem.style == self.style:
+        messages: list[Message] = [dict(m) for m in problem.messages]
+        if not messages or problem.style == self.style:
             return problem
-        before = given[-1]["content"]
-        given[-1] = {
-            **given[-1],
-            "content": (said := styles.question_with_instruction(before, self.style, self.wanted)),
+        before = messages[-1]["content"]
+        messages[-1] = {
+            **messages[-1],
+            "content": (text := styles.question_with_instruction(before, self.style, self.wanted)),
         }
         return replace(
             problem,
-            messages=tuple(given),
+            messages=tuple(messages),
             style=self.style,
-            answer_instruction=problem.answer_instruction + said.removeprefix(before),
+            answer_instruction=problem.answer_instruction + text.removeprefix(before),
         )

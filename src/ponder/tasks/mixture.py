@@ -78,8 +78,8 @@ class TaskMixture:
         tests = {t.name: _test_questions(t) for t in self.tasks} if len(self.tasks) > 1 else {}
         out: dict[str, Sequence[Problem]] = {}
         for task in self.tasks:
-            held = frozenset[str]().union(*(asked for name, asked in tests.items() if name != task.name))
-            out[task.name] = train_without_held_out(task, held)
+            held_out = frozenset[str]().union(*(keys for name, keys in tests.items() if name != task.name))
+            out[task.name] = train_without_held_out(task, held_out)
         return out
 
     @property
@@ -118,12 +118,12 @@ class PerTaskVerifier:
         return [Score(None, f"bad data: the problem is of {of!r}, which is none of the tasks")] * len(steps)
 
 
-def train_without_held_out(task: Task, held: frozenset[str]) -> Sequence[Problem]:
+def train_without_held_out(task: Task, held_out: frozenset[str]) -> Sequence[Problem]:
     """The training problems of a task whose questions are none of these."""
     train = task.train
     if not isinstance(train, list):
-        return _WithoutHeldOut(task, train, held)
-    left = [p for p in train if bare_question_text(task, p) not in held]
+        return _WithoutHeldOut(task, train, held_out)
+    left = [p for p in train if bare_question_text(task, p) not in held_out]
     if train and not left:
         raise TaskError(f"all training problems of {task.name!r} are test problems of the others: leave that task out")
     return left
@@ -139,8 +139,8 @@ def _test_questions(task: Task) -> frozenset[str]:
 class _WithoutHeldOut(Sequence[Problem]):
     """Problems that are made when they are asked for: in place of one that is held, the next that is not."""
 
-    def __init__(self, task: Task, problems: Sequence[Problem], held: frozenset[str]) -> None:
-        self.task, self.problems, self.held = task, problems, held
+    def __init__(self, task: Task, problems: Sequence[Problem], held_out: frozenset[str]) -> None:
+        self.task, self.problems, self.held = task, problems, held_out
 
     def __len__(self) -> int:
         return len(self.problems)
@@ -154,9 +154,9 @@ class _WithoutHeldOut(Sequence[Problem]):
             return [self[i] for i in range(*index.indices(len(self)))]
         at = range(len(self))[index]
         for i in range(min(len(self), MAX_SKIPPED_PROBLEMS)):
-            found = self.problems[(at + i) % len(self)]
-            if bare_question_text(self.task, found) not in self.held:
-                return found
+            problem = self.problems[(at + i) % len(self)]
+            if bare_question_text(self.task, problem) not in self.held:
+                return problem
         raise TaskError(f"the task {self.task.name!r} hardly has a training problem that the others do not test with")
 
 

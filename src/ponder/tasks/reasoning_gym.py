@@ -43,10 +43,10 @@ class ReasoningGym(QuestionTask[int]):
         require_at_least(10, pool=self.pool_size)
         _check_dataset(self.dataset)
         try:
-            given = json.loads(self.settings)
+            settings = json.loads(self.settings)
         except ValueError as error:
             raise UsageError(f"settings is {self.settings!r}, which is not JSON ({error})") from None
-        if not isinstance(given, dict):
+        if not isinstance(settings, dict):
             raise UsageError(f"settings is {self.settings!r}; give a JSON object, as in '{{\"min_terms\": 2}}'")
         try:
             self._dataset  # noqa: B018  builds it, which checks the settings
@@ -93,13 +93,13 @@ class ReasoningGym(QuestionTask[int]):
             entry["answer"],
             *(entry["metadata"].get(key) for key in ("possible_answer", "example_correct_answer")),
         ]
-        given = next((answer for answer in known if answer is not None), None)
-        if given is None:
+        gold = next((answer for answer in known if answer is not None), None)
+        if gold is None:
             raise TaskError(
                 f"reasoning-gym's {self.dataset!r} comes without answers: it can be trained on (--no-preflight), not"
                 " imitated"
             )
-        return given if isinstance(given, str) else json.dumps(given)
+        return gold if isinstance(gold, str) else json.dumps(gold)
 
 
 def _check_dataset(dataset: str) -> None:

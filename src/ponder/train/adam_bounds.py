@@ -29,8 +29,8 @@ class AdamBounds:
     @classmethod
     def measure(cls, weights: Iterable[Tensor], states: Iterable[AdamState]) -> AdamBounds:
         """The current maxima: one pass over memory."""
-        held = list(states)
-        first, second = ([s[k] for s in held for k in s if k in names] for names in _MOMENT_KEYS)
+        listed = list(states)
+        first, second = ([s[k] for s in listed for k in s if k in names] for names in _MOMENT_KEYS)
         return cls(_max_abs(weights), _max_abs(first), _max_abs(second))
 
     def after_step(self, rule: AdamHyperparameters, norm: float, half_precision: bool) -> AdamBounds:

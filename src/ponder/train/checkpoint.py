@@ -32,11 +32,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ponder import full_disk, signals
+from ponder.atomic_write import fsync_path
 from ponder.errors import Interrupted, PonderError, RunError, UsageError
 from ponder.runs import Run, checkpoints
 from ponder.runs import manifest as manifests
 from ponder.runs.manifest import ManifestMismatch
-from ponder.runs.records import fsync_path
 from ponder.train.finite_checks import Diverged, check_tensors_finite, invalid_reason
 
 TENSORS_FILE, STATE_FILE = "learner.safetensors", "state.json"
@@ -127,8 +127,8 @@ class CheckpointWriter:
         except Diverged:
             raise
         except (OSError, SafetensorError, PonderError) as why:
-            what = f"cannot save {final} ({getattr(why, 'strerror', None) or why})"
-            raise RunError(f"{what}: put that right and run again; the one before is kept") from None
+            failure = f"cannot save {final} ({getattr(why, 'strerror', None) or why})"
+            raise RunError(f"{failure}: fix this and run again; the previous checkpoint is kept") from None
         self._prune()
 
     def _write_once(
@@ -304,6 +304,6 @@ def _state_json(state: Mapping[str, Any]) -> str:
             why = "it would come back different"
         except (TypeError, ValueError) as reason:
             why = str(reason)
-        what = f"a checkpoint cannot keep the state {key!r}, {value!r:.60} ({why})"
-        raise RunError(f"{what}: use finite numbers, text, lists, and dicts with text as keys")
+        failure = f"a checkpoint cannot keep the state {key!r}, {value!r:.60} ({why})"
+        raise RunError(f"{failure}: use finite numbers, text, lists, and dicts with text as keys")
     return json.dumps(state, indent=1) + "\n"

@@ -159,10 +159,10 @@ def _mixture(s: Tensor, t: Tensor, mix: float) -> Tensor:
 class _HeadGradients:
     """The gradients of the hidden states and the head, chunk by chunk."""
 
-    def __init__(self, hidden_NE: Tensor, weight_VE: Tensor, wanted: bool) -> None:
+    def __init__(self, hidden_NE: Tensor, weight_VE: Tensor, enabled: bool) -> None:
         self.inputs_NE, self.weight_VE = hidden_NE, weight_VE
         self.hidden_NE = torch.empty_like(hidden_NE)
-        self._weight = at_least_float32(torch.zeros_like(weight_VE)) if wanted else None
+        self._weight = at_least_float32(torch.zeros_like(weight_VE)) if enabled else None
 
     def add(self, part: slice, slope_NV: Tensor) -> None:
         torch.mm(slope_NV, self.weight_VE, out=self.hidden_NE[part])

@@ -54,8 +54,8 @@ class DPO(BaseObjective):
     def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         pairs = 0
         for trace in traces:
-            written = [i for i in trace.answers() if len(trace.steps[i].token_ids)]
-            scored = [(r, i) for i in written if (r := trace.score(i, scorer)) is not None]
+            answers = [i for i in trace.answers() if len(trace.steps[i].token_ids)]
+            scored = [(r, i) for i in answers if (r := trace.score(i, scorer)) is not None]
             if not scored or max(r for r, _ in scored) == min(r for r, _ in scored):
                 continue
             best, worst = max(scored, key=lambda s: s[0])[1], min(scored, key=lambda s: s[0])[1]

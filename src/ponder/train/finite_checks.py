@@ -16,11 +16,11 @@ class Diverged(PonderError):
     """Training produced numbers that are not finite and cannot continue."""
 
 
-def check_tensors_finite(tensors: Mapping[str, Tensor], what: str) -> None:
+def check_tensors_finite(tensors: Mapping[str, Tensor], kind: str) -> None:
     """Raise Diverged if a number is not finite. `what` names the owner of the tensors."""
     if (name := first_nonfinite(tensors)) is not None:
         raise Diverged(
-            f"{name} of {what} holds a number that is not finite, so it is not saved: the checkpoint before is kept; "
+            f"{name} of {kind} holds a number that is not finite, so it is not saved: the checkpoint before is kept; "
             "lower the learning rate, or look at the samples of the last steps"
         )
 

@@ -171,8 +171,8 @@ class Learner:
         return self.master_weights.counters() | self.guarded_step.counters() | own
 
     def restore(self, tensors: dict[str, Tensor], counters: dict[str, int]) -> None:
-        if lacking := self.counters().keys() - counters.keys():
-            raise RunError(f"the checkpoint has no {min(lacking)}: another version wrote it; start the run anew")
+        if missing := self.counters().keys() - counters.keys():
+            raise RunError(f"the checkpoint has no {min(missing)}: another version wrote it; start a new run")
         self.master_weights.restore(tensors, counters)
         self.guarded_step.restore(counters)
         self.oom_retries, self.max_tokens_per_microbatch = (
@@ -208,7 +208,7 @@ class Learner:
         of: Sequence[Tensor] | None = None,
         batches: list[tuple[PackedBatch, Tokens]] | None = None,
     ) -> MetricSums:
-        """Add up the gradient of all micro-batches, which are put into `batches`. A lack of memory starts it anew."""
+        """Sum the gradient of all micro-batches, which are put into `batches`. Out of memory: it starts again."""
 
         def once() -> MetricSums:
             sums = MetricSums()
@@ -250,10 +250,10 @@ class Learner:
 
     def write_notes(self, traces: Sequence[Trace], steps: Sequence[Step], name: str, net: Decoder) -> None:
         """Note what the readout reads of each token of these steps beside it."""
-        wanted = {id(s) for s in steps}
-        if not wanted:
+        step_ids = {id(s) for s in steps}
+        if not step_ids:
             return
-        work = group_by_trace((t, chain) for t in traces for chain in chains(t, lambda s: id(s) in wanted))
+        work = group_by_trace((t, chain) for t in traces for chain in chains(t, lambda s: id(s) in step_ids))
 
         def write() -> None:
             for part in split_microbatches(work, self.max_tokens_per_microbatch):
@@ -272,9 +272,9 @@ class Learner:
     def read(self, net: Decoder, batch: PackedBatch) -> Tensor:
         return self.readout.read(self, net, batch)
 
-    def _make_reference(self, given: Decoder | None) -> Decoder | None:
-        if given is not None:
-            return given.requires_grad_(False)
+    def _make_reference(self, reference: Decoder | None) -> Decoder | None:
+        if reference is not None:
+            return reference.requires_grad_(False)
         if self.objective.kl is None and not self.objective.needs_reference:
             return None
         if lora.has_adapter(self.net) and lora.starts_at_zero(self.net):

@@ -115,9 +115,9 @@ class MasterWeights:
 
     def check_all_have_gradient(self) -> None:
         """Raise MissingGradient if a parameter got no gradient: it would silently stay as it is."""
-        if lacking := self.params.keys() - self.gradients().keys():
+        if missing := self.params.keys() - self.gradients().keys():
             raise MissingGradient(
-                f"{len(lacking)} of {len(self.params)} parameters that should learn got no gradient, {min(lacking)} "
+                f"{len(missing)} of {len(self.params)} parameters that should learn got no gradient, {min(missing)} "
                 "among them: freeze them (frozen_layers), or report it with the versions that `ponder doctor` shows"
             )
 

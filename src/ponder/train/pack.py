@@ -79,14 +79,14 @@ def group_by_trace(pairs: Iterable[tuple[Trace, StepChain]]) -> list[TraceChains
     return list(work.values())
 
 
-def chains(trace: Trace, wanted: Callable[[Step], bool]) -> list[StepChain]:
+def chains(trace: Trace, belongs: Callable[[Step], bool]) -> list[StepChain]:
     """The wanted steps of a trace as unbranched chains. A chain continues while a step has a single child."""
     ends: dict[int, StepChain] = {}  # by the last step, trained or not, that the chain has reached
     out: list[StepChain] = []
     for i, step in enumerate(trace.steps):
         alone = step.parent is not None and len(trace.children(step.parent)) == 1
         chain = ends.get(step.parent) if alone and step.parent is not None else None
-        if wanted(step) and len(step.token_ids):
+        if belongs(step) and len(step.token_ids):
             if step.parent is None:
                 raise UsageError(f"{trace.problem.id}: the first step is the prompt, which is not trained")
             if chain is None:

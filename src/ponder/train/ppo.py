@@ -27,8 +27,8 @@ class AdaptiveKLController:
 
     def __post_init__(self) -> None:
         if not (0 < self.target < math.inf and 0 < self.horizon < math.inf):
-            given = f"{self.target} and {self.horizon}"
-            raise UsageError(f"the KL's target and horizon must be positive and finite, not {given}")
+            values = f"{self.target} and {self.horizon}"
+            raise UsageError(f"the KL's target and horizon must be positive and finite, not {values}")
 
     def next_beta(self, beta: float, kl: float, completions: int) -> float:
         error = float(np.clip(kl / self.target - 1, -0.2, 0.2))

@@ -113,8 +113,8 @@ class BradleyTerry(RewardObjective):
         return True
 
     def targets(self, trace: Trace, scorer: str) -> list[RewardTarget]:
-        found = _answer_targets(trace, scorer)
-        return found if len({target for _, target in found}) > 1 else []
+        targets = _answer_targets(trace, scorer)
+        return targets if len({target for _, target in targets}) > 1 else []
 
     def loss_per_target(self, numbers_MO: Tensor, target_M: Tensor) -> Tensor:
         raise NotImplementedError("a reward is compared with others, not with a number")
@@ -220,10 +220,10 @@ class StateValue(RewardObjective):
     def targets(self, trace: Trace, scorer: str) -> list[RewardTarget]:
         if self.target_source == "value":
             visited = [i for i, step in enumerate(trace.steps) if step.visits and _has_tokens(step)]
-            found = [(i, trace.steps[i].value) for i in visited]
+            targets = [(i, trace.steps[i].value) for i in visited]
         else:
-            found = _step_targets(trace, scorer, trace.score)
-        return found if self.kind == "mse" else _check_range(found, trace, self.low, self.high)
+            targets = _step_targets(trace, scorer, trace.score)
+        return targets if self.kind == "mse" else _check_range(targets, trace, self.low, self.high)
 
     def loss_per_target(self, numbers_MO: Tensor, target_M: Tensor) -> Tensor:
         target_M = target_M.to(numbers_MO)

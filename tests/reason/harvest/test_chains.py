@@ -26,20 +26,20 @@ from ponder.reason.harvest.harvested_row import shingles, similarity
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 
 
-def test_outcomes_by_hand(grow):
+def test_outcomes_by_step_equal_hand_counts(grow):
     trace = grow(
         ("a", [("b", 1.0), ("c", 0.0), ("d", [("e", 1.0), ("f", None)])]),
         ("g", [("h", "unscored")]),
         ("i", 0.0),
     )
-    found = {trace.steps[i].text: o for i, o in enumerate(outcomes_by_step(trace, "accuracy"))}
-    assert found["What is 2 + 2?"].mean == pytest.approx(2 / 4)
-    assert found["a"].mean == pytest.approx(2 / 3) and found["d"].mean == 1.0
-    assert found["g"].mean is None and found["h"].best is None and found["f"].mean is None  # unknown is not zero
-    assert found["i"].mean == 0.0 and found["i"].best == 0.0
+    result = {trace.steps[i].text: o for i, o in enumerate(outcomes_by_step(trace, "accuracy"))}
+    assert result["What is 2 + 2?"].mean == pytest.approx(2 / 4)
+    assert result["a"].mean == pytest.approx(2 / 3) and result["d"].mean == 1.0
+    assert result["g"].mean is None and result["h"].best is None and result["f"].mean is None  # unknown is not zero
+    assert result["i"].mean == 0.0 and result["i"].best == 0.0
 
 
-def test_visits_weigh_and_the_never_visited_do_not_count(grow):
+def test_outcomes_are_weighted_by_visits(grow):
     trace = grow(("a", [("b", 1.0, {"visits": 3}), ("c", 0.0, {"visits": 1}), ("d", 0.0)], {"visits": 5}))
     assert outcomes_by_step(trace, "accuracy", visits=True)[1].mean == pytest.approx(3 / 4)
     assert outcomes_by_step(trace, "accuracy")[1].mean == pytest.approx(1 / 3)
@@ -47,7 +47,7 @@ def test_visits_weigh_and_the_never_visited_do_not_count(grow):
 
 @given(st.integers(0, 10_000))
 @settings(max_examples=60, deadline=None)
-def test_outcomes_are_those_of_a_plain_recursion(seed):
+def test_outcomes_equal_a_plain_recursion(seed):
     rng = random.Random(seed)
     trace = Trace(Problem("p", user_messages("?")), [Step(None, "?", ids([1]))])
     for _ in range(rng.randint(1, 25)):
@@ -80,7 +80,7 @@ def test_outcomes_are_those_of_a_plain_recursion(seed):
         assert visited.mean == (None if wanted is None else pytest.approx(wanted))
 
 
-def test_an_answer_with_a_question_about_it_is_still_an_answer(grow):
+def test_answer_with_follow_up_question_is_still_an_answer(grow):
     trace = grow(("a", 1.0), ("b", 0.0))
     asked = trace.add(Step(1, "Is it right?", ids([1]), meta=True))
     trace.add(Step(asked, "yes", ids([1]), np.zeros(1, np.float32), "eos", meta=True))
@@ -89,7 +89,7 @@ def test_an_answer_with_a_question_about_it_is_still_an_answer(grow):
     assert answer_steps(trace) == [1, 2] and trace.answers() == []  # a pruned answer was given nonetheless
 
 
-def test_chains_and_their_funnel(grow):
+def test_harvest_chains_fills_the_filter_report(grow):
     trace = grow(
         ("Two and two. ", [("It is 4", 1.0), ("It is 5", 0.0)]),
         ("4", 1.0, {"stop": "length"}),
@@ -119,7 +119,7 @@ def test_chains_and_their_funnel(grow):
     ]
 
 
-def test_a_chain_alone_keeps_its_tokens(grow):
+def test_single_chain_keeps_its_token_ids(grow):
     trace = grow(("ab", [("c", 0.0), ("de", 1.0)]))
     trace.add(Step(1, "tool", ids([9, 9])))
     trace.add(Step(4, "f", ids([8]), np.zeros(1, np.float32), "eos", cites=(2,)))
@@ -140,7 +140,7 @@ def found(problem, text, size=1):
     return HarvestedRow(problem, text, size, {"text": text})
 
 
-def test_what_was_said_before_and_what_is_too_much_go():
+def test_duplicates_and_surplus_rows_are_dropped():
     funnel = FilterReport()
     given_ = [found("a", "x y", 3), found("a", "X  y", 1), found("b", "x y", 1), found("a", "z", 2), found("a", "w", 9)]
     kept = deduplicate_and_limit(given_, funnel, 2, "shortest")
@@ -156,7 +156,7 @@ def test_what_was_said_before_and_what_is_too_much_go():
     ]
 
 
-def test_diverse_takes_the_least_alike():
+def test_diverse_selection_takes_the_least_similar():
     same = [found("a", f"we add two and two to get four so {n}", n) for n in (5, 6, 7)]
     other = found("a", "counting on fingers gives another way entirely here", 50)
     assert pick_for_problem([*same, other], 2, "diverse") == [same[0], other]
@@ -169,7 +169,7 @@ TEXTS = st.lists(st.sampled_from("abc"), min_size=4, max_size=9).map(" ".join)
 
 @given(st.lists(TEXTS, min_size=1, max_size=8, unique=True), st.integers(1, 5))
 @settings(max_examples=60, deadline=None)
-def test_each_diverse_pick_is_the_farthest_from_those_before(texts, count):
+def test_each_diverse_pick_is_farthest_from_earlier_picks(texts, count):
     group = [found("p", t, len(t)) for t in texts]
     taken = pick_for_problem(group, count, "diverse")
     assert len(taken) == min(count, len(group)) == len({id(t) for t in taken})
@@ -181,7 +181,7 @@ def test_each_diverse_pick_is_the_farthest_from_those_before(texts, count):
         assert nearest[taken[n].text] == min(nearest.values())
 
 
-def test_similarity_is_jaccards():
+def test_similarity_is_jaccard():
     a, b = shingles("one two three four"), shingles("one two three five")
     assert similarity(a, b) == pytest.approx(1 / 3)  # of (1 2 3), (2 3 4), (2 3 5) both have the first
     assert similarity(a, a) == 1.0 and similarity(a, shingles("x")) == 0.0

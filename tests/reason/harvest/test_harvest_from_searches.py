@@ -73,15 +73,15 @@ def searched(strategy, seed=0):
     "settings", [{"rollouts": 2}, {"rollouts": 1, "parallel_simulations": 3}, {"rollouts": 3, "width": 2}]
 )
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_values_are_what_the_search_backed_up(settings, seed):
+def test_harvested_values_equal_backed_up_values(settings, seed):
     """With the mean as its back-up, a step's value is the visit-weighted mean of the outcomes below it."""
     trace = searched(MCTS(simulations=20, **settings), seed)
-    found = outcomes_by_step(trace, "accuracy", visits=True)
+    result = outcomes_by_step(trace, "accuracy", visits=True)
     visited = [i for i, step in enumerate(trace.steps) if step.visits]
     assert len(visited) > 2
     for i in visited:
-        assert found[i].mean == pytest.approx(trace.steps[i].value)
-        assert found[i].weight == pytest.approx(trace.steps[i].visits)
+        assert result[i].mean == pytest.approx(trace.steps[i].value)
+        assert result[i].weight == pytest.approx(trace.steps[i].visits)
     told = merge_estimates(prefix_values(trace, "accuracy", FilterReport(), Provenance()), FilterReport())
     assert all("q" not in one.row or one.row["q"] == pytest.approx(one.row["value"]) for one in told)
     labels = [
@@ -96,7 +96,7 @@ def test_values_are_what_the_search_backed_up(settings, seed):
 @pytest.mark.parametrize(
     "strategy", [Samples(6), MCTS(simulations=12, rollouts=1), BeamSearch(), SelfRefine(), STaR()], ids=str
 )
-def test_everything_can_be_taken_of_every_search(strategy):
+def test_every_harvest_kind_works_on_every_search(strategy):
     trace = searched(strategy, 3)
     read = FinalNumber()
     for one in harvest_chains(trace, "accuracy", FilterReport(), Provenance()):

@@ -46,7 +46,7 @@ def told(trace, **options):
     return list(harvest_journeys(trace, "accuracy", funnel, Provenance("r", 1), **options)), funnel
 
 
-def test_into_the_wrong_branch_back_and_on(grow):
+def test_journey_enters_the_wrong_branch_and_returns(grow):
     trace = grow(
         ("First, ", [
             ("add to 5. ", [("So \\boxed{5}", 0.0)]),
@@ -63,7 +63,7 @@ def test_into_the_wrong_branch_back_and_on(grow):
     assert FinalNumber().grade(text, "4").value == 1.0
 
 
-def test_whole_wrong_answers_stand_inside_the_thinking(grow):
+def test_whole_wrong_answers_are_inside_the_thinking(grow):
     trace = grow(("2 + 2 = 5. \\boxed{5}", 0.0), ("2 + 2 = 4. \\boxed{4}", 1.0))
     ((one, _),), _ = told(trace)
     text = one.row["messages"][-1]["content"]
@@ -72,7 +72,7 @@ def test_whole_wrong_answers_stand_inside_the_thinking(grow):
     assert any(word in text for word in RESTART_PHRASES)
 
 
-def test_thinking_tags_are_not_doubled(grow):
+def test_thinking_tags_are_not_repeated(grow):
     wrong, right = "<think>It is 5.</think>\\boxed{5}", "<think>It is 4.</think>\\boxed{4}"
     ((one, _),), _ = told(grow((wrong, 0.0), (right, 1.0)))
     text = one.row["messages"][-1]["content"]
@@ -85,13 +85,13 @@ def test_thinking_tags_are_not_doubled(grow):
     assert FinalNumber().grade(text, "4").value == 1.0
 
 
-def test_a_turn_after_the_thinking_cannot_be_told(grow):
+def test_wrong_turn_after_the_thinking_is_dropped(grow):
     trace = grow(("<think>hm</think>", [("\\boxed{5}", 0.0), ("\\boxed{4}", 1.0)]))
-    found, funnel = told(trace)
-    assert found == [] and funnel.dropped["composed"] == {"the thinking ends before the turn": 1}
+    result, funnel = told(trace)
+    assert result == [] and funnel.dropped["composed"] == {"the thinking ends before the turn": 1}
 
 
-def test_only_what_was_judged_or_given_up_is_told(grow):
+def test_only_scored_or_pruned_branches_become_wrong_turns(grow):
     trace = grow(
         ("unknown", [("x", None)]),
         ("mixed", [("y", 0.0), ("z", 1.0)]),
@@ -124,9 +124,9 @@ def test_a_corrected_answer_is_a_journey(grow):
         better = Step(prompt, "No: \\boxed{4}", tokens, np.zeros(len(tokens), np.float32), "eos")
         better.scores["accuracy"] = Score(1.0)
         trace.add(better)
-    found, funnel = told(trace)
+    result, funnel = told(trace)
     assert funnel.stages["corrections"] == 1  # what was right already is not corrected
-    one, parts = next((one, parts) for one, parts in found if one.row["from"]["steps"] == [4, 5])
+    one, parts = next((one, parts) for one, parts in result if one.row["from"]["steps"] == [4, 5])
     assert one.text.startswith("<think>\nFirst. \\boxed{5}\n\n") and one.text.endswith("</think>\nNo: \\boxed{4}")
     assert FinalNumber().grade(one.text, "4").value == 1.0 and one.row["from"]["wrong"] == [1, 2]
     alone = journey_trace(trace, parts, Letters())
@@ -145,18 +145,18 @@ def test_turns_and_depth_are_bounded(grow):
     assert alone == [] and funnel.dropped["with a wrong turn"] == {"no wrong branch": 2}
 
 
-def test_the_most_visited_way_is_followed(grow):
+def test_journey_follows_the_most_visited_path(grow):
     trace = grow(("a", [("seldom", [], {"visits": 1}), ("often", [("x", 0.0)], {"visits": 5})]), ("yes", 1.0))
     ((one, _),), _ = told(trace)
     assert [trace.steps[i].text for i in one.row["from"]["wrong"]] == ["a", "often"]
 
 
-def test_tokens_are_those_that_were_sampled(grow):
+def test_journey_tokens_are_the_sampled_ones(grow):
     trace = grow(("five", 0.0), ("two ", [("three", 0.0), ("four", 1.0)]))
-    (found,), _ = told(trace, turns=5)
-    alone = journey_trace(trace, found[1], Letters())
+    (result,), _ = told(trace, turns=5)
+    alone = journey_trace(trace, result[1], Letters())
     assert alone is not None
-    assert "".join(s.text for s in alone.steps[1:]) == found[0].text
+    assert "".join(s.text for s in alone.steps[1:]) == result[0].text
     for step in alone.steps[1:]:
         own = [s for s in trace.steps[1:] if s.text == step.text]
         assert step.sampled == bool(own) and step.parent is not None
@@ -169,7 +169,7 @@ def test_tokens_are_those_that_were_sampled(grow):
     assert [s.done for s in alone.steps].count(True) == 1
 
 
-def test_cut_thoughts_have_no_tokens(grow):
+def test_truncated_thoughts_have_no_token_ids(grow):
     trace = grow(("<think>5</think>5", 0.0), ("<think>4</think>4", 1.0))
     ((_, parts),), _ = told(trace)
     assert journey_trace(trace, parts, Letters()) is None
@@ -194,7 +194,7 @@ def test_another_tokenizer_is_refused(grow):
 
 @given(st.integers(0, 100_000))
 @settings(max_examples=120, deadline=None)
-def test_any_tree_told_is_its_right_path_with_whole_detours(seed):
+def test_random_journeys_are_the_right_path_with_whole_detours(seed):
     """However a tree grew: the right path stands in order, what is between are wrong thoughts and known words, the
     tokens are those of the trace, and a reader finds the right answer only."""
     rng = random.Random(seed)
@@ -227,7 +227,7 @@ def test_any_tree_told_is_its_right_path_with_whole_detours(seed):
         assert "".join(map(chr, body[:-1])) == one.text and body[-1] == EOS and EOS not in body[:-1]
 
 
-def test_tell_by_hand(grow):
+def test_compose_journey_orders_its_parts(grow):
     trace = grow(("a", [("b", 1.0), ("x", [])]))
     parts = compose_journey(trace, 2, [WrongTurn(1, (3,))], random.Random(0))
     assert parts is not None and [p.step for p in parts] == [1, 3, None, 2]

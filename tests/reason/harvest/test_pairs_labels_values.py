@@ -26,7 +26,7 @@ from ponder.types import Score, Step, ids
 O = Provenance("r", 0)  # noqa: E741
 
 
-def test_right_against_wrong_of_like_length(grow):
+def test_pairs_match_right_and_wrong_answers_of_similar_length(grow):
     trace = grow(("4", 1.0), ("long way to 4", 1.0), ("5", 0.0), ("long way to 5", 0.0), ("hm", None))
     funnel = FilterReport()
     rows = [one.row for one in answer_pairs(trace, "accuracy", funnel, O)]
@@ -36,13 +36,13 @@ def test_right_against_wrong_of_like_length(grow):
     assert funnel.stages["judged"] == 4 and funnel.stages["pairs"] == 2
 
 
-def test_every_wrong_answer_is_rejected_before_one_is_twice(grow):
+def test_every_wrong_answer_is_used_before_one_repeats(grow):
     trace = grow(("4", 1.0), ("4.", 1.0), ("5", 0.0), ("a long way to nowhere", 0.0))
     rows = [one.row for one in answer_pairs(trace, "accuracy", FilterReport(), O)]
     assert [(r["chosen"], r["rejected"]) for r in rows] == [("4", "5"), ("4.", "a long way to nowhere")]
 
 
-def test_no_pair_without_a_difference(grow):
+def test_equal_scores_give_no_pair(grow):
     funnel = FilterReport()
     assert list(answer_pairs(grow(("4", 1.0), ("four", 1.0)), "accuracy", funnel, O)) == []
     assert funnel.dropped["groups that differ"] == {"all answers alike": 1}
@@ -54,7 +54,7 @@ def test_no_pair_without_a_difference(grow):
     assert funnel.dropped["pairs"] == {"of equal text": 1}
 
 
-def test_siblings_are_told_to_an_end(grow):
+def test_sibling_pairs_continue_to_an_answer(grow):
     trace = grow(
         ("start ", [
             ("good ", [("4", 1.0), ("44", 0.0), ("four", 1.0)]),
@@ -86,7 +86,7 @@ def ways(*traces, own=False, scorer="accuracy", found=None):
     return [one.row for one in without_repeated_prefixes(merge_shared_prefixes(merge_estimates(found, FilterReport())))]
 
 
-def test_labels_are_mean_and_any_and_told_once(grow):
+def test_step_labels_have_mean_and_any_and_appear_once(grow):
     trace = grow(("a ", [("b ", [("x", 1.0), ("y", 0.0), ("z", None)]), ("c", 0.0)]), ("", 0.0))
     funnel = FilterReport()
     rows = ways(found=list(step_labels(trace, "accuracy", funnel, O)))
@@ -99,7 +99,7 @@ def test_labels_are_mean_and_any_and_told_once(grow):
     assert funnel.dropped == {"prefixes with an outcome": lost} and funnel.stages == {"prefixes with an outcome": 5}
 
 
-def test_labels_of_one_prefix_are_joined(grow):
+def test_labels_of_one_prefix_are_merged(grow):
     a = grow(("s", [("x", 1.0), ("y", 0.0)]))
     b = grow(("s", [("x", 1.0), ("z", 0.0), ("w", 0.0)]))
     rows = ways(a, b)
@@ -111,7 +111,7 @@ def test_labels_of_one_prefix_are_joined(grow):
     assert few[0].row["labels"] == [pytest.approx(1 / 3), 0.0], "what is told once is told in what was kept"
 
 
-def test_labels_that_stand_on_the_steps(grow):
+def test_step_labels_read_labels_on_steps(grow):
     trace = grow(("a ", [("b ", [("x", 1.0)])]), ("c", 0.0))
     for i, label in ((1, 0.75), (3, 0.0), (4, None)):
         trace.steps[i].scores["label"] = Score(label, "by somebody")
@@ -151,7 +151,7 @@ def test_a_labelled_tree_holds_thoughts_and_nothing_else(grow):
     assert len(labelled_tree(trace, labels_from_scores(trace, "label"), "label").steps) == 1
 
 
-def test_a_tools_output_is_no_step(grow):
+def test_tool_output_is_no_step_of_its_own(grow):
     trace = grow(("ask ", []))
     tool = trace.add(Step(1, "[7] ", ids([1, 2])))
     trace.add(Step(tool, "so 7", ids([5]), np.zeros(1, np.float32), "eos", scores={"accuracy": Score(1.0)}))
@@ -174,7 +174,7 @@ def test_values_are_weighted_by_visits(grow):
     assert set(by_prefix(prefix_values(trace, "accuracy", FilterReport(), O, min_visits=3))) == {("a",), ("a", "x")}
 
 
-def test_estimates_of_one_prefix_are_joined(grow):
+def test_estimates_of_one_prefix_are_merged(grow):
     a = grow(("s", [("x", 1.0), ("y", 0.0)]))
     b = grow(("s", [("x", 1.0), ("z", 1.0)]))
     funnel = FilterReport()
@@ -186,7 +186,7 @@ def test_estimates_of_one_prefix_are_joined(grow):
     assert funnel.stages == {"distinct prefixes": 4}
 
 
-def test_backed_up_values_are_joined_by_visits(grow):
+def test_backed_up_values_are_merged_by_visits(grow):
     a = grow(("x", 1.0, {"visits": 3, "value": 0.9}))
     b = grow(("x", 1.0, {"visits": 1, "value": 0.5}))
     (one,) = merge_estimates(
@@ -195,7 +195,7 @@ def test_backed_up_values_are_joined_by_visits(grow):
     assert one.row["q"] == pytest.approx(0.8) and one.row["visits"] == 4 and one.row["value"] == 1.0
 
 
-def test_values_are_told_once_along_the_ways(grow):
+def test_shared_prefix_values_appear_once(grow):
     trace = grow(("a", [("x", 1.0), ("b", [("y", 0.0), ("z", 1.0)])]), ("w", 0.0), ("", 0.0))
     whole = merge_shared_prefixes(merge_estimates(prefix_values(trace, "accuracy", FilterReport(), O), FilterReport()))
     rows = [one.row for one in without_repeated_prefixes(whole)]
@@ -215,7 +215,7 @@ def names(trace):
     return [(e["operator"], e["at"], e.get("made", e.get("to"))) for e in operator_events(trace)]
 
 
-def test_operators_of_a_search(grow):
+def test_operator_events_of_a_search(grow):
     trace = grow()
     sampled = {"logprobs": np.zeros(1, np.float32)}
 
@@ -256,7 +256,7 @@ def test_operators_of_a_search(grow):
     ]
 
 
-def test_what_an_operator_gained(grow):
+def test_operator_gain_is_the_change_of_the_mean(grow):
     trace = grow(("a", [("x", 1.0), ("y", 1.0)]), ("b", 0.0))
     (one,) = operator_supervision(trace, "accuracy", FilterReport(), O)
     assert [(e["operator"], e.get("gain")) for e in one.row["operators"]] == [

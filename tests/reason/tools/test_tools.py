@@ -53,12 +53,12 @@ def think(strategy: ToolUse, policy: TextPolicy, tokens: int | None = None, **mo
         ("-(2 - 5)", "3"), ("0.1 + 0.2", "0.3"), ("2 × 3", "6"),
     ],
 )  # fmt: skip
-def test_calculator(said: str, result: str) -> None:
+def test_calculate_gives_the_exact_result(said: str, result: str) -> None:
     assert calculate(said) == result
 
 
 @pytest.mark.parametrize("said", ["1 / 0", "2 +", "import os", "9" * 300, "(" * 99 + "1" + ")" * 99, "", "2 ** 9 ** 9"])
-def test_a_calculator_says_what_it_cannot_do(said: str) -> None:
+def test_calculator_reports_unsupported_input(said: str) -> None:
     assert calculate(said).startswith("[cannot calculate this (")
 
 
@@ -68,7 +68,7 @@ def test_a_calculator_is_exact(a: int, b: int, sign: str) -> None:
     assert Fraction(calculate(f"({a}) {sign} {b}").split(" = ")[0]) == by_fractions
 
 
-def test_a_chain_with_a_calculator_by_hand() -> None:
+def test_tool_chain_equals_hand_count() -> None:
     trace = think(CALC, TextPolicy(["I need <calc>?", "6 * 7</calc>never said", " so the answer is 42."]))
     assert tree_rows(trace) == [
         (None, "Q", False), (0, "I need <calc>", True), (1, "6 * 7</calc>", True), (2, "<result>42</result>", False),
@@ -77,7 +77,7 @@ def test_a_chain_with_a_calculator_by_hand() -> None:
     assert trace.chosen == 4 and trace.answers() == [4] and trace.steps[3].logprobs is None
 
 
-def test_calls_are_bounded_and_the_prompt_tells_of_tools() -> None:
+def test_calls_are_bounded_and_the_prompt_describes_tools() -> None:
     policy = TextPolicy(lambda text, _: "1+1</calc>" if text.endswith("<calc>") else "<calc>1+1</calc>")
     trace = think(replace(CALC, max_calls=3, describe_tools=True), policy)
     assert sum(not s.sampled for s in trace.steps[2:]) == 3
@@ -85,7 +85,7 @@ def test_calls_are_bounded_and_the_prompt_tells_of_tools() -> None:
     assert "You have a calculator" in trace.steps[1].text
 
 
-def test_errors_are_told_to_the_model() -> None:
+def test_tool_errors_are_shown_to_the_model() -> None:
     @dataclass(frozen=True)
     class Broken(CalculatorTool):
         async def __call__(self, said: str, earlier: Sequence[ToolCall]) -> str:
@@ -110,7 +110,7 @@ def test_long_results_are_cut_and_cannot_end_their_frame() -> None:
     assert trace.steps[3].text == "<result>'''< |\n[95 characters left out]\nxxxxx</result>"
 
 
-def test_a_fence_that_opens_is_no_call_yet() -> None:
+def test_open_fence_is_not_a_call() -> None:
     how = ToolUse((PythonTool(),), describe_tools=False)
     assert last_complete_call("a ```python\nprint(1)\n``` b", PythonTool()) == "print(1)\n"
     assert (
@@ -129,7 +129,7 @@ def test_the_users_own_stop_ends_the_chain() -> None:
     assert trace.text(trace.chosen or 0) == "a END" and trace.steps[-1].done
 
 
-def test_all_tokens_count() -> None:
+def test_tool_output_counts_in_the_budget() -> None:
     how = replace(CALC, sampling=Sampling(max_tokens=30))
     says = ["<calc>", "1+1</calc>", "x" * 40]
     trace = think(how, TextPolicy(says))  # 16, then 18 of the result: nothing is left
@@ -139,7 +139,7 @@ def test_all_tokens_count() -> None:
 
 
 @pytest.mark.parametrize("tokens", range(1, 40, 3))
-def test_stopped_at_any_budget_and_gone_on(tokens: int) -> None:
+def test_tool_use_resumes_after_any_budget(tokens: int) -> None:
     parts = "ab <calc>2*3</calc>", "then <calc>6*7</calc>", "42"
 
     def says(text: str, _: int) -> str:
@@ -159,7 +159,7 @@ def test_stopped_at_any_budget_and_gone_on(tokens: int) -> None:
 
 
 @sandboxed
-def test_python_in_the_sandbox_with_a_session() -> None:
+def test_python_tool_keeps_its_session() -> None:
     policy = TextPolicy([
         "Let me see.\n```python\n", "x = 6\nprint('half', x)\n```", " then\n```python\n", "x * 7\n```", "It is 42.",
     ])  # fmt: skip
@@ -170,7 +170,7 @@ def test_python_in_the_sandbox_with_a_session() -> None:
 
 
 @sandboxed
-def test_python_tells_its_errors_and_does_not_repeat_what_hangs() -> None:
+def test_python_tool_reports_errors_and_skips_calls_that_hung() -> None:
     run = PythonTool()
     assert "ZeroDivisionError" in asyncio.run(run("1 / 0", []))
     assert asyncio.run(run("pass", [])) == "[nothing was printed]"
@@ -183,7 +183,7 @@ def test_python_tells_its_errors_and_does_not_repeat_what_hangs() -> None:
     assert "NameError" in asyncio.run(PythonTool(session=False)("print(y)", [ToolCall("y = 1", "")]))
 
 
-def test_the_checker_works_out_what_the_steps_say() -> None:
+def test_arithmetic_checker_evaluates_stated_equations() -> None:
     trace = Trace(Problem("p", user_messages("Q")), [Step(None, "Q", ids([1]))])
     for parent, text in [(0, "3 + 4 = 7. "), (1, "7 * 2 = 15, and 15 - 1 = 14."), (2, "So 14.")]:
         trace.add(Step(parent, text, ids([1])))
@@ -194,7 +194,7 @@ def test_the_checker_works_out_what_the_steps_say() -> None:
     assert ArithmeticChecker(score_without_equations=None).grade("no sums").value is None
 
 
-def test_bad_settings() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(UsageError, match="needs a tool"):
         ToolUse(())
     with pytest.raises(UsageError, match="result"):

@@ -28,8 +28,8 @@ from ponder.models.guides import parse_reward_model
 from ponder.models.model_fingerprints import MODEL_FIELDS, model_fingerprints
 from ponder.runs import read_job
 from ponder.runs.code_fingerprints import MAX_PATH_CHARS, code_fingerprints
+from ponder.runs.encoded_walk import strings
 from ponder.runs.file_fingerprints import add_fingerprints, file_fingerprint, folder_fingerprint, traces_fingerprint
-from ponder.runs.trust import walk
 from ponder.tasks.generated.generated_task import GeneratedProblems
 from ponder.types import Problem, problem_key
 
@@ -141,6 +141,6 @@ def _modules_in_job(run: Any) -> Iterator[str]:
         job = read_job(run)
     except PonderError:
         return
-    for value in walk(job):
-        if isinstance(value, str) and (match := _OBJECT_PATTERN.fullmatch(value)):
+    for text in strings(job):
+        if match := _OBJECT_PATTERN.fullmatch(text):
             yield match[1]

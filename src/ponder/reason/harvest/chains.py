@@ -25,9 +25,9 @@ def judged_answers(
     trace: Trace, scorer: str, funnel: FilterReport, max_answer_tokens: int | None = None
 ) -> Iterator[int]:
     """Complete, judged answers to the original prompt, right or wrong."""
-    found = answer_steps(trace)
-    funnel.add("answers", len(found))
-    for end in found:
+    ends = answer_steps(trace)
+    funnel.add("answers", len(ends))
+    for end in ends:
         if not funnel.record(
             "to the question itself", follows_original_prompt(trace, end), "to a prompt that quotes other thoughts"
         ):

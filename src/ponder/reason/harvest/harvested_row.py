@@ -55,7 +55,7 @@ def normalize_text(text: str) -> str:
 
 
 def deduplicate_and_limit(
-    found: Iterable[HarvestedRow],
+    rows: Iterable[HarvestedRow],
     funnel: FilterReport,
     max_per_problem: int | None,
     rule: KeepRule,
@@ -66,17 +66,17 @@ def deduplicate_and_limit(
     Case and spacing do not count, unless `exact`.
     """
     groups: dict[str, dict[str, HarvestedRow]] = {}
-    for one in found:
+    for one in rows:
         first = groups.setdefault(one.problem, {}).setdefault(one.text if exact else normalize_text(one.text), one)
         funnel.record("unique", first is one, "said before")
-    kept = [
+    limited = [
         list(g.values()) if max_per_problem is None else pick_for_problem(list(g.values()), max_per_problem, rule)
         for g in groups.values()
     ]
-    total = sum(map(len, kept))
+    total = sum(map(len, limited))
     beyond = sum(len(group) for group in groups.values()) - total
     funnel.add("kept", total, {f"beyond {max_per_problem} of a problem": beyond})
-    return [one for group in kept for one in group]
+    return [one for group in limited for one in group]
 
 
 def pick_for_problem(group: Sequence[HarvestedRow], max_per_problem: int, rule: KeepRule) -> list[HarvestedRow]:

@@ -68,16 +68,18 @@ class WrongTurn:
 
 
 def wrong_turns(
-    trace: Trace, end: int, found: Sequence[AnswerOutcomes], min_score: float, depth: int, rng: random.Random
+    trace: Trace, end: int, outcomes: Sequence[AnswerOutcomes], min_score: float, depth: int, rng: random.Random
 ) -> list[WrongTurn]:
     """All wrong or pruned branches off the path to an answer, in path order; at one fork in random order."""
     path = trace.path(end)
     turns = []
     for fork, onward in pairwise(path):
-        beside = [c for c in trace.children(fork) if c != onward and trace.steps[c].sampled and not trace.steps[c].meta]
-        rng.shuffle(beside)
-        for child in beside:
-            best = found[child].best
+        siblings = [
+            c for c in trace.children(fork) if c != onward and trace.steps[c].sampled and not trace.steps[c].meta
+        ]
+        rng.shuffle(siblings)
+        for child in siblings:
+            best = outcomes[child].best
             if best is not None and best < min_score:
                 turns.append(WrongTurn(fork, _most_visited_path(trace, child, depth)))
             elif best is None and _given_up(trace, child, onward):
@@ -160,10 +162,10 @@ def harvest_journeys(
 ) -> Iterator[tuple[HarvestedRow, list[JourneyPart]]]:
     """One journey for each right answer with a wrong branch off its path, with at most `turns` turns; and one for each
     answer that corrects a wrong answer quoted in its prompt."""
-    found = outcomes_by_step(trace, scorer)
+    outcomes = outcomes_by_step(trace, scorer)
     for end in right_answers(trace, scorer, funnel, min_score, max_answer_tokens):
         rng = _journey_rng(trace, end)
-        wrong = wrong_turns(trace, end, found, min_score, depth, rng)
+        wrong = wrong_turns(trace, end, outcomes, min_score, depth, rng)
         if funnel.record("with a wrong turn", bool(wrong), "no wrong branch"):
             places = sorted(rng.sample(range(len(wrong)), min(turns, len(wrong))))
             yield from _journey_row(trace, end, [wrong[place] for place in places], scorer, funnel, origin, rng)

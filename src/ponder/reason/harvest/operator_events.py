@@ -45,9 +45,9 @@ def operator_events(trace: Trace) -> list[dict[str, Any]]:
                 back = step.parent in trace.path(newest[-1])
                 out.append({"operator": "backtrack" if back else "select", "at": [newest[-1]], "to": step.parent})
             newest = []
-        made = [i]
-        out.append({"operator": name, "at": at, "made": made})
-        newest = newest if name == "evaluate" else made
+        new_steps = [i]
+        out.append({"operator": name, "at": at, "made": new_steps})
+        newest = newest if name == "evaluate" else new_steps
     pruned = [(i, s.pruned) for i, s in enumerate(trace.steps) if s.pruned and i not in looks]
     out += [{"operator": "prune", "at": [i], "why": why} for i, why in pruned]
     if trace.chosen is not None:
@@ -73,9 +73,9 @@ def operator_supervision(trace: Trace, scorer: str, funnel: FilterReport, origin
     mean = [outcome.mean for outcome in outcomes_by_step(trace, scorer)]
     for event in events:
         if event["operator"] == "generate":
-            made = [m for i in event["made"] if (m := mean[i]) is not None]
+            means = [m for i in event["made"] if (m := mean[i]) is not None]
             before = mean[event["at"][0]]
-            event["gain"] = None if before is None or not made else sum(made) / len(made) - before
+            event["gain"] = None if before is None or not means else sum(means) / len(means) - before
     thoughts = [
         {"parent": s.parent, "text": s.text, **({"cites": list(s.cites)} if s.cites else {})} for s in trace.steps
     ]
@@ -85,7 +85,7 @@ def operator_supervision(trace: Trace, scorer: str, funnel: FilterReport, origin
         "operators": events,
         "from": origin.record(trace, steps=list(range(len(trace.steps)))),
     }
-    said = "\0".join(f"{s.parent} {s.text}" for s in trace.steps)
+    text = "\0".join(f"{s.parent} {s.text}" for s in trace.steps)
     yield HarvestedRow(
-        problem_key(trace.problem).question, said, sum(len(s.token_ids) for s in trace.steps if s.sampled), row
+        problem_key(trace.problem).question, text, sum(len(s.token_ids) for s in trace.steps if s.sampled), row
     )

@@ -52,15 +52,15 @@ def outcomes_by_step(trace: Trace, scorer: str, visits: bool = False) -> list[An
     With `visits`, an answer counts as often as the search visited it, and the rollouts of a step count together as one
     visit. Without a search each answer counts once.
     """
-    judged = {end: score for end in answer_steps(trace) if (score := trace.score(end, scorer)) is not None}
+    scores = {end: score for end in answer_steps(trace) if (score := trace.score(end, scorer)) is not None}
     searched = visits and any(step.visits for step in trace.steps)
-    tries = Counter(trace.steps[end].parent for end in judged if _is_rollout(trace, end))
-    found = [AnswerOutcomes()] * len(trace.steps)
-    for end, score in judged.items():
+    tries = Counter(trace.steps[end].parent for end in scores if _is_rollout(trace, end))
+    outcomes = [AnswerOutcomes()] * len(trace.steps)
+    for end, score in scores.items():
         step, weight = trace.steps[end], 1.0
         if searched:
             weight = 1 / tries[step.parent] if _is_rollout(trace, end) else float(step.visits)
         if weight:
             for i in trace.path(end):
-                found[i] = found[i].add(score, weight)
-    return found
+                outcomes[i] = outcomes[i].add(score, weight)
+    return outcomes

@@ -22,13 +22,13 @@ def answer_pairs(
 ) -> Iterator[HarvestedRow]:
     """Pairs of answers whose scores differ by `margin` or more. Each better answer is paired with the worse one nearest
     in length, to limit length bias. No answer is rejected twice before all others were rejected once."""
-    judged = list(judged_answers(trace, scorer, funnel, max_answer_tokens))
-    score = {end: _score(trace, end, scorer) for end in judged}
+    answers = list(judged_answers(trace, scorer, funnel, max_answer_tokens))
+    score = {end: _score(trace, end, scorer) for end in answers}
     if not funnel.record("groups that differ", _differ(list(score.values()), margin), "all answers alike"):
         return
-    used = dict.fromkeys(judged, 0)
-    for better in sorted(judged, key=lambda end: (-score[end], answer_tokens(trace, end))):
-        worse = [end for end in judged if score[better] - score[end] >= margin]
+    used = dict.fromkeys(answers, 0)
+    for better in sorted(answers, key=lambda end: (-score[end], answer_tokens(trace, end))):
+        worse = [end for end in answers if score[better] - score[end] >= margin]
         if worse:
             near = min(
                 worse, key=lambda end: (used[end], abs(answer_tokens(trace, end) - answer_tokens(trace, better)))
@@ -51,10 +51,10 @@ def sibling_pairs(
     The better step is extended to its best answer, the worse one to its worst. So a row is also a pair of whole answers
     with a shared prefix, which cancels in DPO's difference.
     """
-    judged = list(judged_answers(trace, scorer, funnel, max_answer_tokens))
+    answers = list(judged_answers(trace, scorer, funnel, max_answer_tokens))
     mean = [outcome.mean for outcome in outcomes_by_step(trace, scorer)]
     below: dict[int, list[int]] = {}
-    for end in judged:
+    for end in answers:
         for i in trace.path(end):
             below.setdefault(i, []).append(end)
     for fork in range(len(trace.steps)):

@@ -30,15 +30,15 @@ def step_labels(
     A label is soft: the mean outcome of the answers below the step. `hard`: is any of them right? `own`: the scorer
     labelled the steps directly, each as the share of right answers from there.
     """
-    found = labels_from_scores(trace, scorer) if own else outcomes_by_step(trace, scorer)
-    for i in _labelled_steps(trace, found, funnel, "undecided or not labelled" if own else _NO_JUDGED_ANSWER):
+    outcomes = labels_from_scores(trace, scorer) if own else outcomes_by_step(trace, scorer)
+    for i in _labelled_steps(trace, outcomes, funnel, "undecided or not labelled" if own else _NO_JUDGED_ANSWER):
         steps, marks = _thought_texts(trace, trace.path(i)[1:])
         row = {
             "prompt": prompt_messages(trace.problem),
             "completions": steps,
-            "value": found[i].mean,
-            "hard": bool((found[i].best or 0.0) >= min_score),
-            "labelled" if own else "answers": int(found[i].weight),
+            "value": outcomes[i].mean,
+            "hard": bool((outcomes[i].best or 0.0) >= min_score),
+            "labelled" if own else "answers": int(outcomes[i].weight),
             "from": origin.record(trace, steps=marks),
         }
         yield HarvestedRow(problem_key(trace.problem).question, _prefix_key(steps), answer_tokens(trace, i), row)
@@ -46,39 +46,39 @@ def step_labels(
 
 def labels_from_scores(trace: Trace, scorer: str) -> list[AnswerOutcomes]:
     """Scores of the steps themselves as outcomes: above 0 means that some answer was right."""
-    given = (trace.score(i, scorer) for i in range(len(trace.steps)))
-    return [AnswerOutcomes() if label is None else AnswerOutcomes(label, 1.0, float(label > 0)) for label in given]
+    scores = (trace.score(i, scorer) for i in range(len(trace.steps)))
+    return [AnswerOutcomes() if label is None else AnswerOutcomes(label, 1.0, float(label > 0)) for label in scores]
 
 
-def labelled_tree(trace: Trace, found: Sequence[AnswerOutcomes], name: str) -> Trace:
+def labelled_tree(trace: Trace, outcomes: Sequence[AnswerOutcomes], name: str) -> Trace:
     """The labelled steps, with their labels as scores called `name`, and the steps on the paths to them, as a tree.
 
     Text that no policy sampled, and a step without text, becomes the start of the step after it.
     """
-    wanted = [one.mean is not None for one in found]
+    has_label = [one.mean is not None for one in outcomes]
     for i in reversed(range(1, len(trace.steps))):
         parent = trace.steps[i].parent
-        if parent is not None and wanted[i]:
-            wanted[parent] = True
-    out = Trace(trace.problem, [Step(None, trace.problem.question, ids([]), scores=_label_score(found[0], name))])
+        if parent is not None and has_label[i]:
+            has_label[parent] = True
+    out = Trace(trace.problem, [Step(None, trace.problem.question, ids([]), scores=_label_score(outcomes[0], name))])
     place: dict[int, tuple[int, str]] = {}  # index in the new tree, and text to put before the next step
     for i, step in enumerate(trace.steps):
         if step.parent is None:
             if follows_original_prompt(trace, i):
                 place[i] = (0, "")
-        elif step.parent in place and wanted[i] and not step.meta:
+        elif step.parent in place and has_label[i] and not step.meta:
             at, before = place[step.parent]
             if _is_thought(trace, i) and step.text.strip():
-                made = Step(at, before + step.text, ids([]), scores=_label_score(found[i], name), last=step.done)
-                place[i] = (out.add(made), "")
+                copy = Step(at, before + step.text, ids([]), scores=_label_score(outcomes[i], name), last=step.done)
+                place[i] = (out.add(copy), "")
             else:
                 place[i] = (at, before + step.text)
                 out.steps[at].last = out.steps[at].last or bool(at and step.done)
     return out
 
 
-def _label_score(found: AnswerOutcomes, name: str) -> dict[str, Score]:
-    return {} if found.mean is None else {name: Score(found.mean)}
+def _label_score(outcomes: AnswerOutcomes, name: str) -> dict[str, Score]:
+    return {} if outcomes.mean is None else {name: Score(outcomes.mean)}
 
 
 def prefix_values(
@@ -87,17 +87,17 @@ def prefix_values(
     """The value of every prefix that ends in a sampled step and has `min_visits`: the visit-weighted mean of the
     outcomes below it. An answer's value is its own verdict. `q` is the value that the search backed up from its
     guide."""
-    found = outcomes_by_step(trace, scorer, visits=True)
-    for i in _labelled_steps(trace, found, funnel, _NO_JUDGED_ANSWER):
+    outcomes = outcomes_by_step(trace, scorer, visits=True)
+    for i in _labelled_steps(trace, outcomes, funnel, _NO_JUDGED_ANSWER):
         step = trace.steps[i]
-        visits = step.visits or max(1, round(found[i].weight))
+        visits = step.visits or max(1, round(outcomes[i].weight))
         if not funnel.record("visited enough", visits >= min_visits, f"fewer than {min_visits} visits"):
             continue
         steps, _ = _thought_texts(trace, trace.path(i)[1:])
         row = {
             "prompt": prompt_messages(trace.problem),
             "completions": steps,
-            "value": found[i].mean,
+            "value": outcomes[i].mean,
             "visits": visits,
             **({"q": step.value} if step.visits else {}),
             "from": origin.record(trace, steps=trace.path(i)),
@@ -105,10 +105,10 @@ def prefix_values(
         yield HarvestedRow(problem_key(trace.problem).question, _prefix_key(steps), answer_tokens(trace, i), row)
 
 
-def merge_estimates(found: Iterable[HarvestedRow], funnel: FilterReport) -> list[HarvestedRow]:
+def merge_estimates(rows: Iterable[HarvestedRow], funnel: FilterReport) -> list[HarvestedRow]:
     """Merge estimates of one prefix from several traces into their weighted mean."""
     by_prefix: dict[tuple[str, str], HarvestedRow] = {}
-    for one in found:
+    for one in rows:
         first = by_prefix.setdefault((one.problem, one.text), one)
         if funnel.record("distinct prefixes", first is one, "merged with an earlier estimate"):
             continue
@@ -124,16 +124,16 @@ def merge_estimates(found: Iterable[HarvestedRow], funnel: FilterReport) -> list
     return list(by_prefix.values())
 
 
-def merge_shared_prefixes(found: Sequence[HarvestedRow]) -> list[HarvestedRow]:
+def merge_shared_prefixes(harvested: Sequence[HarvestedRow]) -> list[HarvestedRow]:
     """One row for each longest prefix, with the estimates of all prefixes that it starts with."""
-    table = {(one.problem, one.text): one.row for one in found}
+    table = {(one.problem, one.text): one.row for one in harvested}
     shorter: set[tuple[str, str]] = set()
-    for one in found:
+    for one in harvested:
         steps = one.row["completions"]
-        begun = ((one.problem, _prefix_key(steps[:n])) for n in reversed(range(1, len(steps))))
-        shorter.update(next(([prefix] for prefix in begun if prefix in table), []))
+        prefixes = ((one.problem, _prefix_key(steps[:n])) for n in reversed(range(1, len(steps))))
+        shorter.update(next(([prefix] for prefix in prefixes if prefix in table), []))
     out: list[HarvestedRow] = []
-    for one in found:
+    for one in harvested:
         if (one.problem, one.text) in shorter:
             continue
         steps = one.row["completions"]
@@ -155,15 +155,17 @@ def without_repeated_prefixes(rows: Sequence[HarvestedRow]) -> list[HarvestedRow
     seen: set[tuple[str, str]] = set()
     out = []
     for path in rows:
-        begun = [
+        prefixes = [
             (path.problem, _prefix_key(path.row["completions"][: n + 1])) for n in range(len(path.row["completions"]))
         ]
         columns = {
-            name: [_missing_value(name) if prefix in seen else one for prefix, one in zip(begun, column, strict=True)]
+            name: [
+                _missing_value(name) if prefix in seen else one for prefix, one in zip(prefixes, column, strict=True)
+            ]
             for name, column in path.row.items()
             if name in PATH_COLUMNS
         }
-        seen.update(begun)
+        seen.update(prefixes)
         out.append(HarvestedRow(path.problem, path.text, path.size, path.row | columns))
     return out
 
@@ -172,12 +174,14 @@ def _missing_value(column: str) -> int | None:
     return 0 if column in COUNT_COLUMNS else None
 
 
-def _labelled_steps(trace: Trace, found: Sequence[AnswerOutcomes], funnel: FilterReport, unknown: str) -> Iterator[int]:
+def _labelled_steps(
+    trace: Trace, outcomes: Sequence[AnswerOutcomes], funnel: FilterReport, unknown: str
+) -> Iterator[int]:
     """The sampled steps with a known outcome and a text."""
     for i, step in enumerate(trace.steps):
         if step.meta or not _is_thought(trace, i) or not follows_original_prompt(trace, i):
             continue
-        why = unknown if found[i].mean is None else "" if step.text.strip() else "nothing was written"
+        why = unknown if outcomes[i].mean is None else "" if step.text.strip() else "nothing was written"
         if funnel.record("prefixes with an outcome", not why, why):
             yield i
 
@@ -193,13 +197,13 @@ def _thought_texts(trace: Trace, path: Sequence[int]) -> tuple[list[str], list[i
     tool's output), and a step without text, becomes the start of the thought after it."""
     texts: list[str] = []
     marks: list[int] = []
-    said = ""
+    text = ""
     for i in path:
-        said += trace.steps[i].text
+        text += trace.steps[i].text
         if _is_thought(trace, i) and trace.steps[i].text.strip():
-            texts.append(said.removesuffix("\n"))
+            texts.append(text.removesuffix("\n"))
             marks.append(i)
-            said = ""
+            text = ""
     return texts, marks
 
 

@@ -75,11 +75,11 @@ async def resolve_cut(cut: CutOrAuto, trace: Trace, root: int, policy: Policy, s
             sampling, temperature=0.0, max_tokens=most, min_tokens=min(sampling.min_tokens, most), logprobs=0,
             token_stats=(),
         )  # fmt: skip
-        written = (await call_policy(policy, trace.token_ids(root), greedy))[0]
-        name = cut.choose(written.text)
+        completion = (await call_policy(policy, trace.token_ids(root), greedy))[0]
+        name = cut.choose(completion.text)
         prompt = trace.steps[root]
         again = trace.add(Step(None, prompt.text, prompt.token_ids, cites=(root,)))  # not a branch of the search
-        trace.steps[add_completion(trace, again, written, meta=True)].pruned = CUT_PROBE_PREFIX + name
+        trace.steps[add_completion(trace, again, completion, meta=True)].pruned = CUT_PROBE_PREFIX + name
     return CUTS[name]
 
 

@@ -14,10 +14,10 @@ from ponder.types import Trace
 class MeanBackup:
     """A step's value is the mean of the values found in all visits to it."""
 
-    def update(self, trace: Trace, index: int, found: float, sign: float) -> None:
+    def update(self, trace: Trace, index: int, result: float, sign: float) -> None:
         step = trace.steps[index]
         step.visits += 1
-        step.value += (found - step.value) / step.visits
+        step.value += (result - step.value) / step.visits
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class DiscountedBackup:
                 f"gamma is {self.gamma} and learning_rate is {self.learning_rate}; both must lie in (0, 1]"
             )
 
-    def update(self, trace: Trace, index: int, found: float, sign: float) -> None:
+    def update(self, trace: Trace, index: int, result: float, sign: float) -> None:
         step = trace.steps[index]
         below = [trace.steps[k] for k in open_children(trace, index)]
         if total := sum(s.visits for s in below):

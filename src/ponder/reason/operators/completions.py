@@ -37,15 +37,15 @@ def strip_end_marker(c: Completion, end: str, policy: Policy) -> tuple[Completio
     if place < 0:
         ended = c.stop == "eos" and len(c.token_ids) > 0 and policy.text(c.token_ids[:-1]) == c.text
         return (keep_first_tokens(c, len(c.token_ids) - 1, policy), "") if ended else (replace(c, stop="stop"), "")
-    kept = keep_before_char(c, place, policy)
-    return kept, c.text[len(kept.text) : place]
+    stripped = keep_before_char(c, place, policy)
+    return stripped, c.text[len(stripped.text) : place]
 
 
 def strip_partial_marker(c: Completion, end: str, policy: Policy) -> Completion:
     """Remove a partial end marker, so that it is sampled again as a whole; unless nothing would be left."""
     half = next((k for k in range(len(end) - 1, 0, -1) if c.text.endswith(end[:k])), 0)
-    kept = keep_before_char(c, len(c.text) - half, policy) if half else c
-    return kept if len(kept.token_ids) else c
+    stripped = keep_before_char(c, len(c.text) - half, policy) if half else c
+    return stripped if len(stripped.token_ids) else c
 
 
 def top_k_share(c: Completion) -> Floats:

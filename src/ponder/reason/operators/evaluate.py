@@ -39,10 +39,10 @@ def reduce_scores(steps: Sequence[float], how: Reduction) -> float:
 
 def path_score(trace: Trace, step: int, scorer: str, how: Reduction) -> float | None:
     """The score of the path to a step: reduced from step scores, or the scorer's score of the whole path."""
-    found = trace.steps[step].scores.get(scorer)
-    if found is None or found.value is None:
+    score = trace.steps[step].scores.get(scorer)
+    if score is None or score.value is None:
         return None
-    return reduce_scores(found.steps, how) if found.steps else found.value
+    return reduce_scores(score.steps, how) if score.steps else score.value
 
 
 def scores_steps(scorer: Scorer) -> bool:
@@ -118,20 +118,20 @@ class StepValue:
     async def evaluate(self, trace: Trace, steps: Sequence[int], policy: Policy, guide: Scorer, how: Sampling) -> None:
         """Sample the missing rollouts and score them; prune a step whose value stays unknown."""
         onward = [i for i in steps if self.rollouts and not trace.steps[i].done]
-        asked = [i for i in steps if not self.rollouts or self.rollout_weight < 1 or trace.steps[i].done]
-        lacking = {
+        scored = [i for i in steps if not self.rollouts or self.rollout_weight < 1 or trace.steps[i].done]
+        missing = {
             i: n for i in onward if (n := self.rollouts - sum(trace.steps[k].last for k in trace.children(i))) > 0
         }
-        if lacking:
+        if missing:
             try:
-                await expand(trace, [*lacking], policy, how, [*lacking.values()], cut=WHOLE_ANSWER, last=True)
+                await expand(trace, [*missing], policy, how, [*missing.values()], cut=WHOLE_ANSWER, last=True)
             except (Interrupted, BudgetExhausted):
                 raise
             except PonderError:  # each failed and is pruned with its reason
                 pass
         ends = [k for i in onward for k in rollout_answers(trace, i)]
-        await evaluate(trace, [i for i in (*asked, *ends) if trace.score(i, guide.name) is None], guide)
-        prune_undecided(trace, [i for i in asked if not trace.steps[i].pruned], guide.name)
+        await evaluate(trace, [i for i in (*scored, *ends) if trace.score(i, guide.name) is None], guide)
+        prune_undecided(trace, [i for i in scored if not trace.steps[i].pruned], guide.name)
         for i in onward:
             if self.value(trace, i, guide.name) is None:
                 why = [trace.steps[k].scores[guide.name].reason for k in rollout_answers(trace, i)]

@@ -26,10 +26,10 @@ def fill_template(template: str, **slots: str) -> str:
     return _SLOT.sub(lambda m: slots.get(m[1], m[0]), template)
 
 
-def require_slots(what: str, template: str, *slots: str) -> None:
+def require_slots(name: str, template: str, *slots: str) -> None:
     """Refuse a template without these slots."""
-    if lacking := [s for s in slots if f"{{{s}}}" not in template]:
-        raise UsageError(f"the {what} prompt has no slot {{{lacking[0]}}}; write it into the template")
+    if missing := [s for s in slots if f"{{{s}}}" not in template]:
+        raise UsageError(f"the {name} prompt has no slot {{{missing[0]}}}; write it into the template")
 
 
 def messages_from_template(problem: Problem, template: str, *, answers: bool = False, **slots: str) -> list[Message]:
@@ -37,11 +37,11 @@ def messages_from_template(problem: Problem, template: str, *, answers: bool = F
 
     The answer instruction is added, at the end, only if the reply `answers` the problem.
     """
-    given = [dict(m) for m in problem.messages] or [{"role": "user", "content": ""}]
-    question = str(given[-1]["content"]).removesuffix(problem.answer_instruction)
+    messages = [dict(m) for m in problem.messages] or [{"role": "user", "content": ""}]
+    question = str(messages[-1]["content"]).removesuffix(problem.answer_instruction)
     how = f"\n{problem.answer_instruction.strip()}" if answers and problem.answer_instruction else ""
-    given[-1]["content"] = fill_template(template, question=question, **slots) + how
-    return list(given)
+    messages[-1]["content"] = fill_template(template, question=question, **slots) + how
+    return list(messages)
 
 
 def text_after_thinking(trace: Trace, step: int) -> str:
@@ -82,18 +82,18 @@ class FollowUps:
         `meta`: the replies are meta steps about a thought; else each is an answer to the problem. If all new questions
         fail, that is an error.
         """
-        wanted: dict[_Key, tuple[FollowUpQuestion, Ids]] = {}
-        keys = [self._key(q, wanted) for q in questions]
-        lacking = {k: n - self._had(k) for k in wanted if self._had(k) < n}
-        work = [self._draw(k, wanted[k][1], sampling, count) for k, count in lacking.items()]
-        found, spent = await gather_within_budget(*work) if work else ([], None)
+        requested: dict[_Key, tuple[FollowUpQuestion, Ids]] = {}
+        keys = [self._key(q, requested) for q in questions]
+        missing = {k: n - self._had(k) for k in requested if self._had(k) < n}
+        work = [self._draw(k, requested[k][1], sampling, count) for k, count in missing.items()]
+        replies, spent = await gather_within_budget(*work) if work else ([], None)
         failed: dict[_Key, PonderError] = {}
-        for key, drawn in zip(lacking, found, strict=True):
-            if isinstance(drawn, PonderError):
-                failed[key] = drawn
-            elif drawn is not None:
-                self._keep(key, *wanted[key], drawn, meta)
-        if failed and len(failed) == len(lacking):
+        for key, completions in zip(missing, replies, strict=True):
+            if isinstance(completions, PonderError):
+                failed[key] = completions
+            elif completions is not None:
+                self._keep(key, *requested[key], completions, meta)
+        if failed and len(failed) == len(missing):
             raise next(iter(failed.values()))
         if spent is not None:
             raise spent
@@ -101,21 +101,21 @@ class FollowUps:
 
     async def ask(self, question: FollowUpQuestion, sampling: Sampling, n: int = 1, *, meta: bool = False) -> list[int]:
         """n replies to one question."""
-        (found,) = await self.ask_all([question], sampling, n, meta=meta)
-        assert not isinstance(found, PonderError)  # if its only question fails, ask_all raises
-        return found
+        (replies,) = await self.ask_all([question], sampling, n, meta=meta)
+        assert not isinstance(replies, PonderError)  # if its only question fails, ask_all raises
+        return replies
 
     def count_replies(self, question: FollowUpQuestion) -> int:
         """How many replies a question has."""
         return self._had(self._key(question, {}))
 
-    def _key(self, question: FollowUpQuestion, wanted: dict[_Key, tuple[FollowUpQuestion, Ids]]) -> _Key:
+    def _key(self, question: FollowUpQuestion, requested: dict[_Key, tuple[FollowUpQuestion, Ids]]) -> _Key:
         prefix = self.policy.encode(question.messages)
         key = prefix.tobytes(), () if question.shared_prompt else question.cites
-        if key in wanted and question.shared_prompt:  # one prompt cites several steps
-            before, _ = wanted[key]
+        if key in requested and question.shared_prompt:  # one prompt cites several steps
+            before, _ = requested[key]
             question = before._replace(cites=(*before.cites, *question.cites))
-        wanted[key] = question, prefix
+        requested[key] = question, prefix
         return key
 
     def _had(self, key: _Key) -> int:
@@ -132,12 +132,12 @@ class FollowUps:
             return error
 
     def _keep(
-        self, key: _Key, question: FollowUpQuestion, prefix: Ids, drawn: Sequence[Completion], meta: bool
+        self, key: _Key, question: FollowUpQuestion, prefix: Ids, completions: Sequence[Completion], meta: bool
     ) -> None:
         if key not in self._prompt_steps:
             text = str(question.messages[-1]["content"])
             self._prompt_steps[key] = self.trace.add(Step(None, text, prefix, cites=question.cites))
-        for c in drawn:
+        for c in completions:
             add_completion(self.trace, self._prompt_steps[key], c, last=not meta, meta=meta)
 
 

@@ -25,8 +25,8 @@ async def generate(
     `last`: they are answers. `cut`: they are steps, and `sampling.max_tokens` limits the whole answer. `meta`: they
     are meta steps.
     """
-    drawn = await sample_continuations(trace, parent, policy, sampling, n, cut)
-    return [add_completion(trace, parent, c, cut, last, meta) for c in drawn]
+    completions = await sample_continuations(trace, parent, policy, sampling, n, cut)
+    return [add_completion(trace, parent, c, cut, last, meta) for c in completions]
 
 
 async def expand(
@@ -48,15 +48,17 @@ async def expand(
         except PonderError as error:
             return error
 
-    found, spent = await gather_within_budget(*(one(p, c) for p, c in zip(parents, counts, strict=True)))
+    groups, spent = await gather_within_budget(*(one(p, c) for p, c in zip(parents, counts, strict=True)))
     out: list[list[int]] = []
-    for parent, drawn in zip(parents, found, strict=True):
-        if isinstance(drawn, PonderError):
-            trace.steps[parent].pruned = str(drawn)
+    for parent, completions in zip(parents, groups, strict=True):
+        if isinstance(completions, PonderError):
+            trace.steps[parent].pruned = str(completions)
         out.append(
-            [add_completion(trace, parent, c, cut, last, meta) for c in drawn] if isinstance(drawn, list) else []
+            [add_completion(trace, parent, c, cut, last, meta) for c in completions]
+            if isinstance(completions, list)
+            else []
         )
-    errors = [d for d in found if isinstance(d, PonderError)]
+    errors = [d for d in groups if isinstance(d, PonderError)]
     if errors and len(errors) == len(parents):
         raise errors[0]
     if spent is not None:
@@ -78,19 +80,21 @@ async def sample_continuations(
     room = sampling.max_tokens - sum(len(trace.steps[i].token_ids) for i in trace.path(parent)[1:])
     if room < 1:
         raise UsageError(f"the answer has reached its {sampling.max_tokens} tokens (max_tokens)")
-    drawn = await call_policy(policy, prefix, cut.limit_sampling(sampling, room), n)
-    if all(_is_complete_step(c, cut, room) for c in drawn):
-        return drawn
-    ended, _ = await gather_within_budget(*(_extend_to_step_end(c, prefix, policy, sampling, cut, room) for c in drawn))
+    completions = await call_policy(policy, prefix, cut.limit_sampling(sampling, room), n)
+    if all(_is_complete_step(c, cut, room) for c in completions):
+        return completions
+    ended, _ = await gather_within_budget(
+        *(_extend_to_step_end(c, prefix, policy, sampling, cut, room) for c in completions)
+    )
     return [c for c in ended if c is not None]
 
 
 async def call_policy(policy: Policy, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
     """Call the policy. It returns at least one continuation, and sometimes fewer than n."""
-    drawn = await policy.generate(prefix, sampling, n)
-    if not drawn:
+    completions = await policy.generate(prefix, sampling, n)
+    if not completions:
         raise ModelError("the policy gave no continuation; a text that is complete must end with a stop")
-    return drawn
+    return completions
 
 
 def add_completion(
@@ -120,8 +124,8 @@ def add_prompt(trace: Trace, messages: Sequence[Message], policy: Policy, *, cit
 
 def _is_complete_step(c: Completion, cut: Cut, room: int) -> bool:
     """Is the step complete, so that `_extend_to_step_end` would return it unchanged?"""
-    written = len(c.token_ids)
-    return c.stop == "eos" or not written or (c.stop == "stop" and written < room and cut.is_complete(c.text))
+    length = len(c.token_ids)
+    return c.stop == "eos" or not length or (c.stop == "stop" and length < room and cut.is_complete(c.text))
 
 
 async def _extend_to_step_end(
@@ -130,15 +134,15 @@ async def _extend_to_step_end(
     """Sample on while the cut fired at a place that does not count, or inside a character."""
     how = replace(sampling, forced_token_ids=(), min_tokens=0)
     most = min(room, cut.max_step_tokens)
-    while c.stop != "eos" and (written := len(c.token_ids)):
-        counted = c.stop == "length" and bool(cut.tokens) and written >= cut.tokens
+    while c.stop != "eos" and (length := len(c.token_ids)):
+        counted = c.stop == "length" and bool(cut.tokens) and length >= cut.tokens
         if (c.stop == "stop" or counted) and cut.is_complete(c.text):
-            return replace(c, stop="stop" if written < room else "length")
-        if written >= most or (c.stop == "length" and not counted):  # only max_tokens ended it
+            return replace(c, stop="stop" if length < room else "length")
+        if length >= most or (c.stop == "length" and not counted):  # only max_tokens ended it
             return replace(c, stop="length")
-        bound = replace(cut.limit_sampling(how, room), max_tokens=1 if counted else most - written)
+        bound = replace(cut.limit_sampling(how, room), max_tokens=1 if counted else most - length)
         if bound.seed is not None:
-            bound = replace(bound, seed=_derive_seed(bound.seed, written))
+            bound = replace(bound, seed=_derive_seed(bound.seed, length))
         try:
             (more,) = await call_policy(policy, np.concatenate([prefix, c.token_ids]), bound)
         except Interrupted:
@@ -188,9 +192,9 @@ async def resume_truncated(trace: Trace, answers: Sequence[int], policy: Policy,
             return []
 
     short = [i for i in answers if _is_truncated(trace, i, sampling)]
-    found, spent = await gather_within_budget(*(more(i) for i in short))
-    for step, drawn in zip(short, found, strict=True):
-        for c in drawn or ():
+    groups, spent = await gather_within_budget(*(more(i) for i in short))
+    for step, completions in zip(short, groups, strict=True):
+        for c in completions or ():
             if len(c.token_ids):
                 trace.steps[step].last = False
                 add_completion(trace, step, c, last=True)
@@ -216,6 +220,6 @@ def prune_undecided(trace: Trace, steps: Sequence[int], scorer: str) -> list[int
     """Prune the steps without a score, with the scorer's reason; returns the others."""
     for i in steps:
         if trace.score(i, scorer) is None:
-            found = trace.steps[i].scores.get(scorer)
-            prune(trace, [i], f"no score: {found.reason if found else scorer + ' gave none'}")
+            score = trace.steps[i].scores.get(scorer)
+            prune(trace, [i], f"no score: {score.reason if score else scorer + ' gave none'}")
     return [i for i in steps if not trace.steps[i].pruned]

@@ -30,12 +30,12 @@ async def refine(
 ) -> int:  # fmt: skip
     """Ask for a better answer than this step's. Returns the existing refinement, or with `resample` a new one."""
     trace = follow_ups.trace
-    told = FEEDBACK_TEMPLATE.replace("{found}", feedback.strip()) if feedback.strip() else ""
+    feedback_text = FEEDBACK_TEMPLATE.replace("{found}", feedback.strip()) if feedback.strip() else ""
     messages = messages_from_template(
-        trace.problem, template, answers=not meta, answer=text_after_thinking(trace, step), feedback=told
+        trace.problem, template, answers=not meta, answer=text_after_thinking(trace, step), feedback=feedback_text
     )
-    asked = FollowUpQuestion(messages, (step,))
-    return (await follow_ups.ask(asked, sampling, 1 + follow_ups.count_replies(asked) * resample, meta=meta))[-1]
+    question = FollowUpQuestion(messages, (step,))
+    return (await follow_ups.ask(question, sampling, 1 + follow_ups.count_replies(question) * resample, meta=meta))[-1]
 
 
 AGGREGATE_TEMPLATE = """{question}

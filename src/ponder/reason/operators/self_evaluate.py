@@ -58,12 +58,12 @@ async def value_thoughts(
     follow_ups: FollowUps, questions: Sequence[FollowUpQuestion], sampling: Sampling, n: int, scale: RatingScale
 ) -> list[Score]:
     """A score per question, from n replies to it. Equal questions are asked once."""
-    found = await follow_ups.ask_all([q._replace(shared_prompt=True) for q in questions], sampling, n, meta=True)
+    replies = await follow_ups.ask_all([q._replace(shared_prompt=True) for q in questions], sampling, n, meta=True)
     return [
         Score(None, str(r))
         if isinstance(r, PonderError)
         else score_from_replies([follow_ups.trace.steps[i].text for i in r], scale)
-        for r in found
+        for r in replies
     ]
 
 
@@ -92,8 +92,8 @@ async def vote_on_thoughts(
 
 
 def _parse_choice(reply: str) -> int | None:
-    found = _BEST_CHOICE.findall(strip_thinking(reply) or "")
-    return int(found[-1]) if found else None
+    choices = _BEST_CHOICE.findall(strip_thinking(reply) or "")
+    return int(choices[-1]) if choices else None
 
 
 P_TRUE_TEMPLATE = """{question}
@@ -128,10 +128,10 @@ class PTrue:
         return "p_true"
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        asked = [
+        questions = [
             messages_from_template(trace.problem, self.template, answer=text_after_thinking(trace, i)) for i in steps
         ]
-        return list(await asyncio.gather(*map(self._score, asked)))
+        return list(await asyncio.gather(*map(self._score, questions)))
 
     async def _score(self, messages: Sequence[Message]) -> Score:
         how = Sampling(temperature=0.0, max_tokens=1, logprobs=self.logprobs)
@@ -151,9 +151,9 @@ class PTrue:
         mass = {self.true_word: 0.0, self.false_word: 0.0}
         for token, logprob in zip(c.top_logprobs[0][0], c.top_logprobs[1][0], strict=True):
             text = self.policy.text(ids([int(token)])).strip().lower()
-            begun = [w for w in mass if text and w.lower().startswith(text)]
-            if len(begun) == 1 and math.isfinite(float(logprob)):
-                mass[begun[0]] += math.exp(float(logprob))
+            matches = [w for w in mass if text and w.lower().startswith(text)]
+            if len(matches) == 1 and math.isfinite(float(logprob)):
+                mass[matches[0]] += math.exp(float(logprob))
         total = sum(mass.values())
         if not total:
             return Score(

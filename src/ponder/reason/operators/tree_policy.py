@@ -57,8 +57,8 @@ class PUCT:
         N = 1 + sum(n)
         weight = math.sqrt(N) * (self.c1 + math.log((N + self.c2 + 1) / self.c2))
         if self.low is None or self.high is None:
-            found = [value, *(y for x, y in zip(n, q, strict=True) if x)]
-            low, high = min(found), max(found)
+            values = [value, *(y for x, y in zip(n, q, strict=True) if x)]
+            low, high = min(values), max(values)
         else:
             low, high = self.low, self.high
         span = max(high - low, 1e-8)
@@ -168,8 +168,8 @@ class DirichletNoise:
             raise UsageError(f"the noise's seed is {self.seed}; it must be 0 or positive")
 
     def add_to(self, priors: Sequence[float]) -> list[float]:
-        drawn = np.random.default_rng([self.seed, len(priors)]).dirichlet([self.alpha] * len(priors))
-        return [(1 - self.fraction) * p + self.fraction * float(d) for p, d in zip(priors, drawn, strict=True)]
+        noise = np.random.default_rng([self.seed, len(priors)]).dirichlet([self.alpha] * len(priors))
+        return [(1 - self.fraction) * p + self.fraction * float(d) for p, d in zip(priors, noise, strict=True)]
 
 
 def softmax_priors(logprobs: Sequence[float], temperature: float = 1.0) -> list[float]:
@@ -190,8 +190,8 @@ def set_priors(
 ) -> None:
     """Set the priors of siblings: their sequence probabilities, normalised among each other."""
     steps = [trace.steps[i] for i in siblings]
-    found = softmax_priors(
+    priors = softmax_priors(
         [float(s.logprobs.sum()) if s.logprobs is not None else math.nan for s in steps], temperature
     )
-    for step, prior in zip(steps, noise.add_to(found) if noise and found else found, strict=True):
+    for step, prior in zip(steps, noise.add_to(priors) if noise and priors else priors, strict=True):
         step.prior = prior

@@ -36,12 +36,12 @@ def token_uncertainty(c: Completion, name: str, vocabulary: int = 0) -> Floats:
             raise UsageError("the margin needs the two likeliest tokens, and this policy does not return them")
         p = np.exp(c.top_logprobs[1][:, :2].astype(np.float64))
         return (p[:, 0] - p[:, 1]).astype(np.float32)
-    told = "gini" if name == "variance" else name
-    if told not in c.notes:
+    statistic = "gini" if name == "variance" else name
+    if statistic not in c.notes:
         raise UsageError(
-            f"this policy does not return the {told} of its distributions; fork by margin, or use another policy"
+            f"this policy does not return the {statistic} of its distributions; fork by margin, or use another policy"
         )
-    values = c.notes[told]
+    values = c.notes[statistic]
     return ((1 - values - 1 / vocabulary) / vocabulary).astype(np.float32) if name == "variance" else values
 
 

@@ -1,7 +1,7 @@
 """Traverse: many answers to one by majority, weighted majority or best score; and when a vote is decided early.
 
 Answers are canonical (equal answers compare equal). None is an attempt without an answer and never wins. Ties go to the
-answer seen first. All functions return None where nobody may vote.
+answer seen first. All functions return None if there is no valid vote.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ class BeamSearch(Stepwise):
             if len(level.finished) + len(answers) >= self.n:
                 return answers
             live = _without_duplicate_paths(trace, level.live) if self.filter_duplicates else level.live
-            kept = [live[i] for i in top_indices([level.rank[i] for i in live], self.n // self.beam_width)]
-            return answers | dict(zip(kept, split_evenly(self.n, len(kept)), strict=True))
+            beams = [live[i] for i in top_indices([level.rank[i] for i in live], self.n // self.beam_width)]
+            return answers | dict(zip(beams, split_evenly(self.n, len(beams)), strict=True))
 
         await self.run_search(trace, policy, self.require_guide(scorer), self.n, rule)
 
@@ -71,8 +71,8 @@ class LookaheadBeamSearch(BeamSearch):
         await evaluate(trace, sorted(j for j in ends if guide.name not in trace.steps[j].scores), guide)
         for i in steps:
             if self.rank(trace, i, guide) is None:
-                found = trace.steps[_lookahead_end(trace, i)].scores.get(guide.name)
-                prune(trace, [i], f"no score: {found.reason if found else guide.name + ' gave none'}")
+                score = trace.steps[_lookahead_end(trace, i)].scores.get(guide.name)
+                prune(trace, [i], f"no score: {score.reason if score else guide.name + ' gave none'}")
 
     def rank(self, trace: Trace, step: int, guide: Scorer | None) -> float | None:
         return path_score(
@@ -95,9 +95,9 @@ class LookaheadBeamSearch(BeamSearch):
             except PonderError:
                 return []
 
-        found, spent = await gather_within_budget(*(one(end) for end in ends))
-        for end, drawn in zip(ends, found, strict=True):
-            for c in drawn or ():
+        groups, spent = await gather_within_budget(*(one(end) for end in ends))
+        for end, completions in zip(ends, groups, strict=True):
+            for c in completions or ():
                 trace.steps[add_completion(trace, end, c)].pruned = LOOKAHEAD_ONLY
         if spent is not None:
             raise spent
@@ -118,9 +118,9 @@ def _without_duplicate_paths(trace: Trace, steps: Iterable[int]) -> list[int]:
     return list(paths.values())
 
 
-def check_beam_width(n: int, beam_width: int, what: str) -> None:
+def check_beam_width(n: int, beam_width: int, name: str) -> None:
     if n < 1 or beam_width < 1 or n % beam_width:
         raise UsageError(
-            f"n is {n} and beam_width is {beam_width}; {what} keeps n/beam_width steps, each continued"
+            f"n is {n} and beam_width is {beam_width}; {name} keeps n/beam_width steps, each continued"
             " by beam_width, so beam_width must divide n"
         )

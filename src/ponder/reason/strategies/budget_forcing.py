@@ -104,17 +104,20 @@ class BudgetForcing:
         if c.stop == "length" and 0 < len(c.token_ids) < room:  # an outer budget: the thinking is not over
             add_completion(trace, at, strip_partial_marker(c, self.think_end, policy))
             return
-        kept, rest = (c, "") if c.stop == "length" else strip_end_marker(c, self.think_end, policy)
-        used += len(kept.token_ids)
+        stripped, rest = (c, "") if c.stop == "length" else strip_end_marker(c, self.think_end, policy)
+        used += len(stripped.token_ids)
         word = rest + self.wait_word
         again = c.stop != "length" and (waited < self.waits or used < self.min_thinking_tokens)
-        thought = len(kept.token_ids) > 0 or trace.steps[at].sampled  # since the last wait word, or it would never end
+        # Something must follow the last wait word, or it would never end.
+        thought = len(stripped.token_ids) > 0 or trace.steps[at].sampled
         if again and thought and used + len(policy.tokens(word)) < self.total_thinking_tokens:
-            insert_text(trace, add_unless_empty(trace, at, kept), word, policy)
+            insert_text(trace, add_unless_empty(trace, at, stripped), word, policy)
         elif c.stop == "stop" and self.think_end in c.text:
             add_completion(trace, at, c)  # the model ended its thinking
         else:
-            insert_text(trace, add_unless_empty(trace, at, kept), rest + self.think_end + self.answer_prefix, policy)
+            insert_text(
+                trace, add_unless_empty(trace, at, stripped), rest + self.think_end + self.answer_prefix, policy
+            )
 
     def _tokens_and_waits(self, trace: Trace, root: int, at: int) -> tuple[int, int]:
         """Tokens of the thinking so far, and the number of wait words."""

@@ -88,23 +88,25 @@ def majority_share(trace: Trace, steps: Sequence[int]) -> float:
 
 def mean_entropy(trace: Trace, steps: Sequence[int]) -> float:
     """Mean entropy, in nats, of the distributions that the answers' tokens were sampled from."""
-    found = [trace.steps[j].notes["entropy"] for i in steps for j in trace.path(i) if "entropy" in trace.steps[j].notes]
-    if not found:
+    entropies = [
+        trace.steps[j].notes["entropy"] for i in steps for j in trace.path(i) if "entropy" in trace.steps[j].notes
+    ]
+    if not entropies:
         raise UsageError('this signal needs entropies: give the cheap strategy Sampling(token_stats=("entropy",))')
-    return float(np.concatenate(found).mean())
+    return float(np.concatenate(entropies).mean())
 
 
 def probe_features(trace: Trace, steps: Sequence[int]) -> NDArray[np.float64]:
     """The values of FEATURES; 0 for what was not measured."""
-    drawn = [lp for i in steps for j in trace.path(i) if (lp := trace.steps[j].logprobs) is not None and len(lp)]
-    told = np.concatenate(drawn) if drawn else np.zeros(1, np.float32)
+    pieces = [lp for i in steps for j in trace.path(i) if (lp := trace.steps[j].logprobs) is not None and len(lp)]
+    logprobs = np.concatenate(pieces) if pieces else np.zeros(1, np.float32)
     noted = any("entropy" in trace.steps[j].notes for i in steps for j in trace.path(i))
     return np.array(
         [
             majority_share(trace, steps),
-            float(np.nan_to_num(told.mean())),
+            float(np.nan_to_num(logprobs.mean())),
             mean_entropy(trace, steps) if noted else 0.0,
-            math.log1p(sum(map(len, drawn)) / len(steps)),
+            math.log1p(sum(map(len, pieces)) / len(steps)),
         ]
     )
 

@@ -28,7 +28,7 @@ class DVTS(Stepwise):
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         def rule(level: SearchLevel) -> dict[int, int]:
-            groups, given = level.groups, dict[int, int]()
+            groups, counts = level.groups, dict[int, int]()
             if level.depth == 1:  # all subtrees start at the prompt
                 first = search_children(trace, level.parents[0])
                 groups = [
@@ -38,9 +38,9 @@ class DVTS(Stepwise):
             for group in groups:
                 best = max(group, key=lambda i: level.rank[i], default=None)
                 if best in level.ended:
-                    given |= {i: 1 for i in group if i in level.ended}
+                    counts |= {i: 1 for i in group if i in level.ended}
                 elif best is not None:
-                    given[best] = self.beam_width
-            return given
+                    counts[best] = self.beam_width
+            return counts
 
         await self.run_search(trace, policy, self.require_guide(scorer), self.n, rule)

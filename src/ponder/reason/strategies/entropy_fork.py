@@ -80,8 +80,8 @@ class EntropyFork:
         winner = vote.majority_answer(answers)
         if winner is not None:
             return ended[answers.index(winner)]
-        begun = [i for i in search.next(1) if i != search.root]
-        return next(iter([*ended, *begun]), None)
+        started = [i for i in search.next(1) if i != search.root]
+        return next(iter([*ended, *started]), None)
 
 
 @dataclass(slots=True)
@@ -115,9 +115,9 @@ class _ForkSearch:
 
     async def go_on(self, leaves: Sequence[int]) -> None:
         """Sample one chunk for each leaf; then fork, backtrack, or just add the chunk."""
-        drawn, spent = await gather_within_budget(*(self._draw(i) for i in leaves))
+        completions, spent = await gather_within_budget(*(self._draw(i) for i in leaves))
         errors: list[PonderError] = []
-        for leaf, c in zip(leaves, drawn, strict=True):
+        for leaf, c in zip(leaves, completions, strict=True):
             if isinstance(c, PonderError):
                 errors.append(c)
                 self._prune_leaf(leaf, str(c))
@@ -193,21 +193,21 @@ class _ForkSearch:
             token_stats=self._measures_needed(),
             logprobs=self.how.branches,
         )
-        drawn, spent = await gather_within_budget(
+        groups, spent = await gather_within_budget(
             *(
                 call_policy(self.policy, prefix, replace(sampling, forced_token_ids=(int(t),)))
                 for t in tokens[: self.how.branches]
             )
         )
         if spent is not None:
-            for (one,) in (d for d in drawn if d is not None):
+            for (one,) in (d for d in groups if d is not None):
                 self.trace.add_cost(replace(one.cost, wasted_tokens=one.cost.wasted_tokens + len(one.token_ids)))
             raise spent
-        for found, logprob in zip(drawn, logprobs.tolist(), strict=False):
-            assert found is not None
-            one = found[0] if found[0].stop == "eos" else replace(found[0], stop="stop")
-            told = {self.how.measure: token_uncertainty(one, self.how.measure, self.how.vocab_size)}
-            way = self._add_chunk(fork, replace(one, notes={**one.notes, **told}))
+        for completions, logprob in zip(groups, logprobs.tolist(), strict=False):
+            assert completions is not None
+            one = completions[0] if completions[0].stop == "eos" else replace(completions[0], stop="stop")
+            notes = {self.how.measure: token_uncertainty(one, self.how.measure, self.how.vocab_size)}
+            way = self._add_chunk(fork, replace(one, notes={**one.notes, **notes}))
             self.trace.steps[way].prior = math.exp(logprob)
         self.forks += 1
 
@@ -218,8 +218,8 @@ class _ForkSearch:
             return leaf
         self.open.discard(leaf)
         i = add_completion(self.trace, leaf, c)
-        written = sum(len(self.trace.steps[j].token_ids) for j in self.trace.path(i)[1:])
-        if written >= self.how.sampling.max_tokens and not self.trace.steps[i].done:
+        length = sum(len(self.trace.steps[j].token_ids) for j in self.trace.path(i)[1:])
+        if length >= self.how.sampling.max_tokens and not self.trace.steps[i].done:
             self.trace.steps[i].stop = "length"
         own = self.how.sampling  # its stop strings end an answer, not a chunk
         if c.stop == "stop" and (any(s in c.text for s in own.stop) or c.token_ids[-1] in own.stop_token_ids):

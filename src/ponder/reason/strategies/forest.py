@@ -57,14 +57,14 @@ class Forest:
             )
         finally:  # keep all steps, whatever stopped the search
             firsts = merge_forest(trace, trees)
-        given = [first + t.chosen for t, first in zip(trees, firsts, strict=True) if t.chosen is not None]
+        chosen = [first + t.chosen for t, first in zip(trees, firsts, strict=True) if t.chosen is not None]
         errors = [error for failed in failures for error in failed or ()]
         if len(errors) == len(trees):
             raise errors[0]
-        self._decide(trace, given, scorer)
+        self._decide(trace, chosen, scorer)
         trace.budget_exhausted = spent is not None or any(t.budget_exhausted for t in trees)
         why = next((t.failed for t in trees if t.failed), "no tree reached an answer")
-        trace.failed = "" if given or trace.budget_exhausted else why
+        trace.failed = "" if chosen or trace.budget_exhausted else why
 
     async def _grow(
         self, of: Strategy, tree: Trace, policy: Policy, scorer: Scorer | None, number: int
@@ -83,12 +83,12 @@ class Forest:
             await evaluate(tree, [i for i in [tree.chosen] if scorer.name not in tree.steps[i].scores], scorer)
         return []
 
-    def _decide(self, trace: Trace, given: Sequence[int], scorer: Scorer | None) -> None:
+    def _decide(self, trace: Trace, candidates: Sequence[int], scorer: Scorer | None) -> None:
         name = scorer.name if scorer is not None and self.weight == "score" else ""
-        weight = {i: trace.score(i, name) if name else 1.0 for i in given}
-        said = {i: answer_extraction.answer_of_step(trace, i) for i in given}
-        won = vote.weighted_answer([said[i] for i in given], [weight[i] for i in given])
-        givers = [i for i in given if won is not None and said[i] == won]
+        weight = {i: trace.score(i, name) if name else 1.0 for i in candidates}
+        answers = {i: answer_extraction.answer_of_step(trace, i) for i in candidates}
+        won = vote.weighted_answer([answers[i] for i in candidates], [weight[i] for i in candidates])
+        givers = [i for i in candidates if won is not None and answers[i] == won]
         trace.chosen = vote.best_answer(givers, [weight[i] for i in givers])
 
 
@@ -103,9 +103,9 @@ async def _with_resolved_cut(of: Any, first: Trace, policy: Policy) -> Any:
 def split_forest(trace: Trace) -> list[Trace]:
     """Split a trace into its trees: a root with the tokens of the first prompt starts another tree."""
     prompt = trace.steps[0].token_ids
-    begins = [i for i, s in enumerate(trace.steps) if not i or _repeats_prompt(s, prompt)]
+    starts = [i for i, s in enumerate(trace.steps) if not i or _repeats_prompt(s, prompt)]
     trees = []
-    for first, end in zip(begins, [*begins[1:], len(trace.steps)], strict=True):
+    for first, end in zip(starts, [*starts[1:], len(trace.steps)], strict=True):
         tree = Trace(
             trace.problem, [_shift_indices(s, -first) for s in trace.steps[first:end]], Cost(), oracle=trace.oracle
         )

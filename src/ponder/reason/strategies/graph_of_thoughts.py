@@ -67,16 +67,16 @@ class Split:
     async def __call__(self, graph: GraphRun, thoughts: Sequence[Thought]) -> list[Thought]:
         problem, parts = graph.trace.problem, str(self.parts)
         texts = [messages_from_template(problem, self.template, parts=parts, part=t.text) for t in thoughts]
-        asked = [FollowUpQuestion(text, (t.step,)) for text, t in zip(texts, thoughts, strict=True)]
+        questions = [FollowUpQuestion(text, (t.step,)) for text, t in zip(texts, thoughts, strict=True)]
         out: list[Thought] = []
-        for thought, (reply,) in zip(thoughts, await graph.ask(asked, 1), strict=True):
+        for thought, (reply,) in zip(thoughts, await graph.ask(questions, 1), strict=True):
             lines = (strip_thinking(graph.trace.steps[reply].text) or "").splitlines()
-            found = [
+            replies = [
                 line.strip()[len(self.part_prefix) :].strip()
                 for line in lines
                 if line.strip().startswith(self.part_prefix)
             ]
-            out += [Thought(part, reply) for part in found if part] or [thought]
+            out += [Thought(part, reply) for part in replies if part] or [thought]
         return out
 
 
@@ -94,13 +94,13 @@ class Solve:
 
     async def __call__(self, graph: GraphRun, thoughts: Sequence[Thought]) -> list[Thought]:
         whole = not graph.meta
-        asked = [
+        questions = [
             FollowUpQuestion(
                 messages_from_template(graph.trace.problem, self.template, answers=whole, part=t.text), (t.step,)
             )
             for t in thoughts
         ]
-        return await graph.best_each(await graph.ask(asked, self.n))
+        return await graph.best_each(await graph.ask(questions, self.n))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +124,8 @@ class Merge:
         while len(left) > 1:
             groups = [left[i : i + at_once] for i in range(0, len(left), at_once)]
             alone = [] if len(groups[-1]) > 1 else groups.pop()
-            asked = [aggregate_question(graph.trace, [t.step for t in group], self.template) for group in groups]
-            left = await graph.best_each(await graph.ask(asked, self.n)) + alone
+            questions = [aggregate_question(graph.trace, [t.step for t in group], self.template) for group in groups]
+            left = await graph.best_each(await graph.ask(questions, self.n)) + alone
         return left
 
 
@@ -144,12 +144,12 @@ class Improve:
     async def __call__(self, graph: GraphRun, thoughts: Sequence[Thought]) -> list[Thought]:
         out = []
         for thought in thoughts:
-            made = [thought.step]
+            versions = [thought.step]
             for _ in range(self.rounds):
-                made.append(await graph.refined(made[-1], self.template))
-                if text_after_thinking(graph.trace, made[-1]) == text_after_thinking(graph.trace, made[-2]):
+                versions.append(await graph.refined(versions[-1], self.template))
+                if text_after_thinking(graph.trace, versions[-1]) == text_after_thinking(graph.trace, versions[-2]):
                     break
-            out.append(await graph.best(made) if graph.guide is not None else graph.thought(made[-1]))
+            out.append(await graph.best(versions) if graph.guide is not None else graph.thought(versions[-1]))
         return out
 
 
@@ -205,9 +205,9 @@ class GraphRun:
 
     async def ask(self, questions: Sequence[FollowUpQuestion], n: int) -> list[list[int]]:
         """Ask all questions. A part without a reply is an error: an answer without it would be wrong."""
-        found = await self.follow_ups.ask_all(questions, self.sampling, n, meta=self.meta)
+        groups = await self.follow_ups.ask_all(questions, self.sampling, n, meta=self.meta)
         out: list[list[int]] = []
-        for replies in found:
+        for replies in groups:
             if isinstance(replies, PonderError):
                 raise replies
             out.append([i for i in replies if not self.trace.steps[i].pruned])

@@ -137,13 +137,13 @@ class StepControl:
         if self.think_end in c.text:
             add_completion(trace, at, c)
             return
-        kept = (
+        stripped = (
             strip_end_marker(c, self.think_end, policy)[0]
             if c.stop == "eos"
             else strip_partial_marker(c, self.think_end, policy)
         )
-        at = add_unless_empty(trace, at, kept)
-        over = c.stop == "eos" or not len(kept.token_ids) or marks >= self.max_steps
+        at = add_unless_empty(trace, at, stripped)
+        over = c.stop == "eos" or not len(stripped.token_ids) or marks >= self.max_steps
         insert_text(trace, at, self.think_end + self.answer_prefix if over else self._mark(marks), policy)
 
     def _mark(self, done: int) -> str:

@@ -64,14 +64,14 @@ class LlamaBerry:
     def _select(self, trace: Trace, closed: Mapping[int, str]) -> int | None:
         """The answer to refine next, by q + c sqrt(ln N / n); None if there are n answers or none can be refined."""
         answers = trace.answers()
-        tried = Counter(_refined_from(trace, i) for i in answers)
-        open_ = [i for i in answers if i not in closed and tried[i] < self.width]
-        total = 1 + sum(tried[i] for i in answers)
+        refinements = Counter(_refined_from(trace, i) for i in answers)
+        open_ = [i for i in answers if i not in closed and refinements[i] < self.width]
+        total = 1 + sum(refinements[i] for i in answers)
         if len(answers) >= self.n or not open_:
             return None
 
         def worth(i: int) -> float:
-            return trace.steps[i].value + self.c * math.sqrt(math.log(total + 1) / (1 + tried[i]))
+            return trace.steps[i].value + self.c * math.sqrt(math.log(total + 1) / (1 + refinements[i]))
 
         return max(open_, key=lambda i: (worth(i), -i))
 

@@ -48,9 +48,9 @@ class MajorityVote:
             raise UsageError(
                 f"min_leader_probability is {self.min_leader_probability}; it is a probability between 0.5 and 1"
             )
-        for what, kind in (("weight", VoteWeight), ("early_stopping", EarlyStopping)):
-            if getattr(self, what) not in get_args(kind):
-                raise UnknownName(what, getattr(self, what), [k for k in get_args(kind) if k])
+        for name, kind in (("weight", VoteWeight), ("early_stopping", EarlyStopping)):
+            if getattr(self, name) not in get_args(kind):
+                raise UnknownName(name, getattr(self, name), [k for k in get_args(kind) if k])
         if self.early_stopping == "beta" and self.weight != "count":
             raise UsageError("the beta rule counts votes: take weight='count', or early_stopping='decided'")
 

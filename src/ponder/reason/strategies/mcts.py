@@ -176,17 +176,17 @@ class MCTS:
 
     def _continuations_allowed(self, trace: Trace, at: int) -> int:
         """How many more continuations a step may get: pruned ones count, rollouts do not."""
-        written = sum(not trace.steps[k].last for k in trace.children(at))
+        existing = sum(not trace.steps[k].last for k in trace.children(at))
         if self.widening is None:
-            return 0 if written else self.width
-        return max(0, min(self.width, self.widening.max_children(trace.steps[at].visits)) - written)
+            return 0 if existing else self.width
+        return max(0, min(self.width, self.widening.max_children(trace.steps[at].visits)) - existing)
 
     # One simulation: it leaves, others may leave after it, and it is the first to come back.
 
     def _start_simulation(
         self, trace: Trace, leaf: int, policy: Policy, guide: Scorer, in_flight: SimulationsInFlight
     ) -> None:
-        if self.parallel_simulations == 1:  # nobody else is under way: it may work on the trace itself
+        if self.parallel_simulations == 1:  # no other simulation is in flight: it may change the trace itself
             in_flight.window.append(Simulation([leaf], None, self._simulate(trace, leaf, policy, guide)))
             return
         if self._unevaluated_children(trace, leaf):  # their rollouts are in the trace and in no copy of a branch
@@ -208,23 +208,23 @@ class MCTS:
         search."""
         simulation = in_flight.window.popleft()
         failed: PonderError | None = None
-        found: list[int] = []
+        leaves: list[int] = []
         try:
-            found = await simulation.work
+            leaves = await simulation.work
         except Interrupted:
             raise
         except PonderError as error:
             failed = error
         if simulation.branch is not None:
             places = simulation.branch.merge_into(trace)
-            found = [places[i] for i in found]
+            leaves = [places[i] for i in leaves]
             in_flight.visits.subtract(simulation.path)
         in_flight.busy.discard(simulation.path[-1])
         if failed is not None:
             if isinstance(failed, BudgetExhausted) or simulation.path[-1] == root:
                 return failed
             prune(trace, [simulation.path[-1]], str(failed))
-        values = [(i, v) for i in found if (v := self._step_value.value(trace, i, guide)) is not None]
+        values = [(i, v) for i in leaves if (v := self._step_value.value(trace, i, guide)) is not None]
         backpropagate(trace, values, self.backup, two_player=self.two_player)
         return None
 
@@ -276,8 +276,8 @@ class MCTS:
                 raise
             except PonderError:  # no budget or no room left: use the best answer so far
                 pass
-        written = rollout_answers(trace, at)
-        trace.chosen = best_step(trace, written, guide) or next(iter(written), None)
+        answers = rollout_answers(trace, at)
+        trace.chosen = best_step(trace, answers, guide) or next(iter(answers), None)
         if trace.chosen is None:
             trace.chosen = best_step(trace, trace.answers(), guide)
 

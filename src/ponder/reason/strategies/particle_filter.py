@@ -40,9 +40,9 @@ class ParticleFilter(Stepwise):
             raise UsageError(f"n is {self.n}; give at least 1")
         if self.seed < 0:
             raise UsageError(f"seed is {self.seed}; it must be 0 or positive")
-        for what, kind in (("weight", ParticleWeighting), ("resampling", Resampling)):
-            if getattr(self, what) not in get_args(kind):
-                raise UnknownName(what, getattr(self, what), get_args(kind))
+        for name, kind in (("weight", ParticleWeighting), ("resampling", Resampling)):
+            if getattr(self, name) not in get_args(kind):
+                raise UnknownName(name, getattr(self, name), get_args(kind))
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         pick = multinomial_counts if self.resampling == "multinomial" else systematic_counts
@@ -53,11 +53,11 @@ class ParticleFilter(Stepwise):
             copies = {**level.finished, **dict.fromkeys(level.ended, 1), **dict.fromkeys(level.live, 1)}
             particles = [i for i, count in copies.items() for _ in range(count)]
             weights = particle_weights([level.rank[i] for i in particles], self.weight)
-            drawn = pick(weights, self.n, np.random.default_rng([self.seed, level.depth]))
-            given = dict.fromkeys(copies, 0)
-            for i, count in zip(particles, drawn, strict=True):
-                given[i] += count
-            return given
+            picks = pick(weights, self.n, np.random.default_rng([self.seed, level.depth]))
+            counts = dict.fromkeys(copies, 0)
+            for i, count in zip(particles, picks, strict=True):
+                counts[i] += count
+            return counts
 
         await self.run_search(trace, policy, self.require_guide(scorer), self.n, rule)
 

@@ -61,19 +61,19 @@ class RStarConsistency:
         """A root with the prompt and the first part of an answer, which cites the answer; reused if it exists."""
         root = trace.path(step)[0]
         prompt, whole = trace.steps[root].token_ids, trace.token_ids(step)
-        given = whole[: len(prompt) + math.floor(self.prefix_share * (len(whole) - len(prompt)))]
+        prefix = whole[: len(prompt) + math.floor(self.prefix_share * (len(whole) - len(prompt)))]
         for i, found in enumerate(trace.steps):
-            if found.parent is None and found.cites == (step,) and np.array_equal(found.token_ids, given):
+            if found.parent is None and found.cites == (step,) and np.array_equal(found.token_ids, prefix):
                 return i
-        return trace.add(Step(None, policy.text(given[len(prompt) :]), given, cites=(step,)))
+        return trace.add(Step(None, policy.text(prefix[len(prompt) :]), prefix, cites=(step,)))
 
     async def _complete(self, trace: Trace, looks: Sequence[int], policy: Policy) -> None:
         """Sample the missing completions, as meta steps: they are about an answer and no answers."""
-        lacking = {at: count for at in looks if (count := self.n - len(trace.children(at))) > 0}
-        if not lacking:
+        missing = {at: count for at in looks if (count := self.n - len(trace.children(at))) > 0}
+        if not missing:
             return
         try:
-            await expand(trace, [*lacking], policy, self.sampling, [*lacking.values()], last=True, meta=True)
+            await expand(trace, [*missing], policy, self.sampling, [*missing.values()], last=True, meta=True)
         except (Interrupted, BudgetExhausted):
             raise
         except PonderError:  # all failed; each is pruned with its reason
@@ -82,12 +82,12 @@ class RStarConsistency:
 
 def completion_agreement(trace: Trace, step: int, completions: Sequence[int]) -> Score | None:
     """The share of completions that reach the step's answer; None without completions."""
-    said = answer_of_step(trace, step)
+    answer = answer_of_step(trace, step)
     reads = [_full_answer(trace, k) for k in completions if not trace.steps[k].pruned]
-    agree = sum(r == said for r in reads)
+    agree = sum(r == answer for r in reads)
     return Score(agree / len(reads), f"{agree} of {len(reads)} completions reach the same answer") if reads else None
 
 
 def _full_answer(trace: Trace, completion: int) -> str | None:
-    given = trace.steps[trace.path(completion)[0]].text
-    return (trace.extract_answer or extract_answer)(given + trace.text(completion))
+    prefix = trace.steps[trace.path(completion)[0]].text
+    return (trace.extract_answer or extract_answer)(prefix + trace.text(completion))

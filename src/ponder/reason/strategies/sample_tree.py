@@ -35,10 +35,10 @@ class SampleTree:
         cut = await resolve_cut(self.cut, trace, 0, policy, self.sampling) if len(self.widths) > 1 else None
         for level, width in enumerate(self.widths, 1):
             last = level == len(self.widths)
-            lacking = {i: n for i in at if (n := width - len(trace.children(i))) > 0}
-            if lacking:
+            missing = {i: n for i in at if (n := width - len(trace.children(i))) > 0}
+            if missing:
                 how = {"cut": WHOLE_ANSWER if last else cut, "last": last}
-                await expand(trace, [*lacking], policy, self.sampling, [*lacking.values()], **how)  # type: ignore[arg-type]
+                await expand(trace, [*missing], policy, self.sampling, [*missing.values()], **how)  # type: ignore[arg-type]
             below = (k for i in at for k in trace.children(i))
             at = [k for k in below if not trace.steps[k].done and not trace.steps[k].pruned]
             if not at:

@@ -28,6 +28,6 @@ class Samples:
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         root = self.prompt.root_step(trace, policy)
         await resume_truncated(trace, [chain_end(trace, i) for i in trace.children(root)], policy, self.sampling)
-        lacking = self.n - len(trace.children(root))
-        if lacking > 0:
-            await generate(trace, root, policy, self.sampling, lacking, last=True)
+        missing = self.n - len(trace.children(root))
+        if missing > 0:
+            await generate(trace, root, policy, self.sampling, missing, last=True)

@@ -86,10 +86,10 @@ class SelfRefine:
             raise ModelError(f"there is nothing to refine: {trace.steps[ended[0]].pruned}")
         attempts.append(first[0])
         while not await self._is_good_enough(trace, attempts[-1], guide) and len(attempts) <= self.max_rounds:
-            found = await self._feedback(follow_ups, attempts[-1], guide)
-            if found is None:
+            feedback = await self._feedback(follow_ups, attempts[-1], guide)
+            if feedback is None:
                 return
-            new = await refine(follow_ups, attempts[-1], self.sampling, found, self.template)
+            new = await refine(follow_ups, attempts[-1], self.sampling, feedback, self.template)
             if trace.steps[new].pruned:
                 return
             attempts.append(new)
@@ -112,11 +112,11 @@ class SelfRefine:
             return ""
         if guide is not None and self.feedback == "guide":
             return trace.steps[step].scores[guide.name].reason
-        asked = FollowUpQuestion(
+        question = FollowUpQuestion(
             messages_from_template(trace.problem, self.critique_template, answer=text_after_thinking(trace, step)),
             (step,),
         )
-        (reply,) = await follow_ups.ask(asked, self.sampling, meta=True)
+        (reply,) = await follow_ups.ask(question, self.sampling, meta=True)
         text = text_after_thinking(trace, reply)
         return None if text.lower().startswith("no mistakes") else text
 

@@ -42,9 +42,9 @@ class STaR:
         trace.chosen = right
 
     async def _sample(self, trace: Trace, root: int, policy: Policy, scorer: Scorer) -> list[int]:
-        lacking = self.n - len(trace.children(root))
-        if lacking > 0:
-            await generate(trace, root, policy, self.sampling, lacking, last=True)
+        missing = self.n - len(trace.children(root))
+        if missing > 0:
+            await generate(trace, root, policy, self.sampling, missing, last=True)
         steps = list(trace.children(root))
         await evaluate(trace, [i for i in steps if scorer.name not in trace.steps[i].scores], scorer)
         return steps

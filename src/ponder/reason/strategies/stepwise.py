@@ -123,8 +123,8 @@ class Stepwise:
                 search.finished |= dict.fromkeys(ended, 1)
                 raise short
             live = [i for i in level if not trace.steps[i].done]
-            given = rule(SearchLevel(depth, parents, groups, live, ended, dict(search.finished), search.rank))
-            self._apply_allocation(search, live, ended, given)
+            counts = rule(SearchLevel(depth, parents, groups, live, ended, dict(search.finished), search.rank))
+            self._apply_allocation(search, live, ended, counts)
             parents = [i for i in live if trace.steps[i].visits]
 
     async def _expand_parents(self, search: _Search, parents: Sequence[int]) -> BudgetExhausted | None:
@@ -133,13 +133,13 @@ class Stepwise:
         counts = {
             p: trace.steps[p].visits - len(search_children(trace, p)) for p in parents if not trace.steps[p].pruned
         }
-        lacking = {p: count for p, count in counts.items() if count > 0}
-        if not lacking:
+        missing = {p: count for p, count in counts.items() if count > 0}
+        if not missing:
             return None
         try:
             assert not isinstance(self.cut, AutoCut)  # resolved before the first level
             await expand(
-                trace, list(lacking), search.policy, self.sampling, list(lacking.values()),
+                trace, list(missing), search.policy, self.sampling, list(missing.values()),
                 cut=self.cut, last=self.cut is None,
             )  # fmt: skip
         except Interrupted:
@@ -147,7 +147,7 @@ class Stepwise:
         except BudgetExhausted as spent:
             return spent
         except PonderError:  # every branch failed and is pruned with its reason
-            if not search.finished and len(lacking) == len(parents):
+            if not search.finished and len(missing) == len(parents):
                 raise
         return None
 
@@ -163,14 +163,14 @@ class Stepwise:
         return short
 
     def _apply_allocation(
-        self, search: _Search, live: Sequence[int], ended: Sequence[int], given: Mapping[int, int]
+        self, search: _Search, live: Sequence[int], ended: Sequence[int], counts: Mapping[int, int]
     ) -> None:
         """Store the allocation on the steps, and prune those that got nothing."""
         steps = search.trace.steps
         for i in live:  # an earlier, narrower search's allocation stays
-            steps[i].visits = max(steps[i].visits, given.get(i, 0))
+            steps[i].visits = max(steps[i].visits, counts.get(i, 0))
         for i in [*search.finished, *ended]:
-            search.finished[i] = steps[i].visits = given.get(i, search.finished.get(i, 0))
+            search.finished[i] = steps[i].visits = counts.get(i, search.finished.get(i, 0))
         for step in (steps[i] for i in [*live, *search.finished]):
             if not step.visits:
                 step.pruned = step.pruned or NOT_KEPT

@@ -47,8 +47,8 @@ class ToolUse:
         return {"guide": "one chain is sampled, and nothing scores it"}
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
-        told = " ".join(tool.description for tool in self.tools) if self.describe_tools else ""
-        instruction = "\n".join(filter(None, [self.prompt.instruction, told]))
+        descriptions = " ".join(tool.description for tool in self.tools) if self.describe_tools else ""
+        instruction = "\n".join(filter(None, [self.prompt.instruction, descriptions]))
         root = replace(self.prompt, instruction=instruction).root_step(trace, policy)
         end = chain_end(trace, root)
         with until_exhausted(trace):
@@ -60,11 +60,13 @@ class ToolUse:
     async def _extend_chain(self, trace: Trace, root: int, end: int, policy: Policy) -> None:
         """Run the call at the end of the chain, or sample on."""
         path = trace.path(end)[len(trace.path(root)) :]
-        made = [i for i in path if not trace.steps[i].sampled]
-        since = path[path.index(made[-1]) + 1 :] if made else path
+        outputs = [i for i in path if not trace.steps[i].sampled]
+        since = path[path.index(outputs[-1]) + 1 :] if outputs else path
         text = "".join(trace.steps[i].text for i in since)
-        call = next(((t, said) for t in self.tools if (said := last_complete_call(text, t)) is not None), None)
-        if call is not None and len(made) < self.max_calls:
+        call = next(
+            ((t, arguments) for t in self.tools if (arguments := last_complete_call(text, t)) is not None), None
+        )
+        if call is not None and len(outputs) < self.max_calls:
             shown = await self._run_tool(trace, path, *call)
             insert_text(trace, end, shown, policy)
             return
@@ -73,32 +75,32 @@ class ToolUse:
             trace.steps[end].last = True
             return
         how = replace(self.sampling, max_tokens=room, min_tokens=min(self.sampling.min_tokens, room))
-        if len(made) < self.max_calls:
+        if len(outputs) < self.max_calls:
             how = replace(how, stop=(*how.stop, *self._stop_markers(text)))
         (c,) = await sample_continuations(trace, end, policy, how)
-        ours = len(made) < self.max_calls and any(mark in c.text for mark in self._stop_markers(text))
+        ours = len(outputs) < self.max_calls and any(mark in c.text for mark in self._stop_markers(text))
         trace.steps[add_completion(trace, end, c)].last = not (c.stop == "stop" and ours)
 
     def _stop_markers(self, text: str) -> list[str]:
         """Where to stop next: at the end marker of an open call, or at a start marker."""
-        begun = [tool.end_marker for tool in self.tools if has_open_call(text, tool)]
-        return begun or [tool.start_marker for tool in self.tools]
+        open_markers = [tool.end_marker for tool in self.tools if has_open_call(text, tool)]
+        return open_markers or [tool.start_marker for tool in self.tools]
 
-    async def _run_tool(self, trace: Trace, path: list[int], tool: Tool, said: str) -> str:
+    async def _run_tool(self, trace: Trace, path: list[int], tool: Tool, arguments: str) -> str:
         try:
-            found = await tool(said, self._previous_calls(trace, path, tool))
+            output = await tool(arguments, self._previous_calls(trace, path, tool))
         except Interrupted:
             raise
         except PonderError as error:
-            found = f"[{error}]"
+            output = f"[{error}]"
         except Exception as error:  # the model reads the error and may try another way
-            found = f"[the tool failed: {type(error).__name__}: {error}]"
-        if len(found) > self.max_result_chars:
+            output = f"[the tool failed: {type(error).__name__}: {error}]"
+        if len(output) > self.max_result_chars:
             half = self.max_result_chars // 2
-            cut = len(found) - self.max_result_chars
-            found = f"{found[:half]}\n[{cut} characters left out]\n{found[len(found) - half :]}"
+            cut = len(output) - self.max_result_chars
+            output = f"{output[:half]}\n[{cut} characters left out]\n{output[len(output) - half :]}"
         # No output can end its own frame, or become a token that ends a turn.
-        return fill_template(tool.result_template, result=found.replace("```", "'''").replace("<|", "< |"))
+        return fill_template(tool.result_template, result=output.replace("```", "'''").replace("<|", "< |"))
 
     def _previous_calls(self, trace: Trace, path: list[int], tool: Tool) -> list[ToolCall]:
         """The earlier calls of this tool."""

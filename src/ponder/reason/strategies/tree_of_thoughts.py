@@ -135,9 +135,9 @@ class TreeOfThoughts:
             if at == tree.root:
                 raise
             prune(tree.trace, [at], str(error))
-        found = tree.thoughts(at)
-        poor = [c for c in found if tree.thought_value(c) <= self.threshold]
-        tree.prune_and_keep(poor, BELOW_THRESHOLD, keep=[c for c in found if c not in poor])
+        thoughts = tree.thoughts(at)
+        poor = [c for c in thoughts if tree.thought_value(c) <= self.threshold]
+        tree.prune_and_keep(poor, BELOW_THRESHOLD, keep=[c for c in thoughts if c not in poor])
 
 
 @dataclass(slots=True)
@@ -176,10 +176,10 @@ class _ThoughtTree:
         how, trace = self.how, self.trace
         last = level == how.depth
         if how.generation == "sample":
-            lacking = [
+            missing = [
                 max(0, how.thoughts_per_step - sum(not trace.steps[c].meta for c in trace.children(p))) for p in parents
             ]
-            some = [(p, n) for p, n in zip(parents, lacking, strict=True) if n]
+            some = [(p, n) for p, n in zip(parents, missing, strict=True) if n]
             if some:
                 most = how.sampling.max_tokens  # of the whole answer, so the last thought gets the rest
                 assert not isinstance(how.cut, AutoCut)  # resolved before the first level
@@ -190,13 +190,13 @@ class _ThoughtTree:
                 for c in self.thoughts(p):
                     trace.steps[c].last = last or how.prompts.is_answer(trace.steps[c].text)
             return
-        asked = [
+        questions = [
             FollowUpQuestion(
                 how.prompts.propose_messages(trace.problem, trace.text(p), how.thoughts_per_step, last), (p,)
             )
             for p in parents
         ]
-        replies = await self.follow_ups.ask_all(asked, how.sampling, meta=True)
+        replies = await self.follow_ups.ask_all(questions, how.sampling, meta=True)
         for p, reply in zip(parents, replies, strict=True):
             if isinstance(reply, PonderError):
                 prune(trace, [p], str(reply))
@@ -240,9 +240,9 @@ class _ThoughtTree:
             return await vote_on_thoughts(
                 self.follow_ups, steps, how.sampling, how.evaluations_per_thought, how.prompts.vote
             )
-        asked = [FollowUpQuestion(how.prompts.value_messages(problem, self.trace.text(i)), (i,)) for i in steps]
+        questions = [FollowUpQuestion(how.prompts.value_messages(problem, self.trace.text(i)), (i,)) for i in steps]
         return await value_thoughts(
-            self.follow_ups, asked, how.sampling, how.evaluations_per_thought, how.prompts.scale
+            self.follow_ups, questions, how.sampling, how.evaluations_per_thought, how.prompts.scale
         )
 
     def prune_and_keep(self, steps: Sequence[int], why: str, keep: Sequence[int]) -> None:

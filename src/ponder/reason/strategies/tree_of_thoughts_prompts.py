@@ -80,10 +80,10 @@ class ThoughtPrompts:
         """The thoughts in a reply, one per line, at most n; 0: all. `last`: the answers in it, or all of it as one."""
         text = strip_thinking(reply) or ""
         lines = text.split("\n")
-        kept = lines if self.keep_blank_lines else [t for line in lines if (t := _NUMBERED.sub("", line).strip())]
-        if last and kept and not self.final_state:
-            kept = [line for line in kept if self.is_answer(line)] or [text.strip()]
-        return [line + "\n" for line in (kept[:n] if n else kept)]
+        thoughts = lines if self.keep_blank_lines else [t for line in lines if (t := _NUMBERED.sub("", line).strip())]
+        if last and thoughts and not self.final_state:
+            thoughts = [line for line in thoughts if self.is_answer(line)] or [text.strip()]
+        return [line + "\n" for line in (thoughts[:n] if n else thoughts)]
 
     def is_answer(self, thought: str) -> bool:
         return re.search(self.answer_pattern, thought) is not None
@@ -93,8 +93,8 @@ class ThoughtPrompts:
         lines = thoughts.strip().splitlines()
         if not lines:
             return problem.bare_question.strip()
-        found = re.search(self.state_pattern, lines[-1]) if self.state_pattern else None
-        return found[1] if found else lines[-1]
+        match = re.search(self.state_pattern, lines[-1]) if self.state_pattern else None
+        return match[1] if match else lines[-1]
 
 
 _NUMBERED = re.compile(r"^\s*(?:[-*•]|\(?\d{1,2}[.)])\s+(?=\S)")

@@ -17,11 +17,11 @@ def calculate(expression: str) -> str:
     """The value of an expression in numbers, + - * / and brackets: a terminating decimal, else a fraction and its first
     digits. An error is returned in square brackets."""
     plain = _GROUPED.sub(lambda m: m[1].replace(",", ""), expression).strip().removesuffix("=").strip()
-    found = evaluate_arithmetic(plain, allow_decimals=True)
-    if found.value is None:
-        return f"[cannot calculate this ({found.reason}): use numbers, + - * / and brackets]"
-    exact = canonical_number(Number(found.value))
-    return f"{exact} = {float(found.value):.12g}..." if "/" in exact else exact
+    result = evaluate_arithmetic(plain, allow_decimals=True)
+    if result.value is None:
+        return f"[cannot calculate this ({result.reason}): use numbers, + - * / and brackets]"
+    exact = canonical_number(Number(result.value))
+    return f"{exact} = {float(result.value):.12g}..." if "/" in exact else exact
 
 
 @dataclass(frozen=True, slots=True)

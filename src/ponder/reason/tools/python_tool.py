@@ -43,5 +43,5 @@ class PythonTool:
             else []
         )
         before = f"exec({_RERUN_TEMPLATE.format(cells=cells)!r})\n" if cells else ""
-        found = await asyncio.to_thread(run_python, before + arguments)
-        return found.strip("\n") or "[nothing was printed]"
+        result = await asyncio.to_thread(run_python, before + arguments)
+        return result.strip("\n") or "[nothing was printed]"

@@ -123,8 +123,8 @@ class BBH(DatasetTask):
 
     def gold(self, problem: Problem) -> str:
         right = problem.answer["right"]
-        said = " ".join(right) if isinstance(right, list) else right
-        return f"So the answer is {said}." if self.cot else self.gold_completion(said)
+        text = " ".join(right) if isinstance(right, list) else right
+        return f"So the answer is {text}." if self.cot else self.gold_completion(text)
 
 
 def _worked_examples(files: DatasetFiles, part: str) -> str:

@@ -114,9 +114,9 @@ def _between(rows: list[DatasetRow], first: int, last: int) -> list[DatasetRow]:
 
 
 def _mbpp(record: dict[str, Any], number: int) -> DatasetRow:
-    told = (record.get("text") or record["prompt"]).strip()
+    statement = (record.get("text") or record["prompt"]).strip()
     tests = "\n".join(record["test_list"])
-    question = f"{told}\nYour code should pass these tests:\n{tests}"
+    question = f"{statement}\nYour code should pass these tests:\n{tests}"
     solution = record["code"].replace("\r\n", "\n")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some references hold "\\s" and the like, which Python frowns on

@@ -49,13 +49,13 @@ class PredictedOutput(TextVerifier):
 
     def verify(self, text: str, gold: Any) -> Score:
         row = _checked_gold(gold)
-        found = extract_structured(text, max_chars=MAX_ANSWER_CHARS)
-        if found.answer is None:
-            return Score(0.0, found.reason)
-        given = _literals(found.answer)
-        if given is None:
+        extracted = extract_structured(text, max_chars=MAX_ANSWER_CHARS)
+        if extracted.answer is None:
+            return Score(0.0, extracted.reason)
+        values = _literals(extracted.answer)
+        if values is None:
             return Score(0.0, "malformed: not a Python literal")
-        right = len(given) == 1 and values_equal(encode(given[0]), _gold_literals(row["output"])[0])
+        right = len(values) == 1 and values_equal(encode(values[0]), _gold_literals(row["output"])[0])
         return Score(1.0, "right") if right else Score(0.0, "wrong")
 
 
@@ -69,15 +69,15 @@ class PredictedInput(CallTests):
 
     def verify(self, text: str, gold: Any) -> Score:
         row = _checked_gold(gold)
-        found = extract_structured(text, max_chars=MAX_ANSWER_CHARS)
-        if found.answer is None:
-            return Score(0.0, found.reason)
-        if _within_call(found.answer) == row["input"].strip():
+        extracted = extract_structured(text, max_chars=MAX_ANSWER_CHARS)
+        if extracted.answer is None:
+            return Score(0.0, extracted.reason)
+        if _within_call(extracted.answer) == row["input"].strip():
             return Score(1.0, "right")
-        given = _literals(_within_call(found.answer))
-        if given is None:
+        arguments = _literals(_within_call(extracted.answer))
+        if arguments is None:
             return Score(0.0, "malformed: not Python literals")
-        test = {"args": given, "expected": _gold_literals(row["output"])[0]}
+        test = {"args": arguments, "expected": _gold_literals(row["output"])[0]}
         return self.grade_program(row["code"], {"entry": "f", "tests": [test]})
 
 
@@ -112,12 +112,12 @@ class CRUXEval(DatasetTask):
         return _ANSWER_SPECS[self.direction]
 
     def question_text(self, row: DatasetRow) -> str:
-        asked = _QUESTIONS[self.direction].format(**row.answer)
-        return self.prompt.format(question=f"```python\n{row.question}\n```\n{asked}")
+        text = _QUESTIONS[self.direction].format(**row.answer)
+        return self.prompt.format(question=f"```python\n{row.question}\n```\n{text}")
 
     def gold(self, problem: Problem) -> str:
-        said = f"f({problem.answer['input']})" if self.direction == "input" else problem.answer["output"]
-        return self.gold_completion(said)
+        text = f"f({problem.answer['input']})" if self.direction == "input" else problem.answer["output"]
+        return self.gold_completion(text)
 
 
 def _problem(record: dict[str, Any], number: int) -> DatasetRow:
@@ -130,11 +130,11 @@ def _problem(record: dict[str, Any], number: int) -> DatasetRow:
 def _literals(text: str) -> list[Any] | None:
     """The values in a list of Python literals; None for anything else."""
     try:
-        given = list(ast.literal_eval(f"[{text}\n]"))
-        encode(given)  # only plain data crosses into the jail
+        values = list(ast.literal_eval(f"[{text}\n]"))
+        encode(values)  # only plain data crosses into the jail
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, NotPlainData):
         return None
-    return given
+    return values
 
 
 def _within_call(text: str) -> str:
@@ -143,10 +143,10 @@ def _within_call(text: str) -> str:
 
 
 def _gold_literals(text: str) -> list[Any]:
-    found = _literals(text)
-    if not found:
+    values = _literals(text)
+    if not values:
         bad_data(f"the output {repr_for_reason(text)} is not a Python literal")
-    return found
+    return values
 
 
 def _checked_gold(gold: Any) -> Mapping[str, Any]:

@@ -90,9 +90,9 @@ class DatasetFiles:
             records = strict_parsing.parse_csv(read_text_file(path))
         except strict_parsing.RowError as error:
             raise TaskError(f"{path}, {error}. Repair the file or download it again") from None
-        begins = [line for line, _ in records]  # a cell may have several lines, so that a row's number is another
+        first_lines = [line for line, _ in records]  # a cell may have several lines, so that a row's number is another
         rows = enumerate((record for _, record in records), 2)
-        return self._parse_rows(path, "line", rows, make, line=lambda number: begins[number - 2])
+        return self._parse_rows(path, "line", rows, make, line=lambda number: first_lines[number - 2])
 
     def read_file(self, file: str, make: RowParser) -> list[DatasetRow]:
         """A .jsonl, .json, .csv or .parquet file."""
@@ -119,25 +119,25 @@ class DatasetFiles:
         listed = "; ".join(self.bad_rows[:MAX_LISTED_ROWS]) + (
             f"; and {len(self.bad_rows) - MAX_LISTED_ROWS} more" if len(self.bad_rows) > MAX_LISTED_ROWS else ""
         )
-        said = f"task {task!r}: {len(self.bad_rows)} of {self.row_count} rows cannot be used: {listed}"
+        message = f"task {task!r}: {len(self.bad_rows)} of {self.row_count} rows cannot be used: {listed}"
         if bad_rows == "refuse":
             others = ", or go on without them: bad_rows=skip" if len(self.bad_rows) < self.row_count else ""
-            raise TaskError(f"{said}. Repair the file or download it again{others}")
-        warnings.warn(f"{said}. They were left out", stacklevel=2)
+            raise TaskError(f"{message}. Repair the file or download it again{others}")
+        warnings.warn(f"{message}. They were left out", stacklevel=2)
 
     def _parse_rows(
         self,
         path: Path,
         unit: str,
-        given: Iterable[tuple[int, Any]],
+        records: Iterable[tuple[int, Any]],
         make: RowParser,
         load: Callable[[Any], Any] | None = None,
         line: Callable[[int], int] = lambda number: number,
     ) -> list[DatasetRow]:
         first: dict[str, int] = {}
-        found: list[DatasetRow] = []
+        rows: list[DatasetRow] = []
         seen = 0
-        for number, record in given:
+        for number, record in records:
             seen += 1
             if isinstance(record, strict_parsing.RowError):
                 self.bad_rows.append(f"{path}, {unit} {line(number)}: {record.reason}")
@@ -156,11 +156,11 @@ class DatasetFiles:
                     f"{path}, {unit} {line(number)}: the id {row.id!r} stands at {unit} {line(first[row.id])} already"
                 )
                 continue
-            found.append(row)
+            rows.append(row)
         if not seen:
             raise TaskError(f"{path} is empty; download the file again")
         self.row_count += seen
-        return found
+        return rows
 
 
 def read_text_file(path: Path) -> str:

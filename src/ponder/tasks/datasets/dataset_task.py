@@ -84,8 +84,8 @@ class DatasetTask(StyledTask, ABC):
         files = DatasetFiles.in_data_folder(self.folder)
         train, test = self.rows(files)
         files.report_bad_rows(self.name, self.bad_rows)
-        held = {same_question_key(row.question) for row in test}
-        train = [row for row in train if same_question_key(row.question) not in held]
+        held_out_keys = {same_question_key(row.question) for row in test}
+        train = [row for row in train if same_question_key(row.question) not in held_out_keys]
         if not test or not (train or self.NO_TRAIN_REASON):
             have = f"{len(train)} training and {len(test)} test problems"
             raise TaskError(f"task {self.name!r} has {have}; put the whole set into PONDER_DATA")

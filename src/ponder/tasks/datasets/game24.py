@@ -44,10 +44,10 @@ class Game24(DatasetTask):
         return sides
 
     def gold(self, problem: Problem) -> str:
-        found = solve(problem.answer["numbers"], problem.answer["target"])
-        if found is None:
+        solution = solve(problem.answer["numbers"], problem.answer["target"])
+        if solution is None:
             raise TaskError(f"problem {problem.id!r} has no solution: {problem.answer}; leave it out")
-        return self.gold_completion(found)
+        return self.gold_completion(solution)
 
 
 def _puzzle(record: dict[str, Any], number: int) -> DatasetRow:

@@ -69,8 +69,8 @@ class QuestionFile(StyledTask):
             "choice": MultipleChoice,
             "text": FinalText,
         }
-        made: Scorer = judges[self.answer_type](self.answer_forms)
-        return made
+        scorer: Scorer = judges[self.answer_type](self.answer_forms)
+        return scorer
 
     @cached_property
     def test(self) -> Sequence[Problem]:
@@ -80,8 +80,8 @@ class QuestionFile(StyledTask):
     def train(self) -> Sequence[Problem]:
         if self.train_data is None:
             raise TaskError(f"{self.data} is to measure with: name other questions to train on with train_data=FILE")
-        held = {same_question_key(row.question) for row in self._rows(self.data)}
-        rows = [row for row in self._rows(self.train_data) if same_question_key(row.question) not in held]
+        held_out_keys = {same_question_key(row.question) for row in self._rows(self.data)}
+        rows = [row for row in self._rows(self.train_data) if same_question_key(row.question) not in held_out_keys]
         if not rows:
             raise TaskError(f"{self.train_data} has no question that {self.data} has not, too")
         return self._problems("train", rows)
@@ -121,11 +121,11 @@ class QuestionFile(StyledTask):
         return DatasetRow(own, str(record[question]).strip(), _plain_number(record[answer]), tags=tags)
 
 
-def _find_column(record: dict[str, Any], asked: str, usual: Sequence[str]) -> str:
-    found = asked or next((c for c in usual if c in record), "")
-    if found not in record:
-        raise ValueError(f"no column {found or ' or '.join(usual[:2])!r} among {', '.join(map(str, record))}")
-    return found
+def _find_column(record: dict[str, Any], name: str, usual: Sequence[str]) -> str:
+    column = name or next((c for c in usual if c in record), "")
+    if column not in record:
+        raise ValueError(f"no column {column or ' or '.join(usual[:2])!r} among {', '.join(map(str, record))}")
+    return column
 
 
 def _plain_number(answer: Any) -> str:

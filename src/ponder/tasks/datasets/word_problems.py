@@ -107,12 +107,12 @@ def _mawps(record: dict[str, Any], number: int) -> DatasetRow:
     return DatasetRow(str(number - 1), question, answer, f"{figures} {answer}")
 
 
-def _exact_number(given: Any) -> str:
+def _exact_number(number: Any) -> str:
     """A gold answer as an exact number: "1,234" -> "1234", 43.0 -> "43", 0.6666666667 -> "2/3"."""
-    value = parse_plain_number(str(given)).value
-    if value is None or isinstance(given, bool):
-        raise ValueError(f"the answer {str(given)[:40]!r} is not a number")
+    value = parse_plain_number(str(number)).value
+    if value is None or isinstance(number, bool):
+        raise ValueError(f"the answer {str(number)[:40]!r} is not a number")
     ratio = value.limit_denominator(100)
     if value.denominator > 10_000 and abs(ratio - value) < Fraction(1, 10**5):
         return str(ratio)  # the file has five or more decimals of a fraction that does not end
-    return str(value) if value.denominator == 1 else str(given).strip()
+    return str(value) if value.denominator == 1 else str(number).strip()

@@ -158,12 +158,12 @@ def _tickets(rng: random.Random, largest: int) -> Story:
 
 def _heads(rng: random.Random, largest: int) -> Story:
     hens, rabbits = rng.randint(1, largest), rng.randint(1, largest)
-    asked = rng.randrange(2)
+    target = rng.randrange(2)
     text = (
         f"A farm has hens and rabbits, with {hens + rabbits} heads and {2 * hens + 4 * rabbits} legs in all."
-        f" How many {('hens', 'rabbits')[asked]} are there?"
+        f" How many {('hens', 'rabbits')[target]} are there?"
     )
-    return Story("heads", text, ((1, 1, hens + rabbits), (2, 4, 2 * hens + 4 * rabbits)), asked)
+    return Story("heads", text, ((1, 1, hens + rabbits), (2, 4, 2 * hens + 4 * rabbits)), target)
 
 
 def _two_ages(rng: random.Random, largest: int) -> Story:
@@ -174,12 +174,12 @@ def _two_ages(rng: random.Random, largest: int) -> Story:
         if older <= 60:
             break
     one, two = rng.sample(NAMES, 2)
-    asked = rng.randrange(2)
+    target = rng.randrange(2)
     text = (
         f"{one} is {_years(older)} older than {two}. In {_years(later)} {one} will be {times} times as old as {two}."
-        f" How many years old is {(one, two)[asked]} now?"
+        f" How many years old is {(one, two)[target]} now?"
     )
-    return Story("two-ages", text, ((1, -1, older), (1, -times, (times - 1) * later)), asked)
+    return Story("two-ages", text, ((1, -1, older), (1, -times, (times - 1) * later)), target)
 
 
 def _receipts(count: int) -> Callable[[random.Random, int], Story]:
@@ -193,13 +193,13 @@ def _receipts(count: int) -> Callable[[random.Random, int], Story]:
         goods = rng.sample(THINGS, count)
         equations = tuple((*row, sum(n * p for n, p in zip(row, prices, strict=True))) for row in bought)
         bought_phrases = [
-            _join_phrases([_counted_things(n, thing) for n, thing in zip(row[:-1], goods, strict=True)])
+            _join_phrases([_counted_things(n, name) for n, name in zip(row[:-1], goods, strict=True)])
             for row in equations
         ]
         lines = [f"{phrase} cost ${row[-1]}." for phrase, row in zip(bought_phrases, equations, strict=True)]
-        asked = rng.randrange(count)
-        text = f"{' '.join(lines)} How many dollars does one {_singular(goods[asked])} cost?"
-        return Story(f"receipts-{count}", text, equations, asked)
+        target = rng.randrange(count)
+        text = f"{' '.join(lines)} How many dollars does one {_singular(goods[target])} cost?"
+        return Story(f"receipts-{count}", text, equations, target)
 
     return receipts
 
@@ -213,23 +213,23 @@ def _shares(rng: random.Random, largest: int) -> Story:
     x = y + more
     one, two, three = rng.sample(NAMES, 3)
     things = rng.choice(THINGS)
-    asked = rng.randrange(3)
+    target = rng.randrange(3)
     text = (
         f"{one}, {two} and {three} have {x + y + times * x} {things} together. {one} has {more} more than {two}, and"
-        f" {three} has {times} times as many as {one}. How many {things} does {(one, two, three)[asked]} have?"
+        f" {three} has {times} times as many as {one}. How many {things} does {(one, two, three)[target]} have?"
     )
     total = x + y + times * x
-    return Story("shares", text, ((1, -1, 0, more), (times, 0, -1, 0), (1, 1, 1, total)), asked)
+    return Story("shares", text, ((1, -1, 0, more), (times, 0, -1, 0), (1, 1, 1, total)), target)
 
 
 def _pairs(rng: random.Random, largest: int) -> Story:
     x, y, z = (rng.randint(1, largest) for _ in range(3))
-    asked = rng.randrange(3)
+    target = rng.randrange(3)
     text = (
         f"Three numbers are given. The first and the second add up to {x + y}, the second and the third to {y + z}, the"
-        f" first and the third to {x + z}. What is the {('first', 'second', 'third')[asked]} number?"
+        f" first and the third to {x + z}. What is the {('first', 'second', 'third')[target]} number?"
     )
-    return Story("pairs", text, ((1, 1, 0, x + y), (0, 1, 1, y + z), (1, 0, 1, x + z)), asked)
+    return Story("pairs", text, ((1, 1, 0, x + y), (0, 1, 1, y + z), (1, 0, 1, x + z)), target)
 
 
 def _angles(rng: random.Random, largest: int) -> Story:
@@ -239,13 +239,13 @@ def _angles(rng: random.Random, largest: int) -> Story:
         more = 180 - (times + 2) * y
         if 1 <= more <= 90:
             break
-    asked = rng.randrange(3)
+    target = rng.randrange(3)
     first = "as large as the second" if times == 1 else f"{times} times as large as the second"
     text = (
         f"The first angle of a triangle is {first}, and the third is {more} degrees larger than the second. How many"
-        f" degrees is the {('first', 'second', 'third')[asked]} angle?"
+        f" degrees is the {('first', 'second', 'third')[target]} angle?"
     )
-    return Story("angles", text, ((1, -times, 0, 0), (0, -1, 1, more), (1, 1, 1, 180)), asked)
+    return Story("angles", text, ((1, -times, 0, 0), (0, -1, 1, more), (1, 1, 1, 180)), target)
 
 
 TEMPLATES: dict[int, tuple[Callable[[random.Random, int], Story], ...]] = {
@@ -265,12 +265,12 @@ def _years(count: int) -> str:
     return "1 year" if count == 1 else f"{count} years"
 
 
-def _singular(things: str) -> str:
-    return {"scarves": "scarf"}.get(things, things.removesuffix("s"))
+def _singular(plural: str) -> str:
+    return {"scarves": "scarf"}.get(plural, plural.removesuffix("s"))
 
 
-def _counted_things(count: int, things: str) -> str:
-    return f"{count} {_singular(things) if count == 1 else things}"
+def _counted_things(count: int, plural: str) -> str:
+    return f"{count} {_singular(plural) if count == 1 else plural}"
 
 
 def _join_phrases(parts: list[str]) -> str:

@@ -74,10 +74,10 @@ class Countdown(StyledTask, GeneratedTask[Puzzle]):
 
     def solution(self, problem: Problem) -> str:
         """One expression over all the numbers that solves it."""
-        found = solve(problem.answer["numbers"], problem.answer["target"])
-        if found is None:
+        expression = solve(problem.answer["numbers"], problem.answer["target"])
+        if expression is None:
             raise TaskError(f"problem {problem.id!r} has no solution: {problem.answer}; leave it out")
-        return found
+        return expression
 
     def gold(self, problem: Problem) -> str:
         return self.gold_completion(self.solution(problem))
@@ -116,8 +116,8 @@ def _search(parts: list[_Part], target: Fraction, failed: set[tuple[Fraction, ..
     for i, j in permutations(range(len(parts)), 2):
         rest = [part for k, part in enumerate(parts) if k not in (i, j)]
         for joined in _combinations(parts[i], parts[j], commute=i < j):
-            if found := _search([*rest, joined], target, failed):
-                return found
+            if expression := _search([*rest, joined], target, failed):
+                return expression
     failed.add(state)
     return None
 

@@ -50,9 +50,9 @@ class Counting(NumberTask[CountingItem]):
         kind = rng.choice(self.kinds)
         if kind in ("letter", "vowels", "word"):
             few = rng.sample(WORDS, min(max(2, self.length // 3), 40))
-            things = tuple(rng.choice(few) for _ in range(self.length))
+            items = tuple(rng.choice(few) for _ in range(self.length))
             return CountingItem(
-                kind, things, {"letter": rng.choice("aeioulmnrst"), "word": rng.choice(few)}.get(kind, "")
+                kind, items, {"letter": rng.choice("aeioulmnrst"), "word": rng.choice(few)}.get(kind, "")
             )
         highest = max(5, self.length // 2) if kind in ("distinct", "longest-run") else 99
         numbers = tuple(str(rng.randint(1, highest)) for _ in range(self.length))
@@ -77,9 +77,9 @@ def solve(item: CountingItem) -> int:
     return _KINDS[item.kind][1](list(item.things), item.target)
 
 
-def _longest_run(things: list[str]) -> int:
+def _longest_run(items: list[str]) -> int:
     best = run = 1
-    for before, now in pairwise(things):
+    for before, now in pairwise(items):
         run = run + 1 if now == before else 1
         best = max(best, run)
     return best

@@ -58,12 +58,12 @@ class GeneratedTask(ABC, Generic[Item]):
         if not 1 <= level <= len(self.LEVELS):
             have = f"levels 1 to {len(self.LEVELS)}" if self.LEVELS else "no levels; leave it out"
             raise UsageError(f"level is {level}; task {self.name!r} has {have}")
-        asked = self.LEVELS[level - 1]
-        given = {name: getattr(self, name) for name in asked}
-        if given not in (asked, self._level_defaults()):
-            listed = ", ".join(f"{name}={value}" for name, value in asked.items())
-            raise UsageError(f"give task {self.name!r} a level or {', '.join(asked)}; level {level} is {listed}")
-        for name, value in asked.items():
+        preset = self.LEVELS[level - 1]
+        current = {name: getattr(self, name) for name in preset}
+        if current not in (preset, self._level_defaults()):
+            listed = ", ".join(f"{name}={value}" for name, value in preset.items())
+            raise UsageError(f"give task {self.name!r} a level or {', '.join(preset)}; level {level} is {listed}")
+        for name, value in preset.items():
             object.__setattr__(self, name, value)
 
     def _level_defaults(self) -> dict[str, Any]:

@@ -84,8 +84,10 @@ class Knapsack(QuestionTask[KnapsackItem]):
         return {"things": self.things}
 
     def solution(self, problem: Problem) -> str:
-        given = problem.answer
-        return ", ".join(given["items"][i] for i in solve(given["values"], given["weights"], given["capacity"]))
+        instance = problem.answer
+        return ", ".join(
+            instance["items"][i] for i in solve(instance["values"], instance["weights"], instance["capacity"])
+        )
 
 
 def solve(values: Sequence[int], weights: Sequence[int], capacity: int) -> list[int]:

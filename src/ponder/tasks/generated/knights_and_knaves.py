@@ -57,9 +57,9 @@ class KnightsAndKnaves(QuestionTask[KnightsItem]):
 
     def draw(self, rng: random.Random) -> KnightsItem:
         while True:
-            said = tuple(_statement(rng, speaker, self.people) for speaker in range(self.people))
-            if len(solve(said)) == 1:
-                return KnightsItem(tuple(rng.sample(NAMES, self.people)), said)
+            statements = tuple(_statement(rng, speaker, self.people) for speaker in range(self.people))
+            if len(solve(statements)) == 1:
+                return KnightsItem(tuple(rng.sample(NAMES, self.people)), statements)
 
     def key(self, item: KnightsItem) -> str:
         """Without the names."""
@@ -86,12 +86,12 @@ class KnightsAndKnaves(QuestionTask[KnightsItem]):
         return ", ".join(problem.answer)
 
 
-def solve(said: Sequence[Statement]) -> list[Assignment]:
+def solve(statements: Sequence[Statement]) -> list[Assignment]:
     """Every answer under which knights, and only they, say what is true."""
     return [
         kinds
-        for kinds in product((True, False), repeat=len(said))
-        if all(_KINDS[s.kind].true(kinds, s.a, s.b) == kinds[speaker] for speaker, s in enumerate(said))
+        for kinds in product((True, False), repeat=len(statements))
+        if all(_KINDS[s.kind].true(kinds, s.a, s.b) == kinds[speaker] for speaker, s in enumerate(statements))
     ]
 
 

@@ -115,16 +115,16 @@ _PER_PRIME: dict[Kind, Callable[[int, int], int]] = {
 
 def factors(n: int) -> dict[int, int]:
     """Each prime that divides n, and how often."""
-    found: dict[int, int] = {}
+    exponents: dict[int, int] = {}
     prime = 2
     while prime * prime <= n:
         while n % prime == 0:
-            found[prime] = found.get(prime, 0) + 1
+            exponents[prime] = exponents.get(prime, 0) + 1
             n //= prime
         prime += 1 if prime == 2 else 2
     if n > 1:
-        found[n] = found.get(n, 0) + 1
-    return found
+        exponents[n] = exponents.get(n, 0) + 1
+    return exponents
 
 
 def _remainders(numbers: tuple[int, ...]) -> int:

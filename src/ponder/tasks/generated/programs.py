@@ -120,9 +120,9 @@ def reference_cases(item: ProgramItem, examples: int, tests: int) -> tuple[Refer
     """Inputs and what the reference returns: first the examples, then corner cases and others."""
     rng = random.Random(stable_hash(str(item)))
     corners = list(CORNER_CASES[item.takes])
-    drawn = [random_value(rng, item.takes) for _ in range(examples + max(0, tests - len(corners)))]
-    given = [*drawn[:examples], *corners[:tests], *drawn[examples:]]
-    return tuple(ReferenceCase(value, run_reference(item, value)) for value in given)
+    random_inputs = [random_value(rng, item.takes) for _ in range(examples + max(0, tests - len(corners)))]
+    inputs = [*random_inputs[:examples], *corners[:tests], *random_inputs[examples:]]
+    return tuple(ReferenceCase(value, run_reference(item, value)) for value in inputs)
 
 
 def run_reference(item: ProgramItem, value: Any) -> Any:
@@ -139,13 +139,13 @@ def _compiled(code: str) -> Any:
 
 def _steps_matter(item: ProgramItem, tests: int) -> bool:
     """Whether outputs differ, stay small, and change when any one step is left out."""
-    found = reference_cases(item, 0, tests)
-    outputs = [case.expected for case in found]
+    cases = reference_cases(item, 0, tests)
+    outputs = [case.expected for case in cases]
     if any(len(repr(output)) > 400 for output in outputs) or len({repr(output) for output in outputs}) < 3:
         return False
     for i, step in enumerate(item.steps):
         shorter = ProgramItem(item.takes, item.steps[:i] + item.steps[i + 1 :])
         fits = step.operation.input_type == step.operation.output_type
-        if fits and all(run_reference(shorter, case.argument) == case.expected for case in found):
+        if fits and all(run_reference(shorter, case.argument) == case.expected for case in cases):
             return False
     return True

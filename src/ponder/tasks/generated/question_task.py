@@ -59,10 +59,10 @@ class NumberTask(QuestionTask[Item]):
         return FinalNumber(self.answer_forms)
 
 
-def check_kinds(given: tuple[str, ...], known: tuple[str, ...]) -> None:
+def check_kinds(kinds: tuple[str, ...], known: tuple[str, ...]) -> None:
     """Refuse kinds of problem that a task does not have."""
-    if not given or isinstance(given, str):
-        raise UsageError(f"kinds is {given!r}; name some of {', '.join(known)}")
-    for kind in given:
+    if not kinds or isinstance(kinds, str):
+        raise UsageError(f"kinds is {kinds!r}; name some of {', '.join(known)}")
+    for kind in kinds:
         if kind not in known:
             raise UnknownName("kind of problem", str(kind), known)

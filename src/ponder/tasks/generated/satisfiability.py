@@ -114,9 +114,9 @@ def _search(clauses: list[frozenset[int]], true: frozenset[int]) -> frozenset[in
         return true
     literal = min(sorted(clauses, key=len)[0])
     for choice in (literal, -literal):
-        found = _search(_simplify(clauses, choice), true | {choice})
-        if found is not None:
-            return found
+        model = _search(_simplify(clauses, choice), true | {choice})
+        if model is not None:
+            return model
     return None
 
 

@@ -89,8 +89,8 @@ class Sorting(QuestionTask[SortingItem]):
 
 
 def solve(item: SortingItem) -> list[str]:
-    kind, things = item
-    return sorted(things, key=_SORT_KEYS[kind], reverse=kind == "descending")
+    kind, items = item
+    return sorted(items, key=_SORT_KEYS[kind], reverse=kind == "descending")
 
 
 _SORT_KEYS: dict[Kind, Callable[[str], Any]] = {

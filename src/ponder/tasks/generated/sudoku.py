@@ -171,8 +171,8 @@ def grid_text(cells: Cells, side: int) -> str:
 
 
 def _unique(cells: Sequence[int]) -> bool:
-    found = solutions(cells)
-    return next(found, None) is not None and next(found, None) is None
+    grids = solutions(cells)
+    return next(grids, None) is not None and next(grids, None) is None
 
 
 def _diagonal(boxes: Cells, side: int) -> Cells:
@@ -180,7 +180,7 @@ def _diagonal(boxes: Cells, side: int) -> Cells:
     box = math.isqrt(side)
     grid = [0] * side**2
     for k, n in enumerate(boxes):
-        which, place = divmod(k, side)
-        row, column = which * box + place // box, which * box + place % box
+        pattern, place = divmod(k, side)
+        row, column = pattern * box + place // box, pattern * box + place % box
         grid[row * side + column] = n
     return tuple(grid)

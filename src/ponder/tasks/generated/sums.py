@@ -54,8 +54,8 @@ class Sums(StyledTask, GeneratedTask[tuple[int, ...]]):
         return "+".join(map(str, item))
 
     def problem(self, item: tuple[int, ...], id: str) -> Problem:
-        asked = self.prompt.format(sum="+".join(map(str, item)))
-        return self.make_problem(id, asked, str(sum(item)), {"terms": list(item)})
+        text = self.prompt.format(sum="+".join(map(str, item)))
+        return self.make_problem(id, text, str(sum(item)), {"terms": list(item)})
 
     def gold(self, problem: Problem) -> str:
         lines, total = [], problem.tags["terms"][0]

@@ -187,8 +187,8 @@ def _true_clues(houses: Sequence[Sequence[int]]) -> Iterator[Clue]:
 
 def has_unique_grid(clues: Sequence[Clue], size: int, attributes: int) -> bool:
     """Whether exactly one grid fits."""
-    found = matching_grids(clues, size, attributes)
-    return next(found, None) is not None and next(found, None) is None
+    grids = matching_grids(clues, size, attributes)
+    return next(grids, None) is not None and next(grids, None) is None
 
 
 def matching_grids(clues: Sequence[Clue], size: int, attributes: int) -> Iterator[dict[Thing, int]]:

@@ -171,10 +171,10 @@ def _weakening(rng: random.Random, formulas: Sequence[Formula]) -> ProofStatemen
 
 def _statement(kind: str, proof: Proof, hypotheses: dict[str, Formula], ordered: Sequence[Formula]) -> ProofStatement:
     claim = f"|- {to_text(proof.formula)}"
-    given = {label: f"|- {to_text(formula)}" for label, formula in hypotheses.items()}
-    listed = "".join(f"{label}: {text}\n" for label, text in given.items())
+    hypothesis_texts = {label: f"|- {to_text(formula)}" for label, formula in hypotheses.items()}
+    listed = "".join(f"{label}: {text}\n" for label, text in hypothesis_texts.items())
     question = QUESTION.format(given=f"Given:\n{listed}" if listed else "", statement=claim)
-    answer = {"language": "metamath", "statement": claim, "database": database(), "hypotheses": given}
+    answer = {"language": "metamath", "statement": claim, "database": database(), "hypotheses": hypothesis_texts}
     return ProofStatement("metamath", kind, _canonical(kind, ordered), question, answer, " ".join(proof.steps))
 
 

@@ -75,8 +75,8 @@ def _sum_invariant(rng: random.Random, start: dict[str, int]) -> ProofStatement:
     gains = [amounts[0]] + [b - a for a, b in pairwise(amounts[:-1])] + [-(amounts[-2])]
     step = _joined(f"(= {n}.next (+ {n} {_literal(g)}))" for n, g in zip(names, gains, strict=True))
     total = sum(start.values())
-    held = f"(= (+ {' '.join(names)}) {total})"
-    return _loop("sum", start, step, f"(not (= (+ {' '.join(names)}) {total + rng.randint(1, 9)}))", held)
+    invariant = f"(= (+ {' '.join(names)}) {total})"
+    return _loop("sum", start, step, f"(not (= (+ {' '.join(names)}) {total + rng.randint(1, 9)}))", invariant)
 
 
 def _loop(kind: str, start: dict[str, int], step: str, safe: str, proof: str) -> ProofStatement:

@@ -29,13 +29,13 @@ def read_pair(row: Mapping[str, Any], where: str) -> Trace:
     if chosen == rejected:
         raise TaskError("the chosen answer is the rejected one")
     trace = new_labelled_trace(where, row["prompt"])
-    for said, score in ((chosen, 1.0), (rejected, 0.0)):
-        add_labelled_step(trace, 0, said, Score(score), last=True)
+    for text, score in ((chosen, 1.0), (rejected, 0.0)):
+        add_labelled_step(trace, 0, text, Score(score), last=True)
     return trace
 
 
-def _answer_text(given: Any, name: str) -> str:
-    return str(parse_messages(given)[-1]["content"]) if isinstance(given, list) else parse_text(given, repr(name))
+def _answer_text(value: Any, name: str) -> str:
+    return str(parse_messages(value)[-1]["content"]) if isinstance(value, list) else parse_text(value, repr(name))
 
 
 def read_ranked(row: Mapping[str, Any], where: str) -> Trace:
@@ -49,8 +49,8 @@ def read_ranked(row: Mapping[str, Any], where: str) -> Trace:
     if len(answers) < 2 or len(set(scores)) < 2:
         raise TaskError("a ranking needs two answers or more, of which one is better than another")
     trace = new_labelled_trace(where, row["prompt"])
-    for said, score in zip(answers, scores, strict=True):
-        add_labelled_step(trace, 0, parse_text(said, "an answer"), Score(score), last=True)
+    for text, score in zip(answers, scores, strict=True):
+        add_labelled_step(trace, 0, parse_text(text, "an answer"), Score(score), last=True)
     return trace
 
 
@@ -69,16 +69,16 @@ def write_pairs(trace: Trace) -> Iterator[dict[str, Any]]:
 
 
 def write_ranked(trace: Trace) -> Iterator[dict[str, Any]]:
-    found = _labelled_answers(trace)
-    if len({score for _, score in found}) > 1:
-        answers, scores = zip(*found, strict=True)
+    labelled = _labelled_answers(trace)
+    if len({score for _, score in labelled}) > 1:
+        answers, scores = zip(*labelled, strict=True)
         yield {"prompt": prompt_for_file(trace), "completions": list(answers), "scores": list(scores)}
 
 
 def write_outcomes(trace: Trace) -> Iterator[dict[str, Any]]:
-    for said, score in _labelled_answers(trace, probability_label):
+    for text, score in _labelled_answers(trace, probability_label):
         label = bool(score) if score in (0.0, 1.0) else score
-        yield {"prompt": prompt_for_file(trace), "completion": said, "label": label}
+        yield {"prompt": prompt_for_file(trace), "completion": text, "label": label}
 
 
 def _labelled_answers(trace: Trace, read: Callable[[Trace, int], float | None] = label_of) -> list[tuple[str, float]]:

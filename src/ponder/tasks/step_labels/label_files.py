@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ponder.atomic_write import write_atomically
 from ponder.errors import TaskError, UnknownName
 from ponder.filter_report import FilterReport
 from ponder.strict_parsing import parse_json
@@ -52,7 +53,7 @@ class LabelRows(NamedTuple):
 def read_labels(
     path: str | Path, format: str | None = None, skip_bad: bool = False, funnel: FilterReport | None = None
 ) -> list[Trace]:
-    """One trace for each row of a JSONL file. `skip_bad` goes on without rows that cannot be used, and counts them in
+    """One trace for each row of a JSONL file. `skip_bad` leaves out rows that cannot be used, and counts them in
     the funnel, or warns where there is none."""
     rows = parse_label_file(path)
     return rows_to_traces(rows, row_reader(rows, format), skip_bad, funnel)
@@ -97,26 +98,26 @@ def rows_to_traces(
     rows: LabelRows, make: LabelRowReader, skip_bad: bool = False, funnel: FilterReport | None = None
 ) -> list[Trace]:
     """A trace for each row; the bad ones are refused together, or left out."""
-    found, bad = [], list(rows.invalid)
+    traces, bad = [], list(rows.invalid)
     for number, row in rows.valid:
         try:
-            found.append(make(row, f"{rows.path}:{number}"))
+            traces.append(make(row, f"{rows.path}:{number}"))
         except TaskError as why:
             bad.append((number, str(why)))
     if bad:
         named = [f"{rows.path}, line {n}{'' if why.startswith('is ') else ':'} {why}" for n, why in sorted(bad)]
-        said = "; ".join(named[:MAX_LISTED_ROWS]) + (
+        faults = "; ".join(named[:MAX_LISTED_ROWS]) + (
             f"; and {len(bad) - MAX_LISTED_ROWS} more" if len(bad) > MAX_LISTED_ROWS else ""
         )
-        if not found:
-            raise TaskError(f"no row of {rows.path} can be used: {said}. Mend these rows")
+        if not traces:
+            raise TaskError(f"no row of {rows.path} can be used: {faults}. Fix these rows")
         if not skip_bad:
-            raise TaskError(f"{said}. Mend these rows, or go on without them: skip_bad (the flag --skip-bad)")
+            raise TaskError(f"{faults}. Fix these rows, or leave them out: skip_bad (the flag --skip-bad)")
         if funnel is None:
-            warnings.warn(f"{len(bad)} of {len(found) + len(bad)} rows were left out: {said}", stacklevel=3)
+            warnings.warn(f"{len(bad)} of {len(traces) + len(bad)} rows were left out: {faults}", stacklevel=3)
     if funnel is not None:
-        funnel.add("rows that can be used", len(found), Counter(why for _, why in bad))
-    return found
+        funnel.add("rows that can be used", len(traces), Counter(why for _, why in bad))
+    return traces
 
 
 def write_labels(path: str | Path, traces: Sequence[Trace], format: str) -> int:
@@ -126,9 +127,7 @@ def write_labels(path: str | Path, traces: Sequence[Trace], format: str) -> int:
     rows = [row for trace in traces for row in STEP_LABEL_FORMATS[format].write(trace)]
     if not rows:
         raise TaskError(f"no trace has labels that the format {format!r} can hold: nothing is written to {path}")
-    beside = Path(path).with_name(Path(path).name + ".new")
-    beside.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    beside.replace(path)
+    write_atomically(Path(path), "".join(json.dumps(row) + "\n" for row in rows))
     return len(rows)
 
 
@@ -143,14 +142,14 @@ def detect_format(row: LabelRow, path: str | Path) -> str:
         for some in _required_columns(name, f)
     }
     most = max(near.values())
-    lacking = [f"{name} also needs {', '.join(c for c in some if c not in keys)}"
+    missing = [f"{name} also needs {', '.join(c for c in some if c not in keys)}"
                for (name, some), shared in near.items() if most and shared == most]  # fmt: skip
     known = "; ".join(
         f"{name}: {' or '.join(map(', '.join, _required_columns(name, f)))}" for name, f in STEP_LABEL_FORMATS.items()
     )
     raise TaskError(
         f"{path} has the columns {', '.join(sorted(keys)) or 'none'}, which are of no known format"
-        f" ({'; '.join(lacking) or known})"
+        f" ({'; '.join(missing) or known})"
     )
 
 
@@ -167,8 +166,8 @@ def _matching_format(row: LabelRow) -> str | None:
 
 def _trace(format: StepLabelFormat, name: str, row: LabelRow, where: str) -> Trace:
     if missing := [repr(column) for column in format.columns if column not in row]:
-        which = f"columns {', '.join(missing)} are" if len(missing) > 1 else f"column {missing[0]} is"
-        raise TaskError(f"the {which} missing, which {name} rows have; found {', '.join(sorted(row)) or 'none'}")
+        named = f"columns {', '.join(missing)} are" if len(missing) > 1 else f"column {missing[0]} is"
+        raise TaskError(f"the {named} missing, which {name} rows have; found {', '.join(sorted(row)) or 'none'}")
     try:
         return format.read(row, where)
     except ROW_ERRORS as why:

@@ -26,64 +26,66 @@ def parse_messages(prompt: Any) -> tuple[Message, ...]:
         if not prompt:
             raise TaskError("the prompt has no messages")
         parts = [(m, get_field(m, "role", "a message"), get_field(m, "content", "a message")) for m in prompt]
-        return tuple({**m, "role": str(role), "content": parse_text(said, "a message")} for m, role, said in parts)
+        return tuple(
+            {**m, "role": str(role), "content": parse_text(content, "a message")} for m, role, content in parts
+        )
     return user_messages(parse_text(prompt, "the prompt"))
 
 
-def add_labelled_step(trace: Trace, parent: int, said: str, label: Score, last: bool = False) -> int:
-    return trace.add(Step(parent, said, ids([]), scores={LABEL_SCORE: label}, last=last))
+def add_labelled_step(trace: Trace, parent: int, text: str, label: Score, last: bool = False) -> int:
+    return trace.add(Step(parent, text, ids([]), scores={LABEL_SCORE: label}, last=last))
 
 
 def add_chain(trace: Trace, steps: Sequence[str], labels: Sequence[Score]) -> Trace:
     """Steps one after another, each a line or more; the last one ends the answer."""
     at = 0
-    for i, (said, label) in enumerate(zip(steps, labels, strict=True)):
-        at = add_labelled_step(trace, at, said + STEP_SEPARATOR, label, last=i == len(steps) - 1)
+    for i, (text, label) in enumerate(zip(steps, labels, strict=True)):
+        at = add_labelled_step(trace, at, text + STEP_SEPARATOR, label, last=i == len(steps) - 1)
     return trace
 
 
-def parse_label(value: Any, what: str = "a label") -> Score:
+def parse_label(value: Any, name: str = "a label") -> Score:
     """true, false, a number from 0 to 1; null is a step that nobody rated."""
     if value is None:
         return UNRATED
     if not isinstance(value, bool | int | float) or not math.isfinite(value) or not 0 <= value <= 1:
-        raise TaskError(f"{what} is {value!r}; it must be true, false or a number from 0 to 1")
+        raise TaskError(f"{name} is {value!r}; it must be true, false or a number from 0 to 1")
     return Score(float(value))
 
 
-def parse_number(value: Any, what: str) -> float:
+def parse_number(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise TaskError(f"{what} is {value!r}; it must be a finite number")
+        raise TaskError(f"{name} is {value!r}; it must be a finite number")
     return float(value)
 
 
-def parse_text(value: Any, what: str) -> str:
+def parse_text(value: Any, name: str) -> str:
     if not isinstance(value, str):
-        raise TaskError(f"{what} is {'null' if value is None else type(value).__name__}, not text")
+        raise TaskError(f"{name} is {'null' if value is None else type(value).__name__}, not text")
     return value
 
 
-def parse_step_text(value: Any, what: str) -> str:
+def parse_step_text(value: Any, name: str) -> str:
     """The text of a step. A label on nothing would be one of the step before."""
-    if not parse_text(value, what).strip():
-        raise TaskError(f"{what} has a label and no text")
+    if not parse_text(value, name).strip():
+        raise TaskError(f"{name} has a label and no text")
     return str(value)
 
 
-def get_field(of: Any, name: str, what: str) -> Any:
+def get_field(of: Any, name: str, owner: str) -> Any:
     """The value of a field; a missing field raises an error that lists the others."""
     if not isinstance(of, Mapping):
-        raise TaskError(f"{what} is {type(of).__name__}, not an object with {name!r}")
+        raise TaskError(f"{owner} is {type(of).__name__}, not an object with {name!r}")
     if name not in of:
-        raise TaskError(f"{name!r} is missing in {what}, which has {', '.join(map(str, sorted(of))) or 'nothing'}")
+        raise TaskError(f"{name!r} is missing in {owner}, which has {', '.join(map(str, sorted(of))) or 'nothing'}")
     return of[name]
 
 
-def get_list(row: Any, name: str, what: str = "the row") -> list[Any]:
-    found = get_field(row, name, what)
-    if not isinstance(found, list):
-        raise TaskError(f"{name!r} is {type(found).__name__}, not a list")
-    return found
+def get_list(row: Any, name: str, owner: str = "the row") -> list[Any]:
+    value = get_field(row, name, owner)
+    if not isinstance(value, list):
+        raise TaskError(f"{name!r} is {type(value).__name__}, not a list")
+    return value
 
 
 def check_same_length(steps: Sequence[Any], labels: Sequence[Any]) -> None:
@@ -95,8 +97,10 @@ def check_same_length(steps: Sequence[Any], labels: Sequence[Any]) -> None:
 
 def prompt_for_file(trace: Trace) -> Any:
     """As a file keeps it: one question as text, a conversation as messages."""
-    said = trace.problem.messages
-    return said[0]["content"] if len(said) == 1 and said[0]["role"] == "user" else [dict(m) for m in said]
+    messages = trace.problem.messages
+    return (
+        messages[0]["content"] if len(messages) == 1 and messages[0]["role"] == "user" else [dict(m) for m in messages]
+    )
 
 
 def label_of(trace: Trace, step: int) -> float | None:
@@ -118,11 +122,11 @@ def child_steps(trace: Trace, step: int) -> list[int]:
 
 def thought_steps(trace: Trace) -> list[int]:
     """All that was thought after the prompt itself, given up or not; what follows a prompt that quotes is not."""
-    found = {0: None}
+    reached = {0: None}
     for i, step in enumerate(trace.steps):
-        if step.parent in found and not step.meta:
-            found[i] = None
-    return list(found)[1:]
+        if step.parent in reached and not step.meta:
+            reached[i] = None
+    return list(reached)[1:]
 
 
 def reasoning_paths(trace: Trace) -> list[list[int]]:

@@ -26,10 +26,10 @@ FIRST_STEP_PREFIX = "Step 1:"
 
 def read(row: Mapping[str, Any], where: str) -> Trace:
     pieces, labels = _align_labels(parse_text(row["input"], "'input'"), parse_text(row["label"], "'label'"))
-    question, first, begun = pieces[0].rpartition(FIRST_STEP_PREFIX)
+    question, first, first_step = pieces[0].rpartition(FIRST_STEP_PREFIX)
     if not first or not question.strip():
         raise TaskError(f"no {FIRST_STEP_PREFIX!r} after a question, where the steps begin")
-    steps = [(first + begun).strip(), *(parse_step_text(piece.strip(), "a step") for piece in pieces[1:])]
+    steps = [(first + first_step).strip(), *(parse_step_text(piece.strip(), "a step") for piece in pieces[1:])]
     rest = {k: v for k, v in row.items() if k not in ("input", "label")}
     return add_chain(new_labelled_trace(where, question.strip(), tags=rest), steps, labels)
 

@@ -37,18 +37,18 @@ MAX_DEPTH = 400  # steps one inside another that JSON readers follow
 def read(row: Mapping[str, Any], where: str) -> Trace:
     rest = {k: v for k, v in row.items() if k == "question_id"}
     trace = new_labelled_trace(where, parse_text(row["question"], "the question"), row.get("final_answer"), rest)
-    given = row["reasoning_steps"]
-    if isinstance(given, Mapping):
-        _read_tree(trace, given, parse_text(row.get("separator", NODE_SEPARATOR), "the separator"))
-    elif isinstance(given, list):
-        _read_prefixes(trace, given)
+    steps = row["reasoning_steps"]
+    if isinstance(steps, Mapping):
+        _read_tree(trace, steps, parse_text(row.get("separator", NODE_SEPARATOR), "the separator"))
+    elif isinstance(steps, list):
+        _read_prefixes(trace, steps)
     else:
         raise TaskError("'reasoning_steps' must be a tree or a list of prefixes")
     if len(trace.steps) == 1:
         raise TaskError("there are no steps")
     for step in trace.steps:
-        if (found := step.scores.get(LABEL_SCORE)) is not None and found.value is not None:
-            step.value = found.value
+        if (label := step.scores.get(LABEL_SCORE)) is not None and label.value is not None:
+            step.value = label.value
     return trace
 
 
@@ -82,9 +82,9 @@ def _read_prefixes(trace: Trace, rows: list[Any]) -> None:
             continue
         above = [j for j in place if len(whole[j]) < len(whole[i]) and whole[i].startswith(whole[j])]
         parent = max(above, key=lambda j: (len(whole[j]), j < i, j if j < i else -j), default=None)
-        begun = len(question if parent is None else whole[parent])
+        start = len(question if parent is None else whole[parent])
         place[i] = add_labelled_step(
-            trace, 0 if parent is None else place[parent], parse_step_text(whole[i][begun:], "a step"), label
+            trace, 0 if parent is None else place[parent], parse_step_text(whole[i][start:], "a step"), label
         )
     for step in place.values():
         trace.steps[step].last = not trace.children(step)
@@ -97,14 +97,14 @@ def write(trace: Trace) -> Iterator[dict[str, Any]]:
         return
     if (deep := max(map(len, reasoning_paths(trace)))) > MAX_DEPTH:
         raise TaskError(f"{trace.problem.id}: {deep} steps are too deep a tree: write another format, such as stepwise")
-    bare = all(trace.steps[i].text.endswith(NODE_SEPARATOR) for i in steps)
+    has_separators = all(trace.steps[i].text.endswith(NODE_SEPARATOR) for i in steps)
     nodes: dict[int, dict[str, Any]] = {
         0: {"text": trace.problem.question, VALUE_KEY: probability_label(trace, 0), "children": []}
     }
     for i in steps:
         step = trace.steps[i]
         step_text(trace, i)  # or there is nothing to hold a label
-        words = step.text.removesuffix(NODE_SEPARATOR) if bare else step.text
+        words = step.text.removesuffix(NODE_SEPARATOR) if has_separators else step.text
         open_end = {"last": False} if not step.done and not child_steps(trace, i) else {}
         nodes[i] = {"text": words, VALUE_KEY: probability_label(trace, i), "children": [], **open_end}
         nodes[step.parent or 0]["children"].append(nodes[i])
@@ -112,6 +112,6 @@ def write(trace: Trace) -> Iterator[dict[str, Any]]:
         "question": trace.problem.question,
         "final_answer": trace.problem.answer,
         "reasoning_steps": nodes[0],
-        **({} if bare else {"separator": ""}),
+        **({} if has_separators else {"separator": ""}),
         **{k: v for k, v in trace.problem.tags.items() if k == "question_id"},
     }

@@ -42,7 +42,7 @@ def read(row: Mapping[str, Any], where: str) -> Trace:
     question, label = row["question"], row["label"]
     rounds = get_list(label, "steps", "'label'")
     while rounds and not (rounds[-1].get("completions") or rounds[-1].get("human_completion")):
-        rounds = rounds[:-1]  # a round that nobody filled in
+        rounds = rounds[:-1]  # an empty last round
     if not rounds:
         raise TaskError("there are no steps")
     asking = parse_text(get_field(question, "problem", "'question'"), "the problem")
@@ -59,11 +59,11 @@ def read(row: Mapping[str, Any], where: str) -> Trace:
         after = None
         for i, way in enumerate(ways):
             words = parse_step_text(get_field(way, "text", "a completion"), "a completion")
-            made = add_labelled_step(
+            added = add_labelled_step(
                 trace, at, words + STEP_SEPARATOR, _rating_score(way, number), last and i == chosen and ended
             )
             flags.append(way.get("flagged"))
-            after = made if i == chosen else after
+            after = added if i == chosen else after
         if chosen is None and (human := here.get("human_completion")) is not None:
             words = parse_step_text(get_field(human, "text", "a person's completion"), "a person's completion")
             after = add_labelled_step(
@@ -89,36 +89,38 @@ def _rating_score(way: Mapping[str, Any], number: int) -> Score:
 
 def write(trace: Trace) -> Iterator[dict[str, Any]]:
     """Answers first, longer ways before shorter ones. A soft label is rated 1 from a half on."""
-    told: set[int] = set()
+    exported: set[int] = set()
     for way in sorted(reasoning_paths(trace), key=lambda way: (not trace.steps[way[-1]].done, -len(way))):
-        new = [j for i in way for j in _rated_alternatives(trace, i, told) if j not in told]
+        new = [j for i in way for j in _rated_alternatives(trace, i, exported) if j not in exported]
         if any(probability_label(trace, j) is not None for j in new):
-            yield _row(trace, way[-1], [_step_record(trace, i, told) for i in way])
-            told.update(new)
+            yield _row(trace, way[-1], [_step_record(trace, i, exported) for i in way])
+            exported.update(new)
 
 
-def _rated_alternatives(trace: Trace, step: int, told: set[int]) -> list[int]:
+def _rated_alternatives(trace: Trace, step: int, exported: set[int]) -> list[int]:
     """A step of a way, and those beside it that no row has told. An answer beside it has a row of its own, in which it
     can be the last step."""
-    beside = child_steps(trace, trace.steps[step].parent or 0)
-    return [j for j in beside if j == step or (j not in told and not _answer(trace, j))]
+    siblings = child_steps(trace, trace.steps[step].parent or 0)
+    return [j for j in siblings if j == step or (j not in exported and not _answer(trace, j))]
 
 
 def _answer(trace: Trace, step: int) -> bool:
     return trace.steps[step].done and not child_steps(trace, step)
 
 
-def _step_record(trace: Trace, step: int, told: set[int]) -> dict[str, Any]:
-    here = _rated_alternatives(trace, step, told)
+def _step_record(trace: Trace, step: int, exported: set[int]) -> dict[str, Any]:
+    here = _rated_alternatives(trace, step, exported)
     human = [j for j in here if trace.steps[j].scores.get(LABEL_SCORE) == HUMAN_WRITTEN]
     rated = [j for j in here if j not in human]
     goes_on = step in rated and (trace.steps[step].done or child_steps(trace, step))
-    written = [
+    completions = [
         _completion_record(trace, j, None) | {"source": "human"} for j in human if j == step or step not in human
     ]
     return {
-        "completions": [_completion_record(trace, j, None if j in told else _label_rating(trace, j)) for j in rated],
-        "human_completion": written[0] if written else None,
+        "completions": [
+            _completion_record(trace, j, None if j in exported else _label_rating(trace, j)) for j in rated
+        ],
+        "human_completion": completions[0] if completions else None,
         "chosen_completion": rated.index(step) if goes_on else None,
     }
 
@@ -148,5 +150,5 @@ def _finish_reason(trace: Trace, end: int, label: Mapping[str, Any]) -> str:
     wrong = _label_rating(trace, end) == -1
     if trace.steps[end].done:
         return "found_error" if wrong else "solution"
-    kept = label.get("finish_reason")
-    return str(kept) if kept not in (None, "solution") else "found_error" if wrong else "give_up"
+    reason = label.get("finish_reason")
+    return str(reason) if reason not in (None, "solution") else "found_error" if wrong else "give_up"

@@ -29,11 +29,11 @@ def read_processbench(part: str) -> list[Trace]:
             raise TaskError("PONDER_DATA is not set; set it to the folder that holds processbench/, or give a file")
         path = Path(root) / "processbench" / f"{part}.json"
     try:
-        said = path.read_text("utf-8-sig")
+        text = path.read_text("utf-8-sig")
         rows = (
-            parse_json(said)
-            if said.lstrip().startswith("[")
-            else [parse_json(s) for s in said.split("\n") if s.strip()]
+            parse_json(text)
+            if text.lstrip().startswith("[")
+            else [parse_json(s) for s in text.split("\n") if s.strip()]
         )
     except OSError as why:
         raise TaskError(f"cannot read {path}: {why.strerror}; parts are {', '.join(PARTS)}") from None

@@ -26,7 +26,7 @@ def step_ends(tokens: Ids, text: Detokenize, separator: str = "\n", ended: bool 
     if not len(tokens):
         return []
     reach = len(separator.encode())  # tokens that a separator can lie in, at a byte each
-    found: list[int] = []
+    ends: list[int] = []
     body = len(tokens) - ended
     for i in range(body):
         begin = max(0, i - reach)
@@ -35,13 +35,13 @@ def step_ends(tokens: Ids, text: Detokenize, separator: str = "\n", ended: bool 
             continue
         before = text(tokens[begin:i]).rstrip("\ufffd") if i > begin else ""
         new = now.rfind(separator) + len(separator) > len(before)
-        if new and text(tokens[found[-1] if found else 0 : i + 1]).strip():
-            found.append(i + 1)
-    if not found:
+        if new and text(tokens[ends[-1] if ends else 0 : i + 1]).strip():
+            ends.append(i + 1)
+    if not ends:
         return [len(tokens)]
-    if found[-1] < body and text(tokens[found[-1] : body]).strip():
-        return [*found, len(tokens)]
-    return [*found[:-1], len(tokens)]
+    if ends[-1] < body and text(tokens[ends[-1] : body]).strip():
+        return [*ends, len(tokens)]
+    return [*ends[:-1], len(tokens)]
 
 
 def split_steps(trace: Trace, text: Detokenize, separator: str = "\n") -> Trace:
@@ -71,16 +71,16 @@ def split_steps(trace: Trace, text: Detokenize, separator: str = "\n") -> Trace:
 def _piece(step: Step, parent: int | None, begin: int, end: int, text: Detokenize, last: bool) -> Step:
     """Its text is what its tokens add to those before, so that the pieces read as the whole."""
     before = len(text(step.token_ids[:begin])) if begin else 0
-    said = step.text[before:] if last else text(step.token_ids[:end])[before:]
+    piece_text = step.text[before:] if last else text(step.token_ids[:end])[before:]
     part = slice(begin, end)
     floats = {
         name: None if (values := getattr(step, name)) is None else values[part] for name in ("logprobs", "advantages")
     }
-    made = Step(parent, said, step.token_ids[part], floats["logprobs"], "stop", step.version)
-    made.advantages = floats["advantages"]
-    made.notes = {name: np.asarray(values[part]) for name, values in step.notes.items()}
-    made.meta = step.meta
+    piece = Step(parent, piece_text, step.token_ids[part], floats["logprobs"], "stop", step.version)
+    piece.advantages = floats["advantages"]
+    piece.notes = {name: np.asarray(values[part]) for name, values in step.notes.items()}
+    piece.meta = step.meta
     if last:
-        made.stop, made.last, made.pruned = step.stop, step.last, step.pruned
-        made.scores, made.visits, made.value, made.prior = dict(step.scores), step.visits, step.value, step.prior
-    return made
+        piece.stop, piece.last, piece.pruned = step.stop, step.last, step.pruned
+        piece.scores, piece.visits, piece.value, piece.prior = dict(step.scores), step.visits, step.value, step.prior
+    return piece

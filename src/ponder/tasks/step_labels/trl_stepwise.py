@@ -32,10 +32,10 @@ def read(row: Mapping[str, Any], where: str) -> Trace:
 def write(trace: Trace) -> Iterator[dict[str, Any]]:
     """One row for each way down with labels that no row before it has: those that it shares with one are null. A label
     of 0 or 1 becomes false or true, which TRL expects."""
-    told: set[int] = set()
+    written: set[int] = set()
     for way in reasoning_paths(trace):
-        labels = [None if i in told else probability_label(trace, i) for i in way]
+        labels = [None if i in written else probability_label(trace, i) for i in way]
         if any(label is not None for label in labels):
             plain = [bool(label) if label in (0.0, 1.0) else label for label in labels]
             yield {"prompt": prompt_for_file(trace), "completions": [step_text(trace, i) for i in way], "labels": plain}
-            told.update(way)
+            written.update(way)

@@ -22,36 +22,36 @@ def expression(rng: random.Random) -> SuiteQuestion:
     shape = rng.choice(
         ("{a} + {b} * {c} - {d}", "({a} + {b}) * {c} - {d}", "{a} * {b} - {c} * {d}", "{a} * ({b} - {c}) + {d}")
     )
-    written = shape.format(a=a, b=b, c=c, d=d)
+    text = shape.format(a=a, b=b, c=c, d=d)
     values = {
         "{a} + {b} * {c} - {d}": a + b * c - d,
         "({a} + {b}) * {c} - {d}": (a + b) * c - d,
         "{a} * {b} - {c} * {d}": a * b - c * d,
         "{a} * ({b} - {c}) + {d}": a * (b - c) + d,
     }
-    return number_question("expression", f"What is {written}?", values[shape])
+    return number_question("expression", f"What is {text}?", values[shape])
 
 
 def shopping(rng: random.Random) -> SuiteQuestion:
     (_, first), (_, second) = rng.sample(ITEMS_FOR_SALE, 2)
     n, m, p, q = rng.randint(2, 9), rng.randint(2, 9), rng.randint(3, 15), rng.randint(3, 15)
     paid = (n * p + m * q) // 50 * 50 + 50
-    said = (
+    text = (
         f"{rng.choice(NAMES)} buys {n} {first} at {p} coins each and {m} {second} at {q} coins each, and pays with"
         f" {paid} coins. How many coins come back?"
     )
-    return number_question("shopping", said, paid - n * p - m * q)
+    return number_question("shopping", text, paid - n * p - m * q)
 
 
 def sharing(rng: random.Random) -> SuiteQuestion:
     people, each, left = rng.randint(3, 9), rng.randint(4, 15), rng.randint(0, 2)
     eaten = rng.randint(2, 9)
     total = people * each + left + eaten
-    said = (
+    text = (
         f"A box holds {total} nuts. {eaten} of them are eaten. The rest are shared equally among {people} children,"
         " and as many whole nuts as possible are given out. How many nuts are left in the box?"
     )
-    return number_question("sharing", said, left)
+    return number_question("sharing", text, left)
 
 
 def percentage(rng: random.Random) -> SuiteQuestion:
@@ -59,18 +59,18 @@ def percentage(rng: random.Random) -> SuiteQuestion:
     off, tax = rng.choice((5, 10, 15, 20, 25, 30, 40)), rng.choice((2, 4, 6, 8, 10))
     while base * (100 - off) % 100:
         base += 20
-    said = f"A coat costs {base} coins. It is sold at {off} % off, and then wrapping adds {tax} coins. What is paid?"
-    return number_question("percentage", said, base * (100 - off) // 100 + tax)
+    text = f"A coat costs {base} coins. It is sold at {off} % off, and then wrapping adds {tax} coins. What is paid?"
+    return number_question("percentage", text, base * (100 - off) // 100 + tax)
 
 
 def hours(rng: random.Random) -> SuiteQuestion:
     start, minutes = rng.randint(0, 23) * 60 + rng.randint(0, 59), rng.randint(65, 600)
     end = (start + minutes) % (24 * 60)
-    said = (
+    text = (
         f"A train leaves at {start // 60:02d}:{start % 60:02d} and arrives at {end // 60:02d}:{end % 60:02d}, less than"
         " a day later. How many minutes does it travel?"
     )
-    return number_question("hours", said, minutes)
+    return number_question("hours", text, minutes)
 
 
 GENERATORS = (expression, shopping, sharing, percentage, hours)

@@ -27,10 +27,12 @@ def ordering(rng: random.Random) -> SuiteQuestion:
             clues, left = [*clues, (a, b)], fewer
     assert left == [truth]
     rank = rng.randrange(5)
-    said = " ".join(f"{a} is taller than {b}." if rng.random() < 0.5 else f"{b} is shorter than {a}." for a, b in clues)
-    asked = ("the tallest", "the second tallest", "in the middle", "the second shortest", "the shortest")[rank]
+    text = " ".join(f"{a} is taller than {b}." if rng.random() < 0.5 else f"{b} is shorter than {a}." for a, b in clues)
+    rank_name = ("the tallest", "the second tallest", "in the middle", "the second shortest", "the shortest")[rank]
     wrong = [p for p in people if p != truth[rank]]
-    return shuffled_choice_question("ordering", f"{said} Ordered by height, who is {asked}?", truth[rank], wrong, rng)
+    return shuffled_choice_question(
+        "ordering", f"{text} Ordered by height, who is {rank_name}?", truth[rank], wrong, rng
+    )
 
 
 def syllogism(rng: random.Random) -> SuiteQuestion:
@@ -41,25 +43,25 @@ def syllogism(rng: random.Random) -> SuiteQuestion:
         if {frozenset(link) for link in links} == {frozenset((0, 1)), frozenset((1, 2))}:
             break
     premises = [(rng.choice(("all", "no", "some")), *link) for link in links]
-    asked = (rng.choice(("all", "no", "some")), *rng.choice(((0, 2), (2, 0))))
+    claim = (rng.choice(("all", "no", "some")), *rng.choice(((0, 2), (2, 0))))
     models = [m for m in _models() if all(_holds(m, *p) for p in premises)]
-    truths = {_holds(m, *asked) for m in models}
+    truths = {_holds(m, *claim) for m in models}
     if not models or (len(truths) == 2 and rng.random() < 0.7):  # most random conclusions are open: keep a third
         return syllogism(rng)
     verdict = VERDICTS[2] if len(truths) == 2 else VERDICTS[0 if truths == {True} else 1]
-    told = " ".join(_sentence(*p, words) for p in premises)
+    text = " ".join(_sentence(*p, words) for p in premises)
     there = "There is at least one of each kind."
-    return choice_question("syllogism", f"{told} {there} Consider: {_sentence(*asked, words)}", verdict, VERDICTS)
+    return choice_question("syllogism", f"{text} {there} Consider: {_sentence(*claim, words)}", verdict, VERDICTS)
 
 
 def _models() -> list[frozenset[int]]:
     """Which of the eight kinds of thing exist, where each of the three words has at least one."""
     sets = (frozenset(i for i in range(8) if mask >> i & 1) for mask in range(1, 256))
-    return [w for w in sets if all(any(thing >> k & 1 for thing in w) for k in range(3))]
+    return [w for w in sets if all(any(element >> k & 1 for element in w) for k in range(3))]
 
 
 def _holds(world: frozenset[int], quantity: str, a: int, b: int) -> bool:
-    both = [bool(thing >> b & 1) for thing in world if thing >> a & 1]
+    both = [bool(element >> b & 1) for element in world if element >> a & 1]
     return {"all": all(both), "no": not any(both), "some": any(both)}[quantity]
 
 
@@ -69,18 +71,18 @@ def _sentence(quantity: str, a: int, b: int, words: list[str]) -> str:
 
 def implication(rng: random.Random) -> SuiteQuestion:
     """A chain of ifs and one fact: what of another letter?"""
-    things = rng.sample(("the alarm rings", "the bell tolls", "the door opens", "the fan runs", "the lamp glows"), 4)
+    events = rng.sample(("the alarm rings", "the bell tolls", "the door opens", "the fan runs", "the lamp glows"), 4)
     edges = [(0, 1), (1, 2), (2, 3)]
-    fact, value, asked = rng.randrange(4), rng.random() < 0.5, rng.randrange(4)
-    if asked == fact:
+    fact, value, target = rng.randrange(4), rng.random() < 0.5, rng.randrange(4)
+    if target == fact:
         return implication(rng)
     cases = [c for c in itertools.product((False, True), repeat=4) if all(c[b] or not c[a] for a, b in edges)]
-    told = {c[asked] for c in cases if c[fact] == value}
-    verdict = VERDICTS[2] if len(told) == 2 else VERDICTS[0 if told == {True} else 1]
+    values = {c[target] for c in cases if c[fact] == value}
+    verdict = VERDICTS[2] if len(values) == 2 else VERDICTS[0 if values == {True} else 1]
     rng.shuffle(edges)
-    ifs = " ".join(f"If {things[a]}, then {things[b]}." for a, b in edges)
-    known = f"It is {'true' if value else 'false'} that {things[fact]}."
-    return choice_question("implication", f"{ifs} {known} Consider: {things[asked]}.", verdict, VERDICTS)
+    ifs = " ".join(f"If {events[a]}, then {events[b]}." for a, b in edges)
+    known = f"It is {'true' if value else 'false'} that {events[fact]}."
+    return choice_question("implication", f"{ifs} {known} Consider: {events[target]}.", verdict, VERDICTS)
 
 
 def liars(rng: random.Random) -> SuiteQuestion:
@@ -104,8 +106,8 @@ def liars(rng: random.Random) -> SuiteQuestion:
     ]
     if len(ways) != 1:
         return liars(rng)
-    said = " ".join(f'{p} says: "{text}."' for p, (text, _) in zip(people, statements, strict=True))
-    question = f"Each person always tells the truth or always lies. {said} Who tells the truth?"
+    claims = " ".join(f'{p} says: "{text}."' for p, (text, _) in zip(people, statements, strict=True))
+    question = f"Each person always tells the truth or always lies. {claims} Who tells the truth?"
     named = {
         c: _join_names([p for p, honest in zip(people, c, strict=True) if honest])
         for c in itertools.product((True, False), repeat=3)
@@ -133,11 +135,11 @@ def matching(rng: random.Random) -> SuiteQuestion:
         if len(fewer) < len(left):
             clues, left = [*clues, f"{p} does not own the {pet}."], fewer
     assert left == [truth]
-    who = rng.choice(people)
+    person = rng.choice(people)
     owned = f"{_join_names(people)} own a {pets[0]}, a {pets[1]} and a {pets[2]}, one each."
-    question = f"{owned} {' '.join(clues)} What does {who} own?"
+    question = f"{owned} {' '.join(clues)} What does {person} own?"
     return shuffled_choice_question(
-        "matching", question, f"the {truth[who]}", [f"the {p}" for p in pets if p != truth[who]], rng
+        "matching", question, f"the {truth[person]}", [f"the {p}" for p in pets if p != truth[person]], rng
     )
 
 

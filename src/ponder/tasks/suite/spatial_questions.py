@@ -20,40 +20,40 @@ def walk(rng: random.Random) -> SuiteQuestion:
     """Turns and steps: in which direction does the start lie?"""
     facing = rng.randrange(4)
     x = y = 0
-    said = [f"You stand in a field, facing {DIRECTIONS[facing]}."]
+    sentences = [f"You stand in a field, facing {DIRECTIONS[facing]}."]
     for i in range(rng.randint(3, 4)):
         if i:
             turn = rng.choice((("left", 3), ("right", 1), ("around", 2)))
             facing = (facing + turn[1]) % 4
-            said.append(f"You turn {turn[0]}.")
+            sentences.append(f"You turn {turn[0]}.")
         far = rng.randint(1, 9)
         x, y = x + far * STEPS[facing][0], y + far * STEPS[facing][1]
-        said.append(f"You walk {far} step{'s' * (far > 1)}.")
+        sentences.append(f"You walk {far} step{'s' * (far > 1)}.")
     if (x, y) == (0, 0):
         return walk(rng)
     way = COMPASS[(_sign(-x), _sign(-y))]
     wrong = _wrong_ways(rng, way, -x, -y)
     return shuffled_choice_question(
-        "walk", f"{' '.join(said)} In which direction does your starting point lie?", way, wrong, rng
+        "walk", f"{' '.join(sentences)} In which direction does your starting point lie?", way, wrong, rng
     )
 
 
 def layout(rng: random.Random) -> SuiteQuestion:
     """Things placed from one another: how does the last lie from the first?"""
-    things = rng.sample(THINGS, 4)
+    names = rng.sample(THINGS, 4)
     x = y = 0
-    said = []
-    for before, thing in itertools.pairwise(things):
+    sentences = []
+    for before, name in itertools.pairwise(names):
         (dx, dy), wind = rng.choice(list(COMPASS.items()))
         far = rng.randint(1, 6)
         x, y = x + far * dx, y + far * dy
         parts = " and ".join(f"{far} metre{'s' * (far > 1)} {w}" for w in wind.split("-"))
-        said.append(f"The {thing} is {parts} of the {before}.")
+        sentences.append(f"The {name} is {parts} of the {before}.")
     if (x, y) == (0, 0):
         return layout(rng)
     way = COMPASS[(_sign(x), _sign(y))]
     wrong = _wrong_ways(rng, way, x, y)
-    question = f"{' '.join(said)} In which direction does the {things[-1]} lie, seen from the {things[0]}?"
+    question = f"{' '.join(sentences)} In which direction does the {names[-1]} lie, seen from the {names[0]}?"
     return shuffled_choice_question("layout", question, way, wrong, rng)
 
 
@@ -73,7 +73,7 @@ def turning(rng: random.Random) -> SuiteQuestion:
     letters = rng.sample("ABCDEFGHKLMNPRSTUVWXYZ", 9)
     grid = [letters[0:3], letters[3:6], letters[6:9]]
     shown = "\n".join(" ".join(row) for row in grid)
-    said = []
+    sentences = []
     for _ in range(rng.randint(2, 3)):
         name, act = rng.choice((
             ("turned a quarter clockwise", lambda g: [list(r) for r in zip(*g[::-1], strict=True)]),
@@ -82,7 +82,7 @@ def turning(rng: random.Random) -> SuiteQuestion:
             ("mirrored left to right", lambda g: [r[::-1] for r in g]),
         ))  # fmt: skip
         grid = act(grid)
-        said.append(name)
+        sentences.append(name)
     places = {
         "top left": (0, 0),
         "top middle": (0, 1),
@@ -93,7 +93,7 @@ def turning(rng: random.Random) -> SuiteQuestion:
     place, (i, j) = rng.choice(list(places.items()))
     right = grid[i][j]
     wrong = rng.sample([x for x in letters if x != right], 3)
-    question = f"This square of letters is {', then '.join(said)}:\n{shown}\nWhich letter is then at the {place}?"
+    question = f"This square of letters is {', then '.join(sentences)}:\n{shown}\nWhich letter is then at the {place}?"
     return shuffled_choice_question("turning", question, right, wrong, rng)
 
 

@@ -106,9 +106,14 @@ class Suite(StyledTask):
             item.question, self.resolved_style, NUMBER_SPEC if "number" in item.answer else LETTER_SPEC
         )
         tags = {"category": category, "kind": item.kind, "version": self.version}
-        told = text.removeprefix(item.question)
+        instruction = text.removeprefix(item.question)
         return Problem(
-            f"suite/{category}/{place}", user_messages(text, self.system), item.answer, tags, self.resolved_style, told
+            f"suite/{category}/{place}",
+            user_messages(text, self.system),
+            item.answer,
+            tags,
+            self.resolved_style,
+            instruction,
         )
 
 
@@ -118,10 +123,10 @@ def category_questions(category: str) -> tuple[SuiteQuestion, ...]:
     if category == "common-sense":
         return tuple(common_sense_questions.suite_questions())
     draws = CATEGORY_GENERATORS[category]
-    found: dict[str, SuiteQuestion] = {}
+    questions: dict[str, SuiteQuestion] = {}
     for i in range(100 * QUESTIONS_PER_CATEGORY):
-        if len(found) == QUESTIONS_PER_CATEGORY:
+        if len(questions) == QUESTIONS_PER_CATEGORY:
             break
-        item = draws[len(found) % len(draws)](random.Random(stable_hash(f"suite/{category}/{i}")))
-        found.setdefault(item.question, item)
-    return tuple(found.values())
+        item = draws[len(questions) % len(draws)](random.Random(stable_hash(f"suite/{category}/{i}")))
+        questions.setdefault(item.question, item)
+    return tuple(questions.values())

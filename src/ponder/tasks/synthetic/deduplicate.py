@@ -28,18 +28,18 @@ def question_tokens(question: str) -> list[str]:
 
 
 def shingles(question: str) -> frozenset[tuple[str, ...]]:
-    said = question_tokens(question)
-    return frozenset(tuple(said[i : i + SHINGLE_WORDS]) for i in range(max(1, len(said) - SHINGLE_WORDS + 1)))
+    tokens = question_tokens(question)
+    return frozenset(tuple(tokens[i : i + SHINGLE_WORDS]) for i in range(max(1, len(tokens) - SHINGLE_WORDS + 1)))
 
 
 def exact_duplicates(questions: Sequence[str]) -> list[int | None]:
     """For each, the earlier one that it repeats; None: it is new."""
     first: dict[str, int] = {}
-    found: list[int | None] = []
+    duplicate_of: list[int | None] = []
     for i, question in enumerate(questions):
         j = first.setdefault(normalize_question(question), i)
-        found.append(None if i == j else j)
-    return found
+        duplicate_of.append(None if i == j else j)
+    return duplicate_of
 
 
 def near_duplicates(questions: Sequence[str], threshold: float) -> list[int | None]:
@@ -54,15 +54,15 @@ def near_duplicates(questions: Sequence[str], threshold: float) -> list[int | No
         raise MissingExtra("finding near-duplicates (near=0 does without)", "datasketch", "data") from None
     index = datasketch.MinHashLSH(threshold=threshold * LSH_THRESHOLD_FACTOR, num_perm=MINHASH_PERMUTATIONS)
     pieces = [shingles(question) for question in questions]
-    found: list[int | None] = []
+    duplicate_of: list[int | None] = []
     for i, own in enumerate(pieces):
         sketch = datasketch.MinHash(num_perm=MINHASH_PERMUTATIONS)
         sketch.update_batch([" ".join(piece).encode() for piece in sorted(own)])
         near = [j for j in sorted(index.query(sketch)) if len(own & pieces[j]) >= threshold * len(own | pieces[j])]
         if not near:
             index.insert(i, sketch)
-        found.append(near[0] if near else None)
-    return found
+        duplicate_of.append(near[0] if near else None)
+    return duplicate_of
 
 
 def embedding_near_duplicates(embed: Embed, questions: Sequence[str], threshold: float) -> list[int | None]:
@@ -73,21 +73,21 @@ def embedding_near_duplicates(embed: Embed, questions: Sequence[str], threshold:
         raise UsageError(f"the embedding gave {vectors.shape} for {len(questions)} questions; give one finite row each")
     sizes = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit = np.divide(vectors, sizes, out=np.zeros_like(vectors), where=sizes > 0)
-    kept: list[int] = []
-    found: list[int | None] = []
+    unique: list[int] = []
+    duplicate_of: list[int | None] = []
     for i, vector in enumerate(unit):
-        near = _nearest(unit, kept, vector, threshold)
-        found.append(near)
+        near = _nearest(unit, unique, vector, threshold)
+        duplicate_of.append(near)
         if near is None:
-            kept.append(i)
-    return found
+            unique.append(i)
+    return duplicate_of
 
 
 def _nearest(
-    unit: NDArray[np.float64], kept: Sequence[int], vector: NDArray[np.float64], threshold: float
+    unit: NDArray[np.float64], unique: Sequence[int], vector: NDArray[np.float64], threshold: float
 ) -> int | None:
-    for start in range(0, len(kept), EMBEDDING_BLOCK):
-        block = kept[start : start + EMBEDDING_BLOCK]
+    for start in range(0, len(unique), EMBEDDING_BLOCK):
+        block = unique[start : start + EMBEDDING_BLOCK]
         close = np.flatnonzero(unit[block] @ vector >= threshold)
         if len(close):
             return block[int(close[0])]

@@ -66,13 +66,13 @@ class Formula:
             ) from None
         return cls(text, node, {f"x_{i}": name for i, name in enumerate(symbols)})
 
-    def value(self, given: Mapping[str, Fraction]) -> Fraction:
+    def value(self, values: Mapping[str, Fraction]) -> Fraction:
         """Exactly, or `NoValue`."""
-        return _value(self.node, {symbol: given[name] for symbol, name in self.names.items() if name in given})
+        return _value(self.node, {symbol: values[name] for symbol, name in self.names.items() if name in values})
 
-    def values(self, given: Mapping[str, Fraction]) -> list[Fraction]:
+    def values(self, variables: Mapping[str, Fraction]) -> list[Fraction]:
         """Of every part, the whole last."""
-        known = {symbol: given[name] for symbol, name in self.names.items() if name in given}
+        known = {symbol: variables[name] for symbol, name in self.names.items() if name in variables}
 
         def walk(node: ExpressionNode) -> list[Fraction]:
             return [v for part in node.parts for v in walk(part)] + [_value(node, known)]
@@ -97,10 +97,10 @@ class Condition:
             )
         return cls(text, Formula.parse(parts[0], listed), parts[1], Formula.parse(parts[2], listed))
 
-    def holds(self, given: Mapping[str, Fraction]) -> bool:
+    def holds(self, values: Mapping[str, Fraction]) -> bool:
         """Where a side has no value, it does not."""
         try:
-            return COMPARISONS[self.operator](self.left.value(given), self.right.value(given))
+            return COMPARISONS[self.operator](self.left.value(values), self.right.value(values))
         except NoExactValue:
             return False
 
@@ -115,29 +115,29 @@ _COMPARISON = re.compile(r"(<=|>=|!=|<|>|=|\bdivides\b)")
 
 def _floor_ceil_to_latex(text: str) -> str:
     """floor(...) and ceil(...) as the grammar writes them."""
-    while found := _FLOOR_OR_CEIL.search(text):
-        depth, end = 1, found.end()
+    while match := _FLOOR_OR_CEIL.search(text):
+        depth, end = 1, match.end()
         while end < len(text) and depth:
             depth += {"(": 1, ")": -1}.get(text[end], 0)
             end += 1
         if depth:
             raise TaskError(f"the formula {text!r} has a bracket that is never closed")
-        kind = found[1]
-        text = f"{text[: found.start()]}\\l{kind} {text[found.end() : end - 1]} \\r{kind} {text[end:]}"
+        kind = match[1]
+        text = f"{text[: match.start()]}\\l{kind} {text[match.end() : end - 1]} \\r{kind} {text[end:]}"
     return text
 
 
-def _value(node: ExpressionNode, given: Mapping[str, Fraction]) -> Fraction:
+def _value(node: ExpressionNode, values: Mapping[str, Fraction]) -> Fraction:
     if node.number is not None:
         return node.number
     if node.op == "symbol":
-        if node.name not in given:
+        if node.name not in values:
             raise NoExactValue(f"{node.name} is no quantity with an exact value")
-        return given[node.name]
-    found = _RULES.get(node.op)
-    if found is None:
+        return values[node.name]
+    rule = _RULES.get(node.op)
+    if rule is None:
         raise NoExactValue(f"{node.op} has no exact value")
-    result = found(*(_value(part, given) for part in node.parts))
+    result = rule(*(_value(part, values) for part in node.parts))
     if max(result.numerator.bit_length(), result.denominator.bit_length()) > MAX_BITS:
         raise NoExactValue("too large")
     return result

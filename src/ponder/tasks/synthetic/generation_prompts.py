@@ -41,9 +41,9 @@ EVOLVE_INSTRUCTIONS: dict[str, str] = {
 def new_problem_prompt(examples: Sequence[Problem], topic: str = "mathematics") -> tuple[Message, ...]:
     """A new problem like these; or, without any, about a topic."""
     shown = "\n\n".join(f"Problem {i}:\n{bare_question(p)}" for i, p in enumerate(examples, 1))
-    what = "Write one new problem of the same kind and about as hard, which differs from them in more than numbers."
+    request = "Write one new problem of the same kind and about as hard, which differs from them in more than numbers."
     return user_messages(
-        f"{shown}\n\n{what} {_REPLY_FORMAT}" if examples else f"Write one problem about {topic}. {_REPLY_FORMAT}"
+        f"{shown}\n\n{request} {_REPLY_FORMAT}" if examples else f"Write one problem about {topic}. {_REPLY_FORMAT}"
     )
 
 
@@ -58,8 +58,8 @@ def evolve_prompt(operator: str, parents: Sequence[Problem]) -> tuple[Message, .
 def backward_prompt(answer: str, example: Problem | None = None) -> tuple[Message, ...]:
     """A problem that has this answer."""
     shown = f"Here is a problem, as an example of kind and style:\n{bare_question(example)}\n\n" if example else ""
-    what = f"Write one problem whose answer is {answer}. Do not mention that number as the answer in the problem."
-    return user_messages(f"{shown}{what} {_REPLY_FORMAT}")
+    request = f"Write one problem whose answer is {answer}. Do not mention that number as the answer in the problem."
+    return user_messages(f"{shown}{request} {_REPLY_FORMAT}")
 
 
 _PROBLEM = re.compile(r"<problem>(.*?)</problem>", re.DOTALL | re.IGNORECASE)
@@ -70,16 +70,16 @@ def parse_reply(reply: str) -> tuple[str, str] | str:
     """Question and answer; or why the reply gives none."""
     if len(reply) > MAX_REPLY_CHARS:
         return "too long"
-    said = strip_thinking(reply)
-    if said is None:
+    text = strip_thinking(reply)
+    if text is None:
         return "its thinking never ends"
-    found = _PROBLEM.findall(said)
-    if len(found) != 1 or len(_TAG.findall(said)) != 2:
-        return "no <problem>" if not found else "several problems"
-    answers = list(find_answer_tags(_PROBLEM.sub("", said)))
+    problems = _PROBLEM.findall(text)
+    if len(problems) != 1 or len(_TAG.findall(text)) != 2:
+        return "no <problem>" if not problems else "several problems"
+    answers = list(find_answer_tags(_PROBLEM.sub("", text)))
     if len(answers) != 1 or not (answers[0].content or "").strip():
         return "no <answer>" if len(answers) < 2 else "several answers"
-    question = found[0].strip()
+    question = problems[0].strip()
     if not question:
         return "an empty problem"
     if "<answer>" in question.lower():

@@ -85,17 +85,17 @@ class InferredTemplate:
 def infer_template(question: str, answer: str) -> InferredTemplate | None:
     """None where there is no such way, or more than one, or where words hide numbers."""
     gold = parse_plain_number(answer).value
-    found = list(_NUMBER.finditer(question))
-    if gold is None or not MIN_NUMBERS <= len(found) <= MAX_NUMBERS:
+    matches = list(_NUMBER.finditer(question))
+    if gold is None or not MIN_NUMBERS <= len(matches) <= MAX_NUMBERS:
         return None
     if _NUMBER_WORDS.search(question) or re.search(r"[0-9]", _NUMBER.sub("", question)):
         return None
-    numbers = tuple(int(match[0].replace(",", "")) for match in found)
+    numbers = tuple(int(match[0].replace(",", "")) for match in matches)
     ways = find_formulas(numbers, gold)
     if len(ways) != 1:
         return None
     names = [f"n{i}" for i in range(len(numbers))]
-    spans = tuple((match.start(), match.end()) for match in found)
+    spans = tuple((match.start(), match.end()) for match in matches)
     return InferredTemplate(spans, numbers, Formula.parse(ways[0], names))
 
 

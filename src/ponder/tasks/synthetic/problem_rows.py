@@ -30,9 +30,9 @@ def synthetic_problem(
 ) -> Problem:
     """A problem with its lineage."""
     lineage = {"source": source, "operator": operator, "parents": list(parents), "seed": seed, "model": model}
-    said = question_with_instruction(question, PROMPT_STYLE)
+    text = question_with_instruction(question, PROMPT_STYLE)
     tags = {**lineage, "question": question, **more}
-    return Problem(id, user_messages(said), answer, tags, PROMPT_STYLE, said.removeprefix(question))
+    return Problem(id, user_messages(text), answer, tags, PROMPT_STYLE, text.removeprefix(question))
 
 
 def domain_of(problem: Problem) -> str:
@@ -50,9 +50,9 @@ def to_row(problem: Problem, **more: Any) -> dict[str, Any]:
 
 def from_row(row: Mapping[str, Any], where: str, question: str, answer: str) -> Problem:
     """`question` and `answer` name the columns."""
-    given, gold = row[question], row[answer]
+    prompt, gold = row[question], row[answer]
     messages: tuple[Message, ...] = (
-        tuple(given) if isinstance(given, list) else user_messages(_text_or_number(given, question))
+        tuple(prompt) if isinstance(prompt, list) else user_messages(_text_or_number(prompt, question))
     )
     if not messages or not all(
         isinstance(m, Mapping) and all(isinstance(m.get(k), str) for k in ("role", "content")) for m in messages
@@ -60,8 +60,8 @@ def from_row(row: Mapping[str, Any], where: str, question: str, answer: str) -> 
         raise ValueError(f"{question!r} is neither a text nor messages, each with a role and a content")
     tags = row.get("tags")
     id = str(row.get("id", where))
-    for said in (id, *(m["content"] for m in messages), str(dict(tags or {}).get("question", ""))):
-        said.encode()  # half a character, as JSON may have it, would stop whoever compares texts
+    for text in (id, *(m["content"] for m in messages), str(dict(tags or {}).get("question", ""))):
+        text.encode()  # half a surrogate pair, which JSON allows, cannot be compared or written
     return Problem(id, messages, _text_or_number(gold, answer), dict(tags) if tags else {})
 
 
@@ -77,7 +77,7 @@ def read_problems(path: str | Path, question: str = "prompt", answer: str = "ans
         lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as why:
         raise TaskError(f"cannot read the problems in {path}: {why}") from None
-    found: dict[str, Problem] = {}
+    problems: dict[str, Problem] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -93,14 +93,14 @@ def read_problems(path: str | Path, question: str = "prompt", answer: str = "ans
             problem = from_row(row, f"{Path(path).stem}/{number}", question, answer)
         except (ValueError, TypeError, RecursionError) as why:
             raise TaskError(f"{path}, line {number} is no problem: {why}") from None
-        if found.setdefault(problem.id, problem) is not problem:
+        if problems.setdefault(problem.id, problem) is not problem:
             raise TaskError(f"{path}, line {number}: the id {problem.id!r} stands there twice")
-    if not found:
+    if not problems:
         raise TaskError(f"{path} holds no problems: one JSON object per line is expected")
-    return list(found.values())
+    return list(problems.values())
 
 
 def accuracy(completions: Sequence[Any], answer: Sequence[Any], **_: Any) -> list[float | None]:
     """A reward function for the `custom` task: is the final answer this one? None: undecided."""
-    said = [c if isinstance(c, str) else c[-1]["content"] for c in completions]
-    return [MATH_VERIFIER.grade(text, gold).value for text, gold in zip(said, answer, strict=True)]
+    texts = [c if isinstance(c, str) else c[-1]["content"] for c in completions]
+    return [MATH_VERIFIER.grade(text, gold).value for text, gold in zip(texts, answer, strict=True)]

@@ -48,55 +48,55 @@ class Template:
     whole: bool = True  # only values for which the answer is a whole number
 
     @classmethod
-    def parse(cls, given: Any, place: str, name: str = "") -> Template:
+    def parse(cls, data: Any, place: str, name: str = "") -> Template:
         """From plain data; `place` says where it stands, and `name` what to call it where it has none of its own."""
-        if not isinstance(given, Mapping):
-            raise TaskError(f"{place} is {type(given).__name__}, not a template (a JSON object)")
-        if missing := [key for key in ("question", "variables", "answer") if key not in given]:
+        if not isinstance(data, Mapping):
+            raise TaskError(f"{place} is {type(data).__name__}, not a template (a JSON object)")
+        if missing := [key for key in ("question", "variables", "answer") if key not in data]:
             raise TaskError(f"{place} lacks {missing[0]!r}; a template has {', '.join(TEMPLATE_KEYS)}")
-        if unknown := [key for key in given if key not in TEMPLATE_KEYS]:
+        if unknown := [key for key in data if key not in TEMPLATE_KEYS]:
             raise TaskError(f"{place} has {unknown[0]!r}, which no template has; known: {', '.join(TEMPLATE_KEYS)}")
-        name = str(given.get("name") or name or place)
+        name = str(data.get("name") or name or place)
         try:
-            return cls._validated(name, given)
+            return cls._validated(name, data)
         except (TypeError, ValueError, AttributeError) as why:
             raise TaskError(f"template {name!r} is malformed: {why}") from None
         except TaskError as why:
             raise TaskError(f"template {name!r}: {why}") from None
 
     @classmethod
-    def _validated(cls, name: str, given: Mapping[str, Any]) -> Template:
-        variables = {str(key): _parse_variable(key, spec) for key, spec in given["variables"].items()}
+    def _validated(cls, name: str, fields: Mapping[str, Any]) -> Template:
+        variables = {str(key): _parse_variable(key, spec) for key, spec in fields["variables"].items()}
         known = [key for key, choices in variables.items() if not isinstance(choices[0], str)]
         let: dict[str, Formula] = {}
-        for key, text in given.get("let", {}).items():
+        for key, text in fields.get("let", {}).items():
             if key in variables:
                 raise TaskError(f"{key!r} is drawn and worked out: name one of them otherwise")
             let[key] = Formula.parse(str(text), known)
             known.append(key)
-        where = given.get("where", ())
+        where = fields.get("where", ())
         if isinstance(where, str):
             raise TaskError("'where' is a list of conditions")
-        question = str(given["question"])
+        question = str(fields["question"])
         # {x} after a letter may be LaTeX's: \text{apples}; anywhere else it must be a field.
         for field in _FIELD.finditer(question):
             if field[1] not in (*variables, *let) and not question[: field.start()][-1:].isalpha():
                 raise TaskError(f"the question has the field {field[0]}, which is neither a variable nor under 'let'")
         conditions = tuple(Condition.parse(str(text), known) for text in where)
-        answer = Formula.parse(str(given["answer"]), known)
-        return cls(name, question, variables, let, conditions, answer, str(given.get("domain", name)),
-                   bool(given.get("whole", True)))  # fmt: skip
+        answer = Formula.parse(str(fields["answer"]), known)
+        return cls(name, question, variables, let, conditions, answer, str(fields.get("domain", name)),
+                   bool(fields.get("whole", True)))  # fmt: skip
 
     def draw(self, rng: random.Random) -> tuple[dict[str, Any], Fraction]:
         """Values that fit every condition, and the answer for them."""
         failed: Counter[str] = Counter()
         for _ in range(MAX_TEMPLATE_DRAWS):
-            drawn = {name: choices[rng.randrange(len(choices))] for name, choices in self.variables.items()}
-            known = {name: Fraction(value) for name, value in drawn.items() if not isinstance(value, str)}
+            values = {name: choices[rng.randrange(len(choices))] for name, choices in self.variables.items()}
+            known = {name: Fraction(value) for name, value in values.items() if not isinstance(value, str)}
             try:
                 for name, formula in self.let.items():
                     known[name] = formula.value(known)
-                    drawn[name] = str(known[name])
+                    values[name] = str(known[name])
                 if broken := next((c for c in self.where if not c.holds(known)), None):
                     failed[broken.text] += 1
                     continue
@@ -105,15 +105,15 @@ class Template:
                 failed[str(why)] += 1
                 continue
             if answer.denominator == 1 or not self.whole:
-                return drawn, answer
+                return values, answer
             failed["the answer is not whole (whole: false allows that)"] += 1
         worst = ", ".join(f"{why} ({count} times)" for why, count in failed.most_common(3))
         raise TaskError(
             f"template {self.name!r}: no values fit in {MAX_TEMPLATE_DRAWS} draws: {worst}. Widen its variables"
         )
 
-    def fill(self, drawn: Mapping[str, Any]) -> str:
-        return _FIELD.sub(lambda m: str(drawn[m[1]]) if m[1] in drawn else m[0], self.question)
+    def fill(self, values: Mapping[str, Any]) -> str:
+        return _FIELD.sub(lambda m: str(values[m[1]]) if m[1] in values else m[0], self.question)
 
 
 def generate_from_templates(templates: Sequence[Template], count: int, seed: int) -> Iterator[Problem]:
@@ -129,15 +129,15 @@ def generate_from_templates(templates: Sequence[Template], count: int, seed: int
             continue
         template = templates[place]
         while idle[place] < MAX_IDLE_DRAWS:
-            drawn, answer = template.draw(rngs[place])
-            question = template.fill(drawn)
+            values, answer = template.draw(rngs[place])
+            question = template.fill(values)
             idle[place] += 1
             if question not in seen:
                 seen.add(question)
                 idle[place] = 0
                 yield synthetic_problem(
                     f"{template.name}/{seed}/{made_so_far}", question, str(answer), source="template",
-                    operator="draw", parents=[template.name], seed=seed, domain=template.domain, values=drawn,
+                    operator="draw", parents=[template.name], seed=seed, domain=template.domain, values=values,
                 )  # fmt: skip
                 made_so_far += 1
                 break
@@ -155,12 +155,12 @@ def read_templates(path: str | Path) -> list[Template]:
             data = [parse_json(line) for line in text.split("\n") if line.strip()]
         except ValueError:
             raise TaskError(f"{path} is not JSON: {whole}") from None
-    found = data if isinstance(data, list) else [data]
-    if not found:
+    entries = data if isinstance(data, list) else [data]
+    if not entries:
         raise TaskError(f"{path} holds no templates")
     templates = [
         Template.parse(one, f"{path}, template {number}", f"{Path(path).stem}-{number}")
-        for number, one in enumerate(found, 1)
+        for number, one in enumerate(entries, 1)
     ]
     names = Counter(template.name for template in templates)
     if twice := [name for name, count in names.items() if count > 1]:
