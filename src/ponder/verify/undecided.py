@@ -62,10 +62,10 @@ def too_many_undecided(
 
 
 def _message(undecided: int, total: int, reasons: Counter[str]) -> str:
-    named = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(MAX_LISTED_REASONS))
+    listed = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(MAX_LISTED_REASONS))
     more = f"; {len(reasons) - MAX_LISTED_REASONS} other reasons" if len(reasons) > MAX_LISTED_REASONS else ""
-    what = dict.fromkeys(_advice(reason) for reason, _ in reasons.most_common(MAX_LISTED_REASONS))
-    return f"{undecided} of the last {total} answers could not be graded: {named}{more}. {' '.join(what)}"
+    advice = dict.fromkeys(_advice(reason) for reason, _ in reasons.most_common(MAX_LISTED_REASONS))
+    return f"{undecided} of the last {total} answers could not be graded: {listed}{more}. {' '.join(advice)}"
 
 
 _ADVICE = (
@@ -84,7 +84,7 @@ _DEFAULT_ADVICE = (
 
 
 def _advice(reason: str) -> str:
-    return next((what for pattern, what in _ADVICE if pattern.search(reason)), _DEFAULT_ADVICE)
+    return next((advice for pattern, advice in _ADVICE if pattern.search(reason)), _DEFAULT_ADVICE)
 
 
 def _reason_kind(reason: str) -> str:

@@ -235,10 +235,10 @@ def find_retraction(after: str, answer: str, prose: bool = False) -> str:
 
 
 def _remark_fault(after: str, answer: str) -> str:
-    given = parse_plain_number(answer)
+    number = parse_plain_number(answer)
     after = _UNIT_POWER.sub(r"\1", after)
     for token in _DIGITS.finditer(after):
-        if len(token[0]) > MAX_NUMBER_CHARS or not same_number(parse_plain_number(token[0].rstrip(",")), given):
+        if len(token[0]) > MAX_NUMBER_CHARS or not same_number(parse_plain_number(token[0].rstrip(",")), number):
             return "several answers"
     if _NUMBER_WORD.search(after) or _FORM.search(after.replace("</answer>", "", 1)):
         return "several answers"
@@ -307,8 +307,8 @@ def _explanation_fault(after: str, answer: str) -> str:
     others += [match[1] or match[2] for match in _OTHER_ANSWER_AFTER.finditer(after)]
     if not others or not re.search(r"[0-9]", answer):
         return ""
-    given = parse_plain_number(answer)
-    same = all(same_number(parse_plain_number(other.rstrip(".,")), given) for other in others)
+    number = parse_plain_number(answer)
+    same = all(same_number(parse_plain_number(other.rstrip(".,")), number) for other in others)
     return "" if same else "several answers"
 
 

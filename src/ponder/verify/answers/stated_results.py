@@ -56,13 +56,13 @@ def find_stated_results(text: str) -> Iterator[StatedResult]:
         end = mark.start() if mark else len(text)
         part = text[max(start, end - MAX_SENTENCE_CHARS) : end]
         closed = mark[0] if mark else ""
-        found = _parse_sentence(part) if any(char.isdigit() for char in part[-24:]) else None
-        if found:
-            earlier = _JOINED.sub("", found[0])
-            if earlier != found[0] and (first := _parse_sentence(earlier)):  # 2 + 3 = 5 and 3 + 2 = 6
+        parsed = _parse_sentence(part) if any(char.isdigit() for char in part[-24:]) else None
+        if parsed:
+            earlier = _JOINED.sub("", parsed[0])
+            if earlier != parsed[0] and (first := _parse_sentence(earlier)):  # 2 + 3 = 5 and 3 + 2 = 6
                 yield StatedResult(start, end, *first)
-            words = text[max(whole, start - MAX_SENTENCE_CHARS) : start] + found[0] + closed.strip(".!;:,\n")
-            yield StatedResult(start, end + len(closed), words, *found[1:])
+            words = text[max(whole, start - MAX_SENTENCE_CHARS) : start] + parsed[0] + closed.strip(".!;:,\n")
+            yield StatedResult(start, end + len(closed), words, *parsed[1:])
         start = end + len(closed)
         whole = start if closed in ".!?\n" else whole
 
@@ -77,9 +77,9 @@ def _parse_sentence(sentence: str) -> tuple[str, str, str] | None:
             even = all(_side_value(side) == str(value) for side in between)
             return plain[: chain.start()], subject, chain[2] if even else ""
     result = _RESULT.search(plain)
-    if result and (said := result[2] or result[3] or result[4]):
+    if result and (stated_value := result[2] or result[3] or result[4]):
         subject = " ".join((result[1] or plain[: result.start()]).lower().split())
-        return plain[: result.start()], subject, said
+        return plain[: result.start()], subject, stated_value
     return None
 
 

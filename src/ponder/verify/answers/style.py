@@ -61,45 +61,47 @@ def find_style(name: str) -> AnswerStyle:
     raise UnknownName("style of answers", name, ANSWER_STYLES)
 
 
-def answer_instruction(style: AnswerStyle, wanted: AnswerSpec = ANY_ANSWER) -> str:
+def answer_instruction(style: AnswerStyle, spec: AnswerSpec = ANY_ANSWER) -> str:
     """What is said after the question; empty where nothing is."""
     if style == "plain":
-        return wanted.plain_instruction
-    where, what = wanted.place or _FORM_INSTRUCTION[wanted.preferred_form], wanted.description
+        return spec.plain_instruction
+    place, description = spec.place or _FORM_INSTRUCTION[spec.preferred_form], spec.description
     if style == "r1":
-        plain = what in _DEFAULT_DESCRIPTIONS and not wanted.notation and not wanted.place
-        return "" if plain else f"{_joined('The answer is', what.rstrip(','), wanted.place)}{wanted.notation}."
+        plain = description in _DEFAULT_DESCRIPTIONS and not spec.notation and not spec.place
+        return "" if plain else f"{_joined('The answer is', description.rstrip(','), spec.place)}{spec.notation}."
     if style == "direct":
-        alone = wanted.allow_bare and not wanted.place
-        told = _joined("Give only", what.rstrip(","), "") if alone else _joined("Give only", what, where)
-        return f"{told}{wanted.notation}, without explanation."
-    verb = "give" if wanted.place else _VERB.get(wanted.preferred_form, "give")
-    told = f"{_joined(verb, what, where)}{wanted.notation}."
-    return f"Think step by step, then {told}" if style == "cot" else told[0].upper() + told[1:]
+        alone = spec.allow_bare and not spec.place
+        instruction = (
+            _joined("Give only", description.rstrip(","), "") if alone else _joined("Give only", description, place)
+        )
+        return f"{instruction}{spec.notation}, without explanation."
+    verb = "give" if spec.place else _VERB.get(spec.preferred_form, "give")
+    instruction = f"{_joined(verb, description, place)}{spec.notation}."
+    return f"Think step by step, then {instruction}" if style == "cot" else instruction[0].upper() + instruction[1:]
 
 
-def question_with_instruction(question: str, style: AnswerStyle, wanted: AnswerSpec = ANY_ANSWER) -> str:
+def question_with_instruction(question: str, style: AnswerStyle, spec: AnswerSpec = ANY_ANSWER) -> str:
     """The question, and how to answer it."""
-    said = answer_instruction(style, wanted)
-    return f"{question}{wanted.separator}{said}" if said else question
+    instruction = answer_instruction(style, spec)
+    return f"{question}{spec.separator}{instruction}" if instruction else question
 
 
-def accepted_forms(style: AnswerStyle, wanted: AnswerSpec = ANY_ANSWER) -> tuple[AnswerForm, ...]:
+def accepted_forms(style: AnswerStyle, spec: AnswerSpec = ANY_ANSWER) -> tuple[AnswerForm, ...]:
     """What the verifier reads, the form that was asked for first: gold is written in that one."""
     if style == "plain":
-        return wanted.forms
-    first: AnswerForm = "tag" if style == "r1" else wanted.preferred_form
-    delimited = (first, *(form for form in wanted.forms if form not in (first, "bare")))
-    return ("bare", *delimited) if style == "direct" and wanted.allow_bare else delimited
+        return spec.forms
+    first: AnswerForm = "tag" if style == "r1" else spec.preferred_form
+    delimited = (first, *(form for form in spec.forms if form not in (first, "bare")))
+    return ("bare", *delimited) if style == "direct" and spec.allow_bare else delimited
 
 
-def gold_completion(answer: str, style: AnswerStyle, form: AnswerForm, worked: str = "") -> str:
+def gold_completion(answer: str, style: AnswerStyle, form: AnswerForm, working: str = "") -> str:
     """A completion with this answer, after its working where the style has room for that."""
     if style == "r1":
         edge = "\n" if "\n" in answer else ""  # a code block begins and ends with its line
-        return f"{worked and f' {worked}'} </think> <answer>{edge}{answer}{edge}</answer>"
-    said = format_answer(answer, form)
-    return f"{worked}\n{said}" if worked and style != "direct" and form != "bare" else said
+        return f"{working and f' {working}'} </think> <answer>{edge}{answer}{edge}</answer>"
+    formatted = format_answer(answer, form)
+    return f"{working}\n{formatted}" if working and style != "direct" and form != "bare" else formatted
 
 
 def _joined(*words: str) -> str:

@@ -43,5 +43,5 @@ def _tested(code: str, tests: Sequence[str]) -> str:
 def _has(row: Mapping[str, Any], *keys: str) -> None:
     for key in keys:
         if not row.get(key):
-            known = row.get("task_id", "?")
-            raise TaskError(f"problem {known} has no {key!r}; it cannot be graded, so leave the row out")
+            task_id = row.get("task_id", "?")
+            raise TaskError(f"problem {task_id} has no {key!r}; it cannot be graded, so leave the row out")

@@ -61,12 +61,12 @@ def find_program(program: str) -> str:
     """Where a program lies, or `SandboxError`."""
     if program.startswith("./"):
         return program
-    found = shutil.which(program, path=JAIL_PATH)
-    if found is None:
+    path = shutil.which(program, path=JAIL_PATH)
+    if path is None:
         raise SandboxError(
             f"{program} is not installed where the jail can see it ({JAIL_PATH}); install it, or leave the language out"
         )
-    return found
+    return path
 
 
 def build(jail: Sandbox, lang: ProgrammingLanguage, source: str) -> tuple[dict[str, bytes], ProgramResult | None]:
@@ -78,8 +78,8 @@ def build(jail: Sandbox, lang: ProgrammingLanguage, source: str) -> tuple[dict[s
         return {}, None
     compiler = " ".join([find_program(lang.compiler[0]), *lang.compiler[1:]])
     command = ["/bin/sh", "-c", f"{compiler} && exec cat program"]
-    made, ran = jail.run_program(command, b"", {lang.file: source.encode("utf-8", "replace")}, COMPILER_LIMITS)
-    return {"program": made}, None if ran.run_status == "done" and made else ran
+    binary, result = jail.run_program(command, b"", {lang.file: source.encode("utf-8", "replace")}, COMPILER_LIMITS)
+    return {"program": binary}, None if result.run_status == "done" and binary else result
 
 
 def run(

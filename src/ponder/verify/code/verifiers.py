@@ -66,8 +66,8 @@ class CodeVerifier(TextVerifier):
 
     def verify(self, text: str, gold: Any) -> Score:
         row = self.checked_row(gold)
-        found = extract_program(text, self.tags)
-        return Score(0.0, found.reason) if found.answer is None else self.grade_program(found.answer, row)
+        program = extract_program(text, self.tags)
+        return Score(0.0, program.reason) if program.answer is None else self.grade_program(program.answer, row)
 
     @property
     def tags(self) -> frozenset[str]:
@@ -113,8 +113,8 @@ class CodeVerifier(TextVerifier):
     def _score(self, passed: int, total: int, why: str) -> Score:
         if passed == total:
             return Score(1.0, "right")
-        told = f"{why}; passed {passed} of {total}"
-        return Score(passed / total if self.partial_credit else 0.0, told)
+        reason = f"{why}; passed {passed} of {total}"
+        return Score(passed / total if self.partial_credit else 0.0, reason)
 
 
 @dataclass(frozen=True)
@@ -188,55 +188,55 @@ class OutputTests(CodeVerifier):
                 bad_data(f"the test {repr_for_reason(test)} has no text under 'stdout'")
             if not isinstance(test.get("stdin", ""), str | None):
                 bad_data(f"the test's 'stdin' is {repr_for_reason(test['stdin'])}; it must be text")
-        spoken = None if self.language == "python" else languages.find_language(self.language)
-        beside: dict[str, bytes] = {}
-        if spoken is not None:
-            beside, failed = languages.build(self.jail, spoken, source)
+        language = None if self.language == "python" else languages.find_language(self.language)
+        files: dict[str, bytes] = {}
+        if language is not None:
+            files, failed = languages.build(self.jail, language, source)
             if failed is not None:
                 return _compile_error_score(failed)
         passed, why = 0, ""
         for at, test in enumerate(tests):
             stdin = test.get("stdin") or ""
-            if spoken is None:
-                ran = self.jail.run_script(source, stdin, self.limits)
+            if language is None:
+                result = self.jail.run_script(source, stdin, self.limits)
             else:
-                ran = languages.run(self.jail, spoken, source, beside, stdin, self.limits)
-            if ran.run_status == "lost":
-                return Score(None, f"crashed: {ran.detail}")
-            if ran.run_status == "done" and self._matches(ran.stdout, test["stdout"]):
+                result = languages.run(self.jail, language, source, files, stdin, self.limits)
+            if result.run_status == "lost":
+                return Score(None, f"crashed: {result.detail}")
+            if result.run_status == "done" and self._matches(result.stdout, test["stdout"]):
                 passed += 1
             elif not why:
-                why = f"{_why(ran)} (test {at + 1})"
+                why = f"{_why(result)} (test {at + 1})"
                 if not self.partial_credit:  # one failure decides
                     return Score(0.0, why)
         return self._score(passed, len(tests), why)
 
-    def _matches(self, written: str, expected: str) -> bool:
+    def _matches(self, stdout: str, expected: str) -> bool:
         if self.compare == "exact":
-            return written == expected
+            return stdout == expected
         if self.compare == "words":
-            return written.split() == expected.split()
-        return _lines(written) == _lines(expected)
+            return stdout.split() == expected.split()
+        return _lines(stdout) == _lines(expected)
 
 
 def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().split("\n")]
 
 
-def _why(ran: ProgramResult) -> str:
-    if ran.run_status == "raised":
-        last = printable_line(ran.stderr.strip().rpartition("\n")[2][:200])
-        return f"raised: {last or ran.detail}"
-    return "wrong" if ran.run_status == "done" else ran.description
+def _why(result: ProgramResult) -> str:
+    if result.run_status == "raised":
+        last = printable_line(result.stderr.strip().rpartition("\n")[2][:200])
+        return f"raised: {last or result.detail}"
+    return "wrong" if result.run_status == "done" else result.description
 
 
-def _compile_error_score(ran: ProgramResult) -> Score:
-    if ran.run_status == "lost":
-        return Score(None, f"crashed: {ran.detail}")
-    if ran.run_status == "raised":
-        told = next((line for line in ran.stderr.splitlines() if "error" in line), ran.stderr[:100])
-        return Score(0.0, f"malformed: it does not compile: {printable_line(told[:200])}")
-    return Score(0.0, f"{ran.description} (compiling)")
+def _compile_error_score(result: ProgramResult) -> Score:
+    if result.run_status == "lost":
+        return Score(None, f"crashed: {result.detail}")
+    if result.run_status == "raised":
+        message = next((line for line in result.stderr.splitlines() if "error" in line), result.stderr[:100])
+        return Score(0.0, f"malformed: it does not compile: {printable_line(message[:200])}")
+    return Score(0.0, f"{result.description} (compiling)")
 
 
 @dataclass(frozen=True)

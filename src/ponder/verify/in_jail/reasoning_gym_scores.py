@@ -27,5 +27,5 @@ def dataset(name: str, settings: str) -> Any:
 
 def score(name: str, settings: str, index: int, answer: str) -> float:
     """What the data set gives for this answer to its problem number `index`."""
-    made = dataset(name, settings)
-    return float(made.score_answer(answer, made[index]))
+    problems = dataset(name, settings)
+    return float(problems.score_answer(answer, problems[index]))

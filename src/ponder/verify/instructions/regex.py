@@ -42,8 +42,12 @@ def compile_re2(pattern: str) -> Any:
     try:
         compiled = re2.compile(_SURROGATE.sub("\ufffd", pattern), options=options)
     except re2.error as error:
-        said = error.args[0].decode(errors="replace") if error.args and isinstance(error.args[0], bytes) else str(error)
-        bad_data(f"the pattern {repr_for_reason(pattern)} cannot be used: {said} (RE2 syntax: no look-around, no \\1)")
+        message = (
+            error.args[0].decode(errors="replace") if error.args and isinstance(error.args[0], bytes) else str(error)
+        )
+        bad_data(
+            f"the pattern {repr_for_reason(pattern)} cannot be used: {message} (RE2 syntax: no look-around, no \\1)"
+        )
     if compiled.programsize > MAX_REGEX_INSTRUCTIONS:
         bad_data(
             f"the pattern {repr_for_reason(pattern)} compiles to {compiled.programsize} instructions,"

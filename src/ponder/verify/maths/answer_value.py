@@ -56,8 +56,8 @@ class AnswerValue:
     @property
     def radians(self) -> bool:
         """An angle as a part of pi."""
-        named = any(unit.dimensions == (("radians", 1),) for unit in self.unit)
-        return named or (not self.unit and not self.percent and "\\pi" in self.body)
+        has_radians = any(unit.dimensions == (("radians", 1),) for unit in self.unit)
+        return has_radians or (not self.unit and not self.percent and "\\pi" in self.body)
 
     @property
     def comparable_words(self) -> str:
@@ -110,19 +110,23 @@ def is_words(text: str) -> bool:
         return False
     if any(len(word) > 3 for word in words):
         return True
-    bare = text.rstrip(".!")
-    if not bare.isalpha():
+    unpunctuated = text.rstrip(".!")
+    if not unpunctuated.isalpha():
         return False
-    vowel = re.search(r"[aeiouAEIOU]", bare)
-    return bare.lower() in _SHORT_WORDS or (len(bare) > 1 and bare.isupper()) or (len(bare) == 3 and vowel is not None)
+    vowel = re.search(r"[aeiouAEIOU]", unpunctuated)
+    return (
+        unpunctuated.lower() in _SHORT_WORDS
+        or (len(unpunctuated) > 1 and unpunctuated.isupper())
+        or (len(unpunctuated) == 3 and vowel is not None)
+    )
 
 
 def parse_answer_value(text: str) -> AnswerValue:
     """One value; it is read as an expression when it is needed as one."""
     text = text.strip()
-    bare = re.sub(r"\s", "", text)
-    if bare in _ATOMS:
-        return AnswerValue(text, words=_ATOMS[bare])
+    compact = re.sub(r"\s", "", text)
+    if compact in _ATOMS:
+        return AnswerValue(text, words=_ATOMS[compact])
     if is_words(text):
         return AnswerValue(text, words=_normal_words(text))
     inner = _TEXT.fullmatch(text)
@@ -130,8 +134,8 @@ def parse_answer_value(text: str) -> AnswerValue:
         text = inner[1].strip()
     base = _BASE.fullmatch(text)
     if base:
-        named = base[2] or base[3]
-        return AnswerValue(text, body=base[1].upper(), base=_BASES.get(named, named))
+        base_name = base[2] or base[3]
+        return AnswerValue(text, body=base[1].upper(), base=_BASES.get(base_name, base_name))
     modulus = _MODULUS.fullmatch(text)
     if modulus:
         return AnswerValue(text, body=modulus[1], base=f"mod {modulus[2]}")
@@ -157,13 +161,13 @@ def _without_unit(text: str) -> tuple[str, tuple[Unit, ...]]:
         return degrees[1].strip(), parse_unit("degree") or ()
     match = _UNIT.fullmatch(text)
     if match:
-        named = match["text"] is not None
-        words = re.sub(r"\\text\s*\{([^{}]*)\}", r"\1 ", match["text"]) if named else match["plain"]
-        if named or (len(words) > 1 and not set(words.split()) & (FUNCTIONS | {"pi", "sqrt"})):
-            found = parse_unit(words, match["power"] or "")
-            if found is None:
+        in_text_command = match["text"] is not None
+        words = re.sub(r"\\text\s*\{([^{}]*)\}", r"\1 ", match["text"]) if in_text_command else match["plain"]
+        if in_text_command or (len(words) > 1 and not set(words.split()) & (FUNCTIONS | {"pi", "sqrt"})):
+            unit = parse_unit(words, match["power"] or "")
+            if unit is None:
                 raise UnreadableAnswer("malformed")
-            return match["body"].strip(), found if any(found) else ()
+            return match["body"].strip(), unit if any(unit) else ()
     attached = _ATTACHED.fullmatch(text)
     if attached:
         return attached[1], parse_unit(attached[2], attached[3] or "") or ()

@@ -31,21 +31,21 @@ class ComparisonRules:
 def compare_answers(gold: AnswerStructure, answer: AnswerStructure, rules: ComparisonRules = ComparisonRules()) -> str:
     """The verdict on the whole answer."""
     if isinstance(answer, Relation):
-        return _relation(gold, answer, rules)
+        return _compare_relation(gold, answer, rules)
     if isinstance(gold, Relation):
         # x = 42 says 42, and x \in S says S; an equation between expressions says neither side.
-        named = bool(gold.name) and gold.op in ("=", r"\in", r"\equiv")
-        return compare_answers(gold.right, answer, rules) if named else WRONG
+        assigns_name = bool(gold.name) and gold.op in ("=", r"\in", r"\equiv")
+        return compare_answers(gold.right, answer, rules) if assigns_name else WRONG
     if isinstance(gold, ValueGroup) and isinstance(answer, ValueGroup):
-        return _groups(gold, answer, rules)
+        return _compare_groups(gold, answer, rules)
     if isinstance(gold, AnswerValue) and isinstance(answer, AnswerValue):
-        return RIGHT if _leaves(gold, answer, rules) else WRONG
+        return RIGHT if _same_leaf(gold, answer, rules) else WRONG
     if isinstance(answer, ValueGroup) and answer.kind in ("list", "set", "union"):
         return "several answers"
     return WRONG
 
 
-def _groups(gold: ValueGroup, answer: ValueGroup, rules: ComparisonRules) -> str:
+def _compare_groups(gold: ValueGroup, answer: ValueGroup, rules: ComparisonRules) -> str:
     answer, gold = _as_tuple(gold, answer), _as_tuple(answer, gold)
     # A vector may be written as a tuple; a pair that is written as a vector may have been meant as an interval.
     alike = {gold.kind, answer.kind} <= {"list", "set"} or (gold.kind, answer.kind) == ("<>", "()")
@@ -55,13 +55,13 @@ def _groups(gold: ValueGroup, answer: ValueGroup, rules: ComparisonRules) -> str
         return WRONG
     if not gold.unordered:
         pairs = zip(gold.parts, answer.parts, strict=True)
-        return RIGHT if all(_part(g, a, rules) for g, a in pairs) else WRONG
+        return RIGHT if all(_same_part(g, a, rules) for g, a in pairs) else WRONG
     left = list(answer.parts)
     for part in gold.parts:
-        found = next((n for n, other in enumerate(left) if _part(part, other, rules)), None)
-        if found is None:
+        match = next((n for n, other in enumerate(left) if _same_part(part, other, rules)), None)
+        if match is None:
             return WRONG
-        left.pop(found)
+        left.pop(match)
     return RIGHT
 
 
@@ -73,15 +73,15 @@ def _as_tuple(gold: ValueGroup, answer: ValueGroup) -> ValueGroup:
     names, values = [part.name for part in parts], tuple(part.right for part in parts)
     if gold.kind == "()" and names == sorted(set(names)) and all(re.fullmatch("[a-z]", name) for name in names):
         return ValueGroup("()", values)
-    bare = {name.partition("_")[0] for name in names}
+    stems = {name.partition("_")[0] for name in names}
     return (
         ValueGroup("list", values)
-        if gold.kind in ("list", "set") and len(bare) == 1 and len(set(names)) > 1
+        if gold.kind in ("list", "set") and len(stems) == 1 and len(set(names)) > 1
         else answer
     )
 
 
-def _part(gold: AnswerStructure, answer: AnswerStructure, rules: ComparisonRules) -> bool:
+def _same_part(gold: AnswerStructure, answer: AnswerStructure, rules: ComparisonRules) -> bool:
     """One part against one: here a = 1 is not 1, since the name tells which part it is."""
     if isinstance(gold, Relation) != isinstance(answer, Relation) or not _may_match(gold, answer, rules):
         return False
@@ -107,7 +107,7 @@ def _may_match(gold: AnswerStructure, answer: AnswerStructure, rules: Comparison
     )
 
 
-def _relation(gold: AnswerStructure, answer: Relation, rules: ComparisonRules) -> str:
+def _compare_relation(gold: AnswerStructure, answer: Relation, rules: ComparisonRules) -> str:
     if not isinstance(gold, Relation):
         if answer.op == r"\in" and answer.name:
             return compare_answers(gold, answer.right, rules) if _is_set(gold) else WRONG
@@ -117,7 +117,7 @@ def _relation(gold: AnswerStructure, answer: Relation, rules: ComparisonRules) -
         return compare_answers(gold, answer.right, rules) if answer.name else "several answers"
     if gold.op == answer.op and gold.name and gold.name == answer.name:
         return compare_answers(gold.right, answer.right, rules)
-    return RIGHT if _equivalent(gold, answer) else WRONG
+    return RIGHT if _equivalent_relations(gold, answer) else WRONG
 
 
 def _is_set(shape: AnswerStructure) -> bool:
@@ -129,7 +129,7 @@ def _is_set(shape: AnswerStructure) -> bool:
 _MIRROR = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
 
 
-def _equivalent(gold: Relation, answer: Relation) -> bool:
+def _equivalent_relations(gold: Relation, answer: Relation) -> bool:
     """Two forms of one equation or inequality: what is zero in one is a constant times what is zero in the other."""
     if gold.op not in ("=", *_MIRROR) or answer.op not in ("=", *_MIRROR):
         return gold.op == answer.op and all(
@@ -170,7 +170,7 @@ _LETTER_UNIT = re.compile(r"(.*[0-9}])\s?(?:\\text\{)?([mgshlLVWJN])\}?")
 _RADIANS = parse_unit("radian") or ()
 
 
-def _leaves(gold: AnswerValue, answer: AnswerValue, rules: ComparisonRules) -> bool:
+def _same_leaf(gold: AnswerValue, answer: AnswerValue, rules: ComparisonRules) -> bool:
     if gold.words or answer.words:
         if gold.choice_letter and answer.choice_letter:
             return gold.choice_letter == answer.choice_letter
@@ -182,35 +182,35 @@ def _leaves(gold: AnswerValue, answer: AnswerValue, rules: ComparisonRules) -> b
     if gold.choice_letter:
         return gold.choice_letter == answer.choice_letter
     truth = _tree(gold, True)
-    answer = _renamed(gold, answer, truth)
+    answer = _match_symbols(gold, answer, truth)
     functions = applied_function_names(gold.body, answer.body)
     if functions:
         truth = gold.applied(functions)
-    given = answer.applied(functions)
-    if not given.symbols() <= truth.symbols():
+    tree = answer.applied(functions)
+    if not tree.symbols() <= truth.symbols():
         return False  # x - x + 42 is not worked out
     if gold.degrees != answer.degrees and (gold.radians or answer.radians):
-        return same_value(_turned(given, answer), _turned(truth, gold), rules.tolerance)
-    if rules.require_evaluated and is_evaluated(truth) and not is_evaluated(given, truth):
+        return same_value(_in_radians(tree, answer), _in_radians(truth, gold), rules.tolerance)
+    if rules.require_evaluated and is_evaluated(truth) and not is_evaluated(tree, truth):
         return False
     if gold.percent != answer.percent and (gold.unit or answer.unit):
         return False
     return any(
-        _same_value(truth, gold.percent, _scaled(given, factor), answer.percent, rules.tolerance)
+        _same_value(truth, gold.percent, _scale(tree, factor), answer.percent, rules.tolerance)
         for factor in conversion_factors(gold.unit, answer.unit)
     )
 
 
-def _turned(node: ExpressionNode, of: AnswerValue) -> ExpressionNode:
+def _in_radians(node: ExpressionNode, of: AnswerValue) -> ExpressionNode:
     """As an angle in radians."""
     return ExpressionNode("degrees", (node,)) if of.degrees else node
 
 
-def _scaled(node: ExpressionNode, factor: Fraction) -> ExpressionNode:
+def _scale(node: ExpressionNode, factor: Fraction) -> ExpressionNode:
     return node if factor == 1 else ExpressionNode("mul", (ExpressionNode("number", number=factor), node))
 
 
-def _renamed(gold: AnswerValue, answer: AnswerValue, truth: ExpressionNode) -> AnswerValue:
+def _match_symbols(gold: AnswerValue, answer: AnswerValue, truth: ExpressionNode) -> AnswerValue:
     """The answer with its letters as the gold means them: 5 m is a length where the gold has no variable, j is the
     imaginary unit where the gold has i, and c the constant of integration where the gold has C."""
     if not answer.symbols or answer.symbols <= truth.symbols():

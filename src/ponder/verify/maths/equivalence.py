@@ -46,13 +46,13 @@ _NO_VALUE = (Undefined, ArithmeticError, ValueError)
 def approximate_values(node: ExpressionNode) -> tuple[complex, ...]:
     """A few digits of the value at each point, to tell most expressions apart at once; empty where there are none."""
     names = node.symbols()
-    found: list[complex] = []
+    values: list[complex] = []
     try:
         for point in range(2 if names else 1):
-            found.append(complex(Evaluator(draw_point(names, point, ""), DEFAULT_DIGITS).value(node)))
+            values.append(complex(Evaluator(draw_point(names, point, ""), DEFAULT_DIGITS).value(node)))
     except (*_NO_VALUE, UnreadableAnswer):
         return ()
-    return tuple(found)
+    return tuple(values)
 
 
 def same_value(answer: ExpressionNode, gold: ExpressionNode, tolerance: float = 0.0) -> bool:
@@ -102,15 +102,15 @@ def proportional(answer: ExpressionNode, gold: ExpressionNode) -> Fraction | flo
     ratios: list[Value] = []
     sure = MIN_DIGITS_TO_AGREE
     for point in range(_points(answer, gold)):
-        given = draw_point(names, point, seed, beyond)
+        coordinates = draw_point(names, point, seed, beyond)
         try:
-            first = Evaluator(given, DEFAULT_DIGITS)
+            first = Evaluator(coordinates, DEFAULT_DIGITS)
             first.value(answer), first.value(gold)
             digits = max(MIN_DIGITS_TO_AGREE, _digits_for(first))
             if digits > MAX_DIGITS:
                 return None
             sure = max(sure, digits - int(first.weight) - 30)
-            evaluator = Evaluator(given, digits)
+            evaluator = Evaluator(coordinates, digits)
             ratios.append(evaluator.divided(evaluator.value(answer), evaluator.value(gold)))
         except _NO_VALUE:
             continue
@@ -128,13 +128,13 @@ def proportional(answer: ExpressionNode, gold: ExpressionNode) -> Fraction | flo
 def _agree(
     answer: ExpressionNode,
     gold: ExpressionNode,
-    given: Mapping[str, Fraction],
+    coordinates: Mapping[str, Fraction],
     tolerance: float,
     limit: int = MAX_DIGITS,
 ) -> bool | None:
     """At one point; None where the gold has no value, or no real one and the answer another."""
     try:
-        quick = Evaluator(given, DEFAULT_DIGITS)
+        quick = Evaluator(coordinates, DEFAULT_DIGITS)
         truth = quick.value(gold)
     except _NO_VALUE:
         return None
@@ -143,40 +143,40 @@ def _agree(
     if not isinstance(truth, Fraction) and _digits_for(quick) > limit:
         raise OutsideGrammar
     try:
-        found = quick.value(answer)
+        value = quick.value(answer)
     except _NO_VALUE:
         return False
     if tolerance:
-        return bool(size(subtract(found, truth)) <= tolerance * size(truth))
-    if isinstance(found, Fraction) and isinstance(truth, Fraction):
-        return found == truth
+        return bool(size(subtract(value, truth)) <= tolerance * size(truth))
+    if isinstance(value, Fraction) and isinstance(truth, Fraction):
+        return value == truth
     sure = DEFAULT_DIGITS - 15 - quick.lost
     if (
         sure > 0
-        and size(subtract(found, truth))
-        > max(size(found), size(truth)) * mpmath_context(DEFAULT_DIGITS).mpf(10) ** -sure
+        and size(subtract(value, truth))
+        > max(size(value), size(truth)) * mpmath_context(DEFAULT_DIGITS).mpf(10) ** -sure
     ):
         # Branches may differ for a variable where the gold is not real.
-        return None if given and not isinstance(truth, Fraction) and truth.imag != 0 else False
-    return _agree_closely(answer, gold, given, quick)
+        return None if coordinates and not isinstance(truth, Fraction) and truth.imag != 0 else False
+    return _agree_closely(answer, gold, coordinates, quick)
 
 
 def _agree_closely(
-    answer: ExpressionNode, gold: ExpressionNode, given: Mapping[str, Fraction], quick: Evaluator
+    answer: ExpressionNode, gold: ExpressionNode, coordinates: Mapping[str, Fraction], quick: Evaluator
 ) -> bool | None:
     """With the digits that it takes; what the answer alone makes too many to work out is not the gold."""
     digits = max(MIN_DIGITS_TO_AGREE, _digits_for(quick))
     if digits > MAX_DIGITS or digits * (_functions(answer) + _functions(gold)) > MAX_DIGITS_TIMES_FUNCTIONS:
         raise UnreadableAnswer("too large")
-    evaluator = Evaluator(given, digits)
-    found, truth = evaluator.value(answer), evaluator.value(gold)
-    difference = size(subtract(found, truth, digits), digits)
+    evaluator = Evaluator(coordinates, digits)
+    value, truth = evaluator.value(answer), evaluator.value(gold)
+    difference = size(subtract(value, truth, digits), digits)
     mp = mpmath_context(digits)
     near = mp.mpf(10) ** -(digits - int(quick.weight) - 30)
     noise = mp.mpf(10) ** -(digits - int(quick.weight) - 10)
-    if difference <= near * max(size(found, digits), size(truth, digits)) or difference <= noise:
+    if difference <= near * max(size(value, digits), size(truth, digits)) or difference <= noise:
         return True
-    return None if given and not isinstance(truth, Fraction) and truth.imag != 0 else False
+    return None if coordinates and not isinstance(truth, Fraction) and truth.imag != 0 else False
 
 
 def _digits_for(evaluator: Evaluator) -> int:

@@ -57,19 +57,19 @@ _contexts = threading.local()
 def mpmath_context(digits: int) -> Any:
     """A context of this thread's own: mpmath changes the precision of a context while it works."""
     digits = DEFAULT_DIGITS if digits <= DEFAULT_DIGITS else 200 if digits <= 200 else -(-digits // 400) * 400
-    found = getattr(_contexts, f"digits{digits}", None)
-    if found is None:
+    context = getattr(_contexts, f"digits{digits}", None)
+    if context is None:
         from mpmath import MPContext  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
-        found = MPContext()
-        found.dps = digits
-        setattr(_contexts, f"digits{digits}", found)
-    return found
+        context = MPContext()
+        context.dps = digits
+        setattr(_contexts, f"digits{digits}", context)
+    return context
 
 
 class Evaluator:
-    def __init__(self, given: Mapping[str, Fraction], digits: int) -> None:
-        self.given, self.mp = given, mpmath_context(digits)
+    def __init__(self, coordinates: Mapping[str, Fraction], digits: int) -> None:
+        self.coordinates, self.mp = coordinates, mpmath_context(digits)
         self.weight = self.lost = 0.0  # decimal digits
         self.work = 0  # bits
 
@@ -98,8 +98,8 @@ class Evaluator:
         return Fraction(2 * int.from_bytes(hashlib.sha256(f"{name}({shown})".encode()).digest()[:5]) + 1, 1 << 40)
 
     def symbol(self, name: str) -> Value:
-        if name in self.given:
-            return self.given[name]
+        if name in self.coordinates:
+            return self.coordinates[name]
         return {"pi": +self.mp.pi, "e": +self.mp.e, "i": self.mp.mpc(0, 1)}[name]
 
     def rounded(self, value: Value) -> Value:
@@ -249,9 +249,9 @@ class Evaluator:
         inside = max(0, self.bits(a)) * DIGITS_PER_BIT
         # What the argument's own size takes, and where a function comes near to its limit: tanh(99) is 1 - 10^-86.
         self.weight += 2 * inside if name != "tanh" else float(abs(self.rounded(a).real)) + inside
-        found = getattr(self.mp, names.get(name, name))(self.rounded(a))
-        self.lost += inside + (0 if found == 0 else max(0, -self.bits(found)) * DIGITS_PER_BIT)
-        return found
+        result = getattr(self.mp, names.get(name, name))(self.rounded(a))
+        self.lost += inside + (0 if result == 0 else max(0, -self.bits(result)) * DIGITS_PER_BIT)
+        return result
 
 
 @lru_cache(maxsize=64)

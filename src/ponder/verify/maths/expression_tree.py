@@ -64,18 +64,18 @@ def parse_expression(text: str, functions: frozenset[str] = frozenset()) -> Expr
 
 def _tokens(text: str) -> list[str]:
     """Numbers, commands without their backslash (marked by one before), single letters and signs."""
-    found: list[str] = []
+    tokens: list[str] = []
     for match in _TOKEN.finditer(text):
         number, command, escaped, word, sign = match.groups()
         if number:
-            found.append(number)
+            tokens.append(number)
         elif command:
-            found.append("\\" + command)
+            tokens.append("\\" + command)
         elif word:
-            found.extend(_letters(word))
+            tokens.extend(_letters(word))
         else:
-            found.append(sign or "\\" + escaped)
-    return found
+            tokens.append(sign or "\\" + escaped)
+    return tokens
 
 
 def _letters(word: str) -> list[str]:
@@ -97,9 +97,9 @@ class _Parser:
     def peek(self) -> str:
         return self.tokens[self.at]
 
-    def take(self, wanted: str = "") -> str:
+    def take(self, expected: str = "") -> str:
         token = self.tokens[self.at]
-        if not token or (wanted and token != wanted):
+        if not token or (expected and token != expected):
             raise UnreadableAnswer("malformed")
         self.at += 1
         return token

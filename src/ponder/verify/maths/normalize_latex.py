@@ -36,8 +36,8 @@ _STRANGE = re.compile(r"[^\x20-\x7e]")
 
 # In this order: each rule reads what those above it left.
 _RULES = tuple(
-    (re.compile(pattern), written)
-    for pattern, written in (
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
         (r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|boldmath)(?![A-Za-z])", " "),
         (r"\\(?:left|right|middle|[bB]igg?[lrm]?)(?![A-Za-z])\s*", ""),
         (r"\\(?:color|textcolor)\s*\{[A-Za-z]{1,20}\}", ""),
@@ -82,8 +82,8 @@ def normalize_latex(text: str) -> str:
         raise UnreadableAnswer("malformed")
     if "\\over" in text:
         text = _over(text)
-    for pattern, written in _RULES:
-        text = pattern.sub(written, text)
+    for pattern, replacement in _RULES:
+        text = pattern.sub(replacement, text)
     return _SPACES.sub(" ", text).strip()
 
 
@@ -107,13 +107,13 @@ def _over(text: str) -> str:
 def _edge(text: str, at: int, step: int) -> int:
     """Where the braces around this place begin or end; the text's own end where there are none."""
     depth = 0
-    here = at - 1 if step < 0 else at
-    while 0 <= here < len(text):
-        if text[here] in "{}" and text[here - 1 : here] != "\\":
-            depth += 1 if (text[here] == "{") == (step > 0) else -1
+    index = at - 1 if step < 0 else at
+    while 0 <= index < len(text):
+        if text[index] in "{}" and text[index - 1 : index] != "\\":
+            depth += 1 if (text[index] == "{") == (step > 0) else -1
             if depth < 0:
-                return here + 1 if step < 0 else here
-        here += step
+                return index + 1 if step < 0 else index
+        index += step
     return 0 if step < 0 else len(text)
 
 

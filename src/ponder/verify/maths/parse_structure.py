@@ -52,9 +52,9 @@ def parse_structure(text: str, depth: int = 0) -> AnswerStructure:
         text = _THOUSANDS.sub(lambda m: m[0].replace(",", ""), text)
     tokens = list(_scan(text))
     for split in (_union, _list, _relation, _ratio):
-        found = split(tokens, depth)
-        if found is not None:
-            return found
+        structure = split(tokens, depth)
+        if structure is not None:
+            return structure
     return _matrix(text, depth) or _bracketed(text, tokens, depth) or _signed(text)
 
 
@@ -103,12 +103,12 @@ def _union(tokens: list[_Token], depth: int) -> AnswerStructure | None:
     parts = _split(tokens, _UNION)
     if len(parts) == 1:
         return None
-    named = ""
+    variable = ""
     head = re.match(r"\s*([A-Za-z])\s*\\in(?![A-Za-z])", parts[0])
     if head:
-        named, parts[0] = head[1], parts[0][head.end() :]
+        variable, parts[0] = head[1], parts[0][head.end() :]
     union = ValueGroup("union", tuple(parse_structure(part, depth + 1) for part in parts))
-    return Relation(r"\in", parse_answer_value(named), union) if named else union
+    return Relation(r"\in", parse_answer_value(variable), union) if variable else union
 
 
 def _list(tokens: list[_Token], depth: int) -> AnswerStructure | None:
@@ -134,10 +134,10 @@ def _oxford(texts: list[str]) -> bool:
 
 def _spliced(parts: Iterator[AnswerStructure]) -> tuple[AnswerStructure, ...]:
     """With 1 \\pm 2 as the two values it stands for."""
-    found: list[AnswerStructure] = []
+    values: list[AnswerStructure] = []
     for part in parts:
-        found.extend(part.parts if isinstance(part, ValueGroup) and part.kind == "list" else (part,))
-    return tuple(found)
+        values.extend(part.parts if isinstance(part, ValueGroup) and part.kind == "list" else (part,))
+    return tuple(values)
 
 
 def _unassigned(parts: tuple[AnswerStructure, ...]) -> tuple[AnswerStructure, ...]:

@@ -52,14 +52,14 @@ def parse_plain_number(text: str, is_gold: bool = False) -> Number:
     return Number(-value if "-" in (match["outer"], match["inner"]) else value, percent, unit=unit)
 
 
-def _unit(words: str, power: str, currency: str, trusted: bool) -> tuple[Unit, ...] | None:
+def _unit(words: str, power: str, currency: str, is_gold: bool) -> tuple[Unit, ...] | None:
     """What the words and signs around a figure say it counts; None where they are no unit."""
-    found = parse_unit(words, power)
-    if found is None and trusted:
-        found = (Unit(counted_noun=words.lower().removesuffix("s")),)
-    if found == (NO_UNIT,):
-        found = parse_unit(_CURRENCY[currency]) if currency else ()
-    return found
+    unit = parse_unit(words, power)
+    if unit is None and is_gold:
+        unit = (Unit(counted_noun=words.lower().removesuffix("s")),)
+    if unit == (NO_UNIT,):
+        unit = parse_unit(_CURRENCY[currency]) if currency else ()
+    return unit
 
 
 def numbers_equal(answer: str, gold: str, tolerance: float = 0.0) -> bool:
@@ -91,10 +91,10 @@ def _close(answer: Fraction, gold: Fraction, tolerance: float) -> bool:
     return answer == gold if not tolerance else abs(answer - gold) <= Fraction(tolerance) * abs(gold)
 
 
-def is_unreduced_fraction(written: str, number: Number, gold: str) -> bool:
+def is_unreduced_fraction(answer: str, number: Number, gold: str) -> bool:
     """A fraction of a whole value where the gold is none: 84/2 for 42 may be nothing but the question."""
     whole = number.value is not None and number.value.denominator == 1
-    return whole and _FRACTION.search(written) is not None and not _FRACTION.search(gold)
+    return whole and _FRACTION.search(answer) is not None and not _FRACTION.search(gold)
 
 
 _FRACTION = re.compile(r"[0-9}]\s?/\s?[0-9{]|frac")

@@ -174,11 +174,11 @@ def parse_unit(words: str, power: str = "") -> tuple[Unit, ...] | None:
     words = " ".join((words + power).replace("\\", " ").split())
     if not words:
         return (NO_UNIT,)
-    found = _parse_compound_unit(words)
-    if found:
-        return found
-    things = _counted_noun(words)
-    return (Unit(counted_noun=things),) if things else None
+    units = _parse_compound_unit(words)
+    if units:
+        return units
+    noun = _counted_noun(words)
+    return (Unit(counted_noun=noun),) if noun else None
 
 
 def _parse_compound_unit(words: str) -> tuple[Unit, ...]:
@@ -199,13 +199,13 @@ def _parse_compound_unit(words: str) -> tuple[Unit, ...]:
             power = {"²": 2, "³": 3, "squared": 2, "cubed": 3}.get(low) or int(re.sub(r"[^0-9-]", "", token))
             if last is None:
                 return ()
-            readings = [_multiply_unit(before, meant, sign * power) for before, meant in last]
+            readings = [_multiply_unit(before, meaning, sign * power) for before, meaning in last]
             last = None
         elif low in _POWERS and last is None:
             pending = _POWERS[low]
         elif meanings := _unit_meanings(token):
-            last = [(before, meant) for before in readings for meant in meanings]
-            readings = [_multiply_unit(before, meant, sign * pending) for before, meant in last]
+            last = [(before, meaning) for before in readings for meaning in meanings]
+            readings = [_multiply_unit(before, meaning, sign * pending) for before, meaning in last]
             pending = 1
         else:
             return ()
@@ -269,21 +269,21 @@ def conversion_factors(one: tuple[Unit, ...], other: tuple[Unit, ...]) -> tuple[
 
     A figure without a unit may have any. Things are the same by their name.
     """
-    found: list[Fraction] = []
+    factors: list[Fraction] = []
     for a in one or (NO_UNIT,):
         for b in other or (NO_UNIT,):
             if not a or not b:
-                found.append(Fraction(1))
+                factors.append(Fraction(1))
             elif a.counted_noun or b.counted_noun:
                 if a.counted_noun == b.counted_noun or "unit" in (a.counted_noun, b.counted_noun):
-                    found.append(Fraction(1))
+                    factors.append(Fraction(1))
             elif {a.dimensions, b.dimensions} in _DEGREES:
-                found.append(Fraction(1))
+                factors.append(Fraction(1))
             elif a.dimensions == b.dimensions:
-                found.append(b.size / a.size)
+                factors.append(b.size / a.size)
             elif _generic(a) or _generic(b):
-                found.append(Fraction(1))
-    return tuple(dict.fromkeys(found))
+                factors.append(Fraction(1))
+    return tuple(dict.fromkeys(factors))
 
 
 _ANGLE = (("angle", 1),)

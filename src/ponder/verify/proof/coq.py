@@ -97,7 +97,7 @@ class Coq(ProofVerifier):
         if summary.unsafe:
             return Score(0.0, f"wrong: a check of the kernel was turned off for {', '.join(summary.unsafe)}")
         if own := [name for name in summary.axioms if name.startswith(("Judged.Candidate.", "Judged.Check."))]:
-            return Score(0.0, f"wrong: the proof assumes {', '.join(_bare(name) for name in own)}")
+            return Score(0.0, f"wrong: the proof assumes {', '.join(_short_name(name) for name in own)}")
         printed = _compile("Print", _PRINT, files, self.limits, self.tools)
         score_unfinished(printed, "Print Assumptions", blamed=False)
         if not printed.passed:
@@ -160,12 +160,12 @@ _ERROR = re.compile(r'^(?:File "[^"\n]*", line (\d+), characters (\d+)-(\d+):\n)
 
 def message(errors: str, prefix: int = 0) -> str:
     """The last error Coq reported, its line counted from the start of the proof, without paths."""
-    found = list(_ERROR.finditer(errors))
-    if not found:
+    matches = list(_ERROR.finditer(errors))
+    if not matches:
         return shorten_message(errors) or "no message"
-    said = _unplaced(errors)
-    line, start, end = found[-1].groups()
-    return said if line is None else f"line {int(line) - prefix}, characters {start}-{end}: {said}"
+    text = _unplaced(errors)
+    line, start, end = matches[-1].groups()
+    return text if line is None else f"line {int(line) - prefix}, characters {start}-{end}: {text}"
 
 
 def _unplaced(errors: str) -> str:
@@ -194,10 +194,10 @@ _SECTION = re.compile(r"^\* ([^:\n]+):(.*\n(?:  .*\n)*)", re.MULTILINE)
 def parse_coqchk_context(output: str) -> CoqContext:
     """Read the summary; `Undecided` where it does not look as it should, since then nothing is known."""
     sections = _SECTION.findall(output)
-    found = {heading: body.strip() for heading, body in sections}
-    if sorted(heading for heading, _ in sections) != sorted(_HEADINGS) or found["Theory"] != "Set is predicative":
+    body_of = {heading: body.strip() for heading, body in sections}
+    if sorted(heading for heading, _ in sections) != sorted(_HEADINGS) or body_of["Theory"] != "Set is predicative":
         raise CheckerFailed(f"crashed: coqchk's summary cannot be read: {shorten_message(output)}")
-    axioms, *unsafe = ([] if found[heading] == "<none>" else found[heading].split() for heading in _HEADINGS[1:])
+    axioms, *unsafe = ([] if body_of[heading] == "<none>" else body_of[heading].split() for heading in _HEADINGS[1:])
     return CoqContext(tuple(axioms), tuple(name for names in unsafe for name in names))
 
 
@@ -215,13 +215,13 @@ def parse_assumptions(output: str) -> tuple[str, ...]:
 
 def _allowed(name: str, axioms: tuple[str, ...], allowed: tuple[str, ...]) -> bool:
     """Whether each axiom a short name could stand for is allowed."""
-    meant = [axiom for axiom in axioms if _ends(axiom, name)]
-    return bool(meant) and all(any(_ends(axiom, each) for each in allowed) for axiom in meant)
+    candidates = [axiom for axiom in axioms if _ends(axiom, name)]
+    return bool(candidates) and all(any(_ends(axiom, each) for each in allowed) for axiom in candidates)
 
 
 def _ends(full: str, short: str) -> bool:
     return full == short or full.endswith(f".{short}")
 
 
-def _bare(name: str) -> str:
+def _short_name(name: str) -> str:
     return name.rpartition(".")[2]

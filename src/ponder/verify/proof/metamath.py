@@ -216,10 +216,10 @@ def read_metamath_output(output: str) -> Score:
 
 def message(complaint: str) -> str:
     """The first thing the program objects to, without the place in a file the reader does not have."""
-    said = _ERROR.sub("", complaint, count=1)
-    if marked := _CARETS.search(said):
-        said = said[marked.end() :]
-    return shorten_message(re.split(r"\n\n|\n\?|\nMM>|\n\.\.\.|Type\s\"SHOW", said.lstrip("?\n"))[0])
+    text = _ERROR.sub("", complaint, count=1)
+    if marked := _CARETS.search(text):
+        text = text[marked.end() :]
+    return shorten_message(re.split(r"\n\n|\n\?|\nMM>|\n\.\.\.|Type\s\"SHOW", text.lstrip("?\n"))[0])
 
 
 @lru_cache(maxsize=64)
@@ -230,8 +230,8 @@ def _check_statement(database: str, theorem: str, claim: str, limits: SandboxLim
     score_unfinished(outcome, "the database", blamed=False)
     complaint = re.search(r"^\?", outcome.output, re.MULTILINE)
     if complaint or not _READ.search(outcome.output):
-        said = outcome.output[complaint.start() :] if complaint else outcome.output
-        bad_data(f"the database or the statement is not accepted: {message(said)}")
+        problem = outcome.output[complaint.start() :] if complaint else outcome.output
+        bad_data(f"the database or the statement is not accepted: {message(problem)}")
     unproved = re.search(r"^Warning: .* not proved:([^?]*?)\nMM>", outcome.output, re.MULTILINE)
     if unproved is None or unproved[1].split() != [theorem]:
         bad_data(

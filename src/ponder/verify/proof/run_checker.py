@@ -75,17 +75,22 @@ def run_checker(
         tar -cf - .output .errors {shlex.join(keep)} 2>/dev/null
         exit $code
     """
-    packed, ran = shared_sandbox(limits, tools=tools).run_program(["/bin/sh", "-c", script], b"", files, limits)
-    if ran.run_status not in ("done", "raised") or ran.exit_code is None:
-        return CheckerResult(_fate(ran, limits), detail=ran.description)
-    found = _unpacked(packed)
-    output, errors = (found.pop(name, b"") for name in (".output", ".errors"))
+    packed, result = shared_sandbox(limits, tools=tools).run_program(["/bin/sh", "-c", script], b"", files, limits)
+    if result.run_status not in ("done", "raised") or result.exit_code is None:
+        return CheckerResult(_failure_status(result, limits), detail=result.description)
+    unpacked = _unpacked(packed)
+    output, errors = (unpacked.pop(name, b"") for name in (".output", ".errors"))
     if max(len(output), len(errors)) > _MAX_OUTPUT_BYTES:
-        return CheckerResult("too much output", ran.exit_code, detail=f"more than {_MAX_OUTPUT_BYTES} bytes")
-    said = [text.decode(errors="replace") for text in (output, errors)]
-    fate = _fate(ran, limits, said[1]) if ran.exit_code in _SIGNALS else "ended"
+        return CheckerResult("too much output", result.exit_code, detail=f"more than {_MAX_OUTPUT_BYTES} bytes")
+    texts = [text.decode(errors="replace") for text in (output, errors)]
+    status = _failure_status(result, limits, texts[1]) if result.exit_code in _SIGNALS else "ended"
     return CheckerResult(
-        fate, ran.exit_code, said[0], said[1], found, "" if fate == "ended" else f"exit status {ran.exit_code}"
+        status,
+        result.exit_code,
+        texts[0],
+        texts[1],
+        unpacked,
+        "" if status == "ended" else f"exit status {result.exit_code}",
     )
 
 
@@ -99,15 +104,15 @@ def _unpacked(packed: bytes) -> dict[str, bytes]:
         return {}
 
 
-def _fate(ran: ProgramResult, limits: SandboxLimits, errors: str = "") -> CheckerStatus:
+def _failure_status(result: ProgramResult, limits: SandboxLimits, errors: str = "") -> CheckerStatus:
     """How a process was ended from outside."""
-    if ran.run_status in ("out of memory", "too much output"):
-        return ran.run_status
+    if result.run_status in ("out of memory", "too much output"):
+        return result.run_status
     if "out of memory" in errors.lower():
         return "out of memory"
-    if ran.cpu_seconds >= 0.9 * limits.cpu_seconds:
+    if result.cpu_seconds >= 0.9 * limits.cpu_seconds:
         return "timed out"
-    return "starved" if ran.run_status == "timed out" else "crashed"
+    return "starved" if result.run_status == "timed out" else "crashed"
 
 
 def _search_path(tools: Sequence[str]) -> str:
@@ -128,12 +133,12 @@ def missing_checker(system: str, programs: Sequence[str], advice: str, tools: Se
     absent = [program for program in programs if not find_checker(program, tools)]
     if not absent:
         return ""
-    listed, places = " and no ".join(absent), " or ".join(["/usr", *tools])
+    missing, places = " and no ".join(absent), " or ".join(["/usr", *tools])
     if elsewhere := shutil.which(absent[0]):
         advice = (
             f"there is {elsewhere}: give tools=({str(Path(elsewhere).resolve().parents[1])!r},), if that is all its own"
         )
-    return f"{system} is not installed: no {listed} under {places}, where the sandbox looks; {advice}"
+    return f"{system} is not installed: no {missing} under {places}, where the sandbox looks; {advice}"
 
 
 def _folder_fault(folder: str) -> str:

@@ -26,7 +26,7 @@ Tree = str | list[Any]  # an atom, or a list of trees
 _TOKEN = re.compile(r"""[()]|;[^\n]*|"[^"]*"|\|[^|]*\||[^\s()";|]+""")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,60}")
 _NUMERAL = re.compile(r"(?:0|[1-9][0-9]{0,200})(?:\.[0-9]{1,200})?")
-_DEEPEST = 200
+_MAX_SEXPR_DEPTH = 200
 _OPERATORS = frozenset(
     ("and", "or", "not", "=>", "xor", "=", "distinct", "ite", "<", "<=", ">", ">=", "+", "-", "*", "/", "div", "mod",
      "abs", "to_real", "to_int", "true", "false")
@@ -46,10 +46,10 @@ class _Z3(ProofVerifier):
 
     def ask(self, script: str) -> list[str]:
         """Lines of Z3's answer to a script, the first of which is `sat`, `unsat` or a complaint."""
-        ran = _jail(self.limits).run_script(_PROGRAM, script)
-        lines = ran.stdout.strip().splitlines() or [""]
-        if ran.run_status != "done":
-            raise CheckerFailed(f"{ran.run_status}: Z3 did not come to an answer: {shorten_message(ran.detail)}")
+        result = _jail(self.limits).run_script(_PROGRAM, script)
+        lines = result.stdout.strip().splitlines() or [""]
+        if result.run_status != "done":
+            raise CheckerFailed(f"{result.run_status}: Z3 did not come to an answer: {shorten_message(result.detail)}")
         if lines[0] in ("unknown", "timeout", ""):
             raise CheckerFailed("unknown: Z3 cannot decide it")
         return lines
@@ -112,16 +112,16 @@ class SmtInvariant(_Z3):
         except MalformedSmt as fault:
             return Score(0.0, f"malformed: {fault}")
         for part in (initial, step, safe):
-            if (said := self._ask(state, f"(assert {part})")[0]) not in ("sat", "unsat"):
-                bad_data(f"Z3 does not accept the gold formula {repr_for_reason(part)}: {shorten_message(said)}")
-        here, after = to_smtlib(claim), to_smtlib(claim, {name: f"{name}.next" for name in state})
-        for what, query in {
-            "it does not hold at the start": f"(assert {initial}) (assert (not {here}))",
-            "a step does not keep it": f"(assert {here}) (assert {step}) (assert (not {after}))",
-            "it allows what is not safe": f"(assert {here}) (assert (not {safe}))",
+            if (reply := self._ask(state, f"(assert {part})")[0]) not in ("sat", "unsat"):
+                bad_data(f"Z3 does not accept the gold formula {repr_for_reason(part)}: {shorten_message(reply)}")
+        now, after = to_smtlib(claim), to_smtlib(claim, {name: f"{name}.next" for name in state})
+        for violation, query in {
+            "it does not hold at the start": f"(assert {initial}) (assert (not {now}))",
+            "a step does not keep it": f"(assert {now}) (assert {step}) (assert (not {after}))",
+            "it allows what is not safe": f"(assert {now}) (assert (not {safe}))",
         }.items():
-            if found := self._counterexample(state, query):
-                return Score(0.0, f"wrong: {what}: {found}")
+            if counterexample := self._counterexample(state, query):
+                return Score(0.0, f"wrong: {violation}: {counterexample}")
         return Score(1.0, "right")
 
     def _counterexample(self, state: Mapping[str, Any], query: str) -> str:
@@ -155,7 +155,7 @@ def parse_sexprs(text: str) -> list[Tree]:
             stack[-1].append(closed)
         elif not token[0].startswith(";"):
             stack[-1].append(token[0])
-        if len(stack) > _DEEPEST:
+        if len(stack) > _MAX_SEXPR_DEPTH:
             raise MalformedSmt("too deep")
     if text[at:].strip() or len(stack) > 1:
         raise MalformedSmt("a ( without its )")
@@ -165,13 +165,13 @@ def parse_sexprs(text: str) -> list[Tree]:
 def parse_trusted_sexprs(text: str) -> list[Tree]:
     """The problem's own formulas: readable, and without quantifiers."""
     try:
-        found = parse_sexprs(text)
+        trees = parse_sexprs(text)
     except MalformedSmt as fault:
         bad_data(f"the gold formula cannot be read: {fault}")
-    for atom in _atoms(found):
+    for atom in _atoms(trees):
         if atom in ("forall", "exists"):
             bad_data(f"the gold formula has the quantifier {atom!r}; only quantifier-free goals can be decided")
-    return found
+    return trees
 
 
 def declared_sorts(commands: list[Tree]) -> dict[str, str]:
@@ -229,13 +229,13 @@ def _number(value: int) -> str:
 
 def parse_formula(text: str, names: frozenset[str]) -> Tree:
     """One formula of these names, numbers and known operators."""
-    found = parse_sexprs(text)
-    if len(found) != 1:
-        raise MalformedSmt("several formulas" if found else "no formula")
-    for atom in _atoms(found):
+    trees = parse_sexprs(text)
+    if len(trees) != 1:
+        raise MalformedSmt("several formulas" if trees else "no formula")
+    for atom in _atoms(trees):
         if atom not in names and atom not in _OPERATORS and not _NUMERAL.fullmatch(atom):
             raise MalformedSmt(f"{repr_for_reason(atom)} is neither of the state, nor a number, nor an operator")
-    return found[0]
+    return trees[0]
 
 
 def _atoms(tree: Tree) -> Iterator[str]:

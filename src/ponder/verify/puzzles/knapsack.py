@@ -37,10 +37,10 @@ class KnapsackVerifier(TextVerifier):
         best = _number(gold["optimum"]) if "optimum" in gold else optimal_value(values, weights, capacity)
         if best is None:
             bad_data(f"{len(values)} items are too many to solve here; give the problem an 'optimum'")
-        found = extract_structured(text)
-        if found.answer is None:
-            return Score(0.0, found.reason)
-        chosen = read_items(found.answer, names)
+        extracted = extract_structured(text)
+        if extracted.answer is None:
+            return Score(0.0, extracted.reason)
+        chosen = read_items(extracted.answer, names)
         if chosen is None:
             return Score(0.0, "malformed: not a list of items, each at most once")
         weight = sum((weights[i] for i in chosen), Fraction(0))
@@ -55,16 +55,16 @@ class KnapsackVerifier(TextVerifier):
         return Score(share, f"wrong: worth {_plain(value)} of {_plain(best)}")
 
 
-def read_items(written: str, names: Sequence[str]) -> list[int] | None:
+def read_items(answer: str, names: Sequence[str]) -> list[int] | None:
     """Indices of the items listed, or None."""
-    if _NOTHING.fullmatch(written):
+    if _NOTHING.fullmatch(answer):
         return []
     index = {name.casefold(): i for i, name in enumerate(names)}
-    bare = written.replace(r"\{", "").replace(r"\}", "").removesuffix(".").strip(" \t[]{}()")
-    listed = [part.strip(" \t\"'").casefold() for part in re.split(r"[,;\n]", bare)]
-    if len(listed) == 1 and listed[0] not in index:
-        listed = listed[0].split()
-    chosen = [index.get(part, -1) for part in listed]
+    text = answer.replace(r"\{", "").replace(r"\}", "").removesuffix(".").strip(" \t[]{}()")
+    items = [part.strip(" \t\"'").casefold() for part in re.split(r"[,;\n]", text)]
+    if len(items) == 1 and items[0] not in index:
+        items = items[0].split()
+    chosen = [index.get(part, -1) for part in items]
     return chosen if chosen and min(chosen) >= 0 and len(set(chosen)) == len(chosen) else None
 
 
@@ -91,10 +91,10 @@ def optimal_value(values: Amounts, weights: Amounts, capacity: Fraction) -> Frac
 def _instance(gold: Any) -> tuple[Amounts, Amounts, Fraction, list[str]]:
     if not isinstance(gold, Mapping) or not {"values", "weights", "capacity"} <= gold.keys():
         bad_data(f"{repr_for_reason(gold)} does not hold 'values', 'weights' and 'capacity'")
-    listed = gold["values"], gold["weights"]
-    if not all(isinstance(amounts, Sequence) and not isinstance(amounts, str) for amounts in listed):
+    lists = gold["values"], gold["weights"]
+    if not all(isinstance(amounts, Sequence) and not isinstance(amounts, str) for amounts in lists):
         bad_data("'values' and 'weights' must be lists of numbers")
-    values, weights = (tuple(_number(n) for n in amounts) for amounts in listed)
+    values, weights = (tuple(_number(n) for n in amounts) for amounts in lists)
     names = [str(name) for name in gold.get("items", range(1, len(values) + 1))]
     if not len(values) == len(weights) == len(names) or len({n.casefold() for n in names}) < len(names):
         bad_data("values, weights and items are not equally many, or two items have one name")
@@ -105,10 +105,10 @@ def _instance(gold: Any) -> tuple[Amounts, Amounts, Fraction, list[str]]:
 
 def _number(value: object) -> Fraction:
     """Exact: a float counts as the decimal it is written as."""
-    written = str(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else ""
-    if not _AMOUNT.fullmatch(written):
+    text = str(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else ""
+    if not _AMOUNT.fullmatch(text):
         bad_data(f"{repr_for_reason(value)} is not a number from 0 up")
-    return Fraction(written)
+    return Fraction(text)
 
 
 def _plain(number: Fraction) -> str:

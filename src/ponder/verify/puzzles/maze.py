@@ -42,10 +42,10 @@ class MazeVerifier(TextVerifier):
         least = shortest_path_length(tuple(lines), start, goal)
         if least is None:
             bad_data("no path leads from S to G")
-        found = extract_structured(text)
-        if found.answer is None:
-            return Score(0.0, found.reason)
-        moves = read_moves(found.answer)
+        extracted = extract_structured(text)
+        if extracted.answer is None:
+            return Score(0.0, extracted.reason)
+        moves = read_moves(extracted.answer)
         if moves is None:
             return Score(0.0, "malformed: not a list of moves up, down, left and right")
         at = start
@@ -60,12 +60,12 @@ class MazeVerifier(TextVerifier):
         return Score(1.0, "right")
 
 
-def read_moves(written: str) -> list[str] | None:
+def read_moves(text: str) -> list[str] | None:
     """Moves as u, d, l and r."""
-    written = _NUMBERED.sub("", written)
-    if re.search("[A-Za-z]", written):
-        written = written.replace("→", " ")  # "right → down": between words an arrow says "then"
-    words = [word.lower() for word in _WORD.findall(written)]
+    text = _NUMBERED.sub("", text)
+    if re.search("[A-Za-z]", text):
+        text = text.replace("→", " ")  # "right → down": between words an arrow says "then"
+    words = [word.lower() for word in _WORD.findall(text)]
     moves: list[str] = []
     for word in words:
         if word in _NAMES:
@@ -102,8 +102,8 @@ def _maze(gold: Any) -> tuple[list[str], Cell, Cell]:
         bad_data(f"{repr_for_reason(gold)} is not a maze as lines of text")
     if sum(map(len, lines)) > MAX_MAZE_CELLS:
         bad_data(f"a maze of more than {MAX_MAZE_CELLS} cells")
-    where = {sign: [Cell(r, c) for r, line in enumerate(lines) for c, s in enumerate(line) if s in sign]
+    cells = {sign: [Cell(r, c) for r, line in enumerate(lines) for c, s in enumerate(line) if s in sign]
              for sign in ("S", "GE")}  # fmt: skip
-    if len(where["S"]) != 1 or len(where["GE"]) != 1:
+    if len(cells["S"]) != 1 or len(cells["GE"]) != 1:
         bad_data("a maze needs one S and one G (or E)")
-    return list(lines), where["S"][0], where["GE"][0]
+    return list(lines), cells["S"][0], cells["GE"][0]

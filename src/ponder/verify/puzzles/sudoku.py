@@ -34,14 +34,14 @@ class SudokuVerifier(TextVerifier):
 
     def verify(self, text: str, gold: Any) -> Score:
         clues = self.clues(gold)
-        found = extract_structured(text)
-        if found.answer is None:
-            return Score(0.0, found.reason)
-        grid = read_grid(found.answer, self.size)
+        extracted = extract_structured(text)
+        if extracted.answer is None:
+            return Score(0.0, extracted.reason)
+        grid = read_grid(extracted.answer, self.size)
         if grid is None:
             return Score(0.0, f"malformed: not {self.size} x {self.size} numbers from 1 to {self.size}")
-        for r, (row, given) in enumerate(zip(grid, clues, strict=True), 1):
-            for c, (cell, clue) in enumerate(zip(row, given, strict=True), 1):
+        for r, (row, clue_row) in enumerate(zip(grid, clues, strict=True), 1):
+            for c, (cell, clue) in enumerate(zip(row, clue_row, strict=True), 1):
                 if clue and cell != clue:
                     return Score(0.0, f"the clue {clue} in row {r}, column {c} was changed to {cell}")
         fault = repeated_digit(grid)
@@ -63,9 +63,9 @@ class SudokuVerifier(TextVerifier):
         return grid
 
 
-def read_grid(written: str, size: int) -> Grid | None:
+def read_grid(text: str, size: int) -> Grid | None:
     """The full grid, cells parted by anything drawn, or as digits in a row; None where it is not one."""
-    cells = [cell for cell in _RULES.split(written) if cell]
+    cells = [cell for cell in _RULES.split(text) if cell]
     if len(cells) != size**2 and size <= 9:
         cells = [sign for cell in cells for sign in cell]
     if len(cells) != size**2 or not all(re.fullmatch("[1-9][0-9]?", cell) for cell in cells):

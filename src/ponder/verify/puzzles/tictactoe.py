@@ -30,10 +30,10 @@ class TicTacToeVerifier(TextVerifier):
 
     def verify(self, text: str, gold: Any) -> Score:
         board, turn = _position(gold)
-        found = extract_structured(text)
-        if found.answer is None:
-            return Score(0.0, found.reason)
-        cell = read_cell(found.answer)
+        extracted = extract_structured(text)
+        if extracted.answer is None:
+            return Score(0.0, extracted.reason)
+        cell = read_cell(extracted.answer)
         if cell is None:
             return Score(0.0, "malformed: neither a cell from 1 to 9 nor row, column")
         if board[cell] != ".":
@@ -48,13 +48,11 @@ def _could(best: int) -> str:
     return "could win" if best > 0 else "could draw"
 
 
-def read_cell(written: str) -> int | None:
+def read_cell(text: str) -> int | None:
     """0 to 8."""
-    if cell := re.fullmatch(r"(?:(?:cell|position|square)\s+)?([1-9])\.?", written, re.IGNORECASE):
+    if cell := re.fullmatch(r"(?:(?:cell|position|square)\s+)?([1-9])\.?", text, re.IGNORECASE):
         return int(cell[1]) - 1
-    pair = re.fullmatch(
-        r"[(\[]?\s*(?:row\s+)?([1-3])\s*,\s*(?:col(?:umn)?\s+)?([1-3])\s*[)\]]?", written, re.IGNORECASE
-    )
+    pair = re.fullmatch(r"[(\[]?\s*(?:row\s+)?([1-3])\s*,\s*(?:col(?:umn)?\s+)?([1-3])\s*[)\]]?", text, re.IGNORECASE)
     return (int(pair[1]) - 1) * 3 + int(pair[2]) - 1 if pair else None
 
 
@@ -82,10 +80,10 @@ def _flat(board: Any) -> Iterator[str]:
 
 def _position(gold: Any) -> tuple[str, str]:
     """A board on which a move is due, and whose it is."""
-    given, turn = (gold.get("board"), gold.get("turn")) if isinstance(gold, Mapping) else (gold, None)
-    board = "".join(_SIGNS.get(sign, "?") for sign in _flat(given))
+    raw_board, turn = (gold.get("board"), gold.get("turn")) if isinstance(gold, Mapping) else (gold, None)
+    board = "".join(_SIGNS.get(sign, "?") for sign in _flat(raw_board))
     if not re.fullmatch("[XO.]{9}", board):
-        bad_data(f"{repr_for_reason(given)} is not a board of nine signs X, O and '.'")
+        bad_data(f"{repr_for_reason(raw_board)} is not a board of nine signs X, O and '.'")
     ahead = board.count("X") - board.count("O")
     turn = str(turn).upper() if turn else ("X" if ahead <= 0 else "O")
     if turn not in _OTHER or abs(ahead) > 1 or ahead == (1 if turn == "X" else -1):

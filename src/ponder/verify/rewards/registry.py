@@ -40,8 +40,8 @@ def _find_reward(name: str, verifier: Scorer) -> Scorer:
     kind, _, setting = name.partition(":")
     if kind == "language" and setting:
         return LanguageConsistency(setting)
-    found = lookup("reward", name, REWARDS | {verifier.name: lambda: verifier})
-    scorer = found() if isinstance(found, type) else found
+    reward = lookup("reward", name, REWARDS | {verifier.name: lambda: verifier})
+    scorer = reward() if isinstance(reward, type) else reward
     if not isinstance(scorer, Scorer):
         raise UsageError(f"the reward {name!r} is a {type(scorer).__name__}, which does not score traces")
     return scorer

@@ -65,15 +65,15 @@ def _format_fault(text: str) -> str:
 
 
 def _box_fault(after: str) -> str:
-    found = list(find_boxes(after))
-    if len(found) != 1 or found[0].content is None:
+    boxes = list(find_boxes(after))
+    if len(boxes) != 1 or boxes[0].content is None:
         return "no <answer> </answer> or single \\boxed{} after the thinking"
-    around = after[: found[0].start] + after[found[0].end :]
+    around = after[: boxes[0].start] + after[boxes[0].end :]
     if around.strip():
         return "text outside the box"
-    return "the answer is empty" if _empty(found[0].content) else ""
+    return "the answer is empty" if _empty(boxes[0].content) else ""
 
 
-def _empty(written: str) -> bool:
+def _empty(text: str) -> bool:
     """Nothing in it shows: a zero-width space is no answer and no thought."""
-    return not any(char.isprintable() and not char.isspace() for char in written)
+    return not any(char.isprintable() and not char.isspace() for char in text)

@@ -49,7 +49,7 @@ def _digits(text: str) -> int:
     return int(text)
 
 
-def _no_objects(found: object) -> Tree:
+def _no_objects(value: object) -> Tree:
     raise NotPlainData("a JSON object or constant, which a tree never holds")
 
 

@@ -31,17 +31,17 @@ class Container(NamedTuple):
 
 
 def _filling(kind: Any, add: str) -> Callable[[Any, list[Any]], None]:
-    def fill(held: Any, items: list[Any]) -> None:
-        kind.clear(held)  # of the builtin type itself: a class that derives from it may have its own
-        getattr(kind, add)(held, items)
+    def fill(container: Any, items: list[Any]) -> None:
+        kind.clear(container)  # of the builtin type itself: a class that derives from it may have its own
+        getattr(kind, add)(container, items)
 
     return fill
 
 
-def _defaults(held: Any, items: list[Any]) -> None:
-    held.default_factory = items[0]
-    dict.clear(held)
-    dict.update(held, items[1:])
+def _defaults(container: Any, items: list[Any]) -> None:
+    container.default_factory = items[0]
+    dict.clear(container)
+    dict.update(container, items[1:])
 
 
 CONTAINER_TYPES: dict[type[Any], Container] = {
@@ -84,14 +84,14 @@ def builtin_base(kind: type) -> type[Any] | None:
     return next((base for base in kind.__mro__[1:] if base in BUILTIN_BASES), None)
 
 
-def members(held: Any, kind: type[Any]) -> list[Any]:
+def members(container: Any, kind: type[Any]) -> list[Any]:
     """Everything that lies in a container, one after the other: what it held, to see later whether it still does."""
     if kind is bytearray:
-        return [bytes(held)]
+        return [bytes(container)]
     if issubclass(kind, dict):
-        factory = held.default_factory if kind is defaultdict else None
-        return [factory, *dict.keys(held), *dict.values(held)]
-    return list(kind.__iter__(held))
+        factory = container.default_factory if kind is defaultdict else None
+        return [factory, *dict.keys(container), *dict.values(container)]
+    return list(kind.__iter__(container))
 
 
 def same_members(before: list[Any], now: list[Any]) -> bool:
@@ -124,8 +124,8 @@ def standard_name(value: Any) -> tuple[str, str] | None:
     if isinstance(value, type) and value in _NAMED_IN_TYPES:
         return _NAMED_IN_TYPES[value]
     if type(value) is type(sys):
-        found = sys.modules.get(value.__name__) is value and _in_library(value.__name__)
-        return (value.__name__, "") if found else None
+        importable = sys.modules.get(value.__name__) is value and _in_library(value.__name__)
+        return (value.__name__, "") if importable else None
     module: Any = getattr(value, "__module__", None)
     name: Any = getattr(value, "__qualname__", None)
     if module is None and isinstance(getattr(value, "__objclass__", None), type):  # str.upper
@@ -153,7 +153,7 @@ def from_library(module: str, name: str) -> Any:
     """What this name stands for here. The module must be imported already: no message can load one."""
     if not _in_library(module):
         raise KeyError(module)
-    found: Any = sys.modules[module]
+    value: Any = sys.modules[module]
     for part in name.split(".") if name else ():
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value

@@ -47,32 +47,32 @@ def receive(read: Callable[[int, int], bytes] = os.read) -> Tree:
     return loads(_exactly(size, read)[1:])
 
 
-_held, _at = b"", 0  # read already, and up to where it was handed out: several frames may come at once
+_buffer, _offset = b"", 0  # read already, and up to where it was handed out: several frames may come at once
 
 
 def _exactly(count: int, read: Callable[[int, int], bytes]) -> bytes:
-    global _held, _at
-    missing = count - (len(_held) - _at)
+    global _buffer, _offset
+    missing = count - (len(_buffer) - _offset)
     if missing > 0:
-        pieces = [_held[_at:]]
+        pieces = [_buffer[_offset:]]
         while missing > 0:
             piece = read(CHANNEL, min(max(missing, 1 << 14), 1 << 20))
             if not piece:
                 os._exit(0)
             pieces.append(piece)
             missing -= len(piece)
-        _held, _at = b"".join(pieces), 0
-    _at += count
-    return _held[_at - count : _at]
+        _buffer, _offset = b"".join(pieces), 0
+    _offset += count
+    return _buffer[_offset - count : _offset]
 
 
 def load(preload: list[str]) -> None:
     """Import modules before any run, and call the function named with one ("module:function"), to warm it up."""
-    for named in preload:
-        module, _, function = named.partition(":")
-        found = importlib.import_module(module)
+    for target in preload:
+        module, _, function = target.partition(":")
+        imported = importlib.import_module(module)
         if function:
-            getattr(found, function)()
+            getattr(imported, function)()
     for name in ("exit", "quit"):  # scripts expect them; the `site` module, which would add them, is left out
         setattr(builtins, name, _sitebuiltins.Quitter(name, "end of file"))
 
@@ -144,41 +144,41 @@ def _raised(error: BaseException) -> Tree:
 
 def _find(module: types.ModuleType, path: str) -> Any:
     """What a dotted name stands for; a method of a class is taken from an instance of it."""
-    found: Any = module
+    value: Any = module
     for part in path.split("."):
-        if isinstance(found, type):
-            found = found()
+        if isinstance(value, type):
+            value = value()
         try:
-            found = getattr(found, part)
+            value = getattr(value, part)
         except AttributeError:
             raise NameError(f"the program defines no {path!r}") from None
-    return found
+    return value
 
 
-def _call_plain(module: types.ModuleType, name: str, arguments: Tree, named: Tree) -> Tree:
+def _call_plain(module: types.ModuleType, name: str, arguments: Tree, kwargs: Tree) -> Tree:
     """A call whose answer must be plain data."""
-    return encode(_find(module, name)(*decode(arguments, safe=False), **decode(named, safe=False)))
+    return encode(_find(module, name)(*decode(arguments, safe=False), **decode(kwargs, safe=False)))
 
 
 def _names(module: types.ModuleType) -> Callable[..., Any]:
     """For the tests: what a program has under the names that they ask for."""
 
-    def find(peer: Peer, wanted: tuple[str, ...]) -> tuple[tuple[str, Any], ...]:
-        return tuple(_kind(module, name) for name in wanted)
+    def find(peer: Peer, names: tuple[str, ...]) -> tuple[tuple[str, Any], ...]:
+        return tuple(_kind(module, name) for name in names)
 
     return find
 
 
 def _kind(module: types.ModuleType, name: str) -> tuple[str, Any]:
     try:
-        found = _find(module, name)
+        value = _find(module, name)
     except NameError:
         return "missing", None
-    if not isinstance(found, type) and not callable(found):
-        return "other", found
-    if standard_name(found) is not None:  # f = str: the tests must ask here, not use one of their own
-        return "function", lambda *arguments, **named: found(*arguments, **named)
-    return "class" if isinstance(found, type) else "function", found
+    if not isinstance(value, type) and not callable(value):
+        return "other", value
+    if standard_name(value) is not None:  # f = str: the tests must ask here, not use one of their own
+        return "function", lambda *arguments, **kwargs: value(*arguments, **kwargs)
+    return "class" if isinstance(value, type) else "function", value
 
 
 def script() -> None:

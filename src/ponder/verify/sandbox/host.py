@@ -124,7 +124,7 @@ def _relay(run: SandboxRun, tests_run: SandboxRun, request: Tree) -> TestsResult
 def stream(
     worker: Worker,
     mode: Mode,
-    given: Tree,
+    request: Tree,
     stdin: bytes,
     limits: SandboxLimits,
     reserves: bool = False,
@@ -142,15 +142,15 @@ def stream(
     finally:
         for fd in set(theirs):
             os.close(fd)
-    unheard = False
+    not_received = False
     try:
-        run.send(given)
+        run.send(request)
     except RunEnded:
-        unheard = True
+        not_received = True
     out, err, over = run.pump_streams(stdin, ours[0], ours[1:])
     run.await_confinement()
     failed = _failure(run) if mode == "program" else ""
-    report = run.wait_for_exit(stop=over or unheard)
+    report = run.wait_for_exit(stop=over or not_received)
     if failed:
         return b"", ProgramResult("crashed", detail=failed)
     texts = (out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
@@ -181,10 +181,10 @@ def _reply(body: bytes) -> CallResult:
     end, rest = _STATUS[tree[0]], tree[1:]
     if end == "done":
         return CallResult(end, rest[0] if rest else None)
-    told = [printable_line(part[:300]) for part in rest if type(part) is str]
-    if told[:1] == ["MemoryError"]:
+    texts = [printable_line(part[:300]) for part in rest if type(part) is str]
+    if texts[:1] == ["MemoryError"]:
         return CallResult("out of memory")
-    return CallResult(end, None, ": ".join(part for part in told if part))
+    return CallResult(end, None, ": ".join(part for part in texts if part))
 
 
 def _ended(ended: RunEnded, report: RunExit) -> CallResult:

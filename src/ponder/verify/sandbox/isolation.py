@@ -36,8 +36,8 @@ class IsolationReport:
     why_not: tuple[tuple[str, str], ...] = ()  # a stronger isolation, and what prevents it
 
     def __str__(self) -> str:
-        held = f"{self.isolation} ({', '.join(self.layers)})" if self.isolation else "no jail"
-        return held + "".join(f"; not {isolation}: {reason}" for isolation, reason in self.why_not)
+        summary = f"{self.isolation} ({', '.join(self.layers)})" if self.isolation else "no jail"
+        return summary + "".join(f"; not {isolation}: {reason}" for isolation, reason in self.why_not)
 
 
 @functools.cache
@@ -46,9 +46,9 @@ def detect_isolation() -> IsolationReport:
     if missing := missing_support():
         return IsolationReport(None, (), (("namespaces", missing),))
     if platform.machine() not in MACHINES:
-        known = " and ".join(MACHINES)
+        supported = " and ".join(MACHINES)
         return IsolationReport(
-            None, (), (("namespaces", f"processor {platform.machine()!r} is not known here, only {known}"),)
+            None, (), (("namespaces", f"processor {platform.machine()!r} is not known here, only {supported}"),)
         )
     obstacles: list[tuple[str, str]] = []
     candidates: dict[IsolationKind, Callable[[], str]] = {"namespaces": lambda: "", "landlock": _no_landlock}
@@ -82,10 +82,10 @@ def choose_isolation(isolation: IsolationKind | None) -> IsolationKind:
         if isolation == "unsafe":
             warnings.warn(UNSAFE_WARNING, RuntimeWarning, stacklevel=3)
         return isolation
-    found = detect_isolation()
-    if found.isolation is None:
-        raise SandboxError(f"no code is run, since nothing here would hold it: {found}. {NO_JAIL_ADVICE}")
-    return found.isolation
+    report = detect_isolation()
+    if report.isolation is None:
+        raise SandboxError(f"no code is run, since nothing here would hold it: {report}. {NO_JAIL_ADVICE}")
+    return report.isolation
 
 
 def _no_landlock() -> str:

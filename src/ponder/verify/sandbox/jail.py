@@ -26,7 +26,7 @@ def enter_namespaces(settings: Settings) -> list[str]:
     _build("/tmp", opened, links, settings["scratch"])
     kernel.enter_root("/tmp")
     _remount("/", kernel.MS_NOSUID | kernel.MS_NODEV)
-    _become_first()
+    _become_init()
     return reached
 
 
@@ -105,7 +105,7 @@ def _remount(target: str, flags: int) -> None:
     kernel.make(kernel.mount("none", target, None, kernel.MS_BIND | kernel.MS_REMOUNT | kernel.MS_RDONLY | flags))
 
 
-def _become_first() -> None:
+def _become_init() -> None:
     """Go on as the first process of the new pid namespace: when it ends, the kernel ends all that live there."""
     child = os.fork()
     if child:
@@ -119,9 +119,9 @@ def open_rules(settings: Settings) -> list[bytes]:
     """What every run may read, as rules for Landlock; what it may write is its own, and made with it."""
     if not settings["landlock"]:
         return []
-    wanted = [(path, landlock.READ) for path in settings["visible"]]
-    wanted += [(path, landlock.DEVICE) for path in DEVICES]
-    return [landlock.rule(kernel.high(os.open(path, os.O_PATH)), rights) for path, rights in wanted]
+    rights_by_path = [(path, landlock.READ) for path in settings["visible"]]
+    rights_by_path += [(path, landlock.DEVICE) for path in DEVICES]
+    return [landlock.rule(kernel.high(os.open(path, os.O_PATH)), rights) for path, rights in rights_by_path]
 
 
 def locks(settings: Settings, bounds: dict[str, Any]) -> list[kernel.Call]:
@@ -163,7 +163,7 @@ def confine(settings: Settings, bounds: dict[str, Any], prepared: list[kernel.Ca
 
 
 def _limits(bounds: dict[str, Any]) -> dict[int, int]:
-    found = {
+    limits = {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_CPU: max(1, int(bounds["seconds"] + 0.999)),
         resource.RLIMIT_FSIZE: bounds["disk"],
@@ -172,8 +172,8 @@ def _limits(bounds: dict[str, Any]) -> dict[int, int]:
         resource.RLIMIT_MEMLOCK: 0,
     }
     if bounds["processes"] is not None:
-        found[resource.RLIMIT_NPROC] = bounds["processes"]
-    return found
+        limits[resource.RLIMIT_NPROC] = bounds["processes"]
+    return limits
 
 
 def _write(path: str, text: str) -> None:

@@ -47,11 +47,11 @@ def machine() -> Machine:
     return MACHINES[platform.machine()]
 
 
-def checked(result: int, what: str) -> int:
+def checked(result: int, name: str) -> int:
     """A call's result, or the error it left."""
     if result < 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        raise OSError(number, f"{name}: {os.strerror(number)}")
     return result
 
 
@@ -61,9 +61,9 @@ Call: TypeAlias = tuple[str, Callable[..., int], tuple[Any, ...]]
 
 def make(*calls: Call) -> None:
     """Make these calls, in this order; the first that fails ends it."""
-    for what, function, arguments in calls:
+    for name, function, arguments in calls:
         if function(*arguments) < 0:
-            checked(-1, what)
+            checked(-1, name)
 
 
 def unshare(flags: int) -> None:

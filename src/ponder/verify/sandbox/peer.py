@@ -160,9 +160,9 @@ class Peer(SharedContainers):
         return self._pack_object(value, kind)
 
     def _pack_object(self, value: Any, kind: type) -> Tree:
-        named = crossing_types.standard_name(value) if self.runs_tests or crossing_types.is_plain_class(value) else None
-        if named is not None:
-            return ["n", *named]
+        name = crossing_types.standard_name(value) if self.runs_tests or crossing_types.is_plain_class(value) else None
+        if name is not None:
+            return ["n", *name]
         if isinstance(value, BaseException) and crossing_types.standard_name(kind) is not None:
             return pack_library_error(self, value)
         base = crossing_types.builtin_base(kind)
@@ -187,11 +187,11 @@ class Peer(SharedContainers):
 
     def number(self, value: Any) -> int:
         """The number by which the other side knows an object of ours, from now on and for good."""
-        found = self._numbers.get(id(value))
-        if found is None:
-            found = self._numbers[id(value)] = len(self.own_objects)
+        number = self._numbers.get(id(value))
+        if number is None:
+            number = self._numbers[id(value)] = len(self.own_objects)
             self.own_objects.append(value)
-        return found
+        return number
 
     def name(self, value: Any) -> Tree:
         """The tree of an object that stays here."""
@@ -216,7 +216,7 @@ class Peer(SharedContainers):
         tag, rest = tree[0], tree[1:]
         match tag:
             case "@":
-                return self.held(rest[0])
+                return self.container(rest[0])
             case "o":
                 return self.own_objects[rest[0]]
             case "t" | "z":
@@ -240,10 +240,10 @@ class Peer(SharedContainers):
         """A plain class of the standard library; from trusted tests also its other classes, functions and modules."""
         if not self.runs_tests:
             __import__(module)
-        found = crossing_types.from_library(module, name)
-        if self.runs_tests and not crossing_types.is_plain_class(found):
+        value = crossing_types.from_library(module, name)
+        if self.runs_tests and not crossing_types.is_plain_class(value):
             raise NotPlainData("only plain classes have a name on both sides")
-        return found
+        return value
 
     # -- classes -------------------------------------------------------------------------------------------------------
 
@@ -255,16 +255,16 @@ class Peer(SharedContainers):
 
     def _descriptions(self) -> list[Tree]:
         """Of classes that the other side has not heard of; their bases come along."""
-        found = []
+        descriptions = []
         while self._to_describe:
             number = self._to_describe.pop()
-            found.append([number, proxies.describe(self, self.own_objects[number])])
-        return found
+            descriptions.append([number, proxies.describe(self, self.own_objects[number])])
+        return descriptions
 
     def base(self, kind: type) -> Tree:
         """How the description of a class names one of its bases."""
-        named = crossing_types.standard_name(kind)
-        if named is not None:
-            return ["n", *named]
+        name = crossing_types.standard_name(kind)
+        if name is not None:
+            return ["n", *name]
         self._describe_later(kind)
         return ["K", self.number(kind)]

@@ -116,8 +116,8 @@ class Sandbox:
         """
         if self.isolation == "landlock" and files:
             raise SandboxError(f"a program with files ({', '.join(files)}) needs namespaces, and here is only Landlock")
-        given = encode([list(command), dict(files)])
-        return self._stream("programs", "program", given, stdin, limits, reserves)
+        request = encode([list(command), dict(files)])
+        return self._stream("programs", "program", request, stdin, limits, reserves)
 
     def call_program(
         self,
@@ -131,7 +131,7 @@ class Sandbox:
         The tree is what the program says it is; nothing of it has been built yet. After a call that ends the program,
         the cases that are left end the same way.
         """
-        requests = [["plain", entry, encode(list(given)), encode(dict(named))] for given, named in calls]
+        requests = [["plain", entry, encode(list(args)), encode(dict(kwargs))] for args, kwargs in calls]
 
         def work(fresh: bool) -> list[CallResult]:
             with self._worker("python", fresh) as worker:
@@ -168,13 +168,13 @@ class Sandbox:
         except WorkerLost as lost:
             return TestsResult("lost", 0, 0, str(lost))
 
-    async def in_thread(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    async def in_thread(self, work: Callable[P, T], *arguments: P.args, **kwargs: P.kwargs) -> T:
         """Do any of the above without holding up the event loop: `await jail.later(jail.script, source)`."""
         with self._lock:
             self._check_open()
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(self.slots, "sandbox")
-            future = self._threads.submit(work, *arguments, **named)
+            future = self._threads.submit(work, *arguments, **kwargs)
         return await asyncio.wrap_future(future)
 
     def close(self) -> None:
@@ -251,7 +251,7 @@ class Sandbox:
         self,
         kind: Kind,
         mode: Mode,
-        given: Tree,
+        request: Tree,
         stdin: bytes,
         limits: SandboxLimits | None,
         reserves: bool = False,
@@ -260,7 +260,7 @@ class Sandbox:
             with self._worker(kind, fresh) as worker:
                 if reserves and not worker.has_cgroup and self.isolation != "unsafe":
                     raise SandboxError("only a control group can bound this program, and none can be made here")
-                return host.stream(worker, mode, given, stdin, limits or self.limits, reserves)
+                return host.stream(worker, mode, request, stdin, limits or self.limits, reserves)
 
         try:
             return self._with_retry(work)
@@ -278,10 +278,10 @@ def shared_sandbox(
 ) -> Sandbox:
     """The one sandbox of this process for these limits and tools, made when it is first needed and closed at exit."""
     with _sharing:
-        found = _shared.get((limits, isolation, tools))
-        if found is None or found.closed:
-            found = _shared[limits, isolation, tools] = Sandbox(limits=limits, isolation=isolation, tools=tools)
-        return found
+        sandbox = _shared.get((limits, isolation, tools))
+        if sandbox is None or sandbox.closed:
+            sandbox = _shared[limits, isolation, tools] = Sandbox(limits=limits, isolation=isolation, tools=tools)
+        return sandbox
 
 
 def _close_all() -> None:

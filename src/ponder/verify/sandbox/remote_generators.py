@@ -15,24 +15,24 @@ def remote_generator(peer: Peer, number: int) -> Any:
     """A generator that runs over there, a step at a time."""
 
     def steps() -> Any:
-        me, fetched, how, given = peer.remote_proxies[number], 0, "next", None
+        me, fetched, how, value = peer.remote_proxies[number], 0, "next", None
         while True:
             more = (
                 1
                 if fetched < ITEMS_FETCHED_SINGLY or how != "next"
                 else min(MAX_ITEMS_PER_FETCH, fetched // ITEMS_FETCHED_SINGLY * 2)
             )
-            items, state, last = peer.ask("step", me, how, given, more)
-            fetched, how, given = fetched + len(items), "next", None
+            items, state, last = peer.ask("step", me, how, value, more)
+            fetched, how, value = fetched + len(items), "next", None
             for item in items:
                 try:
                     sent = yield item
-                    how, given = ("send", sent) if sent is not None else (how, given)
+                    how, value = ("send", sent) if sent is not None else (how, value)
                 except GeneratorExit:
                     peer.ask("step", me, "close", None, 1)
                     raise
                 except BaseException as error:
-                    how, given = "throw", error
+                    how, value = "throw", error
             if state == "done":
                 return last
             if state == "raised":

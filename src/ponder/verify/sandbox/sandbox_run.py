@@ -48,7 +48,7 @@ class SandboxRun:
     ) -> None:
         self.worker, self.channel, self.number, self.limits, self.deadline = worker, channel, number, limits, deadline
         self.served = 0
-        self._held = bytearray()
+        self._buffer = bytearray()
         self._confined = False
 
     def send(self, tree: Tree, until: float | None = None) -> None:
@@ -78,13 +78,13 @@ class SandboxRun:
             return
         self.channel.settimeout(max(GRACE_SECONDS, self.deadline - time.monotonic()))
         try:
-            while len(self._held) < len(CONFINED_FRAME) and (piece := self.channel.recv(1 << 16)):
-                self._held += piece
+            while len(self._buffer) < len(CONFINED_FRAME) and (piece := self.channel.recv(1 << 16)):
+                self._buffer += piece
         except OSError:
             pass
-        if not self._held.startswith(CONFINED_FRAME):
-            raise WorkerLost(f"a run could not be locked in: {self._held[5:300].decode(errors='replace')}")
-        del self._held[: len(CONFINED_FRAME)]
+        if not self._buffer.startswith(CONFINED_FRAME):
+            raise WorkerLost(f"a run could not be locked in: {self._buffer[5:300].decode(errors='replace')}")
+        del self._buffer[: len(CONFINED_FRAME)]
         self._confined = True
 
     def _frame(self, until: float | None) -> tuple[str, bytes]:
@@ -99,7 +99,7 @@ class SandboxRun:
         return chr(body[0]), body[1:]
 
     def _receive_exactly(self, count: int, until: float | None) -> bytes:
-        while len(self._held) < count:
+        while len(self._buffer) < count:
             self._set_socket_timeout(until)
             try:
                 piece = self.channel.recv(1 << 16)
@@ -109,9 +109,9 @@ class SandboxRun:
                 raise RunEnded(None) from None
             if not piece:
                 raise RunEnded(None)
-            self._held += piece
-        taken = bytes(self._held[:count])
-        del self._held[:count]
+            self._buffer += piece
+        taken = bytes(self._buffer[:count])
+        del self._buffer[:count]
         return taken
 
     def _set_socket_timeout(self, until: float | None) -> None:

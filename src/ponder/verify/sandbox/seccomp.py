@@ -95,10 +95,10 @@ SENDING, RECEIVING = 0x40 | 0x80 | 0x4000 | 0x8000, 0x02 | 0x20 | 0x40 | 0x100
 PRCTLS = (3, 15, 16, 21, 23, 29, 30, 38, 39, 0x53564D41)
 
 
-def numbers(listed: str, machine: str) -> dict[str, int]:
+def numbers(table: str, machine: str) -> dict[str, int]:
     """The calls of a list by name, with their numbers on this machine."""
     column = 1 if machine == "x86_64" else 2
-    rows = (entry.split() for entry in listed.replace("\n", " ").split(",") if entry.strip())
+    rows = (entry.split() for entry in table.replace("\n", " ").split(",") if entry.strip())
     return {row[0]: int(row[column]) for row in rows if row[column] != "-"}
 
 
@@ -191,12 +191,12 @@ def _thread() -> list[Instruction]:
 
 def _ranges(blocks: dict[int, list[Instruction]]) -> list[tuple[int, list[Instruction]]]:
     """Where each block begins, in order, with refusals between."""
-    found: list[tuple[int, list[Instruction]]] = []
+    ranges: list[tuple[int, list[Instruction]]] = []
     for number in range(max(blocks) + 2):
         block = blocks.get(number) or _refuse(errno.ENOSYS if number >= NEWEST else errno.EPERM)
-        if not found or found[-1][1] != block:
-            found.append((number, block))
-    return [*found, (0x40000000, KILL)]  # from there on x86-64 has its 32-bit twins
+        if not ranges or ranges[-1][1] != block:
+            ranges.append((number, block))
+    return [*ranges, (0x40000000, KILL)]  # from there on x86-64 has its 32-bit twins
 
 
 def _search(ranges: list[tuple[int, list[Instruction]]]) -> list[Instruction]:

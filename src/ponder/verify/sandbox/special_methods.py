@@ -42,13 +42,13 @@ COMPARISON_METHODS: dict[str, Callable[..., Any]] = {f"__{name}__": getattr(oper
 
 
 def _binary() -> dict[str, Callable[..., Any]]:
-    found: dict[str, Callable[..., Any]] = {"__divmod__": divmod, "__rdivmod__": lambda a, b: divmod(b, a)}
+    methods: dict[str, Callable[..., Any]] = {"__divmod__": divmod, "__rdivmod__": lambda a, b: divmod(b, a)}
     for name in _ARITHMETIC:
         plain = getattr(operator, f"__{name}__")
-        found[f"__{name}__"] = pow if name == "pow" else plain
-        found[f"__r{name}__"] = lambda a, b, plain=plain: plain(b, a)
-        found[f"__i{name}__"] = getattr(operator, f"__i{name}__")
-    return found
+        methods[f"__{name}__"] = pow if name == "pow" else plain
+        methods[f"__r{name}__"] = lambda a, b, plain=plain: plain(b, a)
+        methods[f"__i{name}__"] = getattr(operator, f"__i{name}__")
+    return methods
 
 
 ARITHMETIC_METHODS = _binary()
@@ -73,5 +73,5 @@ def own(kind: type, beyond: type) -> list[str]:
     return [
         name
         for name in (*ALL_METHODS, "__call__")
-        if (had := defined(kind, name)) is not None and had is not defined(beyond, name)
+        if (method := defined(kind, name)) is not None and method is not defined(beyond, name)
     ]

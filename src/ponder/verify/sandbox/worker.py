@@ -125,8 +125,8 @@ class Worker:
         data = self._control.recv(65536)
         assert self._process.stderr is not None
         if not data:
-            said = self._process.stderr.read(4000).decode(errors="replace").strip()
-            raise WorkerLost(said.splitlines()[-1] if said else "the interpreter ended at once")
+            stderr = self._process.stderr.read(4000).decode(errors="replace").strip()
+            raise WorkerLost(stderr.splitlines()[-1] if stderr else "the interpreter ended at once")
         self._process.stderr.close()
         greeting = json.loads(data)
         if "error" in greeting:
@@ -273,17 +273,17 @@ class Worker:
 def _visible_paths(kind: Kind, paths: Sequence[str], preload: Sequence[str]) -> list[str]:
     """The files that exist inside."""
     if kind == "programs":
-        wanted = [*PROGRAMS, *paths]
+        candidates = [*PROGRAMS, *paths]
     else:
         library = os.path.join(os.path.realpath(sys.base_prefix), "lib")
-        wanted = [*LIBRARIES, library, sysconfig.get_paths()["stdlib"], *paths]
+        candidates = [*LIBRARIES, library, sysconfig.get_paths()["stdlib"], *paths]
     if any(name.split(".")[0] == "ponder" for name in preload):
-        wanted.append(str(HERE.parents[1]))
-    found: list[str] = []
-    for path in sorted({os.path.abspath(p) for p in wanted if os.path.exists(p) and not os.path.islink(p)}):
-        if not any(path.startswith(above + "/") for above in found):  # a folder brings all that lies below it
-            found.append(path)
-    return found
+        candidates.append(str(HERE.parents[1]))
+    visible: list[str] = []
+    for path in sorted({os.path.abspath(p) for p in candidates if os.path.exists(p) and not os.path.islink(p)}):
+        if not any(path.startswith(above + "/") for above in visible):  # a folder brings all that lies below it
+            visible.append(path)
+    return visible
 
 
 def _world_readable() -> bool:

@@ -39,7 +39,7 @@ def main(descriptor: int, settings: jail.Settings) -> None:
     host = kernel.high(_open_host_pidfd(settings["host"]))
     control = socket.socket(fileno=kernel.high(descriptor))
     try:
-        reached = ["control group"] if settings["cgroups"] and _join(settings["cgroups"]) else []
+        reached = ["control group"] if settings["cgroups"] and _join_cgroups(settings["cgroups"]) else []
         if settings["isolation"] == "namespaces":
             reached += jail.enter_namespaces(settings)
             settings["run_as"] = 1 if "another user" in reached else None
@@ -77,7 +77,7 @@ def _reset_process_state() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, the exit status of a run is lost
 
 
-def _join(folders: list[str]) -> bool:
+def _join_cgroups(folders: list[str]) -> bool:
     """Enter the control groups made for us; a machine may let us make one and yet not enter it."""
     try:
         for folder in folders:
@@ -90,10 +90,10 @@ def _join(folders: list[str]) -> bool:
 
 def _open_host_pidfd(pid: int) -> int:
     """A descriptor that becomes readable when the host dies. (A death signal would follow its thread instead.)"""
-    found = os.pidfd_open(pid)
+    pidfd = os.pidfd_open(pid)
     if os.getppid() != pid:  # it died before we looked, and another may have its number
         os._exit(0)
-    return found
+    return pidfd
 
 
 def serve(control: socket.socket, host: int, settings: jail.Settings) -> None:
@@ -106,29 +106,29 @@ def serve(control: socket.socket, host: int, settings: jail.Settings) -> None:
         data, descriptors = _receive(control)
         if data == STOP:  # for a run that ended by itself meanwhile
             continue
-        begun = time.monotonic()
+        started = time.monotonic()
         number, wall = HEADER.unpack_from(data)
-        bounds, locks = _prepared(settings, data[HEADER.size :])
+        bounds, locks = _prepare(settings, data[HEADER.size :])
         pid = kernel.clone(flags)
         if pid == 0:
             run(settings, bounds, locks, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
-        end, status, seconds = _wait_for_run(control, host, pid, begun + wall)
+        end, status, seconds = _wait_for_run(control, host, pid, started + wall)
         control.send(REPORT.pack(number, end, status, seconds))
 
 
-_seen: dict[bytes, tuple[dict[str, Any], list[kernel.Call]]] = {}
+_prepared_calls: dict[bytes, tuple[dict[str, Any], list[kernel.Call]]] = {}
 
 
-def _prepared(settings: jail.Settings, bounds: bytes) -> tuple[dict[str, Any], list[kernel.Call]]:
+def _prepare(settings: jail.Settings, bounds: bytes) -> tuple[dict[str, Any], list[kernel.Call]]:
     """What a run may use, and the calls that lock it in: worked out once for all that may use the same."""
-    if bounds not in _seen:
-        if len(_seen) > 50:
-            _seen.clear()
+    if bounds not in _prepared_calls:
+        if len(_prepared_calls) > 50:
+            _prepared_calls.clear()
         read = json.loads(bounds)
-        _seen[bounds] = read, jail.locks(settings, read)
-    return _seen[bounds]
+        _prepared_calls[bounds] = read, jail.locks(settings, read)
+    return _prepared_calls[bounds]
 
 
 def _receive(control: socket.socket) -> tuple[bytes, list[int]]:

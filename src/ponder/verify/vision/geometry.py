@@ -158,8 +158,8 @@ def average_precision(scores_N: Array, overlaps_NM: Array, threshold: float) -> 
         best = gold - 1 - int(np.argmax(free[::-1]))  # of equals the last, as COCO's tool takes it
         if free[best] >= min(threshold, 1 - 1e-10):
             taken[best] = hits[rank] = True
-    found = np.cumsum(hits)
-    recall, precision = found / gold, found / np.arange(1, count + 1)
+    true_positives = np.cumsum(hits)
+    recall, precision = true_positives / gold, true_positives / np.arange(1, count + 1)
     highest = np.maximum.accumulate(precision[::-1])[::-1]  # at this recall or a higher one
     at = np.searchsorted(recall, np.linspace(0, 1, 101), side="left")
     return float(np.append(highest, 0.0)[np.minimum(at, count)].mean())
