@@ -39,7 +39,7 @@ class TextVerifier:
 
 
 def bad_data(reason: str) -> NoReturn:
-    """Stop grading: the problem's data is at fault."""
+    """Raise `BadProblemData`: the problem's data is at fault, not the answer."""
     raise BadProblemData(reason)
 
 

@@ -5,7 +5,7 @@ end of the prompt. The defences here, none of them a proof:
 
 - The answer is data: one line of JSON text without tags, square brackets or line breaks, so that it cannot end its own
   quotation, speak as another party or become a special token of a chat template.
-- The verdict must carry a word drawn anew for each call, which the answer cannot know: an answer repeated by the judge
+- The verdict must carry a nonce drawn anew for each call, which the answer cannot know: an answer repeated by the judge
   is not a verdict. Anything but exactly one verdict leaves the score undecided.
 - An answer without a single letter or digit is wrong without a call.
 """
@@ -34,10 +34,10 @@ DEFAULT_RUBRIC = "The answer is RIGHT if it answers the question correctly and c
 
 @dataclass(frozen=True)
 class LLMJudge:
-    """1 for RIGHT, 0 for WRONG, as a policy says; the mean where `samples` are asked for and all give a verdict.
+    """1 for RIGHT, 0 for WRONG, by the verdict of a policy; the mean of `n_verdicts` if all of them can be parsed.
 
-    `reference`: the judge is shown the problem's answer as well, which is what helps most. `forms`: only a final answer
-    in one of these forms is shown; without, all that is said after the thinking.
+    `show_reference`: the judge also sees the problem's answer, which helps most. `forms`: the judge sees only a final
+    answer in one of these forms; without forms, it sees all text after the thinking.
     """
 
     policy: Policy
@@ -71,7 +71,7 @@ class LLMJudge:
         if extracted.answer is None or not any(map(str.isalnum, extracted.answer)):
             return Score(0.0, extracted.reason or "no answer")
         if self.show_reference and trace.problem.answer is None:
-            return Score(None, "bad data: the problem has no answer to show the judge; set reference=False")
+            return Score(None, "bad data: the problem has no answer to show the judge; set show_reference=False")
         try:
             return await asyncio.wait_for(self._ask(trace, extracted), self.timeout_seconds)
         except Interrupted:
@@ -97,7 +97,7 @@ class LLMJudge:
 
 
 def judge_prompt(question: str, answer: str, reference: object, rubric: str, nonce: str) -> tuple[Message, ...]:
-    """What the judge is asked. Whatever others wrote stands in it as quoted data, on lines that name it."""
+    """The judge's prompt. Text written by others is quoted as data, on lines with a label and the nonce."""
     reference_line = "" if reference is None else f"\nREFERENCE {nonce}: {quote_untrusted(str(reference))}"
     prompt = (
         f"You judge an answer to a question. {rubric}\n"

@@ -192,12 +192,12 @@ CONTEXT SUMMARY
   
 * Axioms:
     Coq.Logic.Classical_Prop.classic
-    Judged.Candidate.f
+    PonderCheck.Candidate.f
   
 * Constants/Inductives relying on type-in-type: <none>
   
 * Constants/Inductives relying on unsafe (co)fixpoints:
-    Judged.Candidate.g
+    PonderCheck.Candidate.g
   
 * Inductives whose positivity is assumed: <none>
   
@@ -206,8 +206,8 @@ CONTEXT SUMMARY
 
 def test_the_summary_of_coqchk():
     assert parse_coqchk_context(SUMMARY) == (
-        ("Coq.Logic.Classical_Prop.classic", "Judged.Candidate.f"),
-        ("Judged.Candidate.g",),
+        ("Coq.Logic.Classical_Prop.classic", "PonderCheck.Candidate.f"),
+        ("PonderCheck.Candidate.g",),
     )
     for changed in ("", SUMMARY.replace("predicative", "impredicative"), SUMMARY.replace("* Axioms", "* Assumed")):
         with pytest.raises(CheckerFailed):

@@ -20,8 +20,8 @@ GOLD = {
     "definitions": "def double (n : Nat) := 2 * n",
 }
 PROOF = "theorem solution : ∀ n : Nat, double n = n + n := by\n  intro n; unfold double; omega"
-CLEAN = "'Judged.verdict' does not depend on any axioms\n"
-RESTS = "'Judged.verdict' depends on axioms: [propext,\n Classical.choice,\n Quot.sound]\n"
+CLEAN = "'PonderCheck.verdict' does not depend on any axioms\n"
+RESTS = "'PonderCheck.verdict' depends on axioms: [propext,\n Classical.choice,\n Quot.sound]\n"
 
 
 class Compiler:
@@ -57,10 +57,10 @@ def test_the_files(graded):
     assert score == Score(1.0, "proved")
     assert compiler.sources == {
         "Goal": "open Nat\ndef double (n : Nat) := 2 * n\n"
-        "def Judged.statement : Prop :=\n  ∀ n : Nat, double n = n + n\n",
+        "def PonderCheck.statement : Prop :=\n  ∀ n : Nat, double n = n + n\n",
         "Candidate": f"import Goal\nopen Nat\n{PROOF}\n",
-        "Check": "import Candidate\ntheorem Judged.verdict : _root_.Judged.statement := @_root_.solution\n"
-        "#print axioms Judged.verdict\n",
+        "Check": "import Candidate\ntheorem PonderCheck.verdict : _root_.PonderCheck.statement := @_root_.solution\n"
+        "#print axioms PonderCheck.verdict\n",
     }
     assert compiler.beside == {"Goal": set(), "Candidate": {"Goal.olean"}, "Check": {"Goal.olean", "Candidate.olean"}}
 
@@ -72,9 +72,9 @@ def ended(code: int, output: str) -> CheckerResult:
 def test_axioms_must_be_allowed(graded):
     assert graded(Check=ended(0, RESTS))[0].value == 1.0
     assert graded(gold={**GOLD, "axioms": []}, Check=ended(0, RESTS))[0].value == 0.0
-    score = graded(Check=ended(0, "'Judged.verdict' depends on axioms: [propext, sorryAx]\n"))[0]
+    score = graded(Check=ended(0, "'PonderCheck.verdict' depends on axioms: [propext, sorryAx]\n"))[0]
     assert score == Score(0.0, "wrong: the proof rests on sorryAx, which is not allowed")
-    assert graded(Check=ended(0, "'Judged.verdict' depends on axioms: [Lean.ofReduceBool]\n"))[0].value == 0.0
+    assert graded(Check=ended(0, "'PonderCheck.verdict' depends on axioms: [Lean.ofReduceBool]\n"))[0].value == 0.0
     assert graded(Check=ended(0, ""))[0].value is None
 
 
@@ -98,11 +98,11 @@ def test_errors_are_feedback(graded):
     ["theorem solution : False := sorry", "axiom f : False", "theorem t : 1 = 2 := by native_decide", "import Lean",
      'notation "∀" x => True', 'infixl:65 " + " => fun _ _ => 0', 'macro "x" : term => `(1)',
      'local macro "x" : term => `(1)', 'elab "#print" "axioms" x:ident : command => return', 'syntax "x" : term',
-     "macro_rules | `(1) => `(2)", "run_cmd Lean.logInfo \"'Judged.verdict' does not depend on any axioms\"", "#eval 1",
+     "macro_rules | `(1) => `(2)", "run_cmd Lean.logInfo \"'PonderCheck.verdict' does not depend on any axioms\"", "#eval 1",
      "#eval! 1", "by run_tac x", "set_option debug.skipKernelTC true in\ntheorem t : True := trivial",
      "unsafe def f := 1", "initialize x", "@[implemented_by f] def g := 1", '@[extern "c"] def g := 1',
      "@[command_elab x] def g := 1", "attribute [simp, init f] g", "@[simp, term_elab x] def g := 1",
-     "namespace Judged\ndef statement := True", "export Foo (goal)", "builtin_initialize x", "/- -/ sorry /- -/",
+     "namespace PonderCheck\ndef statement := True", "export Foo (goal)", "builtin_initialize x", "/- -/ sorry /- -/",
      "/-/ sorry /-/ -/ sorry", '-- "\nsorry', '"--" sorry', "/- unclosed", "@[\nsimp\n,\n csimp\n] x",
      "simproc x (1) := fun _ => 1", "meta def f := 1", "theorem solution : False := by admit"],
 )  # fmt: skip

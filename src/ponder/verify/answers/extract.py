@@ -37,7 +37,7 @@ from ponder.verify.numeric.numbers import MAX_NUMBER_CHARS, parse_plain_number, 
 AnswerForm = Literal["boxed", "tag", "hash", "line", "sentence", "bare"]
 ANSWER_FORMS: tuple[AnswerForm, ...] = get_args(AnswerForm)
 EXPLICIT_FORMS: tuple[AnswerForm, ...] = ("boxed", "tag", "hash", "line")
-TEXT_FORMS: tuple[AnswerForm, ...] = (*EXPLICIT_FORMS, "bare")  # where the answer is no number
+TEXT_FORMS: tuple[AnswerForm, ...] = (*EXPLICIT_FORMS, "bare")  # for answers that are not numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class ExtractedAnswer:
 
     answer: str | None
     reason: str = ""
-    percent_sign: str = ""  # a percent sign that stands behind it, outside its form
+    percent_sign: str = ""  # a percent sign directly after the answer, outside its form
 
 
 class Span(NamedTuple):
@@ -79,14 +79,14 @@ def extract(text: str, forms: Sequence[AnswerForm] = EXPLICIT_FORMS) -> Extracte
 
 
 def format_answer(answer: str, form: AnswerForm) -> str:
-    """The inverse of `extract`: an answer, said in this form."""
+    """The inverse of `extract`: a text that gives the answer in this form."""
     templates = {"boxed": f"\\boxed{{{answer}}}", "tag": f"<answer>{answer}</answer>", "hash": f"#### {answer}"}
     templates |= {"line": f"The answer is {answer}.", "sentence": f"The result is {answer}."}
     return templates.get(form, answer)
 
 
 def check_forms(forms: Sequence[AnswerForm], allowed: Sequence[AnswerForm] = ANSWER_FORMS) -> None:
-    """Refuse a form that nothing could be found in."""
+    """Raise `UsageError` for a form that does not exist or that this verifier does not accept."""
     if not forms or isinstance(forms, str):
         raise UsageError(f"forms is {forms!r}; give a tuple of answer forms out of {', '.join(allowed)}")
     for form in forms:
@@ -98,7 +98,7 @@ _THINK = re.compile(r"</?think>", re.IGNORECASE)
 
 
 def strip_thinking(text: str) -> str | None:
-    """What is said outside `<think>`; None where the thinking never ends or its tags do not match.
+    """The text outside `<think>`; None where the thinking never ends or its tags do not match.
 
     A text whose first tag is `</think>` was opened by its prompt, so all before that tag is thinking.
     """
@@ -183,7 +183,7 @@ ANSWER_LINE = re.compile(
 
 
 def find_answer_lines(text: str) -> Iterator[Span]:
-    """Each line or sentence that states an answer. Only where one opens is it looked for, which is far quicker."""
+    """Each line or sentence that states an answer. The pattern is tried at sentence starts only, which is faster."""
     done = 0
     for start in (0, *(opening.end() for opening in _SENTENCE_START.finditer(text))):
         if start >= done and (match := ANSWER_LINE.match(text, start)):
@@ -206,7 +206,7 @@ SPAN_FINDERS: dict[AnswerForm, Callable[[str], Iterator[Span]]] = {
 
 
 def outermost_spans(spans: list[Span]) -> list[Span]:
-    """In order, without those that stand inside another: a box inside a tag is one answer."""
+    """The spans in order, without those inside another span: a box inside a tag is one answer."""
     if len(spans) < 2:
         return spans
     outermost: list[Span] = []
@@ -241,7 +241,7 @@ def _agreeing_answer(reply: str, spans: list[Span], earlier: list[Span]) -> Extr
 
 
 def _span_answer(content: str | None) -> ExtractedAnswer:
-    """What stands in a form, if it is one answer."""
+    """The content of a form, if it is one answer."""
     if content is None:
         return ExtractedAnswer(None, "malformed")
     if len(content) > MAX_NUMBER_CHARS:
@@ -274,8 +274,8 @@ def _answer_fault(answer: str) -> str:
 
 
 def extract_last_stated(reply: str) -> ExtractedAnswer:
-    """The value of the last sentence that states a result. What is said before is working, unless it states another
-    value of the same thing; what is said after may not change it."""
+    """The value of the last sentence that states a result. Earlier text is working, unless it states another value of
+    the same subject. Later text may not change the value."""
     reply = re.sub(r"\s{0,8}\n\s{0,8}(?==)", " ", reply)  # a chain may take several lines
     stated = list(find_stated_results(reply))
     if not stated:
@@ -298,7 +298,7 @@ _BARE_EQUATION = re.compile(
 
 
 def _bare_answer(reply: str) -> ExtractedAnswer:
-    """All that was said, where that is a number or an equation that ends in one."""
+    """The whole reply, where it is a number or an equation that ends in one."""
     reply = reply.strip()
     if not reply or len(reply) > MAX_NUMBER_CHARS:
         return ExtractedAnswer(None, "no answer")

@@ -47,7 +47,7 @@ def extract_structured(
 
 
 def extract_all_text(text: str, max_chars: int = MAX_STRUCTURED_CHARS) -> ExtractedAnswer:
-    """All that is said after the thinking, without white space or a code fence around it."""
+    """The whole text after the thinking, without white space or a code fence around it."""
     reply = strip_thinking(text)
     if reply is None or not reply.strip():
         return ExtractedAnswer(None, "no answer")
@@ -97,7 +97,7 @@ def parse_strict_json(text: str) -> Any:
 
 
 def _depth(text: str) -> int:
-    """How deep brackets nest. Those in strings count too: a bound, not the truth."""
+    """How deep brackets nest, as an upper bound: brackets in strings count too."""
     deepest = depth = 0
     for bracket in _BRACKET.finditer(text):
         depth += 1 if bracket[0] in "[{" else -1
@@ -128,5 +128,5 @@ def _bounded_int(digits: str) -> int:
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
-        raise InvalidJson("a key stands twice")
+        raise InvalidJson("a key appears twice")
     return result

@@ -1,6 +1,6 @@
 """Answer styles: the instruction that asks for an answer, and the forms in which the verifier then reads it.
 
-A task gives the bare question and the kind of answer it wants. A style turns that into the instruction, says which
+A task gives the question alone and the kind of answer it wants. A style turns that into the instruction, says which
 forms the verifier reads, and formats a gold answer:
 
     plain    no instruction                                    any form that the task reads
@@ -37,17 +37,17 @@ class AnswerSpec:
     """What a task wants for an answer, and in which forms its verifier can read that."""
 
     description: str = "the final answer"
-    # read where nothing is asked for; the first that is not bare is asked for
+    # accepted where the prompt asks for no form; the first that is not bare is the one to ask for
     forms: tuple[AnswerForm, ...] = EXPLICIT_FORMS
-    notation: str = ""  # how it is written, said after its place: ", separated by commas"
-    place: str = ""  # where it stands, if that is no form: "in a ```python block"
-    allow_bare: bool = True  # the verifier can read it where it is all that is said
-    plain_instruction: str = ""  # what the task says itself in the plain style
-    separator: str = "\n"  # between the question and what is said
+    notation: str = ""  # how to write the answer, after its place: ", separated by commas"
+    place: str = ""  # where to put the answer, if not in a form: "in a ```python block"
+    allow_bare: bool = True  # the verifier can read an answer that is the whole reply
+    plain_instruction: str = ""  # the task's own instruction in the plain style
+    separator: str = "\n"  # between the question and the instruction
 
     @property
     def preferred_form(self) -> AnswerForm:
-        """The form to ask for, where the answer is not to stand alone."""
+        """The form to ask for, where the answer is not the whole reply."""
         return next((form for form in self.forms if form in _FORM_INSTRUCTION), "boxed")
 
 
@@ -62,7 +62,7 @@ def find_style(name: str) -> AnswerStyle:
 
 
 def answer_instruction(style: AnswerStyle, spec: AnswerSpec = ANY_ANSWER) -> str:
-    """What is said after the question; empty where nothing is."""
+    """The instruction after the question; empty where there is none."""
     if style == "plain":
         return spec.plain_instruction
     place, description = spec.place or _FORM_INSTRUCTION[spec.preferred_form], spec.description
@@ -87,7 +87,7 @@ def question_with_instruction(question: str, style: AnswerStyle, spec: AnswerSpe
 
 
 def accepted_forms(style: AnswerStyle, spec: AnswerSpec = ANY_ANSWER) -> tuple[AnswerForm, ...]:
-    """What the verifier reads, the form that was asked for first: gold is written in that one."""
+    """The forms that the verifier accepts. The requested form is first: gold answers are written in it."""
     if style == "plain":
         return spec.forms
     first: AnswerForm = "tag" if style == "r1" else spec.preferred_form

@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterator
 
 from ponder.verify.answers.extract import ExtractedAnswer, strip_thinking
 
-MAX_PROGRAM_CHARS = 100_000  # characters
+MAX_PROGRAM_CHARS = 100_000
 PYTHON_TAGS = frozenset({"python", "py", "python3", "py3"})
 _FENCE = re.compile(r"^([ \t]{0,12})(`{3,}|~{3,})[ \t]*([^\s`{]*)[^`\n]*$")
 
 
 def extract_program(text: str, tags: Collection[str] = PYTHON_TAGS) -> ExtractedAnswer:
-    """The one fenced block in this language after the thinking; where none names it, the one that names none."""
+    """The one fenced block with one of these tags after the thinking; if there is none, the one block without a tag."""
     reply = strip_thinking(text)
     if reply is None:
         return ExtractedAnswer(None, "no program")
@@ -30,7 +30,7 @@ def extract_program(text: str, tags: Collection[str] = PYTHON_TAGS) -> Extracted
 
 
 def _blocks(text: str) -> Iterator[tuple[str, str | None]]:
-    """Each fenced block: the language it names, in small letters, and its text; None where it never ends."""
+    """Each fenced block: its language tag in lower case, and its text; None where it never ends."""
     fence, tag, indent, lines = "", "", "", list[str]()
     for line in text.split("\n"):
         match = _FENCE.match(line)

@@ -10,7 +10,7 @@ TOOL_LIMITS = SandboxLimits(cpu_seconds=5, output_bytes=256 << 10)
 
 
 def run_python(code: str, jail: Sandbox | None = None) -> str:
-    """What this code prints, and the value of its last line; an error is text as well. Nothing is kept between runs."""
+    """The output of this code and the value of its last line; errors are text too. No state is kept between runs."""
     try:
         result = (jail or shared_sandbox(TOOL_LIMITS)).run_cell(code)
     except SandboxError as error:

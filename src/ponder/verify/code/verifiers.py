@@ -56,7 +56,7 @@ class CodeVerifier(TextVerifier):
         return shared_sandbox(self.limits, self.isolation)
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        """All at once, as far as the jail has slots."""
+        """Grade all steps concurrently, as far as the jail has slots."""
         work = [partial(self.grade, trace.text(step), trace.problem.answer) for step in steps]
         try:
             jail = self.jail
@@ -71,7 +71,7 @@ class CodeVerifier(TextVerifier):
 
     @property
     def tags(self) -> frozenset[str]:
-        """The names that the language goes by in a code block."""
+        """The language tags of code blocks that are read."""
         return self.TAGS
 
     def checked_row(self, gold: Any) -> Mapping[str, Any]:
@@ -89,7 +89,7 @@ class CodeVerifier(TextVerifier):
         return gold
 
     def grade_program(self, source: str, row: Mapping[str, Any]) -> Score:
-        """Judge a program, given as it is."""
+        """Grade a program, given as its source text."""
         raise NotImplementedError(f"{type(self).__name__} must implement its check of a program")
 
     def check_reference(self, gold: Any, reference: str, id: str = "") -> None:
@@ -101,7 +101,7 @@ class CodeVerifier(TextVerifier):
             raise TaskError(f"problem {id or '?'}: its tests fail on its own reference ({score.reason}); leave it out")
 
     def _score_if_unfinished(self, tested: TestsResult) -> Score | None:
-        """The score where tests did not come to an end, or could not tell."""
+        """The score where the tests did not finish or left the verdict undecided; else None."""
         if tested.run_status == "lost":
             return Score(None, f"crashed: {tested.detail}")
         if tested.run_status != "done":
@@ -121,7 +121,7 @@ class CodeVerifier(TextVerifier):
 class CallTests(CodeVerifier):
     """Calls of one function: the answer is `{"entry": "f", "tests": [{"args": [1], "expected": 2}, ...]}`.
 
-    A test may have `kwargs`. An entry `Solution.f` is a method of a class. How values compare: `equal.same`.
+    A test may have `kwargs`. An entry `Solution.f` is a method of a class. `compare_values.py` says how values compare.
     """
 
     tolerance: float = RELATIVE_TOLERANCE
@@ -244,8 +244,8 @@ class AssertTests(CodeVerifier):
     """Test code with asserts, as in HumanEval and MBPP: `{"tests": ["assert f(1) == 2", ...]}` or one text.
 
     Optional: `entry`, the function or class that must exist; `names`, more that the program supplies; `setup`, code
-    before the tests; `prefix`, code that a program goes on from, put before it. `share` counts tests, or, where there
-    is one, its asserts: one in a loop counts once, and has to hold every time.
+    before the tests; `prefix`, code that a program goes on from, put before it. `partial_credit` counts tests, or,
+    where there is one test, its asserts: an assert in a loop counts once, and has to hold every time.
 
     The tests run in a jail of their own. Of the names that they do not define, the program supplies the entry, `names`
     and classes; without an entry, functions too. Helpers such as `isclose` come from the standard library, never from
@@ -253,8 +253,8 @@ class AssertTests(CodeVerifier):
 
     Plain data crosses by value and is compared beside the tests. Objects of the program stand there as proxies, with
     their class, attributes and special methods. Two of them compare by their own `__eq__`, since that is under test; an
-    object never decides that it equals plain data (sandbox/fairness.py has the whole rule). What does not cross, such
-    as a patched module or a seed, leaves a test undecided and never fails it. Where tests passed that a wrong program
+    object never decides that it equals plain data (the rule is in sandbox/object_trust.py). What does not cross, such as
+    a patched module or a seed, leaves a test undecided and never fails it. Where tests passed that a wrong program
     could have passed too, the reason says "by weak tests" and why.
     """
 
@@ -287,7 +287,7 @@ def _names_list(names: Any) -> list[str]:
 
 
 def prepend_prefix(prefix: str, source: str) -> str:
-    """A program and the code it goes on from: the body of a function begins with white space, a whole one does not."""
+    """The prefix and the program: a function's body begins with white space, a complete program does not."""
     if not prefix:
         return source
     return prefix.rstrip("\n") + "\n" + source if source[:1] in (" ", "\t") else f"{prefix}\n\n{source}"
@@ -295,7 +295,7 @@ def prepend_prefix(prefix: str, source: str) -> str:
 
 @dataclass(frozen=True)
 class PropertyTests(CodeVerifier):
-    """What must hold for drawn inputs: `{"entry": "f", "property": code}`.
+    """Property-based tests on random inputs: `{"entry": "f", "property": code}`.
 
     The code defines `draw(random)`, which returns a tuple of arguments, and `holds(result, *arguments)`. Both run where
     the program cannot see them. The same `seed` draws the same inputs.

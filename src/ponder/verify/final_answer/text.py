@@ -13,15 +13,15 @@ from ponder.verify.answers.hedging import context_before, is_denied
 from ponder.verify.answers.structured import DELIMITED_FORMS, extract_structured
 from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
 
-MAX_TEXT_ANSWER_CHARS = 4_000  # characters
+MAX_TEXT_ANSWER_CHARS = 4_000
 
-# "So the answer is X." as the end of what is said; the form in which few-shot examples often answer.
+# "So the answer is X." at the end of the reply: the form of many few-shot examples.
 _LINE = re.compile(r"\banswer(?: is\b:?|:)(?:\*\*)?[ \t]{0,4}(\S[^\n]*)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class FinalText(TextVerifier):
-    """1 where the one text given is the problem's answer; runs of spaces count as one, or not at all."""
+    """1 where the one text given is the problem's answer. A run of spaces counts as one; `ignore_spaces` drops them."""
 
     forms: tuple[AnswerForm, ...] = DELIMITED_FORMS
     ignore_case: bool = False
@@ -77,7 +77,7 @@ class FinalList(TextVerifier):
 
 
 def extract_text(text: str, forms: Sequence[AnswerForm]) -> ExtractedAnswer:
-    """The one answer in a tag or box; or, where `line` is a form and there is neither, the last line's."""
+    """The one answer in a tag or box. Without either: an answer line at the end (`line`), or all (`bare`)."""
     extracted = extract_structured(text, forms, MAX_TEXT_ANSWER_CHARS)
     if extracted.answer is not None or extracted.reason != "no answer":
         return extracted
@@ -94,7 +94,7 @@ def extract_text(text: str, forms: Sequence[AnswerForm]) -> ExtractedAnswer:
 
 
 def _stripped(line: str) -> str:
-    """The end of a line without its full stop and what is left of the emphasis around it."""
+    """The line without its full stop and without an unmatched emphasis mark."""
     line = line.strip().removesuffix(".").rstrip()
     return line.removesuffix("**").rstrip().removesuffix(".") if line.count("**") == 1 else line
 
@@ -105,7 +105,7 @@ _TYPESET = re.compile(r"\\(?:text|texttt|mathrm|textbf)\{([^{}]*)\}")
 
 
 def strip_quotes(text: str) -> str:
-    """Without the emphasis, the quotation marks or the LaTeX command around all of it."""
+    """Remove the emphasis, the quotation marks or the LaTeX command around the whole text."""
     text = text.strip()
     if emphasised := _EMPHASIS.fullmatch(text):
         text = emphasised[1].strip()
@@ -128,4 +128,4 @@ def parse_list(text: str) -> list[str]:
     return [strip_quotes(part) for part in [*parts[:-1], parts[-1].removeprefix("and ")]] if parts else []
 
 
-_POINT = re.compile(r"\A(?:[-*•]|[0-9]{1,3}[.)])[ \t]+(?=\S)")  # of a list with one item to a line
+_POINT = re.compile(r"\A(?:[-*•]|[0-9]{1,3}[.)])[ \t]+(?=\S)")  # the bullet of a list item

@@ -38,7 +38,7 @@ def compare(gold: str, answer: str) -> str:
 
 
 def evaluate_gold(gold: str) -> str:
-    """The gold beside something that it is not: how long it takes by itself."""
+    """Compare the gold with an unequal expression, to see whether the gold alone evaluates in time."""
     truth = _parse_latex(gold)
     if truth is None:
         return BAD_GOLD
@@ -49,7 +49,7 @@ def evaluate_gold(gold: str) -> str:
 
 
 def search(pattern: str, text: str, max_chars: int) -> list[str | None]:
-    """What the first group of a user's pattern met, at most twice; None in place of what is too long."""
+    """The first group of a user's pattern, for at most two matches; None in place of one that is too long."""
     contents: list[str | None] = []
     for match in re.finditer(pattern, text):
         content = match.group(1) if match.re.groups else match.group(0)
@@ -70,11 +70,11 @@ def _parse_latex(text: str) -> Any:
     return parsed[0] if parsed else None
 
 
-_whole = PSParser.math  # the rule for a whole formula
+_whole = PSParser.math  # the grammar rule of a whole formula
 
 
 def _parse_sll_then_ll(parser: Any) -> Any:
-    """The quick way of ANTLR first. It gives the same tree as the thorough one, or an error: then that one decides."""
+    """Parse in ANTLR's fast SLL mode first. It gives the same tree as LL mode, or an error; then LL mode decides."""
     parser.getTokenStream().fill()  # what is no token is an error once and for all
     try:
         parser._interp.predictionMode = PredictionMode.SLL
@@ -89,14 +89,14 @@ PSParser.math = _parse_sll_then_ll
 
 
 def _same_form(truth: Any, answer: Any) -> bool:
-    """The same form, whatever letter a sum or an integral runs over: nothing has to be worked out."""
+    """Whether both have the same form, up to the names of bound variables. Nothing is evaluated."""
     if not (isinstance(truth, sympy.Basic) and isinstance(answer, sympy.Basic)):
         return False
     return bool(truth == answer or truth.as_dummy() == answer.as_dummy())
 
 
 def _surely_different(truth: Any, answer: Any) -> bool:
-    """Surely not the same, seen without working either out: to simplify a difference takes a hundred times as long."""
+    """Whether both differ at a sample point. To simplify their difference takes a hundred times as long."""
     both = (truth, answer)
     if any(isinstance(x, sympy.Interval | sympy.Union) for x in both):
         return any(isinstance(x, sympy.Expr) for x in both)
@@ -113,7 +113,7 @@ def _surely_different(truth: Any, answer: Any) -> bool:
     return a is not None and b is not None and not _close(a, b)  # without a value there, the slow way has to tell
 
 
-_COSTLY = (sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit, sympy.Derivative)  # a value of these is work as well
+_COSTLY = (sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit, sympy.Derivative)  # slow to evaluate
 
 
 def _same_leading_digits(truth: Any, answer: Any) -> bool:
@@ -126,7 +126,7 @@ def _same_leading_digits(truth: Any, answer: Any) -> bool:
 
 
 def _digits(number: Any) -> Any:
-    """Its value to 40 digits; None where it has none."""
+    """The value to 40 digits; None where it has none."""
     value = sympy.N(number, 40)
     return value if value.is_number and value.is_finite else None
 
@@ -136,7 +136,7 @@ def _close(a: Any, b: Any) -> bool:
 
 
 def _warm_up() -> None:
-    """The first comparison of each kind builds parsers and caches: each clone of this process has them already."""
+    """Compare one pair of each kind, to build parsers and caches that every clone of this process inherits."""
     for gold, answer in (
         (r"\sum_{k=1}^{n} k^2", r"\sum_{j=1}^{n} j^2"), (r"\int_0^1 x\,dx", r"\frac{1}{2}"), ("(1, 2]", "[1, 2]"),
         (r"\{1, \sqrt{2}\}", r"\{1\}"), ("2x + y = 3", "y = 3 - 2x"), (r"\sin^2 x + \cos^2 x", "1"), ("x > 1", "1 < x"),

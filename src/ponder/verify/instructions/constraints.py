@@ -1,7 +1,7 @@
 """Verify constraints that a program can check: counts, words, shape, patterns, JSON, language.
 
-A constraint is a mapping with a `kind` and that kind's own settings; `KINDS` lists them all. Counts take `at_least`,
-`at_most` or `exactly`.
+A constraint is a mapping with a `kind` and that kind's own settings; `CONSTRAINT_KINDS` lists them all. Counts take
+`at_least`, `at_most` or `exactly`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _PARAGRAPH = re.compile(r"\n[ \t]*\n")
 
 @dataclass(frozen=True)
 class Constraints(TextVerifier):
-    """1 where the text keeps every constraint; `partial`: the share that it keeps.
+    """1 where the text satisfies every constraint. `partial_credit`: the share of constraints that it satisfies.
 
-    The problem's answer is a list of constraints, or `{"constraints": [...]}`. They hold for all that is said after the
-    thinking; `tagged`: for the content of its one `<answer>` or box.
+    The problem's answer is a list of constraints, or `{"constraints": [...]}`. They apply to the text after the
+    thinking. `in_answer_tag`: they apply to the content of its one `<answer>` or box.
     """
 
     partial_credit: bool = False
@@ -52,12 +52,12 @@ class Constraints(TextVerifier):
             if self.in_answer_tag
             else extract_all_text(text, max_chars=MAX_REGEX_TEXT_CHARS)
         )
-        for constraint in constraints:  # before the answer is looked at: a fault in the data is not the model's
+        for constraint in constraints:  # before the answer is read: a fault in the data is not the model's
             constraint_fault(constraint, "")
         if extracted.answer is None:
             return Score(0.0, extracted.reason)
         visible = visible_text(extracted.answer)
-        if len(visible) > MAX_REGEX_TEXT_CHARS:  # some characters are several when composed
+        if len(visible) > MAX_REGEX_TEXT_CHARS:  # NFC makes some characters longer
             return Score(0.0, "too long")
         faults = [fault for constraint in constraints if (fault := constraint_fault(constraint, visible))]
         if not faults:
@@ -68,7 +68,7 @@ class Constraints(TextVerifier):
 
 
 def constraint_fault(constraint: Constraint, text: str) -> str:
-    """How a text, as `visible` gives it, breaks a constraint; empty where it keeps it."""
+    """How a text from `visible_text` violates a constraint; empty where it satisfies it."""
     check, allowed = CONSTRAINT_KINDS[constraint["kind"]]
     settings = {name: value for name, value in constraint.items() if name != "kind"}
     if unknown := settings.keys() - allowed:
@@ -77,7 +77,7 @@ def constraint_fault(constraint: Constraint, text: str) -> str:
 
 
 def visible_text(text: str) -> str:
-    """Composed, and without characters that show nothing: a zero-width space must not make two words of one."""
+    """The text in NFC without invisible characters: a zero-width space must not split a word in two."""
     if text.isascii():
         return text
     return "".join(c for c in unicodedata.normalize("NFC", text) if unicodedata.category(c) != "Cf")

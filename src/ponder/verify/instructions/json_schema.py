@@ -21,15 +21,15 @@ from ponder.verify.answers.structured import InvalidJson, extract_all_text, extr
 from ponder.verify.base import BadProblemData, TextVerifier, bad_data, repr_for_reason
 from ponder.verify.instructions.regex import regex_matches
 
-MAX_SCHEMA_CHECKS = 40_000  # keywords looked at for one document, at most about a second
+MAX_SCHEMA_CHECKS = 40_000  # keyword evaluations for one document: about a second at most
 
 
 @dataclass(frozen=True)
 class JsonSchema(TextVerifier):
     """1 where the answer is one JSON document that the problem's answer, a JSON schema (a mapping), allows.
 
-    `tagged`: the document stands in one `<answer>` or box; else it is all that is said after the thinking, with or
-    without a code fence around it.
+    `in_answer_tag`: the document is the content of one `<answer>` or box. Otherwise it is the whole text after the
+    thinking, with or without a code fence around it.
     """
 
     in_answer_tag: bool = True
@@ -88,7 +88,7 @@ def _counted(check: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _frozen(schema: object) -> str:
-    """A schema as text, by which its validator is remembered."""
+    """The schema as text, which is the cache key of its validator."""
     if not isinstance(schema, Mapping):
         bad_data(f"{repr_for_reason(schema)} is not a JSON schema (a mapping)")
     try:

@@ -16,16 +16,16 @@ from ponder.verify.numeric.units import Unit, parse_unit
 
 @dataclass(frozen=True)
 class AnswerValue:
-    text: str  # as it stands, typeset plainly
-    body: str = ""  # without unit and per cent sign
-    unit: tuple[Unit, ...] = ()  # what it may count; empty: any
+    text: str  # the normalized LaTeX
+    body: str = ""  # the text without unit and percent sign
+    unit: tuple[Unit, ...] = ()  # the units it may have; empty: any
     percent: bool = False
     base: str = ""  # of 52_8, whose digits are the body; or the modulus of 3 \\pmod{7}
-    words: str = ""  # where it is words, or a sign such as \infty that is no number
+    words: str = ""  # set where the value is words, or a symbol such as \infty that is not a number
 
     @cached_property
     def tree(self) -> ExpressionNode:
-        """As an expression; `UnreadableAnswer` where it is none."""
+        """The value as an expression; raises `UnreadableAnswer` where it is not one."""
         if self.words or self.base:
             raise UnreadableAnswer("malformed")
         return _special(self.body) or parse_expression(self.body)
@@ -39,14 +39,14 @@ class AnswerValue:
 
     @cached_property
     def approximate_values(self) -> tuple[complex, ...]:
-        """A few digits of its value; empty where it has none."""
+        """The value to a few digits; empty where it has none."""
         try:
             return approximate_values(self.tree)
         except UnreadableAnswer:
             return ()
 
     def applied(self, functions: frozenset[str]) -> ExpressionNode:
-        """As `tree`, where these letters before a bracket are functions and not factors."""
+        """`tree`, parsed so that these letters before a bracket are functions and not factors."""
         return self.tree if not functions else parse_expression(self.body, functions)
 
     @property
@@ -55,13 +55,13 @@ class AnswerValue:
 
     @property
     def radians(self) -> bool:
-        """An angle as a part of pi."""
+        """Whether it may be an angle in radians: by its unit, or as a multiple of pi without a unit."""
         has_radians = any(unit.dimensions == (("radians", 1),) for unit in self.unit)
         return has_radians or (not self.unit and not self.percent and "\\pi" in self.body)
 
     @property
     def comparable_words(self) -> str:
-        """All of it as words are compared: without case, brackets of a choice and full stop."""
+        """The text as words are compared: without case, the brackets of a choice and the full stop."""
         return self.words or _normal_words(self.text)
 
     @property
@@ -122,7 +122,7 @@ def is_words(text: str) -> bool:
 
 
 def parse_answer_value(text: str) -> AnswerValue:
-    """One value; it is read as an expression when it is needed as one."""
+    """Parse one value. Its expression is parsed later, when it is needed."""
     text = text.strip()
     compact = re.sub(r"\s", "", text)
     if compact in _ATOMS:
@@ -179,7 +179,7 @@ _MIXED = re.compile(r"(-?)\s*([0-9]{1,12})\s+([0-9]{1,12})\s?/\s?([0-9]{1,12})")
 
 
 def _special(text: str) -> ExpressionNode | None:
-    """0.1\\overline{36} and 1 1/2, which are numbers that the grammar of expressions does not know."""
+    """Numbers outside the grammar of expressions: repeating decimals (0.1\\overline{36}) and mixed numbers (1 1/2)."""
     if match := _REPEATING.fullmatch(text):
         sign, whole, fixed, again = match.groups()
         value = Fraction(

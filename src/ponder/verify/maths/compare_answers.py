@@ -25,7 +25,7 @@ RIGHT, WRONG = "right", "wrong"
 @dataclass(frozen=True, slots=True)
 class ComparisonRules:
     tolerance: float = 0.0  # as a share of the gold; 0: exact
-    require_evaluated: bool = True  # a gold that is a plain number wants one: 27 + 58 is not 85
+    require_evaluated: bool = True  # if the gold is a plain number, so must the answer be: 27 + 58 is not 85
 
 
 def compare_answers(gold: AnswerStructure, answer: AnswerStructure, rules: ComparisonRules = ComparisonRules()) -> str:
@@ -66,7 +66,7 @@ def _compare_groups(gold: ValueGroup, answer: ValueGroup, rules: ComparisonRules
 
 
 def _as_tuple(gold: ValueGroup, answer: ValueGroup) -> ValueGroup:
-    """x = 1, y = 2 for (1, 2), and x_1 = 1, x_2 = 2 for 1, 2: names in their usual order tell which part is which."""
+    """Accept x = 1, y = 2 for (1, 2), and x_1 = 1, x_2 = 2 for 1, 2: names in their usual order assign the parts."""
     parts = [part for part in answer.parts if isinstance(part, Relation) and part.op == "=" and part.name]
     if answer.kind != "list" or len(parts) < len(answer.parts) or any(isinstance(p, Relation) for p in gold.parts):
         return answer
@@ -82,14 +82,14 @@ def _as_tuple(gold: ValueGroup, answer: ValueGroup) -> ValueGroup:
 
 
 def _same_part(gold: AnswerStructure, answer: AnswerStructure, rules: ComparisonRules) -> bool:
-    """One part against one: here a = 1 is not 1, since the name tells which part it is."""
+    """Whether two parts are equal. Here a = 1 is not 1, because the name says which part it is."""
     if isinstance(gold, Relation) != isinstance(answer, Relation) or not _may_match(gold, answer, rules):
         return False
     return compare_answers(gold, answer, rules) == RIGHT
 
 
 def _may_match(gold: AnswerStructure, answer: AnswerStructure, rules: ComparisonRules) -> bool:
-    """Cheap, so that sets of many expressions are matched in little time: False only where they differ."""
+    """A cheap filter, so that sets of many expressions are matched quickly: False only where the parts differ."""
     if (
         rules.tolerance
         or not (isinstance(gold, AnswerValue) and isinstance(answer, AnswerValue))
@@ -113,7 +113,7 @@ def _compare_relation(gold: AnswerStructure, answer: Relation, rules: Comparison
             return compare_answers(gold, answer.right, rules) if _is_set(gold) else WRONG
         if answer.op != "=":
             return "hedged" if answer.op in (r"\approx", r"\sim", r"\ne") else WRONG
-        # Only a name may stand before the value: 42=41 and 41+1=42 are uneven.
+        # Only a name may precede the value: 42=41 and 41+1=42 give two values.
         return compare_answers(gold, answer.right, rules) if answer.name else "several answers"
     if gold.op == answer.op and gold.name and gold.name == answer.name:
         return compare_answers(gold.right, answer.right, rules)
@@ -188,7 +188,7 @@ def _same_leaf(gold: AnswerValue, answer: AnswerValue, rules: ComparisonRules) -
         truth = gold.applied(functions)
     tree = answer.applied(functions)
     if not tree.symbols() <= truth.symbols():
-        return False  # x - x + 42 is not worked out
+        return False  # x - x + 42 is not evaluated
     if gold.degrees != answer.degrees and (gold.radians or answer.radians):
         return same_value(_in_radians(tree, answer), _in_radians(truth, gold), rules.tolerance)
     if rules.require_evaluated and is_evaluated(truth) and not is_evaluated(tree, truth):
@@ -202,7 +202,7 @@ def _same_leaf(gold: AnswerValue, answer: AnswerValue, rules: ComparisonRules) -
 
 
 def _in_radians(node: ExpressionNode, of: AnswerValue) -> ExpressionNode:
-    """As an angle in radians."""
+    """The node as an angle in radians."""
     return ExpressionNode("degrees", (node,)) if of.degrees else node
 
 
@@ -228,7 +228,7 @@ def _match_symbols(gold: AnswerValue, answer: AnswerValue, truth: ExpressionNode
 def _same_value(
     gold: ExpressionNode, gold_percent: bool, answer: ExpressionNode, answer_percent: bool, tolerance: float
 ) -> bool:
-    """As `numbers.same` has it."""
+    """Compare values with or without a percent sign, by the rules of `numbers.same_number`."""
     if gold_percent == answer_percent:
         return same_value(answer, gold, tolerance)
     hundred = parse_answer_value("100").tree

@@ -33,10 +33,10 @@ ORDINARY_POINTS, LARGE_POINTS, FAR_POINTS = (
     2,
     3,
 )  # points of ordinary size, in the tens to thousands, and beyond all numbers written
-MAX_FAR_POINT = 1000  # beyond the points where an expression with functions is looked at
+MAX_FAR_POINT = 1000  # expressions with functions are not compared at points beyond this
 MIN_DIGITS_TO_AGREE = 200  # decimal digits, at least, before two values count as the same
-MAX_DIGITS = 12_000  # of which an expression without functions can be worked out in milliseconds
-# of a gold at a point that is not of ordinary size; with more it is not looked at there
+MAX_DIGITS = 12_000  # decimal digits: an expression without functions takes milliseconds
+# Decimal digits of a gold at a large or far point; a gold that needs more is not compared there.
 MAX_DIGITS_AT_FAR_POINT = 1_500
 MAX_DIGITS_TIMES_FUNCTIONS = 60_000  # digits times functions
 
@@ -44,7 +44,7 @@ _NO_VALUE = (Undefined, ArithmeticError, ValueError)
 
 
 def approximate_values(node: ExpressionNode) -> tuple[complex, ...]:
-    """A few digits of the value at each point, to tell most expressions apart at once; empty where there are none."""
+    """The value to a few digits at each point, which tells most expressions apart; empty where there is none."""
     names = node.symbols()
     values: list[complex] = []
     try:
@@ -56,7 +56,10 @@ def approximate_values(node: ExpressionNode) -> tuple[complex, ...]:
 
 
 def same_value(answer: ExpressionNode, gold: ExpressionNode, tolerance: float = 0.0) -> bool:
-    """Whether the answer has the gold's value wherever the gold has one; `NoValue` where the gold has none."""
+    """Whether the answer has the gold's value at every point where the gold has one.
+
+    Raises `OutsideGrammar` where the gold has a value at too few points.
+    """
     names = answer.symbols() | gold.symbols()
     if not names:
         return _same_number(answer, gold, tolerance)
@@ -94,7 +97,7 @@ def _same_number(answer: ExpressionNode, gold: ExpressionNode, tolerance: float)
 
 
 def proportional(answer: ExpressionNode, gold: ExpressionNode) -> Fraction | float | None:
-    """The constant that the answer is times the gold (two forms of one equation); None where there is none."""
+    """The constant c with answer = c * gold, as between two forms of one equation; None where there is none."""
     names = answer.symbols() | gold.symbols()
     if not names or _may_differ_between_points(answer, gold):
         return None
@@ -132,7 +135,7 @@ def _agree(
     tolerance: float,
     limit: int = MAX_DIGITS,
 ) -> bool | None:
-    """At one point; None where the gold has no value, or no real one and the answer another."""
+    """Whether both agree at one point. None where the gold has no value there, or a complex one that differs."""
     try:
         quick = Evaluator(coordinates, DEFAULT_DIGITS)
         truth = quick.value(gold)
@@ -164,7 +167,7 @@ def _agree(
 def _agree_closely(
     answer: ExpressionNode, gold: ExpressionNode, coordinates: Mapping[str, Fraction], quick: Evaluator
 ) -> bool | None:
-    """With the digits that it takes; what the answer alone makes too many to work out is not the gold."""
+    """Compare with as many digits as needed. An answer that needs too many is refused as too large."""
     digits = max(MIN_DIGITS_TO_AGREE, _digits_for(quick))
     if digits > MAX_DIGITS or digits * (_functions(answer) + _functions(gold)) > MAX_DIGITS_TIMES_FUNCTIONS:
         raise UnreadableAnswer("too large")
@@ -180,7 +183,7 @@ def _agree_closely(
 
 
 def _digits_for(evaluator: Evaluator) -> int:
-    """So that even what is lost by every number met so far leaves more than it takes to tell."""
+    """Digits of precision that suffice even if every number evaluated so far cancels."""
     return 60 + 3 * int(evaluator.weight)
 
 
@@ -194,22 +197,22 @@ _PLAIN = frozenset(("number", "symbol", "add", "mul", "div", "neg", "abs", "floo
 
 
 def _functions(node: ExpressionNode) -> int:
-    """How many parts take work to work out; powers count where their exponents are no whole numbers."""
+    """How many nodes are costly to evaluate; powers count where the exponent is not a literal."""
     return sum(each.op not in _PLAIN or (each.op == "pow" and each.parts[1].number is None) for each in _walk(node))
 
 
-_GAMMA = ("factorial", "binom")  # between whole numbers they are Euler's function, which takes long
+_GAMMA = ("factorial", "binom")  # at other than whole numbers they are the gamma function, which is slow
 
 
 def _points(answer: ExpressionNode, gold: ExpressionNode) -> int:
-    """How many: a function of something far away has no digits left, or is too large."""
+    """How many points to compare at. At far points a function has no digits left, or is too large."""
     if _has(answer, _GAMMA) or _has(gold, _GAMMA):
         return ORDINARY_POINTS
     return ORDINARY_POINTS + LARGE_POINTS + (0 if _functions(answer) + _functions(gold) else FAR_POINTS)
 
 
 def _may_differ_between_points(answer: ExpressionNode, gold: ExpressionNode) -> bool:
-    """Steps that the gold does not have; or bends farther away than functions are looked at."""
+    """Whether the answer has steps that the gold lacks, or bends beyond the points where functions are compared."""
     if _has(answer, ("floor", "ceil")) and not _has(gold, ("floor", "ceil")):
         return True
     bends = ("abs", "root", "floor", "ceil")
@@ -224,7 +227,7 @@ def _has(node: ExpressionNode, ops: tuple[str, ...]) -> bool:
 
 
 def _largest_literal(node: ExpressionNode) -> int:
-    """How many decimal digits all its numbers have, powers worked out: nothing in it lies farther from 0, or nearer."""
+    """Decimal digits of all numbers in it together, powers evaluated: a bound on any literal's size."""
     evaluator = Evaluator({}, DEFAULT_DIGITS)
     for each in _walk(node):
         try:
@@ -245,8 +248,8 @@ def draw_point(names: Iterable[str], point: int, seed: str, beyond: int = 0) -> 
 
 @lru_cache(maxsize=4096)
 def _draw_coordinate(name: str, point: int, seed: str, beyond: int) -> Fraction:
-    """Between 0.3 and 2.3 in size with 40 odd bits, negative at every second point; then tens to thousands of it, and
-    at last larger or smaller than `beyond` digits."""
+    """A coordinate of size 0.3 to 2.3 with 40 random bits, negative at every second point. Large points multiply it by
+    10 to 1,000; far points by a power of ten beyond `beyond` digits, or its inverse."""
     digest = hashlib.sha256(f"{seed}/{name}/{point}".encode()).digest()
     value = Fraction(3, 10) + Fraction(2 * int.from_bytes(digest[:5]) + 1, 1 << 40)
     if point >= ORDINARY_POINTS + LARGE_POINTS:

@@ -17,10 +17,10 @@ from typing import Any
 from ponder.verify.maths.expression_tree import ExpressionNode
 from ponder.verify.maths.normalize_latex import UnreadableAnswer
 
-DEFAULT_DIGITS = 60
+DEFAULT_DIGITS = 60  # decimal digits
 MAX_INTEGER_BITS = 1 << 20  # bits in an exact whole number, before it is rounded
 MAX_FRACTION_BITS = 1 << 17  # bits in an exact fraction
-MAX_TOTAL_BITS = 1 << 24  # of all results together
+MAX_TOTAL_BITS = 1 << 24  # bits of all results together
 MAX_EXPONENT_BITS = 1 << 20  # bits in the exponent of a rounded number
 DIGITS_PER_BIT = math.log10(2)
 Value = Any  # Fraction, or mpmath's mpf or mpc
@@ -93,7 +93,7 @@ class Evaluator:
             self.weight += max(0, abs(self.bits(value)) - 8) * DIGITS_PER_BIT
 
     def applied(self, name: str, a: Value) -> Value:
-        """A function of which nothing is known: any number, and the same one for the same argument."""
+        """An unknown function: a pseudo-random number, the same for the same argument."""
         shown = str(a) if isinstance(a, Fraction) else self.mp.nstr(a, 25)
         return Fraction(2 * int.from_bytes(hashlib.sha256(f"{name}({shown})".encode()).digest()[:5]) + 1, 1 << 40)
 
@@ -106,7 +106,7 @@ class Evaluator:
         return _rounded(self.mp, value)
 
     def checked(self, value: Value) -> Value:
-        """Within bounds: wide fractions are rounded, steep numbers refused."""
+        """The value within bounds: wide fractions are rounded, too large numbers refused."""
         if isinstance(value, Fraction):
             bits = max(value.numerator.bit_length(), value.denominator.bit_length())
             self.work += bits
@@ -172,7 +172,7 @@ class Evaluator:
         return Fraction(math.ceil(self.exact(a)))
 
     def exact(self, a: Value) -> Value:
-        """A real of moderate size, for rounding to whole numbers."""
+        """The value as a real of moderate size, which can be rounded to a whole number."""
         if not isinstance(a, Fraction) and (a.imag != 0 or self.bits(a) > 150):
             raise Undefined
         return a if isinstance(a, Fraction) else a.real
@@ -231,7 +231,7 @@ class Evaluator:
         return self.gamma("binomial", n, k)
 
     def gamma(self, name: str, *values: Value) -> Value:
-        """Its digits take so long that there are some hundred of them at most."""
+        """A function of mpmath that needs the gamma function. It is slow, so precision is limited to 800 digits."""
         if self.mp.dps > 800:
             raise UnreadableAnswer("too large")
         return getattr(self.mp, name)(*map(self.rounded, values))
@@ -260,7 +260,7 @@ def _factorial(n: int) -> int:
 
 
 def _whole_root(value: int, n: int) -> int | None:
-    """The n-th root of a whole number where that is whole."""
+    """The n-th root of a whole number, if it is whole too; else None."""
     if value < 2 or n == 1:
         return value
     if value.bit_length() > 2000:

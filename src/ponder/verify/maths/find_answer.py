@@ -35,7 +35,10 @@ _NEGATIVE = re.compile(r"(?:\A|[$=(:,\[\n]|\b(?:is|get|was|be|equals))\s{0,2}[-â
 def find_math_answer(
     text: str, forms: Sequence[AnswerForm], max_chars: int, allow_repeats: bool = False
 ) -> ExtractedAnswer:
-    """The one answer given after the thinking, or the reason there is none. `repeats`: the same one more than once."""
+    """The one answer given after the thinking, or the reason there is none.
+
+    `allow_repeats`: the same answer may be given several times in one form.
+    """
     reply = strip_thinking(text)
     if reply is None:
         return ExtractedAnswer(None, "no answer")
@@ -71,7 +74,7 @@ _RESULT = re.compile(
 
 
 def _last_stated_result(reply: str, max_chars: int) -> ExtractedAnswer:
-    """What the last sentence states as the result: a number as `answer` finds it, or any expression or word."""
+    """The result that the last sentence states: a number, by `extract_last_stated`, or an expression or word."""
     extracted = extract_last_stated(reply)
     if extracted.answer is not None or extracted.reason != "no answer":
         return extracted
@@ -92,7 +95,7 @@ def _last_hash_line(reply: str) -> Span | None:
 
 
 def _checked_answer(reply: str, spans: list[Span], others: list[Span], max_chars: int) -> ExtractedAnswer:
-    """The answer in these spans, if all say the same and what stands around them leaves it alone."""
+    """The answer in these spans, if all agree and the text around them neither denies nor changes it."""
     answers = [span_answer(span.content, max_chars) for span in spans]
     for answer in answers:
         if answer.answer is None:
@@ -127,7 +130,7 @@ _PERCENT = re.compile(r"[\s$]{0,3}\\?%")
 
 
 def span_answer(content: str | None, max_chars: int) -> ExtractedAnswer:
-    """What stands in a form, if it is one short answer."""
+    """The content of a form, if it is one short answer."""
     if content is None:
         return ExtractedAnswer(None, "malformed")
     if len(content) > max_chars:

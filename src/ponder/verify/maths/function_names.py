@@ -33,5 +33,5 @@ def applied_function_names(gold: str, answer: str) -> frozenset[str]:
 
 
 def _symbol_name(name: str) -> str:
-    """As a symbol of a tree is named: f_1, phi."""
+    """The name that an expression tree gives this symbol: f_1, phi."""
     return re.sub(r"[\\{}]", "", name)

@@ -13,11 +13,11 @@ from ponder.verify.numeric.numbers import strip_delimiters
 
 
 class UnreadableAnswer(Exception):
-    """This text is not one answer that can be read; the message is the reason."""
+    """The text cannot be parsed as one answer; the message is the reason."""
 
 
 class OutsideGrammar(Exception):
-    """The gold has no value that can be worked out here."""
+    """The gold is outside the grammar, or has no value that this package can compute."""
 
 
 _SYMBOLS = {
@@ -76,7 +76,7 @@ _SPACES = re.compile(r" +")
 
 
 def normalize_latex(text: str) -> str:
-    """This answer in the one way of writing; `UnreadableAnswer` where it holds what no reader could vouch for."""
+    """The answer in normalized LaTeX; raises `UnreadableAnswer` for hidden or look-alike characters."""
     text = _ROOT.sub(r"\\sqrt{\1}", strip_delimiters(text)).translate(_TRANSLATED)
     if _STRANGE.search(text) or _HIDDEN.search(text):
         raise UnreadableAnswer("malformed")
@@ -91,7 +91,7 @@ _OVER = re.compile(r"\\over(?![A-Za-z])")
 
 
 def _over(text: str) -> str:
-    """{1 \\over 2} as \\frac{1}{2}: all that stands before it in its braces, and all that stands behind."""
+    """Write {1 \\over 2} as \\frac{1}{2}, from all text before and after it within its braces."""
     for _ in range(8):
         match = _OVER.search(text)
         if not match:
@@ -105,7 +105,7 @@ def _over(text: str) -> str:
 
 
 def _edge(text: str, at: int, step: int) -> int:
-    """Where the braces around this place begin or end; the text's own end where there are none."""
+    """The index where the enclosing braces begin or end; the end of the text where there are none."""
     depth = 0
     index = at - 1 if step < 0 else at
     while 0 <= index < len(text):
@@ -118,5 +118,5 @@ def _edge(text: str, at: int, step: int) -> int:
 
 
 def remove_spaces(text: str) -> str:
-    """Without the spaces that say nothing: two texts equal so are the same answer. "4 2" keeps its space."""
+    """Remove spaces without meaning, so that equal texts are equal answers. "4 2" keeps its space."""
     return re.sub(r"(?<![A-Za-z0-9]) +| +(?![A-Za-z0-9])", "", text)

@@ -17,7 +17,7 @@ _WITNESSES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)  # enough for all numb
 
 
 def same_residues(one: ExpressionNode, other: ExpressionNode, seed: str) -> bool | None:
-    """None where one of them is no whole number or fraction that can be had so."""
+    """Whether both have equal remainders modulo each prime; None where one of them is not exact arithmetic."""
     try:
         return all(_residue(one, prime) == _residue(other, prime) for prime in _primes(seed))
     except (_CannotTell, ZeroDivisionError, ValueError):
@@ -40,7 +40,7 @@ def _primes(seed: str) -> list[int]:
 
 
 def _is_prime(n: int) -> bool:
-    """Miller and Rabin, for odd n below 2^64."""
+    """The Miller-Rabin test, exact for odd n below 2^64."""
     odd, twos = n - 1, 0
     while odd % 2 == 0:
         odd, twos = odd // 2, twos + 1

@@ -33,7 +33,7 @@ class Relation:
 
     @cached_property
     def name(self) -> str:
-        """What the left side names, where it is nothing but names: x, x_1, f(x), AB, \\text{Area}, (x, y)."""
+        """The left side, if it is only a name or names: x, x_1, f(x), AB, \\text{Area}, (x, y). Else empty."""
         if isinstance(self.left, ValueGroup) and self.left.kind == "()":
             names = [Relation("=", part, part).name for part in self.left.parts]
             return ",".join(names) if all(names) else ""

@@ -51,10 +51,10 @@ class MathAnswer:
     forms: tuple[AnswerForm, ...] = EXPLICIT_FORMS
     answer_regex: str | None = None
     tolerance: float = 0.0
-    max_answer_chars: int = 500  # characters in an answer
+    max_answer_chars: int = 500
     allow_repeats: bool = False  # the same box more than once is one answer
     timeout_seconds: float = 1.0
-    require_evaluated: bool = True  # a plain number as the gold wants a plain number
+    require_evaluated: bool = True  # if the gold is a plain number, so must the answer be
 
     def __post_init__(self) -> None:
         check_forms(self.forms)
@@ -123,7 +123,7 @@ class MathAnswer:
             return None
 
     def _find(self, text: str) -> JailCalls[ExtractedAnswer]:
-        """By form or, where a user gave a regular expression, by that, in the jail: the text may be hostile to it."""
+        """Extract the answer by its form, or by `answer_regex`, which runs in the jail: it may backtrack for long."""
         if self.answer_regex is None:
             return find_math_answer(text, self.forms, self.max_answer_chars, self.allow_repeats)
         reply = yield "search", (self.answer_regex, strip_thinking(text) or "", self.max_answer_chars)

@@ -15,7 +15,7 @@ from fractions import Fraction
 from ponder.verify.numeric.units import NO_UNIT, NUMBER_SCALES, Unit, conversion_factors, parse_unit
 
 MAX_NUMBER_CHARS = 200  # characters in an answer
-MAX_EXPONENT = 400  # 1e999999999 would fill the memory
+MAX_EXPONENT = 400  # decimal; 1e999999999 would fill the memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,12 @@ class Number:
     value: Fraction | None
     percent: bool = False
     reason: str = ""
-    unit: tuple[Unit, ...] = ()  # what it may count
+    unit: tuple[Unit, ...] = ()  # the units it may have
 
 
 def parse_plain_number(text: str, is_gold: bool = False) -> Number:
-    """The number that this text is, as a whole. `trusted`: of a gold answer, behind whose figure any word is a unit."""
+    """Parse the whole text as one number. `is_gold`: the text is a gold answer, in which any word after the figure is a
+    unit."""
     if len(text) > MAX_NUMBER_CHARS:
         return Number(None, reason="too long")
     if digits := _DIGITS.fullmatch(text):  # most answers: no need to look further
@@ -53,7 +54,7 @@ def parse_plain_number(text: str, is_gold: bool = False) -> Number:
 
 
 def _unit(words: str, power: str, currency: str, is_gold: bool) -> tuple[Unit, ...] | None:
-    """What the words and signs around a figure say it counts; None where they are no unit."""
+    """The unit that the words and signs around a figure name; None where they are not a unit."""
     unit = parse_unit(words, power)
     if unit is None and is_gold:
         unit = (Unit(counted_noun=words.lower().removesuffix("s")),)
@@ -92,7 +93,7 @@ def _close(answer: Fraction, gold: Fraction, tolerance: float) -> bool:
 
 
 def is_unreduced_fraction(answer: str, number: Number, gold: str) -> bool:
-    """A fraction of a whole value where the gold is none: 84/2 for 42 may be nothing but the question."""
+    """Whether the answer is a fraction with a whole value and the gold is not: 84/2 for 42 may restate the question."""
     whole = number.value is not None and number.value.denominator == 1
     return whole and _FRACTION.search(answer) is not None and not _FRACTION.search(gold)
 
@@ -106,7 +107,7 @@ _WRAPPED = re.compile(
 
 
 def strip_delimiters(text: str) -> str:
-    """Without the mathematics delimiters, emphasis and full stop around all of it."""
+    """Remove the maths delimiters, emphasis and full stop around the whole text."""
     text = text.strip()
     if not text or (text[-1] != "." and text[0] not in "$\\*"):
         return text

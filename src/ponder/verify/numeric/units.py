@@ -16,7 +16,7 @@ Dimensions = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What a figure counts: a size in base units of some dimensions, or things by their name; neither: not known."""
+    """A unit: a size in base units of some dimensions, or a counted noun. Neither: no unit is known."""
 
     dimensions: Dimensions = ()
     size: Fraction = Fraction(1)
@@ -28,8 +28,8 @@ class Unit:
 
 NO_UNIT = Unit()
 
-# The dimension, its size in that dimension's base unit, the words for it. Plurals in -s need not be listed, nor what
-# has a prefix: kilometers are in `_PREFIXED`, km in `_SYMBOLS`.
+# The dimension, the size in its base unit, the words for the unit. Plurals in -s and prefixes are not listed:
+# kilometers come from `_PREFIXES`, km from `_LETTERS` and `_SYMBOLS`.
 _TABLE = """
 length      1                           meter metre
 length      1000                        kms
@@ -169,8 +169,8 @@ _WORD = re.compile(r"[A-Za-z°µμΩ]+|\^\{?-?[1-9]\}?|[²³]|/|[.·]")
 
 @lru_cache(maxsize=4096)
 def parse_unit(words: str, power: str = "") -> tuple[Unit, ...] | None:
-    """What these words may mean after a figure, as they are written (m/s^2, square feet, miles per hour, red apples);
-    None where they are no unit and count no things. `power`: an exponent that stands behind them."""
+    """The units that these words may mean after a figure (m/s^2, square feet, miles per hour, red apples); None where
+    they are neither a unit nor counted things. `power`: an exponent after the words."""
     words = " ".join((words + power).replace("\\", " ").split())
     if not words:
         return (NO_UNIT,)
@@ -265,9 +265,9 @@ def _counted_noun(words: str) -> str:
 
 
 def conversion_factors(one: tuple[Unit, ...], other: tuple[Unit, ...]) -> tuple[Fraction, ...]:
-    """What the second figure times is in the first one's unit; empty where they count other things.
+    """The factors that convert the second figure into the first one's unit; empty where the units do not match.
 
-    A figure without a unit may have any. Things are the same by their name.
+    A figure without a unit may have any. Counted things match by name.
     """
     factors: list[Fraction] = []
     for a in one or (NO_UNIT,):
@@ -291,5 +291,5 @@ _DEGREES = ({_ANGLE, (("celsius", 1),)}, {_ANGLE, (("fahrenheit", 1),)})  # 20°
 
 
 def _generic(unit: Unit) -> bool:
-    """Units, square units: of a length that has no name."""
+    """Whether this is the generic "unit" or "square units", a length without a name."""
     return {name for name, _ in unit.dimensions} == {"part"}

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 
 class CoqSource(NamedTuple):
-    source: str  # with every comment blanked, lines where they were
-    fault: str  # why it is refused; empty if it is not
+    source: str  # the text with comments blanked and line numbers unchanged
+    fault: str  # why the text is refused; empty if it is accepted
 
 
 _MARK = re.compile(r'\(\*|\*\)|"')
@@ -42,7 +42,7 @@ def _blank(text: str) -> str:
     return re.sub(r"[^\n]", " ", text)
 
 
-# Words, by what they would do.
+# Refused words, by what they would do.
 _REFUSED = {
     "leaves something unproved": (
         r"Admitted|admit|give_up|Axioms?|Parameters?|Conjectures?|Admit\s+Obligations|Declare\s+Module"
@@ -61,7 +61,7 @@ _FENCES = {why: re.compile(_EDGES.format(words)) for why, words in _REFUSED.item
 
 
 def check_coq_source(source: str, trusted: str = "") -> CoqSource:
-    """The text as Coq may see it, or why it may not. Words that the trusted part uses may be used in the proof."""
+    """The text that Coq will see, or why it is refused. Words that the trusted part uses are allowed in the proof."""
     if "\x00" in source:
         return CoqSource("", "malformed: a null character")
     stripped = without_comments(source)

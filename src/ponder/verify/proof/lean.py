@@ -1,8 +1,8 @@
 """Lean 4, checked in three files as in coq.py. Imports bring notations along, so a proof may declare none at all.
 
-    Goal.lean        header, definitions, and `Judged.statement`: the trusted part
+    Goal.lean        header, definitions, and `PonderCheck.statement`: the trusted part
     Candidate.lean   the import of Goal, header, and the proof, which must define `solution`
-    Check.lean       theorem Judged.verdict : Judged.statement := @solution, and #print axioms
+    Check.lean       theorem PonderCheck.verdict : PonderCheck.statement := @solution, and #print axioms
 
 The statement is elaborated before the proof is seen, and the proof may not extend Lean's syntax, run code or register
 anything that Check.lean would meet.
@@ -36,8 +36,8 @@ from ponder.verify.sandbox import SandboxLimits
 STANDARD_AXIOMS = ("propext", "Classical.choice", "Quot.sound")  # what Lean's own library rests on
 _CHECK = (
     "import Candidate\n"
-    "theorem Judged.verdict : _root_.Judged.statement := @_root_.{}\n"
-    "#print axioms Judged.verdict\n"
+    "theorem PonderCheck.verdict : _root_.PonderCheck.statement := @_root_.{}\n"
+    "#print axioms PonderCheck.verdict\n"
 )  # fmt: skip
 
 
@@ -52,7 +52,7 @@ class Lean(ProofVerifier):
 
     project: str = field(default="", metadata=names_code())
     limits: SandboxLimits = checker_limits(120, memory=16 << 30)
-    # its folder where that is outside /usr, such as elan's; the toolchain in use is found
+    # the folder of Lean, if outside /usr, such as elan's; the active toolchain is detected
     tools: tuple[str, ...] = field(default=(), metadata=names_code())
 
     def missing_tools(self) -> str:
@@ -67,7 +67,7 @@ class Lean(ProofVerifier):
         text, fault = check_lean_source(proof)
         if fault:
             return Score(0.0, fault)
-        statement = f"def Judged.statement : Prop :=\n  {gold_text(gold, 'statement')}\n"
+        statement = f"def PonderCheck.statement : Prop :=\n  {gold_text(gold, 'statement')}\n"
         trusted = f"{header}\n{gold_text(gold, 'definitions', '')}\n{statement}"
         outcome = self._compile("Goal", trusted, {})
         score_unfinished(outcome, "the statement", blamed=False)
@@ -103,14 +103,14 @@ class Lean(ProofVerifier):
 
 class _Toolchain(NamedTuple):
     lean: str
-    path: str  # where compiled libraries are
-    folders: tuple[str, ...] = ()  # of all this, outside /usr
+    path: str  # the folders of compiled libraries
+    folders: tuple[str, ...] = ()  # all folders outside /usr
     fault: str = ""
 
 
 @lru_cache
 def _toolchain(project: str, tools: tuple[str, ...]) -> _Toolchain:
-    """The compiler itself, not the chooser of versions in front of it: that one wants a home directory."""
+    """The compiler itself, not the version manager (elan) in front of it, which needs a home directory."""
     try:
         prefix = os.path.realpath(_tool_output(["lean", "--print-prefix"], project, tools))
         lean_path = _tool_output(["lake", "env", "printenv", "LEAN_PATH"], project, tools) if project else ""
@@ -146,7 +146,7 @@ _REFUSED = {
         r"notation3?|infix[lr]?|prefix|postfix|macro(?:_rules)?|syntax|elab(?:_rules)?|declare_syntax_cat|run_\w+|by_elab"
         r"|#eval!?|#exec|initialize|builtin_\w+|d?simproc(?:_decl)?|register_\w+|export|unif_hint|meta|include_str"
     ),
-    "is given with the problem; leave it out": r"import|prelude|Judged",
+    "is given with the problem; leave it out": r"import|prelude|PonderCheck",
 }
 _FENCES = {why: re.compile(rf"(?<![A-Za-z0-9_.'])(?:{words})(?![A-Za-z0-9_'?!])") for why, words in _REFUSED.items()}
 _ATTRIBUTES = re.compile(r"(?:@|attribute)\s*\[([^\]]*)\]?")
@@ -154,12 +154,12 @@ _HARMLESS = frozenset(
     ("simp", "ext", "reducible", "irreducible", "inline", "instance", "refl", "symm", "trans", "congr", "norm_num",
      "gcongr", "specialize", "elab_as_elim")
 )  # fmt: skip
-_OUTSIDE = re.compile(r'/-|--[^\n]*|"(?:[^"\\]|\\.)*(?:"|\\?\Z)', re.DOTALL)  # what may stand outside of a comment
+_OUTSIDE = re.compile(r'/-|--[^\n]*|"(?:[^"\\]|\\.)*(?:"|\\?\Z)', re.DOTALL)  # tokens outside of a comment
 _INSIDE = re.compile(r"/-|-/")
 
 
 def check_lean_source(source: str) -> tuple[str, str]:
-    """The proof with its comments blanked, so that nothing hides in one; and why it is refused, or nothing."""
+    """The proof with its comments blanked, so that nothing hides in one; and why it is refused, or an empty string."""
     pieces: list[str] = []
     depth = at = 0
     while mark := (_INSIDE if depth else _OUTSIDE).search(source, at):
@@ -198,11 +198,11 @@ def message(output: str, prefix: int = 0) -> str:
     return f"line {int(match[1]) - prefix}, column {match[2]}: {shorten_message(text)}"
 
 
-_AXIOMS = re.compile(r"'Judged\.verdict' (?:(does not depend on any axioms)|depends on axioms: \[([^\]]*)\])")
+_AXIOMS = re.compile(r"'PonderCheck\.verdict' (?:(does not depend on any axioms)|depends on axioms: \[([^\]]*)\])")
 
 
 def parse_axioms(output: str) -> tuple[str, ...]:
-    """What #print axioms lists."""
+    """The axioms that #print axioms lists."""
     matches = _AXIOMS.findall(output)
     if len(matches) != 1:
         raise CheckerFailed(f"crashed: #print axioms cannot be read: {shorten_message(output)}")

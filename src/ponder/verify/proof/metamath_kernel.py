@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-MAX_SYMBOLS = 5_000_000  # pushed by all steps of a database together
+MAX_SYMBOLS = 5_000_000  # symbols pushed by all steps of a database together
 _LABEL = re.compile(r"[A-Za-z0-9._-]+")
 _SYMBOL = re.compile(r"[!-#%-~]+")  # printable, no dollar sign
 
@@ -48,7 +48,7 @@ class Assertion:
 
 @dataclass
 class _Scope:
-    """What a block declares."""
+    """The declarations of one block."""
 
     variables: set[str] = field(default_factory=set)
     hypotheses: list[Hypothesis] = field(default_factory=list)
@@ -56,7 +56,7 @@ class _Scope:
 
 
 class MetamathDatabase:
-    """Reads a database, and verifies each proof as it comes. `open_proofs` has the labels of proofs with a `?`."""
+    """Reads a database and verifies each proof in order. `open_proofs` lists the labels of proofs with a `?`."""
 
     def __init__(self, source: str, max_symbols: int = MAX_SYMBOLS) -> None:
         self.open_proofs: list[str] = []
@@ -282,7 +282,7 @@ def _pair(a: str, b: str) -> Pair:
 
 
 def _until(tokens: Sequence[str], at: int, end: str, keyword: str) -> tuple[int, list[str]]:
-    """The place after the closing token, and the tokens before it."""
+    """The index after the closing token, and the tokens before it."""
     symbols: list[str] = []
     while at < len(tokens):
         if tokens[at] == end:

@@ -34,7 +34,7 @@ _OPERATORS = frozenset(
 
 
 class MalformedSmt(Exception):
-    """Why a text is not what was asked for."""
+    """Why a text is not a valid formula or assignment."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class _Z3(ProofVerifier):
         return "" if find_spec("z3") else "Z3 is not installed: try pip install z3-solver"
 
     def ask(self, script: str) -> list[str]:
-        """Lines of Z3's answer to a script, the first of which is `sat`, `unsat` or a complaint."""
+        """The lines of Z3's output for a script. The first is `sat`, `unsat` or an error message."""
         result = _jail(self.limits).run_script(_PROGRAM, script)
         lines = result.stdout.strip().splitlines() or [""]
         if result.run_status != "done":
@@ -94,7 +94,7 @@ class SmtAssignment(_Z3):
 
 @dataclass(frozen=True)
 class SmtInvariant(_Z3):
-    """1 where the formula holds at the start, is kept by every step, and rules out what must not happen.
+    """1 where the formula is an inductive invariant: true initially, preserved by every step, and it implies safety.
 
     The problem's answer holds `state`: {"x": "Int", ...}, and three formulas in SMT-LIB without quantifiers:
     `initial` and `safe` over the state, `step` over the state and the next one, in which x is `x.next`.
@@ -125,7 +125,7 @@ class SmtInvariant(_Z3):
         return Score(1.0, "right")
 
     def _counterexample(self, state: Mapping[str, Any], query: str) -> str:
-        """Empty where there is none."""
+        """A model of the query as text; empty where there is none."""
         verdict = self._ask(state, query)[0]
         if verdict != "sat":
             return "" if verdict == "unsat" else shorten_message(verdict)
@@ -139,7 +139,7 @@ class SmtInvariant(_Z3):
 
 
 def parse_sexprs(text: str) -> list[Tree]:
-    """S-expressions; atoms as they are written."""
+    """Parse S-expressions; atoms stay as they are written."""
     stack: list[list[Tree]] = [[]]
     at = 0
     for token in _TOKEN.finditer(text):
@@ -163,7 +163,7 @@ def parse_sexprs(text: str) -> list[Tree]:
 
 
 def parse_trusted_sexprs(text: str) -> list[Tree]:
-    """The problem's own formulas: readable, and without quantifiers."""
+    """Parse the problem's own formulas, which must be well formed and without quantifiers."""
     try:
         trees = parse_sexprs(text)
     except MalformedSmt as fault:
@@ -247,7 +247,7 @@ def _atoms(tree: Tree) -> Iterator[str]:
 
 
 def to_smtlib(tree: Tree, renamed: Mapping[str, str] = MappingProxyType({})) -> str:
-    """A tree as text, with some atoms under other names."""
+    """A tree as text, with atoms renamed by `renamed`."""
     if isinstance(tree, str):
         return renamed.get(tree, tree)
     return "(" + " ".join(to_smtlib(part, renamed) for part in tree) + ")"

@@ -12,8 +12,8 @@ from ponder.verify.answers.structured import extract_structured
 from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
 from ponder.verify.proof.run_checker import CheckerResult
 
-MAX_PROOF_CHARS = 50_000  # characters of a proof
-_MAX_MESSAGE_CHARS = 1_000  # characters of a checker's message, as feedback
+MAX_PROOF_CHARS = 50_000
+_MAX_MESSAGE_CHARS = 1_000  # of a checker's message, as feedback
 
 
 class CheckerFailed(Exception):
@@ -28,7 +28,7 @@ class ProofVerifier(TextVerifier):
     """
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        """In threads, since each waits for processes of its own."""
+        """Grade in threads, because each call waits for processes."""
         texts, gold = [trace.text(step) for step in steps], trace.problem.answer
         return await asyncio.gather(*(asyncio.to_thread(self.grade, text, gold) for text in texts))
 
@@ -68,7 +68,7 @@ def extract_proof(text: str) -> ExtractedAnswer:
 
 
 def _blocks(reply: str) -> list[str]:
-    """What stands between fences, each on a line of its own; a block that never ends is none."""
+    """The text of each fenced block. Fences are lines of their own; a block that never ends is skipped."""
     blocks: list[str] = []
     opened: int | None = None
     lines = reply.split("\n")
@@ -99,7 +99,7 @@ def gold_names(gold: Mapping[str, Any], key: str) -> tuple[str, ...]:
 
 
 def score_unfinished(outcome: CheckerResult, name: str, blamed: bool = True) -> Score | None:
-    """None where a process came to its end; else the score, or `Undecided` where the proof is not to blame."""
+    """None where a process ended by itself; else the score. Raises `CheckerFailed` where the proof is not to blame."""
     if outcome.checker_status == "ended":
         return None
     if outcome.checker_status not in ("starved", "crashed") and blamed:

@@ -47,7 +47,7 @@ class CountdownVerifier(TextVerifier):
         return Score(1.0, "right")
 
     def numbers_and_target(self, gold: Any) -> tuple[list[int], int]:
-        """The numbers to use and the one to reach."""
+        """The given numbers and the target."""
         if not isinstance(gold, Mapping) or not {"numbers", "target"} <= gold.keys():
             bad_data(f"the answer {repr_for_reason(gold)} does not hold 'numbers' and 'target'")
         return _whole(gold["numbers"]), _whole([gold["target"]])[0]

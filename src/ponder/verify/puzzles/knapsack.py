@@ -16,7 +16,7 @@ from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
 
 Amounts = tuple[Fraction, ...]
 
-MAX_KNAPSACK_STATES = 50_000  # of the solver; past that the problem must bring its optimum
+MAX_KNAPSACK_STATES = 50_000  # states of the solver; a larger problem must bring its optimum
 _AMOUNT = re.compile(r"[0-9]{1,30}(?:\.[0-9]{1,30})?(?:e[-+]?[0-9]{1,2})?")
 _NOTHING = re.compile(r"\[\s*\]|\{\s*\}|none|nothing", re.IGNORECASE)
 
@@ -27,7 +27,7 @@ class KnapsackVerifier(TextVerifier):
 
     The problem's answer is `{"values": [...], "weights": [...], "capacity": c}`, with `"items"` (names) where the
     completion is to list names, else it lists numbers from 1, and with `"optimum"` where the instance is too large to
-    be solved here. `partial`: a choice that fits earns its share of the optimum, one that does not earns 0.
+    be solved here. `partial_credit`: a choice that fits earns its share of the optimum; one that does not fit earns 0.
     """
 
     partial_credit: bool = False
@@ -56,7 +56,7 @@ class KnapsackVerifier(TextVerifier):
 
 
 def read_items(answer: str, names: Sequence[str]) -> list[int] | None:
-    """Indices of the items listed, or None."""
+    """The indices of the listed items; None where the text is not a list of items."""
     if _NOTHING.fullmatch(answer):
         return []
     index = {name.casefold(): i for i, name in enumerate(names)}
@@ -70,7 +70,7 @@ def read_items(answer: str, names: Sequence[str]) -> list[int] | None:
 
 @lru_cache(maxsize=1024)
 def optimal_value(values: Amounts, weights: Amounts, capacity: Fraction) -> Fraction | None:
-    """The value of the best choice, by keeping only states that no lighter one beats (Nemhauser and Ullmann 1969).
+    """The value of the best choice, by dynamic programming over undominated states (Nemhauser and Ullmann 1969).
 
     None where those become too many.
     """
@@ -99,7 +99,7 @@ def _instance(gold: Any) -> tuple[Amounts, Amounts, Fraction, list[str]]:
     if not len(values) == len(weights) == len(names) or len({n.casefold() for n in names}) < len(names):
         bad_data("values, weights and items are not equally many, or two items have one name")
     if any(re.search(r"[,;\n]", name) for name in names):
-        bad_data("an item has a comma, semicolon or line break in its name, which part the items of a list")
+        bad_data("an item has a comma, semicolon or line break in its name, which separate the items of a list")
     return values, weights, _number(gold["capacity"]), names
 
 

@@ -19,7 +19,7 @@ _NAMES = {"up": "u", "down": "d", "left": "l", "right": "r", "north": "u", "sout
 _WORD = re.compile(r"[^\s,;\[\]()\"'>.-]+")
 _NUMBERED = re.compile(r"^[ \t]{0,8}[0-9]{1,4}[.)][ \t]", re.MULTILINE)
 
-MAX_MAZE_CELLS = 40_000  # cells of a maze
+MAX_MAZE_CELLS = 40_000
 
 
 class Cell(NamedTuple):
@@ -61,7 +61,7 @@ class MazeVerifier(TextVerifier):
 
 
 def read_moves(text: str) -> list[str] | None:
-    """Moves as u, d, l and r."""
+    """The moves as u, d, l and r; None where the text is not a list of moves."""
     text = _NUMBERED.sub("", text)
     if re.search("[A-Za-z]", text):
         text = text.replace("→", " ")  # "right → down": between words an arrow says "then"
@@ -77,7 +77,7 @@ def read_moves(text: str) -> list[str] | None:
 
 @lru_cache(maxsize=1024)
 def shortest_path_length(lines: tuple[str, ...], start: Cell, goal: Cell) -> int | None:
-    """Moves of a shortest path; None where there is none."""
+    """The number of moves of a shortest path, by breadth-first search; None where there is no path."""
     seen, edge = {start}, deque([(start, 0)])
     while edge:
         at, moves = edge.popleft()
@@ -92,7 +92,7 @@ def shortest_path_length(lines: tuple[str, ...], start: Cell, goal: Cell) -> int
 
 
 def _wall(lines: Sequence[str], at: Cell) -> bool:
-    """Outside is a wall as well."""
+    """Whether this cell is a wall. Cells outside the maze are walls."""
     return not (0 <= at.row < len(lines) and 0 <= at.column < len(lines[at.row])) or lines[at.row][at.column] == "#"
 
 

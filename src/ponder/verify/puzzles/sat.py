@@ -27,7 +27,7 @@ class SatVerifier(TextVerifier):
 
     The problem's answer is `{"clauses": [[1, -2], [2, 3]]}` as in DIMACS, with `"satisfiable": False` where no
     assignment exists. The completion lists literals (`1 -2 3`) or values (`x1 = true, x2 = false`). A variable
-    left out satisfies nothing; one that stands twice makes the answer malformed.
+    left out satisfies nothing; a variable that appears twice makes the answer malformed.
     """
 
     def verify(self, text: str, gold: Any) -> Score:
@@ -52,7 +52,7 @@ class SatVerifier(TextVerifier):
 
 
 def read_literals(text: str) -> frozenset[int] | None:
-    """The literals said to be true; None where something else is written, or a variable stands twice."""
+    """The literals that are set true; None where the text is something else, or a variable appears twice."""
     literals: set[int] = set()
     at = 0
     while at < len(text):

@@ -49,7 +49,7 @@ def _could(best: int) -> str:
 
 
 def read_cell(text: str) -> int | None:
-    """0 to 8."""
+    """The index of the cell, 0 to 8; None where the text names none."""
     if cell := re.fullmatch(r"(?:(?:cell|position|square)\s+)?([1-9])\.?", text, re.IGNORECASE):
         return int(cell[1]) - 1
     pair = re.fullmatch(r"[(\[]?\s*(?:row\s+)?([1-3])\s*,\s*(?:col(?:umn)?\s+)?([1-3])\s*[)\]]?", text, re.IGNORECASE)
@@ -58,7 +58,7 @@ def read_cell(text: str) -> int | None:
 
 @cache  # at most 5,478 positions
 def minimax_outcome(board: str, turn: str) -> int:
-    """What the player to move can reach against best play: 1 a win, 0 a draw, -1 a loss."""
+    """The outcome for the player to move under best play: 1 a win, 0 a draw, -1 a loss."""
     if has_won(board, _OTHER[turn]):
         return -1
     moves = [i for i, sign in enumerate(board) if sign == "."]
@@ -79,7 +79,7 @@ def _flat(board: Any) -> Iterator[str]:
 
 
 def _position(gold: Any) -> tuple[str, str]:
-    """A board on which a move is due, and whose it is."""
+    """The board and whose turn it is."""
     raw_board, turn = (gold.get("board"), gold.get("turn")) if isinstance(gold, Mapping) else (gold, None)
     board = "".join(_SIGNS.get(sign, "?") for sign in _flat(raw_board))
     if not re.fullmatch("[XO.]{9}", board):

@@ -16,7 +16,7 @@ Cells = dict[tuple[str, str], str]
 
 @dataclass(frozen=True)
 class ZebraVerifier(TextVerifier):
-    """1 where every cell is right; `partial`: the share of cells that are.
+    """1 where every cell is right. `partial_credit`: the share of right cells.
 
     The problem's answer is a mapping of houses to mappings of attributes to values, as in
     `{"1": {"name": "Eric", "pet": "fish"}, "2": ...}`. The completion gives the same as JSON, or as a table
@@ -59,7 +59,7 @@ def read_cells(text: str) -> Cells | None:
         return None
     attributes = [_word(a) for a in rows[0][1:]]
     cells = {(_house(row[0]), a): _word(v) for row in rows[1:] for a, v in zip(attributes, row[1:], strict=True)}
-    return cells if len(cells) == len(attributes) * (len(rows) - 1) else None  # fewer: something stands twice
+    return cells if len(cells) == len(attributes) * (len(rows) - 1) else None  # fewer: a key is repeated
 
 
 def _cells(houses: object) -> Cells | None:
@@ -78,7 +78,7 @@ def _cells(houses: object) -> Cells | None:
 
 
 def _word(text: str) -> str:
-    """As compared: one case, one kind of space."""
+    """The text in the form that is compared: case-folded, with single spaces."""
     return " ".join(unicodedata.normalize("NFC", text).casefold().replace("_", " ").split())
 
 

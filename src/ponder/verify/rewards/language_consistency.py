@@ -17,11 +17,11 @@ from ponder.types import Score, Trace
 from ponder.verify.base import bad_data, grade_or_undecided
 from ponder.verify.rewards.language_data import LANGUAGES, SCRIPTS
 
-MAX_LANGUAGE_CHARS = 200_000  # characters that are looked at
+MAX_LANGUAGE_CHARS = 200_000  # longer texts are cut
 MIN_COMMON_WORDS = 8  # common words below which only the script decides
 
 _SCRIPT = re.compile("|".join(f"(?P<{name}>[{span}]+)" for name, span in SCRIPTS.items()))
-_UNSPACED = {"kana", "han", "thai"}  # there, a sign counts as much as elsewhere half a word
+_UNSPACED = {"kana", "han", "thai"}  # scripts without spaces: a character counts as half a word
 _NOT_PROSE = re.compile(
     r"```.{0,20000}?```|\$[^$\n]{0,400}\$|\\[a-zA-Z]{1,30}|https?://\S{1,400}|</?\w{1,20}>", re.DOTALL
 )
@@ -64,7 +64,7 @@ class LanguageConsistency:
 
 
 def detect_language(text: str) -> str | None:
-    """The language that most of a text is in; None where two are as likely or too little is written."""
+    """The main language of a text; None where two are equally likely or the text is too short."""
     words, scripts = _count_words_and_scripts(text)
     if not scripts:
         return None
@@ -79,7 +79,7 @@ def detect_language(text: str) -> str | None:
 
 
 def language_share(text: str, language: str) -> tuple[float, str]:
-    """The share of a text that can be in this language, and how that was found."""
+    """The share of a text that can be in this language, and how it was measured."""
     words, scripts = _count_words_and_scripts(text)
     total = sum(scripts.values())
     if not total:

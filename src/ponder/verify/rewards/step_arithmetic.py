@@ -15,7 +15,7 @@ from ponder.verify.numeric.arithmetic import evaluate_arithmetic
 
 MAX_WORKING_CHARS = 200_000  # characters of working
 MAX_SIDE_CHARS = 120  # characters of one side of an equation
-MAX_EQUATIONS = 5_000  # equations that are looked at
+MAX_EQUATIONS = 5_000  # equations that are checked
 
 
 class CheckedEquation(NamedTuple):
@@ -61,7 +61,7 @@ _OPERATES = re.compile(r"\b(?:plus|minus|times|by|over|of|half|double|twice|mod|
 
 
 def check_equations(text: str) -> Iterator[CheckedEquation]:
-    """Every `=` with an operation on its left and arithmetic on its right. What cannot be read is passed over."""
+    """Check every `=` with an operation on its left and arithmetic on its right. Others are skipped."""
     text = _GROUPED.sub(lambda m: m[1].replace(",", ""), _TYPESET.sub(lambda m: _PLAIN.get(m[0], ""), text))
     for equals in _EQUALS.finditer(text):
         left = _left(text[max(0, equals.start() - MAX_SIDE_CHARS) : equals.start()])
@@ -107,7 +107,7 @@ def _match(text: str) -> str:
 
 
 def _strip_outer(side: str) -> str:
-    """Without currency signs, and without a bracket that opens or closes around the whole equation."""
+    """Remove currency signs, and a bracket that encloses the whole equation."""
     side = re.sub(r"[$€£]", "", side).strip()
     while side.startswith("(") and side.count("(") > side.count(")"):
         side = side[1:].strip()

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-# Where tests' bare helpers come from, in this order, and usual short names of modules.
+# Modules that supply helpers which tests use without an import, in this order; and usual short names of modules.
 HELPER_MODULES = (
     "math", "collections", "itertools", "functools", "typing", "random", "datetime", "decimal", "fractions", "copy",
     "heapq", "bisect", "statistics", "cmath", "dataclasses", "enum", "abc", "contextlib", "uuid", "pathlib",
@@ -31,7 +31,7 @@ MODULE_ALIASES = {
     "tf": "tensorflow",
 }
 
-# Made once, in the warm interpreter: a clone that made them for every node would spend more on this than on the tests.
+# Computed once in the warm interpreter: computing them for every node would cost a clone more than the tests.
 _BUILTIN = frozenset(dir(builtins))
 _DEFINITIONS = (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)
 _CAPTURES = (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)
@@ -40,9 +40,9 @@ _CAPTURES = (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)
 class FreeNames(NamedTuple):
     """Names that the tests use and do not bind."""
 
-    program: frozenset[str]  # to be asked of the program
-    helpers: dict[str, Any]  # of libraries, with what they stand for
-    unknown: frozenset[str]  # neither may define them
+    program: frozenset[str]  # the program defines them
+    helpers: dict[str, Any]  # the standard library defines them, with their values
+    unknown: frozenset[str]  # nothing may define them
 
 
 def classify_names(trees: Sequence[ast.Module], entry: str, names: Iterable[str]) -> FreeNames:
@@ -65,7 +65,7 @@ def classify_names(trees: Sequence[ast.Module], entry: str, names: Iterable[str]
 
 
 def _helper(name: str, dotted: bool, is_class: bool) -> Any:
-    """What a library has under a name that the tests do not define."""
+    """The library's value for a name that the tests do not define; None where there is none."""
     if dotted and name in sys.stdlib_module_names:
         return importlib.import_module(name)
     if name in MODULE_ALIASES:
@@ -82,7 +82,7 @@ def _helper(name: str, dotted: bool, is_class: bool) -> Any:
 
 
 def _wrapping(nodes: Sequence[ast.AST], free: set[str]) -> set[str]:
-    """Free names that are called on what another one gives."""
+    """Free names that are called with the result of another free name."""
     wrappers = set()
     for node in nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in free:

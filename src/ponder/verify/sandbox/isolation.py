@@ -42,7 +42,7 @@ class IsolationReport:
 
 @functools.cache
 def detect_isolation() -> IsolationReport:
-    """What this machine can do. Found out once in a process, in about a tenth of a second."""
+    """The isolation that this machine supports. Detected once per process, in about a tenth of a second."""
     if missing := missing_support():
         return IsolationReport(None, (), (("namespaces", missing),))
     if platform.machine() not in MACHINES:
@@ -63,7 +63,7 @@ def detect_isolation() -> IsolationReport:
     return IsolationReport(None, (), tuple(obstacles))
 
 
-_unsafe_allowed = False  # somebody said that programs may run where no jail can be built
+_unsafe_allowed = False  # the user allowed programs to run where no jail can be built
 
 
 def allow_unsafe() -> None:
@@ -93,7 +93,7 @@ def _no_landlock() -> str:
 
 
 def _try_isolation(isolation: IsolationKind) -> list[str]:
-    """Start a worker, let a program answer in it, and see that it is held."""
+    """Start a worker, run a program in it, and check that the program is confined."""
     worker = Worker(isolation)
     try:
         run = worker.launch("candidate", SandboxLimits())

@@ -24,20 +24,20 @@ OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEVICE  # what ma
 
 @functools.cache
 def version() -> int:
-    """Of the kernel's Landlock; 0 where it has none or has it switched off."""
+    """The ABI version of the kernel's Landlock; 0 where it has none or it is disabled."""
     return max(0, int(libc.syscall(ctypes.c_long(LANDLOCK_CREATE), None, ctypes.c_size_t(0), ctypes.c_uint(1))))
 
 
 def rule(beneath: int, rights: int) -> bytes:
-    """These rights over what lies below an open path, which stays open as long as the rule is used."""
+    """A rule that grants these rights below an open path. The path must stay open while the rule is used."""
     folder = stat.S_ISDIR(os.fstat(beneath).st_mode)
     return struct.pack("=Qi", rights & handled_files() & (-1 if folder else OF_FILES), beneath)
 
 
 def restriction(rules: Sequence[bytes], scratch: str | None) -> Call:
-    """Only this from now on; no TCP, no signals or abstract sockets to the outside, as far as the version knows them.
+    """Restrict the process to these rules. Newer versions also deny TCP, and signals and abstract sockets to the outside.
 
-    `scratch`: a folder that may be used in any way, by the name it has when the call is made. The caller has set
+    `scratch`: a folder that may be used in any way, by its name at the time of the call. The caller has set
     no_new_privs.
     """
     abi_version = version()
@@ -67,7 +67,7 @@ def _restrict(create: tuple[Any, ...], add: Any, enforce: Any, rules: Sequence[b
 
 @functools.cache
 def handled_files() -> int:
-    """The rights over files that this kernel's Landlock knows, all of which must be granted to be had."""
+    """The file rights that this kernel's Landlock knows. Each of them is denied unless a rule grants it."""
     abi_version = version()
     return (
         FIRST

@@ -34,7 +34,7 @@ class TestUndecided(TypeError):
 reasons: list[str] = []  # why the test that runs now is undecided
 classes_named_by_tests: set[type] = set()
 _library: dict[type, tuple[type, ...]] = {}  # classes of the standard library that a proxy's class derives from
-_answers_by_method: dict[str, set[bool]] = {}  # what objects of the program answered about others, by method
+_answers_by_method: dict[str, set[bool]] = {}  # answers of the program's objects about others, by method
 
 
 def raise_undecided(reason: str) -> NoReturn:
@@ -47,14 +47,14 @@ def register_library_bases(kind: type, library: tuple[type, ...]) -> None:
 
 
 def derives(kind: type, other: type) -> bool:
-    """Whether the class that a proxy's class stands for derives from one of the standard library."""
+    """Whether the remote class behind a proxy class derives from a class of the standard library."""
     return any(issubclass(library_class, other) for base in kind.__mro__ for library_class in _library.get(base, ()))
 
 
 def call_special_method(peer: Peer, name: str, proxy: Any, arguments: tuple[Any, ...]) -> Any:
-    """A special method of a proxy."""
+    """Call a special method of a proxy, under the trust rule."""
     if name in ("__exit__", "__aexit__"):
-        arguments = (*arguments[:2], None)  # frames stay where they are
+        arguments = (*arguments[:2], None)  # tracebacks do not cross
     if name == "__deepcopy__":
         arguments = ()
     if peer.runs_tests and arguments:
@@ -79,7 +79,7 @@ def _record_answer(name: str, answer: Any) -> Any:
 
 
 def never_denied() -> list[str]:
-    """Methods of the program that decided, and always in its favour."""
+    """Methods of the program that decided a comparison, and always in its favour."""
     return sorted(name for name, answers in _answers_by_method.items() if answers == {True})
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ponder.verify.sandbox.peer import Operation, Peer
 
 Pairs = tuple[tuple[str, Any], ...]
-# Functions of the standard library that look behind an object: they run where the object is.
+# Introspection functions of the standard library. They run on the side where the object is.
 REMOTE_LIBRARY_FUNCTIONS = {
     "dataclasses": ("asdict", "astuple", "fields", "is_dataclass", "replace"),
     "inspect": (
@@ -65,7 +65,7 @@ def library(peer: Peer, module: str, name: str, arguments: tuple[Any, ...], kwar
 
 
 def step(peer: Peer, target: Any, how: str, value: Any, max_items: int) -> tuple[tuple[Any, ...], str, Any]:
-    """Go on with an iterator: its next items, whether it has more, and with what it ended."""
+    """Advance an iterator: its next items, its state, and its return value or error."""
     items: list[Any] = []
     try:
         if how == "close":
@@ -83,7 +83,7 @@ def step(peer: Peer, target: Any, how: str, value: Any, max_items: int) -> tuple
 
 
 def run_to_end(peer: Peer, awaitable: Any) -> Any:
-    """Await something here. The other side waits: what both sides await runs one after the other."""
+    """Await something on this side while the other side waits. Awaits of both sides run one after the other."""
     import asyncio
 
     async def waiting() -> Any:
@@ -117,7 +117,7 @@ def next_awaited(peer: Peer, target: Any) -> Any:
 
 
 def use_library(peer: Peer, modules: set[str]) -> None:
-    """Have functions that look behind an object look where it is, in those of these modules that are in use."""
+    """Patch introspection functions of these modules, so that they run on the side where the object is."""
     for module in modules & REMOTE_LIBRARY_FUNCTIONS.keys():
         imported = __import__(module)
         for name in REMOTE_LIBRARY_FUNCTIONS[module]:
@@ -153,12 +153,12 @@ OPAQUE_TYPES = (
     types.AsyncGeneratorType, types.ModuleType, types.FrameType, types.CodeType, types.TracebackType, types.CellType,
     property, classmethod, staticmethod,
 )  # fmt: skip
-# Of LIBRARY, what looks at nothing but the object and runs none of its text.
+# Of `REMOTE_LIBRARY_FUNCTIONS`, those that read only the object and run no text of it.
 SAFE_LIBRARY_FUNCTIONS = frozenset({"asdict", "astuple", "is_dataclass", "signature", "getdoc", "copy", "deepcopy"})
 
 
 def _check_handed_out(peer: Peer, target: Any) -> None:
-    """Only what the program was handed, and no class of the library, which would do anything for it."""
+    """Raise unless the tests handed this object to the program. Library classes are refused: they could do anything."""
     if not peer.is_mine(target) or (isinstance(target, type) and crossing_types.standard_name(target) is not None):
         raise PermissionError("a program uses what its tests hand to it, and nothing else of theirs")
 

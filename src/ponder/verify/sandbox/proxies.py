@@ -20,7 +20,7 @@ from ponder.verify.sandbox.codec import NotPlainData, Tree
 if TYPE_CHECKING:
     from ponder.verify.sandbox.peer import Peer
 
-# How an object stands on the other side: as an object, an error, a generator, a coroutine, an asynchronous generator.
+# The kind of a proxy: object, error, generator, coroutine, asynchronous generator.
 PROXY_KINDS = ("h", "x", "G", "W", "A")
 LOCAL_ATTRIBUTES = frozenset({"__traceback__", "__context__", "__cause__", "__suppress_context__", "args", "__notes__"})
 
@@ -37,10 +37,10 @@ def is_proxy(value: Any) -> bool:
 
 
 class RemoteType(type):
-    """The class of a class that stands for one over there."""
+    """The metaclass of proxy classes."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any) -> Any:
-        """A class statement here that derives from a class over there: the class is made over there."""
+        """A class statement here that derives from a remote class: the class is created on the other side."""
         cell = namespace.pop("__classcell__", None)
         remote_class = _peer.ask("subclass", name, bases, dict(namespace))
         if cell is not None:
@@ -122,7 +122,7 @@ def _call(self: Any, *arguments: Any, **kwargs: Any) -> Any:
 
 
 class BoundRemoteMethod:
-    """A method of an object over there. To call it takes one question, where to fetch it first would take two."""
+    """A method of a remote object. Calling it takes one request; fetching it first would take two."""
 
     __slots__ = ("_kind", "_name", "_owner")
 
@@ -147,7 +147,7 @@ class BoundRemoteMethod:
 
 
 class _Function:
-    """A function of a class over there: of an object, of `super()` or of the class itself."""
+    """The descriptor of a remote class's function: for an object, for `super()` or for the class itself."""
 
     def __init__(self, kind: int, name: str) -> None:
         self._kind, self._name = kind, name
@@ -159,7 +159,7 @@ class _Function:
 
 
 class _Attribute:
-    """Anything else that a class has: it must hide what the class's bases have under the same name."""
+    """The descriptor of any other attribute of a remote class. It hides attributes of the bases with the same name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -196,7 +196,7 @@ def describe(peer: Peer, kind: type) -> Tree:
 
 
 def class_of(peer: Peer, number: int) -> Any:
-    """The class here for their class of this number."""
+    """The proxy class of the remote class with this number."""
     if number in peer.remote_proxies:
         return peer.remote_proxies[number]
     name, doc, bases, base, methods, functions, attributes, library_names, meta, hashing = peer.descriptions[number]
@@ -231,7 +231,7 @@ def class_of(peer: Peer, number: int) -> Any:
         maker = type.__new__(type, "RemoteType", (RemoteType,), {n: _METHODS[n] for n in meta if n in _METHODS})
     try:
         proxy_class = type.__new__(maker, str(name), derived, namespace)
-    except TypeError:  # bases that cannot be joined here
+    except TypeError:  # these bases cannot be combined here
         proxy_class = type.__new__(maker, str(name), (RemoteObject,), namespace)
     peer.remote_proxies[number], peer.proxied[id(proxy_class)] = proxy_class, number
     object_trust.register_library_bases(proxy_class, tuple(library))
@@ -239,7 +239,7 @@ def class_of(peer: Peer, number: int) -> Any:
 
 
 def _bases(peer: Peer, bases: Tree, base: str | None) -> tuple[type, ...]:
-    """The bases that a class can have here too: theirs, builtin errors, and the type of the value inside."""
+    """The bases of a proxy class: proxies of its bases, builtin errors, and the builtin type of its value."""
     local_bases: list[type] = []
     for tree in bases:
         if tree[0] == "K":
@@ -278,7 +278,7 @@ def proxy_kind(value: Any) -> str:
 
 
 def make_proxy(peer: Peer, how: str, number: int, kind: int, *rest: Tree) -> Any:
-    """The proxy of their object of this number."""
+    """The proxy of the remote object with this number."""
     if number in peer.remote_proxies:
         return peer.remote_proxies[number]
     if how == "h" or how == "x":

@@ -15,7 +15,7 @@ MAX_ERROR_CHARS = 300
 
 
 def pack_error(peer: Peer, error: BaseException) -> Tree:
-    """An error as a tree: those of the standard library are made anew on the other side, others have a proxy there."""
+    """An error as a tree. The other side rebuilds errors of the standard library, and has proxies for others."""
     if isinstance(error, NotPlainData):
         return ["X", [["builtins", "TypeError"]], ["t", str(error)[:MAX_ERROR_CHARS]], None, ["t"]]
     try:
@@ -37,9 +37,9 @@ def pack_library_error(peer: Peer, error: BaseException) -> Tree:
 
 
 def unpack_error(peer: Peer, tree: Tree, operation: str, arguments: tuple[Any, ...]) -> Exception | SystemExit:
-    """The error to raise here. None of these can end a loop or a run of ours that did not ask for it.
+    """The error to raise here. An unrequested StopIteration becomes a RuntimeError, or it could end a loop here.
 
-    all(map(f, xs)) would be true where f raises StopIteration.
+    For example, all(map(f, xs)) would be true where f raises StopIteration.
     """
     error = peer.unpack(tree)
     if isinstance(error, StopIteration) and not (operation == "special" and arguments[0] == "__next__"):

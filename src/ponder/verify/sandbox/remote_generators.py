@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ponder.verify.sandbox.peer import Peer
 
-ITEMS_FETCHED_SINGLY = 16  # items of an iterator that are fetched one by one; then more and more at once, up to
+ITEMS_FETCHED_SINGLY = 16  # first items that are fetched one by one; then batches grow up to the maximum
 MAX_ITEMS_PER_FETCH = 256
 
 
 def remote_generator(peer: Peer, number: int) -> Any:
-    """A generator that runs over there, a step at a time."""
+    """A generator that drives a remote one, step by step."""
 
     def steps() -> Any:
         me, fetched, how, value = peer.remote_proxies[number], 0, "next", None

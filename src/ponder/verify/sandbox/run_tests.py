@@ -25,7 +25,7 @@ TESTS_RECURSION_LIMIT = 10_000
 
 
 def tests() -> None:
-    """Run trusted tests, in which names under test stand for the program's."""
+    """Run trusted tests, in which the names under test are proxies of the program's."""
     setup, sources, entry, extra_names, count_each, introduced = receive()
     try:
         trees = [ast.parse(source) for source in (setup, *sources)]
@@ -42,19 +42,19 @@ def tests() -> None:
     tested = _Tested(peer, space, trees, count_each)
     try:
         space.update(_program_values(peer, names, entry, introduced, tested.refused))
-    except Exception as error:  # the program answers for itself, and not as one does
+    except Exception as error:  # the program's answer breaks the protocol
         _verdict(0, len(sources), f"{type(error).__name__}: {error}"[:300], failed=True)
     tested.run(entry)
 
 
 class _Tested:
-    """A run of tests, and what came of each, or of each assert."""
+    """A run of tests, with the outcome of each test or of each assert."""
 
     def __init__(self, peer: Peer, space: dict[str, Any], trees: list[ast.Module], count_each: bool) -> None:
         self.peer, self.space, self.trees, self.count_each = peer, space, trees, count_each
         self.refused: dict[str, str] = {}  # names that may not be defined, and why
-        self.counted: dict[str, bool] = {}  # whether each held every time
-        self.open: dict[str, str] = {}  # those that are undecided, and why
+        self.counted: dict[str, bool] = {}  # whether each test or assert passed every time
+        self.open: dict[str, str] = {}  # undecided tests, and why
         self.why = ""
         self.monitor = weak_tests.WeakTestMonitor(peer, trees)
 
@@ -117,7 +117,7 @@ def _may_fail(node: ast.AST) -> bool:
 def _program_values(
     peer: Peer, names: FreeNames, entry: str, introduced: bool, refused: dict[str, str]
 ) -> dict[str, Any]:
-    """What the program has for the names under test; an entry that is a function is known without asking."""
+    """The program's values for the names under test. An entry that is a function is known without a request."""
     for name in names.unknown:
         reason = f"the tests use {name!r}, which they do not define and no library has"
         refused[name] = f"{reason}; list it under 'names' if it is the program's"
@@ -153,7 +153,7 @@ class _Missing:
 
 
 def _isinstance(value: Any, kind: Any) -> bool:
-    """As Python's; a proxy also is of the library's classes that its own class derives from."""
+    """Python's `isinstance`, extended: a proxy is also an instance of the library classes of its remote class."""
     return builtins.isinstance(value, kind) or _derives(type(value), kind)
 
 
@@ -175,7 +175,7 @@ def _verdict(
 
 
 class _CountAsserts(ast.NodeTransformer):
-    """Each assert is tried and counted once, however often it runs: a loop may be over what the candidate gave."""
+    """Wraps each assert so that it counts once, however often it runs: a loop may be over the candidate's result."""
 
     count = 0
 

@@ -13,7 +13,7 @@ from ponder.verify.sandbox.codec import MAX_JSON_INTEGER, NotPlainData, Tree, du
 
 
 class SharedContainer:
-    """A container that both sides have, and what was last said about it."""
+    """A container that both sides have, and its members when last sent."""
 
     __slots__ = ("container", "last_sent")
 
@@ -23,15 +23,15 @@ class SharedContainer:
 
 
 class SharedContainers:
-    """What both sides hold. A peer packs and unpacks what lies in it."""
+    """The containers of both sides. A peer packs and unpacks their members."""
 
     def __init__(self, runs_tests: bool) -> None:
         self.runs_tests = runs_tests
-        self.changed = False  # whether they changed what we shared
+        self.changed = False  # whether the other side changed a container of ours
         self.proxied: dict[int, int] = {}  # numbers of theirs, by the id of the proxy here
         self._shared: dict[int, SharedContainer] = {}
         self._shared_numbers: dict[int, int] = {}
-        self._dropped: dict[int, Any] = {}  # dropped by the message at hand, which may still name them
+        self._dropped: dict[int, Any] = {}  # dropped by the current message, which may still refer to them
         self._next = 0 if runs_tests else 1  # each side numbers what it shares, one evenly, one oddly
 
     def pack(self, value: Any, depth: int = 0) -> Tree:
@@ -49,7 +49,7 @@ class SharedContainers:
         return self._dropped[number] if shared is None else shared.container
 
     def _part(self, dropped: Tree) -> None:
-        """The other side can reach these no longer."""
+        """Forget containers that the other side can no longer reach."""
         self._dropped = {}
         for number in dropped:
             shared = self._shared.pop(number, None)
@@ -70,7 +70,7 @@ class SharedContainers:
         self._shared_numbers[id(container)] = number
 
     def _changes(self) -> list[Tree]:
-        """What is new in each shared container; to write one down may share others, which come after it."""
+        """The changed content of each shared container. Packing one may share others, which follow it."""
         changes, checked = [], 0
         while checked < len(self._shared):
             for number, shared in list(self._shared.items())[checked:]:
@@ -82,7 +82,7 @@ class SharedContainers:
         return changes
 
     def _content(self, container: Any) -> Tree:
-        """[name of its type, the object it lies inside or None, items...]"""
+        """[name of the builtin type, the object around it or None, items...]"""
         kind, around = self._kind(container), None
         if kind is not type(container):
             theirs = self.proxied.get(id(container))

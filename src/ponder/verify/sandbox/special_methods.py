@@ -64,12 +64,12 @@ METHODS_OF_EVERY_OBJECT = ("__str__", "__repr__", "__format__", "__dir__")
 
 
 def defined(kind: type, name: str) -> Any:
-    """What a class or one of its bases has under this name; its metaclass is not asked."""
+    """The attribute of a class or of one of its bases; its metaclass is not searched."""
     return next((base.__dict__[name] for base in kind.__mro__ if name in base.__dict__), None)
 
 
 def own(kind: type, beyond: type) -> list[str]:
-    """The special methods that a class has and `beyond`, which it derives from, has not or has otherwise."""
+    """The special methods that a class adds to or overrides of its base `beyond`."""
     return [
         name
         for name in (*ALL_METHODS, "__call__")

@@ -59,7 +59,7 @@ def isolation_dependency(trees: Sequence[ast.AST], test: ast.AST) -> str:
 
 
 def _dotted(node: ast.AST, bound: dict[str, str]) -> str:
-    """The full name of what stands here, such as os.environ; empty where it is something of the tests."""
+    """The full dotted name of a node, such as os.environ; empty where the tests define it."""
     if isinstance(node, ast.Name):
         return bound.get(node.id, f"builtins.{node.id}" if hasattr(builtins, node.id) else node.id)
     if isinstance(node, ast.Attribute):
@@ -69,14 +69,14 @@ def _dotted(node: ast.AST, bound: dict[str, str]) -> str:
 
 
 class WeakTestMonitor:
-    """What is seen while tests run."""
+    """Records signs of weak tests while they run."""
 
     def __init__(self, peer: Peer, trees: Sequence[ast.Module]) -> None:
         self._peer, self._trees = peer, trees
-        self.odd_truth = False  # something else than a bool decided an assert
+        self.odd_truth = False  # a value that is not a bool decided an assert
 
     def truth(self, value: Any) -> Any:
-        """Stands around what an assert asks nothing else about than whether it is true."""
+        """Record a value of which an assert tests only the truth."""
         self.odd_truth = self.odd_truth or not isinstance(value, bool)
         return value
 
@@ -102,7 +102,7 @@ class WeakTestMonitor:
 
 
 class WrapAsserts(ast.NodeTransformer):
-    """Has a `Watch` see what asserts take for true."""
+    """Wraps the values that asserts test for truth, so that `WeakTestMonitor` sees them."""
 
     def visit_Assert(self, node: ast.Assert) -> ast.Assert:
         node.test = _wrap_truth(node.test)

@@ -55,11 +55,8 @@ def main(descriptor: int, settings: jail.Settings) -> None:
         control.send(json.dumps({"error": f"{type(error).__name__}: {error}"[:2000]}).encode())
         raise SystemExit(1) from None
     null = os.open("/dev/null", os.O_RDWR)
-    for stream in (
-        0,
-        1,
-        2,
-    ):  # no one reads error messages any more; what a run finds here is its own, see `_arrange_descriptors`
+    # Nobody reads the zygote's error messages from here on. A run gets streams of its own: see `_arrange_descriptors`.
+    for stream in (0, 1, 2):
         os.dup2(null, stream)
     os.close(null)
     guest.discard_output()
@@ -70,7 +67,7 @@ def main(descriptor: int, settings: jail.Settings) -> None:
 
 
 def _reset_process_state() -> None:
-    """What was set for the host and comes along with every process must not decide how a run goes."""
+    """Reset inherited process state of the host, so that it does not affect runs."""
     os.environ.clear()
     os.umask(0o022)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -78,7 +75,7 @@ def _reset_process_state() -> None:
 
 
 def _join_cgroups(folders: list[str]) -> bool:
-    """Enter the control groups made for us; a machine may let us make one and yet not enter it."""
+    """Join the worker's control groups. Some machines allow to create one and not to join it."""
     try:
         for folder in folders:
             with open(os.path.join(folder, "cgroup.procs"), "r+") as members:
@@ -97,14 +94,14 @@ def _open_host_pidfd(pid: int) -> int:
 
 
 def serve(control: socket.socket, host: int, settings: jail.Settings) -> None:
-    """One run after the other."""
+    """Serve one run after the other."""
     flags = jail.PRIVATE if settings["isolation"] == "namespaces" else 0
     while True:
         ready, _, _ = select.select([control.fileno(), host], [], [])
         if host in ready:
             os._exit(0)
         data, descriptors = _receive(control)
-        if data == STOP:  # for a run that ended by itself meanwhile
+        if data == STOP:  # for a run that has ended meanwhile
             continue
         started = time.monotonic()
         number, wall = HEADER.unpack_from(data)
@@ -122,7 +119,7 @@ _prepared_calls: dict[bytes, tuple[dict[str, Any], list[kernel.Call]]] = {}
 
 
 def _prepare(settings: jail.Settings, bounds: bytes) -> tuple[dict[str, Any], list[kernel.Call]]:
-    """What a run may use, and the calls that lock it in: worked out once for all that may use the same."""
+    """The bounds of a run and the calls that confine it, prepared once for all runs with the same bounds."""
     if bounds not in _prepared_calls:
         if len(_prepared_calls) > 50:
             _prepared_calls.clear()
@@ -143,7 +140,7 @@ def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _wait_for_run(control: socket.socket, host: int, pid: int, deadline: float) -> tuple[int, int, float]:
-    """Wait for the run, end it at its deadline or on the host's word, and say how it went."""
+    """Wait for the run, kill it at its deadline or at the host's request, and return how it ended."""
     process = os.pidfd_open(pid)
     end = EXITED
     watched = [process, control.fileno(), host]
@@ -168,13 +165,13 @@ def _kill(pid: int) -> None:
 
 
 def run(settings: jail.Settings, bounds: dict[str, Any], locks: list[kernel.Call], descriptors: list[int]) -> None:
-    """In the clone: lock up, then be the program. Never returns."""
+    """In the clone: confine the process, then run the program. Never returns."""
     try:
         os.setsid()
         _arrange_descriptors(descriptors)
         jail.confine(settings, bounds, locks)
         kernel.close_from(CHANNEL + 1)
-        guest.send("s", None)  # the lock is on; nothing untrusted has run yet
+        guest.send("s", None)  # confined; nothing untrusted has run yet
         if bounds["mode"] == "program":
             guest.program(settings["environment"])
         MODES[bounds["mode"]]()

@@ -16,8 +16,8 @@ Size = tuple[int, int]  # width, height, as image libraries say it
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-MAX_MASK_PIXELS = 16_000_000  # pixels of a mask
-MAX_POLYGON_POINTS = 2_000  # corners of a polygon
+MAX_MASK_PIXELS = 16_000_000
+MAX_POLYGON_POINTS = 2_000
 COCO_IOU_THRESHOLDS = tuple(round(0.5 + 0.05 * i, 2) for i in range(10))  # COCO's 0.50:0.05:0.95
 
 
@@ -26,7 +26,7 @@ class InvalidGeometry(ValueError):
 
 
 def parse_numbers(value: object, count: int) -> list[float]:
-    """Exactly so many finite numbers."""
+    """Parse a list of exactly `count` finite numbers."""
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != count:
         raise InvalidGeometry(f"not {count} numbers")
     for n in value:

@@ -30,7 +30,7 @@ def _gold_field(gold: Any, key: str) -> Any:
 
 
 def _parse_gold(read: Callable[[], T]) -> T:
-    """What the problem gives; a fault in it is the data's."""
+    """Parse a part of the gold answer. A fault in it is bad data."""
     try:
         return read()
     except InvalidGeometry as why:
@@ -43,7 +43,7 @@ def _image(gold: Any) -> Size | None:
 
 
 def _grade_json_answer(text: str, grade: Callable[[Any], Score]) -> Score:
-    """Judge the JSON value that a completion gives."""
+    """Grade the JSON value that a completion gives."""
     extracted = extract_structured(text)
     if extracted.answer is None:
         return Score(0.0, extracted.reason)
@@ -58,7 +58,7 @@ class BoxIoU(TextVerifier):
     """IoU of the box given, `[x1, y1, x2, y2]`, with the gold one; `threshold`: 1 from there on, else 0.
 
     The problem's answer is `{"box": [x1, y1, x2, y2]}`, with `"size": [width, height]` to refuse boxes that leave the
-    image. `generalised`: GIoU scaled to 0 to 1, which tells a near miss from a far one.
+    image. `use_giou`: GIoU scaled to 0 to 1, which tells a near miss from a far one.
     """
 
     threshold: float | None = None
@@ -152,7 +152,7 @@ class DetectionAP(TextVerifier):
     `BoxIoU`. The completion lists the same, each with a `"score"` if it likes (else the first counts most).
 
     Two holes of the measure are closed: a class that is not in the image counts as one with precision 0 (COCO leaves it
-    out, so that naming every class is free), and more than `most` boxes earn nothing (those after the last hit are
+    out, so that naming every class is free), and more than `max_boxes` boxes earn nothing (those after the last hit are
     free).
     """
 
