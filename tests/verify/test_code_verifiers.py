@@ -68,18 +68,18 @@ NOT_FOUND = [
 
 
 @pytest.mark.parametrize(("text", "source"), FOUND)
-def test_the_one_program(text, source):
+def test_extract_program_finds_the_one_program(text, source):
     assert extract_program(text).answer == source
 
 
 @pytest.mark.parametrize(("text", "reason"), NOT_FOUND)
-def test_no_program(text, reason):
+def test_extract_program_gives_a_reason(text, reason):
     found = extract_program(text)
     assert found.answer is None and found.reason == reason
 
 
 @given(st.text("`~ \npython#x", max_size=60))
-def test_any_text_has_an_answer(text):
+def test_extract_program_never_raises(text):
     found = extract_program(text)
     assert (found.answer is None) == bool(found.reason)
 
@@ -121,7 +121,7 @@ MORE = [
 
 
 @pytest.mark.parametrize("table", [EQUALS, MORE], ids=["odd", "more"])
-def test_every_cell_of_the_grid(table):
+def test_values_equal_by_table(table):
     values = [(row, value) for row, alike in enumerate(table) for value in alike]
     wrong = [
         (answer, expected)
@@ -132,7 +132,7 @@ def test_every_cell_of_the_grid(table):
     assert wrong == []
 
 
-def test_tolerance_is_for_floats_only():
+def test_values_equal_tolerance_is_for_floats_only():
     assert values_equal(0.30000000000000004, 0.3) and not values_equal(0.30000000000000004, 0.3, tolerance=0)
     assert values_equal(1e-13, 0.0) and not values_equal(1e-13, 0.0, tolerance=0) and not values_equal(0.0, 1e-13)
     assert not values_equal(1 + 1e-12, 1) and not values_equal(encode(2**60 + 1), 2**60)
@@ -155,7 +155,7 @@ def test_tolerance_is_for_floats_only():
         ["m", "sNaN"],
     ],
 )
-def test_a_crooked_tree_equals_nothing(tree):
+def test_values_equal_rejects_malformed_trees(tree):
     for _, expected in GRID:
         if not (tree == ["l"] and expected in ([], ())):
             assert not values_equal(tree, expected)
@@ -168,7 +168,7 @@ CROOKED = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=4), max_le
 
 
 @given(CROOKED)
-def test_no_tree_breaks_the_comparison(tree):
+def test_values_equal_never_raises(tree):
     for _, expected in GRID:
         assert values_equal(tree, expected) in (True, False)
     for expected in ({(1, frozenset({2})): [3]}, {frozenset()}, b"", 1j, Decimal(1), Fraction(1, 2), range(2)):
@@ -187,7 +187,7 @@ def test_no_tree_breaks_the_comparison(tree):
     ],
     ids=["large", "small", "fraction", "fractions", "set", "dict"],
 )
-def test_no_tree_holds_up_the_comparison(tree):
+def test_values_equal_is_fast_on_hostile_trees(tree):
     wanted = [
         0,
         0.5,
@@ -202,7 +202,7 @@ def test_no_tree_holds_up_the_comparison(tree):
     assert time.process_time() - begun < 5
 
 
-def test_repeated_members_do_not_make_a_set():
+def test_values_equal_rejects_sets_with_repeats():
     assert not values_equal(["s", 1, 1], {1, 2}) and not values_equal(["s", 1, 1], {1})
     assert not values_equal(["d", [1, 2], [1, 2]], {1: 2, 3: 4})
 
@@ -210,7 +210,7 @@ def test_repeated_members_do_not_make_a_set():
 # -- calls -------------------------------------------------------------------------------------------------------------
 
 
-def test_calls():
+def test_call_tests_scores():
     verifier = CallTests(limits=LIMITS)
     assert isinstance(verifier, Scorer) and verifier.name == "accuracy"
     assert verifier.grade(said(GOOD), ADD) == Score(1.0, "right")
@@ -227,7 +227,7 @@ def test_calls():
     assert verifier.grade(said(GOOD), named).value == 1.0
 
 
-def test_share_is_the_share_of_tests():
+def test_partial_credit_is_the_share_of_tests():
     verifier = CallTests(partial_credit=True, limits=LIMITS)
     assert verifier.grade(said("def f(x): return 2"), ADD).value == pytest.approx(1 / 3)
     assert verifier.grade(said("import os\ndef f(x): return 2 if x == 1 else os._exit(0)"), ADD).value == pytest.approx(
@@ -235,7 +235,7 @@ def test_share_is_the_share_of_tests():
     )
 
 
-def test_steps_are_judged_together():
+def test_code_verifiers_grade_steps_together():
     texts = [said(GOOD), said("def f(x): return x"), "nothing", said("def f(x):\n    while True: pass")]
     steps = [Step(None, "?", ids([])), *(Step(0, text, ids([])) for text in texts)]
     trace = Trace(Problem("p", user_messages("?"), ADD), steps)
@@ -272,12 +272,12 @@ BAD_ROWS = [
 
 
 @pytest.mark.parametrize(("verifier", "row", "named"), BAD_ROWS)
-def test_a_row_that_cannot_be_judged_is_undecided_and_named(verifier, row, named):
+def test_a_row_that_cannot_be_graded_is_undecided(verifier, row, named):
     score = verifier.grade(said(GOOD), row)
     assert score.value is None and named in score.reason
 
 
-def test_a_reference_that_fails_its_tests_is_named():
+def test_check_reference_refuses_a_failing_reference():
     verifier = CallTests(limits=LIMITS)
     verifier.check_reference(ADD, GOOD, "add/1")
     with pytest.raises(TaskError, match=r"add/1.*reference.*wrong"):
@@ -286,7 +286,7 @@ def test_a_reference_that_fails_its_tests_is_named():
         verifier.check_reference({"entry": "f"}, GOOD, "add/1")
 
 
-def test_a_jail_that_breaks_is_undecided(monkeypatch):
+def test_a_broken_jail_is_undecided(monkeypatch):
     from ponder.verify.sandbox import sandbox_run, worker
 
     def broken(*_, **__):
@@ -301,7 +301,7 @@ def test_a_jail_that_breaks_is_undecided(monkeypatch):
         assert verifier.grade(said(GOOD), row) == Score(None, "crashed: no room")
 
 
-def test_no_jail_is_a_refusal_with_the_reason(monkeypatch):
+def test_no_jail_is_undecided_with_the_reason(monkeypatch):
     def refuse(*_):
         raise SandboxError("nothing here would hold it")
 
@@ -310,7 +310,7 @@ def test_no_jail_is_a_refusal_with_the_reason(monkeypatch):
     assert asyncio.run(CallTests()(trace, [1])) == [Score(None, "refused: nothing here would hold it")]
 
 
-def test_settings_that_make_no_sense():
+def test_invalid_settings_are_refused():
     with pytest.raises(UsageError, match="tolerance"):
         CallTests(tolerance=2)
     with pytest.raises(UsageError, match="compare"):
@@ -326,7 +326,7 @@ def test_settings_that_make_no_sense():
 ECHO = {"tests": [{"stdin": "1\n", "stdout": "2\n"}, {"stdin": "41", "stdout": "42"}]}
 
 
-def test_output():
+def test_output_tests_scores():
     verifier = OutputTests(limits=LIMITS)
     assert verifier.grade(said("print(int(input()) + 1)"), ECHO) == Score(1.0, "right")
     assert verifier.grade(said("if __name__ == '__main__': print(int(input()) + 1, end='  \\n\\n')"), ECHO).value == 1.0
@@ -353,7 +353,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMMING_LANGUAGES)
-def test_other_languages(name):
+def test_output_tests_in_other_languages(name):
     spoken, verifier = PROGRAMMING_LANGUAGES[name], OutputTests(language=name, limits=LIMITS)
     tag = min(spoken.fence_tags)
     if shutil.which(spoken.required_program, path=JAIL_PATH) is None:
@@ -369,7 +369,7 @@ def test_other_languages(name):
     assert broken.value == 0.0 and (not spoken.compiler or broken.reason.startswith("malformed: it does not compile"))
 
 
-def test_a_compiler_reads_no_files_of_ours():
+def test_a_compiler_cannot_read_host_files():
     if shutil.which("gcc", path=JAIL_PATH) is None or detect_isolation().isolation != "namespaces":
         pytest.skip("needs gcc and namespaces")
     source = '#include "/etc/passwd"\nint main(void) { return 0; }'
@@ -387,7 +387,7 @@ PALINDROME = {
 }
 
 
-def test_asserts():
+def test_assert_tests_scores():
     verifier = AssertTests(limits=LIMITS)
     for source in ("def p(s): return s == s[::-1]", "    return s == s[::-1]"):
         assert verifier.grade(said(source), PALINDROME) == Score(1.0, "right")
@@ -398,7 +398,7 @@ def test_asserts():
     assert verifier.grade(said("import os\nos._exit(0)"), PALINDROME).reason.startswith("crashed")
 
 
-def test_an_answer_that_upsets_the_comparison_is_wrong_not_undecided():
+def test_a_value_that_breaks_the_comparison_is_wrong():
     source = """
     import os
     def f(x):
@@ -408,7 +408,7 @@ def test_an_answer_that_upsets_the_comparison_is_wrong_not_undecided():
     assert CallTests(limits=LIMITS).grade(said(textwrap.dedent(source)), ADD).value == 0.0
 
 
-def test_what_a_program_says_of_itself_can_be_written_down():
+def test_reasons_with_program_text_are_printable():
     for verifier, row in (
         (CallTests(limits=LIMITS), ADD),
         (AssertTests(limits=LIMITS), {"tests": ["assert f(1) == 2"]}),
@@ -417,7 +417,7 @@ def test_what_a_program_says_of_itself_can_be_written_down():
         assert "ValueError" in reason and reason.isprintable()
 
 
-def test_the_prefix_goes_before():
+def test_prefix_precedes_the_program():
     assert prepend_prefix("", "x") == "x"
     assert prepend_prefix("def f():\n", "    return 1") == "def f():\n    return 1"
     assert prepend_prefix("import math\n", "def f(): pass") == "import math\n\n\ndef f(): pass"
@@ -430,7 +430,7 @@ SORT = {
 }
 
 
-def test_properties():
+def test_property_tests_scores():
     verifier = PropertyTests(limits=LIMITS)
     assert verifier.grade(said("def s(x): return sorted(x)"), SORT) == Score(1.0, "right")
     lazy = verifier.grade(said("def s(x): return x"), SORT)
@@ -488,7 +488,7 @@ def failing(rows, verifier):
         return {name: score for name, score in threads.map(one, rows) if score.value != 1}
 
 
-def test_references_pass_and_mutants_fail(problems):
+def test_some_references_pass_and_mutants_fail(problems):
     some = [*problems[::17], *[p for p in problems if p[0] in ("MBPP/126", "MBPP/533", "MBPP/596", "HumanEval/32")]]
     verifier = AssertTests(limits=LIMITS)
     assert failing(some, verifier) == {}
@@ -506,7 +506,7 @@ def test_all_references_pass_and_all_mutants_fail(problems):
 
 
 @pytest.mark.parametrize("row", [{}, {"task_id": 7, "prompt": "x", "test": "", "entry_point": "f"}])
-def test_rows_without_tests_are_named(row):
+def test_rows_without_tests_are_refused(row):
     with pytest.raises(TaskError, match=str(row.get("task_id", r"\?"))):
         from_humaneval(row)
     with pytest.raises(TaskError, match="test_list"):
@@ -516,7 +516,7 @@ def test_rows_without_tests_are_named(row):
 # -- tools -------------------------------------------------------------------------------------------------------------
 
 
-def test_tools():
+def test_model_tools():
     assert run_python("import math\nmath.factorial(10)") == "3628800\n"
     assert "ZeroDivisionError" in run_python("print('before')\n1 / 0")
     long = run_python("print('x' * 100000)")

@@ -101,8 +101,9 @@ CHEATS = {
     "a field": Case("Record R := { solution : statement }."),
     "the statement itself": Case("Definition solution := PonderCheck.Goal.statement."),
     "everything undone": Case(f"Reset Initial. {TRUE}"),
-    "module of the judge's name": Case(
-        f"Module PonderCheck. Module Goal. Definition statement := True. End Goal. End PonderCheck. Export PonderCheck.Goal. {TRUE}"
+    "module of the checker's name": Case(
+        "Module PonderCheck. Module Goal. Definition statement := True. End Goal. End PonderCheck. "
+        f"Export PonderCheck.Goal. {TRUE}"
     ),
     "statement redefined": Case("Definition statement := True. Theorem solution : statement. Proof. exact I. Qed."),
     "statement as a notation": Case("Notation statement := True. Theorem solution : statement. Proof. exact I. Qed."),

@@ -53,7 +53,7 @@ def built(machine, programs=False, alone=True):
 @pytest.mark.parametrize("machine", kernel.MACHINES)
 @pytest.mark.parametrize("programs", [False, True])
 @pytest.mark.parametrize("alone", [False, True])
-def test_exactly_what_is_listed_is_allowed(machine, programs, alone):
+def test_filter_allows_exactly_the_listed_calls(machine, programs, alone):
     code = built(machine, programs, alone)
     assert len(code) // 8 < 4096  # the kernel's limit
     lists = [seccomp.ALWAYS] + [seccomp.PRIVATE] * alone + [seccomp.PROGRAMS] * programs
@@ -67,7 +67,7 @@ def test_exactly_what_is_listed_is_allowed(machine, programs, alone):
 
 
 @pytest.mark.parametrize("machine", kernel.MACHINES)
-def test_arguments_are_looked_at(machine):
+def test_filter_checks_arguments(machine):
     code, n = built(machine), seccomp.numbers(seccomp.EXAMINED, machine)
 
     def call(name, *arguments, code=code):
@@ -100,13 +100,13 @@ def test_arguments_are_looked_at(machine):
     assert call("kill", -1, 9, code=beside) == refused() == call("kill", 1, 9, code=beside)
 
 
-def test_other_calling_conventions_are_killed():
+def test_filter_kills_other_calling_conventions():
     for machine, other in (("x86_64", 0x40000003), ("aarch64", 0x40000028), ("x86_64", 0xC00000B7)):
         assert verdict(built(machine), 1, audit=other, machine=machine) == KILL
     assert verdict(built("x86_64"), 0x40000000 + 1) == KILL  # x32
 
 
-def test_the_numbers_are_this_machines():
+def test_call_numbers_match_this_machine():
     header = Path("/usr/include/asm-generic/unistd.h")
     if platform.machine() != "aarch64" or not header.exists():
         pytest.skip("needs an aarch64 machine with the kernel's headers")
@@ -119,7 +119,7 @@ def test_the_numbers_are_this_machines():
     assert [int(found[name]) for name in ("clone", "pivot_root", "capset")] == [arm.clone, arm.pivot_root, arm.capset]
 
 
-def test_the_numbers_of_x86_64_are_the_kernels():
+def test_call_numbers_match_the_x86_64_kernel_headers():
     header = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
     if not header.exists():
         pytest.skip("needs the kernel's headers of x86-64")
@@ -131,7 +131,7 @@ def test_the_numbers_of_x86_64_are_the_kernels():
     assert [int(found[name]) for name in ("clone", "pivot_root", "capset")] == [x86.clone, x86.pivot_root, x86.capset]
 
 
-def test_no_call_stands_in_two_lists_and_none_twice():
+def test_call_lists_are_disjoint_without_repeats():
     lists = (seccomp.ALWAYS, seccomp.PRIVATE, seccomp.PROGRAMS, seccomp.SESSIONS, seccomp.EXAMINED)
     for machine in kernel.MACHINES:
         numbers = [n for listed in lists for n in seccomp.numbers(listed, machine).values()]

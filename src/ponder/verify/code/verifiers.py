@@ -253,8 +253,8 @@ class AssertTests(CodeVerifier):
 
     Plain data crosses by value and is compared beside the tests. Objects of the program stand there as proxies, with
     their class, attributes and special methods. Two of them compare by their own `__eq__`, since that is under test; an
-    object never decides that it equals plain data (the rule is in sandbox/object_trust.py). What does not cross, such as
-    a patched module or a seed, leaves a test undecided and never fails it. Where tests passed that a wrong program
+    object never decides that it equals plain data (the rule is in sandbox/object_trust.py). What does not cross, such
+    as a patched module or a seed, leaves a test undecided and never fails it. Where tests passed that a wrong program
     could have passed too, the reason says "by weak tests" and why.
     """
 

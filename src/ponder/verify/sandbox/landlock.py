@@ -35,7 +35,7 @@ def rule(beneath: int, rights: int) -> bytes:
 
 
 def restriction(rules: Sequence[bytes], scratch: str | None) -> Call:
-    """Restrict the process to these rules. Newer versions also deny TCP, and signals and abstract sockets to the outside.
+    """Restrict the process to these rules. Newer versions also deny TCP, signals and abstract sockets to the outside.
 
     `scratch`: a folder that may be used in any way, by its name at the time of the call. The caller has set
     no_new_privs.
