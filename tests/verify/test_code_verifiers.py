@@ -18,12 +18,15 @@ from hypothesis import strategies as st
 from ponder.errors import TaskError, UnknownName, UsageError
 from ponder.protocols import Scorer
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
+from ponder.verify.code.assert_tests import AssertTests, prepend_prefix
+from ponder.verify.code.call_tests import CallTests
 from ponder.verify.code.compare_values import values_equal
 from ponder.verify.code.dataset_rows import from_humaneval, from_mbpp
 from ponder.verify.code.extract_program import MAX_PROGRAM_CHARS, extract_program
 from ponder.verify.code.languages import JAIL_PATH, PROGRAMMING_LANGUAGES
 from ponder.verify.code.model_tools import calculate, run_python
-from ponder.verify.code.verifiers import AssertTests, CallTests, OutputTests, PropertyTests, prepend_prefix
+from ponder.verify.code.output_tests import OutputTests
+from ponder.verify.code.property_tests import PropertyTests
 from ponder.verify.sandbox import SandboxError, SandboxLimits, detect_isolation
 from ponder.verify.sandbox.codec import encode
 
@@ -305,7 +308,7 @@ def test_no_jail_is_undecided_with_the_reason(monkeypatch):
     def refuse(*_):
         raise SandboxError("nothing here would hold it")
 
-    monkeypatch.setattr("ponder.verify.code.verifiers.shared_sandbox", refuse)
+    monkeypatch.setattr("ponder.verify.code.verifier.shared_sandbox", refuse)
     trace = Trace(Problem("p", user_messages("?"), ADD), [Step(None, "?", ids([])), Step(0, said(GOOD), ids([]))])
     assert asyncio.run(CallTests()(trace, [1])) == [Score(None, "refused: nothing here would hold it")]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ponder.types import Score
-from ponder.verify.code.verifiers import AssertTests
+from ponder.verify.code.assert_tests import AssertTests
 from ponder.verify.sandbox import Sandbox, SandboxLimits
 from ponder.verify.sandbox.operations import PROGRAM_OPERATIONS, TESTS_OPERATIONS
 from ponder.verify.sandbox.peer import Peer
