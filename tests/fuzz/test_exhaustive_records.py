@@ -26,10 +26,10 @@ def test_any_changed_byte_is_detected_or_harmless(tmp_path: Path) -> None:
         for byte in {*MEANING} - {content[at]}:
             path.write_bytes(content[:at] + bytes([byte]) + content[at + 1 :])
             try:
-                found = held(path)
+                records = held(path)
             except RunError:
                 continue
-            assert found == right, (at, byte)
+            assert records == right, (at, byte)
 
 
 def test_a_log_truncated_at_any_byte_is_read_or_refused() -> None:
@@ -42,8 +42,8 @@ def test_a_log_truncated_at_any_byte_is_read_or_refused() -> None:
 def test_wider_spacing_before_an_answer_is_safe() -> None:
     """The whole lists again, with each space before the answer written as several."""
     judge = MathAnswer(timeout_seconds=10)
-    for cases, wanted in ((EXPLOITS, {0.0}), (HONEST, {0.0, 1.0, None})):
+    for cases, expected in ((EXPLOITS, {0.0}), (HONEST, {0.0, 1.0, None})):
         for gold, output in cases:
             before, box, rest = output.partition(r"\boxed")
             score = judge.grade(before.replace(" ", "   ") + box + rest, gold) if box else judge.grade(output, gold)
-            assert score.value in wanted and not score.reason.startswith("crashed"), (gold, output, score)
+            assert score.value in expected and not score.reason.startswith("crashed"), (gold, output, score)

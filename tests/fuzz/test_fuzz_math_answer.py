@@ -50,8 +50,8 @@ def verdict(output: str, gold: str) -> float | None:
 
 @pytest.mark.parametrize(("gold", "output", "wanted"), corpus("math_answer"))
 def test_corpus_of_math_answer(gold: str, output: str, wanted: Any) -> None:
-    found = verdict(output, gold)
-    assert wanted == "any" or found == wanted
+    score = verdict(output, gold)
+    assert wanted == "any" or score == wanted
 
 
 @fuzz(INTEGERS, INTEGERS.map(abs), st.data())
@@ -112,7 +112,7 @@ def test_any_gold_gets_a_score_or_is_undecided(text: str, gold: str) -> None:
 
 @fuzz(st.text(max_size=300) | SOUP)
 def test_any_text_is_a_number_or_has_a_reason(text: str) -> None:
-    found = plain_numbers.parse_plain_number(text)
-    assert (found.value is None) == bool(found.reason)
-    if found.value is not None:
-        assert plain_numbers.same_number(found, found)
+    number = plain_numbers.parse_plain_number(text)
+    assert (number.value is None) == bool(number.reason)
+    if number.value is not None:
+        assert plain_numbers.same_number(number, number)

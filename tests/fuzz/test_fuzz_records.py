@@ -100,8 +100,8 @@ def test_a_changed_record_is_detected_or_harmless(rows: list[dict[str, Any]], da
         end = data.draw(st.integers(start, min(len(content), start + 4)))
         path.write_bytes(content[:start] + data.draw(st.binary(max_size=4)) + content[end:])
         try:
-            found = held(path)
+            records = held(path)
         except RunError as error:
             assert "damaged" in str(error)
         else:
-            assert found == whole[: len(found)] and (len(found) >= len(whole) - 1 or end == len(content))
+            assert records == whole[: len(records)] and (len(records) >= len(whole) - 1 or end == len(content))

@@ -101,12 +101,12 @@ def test_csv_round_trips(rows: list[list[str]], mark: str) -> None:
 @fuzz(st.text(st.sampled_from('ab,;\t|"\n\r\0 1')), st.sampled_from(",\t;|"))
 def test_any_text_is_a_table_or_a_bad_row(text: str, mark: str) -> None:
     try:
-        found = parse_csv(text, mark)
+        rows = parse_csv(text, mark)
     except RowError as bad:
         assert 1 <= bad.line <= text.count("\n") + text.count("\r") + 1
     else:
-        assert all(isinstance(row, RowError) or len(row) == len(found[0][1]) for _, row in found[:1])
-        assert [line for line, _ in found] == sorted({line for line, _ in found})
+        assert all(isinstance(row, RowError) or len(row) == len(rows[0][1]) for _, row in rows[:1])
+        assert [line for line, _ in rows] == sorted({line for line, _ in rows})
 
 
 @fuzz(DATA)

@@ -20,8 +20,8 @@ def test_a_short_soak_of_each_kind_has_no_loss(kind: str, capsys: pytest.Capture
         code = command.main([kind, "--minutes", "0.02", "--seed", "7"])
     except SandboxError as why:
         pytest.skip(f"this machine cannot build a jail: {why}")
-    said = capsys.readouterr().out
-    assert code == 0 and f"{kind}: nothing lost, nothing grew" in said, said
+    output = capsys.readouterr().out
+    assert code == 0 and f"{kind}: nothing lost, nothing grew" in output, output
 
 
 @pytest.mark.parametrize("kind", [sandbox, engine, server])
@@ -56,8 +56,8 @@ def test_soak_reports_memory_growth(tmp_path: Any) -> None:
     for thread in threads:
         thread.start()
     try:
-        said = " ".join(watch.settled(seconds=0.3))
-        assert "descriptors grew from" in said and "threads grew from" in said and "mib" not in said
+        output = " ".join(watch.settled(seconds=0.3))
+        assert "descriptors grew from" in output and "threads grew from" in output and "mib" not in output
     finally:
         done.set()
         for file in files:

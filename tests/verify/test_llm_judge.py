@@ -78,8 +78,8 @@ class Scripted:
         return ""
 
     async def generate(self, prefix, sampling, n=1):
-        said = self.reply(self.seen[int(prefix[0])])
-        texts = [said] * n if isinstance(said, str) else said
+        reply = self.reply(self.seen[int(prefix[0])])
+        texts = [reply] * n if isinstance(reply, str) else reply
         return [Completion(t, ids([1]), np.zeros(1, np.float32), "eos", cost=Cost(prompt_tokens=7)) for t in texts]
 
 

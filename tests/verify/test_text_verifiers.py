@@ -123,9 +123,9 @@ def test_think_format_rejects_ill_formed_text(text):
 def test_weighted_sum_records_its_parts_on_the_steps():
     reward = WeightedSum(((FinalNumber(), 1.0), (ThinkFormat(), 0.5)))
     t = trace("42", "<think>a</think><answer>42</answer>", "<answer>42</answer>", "<think>a</think><answer>41</answer>")
-    found = asyncio.run(reward(t, [3, 1, 2]))
-    assert [s.value for s in found] == [0.5, 1.5, 1.0]
-    assert "accuracy" in found[0].reason and "format" in found[0].reason
+    scores = asyncio.run(reward(t, [3, 1, 2]))
+    assert [s.value for s in scores] == [0.5, 1.5, 1.0]
+    assert "accuracy" in scores[0].reason and "format" in scores[0].reason
     assert [t.score(i, "accuracy") for i in (1, 2, 3)] == [1.0, 1.0, 0.0]
     assert [t.score(i, "format") for i in (1, 2, 3)] == [1.0, 0.0, 1.0]
     assert t.steps[1].scores.keys() == {"accuracy", "format"}

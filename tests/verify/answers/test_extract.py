@@ -85,8 +85,8 @@ def test_extract_finds_the_one_answer(text, answer):
 
 @pytest.mark.parametrize(("text", "reason"), NOT_GIVEN)
 def test_extract_gives_a_reason_without_an_answer(text, reason):
-    found = extract(text)
-    assert (found.answer, found.reason) == (None, reason)
+    extracted = extract(text)
+    assert (extracted.answer, extracted.reason) == (None, reason)
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ PIECES = ["\\boxed{", "}", "{", "<think>", "</think>", "<answer>", "</answer>", 
 @given(st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=5)), max_size=20).map("".join))
 def test_extract_never_raises(text):
     for forms in (ANSWER_FORMS, *((form,) for form in ANSWER_FORMS)):
-        found = extract(text, forms)
-        assert (found.answer is None) == bool(found.reason)
+        extracted = extract(text, forms)
+        assert (extracted.answer is None) == bool(extracted.reason)
         assert FinalNumber(forms).grade(text, "42").value in (0.0, 1.0)
 
 

@@ -98,11 +98,15 @@ def test_every_kind_has_satisfied_and_violated_cases():
 
 
 def test_partial_credit_is_the_share_satisfied():
-    asked = [{"kind": "words", "at_most": 3}, {"kind": "keyword", "word": "sea"}, {"kind": "no_regex", "pattern": "x"}]
-    assert Constraints().grade("the blue sea today", asked).value == 0.0
-    score = Constraints(partial_credit=True).grade("the blue sea today", asked)
+    constraints = [
+        {"kind": "words", "at_most": 3},
+        {"kind": "keyword", "word": "sea"},
+        {"kind": "no_regex", "pattern": "x"},
+    ]
+    assert Constraints().grade("the blue sea today", constraints).value == 0.0
+    score = Constraints(partial_credit=True).grade("the blue sea today", constraints)
     assert score.value == pytest.approx(2 / 3) and "4 words, more than 3" in score.reason
-    assert Constraints(partial_credit=True).grade("<think>the sea", asked).value == 0.0  # nothing was said
+    assert Constraints(partial_credit=True).grade("<think>the sea", constraints).value == 0.0  # nothing was said
 
 
 @pytest.mark.parametrize(
@@ -174,7 +178,7 @@ def test_word_counts_by_example(parts, between):
 
 
 def test_constraints_are_fast_on_hostile_text():
-    asked = [
+    constraints = [
         {"kind": "words", "exactly": 7},
         {"kind": "regex", "pattern": "(a+)+$"},
         {"kind": "json"},
@@ -182,8 +186,8 @@ def test_constraints_are_fast_on_hostile_text():
         {"kind": "sentences", "exactly": 3},
         {"kind": "keyword", "word": "a"},
     ]
-    bad_answers.refused(Constraints(partial_credit=True).grade, asked)
-    bad_answers.refused(Constraints(in_answer_tag=True).grade, asked)
+    bad_answers.refused(Constraints(partial_credit=True).grade, constraints)
+    bad_answers.refused(Constraints(in_answer_tag=True).grade, constraints)
 
 
 # --- patterns ------------------------------------------------------------------------------------------------------
@@ -410,8 +414,8 @@ def test_extract_structured_reads_one_answer(text, answer):
     ],
 )
 def test_extract_structured_rejects_other_text(text, reason):
-    found = extract_structured(text)
-    assert found.answer is None and found.reason == reason
+    extracted = extract_structured(text)
+    assert extracted.answer is None and extracted.reason == reason
 
 
 def test_instruction_verifiers_are_scorers():

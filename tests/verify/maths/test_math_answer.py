@@ -197,13 +197,13 @@ def test_equality_agrees_with_sympy(a, b):
 
     first, second = parse_expression(a), parse_expression(b)
     try:
-        found = same_value(first, second)
+        verdict = same_value(first, second)
     except OutsideGrammar:
         return
     there = {known["x"]: sympy.Rational(7, 5), known["y"]: sympy.Rational(-11, 3)}
     difference = sympy.N((value(first) - value(second)).subs(there), 40)
     if difference.is_finite:
-        assert found == (abs(difference) < 1e-30)
+        assert verdict == (abs(difference) < 1e-30)
 
 
 @settings(max_examples=150, deadline=None)

@@ -17,8 +17,8 @@ GOLD = {"numbers": [3, 4, 2], "target": 14}
      (r"\frac{6}{1 - \dfrac{3}{4}}", 24, (6, 1, 3, 4))],
 )  # fmt: skip
 def test_evaluate_arithmetic_is_exact(text, value, used):
-    found = evaluate_arithmetic(text)
-    assert (found.value, found.used_integers) == (Fraction(value), used)
+    result = evaluate_arithmetic(text)
+    assert (result.value, result.used_integers) == (Fraction(value), used)
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,8 @@ def test_evaluate_arithmetic_agrees_with_python(text):
 @settings(max_examples=200)
 @given(st.one_of(st.text(max_size=30), st.text("0123456789+-*/() ", max_size=60)))
 def test_evaluate_arithmetic_never_raises(text):
-    found = evaluate_arithmetic(text)
-    assert (found.value is None) == bool(found.reason)
+    result = evaluate_arithmetic(text)
+    assert (result.value is None) == bool(result.reason)
 
 
 @pytest.mark.parametrize(

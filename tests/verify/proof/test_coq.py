@@ -74,10 +74,10 @@ def test_shared_coq_cheats_get_the_expected_verdict(data):
     known = Path(data).parent / "attacks" / "coq_cheats.json"
     if not known.exists():
         pytest.skip(f"no list of cheats beside {data}")
-    listed = json.loads(known.read_text())
-    scores = verdicts({entry["name"]: Case(entry["source"], entry["goal"]) for entry in listed})
+    cases = json.loads(known.read_text())
+    scores = verdicts({entry["name"]: Case(entry["source"], entry["goal"]) for entry in cases})
     assert {name: score.value for name, score in scores.items()} == {
-        entry["name"]: 0.0 if entry["cheat"] else 1.0 for entry in listed
+        entry["name"]: 0.0 if entry["cheat"] else 1.0 for entry in cases
     }
 
 
@@ -158,7 +158,7 @@ def test_without_comments_removes_every_comment(source):
         return
     assert len(stripped) == len(source) and stripped.count("\n") == source.count("\n")
     assert without_comments(stripped) == stripped
-    assert all(kept in (char, " ") for kept, char in zip(stripped, source, strict=True))
+    assert all(remaining in (char, " ") for remaining, char in zip(stripped, source, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,8 @@ class Compiler:
         assert list(keep) == [f"{name}.olean"]
         self.sources[name] = files[f"{name}.lean"].decode()
         self.beside[name] = {file for file in files if file.endswith(".olean")}
-        made = {f"{name}.olean": name.encode()}
-        return self.outputs.get(name, CheckerResult("ended", 0, CLEAN if name == "Check" else "", "", made))
+        files_made = {f"{name}.olean": name.encode()}
+        return self.outputs.get(name, CheckerResult("ended", 0, CLEAN if name == "Check" else "", "", files_made))
 
 
 @pytest.fixture

@@ -31,8 +31,8 @@ def test_extract_proof_finds_one_proof(text, proof):
      (f"```\n{'x' * (MAX_PROOF_CHARS + 1)}\n```", "too long"), ("```coq x. ```", "no answer")],
 )  # fmt: skip
 def test_extract_proof_rejects_other_text(text, reason):
-    found = extract_proof(text)
-    assert (found.answer, found.reason) == (None, reason)
+    extracted = extract_proof(text)
+    assert (extracted.answer, extracted.reason) == (None, reason)
 
 
 @pytest.mark.parametrize("piece", ["```\n", "```a\n", "`", "\n", "<answer>", "<think>", "  ```\nx\n"])

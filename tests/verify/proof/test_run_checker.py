@@ -55,10 +55,10 @@ def test_tools_are_read_only_and_their_siblings_hidden(toolchain):
 
 def test_a_real_checker_outside_usr_works(toolchain):
     """Metamath is one program; here it lies in a home, and the one under /usr is not asked."""
-    found = shutil.which("metamath")
-    if found is None:
+    path = shutil.which("metamath")
+    if path is None:
         pytest.skip("Metamath is not installed: try apt-get install metamath")
-    shutil.copy(found, toolchain / "bin" / "metamath")
+    shutil.copy(path, toolchain / "bin" / "metamath")
     database = "$c |- wff ( ) -> $. $v ph ps $. wph $f wff ph $. wps $f wff ps $. wi $a wff ( ph -> ps ) $. " \
         "${ min $e |- ph $. maj $e |- ( ph -> ps ) $. mp $a |- ps $. $} ax1 $a |- ( ph -> ph ) $."  # fmt: skip
     gold = {"statement": "|- ( ph -> ph )", "database": database}
@@ -77,8 +77,8 @@ def test_lean_in_an_elan_layout_is_found(toolchain, monkeypatch):
     shutil.copy(chooser, elan / "bin" / "lean")
     judge = Lean(tools=(str(elan),))
     assert judge.missing_tools() == ""
-    found = lean_module._toolchain("", judge.tools)
-    assert found.lean == f"{toolchain}/bin/lean" and found.folders == (str(toolchain),)
+    result = lean_module._toolchain("", judge.tools)
+    assert result.lean == f"{toolchain}/bin/lean" and result.folders == (str(toolchain),)
     outcome = judge._compile("Goal", "def x := 1", {})
     assert outcome.passed and outcome.files == {"Goal.olean": b"compiled\n"}, outcome
 
@@ -93,8 +93,8 @@ def test_missing_checker_refuses_unsafe_tool_folders(monkeypatch, toolchain, tmp
         ("bin", "no folder"),
         ("/nowhere", "no folder"),
     ):
-        said = Coq(tools=(folder,)).missing_tools()
-        assert repr(folder) in said and why in said and "name the folder" in said
+        message = Coq(tools=(folder,)).missing_tools()
+        assert repr(folder) in message and why in message and "name the folder" in message
         assert Coq(tools=(folder,)).grade(block("x"), {"statement": "True"}).value is None
     assert "no coqc and no coqchk" in Coq(tools=(str(toolchain),)).missing_tools() or shutil.which("coqc")
 

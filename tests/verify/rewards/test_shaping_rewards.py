@@ -295,8 +295,8 @@ def test_check_equations_skips_unreadable_text(text):
 @given(st.integers(0, 999), st.sampled_from("+-*/"), st.integers(1, 999), st.integers(-3, 3))
 def test_check_equations_agrees_with_fractions(a, sign, b, off):
     result = {"+": Fraction(a + b), "-": Fraction(a - b), "*": Fraction(a * b), "/": Fraction(a, b)}[sign] + off
-    (found,) = check_equations(f"so we have {a} {sign} {b} = {result} and go on")
-    assert found.right is (off == 0)
+    (equations,) = check_equations(f"so we have {a} {sign} {b} = {result} and go on")
+    assert equations.right is (off == 0)
 
 
 def test_step_arithmetic_counts_each_equation_once():

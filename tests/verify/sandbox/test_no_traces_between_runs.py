@@ -14,8 +14,8 @@ from verify.sandbox.test_sandbox import QUICK, isolations
 
 @pytest.fixture(scope="module", params=isolations())
 def jail(request):
-    with Sandbox(1, limits=QUICK, isolation=request.param) as found:
-        yield found
+    with Sandbox(1, limits=QUICK, isolation=request.param) as sandbox:
+        yield sandbox
 
 
 # Each looks at something that runs could share, says what it sees, and then changes it. What a second run sees must be

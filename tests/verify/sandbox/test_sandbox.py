@@ -38,26 +38,26 @@ ADD = "def f(x): return x + 1"
 
 
 def isolations():
-    found = detect_isolation()
+    available = detect_isolation()
     return (
         []
-        if found.isolation is None
+        if available.isolation is None
         else ["namespaces", "landlock"]
-        if found.isolation == "namespaces"
+        if available.isolation == "namespaces"
         else ["landlock"]
     )
 
 
 @pytest.fixture(scope="module", params=isolations())
 def jail(request):
-    with Sandbox(2, limits=QUICK, isolation=request.param) as found:
-        yield found
+    with Sandbox(2, limits=QUICK, isolation=request.param) as sandbox:
+        yield sandbox
 
 
 @pytest.fixture(scope="module")
 def best():
-    with Sandbox(2, limits=QUICK) as found:
-        yield found
+    with Sandbox(2, limits=QUICK) as sandbox:
+        yield sandbox
 
 
 def groups():
@@ -66,16 +66,16 @@ def groups():
 
 
 def test_run_script_returns_stdout(jail):
-    ran = jail.run_script("import sys\nprint(input()[::-1])\nprint('e', file=sys.stderr)", "héllo\n")
-    assert (ran.run_status, ran.stdout, ran.stderr, ran.exit_code) == ("done", "olléh\n", "e\n", 0)
-    assert 0 < ran.cpu_seconds < 1
+    result = jail.run_script("import sys\nprint(input()[::-1])\nprint('e', file=sys.stderr)", "héllo\n")
+    assert (result.run_status, result.stdout, result.stderr, result.exit_code) == ("done", "olléh\n", "e\n", 0)
+    assert 0 < result.cpu_seconds < 1
 
 
 def test_run_script_traceback_names_the_line(jail):
-    ran = jail.run_script("x = 1\ndef g(): return x / 0\ng()")
-    assert ran.run_status == "raised" and ran.exit_code == 1
-    assert 'File "main.py", line 2, in g' in ran.stderr and "def g(): return x / 0" in ran.stderr
-    assert "ZeroDivisionError" in ran.stderr and "guest" not in ran.stderr
+    result = jail.run_script("x = 1\ndef g(): return x / 0\ng()")
+    assert result.run_status == "raised" and result.exit_code == 1
+    assert 'File "main.py", line 2, in g' in result.stderr and "def g(): return x / 0" in result.stderr
+    assert "ZeroDivisionError" in result.stderr and "guest" not in result.stderr
     assert jail.run_script("raise SystemExit(7)").exit_code == 7
     assert jail.run_script("import sys; sys.exit()").run_status == "done"
     assert jail.run_script("print(1").run_status == "raised"
@@ -92,8 +92,8 @@ def test_run_script_ends_like_a_plain_interpreter(jail):
     threading.Thread(target=time.sleep, args=[60], daemon=True).start()
     print(ThreadPoolExecutor(1).submit(abs, -1).result())
     """
-    ran = jail.run_script(textwrap.dedent(source))
-    assert (ran.run_status, ran.stdout) == ("done", "1\nthread\nlast\n"), ran
+    result = jail.run_script(textwrap.dedent(source))
+    assert (result.run_status, result.stdout) == ("done", "1\nthread\nlast\n"), result
 
 
 def test_common_modules_work_in_the_jail(jail):
@@ -109,8 +109,8 @@ def test_common_modules_work_in_the_jail(jail):
     t = threading.Thread(target=done.append, args=[P()]); t.start(); t.join()
     print(asyncio.run(main()), done, __name__, len(sys.argv), random.random() < 1)
     """
-    ran = jail.run_script(textwrap.dedent(source))
-    assert ran.stdout == "[1, 2] [P(x=1)] __main__ 1 True\n", ran
+    result = jail.run_script(textwrap.dedent(source))
+    assert result.stdout == "[1, 2] [P(x=1)] __main__ 1 True\n", result
 
 
 def test_run_cell_returns_output_and_last_value(jail):
@@ -176,9 +176,9 @@ def test_each_run_gets_its_own_limits(jail):
 @pytest.mark.parametrize("calls", [1, 40])
 def test_pipelined_and_single_calls_are_answered_in_order(best, size, calls):
     """Neither side waits for the other for ever, however long questions and answers are."""
-    given = [((f"{n} " + "x" * size,), {}) for n in range(calls)]
-    replies = best.call_program("def f(x): return x + x", "f", given, SandboxLimits(cpu_seconds=5))
-    assert [reply.value for reply in replies] == [x + x for ((x,), _) in given]
+    numbers = [((f"{n} " + "x" * size,), {}) for n in range(calls)]
+    replies = best.call_program("def f(x): return x + x", "f", numbers, SandboxLimits(cpu_seconds=5))
+    assert [reply.value for reply in replies] == [x + x for ((x,), _) in numbers]
 
 
 def test_call_program_repeats_the_status_after_an_exit(jail):
@@ -423,12 +423,12 @@ def test_a_run_without_confinement_is_lost(best, monkeypatch):
 
 def zygotes():
     """Processes that were started as workers of this one, whoever their parent is now."""
-    mark, found = f'"host": {os.getpid()}'.encode(), []
+    mark, pids = f'"host": {os.getpid()}'.encode(), []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             if mark in entry.read_bytes():
-                found.append(entry.parent.name)
-    return found
+                pids.append(entry.parent.name)
+    return pids
 
 
 def test_close_leaves_no_process_or_folder(best):
@@ -451,20 +451,20 @@ def test_a_worker_that_cannot_start_leaves_no_process_or_folder(isolation, monke
     if isolation == "landlock":  # which takes what there is
         monkeypatch.setattr(worker, "ZYGOTE_BOOT_CODE", "raise OSError('no such luck')")
     with Sandbox(1, isolation=isolation) as jail:
-        ran = jail.run_script("")
-    assert ran.run_status == "lost" and "no such" in ran.detail.lower()
+        result = jail.run_script("")
+    assert result.run_status == "lost" and "no such" in result.detail.lower()
     assert zygotes() == before and groups() == grouped
 
 
 def test_a_control_group_of_a_killed_host_is_reused(monkeypatch):
-    def made():
+    def make_group():
         monkeypatch.setattr(cgroup, "_count", iter([10**6]))
         return cgroup.ControlGroup(1 << 28, 64)
 
-    killed = made()
+    killed = make_group()
     if not killed.folders:
         pytest.skip("no control groups can be made here")
-    group = made()
+    group = make_group()
     assert group.folders == killed.folders
     group.close()
 
@@ -507,15 +507,15 @@ def test_workers_end_with_a_killed_host(isolation):
     assert host.stdout is not None and host.stdout.readline()
 
     def descendants(root):
-        found, mine = set(), {root}
+        pids, mine = set(), {root}
         for stat in sorted(Path("/proc").glob("[0-9]*/stat"), key=lambda p: int(p.parent.name)):
             try:
                 if int(stat.read_text().rpartition(")")[2].split()[1]) in mine:
                     mine.add(int(stat.parent.name))
-                    found.add(int(stat.parent.name))
+                    pids.add(int(stat.parent.name))
             except OSError:
                 pass
-        return found
+        return pids
 
     workers = descendants(host.pid)
     assert len(workers) >= 2
@@ -556,8 +556,8 @@ def test_sandbox_works_under_unusual_host_state(isolation, odd):
 def test_run_program_runs_other_programs(best):
     if best.isolation != "namespaces":
         pytest.skip("programs with files need namespaces")
-    out, ran = best.run_program(["/bin/sh", "-c", "cat a; echo $0 $HOME; ls /; id -u"], files={"a": b"\0\xff"})
-    assert out.startswith(b"\0\xff") and ran.run_status == "done" and "root" not in ran.stdout.split()[3:]
+    out, result = best.run_program(["/bin/sh", "-c", "cat a; echo $0 $HOME; ls /; id -u"], files={"a": b"\0\xff"})
+    assert out.startswith(b"\0\xff") and result.run_status == "done" and "root" not in result.stdout.split()[3:]
     assert best.run_program(["/bin/sh", "-c", "#" + "é" * 50_000 + "\necho long"])[0] == b"long\n"
     missing = best.run_program(["/no/such/program"])[1]
     assert missing.run_status == "crashed" and "No such file" in missing.detail
@@ -605,9 +605,9 @@ def test_run_program_shell_sees_only_the_jail(jail):
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
         port = str(listener.getsockname()[1])
         for name, command in SHELL.items():
-            said = f"{{ {command.replace('PORT', port)}; }} 2>&1 && echo EV"
-            ran = jail.run_program([bash, "-c", said], limits=SandboxLimits(cpu_seconds=1, wall_seconds=1.5))[1]
-            assert "EV" not in ran.stdout, (name, ran)
+            stdout = f"{{ {command.replace('PORT', port)}; }} 2>&1 && echo EV"
+            result = jail.run_program([bash, "-c", stdout], limits=SandboxLimits(cpu_seconds=1, wall_seconds=1.5))[1]
+            assert "EV" not in result.stdout, (name, result)
     for command in (
         "kill -9 -1",
         "kill -9 0",
@@ -643,11 +643,11 @@ def test_sandbox_works_without_a_temporary_folder(best, monkeypatch):
 
 
 def test_isolation_report_lists_layers_and_obstacles():
-    found = detect_isolation()
-    assert found.isolation in ("namespaces", "landlock", None)
-    assert str(found).startswith(str(found.isolation or "no jail"))
-    if found.isolation:
-        assert "seccomp" in found.layers
+    report = detect_isolation()
+    assert report.isolation in ("namespaces", "landlock", None)
+    assert str(report).startswith(str(report.isolation or "no jail"))
+    if report.isolation:
+        assert "seccomp" in report.layers
 
 
 @pytest.fixture
