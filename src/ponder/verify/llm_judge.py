@@ -5,7 +5,7 @@ end of the prompt. The defences here, none of them a proof:
 
 - The answer is data: one line of JSON text without tags, square brackets or line breaks, so that it cannot end its own
   quotation, speak as another party or become a special token of a chat template.
-- The verdict must carry a nonce drawn anew for each call, which the answer cannot know: an answer repeated by the judge
+- The verdict must carry a new nonce for each call, which the answer cannot know: an answer repeated by the judge
   is not a verdict. Anything but exactly one verdict leaves the score undecided.
 - An answer without a single letter or digit is wrong without a call.
 """

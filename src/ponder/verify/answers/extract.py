@@ -231,7 +231,7 @@ def _agreeing_answer(reply: str, spans: list[Span], earlier: list[Span]) -> Extr
     ):
         return ExtractedAnswer(None, "several answers")
     before, after = context_before(reply, spans[0].start), reply[spans[-1].end :]
-    boxed = reply.startswith("\\", spans[0].start)  # a tag stands in no sum
+    boxed = reply.startswith("\\", spans[0].start)  # a tag is never part of a sum
     if is_denied(before, inline=boxed):
         return ExtractedAnswer(None, "hedged")
     if is_part_of_expression(before if boxed else "", after):

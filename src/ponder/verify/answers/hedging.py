@@ -61,7 +61,7 @@ _ALTERNATIVE_PREFILTER = ("or", "either", "not", "n't", "\\ne", "\\lnot")
 _DOUBT_PREFILTER = ("think", "believe", "say", "wrong", "false", "incorrect", "doubt", "unlikely")
 
 
-# Spaces as LaTeX, HTML and Unicode write them. A thin space of negative width joins what stands beside it.
+# Spaces as LaTeX, HTML and Unicode write them. A thin space of negative width joins its neighbours.
 _ODD_SPACE = r"(?:[^\S\n ]|~|\\[,;:> ]|\\(?:q?quad|(?:en|thin|med|thick)?space)(?![A-Za-z])|&nbsp;)"
 _SPACES = re.compile(rf" ?{_ODD_SPACE}(?:{_ODD_SPACE}| )*| {{2,}}")
 _SPACE_MARKS = ("  ", "~", "\\", "&nbsp;", "\t", "\r", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x1f")

@@ -23,7 +23,7 @@ class AssertTests(CodeVerifier):
     and classes; without an entry, functions too. Helpers such as `isclose` come from the standard library, never from
     the program, and a name that nothing defines leaves a test undecided (sandbox/free_names.py).
 
-    Plain data crosses by value and is compared beside the tests. Objects of the program stand there as proxies, with
+    Plain data crosses by value and is compared in the tests' jail. Objects of the program are proxies there, with
     their class, attributes and special methods. Two of them compare by their own `__eq__`, since that is under test; an
     object never decides that it equals plain data (the rule is in sandbox/object_trust.py). What does not cross, such
     as a patched module or a seed, leaves a test undecided and never fails it. Where tests passed that a wrong program

@@ -66,7 +66,7 @@ class AnswerValue:
 
     @property
     def choice_letter(self) -> str:
-        """The choice it may stand for: B, (B), \\text{B}, B., \\text{(B)}, or (B) with what it says: \\text{(B)} 42."""
+        """The letter of a choice: B, (B), \\text{B}, B., \\text{(B)}, or (B) with its text: \\text{(B)} 42."""
         match = _LETTER.fullmatch(self.text) or _LETTERED.fullmatch(self.text)
         return match[1] if match else ""
 

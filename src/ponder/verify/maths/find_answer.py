@@ -111,7 +111,7 @@ def _checked_answer(reply: str, spans: list[Span], others: list[Span], max_chars
     ):
         return ExtractedAnswer(None, "several answers")
     before, after = context_before(reply, spans[0].start), reply[spans[-1].end :]
-    boxed = reply.startswith("\\", spans[0].start)  # a tag stands in no sum
+    boxed = reply.startswith("\\", spans[0].start)  # a tag is never part of a sum
     if is_denied(before, inline=boxed):
         return ExtractedAnswer(None, "hedged")
     if "box{" in reply and any(strip_delimiters(other[1]) != first for other in _OTHER_BOXES.finditer(reply)):

@@ -80,7 +80,7 @@ class MathAnswer:
         return "accuracy"
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        """All at once, so that a slow answer holds up no other."""
+        """Grade all steps concurrently, so that a slow answer does not delay the others."""
         gold = trace.problem.answer
         return list(await asyncio.gather(*(self.agrade(trace.text(step), gold) for step in steps)))
 

@@ -60,8 +60,8 @@ _DECIMAL = re.compile(r"[0-9]+\.[0-9]+|\.[0-9]+|[0-9]+|[-+*/()]")
 def _with_slashes(text: str) -> str:
     """Write each \\frac{a}{b} as ((a)/(b)); empty where braces do not match."""
     text, opened = _FRACTION.subn("((", text)
-    text, parted = _BETWEEN.subn(")/(", text)
-    return text.replace("}", "))") if opened == parted == text.count("}") else ""
+    text, separators = _BETWEEN.subn(")/(", text)
+    return text.replace("}", "))") if opened == separators == text.count("}") else ""
 
 
 class _ParseError(Exception):

@@ -220,7 +220,7 @@ def parse_assumptions(output: str) -> tuple[str, ...]:
 
 
 def _allowed(name: str, axioms: tuple[str, ...], allowed: tuple[str, ...]) -> bool:
-    """Whether each axiom a short name could stand for is allowed."""
+    """Whether every axiom that a short name may refer to is allowed."""
     candidates = [axiom for axiom in axioms if _ends(axiom, name)]
     return bool(candidates) and all(any(_ends(axiom, each) for each in allowed) for axiom in candidates)
 

@@ -120,7 +120,7 @@ def _last(
     if depth or tokens[at + 1] != "$p":
         raise MalformedMetamath(f"{tokens[at]} must be a $p outside of any ${{ $}}: its hypotheses are given")
     if end < len(tokens):
-        raise MalformedMetamath(f"something stands after {tokens[at]}")
+        raise MalformedMetamath(f"there is text after {tokens[at]}")
     middle = tokens.index("$=", at)
     return lemmas, tokens[at + 2 : middle], _steps(tokens[middle + 1 : end - 1])
 

@@ -223,7 +223,7 @@ class MetamathDatabase:
                 marked.append(stack[-1])
                 can_mark = False
             else:
-                raise MetamathError(f"{letter!r} cannot stand here in a compressed proof")
+                raise MetamathError(f"{letter!r} is not allowed here in a compressed proof")
         if value:
             raise MetamathError("the compressed proof ends inside of a number")
         return stack

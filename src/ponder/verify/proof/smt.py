@@ -60,8 +60,8 @@ import sys, z3
 try:
     print(z3.Z3_eval_smtlib2_string(z3.main_ctx().ref(), sys.stdin.read()))
 except z3.Z3Exception as error:
-    said = error.args[0]
-    print(said.decode() if isinstance(said, bytes) else said)
+    message = error.args[0]
+    print(message.decode() if isinstance(message, bytes) else message)
 """
 
 

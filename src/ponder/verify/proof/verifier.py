@@ -23,7 +23,7 @@ class CheckerFailed(Exception):
 class ProofVerifier(TextVerifier):
     """1 where the checker accepts the proof of the problem's statement. The reason is feedback to refine from.
 
-    The problem's answer is a mapping that holds at least the trusted statement. The proof is what stands in the one
+    The problem's answer is a mapping that holds at least the trusted statement. The proof is the content of the one
     code block after the thinking, or in the one `<answer>`.
     """
 
@@ -104,7 +104,7 @@ def score_unfinished(outcome: CheckerResult, name: str, blamed: bool = True) -> 
         return None
     if outcome.checker_status not in ("starved", "crashed") and blamed:
         return Score(0.0, f"{outcome.checker_status}: {name} used all that it may")
-    raise CheckerFailed(f"{outcome.checker_status}: {name} did not come to its end ({outcome.detail})")
+    raise CheckerFailed(f"{outcome.checker_status}: {name} did not finish ({outcome.detail})")
 
 
 def shorten_message(message: str) -> str:

@@ -23,7 +23,7 @@ _BETWEEN = re.compile(r"[\s,;{}\[\]()∧&]+|and\b", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class SatVerifier(TextVerifier):
-    """1 where every clause has a true literal, or where "unsatisfiable" is said of a formula that is.
+    """1 where every clause has a true literal, or where the answer is "unsatisfiable" and the formula is.
 
     The problem's answer is `{"clauses": [[1, -2], [2, 3]]}` as in DIMACS, with `"satisfiable": False` where no
     assignment exists. The completion lists literals (`1 -2 3`) or values (`x1 = true, x2 = false`). A variable
@@ -47,7 +47,7 @@ class SatVerifier(TextVerifier):
         if failed is not None:
             return Score(0.0, f"wrong: clause {repr_for_reason(list(failed))} is not satisfied")
         if not satisfiable:
-            bad_data("the formula is said to be unsatisfiable, and this assignment satisfies it")
+            bad_data("the problem says that the formula is unsatisfiable, and this assignment satisfies it")
         return Score(1.0, "right")
 
 

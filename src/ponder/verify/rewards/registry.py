@@ -30,7 +30,7 @@ def weighted_reward(weights: Mapping[str, float], verifier: Scorer) -> WeightedS
 
 
 def reward_code(name: str) -> str:
-    """The code that a reward's name stands for; empty where that is one of the table, a language or a plug-in."""
+    """The `module:object` that a reward's name refers to; empty for a built-in reward, a language or a plug-in."""
     return name if ":" in name and not name.startswith("language:") else ""
 
 

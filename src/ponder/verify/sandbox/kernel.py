@@ -100,7 +100,7 @@ def enter_root(folder: str) -> None:
     """Make this mount point the root, and drop the old one."""
     os.chdir(folder)
     checked(libc.syscall(ctypes.c_long(machine().pivot_root), b".", b"."), "pivot_root")
-    checked(libc.umount2(b".", MNT_DETACH), "umount")  # the old root lies over the new one until it is detached
+    checked(libc.umount2(b".", MNT_DETACH), "umount")  # the old root covers the new one until it is detached
     os.chdir("/")
 
 

@@ -69,7 +69,7 @@ EXAMINED = """
 ioctl 16 29, sendto 44 206, recvfrom 45 207, clone 56 220, kill 62 129, fcntl 72 25, flock 73 32, prctl 157 167,
 tgkill 234 131, prlimit64 302 261, clone3 435 435
 """
-OWN = 0x7FFFFEED  # stands for the process's own id, which no process has: ids end at 1 << 22
+OWN = 0x7FFFFEED  # placeholder for the process's own id; no process has it, because ids end at 1 << 22
 NEWEST = 424  # calls from here up are refused as unknown, so that libraries fall back to older ones
 
 Instruction: TypeAlias = tuple[int, int, int, int]
@@ -159,7 +159,7 @@ def _refuse(number: int = errno.EPERM) -> list[Instruction]:
 def _only(
     argument: int, values: Iterable[int], refusal: int = errno.EPERM, pretended: Iterable[int] = ()
 ) -> list[Instruction]:
-    """Allowed where this argument is one of these values; only said to have been done where it is a pretended one."""
+    """Allowed where this argument is in `values`; success without effect where it is in `pretended`; else refused."""
     code: list[Instruction] = [(LOAD, 0, 0, 16 + 8 * argument)]
     for value in values:
         code += [(EQUAL, 0, 1, value), *ALLOW]

@@ -72,7 +72,7 @@ class Worker:
         self.isolation, self.kind = isolation, kind
         self.run: SandboxRun | None = None  # a run that is kept open for more calls
         self._numbers = itertools.count()
-        self._stopping: tuple[int, SandboxLimits] | None = None  # a run that was told to end, and its limits
+        self._stopping: tuple[int, SandboxLimits] | None = None  # a run that is being stopped, and its limits
         memory = limits.memory_bytes if kind == "python" else max(limits.memory_bytes, 1 << 30)  # a compiler needs more
         self._group = ControlGroup(memory + limits.disk_bytes + ZYGOTE_MEMORY_BYTES, max(limits.max_processes, 64) + 8)
         self._kills = self._group.oom_kills()

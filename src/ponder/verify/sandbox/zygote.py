@@ -185,7 +185,7 @@ def run(settings: jail.Settings, bounds: dict[str, Any], locks: list[kernel.Call
 def _arrange_descriptors(descriptors: list[int]) -> None:
     """The channel to the host at 3, and stdin, stdout and stderr at 0, 1 and 2.
 
-    Without streams, an empty file lies there that no other run has. Not /dev/null: it is one file for the host and all
+    Without streams, each is an empty file of this run alone. Not /dev/null: it is one file for the host and all
     jails, and its locks, or the flags of a descriptor that runs inherit, would go from one run to the next.
     """
     channel, *streams = descriptors
